@@ -41,10 +41,18 @@ def outputs_of(result: Any) -> tuple[torch.Tensor, ...]:
     return result if isinstance(result, tuple) else (result,)
 
 
-def against_reference(name: str, workload: str, config=None, backward=True, impl="triton") -> None:
+def against_reference(
+    name: str,
+    workload: str,
+    config: Any = None,
+    *,
+    impl: str = "triton",
+    backward: bool = True,
+    device: str = "cpu",
+) -> None:
     """Outputs, and gradients where the kernel has some, within its declared tolerance."""
     spec = SPECS[name]
-    inputs = spec.inputs(spec.workload(workload), "cpu")
+    inputs = spec.inputs(spec.workload(workload), device)
     tolerance = spec.tolerance.get(spec.workload(workload).dtype, 1e-6)
     precise = {
         key: value.detach().double().requires_grad_(value.requires_grad)
@@ -52,15 +60,17 @@ def against_reference(name: str, workload: str, config=None, backward=True, impl
         else value
         for key, value in inputs.items()
     }
-    outputs = outputs_of(spec.implementations[impl].call(**inputs, config=config))
+    outputs = outputs_of(spec.implementations[impl].call(**inputs, **({} if config is None else {"config": config})))
     expected = outputs_of(spec.reference(**precise))
+    assert all(out.float().isfinite().all() for out in outputs), f"{name} {workload} {config}: not finite"
     pairs = [(f"output {n}", tolerance, *pair) for n, pair in enumerate(zip(outputs, expected, strict=True))]
     if backward and spec.passes != (FORWARD,):
-        numbers = torch.Generator().manual_seed(1)
-        grads = [torch.randn(out.shape, generator=numbers).to(out.dtype) for out in outputs]
+        # A loss is a mean of many: unscaled, its gradients in fp16 are subnormal numbers and little more than their rounding.
+        grads = [draw(*out.shape, seed=1).to(out) if out.dim() else torch.full_like(out, 1024.0) for out in outputs]
         leaves = [key for key, value in inputs.items() if torch.is_tensor(value) and value.requires_grad]
-        actual = torch.autograd.grad(outputs, [inputs[key] for key in leaves], grads)
+        # The reference first: Liger-Kernel's backward passes write the gradients they are given.
         wanted = torch.autograd.grad(expected, [precise[key] for key in leaves], [g.double() for g in grads])
+        actual = torch.autograd.grad(outputs, [inputs[key] for key in leaves], grads)
         gradients = zip(leaves, actual, wanted, strict=True)
         pairs += [(f"gradient of {key}", 3 * tolerance, one, other) for key, one, other in gradients]
     for what, bound, one, other in pairs:
