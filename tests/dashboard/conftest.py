@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tilescope.runs import store
 
 from tests.held_port import HeldPort
 
@@ -58,6 +59,24 @@ def runs(tmp_path_factory: pytest.TempPathFactory, synthetic: ModuleType) -> Pat
     damaged.mkdir()
     (damaged / "run.json").write_text("{")
     return folder
+
+
+@pytest.fixture
+def in_runs(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs are looked for among those that were made up, beside the recordings."""
+    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+
+
+@pytest.fixture
+def made(runs: Path, in_runs: None) -> list[store.Summary]:
+    """The runs that were made up, without what is recorded."""
+    return store.list_runs([runs])
+
+
+@pytest.fixture
+def nvml() -> ModuleType:
+    """NVML with GPUs that a test sets up, new for each."""
+    return _load("fake_nvml")
 
 
 #: How long a page is waited for before a test fails, in milliseconds: machines that tests run on vary tenfold within a day.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import math
 import os
 import shutil
@@ -36,15 +35,6 @@ SAMPLES = [
     Sample(100.0, 0.5, 4e10, 1.5e9, 1.8e9, 600.0, 700.0, 61.0, 1e9, 2e9, 0x4),
     Sample(101.0, 0.0, 4e10, 2e9, None, None, 700.0, 60.0, None, None, 0),
 ]
-
-
-@pytest.fixture
-def nvml() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("fake_nvml", FAKE)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture

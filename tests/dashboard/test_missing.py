@@ -22,13 +22,6 @@ RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "2026
 POOR = "20260103-030405-dddd"
 
 
-@pytest.fixture
-def made(runs: Path, monkeypatch: pytest.MonkeyPatch) -> list[store.Summary]:
-    """The runs that were made up, without what is recorded."""
-    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
-    return store.list_runs([runs])
-
-
 @pytest.mark.parametrize(
     ("view", "has"),
     [(Roofline, "registers"), (Traffic, "registers"), (Timeline, "registers"), (Occupancy, "algorithm_bytes_read")],
