@@ -66,7 +66,10 @@ def against_reference(
     pairs = [(f"output {n}", tolerance, *pair) for n, pair in enumerate(zip(outputs, expected, strict=True))]
     if backward and spec.passes != (FORWARD,):
         # A loss is a mean of many: unscaled, its gradients in fp16 are subnormal numbers and little more than their rounding.
-        grads = [draw(*out.shape, seed=1).to(out) if out.dim() else torch.full_like(out, 1024.0) for out in outputs]
+        grads = [
+            draw(*out.shape, seed=number).to(out) if out.dim() else torch.full_like(out, 1024.0)
+            for number, out in enumerate(outputs, 1)
+        ]
         leaves = [key for key, value in inputs.items() if torch.is_tensor(value) and value.requires_grad]
         # The reference first: Liger-Kernel's backward passes write the gradients they are given.
         wanted = torch.autograd.grad(expected, [precise[key] for key in leaves], [g.double() for g in grads])
