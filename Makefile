@@ -15,7 +15,7 @@ BY_LINE := matmul softmax layer_norm attention cross_entropy
 PROCESSES := --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-all test-slow lint format browser bench-dashboard bench-regret bench-tuning bench-foreign record clean
+.PHONY: help setup serve test test-all test-slow style lint format browser bench-dashboard bench-regret bench-tuning bench-foreign record clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -30,16 +30,18 @@ setup: $(STAMP) ## Create .venv with the pinned versions and install Tilescope i
 serve: setup ## Serve the dashboard on this machine alone, and print the link that opens it
 	@$(BIN)/tilescope serve $(if $(PORT),--port $(PORT))
 
-lint: setup ## Check style, types and the direction of imports
+style: setup ## Check style alone
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+lint: style ## Check style and types
 	$(BIN)/mypy
 
-test: lint ## Lint, then run the tests this machine can run; slow ones if what they test has changed
+test: style ## Check style, then run the tests this machine can run; slow ones if what they test has changed
 	@$(BIN)/python -c "import shutil; print('browser tests:', shutil.which('chromium') or 'skipped, no Chromium found (apt-get install chromium)')"
 	$(BIN)/python -m pytest $(PROCESSES)
 
-test-all: lint ## Lint, then run every test, slow ones too, and record that those passed (commit tests/passed.json)
+test-all: style ## Check style, then run every test, slow ones too, and record that those passed (commit tests/passed.json)
 	$(BIN)/python -m pytest $(PROCESSES) --slow all
 
 test-slow: lint ## Lint, then run the slow tests alone, and record that those passed (commit tests/passed.json)

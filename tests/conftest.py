@@ -28,7 +28,7 @@ PASSED = Path(__file__).with_name("passed.json")
 VERSIONS = "constraints.txt"
 #: Fixtures that start a browser, a server or a process of many checks. What takes longest begins first.
 LONG = {
-    "batch", "chromium", "server", "shared_server", "job_server", "outside_server", "lab", "page", "guides", "puzzles",
+    "batch", "chromium", "server", "shared_server", "job_server", "outside_server", "lab", "page", "guides", "puzzles", "mypy",
 }  # fmt: skip
 BROWSERS = {"chromium", "lab"}
 #: How a run ends that took every test: what passed of it did, whatever else failed.

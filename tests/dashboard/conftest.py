@@ -20,11 +20,14 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tilescope.runs import store
 
 from tests.held_port import HeldPort
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
+#: Of a test that opens pages, or draws every view, and need not in every run: what decides its result.
+SLOW = pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
 FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
@@ -56,6 +59,24 @@ def runs(tmp_path_factory: pytest.TempPathFactory, synthetic: ModuleType) -> Pat
     damaged.mkdir()
     (damaged / "run.json").write_text("{")
     return folder
+
+
+@pytest.fixture
+def in_runs(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs are looked for among those that were made up, beside the recordings."""
+    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+
+
+@pytest.fixture
+def made(runs: Path, in_runs: None) -> list[store.Summary]:
+    """The runs that were made up, without what is recorded."""
+    return store.list_runs([runs])
+
+
+@pytest.fixture
+def nvml() -> ModuleType:
+    """NVML with GPUs that a test sets up, new for each."""
+    return _load("fake_nvml")
 
 
 #: How long a page is waited for before a test fails, in milliseconds: machines that tests run on vary tenfold within a day.

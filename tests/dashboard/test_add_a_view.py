@@ -18,8 +18,6 @@ from tilescope_dashboard.topics.sentence import Sentence
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.navigation import Navigation
 
-#: Panel's own, on pandas 3.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 COLUMNS = (IMPL, Column("launches", "launches", "count"))
 
 

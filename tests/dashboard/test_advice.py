@@ -19,15 +19,10 @@ from tilescope_dashboard.topics import advice as topic
 from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.fusion import FusionForm
 
+pytestmark = pytest.mark.usefixtures("in_runs")
+
 RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
 HOSTILE = "<img src=x onerror=alert(1)>" + "very_long_template_name<int, " * 10
-#: Panel's own, on pandas 3.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
-
-
-@pytest.fixture(autouse=True)
-def _folder(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
 
 
 def view(run: str, kernel: str) -> Advice:

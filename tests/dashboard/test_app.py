@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from .conftest import SLOW
+
 RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
 
 NVIDIA = Path("/dev/nvidia0")
@@ -91,6 +93,7 @@ def test_a_point_selects_its_row_and_a_row_its_point(visit: Any, built: Any) -> 
     page.wait_for_function(f"() => ({POINTS})()?.chosen?.[0] === 1")
 
 
+@SLOW
 def test_autotune_marks_the_best_and_says_why_a_config_failed(visit: Any) -> None:
     page = visit(f"run={RUN}&kernel=matmul&view=autotune")
     page.get_by_text("Best time: 200 µs").wait_for()
@@ -117,6 +120,7 @@ def test_a_choice_that_cannot_run_is_refused_beside_the_button(visit: Any, start
     assert notice["y"] + notice["height"] < 1100
 
 
+@SLOW
 def test_unavailable_collectors_say_why(visit: Any) -> None:
     if NVIDIA.exists():
         pytest.skip("this machine has a GPU")
@@ -125,7 +129,7 @@ def test_unavailable_collectors_say_why(visit: Any) -> None:
     assert page.get_by_text("you are looking at a run recorded on a real Synthetic GPU").is_visible()
 
 
-@pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
+@SLOW
 def test_export_opens_offline_with_its_figures(visit: Any, tmp_path: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax")
     with page.expect_download() as download:
@@ -146,6 +150,7 @@ def test_a_run_that_is_not_there_is_said_in_place(visit: Any) -> None:
     assert page.get_by_text("no run '20200101-000000-ffff'").is_visible()
 
 
+@SLOW
 def test_theme_is_in_the_address_and_on_the_page(visit: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax&theme=dark")
     page.get_by_text("85.4 %").first.wait_for()

@@ -17,7 +17,6 @@ from tilescope_dashboard.topics import summary as summary_topic
 from tilescope_dashboard.views.compare import Compare
 
 BEFORE, AFTER = "20260102-030406-bbbb", "20260102-030408-dddd"
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 
 
 def found(rule: str, title: str, most: float | None = None) -> Finding:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,15 +17,10 @@ from tilescope_dashboard.views.roofline import Roofline
 from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
 
+pytestmark = pytest.mark.usefixtures("in_runs")
+
 RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
 SMALL = KernelCase("eager", "backward", "4096x1024-bf16")
-#: Panel's own, on pandas 3.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
-
-
-@pytest.fixture(autouse=True)
-def _folder(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
 
 
 def opened(view: type[View], **settings: Any) -> Any:

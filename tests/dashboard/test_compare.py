@@ -19,8 +19,6 @@ from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.claims import Claims
 from tilescope_dashboard.views.compare import Compare
 
-#: Panel's own, on pandas 3.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 RECORDED = store.list_runs([store.recorded_dir()])
 NORMS = next(run.id for run in RECORDED if "rms_norm" in run.kernels and "ncu" in run.sources)
 

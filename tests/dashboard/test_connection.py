@@ -17,6 +17,8 @@ import pytest
 
 from tests.held_port import HeldPort
 
+from .conftest import SLOW
+
 ROOT = Path(__file__).resolve().parents[2]
 RUN = "20260102-030405-aaaa"
 
@@ -80,7 +82,7 @@ def killable(runs: Path) -> Iterator[Killable]:
     one.kill()
 
 
-@pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
+@SLOW
 def test_a_lost_connection_is_said_in_both_themes_and_so_is_its_return(chromium: Any, killable: Killable) -> None:
     wrong: list[str] = []
     pages = []
@@ -125,6 +127,7 @@ def test_a_lost_connection_is_said_in_both_themes_and_so_is_its_return(chromium:
     assert not wrong
 
 
+@SLOW
 def test_nothing_is_said_while_the_server_answers(visit: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax")
     page.get_by_text("85.4 %").first.wait_for()

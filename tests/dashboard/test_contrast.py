@@ -27,10 +27,11 @@ from tilescope_dashboard.views.summary import Summary
 from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
 
+from .conftest import SLOW
+
 RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
 #: Of a text to its ground; of a large text, of a mark and of what is needed to make out a control.
 TEXT, LARGE = 4.5, 3.0
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 
 
 def rgb(text: str) -> tuple[float, float, float]:
@@ -119,7 +120,7 @@ def of(glyph: Model, name: str, row: pd.Series) -> Any:
 VIEWS: tuple[type[View], ...] = (Overview, Roofline, Traffic, Timeline, Occupancy, Compare, Summary, Sizes, History)
 
 
-@pytest.mark.parametrize("run", [RUN, PREDICTED])
+@pytest.mark.parametrize("run", [RUN, pytest.param(PREDICTED, marks=SLOW)])
 @pytest.mark.parametrize("look", [LIGHT, DARK], ids=["light", "dark"])
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.name_in_address)
 def test_what_a_figure_draws_is_told_from_its_ground(
@@ -223,7 +224,7 @@ TABS = (
 )
 
 
-@pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
+@SLOW
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize(("kernel", "tabs"), [("softmax", TABS), ("matmul", ("Tune",))])
 def test_every_text_on_the_page_is_readable(
@@ -249,6 +250,7 @@ def test_every_text_on_the_page_is_readable(
         assert not faint, "\n".join([tab, *sorted(faint)])
 
 
+@SLOW
 def test_a_faint_text_is_found(visit: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax&view=claims")
     page.locator("h2:visible").first.wait_for()

@@ -21,8 +21,6 @@ from tilescope_dashboard.topics import counters as topic
 from tilescope_dashboard.views.counters import Counters
 
 RUN = "20260102-030405-aaaa"
-#: Panel's own, on pandas 3.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 
 
 def counted(source: str = "ncu", **metrics: float) -> CaseValues:

@@ -19,13 +19,10 @@ from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.export import Export
 
+from .conftest import SLOW
+
 RUN = "20260102-030405-aaaa"
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-#: Panel's own, on pandas 3.1, and its Material UI's.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index"),
-    pytest.mark.filterwarnings("ignore:Both 'variant' and 'button_style'"),
-]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +115,7 @@ def full_server(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     assert "No space left on device" in served.stop()
 
 
-@pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
+@SLOW
 @pytest.mark.browser
 @pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 390)])
 def test_the_page_says_it_beside_the_button(chromium: Any, full_server: Any, theme: str, width: int) -> None:

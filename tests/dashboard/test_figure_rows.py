@@ -30,13 +30,11 @@ from tilescope_dashboard.figures.compare import compare
 from tilescope_dashboard.figures.occupancy import occupancy
 from tilescope_dashboard.figures.overview import overview
 from tilescope_dashboard.figures.roofline import roofline
-from tilescope_dashboard.figures.style import DARK, LIGHT, Theme, columns, distinct, theme
+from tilescope_dashboard.figures.style import LIGHT, Theme, columns, distinct, theme
 from tilescope_dashboard.figures.timeline import timeline
 from tilescope_dashboard.figures.traffic import MOST, speedup, traffic
 from tilescope_dashboard.topics import occupancy as topic
 
-#: Bokeh's own, on pandas 3.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 PHONE = theme(True, narrow=True)
 
 
@@ -154,7 +152,7 @@ def test_the_recorded_frames_hold_rows(name: str) -> None:
     assert len(frame(name)) > 0
 
 
-@pytest.mark.parametrize("look", [LIGHT, DARK, PHONE], ids=["light", "dark", "phone"])
+@pytest.mark.parametrize("look", [LIGHT, PHONE], ids=["light", "phone"])
 def test_recorded_rows_are_drawn(name: str, look: Theme) -> None:
     plot = DRAWN[name](frame(name), look)
     assert marks(plot) > 0
@@ -182,15 +180,27 @@ def apart(names: list[str]) -> list[list[str]]:
     return [[name for n, name in enumerate(names) if n >> bit & 1 == side] for bit in bits for side in (0, 1)]
 
 
+def numbers(name: str) -> list[str]:
+    """The columns of numbers that may be absent of that figure's frame."""
+    floats = frame(name).select_dtypes("float")
+    return [c for c in floats if c not in ("value", "start", "duration") or name == "autotune"]
+
+
+def draw_without(name: str, rows: pd.DataFrame, absent: list[str]) -> None:
+    plot = DRAWN[name](rows.assign(**dict.fromkeys(absent, np.nan)), LIGHT)
+    sent(plot)
+    assert not any(text.strip().lower().startswith(("nan", "none", "<na")) for text in written(plot)), absent
+
+
 def test_absent_numbers_are_not_written_as_numbers(name: str) -> None:
-    rows = frame(name)
-    numbers = [c for c in rows.select_dtypes("float") if c not in ("value", "start", "duration") or name == "autotune"]
-    for some in (numbers, *apart(numbers)):
+    draw_without(name, frame(name), numbers(name))
+
+
+@pytest.mark.slow("dashboard/tilescope_dashboard", "profiles/recorded", "profiles/tilescope")
+def test_nor_are_any_two_of_which_one_is_absent(name: str) -> None:
+    for some in apart(numbers(name)):
         # A figure's words are of one row, or of all: with some of the rows each of the many is drawn quickly.
-        of_rows = rows if some is numbers else rows.head(12)
-        plot = DRAWN[name](of_rows.assign(**dict.fromkeys(some, np.nan)), LIGHT)
-        sent(plot)
-        assert not any(text.strip().lower().startswith(("nan", "none", "<na")) for text in written(plot)), some
+        draw_without(name, frame(name).head(12), some)
 
 
 def test_names_of_300_characters_are_cut_and_stay_apart(name: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import math
 import os
 import shutil
@@ -26,25 +25,16 @@ from tilescope_dashboard.views import gpu
 from tilescope_dashboard.views.gpu import GpuPopover
 from tilescope_dashboard.views.jobs import gpu_readings
 
+from .conftest import SLOW
+
 RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
 FAKE = Path(__file__).with_name("fake_nvml.py")
-#: Panel's own, on pandas 3.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 
 DEVICE = Gpu(0, "Synthetic <b>GPU</b>", "GPU-0", 1e11, 2e9)
 SAMPLES = [
     Sample(100.0, 0.5, 4e10, 1.5e9, 1.8e9, 600.0, 700.0, 61.0, 1e9, 2e9, 0x4),
     Sample(101.0, 0.0, 4e10, 2e9, None, None, 700.0, 60.0, None, None, 0),
 ]
-
-
-@pytest.fixture
-def nvml() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("fake_nvml", FAKE)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
@@ -209,7 +199,7 @@ POWER = """() => {
 }"""
 
 
-@pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
+@SLOW
 @pytest.mark.browser
 def test_readings_arrive_on_the_page_and_stop_when_it_is_closed(gpu_server: Any, visit: Any) -> None:
     visit.server = gpu_server
@@ -226,7 +216,7 @@ def test_readings_arrive_on_the_page_and_stop_when_it_is_closed(gpu_server: Any,
     assert page.evaluate(POWER) <= left
 
 
-@pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
+@SLOW
 @pytest.mark.browser
 def test_it_opens_over_the_views_and_closes_by_key_and_by_a_press_elsewhere(visit: Any, built: Any) -> None:
     if Path("/dev/nvidia0").exists():

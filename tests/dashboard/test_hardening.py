@@ -16,7 +16,8 @@ from tilescope_dashboard.serving.login import local
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.export import sides
 
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
+from .conftest import SLOW
+
 RUN, OUTSIDE, LINKED, LEAKY = (
     "20260102-030405-aaaa",
     "20260102-030410-0aaa",
@@ -139,7 +140,6 @@ def test_a_run_that_cannot_be_compared_is_said_until_something_else_is_chosen() 
 
 
 #: More of what others try, each on a page of its own; and a server of its own.
-SLOW = pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
 SAID = "is not a run's id: choose one of the runs above"
 #: What the browser itself would send for another address: the page is not loaded again.
 ADDRESS = """text => {

@@ -7,10 +7,13 @@ from typing import Any
 
 from playwright.sync_api import expect
 
+from .conftest import SLOW
+
 #: How long a slow machine may take, in milliseconds.
 PATIENCE = 120_000
 
 
+@SLOW
 def test_back_and_forward_go_through_views_and_kernels(
     visit: Any, built: Callable[[Any, str], None], look_at: Any
 ) -> None:

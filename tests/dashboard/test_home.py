@@ -15,8 +15,6 @@ from tilescope_dashboard.topics import home as topic
 from tilescope_dashboard.views.home import Home
 
 RUN = "20260102-030405-aaaa"
-#: Panel's own, on pandas 3.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 
 
 def claimed(kernel: str, workload: str, run: str = "rec", **changes: Any) -> dict[str, Any]:

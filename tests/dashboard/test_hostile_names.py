@@ -23,6 +23,8 @@ from tilescope_dashboard.report import render
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.export import Export
 
+from .conftest import SLOW
+
 RUN = "20260102-030405-0bad"
 IMAGE = "<img src=x onerror=alert(1)>"
 SCRIPT = "</script><script>alert(2)</script>"
@@ -34,11 +36,6 @@ NAMES = (IMAGE, SCRIPT, TEMPLATE)
 #: What Panel takes for the source of a function, where it is the title of a column.
 CODE = "--x_x--0_0--alert(3)--x_x--0_0--"
 
-#: Panel's own, on pandas 3.1, and its Material UI's.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index"),
-    pytest.mark.filterwarnings("ignore:Both 'variant' and 'button_style'"),
-]
 
 #: Elements through all shadow roots that only a name can have made.
 INJECTED = """() => {
@@ -155,7 +152,7 @@ def hover_cells(page: Any) -> int:
     return told
 
 
-@pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
+@SLOW
 @pytest.mark.browser
 @pytest.mark.parametrize("kernel", NAMES, ids=["image", "script", "template"])
 def test_every_view_shows_the_name_as_text(watched: Any, looked_at: Any, titles: tuple[str, ...], kernel: str) -> None:
@@ -174,7 +171,7 @@ def test_every_view_shows_the_name_as_text(watched: Any, looked_at: Any, titles:
     assert page.title() == "Tilescope"
 
 
-@pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
+@SLOW
 @pytest.mark.browser
 def test_on_a_phone_a_long_name_widens_nothing(watched: Any, looked_at: Any) -> None:
     page = watched(f"run={RUN}&kernel={quote(TEMPLATE)}", width=390, height=844)

@@ -12,9 +12,9 @@ from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.session.state import PANELS, State
 from tilescope_dashboard.views.kernel_bar import KernelBar, _offer
 
+from .conftest import SLOW
+
 RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
-#: Panel's own, on pandas 3.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 LISTS = ("kernel", "size", "pass", "implementation", "baseline")
 
 
@@ -123,7 +123,7 @@ def choose(page: Any, label: str, option: str) -> None:
     page.get_by_role("listbox").wait_for(state="detached")
 
 
-@pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
+@SLOW
 def test_from_the_bar_to_sizes_and_back_where_the_address_names_no_run(visit: Any, built: Any) -> None:
     page = visit("kernel=softmax&theme=light")
     built(page, "Summary")

@@ -14,9 +14,9 @@ from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.roofline import Roofline
 from tilescope_dashboard.views.traffic import Traffic
 
+from .conftest import SLOW
+
 RUN = "20260102-030405-aaaa"
-#: Panel's own, on pandas 3.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 
 #: What has the focus, through the shadow roots: its role or tag, and its name.
 FOCUSED = """() => {
@@ -184,7 +184,7 @@ def test_a_number_that_is_typed_is_no_view(visit: Any, start_button: Any) -> Non
     assert page.get_by_role("tab", name="Summary").get_attribute("aria-selected") == "true"
 
 
-@pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
+@SLOW
 @pytest.mark.browser
 def test_every_control_of_every_view_has_a_name(
     visit: Any, looked_at: Any, start_button: Any, titles: tuple[str, ...]

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from .conftest import SLOW
+
 RUN = "20260102-030405-aaaa"
 
 pytestmark = pytest.mark.browser
-SLOW = pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
 
 #: What has the focus, through the shadow roots: its role or tag, its name, and how it shows: the ring around it or around
 #: what is drawn for it, or a field's frame.

@@ -84,7 +84,6 @@ def test_what_goes_wrong_is_told_who_asked() -> None:
         asyncio.run(LatestRequest().of(wrong))
 
 
-@pytest.mark.filterwarnings("ignore:Both 'variant' and 'button_style'")
 def test_typing_a_file_starts_no_worker_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(access.OWN_FILES, str(tmp_path))
     described: list[str] = []

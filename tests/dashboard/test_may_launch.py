@@ -18,7 +18,6 @@ from tilescope_dashboard.views.form.profile import ProfileForm
 from tilescope_dashboard.views.jobs.job_panel import JobPanel
 
 
-@pytest.mark.filterwarnings("ignore:Both 'variant' and 'button_style'")
 def test_who_may_not_launch_starts_reads_and_ends_nothing_whatever_the_page_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

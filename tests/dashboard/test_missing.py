@@ -20,14 +20,6 @@ from tilescope_dashboard.views.traffic import Traffic
 RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
 #: A run of the same kernel with nothing but its registers, or nothing but what the algorithm needs.
 POOR = "20260103-030405-dddd"
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
-
-
-@pytest.fixture
-def made(runs: Path, monkeypatch: pytest.MonkeyPatch) -> list[store.Summary]:
-    """The runs that were made up, without what is recorded."""
-    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
-    return store.list_runs([runs])
 
 
 @pytest.mark.parametrize(

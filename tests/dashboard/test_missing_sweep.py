@@ -18,13 +18,9 @@ from tilescope_dashboard.views import autotune, missing_sweep
 from tilescope_dashboard.views.autotune import Autotune
 from tilescope_dashboard.views.missing_sweep import sweeping
 
+pytestmark = pytest.mark.usefixtures("in_runs")
+
 RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
-
-
-@pytest.fixture(autouse=True)
-def _folder(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
 
 
 def test_another_runs_sweep_is_shown_and_whose_it_is_said(runs: Path) -> None:

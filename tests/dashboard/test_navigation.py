@@ -22,9 +22,9 @@ from tilescope_dashboard.views.roofline import Roofline
 from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
 
+from .conftest import SLOW
+
 RUN = "20260102-030405-aaaa"
-#: Panel's own, on pandas 3.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 
 
 class Clock:
@@ -297,7 +297,7 @@ def at_rest(page: Any) -> None:
         assert time.monotonic() < deadline, f"{calls} in two seconds"
 
 
-@pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
+@SLOW
 def test_a_page_comes_to_rest_and_what_was_out_of_sight_is_up_to_date_when_seen(
     preparing_server: Any, visit: Any, built: Any, looked_at: Any
 ) -> None:

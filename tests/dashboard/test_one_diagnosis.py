@@ -13,9 +13,6 @@ from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import overview, summary, traffic
 from tilescope_dashboard.views.overview import Overview
 
-#: Panel's own, on pandas 3.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
-
 
 def test_beside_a_diagnosis_no_line_says_that_nothing_was_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -25,8 +25,6 @@ from tilescope_dashboard.views.source import Source
 from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
 
-#: Panel's own, on pandas 3.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 VIEWS: tuple[type[View], ...] = (
     Overview, Advice, Roofline, Traffic, Timeline, Autotune, Occupancy, Source, Compare,
 )  # fmt: skip

@@ -14,13 +14,6 @@ from tilescope_dashboard.data.recordings import ANYTHING, COUNTERS, MEASURED_LIN
 RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
 
 
-@pytest.fixture
-def made(runs: Path, monkeypatch: pytest.MonkeyPatch) -> list[store.Summary]:
-    """The runs that were made up, without what is recorded."""
-    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
-    return store.list_runs([runs])
-
-
 @pytest.mark.parametrize(
     ("kernel", "question", "run"),
     [

@@ -24,8 +24,6 @@ from tilescope_dashboard.report.build import build
 from tilescope_dashboard.report.content import Part, Report
 from tilescope_dashboard.report.html import html
 
-#: Bokeh's own, on pandas 3.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
 RECORDED = store.list_runs([store.recorded_dir()])
 #: The one that is first to outgrow a limit.

@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 from tilescope import cli
 
-#: Bokeh's own, on pandas 3.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
 
 

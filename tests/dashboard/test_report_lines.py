@@ -6,7 +6,6 @@ import re
 import shutil
 from pathlib import Path
 
-import pytest
 from tilescope.models.compare import Side
 from tilescope.runs import store
 from tilescope_dashboard.data import recordings
@@ -14,8 +13,6 @@ from tilescope_dashboard.report import markdown
 from tilescope_dashboard.report.build import build
 from tilescope_dashboard.report.html import html
 
-#: Bokeh's own, on pandas 3.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 RECORDED = store.list_runs([store.recorded_dir()])
 
 

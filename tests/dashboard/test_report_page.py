@@ -17,8 +17,8 @@ from tilescope_dashboard.report.html import html
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.export import sides
 
-#: Bokeh's own, on pandas 3.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
+from .conftest import SLOW
+
 RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
 
 
@@ -34,6 +34,7 @@ def test_the_app_exports_what_the_address_compares(runs: Path, monkeypatch: pyte
     assert [side.name for side in sides(state)] == [RUN, f"{RUN}:eager", PREDICTED]
 
 
+@SLOW
 def test_the_app_saves_the_comparison_as_markdown(visit: Any, tmp_path: Path) -> None:
     page = visit(f"run={RUN}&kernel=softmax&compared=%5B%22{RUN}%3Aeager%22%5D")
     page.get_by_role("combobox", name="as", exact=True).click()
@@ -80,6 +81,7 @@ def test_it_opens_offline_with_every_figure(chromium: Any, reported: Callable[[s
     page.context.close()
 
 
+@SLOW
 def test_the_figures_follow_the_scheme(chromium: Any, reported: Callable[[str], Report], tmp_path: Path) -> None:
     page, wrong = opened(chromium, html(reported(PREDICTED)), tmp_path / "r.html", color_scheme="light")
     page.locator("canvas").first.wait_for()
@@ -90,6 +92,7 @@ def test_the_figures_follow_the_scheme(chromium: Any, reported: Callable[[str], 
     page.context.close()
 
 
+@SLOW
 def test_a_phone_is_not_scrolled_sideways_and_its_figures_move_the_page(
     chromium: Any, reported: Callable[[str], Report], tmp_path: Path
 ) -> None:
@@ -121,6 +124,7 @@ def test_a_script_that_is_not_ours_does_not_run(chromium: Any, tmp_path: Path) -
     page.context.close()
 
 
+@SLOW
 def test_it_prints_in_light_colours(chromium: Any, reported: Callable[[str], Report], tmp_path: Path) -> None:
     page, _ = opened(chromium, html(reported(PREDICTED)), tmp_path / "r.html", color_scheme="dark")
     page.locator("canvas").first.wait_for()

@@ -17,8 +17,6 @@ from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
 
 RUN = "20260102-030405-aaaa"
-#: Panel's own, on pandas 3.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 
 
 def test_a_kernels_usual_rows_are_made_once_a_run(runs: Path) -> None:

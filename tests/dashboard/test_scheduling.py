@@ -16,9 +16,6 @@ from tilescope_dashboard.session.scheduling import step_by_step, stepping
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.claims import Claims
 
-#: Panel's own, on pandas 3.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
-
 
 class Page:
     """A document that a browser shows, as far as it is asked for here; its turns are taken by hand."""

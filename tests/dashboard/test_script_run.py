@@ -98,7 +98,6 @@ def test_a_cancelled_script_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert not left.exists()
 
 
-@pytest.mark.filterwarnings("ignore:Both 'variant' and 'button_style'")
 def test_the_form_runs_a_script_of_which_it_knows_no_kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(access.OWN_FILES, str(tmp_path))
     (tmp_path / "k.py").write_text("")

@@ -346,7 +346,6 @@ def test_every_other_file_is_refused_in_words(own: Path, given: str) -> None:
             access.user_script(given.removesuffix(":SPEC"))
 
 
-@pytest.mark.filterwarnings("ignore:Both 'variant' and 'button_style'")
 def test_own_files_are_off_until_a_folder_is_named(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(access.OWN_FILES)
     described = []

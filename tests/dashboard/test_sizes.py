@@ -24,8 +24,6 @@ from tilescope_dashboard.views.sizes import Sizes
 
 RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
 LARGE = KernelCase("triton", "forward", "16384x4096-bf16")
-#: Panel's own, on pandas 3.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 
 
 @pytest.fixture

@@ -26,9 +26,6 @@ from tilescope_dashboard.topics import source as topic
 from tilescope_dashboard.topics.source import FunctionLaunch, LineColumn
 from tilescope_dashboard.views.source import Source
 
-#: Panel's own, on pandas 3.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
-
 INJECTED = "<script>document.title='injected'</script>"
 DEVICE = Device("Synthetic GPU", "sm_90", 100, 1, 1, True)
 CASE = Case("softmax", "triton", "forward", "16384x4096-bf16")

@@ -25,8 +25,6 @@ from tilescope_dashboard.views.summary import Summary
 
 RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
 CASE = Case("softmax", "triton", "forward", "8x8-bf16")
-#: Panel's own, on pandas 3.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 
 
 def counted(**metrics: float) -> pd.DataFrame:

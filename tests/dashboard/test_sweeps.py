@@ -160,7 +160,6 @@ def test_a_config_is_copied_as_triton_writes_it() -> None:
     assert sweeps.as_code("num_warps=4") == "triton.Config({}, num_warps=4)"
 
 
-@pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")  # Panel's own, on pandas 3.1
 def test_the_config_of_a_row_that_is_chosen_is_copied_else_the_best() -> None:
     view = Autotune(State(run="20261126-055403-17a6", kernel="rms_norm", view="autotune"))
     view.refresh()

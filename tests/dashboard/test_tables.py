@@ -19,8 +19,8 @@ from tilescope_dashboard.data import exports
 from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.figures.style import theme
 
-#: Panel's own, on pandas 3.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
+from .conftest import SLOW
+
 RUN = "20260102-030405-aaaa"
 COLUMNS = (
     Column("impl", "impl.", "text"),
@@ -150,7 +150,7 @@ def shadow(page: Any, title: str) -> Any:
     return page.locator(f'.bk-Figure:visible [title="{title}"]').first
 
 
-@pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
+@SLOW
 @pytest.mark.browser
 def test_the_browser_saves_a_table_twice_and_a_figure_in_both_formats(visit: Any, tmp_path: Path) -> None:
     page = visit(f"run={RUN}&kernel=softmax&view=roofline&theme=dark")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -14,15 +12,6 @@ import pytest
 from tilescope_dashboard.data.telemetry import KEPT, REASONS, Reader, Sampler, TelemetryError, held, slowed
 
 THREAD = "tilescope-telemetry"
-
-
-@pytest.fixture
-def nvml() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("fake_nvml", Path(__file__).with_name("fake_nvml.py"))
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def until(true: Callable[[], Any]) -> None:

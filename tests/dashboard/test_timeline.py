@@ -24,15 +24,10 @@ from tilescope_dashboard.figures.style import DARK, LIGHT
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.timeline import Timeline
 
+pytestmark = pytest.mark.usefixtures("in_runs")
+
 RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
 HOSTILE = "void at::native::<script>alert(1)</script>kernel<" + "at::native::Functor<float>, " * 12 + ">(int)"
-#: Panel's own, on pandas 3.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
-
-
-@pytest.fixture(autouse=True)
-def _folder(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
 
 
 def launches(count: int, function: str = "kernel", late: float = np.nan) -> pd.DataFrame:

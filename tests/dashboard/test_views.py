@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from html import unescape
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -38,17 +36,12 @@ from tilescope_dashboard.views.summary import Summary
 from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
 
+pytestmark = pytest.mark.usefixtures("in_runs")
+
 RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
-#: Panel's own, on pandas 3.1.
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 VIEWS: tuple[type[View], ...] = (
     Home, Summary, Overview, Advice, Roofline, Traffic, Timeline, Autotune, Occupancy, Source, Claims, Compare,
 )  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _folder(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
 
 
 @pytest.mark.parametrize("view", [Claims, Compare, History, Sizes, Summary], ids=lambda view: view.name_in_address)
@@ -237,18 +230,6 @@ def test_only_this_machine_may_launch(address: str, headers: dict[str, str], loc
     assert not is_local(SimpleNamespace(session_context=None))
 
 
-def test_the_dashboard_imports_neither_torch_nor_triton() -> None:
-    code = (
-        "import sys; sys.modules['torch'] = sys.modules['triton'] = None\n"
-        "import tilescope_dashboard.report, tilescope_dashboard.session.jobs\n"
-        "from tilescope_dashboard.views import autotune, context, navigation, occupancy, overview; from tilescope_dashboard.views.form import profile; from tilescope_dashboard.views.jobs import job_panel\n"
-        "from tilescope_dashboard.views import roofline, traffic"
-    )
-    paths = [str(Path(__file__).resolve().parents[2] / part) for part in ("kernels", "profiles", "dashboard")]
-    code = f"import sys; sys.path[:0] = {paths}\n" + code
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=300)
-
-
 def test_occupancy_begins_with_what_stands_for_the_kernel_elsewhere() -> None:
     softmax = next(s for s in store.list_runs([store.recorded_dir()]) if s.title == "softmax")
     state = State(run=softmax.id, kernel="softmax", view="occupancy")
@@ -264,7 +245,6 @@ def test_occupancy_begins_with_what_stands_for_the_kernel_elsewhere() -> None:
     assert kept == {first["workload"]}
 
 
-@pytest.mark.filterwarnings("ignore:Both 'variant' and 'button_style'")
 def test_what_failed_is_said_beside_its_own_kernel_only() -> None:
     shown = Context(State(run=RUN, kernel="matmul"))
     assert "failed in this run" in shown._notices.object
@@ -272,7 +252,6 @@ def test_what_failed_is_said_beside_its_own_kernel_only() -> None:
     assert "failed in this run" not in shown._notices.object
 
 
-@pytest.mark.filterwarnings("ignore:Both 'variant' and 'button_style'")
 def test_what_holds_on_every_page_is_one_line_on_a_phone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "no_gpu", lambda: "none")
     shown = Context(State(run=RUN, kernel="softmax"))
@@ -287,7 +266,6 @@ def test_what_holds_on_every_page_is_one_line_on_a_phone(monkeypatch: pytest.Mon
     assert "Launched otherwise" not in shown._notices.object
 
 
-@pytest.mark.filterwarnings("ignore:Both 'variant' and 'button_style'")
 def test_of_what_only_the_cpus_code_has_changed_gpu_times_stand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "no_gpu", lambda: "")
     monkeypatch.setattr(State, "stale", [])
@@ -297,7 +275,6 @@ def test_of_what_only_the_cpus_code_has_changed_gpu_times_stand(monkeypatch: pyt
     assert "Changed since" not in said
 
 
-@pytest.mark.filterwarnings("ignore:Both 'variant' and 'button_style'")
 def test_an_interrupted_run_says_how_it_goes_on_where_it_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synthetic: ModuleType
 ) -> None:

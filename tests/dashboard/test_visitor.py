@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from tilescope_dashboard.browser.visitor import Visitor
 
+from .conftest import SLOW
+
 PREDICTED = "20260102-030406-bbbb"
 NVIDIA = Path("/dev/nvidia0")
 browser = pytest.mark.browser
-SLOW = pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
 
 
 def test_a_result_that_was_opened_meanwhile_stays_opened() -> None:

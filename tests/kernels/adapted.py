@@ -1,8 +1,7 @@
 """What the suites of PyTorch and Liger-Kernel ask of these functions, asked of ours: how that is compared, and where it runs.
 
-Every value and gradient is compared with autograd in fp64. On the CPU the functions are routed to PyTorch, which tests the
-tests. ``TRITON_INTERPRET=1 pytest tests/kernels/test_gpu_adapted*.py`` runs the kernels themselves there, in a minute, in
-fp32 and fp16 (the interpreter computes bf16 wrongly).
+Every value and gradient is compared with autograd in fp64, on a GPU, and in a process with ``TRITON_INTERPRET=1`` on the CPU,
+in fp32 and fp16 (the interpreter computes bf16 wrongly): test_adapted starts one.
 
 A module of such tests holds ``pytestmark = adapted.MARKS`` and ``device = adapted.device``.
 """
@@ -17,25 +16,19 @@ import torch
 from .checks import outputs_of, relative_error
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-SLOW = pytest.mark.slow("kernels", "tests/kernels/adapted.py", "tests/kernels/checks.py")
-CPU = "cpu" if INTERPRETED else pytest.param("cpu", marks=SLOW)
 GPU = pytest.param(
     "cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 )
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 each_dtype = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
-#: Where what is tested is our kernels' own, which routing to PyTorch does not show.
-kernels_only = pytest.mark.parametrize("device", ["cpu", GPU] if INTERPRETED else [GPU], indirect=True)
 #: NumPy warns of the NaN and infinity that these kernels are meant to produce, and of how triton 3.6 uses it.
 WARNINGS = ("ignore::RuntimeWarning", "ignore:Conversion of an array:DeprecationWarning") if INTERPRETED else ()
 MARKS = [pytest.mark.filterwarnings(warning) for warning in WARNINGS]
 
 
-@pytest.fixture(params=[CPU, GPU])
-def device(request, monkeypatch):
-    if request.param == "cpu" and not INTERPRETED:
-        monkeypatch.setenv("TILESCOPE_USE_TRITON", "0")
-    if request.param == "cpu" and INTERPRETED and "bf16" in request.node.name:
+@pytest.fixture(params=["cpu" if INTERPRETED else GPU])
+def device(request):
+    if request.param == "cpu" and "bf16" in request.node.name:
         pytest.skip("the interpreter computes bf16 wrongly")
     return request.param
 

@@ -6,72 +6,25 @@ import json
 import re
 import sys
 
-import torch
-import triton
-from tilescope.execution.launches import ThroughCustomOps
+from tilescope.collectors import compiler
+from tilescope.execution import offline
+from tilescope.table.case import Case
 from tilescope_kernels import CATALOG
-from tilescope_kernels.spec import FORWARD, KernelSpec
-from triton.backends.compiler import GPUTarget
-from triton.backends.driver import DriverBase
-from triton.runtime import jit
+from tilescope_kernels.spec import KernelSpec
 
 
-class Absent(DriverBase):
-    """Enough of a driver to compile for a GPU of that compute capability."""
-
-    capability = 90
-
-    def __init__(self): ...
-
-    @classmethod
-    def is_active(cls):
-        return True
-
-    def map_python_to_cpp_type(self, ty):
-        return ty
-
-    def get_current_target(self):
-        return GPUTarget("cuda", self.capability, 32)
-
-    def get_active_torch_device(self):
-        return torch.device("meta")
-
-    def get_benchmarker(self):
-        raise AssertionError("nothing can be timed here")
-
-    def get_current_device(self):
-        return self.capability  # Triton keeps compiled kernels by device: one "device" a target.
-
-    def get_current_stream(self, device):
-        return 0
-
-
-def launches(spec: KernelSpec, workload: str) -> list:
-    """(function, options, compiled kernel) of every launch of the Triton implementation, on meta tensors."""
+def launches(spec: KernelSpec, workload: str, target: str) -> list:
+    """(function, compiled kernel) of every launch of the Triton implementation, forward and back."""
     seen = []
-    run = jit.JITFunction.run
-
-    def compile_only(self, *args, grid, warmup, **kwargs):
-        kernel = run(self, *args, grid=grid, warmup=True, **kwargs)
-        seen.append((self.fn.__name__, kernel.result() if hasattr(kernel, "result") else kernel))
-
-    jit.JITFunction.run = compile_only
-    try:
-        inputs = spec.inputs(spec.workload(workload), "meta")
-        with ThroughCustomOps():
-            outputs = spec.implementations["triton"].call(**inputs)
-            if spec.passes != (FORWARD,):
-                outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-                leaves = [value for value in inputs.values() if torch.is_tensor(value) and value.requires_grad]
-                torch.autograd.grad(outputs, leaves, [torch.empty_like(out) for out in outputs])
-    finally:
-        jit.JITFunction.run = run
+    for direction in spec.passes:
+        case = Case(spec.name, "triton", direction, spec.workload(workload).id)
+        made, _ = compiler.launches_of(case, spec, target)
+        with offline.targeting(target):
+            seen += [(launch.name, offline.compile_launch(launch)) for launch in made]
     return seen
 
 
 def main() -> None:
-    driver = Absent()
-    triton.runtime.driver.set_active(driver)
     rows = []
     for spec in [spec for spec in CATALOG if not sys.argv[1:] or spec.name in sys.argv[1:]]:
         # Those for which the kernel is chosen by the GPU are compiled for every one.
@@ -80,9 +33,8 @@ def main() -> None:
         for target, workloads in ((90, ("large", "ragged", *chosen)), (80, others), (100, others), (120, others)):
             if f"sm_{target}" not in spec.targets:
                 continue
-            driver.capability = target
             for workload in workloads:
-                for function, kernel in launches(spec, workload):
+                for function, kernel in launches(spec, workload, f"sm_{target}"):
                     ptx = kernel.asm["ptx"]
                     rows.append(
                         {

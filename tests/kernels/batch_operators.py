@@ -11,10 +11,8 @@ from interpreted import (  # isort: skip
 
 import torch
 import torch.nn.functional as F
+from operator_calls import operator_calls
 from tilescope_kernels import (
-    RMSNorm,
-    RoPE,
-    SwiGLUMLP,
     add_rms_norm,
     cross_entropy,
     geglu,
@@ -43,7 +41,6 @@ SMALL = {
     "cross_entropy": "9x333-fp32",
     "linear_cross_entropy": "70x13x37-fp32",
 }
-SPECIAL = (NAN, INF, -INF, -0.0, 0.0, 1.0, -1.0, 100.0, -100.0, 1e6, -1e6)
 
 
 def check_small_workloads_and_that_every_element_is_written():
@@ -58,38 +55,6 @@ def check_every_config():
     for name, workload in SMALL.items():
         for config in SPECS[name].implementations["triton"].configs:
             against_reference(name, workload, config=config)
-
-
-def check_gelu():
-    for approximate in ("none", "tanh"):
-        leaf = draw(30, 41, grad=True)
-        twin = leaf.detach().double().requires_grad_()
-        actual, wanted = gelu(leaf.T, approximate), F.gelu(twin.T, approximate=approximate)
-        close(actual, wanted)
-        close(*(grads(out.pow(2), of)[0] for out, of in ((actual, leaf), (wanted, twin))), 1e-6)
-        # PyTorch's vectorised CPU code makes NaN of the exact form's infinity; its CUDA code and the formula do not.
-        x = torch.tensor(SPECIAL)
-        close(gelu(x, approximate), SPECS["gelu"].implementations["eager"].call(x, approximate))
-
-
-def check_gated_halves_of_one_projection_are_read_in_place():
-    for ours, activation in ((swiglu, F.silu), (geglu, lambda x: F.gelu(x, approximate="tanh"))):
-        leaf = draw(3, 6, 2100, grad=True)
-        twin = leaf.detach().double().requires_grad_()
-        gate, up = twin.chunk(2, -1)
-        actual, wanted = ours(*leaf.chunk(2, -1)), activation(gate) * up
-        close(actual, wanted)
-        close(*(grads(out.pow(2), of)[0] for out, of in ((actual, leaf), (wanted, twin))), 1e-6)
-        x, y = torch.tensor(SPECIAL), torch.ones(len(SPECIAL))
-        close(ours(x, y), activation(x) * y)
-
-
-def check_swiglu_mlp_matches_linear_layers():
-    module = SwiGLUMLP(6, 10)
-    x = draw(4, 6)
-    state = {name: value.double() for name, value in module.state_dict().items()}
-    gate, up = (F.linear(x.double(), state[f"{name}_proj.weight"]) for name in ("gate", "up"))
-    close(module(x), F.linear(F.silu(gate) * up, state["down_proj.weight"]), 1e-6)
 
 
 def rotation(batch: int, tokens: int, columns: int):
@@ -111,31 +76,6 @@ def check_rope_shapes_strides_and_tables():
     out = rope(leaf, leaf, cos, sin)[0]
     expected = SPECS["rope"].reference(twin, twin, cos.double(), sin.double())[0]
     close(*(grads(o.pow(2), of)[0] for o, of in ((out, leaf), (expected, twin))), 1e-6)
-
-
-def check_rope_in_place():
-    cos, sin = rotation(1, 5, 12)
-    q, k = draw(2, 3, 5, 12, grad=True), draw(2, 2, 5, 12, seed=1, grad=True)
-    q_in, k_in = q * 1.0, k * 1.0
-    q_out, k_out = rope(q_in, k_in, cos, sin, inplace=True)
-    assert q_out.data_ptr() == q_in.data_ptr() and k_out.data_ptr() == k_in.data_ptr()
-    apart = rope(q, k, cos, sin)
-    for one, other in zip((q_out, k_out), apart, strict=True):
-        assert torch.equal(one, other)
-    upstream = draw(2, 3, 5, 12, seed=8)
-    close(grads(q_out, q, upstream)[0], grads(apart[0], q, upstream)[0])
-
-
-def check_rope_invariants():
-    """Rotation keeps the norm, and products of rotated vectors depend on the distance of their positions alone."""
-    module = RoPE(16, theta=100.0)
-    q, k = draw(1, 1, 1, 16).expand(1, 1, 9, 16), draw(1, 1, 1, 16, seed=1).expand(1, 1, 9, 16)
-    q_out, k_out = module(q, k)
-    close(q_out.norm(dim=-1), q.norm(dim=-1), 1e-6)
-    products = (q_out @ k_out.mT)[0, 0]
-    close(products[1:, 1:], products[:-1, :-1], 1e-5)
-    later = module(q, k, torch.arange(9)[None] + 3)[0]
-    close(later[:, :, :6], q_out[:, :, 3:], 1e-5)
 
 
 def check_reductions_of_any_shape():
@@ -181,34 +121,6 @@ def check_rms_norm_rows():
         against_reference("rms_norm", f"{shape}-fp32")
 
 
-def check_rms_norm_options():
-    shape, x, weight = (4, 5), draw(3, 4, 5), draw(4, 5, seed=1)
-    for w, eps in ((None, None), (weight, None), (weight, 1e-2)):
-        leaf, twin = x.clone().requires_grad_(), x.double().requires_grad_()
-        actual = rms_norm(leaf, shape, w, eps)
-        # The default epsilon is that of the precision of the computation, which must not be fp64 here.
-        epsilon = torch.finfo(torch.float32).eps if eps is None else eps
-        wanted = F.rms_norm(twin, shape, None if w is None else w.double(), epsilon)
-        close(actual, wanted)
-        close(*(grads(out.pow(3), of)[0] for out, of in ((actual, leaf), (wanted, twin))), 1e-5)
-    wide = draw(6, 100)
-    close(rms_norm(wide[:, 10:60], 50), F.rms_norm(wide[:, 10:60].double(), (50,), eps=1e-7))
-    close(rms_norm(wide.T, 6), F.rms_norm(wide.T.double(), (6,), eps=1e-7))
-    special = torch.tensor([[NAN, 1.0], [INF, 1.0], [0.0, 0.0], [1e-30, -1e-30]])
-    close(rms_norm(special, 2), F.rms_norm(special, (2,)))
-
-
-def check_rms_norm_module_and_gradients_are_the_same_every_time():
-    ours, theirs = RMSNorm(48, eps=1e-5), torch.nn.RMSNorm(48, eps=1e-5).double()
-    with torch.no_grad():
-        ours.weight.copy_(draw(48, seed=3))
-    theirs.load_state_dict(ours.state_dict())
-    x = draw(300, 48)
-    first = grads(ours(x).pow(3), ours.weight)[0]
-    close(first, grads(theirs(x.double()).pow(3), theirs.weight)[0], 1e-5)
-    assert torch.equal(first, grads(ours(x).pow(3), ours.weight)[0])
-
-
 def check_norms_take_fp32_weights_beside_16_bits():
     """As where activations are autocast and parameters are not: gradients have the dtype of what they belong to."""
     x, residual = draw(6, 40).half(), draw(6, 40, seed=1)
@@ -246,33 +158,9 @@ def check_norms_take_fp32_weights_beside_16_bits():
 
 def check_operators_are_described_as_they_behave():
     """Schema, shape functions, autograd registration, and what tracing makes of them."""
-    ops = torch.ops.tilescope
-    x, y, w = draw(6, 10, grad=True), draw(6, 10, seed=1, grad=True), draw(10, seed=2, grad=True)
-    q, k = draw(2, 3, 5, 12, grad=True), draw(2, 2, 5, 12, seed=1, grad=True)
-    head, target = draw(7, 10, grad=True), targets(6, 7)
-    calls = {
-        "vector_add": (x.detach(), y.detach(), ""),
-        "add_relu_mul": (x.detach(), y.detach(), 1.5, ""),
-        "matmul": (x, draw(10, 7, grad=True), ""),
-        "gelu": (x, 1, ""),
-        "gelu_backward": (x.detach(), y.detach(), 2, ""),
-        "gated": (x, y, 0, ""),
-        "gated_backward": (x.detach(), x.detach(), y.detach(), 2, ""),
-        "rope": (q, k, *rotation(1, 5, 12), False, ""),
-        "rope_": (q.detach().clone(), k.detach().clone(), *rotation(1, 5, 12), True, ""),
-        "row_sum": (x.detach(), ""),
-        "online_max": (x.detach(), ""),
-        "histogram": (targets(20, 9).int(), 9, False, ""),
-        "rms_norm": (x, w, 1e-6, True, ""),
-        "rms_norm_backward": (x.detach(), y.detach(), w.detach(), y.detach()[:, 0].contiguous(), True, ""),
-        "cross_entropy": (x, target, -100, 0.1, 1, torch.float32, True, ""),
-        "cross_entropy_with_gradient": (x, target, -100, 0.1, 1, torch.float32, ""),
-        "scale_rows_": (x.detach().clone(), y.detach()[:, 0].contiguous()),
-        "linear_cross_entropy": (x, head, None, target, -100, 0.0, 1, torch.float32, True, True, False, ""),
-    }
-    for name, arguments in calls.items():
+    for name, arguments in operator_calls("cpu").items():
         try:
-            torch.library.opcheck(getattr(ops, name).default, arguments)
+            torch.library.opcheck(getattr(torch.ops.tilescope, name).default, arguments)
         except Exception as error:
             raise AssertionError(f"{name}: {error}") from None
 

@@ -41,10 +41,18 @@ def outputs_of(result: Any) -> tuple[torch.Tensor, ...]:
     return result if isinstance(result, tuple) else (result,)
 
 
-def against_reference(name: str, workload: str, config=None, backward=True, impl="triton") -> None:
+def against_reference(
+    name: str,
+    workload: str,
+    config: Any = None,
+    *,
+    impl: str = "triton",
+    backward: bool = True,
+    device: str = "cpu",
+) -> None:
     """Outputs, and gradients where the kernel has some, within its declared tolerance."""
     spec = SPECS[name]
-    inputs = spec.inputs(spec.workload(workload), "cpu")
+    inputs = spec.inputs(spec.workload(workload), device)
     tolerance = spec.tolerance.get(spec.workload(workload).dtype, 1e-6)
     precise = {
         key: value.detach().double().requires_grad_(value.requires_grad)
@@ -52,22 +60,40 @@ def against_reference(name: str, workload: str, config=None, backward=True, impl
         else value
         for key, value in inputs.items()
     }
-    outputs = outputs_of(spec.implementations[impl].call(**inputs, config=config))
+    options = {} if config is None else {"config": config}
     expected = outputs_of(spec.reference(**precise))
-    pairs = [(f"output {n}", tolerance, *pair) for n, pair in enumerate(zip(outputs, expected, strict=True))]
-    if backward and spec.passes != (FORWARD,):
-        numbers = torch.Generator().manual_seed(1)
-        grads = [torch.randn(out.shape, generator=numbers).to(out.dtype) for out in outputs]
-        leaves = [key for key, value in inputs.items() if torch.is_tensor(value) and value.requires_grad]
-        actual = torch.autograd.grad(outputs, [inputs[key] for key in leaves], grads)
-        wanted = torch.autograd.grad(expected, [precise[key] for key in leaves], [g.double() for g in grads])
-        gradients = zip(leaves, actual, wanted, strict=True)
-        pairs += [(f"gradient of {key}", 3 * tolerance, one, other) for key, one, other in gradients]
-    for what, bound, one, other in pairs:
-        try:
-            close(one, other, bound)
-        except AssertionError as error:
-            raise AssertionError(f"{what} of {name} {workload} {config}: {error}") from None
+    differentiated = backward and spec.passes != (FORWARD,)
+    leaves = [key for key, value in inputs.items() if differentiated and torch.is_tensor(value) and value.requires_grad]
+    grads: list[torch.Tensor] = []
+    wanted: tuple[torch.Tensor, ...] = ()
+    # On a GPU the first call of a kind decides, the second is watched, the third makes those launches again (``kept``).
+    for call in range(3 if impl == "triton" and device != "cpu" else 1):
+        outputs = outputs_of(spec.implementations[impl].call(**inputs, **options))
+        assert all(out.float().isfinite().all() for out in outputs), f"{name} {workload} {config}: not finite"
+        pairs = [(f"output {n}", tolerance, *pair) for n, pair in enumerate(zip(outputs, expected, strict=True))]
+        actual: tuple[torch.Tensor, ...] = ()
+        if leaves:
+            # A loss is a mean of many: unscaled, its gradients in fp16 are subnormal numbers and little more than their rounding.
+            grads = grads or [
+                draw(*out.shape, seed=number).to(out) if out.dim() else torch.full_like(out, 1024.0)
+                for number, out in enumerate(outputs, 1)
+            ]
+            # The reference first: Liger-Kernel's backward passes write the gradients they are given.
+            wanted = wanted or torch.autograd.grad(
+                expected, [precise[key] for key in leaves], [g.double() for g in grads]
+            )
+            actual = torch.autograd.grad(outputs, [inputs[key] for key in leaves], grads)
+            gradients = zip(leaves, actual, wanted, strict=True)
+            pairs += [(f"gradient of {key}", 3 * tolerance, one, other) for key, one, other in gradients]
+        for what, bound, one, other in pairs:
+            try:
+                close(one, other, bound)
+            except AssertionError as error:
+                raise AssertionError(f"{what} of {name} {workload} {config}, call {call}: {error}") from None
+        # Memory of results that are right already would make up for a launch that is left out.
+        for tensor in (*outputs, *actual):
+            if tensor.is_floating_point():
+                tensor.detach().fill_(NAN)
 
 
 @contextlib.contextmanager

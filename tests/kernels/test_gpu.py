@@ -82,7 +82,7 @@ def test_the_other_implementations(name, impl):
         pytest.skip(f"{name} has no {impl}")
     if execute.missing(SPECS[name].implementations[impl]):
         pytest.skip(f"{impl} is not installed")
-    against_reference(name, f"{SHAPES[name][1]}-{'int32' if name == 'histogram' else 'bf16'}", impl)
+    against_reference(name, f"{SHAPES[name][1]}-{'int32' if name == 'histogram' else 'bf16'}", impl=impl)
 
 
 @pytest.mark.parametrize("name", [name for name in SHAPES if name != "matmul"])
@@ -149,11 +149,3 @@ def test_programs_that_wait_for_each_other_do_on_any_stream_and_in_a_graph():
     for dx, sums in results[1:]:
         assert torch.equal(dx, results[0][0])
         assert torch.equal(sums, results[0][1])
-
-
-def test_more_than_two_to_the_31_elements():
-    if torch.cuda.mem_get_info()[0] < 12 << 30:
-        pytest.skip("needs 12 GB of GPU memory")
-    x = torch.zeros(2**31 // 4096 + 3, 4096, device="cuda", dtype=torch.bfloat16)
-    x[-1] = torch.randn(4096, device="cuda")
-    torch.testing.assert_close(softmax(x)[-1], torch.softmax(x[-1], -1), rtol=2e-2, atol=1e-4)

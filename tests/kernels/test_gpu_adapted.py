@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from . import adapted
-from .adapted import bound, classes, compare, draw, each_dtype, kernels_only
+from . import adapted, on_gpu
+from .adapted import bound, classes, compare, draw, each_dtype
 from .checks import outputs_of, relative_error
 
 pytestmark = adapted.MARKS
@@ -28,7 +28,7 @@ class Operation:
     plain: Callable[..., Any]
     shapes: Callable[[int], tuple[tuple[int, ...], ...]]
 
-    def tensors(self, device, dtype=torch.float32, rows=6):
+    def tensors(self, device, dtype=torch.float32, rows=2 if adapted.INTERPRETED else 6):
         return [draw(*s, device=device, dtype=dtype, seed=i) for i, s in enumerate(self.shapes(rows))]
 
 
@@ -100,8 +100,6 @@ LAYOUTS = {
 }
 
 
-# Of what is routed to PyTorch, quick enough for every run: it shows that the comparison holds what is right to be right.
-@pytest.mark.parametrize("device", ["cpu", adapted.GPU], indirect=True)
 @each_dtype
 @each_operation
 def test_values_and_gradients(device, operation, dtype):
@@ -198,10 +196,11 @@ def test_inputs_are_left_as_they_are(device, operation):
         assert torch.equal(tensor.detach(), same)
 
 
+@pytest.mark.parametrize("device", [adapted.GPU], indirect=True)
 @each_operation
 def test_two_runs_are_equal_bit_for_bit(device, operation):
     def run():
-        leaves = [tensor.requires_grad_() for tensor in operation.tensors(device, rows=70 if device == "cuda" else 6)]
+        leaves = [tensor.requires_grad_() for tensor in operation.tensors(device, rows=70)]
         actual = outputs_of(operation.ours(*leaves))
         return *actual, *torch.autograd.grad([out.sum() for out in actual], leaves)
 
@@ -219,7 +218,6 @@ def test_activations_may_be_recomputed(device, operation):
     torch.testing.assert_close(recomputed, gradients(operation.ours), rtol=0, atol=0)
 
 
-@kernels_only
 @each_operation
 def test_a_second_derivative_is_refused_but_for_a_rotation_s(device, operation):
     leaves = [tensor.requires_grad_() for tensor in operation.tensors(device)]
@@ -241,7 +239,6 @@ def test_a_second_derivative_is_refused_but_for_a_rotation_s(device, operation):
         assert relative_error(one, other) <= 4 * bound(torch.float32)
 
 
-@kernels_only
 @each_operation
 def test_a_second_backward_pass_is_the_first_or_is_refused(device, operation):
     leaves = [tensor.requires_grad_() for tensor in operation.tensors(device)]
@@ -254,7 +251,6 @@ def test_a_second_backward_pass_is_the_first_or_is_refused(device, operation):
         torch.testing.assert_close(torch.autograd.grad(loss, leaves), first, rtol=0, atol=0)
 
 
-@kernels_only
 @each_operation
 def test_autocast_changes_nothing_where_inputs_have_one_dtype(device, operation):
     def run():
@@ -274,6 +270,22 @@ def test_autocast_changes_nothing_where_inputs_have_one_dtype(device, operation)
             assert relative_error(one, other) <= 4 * bound(torch.bfloat16)
     else:
         torch.testing.assert_close(rounded, list(wanted), rtol=0, atol=0)
+
+
+@on_gpu.INDUCTOR
+@pytest.mark.parametrize("device", [adapted.GPU], indirect=True)
+@each_operation
+def test_the_whole_function_compiles_into_one_graph_with_its_gradients(device, operation):
+    def total(call):
+        return lambda *tensors: sum((out * 2.0).pow(2).sum() for out in outputs_of(call(*tensors)))
+
+    # Each case is another graph of the same lambda, of which Dynamo keeps only so many.
+    torch.compiler.reset()
+    leaves = [tensor.requires_grad_() for tensor in operation.tensors(device)]
+    wanted, actual = total(operation.plain)(*leaves), torch.compile(total(operation.ours), fullgraph=True)(*leaves)
+    torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-4)
+    for one, other in zip(torch.autograd.grad(actual, leaves), torch.autograd.grad(wanted, leaves), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
 
 
 # Leaves are older than the stream that a graph is captured on, as in any such use.

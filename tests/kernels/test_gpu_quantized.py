@@ -36,7 +36,7 @@ def skip_elsewhere(name):
 
 def compare(name: str, workload: str, impl: str = "triton", **options):
     skip_elsewhere(name)
-    against_reference(name, workload, impl, backward=False, **options)
+    against_reference(name, workload, impl=impl, backward=False, **options)
 
 
 @pytest.mark.parametrize(("name", "shape", "dtype"), CASES, ids=["-".join(case) for case in CASES])

@@ -8,7 +8,6 @@ import json
 import re
 
 import pandas as pd
-import pytest
 from panel_material_ui import Button
 from tilescope_dashboard.components.html_text import heading
 from tilescope_dashboard.components.tables import fill, table
@@ -18,8 +17,6 @@ from tilescope_dashboard.notebook.without_scripts import below
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.base import View
 
-#: Panel's own, which it leaves for the next pandas.
-pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 JS, LOAD = "application/javascript", "application/vnd.holoviews_load.v0+json"
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tilescope.jobs import supervisor
 from tilescope.jobs.job import Catalog, Job
 from tilescope.runs import store
@@ -15,6 +16,11 @@ from tilescope.table.case import Case
 #: The fake collectors, and the kernel.
 KIT = Path(__file__).parent / "fixtures" / "orchestration"
 OWN = f"{KIT / 'own.py'}:SPEC"
+#: What decides how a job of theirs goes.
+SLOW = pytest.mark.slow(
+    "profiles/tilescope",
+    *(f"tests/profiles/{name}" for name in ("fixtures/light", "fixtures/orchestration", "conftest.py", "fake_jobs.py")),
+)
 
 
 def cases(*fates: str) -> list[Case]:

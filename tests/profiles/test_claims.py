@@ -207,6 +207,7 @@ def test_the_readme_says_what_the_recordings_say():
     assert page.split(BEGIN)[1].split(END)[0].strip() == block(), "run: tilescope claims --into README.md"
 
 
+@SLOW
 def test_the_command_writes_between_the_marks_and_nowhere_else(tmp_path, capsys, monkeypatch):
     recorded = tmp_path / "recorded"
     for run in store.list_runs([store.recorded_dir()]):

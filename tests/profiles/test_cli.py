@@ -21,7 +21,7 @@ from tilescope.table.case import Case
 from tilescope.table.run import Failure
 
 from . import made_up
-from .fake_jobs import OWN
+from .fake_jobs import OWN, SLOW
 
 ROOTS = [str(Path(__file__).parents[2] / root) for root in ("kernels", "profiles", "dashboard")]
 GOOD = ["--impl", "good", "--workload", "small"]
@@ -227,7 +227,7 @@ def _registers(printed: str) -> list[str]:
     return [row.split()[-1] for row in printed.splitlines() if row.startswith("own.py ")]
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+@pytest.mark.parametrize("stop", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=SLOW)], ids=["SIGINT", "SIGTERM"])
 def test_interrupting_keeps_the_finished_cases(tmp_path, stop):
     command = [sys.executable, "-m", "tilescope", "profile", OWN, "--impl", "good,hangs", "--workload", "small",
                "--collect", "fakes.quick"]  # fmt: skip

@@ -76,7 +76,8 @@ def test_the_app_imports_neither_torch_nor_triton():
             f"tilescope.collectors.{name}"
             for name in ("check", "compiler", "interpreter", "events", "torch_profiler", "ncu")
         ),
-        "tilescope_dashboard",
+        "tilescope_dashboard.report, tilescope_dashboard.session.jobs, tilescope_dashboard.views.groups, "
+        "tilescope_dashboard.views.navigation, tilescope_dashboard.views.form.profile, tilescope_dashboard.views.jobs.job_panel",
     ],
 )
 def test_reading_runs_needs_neither_torch_nor_triton(modules):

@@ -11,22 +11,32 @@ import pytest
 from .interpreting import constructs, interpret
 
 TRITON = tuple(int(part) for part in importlib.metadata.version("triton").split(".")[:2])
-MODULES = ("constants", "reductions", "blocks", "memory", "idioms")
+#: Constructs as programs combine them, which are tried in every run, and each alone.
+IDIOMS, MODULES = "idioms", ("constants", "reductions", "blocks", "memory")
+SLOW = pytest.mark.slow("profiles/tilescope", "tests/profiles/language", "tests/profiles/interpreting.py")
 
 
 @functools.cache
-def found() -> dict[str, dict[str, Any]]:
-    return interpret(*MODULES, "refused")
+def found(*modules: str) -> dict[str, dict[str, Any]]:
+    return interpret(*modules)
 
 
 def test_a_name_is_of_one_construct() -> None:
-    names = [name for module in (*MODULES, "refused") for name in constructs(module)]
-    assert len(names) == len(found())
+    names = [name for module in (*MODULES, IDIOMS, "refused") for name in constructs(module)]
+    assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize(("module", "name"), [(module, name) for module in MODULES for name in constructs(module)])
-def test_construct(module: str, name: str) -> None:
-    answer = found()[name]
+@pytest.mark.parametrize("name", constructs(IDIOMS))
+def test_idiom(name: str) -> None:
+    answer = found(IDIOMS, "refused")[name]
+    assert answer["error"] is None
+    assert answer["problems"] == []
+
+
+@SLOW
+@pytest.mark.parametrize("name", [name for module in MODULES for name in constructs(module)])
+def test_construct(name: str) -> None:
+    answer = found(*MODULES)[name]
     if name == "block_pointers" and TRITON >= (3, 9):
         assert "Block pointers have been removed" in answer["error"]
         return
@@ -50,19 +60,19 @@ REFUSED = {
 
 @pytest.mark.parametrize(("name", "said"), REFUSED.items())
 def test_what_is_not_served_is_said_in_one_line(name: str, said: str) -> None:
-    error = found()[name]["error"]
+    error = found(IDIOMS, "refused")[name]["error"]
     assert error.startswith("NotServed: ")
     assert said in error
     assert "\n" not in error
 
 
 def test_a_failing_assertion_of_the_kernel_is_its_own() -> None:
-    error = found()["a_failing_static_assertion"]["error"]
+    error = found(IDIOMS, "refused")["a_failing_static_assertion"]["error"]
     assert error.startswith("InterpretationFailed: static_kernel, program (0, 0, 0), line ")
     assert error.endswith("AssertionError: N must be 3")
 
 
 @pytest.mark.parametrize("name", ["inline_assembly", "an_unknown_function_of_libdevice"])
 def test_bytes_are_counted_where_values_are_not_known(name: str) -> None:
-    counted = found()[name]["counted"]
+    counted = found(IDIOMS, "refused")[name]["counted"]
     assert (counted["requested_read"], counted["requested_written"]) == (128, 128)

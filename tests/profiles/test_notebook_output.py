@@ -68,8 +68,6 @@ def test_a_recording_can_be_loaded_and_shown():
     assert "torch_profiler, ncu" in run._repr_html_()
 
 
-# Bokeh's own, with the pandas of today.
-@pytest.mark.filterwarnings("ignore:The inplace keyword in DataFrame.reset_index")
 @pytest.mark.parametrize("name", ["advice", "roofline", "traffic", "autotune", "occupancy", "timeline", "source"])
 def test_a_runs_views_are_the_apps(name):
     from tilescope_dashboard.notebook.views import VIEWS

@@ -15,7 +15,7 @@ from tilescope.jobs import attempt, machine_limits, questions, schedule, scratch
 from tilescope.jobs.job import WorkerError
 from tilescope.runs import journal, store
 
-from .fake_jobs import run
+from .fake_jobs import SLOW, run
 
 
 @pytest.fixture(autouse=True)
@@ -39,6 +39,7 @@ def tried(events):
     return Counter(event["case"].rpartition(".py:")[2].split("/")[1] for event in events if event["event"] == "case")
 
 
+@SLOW
 def test_a_worker_killed_while_it_starts_costs_no_case(catalog, monkeypatch, tmp_path):
     deaths = tmp_path / "deaths"
     deaths.write_text("2")
@@ -49,6 +50,7 @@ def test_a_worker_killed_while_it_starts_costs_no_case(catalog, monkeypatch, tmp
     assert loaded.run.failures == () and loaded.run.notes == ()
 
 
+@SLOW
 def test_one_that_is_always_killed_leaves_its_cases_outstanding_and_resume_takes_them_up(
     catalog, monkeypatch, tmp_path
 ):
@@ -152,6 +154,7 @@ def test_what_the_machine_lacks():
     assert machine_limits.lacking(RuntimeError("this kernel is wrong")) == ""
 
 
+@SLOW
 def test_a_run_that_another_process_finished_meanwhile_is_not_gone_on_with(catalog, monkeypatch, tmp_path):
     loaded, _ = run(catalog, ["full", "good"])
     monkeypatch.setenv("FAKES_ANSWER", "1")

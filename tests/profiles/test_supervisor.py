@@ -20,7 +20,7 @@ from tilescope.jobs.ledger import Ledger
 from tilescope.runs import journal, staleness, store, writer
 from tilescope.table.case import Case
 
-from .fake_jobs import KIT, OWN, cases, run
+from .fake_jobs import KIT, OWN, SLOW, cases, run
 from .processes import alive, wait_for
 
 pytestmark = pytest.mark.usefixtures("kit")
@@ -62,6 +62,7 @@ def test_every_fate_costs_its_own_case_only(catalog):
     assert [event["index"] for event in events] == sorted(event["index"] for event in events)
 
 
+@SLOW
 def test_the_text_of_the_declaring_file_is_kept_though_no_collector_speaks_of_its_lines(catalog):
     loaded, _ = run(catalog, ["good"])
     [(name, texts)] = loaded.sources.items()
@@ -94,6 +95,7 @@ def test_a_wrapper_reports_after_the_worker_ended(catalog):
     assert "skipped 1 of fine" in loaded.run.notes[0]
 
 
+@SLOW
 def test_a_crash_under_a_wrapper_costs_its_case_only(catalog):
     loaded, _ = run(catalog, ["good", "killed", "noisy"], ["fakes.wrapped"])
     assert registers(loaded) == {"good": 64, "noisy": 64}
@@ -297,6 +299,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(catalog, monkeypatch):
         asyncio.run(supervisor.resume(folder))
 
 
+@SLOW
 def test_a_run_whose_writer_was_killed_goes_on_too(catalog, monkeypatch, tmp_path):
     monkeypatch.setattr(process, "GRACE", 0.5)
     monkeypatch.setattr(schedule, "processors", lambda: 1)
@@ -329,27 +332,28 @@ def test_a_case_whose_rows_nobody_noted_is_not_measured_twice(catalog, monkeypat
     assert [case.impl for case in ledger.left("compiler")] == ["stubborn"]
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda run: {"versions": {**run.versions, "triton": "1.0"}}, r"for triton is \S+ and was 1\.0: profile it"),
-        (lambda run: {"device": dataclasses.replace(run.device, name="X")}, "for it is of X and this is NVIDIA H"),
-        (lambda run: {"device": dataclasses.replace(run.device, measured=True)}, r"on NVIDIA H\d+, which is not here"),
-        (
-            lambda run: {"kernels": {name: {**facts, "sha256": "0"} for name, facts in run.kernels.items()}},
-            "the code of own.py has changed: profile it anew",
-        ),
-    ],
-)  # fmt: skip
-def test_what_would_not_fit_is_not_added_to_a_run_and_nothing_is_lost(catalog, monkeypatch, change, said):
+#: What has changed since a run was interrupted, and why it cannot go on.
+WOULD_NOT_FIT = (
+    (lambda run: {"versions": {**run.versions, "triton": "1.0"}}, r"for triton is \S+ and was 1\.0: profile it"),
+    (lambda run: {"device": dataclasses.replace(run.device, name="X")}, "for it is of X and this is NVIDIA H"),
+    (lambda run: {"device": dataclasses.replace(run.device, measured=True)}, r"on NVIDIA H\d+, which is not here"),
+    (
+        lambda run: {"kernels": {name: {**facts, "sha256": "0"} for name, facts in run.kernels.items()}},
+        "the code of own.py has changed: profile it anew",
+    ),
+)
+
+
+def test_what_would_not_fit_is_not_added_to_a_run_and_nothing_is_lost(catalog, monkeypatch):
     monkeypatch.setattr(process, "GRACE", 0.5)
     folder = interrupted(catalog, "good", "stubborn")
     run = store.open_run(folder).run
-    writer._write_json(dataclasses.replace(run, **change(run)).to_json(), folder / "run.json")
-    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-    with pytest.raises(WorkerError, match=said):
-        asyncio.run(supervisor.resume(folder))
-    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+    for change, said in WOULD_NOT_FIT:
+        writer._write_json(dataclasses.replace(run, **change(run)).to_json(), folder / "run.json")
+        before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+        with pytest.raises(WorkerError, match=said):
+            asyncio.run(supervisor.resume(folder))
+        assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
     (folder / "progress.jsonl").unlink()
     with pytest.raises(WorkerError, match="does not say what was to be done: profile it anew"):
         asyncio.run(supervisor.resume(folder))

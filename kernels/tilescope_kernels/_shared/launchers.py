@@ -1,8 +1,8 @@
 """Triton's launcher of a compiled kernel in C, without what is done around it in Python at each launch.
 
-That is memory for the kernel's own use, which most need none of, and the map that a descriptor is to the GPU: of one address and one
-set of extents it is the same each time. On an H200's host it took 11 of the 17 us that Triton took for a launch of three descriptors
-(2026-11-26, torch 2.11, triton 3.6).
+That is memory for the kernel's own use, which most need none of, and the map that a descriptor is to the GPU: of one address
+and one set of extents it is the same each time. On an H200's host it took 11 of the 17 us that Triton took for a launch of
+three descriptors (2026-11-26, torch 2.11, triton 3.6).
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ class Tiles(NamedTuple):
 
 
 class Launcher(NamedTuple):
-    """``start(x, y, z, stream, *first, *arguments)`` launches. ``maps`` are Triton's facts of the kernel's descriptors, each given as
-    what ``make_map`` returns: a map, extents and strides. None are made where ``start`` takes descriptors as they are.
+    """``start(x, y, z, stream, *first, *arguments)`` launches.
+
+    ``maps`` are Triton's facts of the kernel's descriptors, each given as what ``make_map`` returns: a map, extents and
+    strides. None are made where ``start`` takes descriptors as they are.
     """
 
     start: Callable[..., Any]

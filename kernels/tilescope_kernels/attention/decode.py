@@ -140,8 +140,8 @@ def decode(o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, s
     # Two programs of two or three stages share a multiprocessor.
     span = _span(units, keys, tiles["BLOCK_N"], 2 * multiprocessors(q))
     splits = cdiv(keys, span)
-    totals = q.new_empty((batch * kv_heads, splits, rows, columns), dtype=torch.float32)
-    sums = q.new_empty((batch * kv_heads, splits, rows, 2), dtype=torch.float32)
+    totals = torch.empty((batch * kv_heads, splits, rows, columns), dtype=torch.float32, device=q.device)
+    sums = torch.empty((batch * kv_heads, splits, rows, 2), dtype=torch.float32, device=q.device)
     launch(
         attention_decode_kernel, (units * splits,),
         totals, sums, q, k, v, *(t.stride()[:3] for t in (q, k, v)), kv_heads, queries, keys, span, splits, score_scale,

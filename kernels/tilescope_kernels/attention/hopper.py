@@ -1,8 +1,8 @@
 """Warp-specialized forward pass of attention on Hopper: FlashAttention-3 (Shah et al., arXiv:2407.08608).
 
-One warp loads and two warpgroups multiply, or three of heads of 64 columns. While a warpgroup's tensor cores multiply the values of one block, its other
-units compute the softmax of the next block's scores, and the warpgroups take turns. The kernel is in Gluon, because
-with Triton's own warp specialization this loop compiles and never ends on an H200 (triton 3.6).
+One warp loads and two warpgroups multiply, or three of heads of 64 columns. While a warpgroup's tensor cores multiply the
+values of one block, its other units compute the softmax of the next block's scores, and the warpgroups take turns. The kernel
+is in Gluon, because with Triton's own warp specialization this loop compiles and never ends on an H200 (triton 3.6).
 """
 
 from __future__ import annotations

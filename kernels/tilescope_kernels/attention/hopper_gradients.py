@@ -66,7 +66,7 @@ def _in_two_passes(
     (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
     rows = cdiv(queries, PROGRAM.value) * PROGRAM.value
     row_programs = rows // 64 * batch * heads
-    terms = lse.new_empty(batch, heads, 3, rows)
+    terms = torch.empty((batch, heads, 3, rows), dtype=torch.float32, device=q.device)
     shared = {"GROUP": heads // kv_heads, "COLUMNS": padded(columns), "CAUSAL": causal, "num_warps": 4}
     with device_of(q):  # Of descriptors a launch does not know it.
         launch(
@@ -96,9 +96,9 @@ def _in_one_pass(
     block = _BLOCK // width
     rows = cdiv(queries, block) * block
     row_programs = rows // 64 * batch * heads
-    terms = lse.new_empty(batch, heads, 3, rows)
-    bounds = lse.new_empty(batch, kv_heads, 2, parts)
-    sums = lse.new_empty((batch * heads * rows * width // WIDTH.value, WIDTH.value), dtype=torch.int32)
+    terms = torch.empty((batch, heads, 3, rows), dtype=torch.float32, device=q.device)
+    bounds = torch.empty((batch, kv_heads, 2, parts), dtype=torch.float32, device=q.device)
+    sums = torch.empty((batch * heads * rows * width // WIDTH.value, WIDTH.value), dtype=torch.int32, device=q.device)
     sum_tiles = TensorDescriptor(sums, list(sums.shape), list(sums.stride()), _SUM_BLOCK, _SUM_LAYOUT)
     programs = cdiv(keys, PROGRAM.value)
     # Of fewer programs than multiprocessors the short ones of one lot would be followed by the long ones of the last: 1x32x8192 on 8

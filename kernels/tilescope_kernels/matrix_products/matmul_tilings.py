@@ -13,7 +13,11 @@ GROUPS, BLOCK_K = 2, 64
 
 @dataclass(frozen=True)
 class Tiling:
-    """Rows of a group, columns of a tile and more of them, parts of the last wave's tiles, stages of the ring, and buffers."""
+    """How a product is cut: a tile has ``rows`` for each group, and ``wide`` columns with ``side`` more beside them.
+
+    A tile of the last wave is cut into ``cut_rows`` times ``cut_columns``. The ring of operands has ``stages``, and each group
+    writes its results by way of ``buffers``.
+    """
 
     rows: int
     wide: int

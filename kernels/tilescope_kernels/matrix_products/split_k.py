@@ -199,7 +199,7 @@ def split_matmul(
         if whole:
             tiles(None, 0, whole)
         if others := count - whole:
-            parts = a.new_empty((others * splits, tile_m, tile_n), dtype=torch.float32)
+            parts = torch.empty((others * splits, tile_m, tile_n), dtype=torch.float32, device=a.device)
             tiles(parts, whole, others * splits)
             # Few elements a program: small results have no others to take part.
             rows = min(tile_m, max(1, (256 if tile_n <= 64 else 2048) // tile_n))

@@ -314,7 +314,7 @@ def write_product(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, scale:
     """Write the product of operands that ``plan`` accepts to contiguous ``y``, by way of aligned rows where its own are not."""
     (m, n), k, programs = y.shape, x.shape[1], multiprocessors(x)
     split = _whole_parts(k, chosen.split)
-    parts = x.new_empty((split, m, n), dtype=torch.float32) if split > 1 else None
+    parts = torch.empty((split, m, n), dtype=torch.float32, device=x.device) if split > 1 else None
     depth = _BLOCK_K.value
     out = y if split > 1 or is_aligned(y) else room(y)
     launch(

@@ -201,7 +201,7 @@ def _few_rows(
 ) -> None:
     """Write a product of few rows to y."""
     (m, k), n, split = x.shape, weight.shape[0], config["SPLIT"]
-    out = x.new_empty((split, m, n), dtype=torch.float32) if split > 1 else y
+    out = torch.empty((split, m, n), dtype=torch.float32, device=x.device) if split > 1 else y
     options = {name: value for name, value in config.items() if name not in ("GROUP_N", "TMA")}
     launch(
         w8a16_few_rows_kernel, (triton.cdiv(n, config["BLOCK_N"]), split, triton.cdiv(m, config["BLOCK_M"])),

@@ -115,7 +115,7 @@ def plan(x: torch.Tensor, weight: torch.Tensor) -> Plan | None:
 def write_product(y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, chosen: Plan) -> None:
     """Write the product to contiguous ``y``."""
     (m, k), n = x.shape, weight.shape[0]
-    out = x.new_empty((chosen.split, m, n), dtype=torch.float32) if chosen.split > 1 else y
+    out = torch.empty((chosen.split, m, n), dtype=torch.float32, device=x.device) if chosen.split > 1 else y
     launch(
         w8a16_split_kernel, (cdiv(n, chosen.block_n), chosen.split, cdiv(m, chosen.block_m)),
         out, tiles(x, chosen.block_m, _BLOCK_K), tiles(weight, chosen.block_n, _BLOCK_K), scale, m, n, k,

@@ -109,11 +109,11 @@ def on_gpu(recorder: Recorder, searching: Searching = lambda *about: None) -> It
 def without_gpu(
     recorder: Recorder, target: str, limit: float = LIMIT, progress: Callable[[str], None] | None = None
 ) -> Iterator[assumed_device.Assumed]:
-    """While active, notes every launch and interprets it, and a GPU of ``target`` is assumed; yields that. ``progress`` is told
-    how far a launch is that takes longer.
+    """While active, notes every launch and interprets it, and a GPU of ``target`` is assumed; yields that.
 
-    Launches that would take longer than a third of ``limit`` seconds, or than what is left of them, and those that the interpreter does not serve, are not
-    made: their records and those after them say so. 0 interprets none.
+    Launches that would take longer than a third of ``limit`` seconds, or than what is left of them, and those that the
+    interpreter does not serve, are not made: their records and those after them say so. 0 interprets none. ``progress`` is
+    told how far a launch is that takes longer.
     """
     maker = _Interpreting(recorder, limit, progress)
 

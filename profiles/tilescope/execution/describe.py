@@ -79,7 +79,7 @@ def entry(kernel: str, spec: KernelSpec, selected: Sequence[Workload] = ()) -> d
         "selected": list(dict.fromkeys(w.id for w in selected)),
         "cost": {
             # Of a captured launch that nothing has counted yet, there is none.
-            w.id: {d: _known(cost) for d in spec.passes if (cost := spec.cost(w, d)) is not None}
+            w.id: {d: known_cost(cost) for d in spec.passes if (cost := spec.cost(w, d)) is not None}
             for w in workloads.values()
         },
         "file": _portable(path, kernel),
@@ -88,7 +88,7 @@ def entry(kernel: str, spec: KernelSpec, selected: Sequence[Workload] = ()) -> d
     }
 
 
-def _known(cost: Cost) -> dict[str, Any]:
+def known_cost(cost: Cost) -> dict[str, Any]:
     """A cost's fields, but for those that nobody knows: of a captured launch perhaps its operations. ``whole_tensors`` where it says so."""
     unknown: tuple[str, ...] = getattr(cost, "unknown", ())
     whole = {"whole_tensors": True} if getattr(cost, "whole_tensors", False) else {}

@@ -65,10 +65,10 @@ def run(
     """Interpret one launch on CPU tensors, program by program.
 
     TooLong is raised as soon as the first programs show that the ``allowance`` will be passed; several launches can
-    share one. With seconds for a ``sample`` the meter then counts, for so long, some programs: those from which the others follow
-    (``meter.by_rule``), or, where they do not, ones that are spread evenly over the grid (``meter.sampled``). ``progress`` is told how far it is. Raises NeedsValues when ``values`` is False and the accesses depend
-    on them, NotServed for what is not interpreted at all, InterpretationFailed for anything else that goes wrong in the
-    kernel.
+    share one. With seconds for a ``sample`` the meter then counts, for so long, some programs: those from which the others
+    follow (``meter.by_rule``), or, where they do not, ones that are spread evenly over the grid (``meter.sampled``).
+    ``progress`` is told how far it is. Raises NeedsValues when ``values`` is False and the accesses depend on them, NotServed
+    for what is not interpreted at all, InterpretationFailed for anything else that goes wrong in the kernel.
     """
     python = launch.function.fn
     source = inspect.getsourcefile(python) or ""

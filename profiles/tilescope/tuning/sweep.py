@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import math
 import time
@@ -19,7 +18,7 @@ from triton.runtime.autotuner import Autotuner
 
 from tilescope.collectors import check, compiler
 from tilescope.collectors.cupti import counters
-from tilescope.execution import execute, offline
+from tilescope.execution import describe, execute, offline
 from tilescope.execution import kernel_code as code
 from tilescope.execution.launches import Launch
 from tilescope.hardware import device
@@ -331,5 +330,4 @@ def broken() -> bool:
 
 def _cost(spec: Any, case: Case) -> dict[str, Any]:
     cost = spec.cost(spec.workload(case.workload), case.direction)
-    unknown: Sequence[str] = getattr(cost, "unknown", ())
-    return {} if cost is None else {n: value for n, value in dataclasses.asdict(cost).items() if n not in unknown}
+    return {} if cost is None else describe.known_cost(cost)

@@ -11,7 +11,7 @@ import pytest
 
 from . import fuzz
 
-COUNT, SEED = int(os.environ.get("TILESCOPE_FUZZ", "4")), int(os.environ.get("TILESCOPE_FUZZ_SEED", "1"))
+COUNT, SEED = int(os.environ.get("TILESCOPE_FUZZ", "2")), int(os.environ.get("TILESCOPE_FUZZ_SEED", "1"))
 
 
 @pytest.mark.parametrize("kind", fuzz.KINDS)
