@@ -11,11 +11,11 @@ from tilescope.hardware import ceilings
 from tilescope_dashboard.data.columns import GPU_TIME, IMPL, PASS, WORKLOAD, Column
 from tilescope_dashboard.data.kernel_cases import OF_KERNEL, KernelCase
 from tilescope_dashboard.data.units import write
-from tilescope_dashboard.figures.roofline import LEVELS
+from tilescope_dashboard.figures.roofline import KINDS, LEVELS
 from tilescope_dashboard.topics.sentence import Sentence
 
 #: Metrics of which a run needs one to have points.
-NEEDED = frozenset({"algorithm_bytes_read", "requested_bytes_read", "dram_bytes_read"})
+NEEDED = frozenset({"algorithm_bytes_read", "requested_bytes_read", "sampled_bytes_read", "dram_bytes_read"})
 NOTHING = Sentence("Roofline", "This run has no work or bytes of this kernel. Profile it to see them.")
 _READING = "Hollow marks are predicted, filled ones measured; a dotted line joins the points of one launch."
 #: Columns of ``listed``'s frame.
@@ -27,7 +27,7 @@ COLUMNS = (
     Column("function", "launch"), Column("sources", "sources"),
 )  # fmt: skip
 #: Whose bytes the sentence speaks of: the algorithm's first, as every other view does.
-_KINDS = ("algorithm", "moved", "requested")
+_KINDS = ("algorithm", "moved", "requested", "sampled")
 
 
 def columns(points: pd.DataFrame) -> tuple[Column, ...]:
@@ -43,7 +43,8 @@ def listed(points: pd.DataFrame) -> pd.DataFrame:
     """The points as the table has them: levels by their names, and all that the values are from in ``sources``."""
     sources = zip(*(points[f"{what}_source"].tolist() for what in ("flops", "bytes", "time")), strict=True)
     said = pd.Series([", ".join(dict.fromkeys(filter(None, row))) for row in sources], dtype=object)
-    return points.assign(sources=said, level=points["level"].map(LEVELS))
+    kind = points["kind"].map(lambda kind: KINDS.get(kind, kind))
+    return points.assign(sources=said, level=points["level"].map(LEVELS), kind=kind)
 
 
 def shared(points: pd.DataFrame) -> list[str]:
@@ -72,7 +73,7 @@ def sentence(points: pd.DataFrame, standing: KernelCase | None = None) -> Senten
         return Sentence(
             f"{write(case['fraction'], 'ratio')} of roofline at {_intensity(case['intensity'])}",
             f"{case['impl']} on {case['workload']} reaches {write(case['performance'], ceilings.unit(case['pipe']))} "
-            f"({case['kind']} bytes through {LEVELS[case['level']]}). {_READING}",
+            f"({KINDS.get(case['kind'], case['kind'])} bytes through {LEVELS[case['level']]}). {_READING}",
         )
     if points.empty:
         return Sentence("Roofline", "No point fits these choices.")

@@ -20,7 +20,7 @@ from tilescope.table.run import Device, Failure
 from tilescope_dashboard.data.kernel_cases import OF_KERNEL, KernelCase
 from tilescope_dashboard.data.units import ABSENT, times, write
 from tilescope_dashboard.topics import compare, compared_case, failures, overview
-from tilescope_dashboard.topics.overview import Stat, counted
+from tilescope_dashboard.topics.overview import Stat, counted, requested_of_sample
 from tilescope_dashboard.topics.sentence import Sentence
 
 #: The hardware's parts, in the order in which they are drawn.
@@ -151,6 +151,7 @@ def stats(case: Mapping[str, Any], against: pd.DataFrame) -> list[Stat]:
     found += [_delta(row) for row in against[against["ratio"].notna()].to_dict("records")]
     found += [
         Stat("HBM traffic vs minimum", times(case["bytes_ratio"]), counted(case)),
+        *requested_of_sample(case),
         Stat("registers", write(case["registers"], "count"), "per thread" + _was(against, "registers", "count")),
         Stat(
             "theoretical occupancy", write(case["theoretical_occupancy"], "ratio"),

@@ -13,7 +13,9 @@ from tilescope_dashboard.figures.traffic import MOST
 from tilescope_dashboard.topics.sentence import Sentence
 
 #: Metrics of which a run needs one to have bars.
-NEEDED = frozenset(name for choices in model.BYTES.values() for pair in choices for name in pair)
+NEEDED = frozenset(
+    [*(name for choices in model.BYTES.values() for pair in choices for name in pair), f"{model.SAMPLED}_read"]
+)
 NOTHING = Sentence("HBM traffic", "No bytes are counted in this run: the interpreter, cupti or ncu counts them.")
 #: Columns of ``listed``'s frame, and of ``tilescope.models.traffic.speedup``'s.
 LAUNCHES = (
@@ -67,8 +69,12 @@ def listed(shown: pd.DataFrame, least: float | None) -> pd.DataFrame:
     """``bars`` as the table has them: numbered from 1, each launch's function as people say it (``called``), and its bytes ``over``
     the ``least``, in bytes."""
     over = (shown["read"] + shown["written"]) / (least or float("nan"))
+    source = shown["source"].where(shown["metric"] != model.SAMPLED, "≈ of a sample (" + shown["source"] + ")")
     return shown.assign(
-        number=shown["launch"].astype("float64") + 1, over=over, called=shown["function"].map(function_names.said)
+        number=shown["launch"].astype("float64") + 1,
+        over=over,
+        source=source,
+        called=shown["function"].map(function_names.said),
     )
 
 
@@ -84,11 +90,16 @@ def sentence(shown: pd.DataFrame, gains: pd.DataFrame, least: float | None, l2_b
     said = f"Solid bars were measured by hardware counters, pale ones predicted; each segment is one launch{together}."
     cold = {impl for impl, rows in shown[shown["source"] == "ncu"].groupby("impl") if _cold(rows, l2_bytes)}
     measured = set(shown.loc[shown["impl"] == ours, "source"]) <= MEASURED
+    of_sample = shown[(shown["impl"] == ours) & (shown["metric"] == model.SAMPLED)]
     verb = "moves at most" if ours in cold else "moves" if measured else "has to move"
     if cold:
         said += f" {COLD}"
+    if len(of_sample):
+        # Each access counts in full: HBM moves fewer where caches hold what is asked for again.
+        verb = "asks for ≈"
+        said = f"{sampled(of_sample['counted'].sum(), of_sample['programs'].sum())} {said}"
     title = f"{ours} {verb} {write(totals[ours], 'byte')}"
-    if least:
+    if least and of_sample.empty:
         title += f", {times(totals[ours] / least)} the minimum"
     gain = gains[gains["impl"] == ours]
     if len(gain) and pd.notna(gain["predicted"].iloc[0]):
@@ -100,6 +111,12 @@ def sentence(shown: pd.DataFrame, gains: pd.DataFrame, least: float | None, l2_b
         predicted = times(gain["predicted"].iloc[0])
         said = f"Eager's bytes over those of {ours}{counted} predict a speedup of {predicted} vs eager.{timed} {said}"
     return Sentence(title, said)
+
+
+def sampled(counted: float, programs: float) -> str:
+    """What must be known of bytes that are as of a sample."""
+    of = f" of {counted:,.0f} of {programs:,.0f} programs" if counted > 0 else " of the programs"
+    return f"≈, dotted: from a sample{of}, each access in full; which bytes are distinct is not known."
 
 
 def _cold(rows: pd.DataFrame, l2_bytes: int) -> bool:
