@@ -67,7 +67,10 @@ def test_a_bar_of_a_sample_is_empty_and_says_what_it_is_of(look: Theme) -> None:
     plot = draw_traffic(bars, None, look)
     drawn = next(one for one in plot.renderers if one.name == "bars").data_source.data
     assert (drawn["dash"], drawn["alpha"]) == (["dashed", "dotted"], [0.3, 0.0])
-    assert (drawn["bytes"], drawn["source"][1]) == (["4.00 MB", "≈ 8.00 MB"], f"from a sample of {PROGRAMS} (interpreter)")
+    assert (drawn["bytes"], drawn["source"][1]) == (
+        ["4.00 MB", "≈ 8.00 MB"],
+        f"from a sample of {PROGRAMS} (interpreter)",
+    )
     said = topic.sentence(bars, traffic.speedup(counted(EXACT, NEAR)), 1e3, 0)
     assert said.title == "triton asks for ≈ 12.0 MB"
     assert f"from a sample of {PROGRAMS}" in said.text
