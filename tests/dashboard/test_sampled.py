@@ -58,6 +58,10 @@ def test_a_roofline_has_a_mark_of_its_own_for_it(synthetic: ModuleType, look: Th
     (legend,) = plot.legend
     assert "≈ requested, of a sample" in [item.label.value for item in legend.items]
     assert set(roofline_topic.listed(points)["kind"]) == {"requested", "≈ requested, of a sample"}
+    # Its two strokes are too short for dashes, and so nothing of a sample is said to be dashed.
+    assert drawn.glyph.line_dash.transform.args["values"] == ["dashed", "dashed", "solid", "solid"]
+    near = draw_roofline(roofline.points(counted(NEAR), synthetic.DEVICE), all_roofs(synthetic.DEVICE), look)
+    assert "not timed" not in [item.label.value for item in near.legend[0].items]
 
 
 @pytest.mark.parametrize("look", [LIGHT, DARK])
@@ -74,7 +78,14 @@ def test_a_bar_of_a_sample_is_empty_and_says_what_it_is_of(look: Theme) -> None:
     said = topic.sentence(bars, traffic.speedup(counted(EXACT, NEAR)), 1e3, 0)
     assert said.title == "triton asks for ≈ 12.0 MB"
     assert f"from a sample of {PROGRAMS}" in said.text
-    assert topic.listed(bars, None)["source"].tolist() == ["interpreter", "≈ of a sample (interpreter)"]
+    table = topic.listed(bars.assign(read=bars["read"] + 1234.0), 1e6)
+    assert table["source"].tolist() == ["interpreter", "≈ of a sample (interpreter)"]
+    assert table["read"].tolist() == [3_001_234, 6_000_000]
+    assert table["over"].round(3).tolist()[:1] == [4.001]
+    assert pd.isna(table["over"][1])
+    assert plot.xaxis.axis_label == "bytes to and from HBM"
+    alone = draw_traffic(topic.bars(traffic.traffic(counted(NEAR))), None, look)
+    assert alone.xaxis.axis_label == "bytes requested"
     # What is exact is drawn as ever.
     assert (
         "≈" not in topic.sentence(topic.bars(traffic.traffic(counted(EXACT))), pd.DataFrame({"impl": []}), None, 0).line

@@ -2,7 +2,7 @@
 // is older than the last word changes nothing.
 
 const STYLE = `
-  :host > div { display: flex; flex-direction: column; gap: 12px; padding: 4px 10px; font: 14px/1.3 Inter, Roboto, "Helvetica Neue", Arial, sans-serif; }
+  .fields { display: flex; flex-direction: column; gap: 14px; padding: 4px 10px; font: 14px/1.3 Inter, Roboto, "Helvetica Neue", Arial, sans-serif; }
   [hidden] { display: none !important; }
   fieldset { border: 0; margin: 0; padding: 0; min-width: 0; display: flex; flex-wrap: wrap; gap: 2px 16px; }
   fieldset.many { flex-direction: column; flex-wrap: nowrap; max-height: 220px; overflow: auto; }
@@ -144,7 +144,7 @@ const KINDS = {
 }
 
 export function render({model}) {
-  const place = made("div"), style = made("style", "", STYLE)
+  const place = made("div", "fields"), style = made("style", "", STYLE)
   const fields = model.shown.map((field, at) => {
     const known = {turn: field.turn}
     const say = value => model.send_msg({at, turn: ++known.turn, value})

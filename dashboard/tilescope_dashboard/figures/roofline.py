@@ -216,7 +216,8 @@ def _looks(styles: Sequence[Style], look: Theme) -> dict[str, list]:
         "size": [_SIZES.get(style.level, 10) for style in styles],
         "colour": [colour(style.impl, look, impls) for style in styles],
         "fill": [colour(style.impl, look, impls) if style.kind == "moved" else look.ground for style in styles],
-        "dash": ["dashed" if style.predicted else "solid" for style in styles],
+        # Two strokes that cross are too short for dashes.
+        "dash": ["dashed" if style.predicted and style.kind != "sampled" else "solid" for style in styles],
     }
 
 
@@ -277,7 +278,7 @@ def _keys(points: Marks, look: Theme) -> list[_Key]:
     ):
         if kind in kinds:
             keys.append(_Key(KINDS.get(kind, kind), shape, look.muted, fill))
-    if any(style.predicted for style in styles):
+    if any(style.predicted and style.kind != "sampled" for style in styles):
         keys.append(_Key("not timed", "circle", look.muted, _CLEAR, "dashed"))
     if points.numbers["above_roof"].any():
         keys.append(_Key("above its roof", "circle", look.warning, _CLEAR))

@@ -54,7 +54,7 @@ def traffic(launches: pd.DataFrame, floor: float | None, look: Theme) -> figure:
         y_range=list(lanes.values()),
         x_range=Range1d(0, longest * 1.25),
     )
-    plot.xaxis.axis_label = "bytes to and from HBM"
+    plot.xaxis.axis_label = "bytes requested" if launches["sampled"].all() else "bytes to and from HBM"
     plot.xaxis.formatter = ticks("byte")
     plot.xaxis.ticker.desired_num_ticks = 5
     plot.ygrid.grid_line_color = None

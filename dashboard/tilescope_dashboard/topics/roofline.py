@@ -18,6 +18,9 @@ from tilescope_dashboard.topics.sentence import Sentence
 NEEDED = frozenset({"algorithm_bytes_read", "requested_bytes_read", "sampled_bytes_read", "dram_bytes_read"})
 NOTHING = Sentence("Roofline", "This run has no work or bytes of this kernel. Profile it to see them.")
 _READING = "Hollow marks are predicted, filled ones measured; a dotted line joins the points of one launch."
+_NO_WORK = (
+    "A roofline places operations over bytes, and there are none here: HBM traffic says how many bytes are moved."
+)
 #: Columns of ``listed``'s frame.
 COLUMNS = (
     IMPL, WORKLOAD, PASS, Column("kind", "point"), Column("level", "level"),
@@ -77,6 +80,8 @@ def sentence(points: pd.DataFrame, standing: KernelCase | None = None) -> Senten
         )
     if points.empty:
         return Sentence("Roofline", "No point fits these choices.")
+    if not points["intensity"].gt(0).any():
+        return Sentence("No operations are counted", _NO_WORK)
     return Sentence("Nothing was timed here", f"Marks stand where the roofs would allow them, dashed. {_READING}")
 
 

@@ -67,9 +67,11 @@ def bars(rows: pd.DataFrame, source: str = "ncu") -> pd.DataFrame:
 
 def listed(shown: pd.DataFrame, least: float | None) -> pd.DataFrame:
     """``bars`` as the table has them: numbered from 1, each launch's function as people say it (``called``), and its bytes ``over``
-    the ``least``, in bytes."""
-    over = (shown["read"] + shown["written"]) / (least or float("nan"))
-    source = shown["source"].where(shown["metric"] != model.SAMPLED, "≈ of a sample (" + shown["source"] + ")")
+    the ``least``, in bytes. Those of a sample are rounded, and not over the bytes that HBM must move."""
+    of_sample = shown["metric"] == model.SAMPLED
+    over = ((shown["read"] + shown["written"]) / (least or float("nan"))).mask(of_sample)
+    shown = shown.assign(**{way: shown[way].mask(of_sample, shown[way].map(_rounded)) for way in ("read", "written")})
+    source = shown["source"].where(~of_sample, "≈ of a sample (" + shown["source"] + ")")
     return shown.assign(
         number=shown["launch"].astype("float64") + 1,
         over=over,
@@ -117,6 +119,10 @@ def sampled(counted: float, programs: float) -> str:
     """What must be known of bytes that are as of a sample."""
     of = f" of {counted:,.0f} of {programs:,.0f} programs" if counted > 0 else " of the programs"
     return f"≈, dotted: from a sample{of}, each access in full; which bytes are distinct is not known."
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")
 
 
 def _cold(rows: pd.DataFrame, l2_bytes: int) -> bool:

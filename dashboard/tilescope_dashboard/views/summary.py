@@ -133,7 +133,9 @@ def _texts(loaded: LoadedRun, kernel: str) -> Mapping[str, str]:
 
 def _drawn(loaded: LoadedRun, kernel: str, case: KernelCase, look: Theme) -> Drawing | None:
     points = _points(loaded, kernel, case)
-    return drawing(marks(points), all_roofs(loaded.run.device), look) if len(points) else None
+    # Of a kernel that computes nothing there is no point to place.
+    known = len(points) and points["intensity"].gt(0).any()
+    return drawing(marks(points), all_roofs(loaded.run.device), look) if known else None
 
 
 def _points(loaded: LoadedRun, kernel: str, case: KernelCase) -> pd.DataFrame:
