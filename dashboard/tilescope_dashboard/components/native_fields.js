@@ -5,7 +5,7 @@ const STYLE = `
   .fields { display: flex; flex-direction: column; gap: 14px; padding: 4px 10px; font: 14px/1.3 Inter, Roboto, "Helvetica Neue", Arial, sans-serif; }
   [hidden] { display: none !important; }
   fieldset { border: 0; margin: 0; padding: 0; min-width: 0; display: flex; flex-wrap: wrap; gap: 2px 16px; }
-  fieldset.many { flex-direction: column; flex-wrap: nowrap; max-height: 220px; overflow: auto; }
+  fieldset.many { flex-direction: column; flex-wrap: nowrap; max-height: 360px; overflow: auto; }
   legend, .above { padding: 0; margin: 0 0 4px; font-size: 12px; color: var(--mui-palette-text-secondary, inherit); }
   label.tick { display: flex; align-items: center; gap: 9px; min-height: 28px; cursor: pointer; overflow-wrap: anywhere; }
   label.tick:has(:disabled) { opacity: .6; cursor: default; }

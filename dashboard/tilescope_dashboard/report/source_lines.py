@@ -37,7 +37,7 @@ def source_lines(loaded: LoadedRun, kernel: str, cases: Mapping[str, Mapping[str
             first = dict(zip(topic.CASE, topic.first_case(timed, _problem(cases)), strict=True))
             of_case = topic.of_case(lines, tuple(first.values()))
             for part in _part(other.loaded, kernel, of_case, first):
-                yield replace(part, text=f"From another run: {other.origin}. {part.text}")
+                yield replace(part, text=f"From another run: {other.origin_of(kernel)}. {part.text}")
 
 
 def _of(run: LoadedRun, kernel: str) -> pd.DataFrame:

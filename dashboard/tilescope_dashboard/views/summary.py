@@ -101,7 +101,7 @@ class Summary(View):
         best = state.answer(recordings.COUNTERS)
         if best and best.loaded is not state.loaded:
             shares = _shares(best.loaded, state.kernel, case)
-            self._show_light(shares, f"{best.origin} (speed of light)" if len(shares) else "")
+            self._show_light(shares, f"{best.origin_of(state.kernel)} (speed of light)" if len(shares) else "")
 
     def _show_light(self, shares: pd.DataFrame, other: str = "") -> None:
         self._light.object = speed_of_light(shares, topic.PARTS, self.state.look)
