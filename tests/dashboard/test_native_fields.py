@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tilescope_dashboard.components.native_button import NativeButton
 from tilescope_dashboard.components.native_fields import Box, Boxes, Choice, Field, NativeFields, Note, Text
 
 OPTIONS = {"Compiler": "compiler", "Events": "events", "Count": "ncu"}
@@ -83,3 +84,13 @@ def test_a_late_answer_takes_no_tick_back(chromium: Any) -> None:
     )
     assert [(one["at"], one["turn"], one["value"]) for one in found["said"]] == [(0, 1, ["a"]), (0, 2, ["a", "b"])]
     assert found["states"] == [[True, True], [True, True], [False, True]]
+
+
+def test_a_button_that_cannot_be_pressed_is_not_heard() -> None:
+    pressed: list[bool] = []
+    button = NativeButton(lambda: pressed.append(True), label="Start", disabled=True)
+    button._handle_msg("pressed")
+    assert pressed == []
+    button.disabled = False
+    button._handle_msg("pressed")
+    assert pressed == [True]
