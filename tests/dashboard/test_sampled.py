@@ -58,6 +58,10 @@ def test_a_roofline_has_a_mark_of_its_own_for_it(synthetic: ModuleType, look: Th
     (legend,) = plot.legend
     assert "≈ requested, of a sample" in [item.label.value for item in legend.items]
     assert set(roofline_topic.listed(points)["kind"]) == {"requested", "≈ requested, of a sample"}
+    assert roofline_topic.listed(points.assign(bytes=1234567.0)).groupby("kind")["bytes"].first().to_dict() == {
+        "requested": 1_234_567, "≈ requested, of a sample": 1_230_000,
+    }  # fmt: skip
+    assert "as of a sample of programs" in roofline_topic.sentence(points).text
     # Its two strokes are too short for dashes, and so nothing of a sample is said to be dashed.
     assert drawn.glyph.line_dash.transform.args["values"] == ["dashed", "dashed", "solid", "solid"]
     near = draw_roofline(roofline.points(counted(NEAR), synthetic.DEVICE), all_roofs(synthetic.DEVICE), look)

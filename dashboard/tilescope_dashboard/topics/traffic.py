@@ -8,7 +8,7 @@ from tilescope.models import traffic as model
 from tilescope.table.sources import MEASURED
 
 from tilescope_dashboard.data.columns import GPU_TIME, IMPL, Column
-from tilescope_dashboard.data.units import times, write
+from tilescope_dashboard.data.units import rounded, times, write
 from tilescope_dashboard.figures.traffic import MOST
 from tilescope_dashboard.topics.sentence import Sentence
 
@@ -70,7 +70,7 @@ def listed(shown: pd.DataFrame, least: float | None) -> pd.DataFrame:
     the ``least``, in bytes. Those of a sample are rounded, and not over the bytes that HBM must move."""
     of_sample = shown["metric"] == model.SAMPLED
     over = ((shown["read"] + shown["written"]) / (least or float("nan"))).mask(of_sample)
-    shown = shown.assign(**{way: shown[way].mask(of_sample, shown[way].map(_rounded)) for way in ("read", "written")})
+    shown = shown.assign(**{way: shown[way].mask(of_sample, shown[way].map(rounded)) for way in ("read", "written")})
     source = shown["source"].where(~of_sample, "≈ of a sample (" + shown["source"] + ")")
     return shown.assign(
         number=shown["launch"].astype("float64") + 1,
@@ -118,11 +118,7 @@ def sentence(shown: pd.DataFrame, gains: pd.DataFrame, least: float | None, l2_b
 def sampled(counted: float, programs: float) -> str:
     """What must be known of bytes that are as of a sample."""
     of = f" of {counted:,.0f} of {programs:,.0f} programs" if counted > 0 else " of the programs"
-    return f"≈, dotted: from a sample{of}, each access in full; which bytes are distinct is not known."
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.3g}")
+    return f"Dotted and ≈: from a sample{of}, each access in full; which bytes are distinct is not known."
 
 
 def _cold(rows: pd.DataFrame, l2_bytes: int) -> bool:

@@ -35,7 +35,12 @@ class ProfileForm(pn.viewable.Viewer):
         self._fields, self._trouble = ProfileFields(), html_text.pane()
         self._own = UserKernelField(state)
         self._button = NativeButton(
-            self._profile, label="Start profiling", main=True, sizing_mode="stretch_width", disabled=True
+            self._profile,
+            label="Start profiling",
+            main=True,
+            sizing_mode="stretch_width",
+            margin=(8, 10),
+            disabled=True,
         )
         self._own.param.watch(self._fill, "script")
         self._kernel.param.watch(self._chosen, "value")
