@@ -93,6 +93,7 @@ def test_an_address_that_opens_what_there_is_not_is_told_so(bar: KernelBar) -> N
 def test_nothing_is_chosen_where_the_run_has_nothing(bar: KernelBar) -> None:
     bar.state.kernel = "in_no_run"
     assert bar._size.disabled and bar._pass.disabled and bar._impl.disabled
+    assert (bar._size.value, bar._pass.value, bar._impl.value) == ("–", "–", "–")
     assert bar.state.standing is None
     bar.state.kernel = "layer_norm"
     assert not bar._size.disabled

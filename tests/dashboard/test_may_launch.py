@@ -36,7 +36,7 @@ def test_who_may_not_launch_starts_reads_and_ends_nothing_whatever_the_page_says
         monkeypatch.setattr(jobs, "cancel", lambda number: done.append("cancelled"))
         state = State(may_launch=may_launch)
         form = ProfileForm(state, jobs)
-        form._profile(None)
+        form._profile()
         if not may_launch:
             form._own.field.value = "kernel.py:SPEC"
         # Nobody has had a page for it for an hour: whoever may start work may end it.

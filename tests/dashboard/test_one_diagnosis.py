@@ -41,7 +41,7 @@ def test_an_implementation_has_bars_of_one_source_the_most_direct_where_the_chos
 
 @pytest.mark.parametrize(("source", "said"), [("interpreter", "predicted (interpreter)"), ("ncu", "measured (ncu)")])
 def test_a_prediction_from_bytes_says_who_counted_them(source: str, said: str) -> None:
-    bars = pd.DataFrame([{"impl": "triton", "read": 1e6, "written": 1e6, "source": "ncu"}])
+    bars = pd.DataFrame([{"impl": "triton", "read": 1e6, "written": 1e6, "source": "ncu", "metric": "dram_bytes"}])
     gains = pd.DataFrame([{"impl": "triton", "predicted": 2.0, "actual": 1.5, "bytes_source": source}])
     text = traffic.sentence(bars, gains, 2e6, 50_000_000).text
     assert text.startswith(
@@ -50,7 +50,7 @@ def test_a_prediction_from_bytes_says_who_counted_them(source: str, said: str) -
 
 
 def test_a_chain_that_was_counted_with_cold_caches_is_called_so_wherever_its_bytes_are() -> None:
-    bars = pd.DataFrame([{"impl": "triton", "read": 2e6, "written": 1e6, "source": "ncu"}] * 2)
+    bars = pd.DataFrame([{"impl": "triton", "read": 2e6, "written": 1e6, "source": "ncu", "metric": "dram_bytes"}] * 2)
     none = pd.DataFrame(columns=["impl", "predicted"])
     chain = traffic.sentence(bars, none, 2e6, 50_000_000)
     assert chain.title == "triton moves at most 6.00 MB, 3× the minimum"

@@ -117,7 +117,7 @@ def test_what_was_refused_is_said_beside_the_button() -> None:
     async def scenario() -> None:
         shown = form(refuse)
         shown._fields._size.value = "banana"
-        shown._profile(None)
+        shown._profile()
         assert "is being profiled" in shown._trouble.object
         while shown.started.active:
             await asyncio.sleep(0)
@@ -140,7 +140,7 @@ def test_a_kernel_that_is_not_in_the_library_starts_nothing() -> None:
     shown.state.kernel = "not_in_the_library"
     assert shown._button.disabled
     assert "Not in the library" in shown._trouble.object
-    shown._profile(None)
+    shown._profile()
     assert shown.started is None
 
 
@@ -151,7 +151,7 @@ def test_with_a_file_in_its_field_that_is_not_open_nothing_else_is_profiled() ->
     async def scenario() -> None:
         shown = form(never)
         shown._own.field.value = "nowhere/<b>.py:SPEC"
-        shown._profile(None)
+        shown._profile()
         assert shown.started is None
         assert "nowhere/&lt;b&gt;.py:SPEC is not open" in shown._trouble.object
         shown._own.field.value = ""

@@ -7,9 +7,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from tilescope.runs import store
-from tilescope_dashboard.data import recordings
+from tilescope_dashboard.data import best_run, recordings
 from tilescope_dashboard.data.measurements import measurements, newest
 from tilescope_dashboard.data.recordings import ANYTHING, COUNTERS, MEASURED_LINES, SWEEP, Question
+from tilescope_dashboard.data.run_cache import open_cached, stale_on_gpu
 
 RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
 
@@ -37,6 +38,40 @@ def test_a_run_on_the_chosen_gpu_comes_first(made: list[store.Summary]) -> None:
         found = recordings.best([other, *made], "softmax", COUNTERS, device)
         assert found and found.summary.id == RUN
     assert recordings.best([other], "softmax", COUNTERS) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "best"),
+    [(set(), "fuller"), ({"fuller"}, "current"), ({"fuller", "current"}, "sweep"), ({"sweep"}, "fuller")],
+)
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_run_of_the_code_that_is_here_comes_before_one_of_other_code(
+    monkeypatch: pytest.MonkeyPatch, recorded: bool, changed: set[str], best: str
+) -> None:
+    """But a recording with counters before a sweep, which says nothing of most questions."""
+    facts = {"kernels": ("own",), "measured": True, "recorded": recorded}
+    sweep = store.Summary("sweep", Path("sweep"), sources=("torch_profiler",), **facts)
+    current = store.Summary("current", Path("current"), sources=("events", "ncu"), failures=1, **facts)
+    fuller = store.Summary("fuller", Path("fuller"), sources=("check", "events", "ncu"), cases=9, **facts)
+    monkeypatch.setattr(best_run, "open_cached", lambda path: path)
+    monkeypatch.setattr(best_run, "stale_on_gpu", lambda path: ["own"] if path.name in changed else ["another"])
+    found = best_run.best_run([sweep, current, fuller], "own")
+    assert found
+    assert found.id == ("fuller" if recorded and best == "sweep" else best)
+
+
+def test_no_page_opens_on_other_code_where_a_recording_with_counters_is_of_todays() -> None:
+    """Attention's first recording has no failure, and its code has changed since."""
+    recorded = store.list_runs([store.recorded_dir()])
+    counted = [run for run in recorded if "ncu" in run.sources]
+    for kernel in {kernel for run in counted for kernel in run.kernels}:
+        of_kernel = [run for run in counted if kernel in run.kernels]
+        if len(of_kernel) < 2:
+            continue
+        found = recordings.best(recorded, kernel, COUNTERS, of_kernel[0].device)
+        current = {run.id for run in of_kernel if kernel not in stale_on_gpu(open_cached(run.path))}
+        assert found
+        assert not current or found.summary.id in current
 
 
 def test_a_run_without_the_collector_is_not_read(made: list[store.Summary], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ def test_lines_that_the_run_did_not_measure_and_its_sweep_come_from_another_whic
     assert all(part.listing and not part.listing.columns[0].measured for part in own) and len(own) == 2
     sweep, lines = other
     for part, run, day in ((sweep, "reductions: autotune sweeps", 26), (lines, "softmax by source line", 24)):
-        assert part.text.startswith(f"From another run: {run}, recorded 2026-11-{day} on NVIDIA H200. ")
+        assert part.text.startswith(f"From another run: {run}, recorded 2026-11-{day} on NVIDIA H200")
     assert "the default's speed" in sweep.text and "was not timed" not in sweep.text
     assert lines.listing and lines.listing.columns[0].measured
     assert recordings.best_other(softmax.loaded, "no such kernel", recordings.MEASURED_LINES) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -19,6 +20,7 @@ from tilescope_dashboard.data.units import write
 from tilescope_dashboard.figures.roofline import roofline
 from tilescope_dashboard.figures.style import LIGHT
 from tilescope_dashboard.topics import roofline as topic
+from tilescope_dashboard.views import summary as summary_view
 from tilescope_dashboard.views.overview import of_case
 
 GPU = Device(
@@ -90,3 +92,14 @@ def test_roofline_and_overview_say_one_number_and_one_word() -> None:
     assert title.startswith(f"{number} of roofline at ")
     shown = of_case(case)
     assert number in shown and "of roofline" in shown and case["roof"] in shown
+
+
+def test_a_kernel_that_computes_nothing_has_no_place_on_a_roofline() -> None:
+    case = Case("copy", "triton", "forward", "8-fp32")
+    rows = [case.row(f"requested_{what}", value, "interpreter", launch=0) for what, value in
+            (("bytes_read", 32.0), ("bytes_written", 32.0), ("flops", 0.0))]  # fmt: skip
+    found = model.points(schema.frame(rows), GPU)
+    assert not found["intensity"].gt(0).any()
+    assert topic.sentence(found).title == "No operations are counted"
+    run = SimpleNamespace(table=schema.frame(rows), run=SimpleNamespace(device=GPU, kernels={}))
+    assert summary_view._drawn(run, "copy", KernelCase("triton", "forward", "8-fp32"), LIGHT) is None

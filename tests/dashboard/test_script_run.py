@@ -115,7 +115,7 @@ def test_the_form_runs_a_script_of_which_it_knows_no_kernel(monkeypatch: pytest.
         while form._own.script is None:
             await asyncio.sleep(0)
         assert not form._button.disabled
-        form._button.clicks += 1
+        form._button._handle_msg("pressed")
         while not started or form.started.active:
             await asyncio.sleep(0)
         form._own.field.value = ""

@@ -15,6 +15,7 @@ from tilescope.models.summary import summarise
 from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.case_table import gather
+from tilescope.table.run import Failure
 from tilescope_dashboard.data.kernel_cases import case_name
 from tilescope_dashboard.figures.speed_of_light import speed_of_light
 from tilescope_dashboard.figures.style import DARK, LIGHT
@@ -75,16 +76,55 @@ def test_the_figure_has_a_bar_a_share_and_says_what_is_absent(metrics: dict[str,
 def test_the_verdict_is_one_sentence_whatever_is_known(synthetic: ModuleType) -> None:
     assert topic.verdict("", None, ()).title == "No kernel"
     assert "profile it" in topic.verdict("mine", None, ()).text
-    failed = topic.verdict(
-        "mine", None, (), ["CompilationFailed: line 10: x is not defined", "line 10: x is not defined"]
-    )
+    said = ("CompilationFailed: line 10: x is not defined", "line 10: x is not defined")
+    failed = topic.verdict("mine", None, (), [Failure("mine/triton/forward/8-fp32", "compiler", one) for one in said])
     assert failed == ("mine failed", "line 10: x is not defined.")
+    broken = "CompilationFailed: mine does not compile for sm_90: line 6: y is not defined"
+    failed = topic.verdict("mine", None, (), [Failure("mine/triton/forward/8-fp32", "compiler", broken)])
+    assert failed == ("mine does not compile for sm_90", "Line 6: y is not defined.")
     timed = summarise(synthetic.frame(), synthetic.DEVICE).iloc[0].to_dict()
     assert topic.verdict("softmax", timed, ()).title == (
         "softmax reaches 85.4 % of roofline, memory bound; no known bottleneck found"
     )
     predicted = summarise(synthetic.frame(measured=False), synthetic.DEVICE).iloc[0].to_dict()
     assert topic.verdict("softmax", predicted, ()).title.startswith("softmax was not timed; predicted memory bound")
+
+
+CODE = "\n".join(f"line {number}" for number in range(1, 9))
+OUTSIDE = "InterpretationFailed: mine_kernel, program (3, 0, 0), line 6: "
+
+
+@pytest.mark.parametrize(
+    ("message", "title", "text"),
+    [
+        ("reads 4 bytes past the end of x: element 4,096 of 4,096", "mine reads past the end of x in line 6",
+         "It reads x[4,096], of elements 0 to 4,095, in program (3, 0, 0) of mine_kernel, triton forward 8-fp32."),
+        ("writes 1 byte before the start of y: element -1 of 7", "mine writes before the start of y in line 6",
+         "It writes y[-1], of elements 0 to 6,"),
+        ("reads 1,024 bytes after the end of x: element 40 of 8 (x is expanded, as it is)",
+         "mine reads past the end of x in line 6", "of elements 0 to 7 (x is expanded, as it is), in program"),
+        ("reads what follows the end of x: element 8 of 8", "mine reads past the end of x in line 6", "It reads x[8],"),
+        ("touches 8 bytes past the end of the memory of x and y", "mine touches past the end of the memory of x and y in line 6",
+         "8 bytes past the end of the memory of x and y, in program"),
+        ("reads memory of no tensor", "mine reads memory of no tensor in line 6", "Memory of no tensor, in program"),
+    ],
+)  # fmt: skip
+def test_an_access_outside_is_the_verdict_whatever_else_is_known(
+    synthetic: ModuleType, message: str, title: str, text: str
+) -> None:
+    trace = 'File "/somewhere/mine.py", line 6, in mine_kernel'
+    failure = Failure("mine/triton/forward/8-fp32", "interpreter", OUTSIDE + message, trace)
+    row = summarise(synthetic.frame(measured=False), synthetic.DEVICE).iloc[0].to_dict()
+    for case in (None, row):
+        said = topic.verdict("mine", case, (), [failure], {"other.py": CODE, "mine.py": CODE})
+        assert said.title == title
+        assert text in said.text
+        assert "Line 6 of mine.py: line 6." in said.text
+    # Code that does not compile, and what else can fail, is called something else.
+    broken = Failure("mine/triton/forward/8-fp32", "compiler", "mine does not compile for sm_90: no")
+    assert topic.verdict("mine", None, (), [broken, failure]).title == "mine does not compile for sm_90"
+    late = Failure("mine/triton/forward/8-fp32", "interpreter", "TooLong: would take too long")
+    assert topic.verdict("softmax", row, (), [late]).title.startswith("softmax was not timed")
 
 
 def opened(runs: Path, monkeypatch: pytest.MonkeyPatch, **settings: object) -> Summary:

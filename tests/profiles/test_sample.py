@@ -81,7 +81,14 @@ def test_bytes_are_as_of_a_sample_and_say_so(tmp_path):
     reads = every * (1 + 2 + 3) + (PROGRAMS - 3 * every) * 4
     assert found["sampled_bytes_read"] == pytest.approx(64 * reads, rel=0.15)
     assert found["sampled_bytes_written"] == 64 * PROGRAMS
-    assert set(found) == {"sampled_bytes_read", "sampled_bytes_written", "sampled_flops"}
+    assert found["programs"] == PROGRAMS
+    assert set(found) == {
+        "sampled_bytes_read",
+        "sampled_bytes_written",
+        "sampled_flops",
+        "sampled_programs",
+        "programs",
+    }
     assert "of 1,048,576 programs, spread evenly, were interpreted" in said
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 import param
 from tilescope.collectors.compiled_text import STAGES, Text
+from tilescope.files import names
 from tilescope.table.line_values import LINE_METRICS
 
 from tilescope_dashboard.components.script import ScriptComponent
@@ -78,7 +79,7 @@ def source(
     if before < len(texts):
         body.append(_gap(before + 1, len(texts), len(columns)))
     return (
-        f'<table><thead><tr><th scope="col">line</th>{head}<th scope="col" class="text">{escape(file)}</th></tr></thead>'
+        f'<table><thead><tr><th scope="col">line</th>{head}<th scope="col" class="text">{escape(names.readable(file))}</th></tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table>"
     )
 
@@ -95,7 +96,7 @@ def elsewhere(rows: pd.DataFrame, file: str, columns: Sequence[LineColumn]) -> s
     )
     shares = {column: topic.shares(topic.by_line(rows, column)) for column in others}
     body = "".join(
-        f'<tr><th scope="row">{escape(str(name))}:{line}</th>'
+        f'<tr><th scope="row">{escape(names.readable(str(name)))}:{line}</th>'
         + "".join(_cell(s.get((name, line)), shares[c].get((name, line)), c) for c, s in others.items())
         + "</tr>"
         for name, line in order.index

@@ -11,7 +11,7 @@ from tilescope.runs import store
 from tilescope.table import sources
 
 from tilescope_dashboard.data.best_run import best_run
-from tilescope_dashboard.data.run_cache import open_cached
+from tilescope_dashboard.data.run_cache import open_cached, stale_on_gpu
 
 #: Something true where a run has what is sought of the kernel of that name.
 Found = Callable[[store.LoadedRun, str], object]
@@ -40,6 +40,14 @@ class Recording:
         kind = "recorded" if run.recorded else "measured" if run.measured else "predicted"
         where = "on" if run.measured else "for"
         return f"{run.title or run.id}, {kind} {run.started[:10]} {where} {run.device}".strip()
+
+    def changed(self, kernel: str) -> bool:
+        """Whether a GPU may run other code of the kernel today."""
+        return kernel in stale_on_gpu(self.loaded)
+
+    def origin_of(self, kernel: str) -> str:
+        """``origin``, and that the kernel's code has changed since where it has."""
+        return f"{self.origin}, whose code has changed since" if self.changed(kernel) else self.origin
 
 
 def best(runs: Iterable[store.Summary], kernel: str, question: Question, device: str = "") -> Recording | None:

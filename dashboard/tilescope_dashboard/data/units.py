@@ -27,6 +27,11 @@ def times(value: Any) -> str:
     return ABSENT if pd.isna(value) else f"{text(float(value), '')}×"
 
 
+def rounded(value: float) -> float:
+    """A value that is near, not exact, to the digits that it may have."""
+    return float(f"{value:.3g}")
+
+
 def unbroken(text: str) -> str:
     """The text, none of whose lines ends between a number and its unit."""
     return _BEFORE_UNIT.sub("\u00a0", text)

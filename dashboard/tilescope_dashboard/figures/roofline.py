@@ -1,7 +1,7 @@
 """The hierarchical roofline: log-log, one diagonal a memory level, one horizontal a pipe in use.
 
 What a mark means: its shape and colour are the implementation's; hollow is the algorithm's floor, hollow with a dot is
-what the program requests, filled is what the hardware moved; a dashed outline is a performance that was predicted,
+what the program requests, a cross that as of a sample of its programs, filled is what the hardware moved; a dashed outline is a performance that was predicted,
 not timed. Solid roofs were measured, dashed ones are the datasheet's.
 """
 
@@ -46,6 +46,10 @@ _CLEAR = "#00000000"
 _PLACE = {"x": "intensity", "y": "height"}
 #: What is added to a mark by its kind.
 _VARIANTS = {"requested": "_dot"}
+#: Kinds that are called something else.
+KINDS = {"sampled": "≈ requested, of a sample"}
+#: A mark of a sample is no implementation's: it is near, not exact.
+_SAMPLED = "x"
 #: Performance counts what the algorithm needs: what else was executed is said beside it.
 _EXECUTED = "return isFinite(value) ? `${value.toFixed(2)}× the operations needed` : 'not counted'"
 _ALONG_DIAGONAL = """
@@ -205,11 +209,15 @@ def _looks(styles: Sequence[Style], look: Theme) -> dict[str, list]:
     """Looks of a mark, by the code of its style."""
     impls = list(dict.fromkeys(style.impl for style in styles))
     return {
-        "mark": [mark(style.impl, impls) + _VARIANTS.get(style.kind, "") for style in styles],
+        "mark": [
+            _SAMPLED if style.kind == "sampled" else mark(style.impl, impls) + _VARIANTS.get(style.kind, "")
+            for style in styles
+        ],
         "size": [_SIZES.get(style.level, 10) for style in styles],
         "colour": [colour(style.impl, look, impls) for style in styles],
         "fill": [colour(style.impl, look, impls) if style.kind == "moved" else look.ground for style in styles],
-        "dash": ["dashed" if style.predicted else "solid" for style in styles],
+        # Two strokes that cross are too short for dashes.
+        "dash": ["dashed" if style.predicted and style.kind != "sampled" else "solid" for style in styles],
     }
 
 
@@ -219,7 +227,7 @@ def _hover(categories: Categories, plotted: Any) -> HoverTool:
         "case": [short(" · ".join(case), 60) for case in categories.cases],
         "function": [short(name, 44) if name else "whole call" for name in categories.functions],
         "style": [
-            f"{style.kind} through {LEVELS.get(style.level, style.level)}{', not timed' if style.predicted else ''}"
+            f"{KINDS.get(style.kind, style.kind)} through {LEVELS.get(style.level, style.level)}{', not timed' if style.predicted else ''}"
             for style in categories.styles
         ],
     }
@@ -265,11 +273,12 @@ def _keys(points: Marks, look: Theme) -> list[_Key]:
     for kind, shape, fill in (
         ("algorithm", "circle", _CLEAR),
         ("requested", "circle_dot", _CLEAR),
+        ("sampled", _SAMPLED, _CLEAR),
         ("moved", "circle", look.muted),
     ):
         if kind in kinds:
-            keys.append(_Key(kind, shape, look.muted, fill))
-    if any(style.predicted for style in styles):
+            keys.append(_Key(KINDS.get(kind, kind), shape, look.muted, fill))
+    if any(style.predicted and style.kind != "sampled" for style in styles):
         keys.append(_Key("not timed", "circle", look.muted, _CLEAR, "dashed"))
     if points.numbers["above_roof"].any():
         keys.append(_Key("above its roof", "circle", look.warning, _CLEAR))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pandas as pd
 from bokeh.models import ColumnDataSource, HoverTool, Label, LegendItem, Range1d, Span
 from bokeh.plotting import figure
+from tilescope.models.traffic import SAMPLED
 from tilescope.table.sources import MEASURED
 
 from tilescope_dashboard.data.units import short, times, write
@@ -30,12 +34,15 @@ def traffic(launches: pd.DataFrame, floor: float | None, look: Theme) -> figure:
     """Stacked bars, one an implementation, one segment a launch; the algorithm's ``floor`` in bytes as a line.
 
     ``launches`` is one problem's part of ``tilescope.models.traffic.traffic``, with one source an implementation. A measured
-    segment is solid, a predicted one pale with a dashed edge. Above ``MOST`` launches of an implementation, those that
+    segment is solid, a predicted one pale with a dashed edge, one of a sample of programs empty with a dotted edge. Above ``MOST`` launches of an implementation, those that
     move least are one segment together.
     """
     if launches.empty:
         return empty(look, "traffic", "No launch of this kernel has its bytes counted in this run.")
-    launches = launches.assign(bytes=launches["read"] + launches["written"], measured=launches["source"].isin(MEASURED))
+    launches = launches.assign(
+        bytes=launches["read"] + launches["written"], measured=launches["source"].isin(MEASURED),
+        sampled=launches["metric"].eq(SAMPLED),
+    )  # fmt: skip
     impls = list(dict.fromkeys(launches["impl"]))[::-1]
     totals = launches.groupby("impl")["bytes"].sum()
     longest = max(totals.max(), floor or 0)
@@ -47,7 +54,7 @@ def traffic(launches: pd.DataFrame, floor: float | None, look: Theme) -> figure:
         y_range=list(lanes.values()),
         x_range=Range1d(0, longest * 1.25),
     )
-    plot.xaxis.axis_label = "bytes to and from HBM"
+    plot.xaxis.axis_label = "bytes requested" if launches["sampled"].all() else "bytes to and from HBM"
     plot.xaxis.formatter = ticks("byte")
     plot.xaxis.ticker.desired_num_ticks = 5
     plot.ygrid.grid_line_color = None
@@ -58,10 +65,12 @@ def traffic(launches: pd.DataFrame, floor: float | None, look: Theme) -> figure:
         line_color="edge", line_width=1.5, hatch_pattern="hatch", hatch_color=look.ground, hatch_alpha=0.55,
         hatch_scale=9, source=ColumnDataSource(_segments(launches, look, lanes)), name="bars",
     )  # fmt: skip
+    near = set(launches.loc[launches["sampled"], "impl"])
     # A total just short of the floor's line is written beyond it.
     ends = {i: floor if floor and 0 < floor - totals[i] < 0.12 * longest else totals[i] for i in impls}
     plot.text(
-        [ends[i] for i in impls], list(lanes.values()), [write(totals[i], "byte") for i in impls],
+        [ends[i] for i in impls], list(lanes.values()),
+        [f"{'≈ ' if i in near else ''}{write(totals[i], 'byte')}" for i in impls],
         x_offset=6, text_baseline="middle", text_color=look.ink, background_fill_color=look.ground,
         background_fill_alpha=0.85, text_font=GLYPH_FONT, text_font_size="12px",
     )  # fmt: skip
@@ -116,16 +125,23 @@ def _segments(launches: pd.DataFrame, look: Theme, lanes: dict[str, str]) -> dic
             shade = colour(str(impl), look, lanes)
             values = {
                 "impl": lanes[str(impl)], "left": left, "right": left + row["bytes"], "colour": shade,
-                "edge": look.ground if row["measured"] else shade, "alpha": 0.92 if row["measured"] else 0.3,
-                "dash": "solid" if row["measured"] else "dashed", "hatch": hatch(position), "launch": row["said"],
-                "function": short(row["function"] or "whole call", 44), "bytes": write(row["bytes"], "byte"),
-                "read": write(row["read"], "byte"), "written": write(row["written"], "byte"),
-                "source": f"{'measured' if row['measured'] else 'predicted'} ({row['source']})",
+                "edge": look.ground if row["measured"] else shade, "alpha": 0.92 if row["measured"] else 0.0 if row["sampled"] else 0.3,
+                "dash": "solid" if row["measured"] else "dotted" if row["sampled"] else "dashed", "hatch": hatch(position), "launch": row["said"],
+                "function": short(row["function"] or "whole call", 44),
+                **{name: ("≈ " if row["sampled"] else "") + write(row[name], "byte") for name in ("bytes", "read", "written")},
+                "source": f"{_how(row)} ({row['source']})",
             }  # fmt: skip
             for name, value in values.items():
                 columns[name].append(value)
             left += row["bytes"]
     return columns
+
+
+def _how(row: Mapping[str, Any]) -> str:
+    if row["sampled"]:
+        of = f" of {row['counted']:,.0f} of {row['programs']:,.0f} programs" if row["counted"] > 0 else ""
+        return f"from a sample{of}"
+    return "measured" if row["measured"] else "predicted"
 
 
 def _reduced(rows: pd.DataFrame) -> list[dict]:
@@ -140,6 +156,7 @@ def _reduced(rows: pd.DataFrame) -> list[dict]:
         "function": "those that move least",
         "said": f"{len(rest):,} launches",
         "measured": rest["measured"].all(),
+        "sampled": rest["sampled"].any(),
     }
     return [*numbered[own].to_dict("records"), together]
 

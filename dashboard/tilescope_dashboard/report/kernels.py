@@ -104,7 +104,7 @@ def _sweep(loaded: LoadedRun, name: str, table: pd.DataFrame) -> Iterator[Part]:
     if other is not None:
         rows = other.loaded.table
         for part in _autotune(other.loaded, name, rows[rows["kernel"] == name]):
-            yield replace(part, text=f"From another run: {other.origin}. {part.text}")
+            yield replace(part, text=f"From another run: {other.origin_of(name)}. {part.text}")
 
 
 def _autotune(loaded: LoadedRun, name: str, table: pd.DataFrame) -> Iterator[Part]:

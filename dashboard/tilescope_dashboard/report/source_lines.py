@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pandas as pd
+from tilescope.files import names
 from tilescope.runs.store import LoadedRun
 from tilescope.table.line_values import LINE_METRICS
 from tilescope.table.sources import MEASURED
@@ -36,7 +37,7 @@ def source_lines(loaded: LoadedRun, kernel: str, cases: Mapping[str, Mapping[str
             first = dict(zip(topic.CASE, topic.first_case(timed, _problem(cases)), strict=True))
             of_case = topic.of_case(lines, tuple(first.values()))
             for part in _part(other.loaded, kernel, of_case, first):
-                yield replace(part, text=f"From another run: {other.origin}. {part.text}")
+                yield replace(part, text=f"From another run: {other.origin_of(kernel)}. {part.text}")
 
 
 def _of(run: LoadedRun, kernel: str) -> pd.DataFrame:
@@ -86,7 +87,14 @@ def hottest_lines(shown: Listing, most: int) -> tuple[pd.DataFrame, tuple[Column
     values = [topic.by_line(shown.rows, column) for column in shown.columns]
     order = values[0].sort_values(ascending=False, kind="stable").index[:most]
     texts = shown.text.splitlines()
-    told = [("line", "line", [line if file == shown.file else f"{file}:{line}" for file, line in order], "text")]
+    told = [
+        (
+            "line",
+            "line",
+            [line if file == shown.file else f"{names.readable(file)}:{line}" for file, line in order],
+            "text",
+        )
+    ]
     for number, (column, series) in enumerate(zip(shown.columns, values, strict=True)):
         unit = LINE_METRICS[column.metric].unit
         told.append((f"value{number}", f"{column.label} ({column.source})", series.reindex(order).tolist(), unit))

@@ -19,6 +19,7 @@ from tilescope.models.sweeps import (
     ranked,
     spread,
 )  # fmt: skip
+from tilescope.table.units import several
 
 from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.data.units import times, write
@@ -114,7 +115,7 @@ def sentence(rows: pd.DataFrame, shown: pd.DataFrame, label: str, unit: str, won
     top = best(rows)
     # One collector may fail where another has the value.
     failed = int((rows["reason"].ne("") & rows["value"].isna()).sum())
-    said = [f"{len(rows)} configs" + (f", {failed} failed (hatched: hover to see why)." if failed else ".")]
+    said = [several(len(rows), "config") + (f", {failed} failed (hatched: hover to see why)." if failed else ".")]
     if len(shown) < len(rows):
         said.append("Each cell is the best over the parameters not held.")
     if top is None:

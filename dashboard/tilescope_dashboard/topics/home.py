@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import pandas as pd
 from tilescope.models import claims as model
 from tilescope.runs import store
+from tilescope.table.units import several
 
 from tilescope_dashboard.data.best_run import best_run
 from tilescope_dashboard.data.columns import KERNEL, WORKLOAD, Column
@@ -115,7 +116,7 @@ def sentence(rows: pd.DataFrame) -> Sentence:
     parts = [f"{counts[word]} {said[word]}" for word in claims.STANDINGS if word in counts]
     if parts and (others := counts.get("", 0)):
         parts.append(f"{others} not compared")
-    title = f"{len(rows)} kernels" + (f": {', '.join(parts)}" if parts else "")
+    title = several(len(rows), "kernel") + (f": {', '.join(parts)}" if parts else "")
     text = "Speedups at the largest forward size, by GPU time; on par is within 5 %. Click a kernel to open its page."
     if rows["changed"].eq(True).any():
         text += " *: what the GPU runs has changed since."
@@ -143,5 +144,5 @@ def count(shown: pd.DataFrame, every: pd.DataFrame, asked: Iterable[str]) -> str
     if len(shown) == len(every):
         return ""
     if shown.empty:
-        return f"None of {len(every)} kernels matches {' and '.join(filter(None, asked))}."
-    return f"{len(shown)} of {len(every)} kernels."
+        return f"None of {several(len(every), 'kernel')} matches {' and '.join(filter(None, asked))}."
+    return f"{len(shown)} of {several(len(every), 'kernel')}."

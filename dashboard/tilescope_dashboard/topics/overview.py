@@ -79,12 +79,25 @@ def stats(case: Mapping[str, Any]) -> list[Stat]:
         Stat("speedup vs torch.compile", times(case["speedup_compile"]), "GPU time"),
         Stat(f"speedup vs {case['library']}", times(case["speedup_library"]), "GPU time, quickest library"),
         Stat("HBM traffic vs minimum", times(case["bytes_ratio"]), counted(case)),
+        *requested_of_sample(case),
         Stat("registers", write(case["registers"], "count"), "per thread"),
         Stat("theoretical occupancy", write(case["theoretical_occupancy"], "ratio"), f"limited by {case['limiter']}"),
     ]
     if not case["measured"]:
         found.insert(0, Stat("floor", write(case["floor"], "second"), "predicted, not measured"))
     return [stat for stat in found if stat.value != ABSENT][:_MOST]
+
+
+def requested_of_sample(case: Mapping[str, Any]) -> list[Stat]:
+    """The bytes that programs ask for, of a row of which a sample of them was interpreted; nothing of others."""
+    read, written, programs = (
+        case[name] for name in ("sampled_bytes_read", "sampled_bytes_written", "sampled_programs")
+    )
+    if not read + written > 0:
+        return []
+    of = f" of {programs:,.0f} of {case['programs']:,.0f} programs" if programs > 0 else ""
+    note = f"{write(read, 'byte')} read, {write(written, 'byte')} written; from a sample{of}"
+    return [Stat("bytes requested", f"≈ {write(read + written, 'byte')}", note)]
 
 
 def counted(case: Mapping[str, Any]) -> str:

@@ -10,14 +10,20 @@ from tilescope.hardware import ceilings
 
 from tilescope_dashboard.data.columns import GPU_TIME, IMPL, PASS, WORKLOAD, Column
 from tilescope_dashboard.data.kernel_cases import OF_KERNEL, KernelCase
-from tilescope_dashboard.data.units import write
-from tilescope_dashboard.figures.roofline import LEVELS
+from tilescope_dashboard.data.units import rounded, write
+from tilescope_dashboard.figures.roofline import KINDS, LEVELS
 from tilescope_dashboard.topics.sentence import Sentence
 
 #: Metrics of which a run needs one to have points.
-NEEDED = frozenset({"algorithm_bytes_read", "requested_bytes_read", "dram_bytes_read"})
+NEEDED = frozenset({"algorithm_bytes_read", "requested_bytes_read", "sampled_bytes_read", "dram_bytes_read"})
 NOTHING = Sentence("Roofline", "This run has no work or bytes of this kernel. Profile it to see them.")
 _READING = "Hollow marks are predicted, filled ones measured; a dotted line joins the points of one launch."
+_SAMPLED = (
+    "A cross is near, not exact (≈): bytes and operations as of a sample of programs; HBM traffic says of how many."
+)
+_NO_WORK = (
+    "A roofline places operations over bytes, and there are none here: HBM traffic says how many bytes are moved."
+)
 #: Columns of ``listed``'s frame.
 COLUMNS = (
     IMPL, WORKLOAD, PASS, Column("kind", "point"), Column("level", "level"),
@@ -27,7 +33,7 @@ COLUMNS = (
     Column("function", "launch"), Column("sources", "sources"),
 )  # fmt: skip
 #: Whose bytes the sentence speaks of: the algorithm's first, as every other view does.
-_KINDS = ("algorithm", "moved", "requested")
+_KINDS = ("algorithm", "moved", "requested", "sampled")
 
 
 def columns(points: pd.DataFrame) -> tuple[Column, ...]:
@@ -43,7 +49,10 @@ def listed(points: pd.DataFrame) -> pd.DataFrame:
     """The points as the table has them: levels by their names, and all that the values are from in ``sources``."""
     sources = zip(*(points[f"{what}_source"].tolist() for what in ("flops", "bytes", "time")), strict=True)
     said = pd.Series([", ".join(dict.fromkeys(filter(None, row))) for row in sources], dtype=object)
-    return points.assign(sources=said, level=points["level"].map(LEVELS))
+    near = points["kind"].eq("sampled")
+    points = points.assign(**{what: points[what].mask(near, points[what].map(rounded)) for what in ("flops", "bytes")})
+    kind = points["kind"].map(lambda kind: KINDS.get(kind, kind))
+    return points.assign(sources=said, level=points["level"].map(LEVELS), kind=kind)
 
 
 def shared(points: pd.DataFrame) -> list[str]:
@@ -66,17 +75,20 @@ def sentence(points: pd.DataFrame, standing: KernelCase | None = None) -> Senten
     without a clock.
     """
     timed = points[points["fraction"].notna()]
+    reading = " ".join([_READING, *([_SAMPLED] if points["kind"].eq("sampled").any() else [])])
     if len(timed):
         own = timed[(timed[OF_KERNEL] == list(standing)).all(axis="columns")] if standing else timed
         case = _largest(own if len(own) else timed)
         return Sentence(
             f"{write(case['fraction'], 'ratio')} of roofline at {_intensity(case['intensity'])}",
             f"{case['impl']} on {case['workload']} reaches {write(case['performance'], ceilings.unit(case['pipe']))} "
-            f"({case['kind']} bytes through {LEVELS[case['level']]}). {_READING}",
+            f"({case['kind']} bytes through {LEVELS[case['level']]}). {reading}",
         )
     if points.empty:
         return Sentence("Roofline", "No point fits these choices.")
-    return Sentence("Nothing was timed here", f"Marks stand where the roofs would allow them, dashed. {_READING}")
+    if not points["intensity"].gt(0).any():
+        return Sentence("No operations are counted", _NO_WORK)
+    return Sentence("Nothing was timed here", f"Marks stand where the roofs would allow them, dashed. {reading}")
 
 
 def _intensity(value: float) -> str:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import pandas as pd
 from tilescope.hardware import ceilings, roofs
 from tilescope.table.run import Device
+from tilescope.table.units import several
 
 from tilescope_dashboard.data.columns import GPU_TIME, IMPL, WORKLOAD, Column
 from tilescope_dashboard.data.measurements import newest
@@ -99,7 +100,7 @@ def sentence(rows: pd.DataFrame, of: Rate) -> Sentence:
             f" on {best['workload']}" if best["workload"] != top["workload"] else ""
         )
     won, asked = _won(rows)
-    said = f"triton is the fastest on {won} of {asked} sizes. " if asked else ""
+    said = f"triton is the fastest on {won} of {several(asked, 'size')}. " if asked else ""
     return Sentence(title, said + _READING)
 
 

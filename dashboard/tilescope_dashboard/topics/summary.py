@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -15,12 +15,12 @@ from tilescope.models.advice.finding import DISTANCE, Finding
 from tilescope.runs import store
 from tilescope.runs.store import LoadedRun
 from tilescope.table.case_table import CaseValues, gather
-from tilescope.table.run import Device
+from tilescope.table.run import Device, Failure
 
 from tilescope_dashboard.data.kernel_cases import OF_KERNEL, KernelCase
 from tilescope_dashboard.data.units import ABSENT, times, write
-from tilescope_dashboard.topics import compare, compared_case, overview
-from tilescope_dashboard.topics.overview import Stat, counted
+from tilescope_dashboard.topics import compare, compared_case, failures, overview
+from tilescope_dashboard.topics.overview import Stat, counted, requested_of_sample
 from tilescope_dashboard.topics.sentence import Sentence
 
 #: The hardware's parts, in the order in which they are drawn.
@@ -32,15 +32,24 @@ _IMPOSSIBLE = "Nothing else is concluded from it: set right what is named below,
 
 
 def verdict(
-    kernel: str, case: Mapping[str, Any] | None, found: Sequence[Finding], failures: Sequence[str] = ()
+    kernel: str,
+    case: Mapping[str, Any] | None,
+    found: Sequence[Finding],
+    failed: Sequence[Failure] = (),
+    sources: Mapping[str, str] = MappingProxyType({}),
 ) -> Sentence:
     """How near its roof a row of ``tilescope.models.summary.summarise`` is and what holds it back, in a sentence; then why.
 
-    ``failures`` say why there is nothing of a kernel that was tried.
+    ``failed`` is what of the kernel failed: an access outside of its tensors comes before all else that is known, and the others
+    say why there is nothing of a kernel that was tried. ``sources`` are the texts of its files by name.
     """
-    if case is None and failures:
-        said = [re.sub(r"^[A-Z]\w+: ", "", message).rstrip(".") for message in failures]
-        return Sentence(f"{kernel} failed", " ".join(f"{one}." for one in dict.fromkeys(said)))
+    # Of code that does not compile that is what must be mended first.
+    if case is not None or all(one.collector != "compiler" for one in failed):
+        wrong = failures.outside(failed, sources)
+        if wrong:
+            return wrong
+    if case is None and failed:
+        return failures.of_nothing(kernel, [one.message for one in failed])
     if case is None:
         return Sentence(kernel or "No kernel", _UNKNOWN if kernel else "Choose a kernel.")
     if found and found[0].impossible:
@@ -142,6 +151,7 @@ def stats(case: Mapping[str, Any], against: pd.DataFrame) -> list[Stat]:
     found += [_delta(row) for row in against[against["ratio"].notna()].to_dict("records")]
     found += [
         Stat("HBM traffic vs minimum", times(case["bytes_ratio"]), counted(case)),
+        *requested_of_sample(case),
         Stat("registers", write(case["registers"], "count"), "per thread" + _was(against, "registers", "count")),
         Stat(
             "theoretical occupancy", write(case["theoretical_occupancy"], "ratio"),

@@ -8,12 +8,14 @@ from tilescope.models import traffic as model
 from tilescope.table.sources import MEASURED
 
 from tilescope_dashboard.data.columns import GPU_TIME, IMPL, Column
-from tilescope_dashboard.data.units import times, write
+from tilescope_dashboard.data.units import rounded, times, write
 from tilescope_dashboard.figures.traffic import MOST
 from tilescope_dashboard.topics.sentence import Sentence
 
 #: Metrics of which a run needs one to have bars.
-NEEDED = frozenset(name for choices in model.BYTES.values() for pair in choices for name in pair)
+NEEDED = frozenset(
+    [*(name for choices in model.BYTES.values() for pair in choices for name in pair), f"{model.SAMPLED}_read"]
+)
 NOTHING = Sentence("HBM traffic", "No bytes are counted in this run: the interpreter, cupti or ncu counts them.")
 #: Columns of ``listed``'s frame, and of ``tilescope.models.traffic.speedup``'s.
 LAUNCHES = (
@@ -65,10 +67,16 @@ def bars(rows: pd.DataFrame, source: str = "ncu") -> pd.DataFrame:
 
 def listed(shown: pd.DataFrame, least: float | None) -> pd.DataFrame:
     """``bars`` as the table has them: numbered from 1, each launch's function as people say it (``called``), and its bytes ``over``
-    the ``least``, in bytes."""
-    over = (shown["read"] + shown["written"]) / (least or float("nan"))
+    the ``least``, in bytes. Those of a sample are rounded, and not over the bytes that HBM must move."""
+    of_sample = shown["metric"] == model.SAMPLED
+    over = ((shown["read"] + shown["written"]) / (least or float("nan"))).mask(of_sample)
+    shown = shown.assign(**{way: shown[way].mask(of_sample, shown[way].map(rounded)) for way in ("read", "written")})
+    source = shown["source"].where(~of_sample, "≈ of a sample (" + shown["source"] + ")")
     return shown.assign(
-        number=shown["launch"].astype("float64") + 1, over=over, called=shown["function"].map(function_names.said)
+        number=shown["launch"].astype("float64") + 1,
+        over=over,
+        source=source,
+        called=shown["function"].map(function_names.said),
     )
 
 
@@ -84,11 +92,16 @@ def sentence(shown: pd.DataFrame, gains: pd.DataFrame, least: float | None, l2_b
     said = f"Solid bars were measured by hardware counters, pale ones predicted; each segment is one launch{together}."
     cold = {impl for impl, rows in shown[shown["source"] == "ncu"].groupby("impl") if _cold(rows, l2_bytes)}
     measured = set(shown.loc[shown["impl"] == ours, "source"]) <= MEASURED
+    of_sample = shown[(shown["impl"] == ours) & (shown["metric"] == model.SAMPLED)]
     verb = "moves at most" if ours in cold else "moves" if measured else "has to move"
     if cold:
         said += f" {COLD}"
+    if len(of_sample):
+        # Each access counts in full: HBM moves fewer where caches hold what is asked for again.
+        verb = "asks for ≈"
+        said = f"{sampled(of_sample['counted'].sum(), of_sample['programs'].sum())} {said}"
     title = f"{ours} {verb} {write(totals[ours], 'byte')}"
-    if least:
+    if least and of_sample.empty:
         title += f", {times(totals[ours] / least)} the minimum"
     gain = gains[gains["impl"] == ours]
     if len(gain) and pd.notna(gain["predicted"].iloc[0]):
@@ -100,6 +113,12 @@ def sentence(shown: pd.DataFrame, gains: pd.DataFrame, least: float | None, l2_b
         predicted = times(gain["predicted"].iloc[0])
         said = f"Eager's bytes over those of {ours}{counted} predict a speedup of {predicted} vs eager.{timed} {said}"
     return Sentence(title, said)
+
+
+def sampled(counted: float, programs: float) -> str:
+    """What must be known of bytes that are as of a sample."""
+    of = f" of {counted:,.0f} of {programs:,.0f} programs" if counted > 0 else " of the programs"
+    return f"Dotted and ≈: from a sample{of}, each access in full; which bytes are distinct is not known."
 
 
 def _cold(rows: pd.DataFrame, l2_bytes: int) -> bool:

@@ -141,7 +141,10 @@ class View(pn.viewable.Viewer):
     def say_whose(self) -> None:
         """Say whose recording is shown, or what to do where there is none."""
         if self.shown:
-            self._whose.object = html_text.whose(self.shown.origin)
+            # Of the open run a notice above the views says so.
+            borrowed = self.shown.loaded is not self.state.loaded
+            origin = self.shown.origin_of(self.state.kernel) if borrowed else self.shown.origin
+            self._whose.object = html_text.whose(origin)
         else:
             tool = str(self.state.loaded.run.settings.get("tool", "")) if self.state.loaded else ""
             # Its kernels are declared nowhere, so no command makes more of it.

@@ -15,6 +15,7 @@ from tilescope_dashboard.components import html_text
 from tilescope_dashboard.data.best_run import no_gpu
 from tilescope_dashboard.data.units import short
 from tilescope_dashboard.session.state import HOME, State
+from tilescope_dashboard.topics.failures import plain
 from tilescope_dashboard.views.export import Export
 
 _CSS = ":host(.home) .of-run { display: none; }"
@@ -95,7 +96,7 @@ class Context(pn.viewable.Viewer):
         failures = [f for f in loaded.run.failures if not f.case or f.concerns(state.kernel)]
         if failures:
             listed = [
-                f"{f.collector} · {readable(f.case)}: {f.message}" if f.case else f"{f.collector}: {f.message}"
+                f"{f.collector} · {readable(f.case)}: {plain(f.message)}" if f.case else f"{f.collector}: {f.message}"
                 for f in failures
             ]
             more = [*listed[:6], *([f"and {len(listed) - 6} more"] if len(listed) > 6 else [])]

@@ -15,7 +15,7 @@ from tilescope_dashboard.browser.list_search import ListSearch
 from tilescope_dashboard.components.opener import Opener
 from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.data.kernel_cases import KernelCase
-from tilescope_dashboard.data.units import short
+from tilescope_dashboard.data.units import ABSENT, short
 from tilescope_dashboard.session.idle_work import IdleWork
 from tilescope_dashboard.session.scheduling import next_tick
 from tilescope_dashboard.session.state import GPU, HOME, PROFILE, State
@@ -163,7 +163,9 @@ def _of(view: str) -> list[str]:
 
 def _offer(widget: pmui.Select, options: Mapping[str, Any] | Sequence[str], value: Any) -> None:
     """Put the options in place of the others, and what is chosen among them; without any there is nothing to choose."""
-    changes = {"options": options, "value": value, "disabled": len(options) == 0}
+    none = len(options) == 0
+    # Without a value its label would lie where one stands.
+    changes = {"options": [ABSENT] if none else options, "value": ABSENT if none else value, "disabled": none}
     changed = {name: new for name, new in changes.items() if getattr(widget, name) != new}
     widget.param.update(**changed)
     if "options" in changed and "value" not in changed:

@@ -55,9 +55,12 @@ class Source(View):
             self._head.object = html_text.heading(*topic.NOTHING)
             return
         measured = self.state.answer(recordings.MEASURED_LINES) or self.shown
+        kernel = self.state.kernel
         own = self.shown.loaded is self.state.loaded and not self.shown.summary.recorded
-        known = {one.origin: one for one in (self.shown, measured)}
-        self._recording.offer(known, self.shown if own else measured)
+        # What was measured of other code says nothing of the lines that there are today.
+        former = measured.changed(kernel) and not self.shown.changed(kernel)
+        known = {one.origin_of(kernel): one for one in (self.shown, measured)}
+        self._recording.offer(known, self.shown if own or former else measured)
         self._recording.widget.visible = len(known) > 1
         self._fill()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -12,6 +13,7 @@ from bokeh.plotting import figure
 from tilescope.hardware.roofs import all_roofs
 from tilescope.models import roofline as model
 from tilescope.models.advice.finding import Finding
+from tilescope.runs import store
 from tilescope.runs.store import LoadedRun
 
 from tilescope_dashboard.components import cards, html_text
@@ -54,15 +56,15 @@ class Summary(View):
     def update(self) -> None:
         state, loaded, case = self.state, self.state.loaded, self.state.standing
         self._body.visible = loaded is not None and case is not None
+        failed = [one for one in loaded.run.failures if one.concerns(state.kernel)] if loaded else []
+        sources = _texts(loaded, state.kernel) if loaded and failed else {}
         if loaded is None or case is None:
-            failed = [one for one in loaded.run.failures if one.concerns(state.kernel)] if loaded else []
-            said = topic.verdict(state.kernel, None, (), [one.message for one in failed])
-            self._head.object = html_text.heading(*said)
+            self._head.object = html_text.heading(*topic.verdict(state.kernel, None, (), failed, sources))
             return
         kernel, compared = state.kernel, tuple(state.compared)
         row = run_cache.kept(loaded, ("row", kernel, case), lambda: _row(loaded, kernel, case))
         found = run_cache.findings(loaded, (kernel, *case))
-        self._head.object = html_text.heading(*topic.verdict(kernel, row, found))
+        self._head.object = html_text.heading(*topic.verdict(kernel, row, found, failed, sources))
         against, said = run_cache.kept_against(
             loaded, compared, ("baseline", kernel, case, compared),
             lambda: topic.baseline(loaded, kernel, case, compared, run_cache.open_cached),
@@ -99,7 +101,7 @@ class Summary(View):
         best = state.answer(recordings.COUNTERS)
         if best and best.loaded is not state.loaded:
             shares = _shares(best.loaded, state.kernel, case)
-            self._show_light(shares, f"{best.origin} (speed of light)" if len(shares) else "")
+            self._show_light(shares, f"{best.origin_of(state.kernel)} (speed of light)" if len(shares) else "")
 
     def _show_light(self, shares: pd.DataFrame, other: str = "") -> None:
         self._light.object = speed_of_light(shares, topic.PARTS, self.state.look)
@@ -121,9 +123,19 @@ def _row(loaded: LoadedRun, kernel: str, case: KernelCase) -> dict[str, Any] | N
     return {str(name): value for name, value in found.iloc[0].items()} if len(found) else None
 
 
+def _texts(loaded: LoadedRun, kernel: str) -> Mapping[str, str]:
+    """The kernel's files by name; none where the run did not keep them whole."""
+    try:
+        return loaded.sources.get(kernel, {})
+    except store.StoreError:
+        return {}
+
+
 def _drawn(loaded: LoadedRun, kernel: str, case: KernelCase, look: Theme) -> Drawing | None:
     points = _points(loaded, kernel, case)
-    return drawing(marks(points), all_roofs(loaded.run.device), look) if len(points) else None
+    # Of a kernel that computes nothing there is no point to place.
+    known = len(points) and points["intensity"].gt(0).any()
+    return drawing(marks(points), all_roofs(loaded.run.device), look) if known else None
 
 
 def _points(loaded: LoadedRun, kernel: str, case: KernelCase) -> pd.DataFrame:

@@ -8,6 +8,8 @@ import sysconfig
 from pathlib import Path
 from types import FrameType
 
+from tilescope.execution import notebook_cells
+
 #: Packages between a person's line and the launch.
 _BETWEEN = ("torch", "triton", "tilescope")
 _STANDARD = str(Path(sysconfig.get_path("stdlib")))
@@ -31,9 +33,17 @@ def call_site() -> tuple[str, ...]:
     return tuple(found)
 
 
-@functools.lru_cache(maxsize=4096)
 def _named(file: str, module: str) -> tuple[str, bool]:
     """A file as it is told, empty for one between, and whether it is the person's own and not an installed library's."""
+    if notebook_cells.is_cell(file):
+        return " ".join(
+            filter(None, ["cell", notebook_cells.number(file)])
+        ), True  # A cell that is run again has another number.
+    return _of_file(file, module)
+
+
+@functools.lru_cache(maxsize=4096)
+def _of_file(file: str, module: str) -> tuple[str, bool]:
     if module.partition(".")[0] in _BETWEEN or file.startswith("<frozen"):
         return "", False
     installed = next((place for place in _INSTALLED if f"/{place}/" in file), None)
@@ -41,8 +51,6 @@ def _named(file: str, module: str) -> tuple[str, bool]:
         return file.rpartition(f"/{installed}/")[2], False
     if file.startswith(_STANDARD):
         return "", False
-    if "ipykernel_" in file or file.startswith("<ipython"):
-        return "cell", True
     try:
         return str(Path(file).relative_to(Path.cwd())), True
     except ValueError:

@@ -39,7 +39,7 @@ _Counted = tuple[dict[str, Any], dict[str, str]]
 _FIGURES = (
     "requested_bytes_read", "requested_bytes_written", "unique_bytes_read", "unique_bytes_written",
     "sector_efficiency_read", "sector_efficiency_written", "requested_flops",
-    "sampled_bytes_read", "sampled_bytes_written", "sampled_flops",
+    "sampled_bytes_read", "sampled_bytes_written", "sampled_flops", "sampled_programs",
 )  # fmt: skip
 
 parse_assumed = assumptions.parse
@@ -121,7 +121,7 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
     return schema.frame(
         case.row(name, float(launch[name]), "interpreter", launch=index, function=launch["function"])
         for index, launch in enumerate(data["launches"])
-        for name in _FIGURES
+        for name in (*_FIGURES, *(("programs",) if "sampled_programs" in launch else ()))
         if launch.get(name) is not None
     )
 

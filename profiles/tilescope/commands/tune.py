@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilescope.commands import choices, running
+from tilescope.table.units import several
 
 if TYPE_CHECKING:
     from tilescope.jobs.executors import Gpu
@@ -142,7 +143,7 @@ def _report_and_export(arguments: argparse.Namespace, loaded: LoadedRun, interru
         order = sorted(group.index, key=lambda index: (bool(remarks[index]), *_rank(found.loc[index], timed)))
         tried = sum(found.loc[order, "config"] != "")
         said = "fastest first" if timed else "no GPU to time them: fewest spills first, then highest occupancy"
-        print(f"{' '.join(keys)}, {tried} configs and the default, {said}")
+        print(f"{' '.join(keys)}, {several(tried, 'config')} and the default, {said}")
         headings, rows = text_table.cells(found.replace({"config": {"": "default"}}), order, name_by=["config"])
         if timed:
             headings, rows = _with_over(headings, rows, [_rank(found.loc[index], timed)[0] for index in order])

@@ -32,6 +32,8 @@ from triton.experimental.gluon._runtime import GluonJITFunction
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import ConstexprFunction, JITCallable, jit
 
+from tilescope.execution import notebook_cells
+
 #: Packages whose modules are imported by a worker; of any other the members that a kernel uses are written down.
 LIBRARIES = frozenset({*sys.stdlib_module_names, "numpy", "torch", "triton"}) - {"__main__"}
 _OPTIONS = ("do_not_specialize", "do_not_specialize_on_alignment", "debug", "noinline")
@@ -161,14 +163,20 @@ class Writer:
             # The file has changed since the function was made: what is known is the function.
             text, path = "\n" * (first - 1) + "".join(lines), f"{path}:{first}"
         if path not in self._files:
-            stem = "".join(c if c.isalnum() or c in "_-" else "_" for c in Path(python.__code__.co_filename).stem)
-            taken, name, number = {*self.texts, "captured_launches.py"}, f"{stem or 'code'}.py", 1
+            stem = _stem(python.__code__.co_filename)
+            taken, name, number = {*self.texts, "captured_launches.py"}, f"{stem}.py", 1
             while name in taken:
                 number += 1
-                name = f"{stem or 'code'}-{number}.py"
+                name = f"{stem}-{number}.py"
             self._files[path] = name
             self.texts[name] = text
         return self._files[path]
+
+
+def _stem(path: str) -> str:
+    if notebook_cells.is_cell(path):
+        return "_".join(filter(None, ["notebook_cell", notebook_cells.number(path)]))
+    return "".join(c if c.isalnum() or c in "_-" else "_" for c in Path(path).stem) or "code"
 
 
 def _plain(value: Any) -> Any:

@@ -7,6 +7,8 @@ import re
 #: As long as every file system takes, with what is put before and after.
 _LONGEST = 128
 _ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._=+-]{{0,{_LONGEST - 1}}}")
+#: A cell of a notebook as captures call it, and as IPython does.
+_CELL = re.compile(r"(?:notebook_cell(?:_(\d+))?(?:-\d+)?|\d{5,})\.py")
 _SOURCE = re.compile(r"(?!\.)[^/\\\x00-\x1f\x7f]{1,200}")
 
 
@@ -23,3 +25,9 @@ def file_name(text: str, what: str) -> str:
 def is_source(text: str) -> bool:
     """Whether the text is the plain name of a source file beside another."""
     return bool(_SOURCE.fullmatch(text)) and text.endswith(".py")
+
+
+def readable(name: str) -> str:
+    """A source file's name as people read it: a notebook's cell, which they know by its number, is called so."""
+    cell = _CELL.fullmatch(name)
+    return " ".join(filter(None, ["notebook cell", cell[1]])) if cell else name

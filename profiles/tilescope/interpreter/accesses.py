@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tilescope.table.units import several
+
 #: The piece in which NVIDIA GPUs move memory between L2 and L1, in bytes.
 SECTOR = 32
 
@@ -21,11 +23,15 @@ Addresses = npt.NDArray[np.uint64]
 
 
 class OutOfBounds(Exception):
-    """An access to memory that belongs to no tensor the kernel was given: ``where``, seen from the one that starts at ``near``."""
+    """An access to memory that belongs to no tensor the kernel was given: ``where``, seen from the one that starts at ``near``.
 
-    def __init__(self, where: str, near: int | None) -> None:
-        super().__init__(where, near)
-        self.where, self.near = where, near
+    ``at`` is the first address that belongs to none, ``verb`` says what the access does there.
+    """
+
+    def __init__(self, where: str, near: int | None, at: int) -> None:
+        super().__init__(where, near, at)
+        self.where, self.near, self.at = where, near, at
+        self.verb = "touches"
 
     def __str__(self) -> str:
         return self.beside("a tensor")
@@ -154,18 +160,16 @@ class Footprint:
     def _outside(self, start: int, end: int, index: int) -> OutOfBounds:
         """The error for the bytes ``[start, end)``, of which the last allocation that begins before them is the ``index``-th."""
         if index >= 0 and start < self._starts[index] + self._sizes[index]:
-            return OutOfBounds(
-                f"{end - self._starts[index] - self._sizes[index]} bytes past the end of", self._starts[index]
-            )
+            beyond = self._starts[index] + self._sizes[index]
+            return OutOfBounds(f"{several(end - beyond, 'byte')} past the end of", self._starts[index], beyond)
         after = start - self._starts[index] - self._sizes[index] if index >= 0 else None
         before = self._starts[index + 1] - start if index + 1 < len(self._starts) else None
         if before is not None and (after is None or before < after):
-            return OutOfBounds(f"{before} bytes before the start of", self._starts[index + 1])
+            return OutOfBounds(f"{several(before, 'byte')} before the start of", self._starts[index + 1], start)
         if after is None:
-            return OutOfBounds("", None)
-        return OutOfBounds(
-            f"{after} bytes after the end of" if after else "what follows the end of", self._starts[index]
-        )
+            return OutOfBounds("", None, start)
+        where = f"{several(after, 'byte')} after the end of" if after else "what follows the end of"
+        return OutOfBounds(where, self._starts[index], start)
 
 
 class Trace(Footprint):

@@ -233,8 +233,9 @@ def _failure(launch: Launch, place: tuple[int, ...], source: str, error: Excepti
         missing = (error.name or "").removeprefix("create_")
         return NotServed(f"Triton's interpreter has no {missing}").at(where)
     if isinstance(error, accesses.OutOfBounds):
+        beside = error.beside(_parameter(launch, error.near))
         return InterpretationFailed(
-            f"{where}: touches {error.beside(_parameter(launch, error.near))}{_repeated(launch, error.near)}"
+            f"{where}: {error.verb} {beside}{_element(launch, error)}{_repeated(launch, error.near)}"
         )
     message = str(error).strip().splitlines()
     return InterpretationFailed(f"{where}: {type(error).__name__}: {message[-1] if message else ''}")
@@ -248,6 +249,22 @@ def _parameter(launch: Launch, address: int | None) -> str:
         if any(storage.data_ptr() == address for storage in arguments.storages(value))
     ]
     return f"the memory of {', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names) or "a tensor"
+
+
+def _element(launch: Launch, error: accesses.OutOfBounds) -> str:
+    """Which element of the nearest tensor that would be, counted from where its pointer points, and how many there are from there;
+    empty where several have that memory.
+    """
+    near = [
+        value
+        for value in launch.arguments.values()
+        if isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() == error.near
+    ]
+    if len(near) != 1:
+        return ""
+    size, first = near[0].element_size(), near[0].data_ptr()
+    left = near[0].untyped_storage().data_ptr() + near[0].untyped_storage().nbytes() - first
+    return f": element {(error.at - first) // size:,} of {left // size:,}"
 
 
 def _repeated(launch: Launch, address: int | None) -> str:

@@ -44,7 +44,7 @@ class Meter:
     def load(self, addresses: Array, size: int, line: int) -> None:
         """An access that reads elements of ``size`` bytes at ``addresses``."""
         found = accesses.runs(addresses, size)
-        self.read.add(found)
+        _mark(self.read, found, "reads")
         self.requested_read += addresses.size * size
         self.distinct_read += found.bytes
         self.sectors_read += found.sectors
@@ -53,7 +53,7 @@ class Meter:
     def store(self, addresses: Array, size: int, line: int) -> None:
         """An access that writes them."""
         found = accesses.runs(addresses, size)
-        self.written.add(found)
+        _mark(self.written, found, "writes")
         self.requested_written += addresses.size * size
         self.distinct_written += found.bytes
         self.sectors_written += found.sectors
@@ -172,6 +172,14 @@ class Counting:
         """That many floating-point operations were asked for."""
         if self.meter is not None:
             self.meter.flops += count
+
+
+def _mark(footprint: accesses.Footprint, found: accesses.Runs, verb: str) -> None:
+    try:
+        footprint.add(found)
+    except accesses.OutOfBounds as error:
+        error.verb = verb
+        raise
 
 
 def _efficiency(distinct: int, sectors: int) -> float | None:

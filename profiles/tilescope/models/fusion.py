@@ -261,7 +261,11 @@ def _block(chain: Chain, problem: Problem) -> Line:
     if not chain.whole_row:
         block = 1024
         tail, programs = problem.elements % block, -(-problem.elements // block)
-        ends = f"the last of {programs:,} programs masks {block - tail} lanes" if tail else "it divides the tensor"
+        ends = (
+            f"the last of {units.several(programs, 'program')} masks {units.several(block - tail, 'lane')}"
+            if tail
+            else "it divides the tensor"
+        )
         return Line("BLOCK", f"flat blocks of {block} elements: {ends}", True)
     block = 1 << (problem.columns - 1).bit_length()
     masked = 1 - problem.columns / block

@@ -152,7 +152,11 @@ def gate(
     notes = [
         *(f"no times are compared: {line}" for line in obstacles if any(c.what in _TIMES for c in checks)),
         *(f"changed: {line}" for line in compare.changes(compare.Side(base), compare.Side(head))),
-        *([f"{added} cases of the head are not in the base, and are not judged"] if added else []),
+        *(
+            [f"{units.several(added, 'case of the head is', 'cases of the head are')} not in the base, and not judged"]
+            if added
+            else []
+        ),
     ]
     return Gate(base, head, limits, tuple(checks), tuple(notes), names or (base.run.id, head.run.id))
 

@@ -2,7 +2,7 @@
 
 After Williams, Waterman and Patterson, "Roofline" (2009), with one memory roof a level and one compute roof a pipe.
 There are up to three kinds of points: what the *algorithm* needs (declared cost), what the program *requested*
-(interpreter) and what the hardware *moved* (ncu, CUPTI). Pure: frame -> frame.
+(interpreter; of a launch of too many programs as of a sample of them, *sampled*) and what the hardware *moved* (ncu, CUPTI). Pure: frame -> frame.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from tilescope.hardware.roofs import WORK, Roofs, hbm_roof, pipe_of, roof
+from tilescope.models import sampled
 from tilescope.table.case_table import KEYS, CaseValues, Known, gather
 from tilescope.table.run import Device
 
@@ -52,7 +53,7 @@ def points(
     ``roofs.hbm_roof``.
 
     ``above_roof`` marks a point that moved bytes faster than the memory roof allows: part of its data stayed in a
-    nearer cache. ``requested`` bytes are given at L1, where requests arrive, and at HBM, whose traffic they bound.
+    nearer cache. ``requested`` and ``sampled`` bytes are given at L1, where requests arrive, and at HBM, whose traffic they bound.
     ``kernels`` is ``Run.kernels``; without it the pipe of declared work is inferred.
     """
     # Of 100,000 launches each asks for several roofs.
@@ -92,6 +93,8 @@ def _points(
                 place = Place(launch, "requested", level)
                 yield _point(case, known, place, pipe, flops=flops, executed=executed, moved=requested, time=at)
 
+    yield from _sampled(case, known, pipe)
+
     together, counter = work(case, None, known), case.counted_by
     for launch in (None, *case.launches(counter)):
         at = whole if launch is None else case.launch_time(launch, counter)
@@ -106,6 +109,26 @@ def _points(
             if moved and flops:
                 place = Place(launch, "moved", level)
                 yield _point(case, known, place, busy, flops=flops, executed=executed, moved=moved, time=at)
+
+
+def _sampled(case: CaseValues, known: Roofs, pipe: str) -> Iterator[dict[str, Any]]:
+    """Points of what the program requested, of the call and of launches, where that is known of a sample of programs."""
+    together, time = sampled.of_case(case), case.gpu_time()
+    of_launch = [(launch, sampled.of_launch(case, launch)) for launch in case.launches("interpreter")]
+    places: list[tuple[int | None, sampled.Sampled | None]] = [(None, together), *of_launch]
+    for launch, found in places:
+        if found is None:
+            continue
+        executed, moved = Known(found.flops, "interpreter"), Known(found.read + found.written, "interpreter")
+        flops = _needed(
+            case, launch, "interpreter", executed, Known(together.flops, "interpreter") if together else None
+        )
+        whole = Known(time.value, time.source) if time else None
+        at = whole if launch is None else case.launch_time(launch, "interpreter")
+        for level in ("hbm", "l1"):
+            if flops:
+                place = Place(launch, "sampled", level)
+                yield _point(case, known, place, pipe, flops=flops, executed=executed, moved=moved, time=at)
 
 
 def _needed(

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from tilescope.hardware import roofs
-from tilescope.models import bound, impossible, preference, traffic
+from tilescope.models import bound, impossible, preference, sampled, traffic
 from tilescope.table import launch_configs
 from tilescope.table.case_table import KEYS, CaseValues, by_problem, gather, gpu_times, problem_of, value_of
 from tilescope.table.run import Device
@@ -32,10 +32,15 @@ _BYTES = {
         "requested_bytes_written",
         "unique_bytes_read",
         "unique_bytes_written",
-        "sampled_bytes_read",
-        "sampled_bytes_written",
     ),
     COUNTERS: ("dram_bytes_read", "dram_bytes_written"),
+}
+#: The fields of ``sampled.Sampled`` that have a column.
+_SAMPLED = {
+    "sampled_bytes_read": "read",
+    "sampled_bytes_written": "written",
+    "sampled_programs": "counted",
+    "programs": "programs",
 }
 #: What a comparison with the reference found, and what is accepted.
 _CHECKED = ("relative_error", "tolerance", "row_error", "row_tolerance")
@@ -84,6 +89,7 @@ COLUMNS = {
     "row_error": "float64",
     "row_tolerance": "float64",
     **{name: "float64" for names in _BYTES.values() for name in names},
+    **dict.fromkeys(_SAMPLED, "float64"),
     "speedup_eager": "float64",
     "speedup_compile": "float64",
     "library": "str",
@@ -112,7 +118,8 @@ def summarise(
 
     ``bytes`` are those of HBM, from ``bytes_source``, and ``bytes_ratio`` is their ratio to the algorithm's.
     ``bytes_cold`` marks an upper bound: the sum of several launches that ncu counted with cold caches each.
-    ``requested_*``, ``unique_*`` and ``dram_*`` are bytes as the interpreter and ncu or CUPTI counted them. Resources are those
+    ``requested_*``, ``unique_*`` and ``dram_*`` are bytes as the interpreter and ncu or CUPTI counted them, ``sampled_bytes_*`` near ones
+    as of ``sampled_programs`` of the ``programs``. Resources are those
     of the longest launch.
 
     ``library`` is the quickest other implementation of LIBRARIES on the same problem, and ``speedup_library`` its GPU
@@ -157,6 +164,7 @@ def _row(
 ) -> dict[str, Any]:
     time = case.gpu_time()
     seconds = time.value if time and time.value > 0 else math.nan
+    of_sample = sampled.of_case(case)
     row: dict[str, Any] = {
         **case.key,
         "measured": time is not None,
@@ -170,6 +178,7 @@ def _row(
         "peak_memory": value_of(case.total("peak_memory", "events")),
         **{name: value_of(case.total(name)) for name in _CHECKED},
         **{name: value_of(case.total(name, *sources)) for sources, names in _BYTES.items() for name in names},
+        **{name: getattr(of_sample, field) if of_sample else math.nan for name, field in _SAMPLED.items()},
         **_floor(case, seconds, device, roofs.pipe_of(case, kernels)),
         **_resources(case, device),
         "speedup_eager": _speedup(case, others.get("eager")),

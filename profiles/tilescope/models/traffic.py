@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from tilescope.models import sampled
 from tilescope.table.case_table import (
     KEYS,
     CaseValues,
@@ -35,7 +36,21 @@ BYTES = {
 }
 
 
-COLUMNS = [*KEYS, "launch", "function", "read", "written", "source", "metric", "floor_read", "floor_written"]
+#: The metric of a launch of which a sample of programs was interpreted.
+SAMPLED = "sampled_bytes"
+COLUMNS = [
+    *KEYS,
+    "launch",
+    "function",
+    "read",
+    "written",
+    "source",
+    "metric",
+    "floor_read",
+    "floor_written",
+    "counted",
+    "programs",
+]
 SPEEDUP_COLUMNS = [
     *KEYS, "baseline", "bytes", "baseline_bytes", "bytes_source", "predicted",
     "gpu_time", "baseline_gpu_time", "time_source", "actual",
@@ -43,14 +58,15 @@ SPEEDUP_COLUMNS = [
 
 
 def traffic(table: pd.DataFrame) -> pd.DataFrame:
-    """One row a launch and source: bytes ``read`` and ``written``, and which ``metric`` that was.
+    """One row a launch and source: bytes ``read`` and ``written``, and which ``metric`` that was. Of a ``SAMPLED`` one ``counted`` of its
+    ``programs`` were interpreted.
 
     ``floor_read`` and ``floor_written`` repeat what the whole case's algorithm must move (absent where no cost was
     declared); a row of source ``model`` with no launch holds the same as a bar of its own.
     """
     rows = [row for case in gather(table) for row in _rows(case)]
     frame = pd.DataFrame(rows, columns=COLUMNS)
-    numbers = ["read", "written", "floor_read", "floor_written"]
+    numbers = ["read", "written", "floor_read", "floor_written", "counted", "programs"]
     return frame.astype({"launch": "Int32", **dict.fromkeys(numbers, "float64")})
 
 
@@ -137,6 +153,13 @@ def _rows(case: CaseValues) -> Iterator[dict[str, Any]]:
             function = "" if launch is None else case.functions[source].get(launch, "")
             counted = {"read": way_in, "written": way_out, "source": source, "metric": metric}
             yield {**common, "launch": launch, "function": function, **counted}
+    for launch in case.launches("interpreter"):
+        if found := sampled.of_launch(case, launch):
+            function = case.functions["interpreter"].get(launch, "")
+            yield {
+                **common, "launch": launch, "function": function, "read": found.read, "written": found.written,
+                "source": "interpreter", "metric": SAMPLED, "counted": found.counted, "programs": found.programs,
+            }  # fmt: skip
     if all(floor):
         read, written = common["floor_read"], common["floor_written"]
         yield {

@@ -18,6 +18,7 @@ from tilescope.notebook.opened_run import Profile
 from tilescope.runs import store
 from tilescope.table.case import Case
 from tilescope.table.run import Skipped
+from tilescope.table.units import several
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -216,7 +217,7 @@ class Capture:
 
     def __repr__(self) -> str:
         kernels = len({record.function.__name__ for record in self.records})
-        return f"<captured {self.calls} launches: {len(self.records)} distinct, of {kernels} kernels>"
+        return f"<captured {several(self.calls, 'launch', 'launches')}: {len(self.records)} distinct, of {several(kernels, 'kernel')}>"
 
 
 def _counted(reference: str) -> Iterator[Given]:

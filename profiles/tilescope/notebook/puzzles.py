@@ -215,7 +215,7 @@ def _stub(loaded: LoadedRun) -> str:
 _UNWRITTEN = re.compile(r"has NaN in (\d+) of (\d+) elements")
 #: How the interpreter says that an access is outside of what the kernel was given.
 _OUTSIDE = re.compile(
-    r"touches (\d+ bytes (past|after) the end|\d+ bytes before the start|what follows the end|memory) of (no tensor|a tensor|[^\s,]+)"
+    r"(?:touches|reads|writes) ([\d,]+ bytes? (past|after) the end|[\d,]+ bytes? before the start|what follows the end|memory) of (no tensor|a tensor|[^\s,:]+)(: element -?[\d,]+ of [\d,]+)?"
 )
 
 

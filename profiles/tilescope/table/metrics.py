@@ -84,6 +84,8 @@ _ALL = (
     Metric("sampled_bytes_read", "bytes requested by loads, as of a sample of programs", "byte"),
     Metric("sampled_bytes_written", "bytes requested by stores, as of a sample of programs", "byte"),
     Metric("sampled_flops", "operations the program asks for, as of a sample of programs", "flop"),
+    Metric("sampled_programs", "programs that were interpreted, where those are a sample", "count"),
+    Metric("programs", "programs of the launch that the sample is of", "count"),
     Metric("relative_error", "||out - reference|| / ||reference||", "ratio"),
     Metric("tolerance", "largest accepted relative error", "ratio"),
     Metric("row_error", "largest relative error of a row", "ratio"),

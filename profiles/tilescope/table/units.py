@@ -39,6 +39,11 @@ def text(value: float, unit: str, digits: int = 3) -> str:
     return f"{scaled} {prefix}{symbol}".rstrip()
 
 
+def several(count: float, one: str, more: str = "") -> str:
+    """``1 block``, ``12 blocks``: so many of ``one``, of which several are called ``more``, else with an s."""
+    return f"{count:,.0f} {one if count == 1 else more or f'{one}s'}"
+
+
 def _significant(value: float, digits: int) -> str:
     """Rounded to that many significant digits, never in exponent form."""
     if value == 0:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from tilescope.hardware import occupancy as model
 from tilescope.models.advice.finding import Evidence, Finding
 from tilescope.models.advice.subject import LaunchValues, Subject
+from tilescope.table.units import several
 
 #: Occupancy up to here hides too little latency for a kernel that waits for memory.
 _LOW = 0.5
@@ -79,7 +80,7 @@ def partial_waves(subject: Subject) -> Iterator[Finding]:
         if busy >= _FULL:
             continue
         if each < 1:
-            title = f"{grid.value:,.0f} blocks leave {chip - grid.value:,.0f} of {chip} SMs idle"
+            title = f"{several(grid.value, 'block leaves', 'blocks leave')} {chip - grid.value:,.0f} of {chip} SMs idle"
             remedy = (
                 "Make more programs: a smaller BLOCK, or several programs for one row or tile (split-K, or partial sums "
                 "that a second kernel adds)."
@@ -183,6 +184,6 @@ def _without(limiter: str, launch: LaunchValues, target: str) -> tuple[str, floa
 
 def _fit(then: model.Occupancy, now: model.Occupancy) -> str:
     return (
-        f"an SM holds {then.blocks} blocks instead of {now.blocks} "
+        f"an SM holds {several(then.blocks, 'block')} instead of {now.blocks} "
         f"({then.ratio * 100:.0f} % occupancy instead of {now.ratio * 100:.0f} %)"
     )

@@ -1,0 +1,76 @@
+"""Failures of a kernel in words: what its page is called where it could not be run, and where an access leaves its tensors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from tilescope.files import names
+from tilescope.table.case import readable
+from tilescope.table.run import Failure
+
+from tilescope_dashboard.topics.sentence import Sentence
+
+#: How the interpreter says that an access is outside of what the kernel was given (``interpreter.interpret``).
+_OUTSIDE = re.compile(
+    r"(?P<function>\S+), program (?P<program>\(.*?\)), line (?P<line>\d+): (?P<verb>touches|reads|writes) "
+    r"(?P<where>[\d,]+ bytes? (?:past|after) the end of|[\d,]+ bytes? before the start of|what follows the end of|memory of) "
+    r"(?P<what>.+?)(?:: element (?P<index>-?[\d,]+) of (?P<count>[\d,]+))?(?P<more> \(.*\))?"
+)
+#: A class of ours in front of a message says nothing to a person.
+_CLASS = re.compile(r"^(?:InterpretationFailed|CompilationFailed|CheckFailed): ")
+
+
+def plain(message: str) -> str:
+    """A failure's message as it is shown."""
+    return _CLASS.sub("", message)
+
+
+def outside(failures: Iterable[Failure], sources: Mapping[str, str]) -> Sentence | None:
+    """What the first access that leaves its tensors does, where, and how far; None where none does.
+
+    ``sources`` are the texts of the kernel's files by name.
+    """
+    for failure in failures:
+        found = _OUTSIDE.fullmatch(plain(failure.message))
+        if found:
+            case = readable(failure.case).split("/")
+            text = [
+                f"{_index(found)} program {found['program']} of {found['function']}, {' '.join(case[1:])}.",
+                _line(failure, found["line"], sources),
+                "Mask those lanes, or look at the offsets: nothing else that is said of this size counts until then.",
+            ]
+            return Sentence(f"{case[0]} {_title(found)} in line {found['line']}", " ".join(filter(None, text)))
+    return None
+
+
+def of_nothing(kernel: str, messages: Iterable[str]) -> Sentence:
+    """The title and text of a kernel of which nothing is known but these messages of what failed."""
+    said = list(dict.fromkeys(re.sub(r"^[A-Z]\w+: ", "", message).rstrip(".") for message in messages))
+    what, _, why = said[0].partition(": ")
+    if what.startswith(f"{kernel} ") and why:
+        return Sentence(what, " ".join(f"{one}." for one in [why[:1].upper() + why[1:], *said[1:]]))
+    return Sentence(f"{kernel} failed", " ".join(f"{one}." for one in said))
+
+
+def _title(found: re.Match[str]) -> str:
+    """``reads past the end of x``."""
+    where = re.sub(r"^[\d,]+ bytes? (?:past |after )?|^what follows ", "", found["where"])
+    return f"{found['verb']} {'past ' if where.startswith('the end') else ''}{where} {found['what']}"
+
+
+def _index(found: re.Match[str]) -> str:
+    what, index, count = found["what"], found["index"], found["count"]
+    if index is None:
+        return f"{found['where'].capitalize()} {what}{found['more'] or ''}, in"
+    last = int(count.replace(",", "")) - 1
+    return f"It {found['verb']} {what}[{index}], of elements 0 to {last:,}{found['more'] or ''}, in"
+
+
+def _line(failure: Failure, line: str, sources: Mapping[str, str]) -> str:
+    """The line of code, where the traceback says which of the files it is in."""
+    for name, text in sources.items():
+        lines = text.splitlines()
+        if f'{name}", line {line},' in failure.detail and int(line) <= len(lines):
+            return f"Line {line} of {names.readable(name)}: {lines[int(line) - 1].strip()}."
+    return ""

@@ -1,0 +1,108 @@
+"""Bytes of a sample of programs: drawn, said to be near, and never drawn as those that are exact."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pandas as pd
+import pytest
+from tilescope.hardware.roofs import all_roofs
+from tilescope.models import roofline, sampled, traffic
+from tilescope.models.summary import summarise
+from tilescope.table import schema
+from tilescope.table.case import Case
+from tilescope.table.case_table import gather
+from tilescope_dashboard.figures.roofline import roofline as draw_roofline
+from tilescope_dashboard.figures.style import DARK, LIGHT, Theme
+from tilescope_dashboard.figures.traffic import traffic as draw_traffic
+from tilescope_dashboard.topics import overview
+from tilescope_dashboard.topics import roofline as roofline_topic
+from tilescope_dashboard.topics import summary as summary_topic
+from tilescope_dashboard.topics import traffic as topic
+
+PROGRAMS = "1,523 of 1,048,576 programs"
+EXACT = {"requested_bytes_read": 3e6, "requested_bytes_written": 1e6, "requested_flops": 2e6, "unique_bytes_read": 3e6,
+         "unique_bytes_written": 1e6}  # fmt: skip
+NEAR = {"sampled_bytes_read": 6e6, "sampled_bytes_written": 2e6, "sampled_flops": 4e6, "sampled_programs": 1523.0,
+        "programs": 1048576.0}  # fmt: skip
+
+
+def counted(*launches: dict[str, float]) -> pd.DataFrame:
+    case = Case("mine", "triton", "forward", "8-fp32")
+    rows = [
+        case.row(metric, value, "interpreter", launch=number, function="mine_kernel")
+        for number, launch in enumerate(launches)
+        for metric, value in launch.items()
+    ]
+    return schema.frame(rows)
+
+
+def test_a_call_is_as_of_a_sample_where_one_of_its_launches_is() -> None:
+    (case,) = gather(counted(EXACT, NEAR))
+    assert sampled.of_case(case) == (9e6, 3e6, 6e6, 1523, 1048576)
+    assert (sampled.of_launch(case, 0), sampled.of_launch(case, 1)) == (None, (6e6, 2e6, 4e6, 1523, 1048576))
+    (exact,) = gather(counted(EXACT, EXACT))
+    assert sampled.of_case(exact) is None
+    # Of a launch that nothing is known of no sum can be told.
+    (partly,) = gather(counted(NEAR, {"requested_bytes_read": 1.0}))
+    assert sampled.of_case(partly) is None
+
+
+@pytest.mark.parametrize("look", [LIGHT, DARK])
+def test_a_roofline_has_a_mark_of_its_own_for_it(synthetic: ModuleType, look: Theme) -> None:
+    points = roofline.points(counted(EXACT, NEAR), synthetic.DEVICE)
+    assert points.groupby("kind")["launch"].size().to_dict() == {"requested": 2, "sampled": 4}
+    plot = draw_roofline(points, all_roofs(synthetic.DEVICE), look)
+    drawn = next(one for one in plot.renderers if one.name == "points")
+    assert drawn.glyph.marker.transform.args["values"] == ["circle_dot", "circle_dot", "x", "x"]
+    (legend,) = plot.legend
+    assert "≈ requested, of a sample" in [item.label.value for item in legend.items]
+    assert set(roofline_topic.listed(points)["kind"]) == {"requested", "≈ requested, of a sample"}
+    assert roofline_topic.listed(points.assign(bytes=1234567.0)).groupby("kind")["bytes"].first().to_dict() == {
+        "requested": 1_234_567, "≈ requested, of a sample": 1_230_000,
+    }  # fmt: skip
+    assert "as of a sample of programs" in roofline_topic.sentence(points).text
+    # Its two strokes are too short for dashes, and so nothing of a sample is said to be dashed.
+    assert drawn.glyph.line_dash.transform.args["values"] == ["dashed", "dashed", "solid", "solid"]
+    near = draw_roofline(roofline.points(counted(NEAR), synthetic.DEVICE), all_roofs(synthetic.DEVICE), look)
+    assert "not timed" not in [item.label.value for item in near.legend[0].items]
+
+
+@pytest.mark.parametrize("look", [LIGHT, DARK])
+def test_a_bar_of_a_sample_is_empty_and_says_what_it_is_of(look: Theme) -> None:
+    launches = traffic.traffic(counted(EXACT, NEAR))
+    bars = topic.bars(launches)
+    plot = draw_traffic(bars, None, look)
+    drawn = next(one for one in plot.renderers if one.name == "bars").data_source.data
+    assert (drawn["dash"], drawn["alpha"]) == (["dashed", "dotted"], [0.3, 0.0])
+    assert (drawn["bytes"], drawn["source"][1]) == (
+        ["4.00 MB", "≈ 8.00 MB"],
+        f"from a sample of {PROGRAMS} (interpreter)",
+    )
+    said = topic.sentence(bars, traffic.speedup(counted(EXACT, NEAR)), 1e3, 0)
+    assert said.title == "triton asks for ≈ 12.0 MB"
+    assert f"from a sample of {PROGRAMS}" in said.text
+    table = topic.listed(bars.assign(read=bars["read"] + 1234.0), 1e6)
+    assert table["source"].tolist() == ["interpreter", "≈ of a sample (interpreter)"]
+    assert table["read"].tolist() == [3_001_234, 6_000_000]
+    assert table["over"].round(3).tolist()[:1] == [4.001]
+    assert pd.isna(table["over"][1])
+    assert plot.xaxis.axis_label == "bytes to and from HBM"
+    alone = draw_traffic(topic.bars(traffic.traffic(counted(NEAR))), None, look)
+    assert alone.xaxis.axis_label == "bytes requested"
+    # What is exact is drawn as ever.
+    assert (
+        "≈" not in topic.sentence(topic.bars(traffic.traffic(counted(EXACT))), pd.DataFrame({"impl": []}), None, 0).line
+    )
+
+
+def test_the_page_says_what_was_asked_for_and_of_how_many_programs(synthetic: ModuleType) -> None:
+    row = summarise(counted(NEAR), synthetic.DEVICE).iloc[0].to_dict()
+    for stats in (overview.stats(row), summary_topic.stats(row, pd.DataFrame({"ratio": []}))):
+        (stat,) = [one for one in stats if one.label == "bytes requested"]
+        assert stat.value == "≈ 8.00 MB"
+        assert stat.note == f"6.00 MB read, 2.00 MB written; from a sample of {PROGRAMS}"
+    exact = summarise(counted(EXACT), synthetic.DEVICE).iloc[0].to_dict()
+    assert not overview.requested_of_sample(exact)
+    # Nothing that is of a sample is taken for HBM's bytes.
+    assert pd.isna(row["bytes"])
