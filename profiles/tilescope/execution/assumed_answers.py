@@ -110,6 +110,8 @@ class Answers:
 
     def index(self, device: Any = None) -> int:
         """The number of the device asked for, which is 0. Raises NoAnswer for another."""
+        if isinstance(device, torch.cuda.device):  # as torch.cuda.device_of makes one
+            device = device.idx
         number = device if isinstance(device, int) else None if device is None else torch.device(device).index
         if number not in (None, 0):
             raise self.refuse(f"cuda:{number}")
