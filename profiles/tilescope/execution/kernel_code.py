@@ -89,6 +89,8 @@ class Writer:
             raise CannotRecord(f"{what} is the module {value.__name__}")
         if home := _home(value):
             return {"member": list(home)}
+        if is_function(value) and (home := _home(value.fn)):  # a library's function that a person has wrapped
+            return {"wrapped": list(home), "kind": _kind(value), "options": _options(value)}
         if isinstance(value, enum.Enum) and (home := _home(type(value))):
             return {"member": [home[0], f"{home[1]}.{value.name}"]}
         if dataclasses.is_dataclass(value) and (home := _home(type(value))):
@@ -285,6 +287,7 @@ class Reader:
             "dict": lambda d: {self.value(key): self.value(item) for key, item in d["dict"]},
             "module": lambda d: importlib.import_module(d["module"]),
             "member": lambda d: _member(*d["member"]),
+            "wrapped": lambda d: _wrap(_member(*d["wrapped"]), d["kind"], d["options"]),
             "dataclass": lambda d: _member(*d["dataclass"])(**{n: self.value(v) for n, v in d["fields"].items()}),
             "members": self._stand_in,
         }
