@@ -87,10 +87,8 @@ class Writer:
             if _of_library(value.__name__):
                 return {"module": value.__name__}
             raise CannotRecord(f"{what} is the module {value.__name__}")
-        if home := _home(value):
-            return {"member": list(home)}
-        if is_function(value) and (home := _home(value.fn)):  # a library's function that a person has wrapped
-            return {"wrapped": list(home), "kind": _kind(value), "options": _options(value)}
+        if member := _of_a_module(value):
+            return member
         if isinstance(value, enum.Enum) and (home := _home(type(value))):
             return {"member": [home[0], f"{home[1]}.{value.name}"]}
         if dataclasses.is_dataclass(value) and (home := _home(type(value))):
@@ -242,6 +240,15 @@ def _in_defaults(source: str) -> Iterator[tuple[str, set[str]]]:
 
 def _of_library(module: str | None) -> bool:
     return (module or "").partition(".")[0] in LIBRARIES
+
+
+def _of_a_module(value: Any) -> dict[str, Any] | None:
+    """Data of what ``_home`` finds: the value, or a library's function that a person has wrapped; None for any other value."""
+    if home := _home(value):
+        return {"member": list(home)}
+    if is_function(value) and (home := _home(value.fn)):
+        return {"wrapped": list(home), "kind": _kind(value), "options": _options(value)}
+    return None
 
 
 def _home(value: Any) -> tuple[str, str] | None:
