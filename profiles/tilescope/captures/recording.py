@@ -22,8 +22,8 @@ from tilescope.captures import arguments, inductor
 from tilescope.captures.call_site import call_site
 from tilescope.captures.recorder import Record, Recorder, torch_is_capturing
 from tilescope.captures.touched import multiplies, touched
-from tilescope.execution import assumed_device, assumed_tensors, launches, offline
-from tilescope.interpreter import blocks, interpret, multiprocess
+from tilescope.execution import assumed_device, assumed_tensors, compiling, launches, multiprocess, offline
+from tilescope.interpreter import blocks, interpret
 
 #: An autotuner, the configs that it is about to try, and the arguments and keywords of the launch.
 Searching = Callable[[Any, Sequence[Any], Sequence[Any], Mapping[str, Any]], object]
@@ -33,6 +33,8 @@ LIMIT = 60.0
 ONE_LAUNCH = 1 / 3
 #: Seconds for choosing configs that fit by compiling them, all together and for one.
 FITTING, FITTING_ONE = 30.0, 10.0
+#: Seconds for compiling a launch that was not made, to know which parameters it reads and writes through.
+TOUCHED = 10.0
 #: Options of a launch as a compiled kernel tells them, and what each is where nobody asks for it.
 _OPTIONS = {
     "num_warps": None, "num_stages": None, "num_ctas": 1, "maxnreg": None, "enable_fp_fusion": True,
@@ -225,7 +227,7 @@ class _Interpreting:
         if record is not None and "touched" not in record.data:
             # What it reads and writes can be told by the compiler, though not how much of it.
             with contextlib.suppress(Exception):
-                record.data["touched"] = touched(offline.compile_launch(launch).asm)
+                record.data["touched"] = touched(compiling.compiled(launch, TOUCHED)[0].asm)
         _note(notes, f"the launch at {where} was not made, and what follows has not its results: {why}")
 
 

@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from triton.runtime.interpreter import InterpreterBuilder, InterpreterOptions, interpreter_builder
 
+from tilescope.execution import multiprocess
 from tilescope.execution.launches import Launch
-from tilescope.interpreter import accesses, arguments, multiprocess, regular
+from tilescope.interpreter import accesses, arguments, regular
 from tilescope.interpreter.blocks import NeedsValues, NotServed
 from tilescope.interpreter.memory import OutOfTime
 from tilescope.interpreter.meter import Counting, Meter
