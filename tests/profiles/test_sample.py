@@ -60,6 +60,14 @@ def quick(monkeypatch):
     monkeypatch.setattr(interpreter, "SAMPLE", 2.0)
 
 
+def test_what_was_waited_for_a_launch_is_not_waited_for_again():
+    with launches.catch() as caught:
+        triangle_kernel[(4000,)](torch.randn(16), torch.empty(16), 1)
+    meter, allowance = interpret.meter(caught[0]), interpret.Allowance(6000, waited=6000)
+    with pytest.raises(interpret.TooLong, match="6000 s"):
+        interpret.run(caught[0], meter=meter, values=False, allowance=allowance)
+
+
 def collected(kernel: Any, arguments: tuple[Any, ...], tmp_path, lines=False) -> tuple[dict[str, float], str]:
     """What the interpreter's collector finds of a launch in far less time than it needs, and its remark."""
     with Capture("sm_90", limit=0) as capture:

@@ -25,3 +25,14 @@ def test_a_function_of_triton_that_a_person_wrapped_is_written_down(tmp_path):
     capture.records[0].data.pop("counted")
     found = counted(capture.profile(["compiler", "interpreter"], runs_dir=tmp_path))
     assert (found["unique_bytes_read"], found["unique_bytes_written"]) == (256, 256) and found["registers"] > 0
+
+
+def test_a_launch_that_takes_too_long_is_tried_once_however_often_it_is_made():
+    with Capture("sm_90", limit=2.0) as capture:
+        x, out = torch.randn(16, device="cuda"), torch.empty(16, device="cuda")
+        for _ in range(50):
+            unseen.copy_kernel[(1 << 20,)](x, out, BLOCK=16)
+    (record,) = capture.records
+    assert record.calls == 50 and 0 < record.data["waited"] < 60
+    (note,) = capture.notes
+    assert "it would take longer than one launch may of the 2 seconds" in note

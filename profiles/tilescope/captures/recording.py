@@ -30,7 +30,7 @@ Searching = Callable[[Any, Sequence[Any], Sequence[Any], Mapping[str, Any]], obj
 #: Seconds that launches may be interpreted, all together, unless somebody says otherwise.
 LIMIT = 60.0
 #: The share of them that one launch may take.
-ONE_LAUNCH = 1 / 3
+ONE_LAUNCH = 1 / 5
 #: Seconds for choosing configs that fit by compiling them, all together and for one.
 FITTING, FITTING_ONE = 30.0, 10.0
 #: Seconds for compiling a launch that was not made, to know which parameters it reads and writes through.
@@ -114,7 +114,7 @@ def without_gpu(
     """While active, notes every launch and interprets it, and a GPU of ``target`` is assumed; yields that. ``progress`` is told
     how far a launch is that takes longer.
 
-    Launches that would take longer than a third of ``limit`` seconds, or than what is left of them, and those that the interpreter does not serve, are not
+    Launches that would take longer than a fifth of ``limit`` seconds, or than what is left of them, and those that the interpreter does not serve, are not
     made: their records and those after them say so. 0 interprets none.
     """
     maker = _Interpreting(recorder, limit, progress)
@@ -195,6 +195,8 @@ class _Interpreting:
         site = call_site()
         record = self.recorder.take(launch, site)
         notes: list[str] = record.data["notes"] if record else []
+        if record is not None and "waited" in record.data:
+            return  # The same would be waited for in vain again.
         if record is not None and (refused := _out_of_reach(launch)):
             _note(notes, f"the launch at {site[0] if site else launch.name} would be refused by a GPU: {refused}")
         if self.unmade:
@@ -209,6 +211,8 @@ class _Interpreting:
             interpret.run(launch, meter=meter, allowance=interpret.Allowance(allowed), progress=self.progress)
         except interpret.TooLong:
             most = "one launch may" if allowed < self.left else "what is left"
+            if record is not None:
+                record.data["waited"] = time.perf_counter() - began
             self._not_made(launch, site, record, f"it would take longer than {most} of {self._allowed}")
             return
         except (blocks.NotServed, interpret.InterpretationFailed) as error:

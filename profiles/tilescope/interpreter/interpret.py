@@ -29,6 +29,8 @@ from tilescope.interpreter.turns import Turns
 WORTH_SHARING = 2.0
 #: Programs that a sample must hold.
 FEWEST = 4
+#: The share of the seconds for a rule that a sample gets where there is none.
+AFTER_RULE = 0.6
 _GOLDEN = (5**0.5 - 1) / 2
 
 
@@ -42,10 +44,11 @@ class TooLong(Exception):
 
 @dataclass
 class Allowance:
-    """How many seconds launches may take together, from when the first of them begins."""
+    """How many seconds launches may take together, from when the first of them begins; ``waited`` of them have gone by."""
 
     seconds: float = float("inf")
     deadline: float | None = None
+    waited: float = 0.0
 
 
 def meter(launch: Launch) -> Meter:
@@ -108,7 +111,9 @@ def run(
                 raise clock.too_long() from None
             independent = not values and floats_only(launch)
             if values or not _interpret_by_rule(interpret, counting, meter, launch.grid, sample):
-                _interpret_sample(interpret, counting, meter, clock.programs, sample, independent=independent)
+                _interpret_sample(
+                    interpret, counting, meter, clock.programs, sample * AFTER_RULE, independent=independent
+                )
             if meter.sampled is meter.by_rule is None:
                 raise clock.too_long() from None
 
@@ -281,7 +286,7 @@ class _Clock:
         self._begin(0)
         self.reported = self.began
         if allowance.deadline is None:
-            allowance.deadline = self.began + allowance.seconds
+            allowance.deadline = self.began + max(0.0, allowance.seconds - allowance.waited)
         self.deadline = allowance.deadline
 
     def _begin(self, done: int) -> None:

@@ -36,7 +36,7 @@ class Capture:
     """The launches that are made while it is active. ``with tilescope.capture() as c: model(x)``.
 
     On a GPU they are made as always; what an autotuner is about to try is compiled in parallel first. Without one, each is
-    interpreted on the CPU's tensors for at most a third of ``limit`` seconds, all together for so many (0: none is), and Triton
+    interpreted on the CPU's tensors for at most a fifth of ``limit`` seconds, all together for so many (0: none is), and Triton
     compiles for ``target``. Raises ValueError, in one line, for a target that is not known.
     """
 
