@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import time
+
 import pytest
 import torch
+from tilescope.captures import recording
+from tilescope.execution import compiling
 from tilescope.notebook.capturing import Capture
 
 from . import unseen_launches as unseen
@@ -36,3 +41,34 @@ def test_a_launch_that_takes_too_long_is_tried_once_however_often_it_is_made():
     assert record.calls == 50 and 0 < record.data["waited"] < 60
     (note,) = capture.notes
     assert "it would take longer than one launch may of the 2 seconds" in note
+
+
+def test_a_program_that_never_ends_is_stopped_at_its_line_and_the_next_launch_is_made(tmp_path):
+    with Capture("sm_90", limit=5.0) as capture:
+        x, out = torch.ones(16, device="cuda"), torch.zeros(16, device="cuda")
+        unseen.endless_kernel[(2,)](out)
+        unseen.copy_kernel[(1,)](x, out, BLOCK=16)
+    assert out.tolist() == [1] * 16
+    first, second = capture.notes
+    line = unseen.endless_kernel.starting_line_number
+    assert re.search(rf"endless_kernel, program \(0, 0, 0\), line {line + 3}|line {line + 4}", first)
+    assert "the first program had not ended after 1 s: a loop without end, or longer than one launch may" in first
+    assert second.startswith("copy_kernel: endless_kernel was not made before it")
+    found = capture.profile(["interpreter"], runs_dir=tmp_path, interpreter_limit=1)
+    assert not found.failures and [skip.collector for skip in found.run.skipped] == ["check", "interpreter"]
+
+
+def test_launches_that_are_not_made_are_not_compiled_for_longer_than_somebody_waits(monkeypatch):
+    allowed: list[float] = []
+
+    def compiled(_launch, seconds):
+        allowed.append(seconds)
+        time.sleep(0.3)
+        raise compiling.TooSlow
+
+    monkeypatch.setattr(compiling, "compiled", compiled)
+    monkeypatch.setattr(recording, "TOUCHING", 0.5)
+    with Capture("sm_90", limit=0) as capture:
+        for size in range(16, 26):
+            unseen.copy_kernel[(1,)](torch.ones(size, device="cuda"), torch.empty(size, device="cuda"), BLOCK=16)
+    assert len(capture.records) == 10 and 1 <= len(allowed) <= 2 and allowed[0] == 0.5

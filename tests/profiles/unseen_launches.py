@@ -29,3 +29,11 @@ def bits(x: torch.Tensor) -> torch.Tensor:
 def copy_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     tl.store(out_ptr + at, tl.load(x_ptr + at))
+
+
+@triton.jit
+def endless_kernel(out_ptr):
+    turns = 1
+    while turns > 0:
+        turns = turns * 3 % 7
+    tl.store(out_ptr, turns)

@@ -33,8 +33,8 @@ LIMIT = 60.0
 ONE_LAUNCH = 1 / 5
 #: Seconds for choosing configs that fit by compiling them, all together and for one.
 FITTING, FITTING_ONE = 30.0, 10.0
-#: Seconds for compiling a launch that was not made, to know which parameters it reads and writes through.
-TOUCHED = 10.0
+#: Seconds for compiling launches that were not made, to know which parameters they read and write through: all together, and for one.
+TOUCHING, TOUCHED = 30.0, 10.0
 #: Options of a launch as a compiled kernel tells them, and what each is where nobody asks for it.
 _OPTIONS = {
     "num_warps": None, "num_stages": None, "num_ctas": 1, "maxnreg": None, "enable_fp_fusion": True,
@@ -181,6 +181,7 @@ class _Interpreting:
     def __init__(self, recorder: Recorder, limit: float, progress: Callable[[str], None] | None) -> None:
         self.recorder, self.left, self.limit, self.progress = recorder, limit, limit, progress
         self.lock = threading.RLock()
+        self.touching = TOUCHING
         #: The first launch that was not made, after which values are not right.
         self.unmade = ""
         cure = "choose smaller inputs, or allow more (--interpreter-limit, limit= or interpreter_limit=)"
@@ -209,11 +210,12 @@ class _Interpreting:
         allowed = min(self.left, self.limit * ONE_LAUNCH)
         try:
             interpret.run(launch, meter=meter, allowance=interpret.Allowance(allowed), progress=self.progress)
-        except interpret.TooLong:
+        except interpret.TooLong as error:
             most = "one launch may" if allowed < self.left else "what is left"
             if record is not None:
                 record.data["waited"] = time.perf_counter() - began
-            self._not_made(launch, site, record, f"it would take longer than {most} of {self._allowed}")
+            unending = f"{error}: a loop without end, or" if isinstance(error, interpret.Unending) else "it would take"
+            self._not_made(launch, site, record, f"{unending} longer than {most} of {self._allowed}")
             return
         except (blocks.NotServed, interpret.InterpretationFailed) as error:
             self._not_made(launch, site, record, str(error))
@@ -228,10 +230,12 @@ class _Interpreting:
         notes: list[str] = record.data["notes"] if record else []
         self.unmade = self.unmade or launch.name
         where = site[0] if site else launch.name
-        if record is not None and "touched" not in record.data:
+        if record is not None and "touched" not in record.data and self.touching > 0:
             # What it reads and writes can be told by the compiler, though not how much of it.
+            began = time.perf_counter()
             with contextlib.suppress(Exception):
-                record.data["touched"] = touched(compiling.compiled(launch, TOUCHED)[0].asm)
+                record.data["touched"] = touched(compiling.compiled(launch, min(TOUCHED, self.touching))[0].asm)
+            self.touching -= time.perf_counter() - began
         _note(notes, f"the launch at {where} was not made, and what follows has not its results: {why}")
 
 

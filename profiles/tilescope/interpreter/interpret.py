@@ -18,7 +18,7 @@ from triton.runtime.interpreter import InterpreterBuilder, InterpreterOptions, i
 
 from tilescope.execution import multiprocess
 from tilescope.execution.launches import Launch
-from tilescope.interpreter import accesses, arguments, regular
+from tilescope.interpreter import accesses, arguments, regular, watch
 from tilescope.interpreter.blocks import NeedsValues, NotServed
 from tilescope.interpreter.memory import OutOfTime
 from tilescope.interpreter.meter import Counting, Meter
@@ -39,7 +39,11 @@ class InterpretationFailed(Exception):
 
 
 class TooLong(Exception):
-    """Interpreting would take longer than allowed. One line, naming the estimate."""
+    """Interpreting would take longer than allowed. One line."""
+
+
+class Unending(TooLong):
+    """The first program alone takes longer than allowed. One line, naming where it was."""
 
 
 @dataclass
@@ -84,7 +88,7 @@ def run(
     counting = Counting(meter, values, source, clock.deadline)
     constants = launch.constants
     given = {n: value if n in constants else arguments.as_block(value) for n, value in launch.arguments.items()}
-    with hooked(python, counting) as kernel, np.errstate(all="ignore"):
+    with hooked(python, counting) as kernel, np.errstate(all="ignore"), watch.watching(counting) as watched:
         interpreter_builder.set_grid_dim(*launch.grid)
 
         def interpret(number: int) -> None:
@@ -92,9 +96,13 @@ def run(
             place = (*divmod(rest, launch.grid[1]), z)
             within = getattr(interpreter_builder, "grid_idx", place)
             interpreter_builder.set_grid_idx(*place)
+            outer, watched.running = watched.running, True
             try:
                 kernel(**given)
-            except (NeedsValues, OutOfTime, TooLong, InterpretationFailed):
+            except OutOfTime as error:
+                clock.at = _where(launch.name, place, source, error)
+                raise
+            except (NeedsValues, TooLong, InterpretationFailed):
                 raise
             except NotServed as error:
                 raise error.at(_where(launch.name, place, source, error)) from None
@@ -102,6 +110,7 @@ def run(
                 raise _failure(launch, place, source, error) from error
             finally:
                 # It may have run in the midst of another one.
+                watched.running = outer
                 interpreter_builder.grid_idx = within
 
         try:
@@ -281,6 +290,8 @@ class _Clock:
         self.programs = launch.grid[0] * launch.grid[1] * launch.grid[2]
         self.progress = progress
         self.allowed = allowance.seconds
+        #: Where the program was that ran out of time.
+        self.at = ""
         #: Over how many processes what remains could be shared out.
         self.processes = processes
         self._begin(0)
@@ -325,5 +336,7 @@ class _Clock:
             self.progress(f"interpreting {self.name}: program {done} of {self.programs}")
 
     def too_long(self) -> TooLong:
+        if self.at and not self.done:
+            return Unending(f"{self.at}: the first program had not ended after {self.allowed:g} s")
         # Without an estimate: what is skipped for the same reason is then said in one line.
         return TooLong(f"would take longer to interpret than a case may, {self.allowed:g} s: choose a smaller workload")
