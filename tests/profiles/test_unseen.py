@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import re
 import time
 
 import pytest
 import torch
+from tilescope import cli
 from tilescope.captures import recording
 from tilescope.execution import compiling
 from tilescope.notebook.capturing import Capture
@@ -72,3 +74,20 @@ def test_launches_that_are_not_made_are_not_compiled_for_longer_than_somebody_wa
         for size in range(16, 26):
             unseen.copy_kernel[(1,)](torch.ones(size, device="cuda"), torch.empty(size, device="cuda"), BLOCK=16)
     assert len(capture.records) == 10 and 1 <= len(allowed) <= 2 and allowed[0] == 0.5
+
+
+def test_processes_that_are_started_anew_are_told_for_nothing_of_theirs_is_captured():
+    with Capture("sm_90") as capture:
+        process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(0,))
+        process.start()
+        process.join()
+        unseen.copy_kernel[(1,)](torch.ones(16, device="cuda"), torch.empty(16, device="cuda"), BLOCK=16)
+    assert capture.notes == ["not captured, 1 process that was started anew: capture in the one that launches"]
+    assert process.exitcode == 0
+
+
+def test_options_of_ours_behind_a_script_are_told_where_it_did_not_take_them(tmp_path, capsys):
+    script = tmp_path / "train.py"
+    script.write_text("import argparse\nargparse.ArgumentParser().parse_args()\n")
+    assert cli.main(["profile", str(script), "--target", "sm_90"]) == 2
+    assert f"(it was given --target: options of tilescope stand before {script})" in capsys.readouterr().err

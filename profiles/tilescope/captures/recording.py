@@ -207,7 +207,7 @@ class _Interpreting:
             return
         began = time.perf_counter()
         meter = interpret.meter(launch)
-        allowed = min(self.left, self.limit * ONE_LAUNCH)
+        allowed, why = min(self.left, self.limit * ONE_LAUNCH), ""
         try:
             interpret.run(launch, meter=meter, allowance=interpret.Allowance(allowed), progress=self.progress)
         except interpret.TooLong as error:
@@ -215,14 +215,14 @@ class _Interpreting:
             if record is not None:
                 record.data["waited"] = time.perf_counter() - began
             unending = f"{error}: a loop without end, or" if isinstance(error, interpret.Unending) else "it would take"
-            self._not_made(launch, site, record, f"{unending} longer than {most} of {self._allowed}")
-            return
+            why = f"{unending} longer than {most} of {self._allowed}"
         except (blocks.NotServed, interpret.InterpretationFailed) as error:
-            self._not_made(launch, site, record, str(error))
-            return
+            why = str(error)
         finally:
             self.left -= time.perf_counter() - began
-        if record is not None and "counted" not in record.data:
+        if why:
+            self._not_made(launch, site, record, why)
+        elif record is not None and "counted" not in record.data:
             counted = meter.record(launch)
             record.data["counted"] = {n: v for n, v in counted.items() if n not in ("config", "constants", "grid")}
 
