@@ -57,6 +57,24 @@ def test_a_librarys_operator_in_place_of_pytorchs_own_is_called_on_the_gpu_alone
     assert torch.equal(x.grad, torch.ones(3).cos()) and torch.equal(x.sin(), torch.ones(3).sin())
 
 
+def test_memory_that_tensors_take_is_counted_as_pytorchs_allocator_does(there) -> None:
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    x = torch.zeros(1000, device="cuda")
+    assert torch.cuda.memory_allocated("cuda") - before == 4096
+    y = x[:10] + 1
+    view = x[5:]
+    del x
+    assert torch.cuda.memory_allocated(0) - before == 4096 + 512
+    del view, y
+    assert torch.cuda.memory_allocated() == before
+    assert torch.cuda.max_memory_allocated() - before == 4096 + 512 == torch.cuda.memory_reserved() - before
+    torch.cuda.reset_peak_memory_stats()
+    assert torch.cuda.max_memory_allocated() == before
+    torch.zeros(1000)
+    assert torch.cuda.max_memory_allocated() == before
+
+
 def test_functions_are_scripted_as_they_would_be_with_a_gpu(there) -> None:
     def doubled(x: torch.Tensor) -> torch.Tensor:
         return torch.ones_like(x) + torch.tensor(1.0, dtype=x.dtype)
@@ -117,7 +135,7 @@ def test_each_answer_is_kept_once_and_no_other(there) -> None:
         ("['mem_clock_rate']", triton.testing.get_dram_gbps),
         ("['sm_clock_rate']", lambda: driver.active.utils.get_device_properties(0)["sm_clock_rate"]),
         ("Event.elapsed_time", lambda: triton.testing.do_bench(lambda: None)),
-        ("torch.cuda.memory_allocated", lambda: torch.cuda.memory_allocated("cuda")),
+        ("torch.cuda.memory_stats", lambda: torch.cuda.memory_stats("cuda")),
         ("torch.cuda.graph", lambda: torch.cuda.graph(None)),
         ("cuda:1", lambda: torch.cuda.get_device_properties(1)),
     ],

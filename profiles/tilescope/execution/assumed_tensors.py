@@ -24,6 +24,7 @@ from torch.utils import dlpack
 from torch.utils._device import DeviceContext
 
 from tilescope.execution import dispatch
+from tilescope.execution.assumed_memory import memory
 
 #: What PyTorch itself says of a tensor, whatever is assumed.
 _DEVICE: Any = torch._C.TensorBase.device.__get__
@@ -64,7 +65,10 @@ def _is_marked(tensor: torch.Tensor) -> bool:
 
 
 def _mark(tensor: torch.Tensor, on_gpu: bool) -> torch.Tensor:
-    setattr(_storage(tensor), _MARK, on_gpu)
+    storage = _storage(tensor)
+    if on_gpu and isinstance(storage, torch.UntypedStorage) and not getattr(storage, _MARK, False):
+        memory.take(storage)
+    setattr(storage, _MARK, on_gpu)
     return tensor
 
 
