@@ -91,3 +91,11 @@ def test_options_of_ours_behind_a_script_are_told_where_it_did_not_take_them(tmp
     script.write_text("import argparse\nargparse.ArgumentParser().parse_args()\n")
     assert cli.main(["profile", str(script), "--target", "sm_90"]) == 2
     assert f"(it was given --target: options of tilescope stand before {script})" in capsys.readouterr().err
+
+
+def test_an_empty_grid_is_told_for_it_leaves_results_as_they_were():
+    with Capture("sm_90") as capture:
+        x, out = torch.ones(16, device="cuda"), torch.zeros(16, device="cuda")
+        unseen.copy_kernel[(x.numel() // 64, 2)](x, out, BLOCK=16)
+    (note,) = capture.notes
+    assert note.startswith("copy_kernel: the launch at ") and note.endswith(" has no program: its grid is (0, 2, 1)")

@@ -198,6 +198,8 @@ class _Interpreting:
         notes: list[str] = record.data["notes"] if record else []
         if record is not None and "waited" in record.data:
             return  # The same would be waited for in vain again.
+        if 0 in launch.grid:
+            _note(notes, f"the launch at {site[0] if site else launch.name} has no program: its grid is {launch.grid}")
         if record is not None and (refused := _out_of_reach(launch)):
             _note(notes, f"the launch at {site[0] if site else launch.name} would be refused by a GPU: {refused}")
         if self.unmade:
