@@ -37,3 +37,14 @@ def endless_kernel(out_ptr):
     while turns > 0:
         turns = turns * 3 % 7
     tl.store(out_ptr, turns)
+
+
+@triton.jit
+def every_other_kernel(x_ptr, out_ptr, mask, BLOCK: tl.constexpr):
+    number = tl.arange(0, BLOCK) + 1
+    at = tl.inline_asm_elementwise(
+        "fns.b32 $0, $1, 0, $2;", "=r,r,r", [mask, number], dtype=tl.int32, is_pure=True, pack=1
+    )
+    x = tl.load(x_ptr + at)
+    y = tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+    tl.store(out_ptr + at, y)
