@@ -119,9 +119,16 @@ def run(
             if meter is None or not sample:
                 raise clock.too_long() from None
             independent = not values and floats_only(launch)
+            last = time.perf_counter() + sample * (1 + AFTER_RULE)
             if values or not _interpret_by_rule(interpret, counting, meter, launch.grid, sample):
                 _interpret_sample(
-                    interpret, counting, meter, clock.programs, sample * AFTER_RULE, independent=independent
+                    interpret,
+                    counting,
+                    meter,
+                    clock.programs,
+                    seconds=sample * AFTER_RULE,
+                    last=last,
+                    independent=independent,
                 )
             if meter.sampled is meter.by_rule is None:
                 raise clock.too_long() from None
@@ -170,16 +177,19 @@ def _interpret_sample(
     counting: Counting,
     meter: Meter,
     programs: int,
-    seconds: float,
     *,
+    seconds: float,
+    last: float,
     independent: bool,
 ) -> None:
-    """Has the meter count only some programs, spread evenly, as many as ``seconds`` allow; none where these are too few.
+    """Has the meter count only some programs, spread evenly, as many as ``seconds`` allow, or as are enough by ``last``; none where
+    these are too few.
 
     One that is not ``independent`` may need what others would have written before it: where it goes wrong nothing is said of it.
     """
     mine = meter.fresh()
-    counting.deadline = time.perf_counter() + seconds
+    soon = time.perf_counter() + seconds
+    counting.deadline = max(soon, last)
     done: set[int] = set()
     for number in _spread(programs):
         # What is counted of a program that is not finished is left out.
@@ -194,7 +204,7 @@ def _interpret_sample(
             return
         mine.add(one)
         done.add(number)
-        if time.perf_counter() > counting.deadline:
+        if time.perf_counter() > soon and len(done) >= FEWEST:
             break
     if len(done) >= FEWEST:
         meter.take_sample(mine, len(done), programs)
