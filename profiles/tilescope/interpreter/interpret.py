@@ -116,8 +116,9 @@ def run(
         try:
             _interpret_all(interpret, counting, meter, clock)
         except (OutOfTime, TooLong):
+            too_long = clock.too_long()
             if meter is None or not sample:
-                raise clock.too_long() from None
+                raise too_long from None
             independent = not values and floats_only(launch)
             last = time.perf_counter() + sample * (1 + AFTER_RULE)
             if values or not _interpret_by_rule(interpret, counting, meter, launch.grid, sample):
@@ -131,7 +132,7 @@ def run(
                     independent=independent,
                 )
             if meter.sampled is meter.by_rule is None:
-                raise clock.too_long() from None
+                raise too_long from None
 
 
 def _interpret_all(interpret: Callable[[int], None], counting: Counting, meter: Meter | None, clock: _Clock) -> None:
@@ -299,7 +300,7 @@ class _Clock:
         self.name = launch.name
         self.programs = launch.grid[0] * launch.grid[1] * launch.grid[2]
         self.progress = progress
-        self.allowed = allowance.seconds
+        self.allowed, self.waited = allowance.seconds, allowance.waited
         #: Where the program was that ran out of time.
         self.at = ""
         #: Over how many processes what remains could be shared out.
@@ -346,7 +347,7 @@ class _Clock:
             self.progress(f"interpreting {self.name}: program {done} of {self.programs}")
 
     def too_long(self) -> TooLong:
-        if self.at and not self.done:
+        if self.at and not (self.done or self.waited):
             return Unending(f"{self.at}: the first program had not ended after {self.allowed:g} s")
         # Without an estimate: what is skipped for the same reason is then said in one line.
         return TooLong(f"would take longer to interpret than a case may, {self.allowed:g} s: choose a smaller workload")
