@@ -68,7 +68,15 @@ def test_halves_of_a_register() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["cvt.rna.tf32.f32 $0, $1;", "mov.u32 $0, %clock;", "@p mov.b32 $0, $1;", "bar.sync 0;"]
+    "text",
+    [
+        "cvt.rna.tf32.f32 $0, $1;",
+        "mov.u32 $0, %clock;",
+        "@p mov.b32 $0, $1;",
+        "bar.sync 0;",
+        "mov.b32 $0;",
+        "add.u32 $0, $1;",
+    ],
 )
 def test_what_is_none_of_these_is_refused(text: str) -> None:
     with pytest.raises(inline_assembly.NotKnown):

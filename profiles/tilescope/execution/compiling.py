@@ -38,9 +38,8 @@ def compiled(launch: Launch, seconds: float) -> tuple[Any, float | None]:
         if time.perf_counter() > deadline:
             raise TooSlow(f"{launch.name} was not compiled in {seconds:g} s")
 
-    with contextlib.suppress(
-        RuntimeError
-    ):  # a compiler that ends its process ends this one, too: whoever watches tells why
+    # A compiler that ends its process ends this one, too: whoever watches it tells why.
+    with contextlib.suppress(RuntimeError):
         (took[0],) = multiprocess.share_out([0], compile_it, lambda: took[0], until, processes=1)
     return offline.compile_launch(launch), took[0]
 

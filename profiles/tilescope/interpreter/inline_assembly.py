@@ -31,13 +31,16 @@ def compute(text: str, results: int, operands: Sequence[Array]) -> list[Array]:
         if found is None:
             raise NotKnown(statement)
         target, *sources = _split(found[2])
-        if found[1] == "mov.b32" and (target.startswith("{") or sources[0].startswith("{")):
+        if found[1] == "mov.b32" and sources and (target.startswith("{") or sources[0].startswith("{")):
             _move_halves(registers, target, sources[0])
             continue
         operation = _OPERATIONS.get(".".join(part for part in found[1].split(".") if part not in _EXACTNESS))
         if operation is None:
             raise NotKnown(found[1])
-        registers[target] = operation(*(_value(registers, source) for source in sources))
+        try:
+            registers[target] = operation(*(_value(registers, source) for source in sources))
+        except (TypeError, ValueError):  # of other operands than those that it is known with
+            raise NotKnown(found[1]) from None
     shape = np.broadcast_shapes(*(operand.shape for operand in operands)) if operands else (1,)
     return [np.broadcast_to(_value(registers, f"${number}"), shape) for number in range(results)]
 
