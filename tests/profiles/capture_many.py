@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tilescope import collectors
-from tilescope.execution import execute
-from tilescope.interpreter import interpret, multiprocess
+from tilescope.execution import execute, multiprocess
+from tilescope.interpreter import interpret
 from tilescope.table import schema
 from tilescope.table.case import Case
 

@@ -57,6 +57,33 @@ def test_a_librarys_operator_in_place_of_pytorchs_own_is_called_on_the_gpu_alone
     assert torch.equal(x.grad, torch.ones(3).cos()) and torch.equal(x.sin(), torch.ones(3).sin())
 
 
+def test_memory_that_tensors_take_is_counted_as_pytorchs_allocator_does(there) -> None:
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    x = torch.zeros(1000, device="cuda")
+    assert torch.cuda.memory_allocated("cuda") - before == 4096
+    y = x[:10] + 1
+    view = x[5:]
+    del x
+    assert torch.cuda.memory_allocated(0) - before == 4096 + 512
+    del view, y
+    assert torch.cuda.memory_allocated() == before
+    assert torch.cuda.max_memory_allocated() - before == 4096 + 512 == torch.cuda.memory_reserved() - before
+    torch.cuda.reset_peak_memory_stats()
+    assert torch.cuda.max_memory_allocated() == before
+    torch.zeros(1000)
+    assert torch.cuda.max_memory_allocated() == before
+
+
+def test_functions_are_scripted_as_they_would_be_with_a_gpu(there) -> None:
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return torch.ones_like(x) + torch.tensor(1.0, dtype=x.dtype)
+
+    with pytest.warns(DeprecationWarning, match="jit.script"):
+        found = torch.jit.script(doubled)(torch.zeros(3, device="cuda"))
+    assert found.tolist() == [2, 2, 2] and found.is_cuda
+
+
 def test_the_generator_of_the_gpu_has_a_seed_and_an_offset_that_can_be_advanced(there) -> None:
     torch.cuda.manual_seed(7)
     generator = torch.cuda.default_generators[0]
@@ -80,6 +107,8 @@ def test_a_device_has_the_figures_of_its_targets_product(target: str) -> None:
         assert (found.total_memory, found.L2_cache_size) == (product.memory_bytes, product.l2_bytes)
         assert found.shared_memory_per_block_optin == limits.block_shared_memory
         assert found.max_threads_per_multi_processor == 32 * limits.warps
+        of_a_tensor = torch.cuda.device_of(torch.ones(1, device="cuda"))
+        assert torch.cuda.get_device_properties(of_a_tensor).name == product.name
         assert torch.cuda.get_device_capability() == (found.major, found.minor)
         assert f"sm_{found.major}{found.minor}" == target
         assert driver.active.utils.get_device_properties(0)["max_shared_mem"] == limits.block_shared_memory
@@ -106,7 +135,7 @@ def test_each_answer_is_kept_once_and_no_other(there) -> None:
         ("['mem_clock_rate']", triton.testing.get_dram_gbps),
         ("['sm_clock_rate']", lambda: driver.active.utils.get_device_properties(0)["sm_clock_rate"]),
         ("Event.elapsed_time", lambda: triton.testing.do_bench(lambda: None)),
-        ("torch.cuda.memory_allocated", lambda: torch.cuda.memory_allocated("cuda")),
+        ("torch.cuda.memory_stats", lambda: torch.cuda.memory_stats("cuda")),
         ("torch.cuda.graph", lambda: torch.cuda.graph(None)),
         ("cuda:1", lambda: torch.cuda.get_device_properties(1)),
     ],

@@ -46,7 +46,7 @@ def test_construct(name: str) -> None:
 
 REFUSED = {
     "an_unknown_method_of_the_builder": "novel of bf16 is not interpreted: convert to float32 first",
-    "inline_assembly": "inline assembly cannot be run off the GPU, and its result is needed here",
+    "inline_assembly": "inline assembly (cvt.rna.tf32.f32) cannot be run off the GPU, and its result is needed here",
     "an_unknown_function_of_libdevice": "what __nv_tgammaf computes is not known off the GPU, and its result is needed",
     "the_number_of_warps": "Triton's interpreter has no num_warps",
     "several_elements_to_a_call": "map_elementwise is interpreted with one element to a call: leave pack out",

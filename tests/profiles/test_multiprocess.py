@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tilescope.interpreter import multiprocess
+from tilescope.execution import multiprocess
 
 from .processes import alive, wait_for
 
@@ -73,7 +73,7 @@ def test_what_tick_raises_ends_the_work() -> None:
 def test_the_processes_end_with_the_one_that_shared_out(tmp_path: Path) -> None:
     """Killed, it can say nothing to them: at work on one long item, they would go on."""
     script = (
-        "import os, sys, time\nfrom pathlib import Path\nfrom tilescope.interpreter import multiprocess\n"
+        "import os, sys, time\nfrom pathlib import Path\nfrom tilescope.execution import multiprocess\n"
         "def work(item):\n"
         "    with Path(sys.argv[1]).open('a') as file:\n        file.write(f'{os.getpid()}\\n')\n"
         "    time.sleep(300)\n"

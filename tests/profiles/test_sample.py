@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -58,6 +59,32 @@ def beyond_kernel(x_ptr):
 def quick(monkeypatch):
     monkeypatch.setattr(device, "detect", lambda: None)
     monkeypatch.setattr(interpreter, "SAMPLE", 2.0)
+
+
+def test_what_was_waited_for_a_launch_is_not_waited_for_again():
+    with launches.catch() as caught:
+        triangle_kernel[(4000,)](torch.randn(16), torch.empty(16), 1)
+    meter, allowance = interpret.meter(caught[0]), interpret.Allowance(6000, waited=6000)
+    with pytest.raises(interpret.TooLong, match="6000 s") as raised:
+        interpret.run(caught[0], meter=meter, values=False, allowance=allowance)
+    assert not isinstance(raised.value, interpret.Unending)
+
+
+def test_slow_programs_have_the_time_that_no_rule_took():
+    x, out, spent = torch.randn(16), torch.empty(16), []
+
+    def slowly(number):
+        time.sleep(0.3)
+        spent.append(number)
+
+    with launches.catch() as caught:
+        triangle_kernel[(100,)](x, out, 1)
+    meter = interpret.meter(caught[0])
+    counting = interpret.Counting(meter, True, "", 0.0)
+    interpret._interpret_sample(
+        slowly, counting, meter, 100, seconds=0.1, last=time.perf_counter() + 60, independent=True
+    )
+    assert len(spent) == interpret.FEWEST and meter.sampled == (interpret.FEWEST, 100)
 
 
 def collected(kernel: Any, arguments: tuple[Any, ...], tmp_path, lines=False) -> tuple[dict[str, float], str]:

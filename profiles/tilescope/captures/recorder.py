@@ -9,6 +9,7 @@
 ``config``      what an autotuner chose of both, empty where there was none
 ``calls``, ``sites``   how often it was made, and from which lines, innermost first
 ``counted``     what the interpreter counted while the launch was made by it; absent where a GPU made it
+``waited``      seconds that it was interpreted for before it was clear that it would take too long; absent where it was not
 ``touched``     parameters that it reads and writes through, as the compiler has it, where the interpreter did not count
 ``notes``       what is not as it was
 

@@ -22,17 +22,19 @@ from tilescope.captures import arguments, inductor
 from tilescope.captures.call_site import call_site
 from tilescope.captures.recorder import Record, Recorder, torch_is_capturing
 from tilescope.captures.touched import multiplies, touched
-from tilescope.execution import assumed_device, assumed_tensors, launches, offline
-from tilescope.interpreter import blocks, interpret, multiprocess
+from tilescope.execution import assumed_device, assumed_tensors, compiling, launches, multiprocess, offline
+from tilescope.interpreter import blocks, interpret
 
 #: An autotuner, the configs that it is about to try, and the arguments and keywords of the launch.
 Searching = Callable[[Any, Sequence[Any], Sequence[Any], Mapping[str, Any]], object]
 #: Seconds that launches may be interpreted, all together, unless somebody says otherwise.
 LIMIT = 60.0
 #: The share of them that one launch may take.
-ONE_LAUNCH = 1 / 3
+ONE_LAUNCH = 1 / 5
 #: Seconds for choosing configs that fit by compiling them, all together and for one.
 FITTING, FITTING_ONE = 30.0, 10.0
+#: Seconds for compiling launches that were not made, to know which parameters they read and write through: all together, and for one.
+TOUCHING, TOUCHED = 30.0, 10.0
 #: Options of a launch as a compiled kernel tells them, and what each is where nobody asks for it.
 _OPTIONS = {
     "num_warps": None, "num_stages": None, "num_ctas": 1, "maxnreg": None, "enable_fp_fusion": True,
@@ -111,7 +113,7 @@ def without_gpu(
 ) -> Iterator[assumed_device.Assumed]:
     """While active, notes every launch and interprets it, and a GPU of ``target`` is assumed; yields that.
 
-    Launches that would take longer than a third of ``limit`` seconds, or than what is left of them, and those that the
+    Launches that would take longer than a fifth of ``limit`` seconds, or than what is left of them, and those that the
     interpreter does not serve, are not made: their records and those after them say so. 0 interprets none. ``progress`` is
     told how far a launch is that takes longer.
     """
@@ -179,6 +181,7 @@ class _Interpreting:
     def __init__(self, recorder: Recorder, limit: float, progress: Callable[[str], None] | None) -> None:
         self.recorder, self.left, self.limit, self.progress = recorder, limit, limit, progress
         self.lock = threading.RLock()
+        self.touching = TOUCHING
         #: The first launch that was not made, after which values are not right.
         self.unmade = ""
         cure = "choose smaller inputs, or allow more (--interpreter-limit, limit= or interpreter_limit=)"
@@ -193,6 +196,10 @@ class _Interpreting:
         site = call_site()
         record = self.recorder.take(launch, site)
         notes: list[str] = record.data["notes"] if record else []
+        if record is not None and "waited" in record.data:
+            return  # The same would be waited for in vain again.
+        if 0 in launch.grid:
+            _note(notes, f"the launch at {site[0] if site else launch.name} has no program: its grid is {launch.grid}")
         if record is not None and (refused := _out_of_reach(launch)):
             _note(notes, f"the launch at {site[0] if site else launch.name} would be refused by a GPU: {refused}")
         if self.unmade:
@@ -202,19 +209,22 @@ class _Interpreting:
             return
         began = time.perf_counter()
         meter = interpret.meter(launch)
-        allowed = min(self.left, self.limit * ONE_LAUNCH)
+        allowed, why = min(self.left, self.limit * ONE_LAUNCH), ""
         try:
             interpret.run(launch, meter=meter, allowance=interpret.Allowance(allowed), progress=self.progress)
-        except interpret.TooLong:
+        except interpret.TooLong as error:
             most = "one launch may" if allowed < self.left else "what is left"
-            self._not_made(launch, site, record, f"it would take longer than {most} of {self._allowed}")
-            return
+            if record is not None:
+                record.data["waited"] = time.perf_counter() - began
+            unending = f"{error}: a loop without end, or" if isinstance(error, interpret.Unending) else "it would take"
+            why = f"{unending} longer than {most} of {self._allowed}"
         except (blocks.NotServed, interpret.InterpretationFailed) as error:
-            self._not_made(launch, site, record, str(error))
-            return
+            why = str(error)
         finally:
             self.left -= time.perf_counter() - began
-        if record is not None and "counted" not in record.data:
+        if why:
+            self._not_made(launch, site, record, why)
+        elif record is not None and "counted" not in record.data:
             counted = meter.record(launch)
             record.data["counted"] = {n: v for n, v in counted.items() if n not in ("config", "constants", "grid")}
 
@@ -222,10 +232,12 @@ class _Interpreting:
         notes: list[str] = record.data["notes"] if record else []
         self.unmade = self.unmade or launch.name
         where = site[0] if site else launch.name
-        if record is not None and "touched" not in record.data:
+        if record is not None and "touched" not in record.data and self.touching > 0:
             # What it reads and writes can be told by the compiler, though not how much of it.
+            began = time.perf_counter()
             with contextlib.suppress(Exception):
-                record.data["touched"] = touched(offline.compile_launch(launch).asm)
+                record.data["touched"] = touched(compiling.compiled(launch, min(TOUCHED, self.touching))[0].asm)
+            self.touching -= time.perf_counter() - began
         _note(notes, f"the launch at {where} was not made, and what follows has not its results: {why}")
 
 

@@ -74,10 +74,12 @@ class NoReference:
 @dataclass(frozen=True)
 class CapturedSpec(KernelSpec):
     """A kernel of captured launches. ``counted(workload)`` is what the interpreter counted of a launch as it was made, as its
-    artefact has it, and the texts of its files; None where it did not.
+    artefact has it, and the texts of its files; None where it did not. ``waited(workload)`` is how many seconds that was tried for in
+    vain.
     """
 
     counted: Callable[[Workload], tuple[dict[str, Any], dict[str, str]] | None] = lambda workload: None
+    waited: Callable[[Workload], float] = lambda workload: 0.0
 
 
 class Records:
@@ -127,6 +129,7 @@ class Records:
             tolerance={},
             passes=(FORWARD,),
             counted=self.counted,
+            waited=self.waited,
         )
 
     def inputs(self, workload: Workload, device: Any) -> dict[str, Any]:
@@ -190,6 +193,10 @@ class Records:
         about = {"file": file, "grid": record["grid"], "config": record["config"]}
         texts = {f["file"]: (self.folder / f["file"]).read_text(encoding="utf-8") for f in self.data["functions"]}
         return {**record["counted"], **about}, texts
+
+    def waited(self, workload: Workload) -> float:
+        """See ``CapturedSpec``."""
+        return float(self.launches[self._number(workload)].get("waited", 0.0))
 
     def _number(self, workload: Workload) -> int:
         return next(number for number, known in enumerate(self.workloads) if known.id == workload.id)

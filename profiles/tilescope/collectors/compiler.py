@@ -16,7 +16,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -35,6 +34,9 @@ if TYPE_CHECKING:
     from tilescope.execution.launches import Launch
 
 SUFFIX = ".json.gz"
+#: Seconds that a launch may be compiled.
+LIMIT = 120.0
+TOO_SLOW = "compilers are slow where a thread holds much: smaller blocks, or more warps"
 #: What an artefact keeps of each kernel's stages, beside the SASS that ptxas makes of the last.
 STAGES = ("ttgir", "ptx")
 #: Figures of a launch that go into the table under their own name.
@@ -63,7 +65,8 @@ def unavailable() -> str | None:
 def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:
     """Compile every launch of the case for ``settings["target"]`` (``sm_90``) and write the artefact.
 
-    Raises NotApplicable when the case launches no Triton kernel, torch.compile would write it, or shapes depend on data;
+    Raises NotApplicable when the case launches no Triton kernel, torch.compile would write it, shapes depend on data, or it takes
+    longer than ``LIMIT``;
     CompilationFailed when one does not compile or needs more shared memory than a block can have.
     """
     from tilescope.execution import offline  # noqa: PLC0415 (it imports torch and triton)
@@ -186,26 +189,17 @@ def _launched(launch: Launch, record: Mapping[str, Any]) -> launch_configs.Launc
 
 
 def _compile(launch: Launch, target: str) -> dict[str, Any]:
-    from triton import knobs  # noqa: PLC0415 (worker-side only)
+    from tilescope.execution import compiling, execute  # noqa: PLC0415 (they import torch and triton)
 
-    from tilescope.execution import offline  # noqa: PLC0415
-
-    fresh: list[bool] = []
-
-    def listen(*, cache_hit: bool = False, **_: Any) -> None:
-        fresh.append(not cache_hit)
-
-    before, knobs.compilation.listener = knobs.compilation.listener, listen
-    began = time.perf_counter()
     try:
-        kernel = offline.compile_launch(launch)
+        kernel, took = compiling.compiled(launch, LIMIT)
+    except compiling.TooSlow as error:
+        line = f"{launch.file.name}, line {launch.function.starting_line_number}"
+        raise execute.NotApplicable(f"{error} ({line}): {TOO_SLOW}") from None
     except Exception as error:
         raise CompilationFailed(
             f"{launch.name} does not compile for {target}: {_place(error, launch)}{_gist(error)}"
         ) from error
-    finally:
-        knobs.compilation.listener = before
-    elapsed = time.perf_counter() - began
     ptx, metadata = kernel.asm["ptx"], kernel.metadata
     report, sass = _assemble(assembly.attributed(ptx, launch.file.name), metadata, target)
     used = assembly.resources(report, metadata.name)
@@ -232,8 +226,7 @@ def _compile(launch: Launch, target: str) -> dict[str, Any]:
         "widest_store": assembly.widest_access(ptx, "st"),
         "tensor_instructions": assembly.tensor_instructions(ptx),
         **assembly.serialized_wgmma(ptx, report, metadata.name),
-        # What Triton's cache answered took no time to compile.
-        "compile_time": elapsed if any(fresh) else None,
+        "compile_time": took,
         "stages": {
             **{stage: assembly.portable(kernel.asm[stage]) for stage in STAGES if stage in kernel.asm},
             "sass": sass,

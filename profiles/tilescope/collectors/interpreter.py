@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
 SUFFIX = ".json.gz"
 #: Seconds a case may take unless the settings say otherwise: one of the catalog, which has smaller workloads; and a captured
-#: launch, which is what it is. Of one that would take longer a sample of programs is counted for so long.
-LIMIT, CAPTURED_LIMIT, SAMPLE = 40.0, 15.0, 5.0
+#: launch, which is what it is: less what was waited for it where it was captured. Of one that would take longer a sample of
+#: programs is counted for so long.
+LIMIT, CAPTURED_LIMIT, SAMPLE = 40.0, 12.0, 5.0
 #: Versions of Triton whose interpreter the tests of every construct pass with.
 TESTED = ("3.6.0", "3.9.0")
 COMPILED = "torch.compile generates its kernels on a GPU only"
@@ -172,8 +173,10 @@ def _count(
 
     records: list[_Counted] = []
     counting = False
-    limit, sample = (CAPTURED_LIMIT, SAMPLE) if hasattr(spec, "counted") else (LIMIT, 0.0)
-    allowance = interpret.Allowance(float(settings.get("interpreter_limit", limit)))
+    captured = hasattr(spec, "counted")
+    limit, sample = (CAPTURED_LIMIT, SAMPLE) if captured else (LIMIT, 0.0)
+    waited = spec.waited(spec.workload(case.workload)) if captured else 0.0
+    allowance = interpret.Allowance(float(settings.get("interpreter_limit", limit)), waited=waited)
     progress: Callable[[str], None] | None = settings.get("progress")
 
     def launched(launch: Launch) -> None:

@@ -59,6 +59,14 @@ def run(arguments: argparse.Namespace) -> int:
     return running.show(*running.run(lambda: plan(request, arguments.runs)))
 
 
+def _ours(of_script: list[str]) -> str:
+    """The first of a script's arguments that is an option of this command; empty where none is."""
+    known = argparse.ArgumentParser(add_help=False)
+    choices.add_choices(known)
+    given = (word.partition("=")[0] for word in of_script)
+    return next((word for word in given if word in known._option_string_actions), "")
+
+
 def _run_script(arguments: argparse.Namespace) -> int:
     """Runs the script and profiles what it launched, even where it failed later."""
     from tilescope.jobs.plan import plan  # noqa: PLC0415
@@ -70,6 +78,8 @@ def _run_script(arguments: argparse.Namespace) -> int:
     settings = choices.settings(arguments)
     capture = capturing.Capture(arguments.target, settings.get("interpreter_limit", capturing.LIMIT))
     ended = script_running.run_script(script, arguments.of_script, capture)
+    if ended and (ours := _ours(arguments.of_script)):
+        ended += f" (it was given {ours}: options of tilescope stand before {script})"
     if not capture.calls:
         reasons = "; ".join(filter(None, [ended, *capture.notes]))
         why = f" ({reasons})" if reasons else ""

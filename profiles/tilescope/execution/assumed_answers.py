@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from tilescope.execution.assumed_memory import memory
 from tilescope.hardware import ceilings, occupancy
 from tilescope.hardware.device import detect, for_target
 
@@ -110,6 +111,8 @@ class Answers:
 
     def index(self, device: Any = None) -> int:
         """The number of the device asked for, which is 0. Raises NoAnswer for another."""
+        if isinstance(device, torch.cuda.device):  # as torch.cuda.device_of makes one
+            device = device.idx
         number = device if isinstance(device, int) else None if device is None else torch.device(device).index
         if number not in (None, 0):
             raise self.refuse(f"cuda:{number}")
@@ -291,14 +294,14 @@ def absent_gpu(answers: Answers, active: Callable[[], bool]) -> Iterator[tuple[A
     yield cuda, "set_device", _while(active, cuda, "set_device", lambda device: answers.index(device) and None)
     for name in ("_exchange_device", "_maybe_exchange_device"):
         yield cuda, name, lambda index: 0
-    for name in (
-        "_lazy_init", "init", "synchronize", "empty_cache", "ipc_collect", "set_stream", "reset_peak_memory_stats",
-        "reset_accumulated_memory_stats",
-    ):  # fmt: skip
+    nothing = "_lazy_init init synchronize empty_cache ipc_collect set_stream reset_accumulated_memory_stats"
+    for name in nothing.split():
         yield cuda, name, _while(active, cuda, name, lambda *_, **__: None)
-    for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "memory_stats"):
-        yield cuda, name, _while(active, cuda, name, functools.partial(_refusing, answers, f"torch.cuda.{name}"))
-    for name in ("clock_rate", "temperature", "power_draw", "utilization", "memory_usage"):
+    for name, answer in memory.questions().items():
+        yield cuda, name, say(name, answer)
+    forget = _while(active, cuda, "reset_peak_memory_stats", lambda device=None: memory.forget())
+    yield cuda, "reset_peak_memory_stats", forget
+    for name in ("memory_stats", "clock_rate", "temperature", "power_draw", "utilization", "memory_usage"):
         yield cuda, name, _while(active, cuda, name, functools.partial(_refusing, answers, f"torch.cuda.{name}"))
     yield from _streams(answers, active)
     yield from _randomness(active)

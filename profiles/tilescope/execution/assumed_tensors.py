@@ -24,6 +24,7 @@ from torch.utils import dlpack
 from torch.utils._device import DeviceContext
 
 from tilescope.execution import dispatch
+from tilescope.execution.assumed_memory import memory
 
 #: What PyTorch itself says of a tensor, whatever is assumed.
 _DEVICE: Any = torch._C.TensorBase.device.__get__
@@ -64,7 +65,10 @@ def _is_marked(tensor: torch.Tensor) -> bool:
 
 
 def _mark(tensor: torch.Tensor, on_gpu: bool) -> torch.Tensor:
-    setattr(_storage(tensor), _MARK, on_gpu)
+    storage = _storage(tensor)
+    if on_gpu and isinstance(storage, torch.UntypedStorage) and not getattr(storage, _MARK, False):
+        memory.take(storage)
+    setattr(storage, _MARK, on_gpu)
     return tensor
 
 
@@ -341,15 +345,26 @@ def _exit(original: Any, autocast: Any, *error: Any) -> Any:
 
 @contextlib.contextmanager
 def replaced(replacements: Iterator[tuple[Any, str, Any]]) -> Iterator[None]:
-    """While active, what ``replacements`` names (owner, name, value) is replaced; what was not there goes again."""
+    """While active, what ``replacements`` names (owner, name, value) is replaced; what was not there goes again.
+
+    What TorchScript takes for an operator stays one.
+    """
     absent = object()
     done: list[tuple[Any, str, Any]] = []
+    operators = torch.jit._builtins._get_builtin_table()  # type: ignore[no-untyped-call]
+    scripted: list[Any] = []
     try:
         for owner, name, value in replacements:
-            done.append((owner, name, vars(owner).get(name, absent)))
+            before = vars(owner).get(name, absent)
+            done.append((owner, name, before))
             setattr(owner, name, value)
+            if id(before) in operators:
+                operators[id(value)] = operators[id(before)]
+                scripted.append(value)
         yield
     finally:
+        for value in scripted:
+            del operators[id(value)]
         for owner, name, before in reversed(done):
             if before is absent:
                 delattr(owner, name)

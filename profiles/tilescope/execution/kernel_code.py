@@ -89,8 +89,8 @@ class Writer:
             if _of_library(value.__name__):
                 return {"module": value.__name__}
             raise CannotRecord(f"{what} is the module {value.__name__}")
-        if home := _home(value):
-            return {"member": list(home)}
+        if member := _of_a_module(value):
+            return member
         if isinstance(value, enum.Enum) and (home := _home(type(value))):
             return {"member": [home[0], f"{home[1]}.{value.name}"]}
         if dataclasses.is_dataclass(value) and (home := _home(type(value))):
@@ -250,6 +250,15 @@ def _of_library(module: str | None) -> bool:
     return (module or "").partition(".")[0] in LIBRARIES
 
 
+def _of_a_module(value: Any) -> dict[str, Any] | None:
+    """Data of what ``_home`` finds: the value, or a library's function that a person has wrapped; None for any other value."""
+    if home := _home(value):
+        return {"member": list(home)}
+    if is_function(value) and (home := _home(value.fn)):
+        return {"wrapped": list(home), "kind": _kind(value), "options": _options(value)}
+    return None
+
+
 def _home(value: Any) -> tuple[str, str] | None:
     """Module and name of a library's function or class; a person's class counts too, where it can be imported."""
     described = value if hasattr(value, "__qualname__") and hasattr(value, "__module__") else getattr(value, "fn", None)
@@ -293,6 +302,7 @@ class Reader:
             "dict": lambda d: {self.value(key): self.value(item) for key, item in d["dict"]},
             "module": lambda d: importlib.import_module(d["module"]),
             "member": lambda d: _member(*d["member"]),
+            "wrapped": lambda d: _wrap(_member(*d["wrapped"]), d["kind"], d["options"]),
             "dataclass": lambda d: _member(*d["dataclass"])(**{n: self.value(v) for n, v in d["fields"].items()}),
             "members": self._stand_in,
         }

@@ -14,7 +14,7 @@ import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.interpreter import TensorHandle, interpreter_builder
 
-from tilescope.interpreter import libdevice, narrow
+from tilescope.interpreter import inline_assembly, libdevice, narrow
 from tilescope.interpreter.blocks import NeedsValues, NotServed, first, is_opaque, opaque, unknown
 from tilescope.interpreter.meter import Counting
 
@@ -166,11 +166,19 @@ class Arithmetic:
             raise NeedsValues
         return type(self.original).create_gather(self.original, source, indices, axis)
 
-    def inline_asm(self, _asm: str, _constraints: str, blocks: Any, kinds: Any, *_: Any) -> Any:
-        """Assembly computes values, which are left out; it is trusted not to touch global memory."""
-        if self.counting.values:
-            raise NotServed("inline assembly cannot be run off the GPU, and its result is needed here")
+    def inline_asm(
+        self, text: str, _constraints: str, blocks: Any, kinds: Any, _pure: Any = None, pack: int = 1
+    ) -> Any:
+        """What assembly computes, if that is known; else its values are left out. It is trusted not to touch global memory."""
         shape = np.broadcast_shapes(*(block.data.shape for block in blocks)) if blocks else (1,)
+        left_out = not self.counting.values and is_opaque(blocks)
+        try:
+            if not left_out:
+                return _Results(_computed(text, blocks, kinds, pack, shape))
+        except inline_assembly.NotKnown as error:
+            if self.counting.values:
+                said = f"inline assembly ({error}) cannot be run off the GPU, and its result is needed here"
+                raise NotServed(said) from None
         return _Results(unknown(kind, shape) for kind in kinds)
 
     def extern_elementwise(self, _name: str, path: str, symbol: str, blocks: Any, kind: Any, _pure: bool) -> Any:
@@ -193,6 +201,21 @@ class Arithmetic:
             return create(*args, **kwargs)
 
         return created
+
+
+def _computed(text: str, blocks: Any, kinds: Any, pack: int, shape: tuple[int, ...]) -> list[Any]:
+    """Results of inline assembly that has an element of each block at a time. Raises NotKnown."""
+    dtypes = [interpreter._get_np_dtype(kind.scalar) for kind in kinds]
+    sizes = {np.dtype(dtype).itemsize for dtype in dtypes} | {block.data.dtype.itemsize for block in blocks}
+    scalars = [kind.scalar for kind in kinds] + [block.dtype.scalar for block in blocks]
+    if pack != 1 or sizes - {2, 4} or any(scalar.name in narrow.FORMATS for scalar in scalars):
+        raise inline_assembly.NotKnown("of packed elements, or of a format that it is not known for")
+    whole = [np.ascontiguousarray(np.broadcast_to(block.data, shape)) for block in blocks]
+    bits = inline_assembly.compute(text, len(dtypes), [block.view(f"u{block.dtype.itemsize}") for block in whole])
+    sized = [
+        np.ascontiguousarray(found.astype(f"u{np.dtype(d).itemsize}")) for found, d in zip(bits, dtypes, strict=True)
+    ]
+    return [TensorHandle(s.view(d), kind.scalar) for s, d, kind in zip(sized, dtypes, kinds, strict=True)]
 
 
 class _Results(list[Any]):

@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from triton.runtime.interpreter import InterpreterBuilder, InterpreterOptions, interpreter_builder
 
+from tilescope.execution import multiprocess
 from tilescope.execution.launches import Launch
-from tilescope.interpreter import accesses, arguments, multiprocess, regular
+from tilescope.interpreter import accesses, arguments, regular, watch
 from tilescope.interpreter.blocks import NeedsValues, NotServed
 from tilescope.interpreter.memory import OutOfTime
 from tilescope.interpreter.meter import Counting, Meter
@@ -28,6 +29,8 @@ from tilescope.interpreter.turns import Turns
 WORTH_SHARING = 2.0
 #: Programs that a sample must hold.
 FEWEST = 4
+#: The share of the seconds for a rule that a sample gets where there is none.
+AFTER_RULE = 0.6
 _GOLDEN = (5**0.5 - 1) / 2
 
 
@@ -36,15 +39,20 @@ class InterpretationFailed(Exception):
 
 
 class TooLong(Exception):
-    """Interpreting would take longer than allowed. One line, naming the estimate."""
+    """Interpreting would take longer than allowed. One line."""
+
+
+class Unending(TooLong):
+    """The first program alone takes longer than allowed. One line, naming where it was."""
 
 
 @dataclass
 class Allowance:
-    """How many seconds launches may take together, from when the first of them begins."""
+    """How many seconds launches may take together, from when the first of them begins; ``waited`` of them have gone by."""
 
     seconds: float = float("inf")
     deadline: float | None = None
+    waited: float = 0.0
 
 
 def meter(launch: Launch) -> Meter:
@@ -80,7 +88,7 @@ def run(
     counting = Counting(meter, values, source, clock.deadline)
     constants = launch.constants
     given = {n: value if n in constants else arguments.as_block(value) for n, value in launch.arguments.items()}
-    with hooked(python, counting) as kernel, np.errstate(all="ignore"):
+    with hooked(python, counting) as kernel, np.errstate(all="ignore"), watch.watching(counting) as watched:
         interpreter_builder.set_grid_dim(*launch.grid)
 
         def interpret(number: int) -> None:
@@ -88,9 +96,13 @@ def run(
             place = (*divmod(rest, launch.grid[1]), z)
             within = getattr(interpreter_builder, "grid_idx", place)
             interpreter_builder.set_grid_idx(*place)
+            outer, watched.running = watched.running, True
             try:
                 kernel(**given)
-            except (NeedsValues, OutOfTime, TooLong, InterpretationFailed):
+            except OutOfTime as error:
+                clock.at = _where(launch.name, place, source, error)
+                raise
+            except (NeedsValues, TooLong, InterpretationFailed):
                 raise
             except NotServed as error:
                 raise error.at(_where(launch.name, place, source, error)) from None
@@ -98,18 +110,29 @@ def run(
                 raise _failure(launch, place, source, error) from error
             finally:
                 # It may have run in the midst of another one.
+                watched.running = outer
                 interpreter_builder.grid_idx = within
 
         try:
             _interpret_all(interpret, counting, meter, clock)
         except (OutOfTime, TooLong):
+            too_long = clock.too_long()
             if meter is None or not sample:
-                raise clock.too_long() from None
+                raise too_long from None
             independent = not values and floats_only(launch)
+            last = time.perf_counter() + sample * (1 + AFTER_RULE)
             if values or not _interpret_by_rule(interpret, counting, meter, launch.grid, sample):
-                _interpret_sample(interpret, counting, meter, clock.programs, sample, independent=independent)
+                _interpret_sample(
+                    interpret,
+                    counting,
+                    meter,
+                    clock.programs,
+                    seconds=sample * AFTER_RULE,
+                    last=last,
+                    independent=independent,
+                )
             if meter.sampled is meter.by_rule is None:
-                raise clock.too_long() from None
+                raise too_long from None
 
 
 def _interpret_all(interpret: Callable[[int], None], counting: Counting, meter: Meter | None, clock: _Clock) -> None:
@@ -155,16 +178,19 @@ def _interpret_sample(
     counting: Counting,
     meter: Meter,
     programs: int,
-    seconds: float,
     *,
+    seconds: float,
+    last: float,
     independent: bool,
 ) -> None:
-    """Has the meter count only some programs, spread evenly, as many as ``seconds`` allow; none where these are too few.
+    """Has the meter count only some programs, spread evenly, as many as ``seconds`` allow, or as are enough by ``last``; none where
+    these are too few.
 
     One that is not ``independent`` may need what others would have written before it: where it goes wrong nothing is said of it.
     """
     mine = meter.fresh()
-    counting.deadline = time.perf_counter() + seconds
+    soon = time.perf_counter() + seconds
+    counting.deadline = max(soon, last)
     done: set[int] = set()
     for number in _spread(programs):
         # What is counted of a program that is not finished is left out.
@@ -179,7 +205,7 @@ def _interpret_sample(
             return
         mine.add(one)
         done.add(number)
-        if time.perf_counter() > counting.deadline:
+        if time.perf_counter() > soon and len(done) >= FEWEST:
             break
     if len(done) >= FEWEST:
         meter.take_sample(mine, len(done), programs)
@@ -291,13 +317,15 @@ class _Clock:
         self.name = launch.name
         self.programs = launch.grid[0] * launch.grid[1] * launch.grid[2]
         self.progress = progress
-        self.allowed = allowance.seconds
+        self.allowed, self.waited = allowance.seconds, allowance.waited
+        #: Where the program was that ran out of time.
+        self.at = ""
         #: Over how many processes what remains could be shared out.
         self.processes = processes
         self._begin(0)
         self.reported = self.began
         if allowance.deadline is None:
-            allowance.deadline = self.began + allowance.seconds
+            allowance.deadline = self.began + max(0.0, allowance.seconds - allowance.waited)
         self.deadline = allowance.deadline
 
     def _begin(self, done: int) -> None:
@@ -336,5 +364,7 @@ class _Clock:
             self.progress(f"interpreting {self.name}: program {done} of {self.programs}")
 
     def too_long(self) -> TooLong:
+        if self.at and not (self.done or self.waited):
+            return Unending(f"{self.at}: the first program had not ended after {self.allowed:g} s")
         # Without an estimate: what is skipped for the same reason is then said in one line.
         return TooLong(f"would take longer to interpret than a case may, {self.allowed:g} s: choose a smaller workload")

@@ -37,7 +37,7 @@ class Capture:
     """The launches that are made while it is active. ``with tilescope.capture() as c: model(x)``.
 
     On a GPU they are made as always; what an autotuner is about to try is compiled in parallel first. Without one, each is
-    interpreted on the CPU's tensors for at most a third of ``limit`` seconds, all together for so many (0: none is), and Triton
+    interpreted on the CPU's tensors for at most a fifth of ``limit`` seconds, all together for so many (0: none is), and Triton
     compiles for ``target``. Raises ValueError, in one line, for a target that is not known.
     """
 
@@ -47,6 +47,7 @@ class Capture:
         self._stack = contextlib.ExitStack()
         self._recorder: Recorder | None = None
         self._assumed: Any = None
+        self._anew: list[str] = []
         #: What comparing with a reference came to, in one line; empty where there was none.
         self.checked = ""
 
@@ -55,10 +56,11 @@ class Capture:
             raise ValueError("a capture is used once: make another")
         # What is captured will be profiled: its worker's imports need not wait for that.
         resident.prepare(gpu=self._here == self.target)
-        from tilescope.captures import recorder, recording  # noqa: PLC0415 (they import torch and triton)
+        from tilescope.captures import processes, recorder, recording  # noqa: PLC0415 (they import torch and triton)
         from tilescope.tuning import ahead  # noqa: PLC0415
 
         self._recorder = recorder.Recorder()
+        self._anew = self._stack.enter_context(processes.started_anew())
         import torch  # noqa: PLC0415
 
         # For another target than this GPU's the launches are made here all the same, and compiled for that.
@@ -121,6 +123,9 @@ class Capture:
             said.append(
                 f"not recorded, launches of processes that were forked ({count}): capture in the process that launches"
             )
+        if self._anew:
+            many = "processes that were" if len(self._anew) > 1 else "process that was"
+            said.append(f"not captured, {len(self._anew)} {many} started anew: capture in the one that launches")
         seen: dict[str, None] = {}
         for kernel in self._recorder.kernels:
             for record in kernel.records:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import multiprocessing
 import os
@@ -37,14 +38,15 @@ def share_out(
 
     ``result`` is called in the child at its end, and its value must pickle. ``tick(done)`` is called in this process a
     few times a second; what it raises ends the work, as does the first exception of any child, which is raised here.
-    The children must use neither locks nor threads of this process, and end with it. Raises RuntimeError when one of
-    them is killed.
+    The children must use neither locks nor threads of this process, and end with it; what they have started ends with the work.
+    Raises RuntimeError when one of them is killed.
     """
     fork = multiprocessing.get_context("fork")
     done = np.frombuffer(mmap.mmap(-1, 8 * processes), dtype=np.int64)
     parent = os.getpid()
 
     def child(share: int, answer: connection.Connection[Any, Any]) -> None:
+        os.setsid()  # what it starts, as a compiler its assembler, goes with it
         die_with(parent)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         try:
@@ -78,6 +80,9 @@ def share_out(
         return [results[share] for share in range(processes)]
     finally:
         for process in children:
+            if process.pid is not None:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
             process.kill()
             process.join()
         for answer in answers:

@@ -1,0 +1,67 @@
+"""Compiling a launch for so long and no longer."""
+
+from __future__ import annotations
+
+import multiprocessing
+import subprocess
+import time
+
+import pytest
+import torch
+from tilescope.collectors import compiler
+from tilescope.execution import compiling, execute, launches, offline
+
+from . import unseen_launches as unseen
+from .capturing import small
+from .processes import alive, wait_for
+
+SOFTMAX = small("SOFTMAX", "3x8-fp32")
+
+
+def launch() -> launches.Launch:
+    with launches.catch() as caught:
+        unseen.bits(torch.empty(64, device="meta"))
+    return caught[0]
+
+
+def test_a_launch_is_compiled_elsewhere_and_found_here(monkeypatch, tmp_path):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    with offline.targeting("sm_90"):
+        kernel, took = compiling.compiled(launch(), 200)
+        again, at_once = compiling.compiled(launch(), 200)
+    assert kernel.asm["cubin"] == again.asm["cubin"] and took > 0 and at_once is None
+
+
+def test_what_does_not_compile_says_why(monkeypatch):
+    def broken(_launch):
+        raise ValueError("no such thing")
+
+    monkeypatch.setattr(offline, "compile_launch", broken)
+    with pytest.raises(ValueError, match="no such thing"):
+        compiling.compiled(launch(), 200)
+
+
+def test_a_slow_compiler_is_ended_with_what_it_started(monkeypatch, tmp_path):
+    started = tmp_path / "assembler"
+
+    def slow(_launch):
+        assembler = subprocess.Popen(["sleep", "300"])
+        started.write_text(str(assembler.pid))
+        assembler.wait()
+
+    monkeypatch.setattr(offline, "compile_launch", slow)
+    began = time.monotonic()
+    with pytest.raises(compiling.TooSlow, match="bits_kernel was not compiled in 2 s"):
+        compiling.compiled(launch(), 2)
+    assert time.monotonic() - began < 100 and multiprocessing.active_children() == []
+    wait_for(lambda: not alive(int(started.read_text())))
+
+
+def test_a_case_that_compiles_for_too_long_is_skipped_with_its_line_and_a_cure(monkeypatch, tmp_path):
+    monkeypatch.setattr(compiler, "LIMIT", 0.0)
+    monkeypatch.setattr(offline, "compile_launch", lambda _launch: time.sleep(300))
+    spec = execute.load_spec(SOFTMAX.kernel)
+    with pytest.raises(
+        execute.NotApplicable, match=r"was not compiled in 0 s \(small_kernels.py, line \d+\): .*smaller"
+    ):
+        compiler.capture(SOFTMAX, spec, tmp_path / "artefact", {"target": "sm_90"})

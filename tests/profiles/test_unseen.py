@@ -1,0 +1,101 @@
+"""What kernels and launchers did that were captured at first sight, each as a small one of our own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import re
+import time
+
+import pytest
+import torch
+from tilescope import cli
+from tilescope.captures import recording
+from tilescope.execution import compiling
+from tilescope.notebook.capturing import Capture
+
+from . import unseen_launches as unseen
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="launches are interpreted where there is no GPU")
+
+
+def counted(found) -> dict[str, float]:
+    """The metrics of the one launch of a run."""
+    assert not found.failures
+    return dict(zip(found.table["metric"], found.table["value"], strict=True))
+
+
+def test_a_function_of_triton_that_a_person_wrapped_is_written_down(tmp_path):
+    with Capture("sm_90") as capture:
+        out = unseen.bits(torch.ones(64, device="cuda"))
+    assert out[0] == 0x3F800000 and capture.notes == []
+    # As another process has it: made again, and interpreted there.
+    capture.records[0].data.pop("counted")
+    found = counted(capture.profile(["compiler", "interpreter"], runs_dir=tmp_path))
+    assert (found["unique_bytes_read"], found["unique_bytes_written"]) == (256, 256) and found["registers"] > 0
+
+
+def test_a_launch_that_takes_too_long_is_tried_once_however_often_it_is_made():
+    with Capture("sm_90", limit=2.0) as capture:
+        x, out = torch.randn(16, device="cuda"), torch.empty(16, device="cuda")
+        for _ in range(50):
+            unseen.copy_kernel[(1 << 20,)](x, out, BLOCK=16)
+    (record,) = capture.records
+    assert record.calls == 50 and 0 < record.data["waited"] < 60
+    (note,) = capture.notes
+    assert "it would take longer than one launch may of the 2 seconds" in note
+
+
+def test_a_program_that_never_ends_is_stopped_at_its_line_and_the_next_launch_is_made(tmp_path):
+    with Capture("sm_90", limit=5.0) as capture:
+        x, out = torch.ones(16, device="cuda"), torch.zeros(16, device="cuda")
+        unseen.endless_kernel[(2,)](out)
+        unseen.copy_kernel[(1,)](x, out, BLOCK=16)
+    assert out.tolist() == [1] * 16
+    first, second = capture.notes
+    line = unseen.endless_kernel.starting_line_number
+    assert re.search(rf"endless_kernel, program \(0, 0, 0\), line {line + 3}|line {line + 4}", first)
+    assert "the first program had not ended after 1 s: a loop without end, or longer than one launch may" in first
+    assert second.startswith("copy_kernel: endless_kernel was not made before it")
+    found = capture.profile(["interpreter"], runs_dir=tmp_path, interpreter_limit=1)
+    assert not found.failures and [skip.collector for skip in found.run.skipped] == ["check", "interpreter"]
+
+
+def test_launches_that_are_not_made_are_not_compiled_for_longer_than_somebody_waits(monkeypatch):
+    allowed: list[float] = []
+
+    def compiled(_launch, seconds):
+        allowed.append(seconds)
+        time.sleep(0.3)
+        raise compiling.TooSlow
+
+    monkeypatch.setattr(compiling, "compiled", compiled)
+    monkeypatch.setattr(recording, "TOUCHING", 0.5)
+    with Capture("sm_90", limit=0) as capture:
+        for size in range(16, 26):
+            unseen.copy_kernel[(1,)](torch.ones(size, device="cuda"), torch.empty(size, device="cuda"), BLOCK=16)
+    assert len(capture.records) == 10 and 1 <= len(allowed) <= 2 and allowed[0] == 0.5
+
+
+def test_processes_that_are_started_anew_are_told_for_nothing_of_theirs_is_captured():
+    with Capture("sm_90") as capture:
+        process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(0,))
+        process.start()
+        process.join()
+        unseen.copy_kernel[(1,)](torch.ones(16, device="cuda"), torch.empty(16, device="cuda"), BLOCK=16)
+    assert capture.notes == ["not captured, 1 process that was started anew: capture in the one that launches"]
+    assert process.exitcode == 0
+
+
+def test_options_of_ours_behind_a_script_are_told_where_it_did_not_take_them(tmp_path, capsys):
+    script = tmp_path / "train.py"
+    script.write_text("import argparse\nargparse.ArgumentParser().parse_args()\n")
+    assert cli.main(["profile", str(script), "--target", "sm_90"]) == 2
+    assert f"(it was given --target: options of tilescope stand before {script})" in capsys.readouterr().err
+
+
+def test_an_empty_grid_is_told_for_it_leaves_results_as_they_were():
+    with Capture("sm_90") as capture:
+        x, out = torch.ones(16, device="cuda"), torch.zeros(16, device="cuda")
+        unseen.copy_kernel[(x.numel() // 64, 2)](x, out, BLOCK=16)
+    (note,) = capture.notes
+    assert note.startswith("copy_kernel: the launch at ") and note.endswith(" has no program: its grid is (0, 2, 1)")
