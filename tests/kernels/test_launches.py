@@ -341,6 +341,20 @@ def test_what_does_more_than_launch_is_called_every_time(function):
     assert calls(Kept(function), torch.zeros(1024), times=4) == 4
 
 
+def test_a_function_of_which_no_call_can_be_made_again_is_no_longer_asked():
+    kept = Kept(zeroed)
+    for size in range(1024, 1030):
+        assert calls(kept, torch.zeros(size), times=3) == 3
+    assert len(kept._known) == 4
+    kept.forget()
+    assert calls(kept, torch.zeros(1024), times=3) == 3 and len(kept._known) == 1
+    kept = Kept(lambda x: two(None, x) if x.numel() == 1024 else zeroed(x))
+    assert calls(kept, torch.zeros(1024), times=3) == 2
+    for size in range(1025, 1032):
+        assert calls(kept, torch.zeros(size), times=3) == 3
+    assert calls(kept, torch.zeros(1024)) == 0 and len(kept._known) == 8
+
+
 def test_one_tensor_in_two_places_is_called_every_time_and_others_are_not():
     kept, x = Kept(two), torch.zeros(1024)
     assert calls(kept, x, x, times=4) == 4

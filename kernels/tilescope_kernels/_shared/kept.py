@@ -18,6 +18,8 @@ from tilescope_kernels._shared.launchers import Descriptor
 
 #: Kinds of calls of one operator that are remembered; beyond, all are forgotten.
 _MOST = 8192
+#: Kinds of calls of which none could be made again before no other is tried.
+_TRIES = 4
 _TENSOR, _PARAMETER = torch.Tensor, torch.nn.Parameter
 #: What is known of a kind of call before its launches are: that there was one, and that they are not to be had.
 _SEEN, _NEVER = object(), object()
@@ -39,14 +41,18 @@ class Kept:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self._known: dict[Hashable, Any] = {}
+        self._lost = 0
         _EVERY.append(self)
 
     def forget(self) -> None:
         """Has every kind of call be made as it is again."""
         self._known.clear()
+        self._lost = 0
 
     def __call__(self, *args: Any) -> Any:
         """What the function returns."""
+        if self._lost >= _TRIES:
+            return self._function(*args)
         tensors: list[torch.Tensor] = []
         addresses: list[int] = []
         key: list[Any] = []
@@ -81,7 +87,10 @@ class Kept:
                 self._known.clear()
             self._known[found] = _SEEN
         elif again is _SEEN:
-            made, self._known[found] = self._watched(args, tensors, addresses)
+            made, again = self._watched(args, tensors, addresses)
+            self._known[found] = again
+            # Of a function that also does what cannot be done again none will be: to ask takes time, too.
+            self._lost = -1 if self._lost < 0 or type(again) is Again else self._lost + (again is _NEVER)
             return made
         return self._function(*args)
 
