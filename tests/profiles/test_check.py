@@ -48,7 +48,7 @@ def test_right_is_right(found: dict[str, Any], name: str) -> None:
 @pytest.mark.parametrize("name", ["softmax", "softmax eager", "half", "times", "in place", "gather", "sums", "compact"])
 def test_no_row_of_what_is_right_is_far_off(found: dict[str, Any], name: str) -> None:
     judged = figures(found[name], None)
-    assert judged["relative_error"] / 2 <= judged["row_error"] <= judged["row_tolerance"] == pytest.approx(4e-5)
+    assert judged["relative_error"] / 2 <= judged["row_error"] <= judged["row_tolerance"] == pytest.approx(1e-4)
     assert set(found[name]["artefact"]["row_errors"]) == set(found[name]["artefact"]["errors"])
 
 
@@ -65,7 +65,7 @@ def test_the_largest_error_of_the_results_is_the_case_s(tmp_path: Path) -> None:
         "relative_error": 0.5,
         "tolerance": 1e-6,
         "row_error": 0.7,
-        "row_tolerance": pytest.approx(4e-6),
+        "row_tolerance": pytest.approx(1e-5),
     }
     artefact.write_text(json.dumps(told))  # as it was before rows were compared
     assert set(check.parse(artefact, case)["metric"]) == {"relative_error", "tolerance"}

@@ -55,6 +55,16 @@ def test_a_recording_is_whole_measured_and_small(recording):
     assert set(loaded.table["kernel"]) == set(loaded.run.kernels)
 
 
+def test_nothing_recorded_is_called_wrong(rows):
+    checked = rows[rows["source"] == "check"]
+    case = ["run_id", "kernel", "impl", "pass", "workload", "config"]
+    values = checked.pivot_table(index=case, columns="metric", values="value")
+    for error, accepted in (("relative_error", "tolerance"), ("row_error", "row_tolerance")):
+        both = values.dropna(subset=[error, accepted])
+        assert len(both) > 1000
+        assert both[both[error] > both[accepted]].empty
+
+
 @pytest.mark.slow("profiles/recorded", "profiles/tilescope", "kernels")
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_a_recording_says_which_of_its_kernels_have_changed_since(opened, folder):

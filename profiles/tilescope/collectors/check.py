@@ -30,8 +30,10 @@ SUFFIX = ".json"
 #: Seconds that interpreting a case may take unless the settings say otherwise.
 LIMIT = 5.0
 #: How far a row may be off, in tolerances of the whole: errors that vary like a normal variable's are four times as large
-#: somewhere in 16,000 rows of a single number, while a row of none of the right numbers is off by 1.
-ROW_FACTOR = 4.0
+#: somewhere in 16,000 rows of a single number, and where a row is a difference of nearly equal numbers, as dQ of a query that
+#: sees few keys, rounding leaves more: of a causal mask over 16,384 keys in bf16 cuDNN's, FlashAttention 2's and ours were 7.7 to 7.8
+#: tolerances off (H200, 2026-11-26). A row of none of the right numbers is off by 1.
+ROW_FACTOR = 10.0
 
 parse_assumed = assumptions.parse
 
