@@ -61,7 +61,7 @@ def every_run_of(kernel: str) -> pd.DataFrame:
 
 
 def test_a_recorded_kernel_is_joined_from_its_runs() -> None:
-    every = every_run_of("causal_attention")
+    every = every_run_of("attention")
     assert every["run_id"].nunique() > 2
     of = sizes.rate(every)
     assert of.unit == "flop/second"
@@ -69,7 +69,7 @@ def test_a_recorded_kernel_is_joined_from_its_runs() -> None:
     assert not found.duplicated(["impl", "workload"]).any()
     assert found["size"].is_monotonic_increasing
     assert (found["rate_low"] <= found["rate"]).all() and (found["rate"] <= found["rate_high"]).all()
-    assert found["run_id"].nunique() > 1
+    assert {*found["run_id"]} <= {*every["run_id"]}
     past = history.history(every, KernelCase("triton", "forward", "4x32x1x4096x4096x128-bf16"))
     assert past["started"].is_monotonic_increasing and past["change"].notna().any()
     assert points(history_figure.history(past, LIGHT))

@@ -37,6 +37,6 @@ def test_a_right_one_keeps_its_error(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     trace.write_bytes(gzip.compress(json.dumps({"traceEvents": [], "checked": checked}).encode()))
     found = torch_profiler.parse(trace, CASE)
     assert dict(zip(found["metric"], found["value"], strict=True)) == {
-        "relative_error": 1e-7, "tolerance": 1e-5, "row_error": 2e-7, "row_tolerance": 4e-5,
+        "relative_error": 1e-7, "tolerance": 1e-5, "row_error": 2e-7, "row_tolerance": 1e-4,
     }  # fmt: skip
     assert set(found["source"]) == {"check"}
