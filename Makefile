@@ -37,14 +37,14 @@ style: setup ## Check style alone
 lint: style ## Check style and types
 	$(BIN)/mypy
 
-test: style ## Check style, then run the tests this machine can run; slow ones if what they test has changed
+test: style ## Check style, then run the tests this machine can run, slow ones if what they test has changed (commit tests/passed.json)
 	@$(BIN)/python -c "import shutil; print('browser tests:', shutil.which('chromium') or 'skipped, no Chromium found (apt-get install chromium)')"
 	$(BIN)/python -m pytest $(PROCESSES)
 
-test-all: style ## Check style, then run every test, slow ones too, and record that those passed (commit tests/passed.json)
+test-all: style ## Check style, then run every test, slow ones too
 	$(BIN)/python -m pytest $(PROCESSES) --slow all
 
-test-slow: lint ## Lint, then run the slow tests alone, and record that those passed (commit tests/passed.json)
+test-slow: lint ## Lint, then run the slow tests alone
 	$(BIN)/python -m pytest $(PROCESSES) --slow all -m slow
 
 browser: setup ## Run the browser tests alone

@@ -3,7 +3,8 @@
 A test marked ``slow("kernels", ...)`` names the files and folders that decide its result. ``--slow changed``, the default,
 leaves it out as long as those, the test's own file and the pinned versions are what they were when it last passed:
 ``passed.json`` holds a digest of their content for each file of tests. So the answer is the same in any clone, whatever its
-history, and whoever has not run ``make test-all`` after a change has ``make test`` run them.
+history. Slow tests that a run took and that passed are recorded when it ends, whatever else failed, for each file that was taken
+whole: commit ``passed.json`` with the change, and nobody's ``make test`` runs them again.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 
 @dataclass
 class State:
-    """What this process knows of the run: tests left out by reason, digests of files of slow tests, those with a failure."""
+    """What this process knows of the run: tests left out by reason, digests of files whose slow tests it takes, those with a failure."""
 
     left_out: dict[str, int] = field(default_factory=dict)
-    digests: dict[str, str] = field(default_factory=dict)
+    taken: dict[str, str] = field(default_factory=dict)
     wrong: set[str] = field(default_factory=set)
 
 
@@ -58,7 +59,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--slow",
         choices=("changed", "all", "none"),
         default="changed",
-        help="slow tests: those whose subject changed since they passed (the default), all (and record those that pass), none",
+        help="slow tests: those whose subject changed since they passed (the default), all, none; those that pass are recorded",
     )
 
 
@@ -116,7 +117,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    STATE.digests = digests(items)
+    found = digests(items)
     mode, without_gpu = config.getoption("slow"), no_gpu(items)
     passed = json.loads(PASSED.read_text()) if PASSED.exists() else {}
 
@@ -127,11 +128,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             return ""
         if mode == "none":
             return "are slow"
-        same = passed.get(file_of(item)) == STATE.digests[file_of(item)]
-        return "are slow, and what they test is as it was when they passed (make test-all)" if same else ""
+        same = passed.get(file_of(item)) == found[file_of(item)]
+        return "are slow, and what they test is as it was when they passed" if same else ""
 
     why = {item: reason(item) for item in items}
     kept = [item for item in items if not why[item]]
+    STATE.taken = {file_of(item): found[file_of(item)] for item in kept if item.get_closest_marker("slow")}
     STATE.left_out = dict(Counter(text for text in why.values() if text))
     if left_out := [item for item in items if why[item]]:
         config.hook.pytest_deselected(items=left_out)
@@ -149,26 +151,29 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """A process of pytest-xdist's tells the first one, which collects nothing itself; that one keeps what passed."""
     config = session.config
     if hasattr(config, "workeroutput"):
-        config.workeroutput["tilescope"] = {"left_out": STATE.left_out, "digests": STATE.digests}
+        config.workeroutput["tilescope"] = {"left_out": STATE.left_out, "taken": STATE.taken}
         return
     shutil.rmtree(os.environ["TILESCOPE_CACHE"], ignore_errors=True)
-    if config.getoption("slow") == "all" and not session.shouldstop and exitstatus in RAN and whole(config):
-        passed = {file: STATE.digests[file] for file in sorted(STATE.digests) if file not in STATE.wrong}
-        PASSED.write_text(json.dumps(passed, indent=2) + "\n")
+    if STATE.taken and not session.shouldstop and exitstatus in RAN and whole(config):
+        before = json.loads(PASSED.read_text()) if PASSED.exists() else {}
+        passed = {file: digest for file, digest in {**before, **STATE.taken}.items() if (ROOT / file).exists()}
+        for file in STATE.wrong & set(STATE.taken):
+            del passed[file]
+        PASSED.write_text(json.dumps(dict(sorted(passed.items())), indent=2) + "\n")
 
 
 def whole(config: pytest.Config) -> bool:
-    """Whether every slow test was asked for, so that none of a file is missing from what passed."""
+    """Whether files were asked for as a whole, so that none of a file's slow tests is missing from what passed."""
     chosen = ("keyword", "deselect", "ignore", "ignore_glob", "lf", "stepwise", "collectonly", "maxfail")
-    everywhere = config.args_source is pytest.Config.ArgsSource.TESTPATHS and config.option.markexpr in ("", "slow")
-    return everywhere and not any(getattr(config.option, name, None) for name in chosen)
+    parts = any("::" in argument for argument in config.args) or config.option.markexpr not in ("", "slow")
+    return not parts and not any(getattr(config.option, name, None) for name in chosen)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     told = getattr(node, "workeroutput", {}).get("tilescope", {})
     STATE.left_out.update(told.get("left_out", {}))
-    STATE.digests.update(told.get("digests", {}))
+    STATE.taken.update(told.get("taken", {}))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -80,8 +81,6 @@ def ran(tree: Path, *arguments: str, **environment: str) -> tuple[set[str], str]
 )
 def test_a_slow_test_runs_until_it_has_passed_with_what_decides_it(tree: Path, processes: tuple[str, ...]) -> None:
     assert "test_slow" in ran(tree, *processes)[0], "nothing is known of it"
-    assert not (tree / "tests" / "passed.json").exists(), "only a run of all tests records"
-    assert "test_slow" in ran(tree, *processes, "--slow", "all")[0]
     names, printed = ran(tree, *processes)
     assert names == {"test_quick", "test_in_a_browser"}
     assert "1 tests left out: they are slow, and what they test is as it was" in printed
@@ -91,7 +90,7 @@ def test_a_slow_test_runs_until_it_has_passed_with_what_decides_it(tree: Path, p
 @SLOW
 @pytest.mark.parametrize("changed", ["code/kernel.py", "code/new.py", "tests/test_code.py", "constraints.txt"])
 def test_any_change_of_what_decides_it_has_it_run(tree: Path, changed: str) -> None:
-    ran(tree, "--slow", "all")
+    ran(tree)
     with (tree / changed).open("a") as file:
         file.write("\n# changed\n")
     assert "test_slow" in ran(tree)[0]
@@ -99,15 +98,31 @@ def test_any_change_of_what_decides_it_has_it_run(tree: Path, changed: str) -> N
 
 @SLOW
 def test_neither_a_failure_nor_a_selection_is_recorded(tree: Path) -> None:
-    for arguments, environment in ((("--slow", "all"), {"BROKEN": "1"}), (("--slow", "all", "-k", "quick"), {})):
-        ran(tree, *arguments, **environment)
-        assert "test_slow" in ran(tree)[0]
+    for arguments, environment in (
+        ((), {"BROKEN": "1"}),
+        (("-k", "slow"), {}),
+        (("tests/test_code.py::test_slow",), {}),
+    ):
+        assert "test_slow" in ran(tree, *arguments, **environment)[0]
+        record = tree / "tests" / "passed.json"
+        assert not record.exists() or not json.loads(record.read_text())
+
+
+@SLOW
+def test_a_file_alone_is_recorded_and_the_others_stay(tree: Path) -> None:
+    (tree / "tests" / "test_other.py").write_text(TESTS)
+    ran(tree)
+    (tree / "code" / "kernel.py").write_text("one = 2\n")
+    assert "test_slow" in ran(tree, "tests/test_code.py")[0]
+    assert "test_slow" not in ran(tree, "tests/test_code.py")[0]
+    assert "test_slow" in ran(tree, "tests/test_other.py")[0]
+    assert "test_slow" in ran(tree, "--slow", "all")[0], "whatever has passed"
 
 
 @SLOW
 def test_a_failure_elsewhere_takes_no_pass_along(tree: Path) -> None:
     (tree / "tests" / "test_other.py").write_text("def test_quick_too():\n    assert False\n")
-    ran(tree, "--slow", "all")
+    ran(tree)
     assert "test_slow" not in ran(tree)[0]
 
 
