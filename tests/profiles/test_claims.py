@@ -20,12 +20,12 @@ from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.run import Ceiling, Device, Failure, Run
 
-README = Path(__file__).parents[2] / "README.md"
+MEASURED = Path(__file__).parents[2] / "docs" / "measured.md"
 ROOF = Ceiling("hbm", 4e12, "byte/second", "measured", "copy")
 
 
 #: All recordings are read, and what is stale of them is told from the kernels.
-SLOW = pytest.mark.slow("README.md", "profiles/recorded", "profiles/tilescope", "kernels")
+SLOW = pytest.mark.slow("docs/measured.md", "profiles/recorded", "profiles/tilescope", "kernels")
 KERNEL = "softmax"
 CLAIM = published_claims.of(KERNEL, "forward")
 LARGE = f"{KERNEL}/liger/forward/8x8-fp32"
@@ -202,9 +202,9 @@ def test_what_is_left_out_of_a_recording_says_nothing_of_claims(recordings, meas
 
 
 @SLOW
-def test_the_readme_says_what_the_recordings_say():
-    page = README.read_text(encoding="utf-8")
-    assert page.split(BEGIN)[1].split(END)[0].strip() == block(), "run: tilescope claims --into README.md"
+def test_the_page_says_what_the_recordings_say():
+    page = MEASURED.read_text(encoding="utf-8")
+    assert page.split(BEGIN)[1].split(END)[0].strip() == block(), "run: tilescope claims --into docs/measured.md"
 
 
 @SLOW
@@ -238,7 +238,7 @@ def test_every_claim_says_where_it_is_made():
     assert all(
         re.match(r"https://\S+$", claim.source) and claim.title and claim.said for claim in published_claims.CLAIMS
     )
-    page = README.read_text(encoding="utf-8")
+    page = MEASURED.read_text(encoding="utf-8")
     assert all(f"]({claim.source})" in page for claim in published_claims.CLAIMS)
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tilescope.runs.store import LoadedRun
 
 #: Between these lines of a file ``--into`` writes.
-BEGIN, END = "<!-- claims: written by 'tilescope claims --into README.md' -->", "<!-- end of claims -->"
+BEGIN, END = "<!-- claims: written by 'tilescope claims --into docs/measured.md' -->", "<!-- end of claims -->"
 
 
 def command(subparsers: Subparsers) -> None:
