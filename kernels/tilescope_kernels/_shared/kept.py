@@ -72,9 +72,9 @@ class Kept:
         if not tensors:
             return self._function(*args)
         add(tensors[0].get_device())
-        # Of one tensor given twice it is not known which of them a launch takes.
-        same = len(tensors) > 1 and len({*map(id, tensors)}) < len(tensors)
-        found = (*key, same)
+        # Where one tensor is given twice a launch may take either, which is the same as long as they are one.
+        given = [*map(id, tensors)]
+        found = (*key, len({*given}) == len(given) or tuple(map(given.index, given)))
         try:
             again = self._known.get(found)
         except TypeError:  # something in it has no hash
@@ -102,7 +102,8 @@ class Kept:
         seen = _Allocations()
         with launches.noted() as made, seen:
             result = self._function(*args)
-        if seen.other or not made or len({*addresses}) < len(addresses):
+        # Of two tensors of one address, as views are, it is not known which of them a launch takes.
+        if seen.other or not made or len({*addresses}) < len({*map(id, tensors)}):
             return result, _NEVER
         if any(each.made is None for each in made):
             return result, _SEEN if all(each.made or each.watched for each in made) else _NEVER
