@@ -140,6 +140,26 @@ def test_what_is_known_is_not_timed_when_there_is_nothing_else():
     assert search.run(contest, known, (), more=False).winner == "b"
 
 
+def test_what_was_not_timed_again_keeps_its_moment_and_what_was_gets_a_new_one(tmp_path):
+    kept = memory.Memory(tmp_path / "tuning.sqlite3")
+    problem = memory.Problem("scale", "digest", "(1,)", "GPU", "GPU-1", "versions")
+    before = "2026-01-01T00:00:00+00:00"
+    known = {
+        "near": memory.Timing((1.0, 1.001, 1.002), "", before),
+        "slow": memory.Timing((9.0, 9.001, 9.002), "", before),
+        "large": memory.Timing((), "too large", before),
+    }
+    kept.take(problem, known)
+    contest = racing.Race(lambda config, count: [0.999] * count, 4)
+    search.run(contest, known, [("new", Answer())])
+    assert {lane.config for lane in search.found_out(contest, known)} == {"near", "new"}
+    search.keep(kept, problem, contest, known, facts={name: {} for name in contest.lanes}, certain=lambda lane: True)
+    found = kept.known(problem)
+    assert {name for name, timing in found.items() if timing.at == before} == {"slow", "large"}
+    assert found["slow"] == known["slow"]
+    assert found["near"].samples != known["near"].samples
+
+
 def test_a_config_that_launches_what_another_does_has_its_time_and_the_notes_say_so(tmp_path):
     @dataclasses.dataclass(frozen=True)
     class Made:

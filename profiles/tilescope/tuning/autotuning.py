@@ -35,7 +35,6 @@ from tilescope.tuning import (
     compile_pool,
     early_resources,
     memory,
-    near_shapes,
     prior,
     problems,
     racing,
@@ -147,7 +146,6 @@ class Tuner(Autotuner):  # type: ignore[misc]
             return times
 
         race = racing.Race(measured, len(by_text), self._rules)
-        near = near_shapes.winners(kept.winners([problem.kernel]), problem) if kept and new else []
         refused: set[str] = set()
 
         def heard(text: str, found: search.Compiled) -> None:
@@ -156,7 +154,7 @@ class Tuner(Autotuner):  # type: ignore[misc]
                 refused.add(text)
 
         numbers = {text: _numbers(config) for text, config in new.items()}
-        order = search.order(numbers, [text for text in near if text in new] or self._promising(numbers))
+        order = search.leading(kept, problem, numbers, lambda: self._promising(numbers))
         compiled = self._compiled({text: new[text] for text in order})
         try:
             return search.run(
@@ -170,14 +168,14 @@ class Tuner(Autotuner):  # type: ignore[misc]
         finally:
             if kept and new:  # of a search that was interrupted too
                 # What failed while it was timed, for want of memory for one, may work another time.
-                certain = [lane for lane in race.lanes.values() if lane.samples or lane.like or lane.config in refused]
-                for lane in certain:
-                    facts[lane.config] |= {memory.LIKE: lane.like} if lane.like else {}
-                raced = [
-                    lane for lane in certain if lane.config in new or lane.samples != [*known[lane.config].samples]
-                ]
-                timings = {lane.config: (lane.samples, lane.out) for lane in raced}
-                kept.keep(problem, timings, facts)
+                search.keep(
+                    kept,
+                    problem,
+                    race,
+                    known,
+                    facts=facts,
+                    certain=lambda lane: lane.samples or lane.like or lane.config in refused,
+                )
 
     def _promising(self, configs: Mapping[str, Mapping[str, int]]) -> list[str]:
         """The configs likely to be quick by their grid and the bytes of their tensors; none where the grids are not known."""

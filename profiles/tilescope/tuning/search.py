@@ -1,4 +1,5 @@
-"""One search: configs are raced as they come out of the compiler, and what is hopeless is not timed. Pure."""
+"""One search: configs are raced as they come out of the compiler, what is hopeless is not timed, and what was found
+out is remembered."""
 
 from __future__ import annotations
 
@@ -6,8 +7,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from tilescope.tuning import racing
-from tilescope.tuning.memory import LIKE, Timing
+from tilescope.tuning import near_shapes, racing
+from tilescope.tuning.memory import LIKE, Memory, Problem, Timing
 
 Kernels = Sequence[Mapping[str, Any]]
 #: The best possible time of a config in seconds, by what it needs; 0 where that is not known.
@@ -66,6 +67,34 @@ def run(
     return race.finish() if more else race.outcome()
 
 
+def found_out(race: racing.Race, known: Mapping[str, Timing]) -> list[racing.Lane]:
+    """The configs of which the race knows more than was ``known`` before: those that are new, and those that were timed again."""
+    return [
+        lane
+        for name, lane in race.lanes.items()
+        if name not in known or (lane.samples and tuple(lane.samples) != known[name].samples)
+    ]
+
+
+def keep(
+    kept: Memory,
+    problem: Problem,
+    race: racing.Race,
+    known: Mapping[str, Timing],
+    *,
+    facts: Mapping[str, dict[str, Any]],
+    certain: Callable[[racing.Lane], object],
+) -> None:
+    """Notes in the memory what the race found out, with the ``facts`` of each config; what is not ``certain`` is left out.
+
+    What was known and not timed again keeps the moment at which it was timed.
+    """
+    lanes = [lane for lane in found_out(race, known) if certain(lane)]
+    for lane in lanes:
+        facts[lane.config].update({LIKE: lane.like} if lane.like else {})
+    kept.keep(problem, {lane.config: (lane.samples, lane.out) for lane in lanes}, facts)
+
+
 def hopeless(race: racing.Race, floor: float) -> str:
     """Why a config whose best possible time is ``floor`` seconds cannot win; empty where it may."""
     best = race.best
@@ -88,6 +117,19 @@ def work(config: Mapping[str, int]) -> float:
 
 
 _LAUNCH = frozenset({"num_warps", "num_stages", "num_ctas", "maxnreg"})
+
+
+def leading(
+    kept: Memory | None,
+    problem: Problem,
+    configs: Mapping[str, Mapping[str, int]],
+    promising: Callable[[], Sequence[str]],
+) -> list[str]:
+    """The configs, by name, in the order in which they are to be compiled: the winners that the memory has of near shapes first,
+    or where it has none, what is ``promising``.
+    """
+    near = near_shapes.winners(kept.winners([problem.kernel]), problem) if kept and configs else []
+    return order(configs, [name for name in near if name in configs] or promising())
 
 
 def order(configs: Mapping[str, Mapping[str, int]], near: Sequence[str]) -> list[str]:

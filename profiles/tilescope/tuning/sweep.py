@@ -23,18 +23,7 @@ from tilescope.execution import kernel_code as code
 from tilescope.execution.launches import Launch
 from tilescope.hardware import device
 from tilescope.table.case import Case, parse_config
-from tilescope.tuning import (
-    compile_jobs,
-    compile_pool,
-    floor,
-    memory,
-    near_shapes,
-    prior,
-    problems,
-    race,
-    racing,
-    search,
-)
+from tilescope.tuning import compile_jobs, compile_pool, floor, memory, prior, problems, race, racing, search
 from tilescope.tuning.autotuning import warm_up
 from tilescope.tuning.cold_times import cold_times
 
@@ -111,16 +100,16 @@ class Sweep:
             self._facts[name] = {**self._facts[name], **timing.facts}
         contest = racing.Race(self._samples, len(self._cases))
         if kept and new:
-            self._keep = lambda: kept.keep(problem, self._certain(contest, new), self._facts)
+            self._keep = lambda: search.keep(
+                kept, problem, contest, known, facts=self._facts, certain=lambda lane: lane.config not in self._unsure
+            )
         for name, reason in self._refused.items():
             if name in new:
                 contest.refuse(name, reason)
-        near = near_shapes.winners(kept.winners([problem.kernel]), problem) if kept and new else []
         cost = _cost(self._spec, any_case)
         configs = {name: parse_config(case.config) for name, case in new.items() if name not in self._refused}
         blocks = {name: max(grids, default=0) for name, grids in self._grids.items()}
-        leading = [name for name in near if name in configs] or prior.promising(configs, blocks, cost, here)
-        order = search.order(configs, leading)
+        order = search.leading(kept, problem, configs, lambda: prior.promising(configs, blocks, cost, here))
         pool, asked = compile_pool.Pool(describer.code), {name: jobs[name] for name in order}
         compiled = pool.compile(asked, lambda: warm_up(describer)) if order else ()
         broken: Broken | None = None
@@ -141,9 +130,10 @@ class Sweep:
             self._count([lane.config for lane in contest.outcome().lanes if lane.samples][:COUNTED] if order else [])
         self._keep()
         at = datetime.now(UTC).isoformat(timespec="seconds")
+        timed = {lane.config for lane in search.found_out(contest, known)}
         timings = {
             name: memory.Timing(
-                tuple(lane.samples), lane.out, known[name].at if name in known else at, self._facts[name]
+                tuple(lane.samples), lane.out, at if name in timed else known[name].at, self._facts[name]
             )
             for name, lane in contest.lanes.items()
         }
@@ -151,7 +141,7 @@ class Sweep:
             if broken and (name == broken.name or not told.reason):
                 continue  # the race of the others goes on in another process
             case = self._cases[name]
-            race.write(self._folder / f"{case.slug}{race.SUFFIX}", problem, told, name in known)
+            race.write(self._folder / f"{case.slug}{race.SUFFIX}", problem, told, name not in timed)
             yield case, None
         if broken:
             yield self._cases[broken.name], broken.error
@@ -197,13 +187,6 @@ class Sweep:
         if time.monotonic() - self._kept > _KEEP_EVERY:  # what is known outlives an interruption
             self._keep()
             self._kept = time.monotonic()
-
-    def _certain(self, contest: racing.Race, new: Mapping[str, Case]) -> dict[str, tuple[Sequence[float], str]]:
-        """The times of each config and why it is out, for the memory: of those that it has not, and those timed further."""
-        lanes = [lane for lane in contest.lanes.values() if lane.config not in self._unsure]
-        for lane in lanes:
-            self._facts[lane.config] |= {memory.LIKE: lane.like} if lane.like else {}
-        return {lane.config: (lane.samples, lane.out) for lane in lanes if lane.config in new or lane.samples}
 
     def _count(self, names: Sequence[str]) -> None:
         """Counts the bytes that these configs move and what their warps wait for."""
