@@ -21,17 +21,14 @@ from tilescope.jobs.started import Cold, Place, Wrap
 from tilescope.jobs.worker_output import BoundedLog, EventLines
 from tilescope.table.sources import KNOWN
 
-#: How often the pipe of events is looked at, in seconds: how soon after an event, and at most. Each look without one makes it
-#: ``_SLOWER``, so that an event is heard late by a fraction of what it was waited for.
-POLL, MORE, _SLOWER = 0.05, 0.002, 1.25
 #: How long a worker may take to import what it needs before its first case, in seconds, whatever a case may take.
 STARTUP = 120.0
 #: How long a worker may take to end after SIGTERM before it is killed, in seconds.
 GRACE = 3.0
 #: Bytes read at a time, and how often at most when the process has ended: others may still write.
 _PIECE, _LAST = 64 << 10, 64
-#: How often at most a process is looked at that has no environment.
-_LOOKS = 5
+#: How often at most a process is looked at that has no environment, and the seconds in between.
+_LOOKS, _PAUSE = 5, 0.01
 
 
 class StartError(RuntimeError):
@@ -126,12 +123,10 @@ class WorkerProcess:
         heard, limit, last = clock(), max(patience, STARTUP), None
         ended = asyncio.ensure_future(self._process.wait())
         try:
-            pause = MORE
             while True:
-                done, _ = await asyncio.wait({ended}, timeout=pause)
-                fresh = self.drain() if done else self._take_events()
-                pause = min(POLL, pause * _SLOWER) if fresh is None else MORE
-                for event in fresh or ():
+                await self._said(ended, heard + limit - clock())
+                done = ended.done()
+                for event in self.drain() if done else self._take_events() or ():
                     if event != last:  # who says the same again and again is not getting on
                         heard, limit = clock(), max(patience, STARTUP) if event["event"] == "start" else patience
                     last = event
@@ -139,11 +134,24 @@ class WorkerProcess:
                 if done or self._left:
                     break
                 if clock() - heard > limit:
-                    self.silent = True
+                    self.silent, heard = True, clock()
                     _signal_group(self._process.pid, signal.SIGKILL)
             self.status = 0 if self._left else ended.result()
         finally:
             ended.cancel()
+
+    async def _said(self, ended: asyncio.Future[int], seconds: float) -> None:
+        """Waits for the next piece of the pipe of events, for the process's end, or for so many seconds."""
+        assert self._place is not None  # noqa: S101 - only used inside the context
+        loop, pipe = asyncio.get_running_loop(), self._place.events
+        come: asyncio.Future[Any] = loop.create_future()
+        waited: set[asyncio.Future[Any]] = {ended, come}
+        # Only while it is waited for: who is busy with one event would be told of the next one again and again.
+        loop.add_reader(pipe, lambda: None if come.done() else come.set_result(None))
+        try:
+            await asyncio.wait(waited, timeout=max(0.0, seconds), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            loop.remove_reader(pipe)
 
     def _take_events(self) -> list[dict[str, Any]] | None:
         """Events that the next piece of the pipe completes; None when the pipe is empty."""
@@ -247,7 +255,7 @@ def _kill_marked(mark: str) -> None:
             unclear = [process for process in unclear if not _kill_if_marked(process, sign)]
             if not unclear:
                 break
-            time.sleep(POLL / _LOOKS)
+            time.sleep(_PAUSE)
 
 
 def _kill_if_marked(process: Path, sign: bytes) -> bool:

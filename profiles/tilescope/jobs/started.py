@@ -42,7 +42,8 @@ class Place:
             # A pipe, not a file: it takes no room on a disk, and who writes faster than can be read has to wait. By its
             # name, which comes through a wrapper where an open one might not.
             os.mkfifo(folder / "events")
-            self.events = os.open(folder / "events", os.O_RDONLY | os.O_NONBLOCK)
+            # Open for writing too: it has no end then, which would be there to be read all the time once the worker closed it.
+            self.events = os.open(folder / "events", os.O_RDWR | os.O_NONBLOCK)
             self.output, self.writing = os.pipe()
             os.set_blocking(self.output, False)
             _widen(self.events)
