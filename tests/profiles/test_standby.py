@@ -28,7 +28,7 @@ def standing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     monkeypatch.setenv(resident.SWITCH, "1")
-    monkeypatch.setattr(standby, "_last", [])
+    monkeypatch.setattr(standby, "_last", None)
     yield folder
     standby.end()
     assert list(folder.iterdir()) == []
@@ -49,27 +49,27 @@ def asked(environment: dict[str, str] | None = None, into: Path | None = None) -
 
 def test_who_stands_by_gets_the_next_job_of_its_kind_and_no_other(tmp_path):
     standby.begin(wrap, {"A": "1"})
-    (first,) = [each.process.pid for each in standby._standing]
+    first = standby._standing.process.pid
     standby.begin(wrap, {"A": "1"})
-    assert [each.process.pid for each in standby._standing] == [first], "one is enough"
+    assert standby._standing.process.pid == first, "one is enough"
     pid, events = asked({"A": "2"})
     assert pid != first
     pid, again = asked({"A": "1"}, into=tmp_path)
     assert pid == first
     assert events == again and again[0]["message"] == "KeyError: 'nonsense'"
     assert (tmp_path / "log").read_text() == "counted\n"
-    assert standby._standing == []
+    assert standby._standing is None
     assert not alive(first)
 
 
 def test_after_a_wrapped_job_another_one_stands_by_for_who_asks_for_it():
     standby.again()
-    assert standby._standing == [], "nothing was wrapped yet"
+    assert standby._standing is None, "nothing was wrapped yet"
     asked()
-    assert standby._standing == [], "a process that ends needs none"
+    assert standby._standing is None, "a process that ends needs none"
     standby.again()
-    (made,) = standby._standing
-    assert made.wrap is wrap and alive(made.process.pid)
+    made = standby._standing
+    assert made.made == standby._made(wrap, {}) and alive(made.process.pid)
     standby.begin(wrap, {"A": "1"})
     assert not alive(made.process.pid), "one of another kind takes its place"
 
@@ -77,17 +77,17 @@ def test_after_a_wrapped_job_another_one_stands_by_for_who_asks_for_it():
 def test_none_stands_by_where_workers_are_to_be_cold(monkeypatch):
     monkeypatch.setenv(resident.SWITCH, "0")
     standby.begin(wrap, {})
-    assert standby._standing == []
+    assert standby._standing is None
 
 
 def test_one_that_has_ended_is_not_given_a_job():
     standby.begin(wrap, {})
-    (made,) = standby._standing
+    made = standby._standing
     os.killpg(made.process.pid, signal.SIGKILL)
     made.process.wait()
     pid, events = asked()
     assert pid != made.process.pid and events[0]["event"] == "error"
-    standby._standing.append(made)  # its folder is removed with those of the others
+    standby._standing = made  # its folder is removed with those of the others
 
 
 def test_it_goes_with_the_process_that_it_stands_by():
@@ -96,7 +96,7 @@ import os, signal, sys
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from tests.profiles.test_standby import standby, wrap
 standby.begin(wrap, {{}})
-print(standby._standing[0].process.pid, standby._standing[0].place.job.parent, flush=True)
+print(standby._standing.process.pid, standby._standing.place.job.parent, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)

@@ -26,14 +26,17 @@ STAND_BY = "stand-by"
 
 @dataclass(frozen=True)
 class Standby:
-    """A worker that stands by the process ``owner``, under ``wrap`` and with ``environment`` added; ``made`` is all that it was made with."""
+    """A worker that stands by the process ``owner``. ``made`` is all that it was made with, but for its place."""
 
-    wrap: Wrap
-    environment: dict[str, str]
     made: tuple[Any, ...]
     place: Place
     process: subprocess.Popen[bytes]
     owner: int
+
+    @property
+    def alive(self) -> bool:
+        """Whether it stands by this process still."""
+        return self.owner == os.getpid() and self.process.poll() is None
 
     def end(self) -> None:
         """Ends it and its wrapper."""
@@ -44,20 +47,22 @@ class Standby:
 
 
 _lock = threading.Lock()
-#: The worker that stands by, if there is one, and what the last wrapped job was wrapped in.
-_standing: list[Standby] = []
-_last: list[tuple[Wrap, dict[str, str]]] = []
+#: The worker that stands by, if there is one.
+_standing: Standby | None = None
+#: What the last wrapped job was wrapped in, and its environment, once there was one.
+_last: tuple[Wrap, dict[str, str]] | None = None
 
 
 def begin(wrap: Wrap, environment: Mapping[str, str]) -> None:
     """Starts a worker that stands by, unless one like it does; one of another wrapper ends. Never raises."""
+    global _standing  # noqa: PLW0603 - one a process
     if os.environ.get(resident.SWITCH, "1") == "0":
         return
     with _lock, contextlib.suppress(Exception):
         made = _made(wrap, environment)
-        if any(each.made == made and _alive(each) for each in _standing):
+        if _standing and _standing.alive and _standing.made == made:
             return
-        _end_all()
+        _end()
         place = Place()
         try:
             argv = started.command(place, wrap, STAND_BY, str(os.getpid()))
@@ -66,40 +71,37 @@ def begin(wrap: Wrap, environment: Mapping[str, str]) -> None:
         except BaseException:
             place.close()
             raise
-        _standing.append(Standby(wrap, dict(environment), made, place, process, os.getpid()))
+        _standing = Standby(made, place, process, os.getpid())
 
 
 def take(wrap: Wrap, environment: Mapping[str, str]) -> Standby | None:
     """The worker that stands by for such a job, which is the caller's from now on; None where there is none."""
+    global _standing, _last  # noqa: PLW0603 - one a process
     with _lock:
-        _last[:] = [(wrap, dict(environment))]
-        made = _made(wrap, environment)
-        found = next((each for each in _standing if each.made == made and _alive(each)), None)
-        if found:
-            _standing.remove(found)
-        return found
+        _last = wrap, dict(environment)
+        if not (_standing and _standing.alive and _standing.made == _made(wrap, environment)):
+            return None
+        taken, _standing = _standing, None
+        return taken
 
 
 def again() -> None:
     """Has a worker stand by for a job like the last wrapped one, if there was one. For processes that stay."""
-    for wrap, environment in _last:
-        begin(wrap, environment)
+    if _last:
+        begin(*_last)
 
 
 def end() -> None:
     """Ends whoever stands by."""
     with _lock:
-        _end_all()
+        _end()
 
 
-def _end_all() -> None:
-    for each in [each for each in _standing if each.owner == os.getpid()]:
-        each.end()
-    _standing.clear()
-
-
-def _alive(standby: Standby) -> bool:
-    return standby.owner == os.getpid() and standby.process.poll() is None
+def _end() -> None:
+    global _standing  # noqa: PLW0603 - one a process
+    if _standing and _standing.owner == os.getpid():
+        _standing.end()
+    _standing = None
 
 
 def _made(wrap: Wrap, environment: Mapping[str, str]) -> tuple[Any, ...]:
