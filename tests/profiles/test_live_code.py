@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import itertools
+import os
 import sys
 import time
 import types
@@ -90,6 +91,28 @@ def test_what_a_failing_script_launched_is_profiled_all_the_same(tmp_path, kept)
     script.write_text("def broken(")
     with pytest.raises(ValueError, match="cannot be run"):
         script_running.run_script(str(script), [], tilescope.capture())
+
+
+# A thread that ends by SystemExit is silent, but where pytest looks on.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize(
+    "way_out",
+    [
+        "os._exit(3)",
+        "import threading, time; threading.Thread(target=os._exit, args=[3]).start(); time.sleep(60)",
+        "os.waitpid(os.fork() or os._exit(0), 0); os._exit(3)",
+    ],
+    ids=["at once", "in a thread", "after a fork of it"],
+)
+def test_what_a_script_launched_before_it_left_is_profiled_all_the_same(tmp_path, kept, way_out):
+    from tilescope.notebook import script_running
+
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.replace("print(", f"import os; {way_out}; print("))
+    capture, leave = tilescope.capture(), os._exit
+    assert script_running.run_script(str(script), ["--n", "50"], capture) == f"{script} called os._exit(3)"
+    assert capture.calls == 1
+    assert os._exit is leave
 
 
 def test_a_script_without_launches_is_told_in_a_line(tmp_path, capsys):

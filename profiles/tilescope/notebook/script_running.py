@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
+import os
 import sys
+import threading
 import tokenize
 import traceback
 import types
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NoReturn
+from unittest import mock
 
 from tilescope.notebook.capturing import Capture
+
+
+class _Left(BaseException):
+    """``os._exit`` in a script: this process goes on, for what was captured until then is to be profiled."""
 
 
 def run_script(path: str, arguments: Sequence[str], capture: Capture) -> str:
@@ -26,19 +35,41 @@ def run_script(path: str, arguments: Sequence[str], capture: Capture) -> str:
     except (OSError, SyntaxError, UnicodeDecodeError) as error:
         said = error.strerror if isinstance(error, OSError) else error
         raise ValueError(f"{path} cannot be run: {said}") from error
-    with _as_main(file, arguments) as module, capture:
+    with _as_main(file, arguments) as module, capture, _no_way_out() as left:
         try:
             exec(program, vars(module))  # noqa: S102 (what the person asked for)
         except SystemExit as error:
             # What is no number goes to standard error, and the status is 1.
             status = error.code if isinstance(error.code, int) else f"1: {error.code}"
             return "" if error.code in (None, 0) else f"{path} ended with exit status {status}"
-        except KeyboardInterrupt:
-            return f"{path} was interrupted"
+        except (_Left, KeyboardInterrupt):
+            return f"{path} called os._exit({left[0]})" if left else f"{path} was interrupted"
         except Exception as error:
             _tell(error, str(file))
             return f"{path} ended with {type(error).__name__}: {error}".splitlines()[0]
     return ""
+
+
+@contextlib.contextmanager
+def _no_way_out() -> Iterator[list[int]]:
+    """While active, ``os._exit`` ends the script and not this process. Yields the statuses that it was called with.
+
+    In a process that was forked from this one it is what it always is.
+    """
+    statuses: list[int] = []
+    own, leave = os.getpid(), os._exit
+
+    def left(status: int) -> NoReturn:
+        if os.getpid() != own:
+            leave(status)
+        statuses.append(status)
+        if threading.current_thread() is not threading.main_thread():
+            _thread.interrupt_main()
+            raise SystemExit  # of a thread: nobody is told of it
+        raise _Left
+
+    with mock.patch.object(os, "_exit", left):
+        yield statuses
 
 
 @contextlib.contextmanager
