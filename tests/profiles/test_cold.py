@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -70,22 +69,22 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     class Graph:
         held = ""
 
+        def capture_begin(self, pool: object) -> None:
+            """What is called from here on is not run: a replay runs it."""
+            self.before = len(happened)
+
+        def capture_end(self) -> None:
+            (self.held,) = happened[self.before :]
+            del happened[self.before :]
+
         def replay(self) -> None:
             happened.append(f"replay {self.held}")
-
-    @contextlib.contextmanager
-    def capture(graph: Graph, stream: Any) -> Iterator[None]:
-        """What is called within is not run: a replay runs it."""
-        before = len(happened)
-        yield
-        (graph.held,) = happened[before:]
-        del happened[before:]
 
     monkeypatch.setattr(execute, "prepare", prepare)
     monkeypatch.setattr(cold, "Flush", Flush)
     for name, fake in {
-        "Event": Event, "CUDAGraph": Graph, "graph": capture, "stream": lambda stream: contextlib.nullcontext(),
-        "Stream": lambda: None, "current_stream": lambda: None, "synchronize": lambda: None,
+        "Event": Event, "CUDAGraph": Graph, "graph_pool_handle": object, "empty_cache": lambda: None, "stream": lambda stream: contextlib.nullcontext(),
+        "Stream": lambda: None, "synchronize": lambda: None,
         "memory_allocated": lambda: 0, "max_memory_allocated": lambda: 0, "reset_peak_memory_stats": lambda: None,
         "memory_snapshot": lambda: [{"segment_pool_id": (0, 0)}],
     }.items():  # fmt: skip

@@ -38,33 +38,44 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     """
     import torch  # noqa: PLC0415 - only the worker may import torch
 
-    from tilescope.execution import cold, execute, observe  # noqa: PLC0415
+    from tilescope.execution import execute, observe  # noqa: PLC0415
 
     repetitions = int(settings.get("repetitions", REPETITIONS))
     warmup = int(settings.get("warmup", WARMUP))
     rotate = int(settings.get("rotate", ROTATE))
-    artefact: dict[str, Any] = {"repetitions": repetitions, "warmup": warmup, "rotate": rotate, "notes": []}
+    artefact: dict[str, Any] = {"repetitions": repetitions, "warmup": warmup, "rotate": rotate}
     # Autograd runs a backward operation on its forward's stream, and the default stream cannot be captured.
     with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
         run = execute.prepare(spec, case, "cuda", rotate=rotate)
-        flush = cold.Flush()
-        artefact["flush_bytes"] = flush.nbytes
         for _ in range(max(warmup, rotate)):
             run()
         observe.once(run, out, case)
-        if _graphs_hold_memory():
-            artefact["notes"].append("no peak memory: a CUDA graph holds what it needs, and the call allocates nothing")
-        else:
-            artefact["peak_memory"] = _peak_memory(run)
-        artefact["interval"] = intervals(run, repetitions, flush)
-        artefact["clocks"] = device.clocks()
-        try:
-            graphs = [_graph(run) for _ in range(rotate)]
-            artefact["graph_time"] = intervals(_in_turn(graphs), repetitions, flush)
-        except RuntimeError as error:
-            artefact["notes"].append(f"not captured as a CUDA graph: {str(error).splitlines()[0]}")
-        torch.cuda.synchronize()
+        artefact |= measured(run, repetitions, rotate)
     out.write_text(json.dumps(artefact))
+
+
+def measured(run: Callable[[], Any], repetitions: int, rotate: int) -> dict[str, Any]:
+    """Times and memory of a warm call, which takes ``rotate`` sets of inputs in turn, on the current stream, as the artefact has
+    them.
+    """
+    import torch  # noqa: PLC0415
+
+    from tilescope.execution import cold  # noqa: PLC0415
+
+    flush = cold.Flush()
+    found: dict[str, Any] = {"flush_bytes": flush.nbytes, "notes": []}
+    if _graphs_hold_memory():
+        found["notes"].append("no peak memory: a CUDA graph holds what it needs, and the call allocates nothing")
+    else:
+        found["peak_memory"] = _peak_memory(run)
+    found["interval"] = intervals(run, repetitions, flush)
+    found["clocks"] = device.clocks()
+    try:
+        found["graph_time"] = intervals(_in_turn(_graphs(run, rotate)), repetitions, flush)
+    except RuntimeError as error:
+        found["notes"].append(f"not captured as a CUDA graph: {str(error).splitlines()[0]}")
+    torch.cuda.synchronize()
+    return found
 
 
 @bounded_reading.parser
@@ -101,16 +112,28 @@ def _graphs_hold_memory() -> bool:
     return any(tuple(segment["segment_pool_id"]) != (0, 0) for segment in torch.cuda.memory_snapshot())  # type: ignore[no-untyped-call]
 
 
-def _graph(run: Callable[[], Any]) -> Any:
-    """A CUDA graph of the next call, which takes the next set of inputs. RuntimeError when it cannot be captured."""
+def _graphs(run: Callable[[], Any], count: int) -> list[Any]:
+    """CUDA graphs of the next calls, each of which takes the next set of inputs. RuntimeError when one cannot be captured.
+
+    They are replayed in turn, so that they may share the memory of what a call allocates, as calls that are no graphs do.
+    """
     import torch  # noqa: PLC0415
 
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
-        run()
-    graph.replay()
+    # Not by ``torch.cuda.graph``, which gives all memory back to the GPU before each of them.
     torch.cuda.synchronize()
-    return graph
+    torch.cuda.empty_cache()
+    graphs, pool = [], torch.cuda.graph_pool_handle()
+    for _ in range(count):
+        graph = torch.cuda.CUDAGraph()
+        graph.capture_begin(pool=pool)
+        try:
+            run()
+        finally:
+            graph.capture_end()
+        graph.replay()
+        torch.cuda.synchronize()
+        graphs.append(graph)
+    return graphs
 
 
 def _in_turn(graphs: list[Any]) -> Callable[[], None]:
