@@ -218,11 +218,11 @@ class Ledger:
             return self.writer.folder
         complete = not interrupted and not self.outstanding
         unfinished = [] if interrupted else list(self._unfinished())
-        self.writer.update(
+        folder = self.writer.finish(
+            complete,
             notes=(*self.writer.run.notes, *self._remarks(), *unfinished),
             skipped=(*self.writer.run.skipped, *self._skipped()),
         )
-        folder = self.writer.finish(complete)
         done = {"event": "done", "folder": str(folder), "run": run, "complete": complete}
         self.emit({**done, "why": "; ".join(unfinished)} if unfinished else done)
         return folder

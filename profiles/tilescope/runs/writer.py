@@ -25,18 +25,19 @@ import pandas as pd
 
 from tilescope.files import atomic_writing, bounded_reading, names
 from tilescope.runs import journal, parquet
-from tilescope.runs.reader import CONFIGS, LINES, LoadedRun, StoreError, read_frame, read_run, read_table
+from tilescope.runs.reader import CONFIGS, LINES, LoadedRun, StoreError, read_frame, read_run
 from tilescope.table import launch_configs, line_values, schema
 from tilescope.table.case import Case
 from tilescope.table.run import Failure, Run
 
 PARTIAL = ".partial-"
+_TABLE = "table.parquet"
 #: Folders of parts, by the file that they are put together to.
-_PARTS = {"table.parquet": "parts", LINES: "line-parts", CONFIGS: "config-parts"}
-#: Those that stand beside the table: what their rows are compared with.
-_BESIDE = {LINES: line_values, CONFIGS: launch_configs}
+_PARTS = {_TABLE: "parts", LINES: "line-parts", CONFIGS: "config-parts"}
+#: What their rows are compared with.
+_OF = {_TABLE: schema, LINES: line_values, CONFIGS: launch_configs}
 #: What stands between a part's number, the collector and the case that it is of.
-_OF = "@"
+_AT = "@"
 #: Owner of the rows that no collector made.
 MODEL = "model"
 
@@ -70,7 +71,9 @@ class RunWriter:
         self.run = dataclasses.replace(run, complete=False)
         self.final = folder / run.id
         self.folder = folder / f"{PARTIAL}{run.id}"
-        self._parts = 0
+        #: What the parts hold, by the file that they are put together to, and how many there are of each.
+        self._frames: dict[str, list[pd.DataFrame]] = {name: [] for name in _PARTS}
+        self._parts = dict.fromkeys(_PARTS, 0)
         self._sources: dict[str, dict[str, str]] = {}
         with self._explained():
             (self.folder / "parts").mkdir(parents=True)
@@ -97,16 +100,22 @@ class RunWriter:
             with writer._explained():
                 if folder == writer.final:
                     _unseal(folder, writer.folder)
-            writer._parts = max((_number(part) for part in parts(writer.folder)), default=0)
+            writer._parts = {
+                name: max((_number(part) for part in parts(writer.folder, of)), default=0)
+                for name, of in _PARTS.items()
+            }
             kept = LoadedRun(writer.run, schema.frame([]), writer.folder).sources
             writer._sources = {kernel: dict(files) for kernel, files in kept.items()}
-            _, lost = gathered(writer.folder)
+            writer._frames, lost = _read(writer.folder)
             if unknown := [part.name for part in lost if not _owner(part, writer.folder)]:
                 raise StoreError(
                     f"part {unknown[0]} of {writer.run.id} is damaged and does not say what it held: keep the rest with "
                     f"'tilescope recover {writer.run.id}'"
                 )
-            writer._forget(lost)
+            with writer._explained():
+                said = _forget(writer.folder, lost)
+            if said:
+                writer.update(notes=(*writer.run.notes, *said))
         except BaseException:
             writer._lock.close()
             raise
@@ -114,8 +123,8 @@ class RunWriter:
 
     @property
     def rows(self) -> pd.DataFrame:
-        """The rows written so far that can be read."""
-        return gathered(self.folder)[0]
+        """The rows written so far, but for those in parts that were damaged when the run was reopened."""
+        return _joined(self._frames[_TABLE])
 
     def append(self, frame: pd.DataFrame, collector: str = "", case: Case | None = None) -> None:
         """Adds rows of the schema (their ``run_id`` is set here); they are on disk when this returns. ``collector`` and
@@ -123,33 +132,31 @@ class RunWriter:
 
         Raises SchemaError when the rows do not follow the schema.
         """
-        if frame.empty:
-            return
-        rows = schema.validate(frame.assign(run_id=pd.Series(self.run.id, index=frame.index, dtype="str")))
-        self._parts += 1
-        with self._explained():
-            parquet.write(rows, self.folder / "parts" / _part(self._parts, collector, case))
+        run_id = pd.Series(self.run.id, index=frame.index, dtype="str")
+        self._append(_TABLE, frame.assign(run_id=run_id), collector, case)
 
     def append_lines(self, kernel: str, frame: pd.DataFrame, sources: Mapping[str, str]) -> None:
         """Adds values of source lines and the text of the files that they speak of, by name.
 
         Raises SchemaError when the rows are not ``tilescope.table.line_values``'s.
         """
-        self._append_beside(LINES, frame)
+        self._append(LINES, frame)
         self.keep_sources({kernel: sources})
 
     def append_configs(self, frame: pd.DataFrame) -> None:
         """Adds configs of launches. Raises SchemaError when the rows are not ``tilescope.table.launch_configs``'s."""
-        self._append_beside(CONFIGS, frame)
+        self._append(CONFIGS, frame)
 
-    def _append_beside(self, name: str, frame: pd.DataFrame) -> None:
+    def _append(self, name: str, frame: pd.DataFrame, collector: str = "", case: Case | None = None) -> None:
         if frame.empty:
             return
+        rows = _OF[name].validate(frame)
+        self._parts[name] += 1
         with self._explained():
             folder = self.folder / _PARTS[name]
             folder.mkdir(exist_ok=True)
-            number = max((_number(part) for part in folder.iterdir()), default=0) + 1
-            parquet.write(_BESIDE[name].validate(frame), folder / _part(number))
+            parquet.write(rows, folder / _part(self._parts[name], collector, case))
+        self._frames[name].append(rows)
 
     def keep_sources(self, kernels: Mapping[str, Mapping[str, str]]) -> None:
         """Keeps the text of each kernel's files, by name; of one that is kept already the first text stays."""
@@ -200,16 +207,14 @@ class RunWriter:
         self.run = dataclasses.replace(self.run, **fields)
         self._describe()
 
-    def finish(self, complete: bool = True) -> Path:
+    def finish(self, complete: bool = True, **fields: Any) -> Path:
         """Puts the table together, renames the folder to its final name and returns it: all of it is on disk then.
 
-        A run that lost a part is not complete.
+        ``fields`` of the run's description are changed as by ``update``.
         """
-        found, lost = gathered(self.folder)
-        self._forget(lost)
-        self.update(complete=complete and not lost)
+        self.update(complete=complete, **fields)
         with self._explained():
-            final = _seal(self.folder, self.final, found)
+            final = _seal(self.folder, self.final, self._frames, complete)
         self._lock.close()
         return final
 
@@ -217,13 +222,6 @@ class RunWriter:
         """Removes the folder: for a run that holds nothing yet."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self._lock.close()
-
-    def _forget(self, lost: Iterable[Path]) -> None:
-        """Puts damaged parts aside, notes that their cases are to be done again, and returns a message for each."""
-        with self._explained():
-            said = _forget(self.folder, lost)
-        if said:
-            self.update(notes=(*self.run.notes, *said))
 
     def _describe(self) -> None:
         with self._explained():
@@ -246,10 +244,10 @@ def recover(folder: Path) -> Path:
         stack.enter_context(_claim(folder))
         run = read_run(folder)
         try:
-            found, lost = gathered(folder)
+            found, lost = _read(folder)
             run = dataclasses.replace(run, complete=False, notes=(*run.notes, *_forget(folder, lost)))
             _write_json(run.to_json(), folder / "run.json")
-            return _seal(folder, folder.with_name(folder.name.removeprefix(PARTIAL)), found)
+            return _seal(folder, folder.with_name(folder.name.removeprefix(PARTIAL)), found, complete=False)
         except OSError as error:
             raise StoreError(f"cannot write {folder} ({error.strerror})") from error
 
@@ -261,18 +259,33 @@ def parts(folder: Path, kind: str = "parts") -> list[Path]:
 
 def gathered(folder: Path) -> tuple[pd.DataFrame, list[Path]]:
     """The parts of a run that is being written, as one table, and those of them that are damaged."""
-    found, lost = [], []
-    for part in parts(folder):
-        try:
-            found.append(read_table(part, folder))
-        except StoreError:
-            lost.append(part)
-    return pd.concat(found, ignore_index=True) if found else schema.frame([]), lost
+    found, lost = _read(folder)
+    return _joined(found[_TABLE]), lost
+
+
+def _read(folder: Path) -> tuple[dict[str, list[pd.DataFrame]], list[Path]]:
+    """What the parts of a run hold, by the file that they are put together to, and the table's that are damaged.
+
+    Those that stand beside the table come with the rows of their case, which is settled: what is damaged is left out.
+    """
+    found: dict[str, list[pd.DataFrame]] = {name: [] for name in _PARTS}
+    lost = []
+    for name, frames in found.items():
+        for part in parts(folder, _PARTS[name]):
+            try:
+                frames.append(read_frame(part, _OF[name].validate, _OF[name].COLUMNS, folder))
+            except (StoreError, FileNotFoundError):
+                lost += [part] if name == _TABLE else []
+    return found, lost
+
+
+def _joined(found: list[pd.DataFrame]) -> pd.DataFrame:
+    return pd.concat(found, ignore_index=True) if found else schema.frame([])
 
 
 def _part(number: int, collector: str = "", case: Case | None = None) -> str:
     owner = [collector, case.slug if case else ""] if collector else []
-    return _OF.join([f"{number:06d}", *owner]) + ".parquet"
+    return _AT.join([f"{number:06d}", *owner]) + ".parquet"
 
 
 def _number(part: Path) -> int:
@@ -282,7 +295,7 @@ def _number(part: Path) -> int:
 
 def _owner(part: Path, folder: Path) -> tuple[str, Case | None] | None:
     """The collector and the case whose rows a part holds; None where its name does not say so."""
-    _, *owner = part.stem.split(_OF)
+    _, *owner = part.stem.split(_AT)
     if len(owner) != 2:
         return None
     if owner[0] == MODEL:
@@ -308,18 +321,12 @@ def _forget(folder: Path, lost: Iterable[Path]) -> list[str]:
     return said
 
 
-def _seal(folder: Path, final: Path, table: pd.DataFrame) -> Path:
+def _seal(folder: Path, final: Path, frames: Mapping[str, list[pd.DataFrame]], complete: bool) -> Path:
     """The table of all parts, then the rename that makes the run visible; only then may the parts go."""
-    parquet.write(table, folder / "table.parquet")
-    for name, of in _BESIDE.items():
-        found = []
-        for part in parts(folder, _PARTS[name]):
-            # These come with the rows of their case, which is settled: what is damaged is left out.
-            with contextlib.suppress(StoreError):
-                found.append(read_frame(part, of.validate, of.COLUMNS, folder))
-        if found:
-            parquet.write(pd.concat(found, ignore_index=True), folder / name)
-    if read_run(folder).complete:
+    for name, found in frames.items():
+        if found or name == _TABLE:
+            parquet.write(_joined(found), folder / name)
+    if complete:
         (folder / journal.FILE).unlink(missing_ok=True)
     atomic_writing.rename(folder, final)
     for parts_of in _PARTS.values():
@@ -385,8 +392,6 @@ def is_being_written(folder: Path) -> bool:
     """Whether a process holds the run."""
     try:
         lock(folder).close()
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
     return False
