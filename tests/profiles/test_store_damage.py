@@ -190,7 +190,7 @@ def test_what_is_promised_is_on_the_disk(runs, monkeypatch):
     )
     rename = atomic_writing.rename
     monkeypatch.setattr(
-        "tilescope.files.atomic_writing.rename", lambda old, new: (rename(old, new), renamed.append(list(synced)))
+        "tilescope.files.atomic_writing.rename", lambda *of, **more: (rename(*of, **more), renamed.append(list(synced)))
     )
     made = writer(runs, FIRST)
     made.append(schema.frame([CASES[0].row("registers", 32, "compiler")]), "compiler", CASES[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 #: What the system answers where syncing means nothing.
@@ -22,9 +22,10 @@ def replace(path: Path, write: Callable[[Path], object]) -> None:
     sync(path.parent)
 
 
-def rename(old: Path, new: Path) -> None:
-    """Renames a folder, with all that is in it on the disk before."""
-    for folder, _, files in os.walk(old):
+def rename(old: Path, new: Path, there: Collection[str] = ()) -> None:
+    """Renames a folder, with all that is in it on the disk before: what is in its folders ``there`` is known to be."""
+    for folder, folders, files in os.walk(old):
+        folders[:] = [name for name in folders if Path(folder) != old or name not in there]
         for name in files:
             sync(Path(folder, name))
         sync(Path(folder))

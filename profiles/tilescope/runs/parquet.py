@@ -33,9 +33,12 @@ Validate = Callable[[pd.DataFrame], pd.DataFrame]
 
 def write(frame: pd.DataFrame, path: Path) -> None:
     """Writes the frame; it is on the disk, under its name, when this returns."""
-    atomic_writing.replace(
-        path, lambda to: frame.to_parquet(to, index=False, compression="zstd", write_page_checksum=True)
-    )
+    atomic_writing.replace(path, lambda to: put(frame, to))
+
+
+def put(frame: pd.DataFrame, path: Path) -> None:
+    """Writes the frame as it goes: for who waits for the disk by renaming its folder."""
+    frame.to_parquet(path, index=False, compression="zstd", write_page_checksum=True)
 
 
 def read(path: Path, validate: Validate, columns: Mapping[str, str], within: Path | None = None) -> pd.DataFrame:

@@ -322,13 +322,13 @@ def _forget(folder: Path, lost: Iterable[Path]) -> list[str]:
 
 
 def _seal(folder: Path, final: Path, frames: Mapping[str, list[pd.DataFrame]], complete: bool) -> Path:
-    """The table of all parts, then the rename that makes the run visible; only then may the parts go."""
+    """The table of all parts, then the rename that makes the run visible; only then may the parts go, which are on the disk."""
     for name, found in frames.items():
         if found or name == _TABLE:
-            parquet.write(_joined(found), folder / name)
+            parquet.put(_joined(found), folder / name)
     if complete:
         (folder / journal.FILE).unlink(missing_ok=True)
-    atomic_writing.rename(folder, final)
+    atomic_writing.rename(folder, final, there=_PARTS.values())
     for parts_of in _PARTS.values():
         shutil.rmtree(final / parts_of, ignore_errors=True)
     (final / ".lock").unlink(missing_ok=True)
