@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tilescope.hardware import device
@@ -45,15 +49,49 @@ def test_a_roof_that_fails_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     from tilescope.execution import measured_rates
     from tilescope.table.run import Ceiling
 
-    def broken() -> Ceiling:
+    def broken(seconds: measured_rates.Time) -> Ceiling:
         raise RuntimeError("no fp8 here")
 
     good = Ceiling("hbm", 1e12, "byte/second", "measured")
-    monkeypatch.setattr(measured_rates, "_roofs", lambda: iter([("fp8", broken), ("copy", lambda: good)]))
+    monkeypatch.setattr(measured_rates, "_roofs", lambda: iter([("fp8", broken), ("copy", lambda seconds: good)]))
+    monkeypatch.setattr(measured_rates, "_load", lambda: None)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     told: list[str] = []
     assert measured_rates.measure(told.append) == [good]
     assert told == ["fp8", "copy"]
+
+
+def test_all_is_compiled_and_loaded_before_anything_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    import triton
+    from tilescope.execution import measured_rates
+
+    happened: list[tuple[str, bool, bool]] = []
+    read = threading.Event()
+
+    def roof(name: str) -> Callable[..., None]:
+        def made(*of: Any) -> None:
+            pipe, timed = (*of[:-1], ""), of[-1] is measured_rates._seconds
+            happened.append((name + pipe[0], timed, threading.current_thread() is threading.main_thread()))
+            if "read" in name:
+                assert read.is_set(), "Triton would be read twice"
+                raise RuntimeError("not here")
+
+        return made
+
+    for name in ("_hbm_copy", "_hbm_read", "_l2_read", "_l1_read", "_product"):
+        monkeypatch.setattr(measured_rates, name, roof(name))
+    monkeypatch.setattr(measured_rates, "triton_key", read.set)
+    monkeypatch.setattr(triton.runtime.driver, "_active", SimpleNamespace(get_current_device=lambda: 0))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    measured_rates.measure()
+    loaded, timed = happened[:11], happened[11:]
+    assert [name for name, *_ in timed] == [
+        "_hbm_copy", "_hbm_read", "_l2_read", "_l1_read", *(f"_product{pipe}" for pipe in measured_rates._PRODUCTS),
+    ]  # fmt: skip
+    assert sorted(name for name, *_ in loaded) == sorted(name for name, *_ in timed)
+    assert all(at_once and here for _, at_once, here in timed)
+    assert {name for name, _, here in loaded if not here} == {"_hbm_read", "_l2_read", "_l1_read"}
 
 
 def test_every_pipe_has_a_product() -> None:

@@ -12,42 +12,42 @@ from tilescope.execution import measured_rates
 MEBIBYTE = 1 << 20
 
 
+def slow(run: Callable[[], Any]) -> float:
+    """Every call takes a millisecond."""
+    run()
+    return 1e-3
+
+
 @pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device on which every call takes a millisecond."""
-
-    def seconds(run: Callable[[], Any]) -> float:
-        run()
-        return 1e-3
-
-    monkeypatch.setattr(measured_rates, "_seconds", seconds)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Buffers of a mebibyte on the CPU."""
     monkeypatch.setattr(measured_rates, "_large", lambda: MEBIBYTE)
     monkeypatch.setattr(measured_rates, "_random", lambda nbytes: torch.arange(nbytes // 4, dtype=torch.int32))
 
 
-@pytest.mark.usefixtures("slow")
+@pytest.mark.usefixtures("small")
 def test_a_copy_moves_every_byte_twice() -> None:
-    roof = measured_rates._hbm_copy()
+    roof = measured_rates._hbm_copy(slow)
     assert (roof.name, roof.unit) == ("hbm", "byte/second")
     assert roof.value == pytest.approx(2 * MEBIBYTE / 1e-3)
     assert "1,048,576 bytes, read + written" in roof.note
 
 
-@pytest.mark.usefixtures("slow")
+@pytest.mark.usefixtures("small")
 def test_a_read_moves_every_byte_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read = {}
 
-    def seconds(source: torch.Tensor, **asked: int) -> float:
+    def seconds(_: measured_rates.Time, source: torch.Tensor, **asked: int) -> float:
         read.update(asked, held=source.numel())
         return 1e-3
 
     monkeypatch.setattr(measured_rates, "_read_time", seconds)
-    roof = measured_rates._hbm_read()
+    roof = measured_rates._hbm_read(slow)
     assert roof.value == pytest.approx(MEBIBYTE / 1e-3)
     assert read["programs"] * read["steps"] * read["chunk"] == read["held"], "what is counted is what is read"
 
 
-@pytest.mark.usefixtures("slow")
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(("pipe", "unit"), [("bf16", "flop/second"), ("int8", "op/second")])
 def test_a_product_is_a_multiplication_and_an_addition_for_each_term(
     pipe: str, unit: str, monkeypatch: pytest.MonkeyPatch
@@ -59,7 +59,7 @@ def test_a_product_is_a_multiplication_and_an_addition_for_each_term(
         return lambda: None
 
     monkeypatch.setitem(measured_rates._PRODUCTS, pipe, (prepare, "highest"))
-    roof = measured_rates._product(pipe)
+    roof = measured_rates._product(pipe, slow)
     # All sizes take alike long here: the largest does the most.
     assert roof.value == pytest.approx(2 * max(asked) ** 3 / 1e-3)
     assert roof.unit == unit

@@ -1,18 +1,23 @@
 """Measured roofs: the rates that this GPU reaches with plain programs on random data.
 
 Worker-side (imports torch and triton). Copies and cuBLAS products stand for what a very good program gets. Bandwidths
-are bytes over time by CUDA events, the median of several runs.
+are bytes over time by CUDA events, the median of several runs. What takes long is not the measuring but what comes before it:
+Triton compiles, and CUDA loads cuBLAS's kernels; so that is done for all of them first, at the same time.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import statistics
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
+from triton.runtime.cache import triton_key
 
 from tilescope.execution.intervals import intervals
 from tilescope.hardware.ceilings import MEASURED, unit
@@ -23,6 +28,12 @@ _RUNS = 9
 #: measured with them, as up to 8 % of the memory's bandwidth once.
 _AHEAD = 20_000_000
 
+#: Seconds of a call, by one way to time it.
+Time = Callable[[Callable[[], Any]], float]
+Roof = Callable[[Time], Ceiling]
+#: What an old chip raises that has no fp8, or a small one that has no room for the buffers: that roof is absent.
+_ABSENT = (RuntimeError, AttributeError, NotImplementedError, ValueError)
+
 #: Pipe -> sizes of the square products that are timed. Power limits the large one, wave quantisation the small one.
 _SIZES = {"fp32": (4096,), "fp64": (4096,), "default": (4096, 8192)}
 
@@ -32,25 +43,56 @@ def measure(progress: Callable[[str], None] = lambda doing: None) -> list[Ceilin
 
     ``progress`` is told what is being measured. Takes some seconds.
     """
+    _load()
     found: list[Ceiling] = []
     for doing, roof in _roofs():
         progress(doing)
         try:
-            found.append(roof())
-        except (RuntimeError, AttributeError, NotImplementedError, ValueError):
-            # An old chip has no fp8, a small one no room for the buffers: that roof is absent.
+            found.append(roof(_seconds))
+        except _ABSENT:
             torch.cuda.synchronize()
         torch.cuda.empty_cache()  # no roof may depend on what the one before it left allocated
     return found
 
 
-def _roofs() -> Iterator[tuple[str, Callable[[], Ceiling]]]:
+def _roofs() -> Iterator[tuple[str, Roof]]:
     yield "HBM copy bandwidth", _hbm_copy
     yield "HBM read bandwidth", _hbm_read
     yield "L2 read bandwidth", _l2_read
     yield "L1 read bandwidth", _l1_read
     for pipe in _PRODUCTS:
-        yield f"cuBLAS {pipe}", lambda pipe=pipe: _product(pipe)  # type: ignore[misc]
+        yield f"cuBLAS {pipe}", functools.partial(_product, pipe)
+
+
+def _load() -> None:
+    """Makes every call once, Triton's in another thread: nothing is timed before all is compiled and loaded."""
+
+    def make(by_triton: bool) -> None:
+        for _, roof in _roofs():
+            if (roof in (_hbm_read, _l2_read, _l1_read)) is by_triton:
+                with contextlib.suppress(*_ABSENT):  # who times it next meets it again
+                    roof(_once)
+
+    def compiled() -> None:
+        with contextlib.suppress(Exception):
+            triton.runtime.driver.active.get_current_device()
+            # Triton reads all of itself for the names of its cache's entries; asked meanwhile, it would read it twice.
+            reading.join()
+            make(by_triton=True)
+
+    reading = threading.Thread(target=triton_key)
+    compiling = threading.Thread(target=compiled)
+    for thread in (reading, compiling):
+        thread.start()
+    make(by_triton=False)
+    compiling.join()
+    torch.cuda.empty_cache()
+
+
+def _once(run: Callable[[], Any]) -> float:
+    run()
+    torch.cuda.synchronize()
+    return 1.0
 
 
 def _seconds(run: Callable[[], Any]) -> float:
@@ -72,10 +114,10 @@ def _large() -> int:
     return 1 << min(30, (free // 4).bit_length() - 1)
 
 
-def _hbm_copy() -> Ceiling:
+def _hbm_copy(seconds: Time) -> Ceiling:
     source = _random(_large())
     target = torch.empty_like(source)
-    time = _seconds(lambda: target.copy_(source))
+    time = seconds(lambda: target.copy_(source))
     moved = 2 * source.numel() * 4
     return Ceiling("hbm", moved / time, "byte/second", MEASURED, f"device copy of {moved // 2:,} bytes, read + written")
 
@@ -98,43 +140,53 @@ def _read(source, sums, chunks, steps, CHUNK: tl.constexpr, STRIDE: tl.constexpr
 
 
 def _read_time(
-    source: torch.Tensor, *, programs: int, chunks: int, steps: int, chunk: int, stride: int, mode: str
+    seconds: Time, source: torch.Tensor, *, programs: int, chunks: int, steps: int, chunk: int, stride: int, mode: str
 ) -> float:
     """Seconds in which ``programs`` blocks read ``steps`` chunks of ``chunk`` int32 each."""
     sums = torch.empty(programs, dtype=torch.int32, device="cuda")
-    return _seconds(lambda: _read[(programs,)](source, sums, chunks, steps, chunk, stride, mode, num_warps=8))
+    return seconds(lambda: _read[(programs,)](source, sums, chunks, steps, chunk, stride, mode, num_warps=8))
 
 
-def _hbm_read() -> Ceiling:
+def _hbm_read(seconds: Time) -> Ceiling:
     source = _random(_large())
     chunk, steps = 4096, 4
     chunks = source.numel() // chunk
     programs = chunks // steps
-    time = _read_time(source, programs=programs, chunks=chunks, steps=steps, chunk=chunk, stride=programs, mode="")
+    time = _read_time(
+        seconds, source, programs=programs, chunks=chunks, steps=steps, chunk=chunk, stride=programs, mode=""
+    )
     nbytes = source.numel() * 4
     return Ceiling(
         "hbm_read", nbytes / time, "byte/second", MEASURED, f"read of {nbytes:,} bytes, summed by a Triton kernel"
     )
 
 
-def _l2_read() -> Ceiling:
+def _l2_read(seconds: Time) -> Ceiling:
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     chunk = 4096
     # A quarter of the L2: on chips whose L2 has two halves, each half then holds all of it.
     chunks = max(1, properties.L2_cache_size // 4 // (chunk * 4))
     programs, steps = properties.multi_processor_count * 8, 256
     time = _read_time(
-        _random(chunks * chunk * 4), programs=programs, chunks=chunks, steps=steps, chunk=chunk, stride=1, mode=".cg"
+        seconds,
+        _random(chunks * chunk * 4),
+        programs=programs,
+        chunks=chunks,
+        steps=steps,
+        chunk=chunk,
+        stride=1,
+        mode=".cg",
     )
     note = f"{chunks * chunk * 4:,} bytes re-read past L1 by a Triton kernel"
     return Ceiling("l2", programs * steps * chunk * 4 / time, "byte/second", MEASURED, note)
 
 
-def _l1_read() -> Ceiling:
+def _l1_read(seconds: Time) -> Ceiling:
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     chunk, chunks, steps = 4096, 2, 2048
     programs = properties.multi_processor_count * 2
     time = _read_time(
+        seconds,
         _random(programs * chunks * chunk * 4),
         programs=programs,
         chunks=chunks,
@@ -176,12 +228,12 @@ _PRODUCTS: dict[str, tuple[Callable[[int], Callable[[], Any]], str]] = {
 }
 
 
-def _product(pipe: str) -> Ceiling:
+def _product(pipe: str, seconds: Time) -> Ceiling:
     prepare, precision = _PRODUCTS[pipe]
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
     try:
-        rates = {size: 2 * size**3 / _seconds(prepare(size)) for size in _SIZES.get(pipe, _SIZES["default"])}
+        rates = {size: 2 * size**3 / seconds(prepare(size)) for size in _SIZES.get(pipe, _SIZES["default"])}
     finally:
         torch.set_float32_matmul_precision(before)
     best = max(rates, key=lambda size: rates[size])
