@@ -52,6 +52,7 @@ def prepare(compiling: bool = True) -> None:
         if device.shareable():
             import torch  # noqa: PLC0415 - the server has imported it
             import triton  # noqa: PLC0415
+            from triton.compiler.compiler import make_backend  # noqa: PLC0415
 
             if compiling:
                 from tilescope.tuning import compile_pool  # noqa: PLC0415
@@ -59,7 +60,23 @@ def prepare(compiling: bool = True) -> None:
                 compile_pool.prepare()
             torch.zeros(1, device="cuda")
             torch.cuda.synchronize()
-            triton.runtime.driver.active.get_current_device()
+            target = triton.runtime.driver.active.get_current_target()
+            # Asks the assembler for its version, which every compilation needs.
+            make_backend(target).hash()
+            _rehearse()
+
+
+def _rehearse() -> None:
+    """Draws a number and times it: CUDA loads each kernel when it is launched first, and takes longest over the first graph."""
+    import torch  # noqa: PLC0415 - the server has imported it
+
+    from tilescope.collectors import events  # noqa: PLC0415
+
+    with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+        generator = torch.Generator("cuda").manual_seed(0)
+        drawn = torch.randn(8, device="cuda", generator=generator).to(torch.bfloat16)
+        events.measured(drawn.clone, repetitions=1, rotate=1)
+    torch.cuda.empty_cache()
 
 
 def wait(connection: socket.socket) -> tuple[dict[str, Any], int]:
