@@ -48,10 +48,13 @@ _DIGESTED = "triton.runtime.cache"
 #: What most workers import beside it: between these, workers are forked. What takes longest comes last, for whoever asks while it
 #: is imported waits for it, and a live launch needs none of it.
 _THEN = (
-    _DIGESTED, "tilescope.execution.launches", "tilescope.execution.offline", "tilescope.collectors.check", "tilescope.collectors.compiler",
-    "tilescope.collectors.cupti.counters", "tilescope.collectors.events", "tilescope.collectors.interpreter", "tilescope.collectors.torch_profiler",
-    "tilescope.interpreter.interpret", "torch.autograd.profiler", "tilescope.tuning.race", "tilescope.tuning.compile_pool",
-    "triton.experimental.gluon", "torch._dynamo",
+    _DIGESTED, "tilescope.jobs.worker.main", "tilescope.captures.replay", "tilescope.execution.launches",
+    "tilescope.execution.offline", "tilescope.collectors.check", "tilescope.collectors.compiler",
+    "tilescope.collectors.cupti.counters", "tilescope.collectors.events", "tilescope.collectors.interpreter",
+    "tilescope.collectors.torch_profiler", "tilescope.interpreter.interpret", "torch.autograd.profiler",
+    "tilescope.tuning.race", "tilescope.tuning.compile_pool", "triton.experimental.gluon",
+    "tilescope_kernels._shared.online_softmax", "tilescope_kernels._shared.operators", "tilescope_kernels._shared.row_ring",
+    "tilescope_kernels._shared.row_tiles", "torch._dynamo",
 )  # fmt: skip
 #: What torch.compile imports: when nobody has asked for anything for ``_SPARE`` seconds. It looks for a GPU, so where there may be
 #: one each worker imports it for itself.
