@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tilescope.files import atomic_writing, bounded_reading, json_shape
+from tilescope.files import atomic_writing, bounded_reading, json_shape, user_cache
 
 _TABLE = """CREATE TABLE IF NOT EXISTS timings (
     kernel TEXT, digest TEXT, shape TEXT, device TEXT, uuid TEXT, versions TEXT, config TEXT,
@@ -111,11 +111,9 @@ class WinnersError(ValueError):
 
 
 def default_path() -> Path:
-    """``$TILESCOPE_TUNING``, else ``tilescope/tuning.sqlite3`` below ``$XDG_CACHE_HOME`` or ``~/.cache``."""
-    if chosen := os.environ.get("TILESCOPE_TUNING"):
-        return Path(chosen).expanduser().absolute()
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "tilescope" / "tuning.sqlite3"
+    """``$TILESCOPE_TUNING``, else ``tuning.sqlite3`` in the folder of what is kept (``user_cache.folder``)."""
+    chosen = os.environ.get("TILESCOPE_TUNING")
+    return Path(chosen).expanduser().absolute() if chosen else user_cache.folder() / "tuning.sqlite3"
 
 
 class Memory:
