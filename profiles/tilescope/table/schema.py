@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from tilescope.files import json_shape
@@ -44,12 +45,21 @@ def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     The unit is taken from METRICS, so a row cannot carry a wrong one. Raises SchemaError for a metric
     that METRICS does not have.
     """
-    table = pd.DataFrame(list(rows), columns=list(COLUMNS))
-    unknown = sorted(set(table["metric"].dropna()) - set(METRICS))
-    if unknown:
+    given = list(rows)
+    found = {column: [row.get(column) for row in given] for column in COLUMNS}
+    if unknown := sorted({metric for metric in found["metric"] if metric is not None} - METRICS.keys()):
         raise SchemaError(f"unknown metric {unknown[0]!r}: add it to METRICS")
-    table["unit"] = table["metric"].map({name: metric.unit for name, metric in METRICS.items()})
-    return with_dtypes(table, COLUMNS)
+    found["unit"] = [METRICS[metric].unit if metric is not None else None for metric in found["metric"]]
+    # A column at a time: of few rows, pandas takes longest over making one table of them and changing each column's dtype.
+    return pd.DataFrame({column: _array(found[column], dtype) for column, dtype in COLUMNS.items()})
+
+
+def _array(values: list[Any], dtype: str) -> Any:
+    """The values as a column of that dtype; absent text becomes empty."""
+    if dtype == "str":
+        values = ["" if value is None else value for value in values]
+    # Not pandas' float64, which tells what is absent from what is no number.
+    return np.array(values, dtype=dtype) if dtype == "float64" else pd.array(values, dtype=dtype)
 
 
 def with_dtypes(table: pd.DataFrame, columns: Mapping[str, str]) -> pd.DataFrame:
