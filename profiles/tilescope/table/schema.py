@@ -79,9 +79,9 @@ def validate(table: pd.DataFrame) -> pd.DataFrame:
         extra = [c for c in table.columns if c not in COLUMNS]
         raise SchemaError(f"the table's columns are not the schema's: missing {missing}, unexpected {extra}")
     for column, allowed in (("metric", set(METRICS)), ("source", set(SOURCES))):
-        wrong = table.loc[~table[column].isin(allowed), column]
-        if not wrong.empty:
-            raise SchemaError(f"row {wrong.index[0]}: unknown {column} {wrong.iloc[0]!r}")
+        if unknown := [value for value in table[column].unique() if value not in allowed]:
+            row = table.index[table[column].isin(unknown)][0]
+            raise SchemaError(f"row {row}: unknown {column} {unknown[0]!r}")
     for row, metric, unit in table[["metric", "unit"]].drop_duplicates().itertuples(name=None):
         if unit != METRICS[metric].unit:
             raise SchemaError(f"row {row}: {metric} is not in {METRICS[metric].unit}")
