@@ -81,14 +81,7 @@ def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 
     Raises SchemaError for a metric that LINE_METRICS lacks, or a line below 1.
     """
-    table = pd.DataFrame(list(rows), columns=list(COLUMNS))
-    unknown = sorted(set(table["metric"].dropna()) - set(LINE_METRICS))
-    if unknown:
-        raise SchemaError(
-            f"unknown metric of a line {unknown[0]!r}: add it to tilescope.table.line_values.LINE_METRICS"
-        )
-    table["unit"] = table["metric"].map({name: metric.unit for name, metric in LINE_METRICS.items()})
-    table = schema.with_dtypes(table, COLUMNS)
+    table = schema.tidy(rows, COLUMNS, LINE_METRICS, "tilescope.table.line_values.LINE_METRICS")
     if (table["line"] < 1).any():
         raise SchemaError("a line is counted from 1: leave out what belongs to none")
     return table

@@ -45,13 +45,20 @@ def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     The unit is taken from METRICS, so a row cannot carry a wrong one. Raises SchemaError for a metric
     that METRICS does not have.
     """
+    return tidy(rows, COLUMNS, METRICS, "METRICS")
+
+
+def tidy(
+    rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str], metrics: Mapping[str, Any], named: str
+) -> pd.DataFrame:
+    """``frame`` for any such columns, by their dtypes, and metrics, which are to be found under a name."""
     given = list(rows)
-    found = {column: [row.get(column) for row in given] for column in COLUMNS}
-    if unknown := sorted({metric for metric in found["metric"] if metric is not None} - METRICS.keys()):
-        raise SchemaError(f"unknown metric {unknown[0]!r}: add it to METRICS")
-    found["unit"] = [METRICS[metric].unit if metric is not None else None for metric in found["metric"]]
+    found = {column: [row.get(column) for row in given] for column in columns}
+    if unknown := sorted({metric for metric in found["metric"] if metric is not None} - metrics.keys()):
+        raise SchemaError(f"unknown metric {unknown[0]!r}: add it to {named}")
+    found["unit"] = [metrics[metric].unit if metric is not None else None for metric in found["metric"]]
     # A column at a time: of few rows, pandas takes longest over making one table of them and changing each column's dtype.
-    return pd.DataFrame({column: _array(found[column], dtype) for column, dtype in COLUMNS.items()})
+    return pd.DataFrame({column: _array(found[column], dtype) for column, dtype in columns.items()})
 
 
 def _array(values: list[Any], dtype: str) -> Any:
@@ -60,16 +67,6 @@ def _array(values: list[Any], dtype: str) -> Any:
         values = ["" if value is None else value for value in values]
     # Not pandas' float64, which tells what is absent from what is no number.
     return np.array(values, dtype=dtype) if dtype == "float64" else pd.array(values, dtype=dtype)
-
-
-def with_dtypes(table: pd.DataFrame, columns: Mapping[str, str]) -> pd.DataFrame:
-    """The table, changed in place, with the dtype that ``columns`` names for each column; absent text becomes empty."""
-    for column, dtype in columns.items():
-        if dtype == "str":
-            # A column that no row sets has no strings to fill among.
-            table[column] = table[column].astype("object").fillna("")
-        table[column] = table[column].astype(dtype)
-    return table
 
 
 def validate(table: pd.DataFrame) -> pd.DataFrame:

@@ -111,7 +111,7 @@ class Rows:
             "source": self._source,
         }
         table = pd.DataFrame(columns, columns=list(schema.COLUMNS), index=range(len(self)))
-        return absent.without(schema.with_dtypes(table, schema.COLUMNS))
+        return absent.without(table.astype(schema.COLUMNS))
 
 
 def lines(path: Path, longest: int) -> Iterator[bytes]:
