@@ -250,6 +250,30 @@ def test_a_server_that_is_started_for_the_gpu_has_a_worker_ready_before_anybody_
             server.kill()
 
 
+@SLOW
+def test_nobody_waits_for_pytorchs_compiler_where_there_is_a_gpu(forking, tmp_path):
+    (tmp_path / "compiler.py").write_text(f"import pathlib; pathlib.Path({str(tmp_path / 'imported')!r}).touch()")
+    code = f"""if True:
+        import pathlib, sys
+        sys.path.append({str(tmp_path)!r})
+        from tilescope.jobs.worker import fork_server as f
+        f.ready.DRIVER = pathlib.Path(sys.argv.pop())
+        f._FIRST, f._THEN, f._COMPILER, f._LATER = ("json",), ("csv",), ("compiler",), ()
+        sys.exit(f.main(sys.argv[1:]))"""
+    path = Path(os.environ["XDG_RUNTIME_DIR"]) / "early.socket"
+    for driver, imported in (("/dev/null", False), ("/nowhere", True)):
+        with subprocess.Popen([sys.executable, "-c", code, str(path), driver], env=resident.environment()) as server:
+            wait_for(lambda: resident._listens(path))
+            if imported:
+                wait_for((tmp_path / "imported").exists)
+            else:
+                time.sleep(1)
+            assert (tmp_path / "imported").exists() == imported
+            with resident.connected(path) as connection:
+                resident.say(connection, {"leave": True})
+            assert server.wait(60) == 0
+
+
 def test_a_capture_starts_the_server_before_anything_is_captured(forking):
     import tilescope
 
@@ -279,7 +303,7 @@ def test_servers_that_were_asked_longest_ago_make_room(forking):
     code = """if True:
         import sys
         from tilescope.jobs.worker import fork_server as f
-        f._FIRST, f._THEN, f._LATER = ("json",), (), ()
+        f._FIRST, f._THEN, f._COMPILER, f._LATER = ("json",), (), (), ()
         sys.exit(f.main(sys.argv[1:]))"""
     servers = []
     try:

@@ -45,8 +45,7 @@ _ASKING = 2.0
 #: What every worker imports. Nothing is forked before.
 _FIRST = ("torch", "triton", "triton.language", "tilescope.execution.execute")
 _DIGESTED = "triton.runtime.cache"
-#: What most workers import beside it: between these, workers are forked. What takes longest comes last, for whoever asks while it
-#: is imported waits for it, and a live launch needs none of it.
+#: What most workers import beside it: between these, workers are forked.
 _THEN = (
     _DIGESTED, "tilescope.jobs.worker.main", "tilescope.captures.replay", "tilescope.execution.launches",
     "tilescope.execution.offline", "tilescope.collectors.check", "tilescope.collectors.compiler",
@@ -54,12 +53,15 @@ _THEN = (
     "tilescope.collectors.torch_profiler", "tilescope.interpreter.interpret", "torch.autograd.profiler",
     "tilescope.tuning.race", "tilescope.tuning.compile_pool", "triton.experimental.gluon",
     "tilescope_kernels._shared.online_softmax", "tilescope_kernels._shared.operators", "tilescope_kernels._shared.row_ring",
-    "tilescope_kernels._shared.row_tiles", "torch._dynamo",
+    "tilescope_kernels._shared.row_tiles",
 )  # fmt: skip
-#: What torch.compile imports: when nobody has asked for anything for ``_SPARE`` seconds. It looks for a GPU, so where there may be
-#: one each worker imports it for itself.
-_LATER = ("torch._inductor.compile_fx",)
-_SPARE = 2.0
+#: PyTorch's compiler takes longer than all of these, and whoever asks while it is imported waits for it. Where there is no GPU it
+#: comes next, for what goes through PyTorch's operators there needs it. Where there may be one hardly anybody does: it comes when
+#: nobody has asked for anything for ``_UNASKED`` seconds, else the first answer waits for it.
+_COMPILER, _UNASKED = ("torch._dynamo",), 20.0
+#: What torch.compile imports beside it: when nobody has asked for ``_SPARE`` seconds. It looks for a GPU, so where there may be one
+#: each worker imports it for itself.
+_LATER, _SPARE = ("torch._inductor.compile_fx",), 2.0
 
 
 @dataclass
@@ -91,12 +93,15 @@ class ForkServer:
 
     def serve(self) -> dict[str, Any] | None:
         """The job that this process is to do as a worker; None in the server, at its end."""
-        waiting, later = [*_FIRST, *_THEN], [] if ready.DRIVER.exists() else [*_LATER]
+        waiting, later, spare = [*_FIRST, *_THEN, *_COMPILER], [*_LATER], _SPARE
+        if ready.DRIVER.exists():
+            waiting, later, spare = [*_FIRST, *_THEN], [*_COMPILER], _UNASKED
+        first = len(waiting) - len(_FIRST)
         while self._listening or self._clients:
             left = None if self._clients else max(0.0, self._quiet + IDLE - time.monotonic())
-            able = len(waiting) <= len(_THEN)
+            able = len(waiting) <= first
             soon = waiting or (self._gpu_wanted and not self._clients)
-            keys = self._poll(0.0 if soon else _SPARE if later else left, accept=able)
+            keys = self._poll(0.0 if soon else spare if later else left, accept=able)
             for request in self._attend(keys):
                 return request
             if waiting:
