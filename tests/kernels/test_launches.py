@@ -363,10 +363,10 @@ def test_one_tensor_in_two_places_is_another_kind_than_two_tensors():
     kept, x = Kept(given), torch.zeros(1024)
     assert calls(kept, torch.zeros(1024), x, times=4) == 4
     assert calls(kept, x, x, times=4) == 4
-    for y, x in ((x, torch.zeros(1024)), (x, x)):
+    for one, other in ((x, torch.zeros(1024)), (x, x)):
         MADE.clear()
-        assert calls(kept, y, x) == 0
-        assert (MADE[1][2], MADE[0][3]) == (y.data_ptr(), x.data_ptr())
+        assert calls(kept, one, other) == 0
+        assert (MADE[1][2], MADE[0][3]) == (one.data_ptr(), other.data_ptr())
 
 
 def test_two_views_of_one_address_are_handed_over_every_time():

@@ -12,7 +12,7 @@ from tilescope import cli
 from tilescope.models import json_documents
 
 #: A kernel by every collector, and a sweep.
-NORMS, SWEEP = "20261124-093738-030b", "20261126-055403-17a6"
+NORMS, SWEEP = "20261126-235101-78aa", "20261126-055403-17a6"
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:

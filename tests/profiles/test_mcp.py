@@ -24,7 +24,7 @@ needs_sdk = pytest.mark.skipif(
     importlib.util.find_spec("mcp") is None, reason="the optional extra mcp is not installed"
 )
 #: A kernel by every collector.
-NORMS = "20261124-093738-030b"
+NORMS = "20261126-235101-78aa"
 
 
 def call(tool: str, **arguments: Any) -> tuple[bool, Any]:

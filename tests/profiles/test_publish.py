@@ -83,6 +83,11 @@ def test_the_finished_workloads_of_an_interrupted_run(written, tmp_path):
     for asked in (["small", MATMUL.workload], [SOFTMAX.workload, MATMUL.workload]):
         loaded = store.open_run(publish(run, tmp_path / "kept", workloads=asked))
         assert set(loaded.table["workload"]) == {SOFTMAX.workload, MATMUL.workload}
+        assert {failure.case for failure in loaded.run.failures} == {SOFTMAX.id, MATMUL.id}
+        assert [one.cases for one in loaded.run.skipped] == [(SOFTMAX, MATMUL), (SOFTMAX,)]
+    loaded = store.open_run(publish(run, tmp_path / "kept", workloads=[MATMUL.workload]))
+    assert [failure.case for failure in loaded.run.failures] == [MATMUL.id]
+    assert [one.cases for one in loaded.run.skipped] == [(MATMUL,)]
     with pytest.raises(StoreError, match="amid softmax"):
         publish(run, tmp_path / "kept", workloads=["large", "small"])
     with pytest.raises(StoreError, match="did you mean 'large'"):

@@ -42,8 +42,9 @@ def publish(
             raise StoreError(suggest.unknown("kernel of this run", name, run.kernels))
     kept = {name: facts for name, facts in run.kernels.items() if not kernels or name in kernels}
     table = loaded.table[loaded.table["kernel"].isin(kept)]
-    if workloads:
-        table = table[table["workload"].isin(_ids(run, workloads))]
+    sizes = _ids(run, workloads) if workloads else None
+    if sizes is not None:
+        table = table[table["workload"].isin(sizes)]
     if not run.complete and (broken := cut_off(table)):
         raise StoreError(f"{run.id} was interrupted amid {', '.join(broken)}: publish its other kernels")
     by_line = _of_cases(loaded.lines, table)
@@ -61,9 +62,13 @@ def publish(
             failures=tuple(
                 dataclasses.replace(failure, detail="")
                 for failure in run.failures
-                if not failure.case or any(failure.concerns(name) for name in kept)
+                if not failure.case
+                or (
+                    any(failure.concerns(name) for name in kept)
+                    and (sizes is None or not sizes.isdisjoint(readable(failure.case).split("/")))
+                )
             ),
-            skipped=tuple(_of_kernels(run.skipped, kept)),
+            skipped=tuple(_of_what_is_kept(run.skipped, kept, sizes)),
         ),
     )
     try:
@@ -80,10 +85,12 @@ def publish(
         raise
 
 
-def _of_kernels(skipped: Iterable[Skipped], kernels: Container[str]) -> Iterator[Skipped]:
-    """What was skipped of these kernels."""
+def _of_what_is_kept(
+    skipped: Iterable[Skipped], kernels: Container[str], sizes: Container[str] | None
+) -> Iterator[Skipped]:
+    """What was skipped of these kernels at these workloads, None being all."""
     for one in skipped:
-        cases = tuple(case for case in one.cases if case.name in kernels)
+        cases = tuple(case for case in one.cases if case.name in kernels and (sizes is None or case.workload in sizes))
         if cases or not one.cases:
             yield dataclasses.replace(one, cases=cases)
 
