@@ -152,8 +152,9 @@ def fill_drawer(state: State, drawer: Drawer, progress: JobPanel) -> None:
 
     async def learn() -> None:
         await this_machine.ask()
+        # A coroutine holds no lock on the document.
         if state.panel == PROFILE:
-            put()
+            next_tick(put)
         else:
             spare.start()
         if not state.catalog:
@@ -166,9 +167,10 @@ async def learn_catalog(state: State) -> None:
     """Wait for the catalog, which is asked for once a process."""
     try:
         # A page that is closed while it waits must not end the question for the others.
-        state.catalog = await asyncio.shield(asyncio.wrap_future(catalog.ask()))
+        found = {"catalog": await asyncio.shield(asyncio.wrap_future(catalog.ask()))}
     except ValueError as error:
-        state.catalog_error = str(error)
+        found = {"catalog_error": str(error)}
+    next_tick(lambda: state.param.update(**found))
 
 
 def start_error(error: BaseException) -> pn.pane.HTML:
@@ -181,7 +183,9 @@ def report_callback_error(error: Exception) -> None:
     """An exception in a callback: in the log, and where the person looks."""
     LOG.error("callback failed", exc_info=error)
     if pn.state.notifications:
-        pn.state.notifications.error(html_text.plain(f"{type(error).__name__}: {error}"))
+        said = html_text.plain(f"{type(error).__name__}: {error}")
+        # Whoever failed may have had no lock on the document, and then failed for that alone.
+        next_tick(functools.partial(pn.state.notifications.error, said))
 
 
 pn.extension("tabulator", notifications=True, exception_handler=report_callback_error)

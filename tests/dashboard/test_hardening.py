@@ -205,6 +205,19 @@ TOLD = """(field, value) => {
 
 
 @pytest.mark.browser
+def test_a_forged_message_opens_no_file_of_ones_own(visit: Any, runs: Path) -> None:
+    spy = runs.parent / "spy.py"
+    spy.write_text(f"open({str(runs.parent / 'ran')!r}, 'w').close()\nSPEC = 1\n")
+    page = visit(f"run={RUN}&kernel=softmax&panel=profile")
+    page.get_by_role("button", name="Start profiling").wait_for()
+    # A field that is disabled is not heard, whatever a page says, nor is what no page of ours would say.
+    for path in (str(spy), "../spy.py", "/etc/passwd", "x" * 100_000):
+        page.get_by_label("own kernel").first.evaluate(TOLD, f"{path}:SPEC")
+    page.wait_for_timeout(1000)
+    assert not (runs.parent / "ran").exists()
+
+
+@pytest.mark.browser
 @SLOW
 def test_a_forged_message_from_elsewhere_starts_no_work(chromium: Any, outside_server: Any, runs: Path) -> None:
     page = chromium.new_page()

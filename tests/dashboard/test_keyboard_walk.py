@@ -30,6 +30,13 @@ FOCUS = """() => {
   return {role, name: (names.find(Boolean) || "").split("\\n")[0], seen: Boolean(seen) && width > 0 && height > 0}
 }"""
 
+#: A field that comes into the drawer, before all others.
+LATE = """name => {
+  const inside = function* (root) { for (const at of root.querySelectorAll("*")) { yield at; if (at.shadowRoot) yield* inside(at.shadowRoot) } }
+  const field = Object.assign(document.createElement("input"), {ariaLabel: name})
+  ;[...inside(document)].find(at => at.matches(".contextbar")).prepend(field)
+}"""
+
 
 def focus(page: Any) -> dict[str, Any]:
     return page.evaluate(FOCUS)
@@ -172,6 +179,13 @@ def test_the_drawer_opens_on_its_first_field_and_esc_leads_back(visit: Any) -> N
     page.keyboard.press("p")
     page.wait_for_url("**panel=profile**")
     page.wait_for_function(f"() => ({FOCUS})().role === 'combobox'")
+    # What comes later is gone on to, but not by who has begun to do something.
+    page.evaluate(LATE, "late")
+    page.wait_for_function(f"() => ({FOCUS})().name === 'late'")
+    page.keyboard.press("ArrowLeft")
+    page.evaluate(LATE, "later")
+    page.wait_for_timeout(500)
+    assert focus(page)["name"] == "late"
     page.reload()
     page.get_by_role("button", name="Start profiling").wait_for()
     page.get_by_role("button", name="Close", exact=True).click()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from tilescope_dashboard.session import access, latest_request
 from tilescope_dashboard.session.jobs import JobManager
 from tilescope_dashboard.session.latest_request import LatestRequest
 from tilescope_dashboard.session.state import State
+from tilescope_dashboard.views.form import user_kernel
 from tilescope_dashboard.views.form.profile import ProfileForm
+from tilescope_dashboard.views.form.user_kernel import UserKernelField
 
 
 class Work:
@@ -109,3 +112,57 @@ def test_typing_a_file_starts_no_worker_a_change(tmp_path: Path, monkeypatch: py
 
     asyncio.run(type_many())
     assert [Path(kernel).name for kernel in described] == ["k11.py:SPEC"]
+
+
+def test_a_script_typed_after_a_kernel_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(access.OWN_FILES, str(tmp_path))
+    monkeypatch.setattr(latest_request, "PAUSE", 0.01)
+    (tmp_path / "k.py").write_text("")
+
+    async def describe(kernels: list[str]) -> list[dict[str, object]]:
+        await asyncio.sleep(0.05)
+        return [{"name": "late", "kernel": kernels[0]}]
+
+    monkeypatch.setattr(questions, "describe", describe)
+
+    async def type_both() -> None:
+        form = ProfileForm(State(may_launch=True, kernel="first"), JobManager())
+        form._own.field.value = "k.py:SPEC"
+        await asyncio.sleep(0.02)
+        form._own.field.value = "k.py"
+        await asyncio.sleep(0.2)
+        assert form._own.script == tmp_path / "k.py"
+        assert form.state.kernel == "first" and not form.state.catalog
+
+    asyncio.run(type_both())
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_what_becomes_of_a_file_is_shown_at_a_tick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    # Before its page is at rest, what a coroutine changes has no lock to be written under: it raised.
+    monkeypatch.setenv(access.OWN_FILES, str(tmp_path))
+    monkeypatch.setattr(latest_request, "PAUSE", 0.01)
+    (tmp_path / "k.py").write_text("")
+    ticks: list[Callable[[], None]] = []
+    monkeypatch.setattr(user_kernel, "next_tick", ticks.append)
+
+    async def describe(kernels: list[str]) -> list[dict[str, object]]:
+        if refused:
+            raise ValueError("not a KernelSpec")
+        return [{"name": "any", "kernel": kernels[0]}]
+
+    monkeypatch.setattr(questions, "describe", describe)
+
+    async def type_one() -> None:
+        field = UserKernelField(State(may_launch=True))
+        field.field.value = "k.py:SPEC"
+        async with asyncio.timeout(30):
+            while not ticks:
+                assert "Reading" in field.said.object and not field.state.catalog
+                await asyncio.sleep(0.01)
+        ticks.pop()()
+        assert ("not a KernelSpec" in field.said.object) == refused == (not field.state.catalog)
+
+    asyncio.run(type_one())

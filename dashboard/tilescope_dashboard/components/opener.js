@@ -83,22 +83,20 @@ export function render({model}) {
     button.setAttribute("aria-label", `${model.caption}: ${model.text}`)
   }
 
-  // What is opened may still be on its way. Who opened it, from wherever a key was pressed, goes in, unless they have gone on to
-  // something else meanwhile.
-  // A field that comes after a button had to do is gone on to, from that button.
+  // What is opened may still be on its way, and comes in any order. Who opened it, from wherever a key was pressed, goes in, and on to
+  // an earlier field or from a button to a field as these come, unless they have gone on to something else or done anything meanwhile.
+  let touched = 0
   function enter(goes, since = performance.now(), from = button) {
-    const waited = performance.now() - since
-    if (!open || waited > PATIENCE.all) return
+    const waited = performance.now() - since, at = focused()
+    if (!open || waited > PATIENCE.all || (goes && (touched > since || (at && at !== from && at !== document.body)))) return
     const place = holder()
     place?.setAttribute("role", "dialog")
     place?.setAttribute("aria-label", model.caption || model.text)
     const field = place && every(FIELDS, place).find(seen)
     const first = field ?? (place && waited > PATIENCE.field ? every("button, a[href]", place).find(seen) : null)
-    if (!first) return setTimeout(() => enter(goes, since, from), PATIENCE.look)
-    const at = focused()
-    if (!goes || (at && at !== from && at !== document.body)) return
-    if (first !== from) first.focus()
-    if (!field) setTimeout(() => enter(goes, since, first), PATIENCE.look)
+    if (first && !goes) return
+    if (first && first !== at) first.focus()
+    setTimeout(() => enter(goes, since, first ?? from), PATIENCE.look)
   }
 
   function show() {
@@ -121,6 +119,7 @@ export function render({model}) {
   }
 
   function pressed(event) {
+    touched = event.timeStamp
     if (event.key !== "Escape" || !open) return
     const at = event.composedPath()[0]
     // Esc is first of all for a list that is open.
@@ -131,6 +130,7 @@ export function render({model}) {
   }
 
   function elsewhere(event) {
+    touched = event.timeStamp
     const path = event.composedPath()
     if (open && model.over && !path.includes(button) && !path.includes(holder()) && !covered()) go("")
   }

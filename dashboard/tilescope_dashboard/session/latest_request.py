@@ -22,7 +22,7 @@ class LatestRequest:
 
     async def of(self, work: Callable[[], Awaitable[Result]]) -> Result | None:
         """Return what ``work`` gives; None where a newer request came meanwhile, or the page has gone."""
-        self._end()
+        self.drop()
         if self._closed:
             return None
         task = self._task = asyncio.ensure_future(self._after_a_pause(work))
@@ -36,9 +36,10 @@ class LatestRequest:
     def close(self) -> None:
         """The page has gone: what is under way is ended, and nothing is begun any more."""
         self._closed = True
-        self._end()
+        self.drop()
 
-    def _end(self) -> None:
+    def drop(self) -> None:
+        """Nobody asks any more: what is under way is ended."""
         if self._task is not None:
             self._task.cancel()
 

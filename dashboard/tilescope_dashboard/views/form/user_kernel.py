@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.native_fields import NativeFields, Text
 from tilescope_dashboard.session.access import user_kernel, user_script
 from tilescope_dashboard.session.latest_request import LatestRequest
+from tilescope_dashboard.session.scheduling import next_tick
 from tilescope_dashboard.session.state import State
 
 
@@ -47,13 +49,13 @@ class UserKernelField(pn.viewable.Viewer):
     def _say(self, notice: str) -> None:
         self.said.object = notice
 
-    async def _read(self, event: param.parameterized.Event) -> None:
+    def _read(self, event: param.parameterized.Event) -> None:
+        """Open what was typed. What was typed before is no longer asked for."""
+        self._latest.drop()
         self._say("")
         self.script, given = None, event.new.strip()
         if not given or not self.state.may_launch:
             return
-        self._say(html_text.notice("info", "Reading", given))
-        instead = ""
         try:
             if given.endswith(".py"):
                 self.script, self._opened = user_script(given), event.new
@@ -61,22 +63,35 @@ class UserKernelField(pn.viewable.Viewer):
                 self._say(html_text.notice("info", "A script:", what))
                 return
             kernel = user_kernel(given)
-            instead = (
-                f" {Path(kernel.rpartition(':')[0]).name} alone is run as a script, and what it launches is profiled."
-            )
+        except ValueError as error:
+            self._refuse(error)
+            return
+        self._say(html_text.notice("info", "Reading", given))
+        pn.state.execute(functools.partial(self._describe, kernel, event.new))
+
+    async def _describe(self, kernel: str, typed: str) -> None:
+        """Have the kernel described. What comes of it is shown at a tick: a coroutine holds no lock on the document."""
+        try:
             # A worker for each: one at a time, and none for what nobody asks any more.
             entries = await self._latest.of(lambda: questions.describe([kernel]))
         except ValueError as error:
-            self._say(html_text.notice("error", "Not opened:", f"{str(error).rstrip('.')}.{instead}"))
-            return
-        if entries is None:
-            return
+            alone = (
+                f" {Path(kernel.rpartition(':')[0]).name} alone is run as a script, and what it launches is profiled."
+            )
+            next_tick(functools.partial(self._refuse, error, alone))
+        else:
+            if entries is not None:
+                next_tick(functools.partial(self._open, kernel, typed, entries[0]))
+
+    def _refuse(self, error: ValueError, instead: str = "") -> None:
+        self._say(html_text.notice("error", "Not opened:", f"{str(error).rstrip('.')}.{instead}"))
+
+    def _open(self, kernel: str, typed: str, described: dict[str, Any]) -> None:
         name = Case(kernel, "", "", "").name  # as a run calls it
         self._say("")
-        entry = {**entries[0], "name": name}
-        others = [e for e in self.state.catalog if e["name"] != name]
-        self._opened = event.new
-        self.state.param.update(catalog=[*others, entry], kernel=name)
+        others = [entry for entry in self.state.catalog if entry["name"] != name]
+        self._opened = typed
+        self.state.param.update(catalog=[*others, {**described, "name": name}], kernel=name)
 
     def __panel__(self) -> pn.viewable.Viewable:
         return self._layout
