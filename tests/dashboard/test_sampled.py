@@ -106,3 +106,22 @@ def test_the_page_says_what_was_asked_for_and_of_how_many_programs(synthetic: Mo
     assert not overview.requested_of_sample(exact)
     # Nothing that is of a sample is taken for HBM's bytes.
     assert pd.isna(row["bytes"])
+
+
+@pytest.mark.parametrize(("whole", "known"), [(8e6, True), (128.0, False), (1e9, False)])
+def test_a_sample_that_whole_tensors_have_little_to_do_with_has_no_floor(
+    synthetic: ModuleType, whole: float, known: bool
+) -> None:
+    # As captured launches declare it: the bytes of the tensors that they touch, and no operations.
+    case = Case("mine", "triton", "forward", "8-fp32")
+    declared = {"algorithm_bytes_read": whole / 2, "algorithm_bytes_written": whole / 2, "tensor_bytes": whole}
+    table = pd.concat(
+        [counted(NEAR), schema.frame([case.row(name, value, "model") for name, value in declared.items()])],
+        ignore_index=True,
+    )
+    row = summarise(table, synthetic.DEVICE).iloc[0]
+    assert (row["floor"] > 0, row["bound"] == "memory", "at least" in row["why"]) == (known, known, known)
+    assert traffic.traffic(table)["metric"].eq("algorithm_bytes").any() == known
+    # What was counted in another way, or is declared, stands.
+    stated = table[table["metric"] != "tensor_bytes"]
+    assert summarise(stated, synthetic.DEVICE).iloc[0]["floor"] > 0

@@ -46,7 +46,7 @@ def hbm_roof(case: CaseValues, known: Roofs) -> Ceiling | None:
 
     Read bandwidth is measured or absent: datasheets give one figure for both.
     """
-    read, written = (case.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written"))
+    read, written = case.algorithm_bytes() or (None, None)
     reads = read and written and written.value <= _READS * (read.value + written.value)
     return (known("hbm_read") if reads else None) or known("hbm")
 

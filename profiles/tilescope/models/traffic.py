@@ -146,7 +146,7 @@ def _counted(case: CaseValues, source: str) -> Iterator[tuple[int | None, str, f
 
 
 def _rows(case: CaseValues) -> Iterator[dict[str, Any]]:
-    floor = [case.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written")]
+    floor = case.algorithm_bytes() or (None, None)
     common = {**case.key, "floor_read": value_of(floor[0]), "floor_written": value_of(floor[1])}
     for source in BYTES:
         for launch, metric, way_in, way_out in _counted(case, source):

@@ -24,6 +24,8 @@ KEYS = ["run_id", *CASE_COLUMNS]
 
 #: GPU time comes from these, the profiler first: ncu's clocks and caches are its own.
 GPU_TIME_SOURCES = ("torch_profiler", "chrome_trace", "proton", "ncu", "cupti")
+#: Programs that ask for fewer of the bytes that whole tensors hold use parts of these; that ask for them more often, use them again.
+_PARTS, _REPEATS = 0.67, 4.0
 
 Rows = NDArray[np.intp]
 
@@ -96,10 +98,26 @@ class CaseValues:
         """GPU time of the case in seconds."""
         return self.spread("gpu_time", *GPU_TIME_SOURCES)
 
-    def needed_bytes(self) -> Known | None:
-        """Bytes that the algorithm must move, read and written, as the kernel's cost declares them."""
+    def algorithm_bytes(self) -> tuple[Known, Known] | None:
+        """Bytes that the algorithm must read and write, as the kernel's cost declares them.
+
+        None where whole tensors stand for them and a sample of programs asks for much more or less than those hold: then nobody
+        knows what must move, nor how much is computed of it.
+        """
         read, written = (self.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written"))
-        return Known(read.value + written.value, "model") if read and written else None
+        asked = [self.total(f"sampled_bytes_{way}", "interpreter") for way in ("read", "written")]
+        if not (read and written):
+            return None
+        if self.total("tensor_bytes", "model") and all(asked):
+            whole, sample = read.value + written.value, sum(known.value for known in asked if known)
+            if not _PARTS * whole <= sample <= _REPEATS * whole:
+                return None
+        return read, written
+
+    def needed_bytes(self) -> Known | None:
+        """``algorithm_bytes``, read and written together."""
+        known = self.algorithm_bytes()
+        return Known(known[0].value + known[1].value, "model") if known else None
 
     def wrong(self) -> bool:
         """Whether the check found the results wrong. The times are then those of another function."""
