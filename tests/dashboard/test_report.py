@@ -386,3 +386,15 @@ def test_csv_has_a_header_units_and_empty_cells(norms: Side, tmp_path: Path) -> 
     assert set(read.loc[read["metric"] == "gpu_time", "unit"]) == {"second"}
     assert read["launch"].isna().tolist() == table["launch"].isna().tolist()
     assert "nan" not in file.read_text().lower().replace("nand", "")
+
+
+def test_an_access_outside_is_at_the_head_of_its_kernel(tmp_path: Path, synthetic: ModuleType) -> None:
+    message = "mine_kernel, program (3, 0, 0), line 5: reads 96 bytes past the end of x: element 1,000 of 1,000"
+    failure = Failure("mine/triton/forward/8-fp32", "interpreter", message)
+    report = build([bare(tmp_path, synthetic, ("mine", "other"), failures=(failure,))])
+    mine, other = report.runs[0].kernels
+    assert mine.reached.title == "mine reads past the end of x in line 5"
+    assert "It reads x[1,000], of elements 0 to 999, in program (3, 0, 0)" in mine.reached.text
+    assert "reads" not in other.reached.title
+    assert '<p class="headline">mine reads past the end of x in line 5</p>' in html(report)
+    assert "#### mine: mine reads past the end of x in line 5" in markdown.markdown(report)

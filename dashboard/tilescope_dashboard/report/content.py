@@ -64,7 +64,7 @@ class Part:
 
 @dataclass(frozen=True)
 class KernelPart:
-    """One kernel of a run. ``reached`` says what its largest case reached, and why; ``largest`` has every implementation's
+    """One kernel of a run. ``reached`` says what its largest case reached, and why, or what failed; ``largest`` has every implementation's
     times at that size."""
 
     name: str

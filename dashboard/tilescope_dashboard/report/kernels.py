@@ -26,7 +26,7 @@ from tilescope_dashboard.figures.style import Theme
 from tilescope_dashboard.figures.traffic import traffic as draw_traffic
 from tilescope_dashboard.report.content import KernelPart, MakeFigure, Part, Table
 from tilescope_dashboard.report.source_lines import source_lines
-from tilescope_dashboard.topics import advice, autotune, occupancy, overview, roofline, traffic
+from tilescope_dashboard.topics import advice, autotune, failures, occupancy, overview, roofline, traffic
 
 #: Columns of a heatmap whose cells hold a time on a phone.
 _NARROW = 5
@@ -46,7 +46,7 @@ def kernel(loaded: LoadedRun, name: str, cases: pd.DataFrame) -> KernelPart:
     return KernelPart(
         name=name,
         about=str(loaded.run.kernels.get(name, {}).get("summary", "")),
-        reached=overview.sentence(case),
+        reached=failures.first(name, *failures.of_kernel(loaded, name), case is not None) or overview.sentence(case),
         largest=Table(cases[same], overview.TIMES[1:]),
         advice=tuple(_advice(loaded, table, cases)),
         parts=tuple(filter(None, parts)),
@@ -109,8 +109,8 @@ def _sweep(loaded: LoadedRun, name: str, table: pd.DataFrame) -> Iterator[Part]:
 
 def _autotune(loaded: LoadedRun, name: str, table: pd.DataFrame) -> Iterator[Part]:
     """A part a sweep, as the Autotune view opens it."""
-    failures = [failure for failure in loaded.run.failures if failure.concerns(name)]
-    cells = sweeps.configs(table, failures, loaded.run.device.target)
+    failed, _ = failures.of_kernel(loaded, name)
+    cells = sweeps.configs(table, failed, loaded.run.device.target)
     column = autotune.most_telling(cells, autotune.colourings(cells).values())
     varying = autotune.axes(cells, column)
     if len(varying) < 2 or column is None:

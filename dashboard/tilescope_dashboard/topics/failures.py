@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from tilescope.files import names
+from tilescope.runs import store
+from tilescope.runs.store import LoadedRun
 from tilescope.table.case import readable
 from tilescope.table.run import Failure
 
@@ -24,6 +26,27 @@ _CLASS = re.compile(r"^(?:InterpretationFailed|CompilationFailed|CheckFailed): "
 def plain(message: str) -> str:
     """A failure's message as it is shown."""
     return _CLASS.sub("", message)
+
+
+def of_kernel(loaded: LoadedRun, kernel: str) -> tuple[list[Failure], Mapping[str, str]]:
+    """What of the kernel failed in the run, and the texts of its files by name, which are only read where something did."""
+    failed = [one for one in loaded.run.failures if one.concerns(kernel)]
+    try:
+        return failed, loaded.sources.get(kernel, {}) if failed else {}
+    except store.StoreError:  # the run did not keep them whole
+        return failed, {}
+
+
+def first(kernel: str, failed: Sequence[Failure], sources: Mapping[str, str], known: bool) -> Sentence | None:
+    """What comes before all else that is said of a kernel: an access outside of its tensors; and where nothing is ``known`` of it,
+    why. None where neither.
+    """
+    # Of code that does not compile that is what must be mended first.
+    if known or all(one.collector != "compiler" for one in failed):
+        wrong = outside(failed, sources)
+        if wrong:
+            return wrong
+    return of_nothing(kernel, [one.message for one in failed]) if failed and not known else None
 
 
 def outside(failures: Iterable[Failure], sources: Mapping[str, str]) -> Sentence | None:

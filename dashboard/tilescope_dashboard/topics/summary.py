@@ -40,16 +40,10 @@ def verdict(
 ) -> Sentence:
     """How near its roof a row of ``tilescope.models.summary.summarise`` is and what holds it back, in a sentence; then why.
 
-    ``failed`` is what of the kernel failed: an access outside of its tensors comes before all else that is known, and the others
-    say why there is nothing of a kernel that was tried. ``sources`` are the texts of its files by name.
+    ``failed`` and ``sources`` are ``failures.of_kernel``'s: what failed may come before all else that is known.
     """
-    # Of code that does not compile that is what must be mended first.
-    if case is not None or all(one.collector != "compiler" for one in failed):
-        wrong = failures.outside(failed, sources)
-        if wrong:
-            return wrong
-    if case is None and failed:
-        return failures.of_nothing(kernel, [one.message for one in failed])
+    if of_failures := failures.first(kernel, failed, sources, case is not None):
+        return of_failures
     if case is None:
         return Sentence(kernel or "No kernel", _UNKNOWN if kernel else "Choose a kernel.")
     if found and found[0].impossible:

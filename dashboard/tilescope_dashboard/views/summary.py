@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -13,7 +12,6 @@ from bokeh.plotting import figure
 from tilescope.hardware.roofs import all_roofs
 from tilescope.models import roofline as model
 from tilescope.models.advice.finding import Finding
-from tilescope.runs import store
 from tilescope.runs.store import LoadedRun
 
 from tilescope_dashboard.components import cards, html_text
@@ -26,6 +24,7 @@ from tilescope_dashboard.figures.roofline import drawing
 from tilescope_dashboard.figures.speed_of_light import speed_of_light
 from tilescope_dashboard.figures.style import Theme, heading
 from tilescope_dashboard.session.scheduling import next_tick, once_loaded
+from tilescope_dashboard.topics import failures
 from tilescope_dashboard.topics import roofline as roofline_topic
 from tilescope_dashboard.topics import summary as topic
 from tilescope_dashboard.views.base import View
@@ -56,8 +55,7 @@ class Summary(View):
     def update(self) -> None:
         state, loaded, case = self.state, self.state.loaded, self.state.standing
         self._body.visible = loaded is not None and case is not None
-        failed = [one for one in loaded.run.failures if one.concerns(state.kernel)] if loaded else []
-        sources = _texts(loaded, state.kernel) if loaded and failed else {}
+        failed, sources = failures.of_kernel(loaded, state.kernel) if loaded else ([], {})
         if loaded is None or case is None:
             self._head.object = html_text.heading(*topic.verdict(state.kernel, None, (), failed, sources))
             return
@@ -121,14 +119,6 @@ def _row(loaded: LoadedRun, kernel: str, case: KernelCase) -> dict[str, Any] | N
     here = rows[(rows[list(run_cache.CASE)] == [kernel, *case]).all(axis="columns")]
     found = here if len(here) else topic.alone(loaded, kernel, case)
     return {str(name): value for name, value in found.iloc[0].items()} if len(found) else None
-
-
-def _texts(loaded: LoadedRun, kernel: str) -> Mapping[str, str]:
-    """The kernel's files by name; none where the run did not keep them whole."""
-    try:
-        return loaded.sources.get(kernel, {})
-    except store.StoreError:
-        return {}
 
 
 def _drawn(loaded: LoadedRun, kernel: str, case: KernelCase, look: Theme) -> Drawing | None:
