@@ -16,6 +16,7 @@ from tilescope_dashboard.figures.claims import claims
 from tilescope_dashboard.figures.compare import MOST, compare
 from tilescope_dashboard.figures.style import DARK, LIGHT, ratio_ticks
 from tilescope_dashboard.session.state import State
+from tilescope_dashboard.topics import compare as compare_topic
 from tilescope_dashboard.views.claims import Claims
 from tilescope_dashboard.views.compare import Compare
 
@@ -177,3 +178,8 @@ def test_a_row_stands_as_the_quickest_other_implementation_says() -> None:
     columns = {"over_eager": [3, 1.04, 0.96, 0.5, nan], "over_compile": [1.1, 2, nan, nan, nan], "over_library": nan}
     found = claims_model.standings(pd.DataFrame(columns))
     assert list(found) == ["faster", "on par", "on par", "slower", ""]
+
+
+def test_the_table_says_what_became_of_this_one() -> None:
+    rows = pd.DataFrame({"verdict": ["slower", "faster", "unchanged", ""]})
+    assert list(compare_topic.listed(rows)["verdict"]) == ["faster", "slower", "unchanged", ""]

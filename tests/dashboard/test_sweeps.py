@@ -226,7 +226,7 @@ def test_a_race_is_a_sweep_whose_configs_say_why_they_were_not_timed(tmp_path) -
     assert list(rows["registers"]) == [32, 64, 128], "what was not timed has its resources all the same"
     assert rows["reason"].iloc[2] == "race: not timed: at best 9 µs, and the leader takes 2.5 µs"
     assert sweeps.gain(rows, sweeps.defaults(table)) == pytest.approx(4 / 2.5)
-    assert topic.listed(rows)["sources"].iloc[0] == "events, interval; compiler"
+    assert topic.listed(rows)["sources"].iloc[0] == "events (interval), compiler"
 
 
 def test_a_sweep_says_that_its_results_were_not_checked() -> None:
@@ -259,7 +259,7 @@ def test_the_best_few_say_what_they_moved_and_waited_for_and_others_say_nothing(
     assert {"hbm_bytes", "longest_stall"} <= {column.name for column in topic.columns(cells, ["WARPS"])}
     assert sweeps.parameters(cells) == ["WARPS"]
     shown = sweeps.ranked(cells, sweeps.names(cells)[0], {}, "time", True).assign(best=[True, False])
-    assert topic.listed(shown)["sources"][0] == "events, interval; cupti"
+    assert topic.listed(shown)["sources"][0] == "events (interval), cupti"
     drawn = autotune(shown, "WARPS", "STAGES", "second", LIGHT)
     (hover,) = drawn.select({"type": HoverTool})
     assert ("longest stall", "@longest_stall") in hover.tooltips

@@ -9,7 +9,7 @@ from tilescope_dashboard.topics.claims import STANDINGS
 #: As high as the field beside them, a line each; their name is as small as a field's.
 BESIDE_FIELDS = (
     ".MuiToggleButton-root { white-space: nowrap; height: 40px; } "
-    "#toggle-buttons-group-label { font-size: 12px; line-height: 1; }"
+    "#toggle-buttons-group-label { font-size: 12px; line-height: 1; margin-bottom: 3px; }"
 )
 
 

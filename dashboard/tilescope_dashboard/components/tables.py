@@ -83,7 +83,7 @@ _NAMED = {
 _LETTER, _AROUND, _TITLE_LETTER, _CAPITAL, _AROUND_TITLE, _WIDEST = 7.2, 18, 8.2, 1.4, 30, 180
 #: Columns whose words are told apart by their ends.
 _WIDEST_OF = {
-    "limiter": 280, "workload": 230, "launch_text": 260, "called": 220, "label": 250, "metric": 260, "sources": 260,
+    "limiter": 280, "workload": 230, "launch_text": 260, "called": 220, "label": 340, "metric": 260, "sources": 260,
 }  # fmt: skip
 #: Pixels that a last column of words has at least.
 _LEAST = 150

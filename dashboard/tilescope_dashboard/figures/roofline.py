@@ -7,7 +7,6 @@ not timed. Solid roofs were measured, dashed ones are the datasheet's.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,9 +20,10 @@ from bokeh.transform import transform
 from tilescope.hardware import ceilings
 from tilescope.table.units import SYMBOLS
 
-from tilescope_dashboard.data.units import short, write
+from tilescope_dashboard.data.units import short
 from tilescope_dashboard.figures.marks import Categories, Marks, Style, marks
 from tilescope_dashboard.figures.redraw import Columns, Drawing
+from tilescope_dashboard.figures.roofs import LEVELS, Roof, applying, compute_labels, lines, memory_labels, split, used
 from tilescope_dashboard.figures.style import (
     GLYPH_FONT,
     Theme,
@@ -37,7 +37,6 @@ from tilescope_dashboard.figures.style import (
     written_as,
 )  # fmt: skip
 
-LEVELS = {"hbm": "HBM", "l2": "L2", "l1": "L1"}
 _SIZES = {"hbm": 13, "l2": 10, "l1": 8}
 _NAN = float("nan")
 #: A mark without a filling.
@@ -71,18 +70,18 @@ def drawing(points: Marks, roofs: pd.DataFrame, look: Theme) -> Drawing:
     called ``points``, and its column ``row`` says which row of the frame a point is: of very many, those that lie under
     others alike are left out. On a narrow page a roof's label has one value.
     """
-    roofs = _applying(roofs, points.numbers["memory_roof"])
+    applied = applying(roofs, {*points.numbers["memory_roof"].unique()})
     points = points.seen()
     numbers = points.numbers
     placed = numbers[numbers["height"].gt(0) & numbers["intensity"].gt(0)]
-    if placed.empty and roofs.empty:
+    if placed.empty and not applied:
         return _nothing(look)
-    used = _used(roofs, {points.categories.pipes[number] for number in placed["pipe"].unique() if number >= 0})
-    (left, right), (low, high) = _extent(placed, used)
+    standing = used(applied, {points.categories.pipes[number] for number in placed["pipe"].unique() if number >= 0})
+    (left, right), (low, high) = _extent(placed, standing)
     columns: dict[str, Columns] = {
-        "roofs": _lines(used, left, right),
-        "memory": _memory_labels(used, look.narrow, left, low),
-        "compute": _compute_labels(used, look.narrow, right),
+        "roofs": lines(standing, left, right),
+        "memory": memory_labels(standing, look.narrow, left, low),
+        "compute": compute_labels(standing, look.narrow, right),
     }
     shape: tuple = (look,)
     if len(numbers):
@@ -119,31 +118,9 @@ def _unit(pipes: Sequence[str]) -> str:
     return next((unit for pipe in pipes if (unit := ceilings.unit(str(pipe))).startswith("op")), "flop/second")
 
 
-def _applying(roofs: pd.DataFrame, held_against: pd.Series) -> pd.DataFrame:
-    """The roofs of what is drawn, those of reading HBM among HBM's and marked ``reads``.
-
-    Where points are compared with what reading reaches, what a copy does is a roof only if others are compared with that.
-    """
-    reads = roofs["name"].eq("hbm_read")
-    in_use = roofs["value"].isin(held_against)
-    copies = roofs["name"].eq("hbm") & roofs["origin"].eq("measured")
-    left_out = (reads & ~in_use) | (copies & ~in_use & (reads & in_use).any())
-    named = roofs.assign(name=roofs["name"].mask(reads, "hbm"), reads=reads)
-    return named[(named["kind"].eq("compute") | named["name"].isin(LEVELS)) & ~left_out]
-
-
-def _used(roofs: pd.DataFrame, pipes: set[str]) -> pd.DataFrame:
-    """Memory roofs, and the compute roofs of the pipes in use (all of them where none is known)."""
-    if roofs.empty:
-        return roofs
-    known = pipes & set(roofs["name"])
-    return roofs[(roofs["kind"] == "memory") | roofs["name"].isin(known or set(roofs["name"]))]
-
-
-def _extent(points: pd.DataFrame, roofs: pd.DataFrame) -> tuple[tuple[float, float], tuple[float, float]]:
+def _extent(points: pd.DataFrame, roofs: Sequence[Roof]) -> tuple[tuple[float, float], tuple[float, float]]:
     """Ranges that hold the points and the ridges, a little room around them."""
-    memory = roofs.loc[roofs["kind"] == "memory", "value"] if len(roofs) else pd.Series(dtype=float)
-    compute = roofs.loc[roofs["kind"] == "compute", "value"] if len(roofs) else pd.Series(dtype=float)
+    memory, compute = ([roof.value for roof in part] for part in split(roofs))
     ridges = [c / m for c in compute for m in memory]
     across = [*_ends(points["intensity"]), *ridges] or [0.1, 100.0]
     up = [*_ends(points["height"]), *compute] or [1e9, 1e13]
@@ -297,61 +274,6 @@ def _draw_keys(plot: figure, keys: Sequence[_Key], look: Theme) -> None:
     legend(plot, look, items)
 
 
-def _lines(roofs: pd.DataFrame, left: float, right: float) -> Columns:
-    """A stroke a roof, far beyond the edges, so that panning does not come to its end; memory roofs end at the highest
-    compute roof of their origin."""
-    memory, compute = (roofs[roofs["kind"] == kind] for kind in ("memory", "compute"))
-    fastest, highest = memory["value"].max(), compute["value"].max()
-    ends = []
-    for roof in memory.itertuples():
-        top = compute.loc[compute["origin"] == roof.origin, "value"].max()
-        top = highest if math.isnan(top) else top
-        top = right * roof.value if math.isnan(top) else top
-        start = left / 1e3
-        ends.append((start, start * roof.value, top / roof.value, top))
-    for roof in compute.itertuples():
-        start = left if math.isnan(fastest) else roof.value / fastest
-        ends.append((start, roof.value, right * 1e3, roof.value))
-    drawn = pd.concat([memory, compute])
-    measured = drawn["origin"].eq("measured").to_numpy()
-    x0, y0, x1, y1 = np.array(ends, dtype=float).reshape(-1, 4).T
-    return {
-        "x0": x0, "y0": y0, "x1": x1, "y1": y1,
-        "width": np.where(drawn["name"].isin(["l2", "l1"]), 1.2, 2.0),
-        "dash": np.where(measured, "solid", "6 4"),
-        "alpha": np.where(measured, 0.9, 0.6),
-    }  # fmt: skip
-
-
-def _memory_labels(roofs: pd.DataFrame, brief: bool, left: float, low: float) -> Columns:
-    """Each label along its roof, from where that comes into sight."""
-    named = roofs[roofs["kind"] == "memory"].groupby("name", sort=False)
-    highest = np.array([values["value"].max() for _, values in named])
-    start = 1.5 * np.maximum(left, low / highest)
-    return {
-        "x": start,
-        "y": start * highest,
-        "text": np.array([_roof_text(str(name), values, "byte/second", brief) for name, values in named], dtype=str),
-    }
-
-
-def _compute_labels(roofs: pd.DataFrame, brief: bool, right: float) -> Columns:
-    """Each label on its roof's right end. Roofs too close for a line of text each share one."""
-    labels: list[tuple[float, str]] = []
-    named = roofs[roofs["kind"] == "compute"].groupby("name", sort=False)
-    for name, values in sorted(named, key=lambda pair: -pair[1]["value"].max()):
-        height, text = values["value"].max(), _roof_text(str(name), values, ceilings.unit(str(name)), brief)
-        if labels and labels[-1][0] / height < 1.6:
-            labels[-1] = (labels[-1][0], f"{labels[-1][1]}  ·  {text}")
-        else:
-            labels.append((height, text))
-    return {
-        "x": np.full(len(labels), right),
-        "y": np.array([height for height, _ in labels]),
-        "text": np.array([text for _, text in labels], dtype=str),
-    }
-
-
 def _draw_roofs(plot: figure, sources: Mapping[str, ColumnDataSource], look: Theme) -> None:
     plot.segment(
         "x0", "y0", "x1", "y1", source=sources["roofs"], name="roofs", line_color=look.ink, line_width="width",
@@ -372,16 +294,3 @@ def _draw_roofs(plot: figure, sources: Mapping[str, ColumnDataSource], look: The
     for axis in (plot.x_range, plot.y_range):
         axis.js_on_change("start", turn)
         axis.js_on_change("end", turn)
-
-
-def _roof_text(name: str, values: pd.DataFrame, unit: str, brief: bool) -> str:
-    """``HBM 4.27 TB/s (datasheet 4.80 TB/s)``."""
-    title = LEVELS.get(name, name)
-    measured = values[values["origin"] == "measured"].sort_values("reads")
-    if measured.empty:
-        return f"{title} {write(values['value'].max(), unit)} datasheet"
-    each = zip(measured["value"], measured["reads"], strict=True)
-    said = [f"{'reading ' if reads else ''}{write(value, unit)}" for value, reads in each]
-    text = f"{title} {', '.join(said)}"
-    sheet = values.loc[values["origin"] == "datasheet", "value"].max()
-    return text if brief or math.isnan(sheet) else f"{text} (datasheet {write(sheet, unit).split()[0]})"

@@ -104,10 +104,16 @@ def grid(rows: pd.DataFrame, across: str, down: str) -> pd.DataFrame:
 
 def listed(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with where the time and the resources are from, as one text, in ``sources``."""
-    said = rows[["time_source", "code_source", "count_source"]].apply(
-        lambda row: "; ".join(str(s) for s in row if pd.notna(s) and s), axis=1, result_type="reduce"
-    )
+    said = rows[["time_source", "code_source", "count_source"]].apply(_sources, axis=1, result_type="reduce")
     return rows.assign(sources=said.astype(object), over=over_best(rows["time"], less=True))
+
+
+def _sources(row: pd.Series) -> str:
+    """``torch_profiler (gpu time), compiler``: the time's source with its clock, then others."""
+    time, *others = (str(name) if pd.notna(name) else "" for name in row)
+    tool, _, clock = time.partition(", ")
+    said = f"{tool} ({clock})" if clock else tool
+    return ", ".join(filter(None, dict.fromkeys([said, *(name for name in others if name != tool)])))
 
 
 def sentence(rows: pd.DataFrame, shown: pd.DataFrame, label: str, unit: str, won: float | None = None) -> Sentence:

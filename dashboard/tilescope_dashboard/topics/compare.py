@@ -21,7 +21,7 @@ COLUMNS = (
     PASS, WORKLOAD, IMPL, Column("other_impl", "baseline"), Column("other_run", "its run"),
     Column("time", "GPU time", "second"), Column("other_time", "baseline's", "second"),
     Column("ratio", "speedup", "times"), Column("ratio_low", "95 %, from", "times"), Column("ratio_high", "to", "times"),
-    Column("verdict", "the baseline is"), Column("bytes", "HBM bytes", "byte"),
+    Column("verdict", "this one is"), Column("bytes", "HBM bytes", "byte"),
     Column("other_bytes", "baseline's", "byte"), Column("registers", "registers", "count"),
     Column("other_registers", "baseline's", "count"), Column("shared_memory", "shared", "byte"),
     Column("other_shared_memory", "baseline's", "byte"), Column("theoretical_occupancy", "occupancy", "ratio"),
@@ -107,6 +107,11 @@ def against(
         said += [f"{name}: {line}" for line in model.changes(other, base)]
     rows = pd.concat(frames[1:] or frames, ignore_index=True)
     return rows.sort_values("ratio", ascending=False, kind="stable", na_position="last", ignore_index=True), said
+
+
+def listed(rows: pd.DataFrame) -> pd.DataFrame:
+    """``against``'s rows as the table has them, which says what became of this one, not of the baseline."""
+    return rows.assign(verdict=rows["verdict"].replace({"slower": "faster", "faster": "slower"}))
 
 
 def sentence(kernel: str, others: Sequence[str], rows: pd.DataFrame, of_case: str = "") -> Sentence:

@@ -54,6 +54,9 @@ def sentence(kernel: str, rows: pd.DataFrame, case: KernelCase | None) -> Senten
         )
     last, before = own.iloc[-1], own.iloc[-2]
     apart = last["gpu_time_low"] > before["gpu_time_high"] or last["gpu_time_high"] < before["gpu_time_low"]
-    noise = "more than the noise of either run" if apart else "within the noise: their ranges overlap"
-    title = f"{case.impl} takes {write(last['gpu_time'], 'second')}, {times(last['change'])} of the run before: {noise}"
-    return Sentence(title, f"{where}, {len(own)} runs. Runs differ in clocks and temperature too. {_READING}")
+    noise = "more than the noise" if apart else "within the noise"
+    title = f"{case.impl} takes {write(last['gpu_time'], 'second')}, {times(last['change'])} that of the run before, {noise}"
+    return Sentence(
+        title,
+        f"{where}, {len(own)} runs. {'Ranges of the last two lie apart' if apart else 'Ranges of the last two overlap'}; runs differ in clocks and temperature too. {_READING}",
+    )

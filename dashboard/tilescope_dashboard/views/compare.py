@@ -89,7 +89,7 @@ class Compare(View):
         own += [name for name in topic.TIMES if rows[name].isna().all()]
         if own != self._table.hidden_columns:
             self._table.hidden_columns = own
-        fill(self._table, rows)
+        fill(self._table, topic.listed(rows))
         self._table.choose([int(place) for place in compared_case.of_case(rows, state.chosen).index[:1]])
         self._settled = True
 

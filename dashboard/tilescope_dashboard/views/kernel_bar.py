@@ -53,7 +53,7 @@ class KernelBar(pn.viewable.Viewer):
         self._spare = IdleWork(self._join)
         self._kernel = self._list("kernel", 180, self._choose_kernel, searchable=True, filter_on_search=True)
         self._pass = self._list("pass", 125, lambda value: state.choose(direction=value))
-        self._size = self._list("size", 200, lambda value: state.choose(workload=value))
+        self._size = self._list("size", 240, lambda value: state.choose(workload=value))
         self._impl = self._list("implementation", 130, lambda value: state.choose(impl=value))
         self._baseline = self._list("baseline", 165, self._choose_baseline)
         self._gpu = Opener(opens=GPU, caption="GPU", within=".gpu-popover", over=True, margin=(6, 6))

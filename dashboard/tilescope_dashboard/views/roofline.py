@@ -33,7 +33,7 @@ class Roofline(View):
         self._of: pd.DataFrame | None = None
         self._table = table(topic.COLUMNS, pagination="remote")
         self._table.param.watch(self._select_point, "selection")
-        self._source, self._list = None, AfterPaint(self._fill)
+        self._source, self._list = None, AfterPaint(self._tell)
         self._body = pn.Column(
             self._choices, self._chart, self.saved(self._table, "points"), sizing_mode="stretch_width", margin=0
         )
@@ -51,7 +51,7 @@ class Roofline(View):
             return
         self._choices.offer(self._all, self.state.chosen, anew=self.elsewhere())
         self._draw()
-        self._fill()
+        self._tell()
 
     def _pick(self, **parts: str) -> None:
         self.choose(self._filter, **parts)
@@ -61,17 +61,17 @@ class Roofline(View):
         self._list.due()
 
     def _draw(self) -> None:
-        chosen = self._choices.of(self._all)
-        self._points = self._all[chosen].reset_index(drop=True)
-        self._head.object = html_text.heading(*topic.sentence(self._points, self.state.standing))
-        drawn = drawing(self._marks.where(chosen), all_roofs(self.loaded.run.device), self.look)
+        self._chosen = self._choices.of(self._all)
+        drawn = drawing(self._marks.where(self._chosen), all_roofs(self.loaded.run.device), self.look)
         shown = source(self._chart.draw(drawn))
         if shown is not None and shown is not self._source:
             shown.selected.on_change("indices", self._select_row)
         self._source = shown
 
-    def _fill(self) -> None:
-        points = self._points
+    def _tell(self) -> None:
+        """Say in the title and list in the table what is drawn."""
+        points = self._all[self._chosen].reset_index(drop=True)
+        self._head.object = html_text.heading(*topic.sentence(points, self.state.standing))
         self._table.rewrite(topic.columns(points))
         # What all points share, the choices say: the last columns have its room.
         shared = topic.shared(points)

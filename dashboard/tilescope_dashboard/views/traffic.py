@@ -29,11 +29,13 @@ class Traffic(View):
         self._bars, self._gains = chart(), chart()
         self._table, self._gain_table = table(topic.LAUNCHES), table(topic.SPEEDUPS)
         self._problem, self._counted = Choice("workload", 280, self._pick), Choice("bytes", 220, self._draw)
+        wide = {"sizing_mode": "stretch_width", "margin": 0}
+        self._won = pn.Column(self._gains, self.saved(self._gain_table, "speedup"), **wide)
         self._of: pd.DataFrame | None = None
         self._body = pn.Column(
             pn.FlexBox(self._problem.widget, self._counted.widget, gap="6px"), self._bars,
-            self.saved(self._table, "launches"), self._gains, self.saved(self._gain_table, "speedup"),
-            sizing_mode="stretch_width", margin=0,
+            self.saved(self._table, "launches"), self._won,
+            **wide,
         )  # fmt: skip
         return [self._body]
 
@@ -66,6 +68,10 @@ class Traffic(View):
         look = self.look
         self._bars.object = traffic(bars, least, look)
         fill(self._table, topic.listed(bars, least))
+        # Without eager, or with nothing else, there is nothing to win.
+        self._won.visible = len(gains) > 0
+        if not len(gains):
+            return
         figure = speedup(gains, look)
         heading(figure, look, "What the bytes predict, and what the clock says")
         self._gains.object = figure
