@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tilescope.runs import store
 from tilescope.table.run import Run
+from tilescope_dashboard.components.tables import Table
 from tilescope_dashboard.session.state import State
+from tilescope_dashboard.views import base
 from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.base import View
+from tilescope_dashboard.views.history import History
 from tilescope_dashboard.views.occupancy import Occupancy
 from tilescope_dashboard.views.overview import Overview
 from tilescope_dashboard.views.roofline import Roofline
+from tilescope_dashboard.views.sizes import Sizes
 from tilescope_dashboard.views.summary import Summary
 from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
@@ -90,3 +96,22 @@ def test_a_choice_in_traffic_outlives_the_theme(made: list[store.Summary]) -> No
     state.kernel = "matmul"
     state.kernel = "softmax"
     assert shown._problem.value in problems
+
+
+def test_a_table_comes_after_the_paint_to_who_still_looks_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    due: list[Any] = []
+    monkeypatch.setattr(base, "AfterPaint", lambda action: SimpleNamespace(due=lambda: due.append(action)))
+    state = State(view="sizes")
+    looked_at, other = Sizes(state), History(state)
+    # Nobody waits for what is made in spare time: all of it is there.
+    assert other._layout.select(Table) == [other._table]
+    assert not looked_at._layout.select(Table)
+    state.view = "history"
+    due.pop()()
+    assert not looked_at._layout.select(Table)
+    state.view = "sizes"
+    due.pop()()
+    assert looked_at._layout.select(Table) == [looked_at._table]
+    state.view = "history"
+    state.view = "sizes"
+    assert not due

@@ -20,7 +20,7 @@ from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.data.exports import stem
 from tilescope_dashboard.data.recordings import Question, Recording
 from tilescope_dashboard.figures.style import Theme
-from tilescope_dashboard.session.scheduling import step_by_step
+from tilescope_dashboard.session.scheduling import AfterPaint, once_loaded, step_by_step
 from tilescope_dashboard.session.state import State
 
 LOG = logging.getLogger(__name__)
@@ -105,6 +105,26 @@ class View(pn.viewable.Viewer):
             draw()
 
     def saved(self, shown: Table, what: str = "", origin: Callable[[], Sequence[str]] | None = None) -> pn.Column:
+        """``with_links``: at once where nobody waits for the view, else once the browser has painted what stands above it. A table
+        takes it as long as a figure. Who has gone on to another view by then does not wait for this one's.
+        """
+        place = pn.Column(sizing_mode="stretch_width", margin=0)
+
+        def put() -> None:
+            place.objects = [self.with_links(shown, what, origin)]
+
+        def wanted() -> bool:
+            return not place.objects and self.state.view == self.name_in_address
+
+        if wanted():
+            late = AfterPaint(lambda: wanted() and put())
+            once_loaded(late.due)
+            self.state.param.watch(lambda _: wanted() and late.due(), "view")
+        else:
+            put()
+        return place
+
+    def with_links(self, shown: Table, what: str = "", origin: Callable[[], Sequence[str]] | None = None) -> pn.Column:
         """The table and, below it, links that save it.
 
         The files are called after the view, ``what`` the table holds, and where its numbers come from: the kernel, the run and

@@ -70,7 +70,7 @@ class Home(View):
         more = pmui.Button(label="Claims at every size", variant="outlined", size="small", width=180)
         more.on_click(lambda _: next_tick(functools.partial(setattr, self.state, "view", "claims")))
         asked = pn.FlexBox(self._text, self._family, self._standing, gap="6px", align_items="end")
-        found = self.saved(self._table, "kernels", tuple)
+        found = self.with_links(self._table, "kernels", tuple)
         return [self._stats, asked, self._count, found, more]
 
     def _changed(self, *events: param.parameterized.Event) -> None:
