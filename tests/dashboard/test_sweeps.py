@@ -267,3 +267,14 @@ def test_the_best_few_say_what_they_moved_and_waited_for_and_others_say_nothing(
     assert list(cell.data_source.data["longest_stall"]) == ["Long Scoreboard 60 %", "–"]
     plain = autotune(shown.drop(columns=["hbm_bytes", "longest_stall"]), "WARPS", "STAGES", "second", LIGHT)
     assert not any("stall" in label for label, _ in plain.select({"type": HoverTool})[0].tooltips)
+
+
+def test_a_case_that_was_not_swept_is_said_before_anothers_sweep() -> None:
+    for workload, said in (("2048x65536-bf16", True), ("8192x16384-bf16", False)):
+        state = State(kernel="softmax", view="autotune")
+        state.choose(workload=workload, direction="forward", impl="triton")
+        view = Autotune(state)
+        view.refresh()
+        shown = f"{workload} was not swept; this is triton · forward · 8192x16384-bf16." in view._head.object
+        assert shown == said
+        assert "Best time" in view._head.object

@@ -88,12 +88,19 @@ class Autotune(View):
         shown = topic.grid(cells, chosen.across, chosen.down)
         own = self._defaults[sweeps.names(self._defaults) == chosen.sweep]
         won = sweeps.gain(cells, own) if chosen.colouring == "time" else None
-        self._head.object = html_text.heading(*topic.sentence(cells, shown, label, unit, won))
+        title, text = topic.sentence(cells, shown, label, unit, won)
+        self._head.object = html_text.heading(title, self._instead() + text)
         self._chart.visible = self._table.visible = len(shown) > 0
         self._chart.object = autotune(shown, chosen.across, chosen.down, unit, self.look)
         self._ranked = topic.listed(cells)
         fill(self._rows, self._ranked)
         self._offer()
+
+    def _instead(self) -> str:
+        """That the page's case is not among the sweeps, where another's is shown; empty where it is."""
+        asked = self.state.standing and kernel_cases.case_name(self.state.standing[:3])
+        swept = set(sweeps.names(self._cells))
+        return f"{asked} was not swept; this is {self._choices.sweep}. " if asked and asked not in swept else ""
 
     def _offer(self) -> None:
         """What the button copies: the config of the row that is chosen, else the best."""
