@@ -157,6 +157,15 @@ def _store(
         turn = _store(WHICH, left, c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS, TMA)
         start_n += x.shape[1] // 2
         turn = _store(WHICH, right, c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS, TMA)
+    elif x.shape[1] < _PART:
+        # Too narrow for a buffer: from registers, 16 bytes a thread, which the compiler must see to be aligned.
+        NARROW: gl.constexpr = gl.BlockedLayout([1, 8], [8, 4], [4, 1], [1, 0])
+        if TMA:
+            stride_cm = stride_cm // 8 * 8
+            N = N // 8 * 8
+        m = start_m + gl.arange(0, x.shape[0], layout=gl.SliceLayout(1, NARROW))[:, None]
+        n = start_n + gl.arange(0, x.shape[1], layout=gl.SliceLayout(0, NARROW))[None, :]
+        gl.store(c_ptr + m.to(gl.int64) * stride_cm + n, gl.convert_layout(x, NARROW), mask=(m < M) & (n < N))
     else:
         ROWS: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
         buffer = buffers.index(turn)

@@ -1,0 +1,202 @@
+"""NVIDIA's compute-sanitizer over every kernel of the library: ``python benchmarks/sanitizer.py [FAMILY ...]``, on a GPU.
+
+``memcheck`` looks for accesses outside of an allocation, ``racecheck`` for races in shared memory. A family is a process of its own
+under each tool, which calls what the specs declare, forward and backward, at their workloads; of large ones the first dimension is
+cut. Printed are, a line a kernel, whether it is clean, or what was first said of it, and whether it ran at all. Every allocation is
+the driver's own, so that the tool knows where it ends. Exits with 1 where anything was said, or a call failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import tilescope_kernels
+import torch
+from tilescope_kernels.spec import FORWARD, KernelSpec, Workload
+from triton.runtime import autotuner, driver, jit
+
+TOOLS = ("memcheck", "racecheck")
+#: Bytes and operations of the largest workload that is called as it is.
+MOST_BYTES, MOST_OPERATIONS = 2**28, 2**37
+#: More of them, for kernels that no workload comes to.
+MORE = {
+    "softmax": "70x20000-fp32 9x50257-bf16 8x100000-bf16",
+    "layer_norm": "70x9001-bf16 300x65536-bf16 7x100003-bf16 2001x520-bf16",
+    "rms_norm": "70x9001-bf16 300x65536-bf16 7x100003-bf16 5000x128-bf16",
+    "add_rms_norm": "300x20480-bf16 7x100003-bf16",
+    "cross_entropy": "9x50257-bf16 130x128256-bf16",
+    "linear_cross_entropy": "600x256x32000-bf16",
+    "attention": "1x8x4x1x8192x128-bf16 1x16x1x2048x2048x256-bf16 2x2x4x1024x1024x128-bf16",
+    "causal_attention": "2x16x1x2000x2000x64-bf16 1x16x1x2048x2048x256-bf16",
+    "matmul": "1000x1001x1003-bf16 300x300x300-bf16 128x4096x4096-bf16 256x256x16384-bf16 3000x3000x3000-bf16",
+    "fp8_matmul": "128x1000x4104-fp8 16x8192x8192-fp8",
+    "int8_matmul": "1023x517x769-int8",
+    "w8a16_matmul": "128x4096x4096-bf16 300x4096x4096-bf16 1000x1001x1003-fp16",
+    "conv2d": "4x128x56x56x130x3-bf16 2x7x20x21x9x5-fp32",
+}
+#: What a finding begins with: it says what and, in its next lines, in which kernel.
+_FINDING = re.compile(r"^========= (?!    )(?!COMPUTE-SANITIZER|.* SUMMARY|Target application)(.+)$")
+
+
+def _innermost(kernel: Any) -> Any:
+    """What autotuners and heuristics are wrapped around."""
+    while isinstance(kernel, (autotuner.Autotuner, autotuner.Heuristics)):
+        kernel = kernel.fn
+    return kernel
+
+
+def kernels() -> dict[str, Any]:
+    """The library's kernels that have been imported, by name."""
+    found = {}
+    for module in [module for name, module in sys.modules.items() if name.startswith("tilescope_kernels.")]:
+        for kernel in map(_innermost, vars(module).values()):
+            if isinstance(kernel, jit.JITFunction) and kernel.__name__.endswith("_kernel"):
+                found[kernel.__name__] = kernel
+    return found
+
+
+def findings(text: str, names: Any) -> dict[str, list[str]]:
+    """What a tool said, by the kernel of ``names`` that it said it of."""
+    found: dict[str, list[str]] = {}
+    said: list[str] = []
+    for line in [*text.splitlines(), "========= end"]:
+        if match := _FINDING.match(line):
+            about = " ".join(said)
+            whose = next((name for name in names if re.search(rf"\b{re.escape(name)}\b", about)), None)
+            if whose:
+                found.setdefault(whose, []).append(about)
+            said = [match[1]]
+        elif line.startswith("=========     ") and len(said) < 4:
+            said.append(line[9:].strip())
+    return found
+
+
+def cut(spec: KernelSpec, workload: Workload) -> Workload:
+    """The workload, or, where it is large, one with an odd part of its first dimension."""
+    first, *_ = spec.dims
+    whole = workload
+    while workload.dims[first] > 1:
+        cost = spec.cost(workload, FORWARD)
+        if cost.bytes <= MOST_BYTES and cost.flops <= MOST_OPERATIONS:
+            break
+        half = (workload.dims[first] + 1) // 2
+        workload = dataclasses.replace(whole, dims={**whole.dims, first: max(1, half - 1 + half % 2)})
+    return workload
+
+
+def call(spec: KernelSpec, workload: Workload) -> None:
+    """Call the kernel as often as it takes until its launches are remembered and made again."""
+    for _ in range(3):
+        inputs = spec.inputs(workload, "cuda")
+        result = spec.implementations["triton"].call(**inputs)
+        outputs = [out for out in (result if isinstance(result, tuple) else (result,)) if out.requires_grad]
+        leaves = [value for value in inputs.values() if torch.is_tensor(value) and value.requires_grad]
+        if leaves and outputs and spec.passes != (FORWARD,):
+            torch.autograd.grad(outputs, leaves, [torch.randn_like(out) for out in outputs])
+        torch.cuda.synchronize()
+
+
+def run(family: str, seconds: float) -> None:
+    """Call a family's kernels under whatever tool this process runs, and print what was called as JSON."""
+    began = time.monotonic()
+    # Each config that would be timed is run once, and nothing is kept of it.
+    driver.active.get_benchmarker = lambda: lambda once, **_: [once() or 1.0] * 3
+    autotuner.Autotuner.check_disk_cache = lambda tuner, key, configs, bench: bool(bench())
+    cases = [
+        (spec, cut(spec, workload))
+        for spec in tilescope_kernels.FAMILIES[family]
+        for workload in (*spec.workloads, *map(spec.workload, MORE.get(spec.name, "").split()))
+    ]
+    cases.sort(key=lambda case: case[0].cost(case[1], FORWARD).flops)
+    told: dict[str, Any] = {"called": [], "left": [], "failed": {}}
+    for spec, workload in cases:
+        name = f"{spec.name} {workload.id}"
+        if time.monotonic() - began > seconds:
+            told["left"].append(name)
+            continue
+        try:
+            call(spec, workload)
+            told["called"].append(name)
+        except Exception as error:  # told, and the others are called
+            told["failed"][name] = f"{type(error).__name__}: {str(error)[:300]}"
+    told["ran"] = [
+        name for name, kernel in kernels().items() if any(cache[0] for cache in kernel.device_caches.values())
+    ]
+    print(json.dumps(told))
+
+
+def checked(tool: str, family: str, seconds: float) -> tuple[dict[str, Any], dict[str, list[str]]]:
+    """What a family's process told, and the tool said."""
+    command = [
+        "compute-sanitizer", "--tool", tool, "--target-processes", "application-only", "--print-limit", "1000",
+        sys.executable, __file__, "--run", family, "--seconds", str(seconds),
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    try:
+        done = subprocess.run(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=2 * seconds + 60,
+            check=False,
+        )  # fmt: skip
+        text = done.stdout
+    except subprocess.TimeoutExpired as late:
+        text = (late.stdout or b"").decode()
+    told = next((json.loads(line) for line in reversed(text.splitlines()) if line.startswith('{"called"')), None)
+    if told is None:
+        told = {"called": [], "left": [], "ran": [], "failed": {family: f"its process ended: {text[-600:]}"}}
+    return told, findings(text, sorted(kernels(), key=len, reverse=True))
+
+
+def lines(tool: str, told: Mapping[str, Any], said: Mapping[str, list[str]]) -> Iterator[str]:
+    """The report of one family under one tool."""
+    for name in sorted({*told["ran"], *said}):
+        about = said.get(name, [])
+        yield f"{tool}  {name}: " + (f"{len(about)} findings, first: {about[0]}" if about else "clean")
+    for name, error in told["failed"].items():
+        yield f"{tool}  failed: {name}: {error}"
+    if told["left"]:
+        yield f"{tool}  not called for want of time: {', '.join(told['left'])}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("families", nargs="*", help="families of the catalog (default: all)")
+    parser.add_argument("--tool", choices=TOOLS, action="append", help="default: both")
+    parser.add_argument("--seconds", type=float, default=600.0, help="after which a process calls no more")
+    parser.add_argument("--processes", type=int, default=1, help="families at a time")
+    parser.add_argument("--run", metavar="FAMILY", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.run:
+        run(asked.run, asked.seconds)
+        return 0
+    ran: set[str] = set()
+    wrong = 0
+    families = asked.families or list(tilescope_kernels.FAMILIES)
+    with concurrent.futures.ThreadPoolExecutor(asked.processes) as pool:
+        for tool in asked.tool or TOOLS:
+            jobs = {pool.submit(checked, tool, family, asked.seconds): family for family in families}
+            for job in concurrent.futures.as_completed(jobs):
+                told, said = job.result()
+                print(
+                    f"{tool}, {jobs[job]}: {len(told['called'])} workloads",
+                    *lines(tool, told, said),
+                    sep="\n",
+                    flush=True,
+                )
+                ran |= {*told["ran"]}
+                wrong += bool(said or told["failed"])
+    print("not run:", ", ".join(sorted({*kernels()} - ran)) or "none")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
