@@ -106,12 +106,16 @@ def call(spec: KernelSpec, workload: Workload) -> None:
         torch.cuda.synchronize()
 
 
+def without_timings() -> None:
+    """Have each config that would be timed run once, and nothing be kept of it."""
+    driver.active.get_benchmarker = lambda: lambda once, **_: [once() or 1.0] * 3
+    autotuner.Autotuner.check_disk_cache = lambda tuner, key, configs, bench: bool(bench())
+
+
 def run(family: str, seconds: float) -> None:
     """Call a family's kernels under whatever tool this process runs, and print what was called as JSON."""
     began = time.monotonic()
-    # Each config that would be timed is run once, and nothing is kept of it.
-    driver.active.get_benchmarker = lambda: lambda once, **_: [once() or 1.0] * 3
-    autotuner.Autotuner.check_disk_cache = lambda tuner, key, configs, bench: bool(bench())
+    without_timings()
     cases = [
         (spec, cut(spec, workload))
         for spec in tilescope_kernels.FAMILIES[family]
