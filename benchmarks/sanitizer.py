@@ -1,7 +1,7 @@
-"""NVIDIA's compute-sanitizer over every kernel of the library: ``python benchmarks/sanitizer.py [FAMILY ...]``, on a GPU.
+"""NVIDIA's compute-sanitizer over every kernel of the library: ``python benchmarks/sanitizer.py [SPEC ...]``, on a GPU.
 
-``memcheck`` looks for accesses outside of an allocation, ``racecheck`` for races in shared memory. A family is a process of its own
-under each tool, which calls what the specs declare, forward and backward, at their workloads; of large ones the first dimension is
+``memcheck`` looks for accesses outside of an allocation, ``racecheck`` for races in shared memory. A spec is a process of its own
+under each tool, which calls what it declares, forward and backward, at their workloads; of large ones the first dimension is
 cut. Printed are, a line a kernel, whether it is clean, or what was first said of it, and whether it ran at all. Every allocation is
 the driver's own, so that the tool knows where it ends. Exits with 1 where anything was said, or a call failed.
 """
@@ -95,15 +95,14 @@ def cut(spec: KernelSpec, workload: Workload) -> Workload:
 
 
 def call(spec: KernelSpec, workload: Workload) -> None:
-    """Call the kernel as often as it takes until its launches are remembered and made again."""
-    for _ in range(3):
-        inputs = spec.inputs(workload, "cuda")
-        result = spec.implementations["triton"].call(**inputs)
-        outputs = [out for out in (result if isinstance(result, tuple) else (result,)) if out.requires_grad]
-        leaves = [value for value in inputs.values() if torch.is_tensor(value) and value.requires_grad]
-        if leaves and outputs and spec.passes != (FORWARD,):
-            torch.autograd.grad(outputs, leaves, [torch.randn_like(out) for out in outputs])
-        torch.cuda.synchronize()
+    """Call the kernel forward and, where it has gradients, backward."""
+    inputs = spec.inputs(workload, "cuda")
+    result = spec.implementations["triton"].call(**inputs)
+    outputs = [out for out in (result if isinstance(result, tuple) else (result,)) if out.requires_grad]
+    leaves = [value for value in inputs.values() if torch.is_tensor(value) and value.requires_grad]
+    if leaves and outputs and spec.passes != (FORWARD,):
+        torch.autograd.grad(outputs, leaves, [torch.randn_like(out) for out in outputs])
+    torch.cuda.synchronize()
 
 
 def without_timings() -> None:
@@ -112,56 +111,50 @@ def without_timings() -> None:
     autotuner.Autotuner.check_disk_cache = lambda tuner, key, configs, bench: bool(bench())
 
 
-def run(family: str, seconds: float) -> None:
-    """Call a family's kernels under whatever tool this process runs, and print what was called as JSON."""
+def run(spec: KernelSpec, seconds: float) -> None:
+    """Call a kernel under whatever tool this process runs, and print what has been called, after each call, as JSON."""
     began = time.monotonic()
     without_timings()
-    cases = [
-        (spec, cut(spec, workload))
-        for spec in tilescope_kernels.FAMILIES[family]
-        for workload in (*spec.workloads, *map(spec.workload, MORE.get(spec.name, "").split()))
-    ]
-    cases.sort(key=lambda case: case[0].cost(case[1], FORWARD).flops)
-    told: dict[str, Any] = {"called": [], "left": [], "failed": {}}
-    for spec, workload in cases:
-        name = f"{spec.name} {workload.id}"
+    workloads = [cut(spec, known) for known in (*spec.workloads, *map(spec.workload, MORE.get(spec.name, "").split()))]
+    told: dict[str, Any] = {"called": [], "left": [known.id for known in workloads], "failed": {}, "ran": []}
+    for workload in sorted(workloads, key=lambda known: spec.cost(known, FORWARD).flops):
         if time.monotonic() - began > seconds:
-            told["left"].append(name)
-            continue
+            break
         try:
             call(spec, workload)
-            told["called"].append(name)
+            told["called"].append(workload.id)
         except Exception as error:  # told, and the others are called
-            told["failed"][name] = f"{type(error).__name__}: {str(error)[:300]}"
-    told["ran"] = [
-        name for name, kernel in kernels().items() if any(cache[0] for cache in kernel.device_caches.values())
-    ]
-    print(json.dumps(told))
+            told["failed"][workload.id] = f"{type(error).__name__}: {str(error)[:300]}"
+        told["left"].remove(workload.id)
+        told["ran"] = [
+            name for name, kernel in kernels().items() if any(cache[0] for cache in kernel.device_caches.values())
+        ]
+        print(json.dumps(told), flush=True)
 
 
-def checked(tool: str, family: str, seconds: float) -> tuple[dict[str, Any], dict[str, list[str]]]:
-    """What a family's process told, and the tool said."""
+def checked(tool: str, name: str, seconds: float) -> tuple[dict[str, Any], dict[str, list[str]]]:
+    """What the process of the spec of that name told, and the tool said."""
     command = [
         "compute-sanitizer", "--tool", tool, "--target-processes", "application-only", "--print-limit", "1000",
-        sys.executable, __file__, "--run", family, "--seconds", str(seconds),
+        sys.executable, __file__, "--run", name, "--seconds", str(seconds),
     ]  # fmt: skip
     environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     try:
         done = subprocess.run(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=2 * seconds + 60,
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=1.5 * seconds + 60,
             check=False,
         )  # fmt: skip
         text = done.stdout
     except subprocess.TimeoutExpired as late:
-        text = (late.stdout or b"").decode()
+        text = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
     told = next((json.loads(line) for line in reversed(text.splitlines()) if line.startswith('{"called"')), None)
     if told is None:
-        told = {"called": [], "left": [], "ran": [], "failed": {family: f"its process ended: {text[-600:]}"}}
+        told = {"called": [], "left": [], "ran": [], "failed": {name: f"its process ended: {text[-600:]}"}}
     return told, findings(text, sorted(kernels(), key=len, reverse=True))
 
 
 def lines(tool: str, told: Mapping[str, Any], said: Mapping[str, list[str]]) -> Iterator[str]:
-    """The report of one family under one tool."""
+    """The report of one spec under one tool."""
     for name in sorted({*told["ran"], *said}):
         about = said.get(name, [])
         yield f"{tool}  {name}: " + (f"{len(about)} findings, first: {about[0]}" if about else "clean")
@@ -173,21 +166,21 @@ def lines(tool: str, told: Mapping[str, Any], said: Mapping[str, list[str]]) -> 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("families", nargs="*", help="families of the catalog (default: all)")
+    parser.add_argument("specs", nargs="*", help="names of specs of the catalog (default: all)")
     parser.add_argument("--tool", choices=TOOLS, action="append", help="default: both")
     parser.add_argument("--seconds", type=float, default=600.0, help="after which a process calls no more")
-    parser.add_argument("--processes", type=int, default=1, help="families at a time")
-    parser.add_argument("--run", metavar="FAMILY", help=argparse.SUPPRESS)
+    parser.add_argument("--processes", type=int, default=1, help="specs at a time")
+    parser.add_argument("--run", metavar="SPEC", help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    known = {spec.name: spec for spec in tilescope_kernels.CATALOG}
     if asked.run:
-        run(asked.run, asked.seconds)
+        run(known[asked.run], asked.seconds)
         return 0
-    ran: set[str] = set()
     wrong = 0
-    families = asked.families or list(tilescope_kernels.FAMILIES)
     with concurrent.futures.ThreadPoolExecutor(asked.processes) as pool:
         for tool in asked.tool or TOOLS:
-            jobs = {pool.submit(checked, tool, family, asked.seconds): family for family in families}
+            ran: set[str] = set()
+            jobs = {pool.submit(checked, tool, name, asked.seconds): name for name in asked.specs or known}
             for job in concurrent.futures.as_completed(jobs):
                 told, said = job.result()
                 print(
@@ -198,7 +191,7 @@ def main() -> int:
                 )
                 ran |= {*told["ran"]}
                 wrong += bool(said or told["failed"])
-    print("not run:", ", ".join(sorted({*kernels()} - ran)) or "none")
+            print(f"{tool}, not run:", ", ".join(sorted({*kernels()} - ran)) or "none", flush=True)
     return int(wrong > 0)
 
 

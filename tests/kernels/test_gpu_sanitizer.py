@@ -6,7 +6,8 @@ import json
 import shutil
 
 import pytest
-from tilescope_kernels import FAMILIES
+from tilescope_kernels import CATALOG
+from tilescope_kernels.catalog import find
 from tilescope_kernels.spec import FORWARD
 
 from benchmarks import sanitizer
@@ -50,37 +51,35 @@ def test_what_is_said_of_each_of_our_kernels():
 
 
 def test_every_spec_is_called_at_sizes_that_a_tool_can_bear():
-    for spec in (spec for family in FAMILIES.values() for spec in family):
+    for spec in CATALOG:
         for workload in (*spec.workloads, *map(spec.workload, sanitizer.MORE.get(spec.name, "").split())):
             cost = spec.cost(less := sanitizer.cut(spec, workload), FORWARD)
             assert cost.bytes <= sanitizer.MOST_BYTES or less.dims[spec.dims[0]] == 1
             assert list(less.dims.items())[1:] == list(workload.dims.items())[1:]
-    assert sanitizer.MORE.keys() <= {spec.name for family in FAMILIES.values() for spec in family}
+    assert sanitizer.MORE.keys() <= {spec.name for spec in CATALOG}
 
 
-def test_a_family_tells_what_it_called_and_what_failed(monkeypatch, capsys):
+def test_a_process_tells_what_it_called_and_what_failed(monkeypatch, capsys):
     def call(spec, workload):
-        if spec.name == "online_max":
+        if workload.label == "ragged":
             raise RuntimeError("no GPU")
 
     monkeypatch.setattr(sanitizer, "call", call)
     monkeypatch.setattr(sanitizer, "without_timings", lambda: None)
-    sanitizer.run("reductions", 100.0)
-    told = json.loads(capsys.readouterr().out)
-    assert (
-        "softmax 128x1024-bf16" in told["called"]
-        and told["failed"]["online_max 128x1024-bf16"] == "RuntimeError: no GPU"
-    )
-    sanitizer.run("reductions", 0.0)
-    told = json.loads(capsys.readouterr().out)
-    assert not told["called"] and "softmax 128x1024-bf16" in told["left"]
+    spec = find("online_max")
+    sanitizer.run(spec, 100.0)
+    first, *_, last = map(json.loads, capsys.readouterr().out.splitlines())
+    assert first["called"] == ["128x1024-bf16"] and len(first["left"]) == len(spec.workloads) - 1
+    assert last["failed"] == {"1823x781-fp32": "RuntimeError: no GPU"} and not last["left"]
+    sanitizer.run(spec, 0.0)
+    assert not capsys.readouterr().out
 
 
 @pytest.mark.gpu
 @pytest.mark.slow("kernels", "benchmarks/sanitizer.py")
 @pytest.mark.skipif(shutil.which("compute-sanitizer") is None, reason="needs compute-sanitizer and an NVIDIA GPU")
-@pytest.mark.parametrize("family", list(FAMILIES))
+@pytest.mark.parametrize("name", [spec.name for spec in CATALOG])
 @pytest.mark.parametrize("tool", sanitizer.TOOLS)
-def test_nothing_is_found(tool, family):
-    told, said = sanitizer.checked(tool, family, 600.0)
+def test_nothing_is_found(tool, name):
+    told, said = sanitizer.checked(tool, name, 600.0)
     assert told["ran"] and not told["failed"] and not said
