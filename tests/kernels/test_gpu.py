@@ -45,9 +45,14 @@ SHAPES = {
     # Fewer classes than a warp reads, a ragged row, and language models' vocabularies: rows start at 16 bytes, or not.
     "cross_entropy": ("7x3", "1823x781", "130x128256", "9x31999", "9x50257", "9x128257"),
     "linear_cross_entropy": ("7x8x3", "781x130x1823", "600x256x32000"),
-    "attention": ("1x1x2x3x2x16", "1x3x2x517x769x64", "2x2x4x1024x1024x128", "1x2x1x130x70x32", "1x2x1x1000x3x128"),
+    # Backward in one launch, and of small problems on Hopper.
+    "attention": (
+        "1x1x2x3x2x16", "1x3x2x517x769x64", "2x2x4x1024x1024x128", "1x2x1x130x70x32", "1x2x1x1000x3x128",
+        "1x12x1x512x500x64", "1x3x2x100x300x96", "2x8x1x1000x1000x128", "2x8x2x1024x1000x64",
+    ),
     "causal_attention": (
         "1x1x2x3x2x16", "1x3x2x781x781x64", "2x2x4x1024x1024x128", "1x2x1x130x70x32", "1x2x1x70x1000x128",
+        "1x2x3x300x300x96", "2x8x1x1000x1000x128",
     ),
     # Through pointers (odd channels) and rectangles; more taps than pixels.
     "conv2d": ("1x1x1x1x1x1", "3x72x37x29x96x3", "2x7x20x21x9x5", "4x128x56x56x130x3", "1x24x3x2x40x7"),

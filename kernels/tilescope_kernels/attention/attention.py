@@ -20,12 +20,20 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import FLOATING, capability, check_tensors, device_of, use_triton
+from tilescope_kernels._shared.launching import (
+    FLOATING,
+    capability,
+    check_tensors,
+    device_of,
+    multiprocessors,
+    use_triton,
+)
 from tilescope_kernels._shared.operators import operator, pack, wants_grad
-from tilescope_kernels.attention.attention_configs import CONFIGS, chosen_config
+from tilescope_kernels.attention.attention_configs import CONFIGS, SIDE_BY_SIDE, chosen_config
 from tilescope_kernels.attention.attention_cost import DIMS, causal_cost, cost
 from tilescope_kernels.attention.decode import decode, decode_serves
 from tilescope_kernels.attention.flash import (
+    attention_backward_both_kernel,
     attention_backward_kv_kernel,
     attention_backward_q_kernel,
     attention_delta_kernel,
@@ -147,20 +155,34 @@ def _attention_backward(
         delta, o, do, o.stride()[:3], do.stride()[:3], heads, queries,
         COLUMNS=columns, BLOCK=64, num_warps=4,
     )  # fmt: skip
-    m, n = chosen["KV_M"], chosen["KV_N"]
+    (kv_m, kv_n), (q_m, q_n) = ((chosen[f"{loop}_M"], chosen[f"{loop}_N"]) for loop in ("KV", "Q"))
+    kv_programs, q_programs = cdiv(keys, kv_n) * batch * kv_heads, cdiv(queries, q_m) * batch * heads
+    kv_options, q_options = (
+        {"num_warps": chosen[f"{loop}_WARPS"], "num_stages": chosen[f"{loop}_STAGES"]} for loop in ("KV", "Q")
+    )
+    do_tiles, q_tiles = _tiles(do, kv_m, tma), _tiles(q, kv_m, tma)
+    k_tiles, v_tiles = _tiles(k, q_n, tma), _tiles(v, q_n, tma)
+    dq_strides, dk_strides, dv_strides, *strides = (t.stride()[:3] for t in (dq, dk, dv, do, q, k, v))
+    if not config and kv_options == q_options and kv_programs + q_programs <= SIDE_BY_SIDE * multiprocessors(q):
+        launch(
+            attention_backward_both_kernel, (max(kv_programs, q_programs), 2),
+            dq, dk, dv, do, q, k, v, lse, delta, do_tiles, q_tiles, k_tiles, v_tiles,
+            dq_strides, dk_strides, dv_strides, *strides, kv_heads, queries, keys, scale, score_scale, *hidden,
+            kv_programs, q_programs, EVEN_QUERIES=queries % kv_m == 0, EVEN_KEYS=keys % q_n == 0,
+            KV_M=kv_m, KV_N=kv_n, Q_M=q_m, Q_N=q_n, **shared, **q_options,
+        )  # fmt: skip
+        return dq, dk, dv
     launch(
-        attention_backward_kv_kernel, (cdiv(keys, n) * batch * kv_heads,),
-        dk, dv, do, q, k, v, lse, delta, _tiles(do, m, tma), _tiles(q, m, tma),
-        *(t.stride()[:3] for t in (dk, dv, do, q, k, v)), kv_heads, queries, keys, scale, score_scale, *hidden,
-        EVEN=queries % m == 0, BLOCK_M=m, BLOCK_N=n, **shared, num_warps=chosen["KV_WARPS"],
-        num_stages=chosen["KV_STAGES"],
+        attention_backward_kv_kernel, (kv_programs,),
+        dk, dv, do, q, k, v, lse, delta, do_tiles, q_tiles, dk_strides, dv_strides, *strides,
+        kv_heads, queries, keys, scale, score_scale, *hidden,
+        EVEN=queries % kv_m == 0, BLOCK_M=kv_m, BLOCK_N=kv_n, **shared, **kv_options,
     )  # fmt: skip
-    m, n = chosen["Q_M"], chosen["Q_N"]
     launch(
-        attention_backward_q_kernel, (cdiv(queries, m) * batch * heads,),
-        dq, do, q, k, v, lse, delta, _tiles(k, n, tma), _tiles(v, n, tma), *(t.stride()[:3] for t in (dq, do, q, k, v)),
+        attention_backward_q_kernel, (q_programs,),
+        dq, do, q, k, v, lse, delta, k_tiles, v_tiles, dq_strides, *strides,
         heads, queries, keys, scale, score_scale, *hidden,
-        EVEN=keys % n == 0, BLOCK_M=m, BLOCK_N=n, **shared, num_warps=chosen["Q_WARPS"], num_stages=chosen["Q_STAGES"],
+        EVEN=keys % q_n == 0, BLOCK_M=q_m, BLOCK_N=q_n, **shared, **q_options,
     )  # fmt: skip
     return dq, dk, dv
 

@@ -52,6 +52,8 @@ _SPECIALIZED, _SPECIALIZED_WIDE = (_forward(QUERIES.value, keys, 4, 2, 1, 1) for
 #: 3.6).
 _SPECIALIZED_NARROW, _ROUND = _forward(MORE_QUERIES.value, 128, 4, 2, 1, 1), 1.25
 _LONG, _ROUNDS = 8192, 5
+#: Queries up to which heads of 64 columns have small tiles.
+_SHORT = 1024
 CONFIGS = (
     *_EQUAL,
     *({**_EQUAL[0], **_forward(QUERIES.value, keys, 4, stages, 1, 1)} for keys, stages in ((128, 2), (64, 4))),
@@ -60,6 +62,11 @@ CONFIGS = (
 #: For problems of few tiles: smaller ones, and so more of them. Through pointers, for the GPU takes as long, and descriptors twice
 #: the CPU: 1x12x1024x64 81 us for 162 forward, 104 for 241 backward (H200, 2026-11-26, torch 2.11, triton 3.6).
 _FEW = _config((64, 64, 4, 3, 0), (64, 64, 4, 3), (64, 64, 4, 3))
+#: Of more than 64 columns two programs of three stages have no room on a multiprocessor, and four warps no registers.
+_FEW_OF_128 = _config((64, 64, 4, 3, 0), (64, 64, 8, 2), (64, 64, 8, 2))
+#: Programs for a multiprocessor up to which both backward kernels are one launch, if they have as many warps and stages: all of
+#: them run at once.
+SIDE_BY_SIDE = 2
 #: At fp32 the products run on the CUDA cores, whose tiles are bounded by registers.
 _FULL_PRECISION = _config((32, 32, 8, 2, 0), (32, 32, 8, 2), (32, 32, 8, 2))
 #: Where a block has less than Hopper's 227 KB of shared memory.
@@ -96,7 +103,11 @@ def chosen_config(
     known = _WIDE[int(causal)] if wide else _MASKED if masked else CONFIGS[int(causal)]
     if specializes and (forward := _specialized(q, tiles, causal)):
         return {**known, **forward}
-    return _FEW if tiles < multiprocessors(q) and not wide else known
+    # 4x32x1024 takes 89 us, in larger tiles 108, on Hopper's kernel 105 to 113.
+    short = columns <= 64 and queries <= _SHORT and not causal and not masked
+    if wide or (tiles > (2 if columns <= 64 else 1) * multiprocessors(q) and not short):
+        return known
+    return _FEW if columns <= 64 else _FEW_OF_128
 
 
 def _specialized(q: torch.Tensor, tiles: int, causal: bool) -> dict[str, int] | None:
@@ -105,7 +116,8 @@ def _specialized(q: torch.Tensor, tiles: int, causal: bool) -> dict[str, int] | 
     programs = multiprocessors(q)
     if columns > 64:
         return (_SPECIALIZED_WIDE if columns > 128 else _SPECIALIZED) if 2 * tiles >= programs else None
-    if columns <= 32 or tiles < programs:
+    # 2x16x1024 takes 25 us, of two warpgroups 31, cuDNN 26.
+    if columns <= 32 or tiles <= 2 * programs or queries <= _SHORT:
         return None
     # There are fewer products to hide the powers of two behind.
     rounds = cdiv(cdiv(queries, MORE_QUERIES.value) * batch * heads, programs)

@@ -364,3 +364,27 @@ def attention_backward_q_kernel(
             whole, end, queries, keys, score_scale, mask, mask_strides, window, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, True,
         )  # fmt: skip
     _store_rows(dq_ptr, dq_strides, batch, head, start, queries, dq * scale, BLOCK_M, COLUMNS)
+
+
+@triton.jit(do_not_specialize=["queries", "keys"])
+def attention_backward_both_kernel(
+    dq_ptr, dk_ptr, dv_ptr, do_ptr, q_ptr, k_ptr, v_ptr, lse_ptr, delta_ptr, do_tiles, q_tiles, k_tiles, v_tiles,
+    dq_strides, dk_strides, dv_strides, do_strides, q_strides, k_strides, v_strides, kv_heads, queries, keys,
+    scale, score_scale, mask_ptr, mask_strides, window, kv_programs, q_programs,
+    GROUP: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, EVEN_QUERIES: tl.constexpr,
+    EVEN_KEYS: tl.constexpr, KV_M: tl.constexpr, KV_N: tl.constexpr, Q_M: tl.constexpr, Q_N: tl.constexpr,
+):  # fmt: skip
+    """Both of the kernels above side by side, by ``program_id(1)``: neither has programs enough for the GPU."""
+    if tl.program_id(1) == 0:
+        if tl.program_id(0) < kv_programs:
+            attention_backward_kv_kernel(
+                dk_ptr, dv_ptr, do_ptr, q_ptr, k_ptr, v_ptr, lse_ptr, delta_ptr, do_tiles, q_tiles, dk_strides, dv_strides,
+                do_strides, q_strides, k_strides, v_strides, kv_heads, queries, keys, scale, score_scale,
+                mask_ptr, mask_strides, window, GROUP, COLUMNS, CAUSAL, EVEN_QUERIES, KV_M, KV_N,
+            )  # fmt: skip
+    elif tl.program_id(0) < q_programs:
+        attention_backward_q_kernel(
+            dq_ptr, do_ptr, q_ptr, k_ptr, v_ptr, lse_ptr, delta_ptr, k_tiles, v_tiles, dq_strides, do_strides, q_strides,
+            k_strides, v_strides, kv_heads * GROUP, queries, keys, scale, score_scale, mask_ptr, mask_strides, window,
+            GROUP, COLUMNS, CAUSAL, EVEN_KEYS, Q_M, Q_N,
+        )  # fmt: skip
