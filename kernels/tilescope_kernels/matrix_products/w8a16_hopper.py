@@ -7,7 +7,7 @@ along K, and a second launch adds the parts up in one order.
 In bf16 on an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2, cuBLAS with weights kept at 16 bits in brackets, then this
 kernel without converting ahead): 64x4096x4096 15.5 us (13.8, 17.1), 128x4096x4096 19.4 us (16.4, 20.2), 256x4096x4096 24.1
 (19.6, 25.0), 512x4096x4096 33.1 (26.8, 36.7), 256x8192x8192 57.0 (47.6, 57.3), 64x14336x4096 27.9 (35.2, 34.7),
-128x14336x4096 34.8 (34.8, 43.3), 1024x4096x4096 49.7 (46.9, 62.0), 1024x14336x4096 181 (155, 198), 4096x4096x4096 181 (178,
+128x14336x4096 34.8 (34.8, 43.3), 1024x4096x4096 49.7 (46.9, 62.0), 1024x14336x4096 165 (156; not cut 180), 4096x4096x4096 181 (178,
 208), 8192x8192x8192 1451 (1444, 1516).
 """
 
@@ -53,43 +53,71 @@ _MULTIPLYING, _LOADING = gl.constexpr(232), gl.constexpr(24)
 
 
 @gluon.jit
-def _piece(piece, M, N, K, BLOCK_M: gl.constexpr, SPLIT: gl.constexpr):
-    """First row of weights and of x, first turn along K and the number of turns of a piece: one of a tile's ``SPLIT`` parts.
+def _piece(piece, whole, M, N, K, BLOCK_M: gl.constexpr, SPLIT: gl.constexpr, CUT: gl.constexpr):
+    """First row of weights and of x, first turn along K and the number of turns of a piece.
 
+    It is one of a tile's ``SPLIT`` parts along K, or one of ``whole`` tiles, or of a later one's ``CUT`` parts of its rows of x.
     What a turn has past K arrives as zeros.
     """
-    start_n, start_m = tile_origin(piece // SPLIT, N, M, _BLOCK_N, BLOCK_M, _GROUP_N)
     turns = (K + _TURN * _BLOCK_K - 1) // (_TURN * _BLOCK_K)
-    each = (turns + SPLIT - 1) // SPLIT
-    first = piece % SPLIT * each
-    return start_n, start_m, first, gl.minimum(each, turns - first)
+    if CUT == 1:
+        start_n, start_m = tile_origin(piece // SPLIT, N, M, _BLOCK_N, BLOCK_M, _GROUP_N)
+        each = (turns + SPLIT - 1) // SPLIT
+        first = piece % SPLIT * each
+        turns = gl.minimum(each, turns - first)
+    else:
+        part = gl.maximum(piece - whole, 0)
+        tile = gl.where(piece < whole, piece, whole + part // CUT)
+        start_n, start_m = tile_origin(tile, N, M, _BLOCK_N, BLOCK_M, _GROUP_N)
+        start_m += part % CUT * (BLOCK_M // CUT)
+        first = 0 * piece
+    return start_n, start_m, first, turns
 
 
 @gluon.jit
-def _load(
-    x_tiles, weight_tiles, x_ring, weight_ring, ready, free, M, N, K, pieces,
-    BLOCK_M: gl.constexpr, SPLIT: gl.constexpr, STAGES: gl.constexpr,
+def _load_pieces(
+    begin, end, slot, phase, x_tiles, weight_tiles, x_ring, weight_ring, ready, free, M, N, K, whole,
+    BLOCK_M: gl.constexpr, SPLIT: gl.constexpr, CUT: gl.constexpr, STAGES: gl.constexpr, WHOLE: gl.constexpr,
 ):  # fmt: skip
-    """Load the operands of this program's pieces as far ahead as the ring allows, the next one's during an epilogue."""
-    slot = gl.to_tensor(0)
-    # A barrier's first wait for what has not been used yet must not wait: it asks for the phase before.
-    phase = gl.to_tensor(1)
-    for piece in range(gl.program_id(0), pieces, gl.num_programs(0)):
-        start_n, start_m, first, turns = _piece(piece, M, N, K, BLOCK_M, SPLIT)
+    """Load the operands of this program's pieces: whole tiles and parts along K, or parts of a tile's rows of x."""
+    BOX: gl.constexpr = BLOCK_M // CUT
+    BOXES: gl.constexpr = CUT if WHOLE else 1
+    for piece in range(begin, end, gl.num_programs(0)):
+        start_n, start_m, first, turns = _piece(piece, whole, M, N, K, BLOCK_M, SPLIT, CUT)
         for step in range(_TURN * first, _TURN * (first + turns)):
             k = step * _BLOCK_K
             arrived = ready.index(slot)
             for i in gl.static_range(_GROUPS):
                 mbarrier.wait(free.index(slot * _GROUPS + i), phase)
-            mbarrier.expect(arrived, (2 * BLOCK_M + _BLOCK_N) * _BLOCK_K)
+            mbarrier.expect(arrived, (2 * BOXES * BOX + _BLOCK_N) * _BLOCK_K)
             for i in gl.static_range(_GROUPS):
                 place = weight_ring.index(slot * _GROUPS + i)
                 tma.async_copy_global_to_shared(weight_tiles, [start_n + i * _ROWS, k], arrived, place)
-            tma.async_copy_global_to_shared(x_tiles, [start_m, k], arrived, x_ring.index(slot))
+            for i in gl.static_range(BOXES):
+                tma.async_copy_global_to_shared(x_tiles, [start_m + i * BOX, k], arrived, x_ring.index(slot * CUT + i))
             slot += 1
             wrapped = slot == STAGES
             slot = gl.where(wrapped, 0, slot)
             phase = gl.where(wrapped, phase ^ 1, phase)
+    return slot, phase
+
+
+@gluon.jit
+def _load(
+    x_tiles, weight_tiles, x_ring, weight_ring, ready, free, M, N, K, whole, pieces,
+    BLOCK_M: gl.constexpr, SPLIT: gl.constexpr, CUT: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """Load the operands of this program's pieces as far ahead as the ring allows, the next one's during an epilogue."""
+    # A barrier's first wait for what has not been used yet must not wait: it asks for the phase before.
+    slot, phase = _load_pieces(
+        gl.program_id(0), whole, gl.to_tensor(0), gl.to_tensor(1), x_tiles, weight_tiles, x_ring, weight_ring, ready, free,
+        M, N, K, whole, BLOCK_M, SPLIT, CUT, STAGES, True,
+    )  # fmt: skip
+    if CUT > 1:
+        _load_pieces(
+            whole + gl.program_id(0), pieces, slot, phase, x_tiles, weight_tiles, x_ring, weight_ring, ready, free,
+            M, N, K, whole, BLOCK_M, SPLIT, CUT, STAGES, False,
+        )  # fmt: skip
 
 
 @gluon.jit
@@ -153,35 +181,34 @@ def _store_part(total, part_ptr, N, rows, columns):
 
 
 @gluon.jit
-def _multiply(
-    WHICH: gl.constexpr, y_tiles, parts_ptr, scale_ptr, x_ring, weight_ring, y_buffers, ready, free, M, N, K, pieces,
-    BLOCK_M: gl.constexpr, SPLIT: gl.constexpr, STAGES: gl.constexpr,
+def _multiply_pieces(
+    WHICH: gl.constexpr, begin, end, slot, phase, y_tiles, parts_ptr, scale_ptr, x_ring, weight_ring, y_buffers, ready, free,
+    M, N, K, whole, BLOCK_M: gl.constexpr, SPLIT: gl.constexpr, CUT: gl.constexpr, STAGES: gl.constexpr, WHOLE: gl.constexpr,
 ):  # fmt: skip
     """Multiply this warpgroup's 64 rows of weights. A step's weights are converted while the step before multiplies."""
-    if WHICH == 1:
-        # The other group's first use of that slot: it does not come to a second one before this group's first.
-        mbarrier.wait(free.index((_LAG - 1) * _GROUPS), 0)
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
+    BOX: gl.constexpr = BLOCK_M // CUT
+    BOXES: gl.constexpr = CUT if WHOLE else 1
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BOXES * BOX, 16])
     CONVERTED: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, 2)
     PAIRS: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, 1)
     PAIR_TILE: gl.constexpr = gl.NVMMASharedLayout(_BLOCK_K, 16)
     weight_ring = weight_ring._reinterpret(gl.int16, [STAGES * _GROUPS, _ROWS, _BLOCK_K // 2], PAIR_TILE)
+    tiles = x_ring._reinterpret(x_ring.dtype, [STAGES * (CUT // BOXES), BOXES * BOX, _BLOCK_K], x_ring.layout)
+    buffers = y_buffers._reinterpret(x_ring.dtype, [_GROUPS * (CUT // BOXES), BOXES * BOX, _ROWS], y_buffers.layout)
     n = WHICH * _ROWS + gl.arange(0, _ROWS, layout=gl.SliceLayout(1, LAYOUT))
-    buffer = y_buffers.index(WHICH)
-    slot = gl.to_tensor(0)
-    phase = gl.to_tensor(0)
-    for piece in range(gl.program_id(0), pieces, gl.num_programs(0)):
-        start_n, start_m, _, turns = _piece(piece, M, N, K, BLOCK_M, SPLIT)
+    for piece in range(begin, end, gl.num_programs(0)):
+        start_n, start_m, _, turns = _piece(piece, whole, M, N, K, BLOCK_M, SPLIT, CUT)
         if SPLIT == 1:
             scale = gl.load(scale_ptr + start_n + n, mask=start_n + n < N, other=0.0)
-        total = gl.zeros([_ROWS, BLOCK_M], gl.float32, LAYOUT)
+        total = gl.zeros([_ROWS, BOXES * BOX], gl.float32, LAYOUT)
         for _ in range(turns):
             for step in gl.static_range(_TURN):
                 mbarrier.wait(ready.index(slot + step), phase)
                 weight = _converted(
                     weight_ring.index((slot + step) * _GROUPS + WHICH).load(PAIRS), x_ring.dtype, CONVERTED
                 )
-                total = warpgroup_mma(weight, x_ring.index(slot + step).permute([1, 0]), total, is_async=True)
+                x = tiles.index((slot + step) * (CUT // BOXES)).permute([1, 0])
+                total = warpgroup_mma(weight, x, total, is_async=True)
                 if step > 0:
                     total = warpgroup_mma_wait(1, deps=[total])
                     mbarrier.arrive(free.index((slot + step - 1) * _GROUPS + WHICH), count=1)
@@ -194,38 +221,61 @@ def _multiply(
         if SPLIT == 1:
             # Once the tile before has left the buffer. The descriptor leaves out what is past the edges.
             tma.store_wait(0)
-            buffer.permute([1, 0]).store((total * scale[:, None]).to(y_tiles.dtype))
+            buffers.index(WHICH * (CUT // BOXES)).permute([1, 0]).store((total * scale[:, None]).to(y_tiles.dtype))
             fence_async_shared()
-            tma.async_copy_shared_to_global(y_tiles, [start_m, start_n + WHICH * _ROWS], buffer)
+            for i in gl.static_range(BOXES):
+                place = [start_m + i * BOX, start_n + WHICH * _ROWS]
+                tma.async_copy_shared_to_global(y_tiles, place, y_buffers.index(WHICH * CUT + i))
         else:
             row = (piece % SPLIT * M + start_m).to(gl.int64)
             _store_part(
                 total, parts_ptr + row * N + start_n + WHICH * _ROWS, N, M - start_m, N - start_n - WHICH * _ROWS
             )
+    return slot, phase
+
+
+@gluon.jit
+def _multiply(
+    WHICH: gl.constexpr, y_tiles, parts_ptr, scale_ptr, x_ring, weight_ring, y_buffers, ready, free, M, N, K, whole, pieces,
+    BLOCK_M: gl.constexpr, SPLIT: gl.constexpr, CUT: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """Multiply this warpgroup's 64 rows of weights of this program's pieces: whole tiles first."""
+    if WHICH == 1:
+        # The other group's first use of that slot: it does not come to a second one before this group's first.
+        mbarrier.wait(free.index((_LAG - 1) * _GROUPS), 0)
+    slot, phase = _multiply_pieces(
+        WHICH, gl.program_id(0), whole, gl.to_tensor(0), gl.to_tensor(0), y_tiles, parts_ptr, scale_ptr, x_ring, weight_ring,
+        y_buffers, ready, free, M, N, K, whole, BLOCK_M, SPLIT, CUT, STAGES, True,
+    )  # fmt: skip
+    if CUT > 1:
+        _multiply_pieces(
+            WHICH, whole + gl.program_id(0), pieces, slot, phase, y_tiles, parts_ptr, scale_ptr, x_ring, weight_ring,
+            y_buffers, ready, free, M, N, K, whole, BLOCK_M, SPLIT, CUT, STAGES, False,
+        )  # fmt: skip
     if SPLIT == 1:
         tma.store_wait(0)
 
 
 # Extents of 1 for constants have made ptxas die of a segmentation fault in another kernel (sm_90, CUDA 12.8).
-@gluon.jit(do_not_specialize=["M", "N", "K"])
+@gluon.jit(do_not_specialize=["M", "N", "K", "whole", "pieces"])
 def w8a16_matmul_hopper_kernel(
-    x_tiles, weight_tiles, y_tiles, parts_ptr, scale_ptr, M, N, K,
-    BLOCK_M: gl.constexpr, SPLIT: gl.constexpr, STAGES: gl.constexpr,
+    x_tiles, weight_tiles, y_tiles, parts_ptr, scale_ptr, M, N, K, whole, pieces,
+    BLOCK_M: gl.constexpr, SPLIT: gl.constexpr, CUT: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """Parts ``program, program + programs, ...`` of tiles of BLOCK_M rows of x and 128 of weights, 64 a group.
+    """Pieces ``program, program + programs, ...`` of tiles of BLOCK_M rows of x and 128 of weights, 64 a group.
 
-    A tile has ``SPLIT`` parts along K. Several go to ``parts`` (SPLIT, M, N) in fp32, not scaled. Descriptors are of
-    BLOCK_Mx64 of x and y and 64x64 of weights. Launched with 4 warps.
+    A tile has ``SPLIT`` parts along K. Several go to ``parts`` (SPLIT, M, N) in fp32, not scaled. Of one part, tiles after the
+    ``whole`` ones are cut in ``CUT`` parts of their rows of x. Descriptors are of a cut tile's rows by 64 of x and y and 64x64
+    of weights. Launched with 4 warps.
     """
     if SPLIT > 1:
         # The launch that adds up the parts may start, and wait for them.
         gl.inline_asm_elementwise(
             "griddepcontrol.launch_dependents; // $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1
         )
-    pieces = ((M + BLOCK_M - 1) // BLOCK_M) * ((N + _BLOCK_N - 1) // _BLOCK_N) * SPLIT
-    x_ring = gl.allocate_shared_memory(x_tiles.dtype, [STAGES, BLOCK_M, _BLOCK_K], x_tiles.layout)
+    x_ring = gl.allocate_shared_memory(x_tiles.dtype, [STAGES * CUT, BLOCK_M // CUT, _BLOCK_K], x_tiles.layout)
     weight_ring = gl.allocate_shared_memory(gl.int8, [STAGES * _GROUPS, _ROWS, _BLOCK_K], weight_tiles.layout)
-    y_buffers = gl.allocate_shared_memory(x_tiles.dtype, [_GROUPS, BLOCK_M, _ROWS], x_tiles.layout)
+    y_buffers = gl.allocate_shared_memory(x_tiles.dtype, [_GROUPS * CUT, BLOCK_M // CUT, _ROWS], x_tiles.layout)
     # That a stage has come, and that either group has used it.
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [STAGES * _GROUPS, 1], mbarrier.MBarrierLayout())
@@ -236,11 +286,12 @@ def w8a16_matmul_hopper_kernel(
     fence_async_shared()
     gl.warp_specialize(
         [
-            (_multiply, (0, y_tiles, parts_ptr, scale_ptr, x_ring, weight_ring, y_buffers, ready, free, M, N, K, pieces,
-                         BLOCK_M, SPLIT, STAGES)),
-            (_multiply, (1, y_tiles, parts_ptr, scale_ptr, x_ring, weight_ring, y_buffers, ready, free, M, N, K, pieces,
-                         BLOCK_M, SPLIT, STAGES)),
-            (_load, (x_tiles, weight_tiles, x_ring, weight_ring, ready, free, M, N, K, pieces, BLOCK_M, SPLIT, STAGES)),
+            (_multiply, (0, y_tiles, parts_ptr, scale_ptr, x_ring, weight_ring, y_buffers, ready, free, M, N, K, whole,
+                         pieces, BLOCK_M, SPLIT, CUT, STAGES)),
+            (_multiply, (1, y_tiles, parts_ptr, scale_ptr, x_ring, weight_ring, y_buffers, ready, free, M, N, K, whole,
+                         pieces, BLOCK_M, SPLIT, CUT, STAGES)),
+            (_load, (x_tiles, weight_tiles, x_ring, weight_ring, ready, free, M, N, K, whole, pieces, BLOCK_M, SPLIT, CUT,
+                     STAGES)),
         ],
         [4, 1],
         [_MULTIPLYING, _LOADING],
@@ -253,10 +304,11 @@ _MOST = 256
 
 @dataclass(frozen=True)
 class Tiling:
-    """Rows of x in a tile, the number of its parts along K, and stages of the ring: whole turns."""
+    """Rows of x in a tile, the number of its parts along K or, in the last wave, in rows, and stages of the ring: whole turns."""
 
     block_m: int
     split: int = 1
+    cut: int = 1
 
     @property
     def stages(self) -> int:
@@ -273,10 +325,12 @@ _LAUNCH, _ADDING, _PART_BYTE = 7.6e-6, 1e-6, 0.45e-12
 
 def _time(m: int, n: int, k: int, programs: int, chosen: Tiling) -> float:
     """Estimated seconds: rounds of tiles, and what cutting them along K costs."""
-    rounds = cdiv(_tiles_of(m, n, chosen.block_m) * chosen.split, programs)
+    tiles = _tiles_of(m, n, chosen.block_m)
+    rounds = tiles // programs if chosen.cut > 1 else cdiv(tiles * chosen.split, programs)
+    last = _STEP[chosen.block_m // chosen.cut] if chosen.cut > 1 else 0.0
     steps = cdiv(cdiv(k, _TURN.value * _BLOCK_K.value), chosen.split) * _TURN.value
     adding = _ADDING + 4 * chosen.split * m * n * _PART_BYTE if chosen.split > 1 else 0.0
-    return _LAUNCH + rounds * steps * _STEP[chosen.block_m] + adding
+    return _LAUNCH + steps * (rounds * _STEP[chosen.block_m] + last) + adding
 
 
 @functools.lru_cache(maxsize=4096)
@@ -287,6 +341,11 @@ def tiling(m: int, n: int, k: int, programs: int) -> Tiling | None:
         for block_m in _STEP
         for split in range(1, 9)
         if split == 1 or _tiles_of(m, n, block_m) * split <= programs
+    ]
+    candidates += [
+        Tiling(block_m, 1, 2)
+        for block_m in (128, _MOST)
+        if _tiles_of(m, n, block_m) > programs and 0 < 2 * (_tiles_of(m, n, block_m) % programs) <= programs
     ]
     best = min(candidates, key=functools.partial(_time, m, n, k, programs))
     return best if 2 * _tiles_of(m, n, best.block_m) * best.split >= programs else None
@@ -312,16 +371,19 @@ def plan(x: torch.Tensor, weight: torch.Tensor) -> Tiling | None:
 
 def write_product(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, scale: torch.Tensor, chosen: Tiling) -> None:
     """Write the product of operands that ``plan`` accepts to contiguous ``y``, by way of aligned rows where its own are not."""
-    (m, n), k, programs = y.shape, x.shape[1], multiprocessors(x)
+    (m, n), k, programs, cut = y.shape, x.shape[1], multiprocessors(x), chosen.cut
     split = _whole_parts(k, chosen.split)
     parts = torch.empty((split, m, n), dtype=torch.float32, device=x.device) if split > 1 else None
     depth = _BLOCK_K.value
     out = y if split > 1 or is_aligned(y) else room(y)
+    tiles = _tiles_of(m, n, chosen.block_m) * split
+    whole = tiles // programs * programs if cut > 1 else tiles
+    pieces, box = whole + (tiles - whole) * cut, chosen.block_m // cut
     launch(
-        w8a16_matmul_hopper_kernel, (min(_tiles_of(m, n, chosen.block_m) * split, programs),),
-        gluon_tiles(x, chosen.block_m, depth), gluon_tiles(weight, _ROWS.value, depth),
-        gluon_tiles(out, chosen.block_m, _ROWS.value) if split == 1 else None,
-        parts, scale, m, n, k, BLOCK_M=chosen.block_m, SPLIT=split, STAGES=chosen.stages, num_warps=4,
+        w8a16_matmul_hopper_kernel, (min(pieces, programs),),
+        gluon_tiles(x, box, depth), gluon_tiles(weight, _ROWS.value, depth),
+        gluon_tiles(out, box, _ROWS.value) if split == 1 else None, parts, scale, m, n, k, whole, pieces,
+        BLOCK_M=chosen.block_m, SPLIT=split, CUT=cut, STAGES=chosen.stages, num_warps=4,
     )  # fmt: skip
     if parts is not None:
         add_parts(y, parts, scale)
