@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tilescope_kernels import matmul
@@ -31,6 +33,21 @@ def test_against_fp64(extents, dtype, tiling):
                 matmul_hopper.write_product(one, other, c, tiling)
             assert relative_error(found[0], one.double() @ other.double()) <= DTYPES[dtype]
             assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("dtype", list(DTYPES), ids=str)
+def test_operands_whose_rows_do_not_start_at_sectors_are_copied(dtype):
+    copied = replace(TILINGS[0], copies=True)
+    for m, n, k in ((1000, 1000, 1000), (264, 1304, 1024), (520, 1280, 328)):
+        a, b = draw(m, k, dtype=dtype), draw(k, n, dtype=dtype, seed=1)
+        for one, other in ((a, b), (a.T.contiguous().T, b.T.contiguous().T)):
+            c = torch.full((m, n), float("nan"), device="cuda", dtype=dtype)
+            matmul_hopper.write_product(one, other, c, copied)
+            assert relative_error(c, one.double() @ other.double()) <= DTYPES[dtype]
+    a, b = draw(5000, 1000, dtype=dtype), draw(1000, 5000, dtype=dtype, seed=1)
+    assert matmul_hopper.plan(a, b).copies
+    for _ in range(3):
+        assert relative_error(matmul(a, b), a.double() @ b.double()) <= DTYPES[dtype]
 
 
 def test_what_is_not_finite_stays_in_its_row_and_column():

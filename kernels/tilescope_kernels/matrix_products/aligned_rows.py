@@ -58,10 +58,10 @@ def columns(matrix: torch.Tensor) -> bool:
     return matrix.stride(0) == 1 and matrix.stride(1) != 1
 
 
-def is_aligned(matrix: torch.Tensor) -> bool:
-    """Whether a tensor descriptor can reach a matrix: its rows, or columns, start at 16 bytes."""
+def is_aligned(matrix: torch.Tensor, to: int = 16) -> bool:
+    """Whether a matrix's rows, or columns, start at so many bytes: a tensor descriptor can reach those that do at 16."""
     inner, outer = sorted(matrix.stride())
-    return inner == 1 and outer > 0 and outer * matrix.element_size() % 16 == 0 and matrix.data_ptr() % 16 == 0
+    return inner == 1 and outer > 0 and outer * matrix.element_size() % to == 0 and matrix.data_ptr() % 16 == 0
 
 
 def room(matrix: torch.Tensor) -> torch.Tensor:
@@ -92,11 +92,11 @@ def copy_rows(out: torch.Tensor, x: torch.Tensor, *others: torch.Tensor) -> None
     )  # fmt: skip
 
 
-def aligned(*matrices: torch.Tensor) -> list[torch.Tensor]:
-    """Up to two matrices where descriptors can reach them, else copies whose rows, or columns, start at 16 bytes."""
+def aligned(*matrices: torch.Tensor, to: int = 16) -> list[torch.Tensor]:
+    """Up to two matrices, or copies of those whose rows, or columns, do not start at so many bytes: they start at 128."""
     result, copies = list(matrices), []
     for place, matrix in enumerate(matrices):
-        if is_aligned(matrix):
+        if is_aligned(matrix, to):
             continue
         turned = columns(matrix)
         lines = matrix.T if turned else matrix

@@ -7,8 +7,8 @@ kernel is in Gluon, because Triton's language does not assign work to warps.
 In bf16 on an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2, cuBLAS in brackets): 4096x4096x4096 182 us (181),
 8192x8192x8192 1427 (1431), 16384x4096x14336 2528 (2589), 8192x8192x1024 199 (202), 2304x2304x2304 40.7 (41.4),
 1792x1792x1792 22.9 (24.4), 512x4096x4096 27.8 (27.1), 6000x6000x6000 595 (562). 4097x4099x4101 took 255, 37 of them for
-copies. Rows that do not start at sectors of 32 bytes arrive late: 3000x3000x3000 101 (82), 5000x5000x1000 106 (84).
-1536x1536x1536 18.3 (15.2) leaves 36 of 132 multiprocessors without a tile. Adding to memory as tiles are written, for sums of
+copies. Rows that do not start at sectors of 32 bytes arrive late: 3000x3000x3000 102 (79), and with copies 104; those pay for
+4008x4008x4008 213 (without 231, 189) and 5000x5000x1000 95 (105, 84). 1536x1536x1536 15.7 (12.7). Adding to memory as tiles are written, for sums of
 products, lost to cuBLAS: 846 us against 804 where 128256x4096x256 is added to.
 """
 
@@ -44,6 +44,8 @@ _BLOCK_K = gl.constexpr(BLOCK_K)
 _TOGETHER = gl.constexpr(2048)
 #: Steps that the second group is behind: one keeps the tensor cores busy while the other writes its rows.
 _LAG = gl.constexpr(2)
+#: Bytes that memory is read in.
+_SECTOR = 32
 #: Registers of a thread that multiplies and of one that loads.
 _MULTIPLYING, _LOADING = gl.constexpr(232), gl.constexpr(24)
 
@@ -347,14 +349,14 @@ def serves(a: torch.Tensor, b: torch.Tensor) -> bool:
     return m > 64 and cdiv(m, 64) * cdiv(n, 128) > multiprocessors(a)
 
 
-def _askew(matrix: torch.Tensor) -> bool:
-    """Whether rows, as descriptors reach them, do not start at sectors of memory. Those of copies do."""
-    return is_aligned(matrix) and max(matrix.stride()) * matrix.element_size() % 32 != 0
+def _askew(matrix: torch.Tensor) -> int:
+    """Number of elements whose rows, as descriptors reach them, do not start at sectors of memory. Those of copies do."""
+    return matrix.numel() if is_aligned(matrix) and not is_aligned(matrix, _SECTOR) else 0
 
 
 def _chosen(a: torch.Tensor, b: torch.Tensor) -> Tiling:
     (m, k), n = a.shape, b.shape[1]
-    return tiling(m, n, k, multiprocessors(a), _askew(a) or _askew(b), n * a.element_size() % 16 == 0)
+    return tiling(m, n, k, multiprocessors(a), _askew(a) + _askew(b), n * a.element_size() % 16 == 0)
 
 
 def plan(a: torch.Tensor, b: torch.Tensor) -> Tiling | None:
@@ -367,7 +369,7 @@ def write_product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, chosen: Til
     (m, k), n = a.shape, b.shape[1]
     programs = multiprocessors(a)
     chosen = chosen or _chosen(a, b)
-    a, b = aligned(a, b)
+    a, b = aligned(a, b, to=_SECTOR) if chosen.copies else aligned(a, b)
     a_columns, b_columns = columns(a), columns(b)
     high, wide, depth = chosen.rows // chosen.cut_rows, chosen.wide // chosen.cut_columns, _BLOCK_K.value
     tiles = cdiv(m, _GROUPS.value * chosen.rows) * cdiv(n, chosen.wide + chosen.side)
