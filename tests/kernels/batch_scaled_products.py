@@ -123,14 +123,15 @@ def check_fp8_matmul_through_descriptors():
                     against_reference(name, "300x264x272-fp8", config)
 
 
-def check_fp8_matmul_of_few_tiles():
+def check_products_of_bytes_of_few_tiles():
     tiles = {"BLOCK_M": 32, "BLOCK_N": 64, "BLOCK_K": 128, "GROUP_M": 2, "SCRATCH": 0, "num_warps": 4, "num_stages": 2}
     with mock.patch.object(split_k, "multiprocessors", lambda tensor: 4):
         for splits in (1, 3):  # whole tiles; both, and parts alone
-            with mock.patch.object(fp8, "fp8_plan", lambda *_, splits=splits: {**tiles, "SPLITS": splits}), poisoned():
-                for name in ("fp8_matmul", "fp8_matmul_rows"):
-                    for workload in ("70x136x272-fp8", "9x64x1040-fp8"):
-                        against_reference(name, workload)
+            plan = {**tiles, "SPLITS": splits}
+            with mock.patch.object(split_k, "bytes_plan", lambda *_, plan=plan: plan), poisoned():
+                for name in ("fp8_matmul", "fp8_matmul_rows", "int8_matmul", "int8_matmul_rows"):
+                    for extents in ("70x136x272", "9x64x1040", "33x69x200"):
+                        against_reference(name, f"{extents}-{name[: name.index('_')]}")
 
 
 def check_every_tile_of_fp8_blocks():

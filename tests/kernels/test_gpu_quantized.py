@@ -197,7 +197,7 @@ def test_blocks_in_tiles_for_every_multiprocessor(extents, order, dtype):
     "extents",
     [
         (1, 8192, 8192), (16, 8192, 8192), (13, 9008, 12000), (16, 1024, 32768), (64, 4096, 4096), (100, 4000, 4112),
-        (128, 4096, 4096), (1024, 1024, 1024),
+        (128, 4096, 4096), (1024, 1024, 1024), (512, 512, 512), (1536, 1536, 1536), (777, 520, 1040),
     ],
 )  # fmt: skip
 def test_fp8_of_few_tiles(name, extents):
@@ -239,15 +239,17 @@ def test_hoppers_w8a16(m, n, k, dtype):
 
 
 @on_gpu.HOPPER
-@pytest.mark.parametrize(("block_m", "split"), [(32, 8), (64, 3), (128, 2), (128, 1), (256, 2), (256, 1)])
-@pytest.mark.parametrize(("m", "n", "k"), [(33, 1000, 1040), (300, 4104, 4096), (513, 136, 784)])
-def test_hoppers_w8a16_is_cut(m, n, k, block_m, split):
+@pytest.mark.parametrize(
+    "tiling", [(32, 8), (64, 3), (128, 2), (128, 1), (256, 2), (256, 1), (128, 1, 2), (256, 1, 2)], ids=str
+)
+@pytest.mark.parametrize(("m", "n", "k"), [(33, 1000, 1040), (300, 4104, 4096), (513, 136, 784), (1000, 5128, 1040)])
+def test_hoppers_w8a16_is_cut(m, n, k, tiling):
     x = torch.randn(m, k, device="cuda").bfloat16()
     codes = torch.randint(-128, 128, (n, k), device="cuda", dtype=torch.int8)
     scale = torch.rand(n, 1, device="cuda") / k**0.5 / 64
     found = [torch.full((m, n), float("nan"), device="cuda", dtype=x.dtype) for _ in range(2)]
     for y in found:
-        w8a16_hopper.write_product(x, codes, y, scale, w8a16_hopper.Tiling(block_m, split))
+        w8a16_hopper.write_product(x, codes, y, scale, w8a16_hopper.Tiling(*tiling))
     assert relative_error(found[0], x.double() @ (codes.double() * scale.double()).T) <= 3e-3
     assert torch.equal(*found)
 
@@ -264,8 +266,14 @@ def test_w8a16_of_few_tiles_and_unaligned_rows(m, n, k):
     assert all(torch.equal(w8a16_matmul(x, codes, scale), found) for _ in range(5))
 
 
-@pytest.mark.parametrize(("m", "n", "k"), [(1023, 520, 776), (300, 300, 301), (130, 4099, 4101)])
-def test_unaligned_rows_of_one_byte_elements(m, n, k):
+@pytest.mark.parametrize(
+    ("m", "n", "k"),
+    [
+        (1023, 520, 776), (300, 300, 301), (130, 4099, 4101), (64, 512, 8192), (512, 512, 512), (1536, 1544, 1536),
+        (64, 64, 64), (2050, 2051, 2064),
+    ],
+)  # fmt: skip
+def test_one_byte_elements_of_few_tiles_and_unaligned_rows(m, n, k):
     a, b = (torch.randint(-128, 128, (rows, k), device="cuda", dtype=torch.int8) for rows in (m, n))
     assert torch.equal(int8_matmul(a, b.T), (a.double() @ b.double().T).int())
     wide = torch.full((n, k + 48), 77, device="cuda", dtype=torch.int8)

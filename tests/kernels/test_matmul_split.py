@@ -70,35 +70,39 @@ def test_blocks_fit_shared_memory(hopper, extents):
     assert 2 * ((m + n) * k * plan["num_stages"] + m * n) <= 226 * 1024
 
 
-def test_fp8_products_of_few_tiles_are_one_wave(hopper):
-    def planned_fp8(m, n, k):
-        a, b = (torch.empty(rows, k, dtype=torch.float8_e4m3fn, device="meta") for rows in (m, n))
-        return split_k.fp8_plan(a, b.T, torch.empty(m, n, dtype=torch.bfloat16, device="meta"))
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8], ids=str)
+def test_products_of_bytes_of_few_tiles_are_one_wave(hopper, dtype):
+    def planned_bytes(m, n, k):
+        a, b = (torch.empty(rows, k, dtype=dtype, device="meta") for rows in (m, n))
+        return split_k.bytes_plan(a, b.T)
 
     for extents in (
-        (128, 4096, 4096), (64, 4096, 4096), (16, 8192, 8192), (1024, 1024, 1024), (1, 14336, 4096),
+        (128, 4096, 4096), (64, 4096, 4096), (16, 8192, 8192), (1024, 1024, 1024), (1, 14336, 4096), (512, 512, 512),
+        (1536, 1536, 1536), (1023, 517, 1040),
     ):  # fmt: skip
-        plan = planned_fp8(*extents)
+        plan = planned_bytes(*extents)
         m, n, k = (plan[f"BLOCK_{axis}"] for axis in "MNK")
-        assert 64 <= -(-extents[0] // m) * -(-extents[1] // n) <= 132 and plan["SPLITS"] == 1
-        assert (m + n) * k * plan["num_stages"] + 2 * m * n <= 226 * 1024
-    assert planned_fp8(16, 1024, 32768)["SPLITS"] > 1
-    for extents in ((128, 4100, 4100), (128, 4096, 4100), (64, 512, 512), (4096, 4096, 4096)):
-        assert planned_fp8(*extents) is None
+        assert 64 <= -(-extents[0] // m) * -(-extents[1] // n) <= 2.5 * 132 and plan["SPLITS"] == 1
+        # The widest result has four bytes.
+        assert (m + n) * k * plan["num_stages"] + 4 * m * n <= 226 * 1024
+    assert planned_bytes(16, 1024, 32768)["SPLITS"] > 1
+    for extents in ((128, 4100, 4100), (128, 4096, 4100), (64, 256, 512), (2048, 2048, 2048)):
+        assert planned_bytes(*extents) is None
 
 
 def test_w8a16_on_hopper_has_a_part_for_most_multiprocessors():
     for extents, expected in (
         ((128, 4096, 4096), (128, 4)), ((512, 4096, 4096), (128, 1)), ((256, 8192, 8192), (256, 2)), ((64, 14336, 4096), (64, 1)),
-        ((1024, 4096, 4096), (256, 1)), ((40, 1000, 1024), None), ((200, 4096, 320), (64, 1)), ((200, 2048, 320), None),
+        ((1024, 4096, 4096), (256, 1)), ((1024, 14336, 4096), (256, 1, 2)), ((1024, 5120, 4096), (256, 1, 2)), ((40, 1000, 1024), None), ((200, 4096, 320), (64, 1)), ((200, 2048, 320), None),
     ):  # fmt: skip
         tiling = w8a16_hopper.tiling(*extents, 132)
-        assert (tiling and (tiling.block_m, tiling.split)) == expected, extents
+        assert tiling == (expected and w8a16_hopper.Tiling(*expected)), extents
     for m in range(33, 1200, 61):
         for n, k in ((4096, 4096), (1000, 8192), (14336, 640), (520, 784)):
             if tiling := w8a16_hopper.tiling(m, n, k, 132):
                 tiles, turns = -(-m // tiling.block_m) * -(-n // 128), -(-k // 256)
                 assert tiling.split == 1 or tiles * tiling.split <= 132
+                assert tiling.cut == 1 or 0 < tiles % 132 * tiling.cut <= 132 < tiles
                 assert (tiling.split - 1) * -(-turns // tiling.split) < turns  # no part without a turn
 
 
@@ -122,17 +126,20 @@ def test_hopper_serves_what_fills_it(hoppers):
 @pytest.mark.parametrize(
     ("extents", "askew", "expected"),
     [
-        ((4096, 4096, 4096), False, (128, 256, 1)),  # four waves, the last of them nearly whole
-        ((4097, 4099, 4101), False, (128, 256, 4)),  # four whole ones, and 33 tiles
-        ((512, 4096, 4096), False, (128, 128, 1)),  # one wave of smaller tiles
-        ((1536, 1536, 1536), False, (128, 192, 1)),
-        ((2304, 2304, 2304), False, (128, 256, 4)),
-        ((3000, 3000, 3000), True, (256, 192, 2)),  # large tiles, because operands are slow to arrive
+        ((4096, 4096, 4096), 0, (128, 256, 1)),  # four waves, the last of them nearly whole
+        ((4097, 4099, 4101), 0, (128, 256, 4)),  # four whole ones, and 33 tiles
+        ((512, 4096, 4096), 0, (128, 128, 1)),  # one wave of smaller tiles
+        ((1536, 1536, 1536), 0, (128, 160, 1)),
+        ((2304, 2304, 2304), 0, (128, 256, 4)),
+        ((2560, 2560, 2560), 0, (128, 128, 2)),  # three whole waves, and four tiles
+        ((3000, 3000, 3000), 18_000_000, (256, 192, 2)),  # large tiles, because operands are slow to arrive
+        ((5000, 5000, 1000), 10_000_000, (128, 256, 4)),  # of copies, which are not
     ],
 )
 def test_the_last_wave_is_cut_where_that_is_quicker(extents, askew, expected):
     tiling = matmul_tilings.tiling(*extents, 132, askew)
     assert (2 * tiling.rows, tiling.wide + tiling.side, tiling.cut_rows * tiling.cut_columns) == expected
+    assert tiling.copies == (askew == 10_000_000)
 
 
 def test_a_cut_wave_fits_the_gpu():

@@ -21,7 +21,7 @@ from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import fp8_blocks_hopper, scaled_matmul
 from tilescope_kernels.matrix_products.scaled_matmul import pointer_operands
-from tilescope_kernels.matrix_products.split_k import fp8_plan, split_matmul
+from tilescope_kernels.matrix_products.split_k import bytes_product
 from tilescope_kernels.quantization.quantize_kernels import GROUP
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
@@ -138,12 +138,7 @@ def _fp8_matmul(
 ) -> torch.Tensor:
     """``b`` as (n, k)."""
     c = torch.empty((a.shape[0], b.shape[0]), dtype=dtype, device=a.device)
-    turned = b.T
-    plan = None if config else fp8_plan(a, turned, c)
-    if plan is not None:
-        split_matmul(c, a, turned, plan, (scale_a, scale_b), fast)
-    else:
-        scaled_matmul.launch(a, b, c, (scale_a, scale_b), 2 if scale_a.dim() else 1, fast, unpack(config))
+    bytes_product(c, a, b, (scale_a, scale_b), fast, unpack(config))
     return c
 
 
@@ -173,7 +168,7 @@ def _fp8_matmul_blocks(
         return c
     tma = scaled_matmul.tma_serves(a, b, c)
     if given is None:
-        few = triton.cdiv(m, 128) * triton.cdiv(n, 256) < multiprocessors(a)
+        few = 2 * triton.cdiv(m, 128) * triton.cdiv(n, 128) < 3 * multiprocessors(a)
         fitting = (known for known in BLOCK_CONFIGS if known["TMA"] <= tma and _fits(known, c))
         given = _SMALL if few else next(fitting)
     if given["TMA"] and not tma:

@@ -12,6 +12,7 @@ from tilescope_kernels._shared.launching import FLOATING, use_triton
 from tilescope_kernels._shared.one_byte import check_operands
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels.matrix_products import scaled_matmul
+from tilescope_kernels.matrix_products.split_k import bytes_product
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 CONFIGS = scaled_matmul.sweep(4)
@@ -29,8 +30,8 @@ def _int8_matmul(
 ) -> torch.Tensor:
     """``b`` as (n, k)."""
     c = torch.empty((a.shape[0], b.shape[0]), dtype=dtype, device=a.device)
-    kind = 0 if scale_a is None else 2 if scale_a.dim() else 1
-    scaled_matmul.launch(a, b, c, (scale_a, scale_b), kind, True, unpack(config))
+    scales = (None, None) if scale_a is None or scale_b is None else (scale_a, scale_b)
+    bytes_product(c, a, b, scales, True, unpack(config))
     return c
 
 

@@ -16,7 +16,6 @@ from tilescope_kernels._shared.autotuning import autotuned, workspace
 from tilescope_kernels._shared.launches import launch_tuned
 from tilescope_kernels._shared.launching import device_of, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
-from tilescope_kernels.matrix_products.aligned_rows import padded
 
 #: Multiply-adds from which copies of unaligned rows pay.
 _LEAST = 2**20
@@ -206,21 +205,23 @@ def default(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Mapping[str, i
     return next(known for known in TUNED if known["TMA"] <= _descriptors_pay(a, b, c) and fits_device(known, c))
 
 
+def kind(scales: tuple[torch.Tensor, torch.Tensor] | tuple[None, None]) -> int:
+    """The kernels' ``SCALES``."""
+    return 0 if scales[0] is None else 2 if scales[0].dim() else 1
+
+
 def launch(
     a: torch.Tensor,
     b: torch.Tensor,
     c: torch.Tensor,
-    scales: tuple[torch.Tensor | None, torch.Tensor | None],
-    kind: int,
+    scales: tuple[torch.Tensor, torch.Tensor] | tuple[None, None],
     fast: bool,
     given: Mapping[str, int] | None,
 ) -> None:
-    """``c`` (M, N) = a (M, K) @ b (N, K).T, with ``kind`` and ``fast`` as the kernel's ``SCALES`` and ``FAST``; timed for the best config if none.
+    """``c`` (M, N) = a (M, K) @ b (N, K).T, with ``fast`` as the kernel's ``FAST``; timed for the best config if none.
 
     Raises ValueError for a config that the operands do not allow.
     """
-    if given is None and padding_pays(a, b):
-        a, b = padded(a, b)
     if given is None and not a.is_cuda:
         given = default(a, b, c)
     if given is not None and given["TMA"] and not tma_serves(a, b, c):
@@ -239,5 +240,5 @@ def launch(
             triton.set_allocator(workspace)
         launch_tuned(
             kernel, grid, a, b, c, *scales, m, n, k, a.stride(0), b.stride(0), c.stride(0),
-            SCALES=kind, FAST=fast, INTEGER=a.dtype == torch.int8, **options,
+            SCALES=kind(scales), FAST=fast, INTEGER=a.dtype == torch.int8, **options,
         )  # fmt: skip

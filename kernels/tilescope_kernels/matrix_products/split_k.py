@@ -1,7 +1,7 @@
 """16-bit matrix products with few tiles or with unaligned rows, which large tiles through descriptors do not serve.
 
-FP8 products of few tiles come here, too: what they take is the time of starting, of which descriptors that the host makes
-spare a part.
+FP8 and INT8 products of few tiles come here, too: what they take is the time of starting, of which descriptors that the host
+makes spare a part.
 
 Few rows, or a small result, leave SMs without a tile. Here tiles are small, and many of their blocks along K are in
 flight. Where even those are few, tiles are split along K. So are the last tiles of a large product, which would be a wave
@@ -26,29 +26,31 @@ from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import capability, device_of, multiprocessors, shared_memory
 from tilescope_kernels._shared.tile_order import tile_origin
-from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, copy_rows, is_aligned, room
+from tilescope_kernels.matrix_products import scaled_matmul
+from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, copy_rows, is_aligned, padded, room
 from tilescope_kernels.matrix_products.descriptors import tiles
-from tilescope_kernels.matrix_products.scaled_matmul import _scaled
+from tilescope_kernels.matrix_products.scaled_matmul import _scaled, padding_pays
 
-#: Multiply-adds, of 16 rows or more, from which this is worth its launches: of FP8, of 16 bits, and of rows to be copied.
-_LEAST_FP8, _LEAST, _LEAST_COPIED = 2**29, 2**27, 2**24
+#: Multiply-adds, of 16 rows or more, from which this is worth its launches: of one byte, of 16 bits, and of rows to be copied.
+_LEAST_BYTES, _LEAST, _LEAST_COPIED = 2**24, 2**27, 2**24
 
 
 @triton.jit
 def matmul_split_kernel(
     a_tiles, b_tiles, c_tiles, c_ptr, parts_ptr, scale_a_ptr, scale_b_ptr, M, N, K, stride_cm, first_tile, pieces,
-    A_COLUMNS: tl.constexpr, B_COLUMNS: tl.constexpr, SCALES: tl.constexpr, IMPRECISE: tl.constexpr,
+    A_COLUMNS: tl.constexpr, B_COLUMNS: tl.constexpr, SCALES: tl.constexpr, IMPRECISE: tl.constexpr, INTEGER: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, SPLITS: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
     """Parts ``program, program + programs, ...`` of tiles from ``first_tile`` on. A tile has ``SPLITS`` parts.
 
     Whole tiles go to c: through ``c_tiles``, or by pointers where that is None because c's rows are not aligned. Parts go
-    to ``parts`` (pieces, BLOCK_M, BLOCK_N) in fp32, not scaled yet. ``IMPRECISE`` is the number of FP8 products that tensor
-    cores add up by themselves, None for any. The rest as in ``matmul_kernel`` and ``scaled_matmul_kernel``.
+    to ``parts`` (pieces, BLOCK_M, BLOCK_N) in fp32, or int32 (``INTEGER``), not scaled yet. ``IMPRECISE`` is the number of FP8
+    products that tensor cores add up by themselves, None for any. The rest as in ``matmul_kernel`` and ``scaled_matmul_kernel``.
     """
     if PDL:
         gdc_launch_dependents()
+    sums: tl.constexpr = tl.int32 if INTEGER else tl.float32
     steps = tl.cdiv(K, BLOCK_K)
     each = tl.cdiv(steps, SPLITS)
     m = tl.arange(0, BLOCK_M)[:, None]
@@ -56,12 +58,12 @@ def matmul_split_kernel(
     for piece in tl.range(tl.program_id(0), pieces, tl.num_programs(0), flatten=True):
         start_m, start_n = tile_origin(first_tile + piece // SPLITS, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         first = piece % SPLITS * each
-        total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        total = tl.zeros((BLOCK_M, BLOCK_N), sums)
         for step in range(0, tl.minimum(each, steps - first)):
             k = (first + step) * BLOCK_K
             a = a_tiles.load([k, start_m]).T if A_COLUMNS else a_tiles.load([start_m, k])
             b = b_tiles.load([start_n, k]).T if B_COLUMNS else b_tiles.load([k, start_n])
-            total = tl.dot(a, b, total, max_num_imprecise_acc=IMPRECISE)
+            total = tl.dot(a, b, total, max_num_imprecise_acc=IMPRECISE, out_dtype=sums)
         if SPLITS > 1:
             part = parts_ptr + tl.cast(piece, tl.int64) * (BLOCK_M * BLOCK_N) + m * BLOCK_N + n
             tl.store(part, total, mask=start_m + m < M)
@@ -90,9 +92,9 @@ def add_parts_kernel(
     n = tl.arange(0, BLOCK_N)[None, :]
     mask = (start_m + m < M) & (start_n + n < N)
     parts_ptr += tl.cast(index, tl.int64) * (SPLITS * BLOCK_M * BLOCK_N) + m * BLOCK_N + n
-    total = tl.load(parts_ptr, mask=mask, other=0.0)
+    total = tl.load(parts_ptr, mask=mask, other=0)
     for part in tl.static_range(1, SPLITS):
-        total += tl.load(parts_ptr + part * BLOCK_M * BLOCK_N, mask=mask, other=0.0)
+        total += tl.load(parts_ptr + part * BLOCK_M * BLOCK_N, mask=mask, other=0)
     c = _scaled(total, scale_a_ptr, scale_b_ptr, start_m + row, start_n, M, N, SCALES)
     c_tile = c_ptr + tl.cast(start_m, tl.int64) * stride_cm + start_n + m * stride_cm + n
     tl.store(c_tile, c.to(c_ptr.dtype.element_ty), mask=mask)
@@ -147,23 +149,40 @@ def split_plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
     return _few(m, n, k, programs)
 
 
-def fp8_plan(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> dict[str, int] | None:
-    """The plan of an FP8 product with few tiles, of ``b`` (K, N) with neighbours along K. None where this does not pay.
+def bytes_plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
+    """The plan of an FP8 or INT8 product with few tiles, of ``b`` (K, N) with neighbours along K. None where this does not pay.
 
-    On an H100 (2026-11-25, torch 2.11, triton 3.6, intervals, cold L2, cuBLAS in brackets): 128x4096x4096 11.1 us (11.1),
+    On an H100 (2026-11-25, torch 2.11, triton 3.6, intervals, cold L2, cuBLAS in brackets): FP8 128x4096x4096 11.1 us (11.1),
     64x4096x4096 11.1 (11.5), 16x8192x8192 27.8 (27.0), 1024x1024x1024 7.1 (7.2). Tiles of 16 rows took 28.9 where these
     took 27.8. With descriptors that the GPU makes, the best took 14.0, 13.7, 31.8 and 7.5.
     """
     (m, k), n = a.shape, b.shape[1]
-    if capability(a) < 90 or shared_memory(a) < 227 * 1024 or not all(is_aligned(t) for t in (a, b, c)):
+    if capability(a) < 90 or shared_memory(a) < 227 * 1024 or not (is_aligned(a) and is_aligned(b)):
         return None
     programs = multiprocessors(a)
     tiles = cdiv(m, 64) * cdiv(n, 64)
-    if min(n, k) < 64 or max(m, 16) * n * k < _LEAST_FP8:
+    if min(n, k) < 64 or max(m, 16) * n * k < _LEAST_BYTES:
         return None
     if tiles > programs:
-        return _plan(64, 128, 256, 4, 4) if cdiv(m, 64) * cdiv(n, 128) <= programs else None
-    return _plan(64, 64, 256, 4, 6, max(1, programs // (2 * tiles)))
+        # On an H200 of FP8 1536x1536x1536 takes 11.1 us, in larger tiles 12.2, 2048x2048x2048 17.3 and 15.9.
+        return _plan(64, 128, 256, 4, 4) if 2 * cdiv(m, 64) * cdiv(n, 128) <= 5 * programs else None
+    return _plan(64, 64, 256, 4, 6, max(1, min(programs // (2 * tiles), k // 1024)))
+
+
+def bytes_product(
+    c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, scales: tuple[torch.Tensor, torch.Tensor] | tuple[None, None],
+    fast: bool, given: Mapping[str, int] | None,
+) -> None:  # fmt: skip
+    """Write the product of FP8 or INT8 ``a`` (M, K) and ``b`` (N, K) to contiguous ``c``, by ``scaled_matmul``'s config if one is given.
+
+    The rest as in ``split_matmul``.
+    """
+    if given is None and padding_pays(a, b):
+        a, b = padded(a, b)
+    if given is None and (plan := bytes_plan(a, b.T)):
+        split_matmul(c, a, b.T, plan, scales, fast)
+    else:
+        scaled_matmul.launch(a, b, c, scales, fast, given)
 
 
 def split_matmul(
@@ -178,8 +197,8 @@ def split_matmul(
     tile_m, tile_n, tile_k, splits = (plan[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "SPLITS"))
     count, programs = cdiv(m, tile_m) * cdiv(n, tile_n), multiprocessors(a)
     whole = count if splits == 1 else count // programs * programs
-    kind = 0 if scales[0] is None else 2 if scales[0].dim() else 1
-    tiling = {"SCALES": kind, **{name: plan[name] for name in ("BLOCK_M", "BLOCK_N", "GROUP_M")}}
+    integer = a.dtype == torch.int8
+    tiling = {"SCALES": scaled_matmul.kind(scales), **{name: plan[name] for name in ("BLOCK_M", "BLOCK_N", "GROUP_M")}}
     # The launch that adds up the parts starts before they are there, and waits for them.
     pdl = capability(a) >= 90
     with device_of(a):
@@ -192,14 +211,15 @@ def split_matmul(
             launch(
                 matmul_split_kernel, (min(pieces, programs),), *operands, stored, out, parts, *scales, m, n, k, out.stride(0), first, pieces,
                 A_COLUMNS=columns(a), B_COLUMNS=columns(b), BLOCK_K=tile_k, SPLITS=1 if parts is None else splits,
-                IMPRECISE=None if fast else 128, PDL=pdl and parts is not None,
+                IMPRECISE=None if fast else 128, INTEGER=integer, PDL=pdl and parts is not None,
                 **tiling, num_warps=plan["num_warps"], num_stages=plan["num_stages"],
             )  # fmt: skip
 
         if whole:
             tiles(None, 0, whole)
         if others := count - whole:
-            parts = torch.empty((others * splits, tile_m, tile_n), dtype=torch.float32, device=a.device)
+            sums = torch.int32 if integer else torch.float32
+            parts = torch.empty((others * splits, tile_m, tile_n), dtype=sums, device=a.device)
             tiles(parts, whole, others * splits)
             # Few elements a program: small results have no others to take part.
             rows = min(tile_m, max(1, (256 if tile_n <= 64 else 2048) // tile_n))
