@@ -76,6 +76,7 @@ def check_lora_linear():
     for wanted in (None, [0], [1], [2], [3], [2, 3]):
         compare(ours, _lora, shapes, wanted=wanted)
     compare(ours, _lora, ((2, 5, 32), (48, 32), (3, 32), (48, 3)), 1e-3, dtype=torch.float16)
+    compare(ours, _lora, ((0, 32), (48, 32), (3, 32), (48, 3)))
     compare(
         lambda x, *others: ours(x[:, 3:], *others), lambda x, *others: _lora(x[:, 3:], *others),
         ((9, 36), (17, 33), (3, 33), (17, 3)),

@@ -318,7 +318,7 @@ def lora_linear(
     if tuple(lora_b.shape) != (n, rank):
         raise ValueError(f"lora_b has shape {tuple(lora_b.shape)}: give {(n, rank)}, weight's rows and lora_a's rank")
     if x.numel() == 0 or n == 0:
-        return x.new_zeros((*x.shape[:-1], n))
+        return reference(x, weight, lora_a, lora_b, alpha)  # nothing to launch, and a gradient that is zero
     weight, lora_a = (t if t.stride(1) == 1 else t.contiguous() for t in (weight, lora_a))
     y = _lora_linear(as_rows(x, k), weight, lora_a, lora_b.contiguous(), float(alpha), pack(config))
     return y.reshape(*x.shape[:-1], n)
