@@ -2,7 +2,7 @@
 
 A test marked ``slow("kernels", ...)`` names the files and folders that decide its result. ``--slow changed``, the default,
 leaves it out as long as those, the test's own file and the pinned versions are what they were when it last passed:
-``passed.json`` holds a digest of their content for each file of tests. So the answer is the same in any clone, whatever its
+``passed.json`` holds digests of their content by file of tests. So the answer is the same in any clone, whatever its
 history. Slow tests that a run took and that passed are recorded when it ends, whatever else failed, for each file that was taken
 whole: commit ``passed.json`` with the change, and nobody's ``make test`` runs them again.
 """
@@ -44,10 +44,15 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 
 @dataclass
 class State:
-    """What this process knows of the run: tests left out by reason, digests of files whose slow tests it takes, those with a failure."""
+    """What this process knows of the run.
+
+    Tests left out, by reason; by file, the digests of the slow tests that it takes and of those that passed before; the files
+    with a failure.
+    """
 
     left_out: dict[str, int] = field(default_factory=dict)
-    taken: dict[str, str] = field(default_factory=dict)
+    taken: dict[str, list[str]] = field(default_factory=dict)
+    same: dict[str, list[str]] = field(default_factory=dict)
     wrong: set[str] = field(default_factory=set)
 
 
@@ -85,16 +90,15 @@ def digest_of(place: Path) -> bytes:
     return found.digest()
 
 
-def digests(items: list[pytest.Item]) -> dict[str, str]:
-    """Digest of what decides the results of each file's slow tests."""
-    paths: dict[str, set[str]] = {}
-    for item in items:
-        for mark in item.iter_markers("slow"):
-            paths.setdefault(file_of(item), {file_of(item), VERSIONS}).update(mark.args)
-    return {
-        file: hashlib.sha256(b"".join(digest_of(ROOT / path) for path in sorted(of))).hexdigest()
-        for file, of in paths.items()
-    }
+def digests(items: list[pytest.Item]) -> dict[pytest.Item, str]:
+    """Digest of what decides the result of each slow test."""
+
+    @cache
+    def digest(paths: frozenset[str]) -> str:
+        return hashlib.sha256(b"".join(digest_of(ROOT / path) for path in sorted(paths))).hexdigest()[:16]
+
+    marks = {item: [mark.args for mark in item.iter_markers("slow")] for item in items}
+    return {item: digest(frozenset({file_of(item), VERSIONS}.union(*of))) for item, of in marks.items() if of}
 
 
 def file_of(item: pytest.Item) -> str:
@@ -128,12 +132,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             return ""
         if mode == "none":
             return "are slow"
-        same = passed.get(file_of(item)) == found[file_of(item)]
+        same = found[item] in passed.get(file_of(item), "")
         return "are slow, and what they test is as it was when they passed" if same else ""
 
     why = {item: reason(item) for item in items}
-    kept = [item for item in items if not why[item]]
-    STATE.taken = {file_of(item): found[file_of(item)] for item in kept if item.get_closest_marker("slow")}
+    kept = {item: None for item in items if not why[item]}
+    for item, digest in found.items():
+        of = STATE.taken if item in kept else STATE.same
+        if item in kept or digest in passed.get(file_of(item), ""):
+            of[file_of(item)] = sorted({*of.get(file_of(item), ()), digest})
     STATE.left_out = dict(Counter(text for text in why.values() if text))
     if left_out := [item for item in items if why[item]]:
         config.hook.pytest_deselected(items=left_out)
@@ -151,14 +158,15 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """A process of pytest-xdist's tells the first one, which collects nothing itself; that one keeps what passed."""
     config = session.config
     if hasattr(config, "workeroutput"):
-        config.workeroutput["tilescope"] = {"left_out": STATE.left_out, "taken": STATE.taken}
+        config.workeroutput["tilescope"] = {"left_out": STATE.left_out, "taken": STATE.taken, "same": STATE.same}
         return
     shutil.rmtree(os.environ["TILESCOPE_CACHE"], ignore_errors=True)
     if STATE.taken and not session.shouldstop and exitstatus in RAN and whole(config):
         before = json.loads(PASSED.read_text()) if PASSED.exists() else {}
-        passed = {file: digest for file, digest in {**before, **STATE.taken}.items() if (ROOT / file).exists()}
-        for file in STATE.wrong & set(STATE.taken):
-            del passed[file]
+        for file, digests_of in STATE.taken.items():
+            right = set() if file in STATE.wrong else {*digests_of}
+            before[file] = " ".join(sorted(right | ({*STATE.same.get(file, ())} - {*digests_of})))
+        passed = {file: of for file, of in before.items() if of and (ROOT / file).exists()}
         PASSED.write_text(json.dumps(dict(sorted(passed.items())), indent=2) + "\n")
 
 
@@ -174,6 +182,7 @@ def pytest_testnodedown(node: Any) -> None:
     told = getattr(node, "workeroutput", {}).get("tilescope", {})
     STATE.left_out.update(told.get("left_out", {}))
     STATE.taken.update(told.get("taken", {}))
+    STATE.same.update(told.get("same", {}))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

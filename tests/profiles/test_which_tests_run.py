@@ -120,6 +120,21 @@ def test_a_file_alone_is_recorded_and_the_others_stay(tree: Path) -> None:
 
 
 @SLOW
+def test_what_decides_one_test_makes_no_other_of_its_file_due(tree: Path) -> None:
+    (tree / "more").mkdir()
+    (tree / "more" / "kernel.py").write_text("one = 1\n")
+    other = TESTS.replace('slow("code")', 'slow("more")').replace("test_slow", "test_slow_too").replace("BROKEN", "ODD")
+    with (tree / "tests" / "test_code.py").open("a") as file:
+        file.write(other)
+    ran(tree)
+    (tree / "more" / "kernel.py").write_text("one = 2\n")
+    slow = {"test_slow", "test_slow_too"}
+    assert ran(tree, ODD="1")[0] & slow == {"test_slow_too"}
+    assert ran(tree)[0] & slow == {"test_slow_too"}, "it failed, and the other one has passed as before"
+    assert not ran(tree)[0] & slow
+
+
+@SLOW
 def test_a_failure_elsewhere_takes_no_pass_along(tree: Path) -> None:
     (tree / "tests" / "test_other.py").write_text("def test_quick_too():\n    assert False\n")
     ran(tree)
