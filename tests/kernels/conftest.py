@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests import closure
 from tests.forking import Host
 
 HERE = Path(__file__).parent
@@ -23,19 +24,8 @@ pytest.register_assert_rewrite("tests.kernels.adapted")
 
 
 def decides(script: str) -> pytest.MarkDecorator:
-    """``slow``, with what decides the results of a script: the kernels, how it is run, and what it imports from here or tilescope."""
-    text = (HERE / script).read_text(encoding="utf-8")
-    files = {
-        "conftest.py",
-        "checks.py",
-        "run_forked.py",
-        script,
-        *(f"{name}.py" for name in re.findall(r"^from (\w+) import", text, re.M)),
-    }
-    profiler = ["profiles/tilescope"] if re.search(r"^from tilescope[ .]", text, re.M) else []
-    return pytest.mark.slow(
-        "kernels", "tests/forking.py", *profiler, *(f"tests/kernels/{file}" for file in files if (HERE / file).exists())
-    )
+    """``slow``, with what decides the results of a script: what it imports and what runs it does, and how it is run."""
+    return pytest.mark.slow("tests/kernels/conftest.py", *closure.decides(HERE / script, HERE / "run_forked.py"))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import checks  # noqa: F401 - what takes longest, and all scripts need
 
+from tests.closure import unforeseen
 from tests.forking import serve
 
 
@@ -16,6 +17,9 @@ def work(job: list[str]) -> None:
     path = str(Path(__file__).with_name(script))
     sys.argv = [path, *names]
     runpy.run_path(path, run_name="__main__")
+    assert not (more := unforeseen(Path(path), Path(__file__))), (
+        f"{script} needs {more}, which tests/closure.py does not say"
+    )
 
 
 if __name__ == "__main__":
