@@ -13,9 +13,12 @@ import os
 import pytest
 import torch
 
+from . import faster_interpreter
 from .checks import outputs_of, relative_error
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+if INTERPRETED:
+    faster_interpreter.install()
 GPU = pytest.param(
     "cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 )

@@ -49,15 +49,15 @@ def check_every_config():
     every = SPECS["attention"].implementations["triton"].configs
     for config in (config for config in every if not config["SPECIALIZED"]):
         for causal in (False, True):
-            ours = leaves((1, 2, 150, 16), (1, 1, 140, 16), (1, 1, 140, 16), dtype=torch.float16)
-            both_passes(ours, doubles(ours), 1e-3, is_causal=causal, enable_gqa=True, config=config)
+            ours = leaves((1, 1, 150, 16), (1, 1, 140, 16), (1, 1, 140, 16), dtype=torch.float16)
+            both_passes(ours, doubles(ours), 1e-3, is_causal=causal, config=config)
 
 
 def check_any_number_of_columns():
     with poisoned():
         for columns in (1, 5, 24, 96, 200, 256):
             for causal in (False, True):
-                ours = leaves((1, 4, 35, columns), (1, 2, 50, columns), (1, 2, 50, columns))
+                ours = leaves((1, 2, 35, columns), (1, 1, 50, columns), (1, 1, 50, columns))
                 both_passes(ours, doubles(ours), is_causal=causal, enable_gqa=True)
         for columns in (24, 96, 256):  # through descriptors
             ours = leaves((1, 2, 70, columns), (1, 2, 40, columns), (1, 2, 40, columns), dtype=torch.float16)
@@ -67,13 +67,13 @@ def check_any_number_of_columns():
 def check_masks():
     """Booleans and numbers, broadcast, of any strides; the queries that see nothing get zeros and give no gradient."""
     with poisoned():
-        for columns, kv_heads, dtype, tolerance in ((16, 2, torch.float32, 1e-5), (24, 4, torch.float16, 1e-3)):
+        for columns, kv_heads, dtype, tolerance in ((16, 1, torch.float32, 1e-5), (24, 2, torch.float16, 1e-3)):
             hidden = draw(2, 1, 70, 50) > 0.3
             hidden[:, :, 3], hidden[:, :, 60:] = False, False
-            added = draw(4, 70, 50, seed=4).to(dtype)
-            added[1, :, 40:], added[2, 9] = -INF, -INF
+            added = draw(2, 70, 50, seed=4).to(dtype)
+            added[1, :, 40:], added[0, 9] = -INF, -INF
             for mask in (hidden, hidden[1, 0].T.contiguous().T, added, added[:, :1], draw(1, 50, seed=5)):
-                shapes = (2, 4, 70, columns), (2, kv_heads, 50, columns), (2, kv_heads, 50, columns)
+                shapes = (2, 2, 70, columns), (2, kv_heads, 50, columns), (2, kv_heads, 50, columns)
                 ours = leaves(*shapes, dtype=dtype)
                 twin = mask if mask.dtype == torch.bool else mask.double()
                 both_passes(ours, doubles(ours), tolerance, attn_mask=(mask, twin), enable_gqa=True)

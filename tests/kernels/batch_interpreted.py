@@ -1,4 +1,4 @@
-"""Kernels in Triton's interpreter (fp32: it computes bf16 wrongly) against fp64 references. Run by test_interpreted."""
+"""Elementwise kernels, softmax and matmul in Triton's interpreter (fp32: it computes bf16 wrongly) against fp64 references. Run by test_interpreted."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from interpreted import INF, NAN, SPECS, against_reference, close, draw, main, p
 import torch
 import triton
 import triton.language as tl
-from tilescope_kernels import add_relu_mul, add_rms_norm, layer_norm, matmul, softmax, vector_add
+from tilescope_kernels import add_relu_mul, matmul, softmax, vector_add
 from tilescope_kernels._shared.row_tiles import narrow
-from tilescope_kernels._shared.weight_gradients import sum_partials
 from tilescope_kernels.matrix_products import matmul as matmul_module
 
 
@@ -39,6 +38,13 @@ def check_softmax_longer_than_registers():
         close(softmax(x), torch.softmax(x.double(), -1))
     x = special(9001)
     close(softmax(x), torch.softmax(x.double(), -1))
+
+
+def check_softmax_of_rows_that_start_where_the_matrixs_do_not():
+    wide = draw(3, 6000)
+    for x in (wide[:, 8:3080], wide[:, 4:2060]):
+        close(softmax(x), torch.softmax(x.double(), -1))
+    against_reference("softmax", "9x1000-fp16")
 
 
 def check_softmax_of_widest_rows_in_one_exchange():
@@ -88,128 +94,6 @@ def check_softmax_special_values():
     for columns in (6, 40000):  # one read; online
         x = special(columns)
         close(softmax(x), torch.softmax(x.double(), -1))
-
-
-def check_layer_norm_rows():
-    for shape in ("1x1024", "7x781", "40x8", "600x33"):
-        against_reference("layer_norm", f"{shape}-fp32")
-
-
-def check_layer_norm_wide_rows():
-    # Over 8192 columns a row is read again or, in 16 bits, waits for its sums; over 16384 it is cut into parts.
-    against_reference("layer_norm", "3x9000-fp32")
-    against_reference("layer_norm", "3x9000-fp16")
-    against_reference("layer_norm", "3x12288-fp16")  # 48 elements a thread
-    against_reference("layer_norm", "3x16384-fp16")  # in whole pieces, without a mask
-    against_reference("layer_norm", "3x16400-fp32")
-
-
-def check_norms_of_rows_that_are_cut_into_parts():
-    # More columns than a program holds; the last part is whole, partial, or starts at no multiple of 16 bytes.
-    for kernel, shape in (
-        ("layer_norm", "2x40960-fp32"),
-        ("rms_norm", "1x66001-fp16"),
-        ("add_rms_norm", "2x17000-fp32"),
-    ):
-        against_reference(kernel, shape)
-    # Numbers whose sum fp32 does not hold, and which are far from zero.
-    for x in (torch.full((1, 33000), 3e38), draw(2, 33000) + 1000.0):
-        close(layer_norm(x, 33000), torch.nn.functional.layer_norm(x.double(), (33000,)), 1e-4)
-    leaf = draw(2, 33000, grad=True)  # no weight, so no sums
-    twin = leaf.detach().double().requires_grad_()
-    layer_norm(leaf, 33000).pow(3).sum().backward()
-    torch.nn.functional.layer_norm(twin, (33000,)).pow(3).sum().backward()
-    close(leaf.grad, twin.grad, 1e-5)
-
-
-def check_norms_of_rows_that_do_not_start_at_16_bytes():
-    # Odd columns, a multiple of 8 bytes, and fewer rows than begin differently; whole accesses, though no multiple of 16 elements.
-    for kernel, shape in (
-        ("layer_norm", "19x601-fp16"), ("layer_norm", "9x602-fp32"), ("layer_norm", "3x603-fp32"),
-        ("rms_norm", "19x601-fp16"), ("rms_norm", "3x603-fp32"),
-        ("layer_norm", "9x1000-fp16"), ("rms_norm", "9x1000-fp16"), ("softmax", "9x1000-fp16"),
-    ):  # fmt: skip
-        against_reference(kernel, shape)
-    for x in (draw(4, 601), draw(4, 1202)[:, 1:602], draw(2405)[1:].view(4, 601)):  # the latter two by other kernels
-        for weight in (None, draw(601, seed=1)):
-            close(
-                layer_norm(x, 601, weight),
-                torch.nn.functional.layer_norm(x.double(), (601,), None if weight is None else weight.double()),
-            )
-
-
-def check_norms_of_short_rows():
-    for kernel in ("layer_norm", "rms_norm"):
-        for shape in ("300x64-fp32", "7x5-fp16", "70x333-fp32"):
-            against_reference(kernel, shape)
-
-
-def check_rows_in_pieces():
-    for kernel in ("layer_norm", "rms_norm"):
-        against_reference(kernel, "3x2304-fp32")  # the last piece is partial
-        against_reference(kernel, "3x5120-fp16")  # all are whole
-        against_reference(kernel, "2x2052-fp16")  # not in pieces: rows do not start at 16 bytes
-        against_reference(kernel, "2x4096-fp16")
-        against_reference(kernel, "3x12280-fp16")  # more than 32 elements a thread, the last piece partial
-    # Their backward pass, with rows for some programs only.
-    for shape in ("300x2304-fp32", "40x260-fp32", "1100x128-fp32", "9x4096-fp16"):
-        against_reference("rms_norm", shape)
-    for shape in ("3x2304-fp32", "3x5120-fp16", "2x2052-fp16"):
-        against_reference("add_rms_norm", shape)
-    wide = draw(3, 6000)
-    for x in (wide[:, 8:3080], wide[:, 4:2060]):  # rows that start where the matrix's do not
-        columns = x.shape[1]
-        close(layer_norm(x, columns), torch.nn.functional.layer_norm(x.double(), (columns,)))
-        close(softmax(x), torch.softmax(x.double(), -1))
-
-
-def check_partial_sums_of_few_and_many_programs():
-    for outputs, programs, columns in ((1, 1, 40), (2, 5, 33), (2, 256, 20), (1, 257, 40), (2, 600, 17), (1, 1030, 16)):
-        partial = draw(outputs, programs, columns)
-        close(sum_partials(partial, torch.float32), partial.double().sum(1))
-
-
-def check_layer_norm_large_mean():
-    x = draw(4, 512) + 1000.0
-    close(layer_norm(x, 512), torch.nn.functional.layer_norm(x.double(), (512,)), 1e-4)
-    # Sums of wide rows are of distances from the first element, which may be the one that is far from all others.
-    for outlier in (0, 5000):
-        x = draw(2, 9000) + 1000.0
-        x[:, outlier] = 30000.0
-        for dtype, tolerance in ((torch.float32, 1e-4), (torch.float16, 1e-3)):
-            rounded = x.to(dtype)
-            close(layer_norm(rounded, 9000), torch.nn.functional.layer_norm(rounded.double(), (9000,)), tolerance)
-
-
-def check_layer_norm_of_numbers_that_are_far_apart():
-    # As PyTorch on a GPU: NaN where differences are beyond fp32, 0 where only their squares are, or the sum of the row.
-    for columns in (3, 63, 603, 3000, 3072):
-        apart, alike, one = torch.zeros(columns), torch.full((columns,), 3e38), torch.zeros(columns)
-        apart[::3], apart[1::3], one[0] = 3e38, -3e38, 1e30
-        y = layer_norm(torch.stack((apart, alike, one)), columns)
-        assert y[0].isnan().all() and (y[1:] == 0).all(), columns
-
-
-def check_add_rms_norm_rows():
-    for shape in ("1x1024", "7x781", "40x8", "600x33"):
-        against_reference("add_rms_norm", f"{shape}-fp32")
-
-
-def check_add_rms_norm_when_one_output_has_no_gradient():
-    for which in (0, 1):
-        leaves = [draw(5, 30, grad=True), draw(5, 30, seed=1, grad=True), draw(30, seed=2, grad=True)]
-        twins = [leaf.detach().double().requires_grad_() for leaf in leaves]
-        actual = torch.autograd.grad(
-            add_rms_norm(*leaves)[which].pow(2).sum(), leaves, allow_unused=True, materialize_grads=True
-        )
-        wanted = torch.autograd.grad(
-            SPECS["add_rms_norm"].reference(*twins)[which].pow(2).sum(),
-            twins,
-            allow_unused=True,
-            materialize_grads=True,
-        )
-        for one, other in zip(actual, wanted, strict=True):
-            close(one, other, 1e-5)
 
 
 def check_matmul():
@@ -275,14 +159,6 @@ def check_empty():
         leaf = x.clone().requires_grad_()
         softmax(leaf).sum().backward()
         assert leaf.grad.shape == shape
-    leaf, weight, bias = torch.empty(0, 5, requires_grad=True), draw(5, grad=True), draw(5, grad=True)
-    out = layer_norm(leaf, 5, weight, bias)
-    assert out.shape == (0, 5)
-    for gradient, of in zip(torch.autograd.grad(out.sum(), (leaf, weight, bias)), (leaf, weight, bias), strict=True):
-        assert gradient.shape == of.shape and not gradient.any()
-    normed, total = add_rms_norm(leaf, leaf, weight)
-    gradients = torch.autograd.grad(normed.sum() + total.sum(), (leaf, weight))
-    assert normed.shape == total.shape == (0, 5) and not gradients[1].any()
     assert matmul(torch.empty(0, 5), torch.empty(5, 3)).shape == (0, 3)
     assert torch.equal(matmul(torch.empty(2, 0), torch.empty(0, 3)), torch.zeros(2, 3))
 
@@ -291,7 +167,6 @@ def check_every_config_is_applied_and_right():
     # Every config of the cheap kernels, a few of matmul's, on shapes small enough to interpret.
     for name, workload in (
         ("vector_add", "9000-fp32"), ("add_relu_mul", "9000-fp32"), ("softmax", "5x300-fp32"),
-        ("layer_norm", "5x300-fp32"), ("add_rms_norm", "5x300-fp32"),
     ):  # fmt: skip
         for config in SPECS[name].implementations["triton"].configs:
             against_reference(name, workload, config=config)
@@ -303,7 +178,7 @@ def check_writes_every_element():
     with poisoned():
         for name, workload in (
             ("vector_add", "4099-fp32"), ("add_relu_mul", "4099-fp32"), ("softmax", "9x333-fp32"),
-            ("layer_norm", "9x333-fp32"), ("add_rms_norm", "9x333-fp32"), ("matmul", "65x67x69-fp32"),
+            ("matmul", "65x67x69-fp32"),
         ):  # fmt: skip
             against_reference(name, workload)
 

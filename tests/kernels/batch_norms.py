@@ -1,0 +1,163 @@
+"""Norms in Triton's interpreter (fp32: it computes bf16 wrongly) against fp64 references. Run by test_interpreted."""
+
+from __future__ import annotations
+
+# First: it switches the interpreter on.
+from interpreted import SPECS, against_reference, close, draw, few_multiprocessors, main, poisoned  # isort: skip
+
+import torch
+from tilescope_kernels import add_rms_norm, layer_norm
+from tilescope_kernels._shared.weight_gradients import sum_partials
+
+
+def check_layer_norm_rows():
+    with few_multiprocessors():
+        for shape in ("1x1024", "7x781", "40x8", "37x33"):
+            against_reference("layer_norm", f"{shape}-fp32")
+
+
+def check_layer_norm_wide_rows():
+    # Over 8192 columns a row is read again or, in 16 bits, waits for its sums; over 16384 it is cut into parts.
+    against_reference("layer_norm", "3x9000-fp32")
+    against_reference("layer_norm", "3x9000-fp16")
+    against_reference("layer_norm", "3x12288-fp16", backward=False)  # 48 elements a thread
+    against_reference("layer_norm", "3x16384-fp16", backward=False)  # in whole pieces, without a mask
+    against_reference("layer_norm", "3x16400-fp32")
+
+
+def check_norms_of_rows_that_are_cut_into_parts():
+    # More columns than a program holds; the last part is whole, partial, or starts at no multiple of 16 bytes.
+    for kernel, shape in (
+        ("layer_norm", "2x40960-fp32"),
+        ("rms_norm", "1x66001-fp16"),
+        ("add_rms_norm", "2x17000-fp32"),
+    ):
+        against_reference(kernel, shape)
+    # Numbers whose sum fp32 does not hold, and which are far from zero.
+    for x in (torch.full((1, 33000), 3e38), draw(2, 33000) + 1000.0):
+        close(layer_norm(x, 33000), torch.nn.functional.layer_norm(x.double(), (33000,)), 1e-4)
+    leaf = draw(2, 33000, grad=True)  # no weight, so no sums
+    twin = leaf.detach().double().requires_grad_()
+    layer_norm(leaf, 33000).pow(3).sum().backward()
+    torch.nn.functional.layer_norm(twin, (33000,)).pow(3).sum().backward()
+    close(leaf.grad, twin.grad, 1e-5)
+
+
+def check_norms_of_rows_that_do_not_start_at_16_bytes():
+    # Odd columns, a multiple of 8 bytes, and fewer rows than begin differently; whole accesses, though no multiple of 16 elements.
+    for kernel, shape in (
+        ("layer_norm", "19x601-fp16"), ("layer_norm", "9x602-fp32"), ("layer_norm", "3x603-fp32"),
+        ("rms_norm", "19x601-fp16"), ("rms_norm", "3x603-fp32"),
+        ("layer_norm", "9x1000-fp16"), ("rms_norm", "9x1000-fp16"),
+    ):  # fmt: skip
+        against_reference(kernel, shape)
+    for x in (draw(4, 601), draw(4, 1202)[:, 1:602], draw(2405)[1:].view(4, 601)):  # the latter two by other kernels
+        for weight in (None, draw(601, seed=1)):
+            close(
+                layer_norm(x, 601, weight),
+                torch.nn.functional.layer_norm(x.double(), (601,), None if weight is None else weight.double()),
+            )
+
+
+def check_norms_of_short_rows():
+    with few_multiprocessors():
+        for kernel in ("layer_norm", "rms_norm"):
+            for shape in ("150x64-fp32", "7x5-fp16", "35x333-fp32"):
+                against_reference(kernel, shape)
+
+
+def check_rows_in_pieces():
+    for kernel in ("layer_norm", "rms_norm"):
+        against_reference(kernel, "3x2304-fp32")  # the last piece is partial
+        against_reference(kernel, "3x5120-fp16", backward=kernel == "rms_norm")  # all are whole
+        against_reference(kernel, "2x2052-fp16")  # not in pieces: rows do not start at 16 bytes
+        against_reference(kernel, "2x4096-fp16")
+        # More than 32 elements a thread, the last piece partial.
+        against_reference(kernel, "3x12280-fp16", backward=kernel == "rms_norm")
+    # Their backward pass, with rows for some programs only.
+    with few_multiprocessors():
+        for shape in ("11x2304-fp32", "19x260-fp32", "37x128-fp32", "9x4096-fp16"):
+            against_reference("rms_norm", shape)
+    for shape in ("3x2304-fp32", "3x5120-fp16", "2x2052-fp16"):
+        against_reference("add_rms_norm", shape)
+    wide = draw(3, 6000)
+    for x in (wide[:, 8:3080], wide[:, 4:2060]):  # rows that start where the matrix's do not
+        columns = x.shape[1]
+        close(layer_norm(x, columns), torch.nn.functional.layer_norm(x.double(), (columns,)))
+
+
+def check_partial_sums_of_few_and_many_programs():
+    for outputs, programs, columns in ((1, 1, 40), (2, 5, 33), (2, 256, 20), (1, 257, 40), (2, 600, 17), (1, 1030, 16)):
+        partial = draw(outputs, programs, columns)
+        close(sum_partials(partial, torch.float32), partial.double().sum(1))
+
+
+def check_layer_norm_large_mean():
+    x = draw(4, 512) + 1000.0
+    close(layer_norm(x, 512), torch.nn.functional.layer_norm(x.double(), (512,)), 1e-4)
+    # Sums of wide rows are of distances from the first element, which may be the one that is far from all others.
+    for outlier in (0, 5000):
+        x = draw(2, 9000) + 1000.0
+        x[:, outlier] = 30000.0
+        for dtype, tolerance in ((torch.float32, 1e-4), (torch.float16, 1e-3)):
+            rounded = x.to(dtype)
+            close(layer_norm(rounded, 9000), torch.nn.functional.layer_norm(rounded.double(), (9000,)), tolerance)
+
+
+def check_layer_norm_of_numbers_that_are_far_apart():
+    # As PyTorch on a GPU: NaN where differences are beyond fp32, 0 where only their squares are, or the sum of the row.
+    for columns in (3, 63, 603, 3000, 3072):
+        apart, alike, one = torch.zeros(columns), torch.full((columns,), 3e38), torch.zeros(columns)
+        apart[::3], apart[1::3], one[0] = 3e38, -3e38, 1e30
+        y = layer_norm(torch.stack((apart, alike, one)), columns)
+        assert y[0].isnan().all() and (y[1:] == 0).all(), columns
+
+
+def check_add_rms_norm_rows():
+    with few_multiprocessors():
+        for shape in ("1x1024", "7x781", "40x8", "37x33"):
+            against_reference("add_rms_norm", f"{shape}-fp32")
+
+
+def check_add_rms_norm_when_one_output_has_no_gradient():
+    for which in (0, 1):
+        leaves = [draw(5, 30, grad=True), draw(5, 30, seed=1, grad=True), draw(30, seed=2, grad=True)]
+        twins = [leaf.detach().double().requires_grad_() for leaf in leaves]
+        actual = torch.autograd.grad(
+            add_rms_norm(*leaves)[which].pow(2).sum(), leaves, allow_unused=True, materialize_grads=True
+        )
+        wanted = torch.autograd.grad(
+            SPECS["add_rms_norm"].reference(*twins)[which].pow(2).sum(),
+            twins,
+            allow_unused=True,
+            materialize_grads=True,
+        )
+        for one, other in zip(actual, wanted, strict=True):
+            close(one, other, 1e-5)
+
+
+def check_every_config_is_applied_and_right():
+    for name in ("layer_norm", "add_rms_norm"):
+        for config in SPECS[name].implementations["triton"].configs:
+            against_reference(name, "5x300-fp32", config=config)
+
+
+def check_writes_every_element():
+    with poisoned():
+        for name in ("layer_norm", "add_rms_norm"):
+            against_reference(name, "9x333-fp32")
+
+
+def check_empty():
+    leaf, weight, bias = torch.empty(0, 5, requires_grad=True), draw(5, grad=True), draw(5, grad=True)
+    out = layer_norm(leaf, 5, weight, bias)
+    assert out.shape == (0, 5)
+    for gradient, of in zip(torch.autograd.grad(out.sum(), (leaf, weight, bias)), (leaf, weight, bias), strict=True):
+        assert gradient.shape == of.shape and not gradient.any()
+    normed, total = add_rms_norm(leaf, leaf, weight)
+    gradients = torch.autograd.grad(normed.sum() + total.sum(), (leaf, weight))
+    assert normed.shape == total.shape == (0, 5) and not gradients[1].any()
+
+
+if __name__ == "__main__":
+    main(globals())
