@@ -56,7 +56,8 @@ def batch() -> Callable[..., Any]:
     hosts: dict[bool, Host] = {}
 
     @cache
-    def run(script: str, *names: str) -> Any:
+    def told(script: str, *names: str) -> tuple[Any, str]:
+        """What it printed last, and how it ended if it did not end well: not run again for each of its checks."""
         interpreted = "from interpreted import" in (HERE / script).read_text(encoding="utf-8")
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         environment |= {"TRITON_INTERPRET": "1"} if interpreted else {}
@@ -66,7 +67,15 @@ def batch() -> Callable[..., Any]:
         warnings = [part for rule in ("error", *ignored) for part in ("-W", rule)]
         if interpreted not in hosts:
             hosts[interpreted] = Host([sys.executable, *warnings, str(HERE / "run_forked.py")], environment)
-        return hosts[interpreted].ask([script, *names], environment)[-1]
+        try:
+            return hosts[interpreted].ask([script, *names], environment)[-1], ""
+        except AssertionError as error:
+            return None, str(error)
+
+    def run(script: str, *names: str) -> Any:
+        printed, wrong = told(script, *names)
+        assert not wrong, wrong
+        return printed
 
     return run
 

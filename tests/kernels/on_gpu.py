@@ -9,8 +9,11 @@ import functools
 
 import pytest
 import torch
+from tilescope_kernels import CATALOG
 
 from . import checks
+
+assert CATALOG  # Asked for, every kernel is imported, which registers its operators.
 
 MARKS = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 #: Inductor imports what torch itself deprecates, and advises tf32 for the fp32 parts.

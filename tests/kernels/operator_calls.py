@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from tilescope_kernels import CATALOG
+
+assert CATALOG  # Asked for, every kernel is imported, which registers its operators.
 
 
 def operator_calls(device: str) -> dict[str, tuple[Any, ...]]:
