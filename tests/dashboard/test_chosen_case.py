@@ -134,6 +134,15 @@ def test_a_view_that_is_none_is_said_in_one_line() -> None:
     state = State(run=RUN, kernel="softmax", view="<b>nothing</b>")
     Navigation(state, {"Why": (Occupancy, Traffic)})
     assert (state.view, state.ignored) == ("occupancy", "not a view: '<b>nothing</b>', so this is Occupancy")
+    state.view = "<b>nothing</b>"
+    assert state.ignored.count("not a view") == 1, "the browser asks twice"
+
+
+@pytest.mark.parametrize(("asked", "meant"), [("Why", "occupancy"), ("why", "occupancy"), ("Traffic", "traffic")])
+def test_an_address_may_name_a_view_as_its_tab_does(asked: str, meant: str) -> None:
+    state = State(run=RUN, kernel="softmax", view=asked)
+    Navigation(state, {"Why": (Occupancy, Traffic)})
+    assert (state.view, state.ignored) == (meant, "")
 
 
 def test_a_name_is_that_of_a_case_and_the_closest_is_of_the_same_problem() -> None:

@@ -40,6 +40,9 @@ class Navigation(pn.viewable.Viewer):
         self._groups = [[view.name_in_address for view in group] for group in groups.values()]
         # Whoever looks at one kernel goes on to another view of it, and so does who chooses one.
         of_one = [title for title in groups if title != apart]
+        #: A tab's title means its first view, and capitals make no other name.
+        self._called = {title.casefold(): group[0] for title, group in zip(groups, self._groups, strict=True)}
+        self._called |= {name.casefold(): name for name in self._views}
         self._near = [group for group, title in zip(self._groups, groups, strict=True) if title in of_one]
         self._made: dict[str, View] = {}
         # The theme is no place that one goes back from.
@@ -74,10 +77,12 @@ class Navigation(pn.viewable.Viewer):
             # The browser, too, names the former view as the page opens: what was so by then is still to come into the address.
             self.state.param.trigger(*(name for name in meant if name != "view"))
             asked = self.state.view
-        name = asked if asked in self._views else self._near[0][0]
-        if asked and asked != name:
+        name = self._called.get(asked.casefold(), self._near[0][0])
+        if asked and asked.casefold() not in self._called:
             said = f"not a view: {url_state.shown(asked)}, so this is {self._views[name].title}"
-            self.state.ignored = "; ".join(filter(None, [self.state.ignored, said]))
+            # The browser asks for it once more as the page opens.
+            if said not in self.state.ignored:
+                self.state.ignored = "; ".join(filter(None, [self.state.ignored, said]))
         self._tabs.view = self.state.view = name
         self._furnish(name)
         self._stack.show(name)
