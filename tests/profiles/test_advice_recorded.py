@@ -105,12 +105,10 @@ def test_findings_are_ranked_and_become_json(norms: list[Finding]) -> None:
 
 def test_the_command_prints_findings(capsys: pytest.CaptureFixture[str]) -> None:
     run = recorded("layer_norm").run.id
-    assert cli.main(["advise", run, "layer_norm"]) == 0
+    assert cli.main(["advise", run, "layer_norm", "--impl", "triton", "--workload", "8192x16384-bf16"]) == 0
     printed = capsys.readouterr().out
     forward, backward = printed.removeprefix("layer_norm/triton/forward/8192x16384-bf16\n").split("\n\n")[:2]
-    # Before the CPU, which was late when this was recorded.
-    assert forward.startswith("  1. At the HBM roof: 98 % of the measured copy bandwidth")
-    assert "\n  2. Launch overhead: the call takes 1.6× its CUDA-graph replay: up to" in forward
+    assert forward.startswith("  1. At the HBM roof: 99 % of the measured copy bandwidth")
     assert "no estimate, measured\n     why: " in forward and "\n     do: " in forward
     assert backward.startswith("layer_norm/triton/backward/8192x16384-bf16\n  1. ")
     assert cli.main(["advise", run, "layer_norm", "--workload", "16384x4096-bf16", "--json"]) == 0

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from tilescope.interpreter import narrow
 from tilescope.table.case import Case
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from .capturing import capture, figures
 
@@ -54,3 +57,13 @@ def test_products_of_codes_are_checked_as_what_they_are() -> None:
     found = capture("check", cases)
     for case in cases:
         assert figures(found[case.id], None)["relative_error"] <= figures(found[case.id], None)["tolerance"] == 6e-3
+
+
+def test_the_table_of_codes_is_no_operation_of_the_program() -> None:
+    class Seen(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            raise AssertionError(func)
+
+    narrow._numbers.cache_clear()
+    with Seen():
+        assert narrow.decode(np.array([0x38], np.uint8), "fp8e4nv")[0] == 1

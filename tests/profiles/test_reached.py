@@ -122,14 +122,16 @@ def test_no_recorded_case_and_no_measured_roof_passes_its_roof(recording: store.
     device = loaded.run.device
     rows = summary.summarise(loaded.table, device, loaded.run.kernels)
     timed = rows[rows["measured"] & (rows["gpu_time"] >= 5e-6)]
-    assert not (timed["floor_fraction"] > 1.0001).any()
+    # Of as few bytes as these the L2 keeps some: they show nothing of HBM.
+    few = timed["floor_bytes" if "floor_bytes" in timed else "bytes"] <= 2 * device.l2_bytes
+    assert not (timed["floor_fraction"] > 1.0001).where(~few, timed["floor_fraction"] > 1.02).any()
     for ceiling in device.ceilings:
         sheet = device.ceiling(ceiling.name.removesuffix("_read"), "datasheet")
         assert sheet is None or ceiling.value <= sheet.value, ceiling
     assert not [note for note in loaded.run.notes if note.startswith("impossible")]
 
 
-@pytest.mark.parametrize("kernel", ["int8_matmul", "rms_norm", "softmax"])
+@pytest.mark.parametrize("kernel", ["int8_rows", "rms_norm", "softmax"])
 def test_one_number_and_one_name_in_overview_roofline_and_claims(kernel: str) -> None:
     found = [s for s in store.list_runs([store.recorded_dir()]) if kernel in s.kernels and "ncu" in s.sources]
     loaded = store.open_run(found[-1].path)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 #: PyTorch's types of the 8-bit formats, and how many of their codes from 0 on are finite: their numbers ascend.
 _EIGHT_BITS = {"fp8e4nv": (torch.float8_e4m3fn, 0x7F), "fp8e5": (torch.float8_e5m2, 0x7C)}
@@ -35,7 +36,10 @@ def encode(numbers: Array, kind: str) -> Array:
 @functools.cache
 def _numbers(kind: str) -> npt.NDArray[np.float32]:
     """What each of the 256 codes of an 8-bit format stands for."""
-    numbers: npt.NDArray[np.float32] = torch.arange(256, dtype=torch.uint8).view(_EIGHT_BITS[kind][0]).float().numpy()
+    # Asked for amid a launch, it is no operation of the program's: whoever counts those is not to see it.
+    with _disable_current_modes():
+        codes = torch.arange(256, dtype=torch.uint8).view(_EIGHT_BITS[kind][0])
+        numbers: npt.NDArray[np.float32] = codes.float().numpy()
     return numbers
 
 
