@@ -50,8 +50,10 @@ class Roofline(View):
             self._head.object = html_text.heading(*topic.NOTHING)
             return
         self._choices.offer(self._all, self.state.chosen, anew=self.elsewhere())
-        self._draw()
+        # The figure is named with the headline as it is drawn.
+        self._chosen = self._choices.of(self._all)
         self._tell()
+        self._draw()
 
     def _pick(self, **parts: str) -> None:
         self.choose(self._filter, **parts)
