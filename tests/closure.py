@@ -34,6 +34,8 @@ LAZY = {
 UNTOLD = ("import_module", "spec_from_file_location", "sys.executable")
 #: Programs of these import the modules beside them by their bare names.
 BESIDE = (ROOT / "tests/kernels", ROOT / "notebooks")
+#: Where the repository's own modules are: an environment may lie beside them.
+OURS = {ROOT / name for name in ("kernels", "profiles", "tests", "notebooks")}
 
 
 def decides(*scripts: Path) -> set[str]:
@@ -55,8 +57,7 @@ def unforeseen(*scripts: Path) -> set[str]:
         Path(file).resolve() for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))
     }
     # Modules of torch that have no file say one, without a folder.
-    folders = (ROOT / "kernels", ROOT / "profiles", ROOT / "tests", ROOT / "notebooks")
-    ours = {file for file in loaded if set(folders) & set(file.parents) and file.is_file() and file != Path(__file__)}
+    ours = {file for file in loaded if OURS & {*file.parents} and file.is_file() and file != Path(__file__)}
     return {file.relative_to(ROOT).as_posix() for file in ours if not any(file.is_relative_to(one) for one in named)}
 
 

@@ -50,8 +50,8 @@ class Roofline(View):
             self._head.object = html_text.heading(*topic.NOTHING)
             return
         self._choices.offer(self._all, self.state.chosen, anew=self.elsewhere())
-        # The figure is named with the headline as it is drawn.
         self._chosen = self._choices.of(self._all)
+        # The figure is named with the headline as it is drawn.
         self._tell()
         self._draw()
 
@@ -59,11 +59,11 @@ class Roofline(View):
         self.choose(self._filter, **parts)
 
     def _filter(self) -> None:
+        self._chosen = self._choices.of(self._all)
         self._draw()
         self._list.due()
 
     def _draw(self) -> None:
-        self._chosen = self._choices.of(self._all)
         drawn = drawing(self._marks.where(self._chosen), all_roofs(self.loaded.run.device), self.look)
         shown = source(self._chart.draw(drawn))
         if shown is not None and shown is not self._source:
