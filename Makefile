@@ -4,9 +4,10 @@ PYTHON ?= python3
 PORT   ?=
 VENV   := .venv
 BIN    := $(VENV)/bin
-STAMP  := $(VENV)/.installed
 # jupyter as well: make test EXTRAS=dev,jupyter also tests a real JupyterLab.
 EXTRAS ?= dev
+# One for each choice of extras: another choice is installed, too.
+STAMP  := $(VENV)/.installed-$(EXTRAS)
 RECORD := --collect check,compiler,interpreter,events,torch_profiler,ncu --repetitions 20
 FAMILIES := elementwise reductions norms "norms and linear layers" losses "matrix products" quantization attention convolution studies
 BY_LINE := matmul softmax layer_norm attention cross_entropy
