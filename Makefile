@@ -16,7 +16,7 @@ BY_LINE := matmul softmax layer_norm attention cross_entropy
 PROCESSES := --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-all test-slow style lint format browser bench-dashboard bench-regret bench-tuning bench-foreign record clean
+.PHONY: help setup serve test test-all test-slow style lint format browser bench-dashboard bench-kernels bench-regret bench-tuning bench-foreign record clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -53,6 +53,9 @@ browser: setup ## Run the browser tests alone
 
 bench-dashboard: setup ## Measure how quick the dashboard is here, against its budgets
 	@$(BIN)/python benchmarks/dashboard.py
+
+bench-kernels: setup ## Time the library beside its peers at sizes that no recording has, on this machine's GPU
+	@$(BIN)/python benchmarks/sizes.py
 
 bench-regret: setup ## Replay the recorded sweeps: how far the race's winner is from the best
 	@$(BIN)/python benchmarks/regret.py

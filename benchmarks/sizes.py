@@ -1,0 +1,109 @@
+"""Kernels of the library beside the quickest of their peers at sizes that no recording has: ``python benchmarks/sizes.py [SPEC ...]``,
+on a GPU.
+
+Each size is profiled as ``tilescope profile`` does: results are checked, and times are the kernels' durations with a cold L2 and
+rotated inputs. Printed is a Markdown table, worst first: microseconds of ours, the ratio to the quickest peer with right results and its 95 %
+interval, and the share of the roof.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import tilescope
+from tilescope.models import claims
+from tilescope_kernels.spec import FORWARD
+
+#: By spec, the peers that could be the quickest, and workloads: skinny, ragged, wide and tiny ones beside plain ones.
+SIZES = {
+    "softmax": ("aten liger compile", "2048x65536-bf16 3000x50257-bf16 256x4096-bf16"),
+    "layer_norm": ("aten compile", "2048x65536-bf16 16384x5120-bf16 256x4096-bf16 1000x12289-bf16"),
+    "rms_norm": ("aten liger compile", "2048x65536-bf16 16384x5120-bf16 256x4096-bf16 1000x12289-bf16"),
+    "add_rms_norm": ("liger compile", "2048x20480-bf16 16384x5120-bf16 256x4096-bf16"),
+    "cross_entropy": ("aten liger", "8192x50257-bf16 4096x128256-bf16 300x32000-fp32"),
+    "linear_cross_entropy": ("liger compile", "8192x4096x128256-bf16 4096x2048x50257-bf16"),
+    "matmul": (
+        "eager compile",
+        "4096x4096x4096-bf16 8192x8192x8192-bf16 16384x4096x14336-bf16 1024x1024x1024-bf16 128x4096x4096-bf16"
+        " 16x8192x8192-bf16 4097x4099x4101-bf16 3000x3000x3000-bf16 1800x1800x1800-bf16 5000x1000x5000-bf16"
+        " 2560x2560x2560-bf16 300x300x300-fp16",
+    ),
+    "fp8_matmul": (
+        "cublas",
+        "1024x1024x1024-fp8 2048x2048x2048-fp8 128x4096x4096-fp8 16x8192x8192-fp8 4096x4096x4096-fp8",
+    ),
+    "fp8_matmul_blocks": ("cublas", "4096x4096x4096-fp8 1536x1536x1536-fp8 256x7168x2048-fp8"),
+    "int8_matmul": ("cublas", "128x4096x4096-int8 1023x520x776-int8 3072x3072x3072-int8"),
+    "w8a16_matmul": ("cublas", "384x4096x4096-bf16 1024x14336x4096-bf16 16x8192x8192-bf16 1000x1001x1003-fp16"),
+    "lora_linear": ("eager compile", "4096x4096x4096x16-bf16 1000x1001x1003x24-fp16"),
+    "attention": (
+        "cudnn fa2",
+        "8x16x1x2048x2048x64-bf16 8x16x1x2048x2048x128-bf16 2x8x4x1000x1000x128-bf16 32x8x4x1x8192x128-bf16"
+        " 1x12x1x1024x1024x64-bf16 1x3x2x517x769x64-fp16 2x16x1x2048x2048x96-bf16",
+    ),
+    "causal_attention": ("cudnn fa2", "8x16x1x2048x2048x64-bf16 4x8x4x4096x4096x128-bf16 1x3x2x781x781x64-fp16"),
+    "conv2d": ("eager compile", "16x64x56x56x64x3-bf16 8x512x14x14x512x3-bf16 3x72x37x29x95x5-fp16"),
+    "rope": ("liger compile", "2x32x8x4096x128-bf16 3x7x3x781x80-fp32"),
+    "swiglu": ("liger compile", "16384x11008-bf16 100x1000-bf16"),
+    "geglu": ("liger compile", "16384x11008-bf16 100x1000-bf16"),
+    "gelu": ("aten compile", "50000000-bf16 100000-bf16"),
+}
+
+
+def measured(name: str, runs: str) -> list[dict[str, Any]]:
+    """A row for each of the spec's sizes and passes that all went well at: what ``claims.of_run`` says, and in ``peer`` the column of
+    the quickest peer.
+    """
+    peers, workloads = SIZES[name]
+    result = tilescope.profile(
+        name,
+        workloads=workloads.split(),
+        implementations=["triton", *peers.split()],
+        collectors=["check", "torch_profiler"],
+        runs_dir=runs,
+        repetitions=20,
+        on_event=lambda event: None,
+    )
+    rows = claims.of_run(result.run)
+    for row in rows:
+        timed = [peer for peer in claims.OVER if row[f"over_{peer}"] > 0]
+        row["peer"] = min(timed, key=lambda peer: row[f"over_{peer}"], default="")
+    return [row for row in rows if row["peer"]]
+
+
+def table(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Markdown, worst first."""
+    lines = [
+        "| kernel | size | ours, µs | peer | peer's time over ours | of roofline |",
+        "|---|---|---:|---|---:|---:|",
+    ]
+    for row in sorted(rows, key=lambda row: float(row[f"over_{row['peer']}"])):
+        name = row["kernel"] + ("" if row["pass"] == FORWARD else f", {row['pass']}")
+        peer = row["peer"]
+        ratio, low, high = (row[f"{what}_{peer}"] for what in ("over", "low", "high"))
+        took, called = row["floor"] / row["of_roof"] * 1e6, row["library"] if peer == "library" else peer
+        lines.append(
+            f"| {name} | {row['workload']} | {took:.1f} | {called} | {ratio:.2f} ({low:.2f} to {high:.2f}) "
+            f"| {row['of_roof']:.0%} {row['roof']} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("specs", nargs="*", metavar="SPEC", help=f"default: all of {', '.join(SIZES)}")
+    asked = parser.parse_args().specs or list(SIZES)
+    if unknown := set(asked) - set(SIZES):
+        parser.error(f"no sizes are given for {', '.join(sorted(unknown))}")
+    with tempfile.TemporaryDirectory() as runs:
+        found = [row for name in asked for row in measured(name, runs)]
+    print(table(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
