@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tilescope_kernels.catalog import FAMILIES as FAMILIES
     from tilescope_kernels.convolution.conv2d import conv2d as conv2d
     from tilescope_kernels.elementwise.add_relu_mul import add_relu_mul as add_relu_mul
+    from tilescope_kernels.elementwise.dropout import Dropout as Dropout
+    from tilescope_kernels.elementwise.dropout import dropout as dropout
     from tilescope_kernels.elementwise.gated import SwiGLUMLP as SwiGLUMLP
     from tilescope_kernels.elementwise.gated import geglu as geglu
     from tilescope_kernels.elementwise.gated import swiglu as swiglu
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from tilescope_kernels.matrix_products.w8a16_matmul import w8a16_matmul as w8a16_matmul
     from tilescope_kernels.norms.add_rms_norm import AddRMSNorm as AddRMSNorm
     from tilescope_kernels.norms.add_rms_norm import add_rms_norm as add_rms_norm
+    from tilescope_kernels.norms.group_norm import GroupNorm as GroupNorm
+    from tilescope_kernels.norms.group_norm import group_norm as group_norm
     from tilescope_kernels.norms.layer_norm import LayerNorm as LayerNorm
     from tilescope_kernels.norms.layer_norm import layer_norm as layer_norm
     from tilescope_kernels.norms.norm_linear import layer_norm_linear as layer_norm_linear

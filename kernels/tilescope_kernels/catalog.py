@@ -26,6 +26,7 @@ ENTRIES = (
     Entry("elementwise", "elementwise.add_relu_mul", "SPEC", "add_relu_mul"),
     Entry("elementwise", "elementwise.gelu", "SPEC", "gelu"),
     Entry("elementwise", "elementwise.gated", "SWIGLU GEGLU", "swiglu geglu SwiGLUMLP"),
+    Entry("elementwise", "elementwise.dropout", "SPEC", "dropout Dropout"),
     Entry("elementwise", "elementwise.rope", "SPEC", "rope RoPE"),
     Entry("reductions", "reductions.row_sum", "SPEC", "row_sum"),
     Entry("reductions", "reductions.online_max", "SPEC", "online_max"),
@@ -34,6 +35,7 @@ ENTRIES = (
     Entry("norms", "norms.layer_norm", "SPEC", "layer_norm LayerNorm"),
     Entry("norms", "norms.rms_norm", "SPEC", "rms_norm RMSNorm"),
     Entry("norms", "norms.add_rms_norm", "SPEC", "add_rms_norm AddRMSNorm"),
+    Entry("norms", "norms.group_norm", "SPEC", "group_norm GroupNorm"),
     Entry(
         "norms and linear layers",
         "norms.norm_linear",

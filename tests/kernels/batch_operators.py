@@ -14,8 +14,10 @@ import torch.nn.functional as F
 from tilescope_kernels import (
     add_rms_norm,
     cross_entropy,
+    dropout,
     geglu,
     gelu,
+    group_norm,
     histogram,
     histogram_naive,
     layer_norm,
@@ -30,6 +32,7 @@ from tilescope_kernels import (
 #: One small workload of each kernel, ragged where it can be.
 SMALL = {
     "gelu": "4099-fp32",
+    "dropout": "4099-fp32",
     "swiglu": "9x333-fp32",
     "geglu": "9x333-fp32",
     "rope": "2x7x3x5x20-fp32",
@@ -37,6 +40,7 @@ SMALL = {
     "online_max": "9x333-fp32",
     "histogram": "4099x100x50-int32",
     "rms_norm": "9x333-fp32",
+    "group_norm": "2x12x37x3-fp32",
     "cross_entropy": "9x333-fp32",
     "linear_cross_entropy": "37x13x37-fp32",
 }
@@ -54,6 +58,55 @@ def check_every_config():
     for name, workload in SMALL.items():
         for config in SPECS[name].implementations["triton"].configs:
             against_reference(name, workload, config=config)
+
+
+def check_dropout_of_any_share_shape_and_seed():
+    seed = torch.full((1,), 987654321987)  # more than 32 bits
+    x = draw(6, 3, 401).transpose(0, 1)
+    for p in (0.0, 0.3, 1.0):
+        close(dropout(x, p, seed=seed), SPECS["dropout"].reference(x.contiguous(), p, seed))
+    share = (dropout(torch.ones(1 << 16), 0.3, seed=seed) == 0).double().mean()
+    assert abs(share - 0.3) < 5 * (0.21 / (1 << 16)) ** 0.5, share  # five standard deviations
+    # Infinities and NaN that are dropped leave nothing behind.
+    assert dropout(torch.tensor([INF, NAN]), 1.0, seed=seed).tolist() == [0.0, 0.0]
+    assert dropout(x, 0.5, training=False) is x
+    assert dropout(x[:0], 0.5).shape == x[:0].shape
+    torch.manual_seed(3)
+    first = [dropout(x, 0.5), dropout(x, 0.5)]
+    torch.manual_seed(3)
+    assert torch.equal(first[0], dropout(x, 0.5)) and not torch.equal(*first)
+    # The same elements each way, and once more.
+    leaf = x.clone().requires_grad_()
+    out = dropout(leaf, 0.4, seed=seed)
+    (slope,) = torch.autograd.grad(out.square().sum(), leaf, create_graph=True)
+    close(slope, 2 * x / 0.36 * (out != 0))
+    close(*grads(slope.sum(), [leaf]), (out != 0) * 2 / 0.36)
+
+
+def check_group_norm_shapes_and_cuts():
+    with poisoned():
+        # A group in a tile; channels and positions cut, both ragged; one channel a group and one group; one position.
+        for shape in ("3x42x81x7", "1x4x9000x2", "2x70x300x2", "2x6x16x6", "2x5x5000x1", "2x8x1x2"):
+            against_reference("group_norm", f"{shape}-fp32")
+        against_reference("group_norm", "2x6x1000x2-fp16")
+    x, weight, bias = draw(2, 6, 4, 5, seed=2) + 1000.0, draw(6), draw(6, seed=1)
+    for given in ((None, None), (weight, None), (None, bias), (weight, bias)):
+        doubles = [None if one is None else one.double() for one in given]
+        close(group_norm(x, 3, *given), F.group_norm(x.double(), 3, *doubles), 1e-4)
+    wide = draw(2, 4, 5, 6).to(memory_format=torch.channels_last)
+    close(group_norm(wide, 2), F.group_norm(wide.double(), 2))
+    flat = draw(5, 8)
+    close(group_norm(flat, 2, eps=1e-2), F.group_norm(flat.double(), 2, eps=1e-2))
+    leaf, twin = draw(2, 4, 9, grad=True), draw(2, 4, 9).double().requires_grad_()
+    group_norm(leaf, 2).pow(3).sum().backward()  # no weight, so no sums
+    F.group_norm(twin, 2).pow(3).sum().backward()
+    close(leaf.grad, twin.grad, 1e-5)
+    empty, w, b = (draw(*shape, grad=True) for shape in ((0, 6, 7), (6,), (6,)))
+    group_norm(empty, 3, w, b).sum().backward()
+    assert not w.grad.any() and not b.grad.any() and empty.grad.shape == empty.shape
+    row = torch.ones(1, 2, 40)
+    row[0, 1, 3] = INF
+    assert group_norm(row, 2)[0, 0].abs().max() == 0 and not torch.isfinite(group_norm(row, 2)[0, 1]).any()
 
 
 def rotation(batch: int, tokens: int, columns: int):

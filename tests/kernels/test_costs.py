@@ -17,6 +17,7 @@ from tilescope_kernels.spec import BACKWARD, FORWARD, STEP, KernelSpec, Workload
 
 SPECS = {spec.name: spec for spec in CATALOG}
 _EXTENTS = {
+    "group_norm": {"batch": 2, "channels": 6, "positions": 10, "groups": 3},
     "attention": {"batch": 2, "kv_heads": 3, "group": 2, "queries": 10, "keys": 14, "columns": 16},
     "causal_attention": {"batch": 2, "kv_heads": 3, "group": 2, "queries": 10, "keys": 14, "columns": 16},
     "conv2d": {"batch": 2, "channels": 5, "height": 7, "width": 11, "filters": 6, "kernel": 3},
@@ -25,6 +26,7 @@ _NOT_READ = {"w8a16_matmul": {"dequantized"}}  # what cuBLAS is given instead of
 #: Beside the outputs' gradients, what a backward pass must read: inputs and outputs by name.
 _KEPT = {
     "gelu": ["x"], "swiglu": ["gate", "up"], "geglu": ["gate", "up"], "rope": ["cos", "sin"], "softmax": ["output"],
+    "dropout": ["seed"], "group_norm": ["x", "weight"],
     "layer_norm": ["x", "weight"], "rms_norm": ["x", "weight"], "add_rms_norm": ["sum", "weight"],
     "matmul": ["a", "b"], "lora_linear": ["x", "weight", "lora_a", "lora_b"],
     "layer_norm_linear": ["x", "norm_weight", "norm_bias", "weight"], "rms_norm_gelu_linear": ["x", "norm_weight", "weight"],
@@ -116,6 +118,10 @@ OPERATIONS: dict[tuple[str, str], Any] = {
     ("add_relu_mul", FORWARD): _rows(2),
     ("gelu", FORWARD): _rows(4 + 1 + 2 + 1 + 1),
     ("gelu", BACKWARD): _rows(8 + 2 + 4 + 2 + 1),
+    ("dropout", FORWARD): _rows(1),
+    ("dropout", BACKWARD): _rows(1),
+    ("group_norm", FORWARD): lambda d: d["batch"] * (7 * d["channels"] * d["positions"] + 4 * d["groups"]),
+    ("group_norm", BACKWARD): lambda d: d["batch"] * (13 * d["channels"] * d["positions"] + 2 * d["groups"]),
     ("swiglu", FORWARD): _rows(5 + 1),
     ("swiglu", BACKWARD): _rows(5 + 4 + 3),
     ("geglu", FORWARD): _rows(9 + 1),

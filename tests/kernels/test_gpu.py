@@ -32,6 +32,9 @@ SHAPES = {
     ),
     "matmul": ("1x1x1", "512x512x512", "1023x517x769", "1024x2048x512"),
     "gelu": ("1", "65536", "1423763"),
+    "dropout": ("1", "65536", "1423763"),
+    # A group in a tile, in many, and in tiles of channels and positions that are not full.
+    "group_norm": ("2x1280x64x32", "2x320x4096x32", "13x42x781x7", "1x16x300000x4", "3x70x1000x2", "2x64x49x64", "4x8x1x2"),
     "swiglu": ("1x1", "64x64", "1823x781", "128x14336"),
     "geglu": ("1x1", "64x64", "1823x781", "128x14336"),
     "rope": ("1x1x1x1x2", "3x7x3x781x80", "2x32x8x130x128", "1x4x4x64x64"),

@@ -1,0 +1,309 @@
+"""GroupNorm, forward and backward: each group of an image's channels is normalized over them and all positions.
+
+Wu and He, "Group Normalization", arXiv:1803.08494. A group that fits into a tile is read once each way; a larger one is cut into tiles
+that are read twice, first for their sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.integers import cdiv, next_power_of_2
+from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launching import check_mixed, multiprocessors, split_config, use_triton
+from tilescope_kernels._shared.operators import as_vector, operator, pack, shaped_as, unpack, wants_grad
+from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
+from tilescope_kernels.norms.group_norm_kernels import (
+    group_norm_backward_kernel,
+    group_norm_backward_parts_kernel,
+    group_norm_backward_sums_kernel,
+    group_norm_kernel,
+    group_norm_parts_kernel,
+    group_norm_sums_kernel,
+)
+from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
+
+#: Elements of a tile. The first is the default where no other one holds a group.
+CONFIGS = tuple(
+    {"TILE": tile, "num_warps": warps}
+    for tile, warps in ((8192, 8), (2048, 4), (4096, 4), (4096, 8), (16384, 16), (32768, 32))
+)
+#: The largest tile that holds a group by default, by whether the groups are enough for all multiprocessors.
+_FEW, _ENOUGH = 4096, 16384
+
+
+class _Tiles(NamedTuple):
+    """How the groups of ``x`` are cut: constants of the kernels, tiles a group, tiles of positions, and launch options."""
+
+    constants: dict[str, Any]
+    parts: int
+    across: int
+    options: dict[str, int]
+
+
+def _tiles(x: torch.Tensor, groups: int, config: str) -> _Tiles:
+    batch, every, positions = x.shape
+    channels = every // groups
+    across, along = next_power_of_2(positions), next_power_of_2(channels)
+    chosen, options = split_config(unpack(config) or {})
+    tile = chosen.get("TILE") or CONFIGS[0]["TILE"]
+    if not chosen:
+        most = _ENOUGH if batch * groups >= multiprocessors(x) else _FEW
+        tile = max(32, across * along) if across * along <= most else tile
+    options.setdefault("num_warps", max(1, min(16, tile // 1024)))
+    block = min(across, tile)
+    deep = min(along, tile // block)
+    width = 16 // x.element_size()
+    constants = {
+        "CHANNELS": deep, "BLOCK": block, "WHOLE": channels % deep == positions % block == 0,
+        "VECTOR": width if positions % width == 0 and positions % 16 else 1,
+    }  # fmt: skip
+    slabs = cdiv(positions, block)
+    return _Tiles(constants, cdiv(channels, deep) * slabs, slabs, options)
+
+
+@operator("group_norm")
+def _group_norm(
+    x: torch.Tensor,
+    groups: int,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+    save: bool,
+    config: str,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """y and, if ``save``, each group's mean and 1 / standard deviation (batch * groups, 2); else an empty tensor."""
+    batch, every, positions = x.shape
+    y = torch.empty_like(x)
+    rows, channels = batch * groups, every // groups
+    stats = x.new_empty((rows if save else 0, 2), dtype=torch.float32)
+    if y.numel() == 0:
+        return y, stats.fill_(float("nan"))
+    tiles, saved = _tiles(x, groups, config), stats if save else None
+    if tiles.parts == 1:
+        launch(
+            group_norm_kernel, (rows,),
+            y, saved, x, weight, bias, groups, channels, positions, eps,
+            **tiles.constants, **tiles.options,
+        )  # fmt: skip
+        return y, stats
+    sums = x.new_empty((rows, tiles.parts, 2), dtype=torch.float32)
+    grid = (rows * tiles.parts,)
+    launch(group_norm_sums_kernel, grid, sums, x, channels, positions, tiles.parts, **tiles.constants, **tiles.options)
+    launch(
+        group_norm_parts_kernel, grid,
+        y, saved, x, weight, bias, sums, groups, channels, positions, tiles.parts, eps,
+        PARTS=min(1024, next_power_of_2(tiles.parts)), **tiles.constants, **tiles.options,
+    )  # fmt: skip
+    return y, stats
+
+
+@_group_norm.register_fake
+def _(
+    x: torch.Tensor,
+    groups: int,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+    save: bool,
+    config: str,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    rows = x.shape[0] * groups if save else 0
+    return torch.empty_like(x), torch.empty((rows, 2), dtype=torch.float32, device=x.device)
+
+
+@operator("group_norm_backward")
+def _group_norm_backward(
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    groups: int,
+    weight: torch.Tensor | None,
+    stats: torch.Tensor,
+    sums: bool,
+    config: str,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """dx and, if ``sums``, dW and dB as (2, channels); else an empty tensor."""
+    batch, every, positions = x.shape
+    dx = torch.empty_like(x)
+    rows, channels = batch * groups, every // groups
+    kind = sums_dtype(x, weight)
+    if x.numel() == 0:
+        return dx, torch.zeros((2, every if sums else 0), dtype=kind, device=x.device)
+    tiles = _tiles(x, groups, config)
+    whole = tiles.parts == 1
+    partial = x.new_empty((1, batch * tiles.across, 2 * every), dtype=torch.float32) if sums or not whole else None
+    if whole:
+        launch(
+            group_norm_backward_kernel, (rows,),
+            dx, partial, dy, x, weight, stats, groups, channels, positions,
+            **tiles.constants, **tiles.options,
+        )  # fmt: skip
+    else:
+        grid = (rows * tiles.parts,)
+        launch(
+            group_norm_backward_sums_kernel, grid,
+            partial, dy, x, stats, groups, channels, positions, tiles.parts,
+            **tiles.constants, **tiles.options,
+        )  # fmt: skip
+        launch(
+            group_norm_backward_parts_kernel, grid,
+            dx, dy, x, weight, stats, partial, groups, channels, positions, tiles.parts,
+            PARTS=min(1024, next_power_of_2(tiles.across * channels)), **tiles.constants, **tiles.options,
+        )  # fmt: skip
+    if not sums or partial is None:
+        return dx, torch.empty((2, 0), dtype=kind, device=x.device)
+    return dx, sum_partials(partial, kind).view(2, every)
+
+
+@_group_norm_backward.register_fake
+def _(
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    groups: int,
+    weight: torch.Tensor | None,
+    stats: torch.Tensor,
+    sums: bool,
+    config: str,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.empty_like(x), torch.empty(
+        (2, x.shape[1] if sums else 0), dtype=sums_dtype(x, weight), device=x.device
+    )
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+    x, ctx.groups, weight, bias, _, _, ctx.config = inputs
+    ctx.bias_dtype = None if bias is None else bias.dtype
+    # None instead of a launch that writes zeros, for the gradient that nobody can ask of the statistics.
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(x, weight, output[1])
+    ctx.mark_non_differentiable(output[1])
+
+
+def _differentiate(ctx: Any, dy: torch.Tensor | None, _: None) -> tuple[torch.Tensor | None, ...]:
+    if dy is None:
+        return (None,) * 7
+    x, weight, stats = ctx.saved_tensors
+    wants_dw, wants_db = ctx.needs_input_grad[2:4]
+    dx, both = _group_norm_backward(dy.contiguous(), x, ctx.groups, weight, stats, wants_dw or wants_db, ctx.config)
+    dw, db = both[0] if wants_dw else None, both[1].to(ctx.bias_dtype) if wants_db else None
+    return dx, None, dw, db, None, None, None
+
+
+_group_norm.register_autograd(_differentiate, setup_context=_save)
+
+
+def group_norm(
+    x: torch.Tensor,
+    num_groups: int,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    config: Mapping[str, int] | None = None,
+) -> torch.Tensor:
+    """GroupNorm of ``x`` (batch, channels, ...) over each of ``num_groups`` groups of channels, computed in fp32; once differentiable.
+
+    As ``torch.nn.functional.group_norm``. ``weight`` and ``bias`` have one element a channel, in the dtype of ``x`` (fp32,
+    fp16, bf16) or fp32. The result has the dtype of ``x`` and is contiguous: one in ``channels_last`` is copied first. Gradients are
+    the same every time. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for channels that
+    ``num_groups`` does not divide, other dtypes, shapes that do not fit, and devices without CUDA.
+    """
+    if not use_triton():
+        return F.group_norm(x, num_groups, weight, bias, eps)
+    check_mixed(x=x, weight=weight, bias=bias)
+    if x.dim() < 2:
+        raise ValueError(f"x has shape {tuple(x.shape)}: give (batch, channels, ...)")
+    channels = x.shape[1]
+    if num_groups < 1 or channels % num_groups:
+        raise ValueError(f"num_groups is {num_groups}: give a divisor of the {channels} channels of x")
+    for name, tensor in (("weight", weight), ("bias", bias)):
+        if tensor is not None and tuple(tensor.shape) != (channels,):
+            raise ValueError(f"{name} has shape {tuple(tensor.shape)}: give one element a channel, ({channels},)")
+    flat = x.contiguous().flatten(2) if x.dim() > 2 else x.contiguous().unsqueeze(2)
+    save = wants_grad(x, weight, bias)
+    y, _ = _group_norm(flat, num_groups, as_vector(weight), as_vector(bias), eps, save, pack(config))
+    return shaped_as(y, x)
+
+
+class GroupNorm(torch.nn.GroupNorm):
+    """``torch.nn.GroupNorm`` (same arguments, parameters and state) that computes with ``group_norm``."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """``input`` (batch, channels, ...) to the same shape. Raises ValueError as ``group_norm`` does."""
+        return group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
+
+
+def reference(
+    x: torch.Tensor, num_groups: int, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
+) -> torch.Tensor:
+    """GroupNorm in plain PyTorch."""
+    return F.group_norm(x, num_groups, weight, bias, eps)
+
+
+def eager(x: torch.Tensor, num_groups: int, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
+    """The formula one operation at a time, in fp32 between its ends, as model code is often written."""
+    batch, channels, positions = x.shape
+    rows = x.float().reshape(batch, num_groups, -1)
+    centred = rows - rows.mean(-1, keepdim=True)
+    normed = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
+    return (normed.view(batch, channels, positions) * weight[:, None] + bias[:, None]).to(x.dtype)
+
+
+def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """``x`` of batch x channels x positions around 0.5, ``weight`` around 1 and ``bias`` around 0."""
+    numbers = generator(workload, device)
+    batch, channels, positions, groups = workload.dims.values()
+    return {
+        "x": normal((batch, channels, positions), workload, device, numbers, shift=0.5, requires_grad=True),
+        "num_groups": groups,
+        "weight": normal((channels,), workload, device, numbers, scale=0.2, shift=1.0, requires_grad=True),
+        "bias": normal((channels,), workload, device, numbers, scale=0.2, requires_grad=True),
+        "eps": 1e-5,
+    }
+
+
+def cost(workload: Workload, direction: str) -> Cost:
+    """Forward reads x, weight and bias and writes y; backward reads dy, x and weight and writes dx, dW and dB.
+
+    The saved statistics are no part of the floor, for they can be computed again. Groups that no tile holds are read twice, which is
+    none either: programs could exchange their sums, as those of long rows do.
+
+    Operations an element: forward, a sum, a difference, its square and sum, three for the scaling. Backward: two for n, one
+    for g, three for the two sums, four for dx, three for dW and dB.
+    """
+    batch, channels, positions, groups = workload.dims.values()
+    elements = batch * channels * positions
+    size, vector = elements * workload.itemsize, channels * workload.itemsize
+    if direction == FORWARD:
+        return Cost(flops=7 * elements + 4 * batch * groups, bytes_read=size + 2 * vector, bytes_written=size)
+    return Cost(flops=13 * elements + 2 * batch * groups, bytes_read=2 * size + vector, bytes_written=size + 2 * vector)
+
+
+SPEC = KernelSpec(
+    name="group_norm",
+    summary="GroupNorm of each image",
+    dims=("batch", "channels", "positions", "groups"),
+    implementations={
+        "triton": Implementation(group_norm, "a tile a group, or tiles that are read twice", CONFIGS),
+        "eager": Implementation(eager, "the formula one operation at a time in fp32"),
+        "compile": Implementation(compiled(eager), "torch.compile of eager"),
+        "aten": Implementation(reference, "torch.nn.functional.group_norm"),
+    },
+    reference=reference,
+    inputs=inputs,
+    workloads=(
+        Workload({"batch": 2, "channels": 1280, "positions": 64, "groups": 32}, "bf16", label="small"),
+        Workload({"batch": 2, "channels": 320, "positions": 4096, "groups": 32}, "bf16", label="medium"),
+        Workload({"batch": 8, "channels": 512, "positions": 16384, "groups": 32}, "bf16", label="large"),
+        Workload({"batch": 13, "channels": 42, "positions": 781, "groups": 7}, "fp32", label="ragged"),
+        Workload({"batch": 1, "channels": 128, "positions": 1 << 20, "groups": 32}, "bf16", label="wide"),
+    ),
+    cost=cost,
+    tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6.5e-3},
+    passes=(FORWARD, BACKWARD),
+)
