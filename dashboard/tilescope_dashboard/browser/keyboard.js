@@ -46,7 +46,10 @@ function skipping() {
     event.preventDefault()
     every("[role=tab][aria-selected=true]").find(tab => tab.checkVisibility())?.focus()
   })
-  return link
+  const landmark = document.createElement("nav")
+  landmark.setAttribute("aria-label", "Skip")
+  landmark.append(link)
+  return landmark
 }
 
 function sheet(keys) {

@@ -23,8 +23,8 @@ ol.findings { list-style: none; margin: 10px 0 0; padding: 0; display: grid; gap
 .finding.predicted { border-left-style: dashed; border-left-color: #D55E00; }
 .brief { border-left: 4px solid #3a87b8; padding: 2px 12px; }
 .brief.predicted { border-left-style: dashed; border-left-color: #D55E00; }
-.finding h4 { font-size: 15px; font-weight: 650; margin: 0; line-height: 1.35; overflow-wrap: anywhere; }
-.finding h4 .rank { opacity: .72; margin-right: 2px; font-variant-numeric: tabular-nums; }
+.finding h3 { font-size: 15px; font-weight: 650; margin: 0; line-height: 1.35; overflow-wrap: anywhere; }
+.finding h3 .rank { opacity: .72; margin-right: 2px; font-variant-numeric: tabular-nums; }
 .finding .win { grid-row: 1 / span 2; grid-column: 2; text-align: right; font-size: 12px; line-height: 1.35; }
 .finding .win b { display: block; font-size: 22px; font-weight: 650; font-variant-numeric: tabular-nums; }
 .finding .where { margin: 2px 0 0; font-size: 12px; opacity: .72; overflow-wrap: anywhere; }
@@ -100,7 +100,7 @@ def _card(rank: int, found: Finding) -> str:
     speaker = "Nsight Compute" if found.origin == NVIDIA else "What to do"
     where = [found.function, kind, f"bound: {found.bound.formula}" if found.bound else ""]
     return (
-        f'<li class="finding {kind}"><h4><span class="rank">{rank}.</span> {escape(found.title)}</h4>'
+        f'<li class="finding {kind}"><h3><span class="rank">{rank}.</span> {escape(found.title)}</h3>'
         f'<div class="win">{_win(found)}</div>'
         f'<p class="where">{escape(" · ".join(filter(None, where)))}</p>'
         f"{_evidence(found.evidence)}"

@@ -64,7 +64,7 @@ export function render({model}) {
     const caption = document.createElement("span")
     caption.className = "caption"
     caption.textContent = model.caption
-    button.append(caption)
+    button.append(caption, " ")
   }
   button.append(value)
   button.setAttribute("aria-haspopup", "dialog")
@@ -80,7 +80,7 @@ export function render({model}) {
     value.textContent = model.text
     if (!model.caption) return
     button.title = model.text
-    button.setAttribute("aria-label", `${model.caption}: ${model.text}`)
+    button.setAttribute("aria-label", `${model.caption} ${model.text}`)
   }
 
   // What is opened may still be on its way, and comes in any order. Who opened it, from wherever a key was pressed, goes in, and on to

@@ -33,7 +33,7 @@ class OtherJobs(pn.viewable.Viewer):
         for kept in (self._texts, self._buttons):
             for number in kept.keys() - {job.number for job in shown}:
                 del kept[number]
-        self._head.object = "<h4>Other jobs under way</h4>"
+        self._head.object = "<h3>Other jobs under way</h3>"
         self._more.object = f"<p>and {len(jobs) - len(shown)} more that wait</p>" if len(jobs) > len(shown) else ""
         flat = [part for row in rows for part in row]
         objects = [self._head, *flat, *([self._more] if self._more.object else [])] if flat else []
