@@ -11,10 +11,10 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilescope_kernels._shared import launches
 from tilescope_kernels._shared.launchers import Descriptor
+from tilescope_kernels.dispatch import OnLooker
 
 #: Kinds of calls of one operator that are remembered; beyond, all are forgotten.
 _MOST = 8192
@@ -113,7 +113,7 @@ class Kept:
             return result, _NEVER
 
 
-class _Allocations(TorchDispatchMode):
+class _Allocations(OnLooker):
     """Notes the tensors that are allocated, and whether PyTorch did anything ``other`` that a launch could see."""
 
     def __init__(self) -> None:

@@ -14,6 +14,7 @@ from torch.autograd import forward_ad
 
 from tilescope_kernels._shared import launching
 from tilescope_kernels._shared.kept import Kept
+from tilescope_kernels.dispatch import without_compiler
 
 #: What is true of the tensors whose calls pass the dispatcher by.
 DIRECT = "is_cuda"
@@ -30,6 +31,8 @@ class Operator:
     def __init__(self, name: str, launch: Callable[..., Any], mutates: tuple[str, ...]) -> None:
         self._definition = torch.library.custom_op(f"tilescope::{name}", launch, mutates_args=mutates)
         self._operator = self._definition._opoverload
+        implementations = self._definition._backend_fns
+        implementations.update({device: without_compiler(hidden) for device, hidden in implementations.items()})
         # What is written to has a version, which the dispatcher counts.
         self._launch = None if mutates else Kept(launch)
         self._function: Any = None

@@ -268,8 +268,7 @@ def _row_norms(values: torch.Tensor) -> torch.Tensor:
 def _poison() -> Any:
     """A mode in which uninitialised floating-point memory holds NaN."""
     import torch  # noqa: PLC0415
-
-    from tilescope.execution import dispatch  # noqa: PLC0415
+    from tilescope_kernels import dispatch  # noqa: PLC0415
 
     allocating = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"})
 

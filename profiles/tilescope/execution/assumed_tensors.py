@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+from tilescope_kernels import dispatch
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils import dlpack
 from torch.utils._device import DeviceContext
 
-from tilescope.execution import dispatch
 from tilescope.execution.assumed_memory import memory
 
 #: What PyTorch itself says of a tensor, whatever is assumed.

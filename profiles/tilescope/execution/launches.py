@@ -18,12 +18,11 @@ from unittest import mock
 
 import torch
 import triton
+from tilescope_kernels import dispatch
 from torch._library import custom_ops
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction, TensorWrapper
-
-from tilescope.execution import dispatch
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from tilescope_kernels import dispatch
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
-
-from tilescope.execution import dispatch
 
 #: Operators that allocate, or look at a tensor's data from another side: they move nothing.
 _FREE = frozenset({

@@ -91,10 +91,9 @@ class ReferenceCost:
 def count_operations(call: Callable[[], Any]) -> tuple[dict[str, int], tuple[Any, ...]]:
     """Operations of ``call`` by kind (``matrix`` and ``other``), as ``ReferenceCost`` counts them, and its outputs."""
     import torch  # noqa: PLC0415
+    from tilescope_kernels import dispatch  # noqa: PLC0415
     from torch.utils._pytree import tree_leaves  # noqa: PLC0415
     from torch.utils.flop_counter import FlopCounterMode, flop_registry  # noqa: PLC0415
-
-    from tilescope.execution import dispatch  # noqa: PLC0415
 
     operations = {"matrix": 0, "other": 0}
 

@@ -55,13 +55,11 @@ _THEN = (
     "tilescope_kernels._shared.online_softmax", "tilescope_kernels._shared.operators", "tilescope_kernels._shared.row_ring",
     "tilescope_kernels._shared.row_tiles",
 )  # fmt: skip
-#: PyTorch's compiler takes longer than all of these, and whoever asks while it is imported waits for it. Where there is no GPU it
-#: comes next, for what goes through PyTorch's operators there needs it. Where there may be one hardly anybody does: it comes when
-#: nobody has asked for anything for ``_UNASKED`` seconds, else the first answer waits for it.
-_COMPILER, _UNASKED = ("torch._dynamo",), 20.0
-#: What torch.compile imports beside it: when nobody has asked for ``_SPARE`` seconds. It looks for a GPU, so where there may be one
-#: each worker imports it for itself.
-_LATER, _SPARE = ("torch._inductor.compile_fx",), 2.0
+#: What torch.compile imports: when nobody has asked for ``_SPARE`` seconds, for whoever asks while it is imported waits for it. The
+#: second looks for a GPU: where there may be one each worker imports it for itself, and the first comes when nobody has asked for
+#: ``_UNASKED`` seconds, for between the questions of somebody at work it would be in the way.
+_COMPILER, _LATER = ("torch._dynamo",), ("torch._inductor.compile_fx",)
+_SPARE, _UNASKED = 2.0, 20.0
 
 
 @dataclass
@@ -93,13 +91,12 @@ class ForkServer:
 
     def serve(self) -> dict[str, Any] | None:
         """The job that this process is to do as a worker; None in the server, at its end."""
-        waiting, later, spare = [*_FIRST, *_THEN, *_COMPILER], [*_LATER], _SPARE
+        waiting, later, spare = [*_FIRST, *_THEN], [*_COMPILER, *_LATER], _SPARE
         if ready.DRIVER.exists():
-            waiting, later, spare = [*_FIRST, *_THEN], [*_COMPILER], _UNASKED
-        first = len(waiting) - len(_FIRST)
+            later, spare = [*_COMPILER], _UNASKED
         while self._listening or self._clients:
             left = None if self._clients else max(0.0, self._quiet + IDLE - time.monotonic())
-            able = len(waiting) <= first
+            able = len(waiting) <= len(_THEN)
             soon = waiting or (self._gpu_wanted and not self._clients)
             keys = self._poll(0.0 if soon else spare if later else left, accept=able)
             for request in self._attend(keys):
