@@ -8,7 +8,13 @@ import types
 from typing import Any
 
 import pytest
+import torch
+import triton
+import triton.language as tl
+from tilescope.execution import launches
 from tilescope.interpreter import interpret
+from triton.language.semantic import TritonSemantic
+from triton.runtime.interpreter import interpreter_builder
 
 from .capturing import capture, figures, small
 
@@ -149,3 +155,22 @@ def test_one_halt_of_the_machine_is_not_the_pace(
         for done in range(1, 101):
             now += steps + (1.0 if done == halts_at else 0.0)
             clock.tick(done)
+
+
+@triton.jit
+def _steps_kernel(out_ptr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + at, (at - 1) * 2)
+
+
+def test_integers_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    less = TritonSemantic.less_equal
+    monkeypatch.setattr(TritonSemantic, "less_equal", lambda *args: looked.append(1) or less(*args))
+    before, out = interpreter_builder.options, torch.empty(64, dtype=torch.int32)
+    with launches.catch() as caught:
+        _steps_kernel[(4,)](out, 16)
+    interpret.run(caught[0])
+    assert out.tolist() == [(number - 1) * 2 for number in range(64)]
+    assert not looked, "they are compared with what overflows"
+    assert interpreter_builder.options is before

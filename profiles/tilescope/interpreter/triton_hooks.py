@@ -14,6 +14,7 @@ Patches ``triton.language`` while it is in use, so it belongs in a worker. Impor
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import importlib
 import inspect
@@ -38,13 +39,14 @@ from tilescope.interpreter.meter import Counting
 from tilescope.interpreter.reductions import Reductions
 from tilescope.interpreter.scaled_products import ScaledProducts, dot_scaled
 
-#: Where a block's type keeps what it was remembered under.
-_KEY = "_tilescope_key"
+#: Where a block's type keeps what it was remembered under, and what scalars are.
+_KEY, _SCALAR = "_tilescope_key", "scalar"
 _POINTER = np.dtype(np.uint64)
 #: The device's library of functions, and the module that stands for whichever device's it is.
 _LIBRARIES = {
     module.__name__: module for module in (cuda.libdevice, importlib.import_module("triton.language.extra.libdevice"))
 }
+_OPTIONS = dataclasses.replace(interpreter_builder.options, sanitize_overflow=interpreter_builder.options.debug)
 #: Of a module or class, what stood there before.
 _ABSENT = interpreter._MISSING
 
@@ -82,6 +84,8 @@ def hooked(function: Any, counting: Counting) -> Iterator[Callable[..., Any]]:
             mock.patch.object(JITFunction, "__call__", call),
             mock.patch.object(interpreter.InterpretedFunction, "__call__", call),
             mock.patch.dict(vars(interpreter_builder), methods),
+            # Triton computes each sum, difference and product of integers twice for assertions, which it leaves out in the end.
+            mock.patch.object(interpreter_builder, "options", _OPTIONS),
             # Triton builds its table of dtypes at every call.
             mock.patch.object(interpreter, "_get_np_dtype", _numpy_dtype(interpreter._get_np_dtype)),
             _remembered_types(),
@@ -184,7 +188,8 @@ def _remembered_types() -> Iterator[None]:
             self.element_ty = element
 
     def tensor(self: Any, handle: Any, kind: Any) -> None:
-        key = vars(kind).get(_KEY)
+        # A scalar's has no shape, whatever its type.
+        key = vars(kind).get(_KEY) if kind.is_block() else _SCALAR
         seen = tensors_seen.get(key) if key else None
         if seen is None:
             new_tensor(self, handle, kind)

@@ -213,3 +213,16 @@ def programs_in_turn() -> Launched:
     ticket_kernel[(4,)](flags, out, 10)
     moved = 4 * 10 * 4 + 2 * 4 * 4
     return Launched([flags, out], [flags * 0 + 4, torch.full((4,), 512.0)], read=moved, written=moved, flops=4 * 10)
+
+
+@triton.jit
+def wrapping_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at)
+    tl.store(out_ptr + at, (x + 2147483647) * 1664525 - (x << 30))
+
+
+def integers_that_overflow() -> Launched:
+    x, out = torch.arange(N, dtype=torch.int32), torch.empty(N, dtype=torch.int32)
+    wrapping_kernel[(1,)](x, out, N)
+    return Launched(out, (x + 2147483647) * 1664525 - (x << 30), x)
