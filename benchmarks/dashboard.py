@@ -149,7 +149,10 @@ def served(folder: Path) -> Iterator[tuple[str, int]]:
         yield url, process.pid
     finally:
         process.terminate()
-        process.wait(15)
+        try:
+            process.wait(15)
+        finally:
+            process.kill()  # one that did not end would be in the way of what is measured next
 
 
 def page_ready(page: Page, url: str) -> float:

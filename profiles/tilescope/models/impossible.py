@@ -226,11 +226,11 @@ def _counter_apart(case: CaseValues, device: Device, pipe: str) -> Iterator[Impo
     """
     both = ("torch_profiler", case.counted_by)
     traced, counted = (_time(case, "gpu_time", source) for source in both)
-    launches = [case.launches(source) for source in both]
-    if not (traced and counted) or len(launches[0]) != len(launches[1]):
+    launches = [case.launch_count(source) for source in both]
+    if not (traced and counted) or launches[0] != launches[1]:
         return
     less = counted.value < _LESS * traced.value - _LONGER
-    more = len(launches[0]) == 1 and counted.value > _MORE * traced.value + _LONGER
+    more = launches[0] == 1 and counted.value > _MORE * traced.value + _LONGER
     if less or more:
         yield Impossible(
             CLOCKS,

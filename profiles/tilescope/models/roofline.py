@@ -102,7 +102,7 @@ def _points(
         executed = done[0] if done else None
         flops = _needed(case, launch, counter, executed, together[0] if together else None)
         # The declared pipe is that of the whole: of several launches each keeps its own busy.
-        alone = launch is None or len(case.launches(counter)) == 1
+        alone = launch is None or case.launch_count(counter) == 1
         busy = pipe if done is None or (alone and declared) else done[1]
         for level in MOVED:
             moved = moved_bytes(case, level, launch)
@@ -141,7 +141,7 @@ def _needed(
     declared = case.total("algorithm_flops", "model")
     if declared is None:
         return executed
-    if launch is None or len(case.launches(source)) == 1:
+    if launch is None or case.launch_count(source) == 1:
         return declared
     if not (executed and together and together.value):
         return None

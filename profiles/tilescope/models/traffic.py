@@ -124,7 +124,7 @@ def cold_chain(case: CaseValues, l2_bytes: int) -> bool:
     fit in an L2 of ``l2_bytes`` (0: not known) may find all of it there, so nothing is known of such a chain; one that moves
     more has driven out most of what the next one wants. Not where the call was counted as a whole (a value with no launch).
     """
-    if len(case.launches("ncu")) < 2 or None in case.values.get((BYTES["ncu"][0][0], "ncu"), {}):
+    if case.launch_count("ncu") < 2 or None in case.values.get((BYTES["ncu"][0][0], "ncu"), {}):
         return False
     return cold([*by_launch(case, "ncu").values()], l2_bytes, fewest=1)
 

@@ -63,6 +63,10 @@ class CaseValues:
         """The launches that a source saw, in order."""
         return sorted(self.functions.get(source, {}))
 
+    def launch_count(self, source: str) -> int:
+        """How many launches a source saw."""
+        return len(self.functions.get(source, {}))
+
     @functools.cached_property
     def counted_by(self) -> str:
         """The source of its hardware counters, of which all are taken: the first of COUNTERS that has any."""
@@ -127,8 +131,8 @@ class CaseValues:
 
     def launch_time(self, launch: int, seen_by: str) -> Known | None:
         """GPU time of the launch that the source ``seen_by`` calls ``launch``, from a source that saw as many launches."""
-        count = len(self.functions.get(seen_by, {}))
-        alike = [source for source in GPU_TIME_SOURCES if len(self.functions.get(source, {})) == count]
+        count = self.launch_count(seen_by)
+        alike = [source for source in GPU_TIME_SOURCES if self.launch_count(source) == count]
         return self.at("gpu_time", launch, *alike) if alike else None
 
     def main_launch(self, source: str) -> int | None:
