@@ -25,8 +25,10 @@ from bokeh.core.property.descriptors import PropertyDescriptor
 from bokeh.core.serialization import Deserializer, Serializer
 from bokeh.document import Document
 from bokeh.document.events import ModelChangedEvent
+from bokeh.document.models import DocumentModelManager
 from bokeh.model import Model
-from bokeh.models import Div, ImportedStyleSheet, Plot
+from bokeh.model.util import collect_models
+from bokeh.models import Div, ImportedStyleSheet, Plot, Row
 from bokeh.protocol import Protocol
 from bokeh.protocol.exceptions import ProtocolError
 from bokeh.server.connection import ServerConnection
@@ -42,6 +44,7 @@ from tilescope_dashboard.panel_patches import (
     callback_checks,
     closed_connection,
     gone_choices,
+    grown_pages,
     known_sheets,
     lost_writes,
     model_defaults,
@@ -359,3 +362,53 @@ def test_panel_leaves_writes_behind_when_a_page_closes(monkeypatch: pytest.Monke
     assert set(asyncio.run(never_retrieved())) == {"Task exception was never retrieved"}
     lost_writes.forget()
     assert not asyncio.run(never_retrieved())
+
+
+def test_bokeh_looks_through_the_whole_page_for_what_was_put_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[Model] = []
+    refs = Row.properties_with_refs
+    monkeypatch.setattr(Row, "properties_with_refs", lambda self: (looked_at.append(self), refs())[1])
+    for corrected in (False, True):
+        if corrected:
+            monkeypatch.setattr(Model, "trigger", grown_pages.trigger)
+            monkeypatch.setattr(DocumentModelManager, "recompute", grown_pages.recompute)
+        page, place = Document(), Row()
+        page.add_root(Row(children=[place, *(Row() for _ in range(20))]))
+        looked_at.clear()
+        place.children = [inner := Row(children=[Div(name="there")])]
+        assert (len(looked_at) > 20) != corrected
+        # It is the same page in either case.
+        assert page.models[inner.id] is inner and inner.document is page and page.get_model_by_name("there")
+        assert len(list(page.models)) == 24
+
+
+def test_a_page_that_grows_knows_what_one_that_was_looked_through_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Model, "trigger", grown_pages.trigger)
+    monkeypatch.setattr(DocumentModelManager, "recompute", grown_pages.recompute)
+    page, root = Document(), Row(children=[Row()])
+    page.add_root(root)
+
+    def settled() -> None:
+        roots = [page.roots, *([each] for each in page.roots)]
+        assert {model.id for model in page.models} == {model.id for model in collect_models(*roots)}
+        assert all(model.document is page for model in page.models)
+
+    shared, moved = Div(name="shared"), Row(children=[Div()])
+    root.children = [*root.children, moved, Row(children=[shared])]
+    settled()
+    root.children[0].children = [shared]  # in two places: where it goes from one it stays in the other
+    root.children = root.children[:2]
+    settled()
+    assert page.get_model_by_name("shared") is shared
+    with page.models.freeze():  # one comes and goes before anybody looks
+        root.children = [*root.children, gone := Row(children=[Div()])]
+        gone.children = [late := Div()]
+        root.children[0].children = [late]
+        root.children = [root.children[0]]
+    settled()
+    assert late.document is page and gone.document is None and moved.document is None
+    page.add_root(other := Row(children=[moved]))
+    settled()
+    page.remove_root(other)
+    settled()
+    assert moved.document is None

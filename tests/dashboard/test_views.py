@@ -266,6 +266,19 @@ def test_what_holds_on_every_page_is_one_line_on_a_phone(monkeypatch: pytest.Mon
     assert "Launched otherwise" not in shown._notices.object
 
 
+def test_a_page_names_its_own_kernels_changes_and_that_of_a_run_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "no_gpu", lambda: "")
+    monkeypatch.setattr(State, "stale", ["matmul", "softmax"])
+    monkeypatch.setattr(State, "relaunched", ["layer_norm"])
+    shown = Context(State(run=RUN, kernel="softmax"))
+    assert "the source of softmax is not" in shown._notices.object and "layer_norm" not in shown._notices.object
+    shown.state.view = "overview"
+    assert "the source of matmul, softmax is not" in shown._notices.object and "layer_norm" in shown._notices.object
+    shown.state.view = "timeline"
+    shown.state.kernel = "vector_add"
+    assert not shown._notices.object
+
+
 def test_of_what_only_the_cpus_code_has_changed_gpu_times_stand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "no_gpu", lambda: "")
     monkeypatch.setattr(State, "stale", [])

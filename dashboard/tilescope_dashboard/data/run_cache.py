@@ -105,7 +105,11 @@ def stale_kernels(loaded: LoadedRun) -> list[str]:
 
 def stale_on_gpu(loaded: LoadedRun) -> list[str]:
     """``staleness.stale_on_gpu`` as it was in the last few seconds."""
-    return kept(loaded, ("on GPU", time.monotonic() // _STALE_FOR), lambda: staleness.stale_on_gpu(loaded))
+    return kept(
+        loaded,
+        ("on GPU", time.monotonic() // _STALE_FOR),
+        lambda: staleness.stale_on_gpu(loaded, stale_kernels(loaded)),
+    )
 
 
 def findings(loaded: LoadedRun, case: tuple[str, ...]) -> tuple[Finding, ...]:

@@ -24,6 +24,7 @@ from tilescope_dashboard.panel_patches import (
     debounce,
     delivery,
     gone_choices,
+    grown_pages,
     known_sheets,
     lost_writes,
     model_defaults,
@@ -66,6 +67,7 @@ def settle() -> None:
     delivery.complete()
     closed_connection.ignore()
     gone_choices.refuse()
+    grown_pages.follow()
     known_sheets.accept()
     lost_writes.forget()
     page_address.mend()

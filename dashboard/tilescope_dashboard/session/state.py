@@ -21,8 +21,8 @@ from tilescope_dashboard.figures.style import Theme, theme
 
 #: What of a state stands in the address.
 IN_ADDRESS = ["run", "kernel", "case", "view", "theme", "compared", "panel", "find", "family", "outcome"]
-#: Views that are named elsewhere: the one of all kernels, and the first of one kernel.
-HOME, FIRST = "home", "summary"
+#: Views that are named elsewhere: the one of all kernels, of all in the run, and the first of one kernel.
+HOME, WHOLE_RUN, FIRST = "home", "overview", "summary"
 #: What can be open beside or over the views.
 PANELS = (PROFILE := "profile", GPU := "gpu")
 _NO_CASE = KernelCase("", "", "")

@@ -14,7 +14,7 @@ from tilescope.table.case import readable
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.data.best_run import no_gpu
 from tilescope_dashboard.data.units import short
-from tilescope_dashboard.session.state import HOME, State
+from tilescope_dashboard.session.state import HOME, WHOLE_RUN, State
 from tilescope_dashboard.topics.failures import plain
 from tilescope_dashboard.views.export import Export
 
@@ -42,8 +42,8 @@ class Context(pn.viewable.Viewer):
         )  # fmt: skip
         self._notices = html_text.pane()
         self._run.param.watch(lambda e: self._choose(run=e.new), "value")
-        state.param.watch(self._fill, ["runs", "loaded", "kernel", "error", "ignored", "narrow", "view"])
-        state.param.watch(lambda event: setattr(self._layout, "css_classes", _of(event.new)), "view")
+        state.param.watch(self._fill, ["runs", "loaded", "kernel", "error", "ignored", "narrow"])
+        state.param.watch(self._follow_view, "view")
         self._fill()
         export = Export(state)
         # A column that flows in rows: what it holds keeps its width.
@@ -60,6 +60,11 @@ class Context(pn.viewable.Viewer):
         # At first the list says what is chosen already.
         if any(value and value != getattr(self.state, name) for name, value in chosen.items()):
             self.state.go_to(**{name: value for name, value in chosen.items() if value})
+
+    def _follow_view(self, event: param.parameterized.Event) -> None:
+        if {event.old, event.new} & {HOME, WHOLE_RUN}:  # all others are of the same kernel
+            self._layout.css_classes = _of(event.new)
+            self._fill()
 
     def _fill(self, *_: param.parameterized.Event) -> None:
         state = self.state
@@ -117,10 +122,10 @@ class Context(pn.viewable.Viewer):
             )
             text = f"{what}. The compiler and interpreter collectors work here."
             found.append(("info", "No GPU on this machine", text))
-        if stale := self.state.stale:
+        if stale := self._of_page(self.state.stale):
             text = f"the source of {', '.join(stale)} is not what was recorded."
             found.append(("warning", "Changed since this run", text))
-        if relaunched := self.state.relaunched:
+        if relaunched := self._of_page(self.state.relaunched):
             text = f"only code of the CPU's, of {', '.join(relaunched)}. Times of the GPU stand, intervals may not."
             found.append(("info", "Launched otherwise since this run", text))
         if not self.state.narrow or not found:
@@ -128,6 +133,10 @@ class Context(pn.viewable.Viewer):
         (_, first, _), *others = found
         title = "; ".join([first, *(title[:1].lower() + title[1:] for _, title, _ in others)])
         return [html_text.notice(found[-1][0], title, "", [f"{title}: {text}" for _, title, text in found])]
+
+    def _of_page(self, kernels: list[str]) -> list[str]:
+        """Those of the run's ``kernels`` that the page is of."""
+        return [name for name in kernels if self.state.view == WHOLE_RUN or name == self.state.kernel]
 
     def __panel__(self) -> pn.viewable.Viewable:
         return self._layout

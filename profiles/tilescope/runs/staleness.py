@@ -57,11 +57,11 @@ def stale_problems(run: store.LoadedRun, stale: Iterable[str] | None = None) -> 
     return problems - same, same
 
 
-def stale_on_gpu(run: store.LoadedRun) -> list[str]:
+def stale_on_gpu(run: store.LoadedRun, stale: Iterable[str] | None = None) -> list[str]:
     """Those of ``stale_kernels`` of which a GPU may run other code today; of the rest times of the GPU stand."""
-    stale = stale_kernels(run)
+    stale = stale_kernels(run) if stale is None else stale
     changed = {problem.kernel for problem in stale_problems(run, stale)[0]} if stale else set()
-    of_table = set(run.table["kernel"])
+    of_table = set(run.table["kernel"].unique())
     return [name for name in stale if name in changed or name not in of_table]
 
 
