@@ -24,7 +24,7 @@ from bokeh.util.token import check_token_signature
 from tornado.httputil import HTTPServerRequest, url_concat
 from tornado.web import RequestHandler
 
-from tilescope_dashboard.serving import hosts, serve
+from tilescope_dashboard.serving import hosts
 from tilescope_dashboard.serving.headers import Headers
 
 #: What an address may not say: which session it opens.
@@ -46,9 +46,16 @@ class Refused(RequestHandler):
         self.finish(self._said + "\n")
 
 
+def script() -> Path:
+    """The app's script: beside this module where it is installed, one folder up in a checkout."""
+    package = Path(__file__).parents[1]
+    here = package / "app.py"
+    return here if here.exists() else package.parent / "app.py"
+
+
 @cache
 def _text() -> str:
-    return serve.script().read_text(encoding="utf-8")
+    return script().read_text(encoding="utf-8")
 
 
 def ours(applications: Any) -> bool:
@@ -60,9 +67,7 @@ def ours(applications: Any) -> bool:
         for handler in getattr(getattr(one, "application", one), "handlers", ())
     ]
     return any(
-        Path(runner.path).resolve() == serve.script().resolve() or runner.source == _text()
-        for runner in runners
-        if runner
+        Path(runner.path).resolve() == script().resolve() or runner.source == _text() for runner in runners if runner
     )
 
 

@@ -43,14 +43,14 @@ def main(arguments: list[str]) -> None:
     """Serves the app on the socket ``arguments[0]`` under the prefix ``arguments[1]`` until the process is ended."""
     from panel.io.server import get_server  # noqa: PLC0415 - Jupyter reads ``tile`` whenever it starts
 
-    from tilescope_dashboard.serving import guard, serve  # noqa: PLC0415
+    from tilescope_dashboard.serving import guard  # noqa: PLC0415
     from tilescope_dashboard.session import access  # noqa: PLC0415
 
     socket, prefix = arguments
     guard.install()
     access.server.asks = True  # Jupyter does
     server = get_server(
-        {"app": str(serve.script())},
+        {"app": str(guard.script())},
         unix_socket=socket,
         prefix=prefix,
         # Origins and names are Jupyter's to check as well: here every request comes from its proxy.

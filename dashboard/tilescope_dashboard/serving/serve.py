@@ -130,7 +130,9 @@ def _serve(address: str, port: int, allowed: list[str], secret: str, chosen: boo
     where = f"http://{allowed[0]}"
     # Bokeh 3.9 takes no IPv6 address for a host, but compares with one.
     told = [origin for origin in allowed if not origin.startswith("[")]
-    server = get_server({"app": str(script())}, port=port, address=address, websocket_origin=told, warm=True, **options)
+    server = get_server(
+        {"app": str(guard.script())}, port=port, address=address, websocket_origin=told, warm=True, **options
+    )
     server._tornado._websocket_origins.update(allowed)
     print(
         f"Tilescope: {where}{f'/login?token={secret}' if secret and not chosen else '/app'} (stop with Ctrl-C)",
@@ -139,10 +141,3 @@ def _serve(address: str, port: int, allowed: list[str], secret: str, chosen: boo
     if not loopback(address):
         print("Nothing is encrypted: put a proxy with TLS in front of it, or use an SSH tunnel.", flush=True)
     server.run_until_shutdown()
-
-
-def script() -> Path:
-    """The app's script: beside this module where it is installed, one folder up in a checkout."""
-    package = Path(__file__).parents[1]
-    here = package / "app.py"
-    return here if here.exists() else package.parent / "app.py"

@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tilescope.table.units import several
-
 #: The piece in which NVIDIA GPUs move memory between L2 and L1, in bytes.
 SECTOR = 32
 
@@ -39,6 +37,10 @@ class OutOfBounds(Exception):
     def beside(self, name: str) -> str:
         """Where it is, with the name of the tensor that is nearest."""
         return "memory of no tensor" if self.near is None else f"{self.where} {name}"
+
+
+def _bytes(count: int) -> str:
+    return "1 byte" if count == 1 else f"{count:,} bytes"
 
 
 @dataclass(frozen=True)
@@ -161,14 +163,14 @@ class Footprint:
         """The error for the bytes ``[start, end)``, of which the last allocation that begins before them is the ``index``-th."""
         if index >= 0 and start < self._starts[index] + self._sizes[index]:
             beyond = self._starts[index] + self._sizes[index]
-            return OutOfBounds(f"{several(end - beyond, 'byte')} past the end of", self._starts[index], beyond)
+            return OutOfBounds(f"{_bytes(end - beyond)} past the end of", self._starts[index], beyond)
         after = start - self._starts[index] - self._sizes[index] if index >= 0 else None
         before = self._starts[index + 1] - start if index + 1 < len(self._starts) else None
         if before is not None and (after is None or before < after):
-            return OutOfBounds(f"{several(before, 'byte')} before the start of", self._starts[index + 1], start)
+            return OutOfBounds(f"{_bytes(before)} before the start of", self._starts[index + 1], start)
         if after is None:
             return OutOfBounds("", None, start)
-        where = f"{several(after, 'byte')} after the end of" if after else "what follows the end of"
+        where = f"{_bytes(after)} after the end of" if after else "what follows the end of"
         return OutOfBounds(where, self._starts[index], start)
 
 
