@@ -31,7 +31,7 @@ LAZY = {
     )
 }  # fmt: skip
 #: What imports or starts something that the text need not name.
-UNTOLD = ("import_module", "spec_from_file_location", "sys.executable")
+UNTOLD = ("import_module", "spec_from_file_location", "executable")
 #: Programs of these import the modules beside them by their bare names.
 BESIDE = (ROOT / "tests/kernels", ROOT / "notebooks")
 #: Where the repository's own modules are: an environment may lie beside them.
@@ -80,12 +80,10 @@ def _needs(path: Path) -> list[Path]:
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             if path.parent in BESIDE and path.name.startswith("batch_") and (home := home_of(node.value)):
                 needs += _module(f"tilescope_kernels.{home}")
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module") and _foreign(node):
+        elif isinstance(node, ast.Call) and _last(node.func) == "import_module" and _foreign(node):
             known.add(node.func)
         elif (
-            isinstance(node, ast.Attribute | ast.Name)
-            and ast.unparse(node).endswith(UNTOLD)
-            and not (node in known or path in LAZY)
+            isinstance(node, ast.Attribute | ast.Name) and _last(node) in UNTOLD and not (node in known or path in LAZY)
         ):
             needs += [package] if package in folders else []
             needs += [folder for name, (folder, _) in PACKAGES.items() if f'"{name}' in text]
@@ -94,10 +92,17 @@ def _needs(path: Path) -> list[Path]:
 
 def _executed(tree: ast.AST) -> Iterator[ast.AST]:
     """All nodes but those for type checkers alone."""
-    for node in ast.iter_child_nodes(tree):
-        if not (isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"):
-            yield node
-            yield from _executed(node)
+    waiting = [tree]
+    while waiting:
+        for node in ast.iter_child_nodes(waiting.pop()):
+            if not (isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"):
+                yield node
+                waiting.append(node)
+
+
+def _last(node: ast.AST) -> str:
+    """The last part of a dotted name."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def _foreign(call: ast.Call) -> bool:

@@ -37,6 +37,8 @@ RAN = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 
 # Workers start cold, and nothing of a person's own cache is read: a test that wants another says so.
 os.environ["TILESCOPE_RESIDENT"] = "0"
+# Each of a run's many processes would compile the repository's modules anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # The processes of a run share one cache.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["TILESCOPE_CACHE"] = tempfile.mkdtemp(prefix="tilescope-tests-")

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import numpy as np
 import pandas as pd
 import pytest
@@ -20,6 +19,7 @@ from tilescope.table.case import Case
 from tilescope.table.run import Device, Failure, Run
 
 from . import made_up
+from .test_json_documents import check
 
 CASE = made_up.CASE
 GPU = made_up.gpu(sheet_hbm=1e12)
@@ -202,7 +202,7 @@ def test_the_command_says_why_and_writes_summaries(
     assert step.read_text() == "before\n" + markdown
     assert cli.main([*arguments, "--json", "--allow-missing"]) == 0
     document = json.loads(capsys.readouterr().out)
-    jsonschema.Draft202012Validator(json_documents.schema("gate")).validate(document)
+    check(document, "gate")
     assert document["verdict"] == "not compared" and document["limits"]["slowdown"] == 0.03
     assert cli.main([*arguments, "--allow-missing", "--strict"]) == 1
     assert cli.main(["gate", WHOLE, "20261126-055403-c3e0"]) == 1  # another kernel: every case is gone

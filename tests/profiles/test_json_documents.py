@@ -6,7 +6,6 @@ import copy
 import json
 from typing import Any
 
-import jsonschema
 import pytest
 from tilescope import cli
 from tilescope.models import json_documents
@@ -21,12 +20,16 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 
 
 def check(document: Any, name: str) -> None:
+    import jsonschema  # takes four seconds where all of its formats are installed, which not every process of a run has to
+
     assert (document["schema"], document["version"]) == (name, json_documents.VERSIONS[name])
     jsonschema.Draft202012Validator(json_documents.schema(name)).validate(document)
 
 
 @pytest.mark.parametrize("name", json_documents.VERSIONS)
 def test_a_schema_is_one_and_every_field_of_it_is_asked_for(name: str) -> None:
+    import jsonschema
+
     schema = json_documents.schema(name)
     jsonschema.Draft202012Validator.check_schema(schema)
     assert schema["$id"] == f"tilescope/{name}/{json_documents.VERSIONS[name]}"
@@ -71,6 +74,8 @@ def test_a_run_and_the_list_of_runs(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_document_of_another_form_is_refused(
     place: tuple[Any, ...], value: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    import jsonschema
+
     document = copy.deepcopy(printed(capsys, "advise", NORMS, "layer_norm"))
     check(document, "advice")
     part = document

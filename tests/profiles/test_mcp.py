@@ -11,14 +11,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from tilescope import cli
 from tilescope.commands import mcp as command
-from tilescope.models import json_documents
 from tilescope.runs import store
 
 from .fake_jobs import OWN
+from .test_json_documents import check
 
 needs_sdk = pytest.mark.skipif(
     importlib.util.find_spec("mcp") is None, reason="the optional extra mcp is not installed"
@@ -38,10 +37,6 @@ def call(tool: str, **arguments: Any) -> tuple[bool, Any]:
     answer = asyncio.run(asked())
     said = answer.content[0].text
     return answer.is_error, said if answer.is_error else answer.structured_content or json.loads(said)
-
-
-def check(document: Any, name: str) -> None:
-    jsonschema.Draft202012Validator(json_documents.schema(name)).validate(document)
 
 
 def test_without_the_sdk_one_line_says_what_to_install(
