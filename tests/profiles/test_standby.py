@@ -29,6 +29,7 @@ def standing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     monkeypatch.setenv(resident.SWITCH, "1")
     monkeypatch.setattr(standby, "_last", None)
+    monkeypatch.setattr(standby, "_stays", False)
     yield folder
     standby.end()
     assert list(folder.iterdir()) == []
@@ -72,6 +73,40 @@ def test_after_a_wrapped_job_another_one_stands_by_for_who_asks_for_it():
     assert made.made == standby._made(wrap, {}) and alive(made.process.pid)
     standby.begin(wrap, {"A": "1"})
     assert not alive(made.process.pid), "one of another kind takes its place"
+
+
+def test_in_a_process_that_stays_the_next_one_begins_when_one_is_given_its_job(monkeypatch):
+    monkeypatch.setattr(standby, "roomy", lambda: True)
+    standby.stay()
+    first, _ = asked()
+    made = standby._standing
+    assert alive(made.process.pid) and made.process.pid != first
+    free = made.place.job.with_name(standby.FREE)
+    assert not free.exists(), "something may be measured"
+    standby.again()
+    assert standby._standing is made and free.exists()
+    second, events = asked()
+    assert second == made.process.pid and events[0]["event"] == "error"
+    monkeypatch.setattr(standby, "roomy", lambda: False)
+    asked()
+    assert standby._standing is None, "it would take a processor from what is measured"
+
+
+@pytest.mark.parametrize("there", [[standby.FREE], ["job"]])
+def test_it_makes_its_context_when_the_gpu_is_free_or_its_job_is_there(there, monkeypatch, tmp_path):
+    done, place, left = [], tmp_path / "place", [*there]
+    place.mkdir()
+
+    def sleep(seconds: float) -> None:
+        (place / (left.pop() if left else "job")).touch()
+
+    def prepare(compiling: bool) -> None:
+        done.append([path.name for path in place.iterdir()])
+
+    monkeypatch.setattr(ready.time, "sleep", sleep)
+    monkeypatch.setattr(ready, "prepare", prepare)
+    ready.stand_by(place / "job")
+    assert done == [there] and (place / "job").exists()
 
 
 def test_none_stands_by_where_workers_are_to_be_cold(monkeypatch):
@@ -133,7 +168,7 @@ def test_a_job_has_its_wrapped_worker_begin_while_others_measure(monkeypatch, na
         "wrapped": SimpleNamespace(command="wrapped", environment=lambda: {"A": "1"}, unavailable=lambda: None),
     }
     monkeypatch.setattr(schedule.collectors, "load", found.__getitem__)
-    monkeypatch.setattr(schedule, "processors", lambda: processors)
+    monkeypatch.setattr(standby.os, "sched_getaffinity", lambda process: range(processors))
     monkeypatch.setattr(standby, "begin", lambda command, environment: begun.append((command, environment)))
     schedule._stand_by(SimpleNamespace(left=lambda name: ["case"]), names)
     assert begun == [(name, {"A": "1"}) for name in expected]

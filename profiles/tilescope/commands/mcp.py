@@ -87,6 +87,7 @@ async def profile(
         collectors=tuple(collectors or ("check", "compiler", "interpreter")),
         target=target,
     )
+    standby.stay()
     # Its progress has no reader: standard output is the protocol's.
     loaded = store.open_run(await supervisor.run(await plan(request), lambda event: None))
     standby.again()

@@ -24,8 +24,6 @@ from tilescope.table.run import Device
 
 #: Fewest cases worth the start of one more process.
 SHARE = 4
-#: Fewest processors of which one is to spare while something is measured.
-ROOMY = 4
 
 
 async def collect_all(ledger: Ledger, here: Device | None) -> None:
@@ -70,7 +68,7 @@ def _stand_by(ledger: Ledger, names: Sequence[str]) -> None:
     """Starts the first worker that has a wrapper now, where others measure before it and it takes no processor from them."""
     outstanding = [name for name in names if ledger.left(name)]
     wrapped = [name for name in outstanding if hasattr(collectors.load(name), "command")]
-    if wrapped and wrapped[0] != outstanding[0] and processors() >= ROOMY:
+    if wrapped and wrapped[0] != outstanding[0] and standby.roomy():
         collector = collectors.load(wrapped[0])
         if collector.unavailable() is None:
             standby.begin(collector.command, getattr(collector, "environment", dict)())

@@ -47,6 +47,7 @@ def wait_for(work: Callable[[OnEvent], Coroutine[Any, Any, Path]], on_event: OnE
         wait = _in_this_thread
     else:
         wait = _in_a_thread
+    standby.stay()
     try:
         return wait(work, heard)
     except KeyboardInterrupt:

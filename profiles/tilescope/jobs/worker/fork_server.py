@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tilescope.execution.parentage import die_with
-from tilescope.jobs import resident
+from tilescope.jobs import resident, standby
 from tilescope.jobs.worker import ready
 from tilescope.jobs.worker.imported_files import ImportedFiles
 
@@ -55,6 +55,8 @@ _THEN = (
     "tilescope_kernels._shared.online_softmax", "tilescope_kernels._shared.operators", "tilescope_kernels._shared.row_ring",
     "tilescope_kernels._shared.row_tiles",
 )  # fmt: skip
+#: What PyTorch imports for the first gradient of a process: while the first job that uses the GPU is done, for nobody asks meanwhile.
+_MEANWHILE = ("torch.fx.experimental.symbolic_shapes",)
 #: What torch.compile imports: when nobody has asked for ``_SPARE`` seconds, for whoever asks while it is imported waits for it. The
 #: second looks for a GPU: where there may be one each worker imports it for itself, and the first comes when nobody has asked for
 #: ``_UNASKED`` seconds, for between the questions of somebody at work it would be in the way.
@@ -82,7 +84,7 @@ class ForkServer:
         self._imported, self._pid = ImportedFiles(), os.getpid()
         self._failed = self._refusal = ""
         self._ready: ready.ReadyWorker | None = None
-        self._gpu_wanted = gpu and ready.DRIVER.exists()
+        self._gpu_wanted, self._gpu_used = gpu and ready.DRIVER.exists(), False
         self._quiet = time.monotonic()
         for end in (self._woken, self._wake):
             end.setblocking(False)
@@ -92,8 +94,10 @@ class ForkServer:
     def serve(self) -> dict[str, Any] | None:
         """The job that this process is to do as a worker; None in the server, at its end."""
         waiting, later, spare = [*_FIRST, *_THEN], [*_COMPILER, *_LATER], _SPARE
+        meanwhile: list[str] = []
         if ready.DRIVER.exists():
             later, spare = [*_COMPILER], _UNASKED
+            meanwhile = [*_MEANWHILE] if standby.roomy() else []
         while self._listening or self._clients:
             left = None if self._clients else max(0.0, self._quiet + IDLE - time.monotonic())
             able = len(waiting) <= len(_THEN)
@@ -101,6 +105,8 @@ class ForkServer:
             keys = self._poll(0.0 if soon else spare if later else left, accept=able)
             for request in self._attend(keys):
                 return request
+            if self._gpu_used:
+                waiting, meanwhile = [*waiting, *meanwhile], []
             if waiting:
                 self._import(waiting.pop(0))
             elif self._gpu_wanted and self._listening and not self._clients:
@@ -190,6 +196,7 @@ class ForkServer:
     def _fork(self, connection: socket.socket, request: dict[str, Any], output: int) -> dict[str, Any] | None:
         self._quiet = time.monotonic()
         asked, self._gpu_wanted = _asked(request), bool(request.get("gpu"))
+        self._gpu_used |= self._gpu_wanted
         waiting = self._ready if self._gpu_wanted else None
         if waiting and waiting.give(request, output):
             pid, self._ready = waiting.pid, None

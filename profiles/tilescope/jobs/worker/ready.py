@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tilescope.hardware import device
-from tilescope.jobs import resident
+from tilescope.jobs import resident, standby
 
 #: There where the NVIDIA driver is loaded. What imports torch's compiler opens it, and no process forks well after that.
 DRIVER = Path("/dev/nvidiactl")
@@ -89,10 +89,25 @@ def wait(connection: socket.socket) -> tuple[dict[str, Any], int]:
 
 
 def stand_by(job: Path) -> None:
-    """Imports what a job needs, makes a CUDA context, and returns once the job is there. Ends the process after ``IDLE`` seconds."""
-    prepare(compiling=False)
+    """Imports what a job needs, makes a CUDA context when the GPU is free or the job is there, and returns once the job is there.
+
+    Ends the process after ``IDLE`` seconds.
+    """
+    with contextlib.suppress(Exception):
+        import torch  # noqa: F401, PLC0415 - takes longest, and touches no GPU
+        import triton  # noqa: F401, PLC0415
+
+        from tilescope.collectors import events  # noqa: F401, PLC0415
+        from tilescope.execution import execute  # noqa: F401, PLC0415
     until = time.monotonic() + IDLE
-    while not job.exists():
+    _await(until, job.with_name(standby.FREE), job)
+    prepare(compiling=False)
+    _await(until, job)
+
+
+def _await(until: float, *files: Path) -> None:
+    """Returns once one of the files is there; ends the process ``until`` when none is."""
+    while not any(file.exists() for file in files):
         if time.monotonic() > until:
             os._exit(0)
         time.sleep(_LOOK)
