@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -251,27 +252,45 @@ def test_a_server_that_is_started_for_the_gpu_has_a_worker_ready_before_anybody_
 
 
 @SLOW
-def test_nobody_waits_for_pytorchs_compiler_where_there_is_a_gpu(forking, tmp_path):
-    (tmp_path / "compiler.py").write_text(f"import pathlib; pathlib.Path({str(tmp_path / 'imported')!r}).touch()")
+def test_nobody_waits_for_what_takes_long_to_import_where_there_is_a_gpu(forking, tmp_path):
+    imported = {name: tmp_path / name for name in ("compiler", "gradients")}
+    for file in imported.values():
+        file.with_suffix(".py").write_text(f"import pathlib; pathlib.Path({str(file)!r}).touch()")
     code = f"""if True:
         import pathlib, sys
         sys.path.append({str(tmp_path)!r})
         from tilescope.jobs.worker import fork_server as f
         f.ready.DRIVER = pathlib.Path(sys.argv.pop())
-        f._FIRST, f._THEN, f._COMPILER, f._LATER = ("json",), ("csv",), ("compiler",), ()
+        f.standby.roomy = lambda: True
+        f._FIRST, f._THEN, f._MEANWHILE, f._COMPILER, f._LATER = ("json",), ("csv",), ("gradients",), ("compiler",), ()
         sys.exit(f.main(sys.argv[1:]))"""
-    path = Path(os.environ["XDG_RUNTIME_DIR"]) / "early.socket"
-    for driver, imported in (("/dev/null", False), ("/nowhere", True)):
+    path, job = Path(os.environ["XDG_RUNTIME_DIR"]) / "early.socket", tmp_path / "job.json"
+    job.write_text(json.dumps({"action": "nonsense"}))
+    job.with_name(resident.REQUEST).write_text(
+        json.dumps({"job": str(job), "environment": dict(os.environ), "folder": str(tmp_path)})
+    )
+
+    def ask(gpu):
+        with (tmp_path / "output").open("w") as output, resident.connected(path) as connection:
+            connection.setblocking(True)
+            socket.send_fds(connection, [json.dumps({"job": str(job), "gpu": gpu}).encode()], [output.fileno()])
+            while connection.recv(4096):
+                pass
+
+    for driver, expected in (("/dev/null", ["gradients"]), ("/nowhere", ["compiler"])):
         with subprocess.Popen([sys.executable, "-c", code, str(path), driver], env=resident.environment()) as server:
             wait_for(lambda: resident._listens(path))
-            if imported:
-                wait_for((tmp_path / "imported").exists)
-            else:
-                time.sleep(1)
-            assert (tmp_path / "imported").exists() == imported
+            ask(gpu=False)
+            time.sleep(1)
+            assert not imported["gradients"].exists(), "nobody has used the GPU"
+            ask(gpu=True)
+            wait_for(imported[expected[0]].exists)
+            assert [name for name, file in imported.items() if file.exists()] == expected
             with resident.connected(path) as connection:
                 resident.say(connection, {"leave": True})
             assert server.wait(60) == 0
+        for file in imported.values():
+            file.unlink(missing_ok=True)
 
 
 def test_a_capture_starts_the_server_before_anything_is_captured(forking):

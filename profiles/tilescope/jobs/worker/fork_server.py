@@ -55,7 +55,7 @@ _THEN = (
     "tilescope_kernels._shared.online_softmax", "tilescope_kernels._shared.operators", "tilescope_kernels._shared.row_ring",
     "tilescope_kernels._shared.row_tiles",
 )  # fmt: skip
-#: What PyTorch imports for the first gradient of a process: while the first job that uses the GPU is done, for nobody asks meanwhile.
+#: What PyTorch imports for the first gradient of a process: while the first job on the GPU is done, for hardly anybody asks meanwhile.
 _MEANWHILE = ("torch.fx.experimental.symbolic_shapes",)
 #: What torch.compile imports: when nobody has asked for ``_SPARE`` seconds, for whoever asks while it is imported waits for it. The
 #: second looks for a GPU: where there may be one each worker imports it for itself, and the first comes when nobody has asked for
