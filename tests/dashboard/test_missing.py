@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from tilescope.runs import store
@@ -14,7 +12,6 @@ from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views import base
 from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.base import View
-from tilescope_dashboard.views.history import History
 from tilescope_dashboard.views.occupancy import Occupancy
 from tilescope_dashboard.views.overview import Overview
 from tilescope_dashboard.views.roofline import Roofline
@@ -98,20 +95,13 @@ def test_a_choice_in_traffic_outlives_the_theme(made: list[store.Summary]) -> No
     assert shown._problem.value in problems
 
 
-def test_a_table_comes_after_the_paint_to_who_still_looks_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    due: list[Any] = []
-    monkeypatch.setattr(base, "AfterPaint", lambda action: SimpleNamespace(due=lambda: due.append(action)))
-    state = State(view="sizes")
-    looked_at, other = Sizes(state), History(state)
-    # Nobody waits for what is made in spare time: all of it is there.
-    assert other._layout.select(Table) == [other._table]
-    assert not looked_at._layout.select(Table)
-    state.view = "history"
-    due.pop()()
-    assert not looked_at._layout.select(Table)
-    state.view = "sizes"
-    due.pop()()
-    assert looked_at._layout.select(Table) == [looked_at._table]
-    state.view = "history"
-    state.view = "sizes"
-    assert not due
+def test_a_table_comes_once_the_view_is_to_be_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    without = Sizes(State(view="sizes"))
+    assert without._layout.select(Table) == [without._table] and not without.waits
+    monkeypatch.setattr(base, "in_session", lambda: True)
+    shown = Sizes(State(view="sizes"))
+    assert shown.waits and not shown._layout.select(Table)
+    shown.complete()
+    assert shown._layout.select(Table) == [shown._table] and not shown.waits
+    # A view that makes its table anew later puts it where it was.
+    assert shown.saved(shown._table).objects

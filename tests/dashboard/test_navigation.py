@@ -14,6 +14,7 @@ from tilescope_dashboard.session import idle_work
 from tilescope_dashboard.session.idle_work import IdleWork
 from tilescope_dashboard.session.scheduling import AfterPaint
 from tilescope_dashboard.session.state import State
+from tilescope_dashboard.views import base
 from tilescope_dashboard.views.groups import APART, FORMER, GROUPS
 from tilescope_dashboard.views.navigation import Navigation
 from tilescope_dashboard.views.occupancy import Occupancy
@@ -138,6 +139,17 @@ def test_no_step_is_taken_before_the_browser_has_drawn_the_last_one(monkeypatch:
     assert (len(done), len(asked)) == (2, 2)
 
 
+def test_what_is_of_the_server_alone_is_done_while_the_browser_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, done = Clock(monkeypatch), []
+    IdleWork(lambda: bool(done.append(1) or True), at_once=True).start()
+    assert clock.turn() + clock.turn() < 0.2
+    assert len(done) == 2
+    # Others' pages come first.
+    clock.turn(late=1.0)
+    pauses = [clock.turn(late=1.0) for _ in range(4)]
+    assert len(done) == 2 and pauses == sorted(pauses) and pauses[-1] > 0.2
+
+
 def test_a_heavy_step_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, done = Clock(monkeypatch), []
 
@@ -163,24 +175,53 @@ def test_views_of_one_kernel_are_made_ready(runs: Path, monkeypatch: pytest.Monk
     shown = Navigation(state, views, apart="Library")
     assert list(shown._made) == ["roofline"]
     assert shown._prepare()
-    # In parts, so that whoever clicks meanwhile waits for one of them: it is made, filled, and sent.
+    # In parts, so that whoever clicks meanwhile waits for one of them: all are made and filled, then they are sent.
     occupancy = shown._made["occupancy"]
     assert not occupancy.fresh
     assert shown._prepare()
     assert occupancy.fresh
+    # Of other groups the first, but for those that are of no one kernel.
+    assert shown._make() and shown._make()
+    assert not shown._make()
+    assert list(shown._made) == ["roofline", "occupancy", "timeline"]
     assert not shown._stack.holds("occupancy")
     assert shown._prepare()
-    assert shown._stack.holds("occupancy")
-    # Of other groups the first, but for those that are of no one kernel.
-    assert all(shown._prepare() for _ in range(3))
+    assert shown._stack.holds("occupancy") and not shown._stack.holds("timeline")
+    assert shown._prepare()
     assert not shown._prepare()
-    assert list(shown._made) == ["roofline", "occupancy", "timeline"]
     state.kernel = "matmul"
     assert shown._made["roofline"].fresh
     assert not shown._made["occupancy"].fresh
     assert shown._prepare()
     assert shown._prepare()
     assert not shown._prepare()
+
+
+def test_tables_come_once_the_figures_are_drawn_to_who_still_looks_at_them(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+    monkeypatch.setattr(base, "in_session", lambda: True)
+    state = State(run=RUN, kernel="softmax", view="roofline")
+    shown = Navigation(state, {"Why": (Roofline, Occupancy, Traffic)})
+    browser, roofline = shown._stack._shown, shown._made["roofline"]
+    assert browser.asked == 1 and roofline.waits
+    state.view = "occupancy"
+    assert browser.asked == 2
+    browser.drawn = 1  # the roofline's, which nobody looks at any more
+    assert roofline.waits and shown._made["occupancy"].waits
+    browser.drawn = 2
+    assert not shown._made["occupancy"].waits
+    state.view = "roofline"
+    assert roofline.waits
+    browser.drawn = 3
+    assert not roofline.waits
+    state.view = "occupancy"
+    assert browser.asked == 3
+    # In spare time a view is sent whole.
+    assert all(shown._prepare() for _ in range(3))
+    assert not shown._made["traffic"].waits and not shown._stack.holds("traffic")
+    assert shown._prepare() and shown._stack.holds("traffic")
 
 
 #: What ``view`` was in addresses that people have handed on.

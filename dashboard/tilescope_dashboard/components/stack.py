@@ -50,7 +50,14 @@ class Stack(pn.viewable.Viewer):
     def drawn(self, then: Callable[[], None]) -> None:
         """Call ``then`` once the browser has drawn what it has been sent and has nothing else to do."""
         self._shown.asked += 1
-        watcher = self._shown.param.watch(lambda _: (self._shown.param.unwatch(watcher), then()), "drawn")
+        number = self._shown.asked
+
+        def told(event: param.parameterized.Event) -> None:
+            if event.new >= number:
+                self._shown.param.unwatch(watcher)
+                then()
+
+        watcher = self._shown.param.watch(told, "drawn")
 
     def holds(self, name: str) -> bool:
         """Whether something was put in the place called ``name``."""

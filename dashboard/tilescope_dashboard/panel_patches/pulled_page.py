@@ -9,7 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 import panel as pn
+from bokeh.events import DocumentEvent
 from bokeh.server.session import ServerSession
+
+
+class Pulled(DocumentEvent):
+    """The browser has been sent the page, and will draw it now."""
+
+    event_name = "pulled"
+
 
 _bokehs_pull = ServerSession._handle_pull
 
@@ -23,4 +31,5 @@ async def pull(self: ServerSession, message: Any, connection: Any) -> Any:
     """``ServerSession._handle_pull``, after which Panel sends changes of the document."""
     reply = await _bokehs_pull(self, message, connection)
     pn.state._connected[self.document] = True
+    self.document.callbacks.trigger_event(Pulled())
     return reply

@@ -12,6 +12,8 @@ from tilescope_dashboard.session.scheduling import stepping
 
 #: Seconds between two steps; the longest, when others keep the server busy; and before the first one of a page.
 _PAUSE, _LONGEST, _FIRST = 0.25, 10.0, 1.0
+#: Between two steps while the browser draws the page, in seconds: others are answered meanwhile.
+_BREATH = 0.03
 #: A step that is called later than this has others before it, in seconds.
 _LATE = 0.1
 #: After a step that took longer no other is taken, in seconds: who asks for something meanwhile would wait for it.
@@ -27,11 +29,19 @@ class IdleWork:
 
     Pauses between steps grow while the server is busy. After input from the person no step is taken for a while, nor before the
     browser has drawn what came of the last one, where ``drawn`` calls what it is given then: a click would wait for all that
-    was sent before it. Without a session nothing is done.
+    was sent before it. Without a session nothing is done. ``at_once`` is for work of the server's alone, while the browser draws
+    the page: it begins without a pause and makes hardly any.
     """
 
-    def __init__(self, step: Callable[[], bool], drawn: Callable[[Callable[[], None]], None] | None = None) -> None:
-        self._step, self._doc, self._due, self._pause = step, pn.state.curdoc, 0.0, _FIRST
+    def __init__(
+        self,
+        step: Callable[[], bool],
+        drawn: Callable[[Callable[[], None]], None] | None = None,
+        *,
+        at_once: bool = False,
+    ) -> None:
+        self._step, self._doc, self._due = step, pn.state.curdoc, 0.0
+        self._pause, self._usual = (_BREATH, _BREATH) if at_once else (_FIRST, _PAUSE)
         self._drawn, self._drawing, self._asked = drawn, False, -_REST
         if self._doc is not None:
             self._doc.on_change(self._noticed)
@@ -54,7 +64,7 @@ class IdleWork:
         began = time.monotonic()
         busy = began - self._due > _LATE or stepping() or self._drawing
         resting = began - self._asked < _REST
-        self._pause = min(2 * self._pause, _LONGEST) if busy else _PAUSE
+        self._pause = min(2 * self._pause, _LONGEST) if busy else self._usual
         if busy or resting or (self._take() and time.monotonic() - began < _HEAVY):
             self._wait()
         else:

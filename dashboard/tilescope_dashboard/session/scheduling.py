@@ -9,16 +9,20 @@ from typing import Any
 import panel as pn
 
 
+def in_session() -> bool:
+    """Whether a browser shows what is made here, now or soon."""
+    return pn.state.curdoc is not None and pn.state.curdoc.session_context is not None
+
+
 def next_tick(action: Callable[[], Any]) -> None:
     """Call ``action`` at the session's next tick; at once without a session.
 
     What is set while a browser's message is handled does not reach the browser.
     """
-    doc = pn.state.curdoc
-    if doc is None or doc.session_context is None:
-        action()
+    if in_session():
+        pn.state.curdoc.add_next_tick_callback(action)
     else:
-        doc.add_next_tick_callback(action)
+        action()
 
 
 #: Between two steps of what takes many, in milliseconds: others are answered meanwhile. The longer one where nobody waits
@@ -39,11 +43,11 @@ def step_by_step(step: Callable[[], bool], urgent: Callable[[], bool]) -> None:
 
     ``urgent`` says, before each step, whether somebody waits for the result: pauses are shorter then.
     """
-    doc = pn.state.curdoc
-    if doc is None or doc.session_context is None:
+    if not in_session():
         while step():
             pass
         return
+    doc = pn.state.curdoc
 
     def turn() -> None:
         if step():
@@ -71,13 +75,12 @@ class AfterPaint:
 
     def due(self) -> None:
         """Do it later, once: who asks for more before it is done waits for what is painted then, and it for that."""
-        doc = pn.state.curdoc
-        if doc is None or doc.session_context is None:
+        if not in_session():
             self._action()
             return
         if self._waiting is not None:
-            doc.remove_timeout_callback(self._waiting)
-        self._waiting = doc.add_timeout_callback(self._late, _PAINTED)
+            pn.state.curdoc.remove_timeout_callback(self._waiting)
+        self._waiting = pn.state.curdoc.add_timeout_callback(self._late, _PAINTED)
 
     def now(self) -> None:
         """Do it, if it is due."""

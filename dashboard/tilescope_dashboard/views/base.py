@@ -20,7 +20,7 @@ from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.data.exports import stem
 from tilescope_dashboard.data.recordings import Question, Recording
 from tilescope_dashboard.figures.style import Theme
-from tilescope_dashboard.session.scheduling import AfterPaint, once_loaded, step_by_step
+from tilescope_dashboard.session.scheduling import in_session, step_by_step
 from tilescope_dashboard.session.state import State
 
 LOG = logging.getLogger(__name__)
@@ -49,6 +49,8 @@ class View(pn.viewable.Viewer):
         super().__init__(state=state, **settings)
         self.fresh, self._followed = False, ""
         self._asked: Sequence[Path] = []
+        #: What is still to be put into the view; None once it is ``complete``.
+        self._late: list[Callable[[], None]] | None = [] if in_session() else None
         self.shown: Recording | None = None
         self._trouble, self._head, self._whose = html_text.pane(visible=False), html_text.pane(), html_text.pane()
         self._whose.margin = (-6, 8, 4, 8)
@@ -105,24 +107,30 @@ class View(pn.viewable.Viewer):
             draw()
 
     def saved(self, shown: Table, what: str = "", origin: Callable[[], Sequence[str]] | None = None) -> pn.Column:
-        """``with_links``: at once where nobody waits for the view, else once the browser has painted what stands above it. A table
-        takes it as long as a figure. Who has gone on to another view by then does not wait for this one's.
+        """``with_links``, which waits in a session until the view is to be ``complete``: a table takes server and browser as long as
+        a figure.
         """
         place = pn.Column(sizing_mode="stretch_width", margin=0)
 
         def put() -> None:
             place.objects = [self.with_links(shown, what, origin)]
 
-        def wanted() -> bool:
-            return not place.objects and self.state.view == self.name_in_address
-
-        if wanted():
-            late = AfterPaint(lambda: wanted() and put())
-            once_loaded(late.due)
-            self.state.param.watch(lambda _: wanted() and late.due(), "view")
-        else:
+        if self._late is None:
             put()
+        else:
+            self._late.append(put)
         return place
+
+    @property
+    def waits(self) -> bool:
+        """Whether the view is not ``complete`` yet."""
+        return bool(self._late)
+
+    def complete(self) -> None:
+        """Put the tables below the figures, which somebody waits for alone."""
+        late, self._late = self._late or [], None
+        for put in late:
+            self._attempt(put)
 
     def with_links(self, shown: Table, what: str = "", origin: Callable[[], Sequence[str]] | None = None) -> pn.Column:
         """The table and, below it, links that save it.

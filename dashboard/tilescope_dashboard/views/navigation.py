@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import panel as pn
@@ -15,8 +15,9 @@ from tilescope_dashboard.browser.keyboard import Keyboard
 from tilescope_dashboard.components.stack import Stack
 from tilescope_dashboard.components.view_tabs import ViewTabs
 from tilescope_dashboard.data import url_state
+from tilescope_dashboard.panel_patches.pulled_page import Pulled
 from tilescope_dashboard.session.idle_work import IdleWork
-from tilescope_dashboard.session.scheduling import next_tick
+from tilescope_dashboard.session.scheduling import in_session, next_tick, once_loaded
 from tilescope_dashboard.session.state import IN_ADDRESS, State
 from tilescope_dashboard.views.base import View
 
@@ -62,6 +63,10 @@ class Navigation(pn.viewable.Viewer):
         spare = IdleWork(self._prepare, self._stack.drawn)
         state.param.watch(lambda *_: spare.start(), ["loaded", "kernel", "theme", "narrow", "case", "view"])
         pn.state.onload(spare.start)
+        if in_session():
+            # While the browser draws the page the server has nothing to do, and whoever clicks then waits for less.
+            ahead = IdleWork(self._make, at_once=True)
+            pn.state.curdoc.on_event(Pulled, lambda _: ahead.start())
         top = pn.Row(
             self._tabs, Keyboard(self._clear, align="start", margin=(6, 8)), sizing_mode="stretch_width", margin=0
         )
@@ -92,25 +97,47 @@ class Navigation(pn.viewable.Viewer):
         self.state.view = self._tabs.view
 
     def _furnish(self, name: str) -> None:
-        """Make the view, or bring it up to date."""
+        """Make the view, or bring it up to date. What it has below its figures comes once the browser has drawn these."""
         if name not in self._made:
             self._made[name] = self._views[name](self.state)
         self._made[name].refresh()
         self._stack.put(name, self._made[name])
+        if self._made[name].waits:
+            once_loaded(lambda: self._stack.drawn(lambda: self._complete(name)))
 
-    def _prepare(self) -> bool:
-        """Do a part of what furnishes a view that will perhaps be looked at: another of this group, or the first of another one; False
-        if none was left. One that is live costs while it is there.
+    def _complete(self, name: str) -> None:
+        if self.state.view == name:  # who has gone on to another view does not wait for this one's tables
+            self._made[name].complete()
+
+    def _likely(self) -> Iterator[str]:
+        """Views that will perhaps be looked at: the others of this group, and the first of each other one. One that is live costs
+        while it is there.
         """
         here = next(group for group in self._groups if self.state.view in group)
-        likely = here if here in self._near else [*self._near[0], *here]
-        for name in dict.fromkeys([*likely, *(group[0] for group in self._near)]):
-            if self._views[name].live:
-                continue
+        first = here if here in self._near else [*self._near[0], *here]
+        return (
+            name for name in dict.fromkeys([*first, *(group[0] for group in self._near)]) if not self._views[name].live
+        )
+
+    def _make(self) -> bool:
+        """Make a likely view, or its figures, without sending it; False if none was left."""
+        for name in self._likely():
             if name not in self._made:
                 self._made[name] = self._views[name](self.state)
             elif not self._made[name].fresh:
                 self._made[name].refresh()
+            else:
+                continue
+            return True
+        return False
+
+    def _prepare(self) -> bool:
+        """Do a part of what furnishes a likely view; False if none was left."""
+        if self._make():
+            return True
+        for name in self._likely():
+            if self._made[name].waits:
+                self._made[name].complete()
             elif not self._stack.holds(name):
                 self._stack.put(name, self._made[name])
             else:
