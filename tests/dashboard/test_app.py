@@ -144,6 +144,7 @@ def test_export_opens_offline_with_its_figures(visit: Any, tmp_path: Any) -> Non
     assert report.locator("canvas").count() >= 8
 
 
+@SLOW
 def test_a_run_that_is_not_there_is_said_in_place(visit: Any) -> None:
     page = visit("run=20200101-000000-ffff&view=nonsense&theme=purple")
     page.get_by_text("This run cannot be shown.").wait_for()

@@ -8,7 +8,7 @@ import pytest
 
 from .conftest import SLOW
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, SLOW]
 #: What the page's HTML imports, what its models import, and what was requested.
 ADDRESSES = """() => {
   const whole = address => new URL(address, document.baseURI).href
@@ -72,7 +72,6 @@ def test_profile_opens_its_form_for_who_presses_it_before_the_page_is_at_rest(vi
     start_button(page).wait_for()
 
 
-@SLOW
 @pytest.mark.parametrize("view", ["overview", "source"])
 def test_the_page_begins_to_import_what_its_models_will(visit: Any, view: str) -> None:
     page = visit(f"view={view}")
@@ -84,14 +83,12 @@ def test_the_page_begins_to_import_what_its_models_will(visit: Any, view: str) -
     assert page.evaluate("name => performance.getEntriesByName(name)[0].initiatorType", requests[0]) != "fetch"
 
 
-@SLOW
 def test_a_figure_that_is_drawn_asks_for_no_styles(visit: Any, built: Any) -> None:
     page = visit("kernel=softmax&view=roofline")
     built(page, "Roofline")
     assert page.evaluate(DRAWN) == [True, []]
 
 
-@SLOW
 def test_a_figure_is_laid_out_once_for_many_widgets_and_follows_the_window(visit: Any, built: Any) -> None:
     page = visit("kernel=softmax&view=summary")
     built(page, "Summary")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from tilescope_dashboard.views.export import sides
 
 from .conftest import SLOW
 
-RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
+RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
 
 
 def side(path: Path) -> Side:
@@ -101,15 +100,6 @@ def test_a_phone_is_not_scrolled_sideways_and_its_figures_move_the_page(
     page.locator("canvas").first.wait_for()
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     assert page.evaluate("Bokeh.documents[0].roots()[0].toolbar.active_drag") is None
-    assert not wrong, wrong
-    page.context.close()
-
-
-def test_names_with_markup_do_nothing(chromium: Any, runs: Path, tmp_path: Path, synthetic: ModuleType) -> None:
-    page, wrong = opened(chromium, html(build([side(runs / INJECTED)])), tmp_path / "r.html")
-    page.locator("canvas").first.wait_for()
-    assert page.title() == "synthetic prediction · Tilescope"
-    assert page.locator("h2", has_text=synthetic.INJECTED).count() == 1
     assert not wrong, wrong
     page.context.close()
 
