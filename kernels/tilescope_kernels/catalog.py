@@ -59,6 +59,7 @@ ENTRIES = (
     Entry("quantization", "quantization.nf4", "SPEC", "nf4_dequantize nf4_quantize"),
     Entry("attention", "attention.attention", "SPEC CAUSAL_SPEC", "scaled_dot_product_attention"),
     Entry("convolution", "convolution.conv2d", "SPEC", "conv2d"),
+    Entry("convolution", "convolution.depthwise_conv2d", "SPEC"),
     Entry("studies", "studies.tma_copy", "SPEC"),
     Entry("studies", "studies.strided_copy", "SPEC"),
     Entry("studies", "studies.block_reduction", "SPEC"),

@@ -59,6 +59,7 @@ SHAPES = {
     ),
     # Through pointers (odd channels) and rectangles; more taps than pixels.
     "conv2d": ("1x1x1x1x1x1", "3x72x37x29x96x3", "2x7x20x21x9x5", "4x128x56x56x130x3", "1x24x3x2x40x7"),
+    "depthwise_conv2d": ("1x1x1x1x1x1", "3x73x37x29x5x2", "4x144x56x56x3x2", "2x96x30x31x7x1", "1x24x3x2x9x1"),
     "layer_norm_linear": ("70x24x40", "3000x512x2048", "517x769x1023", "3001x261x263", "300x4096x264"),
     "rms_norm_gelu_linear": ("7x24x40", "517x769x1023", "5000x512x2048"),
     "tma_copy": ("1x16", "1823x784", "4096x4096"),

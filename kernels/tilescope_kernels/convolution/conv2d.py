@@ -21,9 +21,12 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import check_tensors, multiprocessors, use_triton
+from tilescope_kernels._shared.launching import multiprocessors, use_triton
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels.convolution.conv2d_kernels import conv2d_kernel, conv2d_rectangles_kernel
+from tilescope_kernels.convolution.depthwise_conv2d import depthwise
+from tilescope_kernels.convolution.grouped_conv2d import grouped_conv2d
+from tilescope_kernels.convolution.problems import checked, gradients, out_extent
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 
@@ -50,23 +53,12 @@ _FULL_PRECISION = _config(64, 64, 16, 8, 2, 0)
 _RUN = _config(128, 64, 16, 4, 4, 0)
 
 
-def _pair(name: str, value: int | Sequence[int], least: int) -> list[int]:
-    pair = [value, value] if isinstance(value, int) else list(value)
-    if len(pair) != 2 or any(not isinstance(part, int) or part < least for part in pair):
-        raise ValueError(f"{name} is {value!r}: give a whole number of at least {least}, or two, down and across")
-    return pair
-
-
-def _out_extent(extent: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
-    return (extent + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
-
-
 def _out_shape(
     x: torch.Tensor, weight: torch.Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
 ) -> list[int]:
     """(batch, rows, columns, filters) of the result of (batch, rows, columns, channels) and (filters, rows, columns, ...)."""
     rows, columns = (
-        _out_extent(*parts) for parts in zip(x.shape[1:3], weight.shape[1:3], stride, padding, dilation, strict=True)
+        out_extent(*parts) for parts in zip(x.shape[1:3], weight.shape[1:3], stride, padding, dilation, strict=True)
     )
     return [x.shape[0], rows, columns, weight.shape[0]]
 
@@ -167,20 +159,14 @@ def _(
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    x, weight, bias, ctx.stride, ctx.padding, ctx.dilation, ctx.relu, _ = inputs
+    x, weight, bias, ctx.stride, ctx.padding, ctx.dilation, relu, _ = inputs
     ctx.filters = None if bias is None else list(bias.shape)
-    ctx.save_for_backward(x, weight, output if ctx.relu else None)
+    ctx.save_for_backward(x, weight, output if relu else None)
 
 
 def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    x, weight, y = ctx.saved_tensors
-    dy = dy.contiguous()
-    if ctx.relu:
-        dy = torch.ops.aten.threshold_backward(dy, y, 0)
-    dx, dw, db = torch.ops.aten.convolution_backward(
-        *(tensor.permute(0, 3, 1, 2) for tensor in (dy, x, weight)), ctx.filters, ctx.stride, ctx.padding, ctx.dilation,
-        False, [0, 0], 1, ctx.needs_input_grad[:3],
-    )  # fmt: skip
+    x, weight, y = (None if tensor is None else tensor.permute(0, 3, 1, 2) for tensor in ctx.saved_tensors)
+    dx, dw, db = gradients(ctx, dy.contiguous().permute(0, 3, 1, 2), x, weight, y, 1)
     images, filters = (None if grad is None else grad.permute(0, 2, 3, 1) for grad in (dx, dw))
     return images, filters, db, None, None, None, None, None
 
@@ -202,32 +188,25 @@ def conv2d(
 ) -> torch.Tensor:
     """The convolution of images (batch, channels, height, width) with filters (filters, channels, height, width).
 
-    As ``torch.nn.functional.conv2d`` with one group, and ``relu`` of it if asked for; differentiable. Both tensors are
-    meant to be in ``torch.channels_last`` memory format, as the result is; others cost a copy. Dtypes fp32, fp16 and
-    bf16, accumulated in fp32 and never rounded to tf32; gradients are cuDNN's, which at fp32 follow PyTorch's settings. ``config`` is one of ``CONFIGS``; descriptors (``TMA``) serve
-    stride 1 and multiples of 8 channels at 16 bits, other problems go through pointers. Raises ValueError, naming the
-    argument, for what it cannot serve.
+    As ``torch.nn.functional.conv2d``, and ``relu`` of it if asked for; differentiable. Both tensors are meant to be in
+    ``torch.channels_last`` memory format, as the result is; others cost a copy. With a group a channel images are
+    read in any format, which is then the result's. Dtypes fp32, fp16 and bf16, accumulated in fp32 and never rounded to tf32;
+    gradients are cuDNN's, which at fp32 follow PyTorch's settings. ``config`` is one of ``CONFIGS`` of the module whose kernel serves: this
+    one's, ``grouped_conv2d``'s or ``depthwise_conv2d``'s; descriptors (``TMA``) serve stride 1 and multiples of 8 channels
+    at 16 bits, other problems go through pointers. Raises ValueError, naming the argument, for what it cannot serve.
     """
     if not use_triton():
         return reference(input, weight, bias, stride, padding, dilation, groups, relu)
-    check_tensors(input=input, weight=weight, bias=bias)
-    for name, tensor in (("input", input), ("weight", weight)):
-        if tensor.dim() != 4:
-            raise ValueError(f"{name} has {tensor.dim()} dimensions: give 4")
-    if groups != 1:
-        raise ValueError(f"groups is {groups}: this function serves 1")
-    if weight.shape[1] != input.shape[1]:
-        raise ValueError(f"weight has {weight.shape[1]} channels but input has {input.shape[1]}: they must be equal")
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise ValueError(f"bias has shape {tuple(bias.shape)}: give one number a filter, ({weight.shape[0]},)")
-    stride, padding, dilation = _pair("stride", stride, 1), _pair("padding", padding, 0), _pair("dilation", dilation, 1)
+    steps = checked(input, weight, bias, stride, padding, dilation, groups)
+    shifts = None if bias is None else bias.contiguous()
+    if 1 < groups == input.shape[1]:
+        return depthwise(input, weight.contiguous(), shifts, *steps, relu, pack(config))
     # Channels last: neighbours in memory are what one step of the inner loop multiplies.
     x, w = (tensor.permute(0, 2, 3, 1).contiguous() for tensor in (input, weight))
-    if min(_out_shape(x, w, stride, padding, dilation)[1:3]) < 1 or 0 in w.shape[1:]:
-        raise ValueError(
-            f"weight has shape {tuple(weight.shape)}: too large for images of {tuple(input.shape[2:])}, or empty"
-        )
-    y = _conv2d(x, w, None if bias is None else bias.contiguous(), stride, padding, dilation, relu, pack(config))
+    if groups > 1:
+        y = grouped_conv2d(x, w, shifts, *steps, groups, relu, pack(config))
+    else:
+        y = _conv2d(x, w, shifts, *steps, relu, pack(config))
     return y.permute(0, 3, 1, 2)
 
 
@@ -265,7 +244,7 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 def cost(workload: Workload, direction: str) -> Cost:
     """Two operations a pixel, filter, channel and tap, those on padding included as is usual; every tensor moved once."""
     batch, channels, height, width, filters, kernel = workload.dims.values()
-    pixels = batch * _out_extent(height, kernel, 1, kernel // 2, 1) * _out_extent(width, kernel, 1, kernel // 2, 1)
+    pixels = batch * out_extent(height, kernel, 1, kernel // 2, 1) * out_extent(width, kernel, 1, kernel // 2, 1)
     weights = filters * kernel * kernel * channels
     return Cost(
         flops=2 * pixels * weights,

@@ -1,0 +1,212 @@
+"""2-D convolution of each channel by filters of its own, with bias and ReLU, in channels-last or contiguous memory as the images are.
+
+Bound by memory: nine taps a number read and written are few for the CUDA cores. What has to be kept low is what each number
+costs beside: a thread has a strip of outputs of one channel, or of several that lie side by side, and reads each of
+its inputs and taps once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import triton
+
+from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launching import use_triton
+from tilescope_kernels._shared.operators import operator, pack, unpack
+from tilescope_kernels.convolution.depthwise_conv2d_kernels import depthwise_conv2d_kernel
+from tilescope_kernels.convolution.problems import checked, gradients, out_extent
+from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+
+
+def _config(rows: int, columns: int, channels: int, across: int, strips: int, warps: int) -> dict[str, int]:
+    strip = {"ROWS": rows, "COLUMNS": columns, "CHANNELS": channels, "ACROSS": across}
+    return {**strip, "BLOCK": strips, "num_warps": warps}
+
+
+#: ``BLOCK`` strips of ``ROWS`` x ``COLUMNS`` outputs; of images in channels-last memory, ``CHANNELS`` by ``ACROSS`` in a row.
+CONFIGS = tuple(
+    _config(*parts)
+    for parts in (
+        (2, 4, 32, 8, 512, 4), (4, 4, 32, 8, 512, 4), (2, 2, 32, 8, 512, 4), (1, 4, 32, 8, 512, 4),
+        (2, 4, 64, 8, 512, 4), (2, 4, 16, 8, 512, 4), (2, 2, 64, 8, 1024, 4), (4, 2, 32, 8, 128, 4),
+    )
+)  # fmt: skip
+#: Filters of more taps than these are walked row by row.
+_UNROLLED = 49
+
+
+def _is_last(x: torch.Tensor) -> bool:
+    """Whether channels lie side by side."""
+    return x.shape[1] > 1 and x.stride(1) == 1
+
+
+def _result(
+    x: torch.Tensor, weight: torch.Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
+) -> torch.Tensor:
+    sides = zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
+    shape = (x.shape[0], weight.shape[0], *(out_extent(*side) for side in sides))
+    order = torch.channels_last if _is_last(x) else torch.contiguous_format
+    return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=order)
+
+
+def _default(x: torch.Tensor) -> Mapping[str, int]:
+    return CONFIGS[0] if _is_last(x) else CONFIGS[-1]
+
+
+@operator("depthwise_conv2d")
+def depthwise(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: Sequence[int], padding: Sequence[int],
+    dilation: Sequence[int], relu: bool, config: str,
+) -> torch.Tensor:  # fmt: skip
+    """(batch, channels, rows, columns) in any strides and contiguous (filters, 1, rows, columns) to (batch, filters, ...)."""
+    y = _result(x, weight, stride, padding, dilation)
+    if y.numel() == 0:
+        return y
+    (batch, filters, rows, columns), (kernel_h, kernel_w) = y.shape, weight.shape[2:]
+    chosen, last = unpack(config) or _default(x), _is_last(x)
+    unrolled = kernel_h * kernel_w <= _UNROLLED
+    strip = (chosen["ROWS"] if unrolled else 1), chosen["COLUMNS"]
+    down, across = (triton.cdiv(extent, side) for extent, side in zip((rows, columns), strip, strict=True))
+    block, unit, tile = chosen["BLOCK"], 1, (1, 1)
+    if last:
+        # As many channels as one access of 16 bytes may have where they lie at multiples of it.
+        unit = math.gcd(8, filters, *(x.stride(i) for i in (0, 2, 3)))
+        tile = (min(chosen["CHANNELS"], triton.next_power_of_2(filters)), chosen["ACROSS"])
+        tiles = (
+            triton.cdiv(extent, side)
+            for extent, side in zip((filters, across, down), (*tile, block // math.prod(tile)), strict=True)
+        )
+        blocks = math.prod(tiles)
+    else:
+        blocks = triton.cdiv(filters * down * across, block)
+    launch(
+        depthwise_conv2d_kernel, (blocks * batch,),
+        y, x, weight, bias, blocks, *x.shape[2:], filters // unit, rows, columns, filters // x.shape[1], down, across,
+        x.stride(0) // unit, x.stride(1), x.stride(2) // unit, x.stride(3) // unit, kernel_h * kernel_w, 1, *padding,
+        KERNEL_H=kernel_h, KERNEL_W=kernel_w, STRIDE_H=stride[0], STRIDE_W=stride[1], DILATION_H=dilation[0],
+        DILATION_W=dilation[1], RELU=relu, LAST=last, UNIT=unit, UNROLLED=unrolled, ROWS=strip[0], COLUMNS=strip[1],
+        CHANNELS=tile[0], ACROSS=tile[1], BLOCK=block, num_warps=chosen["num_warps"],
+    )  # fmt: skip
+    return y
+
+
+@depthwise.register_fake
+def _(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: Sequence[int], padding: Sequence[int],
+    dilation: Sequence[int], relu: bool, config: str,
+) -> torch.Tensor:  # fmt: skip
+    return _result(x, weight, stride, padding, dilation)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    x, weight, bias, ctx.stride, ctx.padding, ctx.dilation, relu, _ = inputs
+    ctx.filters = None if bias is None else list(bias.shape)
+    ctx.save_for_backward(x, weight, output if relu else None)
+
+
+def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    x, weight, y = ctx.saved_tensors
+    return *gradients(ctx, dy, x, weight, y, x.shape[1]), None, None, None, None, None
+
+
+depthwise.register_autograd(_differentiate, setup_context=_save)
+
+
+def depthwise_conv2d(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    *,
+    relu: bool = False,
+    config: Mapping[str, int] | None = None,
+) -> torch.Tensor:
+    """``conv2d`` with a group a channel: images (batch, channels, height, width), filters (multiple of channels, 1, height, width).
+
+    The result is in the images' memory format. Strided images are read where they are. Otherwise as ``conv2d``.
+    """
+    if not use_triton():
+        return reference(input, weight, bias, stride, padding, dilation, relu)
+    steps = checked(input, weight, bias, stride, padding, dilation, input.shape[1] if input.dim() == 4 else 1)
+    return depthwise(
+        input, weight.contiguous(), None if bias is None else bias.contiguous(), *steps, relu, pack(config)
+    )
+
+
+def reference(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    relu: bool = False,
+) -> torch.Tensor:
+    """Convolution (cuDNN's or PyTorch's own on a GPU), then ReLU, in plain PyTorch."""
+    y = torch.nn.functional.conv2d(input, weight, bias, stride, padding, dilation, input.shape[1])
+    return torch.nn.functional.relu(y) if relu else y
+
+
+def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """Standard normal images, filters that keep their scale, a bias, and padding that keeps odd filters' extents."""
+    numbers = generator(workload, device)
+    batch, channels, height, width, kernel, stride = workload.dims.values()
+    images = normal((batch, height, width, channels), workload, device, numbers)
+    return {
+        "input": images.permute(0, 3, 1, 2),
+        "weight": normal((channels, 1, kernel, kernel), workload, device, numbers, scale=1 / max(1, kernel)),
+        "bias": normal((channels,), workload, device, numbers),
+        "stride": stride,
+        "padding": kernel // 2,
+        "relu": True,
+    }
+
+
+def cost(workload: Workload, direction: str) -> Cost:
+    """Two operations an output and tap, those on padding included as is usual; every tensor moved once."""
+    batch, channels, height, width, kernel, stride = workload.dims.values()
+    sides = (out_extent(extent, kernel, stride, kernel // 2, 1) for extent in (height, width))
+    outputs = batch * channels * math.prod(sides)
+    return Cost(
+        flops=2 * outputs * kernel * kernel,
+        bytes_read=channels * (batch * height * width + kernel * kernel + 1) * workload.itemsize,
+        bytes_written=outputs * workload.itemsize,
+    )
+
+
+DIMS = ("batch", "channels", "height", "width", "kernel", "stride")
+
+
+def _workload(extents: tuple[int, ...], dtype: str, label: str) -> Workload:
+    return Workload(dict(zip(DIMS, extents, strict=True)), dtype, label=label)
+
+
+SPEC = KernelSpec(
+    name="depthwise_conv2d",
+    summary="relu(conv2d(x, w) + b) with a group a channel, channels last",
+    dims=DIMS,
+    implementations={
+        "triton": Implementation(depthwise_conv2d, "strips of outputs in registers, bias and ReLU fused", CONFIGS),
+        "eager": Implementation(reference, "torch.nn.functional.conv2d, then ReLU"),
+        "compile": Implementation(compiled(reference), "torch.compile of eager"),
+    },
+    reference=reference,
+    inputs=inputs,
+    workloads=(
+        _workload((1, 64, 16, 16, 3, 1), "bf16", "small"),
+        _workload((32, 144, 56, 56, 3, 2), "bf16", "medium"),
+        _workload((32, 384, 112, 112, 3, 1), "bf16", "large"),
+        _workload((3, 73, 37, 29, 5, 2), "fp16", "ragged"),
+        _workload((32, 384, 56, 56, 7, 1), "bf16", "wide"),
+        _workload((0, 64, 16, 16, 3, 1), "bf16", "empty"),
+    ),
+    cost=cost,
+    tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6e-3},
+)

@@ -1,0 +1,93 @@
+"""2-D convolution in groups, which are products of their own: a group, or several that are small, more in the grid of ``conv2d``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import triton
+
+from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.operators import operator, unpack
+from tilescope_kernels.convolution.grouped_conv2d_kernels import grouped_conv2d_kernel
+from tilescope_kernels.convolution.problems import gradients, out_extent
+
+
+def _config(pixels: int, filters: int, channels: int, warps: int, stages: int) -> dict[str, int]:
+    tile = {"PIXELS": pixels, "BLOCK_N": filters, "BLOCK_K": channels}
+    return {**tile, "num_warps": warps, "num_stages": stages}
+
+
+#: Of tiles, of pixels by filters, and of steps of the inner loop, in channels. Groups that fit are taken together.
+CONFIGS = tuple(
+    _config(*parts) for parts in ((128, 32, 32, 4, 3), (128, 64, 64, 4, 3), (128, 128, 64, 8, 3), (64, 64, 64, 4, 4))
+)
+
+#: At fp32 the products run on the CUDA cores, whose tiles are bounded by registers.
+_FULL_PRECISION = _config(64, 32, 16, 4, 2)
+
+
+def _out_shape(
+    x: torch.Tensor, weight: torch.Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
+) -> list[int]:
+    sides = zip(x.shape[1:3], weight.shape[1:3], stride, padding, dilation, strict=True)
+    return [x.shape[0], *(out_extent(*side) for side in sides), weight.shape[0]]
+
+
+def _default(x: torch.Tensor, group_channels: int) -> Mapping[str, int]:
+    if x.dtype == torch.float32:
+        return _FULL_PRECISION
+    return CONFIGS[0] if group_channels < 32 else CONFIGS[1]
+
+
+@operator("grouped_conv2d")
+def grouped_conv2d(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: Sequence[int], padding: Sequence[int],
+    dilation: Sequence[int], groups: int, relu: bool, config: str,
+) -> torch.Tensor:  # fmt: skip
+    """Contiguous (batch, rows, columns, channels) and (filters, rows, columns, channels of a group) to (..., filters)."""
+    batch, rows, columns, filters = shape = _out_shape(x, weight, stride, padding, dilation)
+    y = torch.empty(shape, dtype=x.dtype, device=x.device)
+    if y.numel() == 0:
+        return y
+    (_, kernel_h, kernel_w, channels), pixels = weight.shape, batch * rows * columns
+    chosen, own = unpack(config) or _default(x, channels), filters // groups
+    together = max(1, min(groups, chosen["BLOCK_K"] // channels, chosen["BLOCK_N"] // own))
+    m = chosen["PIXELS"]
+    n = min(chosen["BLOCK_N"], max(16, triton.next_power_of_2(own * together)))
+    k = min(chosen["BLOCK_K"], max(16, triton.next_power_of_2(channels * together)))
+    tiles = (triton.cdiv(pixels, m), triton.cdiv(groups, together), triton.cdiv(own * together, n))
+    launch(
+        grouped_conv2d_kernel, (math.prod(tiles),),
+        y, x, weight, bias, batch, *x.shape[1:], rows, columns, filters, channels, own, *stride, *padding, *dilation,
+        KERNEL_H=kernel_h, KERNEL_W=kernel_w, RELU=relu, EVEN=channels * together % k == 0 and groups % together == 0,
+        TOGETHER=together, BLOCK_M=m, BLOCK_N=n, BLOCK_K=k,
+        num_warps=chosen["num_warps"], num_stages=chosen["num_stages"],
+    )  # fmt: skip
+    return y
+
+
+@grouped_conv2d.register_fake
+def _(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: Sequence[int], padding: Sequence[int],
+    dilation: Sequence[int], groups: int, relu: bool, config: str,
+) -> torch.Tensor:  # fmt: skip
+    return torch.empty(_out_shape(x, weight, stride, padding, dilation), dtype=x.dtype, device=x.device)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    x, weight, bias, ctx.stride, ctx.padding, ctx.dilation, ctx.groups, relu, _ = inputs
+    ctx.filters = None if bias is None else list(bias.shape)
+    ctx.save_for_backward(x, weight, output if relu else None)
+
+
+def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    x, weight, y = (None if tensor is None else tensor.permute(0, 3, 1, 2) for tensor in ctx.saved_tensors)
+    dx, dw, db = gradients(ctx, dy.permute(0, 3, 1, 2), x, weight, y, ctx.groups)
+    images, filters = (None if grad is None else grad.permute(0, 2, 3, 1) for grad in (dx, dw))
+    return images, filters, db, None, None, None, None, None, None
+
+
+grouped_conv2d.register_autograd(_differentiate, setup_context=_save)

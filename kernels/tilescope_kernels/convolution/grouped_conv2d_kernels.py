@@ -1,0 +1,75 @@
+"""The Triton kernel of ``conv2d`` with groups: tiles of pixels by the filters of one group, or of several that are small."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tilescope_kernels.convolution.conv2d_kernels import _finished
+
+
+@triton.jit
+def grouped_conv2d_kernel(
+    y_ptr, x_ptr, w_ptr, bias_ptr, batch, height, width, channels, out_height, out_width, filters, group_channels, group_filters,
+    stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w,
+    KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, RELU: tl.constexpr, EVEN: tl.constexpr, TOGETHER: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """BLOCK_M pixels by BLOCK_N filters a program, of TOGETHER groups that follow each other.
+
+    Several groups' filters are multiplied with all of these groups' channels as one matrix, with zeros where a filter is of
+    another group: tensor cores multiply 16 channels in the time of one, and a pixel's channels are read side by side.
+    ``EVEN``: the channels of these groups fill their last block.
+    """
+    some_channels = group_channels * TOGETHER
+    some_filters = group_filters * TOGETHER
+    tiles_n = tl.cdiv(some_filters, BLOCK_N)
+    bundles = tl.cdiv(filters, some_filters)
+    # Tiles of the same pixels follow each other, so that L2 has the pixels.
+    first_pixel = tl.program_id(0) // (tiles_n * bundles) * BLOCK_M
+    bundle = tl.program_id(0) // tiles_n % bundles
+    own = tl.program_id(0) % tiles_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    first_channel = bundle * some_channels
+    first_filter = bundle * some_filters
+
+    pixel = first_pixel + tl.arange(0, BLOCK_M)
+    column = pixel % out_width * stride_w - pad_w
+    row = pixel // out_width % out_height * stride_h - pad_h
+    image = pixel // (out_width * out_height)
+    channel = tl.arange(0, BLOCK_K)
+    # Only a pixel's origin needs 64 bits.
+    origin = ((image.to(tl.int64) * height + row) * width + column) * channels + first_channel
+    x_rows = x_ptr + origin[:, None] + channel[None, :]
+    w_rows = w_ptr + (first_filter + own).to(tl.int64)[None, :] * (KERNEL_H * KERNEL_W * group_channels)
+    is_filter = (own < some_filters) & (first_filter + own < filters)
+    blocks = tl.cdiv(some_channels, BLOCK_K)
+    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for step in range(0, KERNEL_H * KERNEL_W * blocks):
+        tap = step // blocks
+        at = step % blocks * BLOCK_K + channel
+        down = tap // KERNEL_W * dilation_h
+        right = tap % KERNEL_W * dilation_w
+        # Padding is what lies outside of the image; so is every pixel past the last image.
+        inside = (row + down >= 0) & (row + down < height) & (image < batch)
+        x_mask = (inside & (column + right >= 0) & (column + right < width))[:, None]
+        w_mask = is_filter[None, :]
+        if not EVEN:
+            # The last groups may be fewer.
+            known = (at < some_channels) & (first_channel + at < channels)
+            x_mask = x_mask & known[None, :]
+            w_mask = w_mask & known[:, None]
+        if TOGETHER > 1:
+            w_mask = w_mask & ((at // group_channels)[:, None] == (own // group_filters)[None, :])
+            tap_channel = at % group_channels
+        else:
+            tap_channel = at
+        x = tl.load(x_rows + ((down * width + right) * channels + step % blocks * BLOCK_K), mask=x_mask, other=0.0)
+        w = tl.load(w_rows + (tap * group_channels + tap_channel)[:, None], mask=w_mask, other=0.0)
+        # "ieee": fp32 operands are multiplied as fp32, not rounded to tf32.
+        total = tl.dot(x, w, total, input_precision="ieee")
+    start = tl.program_id(0) % tiles_n * BLOCK_N
+    total = _finished(total, bias_ptr, first_filter + start, filters, BLOCK_N, RELU)
+    place = tl.arange(0, BLOCK_M)[:, None]
+    y_tile = y_ptr + first_pixel.to(tl.int64) * filters + first_filter
+    mask = (first_pixel + place < batch * out_height * out_width) & is_filter[None, :]
+    tl.store(y_tile + place * filters + own[None, :], total.to(y_ptr.dtype.element_ty), mask=mask)

@@ -1,0 +1,84 @@
+"""What every convolution here is asked: arguments that fit, the extents of its result, and its gradients, which are cuDNN's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from tilescope_kernels._shared.launching import check_tensors
+
+
+def out_extent(extent: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
+    """Pixels of the result along one side of the image."""
+    return (extent + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+
+
+def _pair(name: str, value: int | Sequence[int], least: int) -> list[int]:
+    pair = [value, value] if isinstance(value, int) else list(value)
+    if len(pair) != 2 or any(not isinstance(part, int) or part < least for part in pair):
+        raise ValueError(f"{name} is {value!r}: give a whole number of at least {least}, or two, down and across")
+    return pair
+
+
+def checked(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: int | Sequence[int],
+    padding: int | Sequence[int],
+    dilation: int | Sequence[int],
+    groups: int,
+) -> tuple[list[int], list[int], list[int]]:
+    """Stride, padding and dilation, each down and across, of a convolution of (batch, channels, height, width).
+
+    Raises ValueError, naming the argument, for what PyTorch's ``conv2d`` has no result for.
+    """
+    check_tensors(input=input, weight=weight, bias=bias)
+    for name, tensor in (("input", input), ("weight", weight)):
+        if tensor.dim() != 4:
+            raise ValueError(f"{name} has {tensor.dim()} dimensions: give 4")
+    channels, filters = input.shape[1], weight.shape[0]
+    if not isinstance(groups, int) or groups < 1:
+        raise ValueError(f"groups is {groups!r}: give a whole number of at least 1")
+    for what, count in (("channels of input", channels), ("filters of weight", filters)):
+        if count % groups:
+            raise ValueError(f"groups is {groups}: it must divide the {count} {what}")
+    if weight.shape[1] * groups != channels:
+        among = f" in {groups} groups, {channels // groups} each" if groups > 1 else ""
+        raise ValueError(f"weight has {weight.shape[1]} channels but input has {channels}{among}: they must be equal")
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(f"bias has shape {tuple(bias.shape)}: give one number a filter, ({filters},)")
+    steps = _pair("stride", stride, 1), _pair("padding", padding, 0), _pair("dilation", dilation, 1)
+    extents = (out_extent(*side) for side in zip(input.shape[2:], weight.shape[2:], *steps, strict=True))
+    if min(extents) < 1 or 0 in weight.shape[1:]:
+        raise ValueError(
+            f"weight has shape {tuple(weight.shape)}: too large for images of {tuple(input.shape[2:])}, or empty"
+        )
+    return steps
+
+
+def gradients(
+    ctx: Any, dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor | None, groups: int
+) -> tuple[torch.Tensor | None, ...]:
+    """Of images, filters and bias, for tensors of PyTorch's shapes; ``y`` is the result where ReLU was applied to it.
+
+    ``ctx`` has ``filters`` (the bias' shape or None), ``stride``, ``padding`` and ``dilation``.
+    """
+    if y is not None:
+        dy = torch.ops.aten.threshold_backward(dy, y, 0)
+    found: tuple[torch.Tensor | None, ...] = torch.ops.aten.convolution_backward(
+        dy,
+        x,
+        weight,
+        ctx.filters,
+        ctx.stride,
+        ctx.padding,
+        ctx.dilation,
+        False,
+        [0, 0],
+        groups,
+        ctx.needs_input_grad[:3],
+    )
+    return found
