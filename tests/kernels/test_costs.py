@@ -21,6 +21,7 @@ _EXTENTS = {
     "attention": {"batch": 2, "kv_heads": 3, "group": 2, "queries": 10, "keys": 14, "columns": 16},
     "causal_attention": {"batch": 2, "kv_heads": 3, "group": 2, "queries": 10, "keys": 14, "columns": 16},
     "conv2d": {"batch": 2, "channels": 5, "height": 7, "width": 11, "filters": 6, "kernel": 3},
+    "depthwise_conv2d": {"batch": 2, "channels": 5, "height": 7, "width": 11, "kernel": 3, "stride": 2},
 }
 _NOT_READ = {"w8a16_matmul": {"dequantized"}}  # what cuBLAS is given instead of the codes
 #: Beside the outputs' gradients, what a backward pass must read: inputs and outputs by name.
@@ -103,6 +104,12 @@ def _taps(d: dict[str, int]) -> int:
     return 2 * d["batch"] * d["height"] * d["width"] * d["filters"] * d["channels"] * d["kernel"] ** 2
 
 
+def _own_taps(d: dict[str, int]) -> int:
+    """An odd filter on padding that keeps the extents leaves one output a stride begun."""
+    outputs = d["batch"] * d["channels"] * math.ceil(d["height"] / d["stride"]) * math.ceil(d["width"] / d["stride"])
+    return 2 * outputs * d["kernel"] ** 2
+
+
 def _layer(d: dict[str, int]) -> int:
     """Gate, up and down projections, SiLU's five operations and the product of an MLP."""
     return d["tokens"] * (3 * 2 * d["columns"] * d["hidden"] + 6 * d["hidden"])
@@ -177,6 +184,7 @@ OPERATIONS: dict[tuple[str, str], Any] = {
     ("causal_attention", FORWARD): _pairs(2, causal=True),
     ("causal_attention", BACKWARD): _pairs(5, causal=True),
     ("conv2d", FORWARD): _taps,
+    ("depthwise_conv2d", FORWARD): _own_taps,
     ("tma_copy", FORWARD): lambda d: 0,
     ("strided_copy", FORWARD): lambda d: 0,
     ("block_reduction", FORWARD): _rows(1),

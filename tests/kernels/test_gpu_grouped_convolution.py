@@ -115,6 +115,20 @@ def test_every_config_in_groups(config):
         assert relative_error(y, F.conv2d(x.double(), w.double(), b.double(), 1, 1, groups=groups)) <= 8e-4
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("groups", [64, 16, 4])
+def test_a_groups_special_values_are_no_others(groups, dtype):
+    kind, tolerance = DTYPES[dtype]
+    x, w, b = operands((3, 64, 40, 40), (128, 64 // groups, 3, 3), kind, "channels_last")
+    for at, value in enumerate((float("nan"), float("inf"), -float("inf"))):
+        x[at, 7 * at, 9 * at, 5] = value
+    wanted = F.conv2d(x.double(), w.double(), b.double(), 1, 1, groups=groups)
+    y = kernels.conv2d(x, w, b, 1, 1, groups=groups)
+    assert torch.equal(y.isinf(), wanted.isinf())
+    finite = wanted.isfinite() | wanted.isnan()
+    assert relative_error(torch.where(finite, y, 0.0), torch.where(finite, wanted, 0.0)) <= tolerance
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("channels", "filters", "groups"), [(24, 24, 24), (24, 48, 24), (24, 36, 12), (64, 64, 2)])
 def test_gradients(channels, filters, groups, layout):

@@ -17,10 +17,11 @@ _MOST = 4.0
 #: An error in fp32 that any order of summation may have: a right kernel of somebody else's, held to the same reference, is not
 #: called wrong for a few units in the last place.
 _ROUNDING = 1e-5
-#: Whose spec one function makes, with one tolerance: the largest error that any of them has counts for all.
+#: Kernels of one tolerance, because one function makes their specs or they round alike: the largest error of any counts for all.
 _FAMILIES = {
     "int8_rows": "int8_codes", "int8_tensor": "int8_codes",
     "fp8_rows": "fp8_codes", "fp8_tensor": "fp8_codes", "fp8_blocks": "fp8_codes", "fp8_tiles": "fp8_codes",
+    "depthwise_conv2d": "conv2d",
 }  # fmt: skip
 #: Bits that a result is rounded to: by so much less is an error in fp16 than one in bf16.
 _FINER = 8.0

@@ -6,6 +6,107 @@ import triton
 import triton.language as tl
 
 
+@triton.constexpr_function
+def _is_used(place, outputs, stride, taps, dilation):
+    """Whether an input that far from a strip's first is under a tap of any of its outputs."""
+    return any((place - stride * output) in range(0, taps * dilation, dilation) for output in range(outputs))
+
+
+@triton.jit
+def _places(
+    block, channels, strips_down, strips_across,
+    LAST: tl.constexpr, CHANNELS: tl.constexpr, ACROSS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The channel of each strip of a block, and which it is down and across the result."""
+    place = tl.arange(0, BLOCK)
+    if LAST:
+        groups = tl.cdiv(channels, CHANNELS)
+        tiles = tl.cdiv(strips_across, ACROSS)
+        channel = block % groups * CHANNELS + place % CHANNELS
+        across = block // groups % tiles * ACROSS + place // CHANNELS % ACROSS
+        down = block // groups // tiles * (BLOCK // (CHANNELS * ACROSS)) + place // (CHANNELS * ACROSS)
+    else:
+        strip = block * BLOCK + place
+        across = strip % strips_across
+        down = strip // strips_across % strips_down
+        channel = strip // (strips_across * strips_down)
+    return channel, down, across
+
+
+@triton.jit
+def _loaded_inputs(
+    x_at, to_column, there, inside,
+    COLUMNS: tl.constexpr, STRIDE: tl.constexpr, TAPS: tl.constexpr, DILATION: tl.constexpr,
+):  # fmt: skip
+    """What lies under a row of taps of all of a strip's columns, in fp32; padding is 0."""
+    values = ()
+    for q in tl.static_range((COLUMNS - 1) * STRIDE + (TAPS - 1) * DILATION + 1):
+        if _is_used(q, COLUMNS, STRIDE, TAPS, DILATION):
+            values += (tl.load(x_at + q * to_column, mask=there & inside[q], other=0.0).to(tl.float32),)
+        else:
+            values += (0.0,)
+    return values
+
+
+@triton.jit
+def _loaded_taps(w_at, to_tap, first, valid, TAPS: tl.constexpr):
+    """A row of taps in fp32."""
+    taps = ()
+    for t in tl.static_range(TAPS):
+        taps += (tl.load(w_at + (first + t) * to_tap, mask=valid, other=0.0).to(tl.float32),)
+    return taps
+
+
+@triton.jit
+def _row_added(
+    totals, values, taps,
+    FIRST: tl.constexpr, COLUMNS: tl.constexpr, STRIDE: tl.constexpr, TAPS: tl.constexpr, DILATION: tl.constexpr,
+):  # fmt: skip
+    """The totals of a row of outputs, and of a row of inputs by the taps from the FIRST."""
+    sums = ()
+    for j in tl.static_range(COLUMNS):
+        total = totals[j]
+        for t in tl.static_range(TAPS):
+            total += values[j * STRIDE + t * DILATION] * taps[FIRST + t]
+        sums += (total,)
+    return sums
+
+
+@triton.jit
+def _rows_added(
+    totals, x_at, to_row, to_column, row, height, inside, w_at, to_tap, valid,
+    ROWS: tl.constexpr, STRIDE_H: tl.constexpr, KERNEL_H: tl.constexpr, DILATION_H: tl.constexpr,
+    COLUMNS: tl.constexpr, STRIDE_W: tl.constexpr, KERNEL_W: tl.constexpr, DILATION_W: tl.constexpr,
+):  # fmt: skip
+    """The totals, and of all rows: one of inputs is read once for all outputs, one of taps when the first output needs it."""
+    taps = ()
+    for r in tl.static_range((ROWS - 1) * STRIDE_H + (KERNEL_H - 1) * DILATION_H + 1):
+        if _is_used(r, 1, STRIDE_H, KERNEL_H, DILATION_H):
+            taps += _loaded_taps(w_at, to_tap, r // DILATION_H * KERNEL_W, valid, KERNEL_W)
+        if _is_used(r, ROWS, STRIDE_H, KERNEL_H, DILATION_H):
+            there = (row + r >= 0) & (row + r < height)
+            values = _loaded_inputs(
+                x_at + r * to_row, to_column, there, inside, COLUMNS, STRIDE_W, KERNEL_W, DILATION_W
+            )
+            sums = ()
+            for i in tl.static_range(ROWS):
+                own = totals[i * COLUMNS : (i + 1) * COLUMNS]
+                if _is_used(r - i * STRIDE_H, 1, STRIDE_H, KERNEL_H, DILATION_H):
+                    own = _row_added(
+                        own,
+                        values,
+                        taps,
+                        (r - i * STRIDE_H) // DILATION_H * KERNEL_W,
+                        COLUMNS,
+                        STRIDE_W,
+                        KERNEL_W,
+                        DILATION_W,
+                    )
+                sums += own
+            totals = sums
+    return totals
+
+
 @triton.jit
 def depthwise_conv2d_kernel(
     y_ptr, x_ptr, w_ptr, bias_ptr, blocks, height, width, channels, out_height, out_width, multiplier, strips_down, strips_across,
@@ -23,102 +124,58 @@ def depthwise_conv2d_kernel(
     in units of UNIT elements, from which Triton knows how many channels one access may have.
     """
     image = (tl.program_id(0) // blocks).to(tl.int64)
-    block = tl.program_id(0) % blocks
-    place = tl.arange(0, BLOCK)
     channels = channels * UNIT
-    if LAST:
-        groups = tl.cdiv(channels, CHANNELS)
-        tiles = tl.cdiv(strips_across, ACROSS)
-        channel = block % groups * CHANNELS + place % CHANNELS
-        across = block // groups % tiles * ACROSS + place // CHANNELS % ACROSS
-        down = block // groups // tiles * (BLOCK // (CHANNELS * ACROSS)) + place // (CHANNELS * ACROSS)
-    else:
-        strip = block * BLOCK + place
-        across = strip % strips_across
-        down = strip // strips_across % strips_down
-        channel = strip // (strips_across * strips_down)
+    channel, down, across = _places(
+        tl.program_id(0) % blocks, channels, strips_down, strips_across, LAST, CHANNELS, ACROSS, BLOCK
+    )
     valid = channel < channels
     row = down * (ROWS * STRIDE_H) - pad_h
     column = across * (COLUMNS * STRIDE_W) - pad_w
     # Offsets in an image may take 64 bits; they are added up once.
     to_row = tl.cast(x_row * UNIT, tl.int64)
     to_column = tl.cast(x_column * UNIT, tl.int64)
-    x_at = x_ptr + image * (x_image * UNIT) + row * to_row + column * to_column + channel // multiplier * x_channel
+    to_channel = tl.cast(x_channel, tl.int64)
+    x_at = x_ptr + image * (x_image * UNIT) + row * to_row + column * to_column + channel // multiplier * to_channel
     w_at = w_ptr + channel * w_channel
 
-    SPAN: tl.constexpr = (COLUMNS - 1) * STRIDE_W + (KERNEL_W - 1) * DILATION_W + 1
-    zero = tl.zeros((BLOCK,), tl.float32)
+    total = tl.zeros((BLOCK,), tl.float32)
     if bias_ptr is not None:
-        zero += tl.load(bias_ptr + channel, mask=valid, other=0.0).to(tl.float32)
-    totals = ()
-    for _ in tl.static_range(ROWS * COLUMNS):
-        totals += (zero,)
+        total += tl.load(bias_ptr + channel, mask=valid, other=0.0).to(tl.float32)
+    totals = (total,) * (ROWS * COLUMNS)
     inside = ()
-    for q in tl.static_range(SPAN):
+    for q in tl.static_range((COLUMNS - 1) * STRIDE_W + (KERNEL_W - 1) * DILATION_W + 1):
         inside += (valid & (column + q >= 0) & (column + q < width),)
     if UNROLLED:
-        # A row of inputs is read once for all outputs that it is under; a row of taps when the first of them needs it.
-        taps = ()
-        for r in tl.static_range((ROWS - 1) * STRIDE_H + (KERNEL_H - 1) * DILATION_H + 1):
-            if r % DILATION_H == 0 and r // DILATION_H < KERNEL_H:
-                for t in tl.static_range(KERNEL_W):
-                    tap = tl.load(w_at + (r // DILATION_H * KERNEL_W + t) * w_tap, mask=valid, other=0.0)
-                    taps += (tap.to(tl.float32),)
-            there = (row + r >= 0) & (row + r < height)
-            values = ()
-            for q in tl.static_range(SPAN):
-                value = tl.load(x_at + (r * to_row + q * to_column), mask=there & inside[q], other=0.0)
-                values += (value.to(tl.float32),)
-            sums = ()
-            for i in tl.static_range(ROWS):
-                for j in tl.static_range(COLUMNS):
-                    total = totals[i * COLUMNS + j]
-                    if (
-                        r >= i * STRIDE_H
-                        and (r - i * STRIDE_H) % DILATION_H == 0
-                        and r - i * STRIDE_H < KERNEL_H * DILATION_H
-                    ):
-                        for t in tl.static_range(KERNEL_W):
-                            tap = taps[(r - i * STRIDE_H) // DILATION_H * KERNEL_W + t]
-                            total += values[j * STRIDE_W + t * DILATION_W] * tap
-                    sums += (total,)
-            totals = sums
+        totals = _rows_added(
+            totals, x_at, to_row, to_column, row, height, inside, w_at, w_tap, valid,
+            ROWS, STRIDE_H, KERNEL_H, DILATION_H, COLUMNS, STRIDE_W, KERNEL_W, DILATION_W,
+        )  # fmt: skip
     else:
         tl.static_assert(ROWS == 1)
         for r in range(KERNEL_H):
             below = r * DILATION_H
             there = (row + below >= 0) & (row + below < height)
-            values = ()
-            for q in tl.static_range(SPAN):
-                value = tl.load(x_at + (below * to_row + q * to_column), mask=there & inside[q], other=0.0)
-                values += (value.to(tl.float32),)
-            taps = ()
-            for t in tl.static_range(KERNEL_W):
-                tap = tl.load(w_at + (r * KERNEL_W + t) * w_tap, mask=valid, other=0.0)
-                taps += (tap.to(tl.float32),)
-            sums = ()
-            for j in tl.static_range(COLUMNS):
-                total = totals[j]
-                for t in tl.static_range(KERNEL_W):
-                    total += values[j * STRIDE_W + t * DILATION_W] * taps[t]
-                sums += (total,)
-            totals = sums
+            values = _loaded_inputs(
+                x_at + below * to_row, to_column, there, inside, COLUMNS, STRIDE_W, KERNEL_W, DILATION_W
+            )
+            taps = _loaded_taps(w_at, w_tap, r * KERNEL_W, valid, KERNEL_W)
+            totals = _row_added(totals, values, taps, 0, COLUMNS, STRIDE_W, KERNEL_W, DILATION_W)
 
     out_row = down * ROWS
     out_column = across * COLUMNS
     if LAST:
-        y_column = tl.cast(channels, tl.int64)
-        y_row = y_column * out_width
+        to_column = tl.cast(channels, tl.int64)
+        to_row = to_column * out_width
         y_at = y_ptr + channel
     else:
-        y_column = 1
-        y_row = tl.cast(out_width, tl.int64)
-        y_at = y_ptr + channel * (y_row * out_height)
-    y_at += image * (tl.cast(channels, tl.int64) * out_height * out_width) + out_row * y_row + out_column * y_column
+        to_column = tl.cast(1, tl.int64)
+        to_row = tl.cast(out_width, tl.int64)
+        y_at = y_ptr + channel * (to_row * out_height)
+    y_at += image * (tl.cast(channels, tl.int64) * out_height * out_width) + out_row * to_row + out_column * to_column
     for i in tl.static_range(ROWS):
         for j in tl.static_range(COLUMNS):
             total = totals[i * COLUMNS + j]
-            if RELU:
+            if RELU:  # under which NaN stays NaN
                 total = tl.where(total < 0.0, 0.0, total)
             mask = valid & (out_row + i < out_height) & (out_column + j < out_width)
-            tl.store(y_at + (i * y_row + j * y_column), total.to(y_ptr.dtype.element_ty), mask=mask)
+            tl.store(y_at + (i * to_row + j * to_column), total.to(y_ptr.dtype.element_ty), mask=mask)

@@ -1,0 +1,150 @@
+"""Convolution in groups and by channel, in Triton's interpreter. Run by test_grouped_conv2d."""
+
+from __future__ import annotations
+
+# First: it switches the interpreter on.
+from interpreted import INF, NAN, SPECS, against_reference, close, draw, main, poisoned, told_apart  # isort: skip
+
+import torch
+import torch.nn.functional as F
+from tilescope_kernels import conv2d
+from tilescope_kernels.convolution import grouped_conv2d
+
+LAYOUTS = (torch.contiguous_format, torch.channels_last)
+#: Channels, filters and groups: several groups together, with some left over; one at a time, in more than a block; by channel.
+GROUPS = ((4, 6, 2), (66, 33, 33), (30, 10, 10), (80, 70, 2), (6, 6, 6), (5, 15, 5))
+
+
+def _operands(channels, filters, groups, kernel=(3, 3), extents=(7, 6), *, dtype=torch.float32):
+    shapes = (2, channels, *extents), (filters, channels // groups, *kernel), (filters,)
+    return [draw(*shape, seed=seed).to(dtype) for seed, shape in enumerate(shapes)]
+
+
+def _wanted(x, w, b, *options):
+    return F.conv2d(x.double(), w.double(), None if b is None else b.double(), *options)
+
+
+def check_small_workloads_and_that_every_element_is_written():
+    with poisoned():
+        for extents in ("1x1x1x1x1x1", "2x5x7x9x3x2", "1x33x6x5x1x1", "3x8x2x3x5x1", "2x3x9x9x2x3"):
+            against_reference("depthwise_conv2d", f"{extents}-fp32")
+
+
+def check_groups():
+    for channels, filters, groups in GROUPS:
+        for dtype, tolerance in ((torch.float32, 1e-6), (torch.float16, 1e-3)):
+            x, w, b = _operands(channels, filters, groups, dtype=dtype)
+            with poisoned():
+                y = conv2d(x, w, b, 1, 1, groups=groups)
+            close(y, _wanted(x, w, b, 1, 1, 1, groups), tolerance)
+
+
+def check_every_config_by_channel():
+    x, w, b = _operands(12, 12, 12, (5, 3), (9, 11), dtype=torch.float16)
+    for config in told_apart(SPECS["depthwise_conv2d"].implementations["triton"].configs):
+        for layout in LAYOUTS:
+            y = conv2d(x.to(memory_format=layout), w, b, 1, 1, groups=12, config=config)
+            close(y, _wanted(x, w, b, 1, 1, 1, 12), 1e-3)
+
+
+def check_every_config_in_groups():
+    for channels, filters, groups in ((66, 33, 33), (80, 70, 2)):
+        x, w, b = _operands(channels, filters, groups, dtype=torch.float16)
+        for config in told_apart(grouped_conv2d.CONFIGS):
+            close(conv2d(x, w, b, 1, 1, groups=groups, config=config), _wanted(x, w, b, 1, 1, 1, groups), 1e-3)
+
+
+def check_stride_padding_and_dilation():
+    for channels, groups in ((4, 4), (4, 2)):
+        x, w, b = _operands(channels, 8, groups, (3, 2), (13, 11))
+        for stride in (1, 2, (3, 1)):
+            for padding in (0, 2, (1, 3)):
+                for dilation in (1, 2, (3, 1)):
+                    options = (stride, padding, dilation, groups)
+                    for layout in LAYOUTS:
+                        close(conv2d(x.to(memory_format=layout), w, b, *options), _wanted(x, w, b, *options))
+
+
+def check_more_taps_than_are_unrolled():
+    for kernel, options in (
+        ((9, 8), (1, 4, 1, 3)),
+        ((1, 50), (1, (0, 25), 1, 3)),
+        ((8, 7), ((2, 3), (3, 9), (1, 2), 3)),
+    ):
+        x, w, b = _operands(3, 6, 3, kernel, (13, 11))
+        for layout in LAYOUTS:
+            close(conv2d(x.to(memory_format=layout), w, b, *options), _wanted(x, w, b, *options), 2e-6)
+
+
+def check_strided_images_are_read_where_they_are():
+    x, w, b = _operands(8, 8, 8, extents=(12, 10))
+    last = x.to(memory_format=torch.channels_last)
+    for images in (
+        x[:, :, ::2, 1:], x[..., ::3], x.mT, x[:, 1::2], last[:, :, 3:, ::2], last[:, ::2], last[:, 3:], last[1:], x[:1].expand(3, -1, -1, -1),
+    ):  # fmt: skip
+        channels = images.shape[1]
+        with poisoned():
+            y = conv2d(images, w[:channels], b[:channels], 1, 1, groups=channels)
+        close(y, _wanted(images, w[:channels], b[:channels], 1, 1, 1, channels))
+        assert y.is_contiguous(memory_format=LAYOUTS[images.stride(1) == 1])
+    for images in (x[:, :, ::2, 1:], last[:, :, 3:, ::2], x.mT):
+        close(
+            conv2d(images, w.expand(-1, 2, -1, -1), b, groups=4),
+            _wanted(images, w.expand(-1, 2, -1, -1), b, 1, 0, 1, 4),
+        )
+    close(conv2d(x, w.mT, b[::2].repeat(2), groups=8), _wanted(x, w.mT, b[::2].repeat(2), 1, 0, 1, 8))
+
+
+def check_special_values_and_relu():
+    """A number of one group is none of another's, though they are multiplied together."""
+    for groups in (8, 4, 2):
+        x, w, b = _operands(8, 8, groups)
+        x[0, 0, 0, 0], x[0, 3, 5, 5], x[0, 7, 0, 5] = NAN, INF, -INF
+        close(conv2d(x, w.abs(), b, 1, 1, groups=groups, relu=True), F.relu(_wanted(x, w.abs(), b, 1, 1, 1, groups)))
+
+
+def check_gradients():
+    for channels, filters, groups in ((6, 6, 6), (3, 6, 3), (12, 18, 6)):
+        for layout in LAYOUTS:
+            for relu in (False, True):
+                x, w, b = (tensor.requires_grad_() for tensor in _operands(channels, filters, groups))
+                precise = [tensor.detach().double().requires_grad_() for tensor in (x, w, b)]
+                y = conv2d(x.to(memory_format=layout), w, b, 2, 1, groups=groups, relu=relu)
+                wanted = F.conv2d(*precise, 2, 1, 1, groups)
+                wanted = F.relu(wanted) if relu else wanted
+                dy = draw(*y.shape, seed=4)
+                found = torch.autograd.grad(y, (x, w, b), dy)
+                for one, other in zip(found, torch.autograd.grad(wanted, precise, dy.double()), strict=True):
+                    close(one, other, 1e-5)
+
+
+def check_empty():
+    for groups in (4, 2):
+        x, w, b = _operands(4, 4, groups)
+        assert conv2d(x[:0], w, b, groups=groups).shape == (0, 4, 5, 4)
+        assert conv2d(x, w[:0], b[:0], groups=groups).shape == (2, 0, 5, 4)
+        leaf = x[:0].requires_grad_()
+        assert torch.autograd.grad(conv2d(leaf, w, b, groups=groups).sum(), leaf)[0].shape == leaf.shape
+
+
+def check_operators_are_described_as_they_behave_and_compile_whole():
+    x, w, b = _operands(4, 8, 4)
+    for images in (x, x.to(memory_format=torch.channels_last), x[..., ::2]):
+        arguments = (images.requires_grad_(), w, b, [1, 2], [1, 1], [1, 1], True, "")
+        torch.library.opcheck(torch.ops.tilescope.depthwise_conv2d.default, arguments)
+    last = [tensor.permute(0, 2, 3, 1).contiguous().requires_grad_() for tensor in _operands(4, 8, 2)[:2]]
+    torch.library.opcheck(torch.ops.tilescope.grouped_conv2d.default, (*last, b, [1, 2], [1, 1], [1, 1], 2, True, ""))
+    x = x.detach()
+    for groups in (4, 2):
+        w = _operands(4, 8, groups)[1]
+        for layout in LAYOUTS:
+            images = x.to(memory_format=layout)
+            compiled = torch.compile(
+                lambda images, w, groups: conv2d(images * 2.0, w, b, 2, 1, groups=groups, relu=True) + 1.0,
+                backend="aot_eager", fullgraph=True,
+            )  # fmt: skip
+            close(compiled(images, w, groups), F.relu(_wanted(x * 2.0, w, b, 2, 1, 1, groups)) + 1.0)
+
+
+if __name__ == "__main__":
+    main(globals())
