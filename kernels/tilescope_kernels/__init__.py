@@ -15,6 +15,8 @@ from tilescope_kernels import catalog
 if TYPE_CHECKING:
     # For editors and type checkers, which cannot read the catalog; a test compares the two.
     from tilescope_kernels.attention.attention import scaled_dot_product_attention as scaled_dot_product_attention
+    from tilescope_kernels.attention.paged import paged_attention as paged_attention
+    from tilescope_kernels.attention.ragged import ragged_attention as ragged_attention
     from tilescope_kernels.catalog import CATALOG as CATALOG
     from tilescope_kernels.catalog import FAMILIES as FAMILIES
     from tilescope_kernels.convolution.conv2d import conv2d as conv2d

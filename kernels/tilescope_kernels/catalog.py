@@ -58,6 +58,8 @@ ENTRIES = (
     Entry("quantization", "quantization.dequantize", "INT8 FP8", "dequantize"),
     Entry("quantization", "quantization.nf4", "SPEC", "nf4_dequantize nf4_quantize"),
     Entry("attention", "attention.attention", "SPEC CAUSAL_SPEC", "scaled_dot_product_attention"),
+    Entry("attention", "attention.ragged", "SPEC", "ragged_attention"),
+    Entry("attention", "attention.paged", "SPEC", "paged_attention"),
     Entry("convolution", "convolution.conv2d", "SPEC", "conv2d"),
     Entry("convolution", "convolution.depthwise_conv2d", "SPEC"),
     Entry("studies", "studies.tma_copy", "SPEC"),

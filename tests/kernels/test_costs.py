@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -20,6 +21,8 @@ _EXTENTS = {
     "group_norm": {"batch": 2, "channels": 6, "positions": 10, "groups": 3},
     "attention": {"batch": 2, "kv_heads": 3, "group": 2, "queries": 10, "keys": 14, "columns": 16},
     "causal_attention": {"batch": 2, "kv_heads": 3, "group": 2, "queries": 10, "keys": 14, "columns": 16},
+    # A page of one key, so that a cache holds no more than its sequences' keys.
+    "paged_attention": {"batch": 3, "kv_heads": 2, "group": 3, "queries": 5, "keys": 14, "page": 1, "columns": 16},
     "conv2d": {"batch": 2, "channels": 5, "height": 7, "width": 11, "filters": 6, "kernel": 3},
     "depthwise_conv2d": {"batch": 2, "channels": 5, "height": 7, "width": 11, "kernel": 3, "stride": 2},
 }
@@ -32,6 +35,7 @@ _KEPT = {
     "matmul": ["a", "b"], "lora_linear": ["x", "weight", "lora_a", "lora_b"],
     "layer_norm_linear": ["x", "norm_weight", "norm_bias", "weight"], "rms_norm_gelu_linear": ["x", "norm_weight", "weight"],
     "attention": ["query", "key", "value", "output"], "causal_attention": ["query", "key", "value", "output"],
+    "ragged_attention": ["query", "key", "value", "output", "cu_seqlens_q", "cu_seqlens_k"],
 }  # fmt: skip
 
 
@@ -98,6 +102,29 @@ def _pairs(products: int, causal: bool) -> Any:
         return products * 2 * pairs * d["columns"] * d["batch"] * d["kv_heads"] * d["group"]
 
     return count
+
+
+def _drawn(name: str, tensor: str, d: dict[str, int]) -> list[int]:
+    """What a tensor of integers holds of the inputs of a workload of so many sequences of so many rows."""
+    few = {key: extent if key in ("sequences", "longest", "batch", "keys") else 1 for key, extent in d.items()}
+    drawn: torch.Tensor = SPECS[name].inputs(Workload(few, "fp16"), torch.device("cpu"))[tensor]
+    return list(map(int, drawn))
+
+
+def _ragged_pairs(products: int) -> Any:
+    """Of products of the pairs that a causal mask leaves in each sequence."""
+
+    def count(d: dict[str, int]) -> int:
+        ends = _drawn("ragged_attention", "cu_seqlens_q", d)
+        pairs = sum(i + 1 for first, last in pairwise(ends) for i in range(last - first))
+        return products * 2 * pairs * d["columns"] * d["kv_heads"] * d["group"]
+
+    return count
+
+
+def _paged_pairs(d: dict[str, int]) -> int:
+    keys = sum(_drawn("paged_attention", "lengths", d))
+    return 2 * 2 * keys * d["queries"] * d["columns"] * d["kv_heads"] * d["group"]
 
 
 def _taps(d: dict[str, int]) -> int:
@@ -183,6 +210,9 @@ OPERATIONS: dict[tuple[str, str], Any] = {
     ("attention", BACKWARD): _pairs(5, causal=False),
     ("causal_attention", FORWARD): _pairs(2, causal=True),
     ("causal_attention", BACKWARD): _pairs(5, causal=True),
+    ("ragged_attention", FORWARD): _ragged_pairs(2),
+    ("ragged_attention", BACKWARD): _ragged_pairs(5),
+    ("paged_attention", FORWARD): _paged_pairs,
     ("conv2d", FORWARD): _taps,
     ("depthwise_conv2d", FORWARD): _own_taps,
     ("tma_copy", FORWARD): lambda d: 0,

@@ -178,7 +178,9 @@ def test_declarations_are_whole(spec):
     assert len(set(labels)) == len(labels)
     assert {"small", "medium", "large", "ragged"} <= set(labels)
     assert len({workload.id for workload in spec.workloads}) == len(labels)
-    assert {"triton", "eager", "compile"} <= set(spec.implementations)
+    # A loop over sequences, whose bounds it reads on the host, is nothing to compile.
+    expected = {"triton", "eager"} if spec.name == "ragged_attention" else {"triton", "eager", "compile"}
+    assert expected <= set(spec.implementations)
     configs = spec.implementations["triton"].configs
     assert len(configs) > 4
     assert len({tuple(config.items()) for config in configs}) == len(configs)
@@ -195,8 +197,10 @@ def test_inputs_follow_the_seed_the_dtype_and_the_device(spec):
     def draw(seed: int, dtype: str = next(iter(spec.tolerance)), device: str = "cpu"):
         return spec.inputs(Workload(dict.fromkeys(spec.dims, 6), dtype, seed), device)
 
-    # Rotary tables follow from positions alone; codes and their scales have dtypes of their own.
-    tensors = [name for name, value in draw(0).items() if torch.is_tensor(value) and name not in ("cos", "sin")]
+    # Rotary tables follow from positions alone, and keys of packed sequences are where their queries are; codes and their scales
+    # have dtypes of their own.
+    derived = ("cos", "sin", "cu_seqlens_k")
+    tensors = [name for name, value in draw(0).items() if torch.is_tensor(value) and name not in derived]
     coded = {name for name in tensors if draw(0)[name].element_size() == 1 or "scale" in name or name == "absmax"}
     for name in tensors:
         assert torch.equal(draw(0)[name], draw(0)[name])

@@ -22,6 +22,7 @@ _FAMILIES = {
     "int8_rows": "int8_codes", "int8_tensor": "int8_codes",
     "fp8_rows": "fp8_codes", "fp8_tensor": "fp8_codes", "fp8_blocks": "fp8_codes", "fp8_tiles": "fp8_codes",
     "depthwise_conv2d": "conv2d",
+    "ragged_attention": "causal_attention", "paged_attention": "attention",
 }  # fmt: skip
 #: Bits that a result is rounded to: by so much less is an error in fp16 than one in bf16.
 _FINER = 8.0

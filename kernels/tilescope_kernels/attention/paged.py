@@ -1,0 +1,286 @@
+"""Attention of a few new queries to keys and values in pages, as serving keeps them: a table says which pages are a sequence's.
+
+Paged attention (Kwon et al., arXiv:2309.06180) with the keys split over programs as in ``decode``. The time is that of reading keys
+and values once. Nothing waits for the GPU: lengths are read there, and the keys of each sequence are shared out evenly there. There are
+no atomics, so the result is the same every time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.integers import cdiv, next_power_of_2
+from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launching import (
+    check_no_grad,
+    check_tensors,
+    multiprocessors,
+    shared_memory,
+    use_triton,
+)
+from tilescope_kernels._shared.operators import check_integers, operator, pack, unpack
+from tilescope_kernels.attention.attention import _MOST, _neighbours
+from tilescope_kernels.attention.decode import _span, attention_combine_kernel
+from tilescope_kernels.attention.paged_kernels import paged_attention_kernel
+from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+
+#: Keys of a block, warps and stages; and spans of a sequence's keys, 0 where they are chosen.
+CONFIGS = tuple(
+    dict(zip(("BLOCK_N", "num_warps", "num_stages", "SPLITS"), parts, strict=True))
+    for parts in (
+        (64, 4, 3, 0), (64, 4, 4, 0), (64, 4, 2, 0), (128, 4, 2, 0), (128, 4, 3, 0), (128, 8, 3, 0), (32, 4, 4, 0), (64, 2, 3, 0),
+        (64, 4, 3, 1), (64, 4, 3, 4), (64, 4, 3, 8), (64, 4, 3, 16), (64, 4, 3, 33), (64, 4, 3, 64), (32, 2, 4, 0), (32, 4, 6, 0),
+    )
+)  # fmt: skip
+
+
+def _chosen(q: torch.Tensor, config: str) -> Mapping[str, int]:
+    """The config that was asked for, or the best known."""
+    if asked := unpack(config):
+        return asked
+    wide = q.shape[3] > 128
+    if q.dtype == torch.float32:  # on the CUDA cores
+        return {"BLOCK_N": 16 if wide else 32, "num_warps": 4, "num_stages": 2, "SPLITS": 0}
+    if shared_memory(q) < 163 * 1024:
+        return {"BLOCK_N": 32 if wide else 64, "num_warps": 4, "num_stages": 2, "SPLITS": 0}
+    return {**CONFIGS[0], "BLOCK_N": 32 if wide else 64}
+
+
+@operator("paged_attention")
+def _paged(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, table: torch.Tensor, lengths: torch.Tensor, causal: bool, scale: float,
+    config: str,
+) -> torch.Tensor:  # fmt: skip
+    (batch, heads, queries, columns), (_, page, kv_heads, _) = q.shape, k.shape
+    o = torch.empty_like(q)
+    if o.numel() == 0 or table.numel() == 0 or k.numel() == 0:
+        return o.zero_()
+    chosen = _chosen(q, config)
+    group, n = heads // kv_heads, chosen["BLOCK_N"]
+    rows = group * queries
+    block = min(64, max(16, next_power_of_2(rows)))
+    units = batch * kv_heads * cdiv(rows, block)
+    # As for sequences that fill their row of the table. Two programs share a multiprocessor.
+    most = table.shape[1] * page
+    splits = chosen["SPLITS"] or cdiv(most, _span(units, most, n, 2 * multiprocessors(q)))
+    totals = torch.empty((batch * kv_heads, splits, rows, columns), dtype=torch.float32, device=q.device)
+    sums = torch.empty((batch * kv_heads, splits, rows, 2), dtype=torch.float32, device=q.device)
+    launch(
+        paged_attention_kernel, (units * splits,),
+        totals, sums, q, k, v, table, lengths, *(t.stride()[:3] for t in (q, k, v)), table.stride(0),
+        kv_heads, queries, splits, scale * math.log2(math.e),
+        GROUP=group, COLUMNS=columns, CAUSAL=causal and queries > 1, PAGE=page, BLOCK_M=block, BLOCK_N=n,
+        num_warps=chosen["num_warps"], num_stages=chosen["num_stages"],
+    )  # fmt: skip
+    launch(
+        attention_combine_kernel, (batch * heads * queries,),
+        o, totals, sums, o.stride()[:3], kv_heads, queries, splits,
+        GROUP=group, COLUMNS=columns, SPLITS=next_power_of_2(splits), num_warps=4,
+    )  # fmt: skip
+    return o
+
+
+@_paged.register_fake
+def _(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, table: torch.Tensor, lengths: torch.Tensor, causal: bool, scale: float,
+    config: str,
+) -> torch.Tensor:  # fmt: skip
+    return torch.empty_like(q)
+
+
+def _check(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, page_table: torch.Tensor, lengths: torch.Tensor
+) -> None:
+    check_tensors(query=query, key_cache=keys, value_cache=values)
+    check_no_grad("paged_attention", query=query, key_cache=keys, value_cache=values)
+    if query.dim() != 4:
+        raise ValueError(f"query has {query.dim()} dimensions: give (batch, heads, queries, columns)")
+    batch, heads, _, columns = query.shape
+    if not 1 <= columns <= _MOST:
+        raise ValueError(f"query has {columns} columns a head: give 1 to {_MOST}")
+    if keys.dim() != 4 or keys.shape[3] != columns or keys.shape[2] == 0 or heads % keys.shape[2]:
+        raise ValueError(
+            f"key_cache has shape {tuple(keys.shape)}: give (pages, keys of a page, heads, {columns}), with a number of heads that"
+            f" divides query's {heads}"
+        )
+    if values.shape != keys.shape:
+        raise ValueError(
+            f"value_cache has shape {tuple(values.shape)} but key_cache has {tuple(keys.shape)}: give both one shape"
+        )
+    check_integers(page_table=page_table, lengths=lengths)
+    if page_table.dim() != 2 or len(page_table) != batch:
+        raise ValueError(f"page_table has shape {tuple(page_table.shape)}: give ({batch}, pages of a sequence)")
+    if lengths.shape != (batch,):
+        raise ValueError(f"lengths has shape {tuple(lengths.shape)}: give ({batch},)")
+    for name, tensor in (("page_table", page_table), ("lengths", lengths)):
+        if tensor.device != query.device:
+            raise ValueError(f"{name} is on {tensor.device} but query is on {query.device}: move one of them")
+
+
+def paged_attention(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    page_table: torch.Tensor,
+    lengths: torch.Tensor,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+    config: Mapping[str, int] | None = None,
+) -> torch.Tensor:
+    """Attention of ``query`` (batch, heads, queries, columns) to each sequence's keys and values in pages; not differentiable.
+
+    ``key_cache`` and ``value_cache`` are (pages, keys of a page, heads, columns), with as many heads as ``query`` or fewer, each for
+    several neighbouring ones. ``page_table`` (batch, pages of a sequence) names the pages of each sequence in their order, and
+    ``lengths`` (batch,) its keys; both are int32 on the GPU. What is in the table after a sequence's last page, and in that page after
+    its last key, is not read. Page numbers and lengths are not checked, because that would wait for the GPU: a length is at most the
+    keys of a row of the table. A sequence of no keys gets zeros.
+
+    Queries are few: their rows, of all heads that share keys, are multiplied in tiles of up to 64. ``is_causal`` takes them for the
+    last of the sequence, whose keys are in the cache already: of n queries, query i sees keys 0 to length + i - n. ``scale`` is
+    1 / sqrt(columns) by default and at least 0. Dtypes fp32, fp16 and bf16, 1 to 256 columns, pages of any size; any strides but
+    the last, which is 1 or costs a copy. The result is the same every time. ``config`` is one of ``CONFIGS``. Raises ValueError,
+    naming the argument, for what it cannot serve, such as a gradient.
+    """
+    if scale is None:
+        scale = 1.0 / math.sqrt(max(query.shape[-1], 1))
+    if not 0.0 <= scale < math.inf:
+        raise ValueError(f"scale is {scale}: give a number of at least 0")
+    if not use_triton():
+        return _composed(query, key_cache, value_cache, page_table, lengths, is_causal, scale)
+    _check(query, key_cache, value_cache, page_table, lengths)
+    q, k, v, table = (_neighbours(tensor) for tensor in (query, key_cache, value_cache, page_table))
+    return _paged(q, k, v, table, lengths.contiguous(), is_causal, float(scale), pack(config))
+
+
+def _gathered(
+    key_cache: torch.Tensor, value_cache: torch.Tensor, page_table: torch.Tensor, lengths: torch.Tensor, group: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Keys and values (batch, heads, keys, columns) of the sequences' pages, 0 where they end; and which there are (batch, keys)."""
+    page = key_cache.shape[1]
+    present = torch.arange(page_table.shape[1] * page, device=lengths.device) < lengths[:, None]
+    pages = page_table.where(present[:, ::page], 0)
+    k, v = (
+        cache[pages].flatten(1, 2).masked_fill(~present[:, :, None, None], 0.0).transpose(1, 2)
+        for cache in (key_cache, value_cache)
+    )
+    return k.repeat_interleave(group, 1), v.repeat_interleave(group, 1), present
+
+
+def _composed(
+    query: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, page_table: torch.Tensor, lengths: torch.Tensor,
+    is_causal: bool, scale: float,
+) -> torch.Tensor:  # fmt: skip
+    k, v, present = _gathered(key_cache, value_cache, page_table, lengths, query.shape[1] // key_cache.shape[2])
+    visible = present[:, None, None]
+    if is_causal:
+        key, row = (torch.arange(t.shape[2], device=query.device) for t in (k, query))
+        visible = key <= (lengths[:, None, None] - query.shape[2] + row[:, None])[:, None]
+    scores = (query @ k.mT * scale).masked_fill(~visible, -math.inf)
+    return scores.softmax(-1).masked_fill(~visible, 0.0) @ v
+
+
+def reference(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    page_table: torch.Tensor,
+    lengths: torch.Tensor,
+) -> torch.Tensor:
+    """Attention to keys and values that are gathered first, in plain PyTorch, one operation at a time."""
+    return _composed(query, key_cache, value_cache, page_table, lengths, False, 1 / math.sqrt(query.shape[3]))
+
+
+def _sdpa(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    page_table: torch.Tensor,
+    lengths: torch.Tensor,
+) -> torch.Tensor:
+    group = query.shape[1] // key_cache.shape[2]
+    k, v, present = _gathered(key_cache, value_cache, page_table, lengths, 1)
+    return F.scaled_dot_product_attention(query, k, v, present[:, None, None], enable_gqa=group > 1)
+
+
+#: The dimensions of a workload. ``group`` query heads share each head of keys and values; no sequence has more than ``keys``.
+DIMS = ("batch", "kv_heads", "group", "queries", "keys", "page", "columns")
+
+
+def _numbers(workload: Workload) -> torch.Generator:
+    """Of lengths and pages, which the cost depends on: the same on every device, and on none."""
+    return torch.Generator().manual_seed(workload.seed)
+
+
+def _lengths(workload: Workload) -> list[int]:
+    """Keys of each sequence: of the first all that there may be, of the others at least half of them, by the seed."""
+    batch, keys = workload.dims["batch"], workload.dims["keys"]
+    drawn = torch.randint((keys + 1) // 2, keys + 1, (batch,), generator=_numbers(workload))
+    return [keys, *drawn.tolist()][:batch]
+
+
+def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """Standard normal queries, and a cache of which the sequences' pages are all, in random order."""
+    numbers = generator(workload, device)
+    batch, kv_heads, group, queries, keys, page, columns = workload.dims.values()
+    lengths = _lengths(workload)
+    counts = [cdiv(length, page) if page else 0 for length in lengths]
+    order = torch.randperm(sum(counts), generator=_numbers(workload)).tolist()
+    width = cdiv(keys, page) if page else 0
+    table = [[order.pop() if place < count else 0 for place in range(width)] for count in counts]
+    cache = (sum(counts), page, kv_heads, columns)
+    shapes = {"query": (batch, kv_heads * group, queries, columns), "key_cache": cache, "value_cache": cache}
+    drawn = {name: normal(shape, workload, device, numbers) for name, shape in shapes.items()}
+    of_pages = torch.tensor(table, dtype=torch.int32, device=device).reshape(batch, width)
+    return {
+        **drawn,
+        "page_table": of_pages,
+        "lengths": torch.tensor(lengths, dtype=torch.int32, device=device),
+    }
+
+
+def cost(workload: Workload, direction: str) -> Cost:
+    """Operations of both products, and bytes of queries, of the keys and values that there are, of the table and of the result."""
+    batch, kv_heads, group, queries, keys, page, columns = workload.dims.values()
+    size, present = batch * kv_heads * group * queries * columns * workload.itemsize, sum(_lengths(workload))
+    read = size + 2 * present * kv_heads * columns * workload.itemsize + 4 * batch * (1 + cdiv(keys, page or 1))
+    pipe = workload.dtype if workload.dtype in ("bf16", "fp16") else "fp32"
+    return Cost(
+        4 * kv_heads * group * queries * present * columns, bytes_read=read, bytes_written=size, pipe=pipe
+    )  # fmt: skip
+
+
+def _workload(extents: tuple[int, ...], dtype: str, label: str) -> Workload:
+    return Workload(dict(zip(DIMS, extents, strict=True)), dtype, label=label)
+
+
+SPEC = KernelSpec(
+    name="paged_attention",
+    summary="attention of few queries to keys and values in pages",
+    dims=DIMS,
+    implementations={
+        "triton": Implementation(paged_attention, "the keys of a sequence split over programs, then merged", CONFIGS),
+        "eager": Implementation(reference, "pages gathered, then one operation at a time"),
+        "compile": Implementation(compiled(reference), "torch.compile of eager"),
+        "aten": Implementation(_sdpa, "pages gathered for PyTorch's SDPA"),
+    },
+    reference=reference,
+    inputs=inputs,
+    workloads=(
+        _workload((2, 2, 1, 1, 512, 16, 64), "bf16", "small"),
+        _workload((8, 8, 4, 1, 2048, 16, 128), "bf16", "medium"),
+        _workload((32, 8, 4, 1, 8192, 16, 128), "bf16", "large"),
+        _workload((3, 2, 3, 2, 517, 24, 96), "fp16", "ragged"),
+        _workload((1, 8, 4, 1, 65536, 16, 128), "bf16", "long"),
+        _workload((32, 8, 4, 1, 8192, 256, 128), "bf16", "wide"),
+        _workload((0, 8, 4, 1, 512, 16, 128), "bf16", "empty"),
+    ),
+    cost=cost,
+    tolerance={"fp32": 1e-5, "fp16": 1.1e-3, "bf16": 9e-3},
+)

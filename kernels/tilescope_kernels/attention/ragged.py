@@ -1,0 +1,369 @@
+"""Attention of sequences of any lengths that lie one behind another in one tensor, as training on packed sequences has them.
+
+The mathematics, and most of the code, is that of ``flash``; the kernels are in ``ragged_kernels``. Nothing waits for the GPU: where
+sequences begin is read there, and the grid is that of the longest. Gradients are the same every time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from tilescope_kernels._shared.declarations import generator, normal
+from tilescope_kernels._shared.integers import cdiv
+from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launching import check_tensors, shared_memory, use_triton
+from tilescope_kernels._shared.operators import check_integers, operator, pack, wants_grad
+from tilescope_kernels.attention.attention import _MOST, _neighbours, _tiles, _tma_serves
+from tilescope_kernels.attention.attention_configs import chosen_config
+from tilescope_kernels.attention.flash import attention_delta_kernel
+from tilescope_kernels.attention.ragged_kernels import (
+    ragged_attention_kernel,
+    ragged_backward_kv_kernel,
+    ragged_backward_q_kernel,
+)
+from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
+
+
+def _config(*passes: tuple[int, ...]) -> dict[str, int]:
+    """A config of queries, keys, warps, stages and TMA forward; of dK and dV; and of dQ."""
+    names = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "TMA")
+    rest = ("M", "N", "WARPS", "STAGES", "TMA")
+    keys = (names, tuple(f"KV_{name}" for name in rest[:4]), tuple(f"Q_{name}" for name in rest))
+    return {key: part for of, parts in zip(keys, passes, strict=True) for key, part in zip(of, parts, strict=True)}
+
+
+#: The passes are tuned apart: each list holds its own candidates, and a config takes one of each.
+_FORWARD = (
+    (128, 64, 8, 3, 1), (128, 64, 4, 2, 1), (128, 128, 8, 2, 1), (128, 64, 8, 3, 0), (128, 64, 8, 2, 0), (128, 64, 4, 3, 0),
+    (64, 64, 4, 3, 0), (64, 64, 4, 2, 1), (128, 128, 8, 2, 0), (128, 64, 4, 3, 1),
+)  # fmt: skip
+_BACKWARD_KV = (
+    (64, 64, 8, 2), (64, 128, 8, 2), (64, 64, 4, 2), (64, 64, 4, 3), (32, 128, 8, 3), (64, 128, 8, 3), (32, 64, 4, 3),
+    (128, 64, 8, 2), (32, 128, 4, 2), (32, 64, 4, 2),
+)  # fmt: skip
+_BACKWARD_Q = (
+    (128, 32, 8, 3, 1), (128, 64, 8, 2, 1), (64, 64, 4, 2, 1), (128, 32, 8, 3, 0), (128, 64, 8, 2, 0), (128, 64, 8, 3, 0),
+    (64, 64, 4, 2, 0), (64, 64, 4, 3, 0), (64, 32, 4, 3, 0), (128, 64, 8, 3, 1),
+)  # fmt: skip
+CONFIGS = tuple(_config(*parts) for parts in zip(_FORWARD, _BACKWARD_KV, _BACKWARD_Q, strict=True))
+
+
+def _view(tensor: torch.Tensor) -> torch.Tensor:
+    """A packed tensor (rows, heads, columns) as one batch (1, heads, rows, columns)."""
+    return tensor.transpose(0, 1).unsqueeze(0)
+
+
+def _chosen(q: torch.Tensor, causal: bool, config: str) -> Mapping[str, int]:
+    """The config that was asked for, or the best known."""
+    if not config and q.dtype != torch.float32 and q.shape[2] <= 128 and shared_memory(q) >= 227 * 1024:
+        return CONFIGS[0]
+    return {"Q_TMA": 0, **chosen_config(_view(q), causal, config, True)}
+
+
+@operator("ragged_attention")
+def _ragged(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, q_bounds: torch.Tensor, k_bounds: torch.Tensor,
+    longest_q: int, longest_k: int, causal: bool, scale: float, save: bool, config: str,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """The result and, if ``save``, the log-sum-exp (heads, rows) of each row in base 2; else an empty tensor."""
+    (rows, heads, columns), sequences = q.shape, len(q_bounds) - 1
+    o = torch.empty_like(q)
+    lse = torch.empty((heads, rows) if save else (0,), dtype=torch.float32, device=q.device)
+    if o.numel() == 0 or longest_q == 0:
+        return o.zero_(), lse
+    chosen = _chosen(q, causal, config)
+    m, n = chosen["BLOCK_M"], chosen["BLOCK_N"]
+    tma = chosen["TMA"] and _tma_serves(_view(k), _view(v))
+    if config and chosen["TMA"] > tma:
+        raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
+    k_view, v_view, *strides = (_view(k), _view(v), *(_view(t).stride()[:3] for t in (o, q, k, v)))
+    launch(
+        ragged_attention_kernel, (cdiv(longest_q, m) * (sequences + 1) * heads,),
+        o, lse if save else None, q, k, v, _tiles(k_view, n, tma), _tiles(v_view, n, tma), q_bounds, k_bounds, *strides,
+        heads, rows, sequences, longest_q, scale * math.log2(math.e),
+        GROUP=heads // k.shape[1], COLUMNS=columns, CAUSAL=causal, BLOCK_M=m, BLOCK_N=n,
+        num_warps=chosen["num_warps"], num_stages=chosen["num_stages"],
+    )  # fmt: skip
+    return o, lse
+
+
+@_ragged.register_fake
+def _(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, q_bounds: torch.Tensor, k_bounds: torch.Tensor,
+    longest_q: int, longest_k: int, causal: bool, scale: float, save: bool, config: str,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    shape = (q.shape[1], q.shape[0]) if save else (0,)
+    return torch.empty_like(q), torch.empty(shape, dtype=torch.float32, device=q.device)
+
+
+@operator("ragged_attention_backward")
+def _ragged_backward(
+    do: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor,
+    q_bounds: torch.Tensor, k_bounds: torch.Tensor, longest_q: int, longest_k: int, causal: bool, scale: float, config: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """dQ, dK and dV."""
+    (rows, heads, columns), (key_rows, kv_heads), sequences = q.shape, k.shape[:2], len(q_bounds) - 1
+    dq, dk, dv = (torch.empty_like(t) for t in (q, k, v))
+    if dq.numel() == 0 or dk.numel() == 0 or longest_q == 0 or longest_k == 0:
+        return dq.zero_(), dk.zero_(), dv.zero_()
+    chosen, score_scale = _chosen(q, causal, config), scale * math.log2(math.e)
+    delta = torch.empty_like(lse)
+    shared = {"GROUP": heads // kv_heads, "COLUMNS": columns, "CAUSAL": causal}
+    dq_strides, dk_strides, dv_strides, o_strides, *strides = (
+        _view(t).stride()[:3] for t in (dq, dk, dv, o, do, q, k, v)
+    )
+    launch(
+        attention_delta_kernel, (cdiv(rows, 64) * heads,),
+        delta, o, do, o_strides, strides[0], heads, rows, COLUMNS=columns, BLOCK=64, num_warps=4,
+    )  # fmt: skip
+    m, n = chosen["KV_M"], chosen["KV_N"]
+    launch(
+        ragged_backward_kv_kernel, (cdiv(longest_k, n) * (sequences + 1) * kv_heads,),
+        dk, dv, do, q, k, v, lse, delta, q_bounds, k_bounds, dk_strides, dv_strides, *strides,
+        kv_heads, rows, key_rows, sequences, longest_k, scale, score_scale,
+        BLOCK_M=m, BLOCK_N=n, num_warps=chosen["KV_WARPS"], num_stages=chosen["KV_STAGES"], **shared,
+    )  # fmt: skip
+    m, n, tma = chosen["Q_M"], chosen["Q_N"], chosen["Q_TMA"] and _tma_serves(_view(k), _view(v))
+    launch(
+        ragged_backward_q_kernel, (cdiv(longest_q, m) * (sequences + 1) * heads,),
+        dq, do, q, k, v, lse, delta, _tiles(_view(k), n, tma), _tiles(_view(v), n, tma), q_bounds, k_bounds,
+        dq_strides, *strides, heads, rows, sequences, longest_q, scale, score_scale,
+        BLOCK_M=m, BLOCK_N=n, num_warps=chosen["Q_WARPS"], num_stages=chosen["Q_STAGES"], **shared,
+    )  # fmt: skip
+    return dq, dk, dv
+
+
+@_ragged_backward.register_fake
+def _(
+    do: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor,
+    q_bounds: torch.Tensor, k_bounds: torch.Tensor, longest_q: int, longest_k: int, causal: bool, scale: float, config: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+    q, k, v, q_bounds, k_bounds, longest_q, longest_k, causal, scale, _, config = inputs
+    o, lse = output
+    ctx.rest = (longest_q, longest_k, causal, scale, config)
+    # None instead of a launch that writes zeros, for the gradient that nobody can ask of lse.
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(q, k, v, o, lse, q_bounds, k_bounds)
+    ctx.mark_non_differentiable(lse)
+
+
+def _differentiate(ctx: Any, do: torch.Tensor | None, _: None) -> tuple[torch.Tensor | None, ...]:
+    if do is None:
+        return (None,) * 11
+    return *_ragged_backward(_neighbours(do), *ctx.saved_tensors, *ctx.rest), *(None,) * 8
+
+
+_ragged.register_autograd(_differentiate, setup_context=_save)
+
+
+def _check(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bounds: Mapping[str, torch.Tensor], longest: Mapping[str, int]
+) -> None:  # fmt: skip
+    check_tensors(query=query, key=key, value=value)
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if tensor.dim() != 3:
+            raise ValueError(f"{name} has {tensor.dim()} dimensions: give (rows, heads, columns)")
+    heads, columns = query.shape[1:]
+    if not 1 <= columns <= _MOST:
+        raise ValueError(f"query has {columns} columns a head: give 1 to {_MOST}")
+    if key.shape[2] != columns or key.shape[1] == 0 or heads % key.shape[1]:
+        raise ValueError(
+            f"key has shape {tuple(key.shape)}: give {columns} columns, and a number of heads that divides query's {heads}"
+        )
+    if value.shape != key.shape:
+        raise ValueError(f"value has shape {tuple(value.shape)} but key has {tuple(key.shape)}: give both one shape")
+    check_integers(**bounds)
+    for name, tensor in bounds.items():
+        if tensor.dim() != 1 or len(tensor) == 0 or len(tensor) != len(bounds["cu_seqlens_q"]):
+            raise ValueError(
+                f"{name} has shape {tuple(tensor.shape)}: give both as many numbers, one more than sequences"
+            )
+        if tensor.device != query.device:
+            raise ValueError(f"{name} is on {tensor.device} but query is on {query.device}: move one of them")
+    for name, number in longest.items():
+        if not isinstance(number, int) or number < 0:
+            raise ValueError(f"{name} is {number!r}: give the rows of the longest sequence, as an int")
+
+
+def ragged_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+    config: Mapping[str, int] | None = None,
+) -> torch.Tensor:
+    """Attention within each sequence of packed tensors (rows, heads, columns); once differentiable.
+
+    As ``flash_attn_varlen_func``: sequence i is rows ``cu_seqlens_q[i]`` to ``cu_seqlens_q[i + 1]`` of ``query``, and of ``key`` and
+    ``value`` by ``cu_seqlens_k``; both are int32, on the GPU, begin with 0 and do not fall. ``max_seqlen_q`` and ``max_seqlen_k`` are
+    at least the rows of the longest sequence; the rows of a longer one are computed in part. Nothing of this is checked, because that
+    would wait for the GPU. Rows after the last sequence get zeros.
+
+    ``is_causal`` is aligned to the end, as FlashAttention's (from 2.1 on), and not to the beginning, as that of PyTorch's
+    ``scaled_dot_product_attention``: of a sequence of n queries and m keys, query i sees keys 0 to i + m - n. A query that sees no
+    key gets zeros. ``key`` may have fewer heads, each for several neighbouring ones of ``query``. ``scale`` is 1 / sqrt(columns) by
+    default and at least 0. Dtypes fp32, fp16 and bf16, 1 to 256 columns, sequences of any length and of none, any strides but the
+    last, which is 1 or costs a copy. Gradients are the same every time. ``config`` is one of ``CONFIGS``. Raises ValueError,
+    naming the argument, for what it cannot serve.
+    """
+    if scale is None:
+        scale = 1.0 / math.sqrt(max(query.shape[-1], 1))
+    if not 0.0 <= scale < math.inf:
+        raise ValueError(f"scale is {scale}: give a number of at least 0")
+    if not use_triton():
+        return _composed(query, key, value, cu_seqlens_q, cu_seqlens_k, is_causal, scale)
+    bounds = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
+    _check(query, key, value, bounds, {"max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k})
+    q, k, v = (_neighbours(tensor) for tensor in (query, key, value))
+    return _ragged(
+        q, k, v, cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous(), max_seqlen_q, max_seqlen_k, is_causal, float(scale),
+        wants_grad(query, key, value), pack(config),
+    )[0]  # fmt: skip
+
+
+def _composed(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cu_seqlens_q: torch.Tensor, cu_seqlens_k: torch.Tensor,
+    is_causal: bool, scale: float,
+) -> torch.Tensor:  # fmt: skip
+    group, results = query.shape[1] // key.shape[1], []
+    # An empty sequence first, so that there is one.
+    bounds = [0, *cu_seqlens_q.tolist()], [0, *cu_seqlens_k.tolist()]
+    for (first, last), (first_k, last_k) in zip(*map(pairwise, bounds), strict=True):
+        q = query[first:last].transpose(0, 1)
+        k, v = (t[first_k:last_k].transpose(0, 1).repeat_interleave(group, 0) for t in (key, value))
+        scores = q @ k.mT * scale
+        hidden = torch.zeros(scores.shape[1:], dtype=torch.bool, device=scores.device)
+        if is_causal:
+            hidden = (~hidden).triu(1 + (last_k - first_k) - (last - first))
+        # Hidden keys weigh nothing in rows that see no key, too, whose softmax is NaN.
+        weights = scores.masked_fill(hidden, -math.inf).softmax(-1).masked_fill(hidden, 0.0)
+        results.append((weights @ v).transpose(0, 1))
+    return torch.cat([*results, torch.zeros_like(query[bounds[0][-1] :])])
+
+
+def reference(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cu_seqlens_q: torch.Tensor, cu_seqlens_k: torch.Tensor,
+    max_seqlen_q: int, max_seqlen_k: int, is_causal: bool,
+) -> torch.Tensor:  # fmt: skip
+    """Attention of one sequence after another in plain PyTorch, one operation at a time. Waits for the GPU."""
+    return _composed(query, key, value, cu_seqlens_q, cu_seqlens_k, is_causal, 1 / math.sqrt(query.shape[2]))
+
+
+def _varlen(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cu_seqlens_q: torch.Tensor, cu_seqlens_k: torch.Tensor,
+    max_seqlen_q: int, max_seqlen_k: int, is_causal: bool,
+) -> torch.Tensor:  # fmt: skip
+    from torch.nn.attention.varlen import varlen_attn  # noqa: PLC0415 - younger than what else there is here
+
+    options: dict[str, Any] = {"enable_gqa": True} if key.shape[1] != query.shape[1] else {}
+    window = (-1, 0) if is_causal else (-1, -1)
+    bounds = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    result: torch.Tensor = varlen_attn(query, key, value, *bounds, window_size=window, **options)
+    return result
+
+
+def _padded(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cu_seqlens_q: torch.Tensor, cu_seqlens_k: torch.Tensor,
+    max_seqlen_q: int, max_seqlen_k: int, is_causal: bool,
+) -> torch.Tensor:  # fmt: skip
+    """Sequences of as many queries as keys: a causal mask then hides what they are padded with."""
+    place = torch.arange(max_seqlen_q, device=query.device)
+    rows = (cu_seqlens_q[:-1, None] + place).clamp(max=max(len(query) - 1, 0)).flatten()
+    batch = (len(cu_seqlens_q) - 1, max_seqlen_q)
+    q, k, v = (t.index_select(0, rows).unflatten(0, batch).transpose(1, 2) for t in (query, key, value))
+    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        o = F.scaled_dot_product_attention(q, k, v, is_causal=is_causal, enable_gqa=key.shape[1] != query.shape[1])
+    row = torch.arange(len(query), device=query.device)
+    sequence = torch.searchsorted(cu_seqlens_q[1:], row, right=True)
+    return o.transpose(1, 2).flatten(0, 1).index_select(0, sequence * max_seqlen_q + row - cu_seqlens_q[sequence])
+
+
+#: The dimensions of a workload. ``group`` query heads share each head of keys and values; no sequence has more than ``longest`` rows.
+DIMS = ("sequences", "kv_heads", "group", "longest", "columns")
+
+
+def _lengths(workload: Workload) -> list[int]:
+    """Rows of each sequence: evenly distributed from 1 to ``longest``, by the seed."""
+    sequences, longest = workload.dims["sequences"], workload.dims["longest"]
+    numbers = torch.Generator().manual_seed(workload.seed)
+    return torch.randint(min(1, longest), longest + 1, (sequences,), generator=numbers).tolist()
+
+
+def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+    """Packed sequences to attend to themselves under a causal mask: standard normal, of random lengths."""
+    numbers = generator(workload, device)
+    _, kv_heads, group, _, columns = workload.dims.values()
+    ends = [0, *accumulate(_lengths(workload))]
+    shapes = {"query": (ends[-1], kv_heads * group, columns), "key": (ends[-1], kv_heads, columns)}
+    shapes["value"] = shapes["key"]
+    drawn = {name: normal(shape, workload, device, numbers, requires_grad=True) for name, shape in shapes.items()}
+    bounds = {f"cu_seqlens_{of}": torch.tensor(ends, dtype=torch.int32, device=device) for of in "qk"}
+    longest = max(_lengths(workload), default=0)
+    return {**drawn, **bounds, "max_seqlen_q": longest, "max_seqlen_k": longest, "is_causal": True}
+
+
+def cost(workload: Workload, direction: str) -> Cost:
+    """Operations of the products of the pairs that a causal mask leaves in each sequence, and bytes of the tensors, each moved once.
+
+    As of ``causal_attention``; and the bounds of the sequences.
+    """
+    _, kv_heads, group, _, columns = workload.dims.values()
+    lengths = _lengths(workload)
+    pairs = kv_heads * group * sum(length * (length + 1) // 2 for length in lengths)
+    q_size = sum(lengths) * kv_heads * group * columns * workload.itemsize
+    kv_size, bounds = 2 * q_size // group if group else 0, 2 * 4 * (len(lengths) + 1)
+    pipe = workload.dtype if workload.dtype in ("bf16", "fp16") else "fp32"
+    if direction == FORWARD:
+        return Cost(4 * pairs * columns, bytes_read=q_size + kv_size + bounds, bytes_written=q_size, pipe=pipe)
+    # Reads q, o, do, k and v; writes dq, dk and dv.
+    return Cost(
+        10 * pairs * columns, bytes_read=3 * q_size + kv_size + bounds, bytes_written=q_size + kv_size, pipe=pipe
+    )
+
+
+def _workload(extents: tuple[int, ...], dtype: str, label: str) -> Workload:
+    return Workload(dict(zip(DIMS, extents, strict=True)), dtype, label=label)
+
+
+SPEC = KernelSpec(
+    name="ragged_attention",
+    summary="causal attention within each of the sequences that are packed in one tensor",
+    dims=DIMS,
+    implementations={
+        "triton": Implementation(ragged_attention, "one pass over keys and values, grid of the longest", CONFIGS),
+        "eager": Implementation(reference, "one sequence after another: scores in memory"),
+        "fa2": Implementation(_varlen, "PyTorch's varlen_attn, FlashAttention-2"),
+        "cudnn": Implementation(_padded, "padded to the longest for PyTorch's SDPA, cuDNN backend, and back"),
+    },
+    reference=reference,
+    inputs=inputs,
+    workloads=(
+        _workload((2, 2, 1, 100, 64), "bf16", "small"),
+        _workload((8, 8, 2, 1024, 64), "bf16", "medium"),
+        _workload((16, 16, 1, 4096, 128), "bf16", "large"),
+        _workload((5, 3, 2, 517, 64), "fp16", "ragged"),
+        _workload((16, 8, 4, 4096, 128), "bf16", "grouped"),
+        _workload((64, 16, 1, 512, 128), "bf16", "short"),
+        _workload((0, 8, 1, 1024, 128), "bf16", "empty"),
+    ),
+    cost=cost,
+    tolerance={"fp32": 1e-5, "fp16": 1.1e-3, "bf16": 9e-3},
+    passes=(FORWARD, BACKWARD),
+)

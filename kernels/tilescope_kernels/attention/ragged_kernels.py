@@ -1,0 +1,185 @@
+"""The Triton kernels of ``ragged_attention``: those of ``flash`` for sequences that lie one behind another in one tensor.
+
+Tensors are (rows, heads, COLUMNS), and to ``flash`` one batch (1, heads, rows, COLUMNS): ``*_strides`` are those of its batch, head and
+row. ``q_bounds`` and ``k_bounds`` hold the row at which each of ``sequences`` begins, and where the last one ends. Rows are counted
+from the tensor's first everywhere. Under a causal mask the last query of a sequence sees its last key, so that queries are counted
+among the keys, or keys among the queries, by the difference of their ends.
+
+The grid is that of sequences of ``longest`` rows and one more: a program beyond the end of its sequence returns at once, and those
+of the one more write zeros to the rows that belong to none.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tilescope_kernels.attention.flash import (
+    _attend,
+    _attended,
+    _attending,
+    _key_bounds,
+    _place,
+    _rows,
+    _store_rows,
+    padded,
+)
+
+
+@triton.jit
+def _store_zeros(ptr, strides, head, start, step, extent, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Write zeros to ``ROWS`` rows of a head from ``start`` on, to as many ``step`` rows further on, and so on up to ``extent``."""
+    for row in range(start, extent, step):
+        _store_rows(ptr, strides, 0, head, row, extent, tl.zeros((ROWS, padded(COLUMNS)), tl.float32), ROWS, COLUMNS)
+
+
+@triton.jit
+def _seen_keys(place, keys, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr):
+    """Number of keys, in whole blocks, that all of BLOCK_M queries see, and that some see, where the first is at ``place`` among them."""
+    _, _, whole, end = _key_bounds(place, place + BLOCK_M, keys, None, BLOCK_N, CAUSAL)
+    return tl.maximum(whole, 0), tl.maximum(end, 0)
+
+
+@triton.jit(do_not_specialize=["rows", "sequences", "longest"])
+def ragged_attention_kernel(
+    o_ptr, lse_ptr, q_ptr, k_ptr, v_ptr, k_tiles, v_tiles, q_bounds, k_bounds, o_strides, q_strides, k_strides, v_strides,
+    heads, rows, sequences, longest, score_scale,
+    GROUP: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """BLOCK_M queries of one head of one sequence a program; GROUP query heads share a head of keys.
+
+    ``lse_ptr`` (heads, rows) takes each row's log2 of the sum of 2^score, +inf where it sees no key, or is None.
+    """
+    sequence, head, start = _place(longest, heads, BLOCK_M, CAUSAL)
+    first = tl.load(q_bounds + sequence)
+    if sequence == sequences:
+        _store_zeros(o_ptr, o_strides, head, first + start, tl.cdiv(longest, BLOCK_M) * BLOCK_M, rows, BLOCK_M, COLUMNS)
+        return
+    last = tl.load(q_bounds + sequence + 1)
+    start += first
+    if start >= last:
+        return
+    first_k = tl.load(k_bounds + sequence)
+    last_k = tl.load(k_bounds + sequence + 1)
+    q = _rows(q_ptr, None, q_strides, 0, head, start, last, BLOCK_M, COLUMNS, True)
+    # The least finite number, not -inf: a row's first blocks may hold nothing but -inf, and -inf - -inf is NaN.
+    largest = tl.full((BLOCK_M,), -3.4028234663852886e38, tl.float32)
+    weight = tl.zeros((BLOCK_M,), tl.float32)
+    total = tl.zeros((BLOCK_M, padded(COLUMNS)), tl.float32)
+    place = start + last_k - last
+    whole, end = _seen_keys(place - first_k, last_k - first_k, BLOCK_M, BLOCK_N, CAUSAL)
+    total, largest, weight = _attend(
+        total, largest, weight, q, k_ptr, v_ptr, k_tiles, v_tiles, k_strides, v_strides, 0, head // GROUP,
+        place, first_k, first_k + whole, 0, last_k, score_scale, None, None, None, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, False,
+    )  # fmt: skip
+    # Through pointers, which end where the sequence does: weights of 0 would not make a next sequence's NaN nothing.
+    total, largest, weight = _attend(
+        total, largest, weight, q, k_ptr, v_ptr, None, None, k_strides, v_strides, 0, head // GROUP,
+        place, first_k + whole, first_k + end, 0, last_k, score_scale, None, None, None, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, True,
+    )  # fmt: skip
+    # A query that sees no key takes nothing from the values, and no weight in the backward pass.
+    blind = place + tl.arange(0, BLOCK_M) < first_k if CAUSAL else first_k == last_k
+    lse = tl.where(blind, float("inf"), largest + tl.log2(weight))
+    weight = tl.where(blind, 1.0, weight)
+    _store_rows(o_ptr, o_strides, 0, head, start, last, total / weight[:, None], BLOCK_M, COLUMNS)
+    if lse_ptr is not None:
+        query = start + tl.arange(0, BLOCK_M)
+        tl.store(lse_ptr + head.to(tl.int64) * rows + query, lse, mask=query < last)
+
+
+@triton.jit(do_not_specialize=["rows", "key_rows", "sequences", "longest"])
+def ragged_backward_kv_kernel(
+    dk_ptr, dv_ptr, do_ptr, q_ptr, k_ptr, v_ptr, lse_ptr, delta_ptr, q_bounds, k_bounds, dk_strides, dv_strides,
+    do_strides, q_strides, k_strides, v_strides, kv_heads, rows, key_rows, sequences, longest, scale, score_scale,
+    GROUP: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """dK and dV of BLOCK_N keys of one head of one sequence, over all its queries of the GROUP heads that share it."""
+    # The first keys are seen by the most queries: the order is right as it is.
+    sequence, kv_head, start = _place(longest, kv_heads, BLOCK_N, False)
+    first = tl.load(k_bounds + sequence)
+    if sequence == sequences:
+        step = tl.cdiv(longest, BLOCK_N) * BLOCK_N
+        _store_zeros(dk_ptr, dk_strides, kv_head, first + start, step, key_rows, BLOCK_N, COLUMNS)
+        _store_zeros(dv_ptr, dv_strides, kv_head, first + start, step, key_rows, BLOCK_N, COLUMNS)
+        return
+    last = tl.load(k_bounds + sequence + 1)
+    start += first
+    if start >= last:
+        return
+    first_q = tl.load(q_bounds + sequence)
+    last_q = tl.load(q_bounds + sequence + 1)
+    k = _rows(k_ptr, None, k_strides, 0, kv_head, start, last, BLOCK_N, COLUMNS, True)
+    v = _rows(v_ptr, None, v_strides, 0, kv_head, start, last, BLOCK_N, COLUMNS, True)
+    dk = tl.zeros((BLOCK_N, padded(COLUMNS)), tl.float32)
+    dv = tl.zeros((BLOCK_N, padded(COLUMNS)), tl.float32)
+    # Blocks of queries from the first that sees a key here, to the first that sees all of them; to the last.
+    place = start + last_q - last
+    seen, whole = first_q, first_q
+    if CAUSAL:
+        seen += tl.maximum(place - first_q, 0) // BLOCK_M * BLOCK_M
+        whole += tl.cdiv(tl.maximum(place + BLOCK_N - 1 - first_q, 0), BLOCK_M) * BLOCK_M
+        whole = tl.minimum(whole, last_q)
+    for member in range(GROUP):
+        head = kv_head * GROUP + member
+        row = head.to(tl.int64) * rows
+        if CAUSAL and GROUP > 1:
+            # One masked loop: two of them inside this one need more registers than there are.
+            dk, dv = _attended(
+                dk, dv, k, v, q_ptr, do_ptr, lse_ptr + row, delta_ptr + row, None, None, q_strides, do_strides,
+                0, head, place, seen, last_q, last_q, 0, score_scale, None, None, None,
+                BLOCK_M, BLOCK_N, COLUMNS, True, False,
+            )  # fmt: skip
+        else:
+            if CAUSAL:
+                dk, dv = _attended(
+                    dk, dv, k, v, q_ptr, do_ptr, lse_ptr + row, delta_ptr + row, None, None, q_strides, do_strides,
+                    0, head, place, seen, whole, last_q, 0, score_scale, None, None, None,
+                    BLOCK_M, BLOCK_N, COLUMNS, True, False,
+                )  # fmt: skip
+            dk, dv = _attended(
+                dk, dv, k, v, q_ptr, do_ptr, lse_ptr + row, delta_ptr + row, None, None, q_strides, do_strides,
+                0, head, place, whole, last_q, last_q, 0, score_scale, None, None, None,
+                BLOCK_M, BLOCK_N, COLUMNS, False, False,
+            )  # fmt: skip
+    _store_rows(dk_ptr, dk_strides, 0, kv_head, start, last, dk * scale, BLOCK_N, COLUMNS)
+    _store_rows(dv_ptr, dv_strides, 0, kv_head, start, last, dv, BLOCK_N, COLUMNS)
+
+
+@triton.jit(do_not_specialize=["rows", "sequences", "longest"])
+def ragged_backward_q_kernel(
+    dq_ptr, do_ptr, q_ptr, k_ptr, v_ptr, lse_ptr, delta_ptr, k_tiles, v_tiles, q_bounds, k_bounds, dq_strides, do_strides,
+    q_strides, k_strides, v_strides, heads, rows, sequences, longest, scale, score_scale,
+    GROUP: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """dQ of BLOCK_M queries of one head of one sequence, over the keys they see."""
+    sequence, head, start = _place(longest, heads, BLOCK_M, CAUSAL)
+    first = tl.load(q_bounds + sequence)
+    if sequence == sequences:
+        _store_zeros(
+            dq_ptr, dq_strides, head, first + start, tl.cdiv(longest, BLOCK_M) * BLOCK_M, rows, BLOCK_M, COLUMNS
+        )
+        return
+    last = tl.load(q_bounds + sequence + 1)
+    start += first
+    if start >= last:
+        return
+    first_k = tl.load(k_bounds + sequence)
+    last_k = tl.load(k_bounds + sequence + 1)
+    q = _rows(q_ptr, None, q_strides, 0, head, start, last, BLOCK_M, COLUMNS, True)
+    do = _rows(do_ptr, None, do_strides, 0, head, start, last, BLOCK_M, COLUMNS, True)
+    query = start + tl.arange(0, BLOCK_M)
+    row = head.to(tl.int64) * rows
+    lse = tl.load(lse_ptr + row + query, mask=query < last, other=float("inf"))
+    delta = tl.load(delta_ptr + row + query, mask=query < last, other=0.0)
+    dq = tl.zeros((BLOCK_M, padded(COLUMNS)), tl.float32)
+    place = start + last_k - last
+    whole, end = _seen_keys(place - first_k, last_k - first_k, BLOCK_M, BLOCK_N, CAUSAL)
+    dq = _attending(
+        dq, q, do, lse, delta, k_ptr, v_ptr, k_tiles, v_tiles, k_strides, v_strides, 0, head // GROUP, place,
+        first_k, first_k + whole, 0, last_k, score_scale, None, None, None, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, False,
+    )  # fmt: skip
+    dq = _attending(
+        dq, q, do, lse, delta, k_ptr, v_ptr, None, None, k_strides, v_strides, 0, head // GROUP, place,
+        first_k + whole, first_k + end, 0, last_k, score_scale, None, None, None, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, True,
+    )  # fmt: skip
+    _store_rows(dq_ptr, dq_strides, 0, head, start, last, dq * scale, BLOCK_M, COLUMNS)
