@@ -11,8 +11,10 @@ import triton
 import triton.language as tl
 from tilescope.execution import launches as caught
 from tilescope.execution import observe
-from tilescope_kernels._shared import launchers, launches
+from tilescope_kernels._shared import kept as replays
+from tilescope_kernels._shared import launchers, launches, operators
 from tilescope_kernels._shared.kept import Kept
+from torch.utils._python_dispatch import TorchDispatchMode
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
@@ -369,15 +371,85 @@ def test_one_tensor_in_two_places_is_another_kind_than_two_tensors():
         assert (MADE[1][2], MADE[0][3]) == (one.data_ptr(), other.data_ptr())
 
 
-def test_two_views_of_one_address_are_handed_over_every_time():
+def test_two_views_of_one_address_are_one_tensor_to_a_launch():
     def given(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         two(y, x)
         return two(None, x)
 
-    x = torch.zeros(1024)
-    assert calls(Kept(given), x, x.view(1024), times=4) == 8
+    kept, x = Kept(given), torch.zeros(1024)
+    assert calls(kept, x, x.view(1024), times=4) == 4
+    other = torch.zeros(1024)
+    MADE.clear()
+    assert calls(kept, other.view(1024), other) == 0
+    assert (MADE[1][2], MADE[0][3]) == (other.data_ptr(), other.data_ptr())
     # What writes one and returns it returns what was given, which is not to be had again.
-    assert calls(Kept(two), x, x, times=4) == 4
+    assert calls(Kept(two), x, x.view(1024), times=4) == 4
+
+
+def doubled(x: torch.Tensor, dim: int = -1, *, shape: tuple[int, ...] | None = None) -> torch.Tensor:
+    """A public function: of a view, by an operator, in another shape."""
+    CALLS.append(dim)
+    return double(x.reshape(-1), 64).reshape(shape or x.shape)
+
+
+@operators.operator("test_launches_double")
+def double(x: torch.Tensor, n: int) -> torch.Tensor:
+    y = torch.empty_like(x)
+    launches.launch(scaled_kernel, (2,), y, x, None, (1, n), n, 2.0, BLOCK=32, num_warps=1)
+    return y
+
+
+@pytest.fixture
+def public(monkeypatch):
+    monkeypatch.setattr(operators, "DIRECT", "is_cpu")
+    return operators.remembered(doubled)
+
+
+def test_a_public_function_s_launches_are_made_again_and_its_result_is_as_it_was(public):
+    x = torch.zeros(32, 32)
+    assert calls(public, x, times=4) == 2
+    for kwargs in ({}, {"shape": (4, 256)}, {"shape": (4, 256), "dim": 0}):
+        results = [public(x, **kwargs) for _ in range(3)]
+        MADE.clear()
+        CALLS.clear()
+        result = public(x, **kwargs)
+        assert not CALLS and MADE[0][2:4] == (result.data_ptr(), x.data_ptr())
+        assert (result.shape, result.stride()) == (results[0].shape, results[0].stride())
+        assert result.shape == kwargs.get("shape", x.shape)
+    assert public.__name__ == "doubled"
+    with torch.no_grad():
+        assert calls(public, x.requires_grad_()) == 0
+    assert not public(torch.zeros(32, 32)).requires_grad
+
+
+def test_a_public_function_is_called_where_more_than_its_launches_matters(public, monkeypatch):
+    x = torch.zeros(32, 32)
+    assert calls(public, x, times=3) == 2
+    leaf = torch.zeros(32, 32).requires_grad_()
+    assert calls(public, leaf, times=4) == 4  # autograd has to know
+    assert calls(public, torch.zeros(64, 32)[::2], times=4) == 4  # a copy is made
+    assert calls(public, x.as_subclass(Subclass), times=4) == 4
+    assert calls(public, x, {}, times=4) == 4
+    torch.set_autocast_enabled("cuda", True)
+    assert calls(public, x) == 1
+    torch.set_autocast_enabled("cuda", False)
+    with Look():
+        assert calls(public, x) == 1
+    monkeypatch.setenv("TILESCOPE_USE_TRITON", "0")
+    assert calls(public, x) == 1
+    monkeypatch.delenv("TILESCOPE_USE_TRITON")
+    assert calls(public, x) == 0
+    monkeypatch.setattr(torch.Tensor, "get_device", lambda tensor: int(tensor.shape[0] == 32))
+    assert replays._kind((x, x), {}) is not None and replays._kind((x, torch.zeros(1024)), {}) is None
+
+
+class Subclass(torch.Tensor):
+    pass
+
+
+class Look(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
 
 
 def test_memory_that_triton_asks_for_is_asked_for_at_each_launch(monkeypatch):

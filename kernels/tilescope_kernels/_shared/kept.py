@@ -7,6 +7,8 @@ tensors, views and launches of remembered kernels came of it, later ones make ju
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +23,11 @@ _MOST = 8192
 #: Kinds of calls of which none could be made again before no other is tried.
 _TRIES = 4
 _TENSOR, _PARAMETER = torch.Tensor, torch.nn.Parameter
+#: What other arguments may be: of these one is as good as another that is equal.
+PLAIN = {int, float, bool, str, type(None), torch.dtype}
+_EXTENTS = {tuple, torch.Size}
+#: Where the stream is among a launch's arguments: after the grid.
+_STREAM = 3
 #: What is known of a kind of call before its launches are: that there was one, and that they are not to be had.
 _SEEN, _NEVER = object(), object()
 
@@ -39,7 +46,7 @@ class Kept:
     """``function``, of tensors and other arguments, without what it need not do again. Its results are those that it allocated."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
+        self.function = function
         self._known: dict[Hashable, Any] = {}
         self._lost = 0
         _EVERY.append(self)
@@ -49,61 +56,37 @@ class Kept:
         self._known.clear()
         self._lost = 0
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the function returns."""
-        if self._lost >= _TRIES:
-            return self._function(*args)
-        tensors: list[torch.Tensor] = []
-        addresses: list[int] = []
-        key: list[Any] = []
-        add = key.append
-        for value in args:
-            kind = type(value)
-            if kind is _TENSOR or kind is _PARAMETER:
-                address = value.data_ptr()
-                tensors.append(value)
-                addresses.append(address)
-                add(value.dtype)
-                add(value.shape)
-                add(value.stride())
-                add(address & 15)
-            else:
-                add(value)
-        if not tensors:
-            return self._function(*args)
-        add(tensors[0].get_device())
-        # Where one tensor is given twice a launch may take either, which is the same as long as they are one.
-        given = [*map(id, tensors)]
-        found = (*key, len({*given}) == len(given) or tuple(map(given.index, given)))
-        try:
-            again = self._known.get(found)
-        except TypeError:  # something in it has no hash
-            return self._function(*args)
+        kind = _kind(args, kwargs) if self._lost < _TRIES else None
+        if kind is None:
+            return self.function(*args, **kwargs)
+        found, addresses, tensors = kind
+        again = self._known.get(found)
         if type(again) is Again:
-            if (made := again(tensors[0].device, addresses, tensors)) is not None:
+            if (made := again(addresses, tensors)) is not None:
                 return made
         elif again is None:
             if len(self._known) >= _MOST:
                 self._known.clear()
             self._known[found] = _SEEN
         elif again is _SEEN:
-            made, again = self._watched(args, tensors, addresses)
+            made, again = self._watched(args, kwargs, tensors)
             self._known[found] = again
             # Of a function that also does what cannot be done again none will be: to ask takes time, too.
             self._lost = -1 if self._lost < 0 or type(again) is Again else self._lost + (again is _NEVER)
             return made
-        return self._function(*args)
+        return self.function(*args, **kwargs)
 
-    def _watched(self, args: tuple[Any, ...], tensors: list[torch.Tensor], addresses: list[int]) -> tuple[Any, Any]:
+    def _watched(self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]) -> tuple[Any, Any]:
         """What the function returns, and what does it again; ``_NEVER`` where that is not all that it did.
 
         Where somebody looks on there is nothing to remember, but may be another time.
         """
         seen = _Allocations()
         with launches.noted() as made, seen:
-            result = self._function(*args)
-        # Of two tensors of one address, as views are, it is not known which of them a launch takes.
-        if seen.other or not made or len({*addresses}) < len({*map(id, tensors)}):
+            result = self.function(*args, **kwargs)
+        if seen.other or not made:
             return result, _NEVER
         if any(each.made is None for each in made):
             return result, _SEEN if all(each.made or each.watched for each in made) else _NEVER
@@ -111,6 +94,40 @@ class Kept:
             return result, Again(made, tensors, seen.tensors, result)
         except _Unknown:
             return result, _NEVER
+
+
+def _kind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Hashable, list[int], list[torch.Tensor]] | None:
+    """The kind of a call, and its tensors' addresses and those. None where it is known to have none.
+
+    A gradient, other classes of tensors and those of several GPUs are the function's own affair.
+    """
+    tensors: list[torch.Tensor] = []
+    addresses: list[int] = []
+    key: list[Any] = [*kwargs]
+    device = -1
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        kind = type(value)
+        if kind is _TENSOR or kind is _PARAMETER:
+            where = value.get_device()
+            if where != device:
+                if where < 0 or device >= 0:
+                    return None
+                device = where
+            if value.requires_grad and torch.is_grad_enabled():
+                return None
+            address = value.data_ptr()
+            tensors.append(value)
+            addresses.append(address)
+            key += (value.dtype, value.shape, value.stride(), address & 15)
+        elif kind in PLAIN or (kind in _EXTENTS and all(type(item) is int for item in value)):
+            key.append(value)
+        else:
+            return None
+    if device < 0:
+        return None
+    # Where two tensors begin at one address a launch may take either, which is the same as long as they do.
+    same = len({*addresses}) == len(addresses) or tuple(map(addresses.index, addresses))
+    return (*key, device, same), addresses, tensors
 
 
 class _Allocations(OnLooker):
@@ -158,8 +175,7 @@ class Again:
         allocated: Sequence[torch.Tensor],
         result: Any,
     ) -> None:
-        self._device, self._modes = given[0].get_device(), launches.modes()
-        self._allocations = [(tuple(t.shape), t.stride(), t.dtype) for t in allocated]
+        self._index, self._modes = given[0].get_device(), launches.modes()
         every = [*given, *allocated]
         # The tensors that were given begin anywhere in memory of theirs, those that were allocated own it.
         self._exact = {tensor.data_ptr(): place for place, tensor in reversed([*enumerate(every)]) if tensor.numel()}
@@ -167,10 +183,31 @@ class Again:
             (tensor.data_ptr(), tensor.untyped_storage().nbytes(), len(given) + place)
             for place, tensor in enumerate(allocated)
         ]
+        self._kernels: list[tuple[Any, str, Any]] = []
         self._launches = [self._launch(each) for each in made]
         self._single = isinstance(result, torch.Tensor)
         outputs = [result] if self._single else result
         self._outputs = [self._output(output, allocated, len(given)) for output in outputs]
+        extents = [(tuple(t.shape), t.stride()) for t in allocated]
+        # What is allocated for one result alone is allocated as that is viewed.
+        uses = Counter(output.which for output in self._outputs if output)
+        for index, output in enumerate(self._outputs):
+            if output and output.view and uses[output.which] == 1 and self._is_all(output, allocated, len(given)):
+                extents[output.which - len(given)] = output.view[:2]
+                self._outputs[index] = _Output(output.which, None)
+        # A tensor of the same dtype allocates sooner than PyTorch's function, which is told the device and the dtype.
+        dtypes = [t.dtype for t in given]
+        self._allocations = [
+            (dtypes.index(t.dtype) if t.dtype in dtypes else 0, *shape, {} if t.dtype in dtypes else {"dtype": t.dtype})
+            for t, shape in zip(allocated, extents, strict=True)
+        ]
+
+    @staticmethod
+    def _is_all(output: _Output, allocated: Sequence[torch.Tensor], given: int) -> bool:
+        """Whether a result is all of its allocation, in the same order."""
+        whole, (shape, strides, offset) = allocated[output.which - given], output.view or ((), (), 1)
+        same = whole.is_contiguous() and offset == 0 and math.prod(shape) == whole.numel()
+        return same and whole.view(shape).stride() == strides
 
     def _place(self, tensor: torch.Tensor) -> tuple[int, int]:
         """Which tensor's memory it begins in, and how many bytes from that one's beginning."""
@@ -206,8 +243,12 @@ class Again:
                 template += descriptor.rest
             else:
                 pointers.append((place, which, offset))
-        # After the launch's arguments come the constants that were compiled in.
-        return each.kernel, each.made, (*each.grid, 1, 1)[:3], [*template, *each.made.constants], pointers, tiles
+        # Before the launch's arguments come the grid, the stream and what is the kernel's, after them its constants.
+        before = [*(*each.grid, 1, 1)[:3], None, *launcher.first]
+        pointers = [(len(before) + place, which, offset) for place, which, offset in pointers]
+        tiles = [(len(before) + place, which, descriptor) for place, which, descriptor in tiles]
+        self._kernels.append((each.kernel, each.made.name, each.made.compiled))
+        return launcher.start, [*before, *template, *each.made.constants], pointers, tiles
 
     @staticmethod
     def _output(output: Any, allocated: Sequence[torch.Tensor], given: int) -> _Output | None:
@@ -222,27 +263,27 @@ class Again:
                 return _Output(given + place, None if view == (tuple(tensor.shape), tensor.stride(), 0) else view)
         raise _Unknown
 
-    def __call__(self, where: torch.device, addresses: list[int], tensors: list[torch.Tensor]) -> Any:
+    def __call__(self, addresses: list[int], tensors: list[torch.Tensor]) -> Any:
         """What the function would return; None where somebody looks on, or on another GPU: then nothing was launched."""
-        active, device = launches.driver.active, self._device
-        if device != active.get_current_device() or launches.modes() != self._modes:
+        active, index = launches.driver.active, self._index
+        if index != active.get_current_device() or launches.modes() != self._modes or launches.has_watcher():
             return None
-        for kernel, made, *_ in self._launches:
-            if launches.is_watched(kernel) or kernel.device_caches[device][0].get(made.name) is not made.compiled:
+        for kernel, name, compiled in self._kernels:
+            if kernel.pre_run_hooks or kernel.device_caches[index][0].get(name) is not compiled:
                 return None
-        for shape, strides, dtype in self._allocations:
-            tensor = torch.empty_strided(shape, strides, dtype=dtype, device=where)
+        for source, shape, strides, dtype in self._allocations:
+            tensor = tensors[source].new_empty_strided(shape, strides, **dtype)
             tensors.append(tensor)
             addresses.append(tensor.data_ptr())
-        stream = active.get_current_stream(device)
-        for _, made, (x, y, z), template, pointers, tiles in self._launches:
+        stream = active.get_current_stream(index)
+        for start, template, pointers, tiles in self._launches:
             arguments = template.copy()
+            arguments[_STREAM] = stream
             for place, which, offset in pointers:
                 arguments[place] = addresses[which] + offset
             for place, which, descriptor in tiles:
                 arguments[place] = descriptor.of(tensors[which], addresses[which])
-            launcher = made.launcher
-            launcher.start(x, y, z, stream, *launcher.first, *arguments)
+            start(*arguments)
         if self._single:
             return self._returned(self._outputs[0], tensors)
         return tuple([self._returned(output, tensors) for output in self._outputs])

@@ -139,6 +139,11 @@ def noted() -> Iterator[list[Noted]]:
         del _NOTES[thread]
 
 
+def is_noted() -> bool:
+    """Whether the launches of this thread are noted."""
+    return threading.get_ident() in _NOTES
+
+
 def _note(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], made: _Made | None) -> None:
     if (notes := _NOTES.get(threading.get_ident())) is not None:
         watched = isinstance(kernel, jit.JITFunction) and is_watched(kernel)
@@ -150,8 +155,8 @@ def modes() -> tuple[Any, ...]:
     return knobs.runtime.debug, knobs.compilation.instrumentation_mode
 
 
-def is_watched(kernel: Any) -> bool:
-    """Whether a launch has to be Triton's own, because somebody stands in for what makes it or has a hook in it."""
+def has_watcher() -> bool:
+    """Whether launches have to be Triton's own, because somebody stands in for what makes them or has a hook in all."""
     if jit.JITFunction.run.__globals__ is not _JIT:
         return True
     if compiler.CompiledKernel.launch_metadata.__globals__ is not _COMPILER:
@@ -159,7 +164,12 @@ def is_watched(kernel: Any) -> bool:
     runtime = knobs.runtime
     enter, leave = runtime.launch_enter_hook, runtime.launch_exit_hook
     # Hooks are a chain, which may be empty.
-    return bool(kernel.pre_run_hooks or getattr(enter, "calls", enter) or getattr(leave, "calls", leave))
+    return bool(getattr(enter, "calls", enter) or getattr(leave, "calls", leave))
+
+
+def is_watched(kernel: Any) -> bool:
+    """Whether this kernel's launches have to be Triton's own."""
+    return bool(kernel.pre_run_hooks) or has_watcher()
 
 
 def _made(kernel: Any, compiled: Any, device: int, args: tuple[Any, ...], constants: Mapping[str, Any]) -> _Made | None:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from tilescope_kernels._shared import launching
-from tilescope_kernels._shared.kept import Kept
+from tilescope_kernels._shared import launches, launching
+from tilescope_kernels._shared.kept import PLAIN, Kept
 from tilescope_kernels.dispatch import without_compiler
 
 #: What is true of the tensors whose calls pass the dispatcher by.
@@ -35,7 +35,7 @@ class Operator:
         implementations.update({device: without_compiler(hidden) for device, hidden in implementations.items()})
         # What is written to has a version, which the dispatcher counts.
         self._launch = None if mutates else Kept(launch)
-        self._function: Any = None
+        self._apply: Any = None
         functools.update_wrapper(self, launch)
 
     def register_fake(self, fake: Callable[..., Any]) -> Callable[..., Any]:
@@ -54,12 +54,16 @@ class Operator:
                 return output
 
             methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-            self._function = type(self.__name__, (torch.autograd.Function,), methods)
+            function = type(self.__name__, (torch.autograd.Function,), methods)
+            self._apply = super(torch.autograd.Function, function).apply
 
     def __call__(self, *args: Any) -> Any:
         """Launches, and notes for autograd how to differentiate."""
-        if self._launch is None or torch.compiler.is_compiling() or _is_watched():
+        if self._launch is None or torch.compiler.is_compiling():
             return self._operator(*args)
+        if _is_watched():
+            # Who notes the launches of a function looks on, but wants those of its operators.
+            return self._launch.function(*args) if launches.is_noted() else self._operator(*args)
         wants_gradient = False
         for value in args:
             kind = type(value)
@@ -68,11 +72,12 @@ class Operator:
                     return self._operator(*args)
                 if value.requires_grad:
                     wants_gradient = True
-            elif isinstance(value, (torch.Tensor, list, tuple)):
+            elif kind not in PLAIN:
                 return self._operator(*args)
         if not wants_gradient or not torch.is_grad_enabled():
             return self._launch(*args)
-        return self._function.apply(*args) if self._function else self._operator(*args)
+        # Nothing is transformed: PyTorch's own ``apply`` in Python would only look for that, at every argument.
+        return self._apply(*args) if self._apply else self._operator(*args)
 
 
 def operator(name: str, mutates: Iterable[str] = ()) -> Callable[[Callable[..., Any]], Operator]:
@@ -98,6 +103,26 @@ def _watch(inner: Any) -> Callable[[], bool]:
 
 
 _is_watched = _watch(torch._C)
+
+
+def remembered(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A public function whose calls without a gradient are made again: launches alone, without its checks and its views.
+
+    It may ask for nothing but its arguments, whether a gradient is wanted, autocast and ``TILESCOPE_USE_TRITON``.
+    """
+    kept = Kept(function)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or (
+            args and getattr(args[0], "requires_grad", False) and torch.is_grad_enabled()
+        ):
+            return function(*args, **kwargs)
+        if _is_watched() or not launching._is_on() or torch.is_autocast_enabled("cuda"):
+            return function(*args, **kwargs)
+        return kept(*args, **kwargs)
+
+    return call
 
 
 def pack(config: Mapping[str, int] | None) -> str:

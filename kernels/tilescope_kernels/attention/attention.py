@@ -28,7 +28,7 @@ from tilescope_kernels._shared.launching import (
     multiprocessors,
     use_triton,
 )
-from tilescope_kernels._shared.operators import operator, pack, wants_grad
+from tilescope_kernels._shared.operators import operator, pack, remembered, wants_grad
 from tilescope_kernels.attention.attention_configs import CONFIGS, SIDE_BY_SIDE, chosen_config
 from tilescope_kernels.attention.attention_cost import DIMS, causal_cost, cost
 from tilescope_kernels.attention.decode import decode, decode_serves
@@ -255,6 +255,7 @@ def _check_mask(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor, is_c
         raise ValueError(f"attn_mask has shape {tuple(mask.shape)}: give one that broadcasts to {shape}") from None
 
 
+@remembered
 def scaled_dot_product_attention(
     query: torch.Tensor,
     key: torch.Tensor,

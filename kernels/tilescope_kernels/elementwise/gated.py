@@ -18,7 +18,7 @@ from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_tensors, split_config, use_triton
-from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
+from tilescope_kernels._shared.operators import as_rows, operator, pack, remembered, unpack
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 
@@ -177,6 +177,7 @@ def _apply(gate: torch.Tensor, up: torch.Tensor, activation: int, config: Mappin
     return rows.reshape(gate.shape)
 
 
+@remembered
 def swiglu(gate: torch.Tensor, up: torch.Tensor, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
     """``silu(gate) * up`` of two tensors of one shape (..., columns) and dtype (fp32, fp16, bf16); once differentiable.
 
@@ -190,6 +191,7 @@ def swiglu(gate: torch.Tensor, up: torch.Tensor, *, config: Mapping[str, int] | 
     return _apply(gate, up, _SILU, config)
 
 
+@remembered
 def geglu(
     gate: torch.Tensor, up: torch.Tensor, approximate: str = "tanh", *, config: Mapping[str, int] | None = None
 ) -> torch.Tensor:

@@ -24,6 +24,7 @@ from tilescope_kernels._shared.operators import (
     check_integers,
     operator,
     pack,
+    remembered,
     unpack,
     wants_grad,
 )
@@ -103,15 +104,9 @@ def result_dtype(x: torch.Tensor) -> torch.dtype:
 
 @operator("cross_entropy")
 def _cross_entropy(
-    x: torch.Tensor,
-    target: torch.Tensor,
-    ignore_index: int,
-    smoothing: float,
-    reduction: int,
-    dtype: torch.dtype,
-    save: bool,
-    config: str,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    x: torch.Tensor, target: torch.Tensor, ignore_index: int, smoothing: float, reduction: int, dtype: torch.dtype,
+    save: bool, config: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """The loss, the parts of each row's log-sum-exp if ``save``, and for a mean the number of rows that count."""
     parts = torch.empty((x.shape[0] if save else 0, 2), dtype=torch.float32, device=x.device)
     rows = rows_loss(x, target, ignore_index, smoothing, unpack(config), parts=parts if save else None)
@@ -252,6 +247,7 @@ def check_loss(target: torch.Tensor, reduction: str, label_smoothing: float) -> 
         raise ValueError(f"label_smoothing is {label_smoothing}: give 0 to 1")
 
 
+@remembered
 def cross_entropy(
     x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, *, ignore_index: int = -100, reduction: str = "mean",
     label_smoothing: float = 0.0, gradient_in_forward: bool | None = None, config: Mapping[str, int] | None = None,

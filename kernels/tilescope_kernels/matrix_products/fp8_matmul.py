@@ -17,7 +17,7 @@ from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launches import launch_tuned
 from tilescope_kernels._shared.launching import FLOATING, device_of, multiprocessors, split_config, use_triton
 from tilescope_kernels._shared.one_byte import check_operands
-from tilescope_kernels._shared.operators import operator, pack, unpack
+from tilescope_kernels._shared.operators import operator, pack, remembered, unpack
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import fp8_blocks_hopper, scaled_matmul
 from tilescope_kernels.matrix_products.scaled_matmul import pointer_operands
@@ -194,6 +194,7 @@ def _(
     return torch.empty((a.shape[0], b.shape[0]), dtype=dtype, device=a.device)
 
 
+@remembered
 def fp8_matmul(
     a: torch.Tensor,
     b: torch.Tensor,

@@ -22,7 +22,7 @@ from tilescope_kernels._shared.autotuning import autotuned, workspace
 from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launches import launch_tuned
 from tilescope_kernels._shared.launching import check_tensors, device_of, multiprocessors, use_triton
-from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
+from tilescope_kernels._shared.operators import as_rows, operator, pack, remembered, unpack
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products.scaled_matmul import pointer_operands, tma_serves
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
@@ -288,6 +288,7 @@ def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...
 _lora_linear.register_autograd(_differentiate, setup_context=_save)
 
 
+@remembered
 def lora_linear(
     x: torch.Tensor,
     weight: torch.Tensor,

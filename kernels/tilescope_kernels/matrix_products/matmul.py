@@ -14,7 +14,7 @@ from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch, launch_tuned
 from tilescope_kernels._shared.launching import check_tensors, device_of, multiprocessors, use_triton
-from tilescope_kernels._shared.operators import operator, pack, unpack
+from tilescope_kernels._shared.operators import operator, pack, remembered, unpack
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import matmul_hopper
 from tilescope_kernels.matrix_products.matmul_tilings import Tiling
@@ -289,6 +289,7 @@ def _differentiate(ctx: Any, dc: torch.Tensor) -> tuple[torch.Tensor | None, tor
 _matmul.register_autograd(_differentiate, setup_context=_save)
 
 
+@remembered
 def matmul(a: torch.Tensor, b: torch.Tensor, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
     """``a @ b`` of matrices (M, K) and (K, N) of one dtype (fp32, fp16, bf16) and any strides; differentiable.
 

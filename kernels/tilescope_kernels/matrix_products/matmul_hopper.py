@@ -26,12 +26,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from tilescope_kernels._shared.descriptors import gluon_tiles
 from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import capability, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, is_aligned
-from tilescope_kernels.matrix_products.descriptors import gluon_tiles
 from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, GROUPS, Tiling, tiling, whole_tiles
 
 #: Groups of warps that multiply.

@@ -22,13 +22,13 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from tilescope_kernels._shared.descriptors import tiles
 from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import capability, device_of, multiprocessors, shared_memory
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import scaled_matmul
 from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, copy_rows, is_aligned, padded, room
-from tilescope_kernels.matrix_products.descriptors import tiles
 from tilescope_kernels.matrix_products.scaled_matmul import _scaled, padding_pays
 
 #: Multiply-adds, of 16 rows or more, from which this is worth its launches: of one byte, of 16 bits, and of rows to be copied.

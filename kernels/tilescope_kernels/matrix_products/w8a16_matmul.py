@@ -19,7 +19,7 @@ from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launches import launch, launch_tuned
 from tilescope_kernels._shared.launching import check_no_grad, check_tensors, device_of, multiprocessors, use_triton
 from tilescope_kernels._shared.one_byte import check_operands
-from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
+from tilescope_kernels._shared.operators import as_rows, operator, pack, remembered, unpack
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import w8a16_hopper, w8a16_split
 from tilescope_kernels.matrix_products.aligned_rows import padded
@@ -251,6 +251,7 @@ def _(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, config: str) -
     return torch.empty((x.shape[0], weight.shape[0]), dtype=x.dtype, device=x.device)
 
 
+@remembered
 def w8a16_matmul(
     x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, *, config: Mapping[str, int] | None = None
 ) -> torch.Tensor:

@@ -14,10 +14,10 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from tilescope_kernels._shared.descriptors import tiles
 from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import capability, multiprocessors, shared_memory
-from tilescope_kernels.matrix_products.descriptors import tiles
 from tilescope_kernels.matrix_products.scaled_matmul import tma_serves
 
 

@@ -20,7 +20,16 @@ from tilescope_kernels._shared.launching import (
     split_config,
     use_triton,
 )
-from tilescope_kernels._shared.operators import as_rows, as_vector, operator, pack, shaped_as, unpack, wants_grad
+from tilescope_kernels._shared.operators import (
+    as_rows,
+    as_vector,
+    operator,
+    pack,
+    remembered,
+    shaped_as,
+    unpack,
+    wants_grad,
+)
 from tilescope_kernels._shared.row_tiles import in_pieces, vector
 from tilescope_kernels._shared.weight_gradients import column_sums, sum_partials, sums_dtype
 from tilescope_kernels.norms.layer_norm_backward import layer_norm_backward_shared_kernel
@@ -248,6 +257,7 @@ def _differentiate(ctx: Any, dy: torch.Tensor | None, _: None) -> tuple[torch.Te
 _layer_norm.register_autograd(_differentiate, setup_context=_save)
 
 
+@remembered
 def layer_norm(
     x: torch.Tensor,
     normalized_shape: int | Sequence[int],

@@ -18,7 +18,16 @@ from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.integers import cdiv, next_power_of_2
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_mixed, multiprocessors, split_config, use_triton
-from tilescope_kernels._shared.operators import as_rows, as_vector, operator, pack, shaped_as, unpack, wants_grad
+from tilescope_kernels._shared.operators import (
+    as_rows,
+    as_vector,
+    operator,
+    pack,
+    remembered,
+    shaped_as,
+    unpack,
+    wants_grad,
+)
 from tilescope_kernels._shared.row_tiles import aligned, in_pieces, load_piece, load_pieces, narrow, store_piece, vector
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
 from tilescope_kernels.norms.rms_norm_backward import backward_in_pieces
@@ -256,6 +265,7 @@ def _differentiate(ctx: Any, dy: torch.Tensor | None, _: None) -> tuple[torch.Te
 _rms_norm.register_autograd(_differentiate, setup_context=_save)
 
 
+@remembered
 def rms_norm(
     x: torch.Tensor,
     normalized_shape: int | Sequence[int],

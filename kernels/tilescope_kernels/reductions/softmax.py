@@ -15,7 +15,7 @@ from tilescope_kernels._shared.integers import cdiv, next_power_of_2
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_tensors, split_config, use_triton
 from tilescope_kernels._shared.online_softmax import LOG2_E, ends, exp, finite, merge, sum_exp, whole_part
-from tilescope_kernels._shared.operators import as_rows, operator, pack, shaped_as, unpack
+from tilescope_kernels._shared.operators import as_rows, operator, pack, remembered, shaped_as, unpack
 from tilescope_kernels._shared.row_tiles import aligned, columns_of, in_pieces, load_pieces, narrow, store_piece, vector
 from tilescope_kernels.reductions.softmax_wide_rows import softmax_backward_in_parts
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
@@ -311,6 +311,7 @@ def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None]:
 _softmax.register_autograd(_differentiate, setup_context=_save)
 
 
+@remembered
 def softmax(x: torch.Tensor, dim: int = -1, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
     """Softmax of ``x`` (fp32, fp16, bf16; any shape and strides) along ``dim``, computed in fp32.
 
@@ -339,8 +340,7 @@ def reference(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
 def eager(x: torch.Tensor) -> torch.Tensor:
     """The formula as four operations, each of which reads and writes memory."""
     # The gradient through the maximum is zero, so detaching it saves the backward pass a useless one.
-    shifted = x - x.amax(-1, keepdim=True).detach()
-    e = shifted.exp()
+    e = (x - x.amax(-1, keepdim=True).detach()).exp()
     return e / e.sum(-1, keepdim=True)
 
 
