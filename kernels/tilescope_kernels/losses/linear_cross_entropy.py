@@ -19,6 +19,7 @@ from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import check_tensors, use_triton
 from tilescope_kernels._shared.operators import autocast_dtype, operator, pack, unpack, wants_grad
 from tilescope_kernels.losses import logits_in_gradient
+from tilescope_kernels.losses.accumulate_hopper import add_product
 from tilescope_kernels.losses.cross_entropy import REDUCTIONS, check_loss, result_dtype, rows_loss
 from tilescope_kernels.losses.gradient_scaling import scaled
 from tilescope_kernels.losses.mean import count_rows, reduced
@@ -115,7 +116,7 @@ def _linear_cross_entropy(
         if wants_dw and part.start == 0:
             torch.mm(logits.T, x[part], out=dw)
         elif wants_dw:
-            dw.addmm_(logits.T, x[part])
+            add_product(dw, logits, x[part])
         if db is not None:
             db += logits.sum(0, dtype=torch.float32)
     if wants_dw and rows == 0:

@@ -1,8 +1,9 @@
 """The first rows of ``linear_cross_entropy``, whose logits lie where the weight's gradient will be.
 
 The gradient of a weight (classes, columns) has room for the logits of as many rows as there are columns. They lie there in
-blocks of classes, each one a matrix of all these rows. What is written over a block, once its logits are not needed, is
-that block of the weight's gradient: so many rows are multiplied at once without memory for their logits.
+blocks of classes, each one a matrix of all these rows, and each one block further ahead than its part of the gradient: the
+first block's logits lie in other memory. From the last block on, what is written over logits that are not needed any more is
+the gradient of the next block: so many rows are multiplied at once without memory for their logits.
 """
 
 from __future__ import annotations
@@ -129,22 +130,31 @@ class Blocks:
 
 
 def plan(rows: int, columns: int, classes: int, scratch: int) -> Blocks | None:
-    """The rows whose logits fit the weight's gradient, in blocks of which ``scratch`` elements hold the gradient.
+    """The rows whose logits fit the weight's gradient, in blocks of which ``scratch`` elements hold one.
 
     None where that is no more than a chunk of rows, whose logits ``scratch`` holds, or where there is one block alone.
     """
     most = scratch // columns // _ALIGNED * _ALIGNED
-    if most < _LEAST_CLASSES:
+    if not _LEAST_CLASSES <= most < classes:
         return None
     number = triton.cdiv(classes, most)
     each = triton.cdiv(triton.cdiv(classes, number), _ALIGNED) * _ALIGNED
-    number = triton.cdiv(classes, each)
-    last = classes - (number - 1) * each
-    # The last block's rows are aligned, too: where its classes are no multiple of that, fewer of them fit.
-    fitting = columns * last // (triton.cdiv(last, _ALIGNED) * _ALIGNED)
-    # Products of a block with the weight, of these rows and all columns, go through the scratch memory, too.
-    first = min(rows, fitting // _MULTIPLE * _MULTIPLE, scratch // columns)
-    return Blocks(first, number, each) if first >= max(_LEAST_ROWS, 2 * (scratch // classes)) else None
+    # The gradient of these rows of x goes through the scratch memory, too.
+    first = min(rows, columns // _MULTIPLE * _MULTIPLE, scratch // columns)
+    if first < max(_LEAST_ROWS, 2 * (scratch // classes)):
+        return None
+    return Blocks(first, triton.cdiv(classes, each), each)
+
+
+def _add_product(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor, first: bool) -> None:
+    """Add ``a @ b`` to ``total``, which is fp32 and, of the first one, not written yet."""
+    if a.dtype == torch.float32 or not a.is_cuda:
+        product = a.to(torch.float32) @ b.to(torch.float32)
+        total.copy_(product) if first else total.add_(product)
+    elif first:
+        torch.mm(a, b, out_dtype=torch.float32, out=total)
+    else:
+        torch.addmm(total, a, b, out_dtype=torch.float32, out=total)
 
 
 def run(
@@ -152,7 +162,10 @@ def run(
     smoothing: float, count: torch.Tensor | None, blocks: Blocks,
     losses: torch.Tensor, dx: torch.Tensor | None, dw: torch.Tensor, db: torch.Tensor | None, scratch: torch.Tensor,
 ) -> None:  # fmt: skip
-    """Fill the losses of ``blocks.rows`` rows of ``x``, and what they are given of ``dx`` (in fp32), ``dw`` and ``db``."""
+    """Fill the losses of ``blocks.rows`` rows of ``x``, and what they are given of ``dx`` (in fp32), ``dw`` and ``db``.
+
+    ``scratch`` holds the logits of the first block.
+    """
     rows, columns = x.shape
     classes = weight.shape[0]
     sums = torch.empty((blocks.number, 3, rows), dtype=torch.float32, device=x.device)
@@ -165,7 +178,8 @@ def run(
         part = slice(index * blocks.classes, min(classes, (index + 1) * blocks.classes))
         size = part.stop - part.start
         stride = triton.cdiv(size, _ALIGNED) * _ALIGNED
-        return part, memory[part.start * columns :][: rows * stride].view(rows, stride)[:, :size]
+        room = memory[(index - 1) * blocks.classes * columns :] if index else scratch
+        return part, room[: rows * stride].view(rows, stride)[:, :size]
 
     for index in range(blocks.number):
         part, logits = block(index)
@@ -183,7 +197,7 @@ def run(
         losses, parts, sums, chosen, target, rows, classes, ignore_index, smoothing,
         BLOCKS=blocks.number, SMOOTH=smooth, BLOCK=512, num_warps=4,
     )  # fmt: skip
-    for index in range(blocks.number):
+    for index in reversed(range(blocks.number)):
         part, logits = block(index)
         launch(
             block_gradient_kernel, (rows,),
@@ -191,15 +205,7 @@ def run(
             smoothing, SMOOTH=smooth, BLOCK=_BLOCK, num_warps=8,
         )  # fmt: skip
         if dx is not None:
-            product = scratch[: rows * columns].view(rows, columns)
-            torch.mm(logits, weight[part], out=product)
-            if index == 0:
-                dx.copy_(product)
-            else:
-                dx += product
+            _add_product(dx, logits, weight[part], index == blocks.number - 1)
         if db is not None:
             db[part] += logits.sum(0, dtype=torch.float32)
-        # Where the logits are, which the product still reads, there it cannot be written at once.
-        gradient = scratch[: logits.shape[1] * columns].view(-1, columns)
-        torch.mm(logits.T, x, out=gradient)
-        dw[part] = gradient
+        torch.mm(logits.T, x, out=dw[part])
