@@ -13,7 +13,12 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-_GLUON = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.int8: gl.int8}
+_GLUON = {
+    torch.bfloat16: gl.bfloat16,
+    torch.float16: gl.float16,
+    torch.int8: gl.int8,
+    torch.float8_e4m3fn: gl.float8e4nv,
+}
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Large 16-bit matrix products on Hopper: one warp loads and two warpgroups multiply.
+"""Large 16-bit and FP8 matrix products on Hopper: one warp loads and two warpgroups multiply.
 
 A warpgroup has half of a tile's rows. The second one runs two steps behind the first, so that one of them keeps the tensor
 cores busy while the other writes its half. Tiles of the last wave may be cut in rows or columns, in the same launch. The
@@ -32,18 +32,19 @@ from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import capability, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, is_aligned
+from tilescope_kernels.matrix_products.hopper_store import PART, store_parts
 from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, GROUPS, Tiling, tiling, whole_tiles
+from tilescope_kernels.matrix_products.scaled_matmul import kind
 
 #: Groups of warps that multiply.
 _GROUPS = gl.constexpr(GROUPS)
-#: Rows and columns of a part of a tile that leaves at a time: 128 bytes wide.
-_PART = gl.constexpr(64)
-#: A step along K: 128 bytes.
-_BLOCK_K = gl.constexpr(BLOCK_K)
+#: A step along K, in bytes.
+_STEP = gl.constexpr(2 * BLOCK_K)
 #: Rows that tiles which are walked together have: L2 still has their operands.
 _TOGETHER = gl.constexpr(2048)
 #: Steps that the second group is behind: one keeps the tensor cores busy while the other writes its rows.
 _LAG = gl.constexpr(2)
+_DTYPES = (torch.float16, torch.bfloat16, torch.float8_e4m3fn)
 #: Bytes that memory is read in.
 _SECTOR = 32
 #: Registers of a thread that multiplies and of one that loads.
@@ -82,17 +83,18 @@ def _load_pieces(
     CUT_ROWS: gl.constexpr, CUT_COLUMNS: gl.constexpr, STAGES: gl.constexpr, WHOLE: gl.constexpr,
 ):  # fmt: skip
     """Load the operands of this program's pieces: whole tiles, or parts of them."""
+    BLOCK_K: gl.constexpr = _STEP * 8 // a_tiles.dtype.primitive_bitwidth
     BOX_M: gl.constexpr = ROWS // CUT_ROWS
     BOX_N: gl.constexpr = WIDE // CUT_COLUMNS
     BOXES_M: gl.constexpr = CUT_ROWS if WHOLE else 1
     BOXES_N: gl.constexpr = CUT_COLUMNS if WHOLE else 1
     for piece in range(first, end, gl.num_programs(0)):
         start_m, start_n = _piece(piece, whole, M, N, _GROUPS * ROWS, WIDE + SIDE, CUT_ROWS, CUT_COLUMNS)
-        for k in range(0, K, _BLOCK_K):
+        for k in range(0, K, BLOCK_K):
             arrived = ready.index(slot)
             for i in gl.static_range(_GROUPS):
                 mbarrier.wait(free.index(slot * _GROUPS + i), phase)
-            mbarrier.expect(arrived, 2 * (_GROUPS * BOXES_M * BOX_M + BOXES_N * BOX_N + SIDE) * _BLOCK_K)
+            mbarrier.expect(arrived, (_GROUPS * BOXES_M * BOX_M + BOXES_N * BOX_N + SIDE) * _STEP)
             for i in gl.static_range(_GROUPS * BOXES_M):
                 place = a_ring.index((slot * _GROUPS + i // BOXES_M) * CUT_ROWS + i % BOXES_M)
                 m = start_m + i * BOX_M
@@ -136,61 +138,24 @@ def _load(
 
 
 @gluon.jit
-def _halves(x, ROWS: gl.constexpr):
-    """The upper and the lower half of a matrix, or the left and the right one."""
-    if ROWS:
-        return x.reshape(2, x.shape[0] // 2, x.shape[1]).permute(1, 2, 0).split()
-    else:
-        return x.reshape(x.shape[0], 2, x.shape[1] // 2).permute(0, 2, 1).split()
-
-
-@gluon.jit
-def _store(
-    WHICH: gl.constexpr, x, c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS: gl.constexpr, TMA: gl.constexpr,
+def _scaled(
+    x, scale_a_ptr, scale_b_ptr, start_m, start_n, M, N, LAYOUT: gl.constexpr, SCALES: gl.constexpr,
 ):  # fmt: skip
-    """Write a matrix in parts of 64x64 by way of this warpgroup's buffers, which it uses in turn. Returns whose turn is next."""
-    if x.shape[0] > _PART:
-        upper, lower = _halves(x, True)
-        turn = _store(WHICH, upper, c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS, TMA)
-        start_m += x.shape[0] // 2
-        turn = _store(WHICH, lower, c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS, TMA)
-    elif x.shape[1] > _PART:
-        left, right = _halves(x, False)
-        turn = _store(WHICH, left, c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS, TMA)
-        start_n += x.shape[1] // 2
-        turn = _store(WHICH, right, c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS, TMA)
-    elif x.shape[1] < _PART:
-        # Too narrow for a buffer: from registers, 16 bytes a thread, which the compiler must see to be aligned.
-        NARROW: gl.constexpr = gl.BlockedLayout([1, 8], [8, 4], [4, 1], [1, 0])
-        if TMA:
-            stride_cm = stride_cm // 8 * 8
-            N = N // 8 * 8
-        m = start_m + gl.arange(0, x.shape[0], layout=gl.SliceLayout(1, NARROW))[:, None]
-        n = start_n + gl.arange(0, x.shape[1], layout=gl.SliceLayout(0, NARROW))[None, :]
-        gl.store(c_ptr + m.to(gl.int64) * stride_cm + n, gl.convert_layout(x, NARROW), mask=(m < M) & (n < N))
-    else:
-        ROWS: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
-        buffer = buffers.index(turn)
-        part = gl.convert_layout(x, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, _PART, 16]))
-        if TMA:
-            # Once what was in the buffer has left. The descriptor leaves out what is past the edges.
-            tma.store_wait(BUFFERS - 1)
-            buffer.store(part)
-            fence_async_shared()
-            tma.async_copy_shared_to_global(c_tiles, [start_m, start_n], buffer)
-        else:
-            buffer.store(part)
-            m = start_m + gl.arange(0, _PART, layout=gl.SliceLayout(1, ROWS))[:, None]
-            n = start_n + gl.arange(0, _PART, layout=gl.SliceLayout(0, ROWS))[None, :]
-            gl.store(c_ptr + m.to(gl.int64) * stride_cm + n, buffer.load(ROWS), mask=(m < M) & (n < N))
-        turn = gl.where(turn + 1 == (WHICH + 1) * BUFFERS, WHICH * BUFFERS, turn + 1)
-    return turn
+    """A tile times a scale of each operand (``SCALES`` 1), times scales of rows and columns (2), or as it is (0)."""
+    if SCALES == 1:
+        x *= gl.load(scale_a_ptr) * gl.load(scale_b_ptr)
+    elif SCALES == 2:
+        m = start_m + gl.arange(0, x.shape[0], layout=gl.SliceLayout(1, LAYOUT))
+        n = start_n + gl.arange(0, x.shape[1], layout=gl.SliceLayout(0, LAYOUT))
+        x *= gl.load(scale_a_ptr + m, mask=m < M, other=0.0)[:, None]
+        x *= gl.load(scale_b_ptr + n, mask=n < N, other=0.0)[None, :]
+    return x
 
 
 @gluon.jit
 def _multiply_pieces(
-    WHICH: gl.constexpr, first, end, slot, phase, turn, c_tiles, c_ptr, stride_cm, a_ring, b_ring, side_ring, buffers,
-    ready, free, M, N, K, whole, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr,
+    WHICH: gl.constexpr, first, end, slot, phase, turn, c_tiles, c_ptr, stride_cm, scale_a_ptr, scale_b_ptr, a_ring, b_ring,
+    side_ring, buffers, ready, free, M, N, K, whole, SCALES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr,
     ROWS: gl.constexpr, WIDE: gl.constexpr, SIDE: gl.constexpr, CUT_ROWS: gl.constexpr, CUT_COLUMNS: gl.constexpr,
     STAGES: gl.constexpr, BUFFERS: gl.constexpr, TMA: gl.constexpr, WHOLE: gl.constexpr,
 ):  # fmt: skip
@@ -199,8 +164,9 @@ def _multiply_pieces(
     ACROSS: gl.constexpr = WIDE if WHOLE else WIDE // CUT_COLUMNS
     A_STEP: gl.constexpr = 1 if WHOLE else CUT_ROWS
     B_STEP: gl.constexpr = 1 if WHOLE else CUT_COLUMNS
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ACROSS, 16])
-    SIDES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, SIDE if SIDE > 0 else 8, 16])
+    BLOCK_K: gl.constexpr = _STEP * 8 // a_ring.dtype.primitive_bitwidth
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ACROSS, BLOCK_K // 4])
+    SIDES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, SIDE if SIDE > 0 else 8, BLOCK_K // 4])
     for piece in range(first, end, gl.num_programs(0)):
         start_m, start_n = _piece(piece, whole, M, N, _GROUPS * ROWS, WIDE + SIDE, CUT_ROWS, CUT_COLUMNS)
         start_m += WHICH * HIGH
@@ -209,7 +175,7 @@ def _multiply_pieces(
             beside = gl.zeros([HIGH, SIDE], gl.float32, SIDES)
         # Not `slot`: what has the value of another variable before a loop, Triton does not carry from step to step.
         used = gl.to_tensor(0)
-        for k in range(0, K, _BLOCK_K):
+        for k in range(0, K, BLOCK_K):
             mbarrier.wait(ready.index(slot), phase)
             a = a_ring.index((slot * _GROUPS + WHICH) * A_STEP)
             b = b_ring.index(slot * B_STEP)
@@ -236,11 +202,13 @@ def _multiply_pieces(
             total = warpgroup_mma_wait(0, deps=[total])
         mbarrier.arrive(free.index(used * _GROUPS + WHICH), count=1)
         dtype: gl.constexpr = c_ptr.dtype.element_ty
-        turn = _store(
+        total = _scaled(total, scale_a_ptr, scale_b_ptr, start_m, start_n, M, N, LAYOUT, SCALES)
+        turn = store_parts(
             WHICH, total.to(dtype), c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS, TMA
         )
         if SIDE > 0:
-            turn = _store(
+            beside = _scaled(beside, scale_a_ptr, scale_b_ptr, start_m, start_n + WIDE, M, N, SIDES, SCALES)
+            turn = store_parts(
                 WHICH, beside.to(dtype), c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n + WIDE, M, N, BUFFERS, TMA
             )  # fmt: skip
     return slot, phase, turn
@@ -248,32 +216,33 @@ def _multiply_pieces(
 
 @gluon.jit
 def _multiply(
-    WHICH: gl.constexpr, c_tiles, c_ptr, stride_cm, a_ring, b_ring, side_ring, buffers, ready, free, M, N, K, whole, pieces,
-    A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, ROWS: gl.constexpr, WIDE: gl.constexpr, SIDE: gl.constexpr,
+    WHICH: gl.constexpr, c_tiles, c_ptr, stride_cm, scale_a_ptr, scale_b_ptr, a_ring, b_ring, side_ring, buffers, ready, free,
+    M, N, K, whole, pieces, SCALES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, ROWS: gl.constexpr, WIDE: gl.constexpr, SIDE: gl.constexpr,
     CUT_ROWS: gl.constexpr, CUT_COLUMNS: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr, TMA: gl.constexpr,
 ):  # fmt: skip
     """Multiply this warpgroup's rows of this program's pieces: whole tiles first."""
+    BLOCK_K: gl.constexpr = _STEP * 8 // a_ring.dtype.primitive_bitwidth
     if WHICH == 1:
         # The other group's first use of that slot: it does not come to a second one before this group's first.
-        mbarrier.wait(free.index((_LAG - 1) * _GROUPS), 0, pred=K > (_LAG - 1) * _BLOCK_K)
+        mbarrier.wait(free.index((_LAG - 1) * _GROUPS), 0, pred=K > (_LAG - 1) * BLOCK_K)
     if A_COLUMNS:
-        a_tiles = a_ring._reinterpret(a_ring.dtype, [STAGES * _GROUPS, _BLOCK_K, ROWS], a_ring.layout)
+        a_tiles = a_ring._reinterpret(a_ring.dtype, [STAGES * _GROUPS, BLOCK_K, ROWS], a_ring.layout)
     else:
-        a_tiles = a_ring._reinterpret(a_ring.dtype, [STAGES * _GROUPS, ROWS, _BLOCK_K], a_ring.layout)
+        a_tiles = a_ring._reinterpret(a_ring.dtype, [STAGES * _GROUPS, ROWS, BLOCK_K], a_ring.layout)
     if B_COLUMNS:
-        b_tiles = b_ring._reinterpret(b_ring.dtype, [STAGES, WIDE, _BLOCK_K], b_ring.layout)
+        b_tiles = b_ring._reinterpret(b_ring.dtype, [STAGES, WIDE, BLOCK_K], b_ring.layout)
     else:
-        b_tiles = b_ring._reinterpret(b_ring.dtype, [STAGES, _BLOCK_K, WIDE], b_ring.layout)
+        b_tiles = b_ring._reinterpret(b_ring.dtype, [STAGES, BLOCK_K, WIDE], b_ring.layout)
     slot, phase, turn = _multiply_pieces(
         WHICH, gl.program_id(0), whole, gl.to_tensor(0), gl.to_tensor(0), gl.to_tensor(WHICH * BUFFERS), c_tiles, c_ptr, stride_cm,
-        a_tiles, b_tiles, side_ring, buffers, ready, free, M, N, K, whole,
-        A_COLUMNS, B_COLUMNS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, BUFFERS, TMA, True,
+        scale_a_ptr, scale_b_ptr, a_tiles, b_tiles, side_ring, buffers, ready, free, M, N, K, whole,
+        SCALES, A_COLUMNS, B_COLUMNS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, BUFFERS, TMA, True,
     )  # fmt: skip
     if CUT_ROWS * CUT_COLUMNS > 1:
         _multiply_pieces(
             WHICH, whole + gl.program_id(0), pieces, slot, phase, turn, c_tiles, c_ptr, stride_cm,
-            a_ring, b_ring, side_ring, buffers, ready, free, M, N, K, whole,
-            A_COLUMNS, B_COLUMNS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, BUFFERS, TMA, False,
+            scale_a_ptr, scale_b_ptr, a_ring, b_ring, side_ring, buffers, ready, free, M, N, K, whole,
+            SCALES, A_COLUMNS, B_COLUMNS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, BUFFERS, TMA, False,
         )  # fmt: skip
     if TMA:
         tma.store_wait(0)
@@ -282,8 +251,8 @@ def _multiply(
 # Extents of 1 for constants have made ptxas die of a segmentation fault in another kernel (sm_90, CUDA 12.8).
 @gluon.jit(do_not_specialize=["M", "N", "K", "stride_cm", "whole", "pieces"])
 def matmul_hopper_kernel(
-    a_tiles, b_tiles, side_tiles, c_tiles, c_ptr, stride_cm, M, N, K, whole, pieces,
-    A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, ROWS: gl.constexpr, WIDE: gl.constexpr, SIDE: gl.constexpr,
+    a_tiles, b_tiles, side_tiles, c_tiles, c_ptr, stride_cm, scale_a_ptr, scale_b_ptr, M, N, K, whole, pieces,
+    SCALES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, ROWS: gl.constexpr, WIDE: gl.constexpr, SIDE: gl.constexpr,
     CUT_ROWS: gl.constexpr, CUT_COLUMNS: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr, TMA: gl.constexpr,
 ):  # fmt: skip
     """Pieces ``program, program + programs, ...``: ``whole`` tiles, then parts of each other one.
@@ -291,30 +260,29 @@ def matmul_hopper_kernel(
     A tile has ``ROWS`` rows a group and ``WIDE + SIDE`` columns; parts are one in ``CUT_ROWS`` of its rows and one in
     ``CUT_COLUMNS`` of its columns. They go to c: through ``c_tiles``, or by
     pointers where that is None because c's rows are not aligned. Descriptors are of a group's rows of a part, of its columns
-    without the ``SIDE`` ones and of those, all by 64, and of 64x64 of c. ``A_COLUMNS`` and ``B_COLUMNS`` say that a matrix
-    is column-major, and its descriptors are. Launched with 4 warps.
+    without the ``SIDE`` ones and of those, all by 128 bytes, and of 64x64 of c. ``A_COLUMNS`` and ``B_COLUMNS`` say that a matrix
+    is column-major, and its descriptors are. ``SCALES`` as in ``scaled_matmul_kernel``. Launched with 4 warps.
     """
+    BLOCK_K: gl.constexpr = _STEP * 8 // a_tiles.dtype.primitive_bitwidth
     BOX_M: gl.constexpr = ROWS // CUT_ROWS
     BOX_N: gl.constexpr = WIDE // CUT_COLUMNS
     if A_COLUMNS:
-        a_ring = gl.allocate_shared_memory(
-            a_tiles.dtype, [STAGES * _GROUPS * CUT_ROWS, _BLOCK_K, BOX_M], a_tiles.layout
-        )
+        a_ring = gl.allocate_shared_memory(a_tiles.dtype, [STAGES * _GROUPS * CUT_ROWS, BLOCK_K, BOX_M], a_tiles.layout)
     else:
-        a_ring = gl.allocate_shared_memory(
-            a_tiles.dtype, [STAGES * _GROUPS * CUT_ROWS, BOX_M, _BLOCK_K], a_tiles.layout
-        )
+        a_ring = gl.allocate_shared_memory(a_tiles.dtype, [STAGES * _GROUPS * CUT_ROWS, BOX_M, BLOCK_K], a_tiles.layout)
     if B_COLUMNS:
-        b_ring = gl.allocate_shared_memory(b_tiles.dtype, [STAGES * CUT_COLUMNS, BOX_N, _BLOCK_K], b_tiles.layout)
+        b_ring = gl.allocate_shared_memory(b_tiles.dtype, [STAGES * CUT_COLUMNS, BOX_N, BLOCK_K], b_tiles.layout)
     else:
-        b_ring = gl.allocate_shared_memory(b_tiles.dtype, [STAGES * CUT_COLUMNS, _BLOCK_K, BOX_N], b_tiles.layout)
+        b_ring = gl.allocate_shared_memory(b_tiles.dtype, [STAGES * CUT_COLUMNS, BLOCK_K, BOX_N], b_tiles.layout)
     side_ring = b_ring
     if SIDE > 0:
         if B_COLUMNS:
-            side_ring = gl.allocate_shared_memory(b_tiles.dtype, [STAGES, SIDE, _BLOCK_K], side_tiles.layout)
+            side_ring = gl.allocate_shared_memory(b_tiles.dtype, [STAGES, SIDE, BLOCK_K], side_tiles.layout)
         else:
-            side_ring = gl.allocate_shared_memory(b_tiles.dtype, [STAGES, _BLOCK_K, SIDE], side_tiles.layout)
-    buffers = gl.allocate_shared_memory(a_tiles.dtype, [_GROUPS * BUFFERS, _PART, _PART], a_tiles.layout)
+            side_ring = gl.allocate_shared_memory(b_tiles.dtype, [STAGES, BLOCK_K, SIDE], side_tiles.layout)
+    buffers = gl.allocate_shared_memory(
+        c_ptr.dtype.element_ty, [_GROUPS * BUFFERS, PART, PART], gl.NVMMASharedLayout(128, 16)
+    )
     # That a stage has come, and that either group has used it.
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [STAGES * _GROUPS, 1], mbarrier.MBarrierLayout())
@@ -326,10 +294,10 @@ def matmul_hopper_kernel(
     # Written out: what is given by way of a tuple's variable is no constant.
     gl.warp_specialize(
         [
-            (_multiply, (0, c_tiles, c_ptr, stride_cm, a_ring, b_ring, side_ring, buffers, ready, free, M, N, K, whole,
-                         pieces, A_COLUMNS, B_COLUMNS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, BUFFERS, TMA)),
-            (_multiply, (1, c_tiles, c_ptr, stride_cm, a_ring, b_ring, side_ring, buffers, ready, free, M, N, K, whole,
-                         pieces, A_COLUMNS, B_COLUMNS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, BUFFERS, TMA)),
+            (_multiply, (0, c_tiles, c_ptr, stride_cm, scale_a_ptr, scale_b_ptr, a_ring, b_ring, side_ring, buffers, ready, free,
+                         M, N, K, whole, pieces, SCALES, A_COLUMNS, B_COLUMNS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, BUFFERS, TMA)),
+            (_multiply, (1, c_tiles, c_ptr, stride_cm, scale_a_ptr, scale_b_ptr, a_ring, b_ring, side_ring, buffers, ready, free,
+                         M, N, K, whole, pieces, SCALES, A_COLUMNS, B_COLUMNS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, BUFFERS, TMA)),
             (_load, (a_tiles, b_tiles, side_tiles, a_ring, b_ring, side_ring, ready, free, M, N, K, whole, pieces,
                      A_COLUMNS, B_COLUMNS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES)),
         ],
@@ -343,8 +311,11 @@ def serves(a: torch.Tensor, b: torch.Tensor) -> bool:
 
     Not where rows are few: half of a tile would be empty, and to copy b would take longer than the product.
     """
-    (m, k), n = a.shape, b.shape[1]
-    if capability(a) != 90 or a.element_size() != 2 or k < _BLOCK_K.value or n < _BLOCK_K.value:
+    (m, k), n, size = a.shape, b.shape[1], a.element_size()
+    if capability(a) != 90 or a.dtype not in _DTYPES or k * size < _STEP.value or n < PART.value:
+        return False
+    # Tensor cores take bytes along K alone.
+    if size == 1 and (a.stride(1) != 1 or b.stride(0) != 1):
         return False
     return m > 64 and cdiv(m, 64) * cdiv(n, 128) > multiprocessors(a)
 
@@ -356,7 +327,9 @@ def _askew(matrix: torch.Tensor) -> int:
 
 def _chosen(a: torch.Tensor, b: torch.Tensor) -> Tiling:
     (m, k), n = a.shape, b.shape[1]
-    return tiling(m, n, k, multiprocessors(a), _askew(a) + _askew(b), n * a.element_size() % 16 == 0)
+    # A step takes as long of FP8: it has twice as many products, and they take half as long.
+    k = cdiv(k * a.element_size(), 2)
+    return tiling(m, n, k, multiprocessors(a), _askew(a) + _askew(b), n % 8 == 0)
 
 
 def plan(a: torch.Tensor, b: torch.Tensor) -> Tiling | None:
@@ -364,14 +337,24 @@ def plan(a: torch.Tensor, b: torch.Tensor) -> Tiling | None:
     return _chosen(a, b) if serves(a, b) else None
 
 
-def write_product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, chosen: Tiling | None = None) -> None:
-    """Write the product to ``c``, whose columns are neighbours. Operands whose rows do not start at 16 bytes are copied."""
+def write_product(
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, chosen: Tiling | None = None,
+    scales: tuple[torch.Tensor, torch.Tensor] | tuple[None, None] = (None, None),
+) -> None:  # fmt: skip
+    """Write the product, times ``scales`` of operands or of rows and columns, to ``c`` of 16 bits, whose columns are neighbours.
+
+    Operands whose rows do not start at 16 bytes are copied.
+    """
     (m, k), n = a.shape, b.shape[1]
     programs = multiprocessors(a)
     chosen = chosen or _chosen(a, b)
     a, b = aligned(a, b, to=_SECTOR) if chosen.copies else aligned(a, b)
     a_columns, b_columns = columns(a), columns(b)
-    high, wide, depth = chosen.rows // chosen.cut_rows, chosen.wide // chosen.cut_columns, _BLOCK_K.value
+    high, wide, depth = (
+        chosen.rows // chosen.cut_rows,
+        chosen.wide // chosen.cut_columns,
+        _STEP.value // a.element_size(),
+    )
     tiles = cdiv(m, _GROUPS.value * chosen.rows) * cdiv(n, chosen.wide + chosen.side)
     whole = whole_tiles(tiles, programs, chosen)
     pieces = whole + (tiles - whole) * chosen.cut_rows * chosen.cut_columns
@@ -383,8 +366,8 @@ def write_product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, chosen: Til
     launch(
         matmul_hopper_kernel, (min(pieces, programs),),
         gluon_tiles(a, high, depth, a_columns), of_b(wide),
-        of_b(chosen.side) if chosen.side else None, gluon_tiles(c, _PART.value, _PART.value) if through else None,
-        c, c.stride(0), m, n, k, whole, pieces,
+        of_b(chosen.side) if chosen.side else None, gluon_tiles(c, PART.value, PART.value) if through else None,
+        c, c.stride(0), *scales, m, n, k, whole, pieces, SCALES=kind(scales),
         A_COLUMNS=a_columns, B_COLUMNS=b_columns, ROWS=chosen.rows, WIDE=chosen.wide, SIDE=chosen.side,
         CUT_ROWS=chosen.cut_rows, CUT_COLUMNS=chosen.cut_columns, STAGES=chosen.stages, BUFFERS=chosen.buffers,
         TMA=through, num_warps=4,

@@ -27,7 +27,7 @@ from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import capability, device_of, multiprocessors, shared_memory
 from tilescope_kernels._shared.tile_order import tile_origin
-from tilescope_kernels.matrix_products import scaled_matmul
+from tilescope_kernels.matrix_products import matmul_hopper, scaled_matmul
 from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, copy_rows, is_aligned, padded, room
 from tilescope_kernels.matrix_products.scaled_matmul import _scaled, padding_pays
 
@@ -181,6 +181,8 @@ def bytes_product(
         a, b = padded(a, b)
     if given is None and (plan := bytes_plan(a, b.T)):
         split_matmul(c, a, b.T, plan, scales, fast)
+    elif given is None and fast and c.element_size() == 2 and (tiling := matmul_hopper.plan(a, b.T)):
+        matmul_hopper.write_product(a, b.T, c, tiling, scales)
     else:
         scaled_matmul.launch(a, b, c, scales, fast, given)
 

@@ -1,0 +1,62 @@
+"""How a warpgroup on Hopper writes a matrix from registers: in parts that leave by way of buffers in shared memory."""
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
+
+#: Rows and columns of a part that leaves at a time: 128 bytes wide.
+PART = gl.constexpr(64)
+
+
+@gluon.jit
+def _halves(x, ROWS: gl.constexpr):
+    """The upper and the lower half of a matrix, or the left and the right one."""
+    if ROWS:
+        return x.reshape(2, x.shape[0] // 2, x.shape[1]).permute(1, 2, 0).split()
+    else:
+        return x.reshape(x.shape[0], 2, x.shape[1] // 2).permute(0, 2, 1).split()
+
+
+@gluon.jit
+def store_parts(
+    WHICH: gl.constexpr, x, c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS: gl.constexpr, TMA: gl.constexpr,
+):  # fmt: skip
+    """Write a matrix in parts of 64x64 by way of this warpgroup's buffers, which it uses in turn. Returns whose turn is next."""
+    if x.shape[0] > PART:
+        upper, lower = _halves(x, True)
+        turn = store_parts(WHICH, upper, c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS, TMA)
+        start_m += x.shape[0] // 2
+        turn = store_parts(WHICH, lower, c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS, TMA)
+    elif x.shape[1] > PART:
+        left, right = _halves(x, False)
+        turn = store_parts(WHICH, left, c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS, TMA)
+        start_n += x.shape[1] // 2
+        turn = store_parts(WHICH, right, c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS, TMA)
+    elif x.shape[1] < PART:
+        # Too narrow for a buffer: from registers, 16 bytes a thread, which the compiler must see to be aligned.
+        NARROW: gl.constexpr = gl.BlockedLayout([1, 8], [8, 4], [4, 1], [1, 0])
+        if TMA:
+            stride_cm = stride_cm // 8 * 8
+            N = N // 8 * 8
+        m = start_m + gl.arange(0, x.shape[0], layout=gl.SliceLayout(1, NARROW))[:, None]
+        n = start_n + gl.arange(0, x.shape[1], layout=gl.SliceLayout(0, NARROW))[None, :]
+        gl.store(c_ptr + m.to(gl.int64) * stride_cm + n, gl.convert_layout(x, NARROW), mask=(m < M) & (n < N))
+    else:
+        ROWS: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
+        buffer = buffers.index(turn)
+        part = gl.convert_layout(x, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, PART, 16]))
+        if TMA:
+            # Once what was in the buffer has left. The descriptor leaves out what is past the edges.
+            tma.store_wait(BUFFERS - 1)
+            buffer.store(part)
+            fence_async_shared()
+            tma.async_copy_shared_to_global(c_tiles, [start_m, start_n], buffer)
+        else:
+            buffer.store(part)
+            m = start_m + gl.arange(0, PART, layout=gl.SliceLayout(1, ROWS))[:, None]
+            n = start_n + gl.arange(0, PART, layout=gl.SliceLayout(0, ROWS))[None, :]
+            gl.store(c_ptr + m.to(gl.int64) * stride_cm + n, buffer.load(ROWS), mask=(m < M) & (n < N))
+        turn = gl.where(turn + 1 == (WHICH + 1) * BUFFERS, WHICH * BUFFERS, turn + 1)
+    return turn
