@@ -296,6 +296,18 @@ def test_results_are_the_tensors_that_were_allocated_as_they_were_viewed():
         assert one is other or (one.shape, one.stride(), one.dtype) == (other.shape, other.stride(), other.dtype)
 
 
+def test_what_nothing_takes_is_not_allocated_again():
+    def wasteful(x: torch.Tensor) -> torch.Tensor:
+        x.new_empty(7)
+        return two(None, x)
+
+    kept, x = Kept(wasteful), torch.zeros(1024)
+    assert calls(kept, x, times=3) == 2
+    (again,) = kept._known.values()
+    unused, y, between = again._allocations
+    assert unused is None and (between[1], y[1]) == ((2048,), (1024,))
+
+
 def test_launches_are_not_made_again_where_somebody_looks_on(monkeypatch):
     kept, x = Kept(two), torch.zeros(1024)
     assert calls(kept, None, x, times=3) == 2

@@ -195,11 +195,15 @@ class Again:
             if output and output.view and uses[output.which] == 1 and self._is_all(output, allocated, len(given)):
                 extents[output.which - len(given)] = output.view[:2]
                 self._outputs[index] = _Output(output.which, None)
+        # What only the function needed, as for a gradient that is not wanted, need not be there.
+        taken = {which for _, _, pointers, tiles in self._launches for _, which, _ in (*pointers, *tiles)} | {*uses}
         # A tensor of the same dtype allocates sooner than PyTorch's function, which is told the device and the dtype.
         dtypes = [t.dtype for t in given]
         self._allocations = [
             (dtypes.index(t.dtype) if t.dtype in dtypes else 0, *shape, {} if t.dtype in dtypes else {"dtype": t.dtype})
-            for t, shape in zip(allocated, extents, strict=True)
+            if place in taken
+            else None
+            for place, (t, shape) in enumerate(zip(allocated, extents, strict=True), len(given))
         ]
 
     @staticmethod
@@ -271,7 +275,12 @@ class Again:
         for kernel, name, compiled in self._kernels:
             if kernel.pre_run_hooks or kernel.device_caches[index][0].get(name) is not compiled:
                 return None
-        for source, shape, strides, dtype in self._allocations:
+        for allocation in self._allocations:
+            if allocation is None:
+                tensors.append(tensors[0])
+                addresses.append(0)
+                continue
+            source, shape, strides, dtype = allocation
             tensor = tensors[source].new_empty_strided(shape, strides, **dtype)
             tensors.append(tensor)
             addresses.append(tensor.data_ptr())
