@@ -9,6 +9,7 @@ interval, and the share of the roof.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -24,6 +25,7 @@ SIZES = {
     "layer_norm": ("aten compile", "2048x65536-bf16 16384x5120-bf16 256x4096-bf16 1000x12289-bf16"),
     "rms_norm": ("aten liger compile", "2048x65536-bf16 16384x5120-bf16 256x4096-bf16 1000x12289-bf16"),
     "add_rms_norm": ("liger compile", "2048x20480-bf16 16384x5120-bf16 256x4096-bf16"),
+    "group_norm": ("aten", "4x32x20x1024-bf16 2x32x4x65536-bf16 32x32x8x784-bf16 3x5x7x1000-fp16"),
     "cross_entropy": ("aten liger", "8192x50257-bf16 4096x128256-bf16 300x32000-fp32"),
     "linear_cross_entropy": ("liger compile", "8192x4096x128256-bf16 4096x2048x50257-bf16"),
     "matmul": (
@@ -99,8 +101,10 @@ def main() -> int:
     asked = parser.parse_args().specs or list(SIZES)
     if unknown := set(asked) - set(SIZES):
         parser.error(f"no sizes are given for {', '.join(sorted(unknown))}")
-    with tempfile.TemporaryDirectory() as runs:
-        found = [row for name in asked for row in measured(name, runs)]
+    found: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as runs, contextlib.suppress(KeyboardInterrupt):
+        for name in asked:
+            found += measured(name, runs)
     print(table(found))
     return 0
 

@@ -18,7 +18,6 @@ from tilescope_kernels.spec import BACKWARD, FORWARD, STEP, KernelSpec, Workload
 
 SPECS = {spec.name: spec for spec in CATALOG}
 _EXTENTS = {
-    "group_norm": {"batch": 2, "channels": 6, "positions": 10, "groups": 3},
     "attention": {"batch": 2, "kv_heads": 3, "group": 2, "queries": 10, "keys": 14, "columns": 16},
     "causal_attention": {"batch": 2, "kv_heads": 3, "group": 2, "queries": 10, "keys": 14, "columns": 16},
     # A page of one key, so that a cache holds no more than its sequences' keys.
@@ -154,8 +153,8 @@ OPERATIONS: dict[tuple[str, str], Any] = {
     ("gelu", BACKWARD): _rows(8 + 2 + 4 + 2 + 1),
     ("dropout", FORWARD): _rows(1),
     ("dropout", BACKWARD): _rows(1),
-    ("group_norm", FORWARD): lambda d: d["batch"] * (7 * d["channels"] * d["positions"] + 4 * d["groups"]),
-    ("group_norm", BACKWARD): lambda d: d["batch"] * (13 * d["channels"] * d["positions"] + 2 * d["groups"]),
+    ("group_norm", FORWARD): lambda d: d["batch"] * d["groups"] * (7 * d["channels"] * d["positions"] + 4),
+    ("group_norm", BACKWARD): lambda d: d["batch"] * d["groups"] * (13 * d["channels"] * d["positions"] + 2),
     ("swiglu", FORWARD): _rows(5 + 1),
     ("swiglu", BACKWARD): _rows(5 + 4 + 3),
     ("geglu", FORWARD): _rows(9 + 1),

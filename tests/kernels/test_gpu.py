@@ -34,7 +34,7 @@ SHAPES = {
     "gelu": ("1", "65536", "1423763"),
     "dropout": ("1", "65536", "1423763"),
     # A group in a tile, in many, and in tiles of channels and positions that are not full.
-    "group_norm": ("2x1280x64x32", "2x320x4096x32", "13x42x781x7", "1x16x300000x4", "3x70x1000x2", "2x64x49x64", "4x8x1x2"),
+    "group_norm": ("2x32x40x64", "2x32x10x4096", "13x7x6x781", "1x4x4x300000", "3x2x35x1000", "2x64x1x49", "4x2x4x1"),
     "swiglu": ("1x1", "64x64", "1823x781", "128x14336"),
     "geglu": ("1x1", "64x64", "1823x781", "128x14336"),
     "rope": ("1x1x1x1x2", "3x7x3x781x80", "2x32x8x130x128", "1x4x4x64x64"),
