@@ -124,7 +124,7 @@ def test_settings_are_told_without_brackets(tmp_path: Path, synthetic: ModuleTyp
     run = json.loads((side(synthetic.write_run(tmp_path, RUN)).loaded.folder / "run.json").read_text())
     run["settings"] = {"target": "sm_90", "collectors": ["events", "ncu"], "conditions": conditions}
     (tmp_path / RUN / "run.json").write_text(json.dumps(run))
-    said = dict(build([side(tmp_path / RUN)]).runs[0].environment)
+    said = dict(build([side(tmp_path / RUN)], "softmax").runs[0].environment)
     assert said["collectors"] == "events, ncu"
     assert said["conditions, events"] == "cache control: L2 flushed; warmup: 10"
     assert said["conditions, ncu"] == "a.is_b(): True"
@@ -141,8 +141,7 @@ def test_a_time_is_told_with_its_spread(norms: Side) -> None:
 
 
 def test_the_sweep_is_in_it(runs: Path) -> None:
-    report = build([side(runs / RUN)])
-    matmul = next(kernel for kernel in report.runs[0].kernels if kernel.name == "matmul")
+    (matmul,) = build([side(runs / RUN)], "matmul").runs[0].kernels
     sweep = next(part for part in matmul.parts if part.title.startswith("Autotune, triton"))
     assert sweep.table is not None and len(sweep.table.rows) > 30 and len(sweep.drawings) == 1
     failed = [row for row in sweep.table.cells(200) if row[-1] != "–"]
@@ -251,7 +250,7 @@ def test_no_character_of_markup_is_left_in_markdown(tmp_path: Path, synthetic: M
 
 
 def test_a_cell_with_a_bar_stays_one_cell(runs: Path, synthetic: ModuleType) -> None:
-    report = build([side(runs / PREDICTED)])
+    report = build([side(runs / PREDICTED)], "softmax")
     rows = report.runs[0].kernels[0].largest.rows.assign(impl=HOSTILE)
     text = markdown._Writer(9)._table(rows, markdown.overview.TIMES)
     (table,) = tables(text)
