@@ -102,6 +102,7 @@ def test_autotune_marks_the_best_and_says_why_a_config_failed(visit: Any) -> Non
     page.locator(".tabulator-cell", has_text="needs 262,144 bytes of shared memory").first.wait_for()
 
 
+@SLOW
 def test_a_choice_that_cannot_run_is_refused_beside_the_button(visit: Any, start_button: Any) -> None:
     page = visit(f"run={PREDICTED}&kernel=softmax")
     button = start_button(page)

@@ -205,6 +205,7 @@ TOLD = """(field, value) => {
 
 
 @pytest.mark.browser
+@SLOW
 def test_a_forged_message_opens_no_file_of_ones_own(visit: Any, runs: Path) -> None:
     spy = runs.parent / "spy.py"
     spy.write_text(f"open({str(runs.parent / 'ran')!r}, 'w').close()\nSPEC = 1\n")

@@ -65,6 +65,7 @@ def test_profile_with_progress_then_the_result_without_a_reload(visit: Any, star
 
 
 @browser
+@SLOW
 def test_cancel_stops_the_job_and_says_so(visit: Any, start_button: Any) -> None:
     page = visit(f"run={PREDICTED}&kernel=softmax")
     with visit.server.held():

@@ -78,6 +78,7 @@ def test_one_that_is_always_killed_leaves_its_cases_outstanding_and_resume_takes
     assert said.startswith("interrupted, and gone on with at ")
 
 
+@SLOW
 def test_a_full_disk_is_the_machines_fault_and_its_cases_are_taken_up_when_there_is_room(catalog, monkeypatch):
     loaded, events = run(catalog, ["full", "good", "raises"])
     assert measured(loaded) == ["good"]
@@ -96,6 +97,7 @@ def test_a_full_disk_is_the_machines_fault_and_its_cases_are_taken_up_when_there
     assert [failure.message for failure in again.run.failures] == ["RuntimeError: this kernel is wrong"]
 
 
+@SLOW
 def test_a_case_that_kills_its_worker_each_time_is_settled_but_not_when_memory_ran_out(catalog, monkeypatch):
     loaded, events = run(catalog, ["killed", "good"])
     assert loaded.run.complete and measured(loaded) == ["good"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tilescope import cli
 
-from .fake_jobs import KIT
+from .fake_jobs import KIT, SLOW
 
 OWN = """
 import torch
@@ -69,6 +69,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@SLOW
 def test_each_side_is_profiled_from_its_own_files(
     kit: None, repository: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -344,6 +344,7 @@ WOULD_NOT_FIT = (
 )
 
 
+@SLOW
 def test_what_would_not_fit_is_not_added_to_a_run_and_nothing_is_lost(catalog, monkeypatch):
     monkeypatch.setattr(process, "GRACE", 0.5)
     folder = interrupted(catalog, "good", "stubborn")
