@@ -38,7 +38,7 @@ def test_a_gpu_is_asked_for():
         ({"weight": torch.ones(3, 4, 7, 3)}, r"weight has shape \(3, 4, 7, 3\): too large for images of \(6, 5\)"),
         ({"bias": torch.ones(4)}, r"bias has shape \(4,\): give one number a filter, \(3,\)"),
         ({"bias": torch.ones(3).half()}, "bias is torch.float16 but input is torch.float32"),
-        ({"groups": 2}, "groups is 2"),
+        ({"groups": 2}, "groups is 2: it must divide the 3 filters"),
         ({"stride": 0}, "stride is 0"),
         ({"stride": (1, 1, 1)}, r"stride is \(1, 1, 1\)"),
         ({"padding": -1}, "padding is -1"),

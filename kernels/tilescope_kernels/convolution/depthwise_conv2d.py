@@ -18,22 +18,23 @@ from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import use_triton
 from tilescope_kernels._shared.operators import operator, pack, unpack
-from tilescope_kernels.convolution.depthwise_conv2d_kernels import depthwise_conv2d_kernel
+from tilescope_kernels.convolution.depthwise_conv2d_kernels import depthwise_conv2d_kernel, turned_taps_kernel
 from tilescope_kernels.convolution.problems import checked, gradients, out_extent
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 
-def _config(rows: int, columns: int, channels: int, across: int, strips: int, warps: int) -> dict[str, int]:
+def _config(rows: int, columns: int, channels: int, across: int, strips: int, turned: int) -> dict[str, int]:
     strip = {"ROWS": rows, "COLUMNS": columns, "CHANNELS": channels, "ACROSS": across}
-    return {**strip, "BLOCK": strips, "num_warps": warps}
+    return {**strip, "BLOCK": strips, "TURNED": turned, "num_warps": 4}
 
 
-#: ``BLOCK`` strips of ``ROWS`` x ``COLUMNS`` outputs; of images in channels-last memory, ``CHANNELS`` by ``ACROSS`` in a row.
+#: ``BLOCK`` strips of ``ROWS`` x ``COLUMNS`` outputs. Of images in channels-last memory ``CHANNELS`` by ``ACROSS`` in a row, with
+#: their taps ``TURNED`` to lie by channel, too.
 CONFIGS = tuple(
     _config(*parts)
     for parts in (
-        (2, 4, 32, 8, 512, 4), (4, 4, 32, 8, 512, 4), (2, 2, 32, 8, 512, 4), (1, 4, 32, 8, 512, 4),
-        (2, 4, 64, 8, 512, 4), (2, 4, 16, 8, 512, 4), (2, 2, 64, 8, 1024, 4), (4, 2, 32, 8, 128, 4),
+        (2, 2, 32, 8, 1024, 1), (2, 4, 32, 8, 512, 1), (2, 2, 32, 8, 512, 1), (1, 4, 32, 8, 512, 1), (2, 4, 32, 8, 256, 1),
+        (2, 4, 32, 8, 512, 0), (2, 4, 64, 4, 512, 1), (2, 2, 16, 8, 1024, 1), (4, 2, 32, 4, 128, 0),
     )
 )  # fmt: skip
 #: Filters of more taps than these are walked row by row.
@@ -76,7 +77,8 @@ def depthwise(
     if last:
         # As many channels as one access of 16 bytes may have where they lie at multiples of it.
         unit = math.gcd(8, filters, *(x.stride(i) for i in (0, 2, 3)))
-        tile = (min(chosen["CHANNELS"], triton.next_power_of_2(filters)), chosen["ACROSS"])
+        side = min(chosen["CHANNELS"], triton.next_power_of_2(filters))
+        tile = (side, min(chosen["ACROSS"], block // side))
         tiles = (
             triton.cdiv(extent, side)
             for extent, side in zip((filters, across, down), (*tile, block // math.prod(tile)), strict=True)
@@ -84,13 +86,22 @@ def depthwise(
         blocks = math.prod(tiles)
     else:
         blocks = triton.cdiv(filters * down * across, block)
+    turned = last and chosen["TURNED"]
+    if turned:
+        taps = kernel_h * kernel_w
+        by_channel = torch.empty(taps * filters, dtype=x.dtype, device=x.device)
+        launch(
+            turned_taps_kernel, (triton.cdiv(filters, 32), triton.cdiv(taps, 32)),
+            by_channel, weight, filters, TAPS=taps, ROWS=32, BLOCK=32, num_warps=4,
+        )  # fmt: skip
+        weight = by_channel
     launch(
         depthwise_conv2d_kernel, (blocks * batch,),
         y, x, weight, bias, blocks, *x.shape[2:], filters // unit, rows, columns, filters // x.shape[1], down, across,
-        x.stride(0) // unit, x.stride(1), x.stride(2) // unit, x.stride(3) // unit, kernel_h * kernel_w, 1, *padding,
+        x.stride(0) // unit, x.stride(1), x.stride(2) // unit, x.stride(3) // unit, *padding,
         KERNEL_H=kernel_h, KERNEL_W=kernel_w, STRIDE_H=stride[0], STRIDE_W=stride[1], DILATION_H=dilation[0],
-        DILATION_W=dilation[1], RELU=relu, LAST=last, UNIT=unit, UNROLLED=unrolled, ROWS=strip[0], COLUMNS=strip[1],
-        CHANNELS=tile[0], ACROSS=tile[1], BLOCK=block, num_warps=chosen["num_warps"],
+        DILATION_W=dilation[1], RELU=relu, LAST=last, UNIT=unit, TURNED=bool(turned), UNROLLED=unrolled, ROWS=strip[0],
+        COLUMNS=strip[1], CHANNELS=tile[0], ACROSS=tile[1], BLOCK=block, num_warps=chosen["num_warps"],
     )  # fmt: skip
     return y
 

@@ -13,6 +13,16 @@ def _is_used(place, outputs, stride, taps, dilation):
 
 
 @triton.jit
+def turned_taps_kernel(turned_ptr, w_ptr, filters, TAPS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """(filters, TAPS) as (TAPS, filters), so that a tap of channels side by side is one access."""
+    filter_ = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tap = (tl.program_id(1) * ROWS + tl.arange(0, ROWS))[:, None]
+    mask = (tap < TAPS) & (filter_ < filters)[None, :]
+    w = tl.load(w_ptr + filter_[None, :] * TAPS + tap, mask=mask, other=0.0)
+    tl.store(turned_ptr + tap * filters + filter_[None, :], w, mask=mask)
+
+
+@triton.jit
 def _places(
     block, channels, strips_down, strips_across,
     LAST: tl.constexpr, CHANNELS: tl.constexpr, ACROSS: tl.constexpr, BLOCK: tl.constexpr,
@@ -110,10 +120,10 @@ def _rows_added(
 @triton.jit
 def depthwise_conv2d_kernel(
     y_ptr, x_ptr, w_ptr, bias_ptr, blocks, height, width, channels, out_height, out_width, multiplier, strips_down, strips_across,
-    x_image, x_channel, x_row, x_column, w_channel, w_tap, pad_h, pad_w,
+    x_image, x_channel, x_row, x_column, pad_h, pad_w,
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     DILATION_H: tl.constexpr, DILATION_W: tl.constexpr, RELU: tl.constexpr, LAST: tl.constexpr, UNIT: tl.constexpr,
-    UNROLLED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr, ACROSS: tl.constexpr,
+    TURNED: tl.constexpr, UNROLLED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr, ACROSS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """BLOCK strips of ROWS x COLUMNS outputs a program, of one image.
@@ -121,7 +131,8 @@ def depthwise_conv2d_kernel(
     ``channels`` are those of the result, ``multiplier`` of them to each of the images'. ``LAST``: channels lie side by side, and
     a program has CHANNELS of them at ACROSS strips in a row, so that neighbours find their common inputs in L1; otherwise
     columns do, and it has whatever follows in memory. ``channels`` and the images' strides but their channel's come
-    in units of UNIT elements, from which Triton knows how many channels one access may have.
+    in units of UNIT elements, from which Triton knows how many channels one access may have. ``TURNED``: the taps
+    are those of ``turned_taps_kernel``.
     """
     image = (tl.program_id(0) // blocks).to(tl.int64)
     channels = channels * UNIT
@@ -136,7 +147,8 @@ def depthwise_conv2d_kernel(
     to_column = tl.cast(x_column * UNIT, tl.int64)
     to_channel = tl.cast(x_channel, tl.int64)
     x_at = x_ptr + image * (x_image * UNIT) + row * to_row + column * to_column + channel // multiplier * to_channel
-    w_at = w_ptr + channel * w_channel
+    w_at = w_ptr + channel * (1 if TURNED else KERNEL_H * KERNEL_W)
+    to_tap = channels if TURNED else 1
 
     total = tl.zeros((BLOCK,), tl.float32)
     if bias_ptr is not None:
@@ -147,7 +159,7 @@ def depthwise_conv2d_kernel(
         inside += (valid & (column + q >= 0) & (column + q < width),)
     if UNROLLED:
         totals = _rows_added(
-            totals, x_at, to_row, to_column, row, height, inside, w_at, w_tap, valid,
+            totals, x_at, to_row, to_column, row, height, inside, w_at, to_tap, valid,
             ROWS, STRIDE_H, KERNEL_H, DILATION_H, COLUMNS, STRIDE_W, KERNEL_W, DILATION_W,
         )  # fmt: skip
     else:
@@ -158,7 +170,7 @@ def depthwise_conv2d_kernel(
             values = _loaded_inputs(
                 x_at + below * to_row, to_column, there, inside, COLUMNS, STRIDE_W, KERNEL_W, DILATION_W
             )
-            taps = _loaded_taps(w_at, w_tap, r * KERNEL_W, valid, KERNEL_W)
+            taps = _loaded_taps(w_at, to_tap, r * KERNEL_W, valid, KERNEL_W)
             totals = _row_added(totals, values, taps, 0, COLUMNS, STRIDE_W, KERNEL_W, DILATION_W)
 
     out_row = down * ROWS
