@@ -94,7 +94,8 @@ def test_few_columns_of_hopper_s_kernel(warpgroups, causal, rows, columns, monke
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("Hopper's")
     round_ = 0 if warpgroups == 3 else 1000
-    for name, value in {"_ROUND": round_, "_ROUNDS": 0, "_LONG": 0, "multiprocessors": lambda _: 1}.items():
+    chosen = {"_ROUND": round_, "_ROUNDS": 0, "_LONG": 0, "_SHORT": 0, "multiprocessors": lambda _: 1}
+    for name, value in chosen.items():
         monkeypatch.setattr(attention_configs, name, value)
     q = draw(2, 4, rows[0], columns)
     k, v = (draw(2, 2, rows[1], columns, seed=seed) for seed in (1, 2))

@@ -58,6 +58,10 @@ class Kept:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the function returns."""
+        return self.call(args, kwargs)
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the function returns of arguments that are packed already."""
         kind = _kind(args, kwargs) if self._lost < _TRIES else None
         if kind is None:
             return self.function(*args, **kwargs)

@@ -75,7 +75,7 @@ class Operator:
             elif kind not in PLAIN:
                 return self._operator(*args)
         if not wants_gradient or not torch.is_grad_enabled():
-            return self._launch(*args)
+            return self._launch.call(args, {})
         # Nothing is transformed: PyTorch's own ``apply`` in Python would only look for that, at every argument.
         return self._apply(*args) if self._apply else self._operator(*args)
 
@@ -120,7 +120,7 @@ def remembered(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **kwargs)
         if _is_watched() or not launching._is_on() or torch.is_autocast_enabled("cuda"):
             return function(*args, **kwargs)
-        return kept(*args, **kwargs)
+        return kept.call(args, kwargs)
 
     return call
 

@@ -17,7 +17,7 @@ from tilescope_kernels._shared.activations import activate, activate_with_deriva
 from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import check_tensors, split_config, use_triton
+from tilescope_kernels._shared.launching import check_tensors, multiprocessors, split_config, use_triton
 from tilescope_kernels._shared.operators import as_rows, operator, pack, remembered, unpack
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
@@ -106,6 +106,17 @@ CONFIGS = tuple(
 _SILU, _GELU = 0, {"none": 1, "tanh": 2}
 
 
+#: Of few elements, every program of which runs at once: more threads, each with less to wait for. 128x1024 took 2.3 us forward and
+#: 2.6 back and takes 1.8 and 2.0 (H200, 2026-11-27, torch 2.11, triton 3.6, cold L2).
+_FEW = {"BLOCK": 1024, "num_warps": 8}
+
+
+def _chosen(gate: torch.Tensor, config: str) -> Mapping[str, int]:
+    """The config that was asked for, or the best known."""
+    few = gate.numel() <= 4 * _FEW["BLOCK"] * multiprocessors(gate)
+    return unpack(config) or (_FEW if few else CONFIGS[0])
+
+
 def _grid(gate: torch.Tensor, up: torch.Tensor, block: int) -> tuple[tuple[int], tuple[int, int, int], bool]:
     """The grid, three arguments (strides of gate and up, columns), and whether both are contiguous, as one row."""
     rows, columns = gate.shape
@@ -119,7 +130,7 @@ def _grid(gate: torch.Tensor, up: torch.Tensor, block: int) -> tuple[tuple[int],
 def _gated(gate: torch.Tensor, up: torch.Tensor, activation: int, config: str) -> torch.Tensor:
     y = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
     if y.numel():
-        parameters, options = split_config(unpack(config) or CONFIGS[0])
+        parameters, options = split_config(_chosen(gate, config))
         grid, extents, flat = _grid(gate, up, parameters["BLOCK"])
         launch(gated_kernel, grid, y, gate, up, *extents, ACTIVATION=activation, FLAT=flat, **parameters, **options)
     return y
@@ -131,7 +142,7 @@ def _gated_backward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     dgate, dup = (torch.empty(gate.shape, dtype=gate.dtype, device=gate.device) for _ in range(2))
     if dgate.numel():
-        parameters, options = split_config(unpack(config) or CONFIGS[0])
+        parameters, options = split_config(_chosen(gate, config))
         grid, extents, flat = _grid(gate, up, parameters["BLOCK"])
         launch(
             gated_backward_kernel, grid,

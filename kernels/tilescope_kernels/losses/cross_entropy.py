@@ -281,8 +281,8 @@ def cross_entropy(
         raise ValueError(f"target has shape {tuple(target.shape)}: give that of x, {tuple(x.shape)}, without classes")
     if target.device != x.device:
         raise ValueError(f"target is on {target.device} but x is on {x.device}: move one of them")
-    rows = as_rows(x.movedim(axis, -1), classes)
-    flat = target.reshape(-1).contiguous()
+    rows = as_rows(x if axis == x.dim() - 1 else x.movedim(axis, -1), classes)
+    flat = target if target.dim() == 1 and target.is_contiguous() else target.reshape(-1).contiguous()
     if weight is not None:
         check_weight(x, weight, classes, label_smoothing)
         losses, *_ = _cross_entropy(rows, flat, ignore_index, 0.0, 0, torch.float32, wants_grad(x), pack(config))
