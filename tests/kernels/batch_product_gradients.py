@@ -5,9 +5,12 @@ from __future__ import annotations
 # First: it switches the interpreter on.
 from interpreted import against_reference, close, draw, main, poisoned  # isort: skip
 
+from unittest import mock
+
 import torch
 import torch.nn.functional as F
 from tilescope_kernels import conv2d, layer_norm_linear, lora_linear, matmul, rms_norm_gelu_linear
+from tilescope_kernels.matrix_products import matmul as MODULE
 
 
 def compare(ours, plain, shapes, tolerance=1e-5, *, wanted=None, dtype=torch.float32):
@@ -47,6 +50,18 @@ def check_matmul():
     )
     for one, other in zip(found, torch.autograd.grad((a.double() @ b.double()).sum(), (a, b)), strict=True):
         close(one, other, 1e-3)
+
+
+def check_column_major_fp32_operands_are_copied():
+    a, b, taken, tiled = draw(70, 40, grad=True), draw(40, 90, seed=1, grad=True), [], MODULE._tiled
+    spy = mock.patch.object(MODULE, "_tiled", lambda *args: taken.append(MODULE._columns(args[1])) or tiled(*args))
+    for least, expected in ((1, [False, False, False]), (2**30, [False, True, False])):
+        taken.clear()
+        with spy, mock.patch.object(MODULE, "_COPIED", least):
+            found = torch.autograd.grad(matmul(a, b).pow(2).sum(), (a, b))
+        for one, other in zip(found, torch.autograd.grad((a.double() @ b.double()).pow(2).sum(), (a, b)), strict=True):
+            close(one, other, 1e-5)
+        assert taken == expected
 
 
 def check_matmul_twice():

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tilescope_kernels import matmul
-from tilescope_kernels.matrix_products import lora
+from tilescope_kernels.matrix_products import lora, matmul
 from tilescope_kernels.matrix_products.scaled_matmul import scaled_matmul_tuned
 
 TUNERS = {
-    "matmul": matmul.__globals__["matmul_tuned"],
+    "matmul": matmul.matmul_tuned,
     "scaled_matmul": scaled_matmul_tuned,
     "lora_linear": lora.lora_linear_tuned,
 }

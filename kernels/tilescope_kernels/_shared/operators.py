@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch.autograd import forward_ad
@@ -16,6 +16,7 @@ from tilescope_kernels._shared import launches, launching
 from tilescope_kernels._shared.kept import PLAIN, Kept
 from tilescope_kernels.dispatch import without_compiler
 
+Given, Result = ParamSpec("Given"), TypeVar("Result")
 #: What is true of the tensors whose calls pass the dispatcher by.
 DIRECT = "is_cuda"
 
@@ -105,7 +106,7 @@ def _watch(inner: Any) -> Callable[[], bool]:
 _is_watched = _watch(torch._C)
 
 
-def remembered(function: Callable[..., Any]) -> Callable[..., Any]:
+def remembered(function: Callable[Given, Result]) -> Callable[Given, Result]:
     """A public function whose calls without a gradient are made again: launches alone, without its checks and its views.
 
     It may ask for nothing but its arguments, whether a gradient is wanted, autocast and ``TILESCOPE_USE_TRITON``.
@@ -113,7 +114,7 @@ def remembered(function: Callable[..., Any]) -> Callable[..., Any]:
     kept = Kept(function)
 
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Given.args, **kwargs: Given.kwargs) -> Result:
         if torch.compiler.is_compiling() or (
             args and getattr(args[0], "requires_grad", False) and torch.is_grad_enabled()
         ):
