@@ -48,6 +48,14 @@ SIZES = {
         " 1x12x1x1024x1024x64-bf16 1x3x2x517x769x64-fp16 2x16x1x2048x2048x96-bf16",
     ),
     "causal_attention": ("cudnn fa2", "8x16x1x2048x2048x64-bf16 4x8x4x4096x4096x128-bf16 1x3x2x781x781x64-fp16"),
+    "ragged_attention": (
+        "cudnn fa2",
+        "16x16x1x4096x128-bf16 16x8x4x4096x128-bf16 16x16x1x4096x64-bf16 64x16x1x512x128-bf16",
+    ),
+    "paged_attention": (
+        "aten compile",
+        "32x8x4x1x8192x16x128-bf16 32x8x4x1x8192x256x128-bf16 1x8x4x1x65536x16x128-bf16",
+    ),
     "conv2d": ("eager compile", "16x64x56x56x64x3-bf16 8x512x14x14x512x3-bf16 3x72x37x29x95x5-fp16"),
     "rope": ("liger compile", "2x32x8x4096x128-bf16 3x7x3x781x80-fp32"),
     "swiglu": ("liger compile", "16384x11008-bf16 100x1000-bf16"),

@@ -44,7 +44,6 @@ def test_a_tensor_on_no_gpu_is_named():
         ({"max_seqlen_k": torch.tensor(7)}, r"max_seqlen_k is tensor\(7\)"),
         ({"scale": -1.0}, "scale is -1.0"),
         ({"scale": float("nan")}, "scale is nan"),
-        ({"config": SPEC.implementations["triton"].configs[0]}, "config has TMA=1"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_named(caught, change, message):

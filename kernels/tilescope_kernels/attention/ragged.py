@@ -6,6 +6,7 @@ sequences begin is read there, and the grid is that of the longest. Gradients ar
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping
 from itertools import accumulate, pairwise
@@ -20,7 +21,7 @@ from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_tensors, shared_memory, use_triton
 from tilescope_kernels._shared.operators import check_integers, operator, pack, wants_grad
-from tilescope_kernels.attention.attention import _MOST, _neighbours, _tiles, _tma_serves
+from tilescope_kernels.attention.attention import _MOST, _neighbours
 from tilescope_kernels.attention.attention_configs import chosen_config
 from tilescope_kernels.attention.flash import attention_delta_kernel
 from tilescope_kernels.attention.ragged_kernels import (
@@ -31,26 +32,26 @@ from tilescope_kernels.attention.ragged_kernels import (
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 
-def _config(*passes: tuple[int, ...]) -> dict[str, int]:
-    """A config of queries, keys, warps, stages and TMA forward; of dK and dV; and of dQ."""
-    names = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "TMA")
-    rest = ("M", "N", "WARPS", "STAGES", "TMA")
-    keys = (names, tuple(f"KV_{name}" for name in rest[:4]), tuple(f"Q_{name}" for name in rest))
+def _config(*passes: tuple[int, int, int, int]) -> dict[str, int]:
+    """A config of queries, keys, warps and stages forward, of dK and dV, and of dQ."""
+    names = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages")
+    keys = (names, *(tuple(f"{loop}_{name}" for name in ("M", "N", "WARPS", "STAGES")) for loop in ("KV", "Q")))
     return {key: part for of, parts in zip(keys, passes, strict=True) for key, part in zip(of, parts, strict=True)}
 
 
-#: The passes are tuned apart: each list holds its own candidates, and a config takes one of each.
+#: The passes are tuned apart: each list holds its own candidates, and a config takes one of each. The first are the best of 65 to 128
+#: columns on an H200, the second of fewer; tensor descriptors won nothing there.
 _FORWARD = (
-    (128, 64, 8, 3, 1), (128, 64, 4, 2, 1), (128, 128, 8, 2, 1), (128, 64, 8, 3, 0), (128, 64, 8, 2, 0), (128, 64, 4, 3, 0),
-    (64, 64, 4, 3, 0), (64, 64, 4, 2, 1), (128, 128, 8, 2, 0), (128, 64, 4, 3, 1),
+    (64, 64, 4, 3), (64, 64, 4, 3), (128, 64, 8, 3), (64, 64, 4, 2), (64, 64, 4, 4), (128, 64, 4, 3), (128, 128, 8, 2),
+    (64, 128, 4, 2), (64, 32, 4, 4), (128, 32, 8, 3),
 )  # fmt: skip
 _BACKWARD_KV = (
-    (64, 64, 8, 2), (64, 128, 8, 2), (64, 64, 4, 2), (64, 64, 4, 3), (32, 128, 8, 3), (64, 128, 8, 3), (32, 64, 4, 3),
-    (128, 64, 8, 2), (32, 128, 4, 2), (32, 64, 4, 2),
+    (32, 64, 4, 3), (32, 64, 4, 2), (64, 64, 4, 2), (64, 128, 8, 2), (32, 128, 8, 3), (32, 128, 8, 2), (32, 64, 4, 4), (64, 64, 8, 2),
+    (16, 64, 4, 3), (32, 64, 8, 3),
 )  # fmt: skip
 _BACKWARD_Q = (
-    (128, 32, 8, 3, 1), (128, 64, 8, 2, 1), (64, 64, 4, 2, 1), (128, 32, 8, 3, 0), (128, 64, 8, 2, 0), (128, 64, 8, 3, 0),
-    (64, 64, 4, 2, 0), (64, 64, 4, 3, 0), (64, 32, 4, 3, 0), (128, 64, 8, 3, 1),
+    (64, 32, 4, 3), (64, 64, 4, 3), (64, 64, 4, 2), (128, 32, 8, 3), (128, 64, 8, 2), (128, 64, 8, 3), (64, 32, 4, 4), (64, 32, 4, 2),
+    (64, 16, 4, 4), (128, 128, 8, 2),
 )  # fmt: skip
 CONFIGS = tuple(_config(*parts) for parts in zip(_FORWARD, _BACKWARD_KV, _BACKWARD_Q, strict=True))
 
@@ -63,8 +64,8 @@ def _view(tensor: torch.Tensor) -> torch.Tensor:
 def _chosen(q: torch.Tensor, causal: bool, config: str) -> Mapping[str, int]:
     """The config that was asked for, or the best known."""
     if not config and q.dtype != torch.float32 and q.shape[2] <= 128 and shared_memory(q) >= 227 * 1024:
-        return CONFIGS[0]
-    return {"Q_TMA": 0, **chosen_config(_view(q), causal, config, True)}
+        return CONFIGS[q.shape[2] <= 64]
+    return chosen_config(_view(q), causal, config, True)
 
 
 @operator("ragged_attention")
@@ -80,13 +81,9 @@ def _ragged(
         return o.zero_(), lse
     chosen = _chosen(q, causal, config)
     m, n = chosen["BLOCK_M"], chosen["BLOCK_N"]
-    tma = chosen["TMA"] and _tma_serves(_view(k), _view(v))
-    if config and chosen["TMA"] > tma:
-        raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
-    k_view, v_view, *strides = (_view(k), _view(v), *(_view(t).stride()[:3] for t in (o, q, k, v)))
     launch(
         ragged_attention_kernel, (cdiv(longest_q, m) * (sequences + 1) * heads,),
-        o, lse if save else None, q, k, v, _tiles(k_view, n, tma), _tiles(v_view, n, tma), q_bounds, k_bounds, *strides,
+        o, lse if save else None, q, k, v, q_bounds, k_bounds, *(_view(t).stride()[:3] for t in (o, q, k, v)),
         heads, rows, sequences, longest_q, scale * math.log2(math.e),
         GROUP=heads // k.shape[1], COLUMNS=columns, CAUSAL=causal, BLOCK_M=m, BLOCK_N=n,
         num_warps=chosen["num_warps"], num_stages=chosen["num_stages"],
@@ -130,11 +127,10 @@ def _ragged_backward(
         kv_heads, rows, key_rows, sequences, longest_k, scale, score_scale,
         BLOCK_M=m, BLOCK_N=n, num_warps=chosen["KV_WARPS"], num_stages=chosen["KV_STAGES"], **shared,
     )  # fmt: skip
-    m, n, tma = chosen["Q_M"], chosen["Q_N"], chosen["Q_TMA"] and _tma_serves(_view(k), _view(v))
+    m, n = chosen["Q_M"], chosen["Q_N"]
     launch(
         ragged_backward_q_kernel, (cdiv(longest_q, m) * (sequences + 1) * heads,),
-        dq, do, q, k, v, lse, delta, _tiles(_view(k), n, tma), _tiles(_view(v), n, tma), q_bounds, k_bounds,
-        dq_strides, *strides, heads, rows, sequences, longest_q, scale, score_scale,
+        dq, do, q, k, v, lse, delta, q_bounds, k_bounds, dq_strides, *strides, heads, rows, sequences, longest_q, scale, score_scale,
         BLOCK_M=m, BLOCK_N=n, num_warps=chosen["Q_WARPS"], num_stages=chosen["Q_STAGES"], **shared,
     )  # fmt: skip
     return dq, dk, dv
@@ -272,7 +268,8 @@ def _varlen(
 ) -> torch.Tensor:  # fmt: skip
     from torch.nn.attention.varlen import varlen_attn  # noqa: PLC0415 - younger than what else there is here
 
-    options: dict[str, Any] = {"enable_gqa": True} if key.shape[1] != query.shape[1] else {}
+    # From 2.12 on PyTorch asks for it, before it did not know it.
+    options = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
     window = (-1, 0) if is_causal else (-1, -1)
     bounds = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
     result: torch.Tensor = varlen_attn(query, key, value, *bounds, window_size=window, **options)

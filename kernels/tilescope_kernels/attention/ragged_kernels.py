@@ -42,7 +42,7 @@ def _seen_keys(place, keys, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL
 
 @triton.jit(do_not_specialize=["rows", "sequences", "longest"])
 def ragged_attention_kernel(
-    o_ptr, lse_ptr, q_ptr, k_ptr, v_ptr, k_tiles, v_tiles, q_bounds, k_bounds, o_strides, q_strides, k_strides, v_strides,
+    o_ptr, lse_ptr, q_ptr, k_ptr, v_ptr, q_bounds, k_bounds, o_strides, q_strides, k_strides, v_strides,
     heads, rows, sequences, longest, score_scale,
     GROUP: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
@@ -69,10 +69,9 @@ def ragged_attention_kernel(
     place = start + last_k - last
     whole, end = _seen_keys(place - first_k, last_k - first_k, BLOCK_M, BLOCK_N, CAUSAL)
     total, largest, weight = _attend(
-        total, largest, weight, q, k_ptr, v_ptr, k_tiles, v_tiles, k_strides, v_strides, 0, head // GROUP,
+        total, largest, weight, q, k_ptr, v_ptr, None, None, k_strides, v_strides, 0, head // GROUP,
         place, first_k, first_k + whole, 0, last_k, score_scale, None, None, None, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, False,
     )  # fmt: skip
-    # Through pointers, which end where the sequence does: weights of 0 would not make a next sequence's NaN nothing.
     total, largest, weight = _attend(
         total, largest, weight, q, k_ptr, v_ptr, None, None, k_strides, v_strides, 0, head // GROUP,
         place, first_k + whole, first_k + end, 0, last_k, score_scale, None, None, None, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, True,
@@ -147,7 +146,7 @@ def ragged_backward_kv_kernel(
 
 @triton.jit(do_not_specialize=["rows", "sequences", "longest"])
 def ragged_backward_q_kernel(
-    dq_ptr, do_ptr, q_ptr, k_ptr, v_ptr, lse_ptr, delta_ptr, k_tiles, v_tiles, q_bounds, k_bounds, dq_strides, do_strides,
+    dq_ptr, do_ptr, q_ptr, k_ptr, v_ptr, lse_ptr, delta_ptr, q_bounds, k_bounds, dq_strides, do_strides,
     q_strides, k_strides, v_strides, heads, rows, sequences, longest, scale, score_scale,
     GROUP: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
@@ -175,7 +174,7 @@ def ragged_backward_q_kernel(
     place = start + last_k - last
     whole, end = _seen_keys(place - first_k, last_k - first_k, BLOCK_M, BLOCK_N, CAUSAL)
     dq = _attending(
-        dq, q, do, lse, delta, k_ptr, v_ptr, k_tiles, v_tiles, k_strides, v_strides, 0, head // GROUP, place,
+        dq, q, do, lse, delta, k_ptr, v_ptr, None, None, k_strides, v_strides, 0, head // GROUP, place,
         first_k, first_k + whole, 0, last_k, score_scale, None, None, None, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, False,
     )  # fmt: skip
     dq = _attending(
