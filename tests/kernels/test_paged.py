@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tilescope_kernels import paged_attention
-from tilescope_kernels.attention.paged import SPEC
+from tilescope_kernels.attention.paged import SPEC, _spans
 
 SCRIPTS = {"batch_paged.py": {"check_special_values", "check_empty"}}
 Q, CACHE = torch.ones(2, 4, 1, 16), torch.ones(5, 8, 2, 16)
@@ -74,6 +74,14 @@ def test_plain_pytorch_where_triton_is_switched_off(monkeypatch):
     torch.testing.assert_close(causal[0, :, 1], actual[0, :, 1])
     assert not causal[1, :, 0].any()
     torch.testing.assert_close(causal[1, :, 1], v[:, 0])
+
+
+def test_long_sequences_that_may_differ_have_spans_to_spare():
+    assert _spans(32, 256, 8192, 64, 132) == 3
+    # Not where they are short, nor where there are programs enough, nor where there is one sequence, which is cut for itself.
+    assert _spans(32, 256, 1000, 64, 132) == _spans(1, 256, 8192, 64, 132) == 1
+    assert _spans(1000, 8000, 8192, 64, 132) == _spans(1, 8000, 8192, 64, 132)
+    assert 32 <= _spans(1, 8, 65536, 64, 132) <= 64 and _spans(2, 2, 10**6, 64, 132) == 64
 
 
 def test_a_workloads_cache_is_its_sequences_pages():
