@@ -196,7 +196,7 @@ def test_nvidias_rules_stand_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_the_form_answers_and_says_what_it_does_not_know() -> None:
     form = FusionForm()
-    assert "at most 2.00×" in form._answer.object
+    assert "at most 2×" in form._answer.object
     form._chain.value = "softmax,<b>relu</b>"
     assert "This cannot be answered" in form._answer.object
     assert "<b>relu" not in form._answer.object

@@ -55,7 +55,7 @@ def test_memory_bound_with_nothing_left() -> None:
     assert row["floor_fraction"] == pytest.approx(1 / 1.05)
     assert row["bytes_ratio"] == pytest.approx(1.02)
     assert row["why"] == (
-        "Memory-bound: moves 1.02x the bytes the algorithm needs at 97 % of the measured copy bandwidth; "
+        "Memory-bound: moves 1.02× the bytes the algorithm needs at 97 % of the measured copy bandwidth; "
         "nothing left but to fuse with a neighbour."
     )
 
@@ -88,8 +88,8 @@ def test_memory_bound_with_waste() -> None:
     row = one(table)
     assert row["launches"] == 2
     assert row["gpu_time"] == pytest.approx(2e-3)
-    assert "moves 4.00x the bytes" in row["why"]
-    assert "if its 2 launches can be one, it could be up to 4.0x faster" in row["why"]
+    assert "moves 4× the bytes" in row["why"]
+    assert "if its 2 launches can be one, it could be up to 4× faster" in row["why"]
 
 
 def test_a_chain_that_fits_in_l2_is_said_to_be_counted_cold_and_nothing_follows_from_it() -> None:
@@ -171,7 +171,7 @@ def test_prediction_says_that_it_is_one() -> None:
     assert (row["bound"], row["registers"], row["limiter"]) == ("memory", 64, "registers, shared memory")
     assert row["why"] == (
         "Predicted, not measured: memory-bound, at least 1.00 ms at the measured HBM bandwidth of toy; its launches touch "
-        "1.00x the bytes the algorithm needs; registers, shared memory allow 4 blocks per SM (50 % occupancy); "
+        "1× the bytes the algorithm needs; registers, shared memory allow 4 blocks per SM (50 % occupancy); "
         "it spills 16 B a thread."
     )
 
@@ -201,7 +201,7 @@ def test_a_roof_that_is_six_tenths_in_use_bounds(share: float, bound: str) -> No
 
 
 @pytest.mark.parametrize(("moved", "said"), [
-    (1.12, "reading each byte once could make it up to 1.1x faster"), (1.08, "nothing left but to fuse"),
+    (1.12, "reading each byte once could make it up to 1.12× faster"), (1.08, "nothing left but to fuse"),
     (0.88, "the rest stayed in L2"), (0.93, "nothing left but to fuse"),
 ])  # fmt: skip
 def test_a_tenth_more_or_less_bytes_are_worth_a_word(moved: float, said: str) -> None:

@@ -37,3 +37,14 @@ def test_text_keeps_three_digits(value: float) -> None:
     number, _, symbol = units.text(value, "byte").partition(" ")
     scale = {"P": 1e15, "T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3}.get(symbol[0], 1)
     assert float(number.replace(",", "")) * scale == pytest.approx(value, rel=6e-3)
+
+
+def test_a_ratio_is_written_in_one_way() -> None:
+    assert [units.times(value) for value in (0.95234, 1.0, 2.306, 12.0, 1234.0)] == [
+        "0.952×",
+        "1×",
+        "2.31×",
+        "12×",
+        "1,234×",
+    ]
+    assert units.times(math.nan) == "–"

@@ -4,6 +4,8 @@
 // Until what was put into a place has its sizes, in milliseconds, and the browser nothing else to do. Had it none when it is
 // shown, every widget in it would have the page laid out once more.
 const SETTLING = 2000
+// For an idle moment, in milliseconds.
+const PATIENCE = 1000
 const idle = window.requestIdleCallback ?? setTimeout
 
 export function render({model, view}) {
@@ -48,7 +50,9 @@ export function render({model, view}) {
     const laidOut = places.filter((place) => !rests(place) && changed.delete(place))
     if (laidOut.length) stack.invalidate_layout()
   })
-  // What was sent before the question is built in turns of its own: two idle moments, one after the other.
-  model.on("asked", () => idle(() => idle(() => { model.drawn = model.asked })))
+  // What was sent before the question is built in turns of its own: two idle moments, one after the other. A page that never rests
+  // gets an answer, too.
+  const soon = (then) => idle(then, {timeout: PATIENCE})
+  model.on("asked", () => soon(() => soon(() => { model.drawn = model.asked })))
   put()
 }

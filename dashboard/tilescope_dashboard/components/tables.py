@@ -135,6 +135,8 @@ class Table(pn.widgets.Tabulator):
     def __init__(self, value: pd.DataFrame, units: Mapping[str, str], **settings: Any) -> None:
         super().__init__(value, **settings)
         self.units, self.filled, self.note = dict(units), value, html_text.pane()
+        #: Columns of words that may be wider, or no wider, than others.
+        self.widest = dict(_WIDEST_OF)
 
     def rewrite(self, columns: Iterable[Column]) -> None:
         """Write these columns in their units, under their titles, from now on."""
@@ -220,7 +222,7 @@ def _widened(widget: Table, shown: pd.DataFrame) -> dict[str, int]:
     """
     wider = {}
     for name, width in widget.widths.items():
-        most = _WIDEST_OF.get(name, _WIDEST)
+        most = widget.widest.get(name, _WIDEST)
         if widget.units[name] == "text" and width < most and len(shown):
             needed = _LETTER * max(len(str(value)) for value in shown[name].unique()) + _AROUND
             if needed > width:

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pandas as pd
+from tilescope.table import units
 from tilescope.table.units import text
 
 #: What stands where nothing was measured. Never a zero.
@@ -24,7 +25,7 @@ def write(value: Any, unit: str, digits: int = 3) -> str:
 
 def times(value: Any) -> str:
     """A ratio as a factor: ``2.31×``."""
-    return ABSENT if pd.isna(value) else f"{text(float(value), '')}×"
+    return ABSENT if pd.isna(value) else units.times(float(value))
 
 
 def rounded(value: float) -> float:

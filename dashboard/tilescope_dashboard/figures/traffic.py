@@ -177,7 +177,7 @@ def speedup(gains: pd.DataFrame, look: Theme) -> figure:
     low = min(known[["predicted", "actual"]].min().min(), 1.0)
     room = (0.18 if look.narrow else 0.06) * top  # for half a label
     plot = blank(
-        look, "speedup", 140 + 54 * len(impls), y_range=list(lanes.values()),
+        look, "speedup", 140 + (66 if look.narrow else 54) * len(impls), y_range=list(lanes.values()),
         x_range=Range1d(max(-room, low - 0.35 * (top - low) - 0.1), top + 0.35 * (top - low) + 0.1),
     )  # fmt: skip
     plot.y_range.range_padding = 0.2  # for the numbers above the first mark

@@ -30,6 +30,8 @@ class Counters(View):
     def build(self) -> list[Any]:
         self._launch = Choice("launch", 330, self._draw)
         self._memory, self._stalls, self._table = chart(), chart(), table(topic.COLUMNS)
+        if self.state.narrow:  # a phone has no room for a value beside a longer name
+            self._table.widest["label"] = 240
         self._of: tuple[Any, ...] = ()
         self._body = pn.Column(
             self._launch.widget, side_by_side([self._memory, self._stalls], 330), self.saved(self._table, "counters"),

@@ -7,6 +7,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from tilescope.commands import choices, running
+from tilescope.table import units
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,7 +82,7 @@ def _cases(table: pd.DataFrame) -> list[tuple[str, ...]]:
 
 def text(rank: int, finding: Finding) -> str:
     """Lines of one finding: what, by how much, why, and what to do."""
-    win = f"{finding.bound.most}{finding.bound.ratio:.2f}×" if finding.bound else "no estimate"
+    win = f"{finding.bound.most}{units.times(finding.bound.ratio)}" if finding.bound else "no estimate"
     clock = " of the interval" if finding.bound and finding.bound.clock == "interval" else ""
     kind = "NVIDIA's rule" if finding.origin == "nvidia" else "measured" if finding.measured else "predicted"
     where = f" ({finding.function})" if finding.function else ""

@@ -99,7 +99,7 @@ def _predicted(row: Mapping[str, Any], device: Device) -> str:
             f"{limit} of {device.name}"
         )
     if not math.isnan(row["bytes_ratio"]):
-        parts.append(f"its launches touch {row['bytes_ratio']:.2f}x the bytes the algorithm needs")
+        parts.append(f"its launches touch {units.times(row['bytes_ratio'])} the bytes the algorithm needs")
     if not math.isnan(row["blocks"]):
         parts.append(f"{row['limiter']} {_allow(row)}")
     if row["spill_bytes"] > 0:
@@ -115,9 +115,9 @@ def _memory(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
     if row["bytes_cold"]:
         return (
             f"Memory-bound: the bytes the algorithm needs take {_percent(use)} of {roof}; its {row['launches']} launches move up to "
-            f"{ratio:.2f}x of them, each launch counted with cold caches."
+            f"{units.times(ratio)} of them, each launch counted with cold caches."
         )
-    moved = f"Memory-bound: moves {ratio:.2f}x the bytes the algorithm needs at {_percent(use)} of {roof}"
+    moved = f"Memory-bound: moves {units.times(ratio)} the bytes the algorithm needs at {_percent(use)} of {roof}"
     if ratio < 1 / _EXTRA_BYTES:
         return f"{moved}; the rest stayed in L2."
     if ratio <= _EXTRA_BYTES:
@@ -130,8 +130,8 @@ def _memory(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
     launches = row["launches"]
     # Whether one can do the work of all is not known: a scale of the whole tensor needs all of it before its first use.
     if launches and launches > 1:
-        return f"{moved}; if its {launches} launches can be one, it could be up to {ratio:.1f}x faster."
-    return f"{moved}; reading each byte once could make it up to {ratio:.1f}x faster."
+        return f"{moved}; if its {launches} launches can be one, it could be up to {units.times(ratio)} faster."
+    return f"{moved}; reading each byte once could make it up to {units.times(ratio)} faster."
 
 
 def _compute(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
@@ -154,7 +154,9 @@ def _latency(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
     parts = [use]
     if row["bytes_source"] in COUNTERS and row["bytes_ratio"] > _EXTRA_BYTES:
         cold = ", each launch counted with cold caches" if row["bytes_cold"] else ""
-        parts.append(f"moves {'up to ' * bool(cold)}{row['bytes_ratio']:.2f}x the bytes the algorithm needs{cold}")
+        parts.append(
+            f"moves {'up to ' * bool(cold)}{units.times(row['bytes_ratio'])} the bytes the algorithm needs{cold}"
+        )
     if row["theoretical_occupancy"] < 0.5:
         parts.append(f"{row['limiter']} {_allow(row)}")
     if row["spill_bytes"] > 0:

@@ -218,7 +218,7 @@ def _bound(chain: Chain) -> Line:
     moved = f"{units.text(unfused, 'byte')} against {units.text(fused, 'byte')}"
     if unfused == fused:
         return Line("bound", f"nothing to win: a single operation moves {moved}", False)
-    return Line("bound", f"at most {unfused / fused:.2f}× faster: {moved}", True)
+    return Line("bound", f"at most {units.times(unfused / fused)} faster: {moved}", True)
 
 
 def _times(chain: Chain, bandwidth: float, name: str) -> Line:

@@ -162,7 +162,9 @@ def _written(row: dict[Any, Any], name: str) -> str:
         return units.text(value, "second")
     if name in ("floor_fraction", "theoretical_occupancy"):
         return f"{value:.0%}"
-    return f"{value:.2f}×" if name == "bytes_ratio" else f"{value:.1e}" if name == "relative_error" else f"{value:,.0f}"
+    return (
+        units.times(value) if name == "bytes_ratio" else f"{value:.1e}" if name == "relative_error" else f"{value:,.0f}"
+    )
 
 
 def _cell(tag: str, text: str, name: str) -> str:

@@ -26,6 +26,7 @@ from tilescope.notebook import job_waiting, profiling
 from tilescope.notebook.cell_source import CannotCarry
 from tilescope.notebook.puzzle_list import PUZZLES
 from tilescope.runs.store import LoadedRun
+from tilescope.table import units
 from tilescope.table.run import Failure
 from tilescope.table.suggest import unknown
 
@@ -190,8 +191,8 @@ def judge(name: str, loaded: LoadedRun) -> Verdict:
         correct=correct,
         correct_text=correct_text,
         thrifty=thrifty,
-        bytes_text=f"asks for {asked:.2f}x and touches {touched:.2f}x what the algorithm needs"
-        + ("" if thrifty else f" (good: {puzzle.asked:g}x and {TOUCHED:g}x)"),
+        bytes_text=f"asks for {units.times(asked)} and touches {units.times(touched)} what the algorithm needs"
+        + ("" if thrifty else f" (good: {units.times(puzzle.asked)} and {units.times(TOUCHED)})"),
         coalesced=used >= USED,
         coalesced_text=f"uses {used:.0%} of the sectors it touches",
         hint=missing[0] if missing else "profile it at larger sizes, as in own_kernel.ipynb.",

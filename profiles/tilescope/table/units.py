@@ -39,6 +39,11 @@ def text(value: float, unit: str, digits: int = 3) -> str:
     return f"{scaled} {prefix}{symbol}".rstrip()
 
 
+def times(value: float) -> str:
+    """A ratio as a factor: ``2.31×``."""
+    return f"{value:,.0f}×" if abs(value) >= 1000 else "–" if math.isnan(value) else f"{text(value, '')}×"
+
+
 def several(count: float, one: str, more: str = "") -> str:
     """``1 block``, ``12 blocks``: so many of ``one``, of which several are called ``more``, else with an s."""
     return f"{count:,.0f} {one if count == 1 else more or f'{one}s'}"

@@ -8,6 +8,7 @@ from tilescope.hardware import roofs
 from tilescope.models import bound
 from tilescope.models.advice.finding import Bound, Finding
 from tilescope.models.advice.subject import Subject
+from tilescope.table import units
 from tilescope.table.sources import COUNTERS
 
 #: The tensor pipe of a dtype, where the kernel declares none.
@@ -69,10 +70,10 @@ def no_tensor_cores(subject: Subject) -> Iterator[Finding]:
         ratio = 1 / (1 - share + share / rates)
         formula += f", over the {share * 100:.0f} % of the time that products take"
     if busy > 0 and 1 / busy < ratio:
-        ratio, formula = 1 / busy, f"GPU time / time of the bytes needed; {formula} would be {ratio:.0f}×"
+        ratio, formula = 1 / busy, f"GPU time / time of the bytes needed; {formula} would be {units.times(ratio)}"
     yield subject.finding(
         "no-tensor-cores",
-        f"A matrix product without tensor cores: {pipe} is {rates:.0f}× the fp32 rate here",
+        f"A matrix product without tensor cores: {pipe} is {units.times(rates)} the fp32 rate here",
         "Write the product as tl.dot on tiles of at least 16 in each dimension, with operands in their narrow dtype "
         "and an fp32 accumulator; for fp32 allow input_precision='tf32' where its error is acceptable.",
         [counted, flops, tensor, cuda],

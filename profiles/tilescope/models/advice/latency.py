@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tilescope.models.advice.finding import Bound, Finding
 from tilescope.models.advice.subject import Subject
+from tilescope.table import units
 
 
 def launch_bound(subject: Subject) -> Iterator[Finding]:
@@ -40,7 +41,7 @@ def late_cpu(subject: Subject) -> Iterator[Finding]:
     formula = "interval / CUDA-graph replay" if graph else "interval / GPU time"
     yield subject.finding(
         "late-cpu",
-        f"Launch overhead: the call takes {interval.value / against.value:.1f}× its "
+        f"Launch overhead: the call takes {units.times(interval.value / against.value)} its "
         + ("CUDA-graph replay" if graph else "GPU time"),
         "Replay the call as a CUDA graph, or keep the GPU ahead by launching without waiting; in Triton's launch "
         "itself, fewer arguments and a precompiled kernel (fn.warmup) help. In a model that queues work ahead this "

@@ -8,6 +8,7 @@ from tilescope.hardware import roofs
 from tilescope.models import bound, roofline, traffic
 from tilescope.models.advice.finding import Evidence, Finding
 from tilescope.models.advice.subject import LaunchValues, Subject
+from tilescope.table import units
 from tilescope.table.sources import COUNTERS
 
 #: From this many times the ideal on, traffic is worth a word: less is rounding, tails and metadata.
@@ -39,19 +40,19 @@ def extra_bytes(subject: Subject) -> Iterator[Finding]:
     values += [subject.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written")]
     title = f"{launches} launches move" if launches > 1 else "Moves"
     if subject.two_passes:
-        title += f" {ratio:.2f}× the bytes that two passes over the input need"
+        title += f" {units.times(ratio)} the bytes that two passes over the input need"
         remedy = (
             "A value of all the input is needed before any of it can be used: make it in one launch, and do all that "
             "follows in a second one that loads the input once and stores only the result."
         )
     elif launches > 1:
-        title += f" {ratio:.2f}× the bytes the algorithm needs"
+        title += f" {units.times(ratio)} the bytes the algorithm needs"
         remedy = (
             "Results of one launch go through HBM to the next: compute them in one @triton.jit kernel that loads each "
             "input once, keeps what lies between in registers and stores only the result."
         )
     else:
-        title += f" {ratio:.2f}× the bytes the algorithm needs"
+        title += f" {units.times(ratio)} the bytes the algorithm needs"
         remedy = (
             "Data is loaded again after L2 has dropped it: keep the row in registers (one BLOCK for the row), or walk "
             "it in chunks small enough that the second pass still hits L2; for tiles, order the programs in groups "
@@ -139,7 +140,7 @@ def uncoalesced(subject: Subject) -> Iterator[Finding]:
                 formula = "sectors of loads and stores / the same, all full"
             yield subject.finding(
                 f"uncoalesced-{way}s",
-                f"{way.capitalize()}s touch {ratio:.2f}× the sectors that their bytes fill",
+                f"{way.capitalize()}s touch {units.times(ratio)} the sectors that their bytes fill",
                 "Neighbouring threads should take neighbouring addresses: let tl.arange run along the dimension of "
                 "stride 1 (mind the order of a 2-D block's offsets), and pad rows to a stride that is a multiple of "
                 "32 bytes, or of 16 at the least: without it a thread's neighbouring elements are loaded one by one, "

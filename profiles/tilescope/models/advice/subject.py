@@ -11,6 +11,7 @@ from typing import Any
 from tilescope.hardware import ceilings, roofs
 from tilescope.models import bound
 from tilescope.models.advice.finding import Bound, Evidence, Finding
+from tilescope.table import units
 from tilescope.table.case_table import CaseValues, Known, value_of
 from tilescope.table.metrics import METRICS
 from tilescope.table.run import Device
@@ -148,9 +149,9 @@ class Subject:
             formula += f", over its {launch.share * 100:.0f} % of the time"
         busy = self.saturation if hides else math.nan
         if busy > 0 and 1 / busy < min(ratio, self.headroom or math.inf):
-            return Bound(1 / busy, f"1 / share of the roof in use; {formula} would be {ratio:.2f}×")
+            return Bound(1 / busy, f"1 / share of the roof in use; {formula} would be {units.times(ratio)}")
         if self.headroom is not None and self.headroom < ratio:
-            return Bound(self.headroom, f"GPU time / floor; {formula} would be {ratio:.2f}×")
+            return Bound(self.headroom, f"GPU time / floor; {formula} would be {units.times(ratio)}")
         return Bound(ratio, formula)
 
     def finding(
