@@ -91,9 +91,8 @@ def depthwise(
         taps = kernel_h * kernel_w
         by_channel = torch.empty(taps * filters, dtype=x.dtype, device=x.device)
         launch(
-            turned_taps_kernel, (triton.cdiv(filters, 32), triton.cdiv(taps, 32)),
-            by_channel, weight, filters, TAPS=taps, ROWS=32, BLOCK=32, num_warps=4,
-        )  # fmt: skip
+            turned_taps_kernel, (triton.cdiv(taps * filters, 1024),), by_channel, weight, filters, TAPS=taps, BLOCK=1024
+        )
         weight = by_channel
     launch(
         depthwise_conv2d_kernel, (blocks * batch,),
@@ -215,7 +214,7 @@ SPEC = KernelSpec(
         _workload((32, 144, 56, 56, 3, 2), "bf16", "medium"),
         _workload((32, 384, 112, 112, 3, 1), "bf16", "large"),
         _workload((3, 73, 37, 29, 5, 2), "fp16", "ragged"),
-        _workload((32, 384, 56, 56, 7, 1), "bf16", "wide"),
+        _workload((32, 384, 56, 56, 7, 1), "bf16", "taps"),
         _workload((0, 64, 16, 16, 3, 1), "bf16", "empty"),
     ),
     cost=cost,

@@ -13,13 +13,12 @@ def _is_used(place, outputs, stride, taps, dilation):
 
 
 @triton.jit
-def turned_taps_kernel(turned_ptr, w_ptr, filters, TAPS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+def turned_taps_kernel(turned_ptr, w_ptr, filters, TAPS: tl.constexpr, BLOCK: tl.constexpr):
     """(filters, TAPS) as (TAPS, filters), so that a tap of channels side by side is one access."""
-    filter_ = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tap = (tl.program_id(1) * ROWS + tl.arange(0, ROWS))[:, None]
-    mask = (tap < TAPS) & (filter_ < filters)[None, :]
-    w = tl.load(w_ptr + filter_[None, :] * TAPS + tap, mask=mask, other=0.0)
-    tl.store(turned_ptr + tap * filters + filter_[None, :], w, mask=mask)
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = place < filters * TAPS
+    w = tl.load(w_ptr + place, mask=mask)
+    tl.store(turned_ptr + place % TAPS * filters + place // TAPS, w, mask=mask)
 
 
 @triton.jit
