@@ -43,6 +43,7 @@ MORE = {
     "int8_matmul": "1023x517x769-int8",
     "w8a16_matmul": "128x4096x4096-bf16 300x4096x4096-bf16 1000x1001x1003-fp16",
     "conv2d": "4x128x56x56x130x3-bf16 2x7x20x21x9x5-fp32",
+    "depthwise_conv2d": "3x73x37x29x9x2-fp32 2x144x56x56x5x1-bf16",
 }
 #: What a finding begins with: it says what and, in its next lines, in which kernel.
 _FINDING = re.compile(r"^========= (?!    )(?!COMPUTE-SANITIZER|.* SUMMARY|Target application)(.+)$")

@@ -57,6 +57,10 @@ SIZES = {
         "32x8x4x1x8192x16x128-bf16 32x8x4x1x8192x256x128-bf16 1x8x4x1x65536x16x128-bf16",
     ),
     "conv2d": ("eager compile", "16x64x56x56x64x3-bf16 8x512x14x14x512x3-bf16 3x72x37x29x95x5-fp16"),
+    "depthwise_conv2d": (
+        "eager compile",
+        "32x32x112x112x3x1-bf16 32x144x56x56x3x2-bf16 16x1152x14x14x5x1-bf16 8x96x56x56x7x1-bf16 3x73x37x29x5x2-fp32",
+    ),
     "rope": ("liger compile", "2x32x8x4096x128-bf16 3x7x3x781x80-fp32"),
     "swiglu": ("liger compile", "16384x11008-bf16 100x1000-bf16"),
     "geglu": ("liger compile", "16384x11008-bf16 100x1000-bf16"),
