@@ -290,7 +290,7 @@ SPEC = KernelSpec(
         _workload((32, 8, 4, 1, 8192, 16, 128), "bf16", "large"),
         _workload((3, 2, 3, 2, 517, 24, 96), "fp16", "ragged"),
         _workload((1, 8, 4, 1, 65536, 16, 128), "bf16", "long"),
-        _workload((32, 8, 4, 1, 8192, 256, 128), "bf16", "wide"),
+        _workload((32, 8, 4, 1, 8192, 256, 128), "bf16", "pages"),
         _workload((0, 8, 4, 1, 512, 16, 128), "bf16", "empty"),
     ),
     cost=cost,
