@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,8 @@ from typing import Any
 
 import pytest
 from tilescope import cli
+
+from .test_report import visible
 
 RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
 
@@ -23,11 +24,6 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     out, error = capsys.readouterr()
     assert (status, out, error.count("\n")) == (2, "", 1), (status, out, error)
     return error
-
-
-def visible(document: str) -> str:
-    """The document without its scripts and styles."""
-    return re.sub(r"<(script|style)\b.*?</\1>", "", document, flags=re.DOTALL)
 
 
 @pytest.fixture

@@ -7,17 +7,12 @@ import shutil
 from pathlib import Path
 
 from tilescope.models.compare import Side
-from tilescope.runs import store
 from tilescope_dashboard.data import recordings
 from tilescope_dashboard.report import markdown
 from tilescope_dashboard.report.build import build
 from tilescope_dashboard.report.html import html
 
-RECORDED = store.list_runs([store.recorded_dir()])
-
-
-def side(path: Path) -> Side:
-    return Side(store.open_run(path))
+from .test_report import RECORDED, side
 
 
 def test_lines_of_source_are_in_it_with_what_they_cost() -> None:

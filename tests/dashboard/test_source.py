@@ -26,6 +26,8 @@ from tilescope_dashboard.topics import source as topic
 from tilescope_dashboard.topics.source import FunctionLaunch, LineColumn
 from tilescope_dashboard.views.source import Source
 
+from .test_contrast import contrast, rgb
+
 INJECTED = "<script>document.title='injected'</script>"
 DEVICE = Device("Synthetic GPU", "sm_90", 100, 1, 1, True)
 CASE = Case("softmax", "triton", "forward", "16384x4096-bf16")
@@ -181,19 +183,11 @@ def test_assembly_lines_know_their_source_line() -> None:
     assert re.findall(r'data-stage="(\w+)" aria-checked="(\w+)"', markup) == [("ptx", "false"), ("sass", "true")]
 
 
-def luminance(colour: str) -> float:
-    """Relative luminance of ``#rrggbb`` (WCAG 2.2)."""
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
 @pytest.mark.parametrize("look", [LIGHT, DARK], ids=["light", "dark"])
 def test_values_can_be_read_on_their_bars(look) -> None:
     heat = re.search(r"--heat: (#\w{6})", code_pair.pair("", "", look))
     assert heat
-    low, high = sorted((luminance(heat[1]), luminance(look.ink)))
-    assert (high + 0.05) / (low + 0.05) >= 7
+    assert contrast(rgb(heat[1]), rgb(look.ink)) >= 7
 
 
 @pytest.fixture
