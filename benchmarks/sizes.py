@@ -48,14 +48,8 @@ SIZES = {
         " 1x12x1x1024x1024x64-bf16 1x3x2x517x769x64-fp16 2x16x1x2048x2048x96-bf16",
     ),
     "causal_attention": ("cudnn fa2", "8x16x1x2048x2048x64-bf16 4x8x4x4096x4096x128-bf16 1x3x2x781x781x64-fp16"),
-    "ragged_attention": (
-        "cudnn fa2",
-        "16x16x1x4096x128-bf16 16x8x4x4096x128-bf16 16x16x1x4096x64-bf16 64x16x1x512x128-bf16",
-    ),
-    "paged_attention": (
-        "aten compile",
-        "32x8x4x1x8192x16x128-bf16 32x8x4x1x8192x256x128-bf16 1x8x4x1x65536x16x128-bf16",
-    ),
+    "ragged_attention": ("cudnn fa2", "16x16x1x4096x64-bf16 32x8x4x2048x128-bf16 100x16x1x333x96-fp16"),
+    "paged_attention": ("aten compile", "64x8x8x1x4096x64x128-bf16 4x8x4x1x30000x16x64-bf16 8x2x3x2x517x24x96-fp16"),
     "conv2d": ("eager compile", "16x64x56x56x64x3-bf16 8x512x14x14x512x3-bf16 3x72x37x29x95x5-fp16"),
     "depthwise_conv2d": (
         "eager compile",
