@@ -3,6 +3,9 @@
 Where there are few steps along K, as of a chunk of rows that adds to a weight's gradient, to read c and write it takes as long
 as to multiply. Here c arrives while its tile is multiplied, is added to where it lies, and leaves from there while the next
 tile is multiplied. The kernel is in Gluon, because Triton's language does not assign work to warps.
+
+Where 128256x4096 is added to, products of 256 rows took 613 us (cuBLAS 823), of 368 rows 805 (842) and, between other launches, 706
+(831), of 512 rows 940 (908): of more, cuBLAS hides as much (bf16, H200, 2026-11-27, torch 2.11, triton 3.6, cold L2).
 """
 
 from __future__ import annotations

@@ -8,8 +8,12 @@ In bf16 on an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2, cuBLAS in brack
 8192x8192x8192 1427 (1431), 16384x4096x14336 2528 (2589), 8192x8192x1024 199 (202), 2304x2304x2304 40.7 (41.4),
 1792x1792x1792 22.9 (24.4), 512x4096x4096 27.8 (27.1), 6000x6000x6000 595 (562). 4097x4099x4101 took 255, 37 of them for
 copies. Rows that do not start at sectors of 32 bytes arrive late: 3000x3000x3000 102 (79), and with copies 104; those pay for
-4008x4008x4008 213 (without 231, 189) and 5000x5000x1000 95 (105, 84). 1536x1536x1536 15.7 (12.7). Adding to memory as tiles are written, for sums of
-products, lost to cuBLAS: 846 us against 804 where 128256x4096x256 is added to.
+4008x4008x4008 213 (without 231, 189) and 5000x5000x1000 95 (105, 84). 1536x1536x1536 15.7 (12.7). cuBLAS's
+thread blocks load for each other (multicast), which Gluon of triton 3.6 cannot say. With a copy of b alone 3000x3000x3000 took 98 and
+5000x5000x1000 91.5: estimates are too coarse to choose that. 5000x1000x5000 takes 94 (70), and longer with any copy.
+
+FP8 with scales (2026-11-27): 2048x2048x2048 16.1 us (15.6; Triton's 17.8), 3072x3072x3072 43.4 (41.9; 50.1), 4096x4096x4096 96.9
+(98.2; 98.3), 8192x8192x8192 749 (768; 754), with scales of rows 2048x2048x2048 17.0 (15.6).
 """
 
 from __future__ import annotations
