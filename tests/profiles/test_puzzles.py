@@ -158,7 +158,7 @@ def test_what_pytorch_computes_on_the_way_is_counted(run: LoadedRun) -> None:
     said = verdict(run, "unfused")
     assert (said.correct, said.thrifty) == (True, False)
     # amax reads x; the subtraction reads x and a column and writes; the kernel reads and writes: five where two do.
-    assert said.bytes_text.startswith("asks for 2.5")
+    assert said.bytes_text.startswith("asks for 2.50× and touches 2.50×")
 
 
 @SLOW

@@ -9,15 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import panel as pn
-from bokeh.events import DocumentEvent
 from bokeh.server.session import ServerSession
 
-
-class Pulled(DocumentEvent):
-    """The browser has been sent the page, and will draw it now."""
-
-    event_name = "pulled"
-
+from tilescope_dashboard.session.scheduling import Pulled
 
 _bokehs_pull = ServerSession._handle_pull
 

@@ -7,6 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import panel as pn
+from bokeh.events import DocumentEvent
+
+
+class Pulled(DocumentEvent):
+    """The browser has been sent the page, and will draw it now (``panel_patches.pulled_page``)."""
+
+    event_name = "pulled"
 
 
 def in_session() -> bool:

@@ -15,9 +15,8 @@ from tilescope_dashboard.browser.keyboard import Keyboard
 from tilescope_dashboard.components.stack import Stack
 from tilescope_dashboard.components.view_tabs import ViewTabs
 from tilescope_dashboard.data import url_state
-from tilescope_dashboard.panel_patches.pulled_page import Pulled
 from tilescope_dashboard.session.idle_work import IdleWork
-from tilescope_dashboard.session.scheduling import in_session, next_tick, once_loaded
+from tilescope_dashboard.session.scheduling import Pulled, in_session, next_tick, once_loaded
 from tilescope_dashboard.session.state import IN_ADDRESS, State
 from tilescope_dashboard.views.base import View
 
