@@ -57,6 +57,7 @@ def test_opens_on_numbers_and_says_what_they_are(visit: Any) -> None:
     page.get_by_text("cannot be read").first.wait_for()
 
 
+@SLOW
 def test_every_view_shows_its_chart_and_its_table_and_is_in_the_address(visit: Any, look_at: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax")
     said = {

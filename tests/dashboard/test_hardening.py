@@ -148,27 +148,23 @@ ADDRESS = """text => {
 }"""
 
 
+@SLOW
 @pytest.mark.browser
 @pytest.mark.parametrize(
     ("query", "said"),
     [
         (f"run=../{OUTSIDE}", SAID),
-        *(
-            pytest.param(query, said, marks=SLOW)
-            for query, said in [
-                (f"run={RUN}&view=compare&compared=%5B%22..%2f{OUTSIDE}%22%5D", "not compared: "),
-                (f"run={RUN}&kernel=a%00b", "not the name of a kernel"),
-                (f"run=%2e%2e%2f{OUTSIDE}", SAID),
-                (f"run=%252e%252e%252f{OUTSIDE}", "cannot be shown"),
-                (f"run={RUN}%00", SAID),
-                (f"run={RUN}%0d%0aSet-Cookie:%20a=b", SAID),
-                ("run=/etc/passwd", SAID),
-                (f"run={OUTSIDE}", f"no run '{OUTSIDE}'"),
-                (f"run={LINKED}", "lies outside of the folder of runs"),
-                (f"run={RUN}&compared=..%2f{OUTSIDE}", "not understood: compared="),
-                ("run=" + "x" * 60_000, SAID),
-            ]
-        ),
+        (f"run={RUN}&view=compare&compared=%5B%22..%2f{OUTSIDE}%22%5D", "not compared: "),
+        (f"run={RUN}&kernel=a%00b", "not the name of a kernel"),
+        (f"run=%2e%2e%2f{OUTSIDE}", SAID),
+        (f"run=%252e%252e%252f{OUTSIDE}", "cannot be shown"),
+        (f"run={RUN}%00", SAID),
+        (f"run={RUN}%0d%0aSet-Cookie:%20a=b", SAID),
+        ("run=/etc/passwd", SAID),
+        (f"run={OUTSIDE}", f"no run '{OUTSIDE}'"),
+        (f"run={LINKED}", "lies outside of the folder of runs"),
+        (f"run={RUN}&compared=..%2f{OUTSIDE}", "not understood: compared="),
+        ("run=" + "x" * 60_000, SAID),
     ],
     ids=lambda text: text[:50],
 )

@@ -43,6 +43,7 @@ def server(job_server: Any) -> Iterator[Any]:
     assert not job_server.failures()
 
 
+@SLOW
 @browser
 def test_profile_with_progress_then_the_result_without_a_reload(visit: Any, start_button: Any) -> None:
     page = visit(f"run={PREDICTED}&kernel=vector_add&view=overview")
