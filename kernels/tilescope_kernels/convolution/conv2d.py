@@ -26,7 +26,7 @@ from tilescope_kernels._shared.operators import operator, pack, remembered, unpa
 from tilescope_kernels.convolution.conv2d_kernels import conv2d_kernel, conv2d_rectangles_kernel
 from tilescope_kernels.convolution.depthwise_conv2d import depthwise
 from tilescope_kernels.convolution.grouped_conv2d import grouped_conv2d
-from tilescope_kernels.convolution.problems import checked, gradients, out_extent
+from tilescope_kernels.convolution.problems import _out_extent, checked, gradients
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 
@@ -58,7 +58,7 @@ def _out_shape(
 ) -> list[int]:
     """(batch, rows, columns, filters) of the result of (batch, rows, columns, channels) and (filters, rows, columns, ...)."""
     rows, columns = (
-        out_extent(*parts) for parts in zip(x.shape[1:3], weight.shape[1:3], stride, padding, dilation, strict=True)
+        _out_extent(*parts) for parts in zip(x.shape[1:3], weight.shape[1:3], stride, padding, dilation, strict=True)
     )
     return [x.shape[0], rows, columns, weight.shape[0]]
 
@@ -245,7 +245,7 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 def cost(workload: Workload, direction: str) -> Cost:
     """Two operations a pixel, filter, channel and tap, those on padding included as is usual; every tensor moved once."""
     batch, channels, height, width, filters, kernel = workload.dims.values()
-    pixels = batch * out_extent(height, kernel, 1, kernel // 2, 1) * out_extent(width, kernel, 1, kernel // 2, 1)
+    pixels = batch * _out_extent(height, kernel, 1, kernel // 2, 1) * _out_extent(width, kernel, 1, kernel // 2, 1)
     weights = filters * kernel * kernel * channels
     return Cost(
         flops=2 * pixels * weights,

@@ -19,7 +19,7 @@ from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import use_triton
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels.convolution.depthwise_conv2d_kernels import depthwise_conv2d_kernel, turned_taps_kernel
-from tilescope_kernels.convolution.problems import checked, gradients, out_extent
+from tilescope_kernels.convolution.problems import _out_extent, checked, gradients
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 
@@ -50,7 +50,7 @@ def _result(
     x: torch.Tensor, weight: torch.Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
 ) -> torch.Tensor:
     sides = zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
-    shape = (x.shape[0], weight.shape[0], *(out_extent(*side) for side in sides))
+    shape = (x.shape[0], weight.shape[0], *(_out_extent(*side) for side in sides))
     order = torch.channels_last if _is_last(x) else torch.contiguous_format
     return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=order)
 
@@ -182,7 +182,7 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 def cost(workload: Workload, direction: str) -> Cost:
     """Two operations an output and tap, those on padding included as is usual; every tensor moved once."""
     batch, channels, height, width, kernel, stride = workload.dims.values()
-    sides = (out_extent(extent, kernel, stride, kernel // 2, 1) for extent in (height, width))
+    sides = (_out_extent(extent, kernel, stride, kernel // 2, 1) for extent in (height, width))
     outputs = batch * channels * math.prod(sides)
     return Cost(
         flops=2 * outputs * kernel * kernel,

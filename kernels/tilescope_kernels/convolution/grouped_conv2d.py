@@ -12,7 +12,7 @@ import triton
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.operators import operator, unpack
 from tilescope_kernels.convolution.grouped_conv2d_kernels import grouped_conv2d_kernel
-from tilescope_kernels.convolution.problems import gradients, out_extent
+from tilescope_kernels.convolution.problems import _out_extent, gradients
 
 
 def _config(pixels: int, filters: int, channels: int, warps: int, stages: int) -> dict[str, int]:
@@ -33,7 +33,7 @@ def _out_shape(
     x: torch.Tensor, weight: torch.Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
 ) -> list[int]:
     sides = zip(x.shape[1:3], weight.shape[1:3], stride, padding, dilation, strict=True)
-    return [x.shape[0], *(out_extent(*side) for side in sides), weight.shape[0]]
+    return [x.shape[0], *(_out_extent(*side) for side in sides), weight.shape[0]]
 
 
 def _default(x: torch.Tensor, group_channels: int) -> Mapping[str, int]:

@@ -10,7 +10,7 @@ import torch
 from tilescope_kernels._shared.launching import check_tensors
 
 
-def out_extent(extent: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
+def _out_extent(extent: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
     """Pixels of the result along one side of the image."""
     return (extent + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
@@ -51,7 +51,7 @@ def checked(
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(f"bias has shape {tuple(bias.shape)}: give one number a filter, ({filters},)")
     steps = _pair("stride", stride, 1), _pair("padding", padding, 0), _pair("dilation", dilation, 1)
-    extents = (out_extent(*side) for side in zip(input.shape[2:], weight.shape[2:], *steps, strict=True))
+    extents = (_out_extent(*side) for side in zip(input.shape[2:], weight.shape[2:], *steps, strict=True))
     if min(extents) < 1 or 0 in weight.shape[1:]:
         raise ValueError(
             f"weight has shape {tuple(weight.shape)}: too large for images of {tuple(input.shape[2:])}, or empty"
