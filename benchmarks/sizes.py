@@ -76,7 +76,7 @@ def measured(name: str, runs: str) -> list[dict[str, Any]]:
         repetitions=20,
         on_event=lambda event: None,
     )
-    rows = claims.of_run(result.run)
+    rows = claims.of_run(result)
     for row in rows:
         timed = [peer for peer in claims.OVER if row[f"over_{peer}"] > 0]
         row["peer"] = min(timed, key=lambda peer: row[f"over_{peer}"], default="")

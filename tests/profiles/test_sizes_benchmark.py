@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
+from tilescope.notebook.opened_run import Profile
+from tilescope.runs.store import open_run, recorded_dir
 from tilescope_kernels import catalog
 
 from benchmarks import sizes
@@ -16,6 +21,27 @@ def test_every_size_and_peer_is_one_of_the_kernels(name: str) -> None:
     assert set(peers.split()) <= set(spec.implementations)
     recorded = {workload.id for workload in spec.workloads}
     assert {spec.workload(workload).id for workload in workloads.split()} - recorded
+
+
+def test_rows_name_the_quickest_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    (fp8,) = (
+        folder
+        for folder in recorded_dir().glob("*")
+        if json.loads((folder / "run.json").read_text())["title"] == "FP8 products"
+    )
+    asked: dict[str, Any] = {}
+
+    def profile(name: str, **settings: Any) -> Profile:
+        asked.update(settings, name=name)
+        return Profile.of(open_run(fp8))
+
+    monkeypatch.setattr(sizes.tilescope, "profile", profile)
+    rows = sizes.measured("fp8_matmul", "somewhere")
+    assert asked["name"] == "fp8_matmul" and asked["implementations"] == ["triton", "cublas"]
+    assert rows and all(
+        row["over_" + row["peer"]] == min(v for k, v in row.items() if k.startswith("over_") and v > 0) for row in rows
+    )
+    assert len(sizes.table(rows).splitlines()) == len(rows) + 2
 
 
 def test_the_table_begins_with_the_worst_and_names_the_library() -> None:
