@@ -173,9 +173,9 @@ def linear_cross_entropy(
     or ``"sum"``; they are the same every time. In 16 bits the logits, and the weight's gradient after each chunk, are
     rounded. Under autocast the products have its dtype and the loss is fp32. ``chunk_rows`` spends memory for time: the
     logits of so many rows exist at once, instead of about as many as take the memory of ``x`` (the first rows' lie in the
-    weight's gradient). 8192 rows of 4096 columns and 128256 classes took 47.1 ms and 1129 MiB, with 4096 of them at once
-    37.7 ms and 2068 MiB; PyTorch's 40.2 ms and 6012 MiB (bf16, an H200, 2026-11-27, torch 2.11). ``config`` is one of ``CONFIGS``. Raises ValueError,
-    naming the argument, for what it cannot serve.
+    weight's gradient). 8192 rows of 4096 columns and 128256 classes took 46 to 47 ms and 1129 MiB, with 4096 of them at once
+    38 ms and 2068 MiB; PyTorch's 40 ms and 6012 MiB (bf16, an H200, 2026-11-27, torch 2.11). ``config`` is one of
+    ``CONFIGS``. Raises ValueError, naming the argument, for what it cannot serve.
     """
     if not use_triton():
         logits = F.linear(x, linear_weight, linear_bias).reshape(-1, linear_weight.shape[0])

@@ -203,7 +203,7 @@ def _default(a: torch.Tensor, b: torch.Tensor) -> Mapping[str, int]:
 
 
 #: Multiply-adds in fp32 from which a column-major b is copied: CUDA cores take a row of it for a row of a. 2048x2048x2048 took
-#: 1247 us so, 804 at best, and takes 424 (cuBLAS 347; H200, 2026-11-27, torch 2.11, triton 3.6).
+#: 1247 us so, 804 at best, and 452 with the copy (cuBLAS 347; H200, 2026-11-27, torch 2.11, triton 3.6).
 _COPIED = 2**30
 #: How products that were seen are computed.
 _PLANS: dict[Hashable, Tiling | Mapping[str, int]] = {}
