@@ -184,7 +184,7 @@ def test_a_stale_or_broken_off_run_warns(
         assert "Changed since this run: softmax." in text
         assert "not complete" in text
     # Of what only the CPU's code has changed, GPU times stand.
-    monkeypatch.setattr(staleness, "stale_on_gpu", lambda loaded: [])
+    monkeypatch.setattr(staleness, "stale_on_gpu", lambda loaded, stale=None: [])
     for text in (visible(html(build([Side(loaded)]))), markdown.markdown(build([Side(loaded)]))):
         assert "Changed since" not in text and "Launched by other code since this run: softmax." in text
 

@@ -123,8 +123,8 @@ class View(pn.viewable.Viewer):
 
     @property
     def waits(self) -> bool:
-        """Whether the view is not ``complete`` yet."""
-        return bool(self._late)
+        """Whether the view is not ``complete`` yet: what it makes once the page is there may be still to come."""
+        return self._late is not None
 
     def complete(self) -> None:
         """Put the tables below the figures, which somebody waits for alone."""
