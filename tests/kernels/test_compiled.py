@@ -45,7 +45,8 @@ def test_compiles_for_every_target_within_its_shared_memory(launches, name):
         assert row["shared"] <= LIMITS[row["target"]], row
 
 
-@of(*TARGETS)
+# Of depthwise convolutions those with 4 bytes an access are quicker: more strips of outputs have their registers.
+@of(*(name for name in TARGETS if name != "depthwise_conv2d"))
 def test_large_workloads_move_16_bytes_an_access(launches, name):
     for row in launches:
         if row["kernel"] == name and row["workload"] == "large":
