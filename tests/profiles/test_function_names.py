@@ -12,9 +12,9 @@ from tilescope.models import function_names
 RECORDED = sorted((Path(__file__).resolve().parents[2] / "profiles" / "recorded").glob("*/table.parquet"))
 #: What PyTorch's general kernels compute in the recordings, each judged as a person would say it.
 COMPUTED = {
-    "abs", "add", "arange", "bitwise_and", "clamp", "comparison", "copy", "div", "equality comparison", "exp", "fill", "gelu",
-    "gelu_backward", "log", "masked_fill", "max reduction", "mean reduction", "min reduction", "mul", "neg", "pow", "reciprocal",
-    "round", "rshift", "rsqrt", "silu", "silu_backward", "sum reduction", "tanh", "tanh_backward",
+    "abs", "add", "arange", "bitwise_and", "bitwise_not", "bitwise_xor", "clamp", "comparison", "copy", "div", "equality comparison", "exp", "fill", "gelu",
+    "gelu_backward", "group_norm", "group_norm_backward", "log", "lshift", "masked_fill", "max reduction", "mean reduction", "min reduction", "mul", "neg", "pow", "reciprocal",
+    "round", "rshift", "rsqrt", "silu", "silu_backward", "sum reduction", "tanh", "tanh_backward", "where",
 }  # fmt: skip
 
 

@@ -46,10 +46,7 @@ function skipping() {
     event.preventDefault()
     every("[role=tab][aria-selected=true]").find(tab => tab.checkVisibility())?.focus()
   })
-  const landmark = document.createElement("nav")
-  landmark.setAttribute("aria-label", "Skip")
-  landmark.append(link)
-  return landmark
+  return link
 }
 
 function sheet(keys) {

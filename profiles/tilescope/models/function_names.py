@@ -23,7 +23,7 @@ _REDUCES = "reduce_kernel"
 GENERAL = {"vectorized_elementwise_kernel", "elementwise_kernel", "unrolled_elementwise_kernel", _REDUCES,
            "elementwise_kernel_with_index"}  # fmt: skip
 _COMPUTES = re.compile(
-    r"\b(?:CUDAFunctor(?:OnSelf)?_(\w+)|launch_(\w+)|(\w+?)_cuda_out\b|(\w+?)(?:_kernel(?:_cuda|_impl)?|_functor|Functor|Ops|CUDAKernelImpl)\b)"
+    r"\b(?:CUDAFunctor(?:OnSelf)?_(\w+)|launch_(\w+)|(\w+?)_cuda_out\b|(\w+?)(?:_kernel(?:_cuda|_impl)?|_functor|Functor|Ops|CUDAKernelImpl|KernelImplInternal)\b)"
 )
 _WRAPPERS = {"Binary", "AUnary", "BUnary", "gpu", "Reduce", "gpu_kernel_impl"}
 #: Of an operation's name, what says only for which types it is, how its scalars are given, or that NaNs are passed on.
