@@ -10,12 +10,14 @@ import pandas as pd
 import panel as pn
 from tilescope.hardware.roofs import all_roofs
 from tilescope.models import roofline as model
+from tilescope.runs.store import LoadedRun
 
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.components.tables import fill, table
 from tilescope_dashboard.data.recordings import Question, rows_of
-from tilescope_dashboard.figures.marks import marks
+from tilescope_dashboard.data.run_cache import of_rows
+from tilescope_dashboard.figures.marks import Marks, marks
 from tilescope_dashboard.figures.roofline import drawing, source
 from tilescope_dashboard.session.scheduling import AfterPaint, next_tick
 from tilescope_dashboard.topics import roofline as topic
@@ -43,8 +45,7 @@ class Roofline(View):
         loaded, rows = self.loaded, self.usual
         if rows is not self._of:
             self._of = rows
-            self._all = model.points(rows, loaded.run.device, loaded.run.kernels) if loaded else pd.DataFrame()
-            self._marks = marks(self._all) if len(self._all) else None
+            self._all, self._marks = of_rows(rows, "points", partial(_points, loaded, rows))
         self._body.visible = len(self._all) > 0
         if self._all.empty:
             self._head.object = html_text.heading(*topic.NOTHING)
@@ -92,3 +93,9 @@ class Roofline(View):
         points = np.flatnonzero(np.isin(self._source.data["row"], list(event.new))).tolist()
         if self._source.selected.indices != points:
             next_tick(partial(setattr, self._source.selected, "indices", points))
+
+
+def _points(loaded: LoadedRun | None, rows: pd.DataFrame) -> tuple[pd.DataFrame, Marks | None]:
+    """The points of the rows, and as they are drawn; none without a run."""
+    found = model.points(rows, loaded.run.device, loaded.run.kernels) if loaded else pd.DataFrame()
+    return found, marks(found) if len(found) else None

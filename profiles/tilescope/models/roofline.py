@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from tilescope.hardware.roofs import WORK, Roofs, hbm_roof, pipe_of, roof
@@ -59,10 +60,28 @@ def points(
     # Of 100,000 launches each asks for several roofs.
     known: Roofs = functools.cache(functools.partial(roof, device))
     rows = [row for case in gather(table) for row in _points(case, _held_against(case, known), kernels)]
-    frame = pd.DataFrame(rows, columns=COLUMNS)
+    frame = _derived(pd.DataFrame(rows, columns=[*COLUMNS, "highest"]))
     numbers = ["flops", "bytes", "intensity", "gpu_time", "performance", "bandwidth", "memory_roof", "compute_roof",
                "attainable", "fraction", "executed", "executed_ratio"]  # fmt: skip
     return frame.astype({"launch": "Int32", "above_roof": "bool", **dict.fromkeys(numbers, "float64")})
+
+
+def _derived(frame: pd.DataFrame) -> pd.DataFrame:
+    """The points with what follows from their operations, bytes, time and roofs: of all at once, as there may be 200,000."""
+    flops, moved, seconds, memory, compute, executed, highest = (
+        frame[name].astype("float64")
+        for name in ("flops", "bytes", "gpu_time", "memory_roof", "compute_roof", "executed", "highest")
+    )
+    intensity, performance, bandwidth = flops / moved.where(moved != 0), flops / seconds, moved / seconds
+    return frame.assign(
+        intensity=intensity,
+        performance=performance,
+        bandwidth=bandwidth,
+        attainable=np.fmin(intensity * memory, compute),
+        fraction=np.fmax(bandwidth / memory, performance / compute),
+        above_roof=bandwidth > _TOLERANCE * highest,
+        executed_ratio=executed / flops.where(flops != 0),
+    )[COLUMNS]
 
 
 def _held_against(case: CaseValues, known: Roofs) -> Roofs:
@@ -218,13 +237,6 @@ def _point(
 ) -> dict[str, Any]:
     launch, kind, level = place
     memory, compute = known(level), known(pipe)
-    memory_roof = memory.value if memory else math.nan
-    compute_roof = compute.value if compute else math.nan
-    intensity = flops.value / moved.value if moved.value else math.nan
-    seconds = time.value if time and time.value > 0 else math.nan
-    performance, bandwidth = flops.value / seconds, moved.value / seconds
-    reached = [x for x in (bandwidth / memory_roof, performance / compute_roof) if not math.isnan(x)]
-    heights = [x for x in (intensity * memory_roof, compute_roof) if not math.isnan(x)]
     origins = dict.fromkeys(c.origin for c in (memory, compute) if c)
     functions = case.functions.get(moved.source, {})
     return {
@@ -238,17 +250,11 @@ def _point(
         "flops_source": flops.source,
         "bytes": moved.value,
         "bytes_source": moved.source,
-        "intensity": intensity,
-        "gpu_time": seconds,
+        "gpu_time": time.value if time and time.value > 0 else math.nan,
         "time_source": time.source if time else "",
-        "performance": performance,
-        "bandwidth": bandwidth,
-        "memory_roof": memory_roof,
-        "compute_roof": compute_roof,
+        "memory_roof": memory.value if memory else math.nan,
+        "compute_roof": compute.value if compute else math.nan,
         "origin": "+".join(origins),
-        "attainable": min(heights, default=math.nan),
-        "fraction": max(reached, default=math.nan),
-        "above_roof": bool(bandwidth > _TOLERANCE * _highest(known, level)),
         "executed": executed.value if executed else math.nan,
-        "executed_ratio": executed.value / flops.value if executed and flops.value else math.nan,
+        "highest": _highest(known, level),
     }

@@ -58,6 +58,8 @@ class CaseValues:
     values: dict[tuple[str, str], dict[int | None, float]] = field(default_factory=dict)
     functions: dict[str, dict[int, str]] = field(default_factory=dict)
     totals: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+    #: By a source, those that timed as many launches; of many launches each asks for them.
+    _clocks: dict[str, tuple[str, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     def launches(self, source: str) -> list[int]:
         """The launches that a source saw, in order."""
@@ -84,8 +86,8 @@ class CaseValues:
     def at(self, metric: str, launch: int | None, *sources: str) -> Known | None:
         """The metric of one launch (None: of the whole case), from the first source that has it."""
         for source in sources or SOURCES:
-            value = self.values.get((metric, source), {}).get(launch)
-            if value is not None:
+            found = self.values.get((metric, source))
+            if found is not None and (value := found.get(launch)) is not None:
                 return Known(value, source)
         return None
 
@@ -131,8 +133,11 @@ class CaseValues:
 
     def launch_time(self, launch: int, seen_by: str) -> Known | None:
         """GPU time of the launch that the source ``seen_by`` calls ``launch``, from a source that saw as many launches."""
-        count = self.launch_count(seen_by)
-        alike = [source for source in GPU_TIME_SOURCES if self.launch_count(source) == count]
+        alike = self._clocks.get(seen_by)
+        if alike is None:
+            count = self.launch_count(seen_by)
+            alike = tuple(source for source in GPU_TIME_SOURCES if self.launch_count(source) == count)
+            self._clocks[seen_by] = alike
         return self.at("gpu_time", launch, *alike) if alike else None
 
     def main_launch(self, source: str) -> int | None:
