@@ -104,6 +104,9 @@ def test_every_kernel_by_every_collector(recordings, rows, kernel, direction):
         "compile": {"check", "events", "torch_profiler", "ncu"},
     }.items():
         mine = found[found["impl"] == impl]
+        if (kernel, impl) == ("ragged_attention", "compile"):  # it has none: how many sequences there are is data
+            assert mine.empty
+            continue
         for source in sources & collected:
             told = mine["source"].isin(COUNTERS) if source == "ncu" else mine["source"] == source
             workloads = mine.loc[told, "workload"].nunique()

@@ -32,10 +32,9 @@ CASE = ("kernel", "impl", "pass", "workload", "config")
 #: By a run's folder and when it last changed; a few rows each.
 _CLAIMED: dict[tuple[Path, float], tuple[list[dict[str, Any]], str]] = {}
 
-#: By a run's table and the kernel's name.
-_USUAL: deque[tuple[weakref.ref[pd.DataFrame], str, pd.DataFrame]] = deque(maxlen=8)
-#: What was computed of such rows: of 100,000 launches it takes seconds, in which a page's session may lapse and another begin.
-_OF_ROWS: deque[tuple[weakref.ref[pd.DataFrame], Hashable, Any]] = deque(maxlen=8)
+#: What was computed of a frame, by that and a key: of 100,000 launches it takes seconds, in which a page's session may lapse and
+#: another begin.
+_OF_FRAMES: deque[tuple[weakref.ref[pd.DataFrame], Hashable, Any]] = deque(maxlen=16)
 
 
 def open_cached(path: Path) -> LoadedRun:
@@ -52,21 +51,19 @@ def summaries(loaded: LoadedRun) -> pd.DataFrame:
 def usual(loaded: LoadedRun, kernel: str) -> pd.DataFrame:
     """The run's rows of one kernel without its sweeps. The same frame for all who ask, who must not change it: what models
     gather of it they gather once."""
-    for table, name, rows in list(_USUAL):
-        if table() is loaded.table and name == kernel:
-            return rows
-    rows = frames.default_configs(loaded.table[loaded.table["kernel"] == kernel])
-    _USUAL.append((weakref.ref(loaded.table), kernel, rows))
-    return rows
+    rows = loaded.table
+    return of_frame(rows, ("usual", kernel), lambda: frames.default_configs(rows[rows["kernel"] == kernel]))
 
 
-def of_rows(rows: pd.DataFrame, key: Hashable, make: Callable[[], Result]) -> Result:
-    """What ``make`` gives of rows from ``usual``, which is kept for the next who asks. Nobody may change it."""
-    for of, name, found in list(_OF_ROWS):
-        if of() is rows and name == key:
+def of_frame(frame: pd.DataFrame, key: Hashable, make: Callable[[], Result]) -> Result:
+    """What ``make`` gives of a frame that stays, as a run's table and ``usual`` rows do; kept for the next who asks. Nobody may
+    change it.
+    """
+    for of, name, found in list(_OF_FRAMES):
+        if of() is frame and name == key:
             return found
     made = make()
-    _OF_ROWS.append((weakref.ref(rows), key, made))
+    _OF_FRAMES.append((weakref.ref(frame), key, made))
     return made
 
 

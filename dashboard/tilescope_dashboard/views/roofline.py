@@ -16,7 +16,7 @@ from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.components.tables import fill, table
 from tilescope_dashboard.data.recordings import Question, rows_of
-from tilescope_dashboard.data.run_cache import of_rows
+from tilescope_dashboard.data.run_cache import of_frame
 from tilescope_dashboard.figures.marks import Marks, marks
 from tilescope_dashboard.figures.roofline import drawing, source
 from tilescope_dashboard.session.scheduling import AfterPaint, next_tick
@@ -45,7 +45,7 @@ class Roofline(View):
         loaded, rows = self.loaded, self.usual
         if rows is not self._of:
             self._of = rows
-            self._all, self._marks = of_rows(rows, "points", partial(_points, loaded, rows))
+            self._all, self._marks = of_frame(rows, "points", partial(_points, loaded, rows))
         self._body.visible = len(self._all) > 0
         if self._all.empty:
             self._head.object = html_text.heading(*topic.NOTHING)
