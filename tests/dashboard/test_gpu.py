@@ -229,7 +229,7 @@ def test_it_opens_over_the_views_and_closes_by_key_and_by_a_press_elsewhere(visi
     page.get_by_role("dialog", name="GPU").get_by_text("The open run's GPU: Synthetic GPU").wait_for()
     page.keyboard.press("Escape")
     why.wait_for(state="detached")
-    page.get_by_role("button", name="GPU: Synthetic GPU").click()
+    page.get_by_role("button", name="GPU Synthetic GPU").click()
     why.wait_for()
     page.get_by_role("tab", name="Why", exact=True).click()
     why.wait_for(state="detached")
