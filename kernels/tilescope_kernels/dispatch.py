@@ -1,4 +1,4 @@
-"""Looking on at PyTorch's operators, and being one. Imports torch."""
+"""Dispatch modes and operators that do not make PyTorch import its compiler. Imports torch."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def without_compiler(hidden: Callable[..., Any]) -> Callable[..., Any]:
-    """What PyTorch hides from its compiler, without the import of that where nobody else has it.
+    """A function that PyTorch hides from its compiler, without importing the compiler for that.
 
-    PyTorch imports its compiler for that at the first call, for 1.3 seconds of a CPU. Where it is not imported there is nothing to
-    hide from.
+    At the first call PyTorch would import ``torch._dynamo`` to hide the function, for 1.3 s of CPU time. While nobody else has
+    imported it there is no compiler to hide from.
     """
     plain = getattr(hidden, "__wrapped__", hidden)
 
     @functools.wraps(plain)
     def call(*args: Any, **kwargs: Any) -> Any:
-        # While it is being imported it cannot hide anything either.
+        # A module that is still being imported has no ``disable`` yet.
         there = hasattr(sys.modules.get("torch._dynamo"), "disable")
         return (hidden if there else plain)(*args, **kwargs)
 
@@ -28,7 +28,7 @@ def without_compiler(hidden: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class OnLooker(TorchDispatchMode):
-    """A dispatch mode that does not import PyTorch's compiler where nobody else has."""
+    """A dispatch mode that does not import PyTorch's compiler."""
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)

@@ -1,8 +1,8 @@
-"""Operators whose launches are made again: what one decides, looks up and specializes for tensors of the same kind is known.
+"""Replays an operator's launches, so that a repeated call skips its checks, lookups and specialization.
 
-That takes longer than to launch. A call is of the same kind as one before where its tensors agree in dtype, extents, strides and
-alignment, and its other arguments in value. The first call of a kind is made as it is. The second is watched: if nothing but empty
-tensors, views and launches of remembered kernels came of it, later ones make just those.
+Those take longer than the launch. Two calls have the same signature when their tensors agree in dtype, shape, strides and alignment, and
+their other arguments in value. The first call of a signature runs normally. The second is observed: if it only allocated tensors, made
+views and launched kernels, later calls replay just that.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from tilescope_kernels._shared import launches
 from tilescope_kernels._shared.launchers import Descriptor
 from tilescope_kernels.dispatch import OnLooker
 
-#: Kinds of calls of one operator that are remembered; beyond, all are forgotten.
+#: Signatures remembered per operator. The cache is cleared when it is full.
 _MOST = 8192
-#: Kinds of calls of which none could be made again before no other is tried.
+#: Signatures in a row that cannot be replayed before the operator is given up.
 _TRIES = 4
 _TENSOR, _PARAMETER = torch.Tensor, torch.nn.Parameter
-#: What other arguments may be: of these one is as good as another that is equal.
+#: Types of the other arguments that are compared by value.
 PLAIN = {int, float, bool, str, type(None), torch.dtype}
 _EXTENTS = {tuple, torch.Size}
-#: Where the stream is among a launch's arguments: after the grid.
+#: Index of the stream in a launch's arguments: after the grid.
 _STREAM = 3
-#: What is known of a kind of call before its launches are: that there was one, and that they are not to be had.
+#: States of a signature that has no replay: called once, and not replayable.
 _SEEN, _NEVER = object(), object()
 
 
-#: Each there is, one an operator.
+#: Every operator's cache.
 _EVERY: list[Kept] = []
 
 
 def forget() -> None:
-    """Forgets what is known of every operator's calls: for whoever has changed what they depend on beside their arguments."""
+    """Clears every operator's cache. Call it after changing anything that launches depend on besides their arguments."""
     for kept in _EVERY:
         kept.forget()
 
 
 class Kept:
-    """``function``, of tensors and other arguments, without what it need not do again. Its results are those that it allocated."""
+    """``function`` with a cache of its launches. It must return only tensors that it allocated."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -52,16 +52,16 @@ class Kept:
         _EVERY.append(self)
 
     def forget(self) -> None:
-        """Has every kind of call be made as it is again."""
+        """Clears this operator's cache."""
         self._known.clear()
         self._lost = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the function returns."""
+        """Calls the function, or replays its launches. Returns what the function would."""
         return self.call(args, kwargs)
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What the function returns of arguments that are packed already."""
+        """As ``__call__``, for arguments that are packed already."""
         kind = _kind(args, kwargs) if self._lost < _TRIES else None
         if kind is None:
             return self.function(*args, **kwargs)
@@ -77,15 +77,15 @@ class Kept:
         elif again is _SEEN:
             made, again = self._watched(args, kwargs, tensors)
             self._known[found] = again
-            # Of a function that also does what cannot be done again none will be: to ask takes time, too.
+            # Computing signatures takes time as well: give up on a function that is never replayable.
             self._lost = -1 if self._lost < 0 or type(again) is Again else self._lost + (again is _NEVER)
             return made
         return self.function(*args, **kwargs)
 
     def _watched(self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]) -> tuple[Any, Any]:
-        """What the function returns, and what does it again; ``_NEVER`` where that is not all that it did.
+        """Call the function and observe it. Returns its result, and its replay or ``_NEVER``.
 
-        Where somebody looks on there is nothing to remember, but may be another time.
+        While a hook or a profiler watches the launches there is no replay, but a later call may give one: ``_SEEN``.
         """
         seen = _Allocations()
         with launches.noted() as made, seen:
@@ -101,9 +101,9 @@ class Kept:
 
 
 def _kind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Hashable, list[int], list[torch.Tensor]] | None:
-    """The kind of a call, and its tensors' addresses and those. None where it is known to have none.
+    """The signature of a call, its tensors' addresses, and its tensors.
 
-    A gradient, other classes of tensors and those of several GPUs are the function's own affair.
+    None where the function must run normally: a gradient is wanted, a tensor is of a subclass, or tensors are on several GPUs.
     """
     tensors: list[torch.Tensor] = []
     addresses: list[int] = []
@@ -129,13 +129,13 @@ def _kind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Hashable, list
             return None
     if device < 0:
         return None
-    # Where two tensors begin at one address a launch may take either, which is the same as long as they do.
+    # Tensors that share an address cannot be told apart in a launch, so which ones do is part of the signature.
     same = len({*addresses}) == len(addresses) or tuple(map(addresses.index, addresses))
     return (*key, device, same), addresses, tensors
 
 
 class _Allocations(OnLooker):
-    """Notes the tensors that are allocated, and whether PyTorch did anything ``other`` that a launch could see."""
+    """Records allocated tensors, and whether any ``other`` operator ran whose effect a launch could see."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -163,14 +163,14 @@ class _Unknown(Exception):
 
 
 class _Output(NamedTuple):
-    """A result: which allocation it is, and how it is viewed if it is not that as it is."""
+    """A result: the index of its allocation, and its (shape, strides, offset) where it is a view."""
 
     which: int
     view: tuple[Any, Any, int] | None
 
 
 class Again:
-    """Launches that were made, to be made of other tensors. Raises _Unknown where one took a tensor from elsewhere."""
+    """Replays recorded launches with other tensors. Raises _Unknown where a launch took a tensor from elsewhere."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class Again:
     ) -> None:
         self._index, self._modes = given[0].get_device(), launches.modes()
         every = [*given, *allocated]
-        # The tensors that were given begin anywhere in memory of theirs, those that were allocated own it.
+        # A given tensor may begin anywhere in its storage; an allocated one owns its storage.
         self._exact = {tensor.data_ptr(): place for place, tensor in reversed([*enumerate(every)]) if tensor.numel()}
         self._ranges = [
             (tensor.data_ptr(), tensor.untyped_storage().nbytes(), len(given) + place)
@@ -193,15 +193,15 @@ class Again:
         outputs = [result] if self._single else result
         self._outputs = [self._output(output, allocated, len(given)) for output in outputs]
         extents = [(tuple(t.shape), t.stride()) for t in allocated]
-        # What is allocated for one result alone is allocated as that is viewed.
+        # An allocation that serves one result alone is made in that result's shape.
         uses = Counter(output.which for output in self._outputs if output)
         for index, output in enumerate(self._outputs):
             if output and output.view and uses[output.which] == 1 and self._is_all(output, allocated, len(given)):
                 extents[output.which - len(given)] = output.view[:2]
                 self._outputs[index] = _Output(output.which, None)
-        # What only the function needed, as for a gradient that is not wanted, need not be there.
+        # An allocation that no launch and no result uses is skipped, such as one for a gradient that is not wanted.
         taken = {which for _, _, pointers, tiles in self._launches for _, which, _ in (*pointers, *tiles)} | {*uses}
-        # A tensor of the same dtype allocates sooner than PyTorch's function, which is told the device and the dtype.
+        # ``new_empty`` of a tensor of the same dtype is faster than ``torch.empty`` with a device and a dtype.
         dtypes = [t.dtype for t in given]
         self._allocations = [
             (dtypes.index(t.dtype) if t.dtype in dtypes else 0, *shape, {} if t.dtype in dtypes else {"dtype": t.dtype})
@@ -212,13 +212,13 @@ class Again:
 
     @staticmethod
     def _is_all(output: _Output, allocated: Sequence[torch.Tensor], given: int) -> bool:
-        """Whether a result is all of its allocation, in the same order."""
+        """Whether a result covers its whole allocation in memory order."""
         whole, (shape, strides, offset) = allocated[output.which - given], output.view or ((), (), 1)
         same = whole.is_contiguous() and offset == 0 and math.prod(shape) == whole.numel()
         return same and whole.view(shape).stride() == strides
 
     def _place(self, tensor: torch.Tensor) -> tuple[int, int]:
-        """Which tensor's memory it begins in, and how many bytes from that one's beginning."""
+        """Index of the tensor whose memory this one begins in, and the offset in bytes."""
         address = tensor.data_ptr()
         if address in self._exact:
             return self._exact[address], 0
@@ -230,7 +230,7 @@ class Again:
     def _launch(self, each: launches.Noted) -> tuple[Any, ...]:
         launcher, run = each.made.launcher, each.made.compiled.run
         if getattr(run, "global_scratch_size", 0) or getattr(run, "profile_scratch_size", 0):
-            raise _Unknown  # Triton asks whoever is the allocator then
+            raise _Unknown  # Triton then asks a user-set allocator
         facts = iter(launcher.maps)
         template: list[Any] = []
         pointers, tiles = [], []
@@ -251,7 +251,7 @@ class Again:
                 template += descriptor.rest
             else:
                 pointers.append((place, which, offset))
-        # Before the launch's arguments come the grid, the stream and what is the kernel's, after them its constants.
+        # Order of the C launcher's arguments: grid, stream, kernel handles, the launch's own, constants.
         before = [*(*each.grid, 1, 1)[:3], None, *launcher.first]
         pointers = [(len(before) + place, which, offset) for place, which, offset in pointers]
         tiles = [(len(before) + place, which, descriptor) for place, which, descriptor in tiles]
@@ -263,7 +263,7 @@ class Again:
         if output is None:
             return None
         for place, tensor in enumerate(allocated):
-            # PyTorch may wrap one tensor anew: it is told by its memory.
+            # PyTorch may wrap a tensor in a new object: compare storages.
             if output.untyped_storage()._cdata == tensor.untyped_storage()._cdata:
                 if output.dtype != tensor.dtype:
                     raise _Unknown
@@ -272,7 +272,7 @@ class Again:
         raise _Unknown
 
     def __call__(self, addresses: list[int], tensors: list[torch.Tensor]) -> Any:
-        """What the function would return; None where somebody looks on, or on another GPU: then nothing was launched."""
+        """Launch, and return the results. None, with nothing launched, while launches are watched or another GPU is current."""
         active, index = launches.driver.active, self._index
         if index != active.get_current_device() or launches.modes() != self._modes or launches.has_watcher():
             return None

@@ -1,8 +1,8 @@
-"""Triton's launcher of a compiled kernel in C, without what is done around it in Python at each launch.
+"""Triton's C launcher of a compiled kernel, without the Python around it.
 
-That is memory for the kernel's own use, which most need none of, and the map that a descriptor is to the GPU: of one address
-and one set of extents it is the same each time. On an H200's host it took 11 of the 17 us that Triton took for a launch of
-three descriptors (2026-11-26, torch 2.11, triton 3.6).
+That Python allocates scratch memory, which most kernels need none of, and encodes each tensor descriptor as a TMA map, which is the
+same for the same address, shape and strides. On an H200's host it took 11 of the 17 us of a launch with three descriptors
+(2026-11-26, torch 2.11, triton 3.6).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-#: Addresses whose maps a descriptor keeps; beyond, all are forgotten.
+#: TMA maps kept per descriptor, by address. The cache is cleared when it is full.
 _MOST = 64
 
 
 class Tiles(NamedTuple):
-    """What Triton's launcher reads of a descriptor, without the checks that another one of the same extents has passed."""
+    """The fields of a descriptor that Triton's launcher reads. Skips the checks that one of the same shape has passed."""
 
     base: torch.Tensor
     shape: Any
@@ -29,8 +29,8 @@ class Tiles(NamedTuple):
 class Launcher(NamedTuple):
     """``start(x, y, z, stream, *first, *arguments)`` launches.
 
-    ``maps`` are Triton's facts of the kernel's descriptors, each given as what ``make_map`` returns: a map, extents and
-    strides. None are made where ``start`` takes descriptors as they are.
+    ``maps`` has Triton's metadata of each descriptor. ``make_map`` turns a descriptor and its metadata into arguments: a TMA map,
+    shape and strides. It is None where ``start`` takes descriptors as they are.
     """
 
     start: Callable[..., Any]
@@ -39,17 +39,17 @@ class Launcher(NamedTuple):
     make_map: Callable[[Any, Any], list[Any]] | None = None
 
 
-#: What is not handed on: the launch's metadata and hooks, of which there are none.
+#: The launch's metadata and its two hooks: none.
 _HOOKS = (None, None, None)
 
 
 def whole_launcher(compiled: Any) -> Launcher:
-    """The launcher of a ``CompiledKernel`` as Triton calls it."""
+    """The launcher of a ``CompiledKernel`` with Triton's Python around it."""
     return Launcher(compiled.run, (compiled.function, compiled.packed_metadata, *_HOOKS))
 
 
 def launcher_of(compiled: Any) -> Launcher:
-    """The launcher of a ``CompiledKernel`` in C, where that is all there is to a launch; else as Triton calls it."""
+    """The C launcher of a ``CompiledKernel`` where that suffices, else ``whole_launcher``."""
     run, whole = compiled.run, whole_launcher(compiled)
     try:
         if run.global_scratch_size or run.profile_scratch_size:
@@ -68,13 +68,13 @@ def launcher_of(compiled: Any) -> Launcher:
 
 
 class Descriptor:
-    """A descriptor of tensors of the same extents: what a launch is given of each."""
+    """A descriptor of tensors of one shape and strides: turns each tensor into the launch's argument."""
 
     def __init__(self, example: Any, make_map: Callable[[Any, Any], list[Any]] | None, facts: Any) -> None:
         self._extents = (example.shape, example.strides, example.padding)
         self._make_map, self._facts = make_map, facts
         self._maps: dict[int, Any] = {}
-        #: What follows the map among a launch's arguments.
+        #: The arguments that follow the map.
         self.rest = [*example.shape, *example.strides] if make_map else []
 
     def of(self, tensor: torch.Tensor, address: int) -> Any:

@@ -1,7 +1,7 @@
-"""Launches on the tensors' GPU; those that were made before go to the compiled kernel without Triton's search for it.
+"""Launches kernels on the tensors' GPU, with a cache that finds the compiled kernel faster than Triton does.
 
-Triton binds the arguments by their names, asks of each what the kernel is specialized on and writes the options as text, at each
-launch: 10 us and more of a CPU, which is longer than many kernels run.
+At each launch Triton binds arguments by name, computes the specialization of each, and formats the options as text: 10 us and more of
+CPU time, longer than many kernels run.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from triton.runtime import driver, jit
 
 from tilescope_kernels._shared.launchers import Launcher, launcher_of, whole_launcher
 
-#: Launches that are remembered; beyond, all are forgotten. Each set of extents is one.
+#: Launches remembered, one for each set of shapes. The cache is cleared when it is full.
 _MOST = 8192
 
 
 class _Made(NamedTuple):
-    """A compiled kernel, what to launch it by, and the name by which Triton finds it."""
+    """A compiled kernel, its launcher with its fixed arguments, and its key in Triton's cache."""
 
     start: Callable[..., Any]
     first: tuple[Any, ...]
@@ -35,17 +35,17 @@ class _Made(NamedTuple):
 
 _MADE: dict[Hashable, _Made] = {}
 _JIT, _COMPILER, _TENSOR, _PARAMETER = vars(jit), vars(compiler), torch.Tensor, torch.nn.Parameter
-#: Triton's and Gluon's classes have one name; to import them takes time that most kernels need not.
+#: Name of Triton's and of Gluon's class. It is compared by name, as importing either takes long.
 DESCRIPTOR = "TensorDescriptor"
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> _Made | None:  # noqa: PLR0912, PLR0915 - each costs a call
-    """``kernel[grid](*args, **constants)``, on the GPU of the first tensor. Returns what was remembered of it.
+    """``kernel[grid](*args, **constants)`` on the GPU of the first tensor. Returns the cached launch, or None where there is none.
 
-    ``constants`` are what the kernel declares ``tl.constexpr``, and launch options. Whoever looks on sees the launch: hooks, what
-    stands in for ``JITFunction.run``, the interpreter.
+    ``constants`` are the kernel's ``tl.constexpr`` parameters and the launch options. Launch hooks, a replaced ``JITFunction.run`` and
+    the interpreter see the launch as they would see Triton's.
     """
-    # A kernel's own hash takes as long as the rest of the key; what is remembered keeps the kernel, and with it the id.
+    # Hashing the kernel itself takes as long as the rest of the key. The cache keeps the kernel alive, so its id stays its own.
     key: list[Any] = [id(kernel), *constants, *constants.values()]
     given: list[Any] = []
     add, give = key.append, given.append
@@ -61,16 +61,16 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
             add(address & 15)
             give(address)
         elif kind is int or value is None:
-            # Of a number all that Triton may specialize on is its value.
+            # Triton may specialize on an integer's value.
             add(value)
             give(value)
         elif kind is float:
-            add(float)  # and of these only what they are
+            add(float)  # Triton specializes on the type alone
             give(value)
         elif kind.__name__ == DESCRIPTOR:
             if device < 0:
                 device = value.base.get_device()
-            # Triton specializes on these; extents and strides are the launch's.
+            # Triton specializes on these, not on shape and strides.
             key += (kind, value.base.dtype, *value.block_shape, getattr(value, "layout", None))
             give(value)
         else:
@@ -88,7 +88,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
     key += (device, *modes())
     try:
         made = _MADE.get(tuple(key))
-    except TypeError:  # something in it has no hash
+    except TypeError:  # an argument is unhashable
         made = None
     if made is None or is_watched(kernel) or kernel.device_caches[device][0].get(made.name) is not made.compiled:
         compiled = kernel[grid](*args, **constants)
@@ -108,14 +108,14 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
 
 
 def launch_tuned(kernel: Any, grid: Any, *args: Any, **options: Any) -> None:
-    """``kernel[grid](*args, **options)`` of a kernel that has an autotuner or heuristics around it, or that asks Triton for memory."""
+    """``kernel[grid](*args, **options)`` for kernels under an autotuner or heuristics, or that ask Triton for memory: never cached."""
     kernel[grid](*args, **options)
     if _NOTES:
         _note(kernel, (), args, None)
 
 
 class Noted(NamedTuple):
-    """A launch, and what was remembered of it: None where it is Triton's own, as it is where somebody looks on (``watched``)."""
+    """A recorded launch. ``made`` is None where Triton launched it itself, as it does while launches are watched (``watched``)."""
 
     kernel: Any
     grid: tuple[int, ...]
@@ -124,13 +124,13 @@ class Noted(NamedTuple):
     watched: bool
 
 
-#: Notes that are being taken, by thread: gradients are computed in a thread of their own.
+#: Records under way, by thread: autograd computes gradients in threads of its own.
 _NOTES: dict[int, list[Noted]] = {}
 
 
 @contextlib.contextmanager
 def noted() -> Iterator[list[Noted]]:
-    """The launches of this thread while it is active."""
+    """Record this thread's launches. Yields the list they are appended to."""
     thread = threading.get_ident()
     notes = _NOTES[thread] = []
     try:
@@ -140,7 +140,7 @@ def noted() -> Iterator[list[Noted]]:
 
 
 def is_noted() -> bool:
-    """Whether the launches of this thread are noted."""
+    """Whether this thread's launches are being recorded."""
     return threading.get_ident() in _NOTES
 
 
@@ -151,29 +151,29 @@ def _note(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], made: _Made
 
 
 def modes() -> tuple[Any, ...]:
-    """What else Triton compiles by."""
+    """Triton's global settings that change the compiled code."""
     return knobs.runtime.debug, knobs.compilation.instrumentation_mode
 
 
 def has_watcher() -> bool:
-    """Whether launches have to be Triton's own, because somebody stands in for what makes them or has a hook in all."""
+    """Whether every launch must go through Triton: its launch functions are replaced, or a global launch hook is set."""
     if jit.JITFunction.run.__globals__ is not _JIT:
         return True
     if compiler.CompiledKernel.launch_metadata.__globals__ is not _COMPILER:
         return True
     runtime = knobs.runtime
     enter, leave = runtime.launch_enter_hook, runtime.launch_exit_hook
-    # Hooks are a chain, which may be empty.
+    # A hook may be a chain, and the chain empty.
     return bool(getattr(enter, "calls", enter) or getattr(leave, "calls", leave))
 
 
 def is_watched(kernel: Any) -> bool:
-    """Whether this kernel's launches have to be Triton's own."""
+    """Whether this kernel's launches must go through Triton."""
     return bool(kernel.pre_run_hooks) or has_watcher()
 
 
 def _made(kernel: Any, compiled: Any, device: int, args: tuple[Any, ...], constants: Mapping[str, Any]) -> _Made | None:
-    """What launches this again; None for what only Triton can launch, such as tuples of tensors, or in another version."""
+    """The launch as it is cached. None for launches only Triton can make, such as with tuples of tensors, or in an unknown version."""
     plain = all(
         isinstance(value, (torch.Tensor, int, float, str, type(None)))
         or type(value).__name__ == DESCRIPTOR

@@ -1,4 +1,4 @@
-"""Helpers of every launcher: whether Triton is used, checks of the tensors, and properties of the GPU."""
+"""Helpers of every launcher: the switch between Triton and PyTorch, checks of tensors, properties of the GPU."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from triton.runtime import driver, jit
 
-#: The dtypes every kernel here serves.
+#: The dtypes that every kernel takes.
 FLOATING = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def _switch() -> Callable[[], bool]:
     name, off = "TILESCOPE_USE_TRITON", "0"
     try:
-        # ``os.environ`` encodes the name and decodes the value at each look, 0.7 us of every call.
+        # ``os.environ`` encodes the name and decodes the value at each lookup: 0.7 us of every call.
         look, encoded = os.environ._data.get, (os.environ.encodekey(name), os.environ.encodevalue(off))  # type: ignore[attr-defined]
     except AttributeError:
         return lambda: os.environ.get(name) != off
@@ -30,7 +30,7 @@ _is_on = _switch()
 
 def use_triton() -> bool:
     """Whether functions launch Triton kernels. ``TILESCOPE_USE_TRITON=0`` has them run their PyTorch reference instead."""
-    if torch.compiler.is_compiling():  # Dynamo does not trace what is quicker.
+    if torch.compiler.is_compiling():  # Dynamo cannot trace the faster lookup.
         return os.environ.get("TILESCOPE_USE_TRITON") != "0"
     return _is_on()
 
@@ -38,7 +38,7 @@ def use_triton() -> bool:
 def _reaches_a_gpu() -> bool:
     """Whether a launch goes to a GPU: it is not interpreted, and ``JITFunction.run`` is Triton's own."""
     interpreted = os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
-    # Whoever catches launches replaces the method, so its globals are no longer those of triton's own module.
+    # A replaced method has the globals of another module than Triton's.
     return not interpreted and getattr(jit.JITFunction.run, "__globals__", None) is vars(jit)
 
 
@@ -59,7 +59,7 @@ def check_mixed(**tensors: torch.Tensor | None) -> None:
 
 
 def _agree(tensors: Iterable[torch.Tensor | None], mixed: bool) -> bool:
-    """Whether it is quickly seen that nothing is wrong: ordinary tensors on one GPU. ``_check`` says what is."""
+    """Fast check: ordinary tensors on one GPU whose dtypes fit. Where it is False ``_check`` finds the reason, if there is one."""
     if torch.compiler.is_compiling():
         return False
     device, dtype = -1, None
@@ -93,7 +93,7 @@ def _check(tensors: Mapping[str, torch.Tensor | None], mixed: bool) -> None:
             raise ValueError(f"{name} is {tensor.dtype} but {first_name} is {first.dtype}: give both one dtype")
         if tensor.device != first.device:
             raise ValueError(f"{name} is on {tensor.device} but {first_name} is on {first.device}: move one of them")
-    # Dynamo traces with stand-in tensors and launches later, when this has been asked already.
+    # Dynamo traces with fake tensors, whose device says nothing about the launch.
     if not first.is_cuda and not torch.compiler.is_compiling() and _reaches_a_gpu():
         raise ValueError(
             f"{first_name} is on {first.device}: Triton needs a CUDA device; move it with .cuda(), "
@@ -102,7 +102,7 @@ def _check(tensors: Mapping[str, torch.Tensor | None], mixed: bool) -> None:
 
 
 def check_no_grad(function: str, **tensors: torch.Tensor) -> None:
-    """Raises ValueError where a tensor requires a gradient, for functions that have none and would lose it silently."""
+    """Raise ValueError where a tensor requires a gradient, for functions without one: they would lose it silently."""
     for name, tensor in tensors.items():
         if tensor.requires_grad and torch.is_grad_enabled():
             raise ValueError(f"{name} requires a gradient and {function} has none: pass {name}.detach()")
@@ -112,7 +112,7 @@ _NOWHERE_ELSE = contextlib.nullcontext()
 
 
 def device_of(tensor: torch.Tensor) -> contextlib.AbstractContextManager[Any]:
-    """A context in which the tensor's GPU is the current device, where Triton launches. Does nothing where it is that, or off the GPU."""
+    """A context in which the tensor's GPU is the current device, where Triton launches. Does nothing if it is already, or off the GPU."""
     if not tensor.is_cuda or tensor.get_device() == torch.cuda.current_device():
         return _NOWHERE_ELSE
     return torch.cuda.device(tensor.device)
@@ -126,8 +126,7 @@ def _multiprocessors(device: torch.device) -> int:
 def multiprocessors(tensor: torch.Tensor) -> int:
     """Number of SMs of the tensor's GPU, the size of persistent grids.
 
-    132, an H200's, for a tensor on no GPU: a launch that is compiled offline or interpreted has the grid that it has on
-    the GPU of the recordings.
+    For a tensor on no GPU it is an H200's 132, so that a launch compiled offline or interpreted has the grid of the recordings.
     """
     return _multiprocessors(tensor.device) if tensor.is_cuda else 132
 
@@ -141,8 +140,8 @@ def _capability(device: torch.device) -> int:
 def capability(tensor: torch.Tensor) -> int:
     """Compute capability of the GPU that a launch is for, such as 90 for Hopper; 0 where it is interpreted.
 
-    For a meta tensor it is that of the target that Triton compiles for. Kernels in Gluon, which the interpreter does not
-    run, are chosen by it.
+    For a meta tensor it is the capability of Triton's compilation target. Kernels in Gluon, which the interpreter cannot run, are
+    chosen by it.
     """
     if tensor.is_cuda:
         return _capability(tensor.device)
@@ -150,7 +149,7 @@ def capability(tensor: torch.Tensor) -> int:
         return 0
     try:
         target = driver.active.get_current_target()
-    except RuntimeError:  # Triton has no GPU and was given no target.
+    except RuntimeError:  # no GPU and no target
         return 0
     return int(target.arch) if target.backend == "cuda" else 0
 
@@ -161,7 +160,7 @@ def _shared_memory(device: torch.device) -> int:
 
 
 def shared_memory(tensor: torch.Tensor) -> int:
-    """Bytes of shared memory that a thread block may have on the tensor's GPU; an H200's where a launch is interpreted.
+    """Bytes of shared memory that a thread block may use on the tensor's GPU; an H200's where a launch is interpreted.
 
     By compute capability: CUDA C++ Programming Guide, technical specifications.
     """

@@ -1,4 +1,4 @@
-"""Registration of launchers as PyTorch operators, and what operators take and return.
+"""Registration of launchers as PyTorch operators, and helpers for their arguments and results.
 
 torch.compile does not trace into an operator, and ``torch.library.opcheck`` can test it.
 """
@@ -17,16 +17,16 @@ from tilescope_kernels._shared.kept import PLAIN, Kept
 from tilescope_kernels.dispatch import without_compiler
 
 Given, Result = ParamSpec("Given"), TypeVar("Result")
-#: What is true of the tensors whose calls pass the dispatcher by.
+#: Attribute that is true of tensors whose calls may bypass the dispatcher.
 DIRECT = "is_cuda"
 
 
 class Operator:
-    """A launcher, registered as ``torch.ops.tilescope.name``, that is called without PyTorch's dispatcher where that has nothing to do.
+    """A launcher registered as ``torch.ops.tilescope.name``, called directly where PyTorch's dispatcher has nothing to do.
 
-    The dispatcher takes longer than many kernels. It is passed by when every tensor is an ordinary one on a GPU and nothing looks
-    on: no compiler, transform, mode, profiler or forward-mode gradient. A gradient that is asked for is then an
-    ``autograd.Function``'s, of the same two functions as the operator's.
+    The dispatcher takes longer than many kernels. A call bypasses it when every tensor is an ordinary one on a GPU and no compiler,
+    function transform, mode, profiler or forward-mode gradient is active. A gradient is then computed by an ``autograd.Function`` of
+    the same two functions that the operator has.
     """
 
     def __init__(self, name: str, launch: Callable[..., Any], mutates: tuple[str, ...]) -> None:
@@ -34,7 +34,7 @@ class Operator:
         self._operator = self._definition._opoverload
         implementations = self._definition._backend_fns
         implementations.update({device: without_compiler(hidden) for device, hidden in implementations.items()})
-        # What is written to has a version, which the dispatcher counts.
+        # The dispatcher increments the version of a tensor that is written.
         self._launch = None if mutates else Kept(launch)
         self._apply: Any = None
         functools.update_wrapper(self, launch)
@@ -49,7 +49,7 @@ class Operator:
         if launch := self._launch:
 
             def forward(ctx: Any, *args: Any) -> Any:
-                # PyTorch calls a ``setup_context`` of its own accord, but binds the arguments by their signature first, which takes long.
+                # PyTorch would call ``setup_context`` itself, but binds the arguments to the signature first, which takes long.
                 output = launch(*args)
                 setup_context(ctx, args, output)
                 return output
@@ -59,11 +59,11 @@ class Operator:
             self._apply = super(torch.autograd.Function, function).apply
 
     def __call__(self, *args: Any) -> Any:
-        """Launches, and notes for autograd how to differentiate."""
+        """Launches, and records the backward pass for autograd."""
         if self._launch is None or torch.compiler.is_compiling():
             return self._operator(*args)
         if _is_watched():
-            # Who notes the launches of a function looks on, but wants those of its operators.
+            # Recording a function's launches is a dispatch mode too, and must see those of its operators.
             return self._launch.function(*args) if launches.is_noted() else self._operator(*args)
         wants_gradient = False
         for value in args:
@@ -77,7 +77,7 @@ class Operator:
                 return self._operator(*args)
         if not wants_gradient or not torch.is_grad_enabled():
             return self._launch.call(args, {})
-        # Nothing is transformed: PyTorch's own ``apply`` in Python would only look for that, at every argument.
+        # No function transform is active, for which PyTorch's ``apply`` in Python would examine every argument.
         return self._apply(*args) if self._apply else self._operator(*args)
 
 
@@ -87,7 +87,7 @@ def operator(name: str, mutates: Iterable[str] = ()) -> Callable[[Callable[..., 
 
 
 def _watch(inner: Any) -> Callable[[], bool]:
-    """What tells whether a call has to go through the dispatcher: always where this PyTorch does not tell all of it."""
+    """A function that tells whether a call must go through the dispatcher. It always must where this PyTorch lacks a query."""
     try:
         dispatching, functions = inner._len_torch_dispatch_stack, inner._is_torch_function_mode_enabled
         transforms, tracing = inner._functorch.peek_interpreter_stack, inner._get_tracing_state
@@ -107,9 +107,9 @@ _is_watched = _watch(torch._C)
 
 
 def remembered(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """A public function whose calls without a gradient are made again: launches alone, without its checks and its views.
+    """A public function whose repeated calls without a gradient replay their launches, without its checks and views.
 
-    It may ask for nothing but its arguments, whether a gradient is wanted, autocast and ``TILESCOPE_USE_TRITON``.
+    Its launches may depend only on its arguments, on whether a gradient is wanted, on autocast and on ``TILESCOPE_USE_TRITON``.
     """
     kept = Kept(function)
 
@@ -127,7 +127,7 @@ def remembered(function: Callable[Given, Result]) -> Callable[Given, Result]:
 
 
 def pack(config: Mapping[str, int] | None) -> str:
-    """Write a config as text, ``"BLOCK=1024 num_warps=4"``: an operator's schema has no mappings. None is empty text."""
+    """Write a config as text, ``"BLOCK=1024 num_warps=4"``, as operator schemas have no mappings. None becomes empty text."""
     return " ".join(f"{name}={value}" for name, value in config.items()) if config else ""
 
 
@@ -156,25 +156,25 @@ def autocast_dtype(tensor: torch.Tensor) -> torch.dtype | None:
 
 
 def as_rows(x: torch.Tensor, columns: int) -> torch.Tensor:
-    """View ``x`` as a matrix of so many columns with stride 1 along a row and any stride between rows. Copies if it must."""
+    """View ``x`` as a matrix of ``columns`` columns with stride 1 along a row and any stride between rows. Copies if it must."""
     flat = x if x.dim() == 2 and x.shape[1] == columns else x.reshape(x.numel() // max(columns, 1), columns)
     return flat if flat.stride(1) == 1 else flat.contiguous()
 
 
 def shaped_as(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """``y`` in the shape of ``x``, as it is where it has that."""
+    """``y`` in the shape of ``x``."""
     return y if y.shape == x.shape else y.reshape(x.shape)
 
 
 def as_vector(weight: torch.Tensor | None) -> torch.Tensor | None:
-    """A weight of any shape as one contiguous dimension. None is None."""
+    """Flatten a weight to one contiguous dimension. None stays None."""
     if weight is None or (weight.dim() == 1 and weight.is_contiguous()):
         return weight
     return weight.reshape(-1).contiguous()
 
 
 def check_integers(dtypes: tuple[torch.dtype, ...] = (torch.int32,), **tensors: torch.Tensor) -> None:
-    """Raises ValueError naming the first tensor whose dtype is not in ``dtypes``, or that is not on a CUDA device."""
+    """Raise ValueError naming the first tensor whose dtype is not in ``dtypes``, or that is not on a CUDA device."""
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
             raise ValueError(f"{name} must be a tensor, not {type(tensor).__name__}")
