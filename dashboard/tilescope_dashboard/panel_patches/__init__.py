@@ -1,10 +1,10 @@
-"""Corrections of Panel and Bokeh, each for the version that ``FOR`` names.
+"""Patches of Panel and Bokeh, each for the version that ``FOR`` names.
 
-``tests/dashboard/test_panel_patches.py`` shows each fault without its correction, so it fails when upstream mends one: then
-the module goes. ``page_lifetime.settle`` puts in place those that every page needs; ``serving.guard`` those of the server.
+``tests/dashboard/test_panel_patches.py`` shows each fault without its patch. It fails when upstream mends one; then delete the
+module. ``page_lifetime.settle`` installs the patches that pages need, ``serving.guard`` those of the server.
 """
 
-#: Module to the distribution and version whose fault it corrects.
+#: Module to the distribution and version that it patches.
 FOR = {
     "callback_checks": ("bokeh", "3.9.2"),
     "closed_connection": ("bokeh", "3.9.2"),

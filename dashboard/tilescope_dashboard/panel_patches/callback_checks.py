@@ -1,7 +1,7 @@
-"""Signatures of callbacks on Bokeh's models, which are not looked up.
+"""Skips Bokeh's check of callback signatures.
 
-Bokeh 3.9 inspects the signature of each function that is to be called of a change: a twentieth of the server's time for a
-page, on which all but Panel's own are few. What has a wrong one raises TypeError when it is called.
+Bokeh 3.9 inspects the signature of each callback when it is added: a twentieth of the server's time for a page, nearly all of it for
+Panel's own callbacks. A callback with a wrong signature still raises TypeError when it is called.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from bokeh.util import callback_manager
 
 
 def _trusted(callback: Callable[..., Any], fargs: Sequence[str], what: str = "") -> None:
-    """``_check_callback``, which raises nothing."""
+    """``_check_callback`` without the check."""
 
 
 def leave_out() -> None:
-    """From here on in this process."""
+    """Install the patch in this process."""
     callback_manager._check_callback = _trusted

@@ -1,8 +1,8 @@
-"""A connection that has been let go of is spoken of no more, and one that is refused in one line.
+"""Ignores messages of closed connections, and logs a refused connection in one line.
 
-Bokeh 3.9.2 hands on what a page sent just before it closed, and hears of its end twice where the close and the broken pipe both
-come: each time an ``AssertionError`` stands in the server's log, as the connection has no session any more. A page that asks
-with a token that has expired, as one left open overnight does, gets a traceback there too.
+Bokeh 3.9.2 handles messages that a page sent just before it closed, and handles a close twice when the pipe breaks as well. Each time it
+logs an ``AssertionError``, as the connection has no session left. A page with an expired token, such as one left open overnight,
+makes it log a traceback too.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ _LOG_EXCEPTION = WSHandler.log_exception
 
 
 def ignore() -> None:
-    """From here on in this process."""
-    # Bokeh declares them as methods that are not to be exchanged.
+    """Install the patch in this process."""
     WSHandler._handle = _handle  # type: ignore[method-assign]
     WSHandler.on_close = _on_close  # type: ignore[method-assign]
     WSHandler.log_exception = _log_exception  # type: ignore[method-assign]

@@ -1,8 +1,8 @@
-"""Files of components, for which nothing is imported.
+"""Serves components' files without importing anything.
 
-Panel 1.9.4 imports whatever module the address of a component's file names, before it asks who wants it:
-``/components/unittest.__main__/x/css/y`` ended the server. What a page of ours is made of has been imported already, and
-only classes of the packages below have files to give.
+Panel 1.9.4 imports any module that the address of a component's file names, before it checks who asks:
+``/components/unittest.__main__/x/css/y`` ended the server. The components of our pages are imported already, and only classes of the
+packages below have files.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ _PACKAGES = frozenset({"tilescope_dashboard", "panel", "panel_material_ui"})
 
 
 class ComponentFiles(ComponentResourceHandler):
-    """Gives the files of components that are in use, and answers 404 to every other address."""
+    """Serves the files of imported components, and answers 404 to every other address."""
 
     def parse_url_path(self, path: str) -> str:
-        """The file that the address is for."""
+        """The file that the address names. Raises HTTPError 404."""
         module, _, rest = path.partition("/")
         name = rest.partition("/")[0]
-        # Not a subclass' lookalike elsewhere: the class has to be at home where its address says.
         found = getattr(sys.modules.get(module), name, None) if module.partition(".")[0] in _PACKAGES else None
         if not (isinstance(found, type) and issubclass(found, param.Parameterized)):
             raise HTTPError(404)

@@ -1,6 +1,6 @@
-"""Where the files of a component's class are, looked up on disk once a class.
+"""Caches where the files of each component class are.
 
-Panel 1.9.4 and its Material UI look for them for every class known when they write a page, and again for each component on it:
+Panel 1.9.4 and its Material UI look on disk for the files of every class when they write a page, and again for each component on it:
 a tenth of the server's time for a page.
 """
 
@@ -16,7 +16,7 @@ from panel_material_ui.base import MaterialComponent
 
 
 def remember() -> None:
-    """From here on in this process, whose files stay where they are."""
+    """Install the patch in this process."""
     for owner in (ReactiveESM, MaterialComponent):
         for name in ("_bundle_path", "_bundle_css"):
             setattr(owner, name, classproperty(_once(vars(owner)[name].f)))

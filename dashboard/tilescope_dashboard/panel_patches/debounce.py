@@ -1,16 +1,16 @@
-"""A shorter wait before the server acts on a change.
+"""Shortens the wait before a widget's change is sent to the server.
 
-Panel 1.9.4 waits for 50 ms, which is right for a slider that is dragged. No view has one.
+Panel 1.9.4 waits 50 ms, which suits a slider being dragged. No view has a slider.
 """
 
 from __future__ import annotations
 
 from panel.reactive import Syncable
 
-#: In milliseconds: what of a widget changes together reaches the server within this.
+#: Milliseconds for which changes of one widget are collected.
 _TOGETHER = 5
 
 
 def shorten() -> None:
-    """From here on in this process."""
+    """Install the patch in this process."""
     Syncable._debounce = _TOGETHER

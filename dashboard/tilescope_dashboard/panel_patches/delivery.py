@@ -1,8 +1,8 @@
-"""Delivery of what changes on a page, now and not only when something else changes.
+"""Delivers queued changes of a page at once.
 
-Panel 1.9.4 queues what it cannot write at once, and starts a task that writes the queue. A task that has just written takes
-away the mark by which the next knows that there is something for it: what was queued in the turn before that stays, until
-something else is queued. A job that had ended was still shown as running, for as long as nobody touched the page.
+Panel 1.9.4 queues changes that it cannot write at once, and starts a task that writes the queue. A task that finishes clears the flag
+that a later one relies on, so changes queued in between stay there until something else changes. A finished job was shown as
+running until somebody touched the page.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _panels_dispatch = document._dispatch_msgs
 
 
 async def dispatch(doc: Document) -> None:
-    """Write what is queued for the document's browsers, and see that somebody does what was queued meanwhile."""
+    """Write the document's queue, and start another task for what was queued meanwhile."""
     await _panels_dispatch(doc)
     if doc in document._WRITE_MSGS and doc not in document._WRITE_BLOCK:
         document._WRITE_BLOCK[doc] = True
@@ -22,5 +22,5 @@ async def dispatch(doc: Document) -> None:
 
 
 def complete() -> None:
-    """From here on in this process."""
+    """Install the patch in this process."""
     document._dispatch_msgs = dispatch

@@ -1,7 +1,7 @@
-"""A choice that a select has no longer is no error of the server: the page is told again what holds.
+"""Refuses a value that a select no longer offers, and sends the page the current one.
 
-A page sends a field's value back once it has drawn it. Where the server has given the field other choices meanwhile, Panel 1.9.4
-raised ``ValueError: ... not in list``, two tracebacks in the log, and the page went on showing what is gone.
+A page sends a select's value back once it has drawn it. If the server has changed the options meanwhile, Panel 1.9.4 raises
+``ValueError: ... not in list``, logs two tracebacks, and the page keeps showing the old value.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ _panels_process = SingleSelectBase._process_property_change
 
 
 def refuse() -> None:
-    """From here on in this process."""
+    """Install the patch in this process."""
     SingleSelectBase._process_property_change = process
 
 
 def process(self: SingleSelectBase, told: dict[str, Any]) -> dict[str, Any]:
-    """``SingleSelectBase._process_property_change``, of what the select has."""
+    """``SingleSelectBase._process_property_change`` for values that the select offers."""
     value = told.get("value")
     if not isinstance(value, str) or not value or not self.values or value in (*self.unicode_values, *self.labels):
         return _panels_process(self, told)

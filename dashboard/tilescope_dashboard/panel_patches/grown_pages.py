@@ -1,8 +1,8 @@
-"""What is put on a page is found from there on, not by looking through the whole page again.
+"""Finds models added to a page by following the changed value alone.
 
-Bokeh 3.9.2 looks for every model that a document refers to, from its roots, whenever a property with models changes: once a
-view, a table, and each figure whose style sheets Material UI sends back. A page has thousands, and that was a quarter of what
-the server did after a click.
+Bokeh 3.9.2 walks all models of a document from its roots whenever a property that holds models changes: once for each view, table and
+figure whose style sheets Material UI sends back. A page has thousands of models, and the walk was a quarter of the server's time
+after a click.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _bokehs_trigger, _bokehs_recompute = Model.trigger, DocumentModelManager.recompu
 
 
 def follow() -> None:
-    """From here on in this process."""
+    """Install the patch in this process."""
     Model.trigger = trigger  # type: ignore[method-assign]
     DocumentModelManager.recompute = recompute  # type: ignore[method-assign]
 
@@ -26,10 +26,10 @@ def follow() -> None:
 def trigger(  # noqa: PLR0917 - as Bokeh calls it
     self: Model, attr: str, old: Any, new: Any, hint: DocumentPatchedEvent | None = None, setter: Any = None
 ) -> None:
-    """``Model.trigger``, which notes what models the value refers to that it did not before."""
+    """``Model.trigger``, which also records the models that the new value adds."""
     if hint is None and self._document is not None:
         models, before, after = self._document.models, _referred(old), _referred(new)
-        if before.keys() - after.keys():  # perhaps nothing else refers to them
+        if before.keys() - after.keys():  # only a full walk tells whether anything else refers to them
             models._looked_through = None
         else:
             models.__dict__.setdefault("_come", []).extend(after[key] for key in after.keys() - before.keys())
@@ -37,7 +37,7 @@ def trigger(  # noqa: PLR0917 - as Bokeh calls it
 
 
 def recompute(self: DocumentModelManager) -> None:
-    """``DocumentModelManager.recompute``. Where nothing went, it looks at what came alone."""
+    """``DocumentModelManager.recompute``. Where no model was removed it visits the added ones alone."""
     document = self._document()
     if document is None:
         return

@@ -1,8 +1,7 @@
-"""A write that a closed page never got is no error of the server.
+"""Keeps writes to a closed page out of the log.
 
-Panel 1.9.4 starts the writes of a message all at once and waits for one after the other. A page that closes meanwhile ends the
-waiting, and asyncio logs a traceback for each write that nobody waited for: ``Task exception was never retrieved``. A write that
-fails at once leaves those before it behind in the same way.
+Panel 1.9.4 starts all writes of a message and awaits one after another. When the page closes meanwhile the first failure ends the
+waiting, and asyncio logs ``Task exception was never retrieved`` with a traceback for each of the others.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ _tornados_write = WebSocketHandler.write_message
 
 
 def forget() -> None:
-    """From here on in this process."""
-    # Panel calls it of this class, not of Bokeh's handler.
+    """Install the patch in this process."""
+    # Panel calls the method of this class, not of Bokeh's handler.
     WebSocketHandler.write_message = write_message  # type: ignore[method-assign]
 
 
 def write_message(
     self: WebSocketHandler, message: bytes | str | dict[str, Any], binary: bool = False
 ) -> asyncio.Future[None]:
-    """``WebSocketHandler.write_message``. Who waits for it hears of a closed page, and who does not is not missed."""
+    """``WebSocketHandler.write_message``, whose failure counts as retrieved even if nobody awaits it."""
     try:
         writing = _tornados_write(self, message, binary)
     except WebSocketClosedError as closed:

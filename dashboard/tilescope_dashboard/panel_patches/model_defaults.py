@@ -1,8 +1,8 @@
-"""Defaults of Bokeh's models, looked up once a class instead of once a model.
+"""Caches the property defaults of Bokeh's model classes.
 
-Bokeh 3.9 asks for the default of every property of every model, when it makes it and when it sends it: a third of the
-server's time for a page. But for values that may change, which stay as they are, it is the same for all models of a class,
-and what is not sent need not be asked for. An empty list is made where somebody asks for it.
+Bokeh 3.9 computes the default of every property of every model when it makes the model and again when it sends it: a third of the
+server's time for a page. Immutable defaults are the same for all models of a class, defaults are not sent at all, and an empty
+container can be made when it is first read. Other mutable defaults are left to Bokeh.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ _Of = tuple[PropertyDescriptor[Any], type[HasProps]]
 
 
 class _Properties(NamedTuple):
-    """Of a class, in their order: the properties with whether Bokeh's asking for one that was not set is more than asking, and
-    those of which a model has a value of its own from the start.
+    """Properties of a class, in order.
+
+    ``every`` has each with its name and whether it must be read even if it was not set; ``own`` those that each model has its own
+    value of from the start.
     """
 
     every: list[tuple[str, PropertyDescriptor[Any], bool]]
@@ -33,13 +35,13 @@ _bokehs_values, _bokehs_init, _bokehs_theme = (
 )  # fmt: skip
 _unstable: dict[_Of, bool] = {}
 _defaults: dict[_Of, Any] = {}
-#: What makes the default where that is an empty list, or another empty container.
+#: The class of a default that is an empty container.
 _empty: dict[_Of, type[PropertyValueContainer] | None] = {}
 _properties: dict[type[HasProps], _Properties] = {}
 
 
 def init(model: HasProps, **properties: Any) -> None:
-    """``HasProps.__init__``, but for empty containers, which are made once they are asked for."""
+    """``HasProps.__init__``, without making empty containers before they are read."""
     super(HasProps, model).__init__()
     model._property_values, model._unstable_default_values, model._unstable_themed_values = {}, {}, {}
     for name, value in properties.items():
@@ -52,13 +54,13 @@ def init(model: HasProps, **properties: Any) -> None:
 
 
 def themed_values(model: HasProps) -> dict[str, Any] | None:
-    """``HasProps.themed_values``, without the search that Bokeh makes for what a model does not have."""
+    """``HasProps.themed_values``, without a failing attribute lookup for models without a theme."""
     found: dict[str, Any] | None = vars(model).get("__themed_values__")
     return found
 
 
 def has_unstable_default(descriptor: PropertyDescriptor[Any], model: HasProps) -> bool:
-    """Whether the default may change or be changed: ``PropertyDescriptor.has_unstable_default``, which goes by the class."""
+    """Whether the default is mutable or computed: ``PropertyDescriptor.has_unstable_default``, cached by class."""
     key = descriptor, type(model)
     if key not in _unstable:
         _unstable[key] = _bokehs_unstable(descriptor, model)
@@ -66,7 +68,7 @@ def has_unstable_default(descriptor: PropertyDescriptor[Any], model: HasProps) -
 
 
 def instance_default(descriptor: PropertyDescriptor[Any], model: HasProps) -> Any:
-    """The value of a property that was not set: ``PropertyDescriptor.instance_default``. A theme's is the model's own."""
+    """The value of a property that was not set: ``PropertyDescriptor.instance_default``, cached unless a theme sets it."""
     key, themed = (descriptor, type(model)), themed_values(model)
     if themed and descriptor.name in themed:
         return _bokehs_default(descriptor, model)
@@ -85,8 +87,10 @@ def query_properties_with_values(
     include_defaults: bool = True,
     include_undefined: bool = False,
 ) -> dict[str, Any]:
-    """The values of the properties that ``query`` is true of: ``HasProps.query_properties_with_values``, which asks for those
-    that were not set even where it leaves out defaults. Raises UnsetValueError where one must be set and was not."""
+    """``HasProps.query_properties_with_values``, without reading the unset properties whose defaults are left out.
+
+    Raises UnsetValueError for a required property that was not set.
+    """
     if include_defaults or include_undefined:
         return _bokehs_values(model, query, include_defaults=include_defaults, include_undefined=include_undefined)
     themed = themed_values(model) or {}
@@ -115,13 +119,13 @@ def _of_class(model: HasProps) -> _Properties:
 
 
 def _has_its_own(descriptor: PropertyDescriptor[Any], model: HasProps) -> bool:
-    """Whether every model of the class has a value of its own that cannot be made later. An alias has that of another."""
+    """Whether each model needs its own default from the start. An alias has the value of another property."""
     alias = isinstance(descriptor, AliasPropertyDescriptor)
     return not alias and has_unstable_default(descriptor, model) and _empty_default(descriptor, model) is None
 
 
 def _empty_default(descriptor: PropertyDescriptor[Any], model: HasProps) -> type[PropertyValueContainer] | None:
-    """The class of a default that may change and is an empty container; None where it is anything else."""
+    """The class of a mutable default that is an empty container, else None."""
     key = descriptor, type(model)
     if key not in _empty:
         found = descriptor.class_default(type(model))
@@ -130,12 +134,12 @@ def _empty_default(descriptor: PropertyDescriptor[Any], model: HasProps) -> type
 
 
 def _is_missed(descriptor: PropertyDescriptor[Any], kind: type[HasProps]) -> bool:
-    """Whether asking fails because it must be set."""
+    """Whether the property is required: it has no default."""
     return descriptor.class_default(kind) is Undefined
 
 
 def remember() -> None:
-    """From here on in this process."""
+    """Install the patch in this process."""
     HasProps.__init__ = init  # type: ignore[method-assign, assignment]
     HasProps.themed_values = themed_values  # type: ignore[method-assign]
     HasProps.query_properties_with_values = query_properties_with_values  # type: ignore[method-assign]

@@ -1,7 +1,7 @@
-"""The address that a page was asked for by, taken apart.
+"""Parses the address of a page.
 
-Panel 1.9.4 cuts it at every ``:`` and ``?``: an IPv6 host (``[::1]:5006``) and a second question mark, which a query may have
-(RFC 3986, 3.4), raise ValueError before the page is begun, and the person sees a blank one.
+Panel 1.9.4 splits it at every ``:`` and ``?``. An IPv6 host (``[::1]:5006``), or a second question mark, which a query may contain
+(RFC 3986, 3.4), raises ValueError before the page is built, and the person sees a blank one.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ _HOST = re.compile(r"(?P<name>\[[^\]]*\]|[^:]*)(?::(?P<port>\d+))?")
 
 
 def mend() -> None:
-    """From here on in this process."""
+    """Install the patch in this process."""
     location._get_location_params = parts
 
 
 def parts(protocol: str | None, host: str | None, uri: str | None) -> dict[str, str]:
-    """What Panel's function gives: the parameters of ``Location`` that the request tells."""
+    """As Panel's function: the parameters of ``Location`` that the request determines."""
     found = {"href": f"{protocol}:" if protocol else ""}
     if protocol:
         found["protocol"] = f"{protocol}:"
@@ -30,7 +30,7 @@ def parts(protocol: str | None, host: str | None, uri: str | None) -> dict[str, 
         found |= {name: text for name, text in (("hostname", named.get("name")), ("port", named.get("port"))) if text}
     if uri:
         found["href"] += uri
-        # Of a request line that has the whole address, which proxies are sent.
+        # Proxies send the whole address in the request line.
         path, _, fragment = re.sub(r"^https?://[^/?#]*", "", uri).partition("#")
         found["pathname"], asks, query = path.partition("?")
         found |= {"search": f"?{query}"} if asks else {}

@@ -1,8 +1,8 @@
-"""Material UI's fonts once, each with the letters that are in it.
+"""Removes the second style sheet of Material UI's fonts.
 
-Material UI 0.16.6 for Panel has its fonts in its bundle's style sheet, and again in a second one, which does not say which letters
-each file has. A browser looked for every letter in the Vietnamese file, in the Greek and the Cyrillic ones, one after the other, and
-in the Latin one last: 17 files, and the page's own letters seconds after its text.
+Material UI 0.16.6 for Panel declares its fonts in its bundle's style sheet, and again in a second one without ``unicode-range``. So a
+browser tried the Vietnamese, Greek and Cyrillic files before the Latin one: 17 files, and the page's own font came seconds after
+its text.
 """
 
 from __future__ import annotations
@@ -11,5 +11,5 @@ from panel_material_ui.base import FONT_CSS
 
 
 def once() -> None:
-    """From here on in this process. The bundle's sheet has all that is in the other."""
+    """Install the patch in this process. The bundle's sheet has all that the other has."""
     FONT_CSS.clear()

@@ -1,4 +1,4 @@
-"""Begin and end of a session's page, where Panel 1.9.4 and its Material UI need help."""
+"""Start and end of a session's page, as Panel 1.9.4 and its Material UI need it."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from tilescope_dashboard.panel_patches import (
     pulled_page,
 )
 
-#: Objects that are made before the youngest are looked through; a page alone is more than a hundred thousand.
+#: Allocations before the youngest generation is collected. A page alone makes over 100,000 objects.
 _YOUNG = 20_000
-#: The page's HTML: Material UI's, which begins to import its widgets at once.
+#: The page's HTML: Material UI's, changed to import its widgets at once.
 TEMPLATE = Path(__file__).parents[1] / "templates" / "page.html"
 #: Style sheets of tables that Panel does not put into the page's head.
 _OF_TABLES = (
@@ -47,14 +47,14 @@ _OF_TABLES = (
 
 @functools.cache
 def settle() -> None:
-    """Puts the corrections in place, once a process, before its first page is built.
+    """Install the patches, once per process, before its first page is built.
 
-    What has been imported stays and is most of what there is: to look through it for garbage was a fifth of the time that a
-    page took, so it is frozen. The kernels are asked for, as the form waits for them.
+    Also freezes all objects that exist by then, as collecting garbage among imported modules took a fifth of a page's time, and asks
+    the worker for the kernels, which the profile form waits for.
     """
     catalog.ask()
     if not _serves():
-        # A server that warms up, with nobody waiting: Home and Claims are made of what is kept of the recordings.
+        # The server is warming up and nobody waits: fill the caches that Home and Claims read.
         for run in store.list_runs():
             run_cache.has_claimed(run.path)
         asyncio.run(this_machine.ask())
@@ -79,7 +79,7 @@ def settle() -> None:
 
 
 def _serves() -> bool:
-    """Whether an event loop runs here, as it does once a server answers."""
+    """Whether an event loop is running, as in a server that answers requests."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -88,23 +88,23 @@ def _serves() -> bool:
 
 
 def from_here() -> None:
-    """Let the page's styles come from this server, and ``TEMPLATE`` know of the widgets and the sheets that it begins with.
+    """Set where the page's styles come from, and the widgets and sheets that ``TEMPLATE`` loads first.
 
-    Panel says so only when it writes the page; what was made before, by a turn of the session that came first, would ask a
-    host elsewhere for styles.
+    Panel sets the former only when it writes the page. Components built earlier, in a callback of the session, would load their styles
+    from another host.
     """
     path, known = pn.state.rel_path, pn.state.curdoc.template_variables
     known["dist_url"] = dist = f"{path}/{LOCAL_DIST}" if path else LOCAL_DIST
     known["sheets"] = [f"{dist}{sheet}?v={JS_VERSION}" for sheet in _OF_TABLES]
-    # The address has to be, to the letter, the one that the page's model is given.
+    # This must equal the address in the page's model, or the browser loads the module twice.
     known["widgets"] = pmui.Page._render_esm(server=True)
 
 
 @contextmanager
 def not_busy() -> Iterator[None]:
-    """What is made within does not follow ``pn.state.busy``.
+    """Components made inside do not follow ``pn.state.busy``.
 
-    A page does, and so the process would know it for ever; and would walk all its models twice an event.
+    A page that follows it is never freed, and all its models are walked twice per event.
     """
     before = _following()
     yield
@@ -118,9 +118,9 @@ def _following() -> list[Any]:
 
 
 def release(context: Any) -> None:
-    """Let go of a closed session's page: the root of its notifications is kept, which knows the document with all of it.
+    """Free a closed session's page: Panel keeps the root of its notifications, which refers to the whole document.
 
-    Not in the app's script: its names are gone by the time this is called.
+    Not in the app's script, whose globals are cleared before this is called.
     """
     for root, (_, _, document, _) in list(pn.state._views.items()):
         if document is context._document:

@@ -1,7 +1,7 @@
-"""Scripts and style sheets of a page's head, gathered once and not once a page.
+"""Caches the scripts and style sheets of a page's head.
 
-Panel 1.9.4 goes through every class of models and of components that there is, and looks for files on disk, to write a page's
-head: a fifteenth of the server's time for a page. What comes of it changes only with the classes, and with the server's address.
+For each page Panel 1.9.4 visits every class of models and components and looks for files on disk: a fifteenth of the server's time for
+a page. The result depends only on the classes and on the server's address.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _bundles: dict[tuple[Any, ...], Any] = {}
 
 
 def bundle_resources(roots: Any, resources: Any, **settings: Any) -> Any:
-    """``panel.io.resources.bundle_resources`` of a page. Nobody may change what it gives."""
+    """``panel.io.resources.bundle_resources``, cached. The result must not be modified."""
     extensions = None if state._extensions is None else tuple(state._extensions)
     where = resources.mode, resources.root_url, state.rel_path, state.base_url
     key = (*where, extensions, len(Model.model_class_reverse_map), tuple(sorted(settings.items())))
@@ -27,5 +27,5 @@ def bundle_resources(roots: Any, resources: Any, **settings: Any) -> Any:
 
 
 def remember() -> None:
-    """From here on in this process."""
+    """Install the patch in this process."""
     server.bundle_resources = bundle_resources

@@ -1,8 +1,7 @@
-"""Copies of parameters, made without asking each of their fields for a default.
+"""Copies parameters without computing a default for each of their fields.
 
-Panel's components have an object a parameter of their own as soon as somebody looks at it, and Panel 1.9 looks at all of them
-when it makes a model. Param 2.4.2 makes it of the class' by way of a method in Python that is called twice a field: a
-fourteenth of the server's time for a page.
+A component gets its own copy of a class's parameter object when that is first accessed, and Panel 1.9 accesses all of them when it makes
+a model. Param 2.4.2 copies through a Python method that runs twice per field: a fourteenth of the server's time for a page.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _params_copy = parameterized._instantiate_param_obj
 
 
 def copied(parameter: Any, owner: Any = None) -> Any:
-    """``_instantiate_param_obj`` of a parameter that a class has, whose fields are all set."""
+    """``_instantiate_param_obj`` for a class's parameter, whose fields are all set."""
     kind = type(parameter)
     made = kind.__new__(kind)
     get, put = object.__getattribute__, object.__setattr__
@@ -35,5 +34,5 @@ def _is_container(kind: type) -> bool:
 
 
 def shorten() -> None:
-    """From here on in this process."""
+    """Install the patch in this process."""
     parameterized._instantiate_param_obj = copied

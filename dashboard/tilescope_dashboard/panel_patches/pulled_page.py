@@ -1,7 +1,7 @@
-"""What changes on a page once its browser has it reaches the browser, from then on and not only once it has drawn everything.
+"""Sends changes to the browser from the moment it has the document.
 
-Panel 1.9.4 drops what changes before the browser says that the page is idle: the document would be sent in full later. It was sent
-half a second before. Whoever pressed Profile in the moment in which the figures came never got the form.
+Panel 1.9.4 drops changes until the browser reports the page idle, on the assumption that the whole document is sent then. It was
+sent half a second before. A person who pressed Profile while the figures were drawn never got the form.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _bokehs_pull = ServerSession._handle_pull
 
 
 def follow() -> None:
-    """From here on in this process."""
+    """Install the patch in this process."""
     ServerSession._handle_pull = pull
 
 
 async def pull(self: ServerSession, message: Any, connection: Any) -> Any:
-    """``ServerSession._handle_pull``, after which Panel sends changes of the document."""
+    """``ServerSession._handle_pull``. From then on Panel sends the document's changes."""
     reply = await _bokehs_pull(self, message, connection)
     pn.state._connected[self.document] = True
     self.document.callbacks.trigger_event(Pulled())
