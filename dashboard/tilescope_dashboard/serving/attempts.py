@@ -1,8 +1,7 @@
-"""How often somebody may guess the secret of the login: no more than a few times, then ever more seldom.
+"""Rate limit of wrong logins, with waits that double.
 
-Guesses are counted by the address that they come from, and all together, for an attacker may have many addresses. Whoever
-cannot be told apart from an attacker, as behind the same proxy or on the same machine, waits with them; for at most five
-minutes, and not with a token, which is right or not and cannot be guessed: see ``Login.opens``.
+Wrong answers are counted per address and in total, as an attacker may have many addresses. A person behind the same proxy or on the same
+machine as an attacker waits too, for at most five minutes. Tokens are exempt, as they cannot be guessed (see ``Login.weigh``).
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from dataclasses import dataclass
 
 from tilescope_dashboard.session.access import parsed
 
-#: Wrong answers that cost nothing, from one address.
+#: Wrong answers from one address before the first wait.
 FREE = 5
-#: Seconds: the first wait, which doubles with each wrong answer after it, and the longest.
+#: Seconds of the first wait, which doubles with each further wrong answer, and of the longest.
 FIRST, LONGEST = 5.0, 300.0
-#: Seconds after which an address' wrong answers are forgotten.
+#: Seconds after which an address's wrong answers are forgotten.
 _FORGOTTEN = 3600.0
-#: Wrong answers of all addresses together, within as many seconds, after which nobody is heard who has not logged in before.
+#: Wrong answers in total, within so many seconds, after which only addresses that have logged in before are heard.
 MOST, WITHIN = 60, 300.0
 
 
@@ -34,7 +33,7 @@ class _Known:
 
 
 class Attempts:
-    """Wrong answers of one server. ``now`` is a clock in seconds; tests give their own."""
+    """Wrong answers given to one server. ``now`` is a clock in seconds; tests replace it."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -42,7 +41,7 @@ class Attempts:
         self._recent: deque[float] = deque(maxlen=MOST)
 
     def wait(self, address: str) -> int:
-        """Whole seconds until an answer from the address is heard; 0 is now."""
+        """Whole seconds until an answer from the address is checked; 0 is now."""
         known, now = self._known.get(_network(address), _Known()), self._now()
         pause = min(FIRST * 2.0 ** min(known.wrong - FREE, 20), LONGEST) if known.wrong >= FREE else 0.0
         until = known.last + pause
@@ -51,7 +50,7 @@ class Attempts:
         return max(0, math.ceil(until - now))
 
     def wrong(self, address: str) -> None:
-        """Note a wrong answer that was heard."""
+        """Record a wrong answer."""
         now = self._now()
         self._known = {name: one for name, one in self._known.items() if one.welcome or now - one.last < _FORGOTTEN}
         known = self._known.setdefault(_network(address), _Known())
@@ -61,12 +60,12 @@ class Attempts:
         self._recent.append(now)
 
     def right(self, address: str) -> None:
-        """Note that somebody at the address has logged in: what was wrong before was a slip."""
+        """Record a login from the address, and forget its wrong answers."""
         self._known[_network(address)] = _Known(welcome=True)
 
 
 def _network(address: str) -> str:
-    """What one person has: an address, or with IPv6 the network of 64 bits that it is in."""
+    """The address, or with IPv6 its /64 network: what one person controls."""
     found = parsed(address)
     if found is None:
         return address

@@ -1,10 +1,9 @@
-"""What a request has to satisfy before the server does anything for it, on every route.
+"""Checks of every request, on every route, before the server handles it.
 
-Bokeh 3.9 and Panel 1.9.4 ask neither by which name they are called (``hosts``), nor which module a component is from
-(``panel_patches.component_files``), and let an address choose the id of the session that it opens. All of their servers
-in this process that have Tilescope's app are made to, however they are started: ``tilescope serve`` and the launcher call
-``install``, and so does the app's script. Plain ``panel serve`` runs the script at the first visit only, which is too late for whoever came before; but it
-loads the entry points of the group ``panel.io.rest`` first, and one of them is here.
+Bokeh 3.9 and Panel 1.9.4 check neither the host name of a request (``hosts``) nor the module of a component
+(``panel_patches.component_files``), and let an address choose its session's id. ``install`` adds these checks to all of their servers in
+this process that serve Tilescope's app. ``tilescope serve``, the launcher and the app's script call it. Plain ``panel serve`` runs
+the script only at the first visit, but loads entry points of the group ``panel.io.rest`` before: ``routes`` is one.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from tornado.web import RequestHandler
 from tilescope_dashboard.serving import hosts
 from tilescope_dashboard.serving.headers import Headers
 
-#: What an address may not say: which session it opens.
+#: Query arguments that would choose a session.
 _SESSION = ("bokeh-session-id", "bokeh-token")
 _begin, _find = BokehTornado.__init__, BokehTornado.find_handler
 
@@ -40,14 +39,14 @@ class Refused(RequestHandler):
         self._status, self._said = status, said
 
     def prepare(self) -> None:
-        """The answer, whatever the method."""
+        """Answer, whatever the method."""
         self.set_status(self._status)
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         self.finish(self._said + "\n")
 
 
 def script() -> Path:
-    """The app's script: beside this module where it is installed, one folder up in a checkout."""
+    """The app's script: in the package where it is installed, one folder up in a checkout."""
     package = Path(__file__).parents[1]
     here = package / "app.py"
     return here if here.exists() else package.parent / "app.py"
@@ -59,7 +58,7 @@ def _text() -> str:
 
 
 def ours(applications: Any) -> bool:
-    """Whether one of a server's applications is Tilescope's app, or a copy of its script."""
+    """Whether one of the server's applications is Tilescope's script or a copy of it."""
     every = applications.values() if hasattr(applications, "values") else [applications]
     runners = [
         getattr(handler, "_runner", None)
@@ -72,24 +71,24 @@ def ours(applications: Any) -> bool:
 
 
 def install() -> None:
-    """From here on in this process."""
+    """Install the checks in this process."""
     BokehTornado.__init__, BokehTornado.find_handler = _begin_signing, _find_guarded
 
 
 def routes(files: Any, endpoint: str) -> list[Any]:
-    """None: what an entry point of the group ``panel.io.rest`` has to be. It is loaded for what this module does."""
+    """An entry point of the group ``panel.io.rest`` without routes. It exists so that Panel imports this module."""
     return []
 
 
 def _begin_signing(server: BokehTornado, applications: Application | Any, **options: Any) -> None:
-    """The server's begin, in which sessions are signed: nobody but this process makes their ids."""
+    """``BokehTornado.__init__`` with signed sessions, so that only this process makes their ids."""
     if ours(applications) and not (options.get("sign_sessions") and options.get("secret_key")):
         options.update(sign_sessions=True, secret_key=secrets.token_bytes(32))
     _begin(server, applications, **options)
 
 
 def _find_guarded(server: BokehTornado, request: HTTPServerRequest, **options: Any) -> Any:
-    """The handler of a request, or one that refuses it."""
+    """``BokehTornado.find_handler``, or a handler that refuses the request."""
     found = _find(server, request, **options)
     if not _guarded(server):
         return found
@@ -101,7 +100,7 @@ def _find_guarded(server: BokehTornado, request: HTTPServerRequest, **options: A
 
 
 def _guarded(server: BokehTornado) -> bool:
-    """Whether it is Tilescope's server, whose answers then have its headers."""
+    """Whether the server has Tilescope's app. Adds ``Headers`` to its answers if so."""
     known = getattr(server, "_has_tilescope", None)
     if known is None:
         known = server._has_tilescope = ours(server._applications)
@@ -110,9 +109,9 @@ def _guarded(server: BokehTornado) -> bool:
 
 
 def refused(server: BokehTornado, request: HTTPServerRequest, handler: type) -> tuple[int, str] | None:
-    """Status and words for what is not answered: another name, a foreign page, a session of the address' choice."""
+    """Status and message for a refused request: a wrong host name, another site's page, a session chosen by the address."""
     allowed = set(settings.allowed_ws_origin() or server.websocket_origins)
-    # Everyone's: a proxy has asked, as Jupyter's does.
+    # Any origin is allowed where a proxy, such as Jupyter's, has checked.
     checked = "*" not in allowed
     name = hosts.host(request)
     if checked and not hosts.answers_to(name, allowed):
@@ -139,16 +138,16 @@ def _chosen_session(request: HTTPServerRequest) -> tuple[int, str] | None:
 
 
 def _signed(server: BokehTornado, request: HTTPServerRequest) -> bool:
-    """Whether the token of a websocket is this server's. Bokeh asks as well, but only to fail with a traceback in the log."""
+    """Whether a websocket's token is this server's. Bokeh checks as well, but logs a traceback."""
     offered = [part.strip() for part in request.headers.get("Sec-WebSocket-Protocol", "").split(",")]
     try:
         return check_token_signature(offered[-1], secret_key=server.secret_key, signed=server.sign_sessions)
-    except Exception:  # whatever is wrong with what a stranger has sent
+    except Exception:  # a stranger's text may fail in any way
         return False
 
 
 def _own_components(found: Any) -> Any:
-    # Panel's server is there by now; without it, nothing here needs Panel.
+    # A served app has imported Panel already; this module alone should not.
     from panel.io.server import ComponentResourceHandler  # noqa: PLC0415
 
     from tilescope_dashboard.panel_patches.component_files import ComponentFiles  # noqa: PLC0415
@@ -159,7 +158,7 @@ def _own_components(found: Any) -> Any:
 
 
 def _hide_tokens(request: HTTPServerRequest) -> None:
-    """Take what lets one in out of the address as logs and redirects tell it; the login reads the arguments."""
+    """Remove tokens from the address that logs and redirects show. The login reads the parsed arguments."""
     if request.path.rstrip("/").endswith("/login"):
         request.uri, request.query = request.path, ""
     elif "token" in request.query_arguments:

@@ -1,4 +1,4 @@
-"""Headers on every answer of the server: where its pages may get things from, and who may show them in a frame."""
+"""Security headers of every answer: where pages may load from, and who may frame them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from tornado.web import OutputTransform
 
 from tilescope_dashboard.serving import hosts
 
-#: Panel and Bokeh write scripts into the page, make functions of text, and import components as blobs.
+#: Panel and Bokeh use inline scripts, functions made from text, and components imported as blobs.
 _CONTENT = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'{sockets} data: blob:; worker-src 'self' blob:; "
     "object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors 'self'"
 )
-#: JupyterLab shows the app in a frame of its own address, which is the same origin.
+#: JupyterLab frames the app from the same origin.
 _OTHERS = {
     "X-Frame-Options": "SAMEORIGIN",
     "X-Content-Type-Options": "nosniff",
@@ -23,15 +23,15 @@ _OTHERS = {
 
 
 def content(name: str) -> str:
-    """The policy for pages of a server that goes by the name: browsers differ in whether 'self' is its websocket, too.
+    """The content security policy for a server with this host name. It lists websockets, as in some browsers 'self' has none.
 
-    A policy has no way to write an IPv6 address, and a browser says so each time.
+    A policy cannot name an IPv6 address.
     """
     return _CONTENT.format(sockets=f" ws://{name} wss://{name}" if name and not name.startswith("[") else "")
 
 
 class Headers(OutputTransform):
-    """Adds them to an answer, except those that its handler has set."""
+    """Adds the headers to an answer, except those that its handler has set."""
 
     def __init__(self, request: HTTPServerRequest) -> None:
         self._name = hosts.host(request)

@@ -1,7 +1,7 @@
-"""Which names a server answers to, and which pages elsewhere may ask it for anything.
+"""Checks of a request's host name and of the page it comes from.
 
-A foreign name whose owner lets it point to this machine makes a page of theirs the server's own, as browsers see it ("DNS
-rebinding"): what tells the two apart is the name that the browser sends in ``Host``.
+In DNS rebinding an attacker's name resolves to this machine, so that browsers take the attacker's page for the server's own. The ``Host``
+header, which has the attacker's name, tells the two apart.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::\d{1,5})?", re.AS
 
 
 def host(request: HTTPServerRequest) -> str:
-    """What the client calls this server, in small letters; empty where it says nothing, several things or no name at all."""
+    """The request's host name in lower case; empty where ``Host`` is missing, repeated or malformed."""
     said = request.headers.get_list("Host")
     lowered = said[0].lower() if len(said) == 1 else ""
     return lowered if _HOST.fullmatch(lowered) else ""
 
 
 def loopback(name: str) -> bool:
-    """Whether a host's name or address, without a port, is this machine whoever asks."""
+    """Whether a host name or address, without a port, is loopback."""
     try:
         return name == "localhost" or ipaddress.ip_address(name.strip("[]")).is_loopback
     except ValueError:
@@ -32,19 +32,18 @@ def loopback(name: str) -> bool:
 
 
 def answers_to(name: str, allowed: Collection[str]) -> bool:
-    """Whether a server with those origins goes by the name, as ``host`` gives it: by them, and on loopback at every port.
+    """Whether a server with these origins answers to the name that ``host`` returned: an origin, or loopback with any port.
 
-    Nobody else owns a loopback name, and a tunnel may have changed the port.
+    Nobody else owns a loopback name, and a tunnel may change the port.
     """
     found = _HOST.fullmatch(name)
     return found is not None and (loopback(found["name"]) or check_allowlist(name, list(allowed)))
 
 
 def foreign(request: HTTPServerRequest) -> bool:
-    """Whether a page of another site asks, for a part of itself: an image, a script, a frame. Its links may lead here.
+    """Whether another site's page loads this as a part of itself, such as an image, script or frame. Links are allowed.
 
-    Browsers say so, on addresses that they trust not to be listened to: loopback and TLS. Websockets say where they are from
-    in ``Origin``, which Bokeh compares.
+    Browsers send ``Sec-Fetch-*`` to loopback and TLS addresses. For websockets Bokeh compares ``Origin``.
     """
     told = {name: request.headers.get(f"Sec-Fetch-{name}", "").lower() for name in ("Site", "Mode", "Dest")}
     followed = told["Mode"] == "navigate" and told["Dest"] == "document" and request.method in ("GET", "HEAD")

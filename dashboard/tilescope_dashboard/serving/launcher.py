@@ -1,7 +1,6 @@
 """The tile in JupyterLab's launcher: the dashboard behind Jupyter's own login, through jupyter-server-proxy.
 
-The server listens on a Unix socket in a folder that only this user can enter, so that nobody reaches it but through
-Jupyter, which has asked who they are.
+The server listens on a Unix socket in a folder that only this user can enter, so it is reached only through Jupyter and its login.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ NAME = "tilescope"
 
 
 def tile() -> dict[str, Any]:
-    """What jupyter-server-proxy asks of an entry point of the group ``jupyter_serverproxy_servers``.
+    """The settings that jupyter-server-proxy reads from an entry point of the group ``jupyter_serverproxy_servers``.
 
     It fills in ``{unix_socket}`` and ``{base_url}``.
     """
@@ -28,7 +27,7 @@ def tile() -> dict[str, Any]:
             f"{{base_url}}{NAME}",
         ],
         "unix_socket": True,
-        # The server knows its prefix, and makes every address with it.
+        # The server adds its prefix to every address itself.
         "absolute_url": True,
         "timeout": 60,
         "launcher_entry": {
@@ -40,7 +39,7 @@ def tile() -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> None:
-    """Serves the app on the socket ``arguments[0]`` under the prefix ``arguments[1]`` until the process is ended."""
+    """Serve the app on the socket ``arguments[0]`` under the prefix ``arguments[1]`` until the process ends."""
     from panel.io.server import get_server  # noqa: PLC0415 - Jupyter reads ``tile`` whenever it starts
 
     from tilescope_dashboard.serving import guard  # noqa: PLC0415
@@ -53,9 +52,9 @@ def main(arguments: list[str]) -> None:
         {"app": str(guard.script())},
         unix_socket=socket,
         prefix=prefix,
-        # Origins and names are Jupyter's to check as well: here every request comes from its proxy.
+        # Every request comes from Jupyter's proxy, which checks origins and host names.
         websocket_origin="*",
-        # Bokeh writes headers and cookies into the page, where Jupyter's own would be read by every script.
+        # Bokeh writes headers and cookies into the page, where any script could read Jupyter's.
         include_headers=["User-Agent"],
         include_cookies=[],
         warm=True,

@@ -1,4 +1,4 @@
-"""A login for the whole server: one token or password, one cookie. Bokeh asks it before every page and websocket."""
+"""Login of the whole server: one token or password, one cookie. Bokeh checks it before every page and websocket."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _TEMPLATES = jinja2.Environment(loader=jinja2.PackageLoader("tilescope_dashboard
 
 
 class Login(AuthProvider):
-    """Whoever gives ``secret`` gets a cookie that holds until the server ends; the cookie does not tell the secret.
+    """Gives whoever knows ``secret`` a random cookie, valid until the server ends.
 
-    ``name`` is the cookie's: browsers send a host's cookies to all its ports, so each server has a name of its own.
-    ``chosen`` says that a person made the secret up, so that it can be guessed.
+    ``name`` is the cookie's name. Browsers send a host's cookies to all its ports, so each server needs its own.
+    ``chosen`` says that a person chose the secret, so it may be guessable.
     """
 
     def __init__(self, secret: str, name: str, home: str = "/app", *, chosen: bool = False) -> None:
@@ -31,7 +31,7 @@ class Login(AuthProvider):
         super().__init__()
 
     def known(self, request: RequestHandler) -> str | None:
-        """Who asks: everyone who has logged in is the same person. None is nobody."""
+        """The user of a request, the same for everyone who has logged in; None for others."""
         return "person" if secrets.compare_digest(request.get_cookie(self.name, "") or "", self._cookie) else None
 
     def opens(self, given: str) -> bool:
@@ -39,10 +39,10 @@ class Login(AuthProvider):
         return secrets.compare_digest(given.encode(errors="replace"), self._secret.encode())
 
     def weigh(self, given: str, address: str) -> int | None:
-        """None lets somebody at the address in; else the seconds until they are heard again, 0 for at once.
+        """Check an answer from an address. Returns None if it is right, else the seconds until the next one is checked.
 
-        A token that this server made opens whatever was tried before: nobody guesses 192 bits, and nobody can keep its owner out.
-        A password is not looked at while its turn has not come, right or wrong.
+        A token is always checked: nobody guesses 192 bits, and wrong answers of others must not lock its owner out.
+        A password is not checked before its wait is over.
         """
         wait = self.attempts.wait(address)
         if self.opens(given) and not (wait and self.chosen):
@@ -53,7 +53,7 @@ class Login(AuthProvider):
         return wait
 
     def admit(self, answer: RequestHandler) -> None:
-        """Give the cookie: no script reads it, no other site's page sends it, and none but TLS carries it where there is TLS."""
+        """Set the cookie: hidden from scripts, not sent by other sites' pages, and over TLS only where there is TLS."""
         answer.set_cookie(
             self.name, self._cookie, httponly=True, samesite="Strict", path="/", secure=encrypted(answer.request)
         )
@@ -65,12 +65,12 @@ class Login(AuthProvider):
 
     @property
     def login_url(self) -> str:
-        """Where those who are not known are sent."""
+        """Where requests without a login are redirected."""
         return "/login"
 
     @property
     def login_handler(self) -> type[RequestHandler]:
-        """The page that asks."""
+        """The login page."""
         return type("BoundLoginPage", (LoginPage,), {"login": self})
 
     get_user_async = get_login_url = logout_url = logout_handler = None
@@ -82,12 +82,12 @@ class LoginPage(RequestHandler):
     login: Login
 
     def set_default_headers(self) -> None:
-        """On every answer: on the one that leads on to the app, too."""
+        """Tornado's hook: for every answer, redirects as well."""
         for name, value in _HEADERS.items():
             self.set_header(name, value)
 
     def get(self) -> None:
-        """The form; with ``?token=`` in the address, the answer to it."""
+        """Show the form, or check ``?token=`` of the address."""
         given = self._given("token", self.request.query_arguments)
         if given:
             self._answer(given)
@@ -95,7 +95,7 @@ class LoginPage(RequestHandler):
             self._ask("")
 
     def post(self) -> None:
-        """The answer to the form."""
+        """Check the form's answer."""
         self._answer(self._given("secret", self.request.body_arguments))
 
     @staticmethod
@@ -111,10 +111,10 @@ class LoginPage(RequestHandler):
         elif wait:
             self.set_status(429)
             self.set_header("Retry-After", str(wait))
-            self._ask(f"Too many wrong answers: the next one is looked at in {wait} s.")
+            self._ask(f"Too many wrong answers. Try again in {wait} s.")
         else:
             self.set_status(403)
-            self._ask("That is not it.")
+            self._ask(f"Wrong {'password' if self.login.chosen else 'token'}.")
 
     def _ask(self, said: str) -> None:
         self.finish(_TEMPLATES.get_template("login.html").render(said=said, chosen=self.login.chosen))
@@ -130,14 +130,14 @@ _HEADERS = {
 
 
 def encrypted(request: HTTPServerRequest) -> bool:
-    """Whether the browser speaks TLS, to this server or to a proxy in front of it. Who lies about it harms themselves alone."""
+    """Whether the browser uses TLS, to this server or to a proxy before it. A false header harms only its sender."""
     told = request.headers.get("X-Forwarded-Proto", "").partition(",")[0].strip().lower()
     return "https" in (request.protocol, told) or "proto=https" in request.headers.get("Forwarded", "").lower()
 
 
 def local(address: str, otherwise: str) -> str:
-    """The address if it is a path on this server, so that a link to the login leads nowhere else."""
+    """The address if it is a path on this server, else ``otherwise``: a link to the login must not redirect elsewhere."""
     parts: Any = urlsplit(address)
-    # A browser reads a backslash as a slash, and skips tabs and line ends before it looks.
+    # Browsers read a backslash as a slash, and skip tabs and line ends.
     inside = address.startswith("/") and not re.match(r"/[/\\]|.*[\x00-\x1f\x7f]", address, re.DOTALL)
     return address if inside and not parts.scheme and not parts.netloc else otherwise

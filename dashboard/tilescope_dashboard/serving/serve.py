@@ -1,4 +1,4 @@
-"""``tilescope serve``: the dashboard on this machine's own address, behind a login."""
+"""``tilescope serve``: the dashboard on a loopback address, behind a login."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _SHORTEST = 8
 
 def command(subparsers: Any) -> None:
     """Adds ``tilescope serve`` (an entry point of the group ``tilescope.commands``)."""
-    parser = subparsers.add_parser("serve", help="serve the dashboard, on this machine alone unless told otherwise")
+    parser = subparsers.add_parser("serve", help="serve the dashboard, by default for this machine alone")
     parser.add_argument("--address", default="127.0.0.1", help="the address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=int, help=f"the port ({PORT}, or a free one where that is taken)")
     parser.add_argument(
         "--origin", action="append", default=[], metavar="HOST[:PORT]",
-        help="what browsers call this server, where a proxy or a tunnel renames it; may be repeated",
+        help="host name that browsers use for this server, where a proxy or a tunnel changes it; may be repeated",
     )  # fmt: skip
     parser.add_argument(
-        "--password", action="store_true", help=f"log in with a password, from {PASSWORD} or asked for, not a new token"
+        "--password", action="store_true", help=f"require a password, from {PASSWORD} or typed, instead of a new token"
     )
-    parser.add_argument("--no-login", action="store_true", help="ask nobody who they are; on a loopback address only")
+    parser.add_argument("--no-login", action="store_true", help="serve without a login; on a loopback address only")
     parser.add_argument(
         "--allow-own-files", type=Path, metavar="FOLDER", help="let people profile Python files in this folder"
     )
@@ -38,28 +38,28 @@ def command(subparsers: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serves until it is interrupted. Raises ValueError, in one line, for what must not or cannot be served."""
+    """Serve until interrupted. Raises ValueError, in one line, for options that are unsafe or cannot be served."""
     check(arguments)
     secret = "" if arguments.no_login else _password() if arguments.password else secrets.token_urlsafe(24)
     port = free_port(arguments.address, arguments.port)
     if arguments.allow_own_files:
-        # In the environment, where the app finds it under plain ``panel serve`` too.
+        # An environment variable, as the app reads it under plain ``panel serve`` too.
         os.environ["TILESCOPE_OWN_FILES"] = str(arguments.allow_own_files.resolve())
     _serve(arguments.address, port, origins(arguments.address, port, arguments.origin), secret, arguments.password)
     return 0
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raises ValueError, in one line, for a combination that would let strangers in or nobody at all."""
+    """Raise ValueError, in one line, for options that would let everybody in, or nobody."""
     if arguments.no_login and not loopback(arguments.address):
         raise ValueError(
-            f"--no-login would let everyone who reaches {arguments.address} run code here: leave it out, or serve on 127.0.0.1"
+            f"--no-login lets everyone who reaches {arguments.address} run code here: leave it out, or serve on 127.0.0.1"
         )
     if arguments.no_login and arguments.password:
         raise ValueError("choose --password or --no-login, not both")
     if _everywhere(arguments.address) and not arguments.origin:
         raise ValueError(
-            f"{arguments.address} is every address: say with --origin HOST:PORT what browsers call this server"
+            f"{arguments.address} means every address: name the host that browsers use with --origin HOST:PORT"
         )
     if arguments.allow_own_files and not arguments.allow_own_files.is_dir():
         raise ValueError(f"--allow-own-files: {arguments.allow_own_files} is not a folder")
@@ -78,7 +78,7 @@ def _everywhere(address: str) -> bool:
 
 
 def origins(address: str, port: int, others: list[str]) -> list[str]:
-    """What a page may be called whose websocket is let in."""
+    """Host names and ports of pages whose websockets are accepted."""
     own = [] if _everywhere(address) else [f"[{address}]:{port}" if ":" in address else f"{address}:{port}"]
     return list(dict.fromkeys([*own, *([f"localhost:{port}"] if loopback(address) else []), *others]))
 
@@ -93,9 +93,9 @@ def _password() -> str:
 
 
 def free_port(address: str, wanted: int | None) -> int:
-    """``wanted`` or, where that is left open, the usual port or any that is free.
+    """``wanted``, else the default port if it is free, else any free port.
 
-    Raises ValueError, in words, for a port that is taken or an address that this machine does not have.
+    Raises ValueError, with a message for the person, if ``wanted`` is taken or the address is not this machine's.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     for port in (wanted,) if wanted else (PORT, 0):
@@ -112,8 +112,8 @@ def free_port(address: str, wanted: int | None) -> int:
 
 
 def _serve(address: str, port: int, allowed: list[str], secret: str, chosen: bool) -> None:
-    """Run the server. ``secret`` is empty where nobody is asked; a ``chosen`` one is not printed."""
-    # Panel takes a second to import: ``tilescope --help`` does not wait for it.
+    """Run the server. An empty ``secret`` means no login; a ``chosen`` one is not printed."""
+    # Importing Panel takes a second, which ``tilescope --help`` should not.
     from panel.io.server import get_server  # noqa: PLC0415
 
     from tilescope_dashboard.serving import guard  # noqa: PLC0415
@@ -128,7 +128,7 @@ def _serve(address: str, port: int, allowed: list[str], secret: str, chosen: boo
         # Bokeh writes a request's headers and cookies into the page, where a script could read them.
         options = {"auth_provider": login, "exclude_cookies": [login.name], "exclude_headers": ["Cookie"]}
     where = f"http://{allowed[0]}"
-    # Bokeh 3.9 takes no IPv6 address for a host, but compares with one.
+    # Bokeh 3.9 cannot parse an IPv6 host here, but accepts one in the set below.
     told = [origin for origin in allowed if not origin.startswith("[")]
     server = get_server(
         {"app": str(guard.script())}, port=port, address=address, websocket_origin=told, warm=True, **options
@@ -139,5 +139,5 @@ def _serve(address: str, port: int, allowed: list[str], secret: str, chosen: boo
         flush=True,
     )
     if not loopback(address):
-        print("Nothing is encrypted: put a proxy with TLS in front of it, or use an SSH tunnel.", flush=True)
+        print("The connection is not encrypted: put a TLS proxy in front, or use an SSH tunnel.", flush=True)
     server.run_until_shutdown()

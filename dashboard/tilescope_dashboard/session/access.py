@@ -1,4 +1,4 @@
-"""Permission to start work on this machine, and to run files of one's own."""
+"""Who may start work on this machine, and which files of their own they may run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-#: Names the folder whose files people may profile; without it they profile the library alone.
+#: Variable that names the folder whose files people may profile. Unset, they profile the library alone.
 OWN_FILES = "TILESCOPE_OWN_FILES"
 #: Headers in which proxies name the client.
 _FORWARDED = ("x-forwarded-for", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip")
@@ -17,23 +17,23 @@ server = SimpleNamespace(asks=False)
 
 
 def may_launch(doc: Any) -> bool:
-    """Whether the document's client may start work: it has logged in, or nobody has to and it is on this machine."""
+    """Whether the document's client may start work: it has logged in, or no login is required and it is on this machine."""
     return server.asks or is_local(doc)
 
 
 def is_local(doc: Any) -> bool:
     """Whether the document's client is on this machine, as far as the request tells.
 
-    ``panel serve`` listens everywhere and asks nobody who they are, so others look but do not launch. A proxy on this
-    machine forwards for someone: its header decides then.
+    ``panel serve`` listens on every interface without a login, so remote clients may look but not launch. For a proxy on this machine
+    its forwarding header decides.
     """
     copy = getattr(getattr(doc, "session_context", None), "request", None)
-    # Bokeh's copy of the headers travels through the browser, which may leave some out. A warm-up has no request at all.
+    # Bokeh's copy of the headers passes through the browser, which may drop some. A warm-up has no request.
     request = getattr(copy, "_request", copy)
     if request is None:
         return False
     headers = {str(name).lower(): str(value) for name, value in dict(request.headers or {}).items()}
-    # Every one of them: the first may be what the client itself has claimed.
+    # Check every address: the first may be the client's own claim.
     chains = [headers[name] for name in _FORWARDED if name in headers]
     forwarded = [address.strip() for chain in chains for address in chain.split(",")]
     if "forwarded" in headers or "via" in headers:
@@ -54,7 +54,7 @@ def _loopback(address: str) -> bool:
 
 
 def parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The address without its zone, of IPv4 where IPv6 has one mapped; None for what is no address."""
+    """Parse an address without its zone. An IPv4-mapped IPv6 address becomes IPv4; anything else is None."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -63,16 +63,16 @@ def parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None
 
 
 def user_kernel(text: str) -> str:
-    """``FILE.py:SPEC`` with the file's whole path, if this server runs such files.
+    """Resolve ``FILE.py:SPEC`` to the file's absolute path, if this server runs such files.
 
-    A relative path starts at the folder that was allowed. Raises ValueError, in words, for everything else.
+    A relative path starts at the allowed folder. Raises ValueError with a message for the person otherwise.
     """
     path, _, name = text.strip().rpartition(":")
     return f"{_user_file(path, name.isidentifier())}:{name}"
 
 
 def user_script(text: str) -> Path:
-    """The same for ``FILE.py`` alone."""
+    """As ``user_kernel``, for ``FILE.py``."""
     return _user_file(text.strip())
 
 

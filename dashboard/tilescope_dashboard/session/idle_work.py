@@ -1,4 +1,4 @@
-"""Work for the time in which neither the server nor the person asks for anything."""
+"""Background work of a session, done while the server and the person are idle."""
 
 from __future__ import annotations
 
@@ -10,27 +10,26 @@ import panel as pn
 
 from tilescope_dashboard.session.scheduling import stepping
 
-#: Seconds between two steps; the longest, when others keep the server busy; and before the first one of a page.
+#: Seconds between two steps, at most while the server is busy, and before a page's first step.
 _PAUSE, _LONGEST, _FIRST = 0.25, 10.0, 1.0
-#: Between two steps while the browser draws the page, in seconds: others are answered meanwhile.
+#: Seconds between two steps while the browser draws the page, for other requests.
 _BREATH = 0.03
-#: A step that is called later than this has others before it, in seconds.
+#: Seconds by which a delayed step shows that the server is busy.
 _LATE = 0.1
-#: After a step that took longer no other is taken, in seconds: who asks for something meanwhile would wait for it.
+#: Seconds of one step after which the work stops, as a request would wait for a step like it.
 _HEAVY = 2.0
-#: After the person asked for something more is likely to follow, in seconds: until then no step is taken.
+#: Seconds without a step after a person's input, as more is likely to follow.
 _REST = 1.5
-#: A widget's properties that only a person changes.
+#: Widget properties that only a person changes.
 _ASKED_BY = ("value", "view", "indices")
 
 
 class IdleWork:
-    """Calls ``step`` at ticks of the session while it is idle, until it returns False or takes long.
+    """Calls ``step`` at the session's ticks while it is idle, until it returns False or takes ``_HEAVY`` seconds.
 
-    Pauses between steps grow while the server is busy. After input from the person no step is taken for a while, nor before the
-    browser has drawn what came of the last one, where ``drawn`` calls what it is given then: a click would wait for all that
-    was sent before it. Without a session nothing is done. ``at_once`` is for work of the server's alone, while the browser draws
-    the page: it begins without a pause and makes hardly any.
+    Pauses grow while the server is busy. No step is taken for a while after the person's input, nor before the browser has drawn the
+    result of the last one (``drawn`` calls its argument then), as a click would wait behind it. Without a session nothing is done.
+    ``at_once`` is for work on the server alone while the browser draws the page: it begins at once, with short pauses.
     """
 
     def __init__(
@@ -47,12 +46,12 @@ class IdleWork:
             self._doc.on_change(self._noticed)
 
     def start(self) -> None:
-        """There is something to do."""
+        """Begin, unless it has begun."""
         if self._doc is not None and self._doc.session_context is not None and not self._due:
             self._wait()
 
     def _noticed(self, event: Any) -> None:
-        """A widget's new value that came from the browser. How large a figure has become comes from there as well."""
+        """Note a person's input. The browser also sends changes of its own, such as a figure's size."""
         if getattr(event, "setter", None) is not None and getattr(event, "attr", "") in _ASKED_BY:
             self._asked = time.monotonic()
 

@@ -30,19 +30,19 @@ WAITING, RUNNING, CANCELLING, DONE, CANCELLED, FAILED = (
     "failed",
 )
 _FINISHED = frozenset({DONE, CANCELLED, FAILED})
-#: Finished jobs that are remembered; those that are not are all listed.
+#: Finished jobs kept in the list; unfinished ones all are.
 _KEPT = 20
-#: A job that nobody has had a page for so long, in seconds, is nobody's: loading a page anew takes less.
+#: Seconds without a page after which a job counts as abandoned. Reloading a page takes less.
 _GONE = 60.0
 
 
 @dataclass
 class JobState:
-    """State of a job as a person sees it: ``index`` of ``of`` cases are settled. Times are ``time.monotonic``'s.
+    """State of a job: ``index`` of ``of`` cases are done. Times are of ``time.monotonic``, in seconds.
 
-    ``swept`` are the names of the kernels whose configs it goes through, ``person`` and ``tab`` whose job it is (see
-    ``visitor``), empty where that is not known; ``left`` is when their last page went. ``unfinished`` says what a job that
-    ended by itself left outstanding, and why. ``told`` is set once its person's page has shown how it ended.
+    ``swept`` names the kernels whose configs it sweeps. ``person`` and ``tab`` identify its owner (see ``browser.visitor``), empty where
+    unknown; ``left`` is when the owner's last page closed. ``unfinished`` says what a job that ended by itself did not do, and why.
+    ``told`` is set once the owner's page has shown its end.
     """
 
     number: int
@@ -71,12 +71,12 @@ class JobState:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since it was asked for, up to its end."""
+        """Seconds from its request to its end, or to now."""
         return (self.ended or time.monotonic()) - self.started
 
 
 class JobManager:
-    """Runs requests one after another on the server's event loop and tells watchers that something changed.
+    """Runs requests one after another on the server's event loop, and notifies watchers of changes.
 
     ``planner``, ``run`` and ``script`` are ``tilescope.jobs.plan.plan``, ``tilescope.jobs.supervisor.run`` and
     ``script_run.profile``; tests give their own.
@@ -100,13 +100,13 @@ class JobManager:
         return self.jobs[-1] if self.jobs else None
 
     def start(self, request: plan.Request) -> JobState:
-        """Queue a request and return at once. Two timings at the same time are both wrong, so a second one waits."""
+        """Queue a request and return at once. One job runs at a time, as timings disturb each other."""
         swept = frozenset(Case(kernel, "", "", "").name for kernel in request.kernels if request.configs)
         state = JobState(next(self._numbers), request.title or ", ".join(request.kernels), swept)
         return self._queue(state, lambda: self._profile(request, state))
 
     def start_script(self, script: Path) -> JobState:
-        """The same for what a person's script launches."""
+        """As ``start``, for the launches of a person's script."""
         state = JobState(next(self._numbers), script.name)
         return self._queue(state, lambda: self._script(script, lambda event: self._on_event(state, event)))
 
@@ -118,7 +118,7 @@ class JobManager:
         return state
 
     def cancel(self, number: int) -> None:
-        """Ask a job to stop; the cases it finished are kept."""
+        """Ask a job to stop. Finished cases are kept."""
         task = self._tasks.get(number)
         state = next((s for s in self.jobs if s.number == number), None)
         if task and state and state.active:
@@ -128,16 +128,16 @@ class JobManager:
 
     @property
     def active(self) -> list[JobState]:
-        """Those that can still be cancelled: the one that runs, and those that wait for it, in their order."""
+        """The running job and the waiting ones, in order."""
         return [job for job in self.jobs if job.active]
 
     def watch(self, watcher: Callable[[], None]) -> Callable[[], None]:
-        """Call ``watcher`` after every change; returns what stops it."""
+        """Call ``watcher`` after every change. Returns a function that stops it."""
         self._watchers.add(watcher)
         return lambda: self._watchers.discard(watcher)
 
     def enter(self, mine: Callable[[JobState], bool]) -> Callable[[], None]:
-        """A page is there, which says whether a job is its person's; returns what is called when it has gone."""
+        """Register an open page; ``mine`` tells whether a job is its person's. Returns a function to call when the page closes."""
         self._pages.add(mine)
 
         def leave() -> None:
@@ -148,7 +148,7 @@ class JobManager:
         return leave
 
     def abandoned(self, job: JobState) -> bool:
-        """Whether the person whose job it is has had no page here for a while: then it may be ended by others."""
+        """Whether the job's owner has had no page open for ``_GONE`` seconds, so that others may cancel it."""
         return time.monotonic() - job.left > _GONE and not any(mine(job) for mine in self._pages)
 
     async def _profile(self, request: plan.Request, state: JobState) -> Path:
@@ -168,7 +168,7 @@ class JobManager:
         except asyncio.CancelledError:
             state.status = CANCELLED
         except ValueError as error:
-            # What the planner, the worker and the store say to a person.
+            # A message of the planner, the worker or the store for the person.
             state.status, state.error = FAILED, str(error)
         except Exception as error:
             LOG.exception("job %s failed", state.number)
@@ -197,18 +197,18 @@ class JobManager:
         self._tell()
 
     def _forget(self) -> None:
-        """Drop the oldest of the finished jobs; one that runs or waits stays, however many came after it."""
+        """Drop the oldest finished jobs."""
         finished = [job for job in self.jobs if not job.active]
         for job in finished[: max(0, len(finished) - _KEPT)]:
             self.jobs.remove(job)
 
     def _tell(self) -> None:
         for watcher in list(self._watchers):
-            # A page that is going away must not end everyone's job.
+            # A watcher of a closing page must not end the job.
             with contextlib.suppress(Exception):
                 watcher()
 
 
 def shared() -> JobManager:
-    """The server's one, for all its sessions."""
+    """The server's job manager, shared by its sessions."""
     return pn.state.as_cached("tilescope-jobs", JobManager)

@@ -1,4 +1,4 @@
-"""Requests that come again and again while somebody types, of which only the newest is carried out."""
+"""Requests repeated while somebody types: only the newest is carried out."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
-#: How long somebody has to leave it at that, in seconds, before the work begins.
+#: Seconds without a newer request before the work begins.
 PAUSE = 0.3
 
 
 class LatestRequest:
-    """Cancels the work of an older request, and waits until it has ended, before it begins that of the newest."""
+    """Cancels the work of an older request, and waits for its end, before it begins the newest."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
@@ -21,7 +21,7 @@ class LatestRequest:
         self._closed = False
 
     async def of(self, work: Callable[[], Awaitable[Result]]) -> Result | None:
-        """Return what ``work`` gives; None where a newer request came meanwhile, or the page has gone."""
+        """Return the result of ``work``; None where a newer request came meanwhile or the page has closed."""
         self.drop()
         if self._closed:
             return None
@@ -34,12 +34,12 @@ class LatestRequest:
         return None if task.cancelled() else task.result()
 
     def close(self) -> None:
-        """The page has gone: what is under way is ended, and nothing is begun any more."""
+        """Cancel the work under way, and begin no more: the page has closed."""
         self._closed = True
         self.drop()
 
     def drop(self) -> None:
-        """Nobody asks any more: what is under way is ended."""
+        """Cancel the work under way."""
         if self._task is not None:
             self._task.cancel()
 

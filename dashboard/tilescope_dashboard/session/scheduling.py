@@ -1,4 +1,4 @@
-"""Run work of a session later: at its next tick, step by step, after the browser has painted, or once its page is there."""
+"""Schedule a session's work: at its next tick, step by step, after the browser has painted, or once the page is loaded."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from bokeh.events import DocumentEvent
 
 
 class Pulled(DocumentEvent):
-    """The browser has been sent the page, and will draw it now (``panel_patches.pulled_page``)."""
+    """The browser has received the document and begins to draw it (see ``panel_patches.pulled_page``)."""
 
     event_name = "pulled"
 
 
 def in_session() -> bool:
-    """Whether a browser shows what is made here, now or soon."""
+    """Whether this code runs for a browser's session."""
     return pn.state.curdoc is not None and pn.state.curdoc.session_context is not None
 
 
 def next_tick(action: Callable[[], Any]) -> None:
     """Call ``action`` at the session's next tick; at once without a session.
 
-    What is set while a browser's message is handled does not reach the browser.
+    A value set while a browser's message is handled is not sent to that browser.
     """
     if in_session():
         pn.state.curdoc.add_next_tick_callback(action)
@@ -32,23 +32,22 @@ def next_tick(action: Callable[[], Any]) -> None:
         action()
 
 
-#: Between two steps of what takes many, in milliseconds: others are answered meanwhile. The longer one where nobody waits
-#: for what comes of them.
+#: Milliseconds between two steps of long work, in which other requests are answered; and where nobody waits for the result.
 _BREATH, _LONG_BREATH = 5, 250
-#: Sessions in which such steps are being taken.
+#: Documents with steps under way.
 _STEPPING: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def stepping() -> bool:
-    """Whether a session that is still there works ``step_by_step``."""
+    """Whether any open session has ``step_by_step`` work under way."""
     contexts = [doc.session_context for doc in _STEPPING]
     return any(context is not None and not context.destroyed for context in contexts)
 
 
 def step_by_step(step: Callable[[], bool], urgent: Callable[[], bool]) -> None:
-    """Call ``step`` until it returns False, each time in a tick of its own; without a session in one go.
+    """Call ``step`` until it returns False, each time in its own tick; without a session in one go.
 
-    ``urgent`` says, before each step, whether somebody waits for the result: pauses are shorter then.
+    ``urgent`` is called before each step: True, when somebody waits for the result, shortens the pause.
     """
     if not in_session():
         while step():
@@ -69,19 +68,19 @@ def step_by_step(step: Callable[[], bool], urgent: Callable[[], bool]) -> None:
     later()
 
 
-#: Until the browser has painted what was sent before, in milliseconds.
+#: Milliseconds in which the browser paints what was sent before.
 _PAINTED = 250
 
 
 class AfterPaint:
-    """An action that is put off until the browser has painted, which it would hold up. Without a session it is not put off."""
+    """An action deferred until the browser has painted, so as not to delay that. Without a session it runs at once."""
 
     def __init__(self, action: Callable[[], Any]) -> None:
         self._action = action
         self._waiting: Any = None
 
     def due(self) -> None:
-        """Do it later, once: who asks for more before it is done waits for what is painted then, and it for that."""
+        """Schedule the action. A second call before it has run postpones it."""
         if not in_session():
             self._action()
             return
@@ -90,7 +89,7 @@ class AfterPaint:
         self._waiting = pn.state.curdoc.add_timeout_callback(self._late, _PAINTED)
 
     def now(self) -> None:
-        """Do it, if it is due."""
+        """Run the action now if it is scheduled."""
         if self._waiting is not None:
             pn.state.curdoc.remove_timeout_callback(self._waiting)
             self._late()
@@ -101,7 +100,7 @@ class AfterPaint:
 
 
 def once_loaded(action: Callable[[], Any]) -> None:
-    """Call ``action`` when the browser has the page; at once where it has it already, or there is none."""
+    """Call ``action`` when the browser has loaded the page; at once if it has, or without a session."""
     if pn.state.curdoc is None or pn.state.loaded:
         action()
     else:

@@ -1,4 +1,4 @@
-"""A person's script, run and profiled by the command ``tilescope profile``: its own process, as it may do anything."""
+"""A person's script, profiled by ``tilescope profile`` in a process of its own."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any, cast
 from tilescope.table.case import readable
 
 _COMMAND = (sys.executable, "-P", "-m", "tilescope", "profile")
-#: What the command says of how far it is.
+#: The command's progress lines.
 _PROGRESS = re.compile(r"(?:(\d+) of (\d+): )?(.*), \d+ s")
 _RUN, _FAILED = "run: ", "failed: "
-#: Bytes of a line at the most.
+#: Limit of a line, in bytes.
 _LONGEST = 2**20
 
 
 async def profile(script: Path, told: Callable[[Mapping[str, Any]], Any]) -> Path:
-    """Folder of the run of what the script launches.
+    """Profile the script's launches and return the run's folder.
 
-    ``told`` hears of progress, as from ``tilescope.jobs.supervisor.run``. Raises ValueError, in the command's words, where no run
-    came of it. Cancelled, it ends the command, which keeps the cases that had finished.
+    ``told`` receives progress events like those of ``tilescope.jobs.supervisor.run``. Raises ValueError with the command's message where
+    there is no run. Cancelling ends the command, which keeps finished cases.
     """
     process = await asyncio.create_subprocess_exec(
         *_COMMAND, "--title", script.name, str(script), stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
@@ -39,7 +39,7 @@ async def profile(script: Path, told: Callable[[Mapping[str, Any]], Any]) -> Pat
                 folder = line.removeprefix(_RUN).strip()
                 told({"event": "done", "folder": folder})
             elif line.startswith(_FAILED):
-                # At its end the command says it again, of the file that the launch was written to.
+                # The command repeats its failures at its end, with the captured file instead of the kernel.
                 collector, _, said = line.removeprefix(_FAILED).strip().partition(" ")
                 message = f"{collector} {readable(said)}"
                 if message not in failed:

@@ -1,4 +1,4 @@
-"""State of one session: its run, kernel, view and theme. Views derive everything else from it."""
+"""State of one session: its run, kernel, case, view and theme. Views derive everything else from it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tilescope_dashboard.data.recordings import Question, Recording, best, havin
 from tilescope_dashboard.data.run_cache import cases_of, open_cached, representative, stale_kernels, stale_on_gpu
 from tilescope_dashboard.figures.style import Theme, theme
 
-#: What of a state stands in the address.
+#: Fields that the address holds.
 IN_ADDRESS = ["run", "kernel", "case", "view", "theme", "compared", "panel", "find", "family", "outcome"]
-#: Views that are named elsewhere: the one of all kernels, of all in the run, and the first of one kernel.
+#: Views that other code names: the library, the whole run, and a kernel's first view.
 HOME, WHOLE_RUN, FIRST = "home", "overview", "summary"
 #: What can be open beside or over the views.
 PANELS = (PROFILE := "profile", GPU := "gpu")
@@ -29,29 +29,27 @@ _NO_CASE = KernelCase("", "", "")
 
 
 class State(param.Parameterized):
-    """State that the address holds (``IN_ADDRESS``) and what follows from it.
+    """Fields held in the address (``IN_ADDRESS``), and values derived from them.
 
-    ``catalog`` is ``tilescope.jobs.questions.describe``'s answer, empty until it came; ``catalog_error`` why it did not. ``error`` says why the chosen run
-    cannot be shown. ``may_launch`` is False for a client that is not on this machine.
+    ``catalog`` is the answer of ``tilescope.jobs.questions.describe``, empty until it arrives; ``catalog_error`` says why it did not.
+    ``error`` says why the chosen run cannot be shown. ``may_launch`` is False for a client on another machine.
     """
 
     run = param.String(doc="Id of the run.")
     kernel = param.String(doc="Name of the kernel.")
-    view = param.String(default=FIRST, doc="A view's name; one that is not known means the first of a kernel.")
+    view = param.String(default=FIRST, doc="A view's name. An unknown one means a kernel's first view.")
     theme = param.String(default="light", doc="dark, or else light.")
     compared = param.List(item_type=str, doc="Runs, or RUN:IMPLEMENTATION, that are compared with the run.")
-    case = param.String(
-        doc="The kernel's case, as kernel_cases.case_name names it; empty for the one that stands for it."
-    )
+    case = param.String(doc="The kernel's case, as kernel_cases.case_name names it; empty for its representative.")
     find = param.String(doc="Text that the kernels on Home contain.")
     family = param.String(doc="Family of the kernels on Home; empty for all.")
-    outcome = param.String(doc="How the kernels on Home stand against the quickest other; empty for any.")
+    outcome = param.String(doc="How the kernels on Home compare with the fastest other implementation; empty for any.")
     panel = param.String(doc="What is open beside the views, one of PANELS; empty for nothing.")
 
     runs = param.List(item_type=store.Summary)
     loaded = param.ClassSelector(class_=store.LoadedRun, default=None)
     error = param.String()
-    ignored = param.String(doc="What of the address was not followed, and why; empty where all was.")
+    ignored = param.String(doc="Parts of the address that were ignored, and why; empty if none were.")
     catalog = param.List()
     catalog_error = param.String()
     narrow = param.Boolean(default=False, doc="The page is as narrow as a phone.")
@@ -69,11 +67,11 @@ class State(param.Parameterized):
         self.param.watch(self._keep_panel, "panel")
 
     def refresh(self) -> None:
-        """Look at the disk again: runs come and go."""
+        """List the runs on disk again."""
         self.runs = store.list_runs()
 
     def take(self, values: Mapping[str, Any]) -> None:
-        """Take the valid values of an address of which one was refused, and note the others in ``ignored``."""
+        """Take the valid values of an address, and name the others in ``ignored``."""
         good, others = url_state.texts(values)
         self.param.update(**good)
         if others:
@@ -96,21 +94,19 @@ class State(param.Parameterized):
         if "run" in names:
             before = next(event.old for event in events if event.name == "run")
             if "compared" not in names:
-                # An implementation that the run before was compared with is meant in this one, too.
+                # A baseline implementation of the previous run means the same one in this run.
                 self.compared = [url_state.moved(token, before, self.run) for token in self.compared]
             self._open(keep_kernel="kernel" in names)
-            # A link that names both means both, even where the run says nothing of the kernel: views show other recordings.
+            # A link that names both keeps both, even if the run lacks the kernel: views show other recordings of it.
         elif "kernel" in names:
             self._follow()
         said += self._keep_case(asked="case" in names)
-        # The Compare view drops what it cannot compare: that it was asked for stays said until something else is chosen.
+        # Compare drops baselines that it cannot compare; keep saying so until something else is chosen.
         if said or names != {"compared"}:
             self.ignored = "; ".join(said)
 
     def _keep_case(self, asked: bool) -> list[str]:
-        """Keep the case where the run has it of this kernel. Else it becomes the same problem's, or none; that is said, in a
-        line, where it was ``asked`` for.
-        """
+        """Replace a case that the run lacks by the same problem's case, or by none. Returns a message where it was ``asked`` for."""
         if not self.case or not self.cases or self.case in self.cases:
             return []
         wanted, before = self.case, kernel_cases.named(self.case)
@@ -121,13 +117,13 @@ class State(param.Parameterized):
         return [f"not a case of {self.kernel} in this run: {url_state.shown(wanted)}"] if asked else []
 
     def go_to(self, **chosen: str) -> None:
-        """Choose these; from Home, which is of no one kernel, on to the page of the kernel."""
+        """Set these fields. From Home, which is of no kernel, go to the kernel's first view."""
         self.param.update(**chosen, **({"view": FIRST} if self.view == HOME else {}))
 
     def choose(self, **parts: str) -> None:
-        """Choose the case with these ``parts``, fields of a ``KernelCase``: of several the one most like the case before.
+        """Choose the case with these ``parts``, fields of a ``KernelCase``; of several, the one closest to the present case.
 
-        Where the open run has none, the best run on the same GPU that has one is opened.
+        If the open run has none, open the best run on the same GPU that has one.
         """
         before = self.standing or _NO_CASE
         found = kernel_cases.closest(self.cases.values(), before, **parts)
@@ -144,7 +140,7 @@ class State(param.Parameterized):
 
     @property
     def cases(self) -> Mapping[str, KernelCase]:
-        """Cases of the chosen kernel in the chosen run, by their names; empty when there are none."""
+        """Cases of the chosen kernel in the chosen run, by name."""
         if self._known[:2] != (self.loaded, self.kernel):
             found = cases_of(self.loaded, self.kernel) if self.loaded else []
             self._known = self.loaded, self.kernel, {kernel_cases.case_name(case): case for case in found}
@@ -152,20 +148,21 @@ class State(param.Parameterized):
 
     @property
     def chosen(self) -> KernelCase | None:
-        """The case that was chosen, None where the one that stands for the kernel is meant."""
+        """The chosen case; None where the address names none."""
         return self.cases.get(self.case)
 
     @property
     def standing(self) -> KernelCase | None:
-        """The chosen case, else the one that stands for the kernel, else the first; None where the run has none of it."""
+        """The chosen case, else the kernel's representative case, else its first; None where the run has none."""
         if self.chosen or self.loaded is None or not self.cases:
             return self.chosen
         case = representative(self.loaded, self.kernel)
         return case if case in self.cases.values() else next(iter(self.cases.values()))
 
     def answer(self, question: Question) -> Recording | None:
-        """The open run if it answers the question about the kernel, else the best recording that does, on its GPU if there is
-        one; None where none does.
+        """The open run if it answers the question about the kernel, else the best recording that does, preferably on the same GPU.
+
+        None where no recording does.
         """
         if self.loaded is None or not question.found(self.loaded, self.kernel):
             return best(self.runs, self.kernel, question, self.device.name if self.device else "")
@@ -184,25 +181,25 @@ class State(param.Parameterized):
         return Recording(listed, self.loaded)
 
     def _open(self, keep_kernel: bool = False) -> None:
-        """Open the run. A kernel that it lacks is exchanged, unless it was chosen together with the run, as by a link."""
+        """Open the run. Replace a kernel that it lacks, unless both were chosen together, as by a link."""
         try:
             loaded, error = (open_cached(self._folder()), "") if self.run else (None, "")
         except (store.StoreError, OSError) as problem:
             loaded, error = None, str(problem)
         names, before = (list(run.run.kernels) if run else [] for run in (loaded, self.loaded))
         changes: dict[str, Any] = {"loaded": loaded, "error": error}
-        # A kernel that was not in the run before either was chosen from the library: it stays.
+        # A kernel that the previous run lacked too was chosen from the library: keep it.
         chosen = self.kernel and (keep_kernel or self.kernel not in before)
         if names and self.kernel not in names and not chosen:
             changes["kernel"] = names[0]
         self.param.update(**changes)
 
     def _folder(self) -> Path:
-        """Folder of the run. Raises StoreError for one that an address must not open."""
+        """Folder of the run. Raises StoreError for a run that an address must not open."""
         return url_state.run_folder(self.run)
 
     def _follow(self) -> None:
-        """Open a run that says something of the kernel, where the one at hand does not."""
+        """If the open run lacks the kernel, open the best run that has it."""
         if self.loaded is None or not self.kernel or self.kernel in self.loaded.run.kernels:
             return
         found = best_run(self.runs, self.kernel)
@@ -215,29 +212,29 @@ class State(param.Parameterized):
         return self.look_of(*self.origin)
 
     def look_of(self, *origin: str) -> Theme:
-        """The same for figures of another origin."""
+        """As ``look``, for figures of another origin."""
         return theme(self.theme == "dark", *origin, narrow=self.narrow)
 
     @property
     def origin(self) -> tuple[str, ...]:
-        """Origin of the numbers, for a saved file's name: the kernel, the run, whose id is its date, and the GPU."""
+        """Kernel, run (its id is its date) and GPU of the numbers, for the names of saved files."""
         return self.kernel, self.run, self.device.name if self.device else ""
 
     @property
     def table(self) -> pd.DataFrame:
-        """Rows of the chosen kernel in the chosen run, empty when there are none."""
+        """Rows of the chosen kernel in the chosen run."""
         if self.loaded is None:
             return schema.frame([])
         return self.loaded.table[self.loaded.table["kernel"] == self.kernel]
 
     @property
     def device(self) -> Device | None:
-        """The GPU that the run speaks about."""
+        """The run's GPU."""
         return self.loaded.run.device if self.loaded else None
 
     @property
     def declared(self) -> Mapping[str, Any]:
-        """Declaration of the chosen kernel: from the catalog, else as the run noted it."""
+        """Declaration of the chosen kernel: from the catalog, else from the run."""
         for entry in self.catalog:
             if self.kernel in (entry["name"], entry["kernel"]):
                 return entry
@@ -250,7 +247,7 @@ class State(param.Parameterized):
 
     @property
     def kernels(self) -> list[str]:
-        """Every kernel that can be chosen: the run's first, then the library's and other runs'; always the chosen one."""
+        """Kernels that can be chosen: the run's, the library's, other runs', and always the chosen one."""
         of_run = list(self.loaded.run.kernels) if self.loaded else []
         of_others = (name for summary in self.runs for name in summary.kernels)
         known = [*of_run, *(entry["name"] for entry in self.catalog), *of_others, self.kernel]
@@ -258,10 +255,10 @@ class State(param.Parameterized):
 
     @property
     def stale(self) -> list[str]:
-        """Kernels of the run whose GPU code may be other today."""
+        """Kernels of the run whose GPU code may have changed since."""
         return stale_on_gpu(self.loaded) if self.loaded else []
 
     @property
     def relaunched(self) -> list[str]:
-        """Kernels of the run of which only the CPU's code has changed since."""
+        """Kernels of the run whose CPU code alone has changed since."""
         return [name for name in stale_kernels(self.loaded) if name not in self.stale] if self.loaded else []

@@ -1,4 +1,4 @@
-"""Live readings in one session: the process' samples, streamed into sources that figures draw from."""
+"""Live GPU readings in a session: the process's samples, streamed into the figures' data sources."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from bokeh.models import ColumnDataSource
 from tilescope_dashboard.data.telemetry import KEPT, Gpu, Sample, Sampler
 from tilescope_dashboard.figures.gpu import columns
 
-#: Milliseconds between two looks at the sampler.
+#: Milliseconds between two ticks.
 _PERIOD = 1000
 
 
 def sampler() -> Sampler:
-    """The process' sampler."""
+    """The process's sampler."""
     return pn.state.as_cached("tilescope-telemetry", Sampler)
 
 
 class TelemetryStream:
-    """Watches while it is on. ``heard`` is called after each look that found something new.
+    """Streams samples while it is on. ``heard`` is called after each tick with new samples.
 
-    It ticks on the document: Panel's own periodic callbacks mark every page busy.
+    Uses the document's periodic callback, as Panel's mark every page busy.
     """
 
     def __init__(self, sampler: Sampler, heard: Callable[[], None]) -> None:
@@ -34,18 +34,18 @@ class TelemetryStream:
 
     @property
     def on(self) -> bool:
-        """Whether it watches."""
+        """Whether it streams."""
         return self._unwatch is not None
 
     def start(self) -> None:
-        """Watch, if it does not yet."""
+        """Begin to stream, unless it does."""
         if self._unwatch is None:
             self._unwatch = self.sampler.watch()
             if self._doc is not None and not self.sampler.error:
                 self._ticking = self._doc.add_periodic_callback(self.tick, _PERIOD)
 
     def stop(self) -> None:
-        """Watch no longer."""
+        """Stop streaming."""
         if self._ticking is not None:
             self._doc.remove_periodic_callback(self._ticking)
             self._ticking = None
@@ -57,7 +57,7 @@ class TelemetryStream:
             self._unwatch = None
 
     def sources(self, gpus: Sequence[Gpu]) -> dict[str, ColumnDataSource]:
-        """New sources, one a GPU, with what is known so far; the ones given out before are fed no more."""
+        """New data sources by GPU label, filled with the samples so far. Earlier ones are no longer updated."""
         self._sources = {gpu.index: ColumnDataSource(columns(self.sampler.samples(gpu.index), gpu)) for gpu in gpus}
         return {gpu.label: self._sources[gpu.index] for gpu in gpus}
 
@@ -67,7 +67,7 @@ class TelemetryStream:
         return found[-1] if found else None
 
     def tick(self) -> None:
-        """Stream what is new."""
+        """Stream new samples."""
         fresh = False
         for gpu in self.sampler.gpus:
             source = self._sources.get(gpu.index)
