@@ -1,4 +1,4 @@
-"""Choice of a run: the best one of a kernel, and the first that a visitor sees."""
+"""Choice of a run: the best one for a kernel, and the one that opens first."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from tilescope.table.sources import COUNTERS
 
 from tilescope_dashboard.data.run_cache import open_cached, stale_on_gpu
 
-#: What a visitor without a GPU sees first: every view has something to say of it.
+#: Kernel that opens first without a GPU: its recording has data for every view.
 SHOWN_FIRST = "softmax"
-#: Runs of a kernel whose code is compared with the code that is here.
+#: Newest runs of a kernel whose code is compared with the present code.
 _COMPARED = 8
 
 
 def first_shown(runs: Sequence[store.Summary], kernel: str = "") -> tuple[str, str]:
-    """The run and the kernel to open on, empty for none and for the run's first: with no GPU a recording from a real one,
-    else the newest that can be read. A ``kernel`` that was asked for stays."""
+    """The id of the run to open and the kernel: a recording without a GPU here, else the newest readable run.
+
+    An empty id means no run, an empty kernel the run's first. A ``kernel`` that was asked for stays.
+    """
     readable = [s for s in runs if not s.error]
     recorded = [s for s in readable if s.recorded and s.measured]
     if recorded and no_gpu():
@@ -29,14 +31,16 @@ def first_shown(runs: Sequence[store.Summary], kernel: str = "") -> tuple[str, s
 
 
 def best_run(runs: Sequence[store.Summary], kernel: str) -> store.Summary | None:
-    """The best run of the kernel: measured before predicted, the person's own before a recording, of recordings one with counters
-    before a sweep. Of those one of the code that is here before one of other code, then the most complete (``_fullest``).
+    """The best run of the kernel.
+
+    Measured before predicted, the person's own before a recording, a recording with counters before a sweep. Among equals one of the
+    present code, then the most complete (``_fullest``).
     """
     holding = [s for s in runs if not s.error and kernel in s.kernels]
     first = max(map(_rank, holding), default=None)
     alike = [run for run in holding if _rank(run) == first]
     if len(alike) > 1:
-        # Code that was changed seldom comes back: of many runs only the newest are looked at.
+        # Comparing code takes time, and older runs seldom have the present one.
         alike = [run for run in alike[:_COMPARED] if _is_current(run, kernel)] or alike
     return _fullest(alike) if alike else None
 
@@ -47,7 +51,7 @@ def _rank(run: store.Summary) -> tuple[bool, ...]:
 
 
 def _is_current(run: store.Summary, kernel: str) -> bool:
-    """Whether a GPU runs today what it ran then; False where the run is damaged."""
+    """Whether the kernel's GPU code is still the run's; False for a damaged run."""
     try:
         return kernel not in stale_on_gpu(open_cached(run.path))
     except (store.StoreError, OSError):
@@ -55,7 +59,7 @@ def _is_current(run: store.Summary, kernel: str) -> bool:
 
 
 def _fullest(runs: Sequence[store.Summary]) -> store.Summary:
-    """The run by most collectors, whole, of recordings the one of most cases, then the newest."""
+    """The run with the most collectors; then a complete one; of recordings the one with the most cases; then the newest."""
 
     def worth(run: store.Summary) -> tuple[float, ...]:
         cases = run.cases / max(1, len(run.kernels)) if run.recorded else 0

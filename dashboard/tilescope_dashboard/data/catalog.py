@@ -1,4 +1,4 @@
-"""The kernel library's declarations. Asked for once a process: where they are not kept on disk, a worker imports PyTorch."""
+"""The kernel library's declarations, asked for once per process: if they are not cached on disk, a worker imports PyTorch."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _asked: list[Future[list[dict[str, Any]]]] = []
 
 
 def ask() -> Future[list[dict[str, Any]]]:
-    """The answer of ``tilescope.jobs.questions.describe``, which may be still to come. One that failed is asked for again.
+    """A future of ``tilescope.jobs.questions.describe``'s answer. A failed one is asked again.
 
-    In a thread: when a server is made warm, before anybody waits for it, there is no event loop.
+    It runs in a thread, as a server that warms up has no event loop yet.
     """
     if not _asked or (_asked[-1].done() and _asked[-1].exception()):
         _asked[:] = [Future()]
@@ -24,14 +24,14 @@ def ask() -> Future[list[dict[str, Any]]]:
 
 
 def known() -> list[dict[str, Any]]:
-    """The answer if it has come, else nothing."""
+    """The answer if it is there, else an empty list."""
     return _asked[-1].result() if _asked and _asked[-1].done() and not _asked[-1].exception() else []
 
 
 def _answer(answer: Future[list[dict[str, Any]]]) -> None:
-    # What is asked for next will be a job.
+    # The next request will be a job.
     resident.prepare()
     try:
         answer.set_result(asyncio.run(questions.describe()))
-    except BaseException as error:  # whatever it is, pages wait for it
+    except BaseException as error:  # pages wait for the future, so it must end
         answer.set_exception(error)

@@ -1,4 +1,4 @@
-"""A table's columns, whoever writes them: the page, the report, or a notebook without scripts."""
+"""Columns of tables, for the page, the report, and notebooks without scripts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pandas as pd
 
 from tilescope_dashboard.data.units import ABSENT, times, write
 
-#: Units that ``tilescope.table.units`` does not write, by what follows the number.
+#: Suffixes of units that ``tilescope.table.units`` does not write.
 _FOLLOWED = {"watt": " W", "celsius": " °C"}
 
 
@@ -27,11 +27,11 @@ class Column:
 
     @property
     def number(self) -> bool:
-        """Whether it is set to the right."""
+        """Whether it is aligned to the right."""
         return self.unit != "text"
 
     def text(self, value: Any) -> str:
-        """A cell as people read it; a dash for what is absent. Bytes and counts are exact."""
+        """A cell's text; a dash for an absent value. Bytes and counts are exact."""
         if pd.isna(value) or value == "":
             return ABSENT
         if self.unit in ("text", "spread"):
@@ -43,7 +43,7 @@ class Column:
         return write(value, "count" if self.unit == "byte" else self.unit)
 
 
-#: What names a case, alike in every table.
+#: Columns that name a case in every table.
 KERNEL, IMPL = Column("kernel", "kernel"), Column("impl", "impl.")
 PASS, WORKLOAD = Column("pass", "pass"), Column("workload", "workload")
 GPU_TIME = Column("gpu_time", "GPU time", "second")

@@ -1,4 +1,4 @@
-"""The command that makes what a run lacks, as a person types it."""
+"""Commands that collect what a run lacks, as a person types them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names and contents of the files that people save: what the name tells is where the numbers come from."""
+"""Names and contents of saved files. A name tells where the numbers come from."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Mapping
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
-#: Long enough for a run, a kernel and a GPU; short enough for every file system.
+#: Characters: enough for a run, a kernel and a GPU, and few enough for every file system.
 _LONGEST = 120
 
 
 def stem(*parts: str) -> str:
-    """A file's name without its ending: the parts that are there, in letters, digits, dots and dashes."""
+    """A file name without its extension: the non-empty parts in letters, digits, dots and dashes."""
     words = (re.sub(r"[^A-Za-z0-9._]+", "-", part).strip("-.") for part in ("tilescope", *parts))
     return "-".join(filter(None, words))[:_LONGEST].rstrip("-.")
 
 
 def plain(frame: pd.DataFrame, units: Mapping[str, str]) -> pd.DataFrame:
-    """The columns of ``units`` as they were measured: numbers unscaled, absent where absent, the unit in the name.
+    """The columns of ``units`` with unscaled numbers, absent values left absent, and the unit in the name.
 
     A unit is ``tilescope.table.schema``'s (``second``, ``byte/second``), ``text`` or ``count``, which add nothing to the
     name, or ``times``, which is a ratio. A column that the frame lacks is absent.
@@ -41,7 +41,7 @@ def _named(name: str, unit: str) -> str:
 
 
 def as_csv(frame: pd.DataFrame) -> io.BytesIO:
-    """The frame as CSV in UTF-8; a value that is absent is an empty cell.
+    """The frame as CSV in UTF-8. An absent value is an empty cell.
 
     A text that a spreadsheet would take for a formula is preceded by an apostrophe.
     """

@@ -12,9 +12,9 @@ from tilescope_dashboard.data.kernel_cases import KernelCase
 
 
 def default_configs(table: pd.DataFrame) -> pd.DataFrame:
-    """The table without sweeps: rows of the implementation's own choice.
+    """The table without sweeps: rows of each implementation's default config.
 
-    An implementation that ran with configs only is there with its fastest, or with the first where nothing was timed.
+    An implementation that has no default is represented by its fastest config, or by the first where nothing was timed.
     """
     if not (table["config"] != "").any():
         return table
@@ -30,14 +30,14 @@ def default_configs(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def largest_problem(table: pd.DataFrame) -> tuple[str, str]:
-    """``(workload, pass)`` of the most bytes that the algorithm needs, forward where there is one; two empty texts if none."""
+    """``(workload, pass)`` with the most algorithm's bytes, forward where there is one; two empty texts if none."""
     bytes_needed = table[table["metric"].isin(["algorithm_bytes_read", "algorithm_bytes_written"])]
     if bytes_needed.empty:
         return ("", "")
     forward = bytes_needed[bytes_needed["pass"].eq("forward")]
     rows = forward if len(forward) else bytes_needed
     of_one = rows.groupby(["workload", "pass", "impl"], sort=False)["value"].sum()
-    # Of several, the first: as ``summary.representative`` and ``listings.largest``.
+    # Ties go to the first, as in ``summary.representative`` and ``listings.largest``.
     workload, direction, _ = of_one.idxmax()
     return (str(workload), str(direction))
 
@@ -45,7 +45,7 @@ def largest_problem(table: pd.DataFrame) -> tuple[str, str]:
 def first_problem(
     table: pd.DataFrame, offered: Iterable[tuple[str, str]], case: KernelCase | None = None
 ) -> tuple[str, str] | None:
-    """The ``case``'s problem, else the ``largest_problem``, if it is ``offered``; else the first that is; None where none is."""
+    """The first of these that is ``offered``: the ``case``'s problem, the ``largest_problem``, any. None if nothing is."""
     known = list(offered)
     if case is not None and case.problem in known:
         return case.problem
@@ -54,6 +54,6 @@ def first_problem(
 
 
 def with_first(rows: pd.DataFrame, wanted: Mapping[str, str]) -> pd.DataFrame:
-    """The rows, those first that have the wanted value in the first of these columns, of them those in the next, and so on."""
+    """The rows sorted so that those with the wanted values come first; the first column of ``wanted`` counts most."""
     others = pd.DataFrame({column: rows[column] != value for column, value in wanted.items()})
     return rows.loc[others.sort_values(list(others), kind="stable").index]

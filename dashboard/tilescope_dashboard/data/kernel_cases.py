@@ -1,4 +1,4 @@
-"""Cases of one kernel: what the address and the selectors call them, and which one is meant where only a part is named."""
+"""Cases of one kernel: their names in the address and in selectors, and which one a partial choice means."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def case_name(case: Iterable[str]) -> str:
 
 
 def named(name: str) -> KernelCase | None:
-    """The case that ``case_name`` calls so; None for what no case is called."""
+    """The case with this ``case_name``; None for a text that is no case's name."""
     parts = name.split(" · ")
     return KernelCase(*parts) if len(parts) in (3, 4) else None
 
@@ -43,7 +43,7 @@ def cases(table: pd.DataFrame) -> dict[str, KernelCase]:
 
 
 def closest(known: Iterable[KernelCase], to: KernelCase, **parts: str) -> KernelCase | None:
-    """The case with all of ``parts`` that is most like ``to``; of equals Triton's, its own config, the first.
+    """The case with all of ``parts`` that is closest to ``to``; among equals Triton's, then the default config's, then the first.
 
     None where no case has them.
     """

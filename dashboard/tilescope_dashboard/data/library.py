@@ -11,14 +11,14 @@ _RUNS = ("started", "title", "device", "what", "kernels", "sources", "cases", "s
 
 
 def listing(runs: Iterable[store.Summary]) -> pd.DataFrame:
-    """One row a run, in their order: when it ``started`` (UTC, else its id), its ``title``, ``device``, ``what`` it is,
-    its ``kernels`` and ``sources`` in words, how many ``cases``, and what is wrong with it, if anything (``state``)."""
+    """A row for each run, in order: ``started`` (UTC, else its id), ``title``, ``device``, ``what`` kind it is, ``kernels``, ``sources``,
+    the number of ``cases``, and its ``state``, empty if nothing is wrong.
+    """
     rows = [
         {
             "started": run.started[:16].replace("T", " ") or run.id,
             "title": run.title or run.id,
             "device": run.device,
-            # Nothing is known of one that cannot be read.
             "what": "" if run.error else _kind(run),
             "kernels": ", ".join(run.kernels),
             "sources": ", ".join(run.sources),

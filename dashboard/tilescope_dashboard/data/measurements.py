@@ -1,4 +1,4 @@
-"""Every measurement of a kernel, joined from the recordings of it: a row a case and run."""
+"""Every measurement of a kernel, joined from its recordings: a row for each case and run."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tilescope.runs import store
 from tilescope_dashboard.data import recordings, run_cache
 from tilescope_dashboard.data.recordings import Recording
 
-#: What is said of the run beside ``tilescope.models.summary.summarise``'s columns.
+#: Columns about the run, beside those of ``tilescope.models.summary.summarise``.
 OF_RUN = ("started", "title", "revision", "origin")
-#: What a measurement is of, whatever run it is in.
+#: Columns that identify a measurement across runs.
 _CASE = ["impl", "pass", "workload", "dtype"]
 
 
 def measurements(every: Iterable[Recording], kernel: str) -> pd.DataFrame:
-    """The kernel's timed cases in the order of ``every`` recording, with the run's ``OF_RUN``. What was not timed has no row."""
+    """The kernel's timed cases in the order of the recordings, with ``OF_RUN`` of each. Untimed cases have no row."""
     frames = []
     for recording in every:
         rows = run_cache.summaries(recording.loaded)
@@ -36,7 +36,7 @@ def measurements(every: Iterable[Recording], kernel: str) -> pd.DataFrame:
 def of_kernel(runs: Iterable[store.Summary], kernel: str, device: str) -> pd.DataFrame:
     """``measurements`` of every recording of the kernel on the GPU called ``device`` (all GPUs where it is empty).
 
-    Made once for the same runs, for all views: the caller must not change it.
+    Cached for the same runs, so the caller must not change it.
     """
     return _of_kernel(tuple(runs), kernel, device)
 
@@ -47,7 +47,7 @@ def _of_kernel(runs: tuple[store.Summary, ...], kernel: str, device: str) -> pd.
 
 
 def newest(rows: pd.DataFrame) -> pd.DataFrame:
-    """One of ``measurements``' rows a case: an implementation's own config before one of a sweep, the newest of those."""
+    """The newest of ``measurements``' rows for each case, of the default config before a sweep's."""
     order = rows.assign(own=rows["config"].eq("")).sort_values(["own", "started"], ascending=False, kind="stable")
     kept = order.drop_duplicates(_CASE).index
     return rows.loc[sorted(kept)].reset_index(drop=True)

@@ -1,4 +1,4 @@
-"""The best recording for each question about a kernel, among all runs: its counters, sweep, source lines or whatever a view needs."""
+"""The best recording for each question about a kernel among all runs: its counters, its sweep, its source lines."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from tilescope.table import sources
 from tilescope_dashboard.data.best_run import best_run
 from tilescope_dashboard.data.run_cache import open_cached, stale_on_gpu
 
-#: Something true where a run has what is sought of the kernel of that name.
+#: Returns something true if the run has what is sought of the kernel with that name.
 Found = Callable[[store.LoadedRun, str], object]
 
 
 class Question(NamedTuple):
-    """What is asked of runs. One without any of the ``sources``, where they are named, need not be read to know that it has no
-    answer.
-    """
+    """A test of runs. Where ``sources`` are named, a run with none of them fails without being read."""
 
     found: Found
     sources: tuple[str, ...] = ()
@@ -28,25 +26,25 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True)
 class Recording:
-    """A run that answers a question, and what a list of runs says of it."""
+    """A run that answers a question, with its entry in the list of runs."""
 
     summary: store.Summary
     loaded: store.LoadedRun
 
     @property
     def origin(self) -> str:
-        """Whose numbers these are, in words: ``softmax, recorded 2026-11-23 on NVIDIA H200``."""
+        """Where the numbers are from: ``softmax, recorded 2026-11-23 on NVIDIA H200``."""
         run = self.summary
         kind = "recorded" if run.recorded else "measured" if run.measured else "predicted"
         where = "on" if run.measured else "for"
         return f"{run.title or run.id}, {kind} {run.started[:10]} {where} {run.device}".strip()
 
     def changed(self, kernel: str) -> bool:
-        """Whether a GPU may run other code of the kernel today."""
+        """Whether the kernel's GPU code may have changed since."""
         return kernel in stale_on_gpu(self.loaded)
 
     def origin_of(self, kernel: str) -> str:
-        """``origin``, and that the kernel's code has changed since where it has."""
+        """``origin``, with a remark if the kernel's code has changed since."""
         return f"{self.origin}, whose code has changed since" if self.changed(kernel) else self.origin
 
 
@@ -64,38 +62,38 @@ def best(runs: Iterable[store.Summary], kernel: str, question: Question, device:
 
 
 def best_other(run: store.LoadedRun, kernel: str, question: Question) -> Recording | None:
-    """The best of the recordings that come with Tilescope, but for the ``run`` itself, as ``best`` finds it."""
+    """As ``best``, among the recordings shipped with Tilescope other than ``run``."""
     others = [one for one in store.list_runs([store.recorded_dir()]) if one.id != run.run.id]
     return best(others, kernel, question, run.run.device.name)
 
 
 def having(runs: Iterable[store.Summary], kernel: str, found: Found) -> store.Summary | None:
-    """The best run (``best_run``) among those in which ``found`` finds what is sought of the kernel; None without one."""
+    """The best run (``best_run``) for which ``found`` is true; None without one."""
     left = list(runs)
     while (run := best_run(left, kernel)) is not None:
         try:
             if found(open_cached(run.path), kernel):
                 return run
         except (store.StoreError, OSError):
-            pass  # a damaged run has none to show
+            pass  # a damaged run
         left.remove(run)
     return None
 
 
 def every(runs: Iterable[store.Summary], kernel: str, device: str = "") -> list[Recording]:
-    """All recordings of the kernel that can be read, oldest first; only those on the GPU called ``device`` where it is given."""
+    """All readable recordings of the kernel, oldest first; on the GPU called ``device`` only, if it is given."""
     known = [run for run in runs if not run.error and kernel in run.kernels and device in ("", run.device)]
     found = []
     for run in sorted(known, key=lambda run: (run.started, run.id)):
         try:
             found.append(Recording(run, open_cached(run.path)))
         except (store.StoreError, OSError):
-            continue  # a damaged run has none to show
+            continue  # a damaged run
     return found
 
 
 def rows_of(metrics: Collection[str] = ()) -> Found:
-    """A test whether a run's table has rows of the kernel with one of these metrics, or with any where none is named."""
+    """A test whether a run has rows of the kernel with one of these metrics, or with any if none is named."""
 
     def found(run: store.LoadedRun, kernel: str) -> bool:
         known = run.table.loc[run.table["kernel"] == kernel, "metric"]
@@ -110,16 +108,16 @@ def with_sweep(run: store.LoadedRun, kernel: str) -> bool:
 
 
 def with_lines(run: store.LoadedRun, kernel: str) -> bool:
-    """Whether the run has lines of the kernel."""
+    """Whether the run has source lines of the kernel."""
     return kernel in set(run.lines["kernel"])
 
 
 def with_measured(run: store.LoadedRun, kernel: str) -> bool:
-    """Whether the run has lines of the kernel that a GPU's counters know."""
+    """Whether the run has source lines of the kernel with values measured on a GPU."""
     return bool(run.lines.loc[run.lines["kernel"] == kernel, "source"].isin(sources.MEASURED).any())
 
 
 ANYTHING = Question(rows_of())
-#: What only counters say of a launch.
+#: Metrics that only hardware counters give.
 COUNTERS = Question(rows_of(("sm_throughput", "dram_throughput", "l2_bytes", "dram_bytes_read")), sources.COUNTERS)
 SWEEP, LINES, MEASURED_LINES = Question(with_sweep), Question(with_lines), Question(with_measured)

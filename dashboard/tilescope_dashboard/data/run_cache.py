@@ -1,4 +1,4 @@
-"""Cache of runs read from disk and of what is computed from them, valid while their files do not change."""
+"""Cache of runs read from disk and of results computed from them, valid while their files do not change."""
 
 from __future__ import annotations
 
@@ -22,24 +22,26 @@ from tilescope_dashboard.data.url_state import leads_out
 
 Result = TypeVar("Result")
 
-#: What was computed last of one run each, and how many such results are kept: small frames.
+#: Results computed from a run, most recent last, and how many are kept. They are small frames.
 _KEPT: OrderedDict[tuple[Hashable, ...], Any] = OrderedDict()
 _MOST_KEPT = 256
-#: Seconds for which it stays as it is whether the code here is the one that a run measured.
+#: Seconds for which the answer whether a run's code is the present one is kept.
 _STALE_FOR = 5.0
 #: Columns that identify a case within a run.
 CASE = ("kernel", "impl", "pass", "workload", "config")
-#: By a run's folder and when it last changed; a few rows each.
+#: Claims by a run's folder and its time of change; a few rows each.
 _CLAIMED: dict[tuple[Path, float], tuple[list[dict[str, Any]], str]] = {}
 
-#: What was computed of a frame, by that and a key: of 100,000 launches it takes seconds, in which a page's session may lapse and
-#: another begin.
+#: Results computed from a frame, by frame and key. For 100,000 launches one takes seconds, in which a page's session may expire and a
+#: new one ask again.
 _OF_FRAMES: deque[tuple[weakref.ref[pd.DataFrame], Hashable, Any]] = deque(maxlen=16)
 
 
 def open_cached(path: Path) -> LoadedRun:
-    """``store.open_run``, which keeps the runs that were opened last. Raises StoreError, for a link out of the run too, or
-    OSError."""
+    """``store.open_run`` with a cache of the last runs.
+
+    Raises StoreError, also for a link that leads out of the run's folder, or OSError.
+    """
     return _read(path, changed(path))
 
 
@@ -49,15 +51,18 @@ def summaries(loaded: LoadedRun) -> pd.DataFrame:
 
 
 def usual(loaded: LoadedRun, kernel: str) -> pd.DataFrame:
-    """The run's rows of one kernel without its sweeps. The same frame for all who ask, who must not change it: what models
-    gather of it they gather once."""
+    """The run's rows of one kernel without its sweeps.
+
+    Every caller gets the same frame, so that results computed from it are cached too (``of_frame``), and must not change it.
+    """
     rows = loaded.table
     return of_frame(rows, ("usual", kernel), lambda: frames.default_configs(rows[rows["kernel"] == kernel]))
 
 
 def of_frame(frame: pd.DataFrame, key: Hashable, make: Callable[[], Result]) -> Result:
-    """What ``make`` gives of a frame that stays, as a run's table and ``usual`` rows do; kept for the next who asks. Nobody may
-    change it.
+    """The result of ``make``, cached by ``key`` while the frame lives, as a run's table or ``usual`` rows do.
+
+    The caller must not change it.
     """
     for of, name, found in list(_OF_FRAMES):
         if of() is frame and name == key:
@@ -68,7 +73,7 @@ def of_frame(frame: pd.DataFrame, key: Hashable, make: Callable[[], Result]) -> 
 
 
 def kept(loaded: LoadedRun, key: Hashable, make: Callable[[], Result]) -> Result:
-    """What ``make`` gives, which is kept for this run under ``key`` for the next who asks. Nobody may change it."""
+    """The result of ``make``, cached by ``key`` until the run changes. The caller must not change it."""
     place = loaded.folder, changed(loaded.folder), key
     if place not in _KEPT:
         _KEPT[place] = make()
@@ -78,7 +83,7 @@ def kept(loaded: LoadedRun, key: Hashable, make: Callable[[], Result]) -> Result
 
 
 def kept_against(loaded: LoadedRun, tokens: Iterable[str], key: Hashable, make: Callable[[], Result]) -> Result:
-    """``kept``, of a comparison with runs, or ``RUN:IMPLEMENTATION``: until one of them is written again, too."""
+    """As ``kept``, for a comparison with other runs or ``RUN:IMPLEMENTATION``: until any of them changes."""
     written = []
     for token in tokens:
         run = token.partition(":")[0]
@@ -86,18 +91,18 @@ def kept_against(loaded: LoadedRun, tokens: Iterable[str], key: Hashable, make: 
             try:
                 written.append((token, changed(store.find(run))))
             except (store.StoreError, OSError):
-                written.append((token, 0.0))  # it may come yet
+                written.append((token, 0.0))  # it may be written later
     return kept(loaded, (key, *written), make)
 
 
 def cases_of(loaded: LoadedRun, kernel: str) -> list[KernelCase]:
-    """The kernel's cases in that run."""
+    """The kernel's cases in the run."""
     rows = loaded.table
     return kept(loaded, ("cases", kernel), lambda: list(kernel_cases.cases(rows[rows["kernel"] == kernel]).values()))
 
 
 def representative(loaded: LoadedRun, kernel: str) -> KernelCase | None:
-    """The case that stands for the kernel (``summary.representative``); None where the run has none of it."""
+    """The kernel's representative case (``summary.representative``); None where the run has none."""
 
     def found() -> KernelCase | None:
         rows = summaries(loaded)
@@ -108,12 +113,12 @@ def representative(loaded: LoadedRun, kernel: str) -> KernelCase | None:
 
 
 def stale_kernels(loaded: LoadedRun) -> list[str]:
-    """``staleness.stale_kernels`` as it was in the last few seconds."""
+    """``staleness.stale_kernels``, cached for ``_STALE_FOR`` seconds."""
     return kept(loaded, ("stale", time.monotonic() // _STALE_FOR), lambda: staleness.stale_kernels(loaded))
 
 
 def stale_on_gpu(loaded: LoadedRun) -> list[str]:
-    """``staleness.stale_on_gpu`` as it was in the last few seconds."""
+    """``staleness.stale_on_gpu``, cached for ``_STALE_FOR`` seconds."""
     return kept(
         loaded,
         ("on GPU", time.monotonic() // _STALE_FOR),
@@ -122,27 +127,27 @@ def stale_on_gpu(loaded: LoadedRun) -> list[str]:
 
 
 def findings(loaded: LoadedRun, case: tuple[str, ...]) -> tuple[Finding, ...]:
-    """``advice.findings`` of one case of the run, whose values of ``CASE`` are ``case``: most to win first."""
-    # Its other configs are compared with it.
+    """``advice.findings`` of the case with the values ``case`` of ``CASE``, largest potential speedup first."""
+    # Findings compare a case with its other configs.
     of_sweep = _found(loaded.folder, changed(loaded.folder), case[:-1])
     return tuple(found for found in of_sweep if found.case == case)
 
 
 def claimed(folder: Path) -> tuple[list[dict[str, Any]], str]:
-    """``claims.of_run`` of the run in that folder, and its ``claims_text.provenance``. The caller must not change the rows.
+    """``claims.of_run`` of the run in the folder, and its ``claims_text.provenance``. The caller must not change the rows.
 
     Raises StoreError or OSError as ``open_cached`` does.
     """
     key = folder, changed(folder)
     if not has_claimed(folder):
-        # Not by ``open_cached``: so many runs would push out of it what people look at.
+        # Not with ``open_cached``: so many runs would evict those that people look at.
         loaded = _open(folder)
         _CLAIMED[key] = claims.of_run(loaded), claims_text.provenance([loaded])
     return _CLAIMED[key]
 
 
 def has_claimed(folder: Path) -> bool:
-    """Whether ``claimed`` takes no time: it was asked for this run before, which has not changed since, or they are kept."""
+    """Whether ``claimed`` is instant: its result is cached, or shipped with the recording."""
     key = folder, changed(folder)
     if key not in _CLAIMED and folder.parent == store.recorded_dir():
         kept = recorded_claims.kept(folder)
@@ -152,7 +157,7 @@ def has_claimed(folder: Path) -> bool:
 
 
 def changed(path: Path) -> float:
-    """When the run in that folder was written last, in seconds since the epoch; 0 where there is none."""
+    """When the run in the folder was last written, in seconds since the epoch; 0 where there is none."""
     described = path / "run.json"
     return described.stat().st_mtime if described.exists() else 0.0
 

@@ -1,4 +1,4 @@
-"""What can run on this machine: its GPU, and the collectors. Some ask the driver, so they are asked in threads; the answer is kept."""
+"""What can run on this machine: its GPU and its collectors. Asked in threads, as some ask the driver; the answer is cached."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tilescope.hardware import device
 
 
 class Machine(NamedTuple):
-    """``target`` of its GPU, empty without one; ``unavailable`` says of each collector why it cannot run, None where it can."""
+    """``target`` of the GPU, empty without one; ``unavailable`` has each collector's reason not to run, None if it can."""
 
     target: str
     unavailable: Mapping[str, str | None]
@@ -21,7 +21,7 @@ _last: list[Machine] = []
 
 
 async def ask() -> Machine:
-    """What can run now."""
+    """Find out what can run."""
     found = await asyncio.gather(*(asyncio.to_thread(_unavailable, name) for name in collectors.COLLECTORS))
     here = await asyncio.to_thread(device.detect)
     _last[:] = [Machine(here.target if here else "", dict(zip(collectors.COLLECTORS, found, strict=True)))]
@@ -29,7 +29,7 @@ async def ask() -> Machine:
 
 
 def known() -> Machine | None:
-    """What was answered last; None before that."""
+    """The last answer; None before the first."""
     return _last[0] if _last else None
 
 

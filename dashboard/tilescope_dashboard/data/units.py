@@ -1,4 +1,4 @@
-"""Values as people read them, with a dash for what was not measured. Scaling itself is ``tilescope.table.units``'."""
+"""Values as text, with a dash for what was not measured. ``tilescope.table.units`` scales them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ABSENT = "–"
 #: The space between a number and its unit, as ``tilescope.table.units`` writes both.
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[nµm]?s|[kMGTP]?(?:B|Hz|W|flop|OP)|[KMG]iB)(?![\w-]))")
 
-#: A moment as runs keep it: ISO 8601, to the second, in UTC.
+#: A moment in runs: ISO 8601, to the second, in UTC.
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d):\d\d\+00:00")
 
 
@@ -29,17 +29,17 @@ def times(value: Any) -> str:
 
 
 def rounded(value: float) -> float:
-    """A value that is near, not exact, to the digits that it may have."""
+    """Round an approximate value to three digits."""
     return float(f"{value:.3g}")
 
 
 def unbroken(text: str) -> str:
-    """The text, none of whose lines ends between a number and its unit."""
+    """Keep each number and its unit on one line, by a no-break space."""
     return _BEFORE_UNIT.sub("\u00a0", text)
 
 
 def moments(text: str) -> str:
-    """The text with each moment in it to the minute: ``2026-11-26 07:35 UTC``."""
+    """Shorten each ISO 8601 moment in the text to the minute: ``2026-11-26 07:35 UTC``."""
     return _MOMENT.sub(r"\1 \2 UTC", text)
 
 

@@ -1,4 +1,4 @@
-"""Checks of what an address names. Anyone can write one, so it opens runs in the folders of runs and nothing else."""
+"""Checks of an address's values. Anyone can write an address, so it opens runs in the folders of runs and nothing else."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tilescope.runs import store
 
 from tilescope_dashboard.data.units import short
 
-#: No folder's name, but a way to another folder, or what no screen shows.
+#: Characters that lead to another folder or that no screen shows.
 _NO_NAME = re.compile(r"[/\\\x00-\x1f\x7f]")
-#: Characters that a file's name can have, a kernel's (C++ templates have hundreds), and what a line shows of a text.
+#: Most characters of a file's name, of a kernel's (C++ templates have hundreds), and of a text shown in a line.
 _LONGEST, _LONGEST_KERNEL, _SHOWN = 255, 2000, 60
 
 
 def run_folder(text: str) -> Path:
-    """The folder of the run whose id, or its unique start, this is. Raises StoreError, in a line, for everything else.
+    """The folder of the run with this id, or with an id that begins so. Raises StoreError, in one line, otherwise.
 
-    ``tilescope report`` and its kind take paths as well, from whoever may read them anyway.
+    Commands such as ``tilescope report`` take paths as well, as who runs them may read those anyway.
     """
     if len(text) > _LONGEST or _NO_NAME.search(text):
         raise store.StoreError(f"{shown(text)} is not a run's id: choose one of the runs above")
@@ -32,12 +32,12 @@ def run_folder(text: str) -> Path:
 
 
 def is_kernel(text: str) -> bool:
-    """Whether this could be a kernel's name, of the library or of a run: it is written all over the page."""
+    """Whether this could be a kernel's name. The page shows it in many places."""
     return len(text) <= _LONGEST_KERNEL and text.isprintable()
 
 
 def unopened(compared: Iterable[str]) -> list[str]:
-    """Why some of the runs, or ``RUN:IMPLEMENTATION``, cannot be found, a line each."""
+    """A line for each of the runs, or ``RUN:IMPLEMENTATION``, that cannot be found, with the reason."""
     said = []
     for token in compared:
         try:
@@ -48,14 +48,16 @@ def unopened(compared: Iterable[str]) -> list[str]:
 
 
 def moved(token: str, before: str, run: str) -> str:
-    """``RUN:IMPLEMENTATION`` of the run ``before`` as that of ``run``; any other token as it is."""
+    """Change ``RUN:IMPLEMENTATION`` of the run ``before`` to ``run``'s; return any other token unchanged."""
     name, colon, impl = token.partition(":")
     return f"{run}:{impl}" if before and colon and name == before else token
 
 
 def texts(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The values of the right type, a list of texts for ``compared`` and a text for all else; and the others as
-    ``NAME=VALUE``."""
+    """Split into the values of the right type and a list of the others as ``NAME=VALUE``.
+
+    ``compared`` is a list of texts; everything else is a text.
+    """
     good = {
         name: value for name, value in values.items()
         if (isinstance(value, list) and all(isinstance(item, str) for item in value) if name == "compared" else isinstance(value, str))
@@ -64,12 +66,12 @@ def texts(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
 
 def shown(text: str) -> str:
-    """The text in quotes, in one line that is not too long to read."""
+    """The text in quotes, shortened to ``_SHOWN`` characters."""
     return repr(short(text, _SHOWN))
 
 
 def leads_out(folder: Path) -> Path | None:
-    """The first link in the folder, or below, that leads out of it; None where all that is read lies in it."""
+    """The first symbolic link in or below the folder that leads out of it; None without one."""
     home = folder.resolve()
     links = (path for path in sorted(folder.rglob("*")) if path.is_symlink())
     return next((path for path in links if not path.resolve().is_relative_to(home)), None)
