@@ -1,1 +1,1 @@
-"""A module a topic: the columns of its tables, its finding as a sentence, and what of a frame is shown. No Panel, no HTML."""
+"""Topics, a module each: columns of tables, the headline sentence, and the choice of rows. No Panel, no HTML."""

@@ -23,7 +23,7 @@ def nothing(kernel: str) -> Sentence:
 
 
 def sentence(found: Sequence[Finding], sources: Collection[str]) -> Sentence:
-    """The first of our findings with what it could win; without one, which collectors beside ``sources`` would say more."""
+    """The first finding with its potential speedup; without one, which collectors besides ``sources`` would say more."""
     if not found:
         wanted = [name for name in ("compiler", "interpreter", "ncu") if name not in sources]
         more = f"Profile it with {' and '.join(wanted)} to know more." if wanted else "Every rule had its counters."

@@ -1,4 +1,4 @@
-"""Autotune: which config of a sweep is the best, and over which parameters it is told."""
+"""Autotune: the best config of a sweep, and the parameters that it is drawn over."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tilescope_dashboard.topics.sentence import Sentence
 
 #: Selectors of parameters that are seen at first.
 _SELECTORS = 3
-#: What the view is for, where it has nothing to show.
+#: Explains the view where it has nothing to show.
 ABOUT = Sentence("Autotune", "Every config of a kernel, measured or compiled.")
 _MEASURES = (
     Column("time", "time", "second"), Column("over", "over the best", "ratio"), Column("registers", "registers", "count"),
@@ -35,7 +35,7 @@ _MEASURES = (
     Column("theoretical_occupancy", "occupancy", "ratio"), Column("hbm_bytes", "HBM traffic (B)", "byte"), Column("longest_stall", "longest stall"), Column("sources", "from"),
     Column("reason", "failure"),
 )  # fmt: skip
-#: Columns that are there where some config has them.
+#: Columns that are shown if any config has a value.
 _OF_SOME = ("hbm_bytes", "longest_stall", "reason")
 
 
@@ -68,7 +68,7 @@ def axes(cells: pd.DataFrame, column: str | None) -> list[str]:
 
 
 def by_influence(cells: pd.DataFrame, parameters: Sequence[str], column: str | None) -> list[str]:
-    """The parameters in their order, but those first that the column's median depends on by more than ``CLOSE``."""
+    """The parameters, those first whose values change the column's median by more than ``CLOSE``; otherwise in their order."""
     if column is None:
         return list(parameters)
 
@@ -85,7 +85,7 @@ def set_aside(cells: pd.DataFrame, sweep: str, column: str, offered: Sequence[st
     """
     less = COLOURINGS[column][2]
     found = effects(ranked(cells, sweep, {}, column, less), less)
-    # Where the cost of few is known, the others follow in their order.
+    # If few costs are known the other parameters follow in their order.
     costliest = list(dict.fromkeys([*found, *parameters(cells)]))[:_SELECTORS]
     first = [name for name in offered if name in costliest]
     aside = [name for name in offered if name not in costliest]

@@ -1,4 +1,4 @@
-"""Findings of one case beside those of a baseline: what a change has mended, and what it has brought. Needs no clock."""
+"""Findings of a case beside those of its baseline: what a change fixed, and what it introduced. Needs no timings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tilescope.models.advice.finding import DISTANCE, Finding
 
 from tilescope_dashboard.topics.sentence import Sentence
 
-#: What became of a finding, in the order of the table.
+#: Kinds of change, in the order of the table.
 GONE, NEW, STAYS = "gone", "new", "stays"
 #: Columns of ``changed``'s frame.
 COLUMNS = ("change", "title", "before", "after")
@@ -25,7 +25,7 @@ def changed(before: Sequence[Finding], after: Sequence[Finding]) -> pd.DataFrame
     """
     sides = [{_key(found): found for found in side if found.rule != DISTANCE} for side in (before, after)]
     rows = []
-    # Of one that stays, the title of now.
+    # A finding that stays has its present title.
     for key, shown in (sides[0] | sides[1]).items():
         was, now = (side.get(key) for side in sides)
         rows.append((GONE if now is None else NEW if was is None else STAYS, shown.title, _most(was), _most(now)))
@@ -35,7 +35,7 @@ def changed(before: Sequence[Finding], after: Sequence[Finding]) -> pd.DataFrame
 
 
 def count(rows: pd.DataFrame) -> str:
-    """``2 findings are gone, 1 is new``; empty where no finding has come or gone."""
+    """``2 findings are gone, 1 is new``; empty if none is."""
     counts = [(int(rows["change"].eq(change).sum()), change) for change in (GONE, NEW)]
     said = [f"{number} {'is' if number == 1 else 'are'} {change}" for number, change in counts if number]
     if said:

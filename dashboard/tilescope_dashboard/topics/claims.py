@@ -29,7 +29,7 @@ COLUMNS = (
     Column("of_roof", "of roofline", "ratio"), Column("roof", "roof"), Column("started", "measured"),
     Column("device", "GPU"),
 )  # fmt: skip
-#: Standings that rows are chosen by.
+#: Standings to filter by.
 STANDINGS = ("faster", "on par", "slower")
 _VERDICTS = {"holds": "hold", "more": "measured better", "less": "measured worse", "not measured": "not measured"}
 _NOT_RECORDED = "not recorded"
@@ -38,7 +38,7 @@ _NOTHING = "Nothing is recorded here: 'make record' on a machine with a GPU reco
 
 
 def listed(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of ``tilescope.models.claims.best`` as the table has them: what was measured earlier, or has no version, says so."""
+    """Rows of ``tilescope.models.claims.best`` for the table, with remarks on older code and unknown versions."""
     earlier = np.select(
         [rows["changed"], rows["relaunched"]], [" (an earlier version)", " (intervals: an earlier version)"], ""
     )
@@ -47,7 +47,7 @@ def listed(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def chosen(rows: pd.DataFrame, text: str, standing: str, families: Mapping[str, str]) -> pd.DataFrame:
-    """Rows whose kernel or family holds the text, of that standing; an empty one asks for nothing. ``families``: a kernel's."""
+    """Rows whose kernel or family contains the text, with that standing. Empty texts match all. ``families`` maps kernels."""
     wanted = " ".join(text.lower().split())
     if wanted:
         names = rows["kernel"].map(lambda kernel: f"{kernel}\n{families.get(kernel, '')}".lower())
@@ -57,7 +57,7 @@ def chosen(rows: pd.DataFrame, text: str, standing: str, families: Mapping[str, 
 
 
 def count(shown: pd.DataFrame, every: pd.DataFrame, text: str, standing: str) -> str:
-    """How many rows are shown and how they stand, in a line; what was asked for where there is none."""
+    """How many rows are shown and how they stand; or what the filter asked for, if none are."""
     if shown.empty:
         asked = " and ".join(filter(None, [f"“{text.strip()}”" if text.strip() else "", standing]))
         return f"None of {len(every)} rows matches {asked}."
@@ -81,17 +81,17 @@ def sentence(rows: pd.DataFrame) -> Sentence:
 
 
 def reading(recordings: int) -> Sentence:
-    """The sentence while the recordings are still being read."""
+    """The headline while the recordings are being read."""
     return Sentence("Claims", f"Reading {recordings} recordings …")
 
 
 def _measured_on(rows: pd.DataFrame) -> str:
-    """The GPUs and the days."""
+    """GPUs and dates of the measurements."""
     gpus, days = (sorted(set(rows[name])) for name in ("device", "started"))
     return f"Measured on {', '.join(gpus)}, {' to '.join(dict.fromkeys((days[0], days[-1])))}."
 
 
 def _clocks(rows: pd.DataFrame) -> str:
-    """In how many comparisons the two clocks name another winner."""
+    """In how many comparisons GPU time and interval disagree about the winner."""
     apart = sum(int(model.disagree(rows, other).sum()) for other in model.OVER)
     return f"In {apart} comparisons the faster one by GPU time is the slower one by the interval between calls, which includes the CPU's delays."

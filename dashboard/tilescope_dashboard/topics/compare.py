@@ -27,9 +27,9 @@ COLUMNS = (
     Column("other_shared_memory", "baseline's", "byte"), Column("theoretical_occupancy", "occupancy", "ratio"),
     Column("other_theoretical_occupancy", "baseline's", "ratio"), Column("source", "clock"),
 )  # fmt: skip
-#: Those of them that tell times.
+#: Those of them with times.
 TIMES = ("time", "other_time", "ratio", "ratio_low", "ratio_high")
-#: The same where a change is compared with what was before it: times, then what else a case takes.
+#: Columns where a change is compared with the version before: times, then other resources.
 CHANGES = (
     KERNEL, PASS, WORKLOAD, Column("impl", "baseline"), Column("other_impl", "other"),
     Column("time", GPU_TIME.title, "second"), Column("other_time", "other's", "second"),
@@ -50,7 +50,7 @@ _READING = (
 
 
 def baselines(loaded: LoadedRun | None, kernel: str, runs: Iterable[store.Summary]) -> dict[str, str]:
-    """Baselines that the kernel's run can be compared with, ``RUN`` or ``RUN:IMPLEMENTATION``, by what a selector shows."""
+    """Possible baselines of the kernel's run, ``RUN`` or ``RUN:IMPLEMENTATION``, by their labels."""
     if loaded is None or kernel not in loaded.run.kernels:
         return {}
     mine = loaded.table[(loaded.table["kernel"] == kernel)]
@@ -61,7 +61,7 @@ def baselines(loaded: LoadedRun | None, kernel: str, runs: Iterable[store.Summar
 
 
 def before(loaded: LoadedRun | None, kernel: str, runs: Iterable[store.Summary]) -> str:
-    """The kernel's newest run on that GPU from before this one; empty without one."""
+    """Id of the kernel's newest earlier run on the same GPU; empty without one."""
     if loaded is None:
         return ""
     run = loaded.run
@@ -80,14 +80,14 @@ def name_of(token: str, runs: Iterable[store.Summary]) -> str:
 
 
 def _dated(title: str, started: str) -> str:
-    """Runs before and after a change have one title: the time tells them apart."""
+    """A run's title with its time, as runs before and after a change share a title."""
     return f"{title} of {started[:16].replace('T', ' ')}"
 
 
 def against(
     loaded: LoadedRun, kernel: str, tokens: Iterable[str], opened: Callable[[Path], LoadedRun]
 ) -> tuple[pd.DataFrame, list[str]]:
-    """The kernel's cases against each of the baselines, the largest speedup first; and what must be known beside it.
+    """The kernel's cases against each baseline, largest speedup first, and remarks on them.
 
     A baseline without a case in common, or that cannot be ``opened``, is said to be so instead of raising.
     """
@@ -103,19 +103,19 @@ def against(
             continue
         name = impl if other.loaded.run.id == loaded.run.id else _dated("run", other.loaded.run.started)
         said += [f"{name}: no times are compared, {line}" for line in model.obstacles(base, other)]
-        # From the baseline to this one, as a change goes.
+        # From the baseline to the open run.
         said += [f"{name}: {line}" for line in model.changes(other, base)]
     rows = pd.concat(frames[1:] or frames, ignore_index=True)
     return rows.sort_values("ratio", ascending=False, kind="stable", na_position="last", ignore_index=True), said
 
 
 def listed(rows: pd.DataFrame) -> pd.DataFrame:
-    """``against``'s rows as the table has them, which says what became of this one, not of the baseline."""
+    """Rows of ``against`` for the table."""
     return rows.assign(verdict=rows["verdict"].replace({"slower": "faster", "faster": "slower"}))
 
 
 def sentence(kernel: str, others: Sequence[str], rows: pd.DataFrame, of_case: str = "") -> Sentence:
-    """``against``'s rows in words, what is said ``of_case`` after them; ``others`` are the names of the baselines."""
+    """The headline of ``against``'s rows, followed by ``of_case``; ``others`` names the baselines."""
     if not others:
         return Sentence("Compare", _NOTHING)
     more = f" The figure shows the first {MOST}." if rows["ratio"].notna().sum() > MOST else ""
@@ -123,5 +123,5 @@ def sentence(kernel: str, others: Sequence[str], rows: pd.DataFrame, of_case: st
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Up to two names, each short enough for a title, else how many there are."""
+    """Up to two names, shortened for a title, else their number."""
     return " and ".join(short(name, 40) for name in names) if len(names) < 3 else f"{len(names)} baselines"

@@ -24,7 +24,7 @@ _READING = (
     "issues; Selected is the one in which it issues."
 )
 _STALL = "stall_"
-#: Columns of ``listed``'s frame: each has a unit of its own, so values are written.
+#: Columns of ``listed``'s frame. Each row has its own unit, so values are texts.
 COLUMNS = (
     Column("label", "counter"),
     Column("text", "value"),
@@ -34,7 +34,7 @@ COLUMNS = (
 
 
 def launches(case: CaseValues) -> dict[str, int]:
-    """The launches whose counters were read, by what a selector shows."""
+    """The launches with counters, by their labels."""
     source = case.counted_by
     return {
         f"{number + 1}: {short(said(case.functions[source][number]), 60)}": number for number in case.launches(source)
@@ -42,7 +42,7 @@ def launches(case: CaseValues) -> dict[str, int]:
 
 
 def memory(case: CaseValues, launch: int) -> Memory:
-    """What the launch moved. L1 counts loads and stores together; what was not recorded is None, or has no line."""
+    """Bytes that the launch moved between the levels of memory. L1 counts loads and stores together. Absent values are None."""
 
     def value(metric: str) -> float | None:
         known = case.at(metric, launch, case.counted_by)
@@ -96,7 +96,7 @@ def listed(case: CaseValues, launch: int) -> pd.DataFrame:
 
 
 def sentence(case: KernelCase, moved: Memory, waited: pd.DataFrame) -> Sentence:
-    """What moved through HBM, and the longest stall, in words."""
+    """The headline: bytes through HBM, and the longest stall."""
     through = [flow.value for flow in moved.flows if flow.below == "HBM" and flow.value is not None]
     said_of = [f"{write(sum(through), 'byte')} through HBM"] if len(through) == 2 else []
     stalled = waited[~waited["reason"].eq("selected")]

@@ -1,4 +1,4 @@
-"""Failures of a kernel in words: what its page is called where it could not be run, and where an access leaves its tensors."""
+"""Failures of a kernel as text: the headline of a kernel that could not run, and accesses outside of its tensors."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from tilescope.table.run import Failure
 
 from tilescope_dashboard.topics.sentence import Sentence
 
-#: How the interpreter says that an access is outside of what the kernel was given (``interpreter.interpret``).
+#: The interpreter's message for an access outside of the kernel's tensors (``interpreter.interpret``).
 _OUTSIDE = re.compile(
     r"(?P<function>\S+), program (?P<program>\(.*?\)), line (?P<line>\d+): (?P<verb>touches|reads|writes) "
     r"(?P<where>[\d,]+ bytes? (?:past|after) the end of|[\d,]+ bytes? before the start of|what follows the end of|memory of) "
     r"(?P<what>.+?)(?:: element (?P<index>-?[\d,]+) of (?P<count>[\d,]+))?(?P<more> \(.*\))?"
 )
-#: A class of ours in front of a message says nothing to a person.
+#: Names of exception classes before a message, which say nothing to a person.
 _CLASS = re.compile(r"^(?:InterpretationFailed|CompilationFailed|CheckFailed): ")
 
 
 def plain(message: str) -> str:
-    """A failure's message as it is shown."""
+    """A failure's message without its exception class."""
     return _CLASS.sub("", message)
 
 
 def of_kernel(loaded: LoadedRun, kernel: str) -> tuple[list[Failure], Mapping[str, str]]:
-    """What of the kernel failed in the run, and the texts of its files by name, which are only read where something did."""
+    """The kernel's failures in the run, and its source files by name, read only if there are failures."""
     failed = [one for one in loaded.run.failures if one.concerns(kernel)]
     try:
         return failed, loaded.sources.get(kernel, {}) if failed else {}
-    except store.StoreError:  # the run did not keep them whole
+    except store.StoreError:  # the run did not keep all files
         return failed, {}
 
 
@@ -41,7 +41,7 @@ def first(kernel: str, failed: Sequence[Failure], sources: Mapping[str, str], kn
     """What comes before all else that is said of a kernel: an access outside of its tensors; and where nothing is ``known`` of it,
     why. None where neither.
     """
-    # Of code that does not compile that is what must be mended first.
+    # Code that does not compile must be mended first.
     if known or all(one.collector != "compiler" for one in failed):
         wrong = outside(failed, sources)
         if wrong:
@@ -50,7 +50,7 @@ def first(kernel: str, failed: Sequence[Failure], sources: Mapping[str, str], kn
 
 
 def outside(failures: Iterable[Failure], sources: Mapping[str, str]) -> Sentence | None:
-    """What the first access that leaves its tensors does, where, and how far; None where none does.
+    """The first access outside of its tensors: what it does, where, and how far outside. None without one.
 
     ``sources`` are the texts of the kernel's files by name.
     """
@@ -68,7 +68,7 @@ def outside(failures: Iterable[Failure], sources: Mapping[str, str]) -> Sentence
 
 
 def of_nothing(kernel: str, messages: Iterable[str]) -> Sentence:
-    """The title and text of a kernel of which nothing is known but these messages of what failed."""
+    """Title and text for a kernel that has these failures and no values."""
     said = list(dict.fromkeys(re.sub(r"^[A-Z]\w+: ", "", message).rstrip(".") for message in messages))
     what, _, why = said[0].partition(": ")
     if what.startswith(f"{kernel} ") and why:
@@ -91,7 +91,7 @@ def _index(found: re.Match[str]) -> str:
 
 
 def _line(failure: Failure, line: str, sources: Mapping[str, str]) -> str:
-    """The line of code, where the traceback says which of the files it is in."""
+    """The line of code that the traceback names, if its file is known."""
     for name, text in sources.items():
         lines = text.splitlines()
         if f'{name}", line {line},' in failure.detail and int(line) <= len(lines):

@@ -36,7 +36,7 @@ def history(rows: pd.DataFrame, case: KernelCase | None) -> pd.DataFrame:
 
 
 def sentence(kernel: str, rows: pd.DataFrame, case: KernelCase | None) -> Sentence:
-    """The newest change of the case's implementation, and whether it is more than noise."""
+    """The latest change in time of the case's implementation, and whether it exceeds the noise."""
     if case is None or rows.empty:
         return Sentence("History", f"No run on this GPU has a GPU time of this case of {kernel or 'a kernel'}.")
     where = f"{case.workload}, {case.direction}"

@@ -1,4 +1,4 @@
-"""Home: every kernel with how it stands and what is published of it, a row each."""
+"""Home: a row for each kernel, with how it compares and what is published of it."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tilescope_dashboard.topics import claims
 from tilescope_dashboard.topics.overview import Stat
 from tilescope_dashboard.topics.sentence import Sentence
 
-#: Columns of ``kernels``' frame, numbers first: a phone shows three.
+#: Columns of ``kernels``' frame, numbers first, as a phone shows three.
 COLUMNS = (
     KERNEL, Column("of_roof", "of roofline", "ratio"), Column("quickest", "vs quickest other", "times"),
     Column("other", "quickest other"), Column("over_eager", "vs eager", "times"), Column("family", "family"),
     Column("claim", "published claim"), Column("judged", "measured"), WORKLOAD, Column("origin", "from"),
 )  # fmt: skip
-#: Of the roofline: who reaches this much has little left to win.
+#: Share of the roofline above which little is left to win.
 NEAR = 0.9
-#: The family of kernels that the library does not declare.
+#: Family of kernels outside the library.
 OWN = "your own"
 _NAMES = {"eager": "eager", "compile": "torch.compile"}
-#: What a measurement is against the claim, by the verdict's word.
+#: How a measurement compares with the claim, by verdict.
 _AGAINST = (("more", "better"), ("less", "worse"))
 
 
@@ -43,7 +43,7 @@ def kernels(
     known = [own, rows] if own is not None and len(own) else [rows]
     named = dict.fromkeys([*families, *(name for run in reversed(every) if not run.error for name in run.kernels)])
     judged = _judged(rows)
-    # Until the library has said what is in it, nobody knows what is not.
+    # Until the catalog is known, no kernel can be called foreign.
     other_family = OWN if families else ""
     found = []
     for name in named:
@@ -74,14 +74,14 @@ def kernels(
 
 
 def _largest(rows: pd.DataFrame) -> dict[str, object]:
-    """The row of the largest forward size, else of the largest of another pass; sizes come from the smallest on."""
+    """The row of the largest forward size, else of another pass's largest. Rows come smallest first."""
     forward = rows[rows["pass"].eq("forward")]
     last = (forward if len(forward) else rows).iloc[-1]
     return {str(name): value for name, value in last.items()}
 
 
 def _judged(rows: pd.DataFrame) -> dict[str, dict[str, str]]:
-    """What is published of a kernel and what became of it over all sizes, by the kernel."""
+    """Published claim and verdict over all sizes, by kernel."""
     verdicts = model.verdicts(rows)
     said: dict[str, dict[str, str]] = {}
     claimed = rows[rows["claim"] != ""].drop_duplicates(["kernel", "pass"])
@@ -104,13 +104,13 @@ def _predicted(run: store.Summary) -> str:
 
 
 def chosen(rows: pd.DataFrame, text: str, family: str, standing: str) -> pd.DataFrame:
-    """Rows of ``kernels`` of that family and standing whose kernel or family holds the text; an empty one asks for nothing."""
+    """Rows of ``kernels`` with that family and standing whose kernel or family contains the text. Empty texts match all."""
     of_family = rows[rows["family"] == family] if family else rows
     return claims.chosen(of_family, text, standing, dict(zip(rows["kernel"], rows["family"], strict=True)))
 
 
 def sentence(rows: pd.DataFrame) -> Sentence:
-    """How many kernels there are, and how they stand against the quickest other implementation."""
+    """How many kernels there are, and how they compare with the fastest other implementation."""
     counts = model.standings(rows).value_counts()
     said = {"faster": "beat the quickest other", "on par": "on par", "slower": "slower"}
     parts = [f"{counts[word]} {said[word]}" for word in claims.STANDINGS if word in counts]
@@ -124,7 +124,7 @@ def sentence(rows: pd.DataFrame) -> Sentence:
 
 
 def stats(rows: pd.DataFrame, verdicts: pd.Series) -> list[Stat]:
-    """What stands large above the table; ``verdicts`` are ``tilescope.models.claims.verdicts``'."""
+    """The large numbers above the table. ``verdicts`` are those of ``tilescope.models.claims.verdicts``."""
     measured = rows["of_roof"].notna()
     judged = verdicts[verdicts != "not measured"]
     met = judged.isin(["holds", "more"]).sum()
@@ -140,7 +140,7 @@ def stats(rows: pd.DataFrame, verdicts: pd.Series) -> list[Stat]:
 
 
 def count(shown: pd.DataFrame, every: pd.DataFrame, asked: Iterable[str]) -> str:
-    """How many rows are shown, in a line; what was ``asked`` for where there is none; empty where all are."""
+    """How many rows are shown; what the filter ``asked`` for, if none are; empty if all are."""
     if len(shown) == len(every):
         return ""
     if shown.empty:

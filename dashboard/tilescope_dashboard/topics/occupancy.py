@@ -17,7 +17,7 @@ from tilescope_dashboard.data.frames import largest_problem, with_first
 from tilescope_dashboard.data.units import write
 from tilescope_dashboard.topics.sentence import Sentence
 
-#: Metrics of which a run needs one to have launches here.
+#: A run has launches here if it has one of these metrics.
 NEEDED = frozenset({"registers"})
 NOTHING = Sentence(
     "Occupancy",
@@ -36,7 +36,7 @@ _LIMITS = {metric.removeprefix("occupancy_limit_"): text for metric, text in pre
 
 
 def listed(table: pd.DataFrame, target: str) -> pd.DataFrame:
-    """``occupancies`` as the table has them: those first that stand for the kernel in the other views."""
+    """``occupancies`` for the table: the launches that represent the kernel in other views come first."""
     workload, direction = largest_problem(table)
     rows = with_first(occupancies(table, target), {"impl": "triton", "workload": workload, "pass": direction})
     return rows.assign(launch_text=rows["function"].where(rows["function"] != "", "–")).reset_index(drop=True)
@@ -66,7 +66,7 @@ def resources(table: pd.DataFrame) -> pd.DataFrame:
     known = launches.dropna(subset=["registers", "block_threads"])
     told = {tuple(case.key[name] for name in CASE_COLUMNS): preference.source_of(case) for case in gather(table)}
     known = known[known["source"] == [told[key] for key in known[CASE_COLUMNS].itertuples(index=False, name=None)]]
-    # A case's launches in the order in which they were made.
+    # A case's launches in launch order.
     place = known.groupby(CASE_COLUMNS, sort=False).ngroup()
     return known.iloc[np.lexsort((known["launch"].astype("int64"), place))].reset_index(drop=True)
 
@@ -125,6 +125,6 @@ def _occupancy(row: Mapping[str, Any], target: str, **changed: int) -> model.Occ
         "barriers": value("barriers", 1),
         **changed,
     }
-    # The carve-out belongs to the launch as it was: another shared memory size would have had another.
+    # The measured carve-out holds for the launch's own shared memory size only.
     configured = value("shared_memory_configured", 0) or None
     return model.blocks(target, **asked, configured=None if changed else configured)

@@ -1,4 +1,4 @@
-"""Overview: how fast a case is, how near its roof, and why."""
+"""Overview: how fast a case is, how close to its roof, and why."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RUNS = (
     Column("kernels", "kernels"), Column("sources", "collectors"), Column("cases", "cases", "count"),
     Column("state", "state"),
 )  # fmt: skip
-#: Rows of ``timed``, where nothing can be hovered over: a time has its spread and its clock beside it.
+#: Columns of ``timed`` where there are no tooltips: a time has its spread and clock beside it.
 TIMES = (
     KERNEL, PASS, WORKLOAD, IMPL, Column("time", "GPU time (5 to 95 %)", "spread"), Column("time_source", "clock"),
     _OF_ROOFLINE, _VS_EAGER, _VS_LIBRARY, _LIBRARY,
@@ -36,18 +36,18 @@ IN_FULL = (
     *TIMES, Column("floor", "floor", "second"), Column("floor_origin", "roof"), *TRAFFIC,
     Column("chosen", "chosen config"), _WHY,
 )  # fmt: skip
-#: What the figure's line and marks are.
+#: Legend of the figure's line and marks.
 READING = (
     "The dashed line is the floor: the algorithm's bytes or operations at the device's roofs. ∇ is the backward pass, "
     "+∇ both."
 )
 NOTHING = "This run says nothing about it."
-#: More numbers than these do not fit in one row of a page.
+#: Numbers that fit in one row of a page.
 _MOST = 6
 
 
 class Stat(NamedTuple):
-    """A number to show large, and a note on where it is from."""
+    """A large number and a note on its source."""
 
     label: str
     value: str
@@ -89,7 +89,7 @@ def stats(case: Mapping[str, Any]) -> list[Stat]:
 
 
 def requested_of_sample(case: Mapping[str, Any]) -> list[Stat]:
-    """The bytes that programs ask for, of a row of which a sample of them was interpreted; nothing of others."""
+    """Requested bytes of a row with sampled programs; nothing for other rows."""
     read, written, programs = (
         case[name] for name in ("sampled_bytes_read", "sampled_bytes_written", "sampled_programs")
     )
@@ -101,7 +101,7 @@ def requested_of_sample(case: Mapping[str, Any]) -> list[Stat]:
 
 
 def counted(case: Mapping[str, Any]) -> str:
-    """Who counted the bytes of such a row, and whether they may be far more than a call moves."""
+    """Source of a row's bytes, and whether they may far exceed what the call moves."""
     return (
         f"{case['bytes_source']}, at most: caches cold before each launch"
         if case["bytes_cold"]

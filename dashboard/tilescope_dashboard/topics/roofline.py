@@ -14,7 +14,7 @@ from tilescope_dashboard.data.units import rounded, write
 from tilescope_dashboard.figures.roofline import KINDS, LEVELS
 from tilescope_dashboard.topics.sentence import Sentence
 
-#: Metrics of which a run needs one to have points.
+#: A run has points if it has one of these metrics.
 NEEDED = frozenset({"algorithm_bytes_read", "requested_bytes_read", "sampled_bytes_read", "dram_bytes_read"})
 NOTHING = Sentence("Roofline", "This run has no work or bytes of this kernel. Profile it to see them.")
 _READING = "Hollow marks are predicted, filled ones measured; a dotted line joins the points of one launch."
@@ -32,12 +32,12 @@ COLUMNS = (
     Column("performance", "performance", "flop/second"), GPU_TIME, Column("fraction", "of roofline", "ratio"),
     Column("function", "launch"), Column("sources", "sources"),
 )  # fmt: skip
-#: Whose bytes the sentence speaks of: the algorithm's first, as every other view does.
+#: Bytes that the headline uses: the algorithm's first, as in every view.
 _KINDS = ("algorithm", "moved", "requested", "sampled")
 
 
 def columns(points: pd.DataFrame) -> tuple[Column, ...]:
-    """The table's columns; operations are those of integers where any point is of a pipe of integers."""
+    """The table's columns. Operations are called integer where any point is of an integer pipe."""
     if not any(ceilings.unit(pipe) == "op/second" for pipe in points["pipe"].unique()):
         return COLUMNS
     return tuple(
@@ -46,7 +46,7 @@ def columns(points: pd.DataFrame) -> tuple[Column, ...]:
 
 
 def listed(points: pd.DataFrame) -> pd.DataFrame:
-    """The points as the table has them: levels by their names, and all that the values are from in ``sources``."""
+    """The points for the table: levels by name, and all sources of the values in ``sources``."""
     sources = zip(*(points[f"{what}_source"].tolist() for what in ("flops", "bytes", "time")), strict=True)
     said = pd.Series([", ".join(dict.fromkeys(filter(None, row))) for row in sources], dtype=object)
     near = points["kind"].eq("sampled")
@@ -56,14 +56,14 @@ def listed(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def shared(points: pd.DataFrame) -> list[str]:
-    """Columns in which all the points are alike, so that a table may leave them out."""
+    """Columns with one value in all points, which a table may leave out."""
     return [name for name in ("pass", "level", "function") if points[name].nunique(dropna=False) <= 1]
 
 
 def chosen(
     points: pd.DataFrame, levels: Collection[str] = ("hbm",), each: bool = False, held: Mapping[str, str] | None = None
 ) -> pd.Series:
-    """Mask of the points that are shown: those of ``levels``, of ``each`` launch or of whole calls, with the ``held`` values."""
+    """Mask of the shown points: those of ``levels``, of ``each`` launch or of whole calls, with the ``held`` values."""
     found = points["level"].isin(levels) & (points["launch"].notna() == each)
     for column, value in (held or {}).items():
         found &= points[column] == value
@@ -92,7 +92,7 @@ def sentence(points: pd.DataFrame, standing: KernelCase | None = None) -> Senten
 
 
 def _intensity(value: float) -> str:
-    """``2,730 flop/byte``: nobody speaks of kiloflops a byte."""
+    """``2,730 flop/byte``, not in kiloflops."""
     return f"{float(f'{value:.3g}'):,.9g} flop/byte"
 
 

@@ -1,4 +1,4 @@
-"""A finding in words, as the page, the report and a notebook say it."""
+"""A headline, for the page, the report and notebooks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Sentence(NamedTuple):
-    """A title and a text that explains it. Neither is escaped."""
+    """A title and an explaining text. Neither is escaped."""
 
     title: str
     text: str = ""

@@ -1,4 +1,4 @@
-"""Sizes: how many bytes or operations a second each implementation reaches, over the size of the problem."""
+"""Sizes: bandwidth or operation rate of each implementation over the problem size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _READING = (
     "A point is a size and its bar the 5 to 95 % range over repetitions; a line goes through the fastest of those alike in "
     "size. Each is from the newest run of that case on this GPU."
 )
-#: What a rate counts, by its column of ``tilescope.models.summary``.
+#: What each rate column of ``tilescope.models.summary`` counts.
 _WORK = {"bandwidth": "bytes the algorithm must move", "performance": "operations the algorithm needs"}
 
 
@@ -36,12 +36,12 @@ class Rate(NamedTuple):
         return self.unit.partition("/")[0]
 
 
-#: The rate whose values take most room in a table.
+#: The rate with the widest values in a table.
 WIDEST = Rate("performance", "flop/second", _WORK["performance"])
 
 
 def rate(rows: pd.DataFrame) -> Rate:
-    """The rate that the largest problem is bound by: bytes a second, or operations where those take longer at the roofs."""
+    """The rate that bounds the largest problem: bytes a second, or operations where those take longer at the roofs."""
     known = rows[rows["floor"].notna()]
     largest = known.loc[known["floor"].idxmax()] if len(known) else None
     if largest is not None and largest["performance_fraction"] > largest["bandwidth_fraction"]:
@@ -66,7 +66,7 @@ def sizes(rows: pd.DataFrame, direction: str, of: Rate) -> pd.DataFrame:
     ``rows`` are ``measurements``. What has no work of that kind has no row.
     """
     found = newest(rows[rows["pass"].eq(direction)])
-    # Whole again: it was divided by the time.
+    # Multiply by the time again to get the amount.
     work = (found[of.column] * found["gpu_time"]).round()
     found = found.assign(
         size=work, rate=found[of.column], rate_low=work / found["gpu_time_high"], rate_high=work / found["gpu_time_low"]
@@ -76,7 +76,7 @@ def sizes(rows: pd.DataFrame, direction: str, of: Rate) -> pd.DataFrame:
 
 
 def roof(rows: pd.DataFrame, device: Device | None, of: Rate) -> tuple[float, str] | None:
-    """The roof over most of these sizes and its name; None where none is known."""
+    """The roof of most of these sizes and its name; None if unknown."""
     if device is None or rows.empty:
         return None
     name = "memory_roof" if of.column == "bandwidth" else "pipe"
@@ -89,7 +89,7 @@ def roof(rows: pd.DataFrame, device: Device | None, of: Rate) -> tuple[float, st
 
 
 def sentence(rows: pd.DataFrame, of: Rate) -> Sentence:
-    """The highest rate of Triton's implementation, and of all where that is another's; where Triton's is the fastest."""
+    """The headline: Triton's highest rate, the highest of all if it is another's, and where Triton is fastest."""
     if rows.empty:
         return NOTHING
     own = rows[rows["impl"].eq("triton")]
@@ -105,7 +105,7 @@ def sentence(rows: pd.DataFrame, of: Rate) -> Sentence:
 
 
 def _won(rows: pd.DataFrame) -> tuple[int, int]:
-    """On how many workloads Triton's is the fastest, of those on which another was timed too."""
+    """On how many workloads Triton is fastest, of those with another implementation."""
     others = rows.groupby("workload")["impl"].transform("nunique") > 1
     shared = rows[others & rows["workload"].isin(rows.loc[rows["impl"].eq("triton"), "workload"])]
     best = shared.loc[shared.groupby("workload")["rate"].idxmax()] if len(shared) else shared

@@ -15,7 +15,7 @@ from tilescope_dashboard.data.frames import with_first
 from tilescope_dashboard.data.units import write
 from tilescope_dashboard.topics.sentence import Sentence
 
-#: The view in a run without lines.
+#: The headline of a run without lines.
 NOTHING = Sentence("Source", "This run knows nothing of single lines of this kernel.")
 #: Columns of ``listed``'s frame.
 COLUMNS = (
@@ -52,7 +52,7 @@ class FunctionLaunch:
 
 @dataclass(frozen=True)
 class LineColumn:
-    """A column of values beside the source: a metric of lines as one source knows it."""
+    """A column of values beside the source code: a metric from one source."""
 
     metric: str
     source: str
@@ -67,18 +67,18 @@ class LineColumn:
 
     @property
     def text(self) -> str:
-        """One line that tells it from the others."""
+        """A label that tells it from the others."""
         return f"{self.label} ({self.source})"
 
 
 def cases(frame: pd.DataFrame) -> dict[str, tuple[str, ...]]:
-    """The cases that have lines, by what a person reads: an implementation's own config first, and Triton's of those."""
+    """The cases with lines, by their labels: default configs first, Triton's before others."""
     rows = with_first(frame[CASE].drop_duplicates(), {"config": "", "impl": "triton"})
     return {" · ".join(filter(None, case)): case for case in rows.itertuples(index=False, name=None)}
 
 
 def of_case(frame: pd.DataFrame, case: Sequence[str]) -> pd.DataFrame:
-    """The rows of one case, given by its values of ``CASE``."""
+    """The rows of one case."""
     return frame[(frame[CASE] == list(case)).all(axis="columns")]
 
 
@@ -90,26 +90,26 @@ def launches(frame: pd.DataFrame) -> list[FunctionLaunch]:
 
 
 def of_launch(frame: pd.DataFrame, launch: FunctionLaunch) -> pd.DataFrame:
-    """The rows that every source has of one launch of a case; without values that are absent."""
+    """The rows of one launch from every source, without absent values."""
     numbered = _numbered(frame)
     chosen = (numbered["function"] == launch.function) & (numbered["number"] == launch.number)
     return frame[chosen & frame["value"].notna()]
 
 
 def _numbered(frame: pd.DataFrame) -> pd.DataFrame:
-    """``function`` and ``number``: which launch of its function each row is about, as its source counts them."""
+    """``function`` and ``number`` of each row: the index of the launch among its function's launches, by source."""
     number = frame.groupby(["source", "function"], sort=False)["launch"].rank("dense").sub(1)
     return frame[["function"]].assign(number=number.fillna(0).astype(int))
 
 
 def files(rows: pd.DataFrame) -> list[str]:
-    """The files that the rows speak of: the function's own first, which compiler and interpreter name."""
+    """The files of the rows: the function's own first, which compiler and interpreter name."""
     order = rows.assign(direct=rows["source"].isin(MEASURED)).sort_values("direct", kind="stable")
     return list(dict.fromkeys(order["file"]))
 
 
 def line_columns(rows: pd.DataFrame) -> list[LineColumn]:
-    """Columns that the rows hold, metric by metric, the most direct source first."""
+    """Columns of the rows by metric, the most direct source first."""
     known = set(rows[["metric", "source"]].itertuples(index=False, name=None))
     return [LineColumn(metric, source) for metric in LINE_METRICS for source in SOURCES if (metric, source) in known]
 
@@ -130,25 +130,25 @@ def listed(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def first_case(found: pd.DataFrame, problem: tuple[str, str]) -> tuple[str, ...]:
-    """The case to start with: that of ``problem``, a workload and a pass, without a config; else the first of ``cases``."""
+    """The case to show first: the default config's for ``problem`` (workload and pass), else the first of ``cases``."""
     known, (workload, direction) = list(cases(found).values()), problem
     return next((case for case in known if case[1:] == (direction, workload, "")), known[0])
 
 
 def by_line(rows: pd.DataFrame, column: LineColumn) -> pd.Series:
-    """Values by ``(file, line)``; a line without one is not among them."""
+    """Values by ``(file, line)``, without lines that have none."""
     own = rows[(rows["metric"] == column.metric) & (rows["source"] == column.source)]
     return own.groupby(["file", "line"])["value"].sum()
 
 
 def shares(values: pd.Series) -> pd.Series:
-    """Each value's share of their sum, 0 where the sum is."""
+    """Each value's share of their sum; 0 if the sum is 0."""
     total = values.sum()
     return values / total if total else values * 0.0
 
 
 def hottest(rows: pd.DataFrame, column: LineColumn, file: str) -> tuple[int, float] | None:
-    """The line of ``file`` with the largest share of a column, and that share; None where the file has nothing."""
+    """The line of ``file`` with the largest share of a column, and the share; None if the file has no values."""
     share = shares(by_line(rows, column))
     own = share[share.index.get_level_values("file") == file]
     if own.empty or not own.max():
@@ -180,7 +180,7 @@ def excerpt(text: str, lines: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def sentence(launch: str, hottest: tuple[int, float] | None, metric: str, apart: bool) -> Sentence:
-    """The ``hottest`` line and its share of ``metric``, else the ``launch``. ``apart``: some values are of other files."""
+    """The headline: the ``hottest`` line and its share of ``metric``, else the ``launch``. ``apart``: other files have values too."""
     title = f"Line {hottest[0]} has {write(hottest[1], 'ratio')} of {metric}" if hottest else launch
     return Sentence(title, _READING.format(_APART if apart else _INLINED))
 

@@ -1,4 +1,4 @@
-"""Summary: what is known of one case of a kernel, in a sentence, four shares of the hardware's peak, and against a baseline."""
+"""Summary: the verdict on one case of a kernel, four shares of the hardware's peak, and the comparison with a baseline."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tilescope_dashboard.topics import compare, compared_case, failures, overvie
 from tilescope_dashboard.topics.overview import Stat, counted, requested_of_sample
 from tilescope_dashboard.topics.sentence import Sentence
 
-#: The hardware's parts, in the order in which they are drawn.
+#: Parts of the hardware, in drawing order.
 PARTS = ("SM", "HBM", "L2", "tensor cores")
 _COLUMNS = ("part", "share", "said")
 _BOUND = {"memory": "memory bound", "compute": "compute bound", "latency": "bound by latency"}
@@ -73,14 +73,14 @@ def _cause(found: Sequence[Finding]) -> str:
 
 
 def alone(loaded: LoadedRun, kernel: str, case: KernelCase) -> pd.DataFrame:
-    """The case's row of ``tilescope.models.summary.summarise``, whatever else the run holds."""
+    """The case's row of ``tilescope.models.summary.summarise``."""
     table = loaded.table
     rows = table[table["kernel"].eq(kernel) & (table[OF_KERNEL] == list(case)).all(axis="columns")]
     return model.summarise(rows, loaded.run.device, loaded.run.kernels, loaded.configs)
 
 
 def values(loaded: LoadedRun, kernel: str, case: KernelCase) -> CaseValues | None:
-    """The case's values in that run; None where it has none."""
+    """The case's values in the run; None without any."""
     table = loaded.table
     rows = table[table["kernel"].eq(kernel) & (table[OF_KERNEL] == list(case)).all(axis="columns")]
     return next(iter(gather(rows)), None)
@@ -120,7 +120,7 @@ def _of_l2(case: CaseValues, launch: int, seconds: float, device: Device) -> tup
 
 
 def _of_tensors(case: CaseValues, launch: int, seconds: float, device: Device) -> tuple[str, float, str] | None:
-    """The shares of all tensor pipes together: each operation takes its time of the one unit."""
+    """The sum of all tensor pipes' shares, as they share one unit."""
     counted = {pipe: known.value for metric, pipe in roofs.WORK.items()
                if metric.startswith("tensor") and (known := case.at(metric, launch, case.counted_by))}  # fmt: skip
     rates = {pipe: roof for pipe in counted if (roof := roofs.roof(device, pipe))}
@@ -137,7 +137,7 @@ def _of_tensors(case: CaseValues, launch: int, seconds: float, device: Device) -
 
 
 def stats(case: Mapping[str, Any], against: pd.DataFrame) -> list[Stat]:
-    """Numbers of the case that stand above all else: its time, the baseline's against it, and its traffic."""
+    """The large numbers above the page: time, speedup over the baseline, traffic."""
     spread = (
         f"{write(case['gpu_time_low'], 'second')} – {write(case['gpu_time_high'], 'second')}, {case['time_source']}"
     )
@@ -156,7 +156,7 @@ def stats(case: Mapping[str, Any], against: pd.DataFrame) -> list[Stat]:
 
 
 def _was(against: pd.DataFrame, column: str, unit: str) -> str:
-    """``; baseline 22`` where the same implementation in another run had another value; another one's says nothing of a change."""
+    """``; baseline 22`` if the same implementation had another value in the baseline run; empty otherwise."""
     if column not in against:
         return ""
     same = against[against["impl"].eq(against["other_impl"]) & against["run"].ne(against["other_run"])]
@@ -196,7 +196,7 @@ def baseline(
     found = ours if len(ours) else rows
     if not chosen:
         return found, []
-    # Where no times are compared at all, that is said once.
+    # If no times are compared at all, say so once.
     told = any("no times are compared" in line for line in said)
     without = [] if told else found[found["ratio"].isna()].to_dict("records")
     return found, said + [f"{row['other_impl']} in {row['other_run']}: {row['verdict']}" for row in without]

@@ -14,7 +14,7 @@ from tilescope_dashboard.data.units import short, write
 from tilescope_dashboard.figures.timeline import MOST
 from tilescope_dashboard.topics.sentence import Sentence
 
-#: Metrics of which a run needs one to have a timeline.
+#: A run has a timeline if it has one of these metrics.
 NEEDED = frozenset({"launch_start"})
 #: Columns of ``listed``'s frame, and of ``tilescope.models.timeline.totals``.
 LAUNCHES = (
@@ -27,7 +27,7 @@ TOTALS = (
     Column("window", "window", "second"), Column("busy", "GPU busy", "second"), Column("gaps", "gaps", "second"),
     Column("late", "waiting on CPU", "second"), Column("busy_share", "share", "ratio"), Column("source", "source"),
 )  # fmt: skip
-#: The repetition that stands for all: each implementation's median one.
+#: The typical repetition: each implementation's median one.
 TYPICAL = -1
 _NOTHING = (
     "No launch of this kernel has a start in this run. torch.profiler sees when launches begin: profile the kernel on a "
@@ -36,30 +36,30 @@ _NOTHING = (
 
 
 def problems(sums: pd.DataFrame) -> dict[str, tuple[str, str]]:
-    """The workloads and passes of ``tilescope.models.timeline.totals``, by what a selector shows."""
+    """The workloads and passes of ``tilescope.models.timeline.totals``, by their labels."""
     pairs = dict.fromkeys(zip(sums["workload"], sums["pass"], strict=True))
     return {f"{workload} · {direction}": (workload, direction) for workload, direction in pairs}
 
 
 def repetitions(samples: Iterable[int]) -> dict[str, int]:
-    """The repetitions that can be chosen, by what a selector shows: the typical one first."""
+    """The repetitions by their labels, the typical one first."""
     return {"median": TYPICAL, **{str(sample): int(sample) for sample in sorted(set(samples))}}
 
 
 def chosen(sums: pd.DataFrame, workload: str, direction: str, sample: int) -> pd.DataFrame:
-    """One repetition an implementation of one problem, Triton's first."""
+    """A repetition for each implementation of one problem, Triton's first."""
     here = sums[(sums["workload"] == workload) & (sums["pass"] == direction)]
     found = model.typical(here) if sample == TYPICAL else here[here["sample"] == sample]
     return with_first(found, {"impl": "triton"}).reset_index(drop=True)
 
 
 def listed(launches: pd.DataFrame) -> pd.DataFrame:
-    """The launches as the table has them, numbered from 1."""
+    """The launches for the table, numbered from 1."""
     return launches.assign(number=launches["launch"].astype("float64") + 1)
 
 
 def sentence(launches: pd.DataFrame, sums: pd.DataFrame) -> Sentence:
-    """The first of ``sums`` (``chosen``) in words, and why its longest gap in ``launches`` is there."""
+    """The headline: the first of ``sums`` (``chosen``), and the cause of its longest gap in ``launches``."""
     if sums.empty:
         return Sentence("Timeline", _NOTHING)
     first = sums.iloc[0]

@@ -1,4 +1,4 @@
-"""HBM traffic: how many bytes a kernel moves, and what fusing it gains."""
+"""HBM traffic: bytes that a kernel moves, and what fusion gains."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilescope_dashboard.data.units import rounded, times, write
 from tilescope_dashboard.figures.traffic import MOST
 from tilescope_dashboard.topics.sentence import Sentence
 
-#: Metrics of which a run needs one to have bars.
+#: A run has bars if it has one of these metrics.
 NEEDED = frozenset(
     [*(name for choices in model.BYTES.values() for pair in choices for name in pair), f"{model.SAMPLED}_read"]
 )
@@ -28,20 +28,20 @@ SPEEDUPS = (
     Column("bytes_source", "bytes from"), Column("predicted", "predicted", "times"), GPU_TIME,
     Column("actual", "actual", "times"), Column("time_source", "time from"),
 )  # fmt: skip
-#: What is said of a sum that may be far more than a call moves.
+#: Remark on a sum that may far exceed what the call moves.
 COLD = "ncu empties the caches before each launch: what one leaves in L2 for the next counts as HBM traffic here."
-#: What counts bytes, the most direct first, and how a selector names it.
+#: Sources of bytes with their labels, the most direct first.
 _COUNTED = {"ncu": "measured (ncu)", "cupti": "measured (CUPTI)", "interpreter": "predicted (interpreter)"}
 
 
 def problems(launches: pd.DataFrame) -> dict[str, tuple[str, str]]:
-    """The workloads and passes with counted bytes, by what a selector shows. ``launches``: ``tilescope.models.traffic.traffic``."""
+    """The workloads and passes with counted bytes, by their labels. ``launches`` is from ``tilescope.models.traffic.traffic``."""
     pairs = _counted(launches)[["workload", "pass"]].drop_duplicates().itertuples(index=False, name=None)
     return {f"{workload} · {direction}": (workload, direction) for workload, direction in pairs}
 
 
 def sources(launches: pd.DataFrame) -> dict[str, str]:
-    """Sources that counted bytes here, by what a selector shows."""
+    """Sources that counted bytes here, by their labels."""
     known = set(_counted(launches)["source"])
     return {said: source for source, said in _COUNTED.items() if source in known}
 
@@ -52,13 +52,13 @@ def of_problem(rows: pd.DataFrame, workload: str, direction: str) -> pd.DataFram
 
 
 def floor(rows: pd.DataFrame) -> float | None:
-    """Bytes that the algorithm of one problem has to move; None where they are not known."""
+    """The algorithm's bytes of one problem; None if unknown."""
     least = rows[["floor_read", "floor_written"]].sum(axis=1, min_count=2).min()
     return None if pd.isna(least) else float(least)
 
 
 def bars(rows: pd.DataFrame, source: str = "ncu") -> pd.DataFrame:
-    """The launches of one problem as ``source`` counted them; an implementation that it did not see, as the most direct other did."""
+    """The launches of one problem from ``source``; for implementations that it lacks, from the most direct other source."""
     counted = _counted(rows)
     order = {name: place for place, name in enumerate(dict.fromkeys([source, *_COUNTED]))}
     place = counted["source"].map(order)
@@ -97,7 +97,7 @@ def sentence(shown: pd.DataFrame, gains: pd.DataFrame, least: float | None, l2_b
     if cold:
         said += f" {COLD}"
     if len(of_sample):
-        # Each access counts in full: HBM moves fewer where caches hold what is asked for again.
+        # Every access counts in full; caches may serve repeated ones.
         verb = "asks for ≈"
         said = f"{sampled(of_sample['counted'].sum(), of_sample['programs'].sum())} {said}"
     title = f"{ours} {verb} {write(totals[ours], 'byte')}"
@@ -108,7 +108,7 @@ def sentence(shown: pd.DataFrame, gains: pd.DataFrame, least: float | None, l2_b
         actual = gain["actual"].iloc[0]
         timed = f" Measured: {times(actual)}." if pd.notna(actual) else ""
         source = gain["bytes_source"].iloc[0]
-        # Not always those of the bars, which show what was measured where it was.
+        # These may differ from the bars, which prefer measured bytes.
         counted = f", both {_COUNTED[source]}," if source in _COUNTED else ""
         predicted = times(gain["predicted"].iloc[0])
         said = f"Eager's bytes over those of {ours}{counted} predict a speedup of {predicted} vs eager.{timed} {said}"
@@ -116,7 +116,7 @@ def sentence(shown: pd.DataFrame, gains: pd.DataFrame, least: float | None, l2_b
 
 
 def sampled(counted: float, programs: float) -> str:
-    """What must be known of bytes that are as of a sample."""
+    """Remark on bytes of sampled programs."""
     of = f" of {counted:,.0f} of {programs:,.0f} programs" if counted > 0 else " of the programs"
     return f"Dotted and ≈: from a sample{of}, each access in full; which bytes are distinct is not known."
 
