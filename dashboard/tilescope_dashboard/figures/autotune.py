@@ -13,12 +13,12 @@ from tilescope.models import sweeps
 from tilescope_dashboard.data.units import short, write
 from tilescope_dashboard.figures.style import FONT, GLYPH_FONT, Theme, blank, empty
 
-#: Place and size of a config's cell.
+#: Columns with the place and size of a config's cell.
 _CELL = {"x": "across", "y": "down", "width": 0.96, "height": 0.94}
 #: From the best config, the brightest, to the worst.
 _PALETTE = list(Cividis256)[::-1]
-#: What part over the best the last colour stands for: at least so much, so that noise has no colours, and at most so much, so
-#: that one bad config does not make all others alike.
+#: Fraction over the best that the last colour stands for: at least the first, so that noise gets no colours, and at most the second, so
+#: that one bad config does not make all others look alike.
 _NARROWEST, _WIDEST = 0.1, 1.0
 
 
@@ -59,7 +59,7 @@ def autotune(cells: pd.DataFrame, across: str, down: str, unit: str, look: Theme
             labels = _share_ticks(top, beyond=beyond) if relative else _value_ticks(low, high, unit)
             bar = _bar(mapper, look, {place / end: label for place, label in labels.items()})
             if relative:
-                # Of more than that the last label says so.
+                # The last label marks values beyond the scale.
                 until = "" if beyond else f", up to {percent_over(top)}"
                 bar.title = f"over the best, {write(low if unit != 'ratio' else high, unit)}{until}"
             plot.min_border_right = 28  # the last label reaches beyond the bar
@@ -108,7 +108,7 @@ def autotune(cells: pd.DataFrame, across: str, down: str, unit: str, look: Theme
 
 def _columns(cells: pd.DataFrame, across: str, down: str, unit: str, places: list[float]) -> dict[str, list]:
     """``places`` are the cells' on the scale of colours: 0 for the best, from 1 on the worst; none for those without a value."""
-    # Of values that are nearly alike, what they differ in.
+    # Write nearly equal values with the digits in which they differ.
     digits = 4 if sweeps.close(cells["value"]) else 3
     return {
         "across": [str(v) for v in cells[across]],
@@ -126,7 +126,7 @@ def _columns(cells: pd.DataFrame, across: str, down: str, unit: str, places: lis
 
 
 def percent_over(part: float) -> str:
-    """``+25 %``, ``best`` for 0, ``12×`` from ten times on, a dash where it is absent."""
+    """``+25 %``; ``best`` for 0, ``12×`` from ten times on, a dash if absent."""
     if part >= 9:
         return f"{1 + part:,.0f}×"
     return "–" if pd.isna(part) else "best" if part == 0 else f"+{write(part, 'ratio', 2)}"
@@ -138,7 +138,7 @@ def _ink_at(place: float) -> str:
 
 
 def ink(shade: str) -> str:
-    """Black or white, whichever is told better from the shade: from the luminance on at which both are told alike."""
+    """Black or white, whichever contrasts more with the shade."""
     channels = [int(shade[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
     return "#000000" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 else "#ffffff"
@@ -154,7 +154,7 @@ def _share_ticks(top: float, *, beyond: bool) -> dict[float, str]:
 
 
 def _value_ticks(low: float, high: float, unit: str) -> dict[float, str]:
-    """Places of the least value, the one in the middle and the largest."""
+    """Places of the least, the middle and the largest value."""
     return {value - low: write(value, unit) for value in (low, (low + high) / 2, high)}
 
 

@@ -22,7 +22,7 @@ from tilescope_dashboard.figures.style import (
     ticks,
 )
 
-#: The frame's columns of measured speed ratios, and whose time ours is compared with.
+#: Columns of measured speedups, and what each is over.
 _OVER = {"over_eager": "eager", "over_compile": "compile", "over_library": "aten"}
 
 
@@ -54,13 +54,13 @@ def claims(rows: pd.DataFrame, look: Theme) -> figure:
             items.append(
                 _marks(plot, known.assign(x=known[column], clock=known[column.replace("over", "interval")]), impl, look)
             )
-    # Longer than a screen: above, what the marks mean is there when one begins to read.
+    # The figure is longer than a screen, so the legend stands above it.
     legend(plot, look, items, "above")
     return plot
 
 
 def _claimed(plot: figure, known: pd.DataFrame, look: Theme) -> LegendItem:
-    """A band from the least to the most that is published; of a single figure its edges are left, as one thick line."""
+    """A band from the least to the largest published figure; a thick line for a single one."""
     pairs = list(zip(known["claim_low"], known["claim_high"], strict=True))
     source = ColumnDataSource(
         {
@@ -82,7 +82,7 @@ def _claimed(plot: figure, known: pd.DataFrame, look: Theme) -> LegendItem:
     return LegendItem(label="published claim", renderers=[drawn])
 
 
-#: A vertical line. Bokeh's own markers have a horizontal one only, which a legend does not turn.
+#: A vertical line. Of Bokeh's markers only the dash is a line, and a legend does not rotate it.
 _TICK = """
     export default (args, obj, {ctx, i, r, visuals}) => {
         ctx.moveTo(0, -r)
@@ -93,7 +93,7 @@ _TICK = """
 
 
 def _bound(plot: figure, known: pd.DataFrame, look: Theme) -> LegendItem:
-    """A tick at what moving fewer bytes can win at most."""
+    """A tick at the traffic bound: the most that moving fewer bytes can win."""
     source = ColumnDataSource(
         {"row": known["row"], "x": known["bound"], "workload": known["workload"], "text": known["bound"].map(times)}
     )
@@ -108,7 +108,7 @@ def _bound(plot: figure, known: pd.DataFrame, look: Theme) -> LegendItem:
 
 
 def _marks(plot: figure, known: pd.DataFrame, impl: str, look: Theme) -> LegendItem:
-    """Our measured speed over one other implementation, and its place in the legend."""
+    """Marks of our measured speedup over one other implementation."""
     others = list(_OVER.values())
     source = ColumnDataSource(
         {

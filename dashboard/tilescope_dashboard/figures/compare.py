@@ -11,9 +11,9 @@ from bokeh.plotting import figure
 from tilescope_dashboard.data.units import short
 from tilescope_dashboard.figures.style import Theme, blank, empty, legend, problem, ratio_ticks, ticks
 
-#: Rows that are drawn: more are no longer read.
+#: Most rows that are drawn: nobody reads more.
 MOST = 40
-#: Marks by what the subject is: shape as well as colour says which way.
+#: Marks by outcome: they differ in shape as well as in colour.
 _MARKS = {"faster": "triangle", "slower": "inverted_triangle", "alike": "circle"}
 _FLIPPED = {"faster": "slower", "slower": "faster"}
 
@@ -27,10 +27,10 @@ def compare(rows: pd.DataFrame, look: Theme, *, of_base: bool = False) -> figure
     timed = rows[rows["ratio"].notna()].head(MOST)
     if timed.empty:
         return empty(look, "compare", "No times that can be compared.", 160)
-    # What all rows share is said once, in the title and in the table.
+    # The title and the table say what all rows share.
     several = len(timed[["other_impl", "other_config", "other_run"]].drop_duplicates()) > 1 or not of_base
     labels = [_label(row, look.narrow, several=several) for row in timed.to_dict("records")]
-    # Two cases whose shortened names agree are two rows all the same.
+    # Two cases with equal shortened names stay two rows.
     names = [label + "\u200b" * labels[:place].count(label) for place, label in enumerate(labels)]
     low = timed["ratio_low"].where(timed["ratio_low"] > 0, timed["ratio"] / 2)
     high = timed["ratio_high"].where(timed["ratio_high"] < math.inf, timed["ratio"] * 2)

@@ -1,4 +1,4 @@
-"""A GPU's readings over the last minutes: one small figure a quantity, one line a GPU."""
+"""GPU readings over the last minutes: a small figure for each quantity, a line for each GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilescope_dashboard.data.telemetry import Gpu, Sample, held, slowed
 from tilescope_dashboard.data.units import write
 from tilescope_dashboard.figures.style import Theme, blank, heading, legend, ticks
 
-#: Figure to its title, the unit of its readings, how its axis is written, and the column of a limit.
+#: By figure: title, unit, format of the axis, and the column of a limit.
 FIGURES = {
     "utilization": ("Utilisation", "ratio", "ratio", ""),
     "memory_used": ("Memory", "byte", "byte", "memory"),
@@ -24,7 +24,7 @@ FIGURES = {
 }
 #: A second reading in the same figure, dashed.
 _BESIDE = {"pcie_received": "pcie_sent"}
-#: Past the palette, the lines differ by their dashes.
+#: Beyond the palette lines differ in their dashes.
 _DASHES = ("solid", "dashdot", "dotdash", "dotted")
 #: Milliseconds of time that are shown.
 _WINDOW = 120_000

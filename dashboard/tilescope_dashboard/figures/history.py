@@ -33,7 +33,7 @@ def history(rows: pd.DataFrame, look: Theme) -> figure:
     for place, impl in enumerate(impls):
         of = rows[rows["impl"] == impl]
         shade = colour(impl, look, impls)
-        # Side by side within a run, or their bars would lie over each other.
+        # Dodge the implementations within a run, or their bars would overlap.
         shift = (place - (len(impls) - 1) / 2) * min(0.14, 0.7 / len(impls))
         own = of[~of["swept"]]
         plot.line(
@@ -57,7 +57,7 @@ def history(rows: pd.DataFrame, look: Theme) -> figure:
 
 
 def _labels(runs: pd.DataFrame, narrow: bool) -> dict[str, str]:
-    """A run's place: when it was, and the commit it was made at; two of one minute are two places."""
+    """A run's place on the axis: its time and commit. Two runs of one minute have two places."""
     labels = {}
     for run, started, revision in zip(runs["run_id"], runs["started"], runs["revision"], strict=True):
         when = started[5:].replace(" ", "\n") if narrow else started[5:]

@@ -1,4 +1,4 @@
-"""A roofline's points as a figure takes them: numbers and codes, and once the categories that the codes stand for."""
+"""A roofline's points for a figure: numbers and codes, with a list of the categories that the codes index."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 import pandas as pd
 from tilescope.table.schema import CASE_COLUMNS
 
-#: So many points are drawn one by one; and of more, one in each cell of so many a decade across, and fewer a decade up: a
-#: figure is wide, and its decades of flop/s are more than those of flop/byte. A cell is some 6 by 3 pixels then, a mark 13.
+#: Most points that are all drawn. Of more, one per cell is drawn, with so many cells per decade across and up. There are fewer up, as a
+#: figure is wide and spans more decades of flop/s than of flop/byte. A cell is about 6 by 3 pixels, a mark 13.
 _MOST, _ACROSS, _UP = 2_500, 60, 20
-#: Cells to either side of 1: 34 decades, more than any flop/byte or flop/s.
+#: Cells on either side of 1: 34 decades, more than flop/byte or flop/s need.
 _REACH = 2_048
 
 
 class Style(NamedTuple):
-    """The properties that a mark's shape, colour and outline show."""
+    """The properties that a mark's shape, colour and outline encode."""
 
     impl: str
     kind: str
@@ -50,7 +50,7 @@ class Marks:
     categories: Categories
 
     def where(self, chosen: pd.Series) -> Marks:
-        """Those of the rows that are chosen, which then are counted anew."""
+        """The marks of the chosen rows, renumbered."""
         kept = self.numbers[chosen.to_numpy()].reset_index(drop=True)
         return Marks(kept.assign(row=np.arange(len(kept), dtype=np.int32)), self.categories)
 
@@ -68,7 +68,7 @@ class Marks:
         return Marks(self.numbers.iloc[np.sort(first)], self.categories)
 
     def styles(self) -> list[Style]:
-        """The styles that are present."""
+        """The distinct styles."""
         return [self.categories.styles[number] for number in np.unique(self.numbers["style"])]
 
 
@@ -102,7 +102,7 @@ def marks(points: pd.DataFrame) -> Marks:
 
 
 def _numbered(points: pd.DataFrame, columns: list[str]) -> tuple[np.ndarray, list[tuple]]:
-    """Each row's number among the distinct values of ``columns``, and those values, in the order of their appearance."""
+    """Each row's index into the distinct values of ``columns``, and those values in order of appearance."""
     numbers = points.groupby(columns, dropna=False, sort=False).ngroup()
     values = points[columns].drop_duplicates().itertuples(index=False, name=None)
     return numbers.to_numpy(dtype=np.int32), list(values)
@@ -113,7 +113,7 @@ def _floats(values: pd.Series) -> np.ndarray:
 
 
 def _cells(values: np.ndarray, a_decade: int) -> np.ndarray:
-    """The number of each value's cell on a logarithmic scale; 0 where it has no place on one."""
+    """Index of each value's cell on a logarithmic scale; 0 for values that have none."""
     with np.errstate(divide="ignore", invalid="ignore"):
         cell = np.floor(np.log10(values) * a_decade)
     return np.where(np.isfinite(cell), np.clip(cell, 1 - _REACH, _REACH - 1) + _REACH, 0).astype(np.int64)

@@ -10,9 +10,9 @@ from bokeh.plotting import figure
 from tilescope_dashboard.data.units import write
 from tilescope_dashboard.figures.style import GLYPH_FONT, Theme, blank, heading
 
-#: Height of a box and of the gap below it, both in the figure's own units, and a box's width: on a phone its text needs most of it.
+#: Height of a box, of the gap below it, and width of a box, in the figure's units.
 _BOX, _GAP, _WIDTH = 1.0, 1.25, {True: 0.98, False: 0.56}
-#: Where arrows stand across, by direction.
+#: Horizontal place of arrows, by direction.
 _ACROSS = {"read": 0.40, "both": 0.50, "written": 0.60}
 _THIN, _THICK = 1.5, 14.0
 
@@ -26,7 +26,7 @@ class Flow(NamedTuple):
 
 
 class Level(NamedTuple):
-    """A level of memory, and what is known of it, in lines."""
+    """A level of memory with lines of text about it."""
 
     name: str
     lines: tuple[str, ...]
@@ -40,7 +40,7 @@ class Memory(NamedTuple):
 
 
 def memory(moved: Memory, look: Theme) -> figure:
-    """A box a level, the SMs on top. What was not recorded is said to be so and has no arrow."""
+    """A box for each level, the SMs on top. Bytes that were not recorded are named so and have no arrow."""
     tops = {level.name: -place * (_BOX + _GAP) for place, level in enumerate(moved.levels)}
     plot = blank(
         look, "memory", 470, x_range=Range1d(0, 1), y_range=Range1d(min(tops.values()) - _BOX - 0.1, 0.1)

@@ -26,7 +26,7 @@ def occupancy(curve: pd.DataFrame, point: dict | None, resource: str, look: Them
     if curve.empty:
         return empty(look, f"occupancy-{resource}", f"Nothing is known about {title} of this launch.", height)
     span = (float(curve["value"].min()), float(curve["value"].max()))
-    # A mark at an end is drawn whole.
+    # Leave room for a mark at an end.
     room = 0.04 * (span[1] - span[0])
     plot = blank(
         look, f"occupancy-{resource}", height, x_range=Range1d(span[0] - room, span[1] + room), y_range=Range1d(0, 1.12),
@@ -57,7 +57,7 @@ def occupancy(curve: pd.DataFrame, point: dict | None, resource: str, look: Them
     return plot
 
 
-#: Part of the figure's width that the point's label takes at most.
+#: Largest fraction of the figure's width that the point's label takes.
 _LABEL = 0.4
 
 
@@ -72,7 +72,7 @@ def _draw_point(plot: figure, point: dict, unit: str, curve: pd.DataFrame, look:
         plot.scatter([point["value"]], [point["achieved"]], marker=shape, size=11, color=shade, name="achieved")
     low, high = curve["value"].min(), curve["value"].max()
     right = point["value"] > (low + high) / 2
-    # Above the curve where it rises beside the point, which the label would hide.
+    # Put the label above the curve where the curve rises beside the point.
     away = (curve["value"] - point["value"]) * (-1 if right else 1)
     beside = curve.loc[away.between(0, _LABEL * (high - low)), "occupancy"]
     plot.text(

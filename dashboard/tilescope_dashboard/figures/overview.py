@@ -9,7 +9,7 @@ from bokeh.plotting import figure
 from tilescope_dashboard.data.units import short, times, write
 from tilescope_dashboard.figures.style import Theme, blank, colour, empty, legend, mark, problem, ticks
 
-#: Letters of a row's label, on a phone and on a wider page.
+#: Characters of a row's label, on a phone and on a wider page.
 _LONGEST = {True: 22, False: 34}
 
 
@@ -45,7 +45,7 @@ def _marks(rows: pd.DataFrame, column: str, look: Theme) -> figure:
     plot.xaxis.ticker.desired_num_ticks = 5
     plot.yaxis.major_label_text_color = look.ink
     floor = Span(location=1, dimension="height", line_color=look.ink, line_dash=[6, 4], line_width=1.5)
-    floor.level = "underlay"  # kernels' names may stand where it goes
+    floor.level = "underlay"  # kernels' names may lie over it
     plot.add_layout(floor)
     shades = [colour(i, look, impls) for i in rows["impl"]]
     columns = {

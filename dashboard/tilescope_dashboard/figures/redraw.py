@@ -1,4 +1,4 @@
-"""A figure apart from its data: where only the data differs it need not be made, sent and laid out anew."""
+"""A figure's drawing apart from its data, so that new data updates the figure instead of replacing it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 from bokeh.models import ColumnDataSource
 from bokeh.plotting import figure
 
-#: A renderer's columns, by their names.
+#: A renderer's data, by column.
 Columns = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """Content of a figure, before it is one.
+    """Content of a figure that is not made yet.
 
     ``columns`` are the data of its renderers, by the renderers' names; ``across`` and ``up`` its ranges. ``shape`` is all
     that drawings may differ in besides: those with the same are the same figure with other data. ``build`` makes it, from a
@@ -30,13 +30,13 @@ class Drawing:
     build: Callable[[Mapping[str, ColumnDataSource]], figure]
 
     def figure(self) -> figure:
-        """A new figure of it."""
+        """Make the figure."""
         plot = self.build({name: ColumnDataSource(dict(columns)) for name, columns in self.columns.items()})
         self._move(plot)
         return plot
 
     def redraw(self, shown: figure) -> None:
-        """Give ``shown``, a figure of a drawing of the same shape, this one's data and ranges. No point is chosen then."""
+        """Give ``shown``, a figure of a drawing with the same shape, this one's data and ranges. Clears its selection."""
         for renderer in shown.renderers:
             columns = self.columns.get(renderer.name, {})
             if _differ(columns, renderer.data_source.data):

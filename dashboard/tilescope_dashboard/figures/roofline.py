@@ -39,17 +39,17 @@ from tilescope_dashboard.figures.style import (
 
 _SIZES = {"hbm": 13, "l2": 10, "l1": 8}
 _NAN = float("nan")
-#: A mark without a filling.
+#: A mark without fill.
 _CLEAR = "#00000000"
 #: A figure's columns, and those of a frame of points.
 _PLACE = {"x": "intensity", "y": "height"}
 #: What is added to a mark by its kind.
 _VARIANTS = {"requested": "_dot"}
-#: Kinds that are called something else.
+#: Labels of kinds that are not their names.
 KINDS = {"sampled": "≈ requested, of a sample"}
-#: A mark of a sample is no implementation's: it is near, not exact.
+#: Sampled points have a marker of their own, as they are approximate.
 _SAMPLED = "x"
-#: Performance counts what the algorithm needs: what else was executed is said beside it.
+#: Performance counts the algorithm's operations; executed ones stand beside it.
 _EXECUTED = "return isFinite(value) ? `${value.toFixed(2)}× the operations needed` : 'not counted'"
 _ALONG_DIAGONAL = """
     const decades = range => Math.log10(range.end / range.start)
@@ -108,7 +108,7 @@ def _figure(sources: Mapping[str, ColumnDataSource], points: Marks, look: Theme)
     plot.xaxis.formatter, plot.yaxis.formatter = ticks("decimal"), ticks("decimal")
     if "points" in sources:
         _draw_points(plot, sources, points, look)
-    # After the points: ten thousand of them would bury the roofs.
+    # Above the points: ten thousand of them would hide the roofs.
     _draw_roofs(plot, sources, look)
     return plot
 
@@ -119,7 +119,7 @@ def _unit(pipes: Sequence[str]) -> str:
 
 
 def _extent(points: pd.DataFrame, roofs: Sequence[Roof]) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Ranges that hold the points and the ridges, a little room around them."""
+    """Ranges around the points and the ridges, with a margin."""
     memory, compute = ([roof.value for roof in part] for part in split(roofs))
     ridges = [c / m for c in compute for m in memory]
     across = [*_ends(points["intensity"]), *ridges] or [0.1, 100.0]
@@ -134,7 +134,7 @@ def _ends(values: pd.Series) -> list[float]:
 
 
 def _joined(points: pd.DataFrame) -> Columns:
-    """A line through the points of each call or launch that has several, from left to right; NaN between two of them."""
+    """A line through the points of each call or launch with several, from left to right. NaN separates two lines."""
     standing = points[points["height"].gt(0)]
     several = standing[standing.duplicated("joined", keep=False)]
     line = several.iloc[np.lexsort((several["intensity"], several["joined"]))]
@@ -143,7 +143,7 @@ def _joined(points: pd.DataFrame) -> Columns:
 
 
 def _points(points: pd.DataFrame) -> Columns:
-    """Numbers only: what is many travels fast."""
+    """The points' data as numbers alone, which are sent fast."""
     wanted = ["intensity", "height", "gpu_time", "executed", "row", "style", "case", "function"]
     return {name: points[name].to_numpy() for name in wanted}
 
@@ -183,7 +183,7 @@ def _looked_up(column: str, values: list) -> Any:
 
 
 def _looks(styles: Sequence[Style], look: Theme) -> dict[str, list]:
-    """Looks of a mark, by the code of its style."""
+    """Properties of a mark, by its style's code."""
     impls = list(dict.fromkeys(style.impl for style in styles))
     return {
         "mark": [
@@ -193,7 +193,7 @@ def _looks(styles: Sequence[Style], look: Theme) -> dict[str, list]:
         "size": [_SIZES.get(style.level, 10) for style in styles],
         "colour": [colour(style.impl, look, impls) for style in styles],
         "fill": [colour(style.impl, look, impls) if style.kind == "moved" else look.ground for style in styles],
-        # Two strokes that cross are too short for dashes.
+        # The strokes of a cross are too short for dashes.
         "dash": ["dashed" if style.predicted and style.kind != "sampled" else "solid" for style in styles],
     }
 
@@ -230,7 +230,7 @@ def _hover(categories: Categories, plotted: Any) -> HoverTool:
 
 
 class _Key(NamedTuple):
-    """A line of the legend, and the mark before it."""
+    """A line of the legend with its mark."""
 
     label: str
     mark: str
@@ -263,7 +263,7 @@ def _keys(points: Marks, look: Theme) -> list[_Key]:
 
 
 def _draw_keys(plot: figure, keys: Sequence[_Key], look: Theme) -> None:
-    """One renderer for all of the legend, each of whose lines shows one of its marks: they stand nowhere."""
+    """One renderer for the whole legend. Its marks have no place in the figure; each legend line shows one."""
     columns = {name: [getattr(key, name) for key in keys] for name in _Key._fields}
     nowhere = [_NAN] * len(keys)
     drawn = plot.scatter(

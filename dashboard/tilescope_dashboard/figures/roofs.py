@@ -20,7 +20,7 @@ LEVELS = {"hbm": "HBM", "l2": "L2", "l1": "L1"}
 
 
 class Roof(NamedTuple):
-    """A roof of memory or of a pipe. Reading HBM is one of HBM's, ``reads``."""
+    """A roof of memory or of a pipe. ``reads`` marks the HBM roof for reading alone."""
 
     name: str
     kind: str
@@ -53,7 +53,7 @@ def used(roofs: Sequence[Roof], pipes: set[str]) -> list[Roof]:
 
 
 def split(roofs: Sequence[Roof]) -> tuple[list[Roof], list[Roof]]:
-    """Memory's roofs, and the pipes'."""
+    """Split into memory roofs and compute roofs."""
     return [roof for roof in roofs if roof.kind == "memory"], [roof for roof in roofs if roof.kind == "compute"]
 
 
@@ -96,7 +96,7 @@ def lines(roofs: Sequence[Roof], left: float, right: float) -> Columns:
 
 
 def memory_labels(roofs: Sequence[Roof], brief: bool, left: float, low: float) -> Columns:
-    """Each label along its roof, from where that comes into sight."""
+    """A label along each roof, where the roof enters the figure."""
     named = _by_name(split(roofs)[0])
     highest = np.array([_highest(values) for values in named.values()])
     start = 1.5 * np.maximum(left, low / highest)
@@ -105,7 +105,7 @@ def memory_labels(roofs: Sequence[Roof], brief: bool, left: float, low: float) -
 
 
 def compute_labels(roofs: Sequence[Roof], brief: bool, right: float) -> Columns:
-    """Each label on its roof's right end. Roofs too close for a line of text each share one."""
+    """A label at each roof's right end. Roofs too close for separate labels share one."""
     labels: list[tuple[float, str]] = []
     named = _by_name(split(roofs)[1])
     for name, values in sorted(named.items(), key=lambda pair: -_highest(pair[1])):

@@ -1,4 +1,4 @@
-"""Bytes or operations a second over the size of the problem: a line an implementation."""
+"""Bandwidth or operation rate over the problem size, a line for each implementation."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def sizes(rows: pd.DataFrame, frame: Frame, look: Theme) -> figure:
     impls = sorted(rows["impl"].unique(), key=lambda impl: (place(impl, rows["impl"]), impl))
     shades = {impl: colour(impl, look, impls) for impl in impls}
     marks = {impl: mark(impl, impls) for impl in impls}
-    # Triton's last: where another one is as fast, it is seen.
+    # Draw Triton's last, so that it is seen where another is as fast.
     rows = rows.sort_values("impl", key=lambda impl: impl.eq("triton"), kind="stable")
     hollow = rows["dtype"].ne(usual)
-    # Few renderers: each is five glyphs, and a page waits for every one.
+    # Use few renderers: each has five glyphs, which the page waits for.
     _draw_lines(plot, rows.assign(hollow=hollow), scale, shades)
     line = rows["impl"].map(shades)
     drawn = _columns(rows, frame.unit, scale) | {
@@ -99,7 +99,7 @@ def _draw_roof(plot: figure, roof: tuple[float, str], scale: float, left: float,
 
 
 def _draw_lines(plot: figure, rows: pd.DataFrame, scale: float, shades: dict[str, str]) -> None:
-    """A line an implementation and dtype, through the fastest of those alike in size."""
+    """A line for each implementation and dtype, through the fastest point of each size."""
     best = rows.loc[rows.groupby(["impl", "dtype", "size"])["rate"].idxmax()].sort_values("size")
     lines: dict[str, list[Any]] = {"x": [], "y": [], "line": [], "dash": []}
     for (impl, _), some in sorted(best.groupby(["impl", "dtype"]), key=lambda group: group[0][0] == "triton"):

@@ -1,4 +1,4 @@
-"""Shares of the hardware's peaks that a launch uses, as bars."""
+"""A launch's shares of the hardware's peaks, as bars."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NOTHING = "No run on this GPU has hardware counters of this case: profile it wi
 
 
 def speed_of_light(shares: pd.DataFrame, parts: Sequence[str], look: Theme) -> figure:
-    """A bar for each of ``parts`` that is in ``topics.summary.speed_of_light``'s rows; of the others it says so, without a bar."""
+    """A bar for each of ``parts`` in the rows of ``topics.summary.speed_of_light``. Other parts are named as not measured."""
     if shares.empty:
         return empty(look, "speed-of-light", _NOTHING, 120)
     top = max(1.0, float(shares["share"].max()))

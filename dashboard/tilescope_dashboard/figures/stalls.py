@@ -9,7 +9,7 @@ from bokeh.plotting import figure
 from tilescope_dashboard.data.units import write
 from tilescope_dashboard.figures.style import GLYPH_FONT, Theme, blank, empty, heading, ticks
 
-#: Bars that are drawn: the table has all.
+#: Most bars that are drawn; the table has all.
 _MOST = 12
 
 
@@ -19,7 +19,7 @@ def stalls(waited: pd.DataFrame, look: Theme) -> figure:
     if drawn.empty:
         return empty(look, "stalls", "No stall reasons were counted of this launch: ncu counts them.", 220)
     names = drawn["name"].tolist()
-    # The longest bar's label needs its room, on a phone half of the width.
+    # Leave room for the longest bar's label, half of the width on a phone.
     end = (1.7 if look.narrow else 1.3) * float(drawn["cycles"].max())
     plot = blank(look, "stalls", 470, x_range=Range1d(0, end), y_range=names[::-1])
     plot.xaxis.axis_label, plot.xaxis.formatter = "cycles per issued instruction", ticks("count")

@@ -31,7 +31,7 @@ from tilescope_dashboard.data.exports import stem
 from tilescope_dashboard.data.units import short
 
 FONT = "Inter, Roboto, 'Helvetica Neue', Arial, sans-serif"
-#: The same for a text glyph, which takes a bare string for a column's name.
+#: The same for text glyphs, which take a plain string for a column's name.
 GLYPH_FONT = value(FONT)
 
 
@@ -68,19 +68,19 @@ DARK = Theme(
     functions=("#56B4E9", "#F0A35E", "#2FC79B", "#CC79A7", "#F0E442", "#B39DDB", "#FF8A80", "#A5D66F", "#8FE3F0", "#D7B899"),
 )  # fmt: skip
 
-#: Implementations that every kernel has keep their place in the palette, so a colour means one thing in all views.
+#: Implementations that every kernel has keep their colour in all views.
 _PLACES = {"triton": 0, "eager": 1, "compile": 2, "aten": 3}
 _MARKS = ("circle", "square", "triangle", "diamond", "inverted_triangle", "hex")
 _HATCHES = (" ", "/", ".", "x", "-", "|")
 
 
 def theme(dark: bool, *origin: str, narrow: bool = False) -> Theme:
-    """The dark theme or the light one, for figures of that origin on a page of that width."""
+    """The dark or light theme, for figures with this origin on a page of this width."""
     return replace(DARK if dark else LIGHT, origin=origin, narrow=narrow)
 
 
 def place(impl: str, known: Iterable[str] = ()) -> int:
-    """An implementation's place among colours and marks; ``known`` are all that are drawn."""
+    """An implementation's index into colours and markers; ``known`` are all that are drawn."""
     if impl in _PLACES:
         return _PLACES[impl]
     others = sorted(set(known) - set(_PLACES))
@@ -93,7 +93,7 @@ def colour(impl: str, look: Theme, known: Iterable[str] = ()) -> str:
 
 
 def mark(impl: str, known: Iterable[str] = ()) -> str:
-    """The implementation's marker, so that colour is never the only difference."""
+    """The implementation's marker: colour is never the only difference."""
     return _MARKS[place(impl, known)]
 
 
@@ -102,7 +102,7 @@ def hatch(position: int) -> str:
     return _HATCHES[position % len(_HATCHES)]
 
 
-#: ``export`` paints the figure again, on BokehJS' own SVG backend: nothing is asked of the server.
+#: ``export`` draws the figure again with BokehJS's SVG backend, in the browser.
 _SAVE_SVG = """
     const blob = await Bokeh.index.find_one(plot).export("svg").to_blob()
     const link = document.createElement("a")
@@ -135,7 +135,7 @@ def blank(look: Theme, name: str, height: int = 420, **options: object) -> figur
     )
     save_svg = CustomJS(args={"plot": plot, "name": file}, code=f"(async () => {{{_SAVE_SVG}}})()")
     plot.add_tools(CustomAction(icon=_svg_icon(look), description="Save as SVG", callback=save_svg))
-    # A wheel over the page should scroll the page until someone asks for zoom.
+    # The mouse wheel scrolls the page until zoom is switched on.
     plot.toolbar.active_scroll = None
     plot.toolbar.logo = None
     plot.toolbar.autohide = False
@@ -237,7 +237,7 @@ def written_as(unit: str) -> CustomJSHover:
 
 
 def heading(plot: figure, look: Theme, text: str) -> None:
-    """A small title over a figure that is one of several; on a phone above its tools, for which there is no room beside it."""
+    """A small title over one of several figures; on a phone above its tools."""
     plot.toolbar_sticky = not look.narrow
     plot.title = Title(
         text=text, text_color=look.ink, text_font=FONT, text_font_size="13px", text_font_style="bold", standoff=6
@@ -245,7 +245,7 @@ def heading(plot: figure, look: Theme, text: str) -> None:
 
 
 def empty(look: Theme, name: str, text: str, height: int = 260) -> figure:
-    """A figure that says, in its own place, why there is nothing to see."""
+    """A figure that says why it is empty."""
     plot = blank(look, name, height, x_range=Range1d(0, 1), y_range=Range1d(0, 1))
     plot.toolbar_location = None
     plot.axis.visible = False
@@ -277,7 +277,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def ratio_ticks(low: float, high: float, most: int = 9) -> list[float]:
-    """Round ratios between ``low`` and ``high``, 1 among them, no more than ``most``: those of the finest ladder that fits."""
+    """At most ``most`` round ratios between ``low`` and ``high``, 1 included, as finely spaced as fits."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     near = [round(0.1 * step, 1) for step in range(1, 100)]
     ladders = [
@@ -297,7 +297,7 @@ def problem(kernel: str, direction: str) -> str:
 
 
 def distinct(names: Iterable[str], limit: int) -> dict[str, str]:
-    """Each of the names as an axis shows it, cut to ``limit``: those that are cut alike are places of their own all the same."""
+    """The names shortened to ``limit`` for an axis. Names that become equal stay distinct."""
     shown: dict[str, str] = {}
     taken: dict[str, int] = {}
     for name in dict.fromkeys(names):

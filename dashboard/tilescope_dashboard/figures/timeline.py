@@ -14,15 +14,15 @@ from tilescope.models.function_names import labels
 from tilescope_dashboard.data.units import short, write
 from tilescope_dashboard.figures.style import LIGHT, Theme, blank, distinct, empty, hatch, legend
 
-#: Launches that get a bar of their own, those that were asked for and then the longest; the others share bars.
+#: Most launches with a bar of their own: requested ones, then the longest. The others share bars.
 MOST = 2_000
 _SLOTS = 1_000
 _ROW = 56
-#: So many functions have a colour each; the others are grey.
+#: Functions with a colour of their own; the others are grey.
 _FUNCTIONS = len(LIGHT.functions)
 OTHERS = "others"
 
-#: As many digits as tell neighbouring ticks apart, however far one has zoomed in, in the unit of the largest.
+#: Writes ticks in the unit of the largest, with enough digits to tell neighbours apart at any zoom.
 _WRITER = """
     const largest = Math.max(...ticks.map(Math.abs))
     const step = ticks.length > 1 ? ticks[1] - ticks[0] : largest
@@ -66,7 +66,7 @@ def timeline(launches: pd.DataFrame, look: Theme) -> figure:
     plot.ygrid.grid_line_color = None
     plot.yaxis.major_label_text_color = look.ink
     plot.yaxis.major_label_text_font_size = "13px"
-    # Lanes stay; time is what one moves along.
+    # Pan and zoom along time alone.
     for tool in plot.select({"type": PanTool}), plot.select({"type": WheelZoomTool}):
         next(iter(tool)).dimensions = "width"
     singles, shared = reduced(launches)
@@ -82,7 +82,7 @@ def timeline(launches: pd.DataFrame, look: Theme) -> figure:
 
 
 def _foremost(launches: pd.DataFrame) -> list[str]:
-    """The functions that have a colour: of each lane the one that took most time, in the lanes' order, then of all of them."""
+    """Functions with a colour: the longest of each lane, then the longest of all."""
     spent = launches.groupby(["impl", "function"], sort=False)["duration"].sum()
     of_lanes = [function for _, function in spent.groupby("impl", sort=False).idxmax()]
     of_all = launches.groupby("function")["duration"].sum().nlargest(_FUNCTIONS).index
@@ -110,7 +110,7 @@ def reduced(launches: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     if len(launches) <= MOST:
         return launches, pd.DataFrame(columns=["impl", "left", "right", "launches", "busy"])
     window = launches["end"].max() or 1e-9
-    # No launch is longer than the window: one that was asked for comes before one that was not.
+    # No launch is longer than the window, so adding it ranks requested launches first.
     own = _longest(launches["duration"] + window * launches["chosen"])
     rest = launches[~own]
     slot = (rest["start"] / window * _SLOTS).astype(int)
@@ -122,7 +122,7 @@ def reduced(launches: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _longest(values: pd.Series) -> pd.Series:
-    """Mask of the ``MOST`` largest values; of equal ones all or none, so that no end of the timeline is preferred."""
+    """Mask of the ``MOST`` largest values. Of equal values all or none, so that no end of the timeline is preferred."""
     return values.rank(method="max", ascending=False) <= MOST
 
 
@@ -145,7 +145,7 @@ def _together(plot: figure, shared: pd.DataFrame, lanes: dict[str, str], look: T
 def _bars(
     plot: figure, singles: pd.DataFrame, top: dict[str, str], lanes: dict[str, str], look: Theme
 ) -> list[LegendItem]:
-    """A bar a launch. ``top`` maps the functions that have a colour of their own to their names in the legend."""
+    """A bar for each launch. ``top`` maps functions with a colour to their names in the legend."""
     items = []
     columns, at = _columns(singles, lanes), places(top)
     called = columns["function"]
@@ -169,7 +169,7 @@ def _bars(
 
 
 def _columns(rows: pd.DataFrame, lanes: dict[str, str]) -> dict[str, np.ndarray]:
-    """What bars and their tooltips are drawn from, a value a launch."""
+    """Data of the bars and their tooltips, a value for each launch."""
     texts = {f"{name}_text": [write(v, "second") for v in rows[name]] for name in ("start", "duration", "gap")}
     found = {
         "lane": rows["impl"].map(lanes), "impl": rows["impl"], "number": rows["launch"].astype(int) + 1,

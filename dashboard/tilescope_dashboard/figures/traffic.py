@@ -26,7 +26,7 @@ from tilescope_dashboard.figures.style import (
 )
 
 _ROW = 54
-#: Launches of an implementation with a segment of their own, those that move most; the others share the last one.
+#: Launches of an implementation with a segment of their own: those with the most bytes. The others share the last one.
 MOST = 300
 
 
@@ -66,7 +66,7 @@ def traffic(launches: pd.DataFrame, floor: float | None, look: Theme) -> figure:
         hatch_scale=9, source=ColumnDataSource(_segments(launches, look, lanes)), name="bars",
     )  # fmt: skip
     near = set(launches.loc[launches["sampled"], "impl"])
-    # A total just short of the floor's line is written beyond it.
+    # Write a total that would touch the floor's line beyond the line.
     ends = {i: floor if floor and 0 < floor - totals[i] < 0.12 * longest else totals[i] for i in impls}
     plot.text(
         [ends[i] for i in impls], list(lanes.values()),
@@ -145,7 +145,7 @@ def _how(row: Mapping[str, Any]) -> str:
 
 
 def _reduced(rows: pd.DataFrame) -> list[dict]:
-    """One implementation's segments, and which launch each is in words; all but the ``MOST`` largest launches as the last."""
+    """One implementation's segments with their labels. The last holds all but the ``MOST`` largest launches."""
     numbered = rows.assign(said=[f"launch {place + 1}" for place in range(len(rows))])
     if len(rows) <= MOST:
         return numbered.to_dict("records")
@@ -187,7 +187,7 @@ def speedup(gains: pd.DataFrame, look: Theme) -> figure:
     plot.ygrid.grid_line_color = None
     plot.yaxis.major_label_text_color = look.ink
     plot.yaxis.major_label_text_font_size = "13px"
-    # Below the numbers, which may stand where it goes.
+    # Draw it below the numbers.
     plot.add_layout(Span(location=1, dimension="height", line_color=look.muted, line_width=1.5, level="underlay"))
     rows = [lanes[i] for i in known["impl"]]
     shades = [colour(i, look, impls) for i in known["impl"]]
