@@ -7,14 +7,12 @@ import os
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-#: What the system answers where syncing means nothing.
+#: Errors of ``fsync`` on files and file systems that cannot be synced.
 _CANNOT = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EROFS, errno.EBADF})
 
 
 def replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Lets ``write`` make a file beside ``path``, then puts it in that place: a reader sees the old file or the new
-    one.
-    """
+    """Has ``write`` make a file beside ``path`` and renames it to ``path``: readers see the old file or the new one."""
     scratch = path.with_name(f"{path.name}.tmp")
     write(scratch)
     sync(scratch)
@@ -22,10 +20,10 @@ def replace(path: Path, write: Callable[[Path], object]) -> None:
     sync(path.parent)
 
 
-def rename(old: Path, new: Path, there: Collection[str] = ()) -> None:
-    """Renames a folder, with all that is in it on the disk before: what is in its folders ``there`` is known to be."""
+def rename(old: Path, new: Path, synced: Collection[str] = ()) -> None:
+    """Renames a folder once all its files are on the disk. Its subfolders ``synced`` are on the disk already."""
     for folder, folders, files in os.walk(old):
-        folders[:] = [name for name in folders if Path(folder) != old or name not in there]
+        folders[:] = [name for name in folders if Path(folder) != old or name not in synced]
         for name in files:
             sync(Path(folder, name))
         sync(Path(folder))
@@ -34,7 +32,7 @@ def rename(old: Path, new: Path, there: Collection[str] = ()) -> None:
 
 
 def append(path: Path, text: str) -> None:
-    """Adds the text to the file's end; it is on the disk when this returns."""
+    """Appends the text to the file. It is on the disk when this returns."""
     made = not path.exists()
     with path.open("a", encoding="utf-8") as file:
         file.write(text)
@@ -45,8 +43,9 @@ def append(path: Path, text: str) -> None:
 
 
 def sync(path: Path) -> None:
-    """Waits until the file or folder is on the disk. A file system that cannot sync is accepted, and so is a file that
-    another process has just removed.
+    """Waits until the file or folder is on the disk.
+
+    Does nothing on a file system that cannot sync, or for a file that another process has just removed.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
@@ -55,7 +54,7 @@ def sync(path: Path) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        # ENOSPC and EIO are said: they mean that what was promised is not there.
+        # ENOSPC and EIO mean that data was lost.
         if error.errno not in _CANNOT:
             raise
     finally:

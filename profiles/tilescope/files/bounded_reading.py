@@ -1,8 +1,8 @@
-"""Reads of files that may come from anywhere, within limits.
+"""Reads untrusted files within limits.
 
-Only an ordinary file is read: no device, no pipe, no link out of the folder that it is to lie in. Its size is limited,
-packed and unpacked, and so is the depth of its JSON. Any fault becomes one error of one line. Imports neither torch nor
-triton.
+Only an ordinary file is read: no device, no pipe, no link that leads out of its folder. Its size is limited, packed and
+unpacked, and so is the depth of its JSON. Every fault is raised as Unreadable, with a message of one line. Imports neither
+torch nor triton.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 MIB = 1 << 20
-#: Bytes of a file as it lies there, and of what gzip or xz make of it.
+#: Most bytes of a file, and of its content once gzip or xz is unpacked.
 LARGEST, UNPACKED = 512 * MIB, 256 * MIB
-#: The same of files that are read piece by piece, and of a piece.
+#: The same for a file that is read in pieces, and the size of a piece.
 LARGEST_STREAM, STREAMED, PIECE = 2048 * MIB, 4096 * MIB, MIB
-#: Bytes of a text of comma-separated cells, each of which becomes an object.
+#: Most bytes of comma-separated text: each cell becomes an object.
 CELLS = 64 * MIB
-#: How deep JSON may be nested, how many values it may hold, and how large a whole number is.
+#: Limits of JSON: nesting depth, number of values, bits of an integer.
 DEPTH, VALUES, BITS = 64, 4_000_000, 63
-#: Memory that unpacking xz may take: what its best compression needs, and some.
+#: Memory for unpacking xz: its highest compression level needs 65 MiB.
 _XZ_MEMORY = 256 * MIB
 
 Parameters = ParamSpec("Parameters")
@@ -36,18 +36,18 @@ Result = TypeVar("Result")
 
 
 class Unreadable(ValueError):
-    """A file that cannot be read, or holds what it must not. One line."""
+    """A file that cannot be read or whose content is invalid. The message is one line."""
 
 
 def one_line(text: object, most: int = 200) -> str:
-    """The text in one line that every terminal can show."""
+    """The text as one printable line of at most ``most`` characters."""
     line = " ".join(str(text).split())
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in line)
     return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 
 def is_inside(path: Path, folder: Path) -> bool:
-    """Whether the path, its links followed, is an ordinary file in the folder or below."""
+    """Whether the path is an ordinary file in the folder or below it, once links are followed."""
     try:
         return stat.S_ISREG(path.stat().st_mode) and path.resolve().is_relative_to(folder.resolve())
     except (OSError, ValueError, RuntimeError):
@@ -55,19 +55,19 @@ def is_inside(path: Path, folder: Path) -> bool:
 
 
 def content(path: Path, within: Path | None = None, most: int = LARGEST) -> bytes:
-    """The file's bytes. ``within`` is the folder that it must lie in: its own, if none is named.
+    """The file's bytes. Links may not lead out of the folder ``within``, by default the file's own.
 
-    Raises FileNotFoundError where there is none, else Unreadable.
+    Raises FileNotFoundError where there is no file, otherwise Unreadable.
     """
     try:
-        # Asked before it is opened: to open a pipe waits, and to open a device may do anything.
+        # Checked before opening: opening a pipe blocks, and opening a device may do anything.
         size = _size(path.stat(), path)
         if not path.resolve().is_relative_to((within or path.parent).resolve()):
             raise Unreadable(f"{path.name} is a link out of its folder")
         if size > most:
             raise Unreadable(f"{path.name} has {size} bytes, which is more than {most}")
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            # Not to its end: what the kernel makes up as it is read says that it has no bytes.
+            # Reads the stated size only: files of /proc state 0 bytes and may have no end.
             return file.read(_size(os.fstat(file.fileno()), path))
     except FileNotFoundError:
         raise
@@ -78,10 +78,10 @@ def content(path: Path, within: Path | None = None, most: int = LARGEST) -> byte
 
 
 def chunks(path: Path, most: int = STREAMED) -> Iterator[bytes]:
-    """The file's bytes in pieces of at most ``PIECE``, unpacked where they are gzip's (all of its members) or zstd's: for files
-    that are too large to be held. ``most`` bounds what they come to.
+    """The bytes of a file too large for memory, in pieces of at most ``PIECE``. gzip (all members) and zstd are unpacked.
 
-    Raises FileNotFoundError where there is none, else Unreadable, which may come after the first pieces.
+    ``most`` limits the unpacked total. Raises FileNotFoundError where there is no file, otherwise Unreadable, perhaps after
+    the first pieces.
     """
     try:
         if _size(path.stat(), path) > LARGEST_STREAM:
@@ -102,7 +102,7 @@ def chunks(path: Path, most: int = STREAMED) -> Iterator[bytes]:
 
 
 def _unpacking(file: io.BufferedReader) -> Any:
-    """The file as it unpacks while it is read."""
+    """A file object that reads the unpacked content."""
     magic = file.peek(4)[:4]
     if magic[:2] == b"\x1f\x8b":
         return gzip.GzipFile(fileobj=file)
@@ -120,7 +120,7 @@ def _size(found: os.stat_result, path: Path) -> int:
 
 
 def unpacked(raw: bytes, most: int = UNPACKED) -> bytes:
-    """What gzip or xz packed; other bytes as they are. Raises Unreadable for what is damaged or too large."""
+    """Unpacks gzip and xz; returns other bytes as they are. Raises Unreadable for damaged or too large content."""
     try:
         if raw[:2] == b"\x1f\x8b":
             with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
@@ -140,14 +140,12 @@ def unpacked(raw: bytes, most: int = UNPACKED) -> bytes:
 
 
 def text(raw: bytes, most: int = CELLS) -> str:
-    """The text of bytes that may be packed; what is no UTF-8 is replaced. Raises Unreadable."""
+    """Decodes bytes that may be packed; invalid UTF-8 is replaced. Raises Unreadable as ``unpacked``."""
     return unpacked(raw, most).decode(errors="replace")
 
 
 def data(raw: bytes, most: int = UNPACKED) -> Any:
-    """The JSON value in the bytes, which may be packed. Raises Unreadable where there is none, or one beyond the
-    limits.
-    """
+    """Decodes JSON from bytes that may be packed. Raises Unreadable for invalid JSON and for JSON beyond the limits."""
     plain = unpacked(raw, most)
     if sum(plain.count(mark) for mark in (b"[", b"{", b",")) > VALUES:
         raise Unreadable(f"it holds more than {VALUES} values")
@@ -155,18 +153,18 @@ def data(raw: bytes, most: int = UNPACKED) -> Any:
         found = json.loads(plain.decode())
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"it holds no JSON ({one_line(error)})") from error
-    # Only an escape can stand for a character that is none.
+    # Only an escape can stand for a lone surrogate or a null.
     _check(found, escapes=b"\\u" in plain)
     return found
 
 
 def data_of(path: Path, within: Path | None = None, most: int = UNPACKED) -> Any:
-    """The JSON value in a file that may be packed. Raises FileNotFoundError where there is none, else Unreadable."""
+    """Decodes JSON from a file that may be packed. Raises as ``content`` and ``data``."""
     return data(content(path, within, most), most)
 
 
 def _check(found: Any, escapes: bool) -> None:
-    """Raises Unreadable for nesting that is too deep, a whole number that is too large, and text that is not valid."""
+    """Raises Unreadable for JSON that is nested too deeply, or holds a too large integer or an invalid text."""
     waiting = [(found, 0)]
     while waiting:
         value, depth = waiting.pop()
@@ -180,11 +178,11 @@ def _check(found: Any, escapes: bool) -> None:
             if value.bit_length() > BITS:
                 raise Unreadable("it holds a whole number that is too large")
         elif escapes and isinstance(value, str):
-            check_text(value)
+            _check_text(value)
 
 
-def check_text(value: str) -> None:
-    """Raises Unreadable for a text that cannot be written down, or has a null in it."""
+def _check_text(value: str) -> None:
+    """Raises Unreadable for a text with a null or a lone surrogate, which cannot be encoded."""
     if "\x00" in value:
         raise Unreadable("it holds a text with a null in it")
     try:
@@ -194,9 +192,9 @@ def check_text(value: str) -> None:
 
 
 def parser(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Decorates a parser of artefacts: any error in it becomes one line that names the artefact.
+    """Decorates a parser of artefacts, so that every error but FileNotFoundError is raised as Unreadable.
 
-    The first argument of ``function`` is the artefact's path, and it reads only that file. FileNotFoundError passes.
+    The message is one line that names the artefact, whose path is the first argument of ``function``.
     """
 
     @functools.wraps(function)

@@ -1,4 +1,4 @@
-"""JSON values checked against type annotations: the code gets what it expects, or an error that says where it does not."""
+"""Checks JSON values against type annotations. An error names the place of the value that does not fit."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-#: No number that is measured or declared is larger, or smaller and not 0: sums, products and ratios of such numbers stay finite.
+#: Bounds of the magnitude of a number that is not 0. Sums, products and ratios of such numbers stay finite.
 LARGEST, SMALLEST = 1e60, 1e-60
 
 
 class Misfit(ValueError):
-    """A value of another kind than it should be. One line that says where."""
+    """A value of the wrong type. The message is one line that names its place."""
 
 
 def fit(value: Any, kind: Any, where: str) -> Any:
-    """``value`` if it has the type ``kind``; dataclasses are made of objects and tuples of arrays.
+    """Returns ``value`` as the type ``kind``: objects become dataclasses and arrays tuples where ``kind`` asks for them.
 
-    Unknown fields of a dataclass are left out. A field whose metadata has a ``shape`` is checked against that instead
-    of its annotation. A TypedDict may lack keys and have others. A float must be finite. Raises Misfit, which names the
-    place ``where``.
+    Unknown fields of a dataclass are dropped. A field with a ``shape`` in its metadata is checked against that instead of
+    its annotation. A TypedDict may lack keys and have others. A float must be finite and within ``SMALLEST`` and
+    ``LARGEST``. ``where`` names the value in messages. Raises Misfit.
     """
     if kind is Any:
         return value
@@ -64,7 +64,7 @@ def _plain(value: Any, kind: Any, where: str) -> Any:
         return value
     if kind is type(None) and value is None:
         return value
-    # A truth is a whole number to Python, and to nobody else.
+    # bool is a subclass of int.
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise Misfit(f"{where} is {_named(value)}, not {_KINDS.get(kind, kind.__name__)}")
     return value

@@ -1,6 +1,6 @@
-"""JSON that is too large to be held, read value by value: the members of one object, and the items of one of its arrays.
+"""Reads JSON that is too large for memory, value by value: the members of an object and the items of one of its arrays.
 
-What is held at a time is one value and a piece of the file. Any fault is one line. Imports neither torch nor triton.
+Memory holds one value and one piece of the file at a time. Imports neither torch nor triton.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 
 from tilescope.files.bounded_reading import MIB, Unreadable, one_line
 
-#: Characters of one value that is read as a whole.
+#: Most characters of one value.
 LARGEST = 16 * MIB
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
 def members(pieces: Iterable[bytes], array: str) -> Iterator[tuple[str, Any]]:
-    """Names and values of the object in ``pieces``. Of the member called ``array`` each item comes by itself, under that
-    name, as it does where the whole is an array.
+    """Yields the name and value of each member of the JSON object in ``pieces``.
 
-    Raises Unreadable for what is no JSON, or ends too early.
+    The items of the member called ``array`` come one by one, each under that name. So do the items where ``pieces`` hold an
+    array instead of an object. Raises Unreadable for invalid or truncated JSON.
     """
     text = _Text(pieces)
     if text.next() == "[":
@@ -48,7 +48,7 @@ def members(pieces: Iterable[bytes], array: str) -> Iterator[tuple[str, Any]]:
 
 
 class _Text:
-    """The part of the text that is being read."""
+    """A window on the text that moves forward as values are read."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = iter(pieces)
@@ -57,7 +57,7 @@ class _Text:
         self._held, self._place, self._whole = "", 0, False
 
     def next(self) -> str:
-        """The next character that is no space; empty at the end."""
+        """The next character that is not white space; empty at the end."""
         while True:
             found = _SPACE.match(self._held, self._place)
             self._place = found.end() if found else self._place
@@ -67,7 +67,7 @@ class _Text:
                 return ""
 
     def take(self, mark: str) -> None:
-        """Goes past ``mark``, which must come next."""
+        """Skips ``mark``. Raises Unreadable if another character comes next."""
         if (found := self.next()) != mark:
             raise Unreadable(f"it holds no JSON ({mark!r} is not where it must be)" if found else "it is cut off")
         self._place += 1
@@ -83,7 +83,7 @@ class _Text:
                     why = "it is cut off, or holds no JSON" if self._whole else "it holds no JSON"
                     raise Unreadable(f"{why} ({one_line(error)})") from error
                 continue
-            # A number that ends with the piece may go on in the next one.
+            # A number at the end of a piece may continue in the next one.
             if end == len(self._held) and self._more():
                 continue
             self._place = end
@@ -99,7 +99,7 @@ class _Text:
         self.take("]")
 
     def _more(self) -> bool:
-        """Adds a piece; False where there is none."""
+        """Reads another piece. Returns False where there is none."""
         piece = next(self._pieces, None)
         self._whole = piece is None
         added = self._decoder.decode(piece or b"", piece is None)

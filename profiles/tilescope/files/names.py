@@ -1,21 +1,19 @@
-"""Names that come from a run and become part of a path, checked in one place."""
+"""Checks names from a run before they become part of a path."""
 
 from __future__ import annotations
 
 import re
 
-#: As long as every file system takes, with what is put before and after.
+#: Short enough for every file system, with a prefix and a suffix.
 _LONGEST = 128
 _ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._=+-]{{0,{_LONGEST - 1}}}")
-#: A cell of a notebook as captures call it, and as IPython does.
+#: A notebook's cell as captures name it, or as IPython does.
 _CELL = re.compile(r"(?:notebook_cell(?:_(\d+))?(?:-\d+)?|\d{5,})\.py")
 _SOURCE = re.compile(r"(?!\.)[^/\\\x00-\x1f\x7f]{1,200}")
 
 
 def file_name(text: str, what: str) -> str:
-    """The text, if it can name a file or folder and nothing else. Raises ValueError otherwise; ``what`` says what it
-    was to name.
-    """
+    """Returns the text if it can be the name of a file or folder. Raises ValueError otherwise; ``what`` says of what."""
     if not _ID.fullmatch(text):
         shown = ascii(text if len(text) <= _LONGEST else text[:_LONGEST])
         raise ValueError(f"{shown} cannot be {what}: use letters, digits, dots and dashes, {_LONGEST} at most")
@@ -28,6 +26,6 @@ def is_source(text: str) -> bool:
 
 
 def readable(name: str) -> str:
-    """A source file's name as people read it: a notebook's cell, which they know by its number, is called so."""
+    """A source file's name for people: that of a notebook's cell becomes ``notebook cell 5``."""
     cell = _CELL.fullmatch(name)
     return " ".join(filter(None, ["notebook cell", cell[1]])) if cell else name

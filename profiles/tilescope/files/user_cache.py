@@ -1,6 +1,6 @@
-"""What was found once and may be found again: small files in a person's cache folder, by a digest of all that decides them.
+"""Caches JSON values in small files of the user's cache folder, each named by a digest of what the value depends on.
 
-One that is missing, damaged or of another form is not there: callers find the value again. Imports neither torch nor triton.
+A missing or damaged file counts as absent: callers compute the value again. Imports neither torch nor triton.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-#: Names the folder.
+#: The environment variable that names the folder.
 VARIABLE = "TILESCOPE_CACHE"
-#: Files of one kind that are kept, and bytes of one that are read.
+#: Most files of one kind, and most bytes of one.
 _KEPT, _LONGEST = 64, 32 << 20
 
 
 def folder() -> Path:
-    """Where such files go: ``$TILESCOPE_CACHE``, else ``$XDG_CACHE_HOME/tilescope``, else ``~/.cache/tilescope``."""
+    """The cache folder: ``$TILESCOPE_CACHE``, else ``$XDG_CACHE_HOME/tilescope``, else ``~/.cache/tilescope``."""
     if chosen := os.environ.get(VARIABLE):
         return Path(chosen).expanduser().absolute()
     cache = os.environ.get("XDG_CACHE_HOME")
@@ -29,12 +29,12 @@ def folder() -> Path:
 
 
 def digest(parts: Iterable[Any]) -> str:
-    """A digest of these values, of kinds that JSON can write: the name of what they decide."""
+    """A digest of values that JSON can encode."""
     return hashlib.sha256(json.dumps(list(parts), sort_keys=True).encode()).hexdigest()[:32]
 
 
 def digest_of_code(root: Path) -> str:
-    """Digest of every Python file in a package's folder, or of one file. Raises OSError where one cannot be read."""
+    """A digest of one file, or of every Python file in a folder and below. Raises OSError for a file that cannot be read."""
     found = hashlib.sha256()
     for path in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
         name, text = str(path.relative_to(root)).encode(), path.read_bytes()
@@ -43,7 +43,7 @@ def digest_of_code(root: Path) -> str:
 
 
 def read(kind: str, key: str) -> Any:
-    """The value written under that key; None where there is none."""
+    """The value cached under that key, or None."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
         path = folder() / kind / f"{key}.json"
         if path.stat().st_size <= _LONGEST:
@@ -54,12 +54,12 @@ def read(kind: str, key: str) -> Any:
 
 
 def write(kind: str, key: str, value: Any) -> None:
-    """Keeps a value that JSON can write, in place of the oldest if there are many. Never raises."""
+    """Caches a value that JSON can encode, and drops the oldest of its kind beyond the limit. A failure to write is ignored."""
     with contextlib.suppress(OSError, ValueError):
         place = folder() / kind
         place.mkdir(parents=True, exist_ok=True)
         text = json.dumps(value).encode()
-        # Each writer has a file of its own until it is whole.
+        # Each writer has a file of its own, renamed when it is complete.
         number, scratch = tempfile.mkstemp(dir=place, prefix=".", suffix=".part")
         try:
             with os.fdopen(number, "wb") as file:

@@ -1,4 +1,4 @@
-"""Tidy frames as Parquet files: written with a checksum a page, read with bounds. Imports neither torch nor triton."""
+"""Tidy frames as Parquet files, written with a checksum for each page and read within limits. Imports neither torch nor triton."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tilescope.files import atomic_writing, bounded_reading
-from tilescope.table.schema import SchemaError
+from tilescope.table.schema import SchemaError, check_columns
 
-#: Rows of a frame, and how many of them a byte of its file may hold (recorded ones take 2.5 bytes a row and more).
+#: Most rows of a frame, most rows for each byte of its file (recorded ones take 2.5 bytes a row and more), and rows that a file
+#: of any size may have.
 _ROWS, _ROWS_A_BYTE, _FEW_ROWS = 20_000_000, 1, 50_000
-#: Bytes of one text, and of all together.
+#: Most bytes of one text, and of all texts.
 _TEXT, _TEXTS = 64 << 10, 512 << 20
-#: Bytes of all columns when they are unpacked, as the file declares them.
+#: Most bytes of all unpacked columns, as the file declares them.
 _UNPACKED = 4 << 30
 
-#: Numbers in a file, by pandas' name.
+#: Arrow's types of numbers, by pandas' name.
 _ARROW = {"Int32": pa.int32(), "float64": pa.float64()}
 
-#: What is absent stays so in pandas too, so that whole numbers stay whole; texts do not become Python's on their way.
+#: Pandas' types, so that absent integers do not turn a column into floats and texts do not become Python objects.
 _PANDAS = {pa.int32(): pd.Int32Dtype(), pa.large_string(): pd.StringDtype(na_value=math.nan)}
 
 Validate = Callable[[pd.DataFrame], pd.DataFrame]
 
 
 def write(frame: pd.DataFrame, path: Path) -> None:
-    """Writes the frame; it is on the disk, under its name, when this returns."""
+    """Writes the frame atomically; it is on the disk when this returns."""
     atomic_writing.replace(path, lambda to: put(frame, to))
 
 
 def put(frame: pd.DataFrame, path: Path) -> None:
-    """Writes the frame as it goes: for who waits for the disk by renaming its folder."""
+    """Writes the frame without waiting for the disk, for a caller that syncs the whole folder."""
     frame.to_parquet(path, index=False, compression="zstd", write_page_checksum=True)
 
 
 def read(path: Path, validate: Validate, columns: Mapping[str, str], within: Path | None = None) -> pd.DataFrame:
-    """The frame in the file, with the dtypes of ``columns``, after ``validate``. ``within`` as in
-    ``bounded_reading.content``.
+    """Reads a frame with the columns and dtypes of ``columns``, and validates it.
 
-    Raises FileNotFoundError, Unreadable for a file that is not a Parquet file of these columns, or what ``validate``
-    raises.
+    ``within`` is as in ``bounded_reading.content``. Raises FileNotFoundError; Unreadable for a file that is not a Parquet
+    file of such columns; SchemaError for other columns; and what ``validate`` raises.
     """
     raw = bounded_reading.content(path, within)
     try:
@@ -63,12 +63,8 @@ def _frame(raw: bytes, columns: Mapping[str, str]) -> pd.DataFrame:
     source = pa.BufferReader(raw)
     metadata = pq.read_metadata(source)
     _check_size(metadata, len(raw))
-    names = metadata.schema.to_arrow_schema().names
-    if sorted(names) != sorted(columns):
-        missing = [c for c in columns if c not in names]
-        extra = [bounded_reading.one_line(c, 40) for c in names if c not in columns]
-        raise SchemaError(f"the table's columns are not the schema's: missing {missing}, unexpected {extra[:5]}")
-    # Texts stay as they lie in the file, each once, until it is known how much they come to.
+    check_columns(sorted(metadata.schema.to_arrow_schema().names), sorted(columns))
+    # Texts stay dictionary-encoded, each once, until their total size is known.
     source.seek(0)
     with pq.ParquetFile(source, metadata=metadata, read_dictionary=texts, page_checksum_verification=True) as file:
         table = file.read()
@@ -102,7 +98,7 @@ def _check_size(metadata: Any, size: int) -> None:
 
 
 def _weight(column: Any, name: str) -> int:
-    """Bytes of a column of texts when each row has its own."""
+    """Bytes of a column of texts if each row has a copy of its own."""
     if column.null_count:
         raise bounded_reading.Unreadable(f"column {name} lacks a text")
     total = 0

@@ -328,7 +328,7 @@ def _seal(folder: Path, final: Path, frames: Mapping[str, list[pd.DataFrame]], c
             parquet.put(_joined(found), folder / name)
     if complete:
         (folder / journal.FILE).unlink(missing_ok=True)
-    atomic_writing.rename(folder, final, there=_PARTS.values())
+    atomic_writing.rename(folder, final, synced=_PARTS.values())
     for parts_of in _PARTS.values():
         shutil.rmtree(final / parts_of, ignore_errors=True)
     (final / ".lock").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Zeros that stand for what was absent. Pure: frame -> frame."""
+"""Removes zeros that stand for absent values. Pure: frame -> frame."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import pandas as pd
 
 from tilescope.table.schema import CASE_COLUMNS
 
-#: What tools print as 0 where there was nothing to take it of, or too little for two decimals: a launch without such requests,
-#: an estimate that was not made, a few blocks on many multiprocessors. No launch that has them has 0.
+#: Metrics that are never really 0. Tools print 0 for a launch without such requests, for an estimate that was not made, and for
+#: a value too small for two decimals (a few blocks on many multiprocessors).
 AS_ZERO = frozenset({"estimated_occupancy", "sectors_per_load", "sectors_per_store", "waves"})
-#: A rate that can be 0, and the metric that is 0 of the same launch where there was nothing to take it of.
+#: A rate that can be 0, and the metric of the same launch that is 0 where the rate is undefined.
 _RATE_OF_NOTHING = {"l1_hit_rate": "l1_bytes"}
 
 
 def without(table: pd.DataFrame) -> pd.DataFrame:
-    """The table without zeros that stand for what was absent (``AS_ZERO``): runs of before 2026-11-25 have them."""
+    """The table without zeros that stand for absent values. Runs from before 2026-11-25 have such zeros."""
     none = table["value"].eq(0)
     zero = none & table["metric"].isin(AS_ZERO)
     for rate, of in _RATE_OF_NOTHING.items():

@@ -1,4 +1,4 @@
-"""What launchers were told of a GPU that was not there, as a run keeps it in its settings under ``assumed``."""
+"""The answers that launchers got about an assumed GPU, as a run keeps them in its settings under ``assumed``."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import Any
 
 from tilescope.files import bounded_reading, json_shape
 
-#: Answers that one note tells.
+#: Most answers in one note.
 _MOST = 6
 
 
 @bounded_reading.parser
 def parse(artefact: Path) -> Mapping[str, Any]:
-    """What a collector's artefact says was assumed, as ``Assumed.as_data`` gives it; empty where nothing was."""
+    """Reads the assumption from a collector's artefact, as ``Assumed.as_data`` made it; empty where no GPU was assumed."""
     told = bounded_reading.data_of(artefact).get("assumed", {})
     found: Mapping[str, Any] = json_shape.fit(told, Mapping[str, Any], "assumed")
     return found
 
 
 def merged(known: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
-    """Both, of one collector and one target: every answer and every query that was refused."""
+    """Merges two assumptions of one collector and target: all answers and all refused queries."""
     answers = {**known.get("answers", {}), **found.get("answers", {})}
     refused = dict.fromkeys([*known.get("refused", ()), *found.get("refused", ())])
     return {**found, "answers": dict(sorted(answers.items())), "refused": sorted(refused)}
 
 
 def notes(settings: Mapping[str, Any]) -> Iterator[str]:
-    """A line for collectors whose launchers asked and were told the same: which GPU was assumed, and the answers."""
+    """Yields a line for each group of collectors whose launchers got the same answers: the assumed GPU and the answers."""
     together: dict[str, list[str]] = {}
     for collector, assumed in settings.get("assumed", {}).items():
         answers = assumed.get("answers", {})
@@ -44,5 +44,5 @@ def notes(settings: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _short(query: str) -> str:
-    """The last name of a query: ``multi_processor_count``."""
+    """The last name in a query, ``multi_processor_count``."""
     return str(re.findall(r"\w+", query)[-1])

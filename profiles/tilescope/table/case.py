@@ -31,7 +31,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """The kernel's name as people see it: for a person's own the file that has it, or its variable where that says more."""
+        """The kernel's name for people: of a user's own kernel its variable, or its file where the variable is ``SPEC``."""
         file, separator, variable = self.kernel.rpartition(":")
         if not separator or ".py:" not in self.kernel:
             return self.kernel
@@ -50,7 +50,7 @@ class Case:
 
     @property
     def slug(self) -> str:
-        """The id as a file name, with a digest so that two ids never share one."""
+        """The id as a file name. It ends in a digest, so that no two ids share one."""
         digest = hashlib.sha256(self.id.encode()).hexdigest()[:8]
         return re.sub(r"[^A-Za-z0-9.=-]+", "_", self.id)[-80:].strip("_.") + "-" + digest
 
@@ -75,19 +75,19 @@ class Case:
 
 
 def readable(case: str) -> str:
-    """A case's id with the name of its kernel (``Case.name``), where that is a person's own, in place of its file and variable."""
+    """A case's id with ``Case.name`` in place of the file and variable of a user's own kernel."""
     file, own, rest = case.rpartition(".py:")
     variable, slash, others = rest.partition("/")
     return Case(f"{file}{own}{variable}", "", "", "").name + slash + others
 
 
 def config_text(config: Mapping[str, int]) -> str:
-    """Canonical text of a config, in the order it was declared: ``BLOCK_M=128,num_warps=8``."""
+    """Canonical text of a config, in the order of its declaration: ``BLOCK_M=128,num_warps=8``."""
     return ",".join(f"{name}={value}" for name, value in config.items())
 
 
 def config_values(text: str) -> dict[str, int | str]:
-    """Parameters of any tool's config: whole numbers as int, all else as str. Empty for a text that is no config."""
+    """Parameters of any tool's config, integers as int and all others as str. Empty for a text that is not a config."""
     parts = [part.partition("=") for part in filter(None, text.split(","))]
     if not all(separator and name.isidentifier() for name, separator, _ in parts):
         return {}

@@ -1,6 +1,6 @@
-"""Values of each case, gathered from the table for the models: by metric and launch, the most direct source first.
+"""Values of each case, gathered from the table for the models by metric, source and launch.
 
-Pure: frame -> plain objects. Medians over repetitions; what is absent is None, never 0.
+Values are medians over repetitions. An absent value is None, never 0. Pure: frame -> plain objects.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from tilescope.table.sources import COUNTERS, SOURCES
 #: What identifies a case across runs.
 KEYS = ["run_id", *CASE_COLUMNS]
 
-#: GPU time comes from these, the profiler first: ncu's clocks and caches are its own.
+#: Sources of GPU time, best first. ncu comes late because it changes clocks and caches.
 GPU_TIME_SOURCES = ("torch_profiler", "chrome_trace", "proton", "ncu", "cupti")
-#: Programs that ask for fewer of the bytes that whole tensors hold use parts of these; that ask for them more often, use them again.
+#: Requested bytes over the bytes of whole tensors: below the first, programs use parts of the tensors; above the second, they use
+#: them repeatedly.
 _PARTS, _REPEATS = 0.67, 4.0
 
 Rows = NDArray[np.intp]
@@ -58,7 +59,7 @@ class CaseValues:
     values: dict[tuple[str, str], dict[int | None, float]] = field(default_factory=dict)
     functions: dict[str, dict[int, str]] = field(default_factory=dict)
     totals: dict[tuple[str, str], list[float]] = field(default_factory=dict)
-    #: By a source, those that timed as many launches; of many launches each asks for them.
+    #: Cache of ``launch_time``: for each source, the sources that timed as many launches.
     _clocks: dict[str, tuple[str, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     def launches(self, source: str) -> list[int]:
@@ -71,12 +72,12 @@ class CaseValues:
 
     @functools.cached_property
     def counted_by(self) -> str:
-        """The source of its hardware counters, of which all are taken: the first of COUNTERS that has any."""
+        """The one source that all hardware counters of the case are taken from: the first of COUNTERS that has any."""
         known = {source for _, source in self.values}
         return next((source for source in COUNTERS if source in known), COUNTERS[0])
 
     def total(self, metric: str, *sources: str) -> Known | None:
-        """The metric summed over launches, from the first of ``sources`` (default: all) that has it for all of its launches."""
+        """The metric summed over launches, from the first of ``sources`` (default: all) that has it for every launch."""
         for source in sources or SOURCES:
             found = self.values.get((metric, source))
             if found and (None in found or found.keys() >= self.functions.get(source, {}).keys()):
@@ -107,8 +108,8 @@ class CaseValues:
     def algorithm_bytes(self) -> tuple[Known, Known] | None:
         """Bytes that the algorithm must read and write, as the kernel's cost declares them.
 
-        None where whole tensors stand for them and a sample of programs asks for much more or less than those hold: then nobody
-        knows what must move, nor how much is computed of it.
+        None where only the sizes of whole tensors are known, and a sample of programs requests much more or less than that. The
+        tensors' sizes then say nothing of what must move.
         """
         read, written = (self.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written"))
         asked = [self.total(f"sampled_bytes_{way}", "interpreter") for way in ("read", "written")]
@@ -126,13 +127,13 @@ class CaseValues:
         return Known(known[0].value + known[1].value, "model") if known else None
 
     def wrong(self) -> bool:
-        """Whether the check found the results wrong. The times are then those of another function."""
+        """Whether the check found wrong results. The times are then those of another function."""
         pairs = (("relative_error", "tolerance"), ("row_error", "row_tolerance"))
         found = [(self.total(error), self.total(accepted)) for error, accepted in pairs]
         return any(error.value > accepted.value for error, accepted in found if error and accepted)
 
     def launch_time(self, launch: int, seen_by: str) -> Known | None:
-        """GPU time of the launch that the source ``seen_by`` calls ``launch``, from a source that saw as many launches."""
+        """GPU time of launch number ``launch`` of the source ``seen_by``, from a source that saw as many launches."""
         alike = self._clocks.get(seen_by)
         if alike is None:
             count = self.launch_count(seen_by)
@@ -141,21 +142,20 @@ class CaseValues:
         return self.at("gpu_time", launch, *alike) if alike else None
 
     def main_launch(self, source: str) -> int | None:
-        """The launch that takes longest, where its time is known; else the first."""
+        """The longest launch, or the first where no time is known; None without launches."""
         launches = self.launches(source)
         times = {n: known.value for n in launches if (known := self.launch_time(n, source))}
         return max(times, key=lambda n: times[n]) if times else launches[0] if launches else None
 
 
-#: The tables that were gathered last, at most so many: views ask several models about one, and of 100,000 launches this takes
-#: seconds.
+#: Results for the last ``_MOST`` tables: views ask several models about one table, and 100,000 launches take seconds to gather.
 _last: tuple[tuple[weakref.ref[pd.DataFrame], list[CaseValues]], ...] = ()
 _MOST = 3
 
 
 def gather(table: pd.DataFrame) -> list[CaseValues]:
     """Every case of the table, in the order of its first row. The table must not be changed afterwards."""
-    global _last  # noqa: PLW0603 - exchanged as a whole, as threads gather too
+    global _last  # noqa: PLW0603 - replaced as a whole, so that threads may gather at the same time
     known = next((facts for of, facts in _last if of() is table), None)
     if known is None:
         known = _gather(table)
@@ -172,7 +172,7 @@ def _gather(table: pd.DataFrame) -> list[CaseValues]:
     cases = [CaseValues(dict(zip(KEYS, key, strict=True))) for key in keys]
 
     def with_case(rows: Rows, *names: str) -> Iterator[tuple[Any, ...]]:
-        """For each of the rows: its case, then its values in these columns."""
+        """Yields the case of each row, and the row's values in these columns."""
         return zip((cases[n] for n in case[rows].tolist()), *(coded[name].at(rows) for name in names), strict=True)
 
     whose = _joined(case, numbers["metric"], numbers["source"])
@@ -195,7 +195,7 @@ def _gather(table: pd.DataFrame) -> list[CaseValues]:
 
 
 class _Coded(NamedTuple):
-    """A column as numbers, which group quicker than texts: ``codes`` are places in ``values``, where each stands once."""
+    """A column as numbers, which group quicker than texts. ``codes`` are indices into the distinct ``values``."""
 
     codes: Rows
     values: NDArray[np.object_]
@@ -211,7 +211,7 @@ def _coded(column: pd.Series) -> _Coded:
 
 
 def _joined(*columns: Rows) -> Rows:
-    """One number for each combination of the columns' numbers, from 0 in the order in which they come first."""
+    """Numbers the combinations of the columns' numbers, from 0 in the order of their first rows."""
     found, *others = columns
     for other in others:
         found = pd.factorize(found * (other.max(initial=0) + 1) + other)[0]
@@ -229,7 +229,7 @@ def value_of(known: Known | Spread | None) -> float:
 
 
 def gpu_times(case: CaseValues, other: CaseValues) -> tuple[Spread, Spread] | None:
-    """GPU times of two cases by the same clock, the first that has both; None where none has."""
+    """GPU times of two cases from the first source that has both, so that the clock is the same; None where none has."""
     for source in GPU_TIME_SOURCES:
         mine, theirs = case.spread("gpu_time", source), other.spread("gpu_time", source)
         if mine and theirs:
@@ -238,7 +238,7 @@ def gpu_times(case: CaseValues, other: CaseValues) -> tuple[Spread, Spread] | No
 
 
 def declared_pipe(case: CaseValues, kernels: Mapping[str, Mapping[str, object]] | None) -> str | None:
-    """The pipe that the kernel's cost declares for the case, from ``Run.kernels``; None where it is not said."""
+    """The pipe that the kernel's cost declares for the case. ``kernels`` is ``Run.kernels``. None where none is declared."""
     found: object = (kernels or {}).get(case.key["kernel"], {})
     for step in ("cost", case.key["workload"], case.key["pass"], "pipe"):
         found = found.get(step) if isinstance(found, Mapping) else None
@@ -246,9 +246,9 @@ def declared_pipe(case: CaseValues, kernels: Mapping[str, Mapping[str, object]] 
 
 
 def by_problem(cases: Iterable[CaseValues]) -> dict[tuple[str, ...], dict[str, CaseValues]]:
-    """Cases by problem (run, kernel, pass, workload) and then by implementation; of those without a config only.
+    """Cases by problem (run, kernel, pass, workload), then by implementation.
 
-    An implementation that ran only with configs is represented by the fastest of them, where times are known.
+    The case without a config stands for its implementation, or else the fastest config.
     """
     problems: dict[tuple[str, ...], dict[str, CaseValues]] = {}
     for case in cases:

@@ -1,4 +1,4 @@
-"""What a run's description keeps of its kernels and settings, where it is read back: every part may be absent. Pure."""
+"""Types of the kernels and settings in a run's description. Every part may be absent. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 
 
 class Implementation(TypedDict, total=False):
-    """What a kernel's spec declared of one of its implementations."""
+    """One implementation, as a kernel's spec declared it."""
 
     summary: str
     configs: list[Mapping[str, int]]
@@ -16,7 +16,7 @@ class Implementation(TypedDict, total=False):
 
 
 class Cost(TypedDict, total=False):
-    """What a kernel's spec declared of one workload in one direction."""
+    """Cost of one workload in one direction, as a kernel's spec declared it: operations, and bytes read and written."""
 
     flops: float
     bytes_read: float
@@ -36,7 +36,7 @@ class Workload(TypedDict, total=False):
 
 
 class DeclaredKernel(TypedDict, total=False):
-    """What a kernel's spec declared, as a run keeps it. Every part may be absent, and there may be others."""
+    """A kernel's spec as a run keeps it. There may be other parts."""
 
     summary: str
     file: str
@@ -51,9 +51,10 @@ class DeclaredKernel(TypedDict, total=False):
 
 
 class Assumption(TypedDict, total=False):
-    """What launchers were told of a GPU that was not there: its figures, from ``sources``, and each answer by query.
+    """The answers that launchers got about an assumed GPU.
 
-    ``toolkit`` is the version of CUDA that it was said to have; ``refused`` are queries that have no honest answer.
+    ``sources`` are the documents of its figures, ``answers`` maps query to value, ``toolkit`` is the version of CUDA that was
+    reported, and ``refused`` lists queries that no document answers.
     """
 
     target: str
@@ -65,7 +66,7 @@ class Assumption(TypedDict, total=False):
 
 
 class Settings(TypedDict, total=False):
-    """Settings that are read back. There may be others."""
+    """Settings of a run. There may be others."""
 
     target: str
     collectors: list[str]

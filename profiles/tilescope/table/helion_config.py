@@ -1,4 +1,4 @@
-"""Helion's configs as the text that a case has, and back. Pure."""
+"""Converts Helion's configs to a case's config text and back. Pure."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import ast
 import re
 from typing import Any
 
-#: The source of values that Helion told.
+#: The source of Helion's values.
 SOURCE = "helion"
-#: Characters of one config.
+#: Most characters of one config.
 LONGEST_CONFIG = 16 << 10
 _EMPTY = "empty"
 
 
 def config_text(text: str) -> str:
-    """``Config(block_sizes=[64, 32], pid_type='flat')`` as ``block_sizes_0=64,block_sizes_1=32,pid_type=flat``; else empty.
+    """Turns ``Config(block_sizes=[64, 32], pid_type='flat')`` into ``block_sizes_0=64,block_sizes_1=32,pid_type=flat``.
 
-    A value that is a list has its members joined by colons, a text without a letter is ``empty``.
+    Members of a nested list are joined by colons. An empty text is written ``empty``. The result is empty for other code.
     """
     if len(text) > LONGEST_CONFIG:
         return ""
@@ -37,7 +37,7 @@ def config_text(text: str) -> str:
 
 
 def as_code(config: str) -> str:
-    """``helion.Config(block_sizes=[64, 32], pid_type='flat')`` for what ``config_text`` made of it."""
+    """Reverse of ``config_text``: ``helion.Config(block_sizes=[64, 32], pid_type='flat')``."""
     said: dict[str, Any] = {}
     for part in filter(None, config.split(",")):
         name, _, word = part.partition("=")

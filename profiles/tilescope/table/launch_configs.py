@@ -1,7 +1,7 @@
-"""With which config each Triton launch was made: meta-parameters, warps and stages, one tidy frame beside the run's table.
+"""The config of each Triton launch: its meta-parameters, warps and stages, in a tidy frame beside the run's table.
 
-A collector that runs or compiles a case writes what it saw beside its artefact. An autotuner's choice is its process's own:
-two collectors may have seen two. Pure; imports neither torch nor triton.
+A collector that runs or compiles a case writes the configs beside its artefact. Each process autotunes by itself, so two
+collectors may see different choices. Pure; imports neither torch nor triton.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from typing import Any, TypedDict
 import pandas as pd
 
 from tilescope.files import bounded_reading, json_shape
+from tilescope.table import schema
 from tilescope.table.case import Case, config_text
 from tilescope.table.case_table import CaseValues
 from tilescope.table.schema import CASE_COLUMNS, SchemaError
 from tilescope.table.sources import MEASURED, SOURCES
 
-#: What a collector writes beside its artefact of a case: the case's slug and this.
+#: Suffix of the file of configs beside a case's artefact.
 SUFFIX = ".configs.json"
-#: Column name to pandas dtype. ``launch`` is the position among the Triton launches that ``source`` saw in the case. ``launched``
-#: is the text of all its meta-parameters and options, ``autotuned`` of those that an autotuner chose, empty where there was none.
+#: Column name to pandas dtype. ``launch`` numbers the Triton launches that ``source`` saw in the case. ``launched`` is the text of
+#: all meta-parameters and options, ``autotuned`` of those that an autotuner chose: empty without an autotuner.
 COLUMNS: dict[str, str] = {
     **dict.fromkeys(CASE_COLUMNS, "str"),
     "launch": "Int32",
@@ -31,16 +32,16 @@ COLUMNS: dict[str, str] = {
     "autotuned": "str",
     "source": "str",
 }
-#: Sources in the order of ``chosen``: whose GPU time counts comes first.
+#: Sources in the order of ``chosen``: first those with GPU times.
 _ORDER = ("torch_profiler", "ncu", "cupti", "tritonparse", "events", "compiler")
-#: Launches of a case that are told one by one.
+#: Launches of a case that ``chosen`` lists one by one.
 _MOST = 4
-#: Options of a launch that are told where they are set.
+#: Options that are listed only where they differ from these defaults.
 _RARE = {"num_ctas": 1, "maxnreg": None}
 
 
 class Launched(TypedDict):
-    """One launch: its kernel function, its config by name, and the names that an autotuner chose the values of."""
+    """One launch: its kernel function, its config by name, and the names of the values that an autotuner chose."""
 
     function: str
     config: Mapping[str, Any]
@@ -48,7 +49,7 @@ class Launched(TypedDict):
 
 
 def launched(function: str, constants: Mapping[str, Any], options: Any, autotuned: Iterable[str] = ()) -> Launched:
-    """A launch, by its ``tl.constexpr`` parameters and what Triton says of the compiled kernel (its ``metadata``)."""
+    """A launch with these ``tl.constexpr`` parameters. ``options`` is the compiled kernel's ``metadata``."""
     config = {name: _plain(value) for name, value in constants.items()}
     for name in ("num_warps", "num_stages", *_RARE):
         value = getattr(options, name, None)
@@ -58,8 +59,8 @@ def launched(function: str, constants: Mapping[str, Any], options: Any, autotune
 
 
 def _plain(value: Any) -> Any:
-    """The value, or what an object that is no value is called: never its address, nor a path."""
-    value = getattr(value, "value", value)  # what tl.constexpr holds
+    """The value, or the name of an object that is not plain data: never its address, nor a path."""
+    value = getattr(value, "value", value)  # of a tl.constexpr
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if type(value).__name__ == "dtype":
@@ -68,13 +69,16 @@ def _plain(value: Any) -> Any:
 
 
 def write(artefact: Path, case: Case, launches: Iterable[Launched]) -> None:
-    """Writes what was launched beside the artefact of the case."""
+    """Writes the configs of launches beside the artefact of the case."""
     artefact.with_name(case.slug + SUFFIX).write_text(json.dumps(list(launches)))
 
 
 @bounded_reading.parser
 def beside(artefact: Path, case: Case, source: str) -> pd.DataFrame:
-    """What ``write`` left beside the artefact; no rows where it left nothing."""
+    """Reads the configs that ``write`` left beside the artefact. Without such a file the frame is empty.
+
+    Raises Unreadable for a damaged file.
+    """
     path = artefact.with_name(case.slug + SUFFIX)
     if not path.is_file():
         return frame([])
@@ -94,27 +98,25 @@ def beside(artefact: Path, case: Case, source: str) -> pd.DataFrame:
 
 
 def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """Rows to a frame with every column, in order."""
+    """Makes a frame of rows, with every column in order."""
     return pd.DataFrame(list(rows), columns=list(COLUMNS)).astype(COLUMNS)
 
 
 def validate(table: pd.DataFrame) -> pd.DataFrame:
-    """The same frame, or SchemaError where its columns, launches or sources are not this module's."""
-    if list(table.columns) != list(COLUMNS):
-        raise SchemaError("the columns of the launches' configs are not this Tilescope's")
+    """Returns the frame. Raises SchemaError for other columns or sources, and for launches below 0."""
+    schema.check_columns(table.columns, COLUMNS)
+    schema.check_known(table, "source", SOURCES)
     if table["launch"].isna().any() or (table["launch"] < 0).any():
-        raise SchemaError("a launch is counted from 0")
-    unknown = sorted(set(table["source"]) - set(SOURCES))
-    if unknown:
-        raise SchemaError(f"unknown source of a launch's config {bounded_reading.one_line(unknown[0], 40)!r}")
+        raise SchemaError("launches count from 0")
     return table
 
 
 def chosen(cases: Iterable[CaseValues], launched: pd.DataFrame | None) -> list[str]:
-    """What each case ran with; empty where it was given its config, or ``launched``, a frame of ours, does not say.
+    """The config that each case chose for itself; empty where the case names its config or ``launched`` has none of it.
 
-    That is what an autotuner chose of a launch, else all that it was launched with; of several launches each after its
-    function. Where collectors saw different ones, each says so. What only the compiler saw is marked as predicted.
+    ``launched`` is a frame of this module. The text of a launch is what an autotuner chose, or else the whole config; several
+    launches are listed by function. Where measuring collectors saw different configs, the text names each collector. A config
+    that only the compiler saw is marked as predicted.
     """
     found: dict[tuple[str, ...], str] = {}
     table = frame([]) if launched is None else launched
@@ -129,7 +131,7 @@ def chosen(cases: Iterable[CaseValues], launched: pd.DataFrame | None) -> list[s
 
 
 def _text(rows: pd.DataFrame) -> str:
-    """The configs of a case's launches as one text, by function where they differ; equal ones once."""
+    """The configs of a case's launches as one text, by function where they differ. Equal ones are listed once."""
     texts = rows["autotuned"].where(rows["autotuned"] != "", rows["launched"])
     each = list(dict.fromkeys(zip(rows["function"], texts, strict=True)))
     if len(each) == 1:

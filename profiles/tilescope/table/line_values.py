@@ -1,8 +1,8 @@
-"""Values of single source lines: one tidy frame beside the run's table. Each collector's parser fills it.
+"""Values of single source lines, in a tidy frame beside the run's table. Each collector's parser makes rows for it.
 
-A line belongs to the file that the launched function is written in. Inlined calls count with it where the source of
-the value knows the caller. The interpreter and the compiler know it; ncu alone knows only the innermost line, which may
-be in Triton's own library. Pure; imports neither torch nor triton.
+A line belongs to the file of the launched function. It includes the calls that are inlined there where the source of the
+value knows the caller, as the interpreter and the compiler do. ncu alone knows only the innermost line, which may be in
+Triton's own library. Pure; imports neither torch nor triton.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.schema import CASE_COLUMNS, SchemaError
 
-#: Column name to pandas dtype. ``launch`` is the position among the launches its source saw in the case, ``file`` a
-#: file's name without its folders (another library's after its implementation, ``liger/softmax.py``), ``line`` counts from 1.
+#: Column name to pandas dtype. ``launch`` numbers the launches that the source saw in the case. ``file`` is a file's name without
+#: folders; another library's follows its implementation, as in ``liger/softmax.py``. ``line`` counts from 1.
 COLUMNS: dict[str, str] = {
     **dict.fromkeys(CASE_COLUMNS, "str"),
     "launch": "Int32",
@@ -34,7 +34,7 @@ COLUMNS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class LineMetric:
-    """A metric of a source line. ``column`` is its name on ncu's source page, empty where ncu has none."""
+    """A metric of a source line. ``column`` is its name on ncu's source page, empty where ncu lacks it."""
 
     name: str
     label: str
@@ -51,8 +51,8 @@ _STALLS = {
     "tex": "TEX Throttle", "wait": "Wait",
 }  # fmt: skip
 
-#: Every metric of a line by its name, in the order in which they are offered. ``stall_*`` are parts of
-#: ``stall_samples``, by the reason that ncu gives (Nsight Compute, Profiling Guide, "Warp Scheduler States").
+#: Every metric of a line by name, in the order of menus. ``stall_*`` are the parts of ``stall_samples`` by reason
+#: (Nsight Compute, Profiling Guide, "Warp Scheduler States").
 LINE_METRICS: dict[str, LineMetric] = {
     metric.name: metric
     for metric in (
@@ -72,31 +72,28 @@ LINE_METRICS: dict[str, LineMetric] = {
 
 
 def of_another(owner: str, found: pd.DataFrame, sources: Mapping[str, str]) -> tuple[pd.DataFrame, dict[str, str]]:
-    """The same lines and texts with ``owner/`` before each file name: another library may have a file of the same name."""
+    """Prefixes each file name with ``owner/``, because another library may have a file of the same name."""
     return found.assign(file=f"{owner}/" + found["file"]), {f"{owner}/{name}": text for name, text in sources.items()}
 
 
 def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """Rows to a frame with every column, in order; the unit is the metric's.
+    """Makes a frame of rows, with every column in order. The unit is the metric's.
 
     Raises SchemaError for a metric that LINE_METRICS lacks, or a line below 1.
     """
     table = schema.tidy(rows, COLUMNS, LINE_METRICS, "tilescope.table.line_values.LINE_METRICS")
     if (table["line"] < 1).any():
-        raise SchemaError("a line is counted from 1: leave out what belongs to none")
+        raise SchemaError("lines count from 1: leave out values without a line")
     return table
 
 
 def validate(table: pd.DataFrame) -> pd.DataFrame:
-    """The same frame, or SchemaError where its columns or metrics are not this module's."""
-    if list(table.columns) != list(COLUMNS):
-        raise SchemaError("the columns of the values by line are not this Tilescope's")
-    unknown = sorted(set(table["metric"]) - set(LINE_METRICS))
-    if unknown:
-        raise SchemaError(f"unknown metric of a line {unknown[0]!r}")
+    """Returns the frame. Raises SchemaError for other columns or metrics, lines below 1 and infinite values."""
+    schema.check_columns(table.columns, COLUMNS)
+    schema.check_known(table, "metric", LINE_METRICS)
     if table["line"].isna().any() or (table["line"] < 1).any():
-        raise SchemaError("a line is counted from 1")
-    # NaN is what a counter says that has nothing to divide by; views show it as no value.
+        raise SchemaError("lines count from 1")
+    # A counter without a divisor is NaN; views show it as absent.
     if (table["value"].abs() == float("inf")).any():
         raise SchemaError("a value of a line must not be infinite")
     return table
@@ -105,6 +102,6 @@ def validate(table: pd.DataFrame) -> pd.DataFrame:
 def rows(
     case: Case, source: str, values: Mapping[str, float], *, launch: int, function: str, file: str, line: int
 ) -> list[dict[str, Any]]:
-    """One row a metric of a line, as ``frame`` takes them. ``values`` are by metric, ``source`` is their provenance."""
+    """Rows for ``frame``, one for each metric of a line. ``values`` maps metric to value."""
     place = {"launch": launch, "function": function, "file": file, "line": line}
     return [case.row(name, float(value), source, **place) for name, value in values.items()]

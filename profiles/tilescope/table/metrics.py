@@ -1,8 +1,8 @@
-"""Every metric the table can hold, one line each: name, label, unit, where ncu has it.
+"""Every metric of the table: its name, label, unit and ncu's counters.
 
-Base SI units; ratios are between 0 and 1. A counter's names differ by chip: an entry keyed by compute capability
-(``"9.0"``, or a major such as ``"12"``) wins over the one under ``""``. Names were seen on an H200 with ncu 2025.3.1
-unless the entry says otherwise. Imports neither torch nor triton.
+Units are SI base units; ratios are between 0 and 1. Counters have other names on other chips: an entry for a compute
+capability (``"9.0"``, or a major version such as ``"12"``) takes precedence over the one under ``""``. Names are those of ncu
+2025.3.1 on an H200 unless the entry says otherwise. Imports neither torch nor triton.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ Terms = tuple[tuple[str, float], ...]
 
 @dataclass(frozen=True)
 class Metric:
-    """One quantity. ``unit`` is what the table stores. ``ncu`` maps a compute capability to the counters
-    that give it there; all of them must be present for the metric to be. ``scale`` turns ncu's base unit
-    into ours (a percentage into a ratio, say)."""
+    """One quantity. ``unit`` is the unit in the table.
+
+    ``ncu`` maps a compute capability to the counters of the metric; without all of them the metric is absent. ``scale``
+    converts ncu's base unit to ours, as a percentage to a ratio.
+    """
 
     name: str
     label: str
@@ -27,7 +29,7 @@ class Metric:
     scale: float = 1.0
 
     def terms(self, capability: str) -> Terms:
-        """Counters to ask for on a chip of that compute capability (``"9.0"``); empty if it has none."""
+        """The counters on a chip of that compute capability (``"9.0"``); empty where it has none."""
         for key in (capability, capability.partition(".")[0], ""):
             if key in self.ncu:
                 return self.ncu[key]
@@ -39,13 +41,13 @@ def _counter(name: str, factor: float = 1.0) -> dict[str, Terms]:
 
 
 def _thread_ops(prefix: str) -> dict[str, Terms]:
-    """Additions and multiplications once, fused multiply-adds twice, over active threads."""
+    """Operations of active threads: an addition or multiplication is one, a fused multiply-add two."""
     stem = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum"
     return {"": tuple((stem.format(prefix + op), factor) for op, factor in (("add", 1), ("mul", 1), ("fma", 2)))}
 
 
 def _tensor_ops(**by_chip: str) -> dict[str, Terms]:
-    """One count is one operation: exactly 2MNK for a matrix product."""
+    """Tensor-core operations: exactly 2MNK for a matrix product."""
     keys = {"any": "", "sm_80": "8.0", "sm_90": "9.0", "sm_100": "10", "sm_120": "12"}
     return {
         keys[chip]: tuple((f"sm__ops_path_tensor_{part}.sum", 1.0) for part in parts.split("+"))
@@ -67,12 +69,12 @@ def stall_name(reason: str) -> str:
 
 
 _ALL = (
-    # What the algorithm cannot avoid (KernelSpec.cost).
+    # The algorithm's minimum (KernelSpec.cost).
     Metric("algorithm_flops", "operations the algorithm needs", "flop"),
     Metric("algorithm_bytes_read", "bytes the algorithm must read", "byte"),
     Metric("algorithm_bytes_written", "bytes the algorithm must write", "byte"),
     Metric("tensor_bytes", "bytes of whole tensors, of which the algorithm may need fewer", "byte"),
-    # What the program asks for, counted exactly by running it in the interpreter.
+    # Requests of the program, counted by the interpreter.
     Metric("requested_bytes_read", "bytes requested by loads", "byte"),
     Metric("requested_bytes_written", "bytes requested by stores", "byte"),
     Metric("unique_bytes_read", "distinct bytes read", "byte"),
@@ -80,7 +82,7 @@ _ALL = (
     Metric("sector_efficiency_read", "share of loaded 32-byte sectors that is used", "ratio"),
     Metric("sector_efficiency_written", "share of stored 32-byte sectors that is used", "ratio"),
     Metric("requested_flops", "operations the program asks for, masked lanes included", "flop"),
-    # The same as of some of its programs, where there are too many to count them all.
+    # The same, extrapolated from a sample of programs where there are too many.
     Metric("sampled_bytes_read", "bytes requested by loads, as of a sample of programs", "byte"),
     Metric("sampled_bytes_written", "bytes requested by stores, as of a sample of programs", "byte"),
     Metric("sampled_flops", "operations the program asks for, as of a sample of programs", "flop"),
@@ -99,7 +101,7 @@ _ALL = (
     Metric("launch_call", "CPU's call of a launch after the first of its repetition began", "second"),
     Metric("compile_time", "time to compile", "second"),
     Metric("peak_memory", "peak device memory the call allocates", "byte"),
-    # What the compiler made, or the launch used.
+    # Resources of the compiled code and of the launch.
     Metric("registers", "registers per thread", "count", _counter("launch__registers_per_thread")),
     Metric(
         "shared_memory",
@@ -152,7 +154,7 @@ _ALL = (
             ("barriers", "barriers", "launch__occupancy_limit_barriers"),
         )
     ),
-    # Memory traffic the hardware saw.
+    # Memory traffic of the hardware.
     Metric("dram_bytes_read", "bytes read from HBM", "byte", _counter("dram__bytes_read.sum")),
     Metric("dram_bytes_written", "bytes written to HBM", "byte", _counter("dram__bytes_write.sum")),
     Metric("l2_bytes", "bytes through L2", "byte", _counter("lts__t_bytes.sum")),
@@ -188,7 +190,7 @@ _ALL = (
         "count",
         _counter("smsp__sass_inst_executed_op_local_st.sum"),
     ),
-    # Work the hardware did.
+    # Work of the hardware.
     Metric("flops_fp32", "fp32 operations", "flop", _thread_ops("f")),
     Metric("flops_fp64", "fp64 operations", "flop", _thread_ops("d")),
     # One count is one instruction; a packed one works on two elements (seen on an H200: 16.8 M bf16 additions, 8.4 M counts).

@@ -1,4 +1,4 @@
-"""What NVIDIA's rules said of a case: one JSON file, for a rule is text and the table has none."""
+"""Findings of NVIDIA's rules for a case, kept as JSON because the table holds no text."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tilescope.table.case import Case
 
 @dataclass(frozen=True)
 class NcuRule:
-    """What one rule says about one launch.
+    """One rule's finding for one launch.
 
-    ``launch`` is ncu's number for it, ``kind`` ncu's: ``OPT`` (an optimisation), ``WRN`` or ``INF``. ``speedup`` is the
-    share of the run time (0 to 1) that ncu estimates could be saved, of the launch where ``scope`` is ``global`` and of
-    the part concerned where it is ``local``; None where ncu estimates nothing.
+    ``launch`` is ncu's number of the launch. ``kind`` is ``OPT`` (an optimisation), ``WRN`` or ``INF``. ``speedup`` is the
+    share of the run time (0 to 1) that ncu estimates could be saved: of the launch if ``scope`` is ``global``, of the part
+    concerned if it is ``local``. None without an estimate.
     """
 
     launch: int
@@ -31,14 +31,14 @@ class NcuRule:
 
 
 def write(path: Path, case: Case, rules: list[NcuRule]) -> None:
-    """The artefact of one case. Launches are numbered from 0 within it."""
+    """Writes the artefact of one case. Its launches are numbered from 0."""
     numbers = {launch: place for place, launch in enumerate(dict.fromkeys(rule.launch for rule in rules))}
     own = [dataclasses.asdict(dataclasses.replace(rule, launch=numbers[rule.launch])) for rule in rules]
     path.write_text(json.dumps({"case": case.to_json(), "rules": own}), encoding="utf-8")
 
 
 def load(path: Path) -> tuple[Case, list[NcuRule]]:
-    """The case of an artefact and its rules. Raises ValueError when it is damaged."""
+    """Reads the case and the rules of an artefact. Raises ValueError for a damaged one."""
     try:
         data = bounded_reading.data_of(path)
         case: Case = json_shape.fit(data["case"], Case, "case")

@@ -1,4 +1,4 @@
-"""The description of a run: what was run, on which device, with which versions and settings. Imports neither torch nor triton."""
+"""The description of a run: its kernels, device, versions and settings. Imports neither torch nor triton."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tilescope.table.schema import SchemaError
 
 SCHEMA_VERSION = 1
 
-#: Characters of a run's title, and of the name of a kernel or another part of a case.
+#: Most characters of a run's title, and of a kernel's name.
 _LONGEST_TITLE, _LONGEST_NAME = 20_000, 4096
-#: How a run of before says in its notes that a collector skipped cases.
+#: The note of an older run that a collector skipped cases.
 _SKIPPED = re.compile(r"([\w.]+) skipped(?: \d+ of [^:]*)?: (.*)", re.DOTALL)
 
 
@@ -39,10 +39,9 @@ class Ceiling:
 
 @dataclass(frozen=True)
 class Device:
-    """The GPU a run speaks about. ``target`` is its architecture as compilers name it (``sm_90``).
+    """The GPU of a run. ``target`` is its architecture (``sm_90``); ``l2_bytes`` and ``memory_bytes`` are in bytes.
 
-    ``l2_bytes`` and ``memory_bytes`` in bytes. ``measured`` is False when no such GPU took part and only
-    its published figures are known.
+    ``measured`` is False where no such GPU took part and only its published figures are known.
     """
 
     name: str
@@ -60,7 +59,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Failure:
-    """A case that gave no result, and why, in words for a person. ``detail`` may hold a traceback."""
+    """A case without a result. ``message`` says why; ``detail`` may hold a traceback."""
 
     case: str
     collector: str
@@ -69,15 +68,15 @@ class Failure:
 
     def concerns(self, kernel: str) -> bool:
         """Whether the case is one of the kernel with that name (``Case.name``), wherever the kernel was declared."""
-        # A run of before calls a person's own kernel by its variable.
+        # An older run calls a user's own kernel by its variable.
         return readable(self.case).startswith(f"{kernel}/") or f".py:{kernel}/" in self.case
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """Cases that a collector did not try, and why, in words for a person.
+    """Cases that a collector did not try. ``message`` says why.
 
-    An older run did not note which: its ``cases`` is empty, and the run has no result and no failure of them by this collector.
+    An older run did not note which cases: ``cases`` is empty there.
     """
 
     collector: str
@@ -87,12 +86,11 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Run:
-    """What was run, on what, with which versions and settings.
+    """The description of a run.
 
-    ``started`` is ISO 8601 in UTC. ``kernels`` maps a kernel's name to what its spec declared: summary,
-    ``file``, ``sha256`` of the file, dims, passes, implementations, configs. ``versions`` names torch, triton, driver,
-    ncu, ptxas, python. ``settings`` holds clocks, cache control, warm-up, repetitions. ``complete`` is
-    False when the run was cancelled or its worker died; the finished cases are in the table all the same.
+    ``started`` is ISO 8601 in UTC. ``kernels`` maps a kernel's name to its declaration (``DeclaredKernel``). ``versions``
+    names torch, triton, driver, ncu, ptxas, python. ``settings`` holds clocks, cache control, warm-up, repetitions.
+    ``complete`` is False where the run was cancelled or its worker died; its finished cases are in the table.
     """
 
     id: str
@@ -115,9 +113,7 @@ class Run:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Run:
-        """The run that ``data`` describes. Raises SchemaError for a newer schema, and for a field that is absent or of
-        another type.
-        """
+        """The run that ``data`` describes. Raises SchemaError for a newer schema, and for an absent or invalid field."""
         version = data.get("schema_version")
         if not isinstance(version, int):
             raise SchemaError("not a run: it has no schema_version")
@@ -137,9 +133,7 @@ class Run:
         return run
 
     def check(self) -> None:
-        """Raises ValueError for an id or a collector that cannot name a folder, and for impossible figures of the
-        device.
-        """
+        """Raises ValueError for an id or a collector that cannot name a folder, and for impossible figures of the device."""
         names.file_name(self.id, "a run's id")
         for collector in self.settings.get("collectors", ()):
             names.file_name(collector, "a collector's name")

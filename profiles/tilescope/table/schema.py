@@ -6,22 +6,22 @@ provenance in ``source``. What was not measured has no row. Imports neither torc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from tilescope.files import json_shape
+from tilescope.files import bounded_reading, json_shape
 from tilescope.table.metrics import METRICS
 from tilescope.table.sources import SOURCES
 
 #: What identifies a case within a run.
 CASE_COLUMNS = ["kernel", "impl", "pass", "workload", "dtype", "config"]
 
-#: Column name to pandas dtype. ``launch`` is the position among the launches that the collector saw in the case, or, in a run
-#: of another tool's file, among those of the file; absent for values of the whole case. ``function`` is that launch's kernel
-#: function, ``sample`` the repetition, absent where a value is not repeated.
+#: Column name to pandas dtype. ``launch`` numbers the launches that the collector saw in the case, or those of the file in a run
+#: of another tool's file; it is absent for a value of the whole case. ``function`` is the launch's kernel function. ``sample``
+#: numbers repetitions and is absent for a value that is not repeated.
 COLUMNS: dict[str, str] = {
     "run_id": "str",
     **dict.fromkeys(CASE_COLUMNS, "str"),
@@ -40,10 +40,9 @@ class SchemaError(ValueError):
 
 
 def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """Rows to a table with every column of the schema, in order. Missing fields become absent.
+    """Makes a table of rows, with every column of the schema in order. A field that a row lacks is absent.
 
-    The unit is taken from METRICS, so a row cannot carry a wrong one. Raises SchemaError for a metric
-    that METRICS does not have.
+    The unit comes from METRICS. Raises SchemaError for a metric that METRICS lacks.
     """
     return tidy(rows, COLUMNS, METRICS, "METRICS")
 
@@ -51,13 +50,13 @@ def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 def tidy(
     rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str], metrics: Mapping[str, Any], named: str
 ) -> pd.DataFrame:
-    """``frame`` for any such columns, by their dtypes, and metrics, which are to be found under a name."""
+    """As ``frame``, for other columns (name to dtype) and metrics. ``named`` is what messages call ``metrics``."""
     given = list(rows)
     found = {column: [row.get(column) for row in given] for column in columns}
     if unknown := sorted({metric for metric in found["metric"] if metric is not None} - metrics.keys()):
         raise SchemaError(f"unknown metric {unknown[0]!r}: add it to {named}")
     found["unit"] = [metrics[metric].unit if metric is not None else None for metric in found["metric"]]
-    # A column at a time: of few rows, pandas takes longest over making one table of them and changing each column's dtype.
+    # Column by column: for few rows it is quicker than one table whose dtypes are changed.
     return pd.DataFrame({column: _array(found[column], dtype) for column, dtype in columns.items()})
 
 
@@ -65,20 +64,31 @@ def _array(values: list[Any], dtype: str) -> Any:
     """The values as a column of that dtype; absent text becomes empty."""
     if dtype == "str":
         values = ["" if value is None else value for value in values]
-    # Not pandas' float64, which tells what is absent from what is no number.
+    # Not pandas' float64, which distinguishes an absent value from NaN.
     return np.array(values, dtype=dtype) if dtype == "float64" else pd.array(values, dtype=dtype)
 
 
+def check_columns(found: Iterable[str], columns: Iterable[str]) -> None:
+    """Raises SchemaError where the columns ``found`` are not ``columns``, in that order."""
+    names, wanted = list(found), list(columns)
+    if names != wanted:
+        missing = [name for name in wanted if name not in names]
+        extra = [bounded_reading.one_line(name, 40) for name in names if name not in wanted]
+        raise SchemaError(f"the table's columns are not the schema's: missing {missing}, unexpected {extra[:5]}")
+
+
+def check_known(table: pd.DataFrame, column: str, known: Collection[str]) -> None:
+    """Raises SchemaError for the first value of ``column`` that is not ``known``."""
+    if unknown := [value for value in table[column].unique() if value not in known]:
+        row = table.index[table[column].isin(unknown)][0]
+        raise SchemaError(f"row {row}: unknown {column} {bounded_reading.one_line(unknown[0], 40)!r}")
+
+
 def validate(table: pd.DataFrame) -> pd.DataFrame:
-    """The same table, or SchemaError naming the first thing that is wrong and where."""
-    if list(table.columns) != list(COLUMNS):
-        missing = [c for c in COLUMNS if c not in table.columns]
-        extra = [c for c in table.columns if c not in COLUMNS]
-        raise SchemaError(f"the table's columns are not the schema's: missing {missing}, unexpected {extra}")
-    for column, allowed in (("metric", set(METRICS)), ("source", set(SOURCES))):
-        if unknown := [value for value in table[column].unique() if value not in allowed]:
-            row = table.index[table[column].isin(unknown)][0]
-            raise SchemaError(f"row {row}: unknown {column} {unknown[0]!r}")
+    """Returns the table. Raises SchemaError, which names the first error and its row."""
+    check_columns(table.columns, COLUMNS)
+    check_known(table, "metric", METRICS)
+    check_known(table, "source", SOURCES)
     for row, metric, unit in table[["metric", "unit"]].drop_duplicates().itertuples(name=None):
         if unit != METRICS[metric].unit:
             raise SchemaError(f"row {row}: {metric} is not in {METRICS[metric].unit}")

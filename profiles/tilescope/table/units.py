@@ -1,4 +1,4 @@
-"""Values of the table as people read them. The table keeps base SI units; only what is shown is scaled."""
+"""Formats values of the table for people: base SI units become scaled ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 _DECIMAL = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _BELOW_ONE = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
-#: How a unit of METRICS is written.
+#: Symbols of the units of METRICS.
 SYMBOLS = {
     "second": "s",
     "byte": "B",
@@ -45,12 +45,12 @@ def times(value: float) -> str:
 
 
 def several(count: float, one: str, more: str = "") -> str:
-    """``1 block``, ``12 blocks``: so many of ``one``, of which several are called ``more``, else with an s."""
+    """A count with its noun: ``1 block``, ``12 blocks``. ``more`` is the plural, by default ``one`` with an s."""
     return f"{count:,.0f} {one if count == 1 else more or f'{one}s'}"
 
 
 def _significant(value: float, digits: int) -> str:
-    """Rounded to that many significant digits, never in exponent form."""
+    """Rounds to that many significant digits, never in exponent form."""
     if value == 0:
         return "0"
     places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
