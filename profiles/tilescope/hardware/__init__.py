@@ -1,1 +1,1 @@
-"""GPUs: which is here, what it can do at most, what a kernel occupies of it, and who holds it."""
+"""GPUs: detection, roofs, occupancy, and the lock that one job holds."""

@@ -1,7 +1,7 @@
-"""Datasheet roofs: what the maker says a device can do at most. ``measure`` finds what it really does.
+"""Datasheet roofs: the peak rates that NVIDIA states. ``execution.measured_rates`` measures what a GPU reaches.
 
-Rates are dense (without structured sparsity), tensor-core rates with fp32 accumulation (int32 for int8). What a
-document does not state is absent. Imports neither torch nor triton.
+Rates are dense (without structured sparsity); those of tensor cores are with fp32 accumulation (int32 for int8). A rate that
+the document does not state is absent. Imports neither torch nor triton.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ MEMORY_LEVELS = ("hbm", "hbm_read", "l2", "l1")
 
 @dataclass(frozen=True)
 class Product:
-    """A GPU product. ``pattern`` matches the name that its driver reports.
+    """A GPU product. ``pattern`` matches the name that the driver reports.
 
-    ``multiprocessors``, ``l2_bytes``, ``memory_bytes`` as sold. ``bandwidth`` maps a memory level to byte/second and
-    ``peaks`` a pipe to operations a second, both as ``document`` gives them.
+    ``bandwidth`` maps a memory level to byte/second and ``peaks`` a pipe to operations a second, both from ``document``.
+    ``notes`` qualify a rate by its name.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Product:
 
     @property
     def ceilings(self) -> tuple[Ceiling, ...]:
-        """Its roofs, each naming the document."""
+        """The product's roofs. Each notes the document."""
         return tuple(
             Ceiling(
                 name, value, unit(name), DATASHEET, "; ".join(filter(None, [self.document, self.notes.get(name, "")]))
@@ -49,7 +49,7 @@ class Product:
 
 
 def unit(name: str) -> str:
-    """The unit of a roof: of bytes at a memory level, of integer operations or flop in a pipe."""
+    """The unit of a roof: byte/second of a memory level, op/second of an integer pipe, flop/second of any other."""
     if name in MEMORY_LEVELS:
         return "byte/second"
     return "op/second" if name.startswith("int") else "flop/second"
@@ -66,7 +66,7 @@ _HOPPER_NOTES = {
     **dict.fromkeys(("tf32", "bf16", "fp16", "fp8", "int8"), _HALF_OF_SPARSE),
 }
 
-#: The first product of a target stands for it where there is no GPU.
+#: Every known product. The first of a target stands for it where there is no GPU.
 PRODUCTS = (
     Product(
         "NVIDIA A100-SXM4-80GB", "sm_80", r"NVIDIA A100-SXM4-80GB", 108, 40 * 2**20, 80 * 10**9,
@@ -115,7 +115,7 @@ PRODUCTS = (
 
 
 def product(name: str) -> Product | None:
-    """The product whose driver reports ``name``; None for one not listed (a ``RTX 3090 Ti`` is not a ``RTX 3090``)."""
+    """The product whose driver reports ``name``, or None. A ``RTX 3090 Ti`` is not a ``RTX 3090``."""
     return next((p for p in PRODUCTS if re.fullmatch(p.pattern, name)), None)
 
 
@@ -133,6 +133,6 @@ def targets() -> tuple[str, ...]:
 
 
 def datasheet(name: str) -> tuple[Ceiling, ...]:
-    """Roofs of the device that reports ``name``; empty for a product not listed."""
+    """Roofs of the device that reports ``name``; empty for an unlisted product."""
     known = product(name)
     return known.ceilings if known else ()

@@ -1,6 +1,6 @@
-"""Which GPU is here, which stands in where there is none, and which versions take part.
+"""The GPU of this machine, the product that stands for a target, and the versions of installed software.
 
-NVML is asked, which starts no CUDA context and needs no torch.
+Queries go to NVML, which starts no CUDA context and needs no torch.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ import importlib.metadata
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tilescope.hardware import ceilings
 from tilescope.table.run import Device
 
-#: CUDA cores of a multiprocessor; 128 on every architecture since 8.6 (CUDA C++ Programming Guide, compute capabilities).
+#: CUDA cores of a multiprocessor where that is not 128, as since 8.6 (CUDA C++ Programming Guide, compute capabilities).
 _CORES = {(7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}
 
-#: What takes part, or is compared with, and the distributions that bring it.
+#: Software whose version a run keeps, and the distributions that contain it.
 _VERSIONED = {
     "torch": ("torch",),
     "triton": ("triton",),
@@ -31,10 +31,10 @@ _VERSIONED = {
     "cut-cross-entropy": ("cut-cross-entropy",),
 }
 
-#: The process in which NVML has been started: a fork has to start it anew.
+#: The process that started NVML: a fork has to start it again.
 _STARTED: set[int] = set()
 
-#: Where NVIDIA's installers put ncu without a link on PATH.
+#: Folders where NVIDIA's installers put ncu without a link on PATH.
 _NCU_PLACES = (
     "/usr/local/cuda/bin",
     "/opt/nvidia/nsight-compute/*",
@@ -47,8 +47,11 @@ class NoDeviceError(RuntimeError):
     """No NVIDIA GPU can be used. The message says why and what to do."""
 
 
+Answer = TypeVar("Answer")
+
+
 def for_target(target: str) -> Device:
-    """The product that stands for a target (``sm_90`` is an H200), by its datasheet. Raises ValueError if unknown."""
+    """The product that stands for a target, by its datasheet: an H200 for ``sm_90``. Raises ValueError for an unknown one."""
     known = ceilings.product_for(target)
     return Device(
         known.name, known.target, known.multiprocessors, known.l2_bytes, known.memory_bytes, False, known.ceilings
@@ -56,17 +59,15 @@ def for_target(target: str) -> Device:
 
 
 def detect() -> Device | None:
-    """The first visible GPU with its datasheet roofs, or None. ``l2_bytes`` is 0 for a product not listed."""
-    try:
-        return _detect()
-    except NoDeviceError:
-        return None
+    """The first visible GPU with its datasheet roofs, or None. ``l2_bytes`` is 0 for an unlisted product."""
+    return _answer(_detect, None)
 
 
 def unavailable() -> str | None:
-    """Why no kernel can run on a GPU here, in words a person can act on; None when one can."""
+    """Says why no kernel can run on a GPU here and what to do; None where one can."""
     try:
-        _detect()
+        with _nvml() as nvml:
+            _detect(nvml)
     except NoDeviceError as error:
         return str(error)
     try:
@@ -79,52 +80,44 @@ def unavailable() -> str | None:
 
 
 def lock_name() -> str:
-    """A name for the GPU that runs here, the same in every process: its UUID, or ``gpu`` where there is none."""
+    """A name of the GPU that is the same in every process: its UUID, or ``gpu`` where there is none."""
     return uuid() or "gpu"
 
 
 def uuid() -> str:
-    """The UUID of the GPU that runs here; empty where there is none."""
-    try:
-        with _nvml() as nvml:
-            found: Any = nvml.nvmlDeviceGetUUID(_visible(nvml))
-            return str(found)
-    except NoDeviceError:
-        return ""
+    """The UUID of the GPU; empty where there is none."""
+    return _answer(lambda nvml: str(nvml.nvmlDeviceGetUUID(_visible(nvml))), "")
 
 
 def shareable() -> bool:
-    """Whether there is a GPU on which more than one program may have a context at a time."""
-    try:
-        with _nvml() as nvml:
-            return bool(nvml.nvmlDeviceGetComputeMode(_visible(nvml)) == nvml.NVML_COMPUTEMODE_DEFAULT)
-    except NoDeviceError:
-        return False
+    """Whether there is a GPU on which several programs may have a context at the same time."""
+    return _answer(lambda nvml: nvml.nvmlDeviceGetComputeMode(_visible(nvml)) == nvml.NVML_COMPUTEMODE_DEFAULT, False)
 
 
 def clocks() -> dict[str, float]:
-    """The clock that the multiprocessors run at now, ``sm_clock``, in hertz, as NVML reads it; empty where it does not tell.
+    """The current clock of the multiprocessors, ``sm_clock`` in hertz; empty where NVML does not report it.
 
-    Asked right after the last call of a series it is the one that the series ended with: an idle GPU lowers it only later.
+    Right after a series of calls it is the clock at the end of the series: an idle GPU lowers it only later.
     """
-    try:
-        with _nvml() as nvml:
-            return {"sm_clock": nvml.nvmlDeviceGetClockInfo(_visible(nvml), nvml.NVML_CLOCK_SM) * 1e6}
-    except NoDeviceError:
-        return {}
+    return _answer(lambda nvml: {"sm_clock": nvml.nvmlDeviceGetClockInfo(_visible(nvml), nvml.NVML_CLOCK_SM) * 1e6}, {})
 
 
 def driver() -> str:
     """Version of the NVIDIA driver; empty where there is none."""
+    return _answer(lambda nvml: str(nvml.nvmlSystemGetDriverVersion()), "")
+
+
+def _answer(ask: Callable[[Any], Answer], otherwise: Answer) -> Answer:
+    """What ``ask`` makes of NVML, or ``otherwise`` where no GPU can be used."""
     try:
         with _nvml() as nvml:
-            return str(nvml.nvmlSystemGetDriverVersion())
+            return ask(nvml)
     except NoDeviceError:
-        return ""
+        return otherwise
 
 
 def installed() -> dict[str, str]:
-    """Versions of the installed packages that take part, by name."""
+    """Versions of the installed software whose version a run keeps, by name."""
     found: dict[str, str] = {}
     for name, distributions in _VERSIONED.items():
         for distribution in distributions:
@@ -137,7 +130,7 @@ def installed() -> dict[str, str]:
 
 
 def find_ncu() -> str | None:
-    """Path of the Nsight Compute CLI: on PATH, else where NVIDIA's installers put it, newest first."""
+    """Path of the Nsight Compute CLI: the one on PATH, or else the newest where NVIDIA's installers put it."""
     on_path = shutil.which("ncu")
     if on_path:
         return on_path
@@ -145,28 +138,21 @@ def find_ncu() -> str | None:
         root = Path(place).anchor
         found = [p for p in Path(root).glob(str(Path(place, "ncu").relative_to(root))) if os.access(p, os.X_OK)]
         if found:
-            return str(max(found, key=_version_key))
+            return str(max(found, key=lambda path: [int(part) for part in re.findall(r"\d+", str(path))]))
     return None
 
 
-def _version_key(path: Path) -> list[int]:
-    return [int(part) for part in re.findall(r"\d+", str(path))]
-
-
-def _detect() -> Device:
-    with _nvml() as nvml:
-        handle = _visible(nvml)
-        name = str(nvml.nvmlDeviceGetName(handle))
-        major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
-        cores = nvml.nvmlDeviceGetNumGpuCores(handle)
-        memory = nvml.nvmlDeviceGetMemoryInfo(handle).total
+def _detect(nvml: Any) -> Device:
+    handle = _visible(nvml)
+    name = str(nvml.nvmlDeviceGetName(handle))
+    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
     known = ceilings.product(name)
     return Device(
         name,
         f"sm_{major}{minor}",
-        cores // _CORES.get((major, minor), 128),
+        nvml.nvmlDeviceGetNumGpuCores(handle) // _CORES.get((major, minor), 128),
         known.l2_bytes if known else 0,
-        memory,
+        nvml.nvmlDeviceGetMemoryInfo(handle).total,
         True,
         ceilings.datasheet(name),
     )
@@ -174,7 +160,7 @@ def _detect() -> Device:
 
 @contextmanager
 def _nvml() -> Iterator[Any]:
-    """NVML, which stays started in this process while it answers. Errors become NoDeviceError."""
+    """NVML, which stays started in this process until it fails. Its errors become NoDeviceError."""
     try:
         import pynvml  # noqa: PLC0415 - a machine without it still opens runs
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""One job a GPU: two timings at once are both wrong. Held through a file that every user's jobs agree on."""
+"""Locks a GPU for one job, because two jobs that time at once disturb each other. All users share the lock file."""
 
 from __future__ import annotations
 
@@ -14,26 +14,24 @@ from pathlib import Path
 
 @contextlib.asynccontextmanager
 async def gpu_lock(name: str, waiting: Callable[[], None]) -> AsyncIterator[None]:
-    """Holds the lock of the GPU called ``name``; calls ``waiting`` once if another job has it.
+    """Holds the lock of the GPU called ``name``. Calls ``waiting`` once if another job holds it.
 
-    The system lets go of the lock when its holder dies.
+    The system releases the lock when its holder dies.
     """
     path = Path(tempfile.gettempdir()) / f"tilescope-{re.sub(r'[^A-Za-z0-9-]+', '_', name)}.lock"
     handle = _open(path)
     try:
-        told = False
-        while not _try(handle):
-            if not told:
-                waiting()
-                told = True
-            await asyncio.sleep(0.2)
+        if not _try(handle):
+            waiting()
+            while not _try(handle):
+                await asyncio.sleep(0.2)
         yield
     finally:
         os.close(handle)
 
 
 def _open(path: Path) -> int:
-    # Another user's file cannot be opened with O_CREAT in a sticky folder, nor need it be written to be locked.
+    # In a sticky folder another user's file cannot be opened with O_CREAT. A lock needs no write access.
     try:
         return os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     except PermissionError:

@@ -1,7 +1,7 @@
-"""Theoretical occupancy: how many blocks of a kernel fit on one multiprocessor, and what stops the next one.
+"""Theoretical occupancy: how many blocks of a kernel fit on one multiprocessor, and which resource limits them.
 
-The limits and the formula are NVIDIA's (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability",
-and the occupancy calculator of the CUDA toolkit, ``cuda_occupancy.h``, which the tests compare with). Pure.
+Limits and formula are NVIDIA's (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", and
+``cuda_occupancy.h`` of the CUDA toolkit, which the tests compare with). Pure.
 """
 
 from __future__ import annotations
@@ -11,26 +11,25 @@ from dataclasses import dataclass
 
 KIBI = 1024
 WARP_THREADS = 32
-#: Registers of a multiprocessor, which its four sub-partitions share out.
+#: Registers of a multiprocessor, divided among its sub-partitions.
 REGISTERS = 65536
 SUB_PARTITIONS = 4
-#: Registers are handed to warps in steps of this many.
+#: Registers are allocated to a warp in multiples of this.
 REGISTER_STEP = 256
-#: No thread can have more registers.
+#: Most registers of a thread.
 THREAD_REGISTERS = 255
-#: Shared memory is handed to blocks in steps of this many bytes, after what the driver reserves for itself.
+#: Shared memory is allocated to a block in multiples of this many bytes, and bytes of it that the driver reserves.
 SHARED_STEP = 128
 SHARED_RESERVED = KIBI
-#: No block can have more threads.
+#: Most threads of a block.
 BLOCK_THREADS = 1024
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one multiprocessor has. Shared memory in bytes; ``block_shared_memory`` is the most one block can opt into.
+    """Resources of one multiprocessor. Shared memory is in bytes; ``block_shared_memory`` is the most that a block can opt into.
 
-    ``barriers`` is the pool of hardware barriers that resident blocks share, None where the architecture does not
-    limit blocks by it.
+    ``barriers`` is the number of hardware barriers that resident blocks share, None where they limit nothing.
     """
 
     target: str
@@ -64,11 +63,11 @@ LIMITS: dict[str, Limits] = {
 
 @dataclass(frozen=True)
 class Occupancy:
-    """How many blocks each resource allows on one multiprocessor, and what follows.
+    """Theoretical occupancy of a kernel.
 
-    ``limits`` maps ``registers``, ``shared_memory``, ``warps``, ``blocks`` and, where the architecture limits by
-    them, ``barriers`` to blocks. ``blocks`` is the least of them, ``limiters`` every name that equals it, ``ratio``
-    the resident warps over what the multiprocessor can hold.
+    ``limits`` maps ``registers``, ``shared_memory``, ``warps``, ``blocks`` and, where they limit, ``barriers`` to the blocks
+    that the resource allows on one multiprocessor. ``blocks`` is the least of them, ``limiters`` the resources that allow no
+    more, ``ratio`` the resident warps over the most that the multiprocessor can hold.
     """
 
     limits: dict[str, int]
@@ -78,7 +77,7 @@ class Occupancy:
 
 
 def limits(target: str) -> Limits:
-    """The limits of an architecture such as ``sm_90`` (``sm_90a`` is the same). Raises ValueError, naming the known."""
+    """The limits of an architecture such as ``sm_90`` (``sm_90a`` is the same). Raises ValueError for an unknown one."""
     key = re.sub(r"[af]$", "", target)
     if key not in LIMITS:
         raise ValueError(f"unknown target {target!r}: use one of {', '.join(LIMITS)}")
@@ -90,10 +89,10 @@ def blocks(
 ) -> Occupancy:
     """Occupancy of a kernel on ``target``.
 
-    ``registers`` per thread; ``shared_memory`` bytes of a block, static and dynamic, without what the driver adds;
-    ``threads`` of a block; ``barriers`` it names. ``configured`` is how many bytes of a multiprocessor's unified
-    cache were set aside as shared memory at the launch (the carve-out, which the driver chooses); the most there
-    can be where it is not known. A block that cannot run at all has an occupancy of 0.
+    ``registers`` are per thread; ``shared_memory`` is in bytes per block, static and dynamic, without the driver's part;
+    ``threads`` and ``barriers`` are per block. ``configured`` is the carve-out: the bytes of the multiprocessor's unified cache
+    that the driver configured as shared memory, by default the most possible. A block that cannot run has an occupancy of 0.
+    Raises ValueError for an unknown target.
     """
     chip = limits(target)
     warps = max(1, _up(threads, WARP_THREADS) // WARP_THREADS)
@@ -105,7 +104,7 @@ def blocks(
         "blocks": chip.blocks,
     }
     if chip.barriers is not None:
-        # Never more than there are block slots, as ncu reports it: an H200 pools 64 barriers and says 32 for one a block.
+        # Capped at the block slots, as ncu reports it: an H200 has 64 barriers, and ncu says 32 for one barrier a block.
         allowed["barriers"] = min(chip.barriers // max(barriers, 1), chip.blocks)
     if shared_memory > chip.block_shared_memory:
         allowed["shared_memory"] = 0
@@ -117,7 +116,7 @@ def blocks(
 
 
 def _by_registers(registers: int, warps: int, unlimited: int) -> int:
-    """Registers belong to a sub-partition, and a warp lives in one: the warps are counted there, not in the whole."""
+    """Blocks that the registers allow. A warp's registers are all in one sub-partition, so warps are counted per sub-partition."""
     if registers == 0:
         return unlimited
     if registers > THREAD_REGISTERS:

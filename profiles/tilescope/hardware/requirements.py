@@ -1,4 +1,4 @@
-"""Which of the distributions that an implementation requires are here. Imports neither torch nor triton."""
+"""Finds required distributions that are not installed. Imports neither torch nor triton."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from collections.abc import Iterable
 
 
 def absent(requires: Iterable[str]) -> tuple[str, ...]:
-    """Those that cannot be imported."""
+    """The distributions of ``requires`` that cannot be imported."""
     return tuple(name for name in requires if importlib.util.find_spec(name.replace("-", "_").lower()) is None)

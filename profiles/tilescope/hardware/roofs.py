@@ -1,4 +1,4 @@
-"""The roofs of a device: which of them a case is compared with, and what they are called. Pure."""
+"""Chooses the roofs of a device that a case is compared with, and names them. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from tilescope.hardware.ceilings import DATASHEET, MEASURED, MEMORY_LEVELS
 from tilescope.table.case_table import CaseValues, declared_pipe
 from tilescope.table.run import Ceiling, Device
 
-#: Hardware work counters and the pipe that does the work. Half-precision work on CUDA cores is set against their
-#: fp32 roof: no pipe of its own is declared for it.
+#: Metrics of work and the pipe that does it. Half-precision work on CUDA cores counts against fp32: it has no roof of its own.
 WORK = {
     "tensor_ops_bf16": "bf16",
     "tensor_ops_fp16": "fp16",
@@ -25,24 +24,23 @@ WORK = {
     "flops_fp16": "fp32",
 }
 
-#: Share of writes in the bytes that must move, up to which a case only reads.
+#: A case whose share of written bytes is not above this counts as one that only reads.
 _READS = 0.02
 
-#: Arithmetic intensity (flop/byte) from which work without evidence is taken for tensor-core work.
+#: Arithmetic intensity (flop/byte) above which work is taken for tensor-core work without other evidence.
 _TENSOR_INTENSITY = 64
 
-#: What gives the roof of a name (see ``roof``).
+#: A function from the name of a roof to the roof, as ``roof`` of one device.
 Roofs = Callable[[str], Ceiling | None]
 
 
 def roof(device: Device, name: str) -> Ceiling | None:
-    """The measured roof of that name, else the datasheet's, else None."""
+    """The measured roof of that name, or else the datasheet's, or None."""
     return device.ceiling(name, MEASURED) or device.ceiling(name, DATASHEET)
 
 
 def hbm_roof(case: CaseValues, known: Roofs) -> Ceiling | None:
-    """The roof of HBM that a case is compared with: read bandwidth for a case that does little but read, else copy
-    bandwidth.
+    """The HBM roof that a case is compared with: read bandwidth for a case that hardly writes, otherwise copy bandwidth.
 
     Read bandwidth is measured or absent: datasheets give one figure for both.
     """
@@ -52,9 +50,9 @@ def hbm_roof(case: CaseValues, known: Roofs) -> Ceiling | None:
 
 
 class OfRoof(NamedTuple):
-    """How near a case comes to its roof. ``fraction`` of the roof called ``name`` (``measured copy bandwidth``).
+    """The share ``fraction`` of a roof that a case reaches, and the roof's ``name`` (``measured copy bandwidth``).
 
-    ``pipe`` names the pipe whose rate the roof is; it is empty where the roof is a bandwidth of HBM.
+    ``pipe`` is the pipe of the roof, empty for a bandwidth of HBM.
     """
 
     fraction: float
@@ -63,8 +61,7 @@ class OfRoof(NamedTuple):
 
 
 def of_roof(row: Mapping[str, Any], device: Device) -> OfRoof:
-    """The share of its roof that a row of ``summary.summarise`` reaches, and the roof's name, as every view and table
-    gives them.
+    """The share of its roof that a row of ``summary.summarise`` reaches, and the roof's name.
 
     The share is NaN where nothing was timed, the name empty where no cost is known.
     """
@@ -76,7 +73,7 @@ def of_roof(row: Mapping[str, Any], device: Device) -> OfRoof:
 
 
 def bandwidth(device: Device, name: str) -> str:
-    """Name of a roof of HBM with its origin: ``measured copy bandwidth``."""
+    """Name of an HBM roof with its origin: ``measured copy bandwidth``."""
     found = roof(device, name)
     origin = found.origin if found else ""
     kind = {"hbm": "copy ", "hbm_read": "read "}[name] if origin == MEASURED else ""
@@ -84,7 +81,7 @@ def bandwidth(device: Device, name: str) -> str:
 
 
 def all_roofs(device: Device) -> pd.DataFrame:
-    """Every roof: name, kind (``memory`` or ``compute``), value (byte/second or flop/second), unit, origin, note."""
+    """A row for each roof: name, kind (``memory`` or ``compute``), value, unit, origin, note."""
     rows = [
         (c.name, "memory" if c.name in MEMORY_LEVELS else "compute", c.value, c.unit, c.origin, c.note)
         for c in device.ceilings
@@ -95,8 +92,8 @@ def all_roofs(device: Device) -> pd.DataFrame:
 def pipe_of(case: CaseValues, kernels: Mapping[str, Mapping[str, object]] | None = None) -> str:
     """The pipe that bounds the case's arithmetic.
 
-    It is the one that the kernel declares. Else it is the tensor pipe of the dtype where counters or the compiler saw tensor
-    work, or where the algorithm's intensity leaves little else. Else it is the CUDA cores.
+    A declared pipe comes first. Otherwise it is the tensor pipe of the dtype where counters or the compiler saw tensor work,
+    or, without such evidence, where the arithmetic intensity is high. Otherwise it is the pipe of the CUDA cores.
     """
     declared = declared_pipe(case, kernels)
     if declared:
