@@ -231,7 +231,7 @@ def test_what_an_exhaustive_sweep_does_not_do_is_refused(kit, capsys):
     assert "--exhaustive remembers nothing" in capsys.readouterr().err
 
 
-def test_a_backward_call_is_made_once_and_forgotten_where_there_is_no_room(torch_and_catalog, monkeypatch, tmp_path):
+def test_a_backward_call_is_made_once_and_forgotten_where_there_is_no_room(torch_and_catalog, monkeypatch):
     from tilescope.tuning import sweep
 
     made: list[Case] = []
@@ -239,7 +239,7 @@ def test_a_backward_call_is_made_once_and_forgotten_where_there_is_no_room(torch
     monkeypatch.setattr(sweep.execute, "prepare", lambda spec, case, place, rotate: made.append(case) or (lambda: case))
     monkeypatch.setattr(sweep, "roomy", lambda: room.pop(0))
     cases = [Case("softmax", "triton", "backward", "8x8-fp32", f"BLOCK={block}") for block in (1, 2, 4)]
-    raced = sweep.Sweep(cases, None, tmp_path, {}, lambda case, doing: None)
+    raced = sweep.Sweep(cases, None, {}, lambda case, doing: None)
     for case in (*cases[:2], *cases[:2]):
         assert raced._run(case)() is case
     assert made == cases[:2], "a turn draws nothing"

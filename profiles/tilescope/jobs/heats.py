@@ -141,7 +141,7 @@ def _elsewhere(text: str, gpu: Gpu) -> str:
 
 def _untimed(artefact: Path, case: Case, home: Gpu, why: str) -> None:
     problem = problems.of_sweep(case, "", home.device.name, home.uuid, home.device.target)
-    race.write(artefact, problem, memory.Timing((), why, "", {"config": race.name_of(case)}), remembered=False)
+    race.write(artefact, problem, memory.Timing((), why, "", {"config": problems.config_name(case)}), remembered=False)
 
 
 def _remember(artefacts: Iterable[str]) -> None:

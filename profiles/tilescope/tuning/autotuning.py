@@ -1,8 +1,7 @@
-"""``tilescope.autotune``: the arguments of ``triton.autotune``, and the search of this room behind them.
+"""``tilescope.autotune``: the arguments of ``triton.autotune`` with Tilescope's search.
 
-What is known is taken first: the winners that a person exported, then the memory of this machine. Otherwise each config is
-compiled, refused by its reason where it cannot run well, and timed as soon as it is compiled; the race decides.
-Imports torch and triton.
+Exported winners are taken first, then this machine's memory. Otherwise configs are compiled in parallel and raced as they are
+compiled; those that cannot run well are refused with their reason. Imports torch and triton.
 """
 
 from __future__ import annotations
@@ -44,18 +43,18 @@ from tilescope.tuning.cold_times import cold_times
 
 #: Names a file of exported winners, which counts before the memory.
 WINNERS = "TILESCOPE_WINNERS"
-#: There where a GPU's driver is loaded.
+#: Exists where the NVIDIA driver is loaded.
 _GPU = Path("/dev/nvidiactl")
-#: So many launchers are built ahead.
+#: Number of launchers that are built ahead.
 _BUILT = 4
-#: A benchmark of a person's own answers with quantiles: each answer counts as one sample.
+#: The rules for a person's own benchmark, which returns quantiles: each answer counts as one sample.
 _OWN_BENCHMARK = racing.Rules(first=1, fewest=2, turns=2)
 
 
 class Tuner(Autotuner):  # type: ignore[misc]
-    """Triton's autotuner with another search. Everything else is Triton's: hooks, keys, ``best_config``, ``cache``.
+    """Triton's autotuner with another search. Hooks, keys, ``best_config`` and ``cache`` are Triton's.
 
-    ``search`` is what the last race came to, None where none was needed; its lanes say why each config was dropped.
+    ``search`` is the outcome of the last race, None where none was needed; its lanes say why each config was dropped.
     """
 
     _do_bench: Any
@@ -65,7 +64,7 @@ class Tuner(Autotuner):  # type: ignore[misc]
     ) -> None:
         super().__init__(*args, cache_results=cache_results, **kwargs)
         self.remembers = cache_results
-        # Triton then asks ``check_disk_cache`` before it times anything, and never times by itself.
+        # Triton then calls ``check_disk_cache`` instead of timing by itself.
         self.cache_results = True
         self.search: racing.Outcome | None = None
         self._own_benchmark = self._do_bench is not None
@@ -80,9 +79,9 @@ class Tuner(Autotuner):  # type: ignore[misc]
         return found
 
     def check_disk_cache(self, tuning_key: Any, configs: Sequence[Any], bench_fn: Callable[[], None]) -> bool:
-        """Chooses the config for the key, and says whether that took no timing. ``bench_fn``, Triton's search, is not called.
+        """Chooses the config for the key; returns whether that took no timing. ``bench_fn``, Triton's search, is not called.
 
-        Raises AutotunerError where no config can be timed, with the reason of each.
+        Raises AutotunerError with every reason where no config can be timed.
         """
         self.search = None
         by_text = {text_of(config): config for config in configs}
@@ -93,7 +92,7 @@ class Tuner(Autotuner):  # type: ignore[misc]
         if chosen := self._exported(problem, by_text):
             self.cache[tuning_key] = chosen
             return True
-        # A hook is code that no database can tell apart.
+        # Hooks have no digest, so timings with them cannot be told apart.
         kept = memory.Memory() if self.remembers and not any(config.pre_hook for config in configs) else None
         known = memory.usable(kept.known(problem) if kept else {}, by_text)
         began = time.time()
@@ -114,7 +113,7 @@ class Tuner(Autotuner):  # type: ignore[misc]
         return False
 
     def _exported(self, problem: memory.Problem, by_text: Mapping[str, Any]) -> Any:
-        """The config that a file of winners has for the problem: of an autotuner like this, or of a launch like this."""
+        """The config from the file of winners, by the same problem or by the same launch; None where there is none."""
         path = self._winners or os.environ.get(WINNERS)
         winners = memory.load(Path(path)) if path else []
         if (text := memory.chosen(winners, problem)) in by_text:
@@ -136,7 +135,7 @@ class Tuner(Autotuner):  # type: ignore[misc]
         known: Mapping[str, memory.Timing],
         kept: memory.Memory | None,
     ) -> racing.Outcome:
-        """The race over what is known and what is not. What is all known is not timed again."""
+        """The race over known and new configs. Nothing is timed where all are known."""
         new = {text: config for text, config in by_text.items() if text not in known}
         facts: dict[str, dict[str, Any]] = {text: {} for text in by_text}
 
@@ -166,8 +165,8 @@ class Tuner(Autotuner):  # type: ignore[misc]
                 more=bool(new),
             )
         finally:
-            if kept and new:  # of a search that was interrupted too
-                # What failed while it was timed, for want of memory for one, may work another time.
+            if kept and new:  # after an interruption too
+                # A failure while timing, such as too little memory, may not happen again.
                 search.keep(
                     kept,
                     problem,
@@ -178,7 +177,7 @@ class Tuner(Autotuner):  # type: ignore[misc]
                 )
 
     def _promising(self, configs: Mapping[str, Mapping[str, int]]) -> list[str]:
-        """The configs likely to be quick by their grid and the bytes of their tensors; none where the grids are not known."""
+        """The configs likely to be fast by their grids and the bytes of their tensors; none where grids are not known."""
         given = {**self.nargs, **self._keywords}
         moved = sum(value.numel() * value.element_size() for value in given.values() if isinstance(value, torch.Tensor))
         here = hardware.detect()
@@ -186,20 +185,20 @@ class Tuner(Autotuner):  # type: ignore[misc]
         return prior.promising(configs, blocks, {"bytes_read": moved}, here) if here else []
 
     def _grid(self, config: Mapping[str, Any]) -> tuple[int, ...]:
-        """The grid of what a config sets; empty where it cannot be known before it is launched."""
+        """The grid of a launch with this config; empty where it cannot be computed before the launch."""
         given = {**self.nargs, **self._keywords}
         grid = given.get("grid")
         try:
             sizes = grid({**given, **config}) if callable(grid) else grid
             return tuple(int(size) for size in sizes or ())
-        except Exception:  # a person's own function: what it needs may only be there when it is launched
+        except Exception:  # a person's own function may need what exists only at the launch
             return ()
 
     def _launched(self, config: Any, kernels: search.Kernels) -> str:
-        """What the config launches: its code, its grid, and those of its parameters that are arguments of the code."""
+        """The config's launch as a text (``search.Launched``): code, grid, and its run-time arguments."""
         codes = [kernel.get("code", "") for kernel in kernels]
         grid = self._grid(config.all_kwargs())
-        # Around another decorator, or with a hook, more may depend on the config than can be seen here.
+        # Under another decorator, or with a hook, more may depend on the config than is visible here.
         if not all(codes) or len(codes) != 1 or not grid or config.pre_hook or not isinstance(self.fn, JITFunction):
             return ""
         constants = {parameter.name for parameter in self.fn.params if parameter.is_constexpr}
@@ -207,7 +206,7 @@ class Tuner(Autotuner):  # type: ignore[misc]
         return repr((codes, grid, sorted(own.items())))
 
     def _compiled(self, configs: Mapping[str, Any]) -> Iterator[tuple[str, search.Compiled]]:
-        """Each config as it is compiled into Triton's cache: by other processes, where its code can be given to them."""
+        """Each config once it is compiled into Triton's cache, by other processes if its code can be sent to them."""
         describer, jobs = compile_jobs.Describer(), {}
         try:
             for text, config in configs.items():
@@ -220,7 +219,7 @@ class Tuner(Autotuner):  # type: ignore[misc]
             yield from compile_pool.Pool(describer.code).compile(jobs, lambda: warm_up(describer))
 
     def _warm(self, config: Any) -> None:
-        """Has Triton compile a config and not launch it."""
+        """Compiles a config with Triton without launching it."""
         if config.pre_hook:
             config.pre_hook({**self.nargs, **self._keywords, **config.all_kwargs()})
         self.fn.run(*self._positional(), **{**self._keywords, "warmup": True}, **config.all_kwargs())
@@ -240,7 +239,7 @@ class Tuner(Autotuner):  # type: ignore[misc]
         """GPU times of a config in seconds. Raises ConfigFailed."""
         if self._own_benchmark:
             found = self._bench(*self._positional(), config=config, **self._keywords)
-            # Triton's benchmarks answer in milliseconds.
+            # Triton's benchmarks return milliseconds.
             return [float(found[0] if isinstance(found, (list, tuple)) else found) / 1e3]
         times: list[float] = []
 
@@ -248,7 +247,7 @@ class Tuner(Autotuner):  # type: ignore[misc]
             times.extend(cold_times(call, count))
             return times
 
-        # Triton asks this attribute for the benchmark, and makes its own where there is none.
+        # Triton takes its benchmark from this attribute if it is set.
         self.__dict__["do_bench"] = take
         try:
             self._bench(*self._positional(), config=config, **self._keywords)
@@ -289,11 +288,11 @@ def autotune(  # noqa: PLR0917 - the arguments are Triton's, in its order
 ) -> Callable[[Any], Tuner]:
     """Wraps a ``@triton.jit`` function in a tuner; the arguments are those of ``triton.autotune``.
 
-    ``winners`` names a file of ``tilescope tune --export`` or ``memory.export``: what it has is taken, and nothing is timed for it.
+    ``winners`` names a file of ``tilescope tune --export`` or ``memory.export``, whose configs are taken without timing.
+    ``cache_results`` keeps timings between processes; without it each process searches for itself. The first config that
+    ``prune_configs_by`` leaves is taken unmeasured where there is no GPU, or where kernels are interpreted.
 
-    Where there is a GPU a process is forked here, before this one uses it: it waits, and compiles for searches.
-    ``cache_results`` is on here: timings are remembered between processes. Off, each process searches for itself. Where there
-    is no GPU, or kernels are interpreted, the first config that ``prune_configs_by`` leaves is taken, unmeasured.
+    On a machine with a GPU this forks a process that compiles for searches, before this one uses the GPU.
     """
 
     if len(configs) > 1 and winners is None and _GPU.exists() and not knobs.runtime.interpret:
@@ -312,16 +311,14 @@ def autotune(  # noqa: PLR0917 - the arguments are Triton's, in its order
 
 @functools.cache
 def _reading() -> threading.Thread:
-    """A thread that reads all of Triton for the names of its cache's entries, once a process: the first launch waits for it
-    otherwise, for half a second. Mostly it waits for the disk or hashes, so other threads go on.
-    """
+    """A thread, one a process, that computes Triton's cache key, for which the first launch would wait half a second."""
     thread = threading.Thread(target=triton_key, name="tilescope reads triton", daemon=True)
     thread.start()
     return thread
 
 
 def text_of(config: Any) -> str:
-    """The config in one line, by which it is remembered: the same in whatever order its parameters were written down."""
+    """The config in one line, by which it is remembered; its parameters are sorted."""
     return ", ".join(f"{name}: {value}" for name, value in sorted(config.all_kwargs().items()))
 
 
@@ -337,7 +334,7 @@ def device() -> tuple[str, str]:
 
 
 def clocks() -> dict[str, float]:
-    """``sm_clock`` of the current GPU in hertz, as ``hardware.device.clocks`` has it; empty where that is asked of another one."""
+    """``sm_clock`` of the current GPU in hertz; empty unless it is the first, which ``hardware.device.clocks`` reads."""
     with contextlib.suppress(AssertionError, RuntimeError):
         if torch.cuda.current_device() == 0:
             return hardware.clocks()
@@ -345,27 +342,27 @@ def clocks() -> dict[str, float]:
 
 
 def versions() -> str:
-    """What compiles and what it compiles for, as one text."""
+    """The compiler's versions and its target as one text."""
     target = driver.active.get_current_target()
     return problems.versions(f"sm_{target.arch}" if target.backend == "cuda" else str(target.arch))
 
 
 def warm_up(describer: compile_jobs.Describer) -> None:
-    """Does once, while configs are compiled, what the first launch and the first timing would wait for. Never raises."""
-    # The C compiler is another process: a thread waits for it.
+    """Prepares the first launch and the first timing while configs are compiled. Never raises."""
+    # Threads suffice: each waits for a process of the C compiler.
     sources = list(describer.signatures.values())[:_BUILT]
     building = [threading.Thread(target=compile_jobs.build_launcher, args=[source]) for source in sources]
     for thread in building:
         thread.start()
-    with contextlib.suppress(RuntimeError):  # whoever times next meets it again
-        _reading().join()  # asked while it is read, Triton would read it once more
+    with contextlib.suppress(RuntimeError):  # the first timing reports it
+        _reading().join()  # meanwhile Triton would compute the key a second time
         cold_times(lambda: None, 1)
     for thread in building:
         thread.join()
 
 
 def _quantiles(samples: Sequence[float]) -> list[float]:
-    """Median, 20 % and 80 % in milliseconds, as Triton keeps them; infinite without samples."""
+    """The median, 20 % and 80 % quantiles in milliseconds, as Triton keeps them; infinite without samples."""
     if not samples:
         return [float("inf")] * 3
     ranked = sorted(samples)

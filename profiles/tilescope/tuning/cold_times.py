@@ -10,17 +10,18 @@ import torch
 
 from tilescope.execution import cold
 
-#: So often samples are taken again of which the CPU queued a part too late.
+#: Number of attempts to take samples whose call the CPU queued in time.
 _TRIES = 4
-#: Cycles of the GPU's clock in a second, about: for how long it is kept waiting.
+#: Approximate cycles of the GPU's clock in a second, for ``torch.cuda._sleep``.
 _CYCLES = 2e9
 
 
 def cold_times(call: Callable[[], Any], count: int) -> list[float]:
-    """GPU times of ``count`` calls in seconds, each with a cold L2, after one that does not count.
+    """GPU times in seconds of ``count`` calls, each with a cold L2, after one warm-up call.
 
-    The GPU must find the whole call queued when it begins: else the time is the CPU's. A sample that it began too early is taken
-    again, with the GPU kept waiting first. What cannot be queued whole, as a call that waits for the GPU, is told as it came.
+    A sample is valid if the whole call was queued before the GPU began it; otherwise the time is the CPU's. Invalid samples are
+    taken again, while the GPU sleeps until the calls are queued. A call that itself waits for the GPU stays invalid, and its
+    times are returned as they are.
     """
     call()
     flush = cold.Flush()
@@ -47,7 +48,7 @@ def _queued(call: Callable[[], Any], flush: cold.Flush) -> tuple[Any, Any, bool]
     """The events before and after a call, and whether the GPU found both and the call between them queued."""
     event: Any = torch.cuda.Event
     start, end = event(enable_timing=True), event(enable_timing=True)
-    # Twice, so that the CPU has the time to queue the whole call before it begins.
+    # Twice: the CPU needs that time to queue the whole call.
     flush()
     flush()
     start.record()

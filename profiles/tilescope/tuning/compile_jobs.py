@@ -1,7 +1,8 @@
-"""What is to be compiled, as data that another process can take: a kernel's code and one specialization of it.
+"""Compile jobs: a kernel's code and a specialization as data that another process can compile.
 
-Who launches finds out what Triton would compile and does not compile it. Whoever compiles makes the kernel again from its code,
-for the same target, and so fills the entry of Triton's cache that the launcher looks for. Imports torch and triton.
+A ``Describer`` records what Triton would compile for a launch. A ``Maker`` in another process rebuilds the kernel from its code
+and compiles it for the same target, which fills the entry of Triton's cache that the launcher looks up. Imports torch and
+triton.
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ from tilescope.files import user_cache
 from tilescope.hardware import occupancy
 from tilescope.tuning import early_resources, pruning
 
-#: What Triton's ``_do_compile`` takes after the device: constants, options, attributes, and whether nothing is launched.
+#: Number of arguments of Triton's ``_do_compile`` after the device: constants, options, attributes, and a flag for warm-up.
 _ARGUMENTS = 4
-#: Of what ``kernel_code`` writes of a function: the parts that its compiled code depends on.
+#: Fields of ``kernel_code``'s description of a function that its compiled code depends on.
 _IN_SOURCE_DIGEST = ("name", "kind", "options", "source", "defaults", "names", "missing")
-#: Of a kernel's metadata: what its machine code and launch depend on, beside its PTX.
+#: Metadata that, beside the PTX, the machine code and the launch depend on.
 _IN_CODE_DIGEST = (
     "enable_fp_fusion", "ptx_options", "shared", "num_warps", "num_ctas", "launch_cooperative_grid", "launch_pdl",
     "global_scratch_size",
 )  # fmt: skip
-#: Lines of PTX that name a place in the source, and comments.
+#: Source locations and comments in PTX.
 _PLACES = re.compile(r"^\s*\.loc\b.*$|//.*$", re.MULTILINE)
-#: What Triton's launcher reads of a kernel's metadata.
+#: Metadata that Triton's launcher reads.
 _OF_LAUNCHER = (
     "num_ctas", "global_scratch_size", "global_scratch_align", "profile_scratch_size", "profile_scratch_align",
     "launch_cooperative_grid", "launch_pdl",
@@ -60,7 +61,7 @@ _RESOURCES = ("registers", "spill_bytes_stored", "spill_bytes_loaded", "stack_by
 
 @dataclasses.dataclass(frozen=True)
 class Specialization:
-    """One kernel that Triton would compile: ``function`` is its number in ``Code``, the rest what its source and options are."""
+    """One kernel that Triton would compile: the number of its ``function`` in ``Code``, and its arguments and options."""
 
     function: int
     signature: Mapping[str, Any]
@@ -74,8 +75,8 @@ class Specialization:
 class Code:
     """The functions of ``Specialization``s as ``kernel_code`` writes them, and the texts of their files by name.
 
-    ``keys`` are what Triton calls each function's source in the names of its cache's entries, empty where it has not been asked: it
-    goes by the order in which a process met the functions, so it is taken over and not found again.
+    ``keys`` are Triton's cache keys of the functions' sources, empty where none was computed. They depend on the order in which
+    a process met the functions, so the compiling process takes them over instead of computing its own.
     """
 
     functions: list[dict[str, Any]]
@@ -85,9 +86,9 @@ class Code:
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """What became of a config: why it cannot run well, empty where it can, and the resources of each kernel that it launches.
+    """The result for a config: the reason why it cannot run well, or empty, and the resources of each kernel that it launches.
 
-    A reason is ``certain`` unless it may be the machine's, of another time.
+    A reason is ``certain`` unless the machine's state may have caused it.
     """
 
     reason: str = ""
@@ -95,19 +96,19 @@ class Compiled:
     certain: bool = True
 
     def again(self) -> Compiled:
-        """The same of another config, for which nothing was compiled."""
+        """The same result for another config, without the time of compiling."""
         kernels = [{name: value for name, value in kernel.items() if name != "compile_time"} for kernel in self.kernels]
         return dataclasses.replace(self, kernels=kernels)
 
 
 class Describer:
-    """Finds out what launches would compile; its ``code`` grows by what they reach."""
+    """Records what launches would compile. ``code`` grows by the functions that they call."""
 
     def __init__(self) -> None:
         self._writer = code.Writer()
-        #: ``source_digest`` of every kernel that was met.
+        #: ``source_digest`` of every kernel, in order.
         self.digests: dict[str, None] = {}
-        #: A source of each signature that was met: kernels of one signature are launched by one C function.
+        #: One source of each signature: kernels of one signature share a C launcher.
         self.signatures: dict[str, Any] = {}
 
     @property
@@ -117,9 +118,10 @@ class Describer:
 
     @contextlib.contextmanager
     def describing(self) -> Iterator[list[Specialization]]:
-        """While active, a kernel that Triton has not compiled in this process is described instead; yields what was.
+        """Describes kernels instead of compiling them while active; yields the list of descriptions, which grows.
 
-        For launches with ``warmup=True``. Raises CannotRecord where the code cannot be written down.
+        It is for launches with ``warmup=True`` that this process has not compiled yet. Raises CannotRecord where code cannot be
+        recorded.
         """
         found: list[Specialization] = []
 
@@ -129,7 +131,7 @@ class Describer:
             constexprs, options, attributes, _ = of_source
             target = driver.active.get_current_target()
             written = [(path, self._writer.value(value, function.__name__)) for path, value in constexprs.items()]
-            function.cache_key  # noqa: B018 - Triton's name for its source, before its code is written down
+            function.cache_key  # noqa: B018 - has Triton compute its key before the code is recorded
             self.digests[source_digest(function)] = None
             self.signatures.setdefault(
                 f"{function.__name__}{signature}", _source(function, signature, constexprs, attributes)
@@ -150,7 +152,7 @@ class Describer:
 
 
 class Maker:
-    """Compiles what a ``Describer`` described. ``folder`` is where the texts of its code are put."""
+    """Compiles a ``Describer``'s descriptions. The source texts are written into ``folder``."""
 
     def __init__(self, known: Code, folder: Path) -> None:
         for name, text in known.texts.items():
@@ -159,17 +161,17 @@ class Maker:
         for number, data in enumerate(known.functions):
             function = self._reader.function(number)
             if hasattr(function, "raw_src"):
-                # As Triton read them: decorators count among the lines.
+                # Triton counts decorators among a function's lines.
                 function.raw_src = data["source"].splitlines(keepends=True)
                 function.starting_line_number = int(data["line"])
                 function.hash = known.keys[number] or None
 
     def compile(self, kernels: Sequence[Specialization]) -> Compiled:
-        """Compiles the kernels of one config into Triton's cache. Never raises what a compiler does."""
+        """Compiles the kernels of one config into Triton's cache. A compiler's error becomes the reason."""
         made: list[Mapping[str, Any]] = []
         for place, one in enumerate(kernels):
             try:
-                # Launched again it is not compiled again.
+                # A kernel that is launched twice is compiled once.
                 same = kernels.index(one)
                 made.append(self._compile(one) if same == place else dict(made[same]))
             except early_resources.Refused as refused:
@@ -206,23 +208,23 @@ class Maker:
 
 
 def _source(function: Any, signature: Mapping[str, Any], constexprs: Mapping[Any, Any], attributes: Any) -> Any:
-    """What Triton compiles."""
+    """Triton's source object of one specialization."""
     kind = GluonASTSource if function.is_gluon() else ASTSource
     return kind(function, dict(signature), dict(constexprs), dict(attributes))
 
 
 def _code_digest(kernel: Any) -> str:
-    """The same for two kernels whose instructions are the same and are assembled and launched alike, on grids of one's choice."""
-    # Where the source stands is of no matter: the rest of the text is for debuggers.
+    """A digest that is equal for kernels with the same instructions, assembled and launched alike on any grid."""
+    # Source locations and debug sections do not matter.
     instructions = _PLACES.sub("", kernel.asm["ptx"].partition("\n\t.file\t")[0])
     return user_cache.digest([instructions, *(str(getattr(kernel.metadata, name, "")) for name in _IN_CODE_DIGEST)])
 
 
 def build_launcher(source: Any) -> None:
-    """Has Triton build the C function that launches kernels of the source's signature, as the first launch would. Never raises."""
+    """Builds Triton's C launcher for the source's signature, as the first launch would. Never raises."""
     if any("tensordesc" in str(kind) for kind in source.signature.values()):
-        return  # its arguments are decided by compiling
-    with contextlib.suppress(Exception):  # whoever launches next meets it again
+        return  # the arguments are known only after compiling
+    with contextlib.suppress(Exception):  # the first launch reports it
         driver.active.launcher_cls(
             source, types.SimpleNamespace(**dict.fromkeys(_OF_LAUNCHER, 0), tensordesc_meta=None)
         )
@@ -230,10 +232,10 @@ def build_launcher(source: Any) -> None:
 
 @functools.lru_cache(maxsize=1024)
 def source_digest(function: Any) -> str:
-    """Digest of a Triton function's code and of all that it reaches, wherever it stands and whoever asked before.
+    """The digest of a Triton function's code and of all functions that it calls, the same in every process.
 
-    Triton's own ``cache_key`` goes by the order in which a process met the functions. It is taken where the code cannot be
-    written down.
+    Triton's own ``cache_key`` depends on the order in which a process met the functions. It is returned where the code cannot be
+    recorded.
     """
     writer = code.Writer()
     try:
@@ -245,20 +247,20 @@ def source_digest(function: Any) -> str:
 
 
 def refusal(kernel: Mapping[str, Any]) -> str:
-    """Why a compiled kernel cannot be launched; empty where it can."""
+    """The reason why a compiled kernel cannot be launched; empty where it can."""
     return pruning.refusal(
         kernel["target"], threads=kernel["block_threads"], shared_memory=kernel["shared_memory"], accumulators=0
     )
 
 
 def one_line(error: BaseException) -> str:
-    """The last line of an error that says something: Triton's messages begin with the source they are about."""
+    """The last line of an error that is not blank or a caret: Triton's messages begin with the source text."""
     return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip(" ^")), type(error).__name__)
 
 
 @contextlib.contextmanager
 def _telling_log() -> Iterator[None]:
-    """Has Triton print what ptxas reports."""
+    """Makes Triton print the report of ptxas while active."""
     before = os.environ.get("TRITON_DUMP_PTXAS_LOG")
     with knobs.nvidia.scope():
         knobs.nvidia.dump_ptxas_log = True
@@ -273,7 +275,7 @@ def _assembler(capability: int) -> str:
 
 
 def _report(ptx: str, metadata: Any, capability: int) -> str:
-    """What ``ptxas -v`` says of a kernel that Triton's cache had already."""
+    """The report of ``ptxas -v`` for a kernel that was in Triton's cache."""
     flags = ["-lineinfo", "-v", f"--gpu-name={sm_arch_from_capability(capability)}"]
     flags += [] if metadata.enable_fp_fusion else ["--fmad=false"]
     flags += (metadata.ptx_options or "").split()

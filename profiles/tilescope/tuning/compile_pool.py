@@ -1,8 +1,8 @@
-"""A pool of processes that compile and never touch a GPU: one a config, forked from a host that has imported Triton.
+"""A pool of processes that compile without a GPU: one a config, forked from a host that has imported Triton.
 
-The host is forked from this process before that uses a GPU, or started anew where it is too late for that; it stays for the next
-search. A config that crashes its compiler, or takes too long, costs only itself: its process ends, and the reason is told.
-Imports torch and triton.
+The host is forked from this process, or started as a new one if this process already uses a GPU. It stays for later searches. A
+config that crashes the compiler or takes too long ends its own process only, and its reason is returned. Imports torch and
+triton.
 """
 
 from __future__ import annotations
@@ -34,36 +34,34 @@ from triton.runtime.cache import triton_key
 from tilescope.execution.parentage import WATCH, die_with
 from tilescope.tuning.compile_jobs import Code, Compiled, Maker, Specialization
 
-#: Longest that one config may take to compile, in seconds.
+#: The longest time in seconds that one config may compile.
 LONGEST = 60.0
-#: Once nothing waits, a config that is left may take so many times the median of the others, and at least so many seconds. No
-#: recorded sweep's best took more than 3.1 times the median.
+#: Once nothing waits, a config may take this multiple of the others' median, and at least this many seconds. The best config of
+#: a recorded sweep took at most 3.1 times the median.
 STRAGGLER, PATIENCE = 4.0, 0.75
-#: So few configs are compiled here sooner than a host is started.
+#: Up to this number of configs, compiling them here is faster than starting a host.
 _FEW = 2
-#: Longest that building Triton's driver is waited for, in seconds.
+#: The longest wait in seconds for Triton's driver to be built.
 _BUILDING = 3.0
-#: Processes that compile run below the one that times.
+#: Added niceness of processes that compile, so that they yield to the one that times.
 _NICE = 5
 _FORK = multiprocessing.get_context("fork") if sys.platform == "linux" else None
 
 
 @dataclass
 class Host:
-    """The process that forks those that compile; ``connection`` leads to it."""
+    """The process that forks the compiling ones.
+
+    ``wait`` is how long to wait for it to be ready, in seconds: 0 for a new ``process``, which imports Triton first. The other
+    end of ``building`` closes when Triton's driver is built.
+    """
 
     connection: Connection
     pid: int
-    #: Seconds that are worth waiting until it says that it is there: one that was started anew imports first.
     wait: float = 0.0
     ready: bool = False
-    #: One that was started anew.
     process: subprocess.Popen[bytes] | None = None
-    #: Ends when the process that builds Triton's driver for it has ended.
     building: Connection | None = None
-
-    def alive(self) -> bool:
-        return not self.connection.closed
 
 
 @dataclass
@@ -75,7 +73,7 @@ class _Running:
 
 @dataclass
 class _Batch:
-    """What the host has been asked to compile."""
+    """The host's present request. ``took`` are the seconds of finished configs."""
 
     maker: Maker
     limit: float
@@ -83,12 +81,12 @@ class _Batch:
     took: list[float] = field(default_factory=list)
 
 
-#: This process's host, and the process that it belongs to: a fork has none.
+#: The host by the process that it belongs to: a fork must not use its parent's.
 _hosts: dict[int, Host] = {}
 
 
 def may_fork() -> bool:
-    """Whether a fork of this process can compile: no thread may hold a lock, and no GPU may be in use."""
+    """Whether a fork of this process can compile: it has no other threads, which may hold locks, and uses no GPU."""
     others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
     return _FORK is not None and all(thread.name == WATCH for thread in others) and not _uses_gpu()
 
@@ -98,16 +96,16 @@ def _uses_gpu() -> bool:
 
 
 def prepare() -> None:
-    """Forks the host now, where that is still possible. Never raises."""
+    """Forks the host now if that is still possible. Never raises."""
     if os.getpid() not in _hosts and may_fork():
         with contextlib.suppress(OSError):
             _hosts[os.getpid()] = _forked()
 
 
 def host() -> Host | None:
-    """This process's host, started if there is none; None where there can be none."""
+    """This process's host, started if there is none; None where none can be started."""
     known = _hosts.get(os.getpid())
-    if known and known.alive():
+    if known and not known.connection.closed:
         return known
     try:
         _hosts[os.getpid()] = found = _forked() if may_fork() else _started()
@@ -117,7 +115,7 @@ def host() -> Host | None:
 
 
 def await_driver() -> None:
-    """Waits until a process of the host has built Triton's driver, if one is building it: building it here too would be slower."""
+    """Waits for Triton's driver if the host is building it, which is faster than building it here too."""
     there = _hosts.get(os.getpid())
     if there and there.building and not hasattr(CudaUtils, "instance"):
         with contextlib.suppress(OSError):
@@ -127,7 +125,7 @@ def await_driver() -> None:
 
 
 class Pool:
-    """Compiles the configs of one search, ``processes`` at once."""
+    """Compiles the configs of one search in ``processes`` at once (0: one a processor), each for ``limit`` seconds at most."""
 
     def __init__(self, code: Code, processes: int = 0, limit: float = LONGEST) -> None:
         self._code, self._limit = code, limit
@@ -136,11 +134,10 @@ class Pool:
     def compile(
         self, jobs: Mapping[str, Sequence[Specialization]], meanwhile: Callable[[], object] = lambda: None
     ) -> Iterator[tuple[str, Compiled]]:
-        """Each config by name and what became of it, as they come; begun in the order of ``jobs``.
+        """Yields each config's name and result as they finish; they begin in the order of ``jobs``.
 
-        Configs that are the same to the compiler, as those that differ in their grid alone, are compiled once. ``meanwhile`` is
-        called when the others have begun. While the host is not there yet, or where there is none, this process compiles them
-        itself.
+        Configs with equal jobs, such as those that differ in their grid only, are compiled once. ``meanwhile`` is called once
+        the host has begun. This process compiles by itself until the host is ready, or where there is none.
         """
         alike: dict[str, list[str]] = {}
         for name, kernels in jobs.items():
@@ -154,7 +151,7 @@ class Pool:
     def _each(
         self, left: dict[str, Sequence[Specialization]], meanwhile: Callable[[], object]
     ) -> Iterator[tuple[str, Compiled]]:
-        """Each of what is ``left``, which is taken from there."""
+        """The result of each config of ``left``, which is emptied."""
         own = None
         there = host() if len(left) > _FEW else _hosts.get(os.getpid())
         try:
@@ -163,7 +160,7 @@ class Pool:
                     if there and _is_ready(there):
                         try:
                             yield from self._asked(there, left, meanwhile)
-                        except (OSError, EOFError):  # it is gone, by no config's fault
+                        except (OSError, EOFError):  # the host itself has died
                             _forget(there)
                             there = None
                         continue
@@ -171,13 +168,13 @@ class Pool:
                     name = next(iter(left))
                     yield name, own.compile(left.pop(name))
         finally:
-            if left and there and there.ready:  # whoever asked has stopped listening: what is under way is of no use
+            if left and there and there.ready:  # the caller stopped iterating: drops the results under way
                 _forget(there)
 
     def _asked(
         self, there: Host, left: dict[str, Sequence[Specialization]], meanwhile: Callable[[], object]
     ) -> Iterator[tuple[str, Compiled]]:
-        """The answers of the host to what is ``left``, which is taken from there."""
+        """The host's result for each config of ``left``, which is emptied."""
         there.connection.send(("compile", dict(os.environ), self._code, left, self._processes, self._limit))
         meanwhile()
         while left:
@@ -187,7 +184,7 @@ class Pool:
 
 
 def _is_ready(there: Host) -> bool:
-    """Whether the host has imported what it needs."""
+    """Whether the host has finished its imports."""
     if not there.ready:
         with contextlib.suppress(OSError, EOFError):
             there.ready = there.connection.poll(there.wait) and there.connection.recv() == "ready"
@@ -214,7 +211,7 @@ def _forked() -> Host:
     built, building = multiprocessing.Pipe(duplex=False)
     parent = os.getpid()
     with warnings.catch_warnings():
-        # Of threads that are not Python's, which hold no lock of anything that a compiler uses.
+        # About threads of libraries, which hold no lock that a compiler needs.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
@@ -233,7 +230,7 @@ def _forked() -> Host:
 
 
 def _started() -> Host:
-    """A host that is a process of its own, for where a fork would have the GPU's context, or another thread's locks."""
+    """A host that is a new process, where a fork would have the GPU's context or another thread's locks."""
     ours, theirs = socket.socketpair()
     with theirs:
         command = [sys.executable, "-P", "-m", "tilescope.tuning.compile_pool", str(theirs.fileno())]
@@ -246,11 +243,11 @@ def _started() -> Host:
 
 
 def serve(connection: Connection, building: Connection | None = None) -> None:
-    """The host: forks a process for each config that it is asked for, until whoever asks is gone.
+    """Runs the host: forks a process for each config, until the other end of ``connection`` closes.
 
-    ``building`` is held open by a process that builds Triton's driver.
+    The process that builds Triton's driver holds ``building`` open.
     """
-    gc.disable()  # what this process inherited is not its to free
+    gc.disable()  # inherited objects must not be finalised here
     running: dict[Connection, _Running] = {}
     batch: _Batch | None = None
     processes = 1
@@ -259,7 +256,7 @@ def serve(connection: Connection, building: Connection | None = None) -> None:
             _build_driver()
             if building:
                 building.close()
-            # Triton reads all of itself for the names of its cache's entries, for half a second: once, and not in every fork.
+            # Computed once here, not in every fork: it takes half a second.
             triton_key()
             connection.send("ready")
             while True:
@@ -286,24 +283,24 @@ def serve(connection: Connection, building: Connection | None = None) -> None:
 
 
 def _build_driver() -> None:
-    """Starts a process in which Triton builds its driver's C module, so that the first launch finds it in the cache."""
+    """Starts a process that builds the C module of Triton's driver, so that the first launch finds it in the cache."""
     assert _FORK is not None  # noqa: S101 - there is no host elsewhere
 
     def work() -> None:
-        with contextlib.suppress(Exception):  # without NVIDIA's driver it is not built
+        with contextlib.suppress(Exception):  # it needs NVIDIA's driver
             CudaUtils()
 
     _FORK.Process(target=work, daemon=True).start()
 
 
 def _begin(maker: Maker, kernels: Sequence[Specialization]) -> tuple[Connection, Any]:
-    """A process that compiles, and where its answer comes from."""
+    """Starts a process that compiles; returns the connection of its answer, and the process."""
     assert _FORK is not None  # noqa: S101 - there is no host elsewhere
     answer, write = multiprocessing.Pipe(duplex=False)
     parent = os.getpid()
 
     def work() -> None:
-        os.setsid()  # ptxas and whatever else it starts goes with it
+        os.setsid()  # one signal then ends it with ptxas
         die_with(parent)
         os.nice(_NICE)
         write.send(maker.compile(kernels))
@@ -315,22 +312,22 @@ def _begin(maker: Maker, kernels: Sequence[Specialization]) -> tuple[Connection,
 
 
 def _end(batch: _Batch, answer: Connection, one: _Running) -> tuple[str, Compiled]:
-    """What became of a config whose process has answered, or ended without."""
+    """The result of a config whose process has answered or ended."""
     try:
         found: Compiled = answer.recv()
         batch.took.append(time.monotonic() - one.began)
-    except Exception:  # whatever a broken process left in the pipe
+    except Exception:  # a broken process may leave anything in the pipe
         one.process.join(1.0)
         code = one.process.exitcode
         by = signal.Signals(-code).name if code and code < 0 else f"status {code}"
-        # What is killed from outside may have been in the way of something else.
+        # SIGKILL comes from outside, for example where memory ran out.
         found = Compiled(f"compiling it ended its process ({by})", certain=code != -signal.SIGKILL)
     _stop(answer, one)
     return one.name, found
 
 
 def _too_long(batch: _Batch, took: float) -> str:
-    """Why a config that has been compiled for ``took`` seconds is given up; empty where it may go on."""
+    """The reason to stop a config that has compiled for ``took`` seconds; empty where it may continue."""
     if took > batch.limit:
         return f"compiling took more than {batch.limit:g} s and was stopped"
     if not batch.waiting and batch.took:
@@ -350,11 +347,5 @@ def _stop(answer: Connection, one: _Running) -> None:
         one.process.join()
 
 
-def main(arguments: Sequence[str]) -> int:
-    """A host that was started, on the connection that the arguments name; at its end the host ends too."""
-    serve(Connection(int(arguments[0])))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    serve(Connection(int(sys.argv[1])))

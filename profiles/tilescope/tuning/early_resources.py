@@ -1,9 +1,8 @@
-"""What a config will need, read from the compiler's own intermediate code before the costly part of compiling.
+"""A config's resources, read from Triton's TTGIR before the slow part of compiling.
 
-Triton decides layouts, pipelining and shared memory on TTGIR. LLVM and ptxas, which take most of the time, come after it. So
-at its end a compilation knows a block's shared memory and threads to the byte, the accumulators of its products, and what it holds
-until a reduction is done.
-Imports torch and triton: worker-side only.
+Triton decides layouts, pipelining and shared memory on TTGIR; LLVM and ptxas, which take most of the time, come after it. So a
+block's threads and shared memory are known exactly there, as are accumulators and values held until a reduction is done.
+Imports torch and triton.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from triton import knobs
 from tilescope.hardware import occupancy
 from tilescope.tuning import held_registers, pruning
 
-#: A layout's name and how many warps of a block hold a tensor that has it.
+#: A layout's name, and the number of a block's warps along each dimension.
 _LAYOUT = re.compile(r"^#(\w+) = #ttg\.nvidia_mma<\{.*?warpsPerCTA = \[([\d, ]+)\]", re.MULTILINE)
 #: The result of a product: its extents, element and layout.
 _PRODUCT = re.compile(r"(?:ttng\.warp_group_dot|tt\.dot)\s.*-> tensor<([\dx]+)x([a-z]+)(\d+)\w*, #(\w+)>")
@@ -30,14 +29,14 @@ _REGISTER_BITS = 32
 
 
 class Refused(Exception):
-    """A config whose compilation was ended early, as it cannot run well. One line that says why."""
+    """A compilation that was ended early because the config cannot run well. The message is the reason in one line."""
 
 
 @contextlib.contextmanager
 def refusing() -> Iterator[None]:
-    """While active, a compilation of a kernel that ``pruning.refusal`` speaks against ends at TTGIR and raises Refused.
+    """Ends compilations with Refused at TTGIR, while active, where ``pruning.refusal`` gives a reason.
 
-    The others go on as always, and are kept in Triton's cache under the key that they have without this.
+    Other kernels compile as usual, under the same keys of Triton's cache.
     """
     with knobs.runtime.scope():
         knobs.runtime.add_stages_inspection_hook = _refuse_after_ttgir
@@ -45,7 +44,7 @@ def refusing() -> Iterator[None]:
 
 
 def accumulators(ttgir: str) -> int:
-    """The 32-bit registers of each thread that the largest product's result takes; 0 where there is no product."""
+    """The 32-bit registers a thread of the largest product's result; 0 where there is no product."""
     warps = {name: math.prod(int(n) for n in counts.split(",")) for name, counts in _LAYOUT.findall(ttgir)}
     found = [
         math.prod(int(extent) for extent in extents.split("x")) * int(bits)
@@ -62,7 +61,7 @@ def _threads(ttgir: str) -> int:
 
 
 def _refuse_after_ttgir(backend: Any, stages: dict[str, Any], options: Any, _language: Any, capability: int) -> None:
-    """Puts a look at the needs before the stage after TTGIR; Triton calls it with the stages of a compilation."""
+    """Inserts the check before the stage after TTGIR. Triton calls this with the stages of a compilation."""
     following = stages["llir"]
 
     def look(module: Any, metadata: Any) -> Any:
@@ -83,20 +82,20 @@ def _refuse_after_ttgir(backend: Any, stages: dict[str, Any], options: Any, _lan
 
 
 def _copy(text: str, context: Any) -> Any:
-    """The module of the text. The one that is being compiled stays as it is."""
+    """A new module of the text, so that passes do not change the one being compiled."""
     from triton._C.libtriton import ir  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "kernel.ttgir")
         file.write_text(text)
         module = ir.parse_mlir_module(str(file), context)
-    # A module goes with its context; Triton's own reader keeps it like this.
+    # A module needs its context alive; Triton's own reader keeps it the same way.
     module.context = context
     return module
 
 
 def _allocated(module: Any, backend: Any, options: Any, capability: int) -> tuple[int | None, int | None]:
-    """Threads and bytes of shared memory, by the passes with which Triton's next stage begins; None each where it has others."""
+    """Threads and bytes of shared memory, by the first passes of Triton's next stage; None each where its passes differ."""
     from triton._C.libtriton import ir, nvidia, passes  # noqa: PLC0415
     from triton.backends.nvidia.compiler import get_ptx_version_from_options  # noqa: PLC0415
 

@@ -1,8 +1,7 @@
-"""The best possible time of a config: what no launch of it can be quicker than. Pure.
+"""The least possible time of a config. Pure.
 
-Bytes over the bandwidth of HBM, and operations over the rate of the multiprocessors that have a block: a grid of fewer blocks than
-there are multiprocessors leaves the others idle. More blocks than that are dealt out in waves, but blocks need not be alike, so
-that the last wave's emptiness is no bound, and is not counted. Rates are the highest that are known, of datasheet and measurement.
+It is the larger of bytes over the bandwidth of HBM and operations over the rate of the multiprocessors that have a block, at the
+highest known rates (datasheet or measured). A last wave that is not full does not count: blocks may differ in length.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from tilescope.table.run import Device
 
 
 def seconds(cost: Mapping[str, Any], device: Device, kernels: Sequence[Mapping[str, Any]]) -> float:
-    """The floor of one call with this ``cost`` (``flops``, ``bytes_read``, ``bytes_written``, ``pipe``).
+    """The floor in seconds of one call with this ``cost`` (``flops``, ``bytes_read``, ``bytes_written``, ``pipe``).
 
-    ``kernels`` are its launches: of several, which does the work is not known, and all multiprocessors count. 0 where a cost or a
-    rate is not known. Each call is timed with a cold L2, so what it reads comes from HBM; what it writes may stay in L2.
+    ``kernels`` are its launches; of several, any may do the work, so all multiprocessors count. Reads come from HBM, because
+    calls are timed with a cold L2; writes may stay in L2. 0 where a cost or a rate is not known.
     """
     moved = float(cost.get("bytes_read", 0)) + max(0.0, float(cost.get("bytes_written", 0)) - device.l2_bytes)
     bandwidth = max((c.value for c in device.ceilings if c.name in ("hbm", "hbm_read")), default=0.0)

@@ -1,6 +1,6 @@
-"""Registers in which a thread must hold what it loaded until a reduction of it is done, read from Triton's TTGIR. Pure.
+"""Registers in which a thread holds loaded values until their reduction is done, read from Triton's TTGIR. Pure.
 
-A softmax loads a row once, reduces it, and uses it again with the result: nothing loads it again, so it is held meanwhile.
+A softmax, for example, loads a row once, reduces it, and uses it again with the result.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from tilescope.hardware import occupancy
 
 _LOADED = re.compile(r"tt\.load .*: tensor<([\dx]+)x!tt\.ptr<[a-z]+(\d+)")
 _TENSOR = re.compile(r"tensor<([\dx]+)x[a-z]+(\d+)")
-#: What computes each element from the same element of its operands, in registers.
+#: Operations that compute each element from the same element of their operands, in registers.
 _ELEMENTWISE = ("arith.", "math.", "tt.fp_to_fp", "tt.bitcast", "tt.clampf", "tt.precise_")
 _REGISTER_BITS = 32
 
-#: Name of a load to the bits an element in which its values can be held: a conversion may have made them narrower.
+#: Loads by name, with the bits an element in which their values can be held: a conversion may have made them narrower.
 Kept = dict[str, int]
 
 
 def held(ttgir: str, warps: int) -> int:
-    """The most 32-bit registers of a thread that the values of one load fill until a reduction is done; 0 where none are held."""
+    """The most 32-bit registers a thread that one load's values fill until a reduction is done; 0 where none are held."""
     extents: dict[str, str] = {}
     kept: dict[str, Kept] = {}
     #: Value to the loads whose reduction it depends on.
@@ -55,9 +55,9 @@ def held(ttgir: str, warps: int) -> int:
 
 
 def _through(known: Iterable[Kept], extents: dict[str, str], text: str) -> Kept:
-    """``Kept`` of the result of an elementwise operation, by those of its operands: it can be held in the place of a wider one.
+    """The ``Kept`` of an elementwise operation's result, from those of its operands: it may be held instead of a wider one.
 
-    Only loads of the result's shape count: each element is computed from the same element of the operands.
+    Only loads of the result's shape count.
     """
     types, found = _TENSOR.findall(text), Kept()
     if types:

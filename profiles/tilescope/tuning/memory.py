@@ -1,7 +1,6 @@
-"""What was timed once is known: a database of timings that processes share, and a file of winners that people commit.
+"""The memory of tuning: a database of timings that processes share, and a file of winners that people commit.
 
-One row is one config of one problem: the kernel's source digest, its shape class, the device, the versions. Pure; imports
-neither torch nor triton.
+A row is one config of one problem (source digest, shape class, device, versions). Imports neither torch nor triton.
 """
 
 from __future__ import annotations
@@ -29,18 +28,18 @@ _VALUES = ",".join("?" * len(_COLUMNS.split(",")))
 #: Seconds to wait for another process that writes.
 _PATIENCE = 10.0
 _FORMAT = 1
-#: The fact by which the config is remembered whose time stands for another's: it launches the same code alike.
+#: The fact that names another config with the same launches of the same code, which was timed instead.
 LIKE = "like"
-#: Facts that are measured, and so hold for what is launched alike.
+#: Facts that are measured, which configs with the same launches share.
 _MEASURED = ("checked", "counted", "sm_clock")
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What a config is the best for.
+    """The problem that configs compete for.
 
-    ``digest`` of the kernel's source with all that it calls, ``shape`` the class of shapes (the values of an autotuner's key),
-    ``device`` the GPU's name and ``uuid`` which one it is, ``versions`` of what compiles and launches.
+    ``digest`` is of the kernel's source with all that it calls, ``shape`` the class of shapes (the values of an autotuner's
+    key), ``device`` the GPU's name, ``uuid`` the single GPU, ``versions`` those of the compiler and the target.
     """
 
     kernel: str
@@ -53,9 +52,9 @@ class Problem:
 
 @dataclass(frozen=True)
 class Timing:
-    """One config's ``samples`` in seconds, or the ``reason`` why it has none or was dropped; ``at`` when (UTC).
+    """One config's ``samples`` in seconds, the ``reason`` why it has none or was dropped, and the time ``at`` (UTC, ISO).
 
-    ``facts`` is what else was found out of it: what its kernels need, how right its result is.
+    ``facts`` are its other findings as JSON data: its kernels' resources, the error of its result.
     """
 
     samples: tuple[float, ...]
@@ -65,16 +64,16 @@ class Timing:
 
     @property
     def median(self) -> float | None:
-        """Seconds; None where it was not timed."""
+        """The median in seconds; None where it was not timed."""
         return statistics.median(self.samples) if self.samples else None
 
 
 @dataclass(frozen=True)
 class Winner:
-    """The best config known of a problem: its ``config`` as text, ``median`` in seconds, over how many ``configs`` that were timed.
+    """The best known config of a problem: ``config`` as text, ``median`` in seconds, and how many ``configs`` were timed.
 
-    ``launches`` are the launches that it makes, where they are known: ``function``, ``digest`` of its source, and ``arguments``
-    by name, those of the config among them.
+    ``launches`` are its launches where they are known: ``function``, ``digest`` of its source, and ``arguments`` by name with
+    the config's.
     """
 
     problem: Problem
@@ -85,18 +84,13 @@ class Winner:
     launches: Sequence[Mapping[str, Any]] = ()
 
 
-def as_data(problem: Problem) -> dict[str, str]:
-    """The problem as JSON data; ``Problem(**data)`` reverses it."""
-    return asdict(problem)
-
-
 def usable(known: Mapping[str, Timing], configs: Collection[str]) -> dict[str, Timing]:
-    """The timings of these configs, but for one that was taken over from a config that is not among them."""
+    """The timings of these configs, without those that were taken over from a config that is not among them."""
     return {n: timing for n, timing in known.items() if n in configs and str(timing.facts.get(LIKE, n)) in configs}
 
 
 def shared(timings: Mapping[str, Timing]) -> dict[str, Timing]:
-    """The timings; one that was not timed because it is like another gets the samples and measurements of that one."""
+    """The timings, where a config that is like another has the samples and measurements of that one."""
     found = dict(timings)
     for name, timing in timings.items():
         like = timings.get(str(timing.facts.get(LIKE, "")))
@@ -107,23 +101,23 @@ def shared(timings: Mapping[str, Timing]) -> dict[str, Timing]:
 
 
 class WinnersError(ValueError):
-    """A file of winners that cannot be read. One line."""
+    """A file of winners or a database that cannot be read. The message is one line."""
 
 
 def default_path() -> Path:
-    """``$TILESCOPE_TUNING``, else ``tuning.sqlite3`` in the folder of what is kept (``user_cache.folder``)."""
+    """``$TILESCOPE_TUNING``, or ``tuning.sqlite3`` in ``user_cache.folder`` where it is not set."""
     chosen = os.environ.get("TILESCOPE_TUNING")
     return Path(chosen).expanduser().absolute() if chosen else user_cache.folder() / "tuning.sqlite3"
 
 
 class Memory:
-    """The timings in the database at ``path``, which is made where it is missing. Processes and threads may share one file."""
+    """The timings in the database at ``path``, created where it is missing. Processes and threads may share one file."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or default_path()
 
     def known(self, problem: Problem) -> dict[str, Timing]:
-        """What is known of a problem, by config, of exactly this device."""
+        """The problem's timings by config, on exactly this device."""
         query = "SELECT config, samples, reason, at, facts FROM timings WHERE digest=? AND shape=? AND device=? AND uuid=? AND versions=?"
         key = (problem.digest, problem.shape, problem.device, problem.uuid, problem.versions)
         with self._open() as database:
@@ -139,7 +133,7 @@ class Memory:
         timings: Mapping[str, tuple[Sequence[float], str]],
         facts: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        """Notes samples, reason and facts of each config, in place of what was known of it."""
+        """Stores samples, reason and facts of each config, replacing its former timing."""
         at = datetime.now(UTC).isoformat(timespec="seconds")
         rows = [
             (
@@ -156,7 +150,7 @@ class Memory:
             database.executemany(f"INSERT OR REPLACE INTO timings ({_COLUMNS}) VALUES ({_VALUES})", rows)  # noqa: S608 - constants
 
     def take(self, problem: Problem, timings: Mapping[str, Timing]) -> None:
-        """Takes over timings of another memory, each unless this one has a later timing of that config."""
+        """Stores timings of another memory, except where this one has a timing of that config as late or later."""
         key = asdict(problem).values()
         self._take(
             (*key, config, json.dumps(known.samples), known.reason, known.at, json.dumps(known.facts))
@@ -164,7 +158,7 @@ class Memory:
         )
 
     def merge(self, other: Path) -> int:
-        """Takes over the timings in the database at ``other`` that this one lacks or has of an earlier time; returns how many.
+        """Stores the timings of the database at ``other`` that are missing or older here; returns how many.
 
         Raises WinnersError where there is no such database. The other one is only read.
         """
@@ -190,7 +184,7 @@ class Memory:
             return database.executemany(query, rows).rowcount
 
     def winners(self, kernels: Sequence[str] = ()) -> list[Winner]:
-        """The best of each problem, of all kernels or those named. Times of different devices are never set against each other."""
+        """The best config of each problem, of all kernels or those named. Times of different devices are never compared."""
         with self._open() as database:
             rows = database.execute(f"SELECT {_COLUMNS} FROM timings WHERE samples != '[]' ORDER BY at").fetchall()  # noqa: S608 - constants
         found: dict[Problem, list[tuple[float, str, str]]] = {}
@@ -207,7 +201,7 @@ class Memory:
         database = sqlite3.connect(self.path, timeout=_PATIENCE)
         try:
             _use_wal(database)
-            # A power failure may cost the last timings, which are made again; waiting for the disk costs every search.
+            # A power failure may lose the last timings, which can be made again; a sync would slow every search.
             database.execute("PRAGMA synchronous=NORMAL")
             with database:
                 database.execute(_TABLE)
@@ -219,9 +213,9 @@ class Memory:
 
 
 def export(winners: Sequence[Winner], path: Path) -> None:
-    """Writes winners into a JSON file, sorted, so that a commit of it shows what changed. The single GPU's UUID stays out.
+    """Writes winners into a JSON file without UUIDs, sorted, so that a commit's diff shows what changed.
 
-    Of GPUs of one name the winner over most configs counts, then the newest: their times are not set against each other.
+    Of several GPUs of one name the winner over most configs is taken, then the newest; their times are not compared.
     """
     of_kind: dict[Problem, Winner] = {}
     for winner in sorted(winners, key=lambda winner: (winner.configs, winner.at)):
@@ -247,16 +241,16 @@ def load(path: Path) -> list[Winner]:
 
 
 def chosen(winners: Sequence[Winner], problem: Problem) -> str:
-    """The config that was exported for the problem on a GPU of this name; empty where none was, or for other source or versions."""
+    """The config exported for the problem on a GPU of this name, with the same source and versions; empty where there is none."""
     wanted = replace(problem, uuid="")
     same = [winner for winner in winners if replace(winner.problem, uuid="") == wanted]
     return min(same, key=lambda winner: winner.median).config if same else ""
 
 
 def launched(winners: Sequence[Winner], problem: Problem, arguments: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The arguments of launches that exported winners make of the problem's function, as far as these ``arguments`` go.
+    """The arguments of exported winners' launches that call the problem's function with these ``arguments``.
 
-    Of the same source, device and versions; the quickest first.
+    Source, device and versions are the problem's; the fastest comes first.
     """
     found = [
         (winner.median, launch["arguments"])
@@ -270,10 +264,9 @@ def launched(winners: Sequence[Winner], problem: Problem, arguments: Mapping[str
 
 
 def _use_wal(database: sqlite3.Connection) -> None:
-    """Lets readers go on while one process writes. Raises OperationalError where others hold the file for longer than _PATIENCE.
+    """Sets WAL mode, where readers continue while one process writes. Raises OperationalError after ``_PATIENCE`` seconds.
 
-    The file keeps the mode, so one process changes it once. SQLite does not wait for others there, whatever the connection's timeout
-    is: two processes that make one database would each refuse the other.
+    SQLite ignores the connection's timeout for this change, so two processes that create one database would fail each other.
     """
     end = time.monotonic() + _PATIENCE
     while True:

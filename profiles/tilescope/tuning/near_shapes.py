@@ -1,4 +1,4 @@
-"""The winners of near shapes go first: what was best nearby is likely to lead, and drops the others early. Pure."""
+"""Winners of near shapes, which are raced first: they are likely to lead, and then drop the others early. Pure."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def winners(known: Sequence[Winner], problem: Problem) -> list[str]:
 
 
 def distance(one: str, other: str) -> float:
-    """How far two classes of shapes are apart: Euclid's distance of the logarithms of their sizes; 0 is the same.
+    """The Euclidean distance of the logarithms of two shapes' sizes.
 
-    Infinite where they differ in anything but sizes, such as a dtype, or are no tuples of values.
+    It is infinite where they differ in anything but sizes, such as a dtype, or are not texts of tuples.
     """
     ours, theirs = _values(one), _values(other)
     if ours is None or theirs is None or len(ours) != len(theirs):

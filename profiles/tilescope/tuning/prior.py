@@ -1,9 +1,9 @@
-"""Which configs are likely to be quick, before any is compiled: they go first where no near shape has a winner. Pure.
+"""A prior for the search: configs likely to be fast, which are compiled first where no near shape has a winner. Pure.
 
-It orders and refuses nothing, so it may be rough. A matrix product's tile is judged by the elements that it loads for an
-operation, (m + n) / mn, by how empty its last wave of blocks is, by accumulators a thread and by stages; every other kernel by
-the bytes that a thread reads and by warps a block. ``make bench-regret`` says how much sooner a good config is found this way.
-The numbers below were chosen on the sweeps that it replays; those in ``_COST_OF_`` weigh how far a config is off the best.
+It orders configs and refuses none, so it may be rough. A matrix product's tile is judged by the elements that it loads an
+operation, (m + n) / mn, by its last wave of blocks, by accumulators a thread and by stages; other kernels by the bytes that a
+thread reads and by warps a block. ``make bench-regret`` measures how much sooner a good config is found. The numbers below were
+chosen on the sweeps that it replays; ``_COST_OF_…`` weigh the distance from the best value.
 """
 
 from __future__ import annotations
@@ -15,28 +15,27 @@ from typing import Any
 from tilescope.hardware.occupancy import WARP_THREADS
 from tilescope.table.run import Device
 
-#: So many configs go first. The others follow in ``search.order``'s own order, those that take longest to compile in front.
+#: Number of configs that go first. The others follow in the order of ``search.order``.
 FIRST = 8
-#: The best number of bytes for a thread to read: two loads of 16, the longest there are. More is the lesser evil (a loop reads
-#: them one after the other) and weighs half.
+#: The best number of bytes for a thread to read: two loads of the longest size, 16. More is less harmful than fewer, because a
+#: loop reads them one after the other, and weighs half.
 _BYTES, _COST_OF_MORE_BYTES = 32, 0.5
 #: The best number of warps of a block.
 _WARPS, _COST_OF_WARPS = 6, 0.7
-#: The best number of accumulators a thread, and the most: fewer leave tensor cores short of work, above the most little else
-#: fits into registers.
+#: The best number of accumulators a thread, and the largest good one: above it few registers are left.
 _ACCUMULATORS, _COST_OF_ACCUMULATORS, _MOST_ACCUMULATORS = 128, 0.15, 160
-#: The shortest side of a tile: tensor cores take no shorter one, and a parameter below it is a flag.
+#: The shortest side of a tile on tensor cores; a smaller parameter is a flag.
 _LEAST = 8
-#: The best number of stages of a pipeline that loads what tensor cores multiply.
+#: The best number of stages of a matrix product's pipeline.
 _STAGES, _COST_OF_STAGES = 3.5, 0.1
 
 
 def promising(
     configs: Mapping[str, Mapping[str, int]], blocks: Mapping[str, int], cost: Mapping[str, Any], device: Device
 ) -> list[str]:
-    """The first few configs by ``estimate``, by name; none where the grid or the cost is not known.
+    """The names of the first few configs by ``estimate``; none where grids or cost are not known.
 
-    ``blocks`` is each config's largest grid, ``cost`` what ``floor.seconds`` takes; ``flops`` may be missing.
+    ``blocks`` is each config's largest grid. ``cost`` is as in ``floor.seconds``; ``flops`` may be missing.
     """
     if not cost.get("bytes_read"):
         return []
@@ -45,7 +44,7 @@ def promising(
 
 
 def estimate(config: Mapping[str, int], blocks: int, cost: Mapping[str, Any], device: Device) -> float:
-    """How slow a config is likely to be beside others of its sweep: a logarithm to the base 2."""
+    """The estimated relative time (log2) of a config among those of its sweep."""
     warps = max(1, config.get("num_warps", 4))
     threads = warps * WARP_THREADS
     tile = _tile(config) if _multiplies(cost, device) else None
@@ -60,14 +59,14 @@ def estimate(config: Mapping[str, int], blocks: int, cost: Mapping[str, Any], de
 
 
 def _quantised(blocks: int, multiprocessors: int) -> float:
-    """The time of whole waves of blocks, one a multiprocessor, over that of as much work without a gap."""
+    """The time of whole waves of blocks, one a multiprocessor, over the time of the same work without idle SMs."""
     if multiprocessors < 1:
         return 1.0
     return math.ceil(blocks / multiprocessors) * multiprocessors / blocks
 
 
 def _multiplies(cost: Mapping[str, Any], device: Device) -> bool:
-    """Whether operations bound the kernel more than bytes do; where they are not known, whether its blocks have two sides."""
+    """Whether operations bound the kernel rather than bytes; True where the operations are not known."""
     if "flops" not in cost:
         return True
     rate = max((c.value for c in device.ceilings if c.name == cost.get("pipe")), default=0.0)
@@ -77,9 +76,9 @@ def _multiplies(cost: Mapping[str, Any], device: Device) -> bool:
 
 
 def _tile(config: Mapping[str, int]) -> tuple[int, int] | None:
-    """Rows and columns of the tile that a block computes: parameters that end in M and N, but for the sizes of groups.
+    """Rows and columns of a block's tile: the parameters that end in M and N, except sizes of groups; None where there are none.
 
-    Where only one of them is named so, the other is the largest of those that do not end in K; where none is, there is no tile.
+    If only one has such a name, the other is the largest parameter that does not end in K.
     """
     sizes = {name.upper(): value for name, value in config.items() if value >= _LEAST and "GROUP" not in name.upper()}
     found = [next((name for name in sizes if name.endswith(end)), "") for end in ("M", "N")]

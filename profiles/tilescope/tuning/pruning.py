@@ -1,4 +1,4 @@
-"""Why a config is not worth compiling to the end. Pure; nothing is dropped without its reason."""
+"""Reasons to stop compiling a config: it exceeds a limit of the hardware, or certainly spills. Pure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from tilescope.hardware import occupancy
 
 
 def refusal(target: str, *, threads: int, shared_memory: int | None, accumulators: int, held: int = 0) -> str:
-    """Why a block of these needs cannot run well on ``target``; empty where nothing speaks against it.
+    """The reason why a block cannot run well on ``target`` (``sm_90``); empty where there is none.
 
-    ``threads`` of a block, ``shared_memory`` in bytes (None where it is not known yet), ``accumulators`` and what is ``held``
-    until a reduction is done in registers a thread. The first two are limits of the hardware: such a config cannot be launched.
-    The others are certain too: what does not fit into a thread's registers spills. Raises ValueError for an unknown target.
+    ``threads`` are those of a block, ``shared_memory`` its bytes (None where not known yet). ``accumulators`` and values
+    ``held`` until a reduction is done are registers a thread, which spill above the limit. Raises ValueError for an unknown
+    target.
     """
     chip = occupancy.limits(target)
     if threads > occupancy.BLOCK_THREADS:

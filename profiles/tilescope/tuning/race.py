@@ -1,12 +1,13 @@
-"""The configs of a sweep raced against each other: the collector behind ``tilescope tune``.
+"""The collector ``race``, behind ``tilescope tune``: races the configs of each sweep and keeps one artefact a config.
 
-Each is compiled in a pool, checked against the reference, and timed by CUDA events with a cold L2 and rotated inputs: what is
-surely slower than the leader is dropped after few calls, so that configs have different numbers of samples. One artefact a
-config says what it needs, how long it took, and why it was not timed if it was not. Imports neither torch nor triton.
+A config is compiled in a pool, checked against the reference, and timed by CUDA events with a cold L2 and rotated inputs.
+Slow configs are dropped early, so configs have different numbers of samples. An artefact holds the config's resources, its
+times, and the reason if it has none. Imports neither torch nor triton.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,22 +23,18 @@ from tilescope.table.case import Case
 from tilescope.tuning import memory, problems
 
 SUFFIX = ".json"
-#: Sets of inputs taken in turn.
-ROTATE = 3
-#: Figures of a kernel that go into the table under their own name, as the compiler's.
+#: Values of a kernel that become rows of source ``compiler`` under the same name.
 _FIGURES = (
     "registers", "shared_memory", "spill_bytes_stored", "spill_bytes_loaded", "stack_bytes", "barriers", "block_threads",
     "grid_blocks", "compile_time",
 )  # fmt: skip
 
-#: What of an artefact is the timing, and not a fact beside it.
+#: Keys of an artefact that are not among ``memory.Timing.facts``.
 _OF_TIMING = frozenset({"samples", "reason", "at", "remembered", "problem"})
-#: What is left of cases, settled one after the other.
-Settled = Iterator[tuple[Case, BaseException | None]]
 
 
 def unavailable() -> str | None:
-    """Why nothing can be timed here; None when it can."""
+    """The reason why nothing can be timed here; None when it can."""
     return device.unavailable()
 
 
@@ -54,16 +51,25 @@ def capture_all(
     folder: Path,
     settings: Mapping[str, Any],
     begin: Callable[[Case, str], None],
-) -> Settled:
-    """Races the cases of each sweep. With ``settings["fresh"]``, a moment (UTC, ISO), what was timed before it does not count."""
-    from tilescope.tuning import sweep  # noqa: PLC0415 - torch comes with it
+) -> Iterator[tuple[Case, BaseException | None]]:
+    """Races the cases of each sweep; yields each case with its error, None where its artefact is written.
+
+    Timings older than ``settings["fresh"]`` (UTC, ISO) are made anew.
+    """
+    from tilescope.tuning import compile_pool, sweep  # noqa: PLC0415 - they import torch
 
     sweeps: dict[tuple[str, ...], list[Case]] = {}
     for case in cases:
         sweeps.setdefault((case.kernel, case.impl, case.direction, case.workload), []).append(case)
-    sweep.prepare()
+    # Forks the compiling host while this process has not used the GPU.
+    compile_pool.prepare()
     for each in sweeps.values():
-        yield from sweep.Sweep(each, load(each[0].kernel), folder, settings, begin).race()
+        for case, result in sweep.Sweep(each, load(each[0].kernel), settings, begin).race():
+            if isinstance(result, BaseException):
+                yield case, result
+            else:
+                write(folder / f"{case.slug}{SUFFIX}", *result)
+                yield case, None
 
 
 def write(artefact: Path, problem: memory.Problem, timing: memory.Timing, remembered: bool) -> None:
@@ -74,16 +80,16 @@ def write(artefact: Path, problem: memory.Problem, timing: memory.Timing, rememb
         "reason": timing.reason,
         "at": timing.at,
         "remembered": remembered,
-        "problem": memory.as_data(problem),
+        "problem": dataclasses.asdict(problem),
     }
     artefact.write_text(json.dumps(said))
 
 
 @bounded_reading.parser
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
-    """Rows ``interval`` (one a sample, seconds), ``sm_clock`` (hertz, at the end), and those of the check, the compiler and CUPTI.
+    """The artefact's rows: ``interval`` (one a sample, seconds), ``sm_clock`` (hertz), the check's, the compiler's and CUPTI's.
 
-    CUPTI's time is left out: configs are compared by one clock.
+    CUPTI's ``gpu_time`` is left out, because configs are compared by one clock.
     """
     data = bounded_reading.data_of(artefact)
     rows = [case.row("interval", value, "events", sample=sample) for sample, value in enumerate(data["samples"])]
@@ -110,14 +116,14 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
 
 @bounded_reading.parser
 def failure(artefact: Path) -> str:
-    """Why the config has no time; empty where it has one."""
+    """The reason why the config has no time; empty where it has one."""
     data = bounded_reading.data_of(artefact)
     return "" if data["samples"] else str(data["reason"])
 
 
 @bounded_reading.parser
 def remark(artefact: Path) -> str:
-    """Whose measurements the config has, where it is not its own, or why it was not counted; else empty."""
+    """A note on the measurements: the config that they were taken of, if another, or why nothing was counted; else empty."""
     data = bounded_reading.data_of(artefact)
     like = data.get(memory.LIKE)
     if like and data["samples"]:
@@ -138,7 +144,7 @@ def winner(artefact: Path, configs: int) -> memory.Winner:
 
 
 def timing(text: str) -> tuple[memory.Problem, str, memory.Timing]:
-    """What an artefact says of its config: of which problem it is, and its name there."""
+    """The problem, the config's name and its timing, from an artefact's text."""
     data = bounded_reading.data(text.encode())
     facts = {name: value for name, value in data.items() if name not in _OF_TIMING}
     told = memory.Timing(tuple(data["samples"]), data["reason"], data["at"], facts)
@@ -146,7 +152,10 @@ def timing(text: str) -> tuple[memory.Problem, str, memory.Timing]:
 
 
 def remembered(cases: Sequence[Case], target: str, fresh: str = "") -> dict[Case, tuple[memory.Problem, memory.Timing]]:
-    """What is known of the cases, of kernels of the catalog, if all configs of their sweep are known; nothing of other sweeps."""
+    """The remembered timings of the cases whose sweep is remembered as a whole, each with its problem.
+
+    ``target`` is ``sm_90``; timings older than ``fresh`` (UTC, ISO) do not count. A person's own kernels are left out.
+    """
     here, uuid = device.detect(), device.uuid()
     if here is None:
         return {}
@@ -158,13 +167,8 @@ def remembered(cases: Sequence[Case], target: str, fresh: str = "") -> dict[Case
     for problem in sweeps:
         known[problem] = memory.shared({n: timing for n, timing in kept.known(problem).items() if timing.at >= fresh})
     return {
-        case: (problem, known[problem][name_of(case)])
+        case: (problem, known[problem][problems.config_name(case)])
         for problem, each in sweeps.items()
-        if all(name_of(case) in known[problem] for case in each)
+        if all(problems.config_name(case) in known[problem] for case in each)
         for case in each
     }
-
-
-def name_of(case: Case) -> str:
-    """The case's config as the memory names it."""
-    return case.config or problems.DEFAULT

@@ -1,20 +1,20 @@
-"""The race of configs: each is timed a little, what is surely slower is dropped, and time goes to those that are close.
+"""The race of configs: all are timed briefly, those certainly slower are dropped, and the close ones are timed further.
 
-Every decision is on logarithms of times, so that a difference is a ratio. A config's spread is moderated: few samples may
-agree by chance, so its variance is drawn towards that of all configs together,
+Decisions are made on logarithms of times, where a difference is a ratio. A config's variance is moderated, because few samples
+may agree by chance: it is shrunk towards the variance of all configs together,
 
     s² = (d0 s0² + d s_i²) / (d0 + d),    t = (m_i - m_j) / sqrt(s_i²/n_i + s_j²/n_j),
 
-with ``d0`` degrees of freedom for what is known of all (G. K. Smyth, Linear models and empirical Bayes methods for assessing
+with ``d0`` degrees of freedom for the common variance (G. K. Smyth, Linear models and empirical Bayes methods for assessing
 differential expression in microarray experiments, Statistical Applications in Genetics and Molecular Biology 3 (2004), eq. 3).
-Dropping by such bounds is a Hoeffding race (O. Maron, A. Moore, Hoeffding Races, NIPS 6 (1993)) with Student's bound in the
-place of Hoeffding's, as times have no upper limit. The error is shared out over configs and rounds (Bonferroni): the best is
-dropped at any time of the race with a probability of at most ``error``, as far as logarithms of times are normal. Outliers are
-not: a sample counts as at most ``_CUT`` times the spread away from the config's median.
+Dropping by such bounds is a Hoeffding race (O. Maron, A. Moore, Hoeffding Races, NIPS 6 (1993)) with Student's bound instead of
+Hoeffding's, because times have no upper limit. The error is divided over configs and rounds (Bonferroni), so that the best
+config is dropped with a probability of at most ``error`` if logarithms of times are normal. Outliers are clipped to ``_CUT``
+times the spread around the config's median.
 
-Samples that are taken one after the other are no independent ones: an H200 that reads from HBM is 2 % slower for a millisecond
-or two, then quicker again. So nobody is dropped early for a small difference. What is left when all have come takes turns, a
-sample each in random order, and only that counts between them. Pure.
+Consecutive samples are not independent: an H200 that reads from HBM is 2 % slower for a millisecond or two, then faster again.
+Therefore small differences drop no config early. The remaining configs take turns, one sample each in random order, and only
+those samples decide between them. Pure.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-#: Next samples of a config, in seconds, as many as are asked for; fewer, or none, where it fails.
+#: Takes a config's name and a count; returns as many samples in seconds, fewer or none where it fails.
 Measure = Callable[[str, int], Sequence[float]]
 _CUT = 3.0
-#: The relative spread to expect before any is measured, and for how many degrees of freedom it counts.
+#: The relative spread assumed before any measurement, and its weight in degrees of freedom.
 _NOISE, _WEIGHT = 0.01, 4.0
 
 
 class ConfigFailed(Exception):
-    """A config that does not compile, cannot be launched, or faults; its message is one line. The race goes on without it."""
+    """A config that does not compile, cannot be launched, or faults. The race continues without it. The message is one line."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """How a race is run.
+    """The rules of a race.
 
-    ``first`` samples of every config as it comes; who is surely slower than the leader by the ratio ``least`` is dropped. The
-    others take ``fewest`` to ``turns`` turns, fewer where those take more than ``spent`` seconds in all; who is surely slower
-    is dropped there, and who cannot be quicker than the leader by more than the ratio ``close`` is not timed again. ``error``
-    is the probability with which the best may be dropped.
+    Each config takes ``first`` samples when it comes, and is dropped if it is certainly slower than the leader by the ratio
+    ``least``. The others take ``fewest`` to ``turns`` turns, or fewer once these take ``spent`` seconds in all. In the turns a
+    config is dropped when it is certainly slower, and not timed again when it cannot be faster than the leader by the ratio
+    ``close``. ``error`` is the accepted probability that the best is dropped.
     """
 
     first: int = 3
@@ -57,9 +57,9 @@ class Rules:
 
 @dataclass
 class Lane:
-    """What is known of one config: its ``samples`` in seconds, and why it is out, empty while it is in the race.
+    """One config in the race: its ``samples`` in seconds, and the reason why it is ``out``, empty while it is in.
 
-    ``like`` names the config whose time stands for its own, where another launches the same code alike.
+    ``like`` names a config with the same launches of the same code, whose time stands for this one's.
     """
 
     config: str
@@ -77,8 +77,8 @@ class Lane:
 class Outcome:
     """The end of a race. ``winner`` is empty where no config could be timed.
 
-    ``lanes`` has every config that was offered, quickest first. ``low`` and ``high`` bound the winner's time in seconds, at the
-    confidence of the rules. ``clear`` says whether the race ended by confidence rather than by the most samples.
+    ``lanes`` has every config, the fastest first. ``low`` and ``high`` are the confidence interval of the winner's time in
+    seconds. ``clear`` is False where the race ended at the limit of turns. ``taken`` counts all samples, discarded ones too.
     """
 
     winner: str
@@ -86,14 +86,13 @@ class Outcome:
     high: float
     clear: bool
     lanes: tuple[Lane, ...]
-    #: How many samples were taken in all, those that no longer count, too.
     taken: int = 0
 
 
 class Race:
     """A race over configs that come one by one, as they are compiled.
 
-    ``measure`` times; ``entrants`` is how many configs may come, over which the error is shared out.
+    ``entrants`` is the largest number of configs that may come; the error is divided over them.
     """
 
     def __init__(self, measure: Measure, entrants: int, rules: Rules | None = None) -> None:
@@ -111,7 +110,7 @@ class Race:
         return leader.median if leader else None
 
     def offer(self, config: str, known: Iterable[float] = ()) -> Lane:
-        """Times a new config a little, or takes the ``known`` samples for it, and drops whoever is surely slower now."""
+        """Takes the first samples of a new config, or its ``known`` ones, and drops configs that are certainly slower."""
         lane = self.lanes[config] = Lane(config, list(known))
         if not lane.samples:
             self._time(lane, self.rules.first)
@@ -119,11 +118,11 @@ class Race:
         return lane
 
     def refuse(self, config: str, reason: str, like: str = "") -> None:
-        """Notes a config that is not timed, and why; ``like`` as a lane has it."""
+        """Notes a config that is not timed, with its reason."""
         self.lanes[config] = Lane(config, out=reason, like=like)
 
     def finish(self) -> Outcome:
-        """Has those that are left take turns until the leader is clear, or each has had the most of them."""
+        """Lets the remaining configs take turns until the leader is clear or the limit of turns is reached."""
         near = self._running()
         if len(near) < 2:
             return self.outcome(clear=True)
@@ -137,9 +136,9 @@ class Race:
         return self.outcome(clear)
 
     def _turns(self, most: int) -> bool:
-        """Times those that may win once a turn, in random order: whatever comes and goes in the machine meets all alike.
+        """Times the possible winners once a turn, in random order so that drifts of the machine affect all alike.
 
-        Whether the leader is clear.
+        Returns whether the leader is clear.
         """
         numbers, wanted = random.Random(0), self._running()  # noqa: S311 - no secret
         for turn in range(1, most + 1):
@@ -180,7 +179,7 @@ class Race:
         return summary
 
     def _drop(self, least: float) -> None:
-        """Drops who is surely slower than the leader by that ratio at least."""
+        """Drops configs that are certainly slower than the leader by more than the ratio ``least``."""
         leader, common = self._leader(), self._common()
         for lane in self._running():
             if leader is None or lane is leader:
@@ -190,7 +189,7 @@ class Race:
                 lane.out = f"slower than the leader by {math.expm1(difference):.1%} ± {math.expm1(margin):.1%}"
 
     def _may_win(self) -> list[Lane]:
-        """The leader, and who may be quicker than it by more than the rules call close."""
+        """The leader, and configs that may be faster than it by more than the ratio ``close``."""
         leader, common = self._leader(), self._common()
         found: list[Lane] = []
         for lane in self._running():
@@ -200,7 +199,7 @@ class Race:
         return found
 
     def _difference(self, lane: Lane, leader: Lane, common: float) -> tuple[float, float]:
-        """The logarithm of the ratio of times, and the margin within which it is not known."""
+        """The logarithm of the ratio of times, and the half-width of its confidence interval."""
         ours, theirs = self._summary(lane), self._summary(leader)
         degrees = _WEIGHT + ours.count + theirs.count - 2
         error = math.sqrt(self._variance(ours, common) / ours.count + self._variance(theirs, common) / theirs.count)
@@ -211,13 +210,13 @@ class Race:
         return (_WEIGHT * common + own.squares) / (_WEIGHT + own.count - 1)
 
     def _common(self) -> float:
-        """The variance of all configs together; what the rules expect counts among it."""
+        """The variance of all configs together, with the assumed noise at its weight."""
         every = [self._summary(lane) for lane in self.lanes.values() if lane.samples]
         degrees = sum(own.count - 1 for own in every)
         return (_WEIGHT * _NOISE**2 + sum(own.squares for own in every)) / (_WEIGHT + degrees)
 
     def outcome(self, clear: bool = False) -> Outcome:
-        """How things stand, without further samples."""
+        """The present state as an outcome, without further samples."""
         lanes = tuple(sorted(self.lanes.values(), key=lambda lane: (bool(lane.out), lane.median)))
         leader = self._leader()
         if leader is None:
@@ -244,7 +243,7 @@ def student(probability: float, degrees: float) -> float:
 
 @dataclass(frozen=True)
 class Summary:
-    """What the test needs of a config: the mean of its samples' logarithms, and their squared distances from it."""
+    """The count of a config's samples, the mean of their logarithms, and the sum of squared distances from it."""
 
     count: int
     mean: float
@@ -252,7 +251,7 @@ class Summary:
 
 
 def _summarised(samples: Sequence[float]) -> Summary:
-    """The summary of samples; those far from their median are drawn in, once there are enough to tell."""
+    """The summary of samples; outliers are clipped where there are at least five."""
     logs = [math.log(value) for value in samples]
     middle = statistics.median(logs)
     spread = 1.4826 * statistics.median(abs(value - middle) for value in logs)

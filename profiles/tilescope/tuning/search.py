@@ -1,5 +1,4 @@
-"""One search: configs are raced as they come out of the compiler, what is hopeless is not timed, and what was found
-out is remembered."""
+"""One search: races configs as the compiler finishes them, skips those that cannot win, and remembers the results."""
 
 from __future__ import annotations
 
@@ -11,16 +10,16 @@ from tilescope.tuning import near_shapes, racing
 from tilescope.tuning.memory import LIKE, Memory, Problem, Timing
 
 Kernels = Sequence[Mapping[str, Any]]
-#: The best possible time of a config in seconds, by what it needs; 0 where that is not known.
+#: The least possible time of a config in seconds, from its kernels; 0 where it is not known.
 Floor = Callable[[Kernels], float]
-#: What a config launches, as a text: two with the same text make the same launches of the same code. Empty where that is not known.
+#: A text that is equal for configs with the same launches of the same code; empty where these are not known.
 Launched = Callable[[str, Kernels], str]
 
 
 class Compiled(Protocol):
-    """What became of compiling a config: why it cannot run well, empty where it can, and what each of its kernels needs.
+    """The compiler's answer for a config: the reason why it cannot run well, or empty, and each kernel's resources.
 
-    A reason that is not ``certain`` is not worth remembering.
+    A reason that is not ``certain`` is not remembered.
     """
 
     @property
@@ -43,9 +42,9 @@ def run(
     heard: Callable[[str, Compiled], None] = lambda config, found: None,
     more: bool = True,
 ) -> racing.Outcome:
-    """Races what is ``known`` and what is ``compiled``, in their order. ``heard`` is told of each before it is timed.
+    """Races the ``known`` configs and then the ``compiled`` ones. ``heard`` is called with each of these before it is timed.
 
-    Of configs that launch the same code alike, the first is timed. Unless there is ``more`` than what is known, nothing is timed.
+    Of configs with the same launches only the first is timed. Nothing is timed unless there is ``more`` than what is known.
     """
     first: dict[str, str] = {}
     for config, timing in known.items():
@@ -68,7 +67,7 @@ def run(
 
 
 def found_out(race: racing.Race, known: Mapping[str, Timing]) -> list[racing.Lane]:
-    """The configs of which the race knows more than was ``known`` before: those that are new, and those that were timed again."""
+    """The configs with a new result: those that were not ``known`` before, and those that were timed again."""
     return [
         lane
         for name, lane in race.lanes.items()
@@ -85,9 +84,9 @@ def keep(
     facts: Mapping[str, dict[str, Any]],
     certain: Callable[[racing.Lane], object],
 ) -> None:
-    """Notes in the memory what the race found out, with the ``facts`` of each config; what is not ``certain`` is left out.
+    """Stores the race's new results with each config's ``facts``, except those that are not ``certain``.
 
-    What was known and not timed again keeps the moment at which it was timed.
+    A known timing that was not made again keeps its date.
     """
     lanes = [lane for lane in found_out(race, known) if certain(lane)]
     for lane in lanes:
@@ -96,7 +95,7 @@ def keep(
 
 
 def hopeless(race: racing.Race, floor: float) -> str:
-    """Why a config whose best possible time is ``floor`` seconds cannot win; empty where it may."""
+    """The reason why a config with a least time of ``floor`` seconds cannot win; empty where it may."""
     best = race.best
     if best is None or not floor > 0 or floor <= best:
         return ""
@@ -104,9 +103,9 @@ def hopeless(race: racing.Race, floor: float) -> str:
 
 
 def work(config: Mapping[str, int]) -> float:
-    """How much code a config becomes, relative to others of its kernel: elements of its blocks a thread, stages counted.
+    """A relative estimate (log2) of a config's compile time: elements of its blocks a thread, weighed by stages.
 
-    Compilers unroll what a thread does, so it goes with the time of compiling.
+    Compilers unroll a thread's elements, so the code grows with them.
     """
     blocks = [math.log2(value) for name, value in config.items() if name not in _LAUNCH and value > 1]
     return (
@@ -125,14 +124,12 @@ def leading(
     configs: Mapping[str, Mapping[str, int]],
     promising: Callable[[], Sequence[str]],
 ) -> list[str]:
-    """The configs, by name, in the order in which they are to be compiled: the winners that the memory has of near shapes first,
-    or where it has none, what is ``promising``.
-    """
+    """The names of the configs in the order to compile them: the memory's winners of near shapes first, or ``promising`` ones."""
     near = near_shapes.winners(kept.winners([problem.kernel]), problem) if kept and configs else []
     return order(configs, [name for name in near if name in configs] or promising())
 
 
 def order(configs: Mapping[str, Mapping[str, int]], near: Sequence[str]) -> list[str]:
-    """The configs, by name: winners ``near`` first, which drop others early; then those that take longest to compile."""
+    """The names of the configs: ``near`` winners first, which drop others early; then those that take longest to compile."""
     leading = [name for name in near if name in configs]
     return leading + sorted((name for name in configs if name not in leading), key=lambda name: -work(configs[name]))

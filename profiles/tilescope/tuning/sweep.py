@@ -1,4 +1,7 @@
-"""Races a sweep's configs in the worker: compiles them in the pool, checks, times and remembers them. Imports torch and triton."""
+"""A race over one sweep's configs in the worker: compiles them in the pool, checks, times and remembers them.
+
+Imports torch and triton.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
@@ -23,13 +25,15 @@ from tilescope.execution import kernel_code as code
 from tilescope.execution.launches import Launch
 from tilescope.hardware import device
 from tilescope.table.case import Case, parse_config
-from tilescope.tuning import compile_jobs, compile_pool, floor, memory, prior, problems, race, racing, search
+from tilescope.tuning import compile_jobs, compile_pool, floor, memory, prior, problems, racing, search
 from tilescope.tuning.autotuning import warm_up
 from tilescope.tuning.cold_times import cold_times
 
 #: The device that inputs are on.
 PLACE = "cuda"
-#: So many of the quickest configs are counted (``_count``).
+#: Sets of inputs taken in turn.
+ROTATE = 3
+#: Number of the fastest configs whose counters are read (``_count``).
 COUNTED = 3
 #: Seconds between two writes to the memory, and between two progress lines of one config.
 _KEEP_EVERY, _TELL_EVERY = 1.0, 0.2
@@ -37,16 +41,19 @@ _AUTOTUNED = "an autotuner chooses for it, which this race stands in for"
 
 
 class Broken(Exception):
-    """A config after which the GPU answers nothing in this process."""
+    """A fault of a config after which the GPU no longer answers this process."""
 
     def __init__(self, name: str, error: BaseException) -> None:
         super().__init__(str(error))
         self.name, self.error = name, error
 
 
-def prepare() -> None:
-    """Forks the process that compiles, before this one uses the GPU."""
-    compile_pool.prepare()
+class Raced(NamedTuple):
+    """A case's result: its problem, its timing, and whether that is ``remembered`` from before this race."""
+
+    problem: memory.Problem
+    timing: memory.Timing
+    remembered: bool
 
 
 class Sweep:
@@ -56,12 +63,11 @@ class Sweep:
         self,
         cases: Sequence[Case],
         spec: Any,
-        folder: Path,
         settings: Mapping[str, Any],
         begin: Callable[[Case, str], None],
     ) -> None:
-        self._cases = {race.name_of(case): case for case in cases}
-        self._spec, self._folder, self._settings, self._begin = spec, folder, settings, begin
+        self._cases = {problems.config_name(case): case for case in cases}
+        self._spec, self._settings, self._begin = spec, settings, begin
         self._target = str(settings.get("target", "sm_90"))
         self._facts: dict[str, dict[str, Any]] = {name: {} for name in self._cases}
         self._grids: dict[str, list[int]] = {}
@@ -70,16 +76,19 @@ class Sweep:
         self._expected: dict[str, Any] = {}
         self._inputs: list[execute.Inputs] = []
         self._calls: dict[Case, Callable[[], Any]] = {}
-        #: Why configs have no place in the race.
+        #: Reasons of configs that do not take part in the race.
         self._refused: dict[str, str] = {}
-        #: Configs whose failure may be the machine's, and is not remembered: they may work another time.
+        #: Configs whose failure may be the machine's, so that it is not remembered.
         self._unsure: set[str] = set()
         self._keep: Callable[[], None] = lambda: None
         self._kept = time.monotonic()
         self._told = -math.inf
 
-    def race(self) -> race.Settled:
-        """Races the configs and writes an artefact for each; yields them as they are settled."""
+    def race(self) -> Iterator[tuple[Case, Raced | BaseException]]:
+        """Races the configs; yields each case with its result, or with the error that kept it out.
+
+        After a fault of the GPU only configs with a final verdict are yielded, the faulting one last.
+        """
         any_case = next(iter(self._cases.values()))
         self._begin(any_case, "reading the configs of")
         describer, jobs, skipped = self._described()
@@ -125,7 +134,7 @@ class Sweep:
             )
         except Broken as error:
             broken = error
-            contest.refuse(error.name, f"it faulted, and the GPU had to be started anew: {error}")
+            contest.refuse(error.name, f"it faulted, and the worker was restarted: {error}")
         else:
             self._count([lane.config for lane in contest.outcome().lanes if lane.samples][:COUNTED] if order else [])
         self._keep()
@@ -139,19 +148,17 @@ class Sweep:
         }
         for name, told in memory.shared(timings).items():
             if broken and (name == broken.name or not told.reason):
-                continue  # the race of the others goes on in another process
-            case = self._cases[name]
-            race.write(self._folder / f"{case.slug}{race.SUFFIX}", problem, told, name not in timed)
-            yield case, None
+                continue  # another process goes on with the race of the others
+            yield self._cases[name], Raced(problem, told, name not in timed)
         if broken:
             yield self._cases[broken.name], broken.error
 
     def _described(
         self,
     ) -> tuple[compile_jobs.Describer, dict[str, list[compile_jobs.Specialization]], dict[str, BaseException]]:
-        """What each config would compile, and the configs that cannot be launched, with the exception.
+        """The describer, the kernels that each config would compile, and the exceptions of configs that cannot be launched.
 
-        Where the launch cannot be recorded, the list is empty: such a config is compiled when it is launched.
+        The list of a config is empty where its launch cannot be recorded; it is then compiled when it is launched.
         """
         describer, skipped = compile_jobs.Describer(), dict[str, BaseException]()
         jobs: dict[str, list[compile_jobs.Specialization]] = {name: [] for name in self._cases}
@@ -176,7 +183,7 @@ class Sweep:
         return describer, jobs, skipped
 
     def _heard(self, name: str, found: search.Compiled) -> None:
-        """Notes what became of a config that the pool has compiled; from time to time, writes what is known to the memory."""
+        """Notes the pool's answer for a config. Writes to the memory once a second, so that an interruption loses little."""
         grids = self._grids.get(name, [])
         for kernel, blocks in zip(found.kernels, grids, strict=False):
             kernel["grid_blocks"] = blocks  # type: ignore[index]
@@ -184,12 +191,12 @@ class Sweep:
             self._unsure.add(name)
         self._facts[name]["kernels"] = [dict(kernel) for kernel in found.kernels]
         self._begin(self._cases[name], "racing")
-        if time.monotonic() - self._kept > _KEEP_EVERY:  # what is known outlives an interruption
+        if time.monotonic() - self._kept > _KEEP_EVERY:
             self._keep()
             self._kept = time.monotonic()
 
     def _count(self, names: Sequence[str]) -> None:
-        """Counts the bytes that these configs move and what their warps wait for."""
+        """Reads the hardware counters of these configs: bytes at HBM, and stalls."""
         for name in names:
             case = self._cases[name]
             self._begin(case, "counting")
@@ -200,20 +207,20 @@ class Sweep:
                     more = counters.operations(self._spec, case)
                     self._facts[name]["counted"] = counters.of_call(self._run(case), more, stalls=True)
             except Exception as error:
-                # What has been timed stands without it.
+                # The times stand without the counts.
                 self._facts[name]["uncounted"] = f"not counted: {compile_jobs.one_line(error)}"
 
     def _launched(self, name: str, kernels: search.Kernels) -> str:
-        """A text that is equal for configs that launch the same code alike, so that one is timed for all.
+        """A text that is equal for configs with the same launch of the same code, of which one is timed for all.
 
-        Empty where a config has several launches: what it does between them is not known.
+        Empty for a config with several launches, because its work between them is not known.
         """
         codes = [kernel.get("code", "") for kernel in kernels]
         launches = self._given.get(name, ())
         return repr((codes, launches)) if all(codes) and len(codes) == len(launches) == 1 else ""
 
     def _samples(self, name: str, count: int) -> list[float]:
-        """Times of a config in seconds, after its result has been compared with the reference. Raises ConfigFailed and Broken."""
+        """Times of a config in seconds; compares its result with the reference first. Raises ConfigFailed and Broken."""
         case = self._cases[name]
         if "checked" not in self._facts[name] or time.monotonic() - self._told > _TELL_EVERY:
             self._begin(case, "racing")
@@ -233,23 +240,23 @@ class Sweep:
             raise racing.ConfigFailed(compile_jobs.one_line(error)) from error
 
     def _run(self, case: Case) -> Callable[[], Any]:
-        """A call of the case. Forward calls of all configs share their inputs; others keep their own while the GPU has room."""
+        """A call of the case. Forward calls share their inputs; others keep their own while half of the GPU's memory is free."""
         if case.direction != FORWARD:
             if case not in self._calls:
                 if not roomy():
                     self._calls.clear()
-                self._calls[case] = execute.prepare(self._spec, case, PLACE, rotate=race.ROTATE)
+                self._calls[case] = execute.prepare(self._spec, case, PLACE, rotate=ROTATE)
             return self._calls[case]
         if not self._inputs:
-            self._inputs = [execute.draw_inputs(self._spec, case, PLACE) for _ in range(race.ROTATE)]
+            self._inputs = [execute.draw_inputs(self._spec, case, PLACE) for _ in range(ROTATE)]
         call, sets = execute.implementation(self._spec, case), itertools.cycle(self._inputs)
         return lambda: call(**next(sets))
 
 
 def described(launch: Launch) -> dict[str, Any]:
-    """What an autotuner in a later process compares a launch with: function, digest of its source, arguments, config.
+    """A launch as ``memory.Winner.launches`` has it, by which an autotuner in a later process recognises it.
 
-    Of a tensor it is the dtype; other objects are left out.
+    A tensor is described by its dtype; other objects are left out.
     """
     arguments = {
         name: str(value.dtype) if isinstance(value, torch.Tensor) else value
@@ -265,7 +272,7 @@ def described(launch: Launch) -> dict[str, Any]:
 
 
 def given(launch: Launch) -> str:
-    """The launch's grid and those arguments that are not compiled in, as a text; of a tensor dtype, shape and strides."""
+    """The launch's grid and its run-time arguments as a text; a tensor is described by dtype, shape and strides."""
     constants = launch.constants
     arguments = {
         name: (str(value.dtype), tuple(value.shape), value.stride()) if isinstance(value, torch.Tensor) else repr(value)
@@ -276,13 +283,13 @@ def given(launch: Launch) -> str:
 
 
 def checked(case: Case, spec: Any, expected: dict[str, Any]) -> dict[str, float]:
-    """How far the case's result is from the reference, by metric; nothing where there is no reference. Raises CheckFailed."""
+    """The error of the case's result against the reference, by metric; empty without a reference. Raises CheckFailed."""
     return {} if getattr(spec.reference, "absent", "") else check.require(case, spec, expected)
 
 
 @contextlib.contextmanager
 def without_autotuners() -> Iterator[None]:
-    """While active, a launcher that leaves the choice to an autotuner fails: that would be another search, within this one."""
+    """Makes autotuners with several configs raise ConfigFailed while active: one would search within this search."""
     run = Autotuner.run
 
     def chosen(tuner: Any, *args: Any, **kwargs: Any) -> Any:
