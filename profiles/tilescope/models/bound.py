@@ -1,4 +1,4 @@
-"""What holds a case back, and the sentence that says so with figures. Pure: a row of ``summary.summarise`` -> text."""
+"""The bound of a case (memory, compute or latency), and the sentence that explains it. Pure: row of ``summarise`` -> text."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from tilescope.table.case_table import CaseValues
 from tilescope.table.run import Device
 from tilescope.table.sources import COUNTERS
 
-#: From this share of a roof on, that roof is what holds a case back.
+#: From this share of a roof on, that roof bounds the case.
 _SATURATED = 0.6
-#: From this share on the case is at it: no more than the work itself is left to lessen.
+#: From this share of a roof on, the case counts as having reached it.
 AT_ROOF = 0.85
-#: Kernels shorter than this spend a good part of their time starting and draining.
+#: Launches shorter than this, in seconds, spend much of their time on starting and draining.
 _SHORT = 5e-6
-#: Bytes moved beyond the algorithm's that are worth a word: less is rounding, tails and metadata.
+#: Ratio of moved bytes to the algorithm's that is worth mentioning: below it are rounding, tails and metadata.
 _EXTRA_BYTES = 1.1
 
 
 def bound(row: Mapping[str, Any]) -> str:
-    """What holds the case back: ``memory``, ``compute``, ``latency``, or nothing where no cost is known.
+    """The case's bound: ``memory``, ``compute`` or ``latency``; empty where no cost is known.
 
-    Predicted, it is the larger of the two floors. Measured, it is the roof that the case comes close to, else latency.
+    A prediction takes the larger of the two floors. A measurement takes the roof that the case comes close to, or latency
+    where it is close to neither.
     """
     if not row["measured"] or not row["bound"]:
         return str(row["bound"])
@@ -36,12 +37,12 @@ def bound(row: Mapping[str, Any]) -> str:
 
 
 def launch_bound(row: Mapping[str, Any]) -> bool:
-    """Whether the case's launches are so short that starting and draining them is most of it: no roof is near."""
+    """Whether launches are so short that starting and draining dominate, and no roof is near."""
     return bool(row["bound"] == "latency" and row["gpu_time"] / (row["launches"] or 1) < _SHORT)
 
 
 def memory_use(row: Mapping[str, Any]) -> float:
-    """Share of the HBM roof in use: by the bytes that really moved, where they were counted."""
+    """The share of the HBM roof in use, by the counted bytes where there are any."""
     needed = _or_zero(row["bandwidth_fraction"])
     counted = row["bytes_source"] in COUNTERS and not row["bytes_cold"]
     moved = needed * _or_zero(row["bytes_ratio"]) if counted else 0.0
@@ -49,9 +50,9 @@ def memory_use(row: Mapping[str, Any]) -> float:
 
 
 def sentence(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
-    """One sentence with figures about what holds the case back; others for a wrong result and for launch overhead.
+    """A sentence on the case's bound with figures, and others for a wrong result and for launch overhead.
 
-    Of a case whose measurements cannot be it says only that.
+    A case with impossible measurements gets only the reasons for that.
     """
     if wrong := impossible.reasons(case, device, str(row["pipe"])):
         return f"Impossible: {'; '.join(reason.said for reason in wrong)}."
@@ -67,7 +68,7 @@ def sentence(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
     sentences.append(_explain(row, case, device))
     if row["cpu_bound"]:
         sentences.append(
-            f"Launch overhead: the call takes {_text(row['interval'], 'second')} for {_text(row['gpu_time'], 'second')} of GPU time."
+            f"Launch overhead: the call takes {units.text(row['interval'], 'second')} for {units.text(row['gpu_time'], 'second')} of GPU time."
         )
     return " ".join(sentence for sentence in sentences if sentence)
 
@@ -76,18 +77,20 @@ def _explain(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
     if not row["measured"]:
         return _timed_only(row) or _predicted(row, device)
     if not row["bound"]:
-        return f"Takes {_text(row['gpu_time'], 'second')} of GPU time; no cost is declared to compare it with."
+        return f"Takes {units.text(row['gpu_time'], 'second')} of GPU time; no cost is declared to compare it with."
     return {"memory": _memory, "compute": _compute, "latency": _latency}[row["bound"]](row, case, device)
 
 
 def _timed_only(row: Mapping[str, Any]) -> str:
-    """For a case with events and nothing else: a graph's replay is the closest they come to GPU time."""
+    """The sentence for a case that only events timed, by graph replay where there is one, which is closest to GPU time."""
     seconds = row["interval"] if math.isnan(row["graph_time"]) else row["graph_time"]
-    if not seconds > 0:  # not measured, or shorter than the clock's tick
+    if not seconds > 0:  # not measured, or below the clock's resolution
         return ""
     floor = row["floor"]
-    against = f", where the floor is {_text(floor, 'second')} ({_percent(floor / seconds)})" if floor > 0 else ""
-    return f"Timed by events only: {_text(seconds, 'second')} a call{against}; torch_profiler or ncu would say why."
+    against = f", where the floor is {units.text(floor, 'second')} ({_percent(floor / seconds)})" if floor > 0 else ""
+    return (
+        f"Timed by events only: {units.text(seconds, 'second')} a call{against}; torch_profiler or ncu would say why."
+    )
 
 
 def _predicted(row: Mapping[str, Any], device: Device) -> str:
@@ -95,7 +98,7 @@ def _predicted(row: Mapping[str, Any], device: Device) -> str:
     if row["bound"] and row["floor"] > 0:
         limit = "HBM bandwidth" if row["bound"] == "memory" else f"{row['pipe']} rate"
         parts.append(
-            f"Predicted, not measured: {row['bound']}-bound, at least {_text(row['floor'], 'second')} at the {row['floor_origin']} "
+            f"Predicted, not measured: {row['bound']}-bound, at least {units.text(row['floor'], 'second')} at the {row['floor_origin']} "
             f"{limit} of {device.name}"
         )
     if not math.isnan(row["bytes_ratio"]):
@@ -103,7 +106,7 @@ def _predicted(row: Mapping[str, Any], device: Device) -> str:
     if not math.isnan(row["blocks"]):
         parts.append(f"{row['limiter']} {_allow(row)}")
     if row["spill_bytes"] > 0:
-        parts.append(f"it spills {_text(row['spill_bytes'], 'byte')} a thread")
+        parts.append(f"it spills {units.text(row['spill_bytes'], 'byte')} a thread")
     return _capital("; ".join(parts) + ".") if parts else ""
 
 
@@ -128,14 +131,14 @@ def _memory(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
         )
         return f"{moved}; {rest}."
     launches = row["launches"]
-    # Whether one can do the work of all is not known: a scale of the whole tensor needs all of it before its first use.
+    # One launch may not be able to do the work: a scale of the whole tensor needs all of it before its first use.
     if launches and launches > 1:
         return f"{moved}; if its {launches} launches can be one, it could be up to {units.times(ratio)} faster."
     return f"{moved}; reading each byte once could make it up to {units.times(ratio)} faster."
 
 
 def _compute(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
-    rate = _text(row["performance"], ceilings.unit(row["pipe"]))
+    rate = units.text(row["performance"], ceilings.unit(row["pipe"]))
     found = roofs.roof(device, row["pipe"])
     what = f"{found.origin} {row['pipe']} rate" if found else f"{row['pipe']} rate"
     return f"Compute-bound: {rate} is {_percent(row['performance_fraction'])} of the {what}."
@@ -147,7 +150,7 @@ def _latency(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
     if launch_bound(row):
         count = "one launch" if launches == 1 else f"{launches} launches"
         return (
-            f"Launch-bound: {count} of {_text(each, 'second')} where the work needs {_text(row['floor'], 'second')}; "
+            f"Launch-bound: {count} of {units.text(each, 'second')} where the work needs {units.text(row['floor'], 'second')}; "
             "more work a launch, or fewer launches, is all that helps."
         )
     use = f"neither memory ({_percent(memory_use(row))}) nor {row['pipe']} arithmetic ({_percent(row['performance_fraction'])}) is busy"
@@ -160,7 +163,7 @@ def _latency(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
     if row["theoretical_occupancy"] < 0.5:
         parts.append(f"{row['limiter']} {_allow(row)}")
     if row["spill_bytes"] > 0:
-        parts.append(f"spills {_text(row['spill_bytes'], 'byte')} a thread")
+        parts.append(f"spills {units.text(row['spill_bytes'], 'byte')} a thread")
     stall = _longest_stall(case)
     if stall:
         parts.append(f"warps wait longest on {stall}")
@@ -173,7 +176,7 @@ def _allow(row: Mapping[str, Any]) -> str:
     return f"{verb} {row['blocks']:.0f} {blocks} per SM ({_percent(row['theoretical_occupancy'])} occupancy)"
 
 
-#: What a stall means to a person. ``selected`` and ``not_selected`` are no stalls.
+#: Stalls and what warps wait for. ``selected`` and ``not_selected`` are no stalls.
 _STALLS = {
     "long_scoreboard": "data from L2 or HBM",
     "short_scoreboard": "shared memory or special functions",
@@ -203,10 +206,6 @@ def _longest_stall(case: CaseValues) -> str | None:
 
 def _or_zero(value: float) -> float:
     return 0.0 if math.isnan(value) else value
-
-
-def _text(value: float, unit: str) -> str:
-    return units.text(value, unit)
 
 
 def _percent(share: float) -> str:

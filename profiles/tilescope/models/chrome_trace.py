@@ -1,7 +1,7 @@
 """Chrome traces: torch.profiler's own where a run kept it, or one made from the table.
 
-Perfetto (ui.perfetto.dev), chrome://tracing and others open both, still compressed with gzip. The format is Google's
-"Trace Event Format"; its times are in microseconds.
+Perfetto (ui.perfetto.dev) and chrome://tracing open both as they are, compressed with gzip. The format is Google's "Trace Event
+Format", with times in microseconds.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Claims about fused kernels: what published texts say, the traffic bound, and what was measured, at every recorded
-size.
+"""Claims about fused kernels at every recorded size: the published claim, the traffic bound, and the measured speedup.
 
-Runs -> frame; it also looks whether a kernel's source has changed since. Only measured times of right results count.
-The bound is the bytes of the unfused implementation over those of the fused one (``traffic.speedup``'s prediction). A
-memory-bound program gains no more than that by moving less, though an unfused one whose launches are slow for other
-reasons can lose more.
+Runs -> frame; it also compares each kernel's source with today's. Only measured times of right results count. The bound is the
+bytes of the unfused implementation over those of the fused one (``traffic.speedup``). Moving fewer bytes gains at most that
+ratio, but an unfused implementation may also be slow for other reasons.
 """
 
 from __future__ import annotations
@@ -22,16 +20,16 @@ from tilescope.runs.staleness import stale_problems
 from tilescope.runs.store import LoadedRun
 from tilescope.table.case_table import GPU_TIME_SOURCES, CaseValues, by_problem, gather, problem_of
 
-#: What rows are made of. Most of a recording is something else, and to gather that takes as long again.
+#: Metrics that rows are made of. Gathering all metrics of a recording would take twice as long.
 _NEEDED = {
     "gpu_time", "interval", "algorithm_flops", "relative_error", "tolerance", "row_error", "row_tolerance",
     *(f"{whose}_bytes_{way}" for whose in ("algorithm", "requested", "unique", "dram") for way in ("read", "written")),
 }  # fmt: skip
 
-#: What ours is compared with, by the end of the columns' names. The library is the quickest of those that were timed.
+#: Suffixes of the columns that compare ours with others. The library is the fastest one that was timed.
 OVER = ("eager", "compile", "library")
 
-#: Under which names a run's versions may hold a library's, by the implementation that it is.
+#: Keys of a run's versions that may hold a library's version, by its implementation.
 _VERSIONS = {
     "liger": ("liger-kernel", "liger_kernel", "liger"),
     "cublas": ("cublas", "cuBLAS"),
@@ -39,32 +37,19 @@ _VERSIONS = {
     "fa2": ("flash-attn", "flash_attn", "fa2"),
     "bitsandbytes": ("bitsandbytes",),
     "cce": ("cut-cross-entropy", "cut_cross_entropy", "cce"),
-    # PyTorch's own operations are of the version that the run says it used.
     "aten": ("torch",),
 }
+_ABSENT = dict.fromkeys(("over", "low", "high", "interval"), math.nan)
 
 COLUMNS = {
-    "kernel": "str",
-    "pass": "str",
-    "workload": "str",
-    "claim": "str",
-    "claim_low": "float64",
-    "claim_high": "float64",
-    "claim_over": "str",
-    "claim_source": "str",
-    "verdict": "str",
-    "verdict_interval": "str",
-    "bound": "float64",
-    **{f"{what}_{other}": "float64" for other in OVER for what in ("over", "low", "high", "interval")},
-    "library": "str",
-    "library_version": "str",
-    "roof": "str",
+    **dict.fromkeys(["kernel", "pass", "workload", "claim"], "str"),
+    **dict.fromkeys(["claim_low", "claim_high"], "float64"),
+    **dict.fromkeys(["claim_over", "claim_source", "verdict", "verdict_interval"], "str"),
+    **dict.fromkeys(["bound", *(f"{what}_{other}" for other in OVER for what in _ABSENT)], "float64"),
+    **dict.fromkeys(["library", "library_version", "roof"], "str"),
     "of_roof": "float64",
-    "run": "str",
-    "device": "str",
-    "started": "str",
-    "changed": "bool",
-    "relaunched": "bool",
+    **dict.fromkeys(["run", "device", "started"], "str"),
+    **dict.fromkeys(["changed", "relaunched"], "bool"),
     "floor": "float64",
 }
 
@@ -77,17 +62,16 @@ def claims(runs: Iterable[LoadedRun]) -> pd.DataFrame:
 def best(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
     """One row a kernel, pass and workload: kernels by name, sizes from the smallest on.
 
-    Of several runs with the same, the row of the one that says most: one with other implementations to compare with, then of
-    the kernel as it is today rather than of a former one (``changed``), then with more of those, then one of more workloads, then
-    the newest. All rows of a kernel and pass are of one GPU. Where any with something to compare with is of today's kernel, none is
-    of a former one but other sizes of the same run. Of ``relaunched`` ones only code of the CPU's has changed, which times of the
-    GPU are none of.
+    If several runs have a row, the best is taken by these criteria in order: it has other implementations to compare with, its
+    kernel's code is today's (not ``changed``), it has more implementations, more workloads, it is newer. All rows of a kernel and
+    pass are of one GPU. If its best row is of today's code, ``changed`` rows of other runs are left out. ``relaunched`` marks
+    rows where only the CPU's code has changed, so that GPU times stand.
 
     ``over_…`` are speed ratios by GPU time (the other implementation's over ours), ``low_…`` and ``high_…`` their 95 %
-    intervals, ``interval_…`` the ratio by the interval that the CPU's delays are part of. ``of_roof`` is the floor's time
-    over ours, and ``roof`` says which: copy or read bandwidth, or a pipe's rate. ``verdict`` compares the claim with the ratio
-    by GPU time, ``verdict_interval`` with that by the interval; both are empty where nothing is claimed. Absent is NaN, and an
-    empty ``library_version`` one that the run did not record.
+    intervals, ``interval_…`` the ratio by the interval, which includes the CPU's delays. ``of_roof`` is the floor's time
+    over ours at the ``roof``: copy or read bandwidth, or a pipe's rate. ``verdict`` compares the claim with the ratio by GPU time,
+    ``verdict_interval`` with that by the interval; both are empty where nothing is claimed. An absent number is NaN; an empty
+    ``library_version`` was not recorded.
     """
     found: dict[tuple[str, str, str], dict[str, Any]] = {}
     headlines: dict[tuple[str, str], dict[str, Any]] = {}
@@ -101,7 +85,7 @@ def best(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
         current = row["changed"] <= headline["changed"] or row["run"] == headline["run"]
         return bool(row["device"] == headline["device"] and current)
 
-    # By name, for a recording says nothing of what belongs together, and a family may be recorded in parts.
+    # By name, because a family may be recorded in parts.
     ordered = sorted(
         filter(counts, found.values()),
         key=lambda row: (row["kernel"], list(headlines).index((row["kernel"], row["pass"])), row["floor"]),
@@ -110,9 +94,9 @@ def best(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
 
 
 def of_run(loaded: LoadedRun) -> list[dict[str, Any]]:
-    """One row a kernel, pass and workload that the run measured of the Triton implementation with right results.
+    """One row for each kernel, pass and workload with right results of the Triton implementation, measured.
 
-    It has ``COLUMNS``, and in ``workloads`` how many of them the run has.
+    A row has ``COLUMNS``, and ``workloads``, the number of the run's rows of its kernel and pass.
     """
     if not loaded.run.device.measured:
         return []
@@ -134,10 +118,9 @@ def of_run(loaded: LoadedRun) -> list[dict[str, Any]]:
         marks = {"changed": problem in changed, "relaunched": problem in relaunched}
         rows.append({**_row(case, known, others, bounds, loaded), **marks})
     for row in rows:
-        alike = {
-            other["workload"] for other in rows if (other["kernel"], other["pass"]) == (row["kernel"], row["pass"])
-        }
-        row["workloads"] = len(alike)
+        row["workloads"] = len(
+            {other["workload"] for other in rows if all(other[name] == row[name] for name in ("kernel", "pass"))}
+        )
     return rows
 
 
@@ -148,9 +131,7 @@ def disagree(rows: pd.DataFrame, other: str) -> pd.Series:
 
 
 def standings(rows: pd.DataFrame) -> pd.Series:
-    """``faster``, ``on par`` or ``slower``: ours against the quickest of the others that were timed, by GPU time; empty where
-    none was.
-    """
+    """``faster``, ``on par`` or ``slower`` by GPU time than the fastest other implementation; empty where none was timed."""
     low, high = published_claims.PAR
     quickest = rows[[f"over_{other}" for other in OVER]].min(axis="columns")
     words = np.select([quickest.isna(), quickest > high, quickest < low], ["", "faster", "slower"], "on par")
@@ -158,7 +139,7 @@ def standings(rows: pd.DataFrame) -> pd.Series:
 
 
 def verdicts(rows: pd.DataFrame) -> pd.Series:
-    """What became of each claim over all sizes, in words, by GPU time; by kernel and pass."""
+    """The verdict on each claim over all sizes by GPU time, as text, by kernel and pass."""
     claimed = rows[rows["verdict"] != ""]
     found: dict[tuple[str, str], str] = {}
     for (kernel, direction), sizes in claimed.groupby(["kernel", "pass"], sort=False):
@@ -174,12 +155,12 @@ def verdicts(rows: pd.DataFrame) -> pd.Series:
 
 def _worth(row: dict[str, Any]) -> tuple[bool, bool, int, int, str]:
     compared = sum(not math.isnan(row[f"over_{name}"]) for name in OVER)
-    # A sweep has nothing beside ours: of today's code or not, there is no claim in it.
+    # First, because a sweep has no other implementation and so supports no claim.
     return bool(compared), not row["changed"], compared, row["workloads"], row["run"]
 
 
 def _right(case: CaseValues, failed: set[str]) -> bool:
-    """Whether no check found the results wrong, by their error or because there was none to give."""
+    """Whether no check found the results wrong or failed."""
     name = "/".join(case.key[column] for column in ("kernel", "impl", "pass", "workload"))
     return not case.wrong() and not any(known == name or known.endswith(f":{name}") for known in failed)
 
@@ -216,9 +197,6 @@ def _row(
         "device": device.name,
         "started": loaded.run.started[:10],
     }
-
-
-_ABSENT = dict.fromkeys(("over", "low", "high", "interval"), math.nan)
 
 
 def _ratios(ours: CaseValues, other: CaseValues | None) -> dict[str, float]:

@@ -1,10 +1,11 @@
-"""Claims as a Markdown table: one row a kernel and pass, with its worst and its best size."""
+"""Claims as a Markdown table: one row a kernel and pass, with its worst and its best size. Pure: frame -> text."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Iterable
+from typing import Any
 
 import pandas as pd
 
@@ -16,7 +17,7 @@ _HEADINGS = [
     "kernel", "sizes", "published claim", "traffic bound", "vs eager", "vs torch.compile", "vs library", "of roofline",
 ]  # fmt: skip
 
-#: What a row may be marked with, by the column that says so.
+#: Marks of a row, with the column that sets each.
 _MARKS = {"*": "changed", "†": "relaunched"}
 _SAID = {
     "*": "\\* Measured before the latest change of the kernel's GPU code, or of code that may launch it otherwise: to be measured again.",
@@ -26,10 +27,10 @@ _SAID = {
 
 
 def markdown(rows: pd.DataFrame) -> str:
-    """The table of ``claims.best``'s frame, and below it what its marks mean. An absent value is a dash.
+    """The table of ``claims.best``'s frame, with the meaning of its marks below. An absent value is a dash.
 
-    A cell holds the worst size's ratio and below it the best's, each with the size; and the range by the interval wherever
-    that has the other implementation ahead at a size where GPU time has ours, or the other way round.
+    A cell holds the ratio at the worst size and at the best, each with the size. It adds the range by the interval where the two
+    clocks disagree on which implementation is ahead.
     """
     lines = ["| " + " | ".join(_HEADINGS) + " |", "|---|---:|---|" + "---:|" * (len(_HEADINGS) - 3)]
     verdict = verdicts(rows)
@@ -47,7 +48,7 @@ def markdown(rows: pd.DataFrame) -> str:
 
 
 def provenance(runs: Iterable[LoadedRun]) -> str:
-    """Where, when and with which versions the runs were measured, a line each distinct answer."""
+    """The device, date and versions of the runs, one line for each distinct combination."""
     lines = [
         f"{loaded.run.device.name}, {loaded.run.started[:10]}, "
         + ", ".join(f"{name} {version}" for name, version in loaded.run.versions.items())
@@ -58,56 +59,55 @@ def provenance(runs: Iterable[LoadedRun]) -> str:
 
 
 def _text(words: object) -> str:
-    """Words in a cell, as they are: names come from a run, which may be anybody's."""
+    """Text with Markdown and HTML escaped: names come from runs, which are not trusted."""
     line = " ".join(str(words).split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*\[\]|])", r"\\\1", line)
 
 
 def _counted(sizes: pd.DataFrame) -> str:
-    """How many sizes there are, and how many have a mark that not all of them have."""
+    """The number of sizes, and of those with a mark that not all of them have."""
     counts = {mark: int(sizes[which].sum()) for mark, which in _MARKS.items()}
     apart = [f"{count}{mark}" for mark, count in counts.items() if 0 < count < len(sizes)]
     return f"{len(sizes)} ({', '.join(apart)})" if apart else str(len(sizes))
 
 
 def _code(name: object) -> str:
-    """A name in a code span within a cell, where a bar is escaped and markup is none."""
+    """A name as a code span within a table's cell."""
     return "`" + " ".join(str(name).split()).replace("`", "'").replace("|", "\\|") + "`"
 
 
 def _over(sizes: pd.DataFrame, other: str) -> str:
     """The worst and the best size, with their intervals, and the other clock's range where the two disagree."""
-    column = f"over_{other}"
-    known = sizes[sizes[column].notna()].sort_values(column, kind="stable")
-    if known.empty:
-        return "–"
-    ends = known.iloc[[0, -1]] if len(known) > 1 else known
-    lines = [_ratio(row, other) for row in ends.to_dict("records")]
+    lines = [_ratio(row, other) for row in _ends(sizes, f"over_{other}")]
     if disagree(sizes, other).any():
         mark = "†" if sizes["relaunched"].any() else ""
         lines.append(f"interval {_span(sizes[f'interval_{other}'])}{mark}")
-    return "<br>".join(lines)
+    return "<br>".join(lines) or "–"
 
 
-def _ratio(row: dict[str, object], other: str) -> str:
-    ratio, low, high = (float(row[f"{what}_{other}"]) for what in ("over", "low", "high"))  # type: ignore[arg-type]
+def _ends(sizes: pd.DataFrame, column: str) -> list[dict[Any, Any]]:
+    """The rows with the least and the largest value of the column."""
+    known = sizes[sizes[column].notna()].sort_values(column, kind="stable")
+    return (known.iloc[[0, -1]] if len(known) > 1 else known).to_dict("records")
+
+
+def _ratio(row: dict[Any, Any], other: str) -> str:
+    ratio, low, high = (float(row[f"{what}_{other}"]) for what in ("over", "low", "high"))
     apart = "" if math.isnan(low) else f" ±{max(ratio - low, high - ratio) / ratio * 100:.1f} %"
-    version = "" if row["library"] == "aten" else row["library_version"]  # that is torch's, which is said above
+    version = (
+        "" if row["library"] == "aten" else row["library_version"]
+    )  # torch's version is in the line above the table
     name = _text(f" {row['library']} {version}") if other == "library" else ""
     return " ".join(filter(None, [f"{ratio:.2f}×{apart}", name, _code(row["workload"])]))
 
 
 def _roof(sizes: pd.DataFrame) -> str:
-    known = sizes[sizes["of_roof"].notna()].sort_values("of_roof", kind="stable")
-    if known.empty:
-        return "–"
-    ends = known.iloc[[0, -1]] if len(known) > 1 else known
-    # Most roofs were measured: the few that are a datasheet's say so.
+    # Most roofs were measured: only a datasheet's is named as such.
     lines = (
         f"{row['of_roof'] * 100:.0f} % {_text(str(row['roof']).removeprefix('measured '))} {_code(row['workload'])}"
-        for row in ends.to_dict("records")
+        for row in _ends(sizes, "of_roof")
     )
-    return "<br>".join(lines)
+    return "<br>".join(lines) or "–"
 
 
 def _span(values: pd.Series) -> str:

@@ -1,9 +1,9 @@
-"""Comparison of two sides: two runs, or two implementations or configs of one. Pure: runs -> frame.
+"""Comparison of two runs, or of two implementations. Pure: runs -> frame.
 
 A time ratio is only given where both sides were measured on the same device, with the same settings, by the same clock.
 Its interval is the percentile bootstrap of the ratio of medians (Efron and Tibshirani, "An Introduction to the
-Bootstrap", 1993) over the repetitions that the runs keep. An interval that contains 1 means that no difference can be
-told. Repetitions of one run share its clocks and temperature, so variation from run to run is not in it.
+Bootstrap", 1993) over the repetitions that the runs keep. An interval that contains 1 shows no significant difference.
+Repetitions of one run share its clocks and temperature, so the interval leaves out variation between runs.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tilescope.models import summary
 from tilescope.runs.store import LoadedRun
 from tilescope.table.case_table import GPU_TIME_SOURCES, CaseValues, gather
 
-#: Settings that say what was run, not how it was measured. ``assumed`` is what launchers were told where no GPU ran them,
-#: so it is part of predictions and of no time.
+#: Settings that do not affect how times were measured. ``assumed`` describes a GPU that is absent, so it affects predictions
+#: only.
 _INDIFFERENT = frozenset({
     "assumed", "collectors", "file", "file_sha256", "repetitions", "interpreter_limit", "check_limit", "check_first",
     "conditions", "measure_ceilings", "renew_ceilings", "timeout"})  # fmt: skip
@@ -42,7 +42,7 @@ COLUMNS = {
 
 
 class CompareError(ValueError):
-    """Two sides that have nothing in common. One line."""
+    """Two sides that have nothing in common. The message is one line."""
 
 
 @dataclass(frozen=True)

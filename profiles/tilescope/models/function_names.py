@@ -1,4 +1,4 @@
-"""Names of GPU functions as people say them: the library, what it computes, and its kernel. Pure: text -> text."""
+"""Readable names of GPU functions: the library, and the operation or the kernel's own name. Pure: text -> text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 #: An unnamed namespace as CUPTI's demangler writes it, and as Nsight Compute does.
 _UNNAMED = r"(?:\(anonymous namespace\)|<unnamed>)::"
-#: Libraries by what their functions' names hold, the most telling first. Nsight Compute leaves out the outer namespaces.
+#: Libraries by patterns of their functions' names, the most specific first. Nsight Compute omits outer namespaces.
 _LIBRARIES = (
     ("Inductor", re.compile(r"^triton_(?:poi|red|per|tem|for|mm|bmm)_")),
     ("cuDNN", re.compile(r"cudnn")),
@@ -18,7 +18,7 @@ _LIBRARIES = (
     ("PyTorch", re.compile(rf"\bat::|\bc10::|\bnative::|^(?:void )?{_UNNAMED}")),
     ("CUDA", re.compile(r"^Mem(?:cpy|set)\b")),
 )
-#: What one of PyTorch's general kernels computes stands in its template's arguments, the innermost last.
+#: PyTorch's general kernels. Their operation is among the template's arguments, the innermost last.
 _REDUCES = "reduce_kernel"
 GENERAL = {"vectorized_elementwise_kernel", "elementwise_kernel", "unrolled_elementwise_kernel", _REDUCES,
            "elementwise_kernel_with_index"}  # fmt: skip
@@ -26,21 +26,21 @@ _COMPUTES = re.compile(
     r"\b(?:CUDAFunctor(?:OnSelf)?_(\w+)|launch_(\w+)|(\w+?)_cuda_out\b|(\w+?)(?:_kernel(?:_cuda|_impl)?|_functor|Functor|Ops|CUDAKernelImpl|KernelImplInternal)\b)"
 )
 _WRAPPERS = {"Binary", "AUnary", "BUnary", "gpu", "Reduce", "gpu_kernel_impl"}
-#: Of an operation's name, what says only for which types it is, how its scalars are given, or that NaNs are passed on.
+#: Parts of an operation's name that describe types, scalar arguments or the handling of NaN.
 _INCIDENTAL = re.compile(r"^(?:b?float\d+|direct)_|(?:_tensor)?_scalar$|_nan$")
-#: Operations that one functor serves several of: equal and not equal; less, greater and the like.
+#: Functors that serve several operations: equal and not equal; less, greater and the like.
 _SEVERAL = {"compare_eq": "equality comparison", "compare": "comparison"}
-#: CUTLASS's kernels are all called ``Kernel`` or ``Kernel2``: which one it is says the type that they are made of.
+#: CUTLASS's kernels are all called ``Kernel`` or ``Kernel2``; the template's argument tells them apart.
 _CUTLASS = re.compile(r"\bcutlass\w*::Kernel2?<(\w+)")
 
 
 def library(function: str) -> str:
-    """The library that a function is of: ``cuBLAS``, ``PyTorch``, …; empty for a kernel of one's own."""
+    """The library of a function: ``cuBLAS``, ``PyTorch``, …; empty for a person's own kernel."""
     return next((name for name, marks in _LIBRARIES if marks.search(function)), "")
 
 
 def computes(function: str) -> str:
-    """What a general kernel of PyTorch's is used for, as ``add`` or ``max reduction``; empty if it is no such kernel."""
+    """The operation of one of PyTorch's general kernels, as ``add`` or ``max reduction``; empty for other functions."""
     general = plain_name(function)
     if general not in GENERAL:
         return ""
@@ -51,7 +51,7 @@ def computes(function: str) -> str:
 
 
 def said(function: str) -> str:
-    """``PyTorch add``, ``cuBLAS nvjet_…``, or the plain name of one's own."""
+    """The readable name: ``PyTorch add``, ``cuBLAS nvjet_…``, or the plain name of a person's own kernel."""
     made = _CUTLASS.search(function)
     return " ".join(
         filter(None, [library(function), computes(function) or (made[1] if made else plain_name(function))])
@@ -65,7 +65,7 @@ def plain_name(function: str) -> str:
 
 
 def labels(functions: Iterable[str]) -> dict[str, str]:
-    """What each function is called (``said``), numbered where several are called alike, in the order given."""
+    """The readable name of each function, in the order given; equal names are numbered."""
     seen: dict[str, int] = {}
     found = {}
     for function in dict.fromkeys(functions):

@@ -1,9 +1,7 @@
-"""Prediction before there is a kernel: what fusing a chain of PyTorch operations could win, from shape, dtype and
-target.
+"""Prediction of the speedup from fusing a chain of PyTorch operations, by shape, dtype and target. Pure.
 
-Unfused, every operation of the chain is a launch that reads its operands from HBM and writes its result back. Fused,
-one launch reads the chain's inputs and writes its result. Both are counted in bytes; memory-bound code can gain at most
-their ratio. Pure; every figure is a prediction.
+Unfused, every operation is a launch that reads its operands from HBM and writes its result back. Fused, one launch reads the
+chain's inputs and writes its result. Memory-bound code gains at most the ratio of these bytes.
 """
 
 from __future__ import annotations
@@ -25,9 +23,9 @@ from tilescope.table.suggest import unknown
 VECTOR = 16
 #: Below this time, in seconds, a launch costs more than its bytes.
 _SHORT = 5e-6
-#: Registers of 4 bytes that a multiprocessor has, as bytes: a row held by one block fits into them or spills.
+#: Bytes of a multiprocessor's registers: a row held by one block fits into them or spills.
 _REGISTER_FILE = REGISTERS * 4
-#: Masked lanes above this share waste a good part of the block.
+#: Share of masked lanes above which a block counts as wasteful.
 _MASKED = 0.25
 #: First architecture whose instructions convert and multiply the dtype (CUDA C++ Programming Guide, "Arithmetic
 #: Instructions"; PTX ISA, "cvt" and "mma").
@@ -38,9 +36,9 @@ _TMA = 90
 
 @dataclass(frozen=True)
 class Operation:
-    """Memory traffic of one PyTorch operation, beside the chain's running value that it reads once.
+    """Memory traffic of one PyTorch operation, which also reads the chain's running value once.
 
-    ``tensors``, ``rows`` and ``masks``: further operands of the full shape, of one row's shape, and of the full shape
+    ``tensors``, ``rows`` and ``masks`` count further operands: of the full shape, of one row's shape, and of the full shape
     with one byte an element. ``whole_row``: an element of the result needs the whole row. ``reduces``: the result has
     one element a row. ``keeps_mask``: it also writes a mask of one byte an element, as dropout does.
     """
@@ -71,13 +69,13 @@ OPERATIONS: dict[str, Operation] = {
     "rms_norm": Operation(rows=1, whole_row=True),
     "softmax": Operation(whole_row=True),
 }
-#: Operations whose bytes do not bound them; what follows one goes into its kernel's end.
+#: Operations that are compute-bound; later operations are fused into the end of their kernels.
 _PRODUCTS = ("addmm", "attention", "bmm", "conv", "linear", "matmul", "mm")
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Sizes and dtype of the running value: the last extent is the row that whole-row operations go over."""
+    """Sizes and dtype of the running value; the last extent is the length of a row."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -102,10 +100,10 @@ class Problem:
 
 @dataclass(frozen=True)
 class Chain:
-    """Operations in their order, and the bytes they read and write: one launch each, and one launch in all.
+    """Operations in their order, and the bytes moved by one launch each (unfused) and by one launch in all (fused).
 
-    ``whole_row``: one of them needs a row at once. ``aligned_rows``: one of them goes by rows, so that where a row
-    starts matters.
+    ``whole_row``: one of them needs a whole row at once. ``aligned_rows``: one of them works by rows, so that the alignment of
+    rows matters.
     """
 
     names: tuple[str, ...]
@@ -117,7 +115,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class Line:
-    """One answer: ``topic`` in a word or two, ``text`` in one line, ``good`` None where it is neither good nor bad."""
+    """One line of the answer: its ``topic``, its ``text``, and whether it is ``good`` news (None: neither)."""
 
     topic: str
     text: str
@@ -126,7 +124,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Answer:
-    """What fusing the chain could win on a target, and what else there is to know, a line each."""
+    """The prediction for fusing a chain on a target."""
 
     chain: Chain
     problem: Problem
@@ -135,12 +133,12 @@ class Answer:
 
     @property
     def bound(self) -> float:
-        """What fusing can win at most while memory is the limit: unfused bytes / fused bytes."""
+        """The largest speedup of memory-bound code: unfused bytes / fused bytes."""
         return self.chain.unfused_bytes / self.chain.fused_bytes
 
 
 def parse_chain(text: str) -> tuple[str, ...]:
-    """``add,relu,mul`` to its names. Raises ValueError for an empty chain, an unknown name, or a product."""
+    """The names in ``add,relu,mul``. Raises ValueError for an empty chain, an unknown name, or a product."""
     names = tuple(part.strip() for part in text.split(",") if part.strip())
     if not names:
         raise ValueError("no chain: name operations in their order, as in 'add,relu,mul'")
@@ -158,7 +156,7 @@ def parse_chain(text: str) -> tuple[str, ...]:
 
 
 def parse_problem(text: str) -> Problem:
-    """``16384x4096-bf16`` to sizes and dtype. Raises ValueError saying what is expected."""
+    """The sizes and dtype in ``16384x4096-bf16``. Raises ValueError with the expected form for other text."""
     match = re.fullmatch(r"(\d+(?:x\d+)*)-(\w+)", text.strip())
     if not match:
         raise ValueError(f"shape {text!r} is not sizes and a dtype, as in 16384x4096-bf16")
@@ -171,7 +169,7 @@ def parse_problem(text: str) -> Problem:
 
 
 def count(names: tuple[str, ...], problem: Problem) -> Chain:
-    """The bytes of a chain by OPERATIONS, each operand read once and each result written once."""
+    """The chain with its bytes by OPERATIONS: each operand is read once and each result written once."""
     full, row, mask = problem.bytes, problem.row_bytes, problem.elements
     each_row = full // problem.columns
     operations = [OPERATIONS[name] for name in names]
@@ -183,7 +181,7 @@ def count(names: tuple[str, ...], problem: Problem) -> Chain:
     return Chain(
         names,
         unfused_bytes=len(names) * full + operands + results + masks,
-        # A fused kernel leaves dropout's mask out: it draws the same numbers again from the seed (tl.rand).
+        # A fused kernel writes no mask for dropout: the backward pass draws the same numbers from the seed (tl.rand).
         fused_bytes=full + operands + last,
         whole_row=whole_row,
         aligned_rows=whole_row or any(op.rows for op in operations),

@@ -1,10 +1,10 @@
-"""A gate: whether a change is let through, by what it does to time, bytes and what a launch takes. Pure: runs -> checks.
+"""A gate: checks whether a change increases times, bytes or resources of launches beyond limits. Pure: runs -> checks.
 
-Every case of the base is held against the same case of the head, each quantity by the same source on both sides. A time
-fails only where the 95 % interval of the ratio of medians (``compare.interval``) lies above the limit as a whole; where
-the limit is within it, the repetitions cannot tell, and the check is undecided. Repetitions of one run share its conditions:
-the same code recorded twice on an H200 came out up to 1.5 % apart (12 pairs of recordings), so a limit below 2 % is within
-the noise between runs. What the compiler says has no noise.
+Every case of the base is compared with the same case of the head, each quantity by the same source on both sides. A time
+fails only if the whole 95 % interval of the ratio of medians (``compare.interval``) lies above the limit. If the interval
+contains the limit, the check is undecided. Repetitions of one run share its conditions: the same code recorded twice on an
+H200 differed by up to 1.5 % (12 pairs of recordings), so a limit below 2 % is within the noise between runs. The compiler's
+values have no noise.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tilescope.table.schema import CASE_COLUMNS
 from tilescope.table.sources import COUNTERS
 
 PASS, FAIL, UNDECIDED, ABSENT = "pass", "fail", "undecided", "not compared"
-#: How they rank: the gate's verdict is the first that any check has.
+#: Verdicts by rank: the gate's verdict is the first that any check has.
 VERDICTS = (FAIL, UNDECIDED, ABSENT, PASS)
 
 #: Times in the order of preference. Clocks are never mixed.
@@ -38,17 +38,17 @@ _CLOCKS = (
     ("graph_time", "events"),
     ("interval", "events"),
 )
-#: What a launch takes, and who says so. The compiler first: it needs no GPU and has no noise.
+#: Sources of a launch's resources. The compiler comes first: it needs no GPU and has no noise.
 _SOURCES = ("compiler", "ncu", "torch_profiler")
-#: Two readings of the SM clock that differ by less are the same clock.
+#: Ratio of two readings of the SM clock up to which they count as equal.
 _SAME_CLOCK = 1.005
-#: What names a case within a run; a workload's name has its dtype.
+#: Columns that identify a case within a run. The dtype is part of the workload's name.
 KEY = tuple(name for name in CASE_COLUMNS if name != "dtype")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The most that may be lost; infinity leaves a quantity out.
+    """The largest accepted losses; infinity leaves a quantity out.
 
     ``slowdown``, ``bytes``, ``registers`` and ``shared_memory`` are growth as a share of the base (0.03 is 3 %), ``spills``
     bytes a thread, ``occupancy`` a difference of ratios (0.1 is ten percentage points).
@@ -64,11 +64,11 @@ class Limits:
 
 @dataclass(frozen=True)
 class Check:
-    """One quantity of one case, or (``what`` is ``case``) whether the case is there. ``key`` is of the case, as KEY names it.
+    """A check of one quantity of one case, or (``what`` is ``case``) of the case's presence. ``key`` has the values of KEY.
 
-    ``base`` and ``head`` are in the metric's base unit, None where absent; of a launch (``function``) the one that lost most.
-    ``change`` is what ``limit`` limits: growth as a share, spilled bytes, or occupancy lost. ``low`` and ``high`` are the 95 %
-    interval of the change of a time. ``said`` is a sentence.
+    ``base`` and ``head`` are in the metric's base unit, None where absent. A resource is that of the launch (``function``) that
+    lost most. ``change``, which ``limit`` limits, is growth as a share, spilled bytes, or occupancy lost; ``low`` and ``high`` are
+    the 95 % interval of a time's change. ``said`` explains the verdict.
     """
 
     key: tuple[str, ...]
@@ -92,9 +92,9 @@ class Check:
 
 @dataclass(frozen=True)
 class Gate:
-    """What a gate found. ``notes`` are lines about both runs: why times are not compared, what else changed.
+    """The result of a gate. ``notes`` are lines about both runs: reasons not to compare times, and other changes.
 
-    ``names`` are what people call the base and the head: a run's id, or a revision.
+    ``names`` identify the base and the head: a run's id, or a revision.
     """
 
     base: LoadedRun
@@ -125,7 +125,7 @@ def gate(
     allow_missing: bool = False,
     names: tuple[str, str] | None = None,
 ) -> Gate:
-    """Holds every case of the base against the head's. Empty ``kernels`` and ``impls`` are all.
+    """Checks every case of the base against the head's. Empty ``kernels`` and ``impls`` are all.
 
     A case that is absent in the head, or failed there and not in the base, fails unless ``allow_missing``. Raises
     CompareError where the base has no such case, or nothing at all can be compared.
@@ -173,7 +173,7 @@ def _cases(loaded: LoadedRun, kernels: Sequence[str], impls: Sequence[str]) -> d
 
 
 def _concerns(failure: Failure, key: tuple[str, ...]) -> bool:
-    """Whether the failure is of that case; in a run of before a person's own kernel is called by its variable."""
+    """Whether the failure is of that case. Older runs name a person's own kernel by its variable."""
     return "/".join(filter(None, key)) in (readable(failure.case), failure.case.rpartition(".py:")[2])
 
 
@@ -182,7 +182,7 @@ def _among(failure: Failure, others: Iterable[Failure]) -> bool:
 
 
 def _presence(key: tuple[str, ...], there: bool, failed: list[Failure], allowed: bool) -> Iterator[Check]:
-    """A check that fails where the case is gone or a collector failed on it; none where all is well."""
+    """A failing check where the case is absent in the head or a collector failed on it; none otherwise."""
     if there and not failed:
         return
     said = "; ".join(f"failed: {f.collector}: {f.message}" for f in failed) or "absent in the head"
@@ -191,7 +191,7 @@ def _presence(key: tuple[str, ...], there: bool, failed: list[Failure], allowed:
 
 @dataclass(frozen=True)
 class _Both:
-    """The two runs, and what they allow to be compared."""
+    """The two runs, and the obstacles to comparing them."""
 
     base: LoadedRun
     head: LoadedRun
@@ -200,7 +200,7 @@ class _Both:
     same_target: bool
 
     def checks(self, mine: CaseValues, other: CaseValues) -> Iterator[Check]:
-        """Every check of a case that both have."""
+        """Every check of a case that both runs have."""
         key = tuple(mine.key[name] for name in KEY)
         if other.wrong() and not mine.wrong():
             yield Check(
@@ -246,7 +246,7 @@ class _Both:
         )  # fmt: skip
 
     def _believed(self, mine: CaseValues, other: CaseValues, verdict: str, said: str) -> tuple[str, str]:
-        """The verdict, unless a side's measurement cannot be: the head's then fails, the base's decides nothing."""
+        """The verdict, or FAIL where the head's measurement is impossible, or UNDECIDED where the base's is."""
         for side, case, then in ((self.head, other, FAIL), (self.base, mine, UNDECIDED)):
             wrong = impossible.reasons(case, side.run.device, roofs.pipe_of(case, side.run.kernels))
             if wrong:
@@ -267,7 +267,7 @@ class _Both:
     def _resource(
         self, key: tuple[str, ...], mine: CaseValues, other: CaseValues, metric: str, limit: float
     ) -> Iterator[Check]:
-        """The launch that lost most, launches paired by their function and how often it came before."""
+        """The check of the launch that lost most. Launches are paired by function and by their place among its launches."""
         for source in _SOURCES:
             base, head = (_of_launches(case, metric, source) for case in (mine, other))
             if base and head:
@@ -300,7 +300,7 @@ class _Both:
         source: str,
         function: str = "",
     ) -> Check:
-        """The check of a quantity without noise, of which ``values`` are the base's and the head's."""
+        """The check of a quantity without noise; ``values`` are the base's and the head's."""
         base, head = values
         unit = METRICS[what].unit if what in METRICS else "byte"
         if what == "theoretical_occupancy":
@@ -315,7 +315,7 @@ class _Both:
                 if base
                 else f"0 before, {units.text(head, unit)} now"
             )
-        # What is computed from the same whole numbers differs by rounding alone.
+        # Allows for rounding.
         verdict = FAIL if change > limit + 1e-9 else PASS
         return Check(
             key, what=what, verdict=verdict, said="unchanged" if not change else said, base=base, head=head, change=change,
@@ -338,7 +338,7 @@ def _of_launches(case: CaseValues, metric: str, source: str) -> dict[tuple[str, 
 
 
 def _slower_clock(mine: CaseValues, other: CaseValues, low: float, limit: float) -> str:
-    """A sentence where the head ran at so much lower a clock that this alone may have made it slower; else empty."""
+    """A sentence where the head's lower SM clock may explain the whole slowdown; empty otherwise."""
     for source in ("torch_profiler", "events", *COUNTERS):
         base, head = (
             case.at("sm_clock", case.main_launch(source) if source in COUNTERS else None, source)

@@ -12,7 +12,7 @@ from tilescope.table.metrics import METRICS
 
 #: Rows of a table in Markdown; GitHub shows no summary above a megabyte.
 _MOST = 100
-#: What a check is of, where METRICS does not say it in the gate's words.
+#: Names of checked quantities.
 _WHAT = {
     "case": "the case", "result": "the result", "bytes": "HBM bytes", "gpu_time": "GPU time", "graph_time": "graph replay",
     "interval": "interval", "registers": "registers", "shared_memory": "shared memory", "spill_bytes": "spills",
@@ -32,7 +32,7 @@ def headline(gate: Gate) -> str:
 
 
 def text(gate: Gate) -> str:
-    """The headline, what is no pass, the largest changes among the passes, and what else is to be known."""
+    """The headline, the notes, checks that do not pass, and passes whose value changed."""
     lines = [f"gate {headline(gate)}", *gate.notes]
     rows = [check for verdict in (FAIL, UNDECIDED, ABSENT) for check in gate.of(verdict)] + _changed(gate)
     if rows:
@@ -41,7 +41,7 @@ def text(gate: Gate) -> str:
 
 
 def markdown(gate: Gate) -> str:
-    """The same for GitHub: a heading, a table of what is no pass, and the rest folded away."""
+    """The same for GitHub: a heading, a table of checks that do not pass, and the changed passes folded away."""
     mark = {FAIL: "❌", PASS: "✅"}.get(gate.verdict, "⚠️")
     parts = [f"## {mark} Kernels: gate {_escaped(headline(gate))}"]
     run = gate.head.run
@@ -60,7 +60,7 @@ def markdown(gate: Gate) -> str:
 
 
 def _changed(gate: Gate) -> list[Check]:
-    """Passes whose value changed, and of times those that changed for certain; what grew most first."""
+    """Passes whose value changed, significantly for times; the largest growth first."""
     found = [
         check
         for check in gate.of(PASS)
@@ -95,7 +95,7 @@ def _finite(change: float | None) -> float:
 
 
 def _escaped(cell: str) -> str:
-    """Text that Markdown shows as it is: names come from runs, and are anybody's."""
+    """Text with Markdown escaped: names come from runs, which are not trusted."""
     for character in "\\`*_[]<>|":
         cell = cell.replace(character, f"\\{character}")
     return " ".join(cell.split())

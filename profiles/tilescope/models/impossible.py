@@ -1,10 +1,10 @@
-"""Measurements that cannot be: what a case's values say that no GPU can do, and what is likely wrong. Pure.
+"""Impossible measurements: values that no GPU can reach or that contradict each other, with likely causes. Pure.
 
-A lower bound on work is held against an upper bound on what the device does. The algorithm's bytes (``KernelSpec.cost``)
-count each input and output once, so traffic that caches serve is not in them. What may lie in L2 before or stay there after
-is left out wherever a cache may serve it; where collectors emptied it, reads come from HBM.
+A lower bound on the work is compared with an upper bound on the device. The algorithm's bytes (``KernelSpec.cost``) count each
+input and output once. Bytes that L2 may have held before or after are subtracted, except reads after collectors emptied it.
 
-Every tolerance has room over what the recordings hold (2103 cases on an H200, of which ncu counted 949): none is impossible.
+Every tolerance has room over the values of the recordings (2103 cases on an H200, 949 of them counted by ncu), none of which is
+impossible.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from tilescope.table import units
 from tilescope.table.case_table import GPU_TIME_SOURCES, CaseValues, Known, gather
 from tilescope.table.run import Device
 
-#: The rules' names, most telling first.
+#: The rules' names, the most important first.
 ROOF, BYTES, CACHED, OUTPUT, CLOCKS = (f"impossible-{what}" for what in ("roof", "bytes", "cached", "output", "clocks"))
 #: Every rule of this module.
 RULES = frozenset({ROOF, BYTES, CACHED, OUTPUT, CLOCKS})
 
-#: Of the bytes that a cost declares so many may be missing: an implementation may know more of its input. Liger's RoPE,
-#: which reads half of a table whose halves are alike, is 2.5 % under; no other recorded case is under at all.
+#: Least accepted share of a cost's declared bytes: an implementation may know more of its input. Liger's RoPE, which reads half
+#: of a table with equal halves, is at 97.5 %; no other recorded case is below 100 %.
 _LEAST = 0.9
-#: Fewer bytes than these are arguments of a launch, or beside its own.
+#: Counts below this many bytes are not judged: arguments of a launch are as large.
 _FEW = 4096
-#: By so much one clock may read less than the other: series run at their own clocks, which power and heat lower. The
-#: recordings are up to 12 % apart (mlp_compile_modes: 4.19 ms traced, 3.71 ms counted).
+#: Least accepted ratio of two clocks' times: series run at different SM clocks, which power and heat lower. Recordings differ by
+#: up to 12 % (mlp_compile_modes: 4.19 ms traced, 3.71 ms counted).
 _LESS = 0.75
-#: ncu, with cold caches and a clock of its own, may read up to so many times as much, and so many seconds longer.
+#: Largest accepted ratio of ncu's time, with cold caches and its own clock, and seconds added to it.
 _MORE, _LONGER = 2.0, 3e-6
-#: The clocks of a call, and who reads them, with a cold L2.
+#: The clocks of a call and their sources, all with a cold L2.
 _TIMES = (*(("gpu_time", source) for source in GPU_TIME_SOURCES), ("graph_time", "events"), ("interval", "events"))
 
 
 class Impossible(NamedTuple):
-    """One reason why a measurement cannot be: which rule, what was measured, what to do, and the values that show it.
+    """One reason why a measurement is impossible: the rule, a sentence, a remedy, and the values that prove it.
 
     ``proof`` pairs names of METRICS (or ``roof_hbm`` for a roof, whose source is its origin) with their values.
     """
@@ -54,7 +54,7 @@ class Impossible(NamedTuple):
 
 
 def reasons(case: CaseValues, device: Device, pipe: str) -> list[Impossible]:
-    """Why the case's measurements cannot be, at most one reason a rule; empty where they can, or nothing says.
+    """The reasons why the case's measurements are impossible, at most one a rule.
 
     ``pipe`` is the one that bounds its arithmetic (``roofs.pipe_of``).
     """
@@ -68,7 +68,7 @@ def reasons(case: CaseValues, device: Device, pipe: str) -> list[Impossible]:
 def of_table(
     table: pd.DataFrame, device: Device, kernels: Mapping[str, Mapping[str, object]] | None = None
 ) -> Iterator[tuple[CaseValues, Impossible]]:
-    """Every case of the table whose measurements cannot be, with each reason. ``kernels`` is ``Run.kernels``."""
+    """The cases of the table with impossible measurements, with each reason. ``kernels`` is ``Run.kernels``."""
     for case in gather(table):
         for reason in reasons(case, device, pipe_of(case, kernels)):
             yield case, reason
@@ -77,8 +77,8 @@ def of_table(
 def _bytes_in_time(case: CaseValues, device: Device, pipe: str) -> Iterator[Impossible]:
     """The algorithm's bytes over each clock's time, against HBM's datasheet.
 
-    A L2 of inputs may be there before and one of outputs after: what is above the roof without them is a wrong time or a
-    wrong cost. With inputs from HBM, as a cold L2 has it, what is above it is inputs that were in a cache.
+    L2 may hold inputs before the call and outputs after it. A rate above the roof without these bytes is a wrong time or a
+    wrong cost. A rate above it only with the inputs, which a cold L2 cannot hold, shows that a cache held them.
     """
     read, written = _needed(case)
     roof = device.ceiling("hbm", ceilings.DATASHEET)
@@ -112,7 +112,7 @@ def _bytes_in_time(case: CaseValues, device: Device, pipe: str) -> Iterator[Impo
 
 
 def _counted_rate(case: CaseValues, device: Device, pipe: str) -> Iterator[Impossible]:
-    """HBM bytes that ncu or CUPTI counted over its own time, against the datasheet's rate, or the chip's if that is greater."""
+    """HBM bytes counted by ncu or CUPTI over its own time, against the datasheet's rate or the chip's, whichever is greater."""
     time, roof = _time(case, "gpu_time", case.counted_by), device.ceiling("hbm", ceilings.DATASHEET)
     ways = [(f"dram_bytes_{way}", case.total(f"dram_bytes_{way}", case.counted_by)) for way in ("read", "written")]
     if not (time and time.value > 0 and roof):
@@ -150,7 +150,7 @@ def _operations_in_time(case: CaseValues, device: Device, pipe: str) -> Iterator
 
 
 def _reads(case: CaseValues, device: Device, pipe: str) -> Iterator[Impossible]:
-    """HBM bytes read, against the distinct: ncu empties all caches before each launch, CUPTI's collector the L2 before a case."""
+    """HBM bytes read, against the algorithm's: ncu empties all caches before each launch, CUPTI's collector L2 before a case."""
     read, counted = _needed(case)[0], case.total("dram_bytes_read", case.counted_by)
     if not (read and counted and device.l2_bytes) or read.value < _FEW or counted.value >= _LEAST * read.value:
         return
@@ -175,7 +175,7 @@ def _reads(case: CaseValues, device: Device, pipe: str) -> Iterator[Impossible]:
 
 
 def _writes(case: CaseValues, device: Device, pipe: str) -> Iterator[Impossible]:
-    """Bytes stored, as the chip and the interpreter saw them, and those that reached HBM, less what L2 may keep."""
+    """Bytes stored, by counters and interpreter, and bytes that reached HBM, against the algorithm's less what L2 may keep."""
     written = _needed(case)[1]
     if not written or written.value < _FEW:
         return
@@ -203,7 +203,7 @@ def _writes(case: CaseValues, device: Device, pipe: str) -> Iterator[Impossible]
 
 
 def _call_shorter(case: CaseValues, device: Device, pipe: str) -> Iterator[Impossible]:
-    """A call that takes less time than the launches in it, as torch.profiler traced them."""
+    """A call's time, against torch.profiler's time of its launches."""
     busy = _busy(case)
     if not busy:
         return
@@ -220,9 +220,9 @@ def _call_shorter(case: CaseValues, device: Device, pipe: str) -> Iterator[Impos
 
 
 def _counter_apart(case: CaseValues, device: Device, pipe: str) -> Iterator[Impossible]:
-    """GPU time by torch.profiler and by ncu or CUPTI: of one launch in both directions, of several only where that is less.
+    """GPU time by ncu or CUPTI, against torch.profiler's: less is impossible, and far more if the call is one launch.
 
-    ncu empties the caches between launches, so it may read more of a chain; and it sees no copies and no fills.
+    ncu empties the caches between launches, so a chain of them may take longer. It sees no copies and fills.
     """
     both = ("torch_profiler", case.counted_by)
     traced, counted = (_time(case, "gpu_time", source) for source in both)
@@ -242,7 +242,7 @@ def _counter_apart(case: CaseValues, device: Device, pipe: str) -> Iterator[Impo
 
 
 def _busy(case: CaseValues) -> Known | None:
-    """Seconds in which torch.profiler saw at least one of the case's launches run: they may overlap."""
+    """Seconds in which at least one of the case's launches ran, by torch.profiler; launches may overlap."""
     times = {n: t for n, t in case.values.get(("gpu_time", "torch_profiler"), {}).items() if n is not None}
     starts = case.values.get(("launch_start", "torch_profiler"), {})
     if not times:
@@ -257,14 +257,14 @@ def _busy(case: CaseValues) -> Known | None:
 
 
 def _needed(case: CaseValues) -> list[Known | None]:
-    """Bytes that must be read and written; None of each where whole tensors stand for them, of which fewer may do."""
+    """Bytes that must be read and written; None of each where the cost counts whole tensors, not all of which may be needed."""
     if case.total("tensor_bytes", "model"):
         return [None, None]
     return [case.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written")]
 
 
 def _time(case: CaseValues, clock: str, source: str) -> Known | None:
-    """The median over repetitions. Quicker than ``CaseValues.spread``, whose quantiles nobody wants here."""
+    """The median over repetitions. ``CaseValues.spread`` would also compute quantiles, which takes longer."""
     found = case.totals.get((clock, source))
     return Known(statistics.median(found), source) if found else None
 

@@ -1,8 +1,7 @@
-"""What commands print as JSON: documents whose form a JSON Schema of ``schemas/`` describes, for other programs to rely on.
+"""JSON documents of the commands, for other programs: each follows a JSON Schema in ``schemas/``. Pure.
 
-Every document names its ``schema`` (a file of ``schemas/``) and that schema's ``version``, and the Tilescope that wrote it.
-Within a version fields may be added; one that goes, or changes its meaning, is a new version. Values are in base SI units;
-what is not known is null, never 0. Pure.
+A document names its ``schema``, that schema's ``version``, and the version of Tilescope. Within a version fields may be added;
+to remove one or change its meaning takes a new version. Values are in base SI units; an unknown value is null, never 0.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from tilescope.runs.store import LoadedRun, Summary
 from tilescope.table.case_table import gather
 from tilescope.version import VERSION
 
-#: Each schema's version today.
+#: Each schema's current version.
 VERSIONS = {"advice": 1, "comparison": 1, "gate": 1, "run": 1, "runs": 1}
-#: What a document says of a case beside its findings, from ``summary.summarise``.
+#: Fields of a case in ``advice``, from ``summary.summarise``.
 _OF_CASE = (
     "kernel", "impl", "pass", "workload", "config", "measured", "gpu_time", "gpu_time_low", "gpu_time_high",
     "time_source", "interval", "graph_time", "floor", "floor_fraction", "roof", "bound", "why",
@@ -40,12 +39,12 @@ def schema(name: str) -> Mapping[str, Any]:
 
 
 def text(document: Mapping[str, Any]) -> str:
-    """The document as JSON. Raises ValueError for a number that JSON does not have."""
+    """The document as JSON text. Raises ValueError for NaN and infinity."""
     return json.dumps(document, allow_nan=False)
 
 
 def advice(loaded: LoadedRun, table: pd.DataFrame, findings: Iterable[Finding]) -> dict[str, Any]:
-    """Findings about the cases of ``table``, which is the run's or part of it, and what these cases are."""
+    """The document ``advice``: findings about the cases of ``table`` (the run's, or part of it), and these cases."""
     run = loaded.run
     rows = summary.summarise(table, run.device, run.kernels, loaded.configs)
     wrong = {id(case) for case, _ in impossible.of_table(table, run.device, run.kernels)}
@@ -57,7 +56,7 @@ def advice(loaded: LoadedRun, table: pd.DataFrame, findings: Iterable[Finding]) 
 
 
 def comparison(base: compare.Side, others: Sequence[compare.Side], found: Sequence[pd.DataFrame]) -> dict[str, Any]:
-    """``compare.compare`` of a baseline and others, a frame of ``found`` each."""
+    """The document ``comparison`` of a baseline with others; ``found`` has the frame of ``compare.compare`` for each."""
     compared = [
         {
             "other": _side(other),
@@ -72,7 +71,7 @@ def comparison(base: compare.Side, others: Sequence[compare.Side], found: Sequen
 
 
 def gate(found: Gate) -> dict[str, Any]:
-    """A gate's checks."""
+    """The document ``gate``: a gate's verdict and its checks."""
     checks = []
     for check in found.checks:
         fields = dataclasses.asdict(check)
@@ -84,23 +83,23 @@ def gate(found: Gate) -> dict[str, Any]:
 
 
 def run(loaded: LoadedRun) -> dict[str, Any]:
-    """A run's description and its whole table."""
+    """The document ``run``: a run's description and its whole table."""
     rows = json.loads(loaded.table.to_json(orient="records"))
     return document("run", run=loaded.run.to_json(), folder=str(loaded.folder), table=rows)
 
 
 def runs(listed: Iterable[Summary]) -> dict[str, Any]:
-    """The runs that there are."""
+    """The document ``runs``: the list of runs."""
     return document("runs", runs=[{**vars(line), "path": str(line.path)} for line in listed])
 
 
 def document(name: str, **content: Any) -> dict[str, Any]:
-    """A document of the schema ``name`` with that content."""
+    """A document of the schema ``name`` with this content."""
     return {"schema": name, "version": VERSIONS[name], "tilescope": VERSION, **content}
 
 
 def about(loaded: LoadedRun) -> dict[str, Any]:
-    """Which run a document speaks about."""
+    """The identification of a run in a document."""
     run, device = loaded.run, loaded.run.device
     return {
         "id": run.id,
@@ -124,5 +123,5 @@ def _side(side: compare.Side) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """None for an absent value and for one without bounds: JSON has neither NaN nor infinity."""
+    """The value, or None for NaN and infinity, which JSON does not have."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,12 +1,11 @@
-"""Which source's value counts where several have one: decided here for the terminal, the app, reports and notebooks.
+"""The preferred source of a launch's resources, for the terminal, the app, reports and notebooks. Pure.
 
-Measured values come before predicted ones. A case's resources are all from one source: registers of one with the
-occupancy of another would describe no launch. Pure: case values -> plain objects.
+Measured values come before predicted ones. A case's resources are all from one source, because registers of one with the
+occupancy of another would describe no real launch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -14,10 +13,10 @@ import pandas as pd
 from tilescope.hardware import occupancy
 from tilescope.table.case_table import CaseValues, gather
 
-#: Sources that know what a launch takes of a multiprocessor, the most direct one first.
+#: Sources of a launch's resources, the most direct one first.
 RESOURCES = ("ncu", "torch_profiler", "chrome_trace", "compiler", "tritonparse")
 
-#: Metrics of what limits the blocks on a multiprocessor, and the limit's common name.
+#: Metrics that limit the blocks on a multiprocessor, and each limit's common name.
 LIMITERS = {
     "occupancy_limit_registers": "registers",
     "occupancy_limit_shared_memory": "shared memory",
@@ -26,17 +25,16 @@ LIMITERS = {
     "occupancy_limit_barriers": "barriers",
 }
 
-
-#: What a source knows a launch's resources by, the most telling first.
+#: Metrics by which a source is chosen, the most important first.
 _TELLING = ("registers", "theoretical_occupancy", *LIMITERS, "shared_memory")
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What one launch takes of a multiprocessor; None for what is not known.
+    """One launch's use of a multiprocessor; None for an unknown value.
 
-    All of it is by ``source``, which calls the launch ``launch``. ``spill_bytes`` is the compiler's, and only where it
-    compiled the code that ran. ``blocks`` is the least of the limits.
+    All values are from ``source``, which numbers the launch ``launch``, except ``spill_bytes``, which is the compiler's if it
+    compiled the code that ran. ``blocks`` is the least of the limits, ``limiter`` its name.
     """
 
     source: str
@@ -50,7 +48,7 @@ class Resources:
 
 
 def source_of(case: CaseValues) -> str | None:
-    """The source that counts for the case's resources; None where no source knows them."""
+    """The preferred source of the case's resources; None where no source has them."""
     for metric in _TELLING:
         for source in RESOURCES:
             if case.values.get((metric, source)):
@@ -59,28 +57,28 @@ def source_of(case: CaseValues) -> str | None:
 
 
 def resources(case: CaseValues, target: str = "") -> list[Resources]:
-    """What each launch of the case takes, in order.
+    """The resources of each launch of the case, in order.
 
-    torch.profiler gives no occupancy. It is computed from its registers, shared memory and threads where ``target``
-    (``sm_90``) is given.
+    torch.profiler gives no occupancy; where ``target`` (``sm_90``) is given, it is computed from registers, shared memory and
+    threads.
     """
     source = source_of(case)
     return [_of_launch(case, source, launch, target) for launch in _known(case, source)] if source else []
 
 
 def _known(case: CaseValues, source: str) -> list[int]:
-    """The launches of which the source knows resources, in order."""
+    """The launches with resources from the source, in order."""
     told = {metric for metric, by in case.values if by == source} & {*_TELLING}
     return sorted({launch for metric in told for launch in case.values[metric, source] if launch is not None})
 
 
 def of_cases(table: pd.DataFrame, target: str = "") -> list[list[Resources]]:
-    """``resources`` of every case of the table, in the order of its first row, as ``summary.summarise`` has them."""
+    """``resources`` of every case of the table, in the order of ``summary.summarise``."""
     return [resources(case, target) for case in gather(table)]
 
 
 def main_resources(case: CaseValues, target: str = "") -> Resources | None:
-    """Resources of the launch that takes longest, which stands for the case."""
+    """The resources of the longest launch, which represents the case."""
     source = source_of(case)
     if source is None or not (known := _known(case, source)):
         return None
@@ -114,13 +112,12 @@ def _of_launch(case: CaseValues, source: str, launch: int, target: str) -> Resou
 
 
 def _spills(case: CaseValues, source: str, launch: int, registers: float | None) -> float | None:
-    """Bytes that the launch's code spills, from the compiler.
+    """Bytes that the launch's code spills, from the compiler; None where the compiler compiled other code.
 
-    The compiler's launch is the one at the same place among those of its function, and must have as many registers:
-    with another number an autotuner ran another config than the compiler compiled.
+    The compiler's launch is the one at the same place among launches of its function. If its registers differ, an autotuner ran
+    another config than the compiler compiled.
     """
-    if ("registers", "compiler") not in case.values:
-        # Asked of each launch: those of a trace are many.
+    if ("registers", "compiler") not in case.values:  # a shortcut for the many launches of a trace
         return None
     place = launch if source == "compiler" else _compiled(case, source, launch)
     if place is None:
@@ -134,14 +131,11 @@ def _spills(case: CaseValues, source: str, launch: int, registers: float | None)
 
 
 def _compiled(case: CaseValues, source: str, launch: int) -> int | None:
-    """The compiler's number of a launch that another source numbered."""
+    """The compiler's number of the launch with this number in another source."""
     ours, theirs = case.functions.get(source, {}), case.functions.get("compiler", {})
     if len(ours) == len(theirs):
         return launch
     name = ours.get(launch, "")
-    return _nth(theirs, name, sum(n < launch and ours[n] == name for n in ours))
-
-
-def _nth(functions: dict[int, str], name: str, place: int) -> int | None:
-    alike: Sequence[int] = sorted(n for n, function in functions.items() if function == name)
+    place = sum(n < launch and ours[n] == name for n in ours)
+    alike = sorted(n for n, function in theirs.items() if function == name)
     return alike[place] if place < len(alike) else None

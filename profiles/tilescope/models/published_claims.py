@@ -1,7 +1,6 @@
-"""Published claims about a kernel's speed, each with the address of the text.
+"""Published claims about a kernel's speed, each with the address of its text.
 
-``about`` a figure is read as within 10 % of it, ``on par`` as within 5 %: the texts give neither more digits nor an
-interval.
+``about`` means within 10 % of the figure, ``on par`` within 5 %: the texts give no interval.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ _LIGER_PAPER = "https://arxiv.org/abs/2410.10989"
 
 @dataclass(frozen=True)
 class Claim:
-    """``low`` to ``high`` times the speed of the implementation ``over``, as the text at ``source`` has it for a pass.
+    """A claim of ``low`` to ``high`` times the speed of the implementation ``over``, for one pass.
 
-    ``said`` is the figure as it is written there, ``title`` what the text is called.
+    ``said`` is the figure as the text at ``source`` has it, ``title`` the name of the text.
     """
 
     kernel: str
@@ -36,7 +35,7 @@ def _about(factor: float) -> tuple[str, float, float]:
     return f"about {factor:g}×", 0.9 * factor, 1.1 * factor
 
 
-#: Ratios of two times between which they are on par.
+#: The range of the ratio of two times that counts as on par.
 PAR = (0.95, 1.05)
 _ON_PAR = ("on par", *PAR)
 

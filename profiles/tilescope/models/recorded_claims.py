@@ -1,8 +1,7 @@
-"""Claims of the recordings, kept beside the code: computing them takes seconds, reading them milliseconds.
+"""Claims of the recordings, stored beside the code, because computing them takes seconds.
 
-A line a recording in ``recorded_claims.jsonl``, made by ``tilescope claims --keep``, which ``make record`` ends with. It counts
-as long as the recording's files and the code of its kernels are what they were; that today's models say the same is held by a
-test.
+``tilescope claims --keep`` writes ``recorded_claims.jsonl``, one line a recording; ``make record`` ends with it. A line is valid
+while the recording's files and its kernels' code are unchanged. A test compares the lines with today's models.
 """
 
 from __future__ import annotations
@@ -19,13 +18,14 @@ from tilescope.models import claims, claims_text
 from tilescope.runs import same_launches, staleness, store
 
 FILE = Path(__file__).with_name("recorded_claims.jsonl")
-#: What the claims are read from.
+#: Files of a recording that claims are computed from.
 _READ = ("run.json", "table.parquet", "sources.json.gz")
 
 
 def kept(folder: Path, file: Path = FILE) -> tuple[list[dict[str, Any]], str] | None:
-    """``claims.of_run`` and ``claims_text.provenance`` of the recording in ``folder``; None where they are not kept, or it or
-    its kernels' code has changed since. The caller must not change the rows.
+    """The stored ``claims.of_run`` and ``claims_text.provenance`` of the recording in ``folder``; None where no line is valid.
+
+    The caller must not change the rows.
     """
     line = _valid(folder, file)
     if line is None:
@@ -35,7 +35,7 @@ def kept(folder: Path, file: Path = FILE) -> tuple[list[dict[str, Any]], str] | 
 
 
 def keep(folders: Iterable[Path], file: Path = FILE) -> list[str]:
-    """Writes the claims of these recordings, computing those only that are not kept yet; returns the ids of those computed."""
+    """Writes the claims of these recordings, computing those without a valid line; returns the ids of those computed."""
     lines, computed = [], []
     for folder in sorted(folders):
         line = _valid(folder, file)
@@ -48,10 +48,9 @@ def keep(folders: Iterable[Path], file: Path = FILE) -> list[str]:
 
 
 def digest(folder: Path, declared: Iterable[str], texts: Iterable[str]) -> str:
-    """Digest of what decides a recording's claims: its files, today's texts of the files that its kernels' code is in, and what
-    is kept of their launches.
+    """The digest of everything that a recording's claims depend on: its files, its kernels' code today, and kept launches.
 
-    ``declared`` are the files that declare its kernels, ``texts`` the names of those that it kept the text of or that launch.
+    ``declared`` are the files that declare its kernels; ``texts`` are the names of other files with their code.
     """
     found = sha256()
     for path in [*(folder / name for name in _READ), *_code(declared, set(texts))]:
@@ -67,7 +66,7 @@ def _valid(folder: Path, file: Path) -> dict[str, Any] | None:
 
 
 def _code(declared: Iterable[str], texts: set[str]) -> list[Path]:
-    """The declaring files, and those of their packages that have one of these names."""
+    """The declaring files, and files of their packages with one of these names."""
     found = {path for path in map(store.source_file, declared) if path}
     for top in {_package(path) for path in found}:
         found |= {path for name, paths in _by_name(top).items() if name in texts for path in paths}
@@ -75,7 +74,7 @@ def _code(declared: Iterable[str], texts: set[str]) -> list[Path]:
 
 
 def _package(path: Path) -> Path:
-    """The topmost package that a file is in, else its folder."""
+    """The topmost package that contains the file, or its folder where there is none."""
     top = path.parent
     while (top.parent / "__init__.py").is_file():
         top = top.parent

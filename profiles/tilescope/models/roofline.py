@@ -1,8 +1,8 @@
 """The hierarchical roofline: the points of cases and launches, and the roofs above them.
 
-After Williams, Waterman and Patterson, "Roofline" (2009), with one memory roof a level and one compute roof a pipe.
-There are up to three kinds of points: what the *algorithm* needs (declared cost), what the program *requested*
-(interpreter; of a launch of too many programs as of a sample of them, *sampled*) and what the hardware *moved* (ncu, CUPTI). Pure: frame -> frame.
+After Williams, Waterman and Patterson, "Roofline" (2009), with one memory roof a level and one compute roof a pipe. Points are
+of four kinds: *algorithm* (declared cost), *requested* (interpreter), *sampled* (interpreter, from a sample of programs) and
+*moved* (ncu, CUPTI). Pure: frame -> frame.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tilescope.models import sampled
 from tilescope.table.case_table import KEYS, CaseValues, Known, gather
 from tilescope.table.run import Device
 
-#: Bytes that the hardware moved at each level: counters that are summed, the first complete set counts. At L2 what
-#: crosses to the multiprocessors comes first, because that is what the measured L2 roof counts.
+#: Sets of counters whose sum is the bytes moved at a level; the first complete set is taken. At L2, bytes that cross to the
+#: multiprocessors come first, because the measured L2 roof counts these.
 MOVED = {
     "hbm": (("dram_bytes_read", "dram_bytes_written"),),
     "l2": (("l2_to_l1_bytes", "l1_to_l2_bytes"), ("l2_bytes",)),
@@ -43,21 +43,20 @@ def points(
 ) -> pd.DataFrame:
     """One row a point: a case (``launch`` absent) or one launch, of one kind, at one memory level.
 
-    ``flops`` are the operations that the algorithm needs, for every kind: operations beyond them are no performance.
-    ``executed`` is what was counted instead, and ``executed_ratio`` its ratio to ``flops``. A launch among several has
-    a share of ``flops`` by its ``executed``. Without a declared cost ``flops`` are those executed. ``flops_source`` and
-    ``bytes_source`` say where the two come from.
+    ``flops`` are the algorithm's operations for every kind, because further operations are no performance. ``executed`` are the
+    counted ones, and ``executed_ratio`` their ratio to ``flops``. A launch among several has a share of ``flops`` by its
+    ``executed``. Without a declared cost ``flops`` are those executed. ``flops_source`` and ``bytes_source`` are their sources.
 
     ``intensity`` is in flop/byte, ``gpu_time`` in seconds, ``performance`` in flop/second, ``bandwidth`` in
     byte/second; the last three are absent where nothing was timed. ``attainable`` is the height of the roofs at that
-    intensity, ``fraction`` how much of it is reached, ``origin`` which roofs those are. At HBM they are those of
-    ``roofs.hbm_roof``.
+    intensity, ``fraction`` the share of it that is reached, ``origin`` the roofs' origin (measured or datasheet). The HBM roof is
+    that of ``roofs.hbm_roof``.
 
-    ``above_roof`` marks a point that moved bytes faster than the memory roof allows: part of its data stayed in a
-    nearer cache. ``requested`` and ``sampled`` bytes are given at L1, where requests arrive, and at HBM, whose traffic they bound.
+    ``above_roof`` marks a point that moved bytes faster than the memory roof, so that a nearer cache held part of its data.
+    ``requested`` and ``sampled`` bytes are given at L1, where requests arrive, and at HBM, whose traffic they bound.
     ``kernels`` is ``Run.kernels``; without it the pipe of declared work is inferred.
     """
-    # Of 100,000 launches each asks for several roofs.
+    # Cached, because each of up to 100,000 launches looks up several roofs.
     known: Roofs = functools.cache(functools.partial(roof, device))
     rows = [row for case in gather(table) for row in _points(case, _held_against(case, known), kernels)]
     frame = _derived(pd.DataFrame(rows, columns=[*COLUMNS, "highest"]))
@@ -67,7 +66,7 @@ def points(
 
 
 def _derived(frame: pd.DataFrame) -> pd.DataFrame:
-    """The points with what follows from their operations, bytes, time and roofs: of all at once, as there may be 200,000."""
+    """The points with the columns that are computed, for all points at once because there may be 200,000."""
     flops, moved, seconds, memory, compute, executed, highest = (
         frame[name].astype("float64")
         for name in ("flops", "bytes", "gpu_time", "memory_roof", "compute_roof", "executed", "highest")
@@ -85,7 +84,7 @@ def _derived(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _held_against(case: CaseValues, known: Roofs) -> Roofs:
-    """The roofs that one case is compared with: which roof of HBM that is depends on the case."""
+    """The roofs for one case: its HBM roof depends on the case."""
     hbm = hbm_roof(case, known)
     return lambda name: hbm if name == "hbm" else known(name)
 
@@ -102,17 +101,16 @@ def _points(
         place = Place(None, "algorithm", "hbm")
         yield _point(case, known, place, pipe, flops=declared, moved=needed, time=whole)
 
-    for launch in (None, *case.launches("interpreter")):
-        executed = _at(case, "requested_flops", launch, "interpreter")
-        flops = _needed(case, launch, "interpreter", executed, _at(case, "requested_flops", None, "interpreter"))
-        requested = _sum(case, ("requested_bytes_read", "requested_bytes_written"), launch, "interpreter")
-        at = whole if launch is None else case.launch_time(launch, "interpreter")
-        if flops and requested:
-            for level in ("hbm", "l1"):
-                place = Place(launch, "requested", level)
-                yield _point(case, known, place, pipe, flops=flops, executed=executed, moved=requested, time=at)
-
-    yield from _sampled(case, known, pipe)
+    for kind, interpreted in (("requested", _requested), ("sampled", _sampled)):
+        every, _ = interpreted(case, None)
+        for launch in (None, *case.launches("interpreter")):
+            executed, moved = interpreted(case, launch)
+            flops = _needed(case, launch, "interpreter", executed, every)
+            at = whole if launch is None else case.launch_time(launch, "interpreter")
+            if flops and moved:
+                for level in ("hbm", "l1"):
+                    place = Place(launch, kind, level)
+                    yield _point(case, known, place, pipe, flops=flops, executed=executed, moved=moved, time=at)
 
     together, counter = work(case, None, known), case.counted_by
     for launch in (None, *case.launches(counter)):
@@ -120,7 +118,7 @@ def _points(
         done = work(case, launch, known)
         executed = done[0] if done else None
         flops = _needed(case, launch, counter, executed, together[0] if together else None)
-        # The declared pipe is that of the whole: of several launches each keeps its own busy.
+        # The declared pipe is the whole case's; a launch among several has the pipe that it keeps busy.
         alone = launch is None or case.launch_count(counter) == 1
         busy = pipe if done is None or (alone and declared) else done[1]
         for level in MOVED:
@@ -130,32 +128,26 @@ def _points(
                 yield _point(case, known, place, busy, flops=flops, executed=executed, moved=moved, time=at)
 
 
-def _sampled(case: CaseValues, known: Roofs, pipe: str) -> Iterator[dict[str, Any]]:
-    """Points of what the program requested, of the call and of launches, where that is known of a sample of programs."""
-    together, time = sampled.of_case(case), case.gpu_time()
-    of_launch = [(launch, sampled.of_launch(case, launch)) for launch in case.launches("interpreter")]
-    places: list[tuple[int | None, sampled.Sampled | None]] = [(None, together), *of_launch]
-    for launch, found in places:
-        if found is None:
-            continue
-        executed, moved = Known(found.flops, "interpreter"), Known(found.read + found.written, "interpreter")
-        flops = _needed(
-            case, launch, "interpreter", executed, Known(together.flops, "interpreter") if together else None
-        )
-        whole = Known(time.value, time.source) if time else None
-        at = whole if launch is None else case.launch_time(launch, "interpreter")
-        for level in ("hbm", "l1"):
-            if flops:
-                place = Place(launch, "sampled", level)
-                yield _point(case, known, place, pipe, flops=flops, executed=executed, moved=moved, time=at)
+def _requested(case: CaseValues, launch: int | None) -> tuple[Known | None, Known | None]:
+    """Operations and bytes that the interpreter counted, of a launch or (None) of the case."""
+    flops = _at(case, "requested_flops", launch, "interpreter")
+    return flops, _sum(case, ("requested_bytes_read", "requested_bytes_written"), launch, "interpreter")
+
+
+def _sampled(case: CaseValues, launch: int | None) -> tuple[Known | None, Known | None]:
+    """The same, estimated from a sample of programs."""
+    found = sampled.of_case(case) if launch is None else sampled.of_launch(case, launch)
+    if found is None:
+        return None, None
+    return Known(found.flops, "interpreter"), Known(found.read + found.written, "interpreter")
 
 
 def _needed(
     case: CaseValues, launch: int | None, source: str, executed: Known | None, together: Known | None
 ) -> Known | None:
-    """The algorithm's operations in a launch (None: in the case), which are what performance counts.
+    """The algorithm's operations in a launch (None: in the case).
 
-    Of several launches each has its part of those executed together; where no cost is declared, those it executed.
+    A launch among several has a share by its executed operations. Without a declared cost they are those executed.
     """
     declared = case.total("algorithm_flops", "model")
     if declared is None:
@@ -168,9 +160,9 @@ def _needed(
 
 
 def moved_bytes(case: CaseValues, level: str, launch: int | None = None) -> Known | None:
-    """Bytes that the counters saw move at a memory level, of one launch or (None) of all.
+    """Counted bytes at a memory level, of one launch or (None) of all.
 
-    None at L1 where tensor-memory loads go past the counter: it then shows less than L2 sent.
+    None at L1 where tensor-memory loads bypass the counter, which then shows less than L2 sent.
     """
     found = next((k for names in MOVED[level] if (k := _sum(case, names, launch, case.counted_by))), None)
     if level == "l1" and found:
@@ -181,14 +173,14 @@ def moved_bytes(case: CaseValues, level: str, launch: int | None = None) -> Know
 
 
 def work(case: CaseValues, launch: int | None, known: Roofs) -> tuple[Known, str] | None:
-    """Operations that were counted, and the pipe that they keep busy longest. None where that was not counted."""
+    """Counted operations, and the pipe that they keep busy longest. None where they were not counted."""
     done: dict[str, float] = {}
     for metric, pipe in WORK.items():
         counted = _at(case, metric, launch, case.counted_by)
         if counted:
             done[pipe] = done.get(pipe, 0.0) + counted.value
     if "fp32" not in done and not any(done.values()):
-        # Idle tensor cores alone do not say that nothing was computed.
+        # Idle tensor cores alone do not show that nothing was computed.
         return None
 
     def busy(pipe: str) -> float:
@@ -204,20 +196,20 @@ def _at(case: CaseValues, metric: str, launch: int | None, source: str) -> Known
 
 
 def _sum(case: CaseValues, metrics: tuple[str, ...], launch: int | None, source: str) -> Known | None:
-    """The metrics added up; None when one of them is absent."""
+    """The sum of the metrics; None when one of them is absent."""
     found = [_at(case, metric, launch, source) for metric in metrics]
     values = [known.value for known in found if known]
     return Known(sum(values), source) if len(values) == len(metrics) else None
 
 
 def _highest(known: Roofs, level: str) -> float:
-    """The highest bandwidth seen at a level: reading alone is faster than copying."""
+    """The highest bandwidth of a level: at HBM, reading alone is faster than copying."""
     names = ("hbm", "hbm_read") if level == "hbm" else (level,)
     return max((ceiling.value for name in names if (ceiling := known(name))), default=math.nan)
 
 
 class Place(NamedTuple):
-    """Which point it is: of what launch (None: the case), of what kind, at what memory level."""
+    """The identity of a point: its launch (None: the case), its kind, and its memory level."""
 
     launch: int | None
     kind: str

@@ -1,4 +1,4 @@
-"""Bytes and operations of launches of which only a sample of programs was interpreted: near, not exact, and told apart. Pure."""
+"""Estimated bytes and operations of launches of which only a sample of programs was interpreted. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ _SOURCE = "interpreter"
 
 
 class Sampled(NamedTuple):
-    """What programs ask for as of a sample, in bytes and operations; ``counted`` of the ``programs`` were interpreted, NaN where a run
-    does not say so.
-    """
+    """Estimated bytes and operations; ``counted`` of the ``programs`` were interpreted, NaN where a run does not record it."""
 
     read: float
     written: float
@@ -22,16 +20,14 @@ class Sampled(NamedTuple):
 
 
 def of_launch(case: CaseValues, launch: int) -> Sampled | None:
-    """The launch's; None where all of its programs are known, or none."""
+    """The launch's estimate; None where all of its programs were interpreted, or none."""
     names = ("sampled_bytes_read", "sampled_bytes_written", "sampled_flops", "sampled_programs", "programs")
     found = [case.at(name, launch, _SOURCE) for name in names]
     return Sampled(*map(value_of, found)) if all(found[:3]) else None
 
 
 def of_case(case: CaseValues) -> Sampled | None:
-    """All launches together, of those that are known as a whole the exact values; None where no launch is of a sample, or of one
-    nothing is known.
-    """
+    """The sum over launches, with exact values where they are known; None where no launch is sampled, or one is unknown."""
     parts: list[Sampled] = []
     any_sampled = False
     for launch in case.launches(_SOURCE):

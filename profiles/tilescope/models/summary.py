@@ -1,7 +1,7 @@
-"""Summary of a run: one row a case, with how fast it is, how fast it could be, and why.
+"""Summary of a run: one row a case with its time, its floor, its resources, and a sentence on its bound.
 
 Pure: frame -> frame. The *floor* is the time that the algorithm's bytes and operations take at the device's roofs
-(measured ones where there are any). Where nothing was timed the row is a prediction and says so.
+(measured ones where there are any). A row without times is a prediction, and ``measured`` is False.
 """
 
 from __future__ import annotations
@@ -20,19 +20,14 @@ from tilescope.table.case_table import KEYS, CaseValues, by_problem, gather, gpu
 from tilescope.table.run import Device
 from tilescope.table.sources import COUNTERS
 
-#: Launch overhead limits a call when the interval is both this much longer than the GPU time, and by this many seconds.
+#: Launch overhead limits a call when the interval exceeds the GPU time by this ratio and by this many seconds.
 _LATE_RATIO, _LATE = 1.3, 10e-6
-#: Implementations that are libraries': the quickest of them stands for all. A matmul's ``eager`` is cuBLAS.
+#: Implementations of libraries, of which the fastest is compared with. A matmul's ``eager`` is cuBLAS.
 LIBRARIES = ("liger", "cublas", "cudnn", "fa2", "bitsandbytes", "cce", "aten")
 
-#: Bytes that a case asked for and moved, by who counted them.
+#: Metrics of bytes by the sources that count them.
 _BYTES = {
-    ("interpreter",): (
-        "requested_bytes_read",
-        "requested_bytes_written",
-        "unique_bytes_read",
-        "unique_bytes_written",
-    ),
+    ("interpreter",): tuple(f"{kind}_bytes_{way}" for kind in ("requested", "unique") for way in ("read", "written")),
     COUNTERS: ("dram_bytes_read", "dram_bytes_written"),
 }
 #: The fields of ``sampled.Sampled`` that have a column.
@@ -42,60 +37,40 @@ _SAMPLED = {
     "sampled_programs": "counted",
     "programs": "programs",
 }
-#: What a comparison with the reference found, and what is accepted.
+#: Errors against the reference, and their tolerances.
 _CHECKED = ("relative_error", "tolerance", "row_error", "row_tolerance")
 
-#: What a column of launches holds: more are no number of launches.
+#: The limit of the column ``launches`` (Int32).
 _MOST_LAUNCHES = 1 << 31
-#: Sources by how surely they saw the real launches.
+#: Sources that count launches, the most reliable first.
 _LAUNCH_SOURCES = ("torch_profiler", "chrome_trace", "ncu", "cupti", "compiler", "interpreter", "tritonparse")
 
 COLUMNS = {
     **dict.fromkeys(KEYS, "str"),
     "measured": "bool",
     "launches": "Int32",
-    "gpu_time": "float64",
-    "gpu_time_low": "float64",
-    "gpu_time_high": "float64",
+    **dict.fromkeys(["gpu_time", "gpu_time_low", "gpu_time_high"], "float64"),
     "time_source": "str",
-    "interval": "float64",
-    "graph_time": "float64",
+    **dict.fromkeys(["interval", "graph_time"], "float64"),
     "cpu_bound": "bool",
     "floor": "float64",
     "floor_origin": "str",
     "floor_fraction": "float64",
-    "memory_roof": "str",
-    "roof": "str",
-    "bound": "str",
-    "pipe": "str",
+    **dict.fromkeys(["memory_roof", "roof", "bound", "pipe"], "str"),
     "bytes": "float64",
     "bytes_source": "str",
     "bytes_ratio": "float64",
     "bytes_cold": "bool",
-    "bandwidth": "float64",
-    "bandwidth_fraction": "float64",
-    "performance": "float64",
-    "performance_fraction": "float64",
-    "registers": "float64",
-    "shared_memory": "float64",
-    "spill_bytes": "float64",
-    "theoretical_occupancy": "float64",
-    "achieved_occupancy": "float64",
+    **dict.fromkeys(["bandwidth", "bandwidth_fraction", "performance", "performance_fraction"], "float64"),
+    **dict.fromkeys(["registers", "shared_memory", "spill_bytes"], "float64"),
+    **dict.fromkeys(["theoretical_occupancy", "achieved_occupancy"], "float64"),
     "limiter": "str",
-    "blocks": "float64",
-    "peak_memory": "float64",
-    "relative_error": "float64",
-    "tolerance": "float64",
-    "row_error": "float64",
-    "row_tolerance": "float64",
+    **dict.fromkeys(["blocks", "peak_memory", *_CHECKED], "float64"),
     **{name: "float64" for names in _BYTES.values() for name in names},
-    **dict.fromkeys(_SAMPLED, "float64"),
-    "speedup_eager": "float64",
-    "speedup_compile": "float64",
+    **dict.fromkeys([*_SAMPLED, "speedup_eager", "speedup_compile"], "float64"),
     "library": "str",
     "speedup_library": "float64",
-    "chosen": "str",
-    "why": "str",
+    **dict.fromkeys(["chosen", "why"], "str"),
 }
 
 
@@ -107,30 +82,29 @@ def summarise(
 ) -> pd.DataFrame:
     """One row a case, in the order of the table. An absent number is NaN, an absent text empty.
 
-    ``measured`` says whether GPU time is known. ``gpu_time`` (seconds) is the median over repetitions of the sum over
+    ``measured``: GPU time is known. ``gpu_time`` (seconds) is the median over repetitions of the sum over
     launches, ``gpu_time_low`` and ``gpu_time_high`` its 5 % and 95 % quantiles. ``cpu_bound`` marks an interval well
     above the GPU time.
 
-    ``floor`` is in seconds, ``floor_fraction`` = floor / gpu_time, and ``roof`` names the roof that this is a fraction
-    of (``roofs.of_roof``). ``memory_roof`` is the roof of HBM that applies, ``hbm`` or ``hbm_read``. ``bound`` is
-    ``memory``, ``compute`` or ``latency``; empty where no cost is known. ``bandwidth`` and ``performance`` count what
-    the algorithm needs, over the GPU time; their fractions are of the roofs.
+    ``floor`` is in seconds, ``floor_fraction`` = floor / gpu_time, and ``roof`` names the roof of that fraction
+    (``roofs.of_roof``). ``memory_roof`` is the roof of HBM that applies, ``hbm`` or ``hbm_read``. ``bound`` is
+    ``memory``, ``compute`` or ``latency``; empty where no cost is known. ``bandwidth`` (byte/s) and ``performance`` (flop/s) are
+    the algorithm's bytes and operations over the GPU time; their fractions are of the roofs.
 
     ``bytes`` are those of HBM, from ``bytes_source``, and ``bytes_ratio`` is their ratio to the algorithm's.
     ``bytes_cold`` marks an upper bound: the sum of several launches that ncu counted with cold caches each.
-    ``requested_*``, ``unique_*`` and ``dram_*`` are bytes as the interpreter and ncu or CUPTI counted them, ``sampled_bytes_*`` near ones
-    as of ``sampled_programs`` of the ``programs``. Resources are those
-    of the longest launch.
+    ``requested_*`` and ``unique_*`` are bytes from the interpreter, ``dram_*`` from ncu or CUPTI; ``sampled_bytes_*`` are
+    estimated from ``sampled_programs`` of the ``programs``. Resources are those of the longest launch.
 
-    ``library`` is the quickest other implementation of LIBRARIES on the same problem, and ``speedup_library`` its GPU
+    ``library`` is the fastest other implementation of LIBRARIES on the same problem, and ``speedup_library`` its GPU
     time over the case's; there is none where either time is impossible (``impossible``). ``chosen`` is the config that the
-    case ran with where none was given (``launch_configs.chosen``). ``why`` is a sentence for people. The argument ``kernels``
+    case ran with where none was given (``launch_configs.chosen``). ``why`` is a sentence on the bound. The argument ``kernels``
     is ``Run.kernels``, ``launched`` is ``LoadedRun.configs``.
     """
     cases = gather(table)
     problems = by_problem(cases)
     doubted = {id(case) for case in cases if impossible.reasons(case, device, roofs.pipe_of(case, kernels))}
-    # A time of wrong results, or one that cannot be, is no time to be compared with.
+    # Times of wrong results and impossible times are not compared with.
     right = {
         of: {name: case for name, case in found.items() if not case.wrong() and id(case) not in doubted}
         for of, found in problems.items()
@@ -143,9 +117,9 @@ def summarise(
 
 
 def representative(rows: pd.DataFrame) -> dict[str, Any] | None:
-    """The case that stands for a kernel, of ``summarise``'s ``rows`` of it; None where there are none.
+    """The case that represents a kernel, from ``summarise``'s ``rows`` of it; None where there are none.
 
-    It is the Triton implementation's with the longest floor, forward where there is one.
+    It is the Triton implementation's case with the longest floor, forward where there is one.
     """
     if rows.empty:
         return None
@@ -194,7 +168,7 @@ def _row(
 
 
 def _floor(case: CaseValues, seconds: float, device: Device, pipe: str) -> dict[str, Any]:
-    """The case's cost against the roofs, and the bytes that moved against the cost."""
+    """The case's floor by the roofs, and its moved bytes against its cost."""
     needed = value_of(case.needed_bytes())
     flops = value_of(case.total("algorithm_flops", "model"))
     memory = roofs.hbm_roof(case, functools.partial(roofs.roof, device))
@@ -223,7 +197,7 @@ def _floor(case: CaseValues, seconds: float, device: Device, pipe: str) -> dict[
 
 
 def _resources(case: CaseValues, device: Device) -> dict[str, Any]:
-    """Registers, shared memory, spills and occupancy of the launch that takes longest."""
+    """Registers, shared memory, spills and occupancy of the longest launch."""
     main = preference.main_resources(case, device.target)
     achieved = case.at("achieved_occupancy", main.launch, "ncu") if main and main.source == "ncu" else None
     values = {
@@ -234,7 +208,7 @@ def _resources(case: CaseValues, device: Device) -> dict[str, Any]:
 
 
 def _launch_count(case: CaseValues) -> int | None:
-    """Launches of the case, from the source that saw the real ones."""
+    """The number of the case's launches, from the most reliable source."""
     together = case.total("launches")
     if together:
         return int(together.value) if 0 <= together.value < _MOST_LAUNCHES else None
@@ -248,7 +222,7 @@ def _speedup(case: CaseValues, other: CaseValues | None) -> float:
 
 
 def _library(case: CaseValues, others: Mapping[str, CaseValues]) -> dict[str, Any]:
-    """The quickest of the libraries, the case itself left out, and the case's speed over it."""
+    """The fastest library other than the case itself, and the case's speedup over it."""
     found = {name: ratio for name in LIBRARIES if (ratio := _speedup(case, others.get(name))) > 0}
     name = min(found, key=lambda known: found[known], default="")
     return {"library": name, "speedup_library": found.get(name, math.nan)}

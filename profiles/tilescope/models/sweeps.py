@@ -1,4 +1,4 @@
-"""Sweeps as frames, a row a config with its parameters and values; which config is best, and what to say of it. Pure."""
+"""Sweeps as frames, one row a config with its parameters and values; the best config, and sentences about it. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilescope.table.metrics import METRICS, stall_name
 from tilescope.table.run import Failure
 from tilescope.table.schema import CASE_COLUMNS
 
-#: What a heatmap can be coloured by: label, unit, and whether less is better.
+#: Columns that can colour a heatmap: label, unit, and whether less is better.
 COLOURINGS = {
     "time": ("time", "second", True),
     "registers": ("registers per thread", "count", True),
@@ -24,31 +24,31 @@ COLOURINGS = {
     "spills": ("spilled bytes per thread", "byte", True),
     "theoretical_occupancy": ("theoretical occupancy", "ratio", False),
 }
-#: What the best few are counted for: columns beside those of ``COLOURINGS``.
+#: Columns from counters, which only the best few configs have.
 COUNTED = ("hbm_bytes", "longest_stall", "count_source")
-#: Values that lie within this part of the least one differ by little more than one measurement does from the next.
+#: Relative difference that is within the noise of measurements.
 CLOSE = 0.02
-#: States of a warp, and those in which it waits for nothing but its turn.
+#: States of a warp, and those that are no stalls.
 _STATES = tuple(metric for metric in METRICS if metric.startswith("stall_"))
 _NO_STALLS = ("stall_selected", "stall_not_selected")
 #: Keyword arguments of ``triton.Config``; all other parameters are the kernel's.
 _OF_LAUNCH = ("num_warps", "num_stages", "num_ctas", "maxnreg")
-#: So many parameters' costs are listed.
+#: Number of parameters whose costs are listed.
 TOLD = 4
 
 
 def size(table: pd.DataFrame, kernel: str) -> int:
-    """Number of the kernel's configs in a run's table; with one there is nothing to choose from."""
+    """The number of the kernel's configs in a run's table."""
     return int(table.loc[table["kernel"] == kernel, "config"].replace("", pd.NA).nunique())
 
 
 def configs(table: pd.DataFrame, failures: Iterable[Failure] = (), target: str = "") -> pd.DataFrame:
     """One row a config of a sweep: its parameters, ``time``, registers, shared memory, spills, occupancy, ``reason``.
 
-    ``table`` holds one kernel. A config that failed has its reason and no values. ``time_source`` and
-    ``code_source`` name where the time and the resources come from; ``target`` is the architecture of the run's device.
-    ``checked`` says whether its results were compared with the reference. Those that were counted have ``hbm_bytes``, read and
-    written, and ``longest_stall``, of their longest launch, by the source ``count_source``.
+    ``table`` holds one kernel; ``target`` is the architecture of the run's device. A failed config has its reason and no values.
+    ``time_source`` and ``code_source`` are the sources of the time and the resources. ``checked``: its results were compared with
+    the reference. Counted configs have ``hbm_bytes`` (read and written) and the ``longest_stall`` of their longest launch, by
+    ``count_source``.
     """
     index = [c for c in CASE_COLUMNS if c != "kernel"]
     rows = table[table["config"] != ""]
@@ -74,7 +74,7 @@ def configs(table: pd.DataFrame, failures: Iterable[Failure] = (), target: str =
 
 
 def defaults(table: pd.DataFrame) -> pd.DataFrame:
-    """One row an implementation's own choice, in a table of one kernel: ``impl pass workload time time_source``."""
+    """One row for each default of an implementation, in a table of one kernel: ``impl pass workload time time_source``."""
     cases = [case for case in gather(table[table["config"] == ""]) if case.key["config"] == ""]
     found = [{**{name: case.key[name] for name in ("impl", "pass", "workload")}, **_time(case)} for case in cases]
     return pd.DataFrame(found, columns=["impl", "pass", "workload", "time", "time_source"])
@@ -94,15 +94,15 @@ def names(cells: pd.DataFrame) -> pd.Series:
 
 
 def spread(values: pd.Series) -> float | None:
-    """Relative distance of the largest value from the least; None for fewer than two values, or a least one of 0."""
+    """The relative distance of the largest value from the least; None for fewer than two values, or a least one of 0."""
     known = values.dropna()
     return float(known.max() / known.min() - 1) if len(known) > 1 and known.min() > 0 else None
 
 
 def over_best(values: pd.Series, less: bool) -> pd.Series:
-    """How far each value is from the best, the least if ``less``, else the largest: 0 for the best, 0.25 for a quarter worse.
+    """The relative distance of each value from the best: 0 for the best, 0.25 for a quarter worse.
 
-    Absent where the value is, and everywhere where the best is 0: nothing is a part of it.
+    The best is the least if ``less``, or the largest otherwise. Absent where the value is, and everywhere if the best is 0.
     """
     best = values.min() if less else values.max()
     if not best > 0:
@@ -117,9 +117,9 @@ def close(values: pd.Series) -> bool:
 
 
 def ranked(cells: pd.DataFrame, sweep: str, held: Mapping[str, str], column: str, less: bool) -> pd.DataFrame:
-    """One sweep's configs whose parameters are as ``held`` says, by ``column``, which is also their ``value``.
+    """One sweep's configs with the parameters in ``held``, sorted by ``column``, which becomes their ``value``.
 
-    The best comes first: the least if ``less``, else the largest; those without a value last.
+    The best comes first (the least if ``less``, the largest otherwise), configs without a value last.
     """
     found = cells[names(cells) == sweep]
     for name, value in held.items():
@@ -133,13 +133,14 @@ def best(rows: pd.DataFrame) -> pd.Series | None:
 
 
 def alike(rows: pd.DataFrame) -> bool:
-    """Whether ``ranked``'s rows, more than one, have all one value."""
+    """Whether ``ranked``'s rows are several and all have the same value."""
     return len(rows) > 1 and bool(rows["value"].notna().all()) and rows["value"].nunique() == 1
 
 
 def effects(rows: pd.DataFrame, less: bool) -> dict[str, float]:
-    """What each parameter that varies in ``ranked``'s rows costs at its worst value, all others tuned, over the best: the largest
-    first. 0.25 is a quarter. Nothing is said of one where some value never worked, or the best is 0.
+    """The cost of each varying parameter of ``ranked``'s rows: its worst value with all others tuned, over the best; 0.25 is 25 %.
+
+    The largest comes first. A parameter is left out if one of its values never worked, or if the best is 0.
     """
     timed = rows[rows["value"].notna()]
     found = {}
@@ -152,8 +153,9 @@ def effects(rows: pd.DataFrame, less: bool) -> dict[str, float]:
 
 
 def gain(rows: pd.DataFrame, default: pd.DataFrame) -> float | None:
-    """The time of the implementation's own choice, ``defaults``' row of the sweep, over that of the best of ``ranked``'s
-    rows by time; None where either was not timed, or by another clock.
+    """The default's time (``defaults``' row of the sweep) over that of the best of ``ranked``'s rows by time.
+
+    None where either was not timed, or where their clocks differ.
     """
     top = best(rows)
     if top is None or default.empty or default["time_source"].iloc[0] != top["time_source"]:
@@ -173,7 +175,7 @@ def as_code(config: str, source: str = "") -> str:
 
 
 def costs(effects: Mapping[str, float]) -> list[str]:
-    """``BLOCK +12 %`` of the first ``TOLD`` of ``effects``, and how many cost less: a kernel may have a dozen parameters."""
+    """``BLOCK +12 %`` for the first ``TOLD`` of ``effects``, and the number of the others."""
     told = [
         f"{name} +{units.text(part, 'ratio', 2)}" if part > 0 else f"{name} nothing" for name, part in effects.items()
     ]
@@ -182,14 +184,14 @@ def costs(effects: Mapping[str, float]) -> list[str]:
 
 
 def costing(rows: pd.DataFrame) -> str:
-    """``costs``; ``costs at most`` where not every combination of the parameters' values was timed: another may do better."""
+    """``costs``, or ``costs at most`` where not every combination of values was timed, because another may be better."""
     timed = rows[rows["value"].notna()]
     values = [timed[name].nunique() for name in parameters(timed.drop(columns="value"))]
     return "costs" if len(timed) >= math.prod(values) else "costs at most"
 
 
 def conclusions(table: pd.DataFrame, target: str = "") -> Iterator[tuple[str, list[str]]]:
-    """Each timed sweep of a run's table, and lines on it: the best config as code, its speed over the default, what matters."""
+    """Each timed sweep of a run's table with lines on it: the best config as code, its speedup, and the parameters' costs."""
     for kernel in table.loc[table["config"] != "", "kernel"].unique():
         of_kernel = table[table["kernel"] == kernel]
         cells, own = configs(of_kernel, target=target), defaults(of_kernel)
@@ -208,14 +210,14 @@ def conclusions(table: pd.DataFrame, target: str = "") -> Iterator[tuple[str, li
 
 
 def _parameters(configs: pd.Series) -> pd.DataFrame:
-    """A column a parameter. One that has a word for any config, as other tools' have, is of words."""
+    """A column a parameter. It holds text if any config has a text for it, as other tools' configs do."""
     found = pd.DataFrame([config_values(config) for config in configs], index=configs.index)
     words = [name for name in found if found[name].map(lambda value: isinstance(value, str)).any()]
     return found.assign(**{name: found[name].map(str, na_action="ignore").fillna("–") for name in words})
 
 
 def _values(rows: pd.DataFrame, index: list[str], target: str) -> pd.DataFrame:
-    """Time and resources of each case, those of its longest launch from the source that ``models.preference`` prefers."""
+    """Time and resources of each case. Resources are those of its longest launch (``models.preference``)."""
     cells: dict[tuple[str, ...], dict[str, Any]] = {}
     for case in gather(rows):
         found = cells[tuple(case.key[name] for name in index)] = _time(case)
@@ -234,7 +236,7 @@ def _values(rows: pd.DataFrame, index: list[str], target: str) -> pd.DataFrame:
 
 
 def _counted(case: CaseValues) -> dict[str, Any]:
-    """The bytes of all launches through HBM, and what the warps of the longest one wait for most, where they were counted."""
+    """The HBM bytes of all launches, and the most frequent stall of the longest one, where they were counted."""
     source = case.counted_by
     sides = [known.value for side in ("read", "written") if (known := case.total(f"dram_bytes_{side}", source))]
     launch = case.main_launch(source)
@@ -249,7 +251,7 @@ def _counted(case: CaseValues) -> dict[str, Any]:
 
 
 def _time(case: CaseValues) -> dict[str, Any]:
-    """``time`` and ``time_source`` by the clock that is preferred among those that the case has."""
+    """``time`` and ``time_source`` by the preferred clock of the case."""
     clocks = {
         "gpu time": case.gpu_time(),
         **{name: case.spread(name.replace(" ", "_")) for name in ("graph time", "interval")},

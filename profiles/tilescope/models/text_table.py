@@ -1,4 +1,4 @@
-"""The table as a person reads it in a terminal: one line a case. Pure; imports neither torch nor triton."""
+"""The table as text for a terminal: one line a case. Pure; imports neither torch nor triton."""
 
 from __future__ import annotations
 
@@ -17,22 +17,21 @@ from tilescope.table.case import Case, readable
 from tilescope.table.run import Device, Run
 from tilescope.table.schema import CASE_COLUMNS
 
-#: Stands in place of the error of a case whose check was skipped.
+#: The text in place of the error of a case whose check was skipped.
 UNCHECKED = "skipped"
-#: Characters of the longest kernel's name that is told whole: C++ templates' have hundreds.
+#: Characters above which a kernel's name is shortened: C++ templates' have hundreds.
 _LONG = 72
-#: Launches of a case whose values are told one by one.
+#: Number of a case's launches up to which their values are listed one by one.
 MOST_LAUNCHES = 4
 
 
 def results(table: pd.DataFrame, device: Device, launched: pd.DataFrame | None = None) -> pd.DataFrame:
-    """The rows of ``summary.summarise`` as a terminal shows them, values of launches as tuples of one number a launch.
+    """The rows of ``summary.summarise`` as a terminal shows them; a launch's values are tuples of one number a launch.
 
     The columns are those of the case and ``gpu_time`` (seconds), ``interval`` (seconds), ``registers``, ``shared_memory``
-    (bytes), ``spills`` (bytes stored and loaded), ``occupancy`` (theoretical), ``limiter`` (text), ``requested`` and
-    ``unique`` and ``sampled`` (bytes read, bytes written; requested as of some programs), ``moved`` (the same, seen at the
-    HBM), ``relative_error`` and its ``tolerance``, ``row_error`` (that of the worst row) and its ``row_tolerance``, and
-    ``chosen`` (see ``summarise``, which ``launched`` is for). What was not measured is None.
+    (bytes), ``spills`` (bytes stored and loaded), ``occupancy`` (theoretical), ``limiter`` (text), ``requested``, ``unique``,
+    ``sampled`` and ``moved`` (pairs of bytes read and written), ``relative_error`` and its ``tolerance``, ``row_error`` (of the
+    worst row) and its ``row_tolerance``, and ``chosen`` (see ``summarise``, which takes ``launched``). An absent value is None.
     """
     rows = summary.summarise(table, device, launched=launched).to_dict("records")
     launches = preference.of_cases(table, device.target)
@@ -63,16 +62,16 @@ def _shown(row: Mapping[Any, Any], launches: Sequence[Resources]) -> dict[str, A
 
 
 def text(loaded: LoadedRun) -> str:
-    """``results`` of the run as lines of text; cases and columns that nobody filled are left out."""
+    """``results`` of the run as lines of text, without empty cases and columns."""
     found = results(loaded.table, loaded.run.device, loaded.configs)
     found = found[found[list(_NAMES)].notna().any(axis="columns")]
-    # Nobody shall take a result that was not checked for one that is right.
+    # A result that was not checked must not look correct.
     found.loc[unchecked(found, loaded.run), "relative_error"] = UNCHECKED
     return render(*cells(found)) if len(found) else "no case gave a result"
 
 
 def unchecked(rows: pd.DataFrame, run: Run) -> pd.Series:
-    """Which of these cases of the run have no error because their check was skipped. A note of the run says why."""
+    """A mask of the run's cases that have no error because their check was skipped. A note of the run has the reason."""
     skipped = [one for one in run.skipped if one.collector == "check"]
     left = {_of_table(case) for one in skipped for case in one.cases}
     if not all(one.cases for one in skipped):
@@ -95,8 +94,7 @@ def cells(
     order: Sequence[int] | None = None,
     name_by: Sequence[str] = ("kernel", "impl", "pass", "workload"),
 ) -> tuple[list[str], list[list[str]]]:
-    """Headings and cells of ``results``, formatted; ``order`` picks and sorts the rows, ``name_by`` are the columns
-    that are shown in any case."""
+    """The formatted headings and cells of ``results``. ``order`` selects and sorts rows; ``name_by`` are columns always shown."""
     called = function_names.labels(found["kernel"])
     headings: dict[str, tuple[str, Callable[[Any], str]]] = {
         "kernel": ("kernel", lambda v: called[v] if len(v) > _LONG else v),
@@ -152,7 +150,7 @@ def _is_number(cell: str) -> bool:
 
 
 def _joined(values: Iterable[float], one: Any = lambda v: f"{v:,.0f}") -> str:
-    """One value for each launch, once where they agree; of more than a person compares, the span."""
+    """The launches' values joined by ``+``, a single one where they agree, their range where they are many."""
     known = list(values)
     texts: list[str] = [one(value) for value in known]
     if len(set(texts)) == 1:
@@ -167,7 +165,7 @@ def _read_written(pair: Sequence[float]) -> str:
 
 
 def _each(values: Sequence[float | None]) -> tuple[float, ...] | None:
-    """The values of the launches of which it is known."""
+    """The known values, or None where there are none."""
     known = tuple(value for value in values if value is not None)
     return known or None
 

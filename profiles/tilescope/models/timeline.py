@@ -1,7 +1,7 @@
-"""Timelines: launches in the order in which the GPU ran them, with the gaps between them and the part the CPU caused.
+"""Timelines: launches in the order in which the GPU ran them, the gaps between them, and the part the CPU caused.
 
-Pure: frame -> frame. Starts, durations and calls are torch.profiler's, all on one clock that it aligns. A launch
-without a start, as ncu's are, is not on the timeline.
+Pure: frame -> frame. Starts, durations and calls are torch.profiler's, all on one clock that it aligns. Launches without a
+start, such as ncu's, are left out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pandas as pd
 from tilescope.table.schema import CASE_COLUMNS
 
 _CASE = ["run_id", *CASE_COLUMNS, "source"]
-#: What one repetition of a case is known by: its launches follow each other on one clock.
+#: Columns that identify one repetition of a case, whose launches follow each other on one clock.
 REPETITION = [*_CASE, "sample"]
 _TIMES = {"launch_start": "start", "gpu_time": "duration", "launch_call": "call"}
 
@@ -27,11 +27,11 @@ def timeline(table: pd.DataFrame) -> pd.DataFrame:
 
     ``gap = max(0, start - E)`` with ``E`` the latest end of any earlier launch of the repetition, so launches that
     overlap on several streams leave no gap; absent for the first launch. ``late = min(gap, max(0, call - E))`` is the
-    part of it in which the CPU had not even begun the call: the GPU waited for the CPU. Absent where ``call`` is.
+    part of the gap before the CPU began the call, when the GPU waited for the CPU; absent where ``call`` is.
     """
     rows = table[table["metric"].isin(list(_TIMES)) & table["launch"].notna() & table["sample"].notna()]
     key = [*REPETITION, "launch", "function"]
-    # Codes of the keys are compared, not the keys: names have hundreds of characters.
+    # Integer codes are faster than the keys, whose names may have hundreds of characters.
     codes = rows.groupby(key, sort=False).ngroup()
     values = {
         name: pd.Series(some["value"].to_numpy(), index=codes[some.index])
@@ -51,8 +51,8 @@ def totals(launches: pd.DataFrame) -> pd.DataFrame:
     """One row a repetition of ``timeline``'s frame, times in seconds.
 
     ``window``: from the first launch's start to the last end. ``gaps``: their sum. ``busy = window - gaps``: the time in
-    which at least one launch ran. ``busy_share = busy / window``. ``late``: the sum over gaps, absent where not one call
-    is known.
+    which at least one launch ran. ``busy_share = busy / window``. ``late``: the sum over gaps, absent where no call is
+    known.
     """
     ends = launches["start"] + launches["duration"]
     grouped = launches.assign(end=ends).groupby(REPETITION, sort=False)
@@ -65,7 +65,7 @@ def totals(launches: pd.DataFrame) -> pd.DataFrame:
 
 
 def typical(sums: pd.DataFrame) -> pd.DataFrame:
-    """The repetition of each case in ``totals``' frame whose window is the median (of two in the middle, the shorter)."""
+    """The repetition of each case in ``totals``' frame with the median window (the lower one of two)."""
     ordered = sums.sort_values("window", kind="stable")
     grouped = ordered.groupby(_CASE, sort=False)
     middle = grouped.cumcount() == (grouped["window"].transform("size") - 1) // 2
@@ -73,5 +73,5 @@ def typical(sums: pd.DataFrame) -> pd.DataFrame:
 
 
 def of_repetitions(launches: pd.DataFrame, sums: pd.DataFrame) -> pd.DataFrame:
-    """The launches of the repetitions that ``totals``' rows ``sums`` are of, in their order."""
+    """The launches of the repetitions in ``sums``, which are rows of ``totals``, in their order."""
     return sums[REPETITION].merge(launches, on=REPETITION)[COLUMNS]

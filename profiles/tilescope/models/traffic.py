@@ -1,7 +1,7 @@
-"""HBM traffic of fused against unfused code: bytes by launch beside the algorithm's floor, and what they predict.
+"""HBM traffic by launch beside the algorithm's bytes, and the speedup that fewer bytes predict.
 
-Pure: frame -> frame. Bytes come from ncu or CUPTI (what DRAM moved) or the interpreter (distinct bytes of each launch, which is
-what a cold cache must move); the two are separate rows with their source.
+Pure: frame -> frame. Bytes come from ncu or CUPTI (moved at DRAM) or from the interpreter (a launch's distinct bytes, which a cold
+cache must fetch); each source has rows of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tilescope.table.case_table import (
 )
 from tilescope.table.sources import COUNTERS
 
-#: The implementation that the others are compared with: PyTorch's operations one after the other.
+#: The implementation that others are compared with: PyTorch's operations one by one.
 BASELINE = "eager"
 
 #: Source -> metrics of bytes read and written, in order of preference.
@@ -35,22 +35,11 @@ BYTES = {
     "interpreter": (("unique_bytes_read", "unique_bytes_written"), ("requested_bytes_read", "requested_bytes_written")),
 }
 
-
-#: The metric of a launch of which a sample of programs was interpreted.
+#: The metric of a launch of which only a sample of programs was interpreted.
 SAMPLED = "sampled_bytes"
 COLUMNS = [
-    *KEYS,
-    "launch",
-    "function",
-    "read",
-    "written",
-    "source",
-    "metric",
-    "floor_read",
-    "floor_written",
-    "counted",
-    "programs",
-]
+    *KEYS, "launch", "function", "read", "written", "source", "metric", "floor_read", "floor_written", "counted", "programs",
+]  # fmt: skip
 SPEEDUP_COLUMNS = [
     *KEYS, "baseline", "bytes", "baseline_bytes", "bytes_source", "predicted",
     "gpu_time", "baseline_gpu_time", "time_source", "actual",
@@ -58,11 +47,11 @@ SPEEDUP_COLUMNS = [
 
 
 def traffic(table: pd.DataFrame) -> pd.DataFrame:
-    """One row a launch and source: bytes ``read`` and ``written``, and which ``metric`` that was. Of a ``SAMPLED`` one ``counted`` of its
-    ``programs`` were interpreted.
+    """One row a launch and source: bytes ``read`` and ``written``, and their ``metric``.
 
-    ``floor_read`` and ``floor_written`` repeat what the whole case's algorithm must move (absent where no cost was
-    declared); a row of source ``model`` with no launch holds the same as a bar of its own.
+    A ``SAMPLED`` row is estimated from ``counted`` of the launch's ``programs``. ``floor_read`` and ``floor_written`` repeat the
+    whole case's algorithm's bytes (absent where no cost was declared); a row of source ``model`` without a launch has the same
+    for a bar of its own.
     """
     rows = [row for case in gather(table) for row in _rows(case)]
     frame = pd.DataFrame(rows, columns=COLUMNS)
@@ -73,9 +62,8 @@ def traffic(table: pd.DataFrame) -> pd.DataFrame:
 def speedup(table: pd.DataFrame, baseline: str = BASELINE) -> pd.DataFrame:
     """Every case against the baseline implementation of the same problem.
 
-    ``predicted`` is the ratio of bytes (baseline / case): what a memory-bound program gains by moving less; both from the
-    same source, the interpreter first because it predicts. ``actual`` is the ratio of GPU times, both from the same
-    source. Either is absent where one side is.
+    ``predicted`` is the ratio of bytes (baseline / case), the gain of a memory-bound program; the interpreter is the preferred
+    source. ``actual`` is the ratio of GPU times. Both sides of a ratio are from one source, and it is absent where one side is.
     """
     cases = gather(table)
     problems = by_problem(cases)
@@ -104,7 +92,7 @@ def speedup(table: pd.DataFrame, baseline: str = BASELINE) -> pd.DataFrame:
 
 
 def moved(case: CaseValues, source: str) -> Known | None:
-    """Bytes read and written by all launches together, as that source saw them."""
+    """Bytes read and written by all launches together, from that source."""
     for names in BYTES[source]:
         read, written = (case.total(name, source) for name in names)
         if read and written:
@@ -113,16 +101,16 @@ def moved(case: CaseValues, source: str) -> Known | None:
 
 
 def by_launch(case: CaseValues, source: str) -> dict[int | None, float]:
-    """Bytes that each launch moved through HBM, as that source counted them; of the whole case where it saw no launches."""
+    """HBM bytes of each launch from that source; of the whole case (None) where it has no launches."""
     return {launch: read + written for launch, _, read, written in _counted(case, source)}
 
 
 def cold_chain(case: CaseValues, l2_bytes: int) -> bool:
-    """Whether the HBM bytes that ncu counted of several launches may be far more than a call moves.
+    """Whether ncu's HBM bytes of several launches may be far more than a call moves.
 
-    It empties the caches before each launch, so what one leaves in L2 for the next is read again from HBM. Launches that each
-    fit in an L2 of ``l2_bytes`` (0: not known) may find all of it there, so nothing is known of such a chain; one that moves
-    more has driven out most of what the next one wants. Not where the call was counted as a whole (a value with no launch).
+    ncu empties the caches before each launch, so data that one launch leaves in L2 for the next is read from HBM again. This
+    matters if every launch fits in an L2 of ``l2_bytes`` (0: not known); a larger one evicts most of the next one's data anyway.
+    It does not apply where the call was counted as a whole (a value without a launch).
     """
     if case.launch_count("ncu") < 2 or None in case.values.get((BYTES["ncu"][0][0], "ncu"), {}):
         return False
@@ -130,12 +118,12 @@ def cold_chain(case: CaseValues, l2_bytes: int) -> bool:
 
 
 def cold(counted: Sequence[float], l2_bytes: int, fewest: int = 2) -> bool:
-    """Whether launches that ncu counted those bytes of may be such a chain."""
+    """Whether launches with these HBM bytes, counted by ncu, may be such a chain."""
     return len(counted) >= fewest and (not l2_bytes or max(counted) <= l2_bytes)
 
 
 def _counted(case: CaseValues, source: str) -> Iterator[tuple[int | None, str, float, float]]:
-    """The launches that the source saw, None where that is the whole case: the metric, and bytes read and written."""
+    """Each launch from the source (None: the whole case) with its metric and its bytes read and written."""
     launches: list[int | None] = [*case.launches(source)]
     for launch in launches or [None]:
         for names in BYTES[source]:

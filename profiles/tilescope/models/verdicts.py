@@ -11,8 +11,8 @@ _PERCENT = 1.1
 def sentence(rows: pd.DataFrame, subject: str, other: str, *, of_base: bool = True) -> str:
     """``softmax is 6.1–11× faster than eager in all 12 cases``.
 
-    ``rows`` are those of ``compare.compare``; ``subject`` is what is spoken of: the base, or (``of_base`` False, for a run
-    after a change) the other side. A difference counts where it can be told from noise.
+    ``rows`` are those of ``compare.compare``. ``subject`` names the base, or with ``of_base`` False the other side, such as a
+    run after a change. Only significant differences count as faster or slower.
     """
     timed = rows[rows["ratio"].notna()]
     if timed.empty:
@@ -37,7 +37,7 @@ def _all(count: int) -> str:
 
 
 def _missing(rows: pd.DataFrame) -> str:
-    """How many cases have no times on both sides."""
+    """A remark on the number of cases without times on both sides; empty where there are none."""
     count = int(rows["ratio"].isna().sum())
     return f" ({count} more {'has' if count == 1 else 'have'} no times to compare)" if count else ""
 
@@ -51,7 +51,7 @@ def _why_not(rows: pd.DataFrame) -> str:
 
 
 def _range(factors: pd.Series) -> str:
-    """``6.1–11×``, a single value where both ends are written alike; percentages where all are close to 1."""
+    """``6.1–11×``, a single value where both ends round to the same, percentages where all are close to 1."""
     if factors.empty:
         return ""
     low, high = float(factors.min()), float(factors.max())
