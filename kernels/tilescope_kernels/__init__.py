@@ -1,8 +1,7 @@
-"""Triton kernels that are called as ordinary functions, each with a ``KernelSpec`` that declares what to expect of it.
+"""Triton kernels as ordinary PyTorch functions, each declared by a ``KernelSpec``: reference, cost, sizes, tolerances.
 
-``CATALOG`` holds every kernel's spec. ``FAMILIES`` holds the same specs by family. All names are imported when they are
-first used, so importing the package imports neither torch nor triton. With ``TILESCOPE_USE_TRITON=0`` every function runs
-in plain PyTorch.
+``CATALOG`` has every spec, ``FAMILIES`` the same specs by family. Names are imported on first use: importing the package
+imports neither torch nor triton. With ``TILESCOPE_USE_TRITON=0`` every function runs its PyTorch reference.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tilescope_kernels import catalog
 
 if TYPE_CHECKING:
-    # For editors and type checkers, which cannot read the catalog; a test compares the two.
+    # For editors and type checkers, which cannot evaluate the catalog. A test compares the two.
     from tilescope_kernels.attention.attention import scaled_dot_product_attention as scaled_dot_product_attention
     from tilescope_kernels.attention.paged import paged_attention as paged_attention
     from tilescope_kernels.attention.ragged import ragged_attention as ragged_attention

@@ -1,6 +1,6 @@
-"""The table of the library: every kernel by family, with the names that the package exports.
+"""Every kernel by family, with the names that the package exports.
 
-A new kernel is one file and one line of ``ENTRIES``. Importing this module imports neither torch nor triton. The specs are
+A new kernel is one file and one line of ``ENTRIES``. Importing this module imports neither torch nor triton: specs are
 imported when ``FAMILIES`` or ``CATALOG`` is first read.
 """
 
@@ -13,7 +13,7 @@ from tilescope_kernels.spec import KernelSpec
 
 
 class Entry(NamedTuple):
-    """A module of the library. ``specs`` and ``exports`` are names in it, separated by blanks."""
+    """A module of the library. ``specs`` and ``exports`` are names in it, separated by spaces."""
 
     family: str
     module: str
@@ -78,7 +78,7 @@ CATALOG: tuple[KernelSpec, ...]
 
 
 def find(name: str) -> KernelSpec | None:
-    """The spec of that name; None where there is none. Imports no more of the library than it takes to find it."""
+    """The spec called ``name``, or None. Imports only as many modules as it takes to find it."""
 
     def likely(entry: Entry) -> bool:
         return name in (entry.module.rpartition(".")[2], *entry.exports.split())

@@ -1,4 +1,4 @@
-"""The declaration of a kernel: ``KernelSpec`` and what it consists of.
+"""The declaration of a kernel: ``KernelSpec`` and its parts.
 
 This module imports neither torch nor triton, so declarations can be read, sent between processes and tested anywhere.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Dtypes by their short name (used in workload ids), with PyTorch's attribute name and their size in bytes.
+#: Dtypes by the short name used in workload ids: PyTorch's attribute name and the size in bytes.
 DTYPES: dict[str, tuple[str, int]] = {
     "fp64": ("float64", 8),
     "fp32": ("float32", 4),
@@ -22,23 +22,23 @@ DTYPES: dict[str, tuple[str, int]] = {
     "int32": ("int32", 4),
 }
 
-#: What of a kernel can be run. A backward pass is the gradient of every differentiable input; a step is a forward and a
-#: backward pass as one, for functions that share work between them and so have no backward pass to repeat by itself.
+#: The passes of a kernel. A backward pass computes the gradient of every differentiable input. A step is a forward and a
+#: backward pass together, for functions whose forward pass already computes part of the gradient.
 FORWARD, BACKWARD, STEP = "forward", "backward", "forward+backward"
 
 Config = Mapping[str, int]
 
 
 class WorkloadError(ValueError):
-    """A workload that does not parse, or that does not fit the kernel. The message says what would."""
+    """A workload that does not parse or does not fit the kernel. The message says what would be accepted."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One problem size: named dimensions, an element type and the seed its inputs are drawn from.
+    """One problem size: named dimensions, a dtype, and the seed of its random inputs.
 
-    ``dims`` maps each of the kernel's dimension names to its extent in elements. ``label`` is what
-    people call the size (``small``, ``large``, ``ragged``); it is not part of the identity.
+    ``dims`` maps each dimension's name to its extent in elements. ``label`` is a name for the size (``small``, ``large``,
+    ``ragged``) and not part of its identity.
     """
 
     dims: Mapping[str, int]
@@ -55,7 +55,7 @@ class Workload:
 
     @property
     def id(self) -> str:
-        """Stable name such as ``1823x781-fp32``; a seed other than 0 is appended as ``-s7``."""
+        """Stable name such as ``1823x781-fp32``. A seed other than 0 is appended: ``-s7``."""
         extents = "x".join(str(extent) for extent in self.dims.values())
         return f"{extents}-{self.dtype}" + (f"-s{self.seed}" if self.seed else "")
 
@@ -74,10 +74,9 @@ class Workload:
 class Cost:
     """The operations and bytes that no implementation of the algorithm can avoid.
 
-    ``flops`` counts one addition, multiplication, division or transcendental as one operation and a
-    fused multiply-add as two. ``bytes_read`` counts each input once, ``bytes_written`` each output
-    once. ``pipe`` names the execution unit that bounds the arithmetic, as ``ceilings`` names it:
-    ``fp32``, ``fp64``, ``bf16``, ``fp16``, ``tf32``, ``fp8``, ``int8`` (the last five on tensor cores).
+    ``flops`` counts an addition, multiplication, division or transcendental function as one operation and a fused
+    multiply-add as two. ``bytes_read`` counts each input once, ``bytes_written`` each output once. ``pipe`` is the execution
+    unit that does the arithmetic: ``fp32``, ``fp64``, or on tensor cores ``bf16``, ``fp16``, ``tf32``, ``fp8``, ``int8``.
     """
 
     flops: int
@@ -95,10 +94,9 @@ class Cost:
 class Implementation:
     """One way to compute the kernel's function.
 
-    ``call(**inputs)`` returns a tensor or a tuple of tensors. When ``configs`` is not empty, ``call``
-    also takes ``config``: one of them, or ``None`` for the implementation's own choice; the first is
-    the default that is used where nothing can be timed. ``requires`` names the distributions that
-    must be importable; where they are not, the implementation is absent.
+    ``call(**inputs)`` returns a tensor or a tuple of tensors. If there are ``configs``, ``call`` also takes ``config``: one of
+    them, or None for the implementation's own choice. The first is the default where nothing can be timed. ``requires``
+    names the distributions that must be installed; without them the implementation is left out.
     """
 
     call: Callable[..., Any]
@@ -111,11 +109,10 @@ class Implementation:
 class KernelSpec:
     """The declaration of one kernel: its inputs, implementations, reference, workloads, cost and tolerances.
 
-    ``inputs(workload, device)`` draws the keyword arguments from the workload's seed; tensors that
-    want a gradient have ``requires_grad`` set unless ``"forward"`` is all of ``passes``.
-    ``reference(**inputs)`` is plain PyTorch and follows the inputs' precision: give it fp32 or fp64
-    copies for a reference to compare with. ``tolerance`` maps a short dtype name to the largest
-    accepted ``||out - ref|| / ||ref||``. ``cost(workload, direction)`` is the algorithm's floor.
+    ``inputs(workload, device)`` draws the keyword arguments from the workload's seed. Tensors that want a gradient have
+    ``requires_grad`` set if ``passes`` has more than ``"forward"``. ``reference(**inputs)`` is plain PyTorch in the inputs'
+    precision: to compare, call it with fp32 or fp64 copies. ``tolerance`` maps a short dtype name to the largest accepted
+    ``||out - ref|| / ||ref||``. ``cost(workload, direction)`` is the least that the algorithm costs.
     """
 
     name: str
@@ -131,10 +128,7 @@ class KernelSpec:
     targets: tuple[str, ...] = field(default=("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"))
 
     def workload(self, text: str) -> Workload:
-        """The workload that ``text`` names: a label (``ragged``) or an id (``1823x781-fp32``).
-
-        Raises WorkloadError, saying what would be accepted.
-        """
+        """The workload with this label (``ragged``) or id (``1823x781-fp32``). Raises WorkloadError for any other text."""
         for known in self.workloads:
             if text in (known.label, known.id):
                 return known

@@ -1,4 +1,4 @@
-"""Activations and their derivatives on fp32 tiles, for the kernels that fuse one.
+"""Activations and their derivatives on fp32 tiles, fused into other kernels.
 
 ``ACTIVATION`` is 0 for SiLU, 1 for GELU by the error function and 2 for GELU by tanh.
 """
@@ -11,7 +11,7 @@ import triton.language as tl
 
 @triton.jit
 def _gate(x, ACTIVATION: tl.constexpr):
-    """The gate of an activation: each one here is ``x * gate(x)``."""
+    """The gate of an activation. Every activation here is ``x * gate(x)``."""
     if ACTIVATION == 0:
         return 1.0 / (1.0 + tl.exp(-x))
     elif ACTIVATION == 1:

@@ -1,4 +1,4 @@
-"""Autotuning of kernels that read through pointers or through tensor descriptors (TMA)."""
+"""Autotuning of kernels that read through pointers or TMA descriptors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def tuned(
     key: Sequence[str],
     prune: Callable[..., list[triton.Config]],
 ) -> Any:
-    """Wrap a kernel in an autotuner, which keeps one choice for each value of the arguments named in ``key``."""
+    """Wrap a kernel in an autotuner that caches one config per value of the arguments named in ``key``."""
     return triton.autotune(
         [_config(known) for known in configs],
         key=list(key),
@@ -35,15 +35,15 @@ def autotuned(
     key: Sequence[str],
     prune: Callable[..., list[triton.Config]],
 ) -> tuple[Any, Any]:
-    """Wrap a kernel in two autotuners: one of the configs without tensor descriptors, one of all ``configs``.
+    """Wrap a kernel in two autotuners: one over the configs without TMA descriptors, one over all ``configs``.
 
-    An autotuner prunes only before it chooses. A single one would give operands that descriptors cannot reach, such as
-    unaligned ones, the choice that it made for others of the same extents.
+    An autotuner prunes only before it races. A single one would launch operands that TMA cannot read, such as unaligned ones,
+    with the config that it cached for aligned operands of the same shape.
     """
     pointers = [known for known in configs if not known["TMA"]]
     return tuned(kernel, pointers, key, prune), tuned(kernel, configs, key, prune)
 
 
 def workspace(size: int, alignment: int, stream: int | None) -> torch.Tensor:
-    """Allocate the memory of a launch's tensor descriptors. PyTorch aligns it to 512 bytes."""
+    """Allocate the memory of a launch's device-side TMA descriptors. PyTorch aligns it to 512 bytes."""
     return torch.empty(size, dtype=torch.int8, device="cuda")

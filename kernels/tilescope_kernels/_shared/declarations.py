@@ -1,4 +1,4 @@
-"""Helpers of the kernels' declarations: random inputs, and an implementation through torch.compile."""
+"""Helpers of the kernels' declarations: random inputs, and the implementation by torch.compile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilescope_kernels.spec import DTYPES, Workload
 
 
 def generator(workload: Workload, device: Any) -> torch.Generator | None:
-    """A random number generator with the workload's seed on the device. None for ``meta``, whose tensors have no values."""
+    """A random number generator with the workload's seed. None on ``meta``, whose tensors have no values."""
     if torch.device(device).type == "meta":
         return None
     return torch.Generator(device=device).manual_seed(workload.seed)
@@ -28,9 +28,9 @@ def normal(
     shift: float = 0.0,
     requires_grad: bool = False,
 ) -> torch.Tensor:
-    """A tensor of normal deviates of mean ``shift`` and standard deviation ``scale``, in the workload's dtype.
+    """A normally distributed tensor of mean ``shift`` and standard deviation ``scale``, in the workload's dtype.
 
-    Zeros would not do: a GPU draws less power on them and runs up to 13 % faster than on data.
+    Zeros would mislead: a GPU draws less power on them and runs up to 13 % faster than on data.
     """
     dtype = getattr(torch, DTYPES[workload.dtype][0])
     values = torch.empty(shape, dtype=dtype if dtype.is_floating_point and dtype.itemsize > 1 else None, device=device)
@@ -40,14 +40,14 @@ def normal(
 
 
 def compiled(eager: Callable[..., Any]) -> Callable[..., Any]:
-    """``torch.compile(eager)`` with static shapes. It is built at the first call, because importing dynamo takes seconds."""
+    """``torch.compile(eager)`` with static shapes, built at the first call, because importing dynamo takes seconds."""
 
     @functools.cache
     def build() -> Callable[..., Any]:
         import torch._dynamo  # noqa: PLC0415 (see above)
 
-        # Every workload is a recompilation. Past the usual limit of 8 dynamo would run eager code under this name;
-        # fullgraph makes it an error instead.
+        # Every workload recompiles. Beyond its default limit of 8, dynamo would silently run eager code; with fullgraph it
+        # raises an error instead.
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
         return torch.compile(eager, dynamic=False, fullgraph=True)
 

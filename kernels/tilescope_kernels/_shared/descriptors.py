@@ -1,6 +1,6 @@
-"""Tensor descriptors that the host makes of matrices, for kernels in Triton's language and in Gluon.
+"""Host-side TMA descriptors of matrices, for kernels in Triton and in Gluon.
 
-Made without the checks of their classes, which take longer than a launch: what is asked for here passes them.
+They are built without the checks of their classes, which take longer than a launch. The callers guarantee what is checked.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _layout(rows: int, wide: int, dtype: torch.dtype) -> gl.NVMMASharedLayout:
 
 def _filled(kind: type, matrix: torch.Tensor, rows: int, wide: int, turned: bool, **more: Any) -> Any:
     descriptor = object.__new__(kind)
-    # The other stride is taken to be 1: PyTorch gives a single column any stride.
+    # The inner stride is set to 1: PyTorch may give a single column any stride.
     shape, strides = list(matrix.shape), [matrix.stride(int(turned)), 1]
     descriptor.__dict__.update(
         base=matrix,
@@ -42,14 +42,14 @@ def _filled(kind: type, matrix: torch.Tensor, rows: int, wide: int, turned: bool
 
 
 def tiles(matrix: torch.Tensor, rows: int, wide: int, turned: bool = False) -> TensorDescriptor:
-    """A descriptor of (rows, wide) tiles of a matrix whose rows start at 16 bytes.
+    """A descriptor of (rows, wide) tiles of a matrix with 16-byte aligned rows.
 
-    ``turned``: its columns do, and the descriptor is of (wide, rows) tiles of the transposed matrix.
+    ``turned``: the matrix is column-major, and the descriptor is of (wide, rows) tiles of its transpose.
     """
     return _filled(TensorDescriptor, matrix, rows, wide, turned)
 
 
 def gluon_tiles(matrix: torch.Tensor, rows: int, wide: int, turned: bool = False) -> GluonDescriptor:
-    """The same for a kernel in Gluon. A tile has the layout in shared memory that tensor cores read."""
+    """As ``tiles``, for a kernel in Gluon, with the swizzled shared-memory layout that wgmma reads."""
     layout = _layout(wide, rows, matrix.dtype) if turned else _layout(rows, wide, matrix.dtype)
     return _filled(GluonDescriptor, matrix, rows, wide, turned, layout=layout)

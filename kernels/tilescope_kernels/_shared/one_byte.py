@@ -1,4 +1,4 @@
-"""Checks of one-byte operands (INT8, FP8) and of the GPU that is to convert FP8."""
+"""Checks of one-byte operands (INT8, FP8), and of FP8 support of the GPU."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def check_operands(
     beside: torch.Tensor | None = None,
     **tensors: torch.Tensor,
 ) -> None:
-    """Check dtype, number of dimensions (if ``dims`` is given) and device (that of ``beside``) of each tensor.
+    """Check each tensor's dtype, its number of dimensions if ``dims`` is given, and that it is on the device of ``beside``.
 
-    It must be a CUDA device, with FP8 for FP8, unless the launch is caught or interpreted. Raises ValueError naming the
-    first tensor that does not fit.
+    The device must be CUDA, with FP8 support for FP8 tensors, unless the launch is caught or interpreted. Raises ValueError
+    naming the first tensor that does not fit.
     """
     check_integers(dtypes, **tensors)
     for name, tensor in tensors.items():
@@ -30,7 +30,7 @@ def check_operands(
 
 
 def check_has_fp8(tensor: torch.Tensor, name: str) -> None:
-    """Raises ValueError where the tensor is on a GPU without e4m3 conversion, that is before Ada (sm_89)."""
+    """Raise ValueError if the tensor is on a GPU without e4m3 conversion, that is before Ada (sm_89)."""
     if tensor.is_cuda and not torch.compiler.is_compiling():
         major, minor = torch.cuda.get_device_capability(tensor.device)
         if (major, minor) < (8, 9):

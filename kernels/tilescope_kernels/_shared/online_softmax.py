@@ -1,4 +1,7 @@
-"""Online softmax: maximum and sum of exponentials of a row of any length, in one read."""
+"""Online softmax: maximum and sum of exponentials of a row of any length, in one read.
+
+Milakov and Gimelshein, "Online normalizer calculation for softmax", arXiv:1805.02867.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,19 @@ import triton.language as tl
 
 from tilescope_kernels._shared.row_tiles import columns_of
 
-#: log2(e): the hardware's exponential is one of 2.
+#: log2(e): the hardware computes powers of 2.
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
 def exp(x):
-    """e to the power of fp32 ``x``. Results below 2^-126 are 0; ``tl.exp`` keeps them, with three more instructions."""
+    """``exp`` of fp32 ``x``. Flushes results below 2^-126 to 0; ``tl.exp`` keeps them, with three more instructions."""
     return tl.exp2(x * LOG2_E)
 
 
 @triton.jit
 def _add(x, largest, total):
-    """Update each lane's running maximum and sum of exponentials with a piece of ``x`` (lanes, width)."""
+    """Update each lane's running maximum and sum of exponentials with ``x`` (lanes, width)."""
     raised = tl.maximum(largest, tl.max(x, axis=1))
     shift = finite(raised)
     return raised, total * exp(largest - shift) + tl.sum(exp(x - shift[:, None]), axis=1)
@@ -27,14 +30,14 @@ def _add(x, largest, total):
 
 @triton.jit
 def whole_part(start, columns, WIDTH: tl.constexpr, SKEWED: tl.constexpr):
-    """Begin, elements before it, and length of the part of a row that whole 16-byte accesses cover.
+    """The part of a row that aligned 16-byte accesses cover: its first element, the elements before it, and its length.
 
-    The row begins at element ``start``. Where all rows are 16-byte aligned, the part is the row. ``SKEWED`` rows are not,
-    and have a rest at either end. In a row of few columns the part may be empty, and then begins behind the row.
+    The row begins at element ``start``. If rows are 16-byte aligned the part is the whole row. ``SKEWED`` rows are not, and
+    have a rest at either end. In a short row the part may be empty, and then begins beyond the row.
     """
     if SKEWED:
         before = ((WIDTH - start % WIDTH) % WIDTH).to(tl.int32)
-        # Divided and multiplied, or the compiler would not know, and access single elements.
+        # Division and multiplication prove the alignment to the compiler, which would else access single elements.
         begin = (start + before) // WIDTH * WIDTH
         length = tl.maximum(columns - before, 0) // WIDTH * WIDTH
     else:
@@ -46,7 +49,7 @@ def whole_part(start, columns, WIDTH: tl.constexpr, SKEWED: tl.constexpr):
 
 @triton.jit
 def ends(before, length, columns, WIDTH: tl.constexpr):
-    """Offsets (2 * WIDTH,) of the elements outside of a row's ``whole_part``, counted from its begin, and their mask."""
+    """Offsets (2 * WIDTH,) of a row's elements outside its ``whole_part``, relative to the part's first element, and their mask."""
     lane = tl.arange(0, 2 * WIDTH)
     return lane - before + tl.where(lane < before, 0, length), lane < columns - length
 
@@ -59,24 +62,24 @@ def sum_exp(
 ):  # fmt: skip
     """Maximum, shift, sum of ``exp(x - shift)`` and (if ``SUM``) plain sum of a row's ``columns``, in fp32.
 
-    The shift is the maximum, or 0 where that is an infinity. ``x_ptr``, ``before`` and ``length`` are those of the row's
-    ``whole_part``. ``KEEP`` asks the caches to keep the row for another read. Where ``counts`` is false only the row's
-    ends are read. Infinities and NaN are as in ``torch.logsumexp``.
+    The shift is the maximum, or 0 where that is infinite. ``x_ptr``, ``before`` and ``length`` are those of the row's
+    ``whole_part``. ``KEEP`` asks the caches to keep the row for another read. If ``counts`` is false, only the row's last
+    step and ends are read. Infinities and NaN are handled as in ``torch.logsumexp``.
 
-    A step reads ``LANES`` pieces of ``WIDTH`` elements, 16 bytes each, and one thread holds a piece. So its maximum needs
-    no exchange, and its running sum is scaled once a piece (Milakov and Gimelshein, arXiv:1805.02867).
+    A step reads ``LANES`` pieces of ``WIDTH`` elements, 16 bytes each, one per thread. The maximum of a piece needs no
+    exchange between threads, and the running sum is rescaled once per piece instead of once per element.
     """
     step: tl.constexpr = LANES * WIDTH
     policy: tl.constexpr = "evict_last" if KEEP else "evict_first"
     offsets = columns_of(0, LANES, WIDTH)
-    # Running maximum and sums of each lane; lanes meet once, after the loop.
+    # Running maximum and sums per lane. Lanes are reduced once, after the loop.
     largest = tl.full((LANES,), float("-inf"), tl.float32)
     total = tl.zeros((LANES,), tl.float32)
     plain = tl.zeros((LANES,), tl.float32)
     if SKEWED:
         offset, inside = ends(before, length, columns, WIDTH)
         end = tl.load(x_ptr + offset, mask=inside, other=float("-inf"), eviction_policy=policy).to(tl.float32)
-    # Masks cost as many instructions as the sums themselves: only the last step has one.
+    # A mask costs as many instructions as the sums themselves: only the last step has one.
     whole = length // step * step
     if whole < length:
         mask = whole + offsets < length
@@ -105,13 +108,13 @@ def sum_exp(
 
 @triton.jit
 def finite(largest):
-    """The maximum as a shift: 0 instead of an infinity, whose difference from itself is NaN."""
+    """The maximum as a shift: 0 instead of an infinity, because inf - inf is NaN."""
     return tl.where(tl.abs(largest) == float("inf"), 0.0, largest)
 
 
 @triton.jit
 def merge(largest, total, other_largest, other_total):
-    """Merge maximum and sum of exponentials of two sets. Each sum is relative to the ``finite`` maximum of its set."""
+    """Merge maximum and sum of exponentials of two sets. Each sum is relative to its set's ``finite`` maximum."""
     raised = tl.maximum(largest, other_largest)
     shift = finite(raised)
     scaled = total * tl.exp2((largest - shift) * LOG2_E)

@@ -1,12 +1,13 @@
-"""Long rows, cut into parts that as many programs read once: they exchange the row's sums through memory.
+"""Long rows split over several programs, which read their part once and exchange the row's sums through global memory.
 
-A program that holds a long row alone fills its multiprocessor: while it awaits or writes the row, little else moves there, and
-sums for dW of so many columns fit no registers. Of a part several programs fit, each with its own columns' sums. Each keeps
-parts of several rows in a ring of shared memory: some on their way, one being summed up, some awaiting the sums of their
-other parts. Programs that wait for each other must all run, which a cooperative launch guarantees.
+A program that held a long row alone would fill its SM, which idles while the row is loaded or stored, and fp32 sums for dW
+of that many columns would not fit in registers. Several programs with a part each fit, each with the sums of its columns.
+Each keeps its part of several rows in a ring buffer in shared memory: rows being copied (``AHEAD``), one being summed, and
+rows waiting for the sums of their other parts (``LAG``). Programs wait for each other, so all must be resident: the launch
+is cooperative.
 
-The kernels are in Gluon. Without the ring, with a row's sums awaited as soon as they were published, they reached 40 to 60 % of
-a copy's bandwidth (2048x65536 in bf16, H100, 2026-11-25, torch 2.11, triton 3.6).
+The kernels are in Gluon. Without the ring, waiting for a row's sums right after publishing a part's, they reached 40 to 60 %
+of a copy's bandwidth (2048x65536 in bf16, H100, 2026-11-25, torch 2.11, triton 3.6).
 """
 
 from __future__ import annotations
@@ -22,29 +23,29 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launching import capability, multiprocessors, shared_memory
 
-#: Bytes of a part, programs a multiprocessor and their warps, rows that are copied ahead and rows that await their sums.
+#: Bytes of a part, programs per SM, warps, rows copied ahead, and rows waiting for their sums.
 Plan = tuple[int, int, int, int, int]
-#: Where another plan has more parts than threads.
+#: The plan where another one gives more parts than threads.
 _LONGER: Plan = (8192, 2, 8, 3, 2)
-#: Registers of a multiprocessor.
+#: 32-bit registers of an SM.
 _REGISTERS = 65536
 
 
 @gluon.jit
 def add(first, second, other_first, other_second):
-    """The sums of two pairs."""
+    """Add two pairs, for a reduction."""
     return first + other_first, second + other_second
 
 
 @gluon.jit
 def place_of(parts):
-    """Which part this program has of the rows ``group, group + groups, ...``."""
+    """This program's part, its group, and the number of groups. It works on rows ``group, group + groups, ...``."""
     return gl.program_id(0) % parts, gl.program_id(0) // parts, gl.num_programs(0) // parts
 
 
 @gluon.jit
 def copy_part(shared, ptr, columns, wanted, WHOLE: gl.constexpr, LAYOUT: gl.constexpr):
-    """Start an asynchronous copy of a part of a row to shared memory, 16 bytes an access, if it is wanted."""
+    """Start an asynchronous copy (``cp.async``) of a part of a row to shared memory, 16 bytes per access, if ``wanted``."""
     column = gl.arange(0, shared.shape[0], layout=LAYOUT)
     mask = gl.full([shared.shape[0]], True, gl.int1, LAYOUT) & wanted
     if not WHOLE:
@@ -54,7 +55,7 @@ def copy_part(shared, ptr, columns, wanted, WHOLE: gl.constexpr, LAYOUT: gl.cons
 
 @gluon.jit
 def publish_sums(words_ptr, first, second):
-    """Store two sums as one word, which is there or not, so that no order of stores matters."""
+    """Store two fp32 sums as one 64-bit word, so that a reader sees both or neither. All bits set mean not yet published."""
     high = first.to(gl.int32, bitcast=True).to(gl.int64) << 32
     word = high | (second.to(gl.int32, bitcast=True).to(gl.int64) & 0xFFFFFFFF)
     gl.store(words_ptr, gl.where(word == -1, 0x7FFFFFFF7FFFFFFF, word), cache_modifier=".cg")
@@ -62,7 +63,7 @@ def publish_sums(words_ptr, first, second):
 
 @gluon.jit
 def ask_sums(words_ptr, parts, row, wanted, THREADS: gl.constexpr, LAYOUT: gl.constexpr):
-    """Where the sums of a row's parts are published, and what of them is there already. Others are 0, if not ``wanted`` all."""
+    """Addresses of the published sums of a row's parts, and their current words. Lanes without a part, or not ``wanted``, get 0."""
     part = gl.arange(0, THREADS, layout=LAYOUT)
     exist = ((part < parts) & wanted).to(gl.int32)
     place = words_ptr + row.to(gl.int64) * parts + part
@@ -84,7 +85,7 @@ def ask_sums(words_ptr, parts, row, wanted, THREADS: gl.constexpr, LAYOUT: gl.co
 
 @gluon.jit
 def await_sums(place, word):
-    """The two sums of each part, once they are there. Few threads wait in a loop, the others at the next barrier."""
+    """Both sums of each part, polled until published. Only threads whose word is missing spin; the others wait at the next barrier."""
     word = gl.inline_asm_elementwise(
         """{
         .reg .pred absent;
@@ -106,12 +107,12 @@ def await_sums(place, word):
 
 
 class Ring(NamedTuple):
-    """How rows are cut: what a kernel is launched with."""
+    """How rows are split, and the launch parameters that follow from it."""
 
-    #: Parts of a row, and groups of so many programs, each of which walks its share of the rows.
+    #: Parts of a row, and groups of that many programs. Each group walks its share of the rows.
     parts: int
     groups: int
-    #: A word for each part of each row, none of which is there yet.
+    #: An int64 word per row and part, initialized to -1: not yet published.
     words: torch.Tensor
     #: The kernel's parameters, and Triton's options.
     parameters: dict[str, int]
@@ -124,10 +125,10 @@ class Ring(NamedTuple):
 
 
 def ring(read: Sequence[torch.Tensor], plan: Plan) -> Ring | None:
-    """Cut rows as planned or, where those are more parts than threads, into longer ones.
+    """Split rows as ``plan`` says, or into longer parts if it gives more parts than threads.
 
-    None where rows of the tensors that are ``read`` do not start at 16 bytes, where programs cannot wait for each other (in
-    the interpreter, on old GPUs), or where they have more parts than can run at once.
+    None where rows of the tensors in ``read`` are not 16-byte aligned, where programs cannot wait for each other (in the
+    interpreter, before Ampere), or where a row has more parts than programs can be resident.
     """
     return _cut(read, *plan) or _cut(read, *_LONGER)
 
@@ -140,7 +141,7 @@ def _cut(read: Sequence[torch.Tensor], size: int, programs: int, warps: int, ahe
     parts = cdiv(columns, block)
     running = programs * multiprocessors(x)
     room = programs * (ahead + 1 + lag) * block * sum(tensor.element_size() for tensor in read)
-    # What the compiler can prove to be aligned are multiples of 16, of bytes and of elements.
+    # The compiler proves 16-byte alignment from addresses and extents that are multiples of 16.
     copied = columns % 16 == 0 and all(t.stride(0) % 16 == 0 and t.data_ptr() % 16 == 0 for t in read)
     if (
         not copied
@@ -151,7 +152,7 @@ def _cut(read: Sequence[torch.Tensor], size: int, programs: int, warps: int, ahe
         return None
     groups = min(rows, running // parts)
     words = torch.full((rows, parts), -1, dtype=torch.int64, device=x.device)
-    # So few registers that all of the grid's programs run at once, which a cooperative launch asks for.
+    # A cooperative launch needs all programs resident, which bounds their registers.
     registers = min(255, _REGISTERS // (32 * warps * programs) // 8 * 8)
     parameters = {"BLOCK": block, "WIDTH": width, "WHOLE": columns % block == 0, "AHEAD": ahead, "LAG": lag}
     options = {"num_warps": warps, "maxnreg": registers, "launch_cooperative_grid": True}

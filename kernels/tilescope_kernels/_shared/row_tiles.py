@@ -1,8 +1,8 @@
-"""Row tiles: a row held in registers as pieces of 16 bytes a thread, so that a pass reads it once.
+"""Row tiles: a row held in registers as pieces of 16 bytes per thread, so that a pass reads it once.
 
-One block of the next power of two masks every element and leaves lanes idle, for 5120 columns nearly two in five. Of
-pieces only the last one is masked, or none where they fill the row. LayerNorm of 13000x5120 in bf16 took 93 us in a
-block and 69 in pieces, that of 16384x4096 74 and 69 (a copy: 66 and 67; H200, 2026-11-22, torch 2.11, triton 3.6).
+A single block must be a power of two: it masks every element and leaves lanes idle, for 5120 columns nearly two in five.
+With pieces only the last one is masked, or none if they fill the row. LayerNorm of 13000x5120 in bf16 took 93 us in a block
+and 69 in pieces, of 16384x4096 74 and 69 (a copy: 66 and 67; H200, 2026-11-22, torch 2.11, triton 3.6).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import triton.language as tl
 
 from tilescope_kernels._shared.integers import cdiv
 
-#: Columns from which a program holds one row in pieces. Several shorter rows are one program's.
+#: Fewest columns of a row in pieces. Shorter rows share a program.
 _LEAST = 2049
 
 
 @triton.jit
 def aligned(count, WIDTH: tl.constexpr):
-    """``count``, a multiple of ``WIDTH``, in a form that shows it to the compiler, which then uses 16-byte accesses."""
+    """``count``, a multiple of ``WIDTH``, in a form that proves it to the compiler, which then uses 16-byte accesses."""
     return count // WIDTH * WIDTH
 
 
@@ -52,7 +52,7 @@ def load_pieces(
     x_ptr, columns, other,
     LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr, KEEP: tl.constexpr = False,
 ):  # fmt: skip
-    """Load all pieces of a row at once, as ``load_piece`` does."""
+    """Load all pieces of a row, as ``load_piece`` does."""
     held = ()
     for i in tl.static_range(STEPS):
         held += (load_piece(x_ptr, columns, other, i, LANES, WIDTH, STEPS, WHOLE, KEEP),)
@@ -63,7 +63,7 @@ def load_pieces(
 def zero_beyond(
     x, columns, PIECE: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr
 ):
-    """A piece with zeros beyond its row's end."""
+    """Zero a piece beyond its row's end."""
     if not WHOLE and PIECE + 1 == STEPS:
         x = tl.where(columns_of(PIECE, LANES, WIDTH) < columns, x, 0.0)
     return x
@@ -71,14 +71,14 @@ def zero_beyond(
 
 @triton.jit
 def narrow(x, columns):
-    """``x`` as it was read, hidden from the compiler, so that it converts ``x`` to fp32 again after a sum over the row.
+    """``x`` unchanged, but opaque to the compiler, so that 16-bit ``x`` is converted to fp32 again after a row reduction.
 
-    Otherwise the compiler keeps the fp32 values of the first conversion while threads wait for the sum. They take twice
-    the registers and halve the occupancy. Softmax's backward pass of 8192x16384 in bf16 took 195 us and takes 190, an
-    addition 188 (H200, 2026-11-23, torch 2.11, triton 3.6). fp32 is itself.
+    Otherwise the compiler keeps the fp32 values across the reduction, which takes twice the registers and halves the
+    occupancy. Softmax's backward pass of 8192x16384 in bf16 took 195 us and takes 190, an addition 188 (H200, 2026-11-23,
+    torch 2.11, triton 3.6). fp32 ``x`` is returned as it is.
     """
     if x.dtype.primitive_bitwidth == 16:
-        # 0, which the compiler cannot know: it takes the count for one that may be negative.
+        # Always 0, but the compiler must assume that ``columns`` may be negative.
         nothing = (tl.full((), 0, tl.int32) + columns) >> 31
         x = (x.to(tl.int16, bitcast=True) ^ nothing.to(tl.int16)).to(x.dtype, bitcast=True)
     return x
@@ -98,10 +98,11 @@ def store_piece(
 
 
 def vector(x: torch.Tensor) -> int:
-    """Elements that the compiler has to be told to be multiples of, for 16-byte accesses to the rows of ``x``; 1 for none.
+    """The ``WIDTH`` that ``aligned`` needs for 16-byte accesses to the rows of ``x``, in elements; 1 if it is not needed.
 
-    It proves extents to be multiples of 16 elements by itself, and rows that do not start at 16 bytes have no such accesses:
-    32768x1000 in bf16 took RMSNorm 56 us forward and LayerNorm 99 backward, a copy 32 (H200, 2026-11-26, torch 2.11, triton 3.6).
+    Triton specializes on extents that are multiples of 16 elements, so fewer must be proved. Rows that are not 16-byte
+    aligned have no such accesses. Without it, 32768x1000 in bf16 took RMSNorm 56 us forward and LayerNorm 99 backward, a
+    copy 32 (H200, 2026-11-26, torch 2.11, triton 3.6).
     """
     columns, stride, width = x.shape[1], x.stride(0), 16 // x.element_size()
     known = columns % 16 == stride % 16 == 0
@@ -111,7 +112,8 @@ def vector(x: torch.Tensor) -> int:
 def in_pieces(x: torch.Tensor, options: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]] | None:
     """Kernel parameters (LANES, WIDTH, STEPS, WHOLE) and launch options for the rows of ``x`` in pieces.
 
-    None where a block is faster: rows that are short or do not start at 16 bytes. ``num_warps`` in ``options`` prevails.
+    None where a block is faster: for short rows, and for rows that are not 16-byte aligned. ``num_warps`` in ``options``
+    overrides the default.
     """
     columns, size = x.shape[1], x.element_size()
     width = 16 // size
@@ -123,12 +125,12 @@ def in_pieces(x: torch.Tensor, options: Mapping[str, int]) -> tuple[dict[str, in
 
 @functools.cache
 def _pieces(columns: int, size: int, asked: int | None) -> tuple[Mapping[str, int], int]:
-    """Kernel parameters and number of warps for rows of so many columns of so many bytes, with the warps that were asked for."""
+    """Kernel parameters and number of warps for rows of ``columns`` elements of ``size`` bytes. ``asked`` overrides the warps."""
     width = 16 // size
-    # At 16 warps, two programs with rows of 16384 in 16 bits share a multiprocessor.
+    # With 16 warps, two programs with rows of 16384 in 16 bits fit an SM.
     long = 32 if columns * size > 64 * 1024 else 16
     warps = 4 if columns < 4096 else 8 if columns <= 12288 else long
-    if warps < 32:  # fewer idle lanes are worth more than fewer pieces
+    if warps < 32:  # fewer idle lanes win over fewer pieces
         warps = min((warps, warps // 2), key=lambda few: cdiv(columns, 32 * few * width) * few)
     warps = asked or warps
     step = 32 * warps * width

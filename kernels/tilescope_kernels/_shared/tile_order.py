@@ -1,4 +1,4 @@
-"""The order in which the programs of a matrix product walk its tiles."""
+"""The order in which programs walk the tiles of a matrix product."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import triton.language as tl
 
 @triton.jit
 def tile_origin(tile, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
-    """First row and column of a tile. Tiles that run at the same time share GROUP_M rows of tiles, so their operands hit L2."""
+    """First row and column of a tile. Tiles are walked in groups of GROUP_M rows of tiles, so that concurrent ones share operands in L2."""
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
     first_m = tile // (GROUP_M * tiles_n) * GROUP_M

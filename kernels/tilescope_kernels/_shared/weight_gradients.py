@@ -1,4 +1,7 @@
-"""Weight gradients without atomics: the sum of the partial sums that the programs of a persistent grid have stored."""
+"""Weight gradients without atomics: each program of a persistent grid stores a partial sum, and a second kernel adds them.
+
+The order of additions is fixed, so gradients are deterministic.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from tilescope_kernels._shared.launches import launch
 
 @triton.jit
 def sum_partials_kernel(out_ptr, partial_ptr, programs, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """``out[i, c] = sum over p of partial[i, p, c]``, with i the grid's second axis. Always in the same order."""
+    """``out[i, c] = sum over p of partial[i, p, c]``, with i the grid's second axis."""
     which = tl.program_id(1).to(tl.int64)
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]
     row = tl.arange(0, ROWS)[:, None]
@@ -27,7 +30,7 @@ def sum_partials_kernel(out_ptr, partial_ptr, programs, columns, ROWS: tl.conste
 
 @triton.jit
 def column_sums_kernel(partial_ptr, x_ptr, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Sums of ``BLOCK`` columns over every ``num_programs(1)``-th tile of ``ROWS`` rows of a contiguous matrix."""
+    """Partial sums of ``BLOCK`` columns, over every ``num_programs(1)``-th tile of ``ROWS`` rows of a contiguous matrix."""
     slab = tl.program_id(1)
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]
     total = tl.zeros((ROWS, BLOCK), tl.float32)
@@ -51,7 +54,7 @@ def column_sums(partial: torch.Tensor, x: torch.Tensor) -> None:
 
 
 def sums_dtype(x: torch.Tensor, weight: torch.Tensor | None) -> torch.dtype:
-    """The dtype of a norm's weight gradients: that of the weight, or of ``x`` where there is no weight."""
+    """The dtype of a norm's weight gradients: that of the weight, or of ``x`` without a weight."""
     return x.dtype if weight is None else weight.dtype
 
 
@@ -59,15 +62,15 @@ def sum_partials(partial: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The sum over programs of fp32 ``partial`` (outputs, programs, columns), as (outputs, columns) in ``dtype``."""
     outputs, programs, columns = partial.shape
     out = torch.empty((outputs, columns), dtype=dtype, device=partial.device)
-    # Narrow blocks, because a few thousand columns must occupy every multiprocessor; 32 fp32 columns fill a cache line.
-    # Small programs, several a multiprocessor: what is added up is short, its latency is not.
+    # Narrow blocks, so that a few thousand columns occupy every SM; 32 fp32 columns fill a cache line. Small programs,
+    # several per SM, because latency dominates.
     block, rows, warps = 32, 64, 4
     if programs > 256:
-        # All are asked for at once, or nearly: 2x528x1024 took 17 us and takes 7, 2x264x4096 11 and 7 (intervals, H200,
+        # Load up to 1024 partial sums at once: 2x528x1024 took 17 us and takes 7, 2x264x4096 11 and 7 (intervals, H200,
         # 2026-11-23, torch 2.11, triton 3.6).
         block, rows = 16, min(1024, next_power_of_2(programs))
         warps = rows // 128
-    elif columns > 16384:  # Columns enough, and few programs, since each takes a part of a row.
+    elif columns > 16384:  # enough columns to fill the GPU, and few programs, as each has a part of a row
         block, rows = 128, min(64, next_power_of_2(programs))
     launch(
         sum_partials_kernel, (cdiv(columns, block), outputs),
