@@ -1,1 +1,1 @@
-"""LayerNorm and RMSNorm, alone, with a residual addition and with a linear layer."""
+"""LayerNorm and RMSNorm, alone or fused with a residual addition or a linear layer, and GroupNorm."""

@@ -1,4 +1,7 @@
-"""Residual addition and RMSNorm in one pass. It moves 4 tensors, where the addition and a fused norm move 5."""
+"""Residual addition and RMSNorm in one pass, forward and backward.
+
+Forward moves 4 tensors, where an addition and a fused norm move 5. RMSNorm is Zhang and Sennrich's, arXiv:1910.07467.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +29,15 @@ def add_rms_norm_kernel(
     y_ptr, sum_ptr, rstd_ptr, x_ptr, residual_ptr, weight_ptr, x_stride, residual_stride, columns, eps,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One row a program. ``rstd`` may be None."""
+    """One row per program. ``rstd`` may be None."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     mask = column < columns
     x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=0.0)
     residual = tl.load(residual_ptr + row * residual_stride + column, mask=mask, other=0.0)
-    # Asked for before the reduction, so that all are awaited together.
+    # Loaded before the reduction, so that all three loads are in flight together.
     weight = tl.load(weight_ptr + column, mask=mask, eviction_policy="evict_last")
-    # Rounded before it is normalised, so that the norm is that of the residual stream which the caller gets.
+    # Rounded before it is normalized, so that y is the norm of the residual stream that is returned.
     total = (x.to(tl.float32) + residual.to(tl.float32)).to(sum_ptr.dtype.element_ty)
     tl.store(sum_ptr + row * columns + column, total, mask=mask)
     squares = total.to(tl.float32) * total.to(tl.float32)
@@ -49,10 +52,10 @@ def add_rms_norm_kernel(
 def add_rms_norm_backward_kernel(
     dx_ptr, partial_ptr, dy_ptr, dsum_ptr, sum_ptr, weight_ptr, rstd_ptr, rows, columns, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """The gradient that x and residual share, of rows ``program, program + programs, ...``, and a partial sum of dW.
+    """dx, which is also the residual's gradient, of rows ``program, program + programs, ...``, and a partial sum of dW.
 
-    With n = sum * rstd and g = dy * weight: dx = rstd * (g - n * mean(g * n)) + dsum and dW = sum of dy * n over rows
-    (Zhang and Sennrich, arXiv:1910.07467). ``dsum`` is None where the new residual has no gradient.
+    With n = sum * rstd and g = dy * weight: dx = rstd * (g - n * mean(g * n)) + dsum and dW = sum of dy * n over rows.
+    ``dsum``, the gradient of the returned sum, may be None.
     """
     program = tl.program_id(0)
     column = tl.arange(0, BLOCK)
@@ -60,20 +63,20 @@ def add_rms_norm_backward_kernel(
     if partial_ptr is not None:
         dw = tl.zeros((BLOCK,), tl.float32)
     for row in range(program, rows, tl.num_programs(0)):
-        start = row + tl.full((), 0, tl.int64)  # 64 bits wide; interpreted, a loop's index has no .to()
+        start = row + tl.full((), 0, tl.int64)  # int64; the interpreter's loop index has no .to()
         total = tl.load(sum_ptr + start * columns + column, mask=mask, other=0.0)
         dy = tl.load(dy_ptr + start * columns + column, mask=mask, other=0.0)
         if dsum_ptr is not None:
             dsum = tl.load(dsum_ptr + start * columns + column, mask=mask, other=0.0)
-        # From L1, row after row: held, it would leave wide rows too few registers.
+        # Read again from L1 for every row: in registers it would crowd out wide rows.
         weight = tl.load(weight_ptr + column, mask=mask, other=0.0, eviction_policy="evict_last")
         rstd = tl.load(rstd_ptr + row)
-        # The row waits for this sum in 16 bits: fp32 copies of it would not fit beside the sums for dW, so rstd is
-        # left out here, and what follows the sum converts again.
+        # The row stays in 16 bits across this reduction: an fp32 copy would not fit in registers beside the sums for dW.
+        # So rstd is factored out of the sum, and x is converted to fp32 again below.
         inner = tl.sum(dy.to(tl.float32) * weight.to(tl.float32) * total.to(tl.float32), axis=0) * rstd / columns
         normed = total.to(tl.float32) * rstd
         if partial_ptr is not None:
-            # A padding lane's dy is 0, so it adds nothing.
+            # Padding lanes have dy = 0 and add nothing.
             dw += dy.to(tl.float32) * normed
         dx = (dy.to(tl.float32) * weight.to(tl.float32) - normed * inner) * rstd
         if dsum_ptr is not None:
@@ -83,20 +86,20 @@ def add_rms_norm_backward_kernel(
         tl.store(partial_ptr + program.to(tl.int64) * columns + column, dw, mask=mask)
 
 
-#: ``PROGRAMS`` a multiprocessor walk the rows in the backward pass, where each adds up its share of the weight's gradient;
-#: 0 is the launcher's choice. The forward pass has a program for each row.
+#: ``PROGRAMS`` per SM, 0 for the launcher's choice, walk the rows in the backward pass. Each accumulates its share of dW.
+#: The forward pass has one program per row.
 CONFIGS = tuple(
     {"PROGRAMS": programs, "num_warps": warps} for programs in (0, 1, 2, 3, 4, 8) for warps in (8, 4, 16, 32)
 )
 
-#: Most columns of which a program holds a row of each operand, and in the backward pass the fp32 sums for dW beside them.
-#: Longer rows are cut into parts.
+#: Most columns of a row in one program, whose registers hold all operands and, backward, the fp32 sums for dW. Longer rows
+#: are split into parts.
 _MOST = 16384
 
 
 def _warps(x: torch.Tensor) -> int:
-    """Number of warps for a row of ``x``: 16 elements a thread, two 16-byte accesses at 16 bits, in 16 warps at most."""
-    # Rows that do not start at 16 bytes are read one element at a time: each needs its own address and mask.
+    """Number of warps for a row of ``x``: 16 elements per thread, two 16-byte accesses at 16 bits, and at most 16 warps."""
+    # Rows that are not 16-byte aligned are read one element at a time, each with its own address and mask.
     elements = 8 if x.shape[1] * x.element_size() % 16 else 16
     return min(16, max(1, next_power_of_2(x.shape[1]) // (32 * elements)))
 
@@ -105,7 +108,7 @@ def _warps(x: torch.Tensor) -> int:
 def _add_rms_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, save: bool, config: str
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """y, x + residual and, if ``save``, 1 / RMS of each row; else an empty tensor."""
+    """y, x + residual and, if ``save``, each row's 1 / RMS; else an empty tensor."""
     rows, columns = x.shape
     dtype = torch.promote_types(x.dtype, residual.dtype)
     y, total = (torch.empty((rows, columns), dtype=dtype, device=x.device) for _ in range(2))
@@ -140,7 +143,7 @@ def _add_rms_norm_backward(
     dy: torch.Tensor, dsum: torch.Tensor | None, total: torch.Tensor, weight: torch.Tensor, rstd: torch.Tensor,
     sums: bool, config: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """The gradient that x and residual share and, if ``sums``, dW; else an empty tensor."""
+    """dx, which is also the residual's gradient, and, if ``sums``, dW; else an empty tensor."""
     rows, columns = total.shape
     if rows and sums and (both := backward_in_pieces(dy, dsum, total, weight, rstd, unpack(config) or {})):
         return both
@@ -153,7 +156,7 @@ def _add_rms_norm_backward(
     chosen, options = split_config(unpack(config) or {})
     options.setdefault("num_warps", _warps(total))
     block = next_power_of_2(columns)
-    # Rows in flight hide latency: few wide ones or several narrow ones; each program costs a row of partial sums.
+    # Rows in flight hide latency, a few wide ones or several narrow ones, but each program costs a row of partial sums.
     programs = chosen.get("PROGRAMS") or max(1, min(4, 14336 // block))
     programs = min(rows, programs * multiprocessors(total)) if sums else rows
     partial = torch.empty((1, programs, columns), device=total.device) if sums else None
@@ -178,7 +181,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -
     x, residual, weight, _, _, ctx.config = inputs
     ctx.dtypes = x.dtype, residual.dtype
     _, total, rstd = output
-    # None instead of a launch that writes zeros, for an output whose gradient nobody asks.
+    # An output without a gradient then gives None, instead of a launch that writes zeros.
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(rstd)
     ctx.save_for_backward(total, weight, rstd)
@@ -211,10 +214,10 @@ def add_rms_norm(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """``(rms_norm(x + residual) * weight, x + residual)`` over the last dimension; once differentiable.
 
-    ``x`` and ``residual`` share a shape (..., columns), ``weight`` is (columns,); all of one dtype (fp32, fp16, bf16), or
-    some of them fp32. The sum has the wider dtype of the first two, to which it is rounded before it is normalised in
-    fp32. Gradients are the same every time. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for
-    what it cannot serve: other dtypes, shapes that do not fit, devices without CUDA.
+    ``x`` and ``residual`` share a shape (..., columns), ``weight`` is (columns,). All have one dtype (fp32, fp16, bf16), or
+    some are fp32. The sum is rounded to the wider dtype of ``x`` and ``residual``, then normalized in fp32. Gradients are
+    deterministic. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for other dtypes, shapes that do
+    not fit, and devices without CUDA.
     """
     if not use_triton():
         return reference(x, residual, weight, eps)
@@ -241,7 +244,7 @@ class AddRMSNorm(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.ones(columns, device=device, dtype=dtype))
 
     def forward(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """``x`` and ``residual`` (..., columns) to (normed, new residual). Raises ValueError as ``add_rms_norm``."""
+        """Map ``x`` and ``residual`` (..., columns) to (normed, new residual). Raises ValueError as ``add_rms_norm``."""
         return add_rms_norm(x, residual, self.weight, self.eps)
 
 
@@ -256,7 +259,7 @@ def reference(
 def eager(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The formula one operation at a time, in fp32 between its ends, as model code is often written."""
+    """The formula one operation at a time, in fp32, as model code often writes it."""
     total = x + residual
     precise = total.float()
     normed = precise * torch.rsqrt(precise.square().mean(-1, keepdim=True) + eps)
@@ -266,7 +269,7 @@ def eager(
 def aten(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """PyTorch's addition and its own fused RMSNorm: 3 reads and 2 writes."""
+    """PyTorch's addition, then its fused RMSNorm: 3 reads and 2 writes."""
     total = x + residual
     return F.rms_norm(total, total.shape[-1:], weight, eps), total
 
@@ -274,7 +277,7 @@ def aten(
 def liger(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Liger-Kernel's function, imported at the first call because it is no dependency."""
+    """Liger-Kernel's function, imported at the first call because it is an optional dependency."""
     from liger_kernel.ops.fused_add_rms_norm import LigerFusedAddRMSNormFunction  # noqa: PLC0415
 
     return LigerFusedAddRMSNormFunction.apply(x, residual, weight, eps)
@@ -293,15 +296,16 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 
 
 def cost(workload: Workload, direction: str) -> Cost:
-    """Forward reads x, residual and weight and writes y and the sum. Backward reads dy, the sum's gradient, the sum and
-    weight and writes one gradient (x and residual share it) and dW.
+    """Forward reads x, residual and weight and writes y and the sum.
 
-    The saved 1/RMS is no part of the floor, for it can be computed again: where a gradient is wanted, the Triton
-    forward writes 4 bytes a row more than this and the backward reads them; its partial sums of dW add 4 x columns
-    bytes a program, written and read again (from L2).
+    Backward reads dy, dsum, the sum and weight and writes dx (which the residual shares) and dW.
 
-    Operations an element: forward, the addition, square and add, two for the scaling. Backward: one each for n and g,
-    two for their inner product, three for dx and one for dsum, two for dW.
+    The saved 1/RMS is not counted, as it can be recomputed: where a gradient is wanted, the Triton forward pass writes 4
+    bytes per row for it and the backward pass reads them. Nor are the partial sums of dW, 4 x columns bytes per program,
+    written and read back from L2.
+
+    Operations per element: forward, one addition, two for the sum of squares, two for the scaling. Backward: one each for
+    n and g, two for their inner product, three for dx, one for dsum, two for dW.
     """
     rows, columns = workload.dims["rows"], workload.dims["columns"]
     row, size = columns * workload.itemsize, workload.elements * workload.itemsize

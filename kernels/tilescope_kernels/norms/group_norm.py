@@ -1,7 +1,7 @@
-"""GroupNorm, forward and backward: each group of an image's channels is normalized over them and all positions.
+"""GroupNorm, forward and backward: each group of an image's channels is normalized over its channels and all positions.
 
-Wu and He, "Group Normalization", arXiv:1803.08494. A group that fits into a tile is read once each way; a larger one is cut into tiles
-that are read twice, first for their sums.
+Wu and He, "Group Normalization", arXiv:1803.08494. A group that fits a tile is read once per pass. A larger one is split into
+tiles that are read twice: first for the sums, then for the result.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from tilescope_kernels.norms.group_norm_kernels import (
 )
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
-#: Elements of a tile. The first is the default where no other one holds a group.
+#: Elements of a tile. The first is the default for groups that are split.
 CONFIGS = tuple(
     {"TILE": tile, "num_warps": warps}
     for tile, warps in ((8192, 8), (2048, 4), (4096, 4), (4096, 8), (16384, 16), (32768, 32))
 )
-#: The largest tile that holds a group by default, by whether the groups are enough for all multiprocessors.
+#: Most elements of a group in one tile by default: with fewer groups than SMs, and with enough.
 _FEW, _ENOUGH = 4096, 16384
 
 
 class _Tiles(NamedTuple):
-    """How the groups of ``x`` are cut: constants of the kernels, tiles a group, tiles of positions, and launch options."""
+    """How groups are split: the kernels' constants, tiles per group, tiles along the positions, and launch options."""
 
     constants: dict[str, Any]
     parts: int
@@ -178,7 +178,7 @@ def _(
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
     x, ctx.groups, weight, bias, _, _, ctx.config = inputs
     ctx.bias_dtype = None if bias is None else bias.dtype
-    # None instead of a launch that writes zeros, for the gradient that nobody can ask of the statistics.
+    # The statistics have no gradient: pass None for it, instead of a launch that writes zeros.
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(x, weight, output[1])
     ctx.mark_non_differentiable(output[1])
@@ -207,12 +207,12 @@ def group_norm(
     *,
     config: Mapping[str, int] | None = None,
 ) -> torch.Tensor:
-    """GroupNorm of ``x`` (batch, channels, ...) over each of ``num_groups`` groups of channels, computed in fp32; once differentiable.
+    """GroupNorm of ``x`` (batch, channels, ...) in ``num_groups`` groups of channels, computed in fp32; once differentiable.
 
-    As ``torch.nn.functional.group_norm``. ``weight`` and ``bias`` have one element a channel, in the dtype of ``x`` (fp32,
-    fp16, bf16) or fp32. The result has the dtype of ``x`` and is contiguous: one in ``channels_last`` is copied first. Gradients are
-    the same every time. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for channels that
-    ``num_groups`` does not divide, other dtypes, shapes that do not fit, and devices without CUDA.
+    As ``torch.nn.functional.group_norm``. ``weight`` and ``bias`` are (channels,), in the dtype of ``x`` (fp32, fp16, bf16) or
+    fp32. The result has the dtype of ``x`` and is contiguous; a ``channels_last`` input is copied first. Gradients are
+    deterministic. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for channels that ``num_groups``
+    does not divide, other dtypes, shapes that do not fit, and devices without CUDA.
     """
     if not use_triton():
         return F.group_norm(x, num_groups, weight, bias, eps)
@@ -232,10 +232,10 @@ def group_norm(
 
 
 class GroupNorm(torch.nn.GroupNorm):
-    """``torch.nn.GroupNorm`` (same arguments, parameters and state) that computes with ``group_norm``."""
+    """``torch.nn.GroupNorm``, with the same arguments, parameters and state, computed by ``group_norm``."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """``input`` (batch, channels, ...) to the same shape. Raises ValueError as ``group_norm`` does."""
+        """Normalize ``input`` (batch, channels, ...). Raises ValueError as ``group_norm`` does."""
         return group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
 
 
@@ -247,7 +247,7 @@ def reference(
 
 
 def eager(x: torch.Tensor, num_groups: int, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
-    """The formula one operation at a time, in fp32 between its ends, as model code is often written."""
+    """The formula one operation at a time, in fp32, as model code often writes it."""
     batch, channels, positions = x.shape
     rows = x.float().reshape(batch, num_groups, -1)
     centred = rows - rows.mean(-1, keepdim=True)
@@ -272,10 +272,10 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 def cost(workload: Workload, direction: str) -> Cost:
     """Forward reads x, weight and bias and writes y; backward reads dy, x and weight and writes dx, dW and dB.
 
-    The saved statistics are no part of the floor, for they can be computed again. Groups that no tile holds are read twice, which is
-    none either: programs could exchange their sums, as those of long rows do.
+    The saved statistics are not counted, as they can be recomputed. Nor is the second read of groups that no tile holds:
+    programs could exchange their sums, as those of long rows do.
 
-    Operations an element: forward, a sum, a difference, its square and sum, three for the scaling. Backward: two for n, one
+    Operations per element: forward, one for the mean, three for the variance, three for the scaling. Backward: two for n, one
     for g, three for the two sums, four for dx, three for dW and dB.
     """
     batch, groups, channels, _ = workload.dims.values()

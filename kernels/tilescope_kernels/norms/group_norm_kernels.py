@@ -1,7 +1,7 @@
-"""Triton code of ``group_norm``: a group's channels in a tile, or in several whose sums meet in memory.
+"""Triton kernels of ``group_norm``: a group in one tile, or in several that exchange their sums through memory.
 
-``x`` is (batch, channels, positions), contiguous, so that a group of channels of an image is a row of ``channels * positions``
-elements. A tile has ``CHANNELS`` channels of ``BLOCK`` positions; each channel has one weight.
+``x`` is (batch, channels, positions), contiguous, so that a group of an image is a row of ``channels * positions`` elements,
+where ``channels`` are those of the group. A tile has ``CHANNELS`` channels of ``BLOCK`` positions. Each channel has one weight.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from tilescope_kernels._shared.row_tiles import aligned
 
 @triton.jit
 def _place(part, positions, CHANNELS: tl.constexpr, BLOCK: tl.constexpr):
-    """First channel and first position of a tile of a group."""
+    """First channel and first position of a tile in its group."""
     across = tl.cdiv(positions, BLOCK)
     return part // across * CHANNELS, part % across * BLOCK
 
 
 @triton.jit
 def _load_tile(ptr, channel, position, positions, channels, left, WHOLE: tl.constexpr):
-    """A tile that begins at ``ptr``, in fp32. It has ``channels`` channels of ``left`` positions; the rest is zero."""
+    """Load a tile that begins at ``ptr``, in fp32. Only ``channels`` channels of ``left`` positions exist; the rest is zero."""
     if WHOLE:
         x = tl.load(ptr + channel * positions + position)
     else:
@@ -37,7 +37,7 @@ def _store_tile(ptr, values, channel, position, positions, channels, left, WHOLE
 
 @triton.jit
 def _of_channels(ptr, channel, channels, other):
-    """What a vector over channels has for those of a tile, which begin at ``ptr``."""
+    """Load a tile's elements of a vector over channels, from ``ptr`` on."""
     return tl.load(ptr + channel, mask=channel < channels, other=other).to(tl.float32)
 
 
@@ -48,7 +48,7 @@ def _total(x):
 
 @triton.jit
 def _normalized(x, mean, rstd, weight_ptr, bias_ptr, first, channel, channels):
-    """The tile's result; ``first`` is its first channel in ``weight`` and ``bias``."""
+    """Normalize and scale a tile. ``first`` is its first channel in ``weight`` and ``bias``."""
     y = (x - mean) * rstd
     if weight_ptr is not None:
         y *= _of_channels(weight_ptr + first, channel, channels, 1.0)
@@ -59,7 +59,7 @@ def _normalized(x, mean, rstd, weight_ptr, bias_ptr, first, channel, channels):
 
 @triton.jit
 def _deviation(x, mean, channel, position, channels, left, WHOLE: tl.constexpr):
-    """Sum of squared differences from the mean."""
+    """Sum of squared deviations from the mean."""
     centred = x - mean
     if not WHOLE:
         centred = tl.where((channel < channels) & (position < left), centred, 0.0)
@@ -77,7 +77,7 @@ def group_norm_kernel(
     y_ptr, stats_ptr, x_ptr, weight_ptr, bias_ptr, groups, channels, positions, eps,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """A group a program. ``stats``, ``weight`` and ``bias`` may be None; ``channels`` are a group's."""
+    """One group per program. ``stats``, ``weight`` and ``bias`` may be None."""
     positions = aligned(positions, VECTOR)
     # Only the tile's start needs 64 bits.
     row = tl.program_id(0).to(tl.int64)
@@ -98,7 +98,7 @@ def group_norm_sums_kernel(
     sums_ptr, x_ptr, channels, positions, parts,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """Mean and squared deviation of each tile, as (rows, parts, 2)."""
+    """Mean and sum of squared deviations of each tile, to (rows, parts, 2)."""
     positions = aligned(positions, VECTOR)
     program = tl.program_id(0).to(tl.int64)
     first, place = _place(tl.program_id(0) % parts, positions, CHANNELS, BLOCK)
@@ -113,7 +113,7 @@ def group_norm_sums_kernel(
 
 @triton.jit
 def _merged(sums_ptr, channels, positions, parts, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr):
-    """Mean and squared deviation of a row, from its tiles', always in the same order (Chan, Golub and LeVeque, 1979)."""
+    """Merge the tiles' means and sums of squared deviations, in a fixed order (Chan, Golub and LeVeque, 1979)."""
     total = tl.zeros((PARTS,), tl.float32)
     for begin in range(0, parts, PARTS):
         part = begin + tl.arange(0, PARTS)
@@ -138,7 +138,7 @@ def group_norm_parts_kernel(
     y_ptr, stats_ptr, x_ptr, weight_ptr, bias_ptr, sums_ptr, groups, channels, positions, parts, eps,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr, VECTOR: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """A tile a program, with the statistics that all tiles of its row have. The last rows first: L2 has those still."""
+    """Normalize one tile per program with the merged statistics of its row. The last rows go first: they are still in L2."""
     positions = aligned(positions, VECTOR)
     program = tl.num_programs(0) - 1 - tl.program_id(0)
     row = (program // parts).to(tl.int64)
@@ -146,7 +146,7 @@ def group_norm_parts_kernel(
     start = (row * channels + first) * positions + place
     deep, left = channels - first, positions - place
     channel, position = tl.arange(0, CHANNELS)[:, None], tl.arange(0, BLOCK)[None, :]
-    # Asked for before the statistics, so that both are awaited together.
+    # Loaded before the statistics, so that both loads are in flight together.
     x = _load_tile(x_ptr + start, channel, position, positions, deep, left, WHOLE)
     mean, squares = _merged(sums_ptr + 2 * row * parts, channels, positions, parts, CHANNELS, BLOCK, PARTS)
     rstd = tl.rsqrt(squares / (channels * positions * 1.0) + eps)
@@ -158,7 +158,7 @@ def group_norm_parts_kernel(
 
 @triton.jit
 def _store_sums(sums_ptr, by_n, of_dy, every, channel, channels):
-    """A tile's sums by channel, which begin at ``sums_ptr`` in (slots, 2, every channel)."""
+    """Store a tile's sums per channel to (slots, 2, channels of all groups), from ``sums_ptr`` on."""
     tl.store(sums_ptr + channel, by_n, mask=channel < channels)
     tl.store(sums_ptr + every + channel, of_dy, mask=channel < channels)
 
@@ -168,9 +168,9 @@ def group_norm_backward_kernel(
     dx_ptr, sums_ptr, dy_ptr, x_ptr, weight_ptr, stats_ptr, groups, channels, positions,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """A group a program: with n = (x - mean) * rstd and g = dy * weight, dx = rstd * (g - mean(g) - n * mean(g * n)).
+    """One group per program. With n = (x - mean) * rstd and g = dy * weight: dx = rstd * (g - mean(g) - n * mean(g * n)).
 
-    ``sums`` (batch, 2, every channel) gets the sums of dy * n and of dy; it and ``weight`` may be None.
+    ``sums`` (batch, 2, channels of all groups) gets the sums of dy * n and of dy. ``sums`` and ``weight`` may be None.
     """
     positions = aligned(positions, VECTOR)
     row = tl.program_id(0).to(tl.int64)
@@ -199,7 +199,7 @@ def group_norm_backward_sums_kernel(
     sums_ptr, dy_ptr, x_ptr, stats_ptr, groups, channels, positions, parts,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """Sums of dy * n and of dy by channel and tile, as (batch * tiles of positions, 2, every channel)."""
+    """Sums of dy * n and of dy per channel and tile, to (batch * tiles along positions, 2, channels of all groups)."""
     positions = aligned(positions, VECTOR)
     row = (tl.program_id(0) // parts).to(tl.int64)
     first, place = _place(tl.program_id(0) % parts, positions, CHANNELS, BLOCK)
@@ -221,7 +221,7 @@ def group_norm_backward_parts_kernel(
     dx_ptr, dy_ptr, x_ptr, weight_ptr, stats_ptr, sums_ptr, groups, channels, positions, parts,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr, VECTOR: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """``dx`` of a tile a program, from the sums of all tiles of its row. The last rows first: L2 has those still."""
+    """``dx`` of one tile per program, from the sums of all tiles of its row. The last rows go first: they are still in L2."""
     positions = aligned(positions, VECTOR)
     program = tl.num_programs(0) - 1 - tl.program_id(0)
     row = (program // parts).to(tl.int64)

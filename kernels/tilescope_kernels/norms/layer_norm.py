@@ -1,4 +1,7 @@
-"""LayerNorm, forward and backward: one read and one write a row, weight gradients without atomics."""
+"""LayerNorm, forward and backward: one read and one write of each row, and dW and dB without atomics.
+
+Ba, Kiros and Hinton, "Layer Normalization", arXiv:1607.06450.
+"""
 
 from __future__ import annotations
 
@@ -46,46 +49,44 @@ from tilescope_kernels.norms.unaligned_rows import forward_unaligned, serves_una
 from tilescope_kernels.norms.wide_rows import forward_in_parts
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
-#: ``PROGRAMS`` a multiprocessor walk the rows in the backward pass, ``STAGES - 1`` rows ahead of the arithmetic, and each
-#: adds up its share of the weights' gradients; 0 is the launcher's choice. The forward pass has a program for each row,
-#: or for several short ones.
+#: ``PROGRAMS`` per SM, 0 for the launcher's choice, walk the rows in the backward pass and prefetch ``STAGES - 1`` rows. Each
+#: accumulates its share of dW and dB. The forward pass has one program per row, or per several short rows.
 CONFIGS = tuple(
     {"PROGRAMS": programs, "STAGES": stages, "num_warps": warps}
     for programs, stages in ((0, 2), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3), (4, 1), (4, 2))
     for warps in (4, 8, 16)
 )
 
-#: Bytes of the longest row that one program holds: half of a multiprocessor's registers. Longer ones are cut into parts.
+#: Bytes of the longest row in one program: half of an SM's registers. Longer rows are split into parts.
 _HELD = 128 * 1024
-#: Columns of the longest rows of which a backward program takes several: 65536x128 in bf16 takes 25 us one row after the other,
-#: copied ahead, and 45 so.
+#: Most columns of rows that share a backward program: 65536x128 in bf16 takes 45 us with several rows per program, and 25 with
+#: one prefetched row at a time.
 _SHORT = 64
-#: Most columns whose fp32 sums for dW leave room for those for dB, too.
+#: Most columns whose fp32 sums for both dW and dB fit in registers.
 _SUMMED_TWICE = 8192
-#: Warps and stages of the rows between, in 16 bits, where they do not fit shared memory.
+#: Warps and stages for 16-bit rows of more columns, where the shared-memory kernel does not apply.
 _ROW_WARPS, _ROW_STAGES = 32, 1
-#: Rows that go through shared memory: more columns than the first and at most the second, with warps that cut them into
-#: three or four pieces, and programs a multiprocessor, whose sums take at most half of its registers. Rows of a power of
-#: two up to 8192 are quicker in one block.
+#: Rows for the shared-memory kernel: columns above and up to, warps (three or four pieces per row), and programs per SM, whose
+#: sums take at most half of its registers. Rows of a power of two up to 8192 are faster in one block.
 _SHARED = ((2048, 3072, 4, 3), (4096, 6144, 8, 2), (8192, 16384, 16, 1))
 #: Rows in a program's shared memory: two of x, two of dy and the weight.
 _SHARED_ROWS = 5
 
 
 def _warps(x: torch.Tensor, rows: int, elements: int) -> int:
-    """Number of warps for so many rows of ``x`` at that many elements a thread, between 1 and 16."""
+    """Number of warps for ``rows`` rows of ``x`` at ``elements`` per thread, between 1 and 16."""
     if x.shape[1] * x.element_size() % 16:
-        # Rows that do not start at 16 bytes are read one element at a time: each needs its own address and mask.
+        # Rows that are not 16-byte aligned are read one element at a time, each with its own address and mask.
         elements = min(elements, 8)
     return min(16, max(1, rows * next_power_of_2(x.shape[1]) // (32 * elements)))
 
 
 def _few_warps(x: torch.Tensor) -> dict[str, int]:
-    """Launch options of the forward pass for 16-bit rows that are faster with fewer warps than ``in_pieces`` takes.
+    """Launch options for 16-bit rows whose forward pass is faster with fewer warps than ``in_pieces`` takes.
 
-    4 warps make twelve programs a multiprocessor instead of six: 16384x4096 67.4 us and 66.6, 11000x6144 67.2 and 66.7
-    (intervals, H200, 2026-11-23, torch 2.11, triton 3.6). 8 warps instead of 16: 8192x16384 132.9 us and 129.5 on one
-    H200, 130.4 and 129.7 on another (kernel durations, 2026-11-24).
+    With 4 warps twelve programs fit an SM instead of six: 16384x4096 took 67.4 us and takes 66.6, 11000x6144 67.2 and 66.7
+    (intervals, H200, 2026-11-23, torch 2.11, triton 3.6). With 8 warps instead of 16, 8192x16384 took 132.9 us and takes
+    129.5 on one H200, 130.4 and 129.7 on another (kernel durations, 2026-11-24).
     """
     columns = x.shape[1]
     if x.element_size() == 2 and 4096 <= columns <= 8192:
@@ -94,16 +95,16 @@ def _few_warps(x: torch.Tensor) -> dict[str, int]:
 
 
 def _keep(x: torch.Tensor, block: int, summed: bool) -> int:
-    """How much of a row of ``block`` elements a backward program keeps in registers, beside sums for dW if ``summed``."""
+    """What a backward program keeps in registers of a row of ``block`` elements, beside sums for dW if ``summed``."""
     if block <= (_SUMMED_TWICE if summed else SUMMED):
         return int(_ALL.value)
     return int((_ROW if summed and x.element_size() == 2 else _NOTHING).value)
 
 
 def _shared_plan(x: torch.Tensor, config: str, *read: torch.Tensor | None) -> tuple[int, int] | None:
-    """Warps and programs an SM of the kernel that keeps rows in shared memory; None where it does not serve ``x``."""
+    """Warps and programs per SM of the kernel with rows in shared memory; None where it does not apply."""
     columns = x.shape[1]
-    # What the compiler can prove to be aligned are multiples of 16, of bytes and of elements.
+    # The compiler proves 16-byte alignment from addresses and extents that are multiples of 16.
     copied = columns % 16 == x.stride(0) % 16 == 0 and all(
         t is None or (t.element_size() == 2 and t.data_ptr() % 16 == 0) for t in (x, *read)
     )
@@ -143,8 +144,8 @@ def _layer_norm(
             ONCE=x.element_size() == 2, **pieces, **options,
         )  # fmt: skip
     else:
-        # Two rows of 4096 share what a program waits for; more of shorter ones would leave small inputs too few
-        # programs. 32 elements a thread are four 16-byte accesses at 16 bits, in flight together.
+        # Two rows of 4096 per program share its latency; with more short rows, small inputs would have too few programs.
+        # 32 elements per thread are four 16-byte loads in flight at 16 bits.
         tile = max(1, min(2, 8192 // block)) if block > 512 else 1024 // block
         options.setdefault("num_warps", _warps(x, tile, 32))
         launch(
@@ -167,7 +168,7 @@ def _(
 def _layer_norm_backward(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, stats: torch.Tensor, sums: bool, config: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """dx and, if ``sums``, dW and dB as the rows of one tensor (2, columns); else (2, 0)."""
+    """dx and, if ``sums``, dW and dB as rows of one tensor (2, columns); else (2, 0)."""
     rows, columns = x.shape
     if x.numel() == 0:
         return x.new_empty(rows, columns), torch.zeros(
@@ -193,16 +194,16 @@ def _layer_norm_backward(
         )  # fmt: skip
         return dx, sum_partials(partial, sums_dtype(x, weight))
     if sums:
-        # A multiprocessor's registers hold the sums of 16384 columns: fewer columns leave room for more programs,
-        # which hide each other's latency; each costs one more row of partial sums. Short rows are copied ahead instead.
+        # An SM's registers hold the sums of 16384 columns. With fewer columns several programs fit and hide each other's
+        # latency, at the cost of a row of partial sums each. Short rows are prefetched instead.
         most = min(4, _SUMMED_TWICE // block) if block > 1024 else min(8, 4096 // block)
         each = multiprocessors(x)
-        # Eight rows each, or one program a multiprocessor: of few rows, partial sums are as much to write and read as the
-        # rows. 256x4096 in bf16 took 9.6 us and takes 7.5, 1024x2048 10.8 and 9.1 (kernel durations, H100, 2026-11-25,
+        # At least eight rows per program, down to one program per SM: with few rows, the partial sums are as much traffic as
+        # the rows. 256x4096 in bf16 took 9.6 us and takes 7.5, 1024x2048 10.8 and 9.1 (kernel durations, H100, 2026-11-25,
         # torch 2.11, triton 3.6).
         programs = min(max(1, most) * each, max(each, rows // 8))
         programs = min(rows, chosen["PROGRAMS"] * each if chosen.get("PROGRAMS") else programs)
-        # A row that is read twice comes from L1 the second time, which asynchronous copies would bypass.
+        # A row that is read twice hits L1 the second time, which asynchronous copies would bypass.
         warps, stages = _warps(x, 1, 32), 1
         if keep == _ROW.value:
             warps, stages = _ROW_WARPS, chosen.get("STAGES", _ROW_STAGES)
@@ -238,7 +239,7 @@ def _(
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
     x, weight, bias, _, _, ctx.config = inputs
     ctx.bias_dtype = x.dtype if bias is None else bias.dtype
-    # None instead of a launch that writes zeros, for the gradient that nobody can ask of the statistics.
+    # The statistics have no gradient: pass None for it, instead of a launch that writes zeros.
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(output[1])
     ctx.save_for_backward(x, weight, output[1])
@@ -270,9 +271,8 @@ def layer_norm(
     """LayerNorm of ``x`` over its trailing ``normalized_shape``, computed in fp32; once differentiable.
 
     As ``torch.nn.functional.layer_norm``. ``weight`` and ``bias`` have the shape ``normalized_shape`` and the dtype of
-    ``x`` (fp32, fp16, bf16) or fp32. The result has the dtype of ``x``. Gradients are the same every time. ``config`` is
-    one of ``CONFIGS``. Raises ValueError, naming the argument, for other dtypes, shapes that do not fit, and devices
-    without CUDA.
+    ``x`` (fp32, fp16, bf16) or fp32. The result has the dtype of ``x``. Gradients are deterministic. ``config`` is one of
+    ``CONFIGS``. Raises ValueError, naming the argument, for other dtypes, shapes that do not fit, and devices without CUDA.
     """
     if not use_triton():
         return reference(x, weight, bias, eps, normalized_shape)
@@ -290,10 +290,10 @@ def layer_norm(
 
 
 class LayerNorm(torch.nn.LayerNorm):
-    """``torch.nn.LayerNorm`` (same arguments, parameters and state) that computes with ``layer_norm``."""
+    """``torch.nn.LayerNorm``, with the same arguments, parameters and state, computed by ``layer_norm``."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """``input`` (..., *normalized_shape) to the same shape. Raises ValueError as ``layer_norm`` does."""
+        """Normalize ``input`` (..., *normalized_shape). Raises ValueError as ``layer_norm`` does."""
         return layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
@@ -324,12 +324,12 @@ def eager(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float)
 
 
 def aten(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
-    """PyTorch's own fused kernels."""
+    """PyTorch's fused kernels."""
     return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
 
 
 def liger(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
-    """Liger-Kernel's function, imported at the first call because it is no dependency."""
+    """Liger-Kernel's function, imported at the first call because it is an optional dependency."""
     from liger_kernel.ops.layer_norm import LigerLayerNormFunction  # noqa: PLC0415
 
     return LigerLayerNormFunction.apply(x, weight, bias, eps)
@@ -350,12 +350,12 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 def cost(workload: Workload, direction: str) -> Cost:
     """Forward reads x, weight and bias and writes y; backward reads dy, x and weight and writes dx, dW and dB.
 
-    Saved statistics are no part of the floor, for they can be computed again: where a gradient is wanted, the Triton
-    forward writes 8 bytes a row more than this and the backward reads them; its partial sums of dW and dB add
-    8 x columns bytes a program, written and read again (from L2).
+    Saved statistics are not counted, as they can be recomputed: where a gradient is wanted, the Triton forward pass writes 8
+    bytes per row for them and the backward pass reads them. Nor are the partial sums of dW and dB, 8 x columns bytes per
+    program, written and read back from L2.
 
-    Operations an element: forward, add for the mean, subtract, square and add, three for the scaling. Backward:
-    two for n, one for g, three for the two sums, four for dx, three for dW and dB.
+    Operations per element: forward, one for the mean, three for the variance, three for the scaling. Backward: two for n,
+    one for g, three for the two sums, four for dx, three for dW and dB.
     """
     rows, columns = workload.dims["rows"], workload.dims["columns"]
     row, size = columns * workload.itemsize, workload.elements * workload.itemsize

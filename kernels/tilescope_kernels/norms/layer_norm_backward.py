@@ -1,7 +1,7 @@
 """LayerNorm's backward pass with rows in shared memory, for rows whose sums for dW and dB fill the registers.
 
-The kernel is in Gluon, because Triton's language does not control shared memory. There the row competes with the sums for
-registers, and dB needs a pass of its own that reads dy again.
+The kernel is in Gluon, which controls shared memory. In Triton the row competes with the sums for registers, and dB needs
+another pass over dy.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tilescope_kernels._shared.row_ring import add, copy_part
 
 @gluon.jit
 def _copy_both(x_row, dy_row, x_ptr, dy_ptr, columns, wanted, WHOLE: gl.constexpr, LAYOUT: gl.constexpr):
-    """Start the copies of x and dy of a row, as one group."""
+    """Start asynchronous copies of a row of x and dy, as one group."""
     copy_part(x_row, x_ptr, columns, wanted, WHOLE, LAYOUT)
     copy_part(dy_row, dy_ptr, columns, wanted, WHOLE, LAYOUT)
     async_copy.commit_group()
@@ -31,7 +31,7 @@ def _row_sums(
     x_row, dy_row, weights, mean, columns,
     PIECE: gl.constexpr, PIECES: gl.constexpr, WHOLE: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """Sums over a row of g = dy * weight and of g * (x - mean), in one reduction over threads."""
+    """Row sums of g = dy * weight and of g * (x - mean), in one reduction over threads."""
     sum_g = gl.zeros([PIECE], gl.float32, LAYOUT)
     sum_gx = gl.zeros([PIECE], gl.float32, LAYOUT)
     for i in gl.static_range(PIECES):
@@ -39,7 +39,7 @@ def _row_sums(
         g = _piece(dy_row, i, PIECE, LAYOUT)
         if weights is not None:
             g *= _piece(weights, i, PIECE, LAYOUT)
-        if not WHOLE:  # Nothing was copied there.
+        if not WHOLE:  # masked elements were not copied
             valid = i * PIECE + gl.arange(0, PIECE, layout=LAYOUT) < columns
             x = gl.where(valid, x, 0.0)
             g = gl.where(valid, g, 0.0)
@@ -66,15 +66,15 @@ def layer_norm_backward_shared_kernel(
     dx_ptr, partial_ptr, dy_ptr, x_ptr, weight_ptr, stats_ptr, x_stride, rows, columns,
     PIECE: gl.constexpr, PIECES: gl.constexpr, WHOLE: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
-    """``dx`` of rows ``program, program + programs, ...``, and these rows' sums for dW and dB in ``partial``.
+    """``dx`` of rows ``program, program + programs, ...``, and their sums for dW and dB in ``partial``.
 
-    The formula is ``layer_norm_backward_kernel``'s. A row has ``PIECES`` pieces of ``PIECE`` elements, 8 a thread, which
-    need no mask if they are ``WHOLE``. While one row is worked on, the next is copied; what the sums leave of the
-    registers holds one piece at a time. ``weight`` may be None.
+    The formulas are those of ``layer_norm_backward_kernel``. A row has ``PIECES`` pieces of ``PIECE`` elements, 8 per thread,
+    which need no mask if they are ``WHOLE``. The next row is copied while one is worked on. Beside the sums, registers hold
+    one piece at a time. ``weight`` may be None.
     """
     LAYOUT: gl.constexpr = gl.BlockedLayout([8], [32], [num_warps], [0])
     SHARED: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 1, [0])
-    # Whole tensors have a power of two of elements, a row may have three pieces.
+    # A shared-memory tensor has a power of two of elements, but a row may have three pieces.
     BLOCK: gl.constexpr = 4 * PIECE if PIECES == 3 else PIECES * PIECE
     FULL: gl.constexpr = WHOLE and PIECES * PIECE == BLOCK
     xs = gl.allocate_shared_memory(x_ptr.dtype.element_ty, [2, BLOCK], SHARED)

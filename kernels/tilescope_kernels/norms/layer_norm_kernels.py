@@ -1,4 +1,4 @@
-"""The Triton kernels of ``layer_norm``: rows in one block or in pieces forward, and a kernel backward."""
+"""Triton kernels of ``layer_norm``: forward for rows in one block and in pieces, and backward."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from tilescope_kernels._shared.row_tiles import (
     zero_beyond,
 )
 
-#: Of two numbers as large as fp32 holds the sum is not one; of as many as a row has, so much smaller, it is. A power of two
-#: changes no other bit.
+#: Scale of elements in a row sum, which else might overflow fp32. A power of two changes no bit of the mantissa.
 _SMALLER = tl.constexpr(2.0**-17)
 
 
 @triton.jit
 def _nothing(largest, least):
-    """0, or NaN where numbers are so far apart that fp32 does not hold their difference: PyTorch's mean is NaN then."""
+    """0, or NaN if largest - least overflows fp32, as then PyTorch's mean is NaN."""
     return (largest - least) * 0.0
 
 
@@ -31,9 +30,9 @@ def layer_norm_kernel(
     y_ptr, stats_ptr, x_ptr, weight_ptr, bias_ptr, x_stride, rows, columns, eps,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """``ROWS`` rows a program. Optional pointers are None; ``stats`` are each row's mean and 1 / standard deviation.
+    """``ROWS`` rows per program. ``stats``, each row's mean and 1 / standard deviation, ``weight`` and ``bias`` may be None.
 
-    Extents are multiples of ``VECTOR``.
+    ``columns`` and ``x_stride`` are multiples of ``VECTOR``.
     """
     x_stride = aligned(x_stride, VECTOR)
     columns = aligned(columns, VECTOR)
@@ -49,10 +48,10 @@ def layer_norm_kernel(
         largest = tl.max(tl.where(valid, x.to(tl.float32), float("-inf")), axis=1, keep_dims=True)
         least = tl.min(tl.where(valid, x.to(tl.float32), float("inf")), axis=1, keep_dims=True)
         mean += _nothing(largest, least)
-    # The row waits for that sum in 16 bits, and is centred again, written the other way round, or the compiler would
-    # see one expression and keep fp32 values, which halve the programs that fit a multiprocessor.
+    # The row stays in 16 bits across the reduction and is centred again. The expression is negated, or the compiler would
+    # reuse the fp32 values from above, which halve the occupancy.
     y = (mean - x.to(tl.float32)) * -rstd
-    # Read after the reductions: the weights hit L1, and would hold registers while the row is awaited.
+    # Loaded after the reductions: the weights hit L1, and would take registers while the row is in flight.
     if weight_ptr is not None:
         y *= tl.load(weight_ptr + column, mask=valid, eviction_policy="evict_last").to(tl.float32)
     if bias_ptr is not None:
@@ -73,15 +72,15 @@ def layer_norm_pieces_kernel(
     y_ptr, stats_ptr, x_ptr, weight_ptr, bias_ptr, x_stride, columns, eps,
     LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr, ONCE: tl.constexpr,
 ):  # fmt: skip
-    """One row a program, in pieces.
+    """One row per program, in pieces (``row_tiles``).
 
-    ``ONCE`` sums distances from one element and their squares, so that threads wait for each other once. That is exact
-    enough for 16-bit results. Otherwise the mean is computed first.
+    ``ONCE`` takes a single reduction over threads, of the differences from one element and of their squares, which is accurate
+    enough for 16-bit rows. Otherwise the mean is reduced first.
     """
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * aligned(x_stride, WIDTH)
     y_ptr += row * aligned(columns, WIDTH)
-    # Of three elements the middle one, lest it is an outlier: far from the mean, squares would drown the variance.
+    # The median of three elements, to avoid an outlier: far from the mean, the subtraction below would cancel the variance.
     first = tl.load(x_ptr).to(tl.float32)
     second = tl.load(x_ptr + 1).to(tl.float32)
     third = tl.load(x_ptr + 2).to(tl.float32)
@@ -101,11 +100,11 @@ def layer_norm_pieces_kernel(
         squares += tl.sum(apart * apart, axis=1)
     total, squares = tl.reduce((total, squares), 0, _add)
     away = total / columns
-    # Infinite squares are no less beyond fp32 for what is subtracted, which may be infinite too.
+    # Infinite squares stay infinite: inf - inf would be NaN.
     rstd = tl.rsqrt(tl.where(squares == float("inf"), squares, squares / columns - away * away) + eps)
     mean = near + away
     if rstd == 0.0:
-        # Read once more, as what so rarely happens should take no registers.
+        # Read the row again: this is rare, and keeping it would take registers.
         largest = tl.full((LANES,), float("-inf"), tl.float32)
         least = tl.full((LANES,), float("inf"), tl.float32)
         for start in range(0, columns, LANES * WIDTH):
@@ -115,7 +114,7 @@ def layer_norm_pieces_kernel(
             largest = tl.maximum(largest, tl.max(x, axis=1))
             least = tl.minimum(least, tl.min(x, axis=1))
         mean += _nothing(tl.max(largest, axis=0), tl.min(least, axis=0))
-    # Where the row waiting in 16 bits makes room for another program: not at 16 warps with 32 elements a thread.
+    # Where keeping the row in 16 bits lets another program fit the SM: not at 16 warps with 32 elements per thread.
     LONG: tl.constexpr = STEPS * WIDTH >= (33 if LANES > 256 else 32)  # noqa: SIM300
     for i in tl.static_range(STEPS):
         x = narrow(held[i], columns) if LONG else held[i]
@@ -126,14 +125,14 @@ def layer_norm_pieces_kernel(
             y += load_piece(bias_ptr, columns, 0.0, i, LANES, WIDTH, STEPS, WHOLE, KEEP=True).to(tl.float32)
         store_piece(y_ptr, y, columns, i, LANES, WIDTH, STEPS, WHOLE)
     if stats_ptr is not None:
-        # Side by side, in one sector a row. Apart, 16384x4096 in bf16 took 72 us for 69 where L2 was full of what others had
-        # written; where it was clean, 66 both ways (H200, 2026-11-23, torch 2.11, triton 3.6).
+        # Adjacent, in one sector per row. In separate arrays, 16384x4096 in bf16 took 72 us instead of 69 when L2 was full of
+        # dirty lines, and 66 either way when it was clean (H200, 2026-11-23, torch 2.11, triton 3.6).
         tl.store(stats_ptr + 2 * row, mean)
         tl.store(stats_ptr + 2 * row + 1, rstd)
 
 
-#: What a program of the backward pass keeps in registers while a row's sums are awaited, beside its sums for dW: nothing
-#: of the row, which it reads again; the row, in 16 bits; or the row, the weight and sums for dB.
+#: What a backward program keeps in registers across a row's reduction, beside its sums for dW: nothing of the row, which is
+#: read again; the row, in 16 bits; or the row, the weight and sums for dB.
 _NOTHING, _ROW, _ALL = (tl.constexpr(kept) for kept in range(3))
 
 
@@ -150,11 +149,10 @@ def layer_norm_backward_kernel(
     dx_ptr, partial_ptr, dy_ptr, x_ptr, weight_ptr, stats_ptr, x_stride, rows, columns,
     BLOCK: tl.constexpr, KEEP: tl.constexpr, STAGES: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """``dx`` of rows ``program, program + programs, ...`` and, unless ``partial`` is None, their dW and (``_ALL``) dB.
+    """``dx`` of rows ``program, program + programs, ...`` and, unless ``partial`` is None, their dW and (with ``_ALL``) dB.
 
     With n = (x - mean) * rstd and g = dy * weight: dx = rstd * (g - mean(g) - n * mean(g * n)), dW = sum of dy * n and
-    dB = sum of dy over rows (Ba, Kiros and Hinton, arXiv:1607.06450). Each program adds its rows' share in registers.
-    Extents are multiples of ``VECTOR``.
+    dB = sum of dy over rows (Ba, Kiros and Hinton, arXiv:1607.06450). ``columns`` and ``x_stride`` are multiples of ``VECTOR``.
     """
     x_stride = aligned(x_stride, VECTOR)
     columns = aligned(columns, VECTOR)
@@ -167,7 +165,7 @@ def layer_norm_backward_kernel(
     if weight_ptr is not None and KEEP == _ALL:
         weight = tl.load(weight_ptr + column, mask=mask, other=0.0, eviction_policy="evict_last")
     for row in tl.range(program, rows, programs, num_stages=STAGES):
-        start = row + tl.full((), 0, tl.int64)  # 64 bits wide; interpreted, a loop's index has no .to()
+        start = row + tl.full((), 0, tl.int64)  # int64; the interpreter's loop index has no .to()
         x_row = x_ptr + start * x_stride + column
         dy_row = dy_ptr + start * columns + column
         x = tl.load(x_row, mask=mask, other=0.0)
@@ -182,21 +180,21 @@ def layer_norm_backward_kernel(
                 g *= weight.to(tl.float32)
         mean_g = tl.sum(g, axis=0) / columns
         if KEEP == _ROW:
-            # In other products than below, or the compiler would keep their fp32 values, for which there is no room. What
-            # cancels in this difference is less than 16-bit x has lost.
+            # Other products than below, or the compiler would keep their fp32 values, which do not fit in registers. The
+            # difference cancels less than rounding x to 16 bits has lost.
             inner = (tl.sum(g * x.to(tl.float32), axis=0) / columns - mean * mean_g) * rstd
             normed = x.to(tl.float32) * rstd - mean * rstd
         else:
             normed = (x.to(tl.float32) - mean) * rstd
             inner = tl.sum(g * normed, axis=0) / columns
         if KEEP == _NOTHING:
-            # From this multiprocessor's L1. Another eviction policy keeps the compiler from merging the loads.
+            # From L1. The other eviction policy keeps the compiler from merging these loads with those above.
             x = tl.load(x_row, mask=mask, other=0.0, eviction_policy="evict_first")
             dy = tl.load(dy_row, mask=mask, other=0.0, eviction_policy="evict_first")
             normed = (x.to(tl.float32) - mean) * rstd
         if KEEP != _ALL:
             g = _weighted(dy, weight_ptr, column, mask, "")
-        # A padding lane's dy is 0, so it adds nothing. Sums that are not stored are not computed.
+        # Padding lanes have dy = 0 and add nothing. The compiler removes sums that are not stored.
         dw += dy.to(tl.float32) * normed
         db += dy.to(tl.float32)
         dx = (g - (mean_g + normed * inner)) * rstd

@@ -1,15 +1,15 @@
-"""LayerNorm into a linear layer, and RMSNorm through GELU into a linear layer. ``norm_linear_gradients`` has their gradients.
+"""LayerNorm into a linear layer, and RMSNorm through GELU into a linear layer. Their gradients: ``norm_linear_gradients``.
 
-Fusion saves little here: at 8192 x 4096 into 4096 columns, writing the normed rows and reading them back takes a twelfth
-of the product's time. Normalising tiles as the product loads them costs more than that, because every tile of columns
-repeats it on the way from shared memory to the tensor cores. So:
+Fusion saves little here: at 8192 x 4096 into 4096 columns, writing the normalized rows and reading them back takes a twelfth
+of the product's time. Normalizing tiles in the product's main loop costs more than that, because every tile of columns repeats
+it between shared memory and tensor cores. So:
 
-- LayerNorm is linear but for two numbers a row, and can be applied after the product:
-  ``LN(x) @ W.T = rstd * (x @ (W * g).T - mean * (W @ g)) + W @ b``. One pass over x for the statistics and one over W for
-  ``W * g`` replace the pass that reads and writes x. That is less traffic where x has over twice the rows of W. Normed
-  rows are not rounded to 16 bits. ``W * g`` is, and is summed after rounding, so the mean cancels up to the error of that sum. For other
-  shapes the norm runs before cuBLAS's product.
-- GELU is not linear, so its rows are normed before the product, in chunks that can stay in L2 until they are multiplied.
+- LayerNorm is linear apart from two numbers per row, and can move to the product's epilogue:
+  ``LN(x) @ W.T = rstd * (x @ (W * g).T - mean * (W @ g)) + W @ b``. A pass over x for the statistics and one over W for
+  ``W * g`` replace the pass that reads and writes x: less traffic if x has more than twice the rows of W. The normalized rows
+  are not rounded to 16 bits. ``W * g`` is, but W @ g is summed after the rounding, so the mean cancels up to the error of that
+  sum. For other shapes the norm runs before cuBLAS's product.
+- GELU is not linear, so RMSNorm and GELU run before the product, in chunks of rows that can stay in L2 for it.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def _config(m: int, n: int, k: int, warps: int, stages: int, tma: int) -> dict[s
     return {**blocks, "num_warps": warps, "num_stages": stages}
 
 
-#: Rows normed ahead of the product, ``CHUNK`` of them at a time, 0 for all.
+#: The norm before the product, on ``CHUNK`` rows at a time, 0 for all.
 AHEAD = tuple({"CHUNK": chunk, "num_warps": warps} for chunk in (0, 2048, 4096, 1056, 2112) for warps in (8, 4, 16))
 
-#: The norm applied behind the product: the product's tiles.
+#: The norm in the product's epilogue: the product's tiles.
 BEHIND = tuple(
     _config(*parts)
     for parts in (
@@ -60,26 +60,26 @@ BEHIND = tuple(
     )
 )  # fmt: skip
 
-#: At fp32 the products run on the CUDA cores, whose tiles are bounded by registers.
+#: fp32 products run on the CUDA cores, where registers bound the tile.
 _FULL_PRECISION = _config(64, 64, 16, 8, 2, 0)
 
 CONFIGS = (*BEHIND, *AHEAD)
-#: Bytes of a row that stay in registers between its statistics and its use.
+#: Bytes of the longest row, which stays in registers between its statistics and its use.
 _HELD = 131072
 
 
 def _tma_serves(x: torch.Tensor, columns_out: int) -> bool:
-    """Whether tensor descriptors reach x, W * g and y: Hopper or later, rows of 16-bit elements in 16-byte units."""
+    """Whether TMA can access x, W * g and y: Hopper or later, 16-bit elements, rows of a multiple of 16 bytes."""
     if x.element_size() != 2 or (x.is_cuda and torch.cuda.get_device_capability(x.device)[0] < 9):
         return False
     return x.data_ptr() % 16 == 0 and not any(extent % 8 for extent in (x.stride(0), x.shape[1], columns_out))
 
 
 def _default(x: torch.Tensor, columns_out: int) -> Mapping[str, int]:
-    """The config where none is given.
+    """The default config.
 
-    A norm before the product moves x twice. A norm after it moves x once and W, of ``columns_out`` rows, twice. Products
-    of few tiles get smaller ones, so that every SM has one.
+    A norm before the product moves x twice more. A norm in the epilogue reads x once more, and W, of ``columns_out`` rows, is
+    read and written. Small products get smaller tiles, so that every SM has one.
     """
     if x.shape[0] <= 2 * columns_out:
         return AHEAD[0]
@@ -95,7 +95,7 @@ def _ahead(
     x: torch.Tensor, norm_weight: torch.Tensor | None, norm_bias: torch.Tensor | None, weight: torch.Tensor,
     bias: torch.Tensor | None, eps: float, rms_gelu: bool, config: Mapping[str, int],
 ) -> torch.Tensor:  # fmt: skip
-    """The norm before the product: rows are normed chunk by chunk to one buffer, and multiplied from there."""
+    """The norm before the product: rows are normalized chunk by chunk into one buffer and multiplied from there."""
     (m, k), n = x.shape, weight.shape[0]
     y = torch.empty((m, n), dtype=x.dtype, device=x.device)
     step = min(m, config["CHUNK"] or m)
@@ -119,7 +119,7 @@ def _behind(
     x: torch.Tensor, norm_weight: torch.Tensor | None, norm_bias: torch.Tensor | None, weight: torch.Tensor,
     bias: torch.Tensor | None, eps: float, config: Mapping[str, int],
 ) -> torch.Tensor:  # fmt: skip
-    """The norm after the product: x times the folded weight, corrected with each row's statistics."""
+    """The norm in the epilogue: x times the folded weight, corrected with each row's statistics."""
     (m, k), n = x.shape, weight.shape[0]
     y = torch.empty((m, n), dtype=x.dtype, device=x.device)
     blocks = {name: value for name, value in config.items() if name != "TMA"}
@@ -133,7 +133,7 @@ def _behind(
     operands = ((y, block_m, block_n), (x, block_m, block_k), (folded, block_n, block_k))
     tiles = cdiv(m, block_m) * cdiv(n, block_n)
     block = next_power_of_2(k)
-    # A launch of its own: every tile of the product needs all of what this computes.
+    # A separate launch, because tiles of the product need its results for whole rows.
     launch(
         norm_linear_prepare_kernel, (m + n,),
         mean, rstd, folded, sums, shift, x, weight, norm_weight, norm_bias, bias, x.stride(0), weight.stride(0),
@@ -154,7 +154,7 @@ def _layer_norm_linear(
     x: torch.Tensor, norm_weight: torch.Tensor | None, norm_bias: torch.Tensor | None, weight: torch.Tensor,
     bias: torch.Tensor | None, eps: float, config: str,
 ) -> torch.Tensor:  # fmt: skip
-    """The result (M, N) of x (M, K), with stride 1 along K, and a contiguous weight (N, K)."""
+    """The result (M, N) of x (M, K), with stride 1 along K, and contiguous weight (N, K)."""
     if x.shape[0] == 0 or weight.shape[0] == 0:
         return torch.empty((x.shape[0], weight.shape[0]), dtype=x.dtype, device=x.device)
     chosen = unpack(config) or _default(x, weight.shape[0])
@@ -179,7 +179,7 @@ def _rms_norm_gelu_linear(
     x: torch.Tensor, norm_weight: torch.Tensor | None, weight: torch.Tensor, bias: torch.Tensor | None, eps: float,
     config: str,
 ) -> torch.Tensor:  # fmt: skip
-    """The result (M, N) of x (M, K), with stride 1 along K, and a weight (N, K)."""
+    """The result (M, N) of x (M, K), with stride 1 along K, and weight (N, K)."""
     if x.shape[0] == 0 or weight.shape[0] == 0:
         return torch.empty((x.shape[0], weight.shape[0]), dtype=x.dtype, device=x.device)
     return _ahead(x, norm_weight, None, weight, bias, eps, True, unpack(config) or AHEAD[0])
@@ -197,7 +197,7 @@ _rms_norm_gelu_linear.register_autograd(differentiate_rms_norm, setup_context=sa
 
 
 def _check(weight: torch.Tensor, bias: torch.Tensor | None, **others: torch.Tensor | None) -> int:
-    """Check the arguments of both functions and return the columns of x. ``others`` are x, then the norm's parameters."""
+    """Check the arguments of both functions and return the columns of x. ``others`` are x and the norm's parameters."""
     check_tensors(**others, weight=weight, bias=bias)
     x = others["x"]
     if x is None or x.dim() == 0:
@@ -233,9 +233,9 @@ def layer_norm_linear(
     """``linear(layer_norm(x), weight, bias)`` of x (..., columns), over the last dimension; once differentiable.
 
     ``norm_weight`` and ``norm_bias`` (columns) and ``bias`` (columns out) may be None; ``weight`` is (columns out,
-    columns). All have one dtype (fp32, fp16, bf16). Sums are fp32; cuBLAS's products follow PyTorch's settings for fp32.
-    ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for other dtypes, shapes that do not fit, rows
-    of more than 128 KB, and devices without CUDA.
+    columns). All have one dtype (fp32, fp16, bf16). Products accumulate in fp32; those of fp32 by cuBLAS follow PyTorch's
+    tf32 settings. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for other dtypes, shapes that do
+    not fit, rows of more than 128 KB, and devices without CUDA.
     """
     if not use_triton():
         return layer_norm_reference(x, norm_weight, norm_bias, weight, bias, eps)
@@ -255,10 +255,9 @@ def rms_norm_gelu_linear(
     *,
     config: Mapping[str, int] | None = None,
 ) -> torch.Tensor:
-    """``linear(gelu(rms_norm(x)), weight, bias)``, otherwise as ``layer_norm_linear``; GELU by the error function.
+    """``linear(gelu(rms_norm(x)), weight, bias)``, with GELU by the error function; otherwise as ``layer_norm_linear``.
 
-    ``eps`` is that of fp32 by default. ``config`` is one of ``AHEAD``. The product is cuBLAS's, which follows
-    PyTorch's settings for fp32.
+    ``eps`` is fp32's machine epsilon by default. ``config`` is one of ``AHEAD``. The product is cuBLAS's.
     """
     if not use_triton():
         return gelu_reference(x, norm_weight, weight, bias, eps)
@@ -292,7 +291,7 @@ def gelu_reference(
 
 
 def layer_norm_inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """``x`` (m, k), the norm's weight around 1 and bias, ``weight`` (n, k) that keeps the scale, and ``bias``."""
+    """``x`` (m, k), a norm weight around 1 and a norm bias, ``weight`` (n, k) that preserves the variance, and ``bias``."""
     numbers = generator(workload, device)
     m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
     return {
@@ -312,9 +311,9 @@ def gelu_inputs(workload: Workload, device: Any) -> dict[str, Any]:
 
 
 def _cost(workload: Workload, direction: str, norm: int, vectors: int) -> Cost:
-    """2MNK for a product, of which backward has two, MN additions for the bias or its gradient, ``norm`` an element of x.
+    """2MNK operations per product (backward has two), MN for the bias or its gradient, and ``norm`` per element of x.
 
-    The norm has ``vectors`` parameters of K columns.
+    The norm has ``vectors`` parameters of K elements.
     """
     m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
     size = workload.itemsize
@@ -329,15 +328,15 @@ def _cost(workload: Workload, direction: str, norm: int, vectors: int) -> Cost:
 
 
 def layer_norm_cost(workload: Workload, direction: str) -> Cost:
-    """LayerNorm as ``layer_norm`` counts it, 7 operations an element forward and 13 backward."""
+    """LayerNorm takes 7 operations per element forward and 13 backward, as in ``layer_norm``."""
     return _cost(workload, direction, 7 if direction == FORWARD else 13, 2)
 
 
 def gelu_cost(workload: Workload, direction: str) -> Cost:
-    """RMSNorm as ``rms_norm`` counts it, 4 operations an element and 9 backward, and GELU by the error function, 5.
+    """RMSNorm takes 4 operations per element forward and 9 backward, as in ``rms_norm``, and GELU by the error function 5.
 
-    Backward has those 5 again with one for their argument, 4 for the slope of the error function, and 3 for the product
-    rule and dy.
+    Backward recomputes GELU (5, and one for its argument), and takes 4 for the derivative of the error function and 3 for
+    the product rule and dy.
     """
     return _cost(workload, direction, 9 if direction == FORWARD else 22, 1)
 

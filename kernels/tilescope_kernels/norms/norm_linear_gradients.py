@@ -1,9 +1,9 @@
-"""Gradients of the norms that are fused with linear layers: the norms' own, between cuBLAS's products.
+"""Gradients of the norms that are fused with linear layers: the norms' own kernels between cuBLAS's products.
 
-Of the forward pass x alone is kept. Its normed rows are computed again for the gradient of the weight: one pass over x,
-where keeping them costs a tensor as large as x. RMSNorm and GELU go back in one pass, too. 16384x4096 by 4096 columns went
-back in 1771 us (eager 1905, torch.compile, which keeps them, 1674), LayerNorm's in 1671 (1769, 1620) (H100, 2026-11-25,
-torch 2.11, triton 3.6, intervals, cold L2).
+Only x is saved. The normalized rows are recomputed for the weight's gradient: one pass over x, where saving them would cost
+a tensor as large as x. RMSNorm and GELU have one backward pass together. For 16384x4096 by 4096 columns the backward pass took
+1771 us (eager 1905, torch.compile, which saves them, 1674), LayerNorm's 1671 (1769, 1620) (H100, 2026-11-25, torch 2.11,
+triton 3.6, intervals, cold L2).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tilescope_kernels.norms.layer_norm import _layer_norm, _layer_norm_backward
 from tilescope_kernels.norms.norm_linear_kernels import normed_rows_kernel, rms_norm_gelu_backward_kernel
 from tilescope_kernels.norms.rms_norm import _rms_norm, _rms_norm_backward
 
-#: Most columns whose fp32 sums for the weight's gradient a program holds: a quarter of a multiprocessor's registers.
+#: Most columns of one program, whose fp32 sums for the weight's gradient then take a quarter of an SM's registers.
 _SUMMED = 16384
 
 
 def save_layer_norm(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    """Keep what ``differentiate_layer_norm`` reads, of the arguments of ``layer_norm_linear``."""
+    """Save the arguments of ``layer_norm_linear`` that ``differentiate_layer_norm`` needs."""
     x, norm_weight, norm_bias, weight, _, ctx.eps, _ = inputs
     ctx.save_for_backward(x, norm_weight, norm_bias, weight)
 
@@ -79,7 +79,7 @@ def _rms_norm_gelu_backward(
         dnormed = _gelu_backward(dy, normed, APPROXIMATE["none"], "")
         return _rms_norm_backward(dnormed, x, norm_weight, rstd, sums, "")
     dx = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
-    # As many as a multiprocessor has registers for, each with its own sums.
+    # As many programs per SM as have registers for their sums.
     programs = min(rows, max(1, min(4, 8192 // block)) * multiprocessors(x))
     partial = torch.empty((1, programs, columns), device=x.device) if sums else None
     launch(
@@ -101,7 +101,7 @@ def _(
 
 
 def save_rms_norm(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    """Keep what ``differentiate_rms_norm`` reads, of the arguments of ``rms_norm_gelu_linear``."""
+    """Save the arguments of ``rms_norm_gelu_linear`` that ``differentiate_rms_norm`` needs."""
     x, norm_weight, weight, _, ctx.eps, _ = inputs
     ctx.save_for_backward(x, norm_weight, weight)
 

@@ -1,4 +1,4 @@
-"""The Triton kernels of ``layer_norm_linear`` and ``rms_norm_gelu_linear``."""
+"""Triton kernels of ``layer_norm_linear`` and ``rms_norm_gelu_linear``."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def norm_linear_prepare_kernel(
     mean_ptr, rstd_ptr, folded_ptr, sums_ptr, shift_ptr, x_ptr, w_ptr, norm_weight_ptr, norm_bias_ptr, bias_ptr,
     x_stride, w_stride, rows, columns, eps, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One row a program: first those of x, for their mean and 1 / standard deviation, then those of W.
+    """One row per program. Rows of x come first and give mean and 1 / standard deviation; then come rows of W.
 
-    A row of W becomes ``folded = W * g``, rounded, its sum, and ``shift = W @ b + bias``.
+    A row of W gives ``folded = W * g``, rounded, the sum of that, and ``shift = W @ b + bias``.
     """
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK)
@@ -63,13 +63,14 @@ def norm_linear_kernel(
     y_ptr, x_ptr, w_ptr, y_tiles, x_tiles, w_tiles, mean_ptr, rstd_ptr, sums_ptr, shift_ptr, M, N, K, x_stride,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, EVEN_K: tl.constexpr,
 ):  # fmt: skip
-    """x (M, K) times w (N, K) transposed, corrected row by row; tiles ``program, program + programs, ...``.
+    """x (M, K) times w (N, K) transposed, with LayerNorm's correction as epilogue.
 
-    Through tensor descriptors, or through pointers where there are none. ``EVEN_K``: K fills its last block.
+    Persistent through TMA descriptors, or one tile per program through pointers where those are None. ``EVEN_K``: K is a
+    multiple of ``BLOCK_K``.
     """
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     if x_tiles is not None:
-        # Flattened, the loop over K runs into the next tile's, whose loads start under this tile's epilogue.
+        # Flattened loops are pipelined as one: the next tile's loads overlap this tile's epilogue.
         for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
             start_m, start_n = tile_origin(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
             total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
@@ -84,7 +85,7 @@ def norm_linear_kernel(
         m = tl.arange(0, BLOCK_M)[:, None]
         n = tl.arange(0, BLOCK_N)[None, :]
         k = tl.arange(0, BLOCK_K)
-        # Only a tile's origin needs 64 bits; offsets within it stay 32 bits wide.
+        # Only the tile's origin needs 64 bits; offsets within it fit 32.
         x_rows = x_ptr + start_m.to(tl.int64) * x_stride + m * x_stride + k[None, :]
         w_rows = w_ptr + start_n.to(tl.int64) * K + n * K + k[:, None]
         valid_m = start_m + m < M
@@ -108,7 +109,7 @@ def norm_linear_kernel(
 def normed_rows_kernel(
     y_ptr, x_ptr, norm_weight_ptr, norm_bias_ptr, x_stride, columns, eps, RMS_GELU: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """One row a program, read once: ``layer_norm(x)``, or ``gelu(rms_norm(x))``."""
+    """``layer_norm(x)`` or, with ``RMS_GELU``, ``gelu(rms_norm(x))``. One row per program, read once."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     mask = column < columns
@@ -116,7 +117,7 @@ def normed_rows_kernel(
     if not RMS_GELU:
         x = tl.where(mask, x - tl.sum(x) / columns, 0.0)
     y = x * tl.rsqrt(tl.sum(x * x) / columns + eps)
-    # Every row reads the norm's parameters again, and x never.
+    # Every row reads the norm's parameters again, so they should stay in cache.
     if norm_weight_ptr is not None:
         y *= tl.load(norm_weight_ptr + column, mask=mask, other=0.0, eviction_policy="evict_last").to(tl.float32)
     if norm_bias_ptr is not None:
@@ -130,10 +131,10 @@ def normed_rows_kernel(
 def rms_norm_gelu_backward_kernel(
     dx_ptr, partial_ptr, dy_ptr, x_ptr, norm_weight_ptr, x_stride, rows, columns, eps, BLOCK: tl.constexpr
 ):
-    """``dx`` of rows ``program, program + programs, ...`` of gelu(rms_norm(x)), and their share of the weight's gradient.
+    """``dx`` of gelu(rms_norm(x)) for rows ``program, program + programs, ...``, and their share of the weight's gradient.
 
     With n = x * rstd, d = dy * gelu'(n * weight) and g = d * weight: dx = rstd * (g - n * mean(g * n)), and the weight's
-    gradient is the sum of d * n over rows. x is read once: 1 / RMS is computed again.
+    gradient is the sum of d * n over rows. 1 / RMS is recomputed, which needs no further read of x.
     """
     program = tl.program_id(0)
     column = tl.arange(0, BLOCK)
@@ -143,7 +144,7 @@ def rms_norm_gelu_backward_kernel(
         weight = tl.load(norm_weight_ptr + column, mask=mask, other=0.0)
     dw = tl.zeros((BLOCK,), tl.float32)
     for row in range(program, rows, tl.num_programs(0)):
-        start = row + tl.full((), 0, tl.int64)  # 64 bits wide; interpreted, a loop's index has no .to()
+        start = row + tl.full((), 0, tl.int64)  # int64; the interpreter's loop index has no .to()
         x = tl.load(x_ptr + start * x_stride + column, mask=mask, other=0.0).to(tl.float32)
         dy = tl.load(dy_ptr + start * columns + column, mask=mask, other=0.0).to(tl.float32)
         rstd = tl.rsqrt(tl.sum(x * x) / columns + eps)

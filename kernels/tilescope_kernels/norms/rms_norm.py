@@ -1,4 +1,4 @@
-"""RMSNorm, forward and backward: one read and one write a row, the weight's gradient without atomics.
+"""RMSNorm, forward and backward: one read and one write of each row, and dW without atomics.
 
 Zhang and Sennrich, "Root Mean Square Layer Normalization", arXiv:1910.07467.
 """
@@ -42,9 +42,9 @@ def rms_norm_kernel(
     y_ptr, rstd_ptr, x_ptr, weight_ptr, x_stride, rows, columns, eps,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """``ROWS`` rows a program. ``rstd`` and ``weight`` may be None. ``WHOLE`` tiles need no mask.
+    """``ROWS`` rows per program. ``rstd`` and ``weight`` may be None. ``WHOLE`` tiles need no mask.
 
-    Extents are multiples of ``VECTOR``.
+    ``columns`` and ``x_stride`` are multiples of ``VECTOR``.
     """
     x_stride = aligned(x_stride, VECTOR)
     columns = aligned(columns, VECTOR)
@@ -54,7 +54,7 @@ def rms_norm_kernel(
     mask = None if WHOLE else (row < rows) & (column < columns)
     x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=None if WHOLE else 0.0)
     if weight_ptr is not None:
-        # Asked for before the reduction, so that both are awaited together.
+        # Loaded before the reduction, so that both loads are in flight together.
         weight = tl.load(weight_ptr + column, mask=valid, eviction_policy="evict_last")
     squares = x.to(tl.float32) * x.to(tl.float32)
     rstd = tl.rsqrt(tl.sum(squares, axis=1, keep_dims=True) / columns + eps)
@@ -71,15 +71,15 @@ def rms_norm_pieces_kernel(
     y_ptr, rstd_ptr, x_ptr, weight_ptr, x_stride, columns, eps,
     LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """One row a program, in pieces. ``rstd`` and ``weight`` may be None."""
+    """One row per program, in pieces (``row_tiles``). ``rstd`` and ``weight`` may be None."""
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * aligned(x_stride, WIDTH)
     y_ptr += row * aligned(columns, WIDTH)
     held = load_pieces(x_ptr, columns, 0.0, LANES, WIDTH, STEPS, WHOLE)
-    # More than a thread has registers for beside the sums: it waits in 16 bits, and the weight is read when it is needed.
+    # A long row exceeds a thread's registers in fp32: keep it in 16 bits, and load the weight only when it is needed.
     LONG: tl.constexpr = STEPS * WIDTH > 32
     if weight_ptr is not None and not LONG:
-        # Asked for before the reduction, so that both are awaited together.
+        # Loaded before the reduction, so that both loads are in flight together.
         weight = load_pieces(weight_ptr, columns, 0.0, LANES, WIDTH, STEPS, WHOLE, KEEP=True)
     squares = tl.zeros((LANES,), tl.float32)
     for i in tl.static_range(STEPS):
@@ -104,8 +104,8 @@ def rms_norm_backward_kernel(
     """``dx`` of rows ``program, program + programs, ...`` and, unless ``partial`` is None, their share of dW.
 
     With n = x * rstd and g = dy * weight: dx = rstd * (g - n * mean(g * n)) and dW = sum of dy * n over rows.
-    ``HOLD`` keeps the weight in registers, for which long rows leave no room: those read it again, from L1. Extents are
-    multiples of ``VECTOR``.
+    ``HOLD`` keeps the weight in registers. Long rows leave no room for it, so it is read again from L1. ``columns`` and
+    ``x_stride`` are multiples of ``VECTOR``.
     """
     x_stride = aligned(x_stride, VECTOR)
     columns = aligned(columns, VECTOR)
@@ -117,21 +117,21 @@ def rms_norm_backward_kernel(
     if weight_ptr is not None and HOLD:
         weight = tl.load(weight_ptr + column, mask=mask, other=0.0, eviction_policy="evict_last")
     for row in range(program, rows, tl.num_programs(0)):
-        start = row + tl.full((), 0, tl.int64)  # 64 bits wide; interpreted, a loop's index has no .to()
+        start = row + tl.full((), 0, tl.int64)  # int64; the interpreter's loop index has no .to()
         x = tl.load(x_ptr + start * x_stride + column, mask=mask, other=0.0)
         dy = tl.load(dy_ptr + start * columns + column, mask=mask, other=0.0)
         if weight_ptr is not None and not HOLD:
             weight = tl.load(weight_ptr + column, mask=mask, other=0.0, eviction_policy="evict_last")
         rstd = tl.load(rstd_ptr + row)
-        # The row waits for this sum in 16 bits: fp32 copies of it would not fit beside the sums for dW, so rstd is
-        # left out here, and what follows the sum converts again.
+        # The row stays in 16 bits across this reduction: an fp32 copy would not fit in registers beside the sums for dW.
+        # So rstd is factored out of the sum, and x is converted to fp32 again below.
         g = dy.to(tl.float32)
         if weight_ptr is not None:
             g *= weight.to(tl.float32)
         inner = tl.sum(g * x.to(tl.float32), axis=0) * rstd / columns
         normed = x.to(tl.float32) * rstd
         if partial_ptr is not None:
-            # A padding lane's dy is 0, so it adds nothing.
+            # Padding lanes have dy = 0 and add nothing.
             dw += dy.to(tl.float32) * normed
         g = dy.to(tl.float32)
         if weight_ptr is not None:
@@ -142,22 +142,22 @@ def rms_norm_backward_kernel(
         tl.store(partial_ptr + program.to(tl.int64) * columns + column, dw, mask=mask)
 
 
-#: ``PROGRAMS`` a multiprocessor walk the rows in the backward pass, where each adds up its share of the weight's gradient;
-#: 0 is the launcher's choice. The forward pass has a program for each row, or for several short ones.
+#: ``PROGRAMS`` per SM, 0 for the launcher's choice, walk the rows in the backward pass. Each accumulates its share of dW.
+#: The forward pass has one program per row, or per several short rows.
 CONFIGS = tuple(
     {"PROGRAMS": programs, "num_warps": warps} for programs in (0, 1, 2, 3, 4, 8) for warps in (8, 4, 16, 32)
 )
 
-#: Bytes of the longest row that one program holds: half of a multiprocessor's registers. Longer ones are cut into parts.
+#: Bytes of the longest row in one program: half of an SM's registers. Longer rows are split into parts.
 _HELD = 128 * 1024
-#: Columns of the longest rows of which a backward program takes several: those that are not long enough to be copied ahead.
+#: Most columns of rows that share a backward program: they are too short to be copied ahead.
 _SHORT = 128
 _EPS = torch.finfo(torch.float32).eps
 
 
 def _warps(x: torch.Tensor) -> int:
-    """Number of warps for a row of ``x``: 16 elements a thread, two 16-byte accesses at 16 bits, in 16 warps at most."""
-    # Rows that do not start at 16 bytes are read one element at a time: each needs its own address and mask.
+    """Number of warps for a row of ``x``: 16 elements per thread, two 16-byte accesses at 16 bits, and at most 16 warps."""
+    # Rows that are not 16-byte aligned are read one element at a time, each with its own address and mask.
     elements = 8 if x.shape[1] * x.element_size() % 16 else 16
     return min(16, max(1, next_power_of_2(x.shape[1]) // (32 * elements)))
 
@@ -166,7 +166,7 @@ def _warps(x: torch.Tensor) -> int:
 def _rms_norm(
     x: torch.Tensor, weight: torch.Tensor | None, eps: float, save: bool, config: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """y and, if ``save``, 1 / RMS of each row; else an empty tensor."""
+    """y and, if ``save``, each row's 1 / RMS; else an empty tensor."""
     rows, columns = x.shape
     y = x.new_empty(rows, columns)
     rstd = x.new_empty(rows if save else 0, dtype=torch.float32)
@@ -176,8 +176,8 @@ def _rms_norm(
     block = next_power_of_2(columns)
     tile = max(1, 1024 // block)
     saved = rstd if save else None
-    # Rather than 16, which leave as many lanes idle there: 8192x16384 129.4 us and 127.1 on one H200, 128.3 and 127.5 on
-    # another (kernel durations, 2026-11-24, torch 2.11, triton 3.6).
+    # 8 warps instead of 16, with no more idle lanes: 8192x16384 took 129.4 us and takes 127.1 on one H200, 128.3 and 127.5
+    # on another (kernel durations, 2026-11-24, torch 2.11, triton 3.6).
     few = {"num_warps": 8} if x.element_size() == 2 and 14336 < columns <= 16384 else {}
     if columns * x.element_size() > _HELD:
         forward_in_parts(y, None, saved, x, None, weight, None, eps, centred=False)
@@ -223,7 +223,7 @@ def _rms_norm_backward(
         return dx, none if both is None else both[0]
     block = next_power_of_2(columns)
     chosen, options = split_config(unpack(config) or {})
-    # Rows in flight hide latency: few wide ones or several narrow ones; each program costs a row of partial sums.
+    # Rows in flight hide latency, a few wide ones or several narrow ones, but each program costs a row of partial sums.
     programs = chosen.get("PROGRAMS") or max(1, min(4, 14336 // block))
     programs = min(rows, programs * multiprocessors(x)) if sums else rows
     dx = x.new_empty(rows, columns)
@@ -247,7 +247,7 @@ def _(
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
     x, weight, _, _, ctx.config = inputs
-    # None instead of a launch that writes zeros, for the gradient that nobody can ask of rstd.
+    # rstd has no gradient: pass None for it, instead of a launch that writes zeros.
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(x, weight, output[1])
     ctx.mark_non_differentiable(output[1])
@@ -277,9 +277,9 @@ def rms_norm(
     """RMSNorm of ``x`` over its trailing ``normalized_shape``, computed in fp32; once differentiable.
 
     As ``torch.nn.functional.rms_norm``. ``weight`` has the shape ``normalized_shape`` and the dtype of ``x`` (fp32, fp16,
-    bf16) or fp32. The result has the dtype of ``x``. ``eps``, by default that of fp32, is added to the mean square.
-    Gradients are the same every time. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for what
-    it cannot serve: other dtypes, shapes that do not fit, devices without CUDA.
+    bf16) or fp32. The result has the dtype of ``x``. ``eps`` is added to the mean square; the default is fp32's machine
+    epsilon. Gradients are deterministic. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for other
+    dtypes, shapes that do not fit, and devices without CUDA.
     """
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if not use_triton():
@@ -296,10 +296,10 @@ def rms_norm(
 
 
 class RMSNorm(torch.nn.RMSNorm):
-    """``torch.nn.RMSNorm`` (same arguments, parameters and state) that computes with ``rms_norm``."""
+    """``torch.nn.RMSNorm``, with the same arguments, parameters and state, computed by ``rms_norm``."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """``x`` (..., *normalized_shape) to the same shape. Raises ValueError as ``rms_norm`` does."""
+        """Normalize ``x`` (..., *normalized_shape). Raises ValueError as ``rms_norm`` does."""
         return rms_norm(x, self.normalized_shape, self.weight, self.eps)
 
 
@@ -316,14 +316,14 @@ def triton_rows(
 
 
 def eager(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """The formula one operation at a time, in fp32 between its ends, as model code is often written."""
+    """The formula one operation at a time, in fp32, as model code often writes it."""
     precise = x.float()
     normed = precise * torch.rsqrt(precise.square().mean(-1, keepdim=True) + eps)
     return normed.to(x.dtype) * weight
 
 
 def liger(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """Liger-Kernel's function, imported at the first call because it is no dependency. Its backward may write dy."""
+    """Liger-Kernel's function, imported at the first call because it is an optional dependency. Its backward pass may overwrite dy."""
     from liger_kernel.ops.rms_norm import LigerRMSNormFunction  # noqa: PLC0415
 
     return LigerRMSNormFunction.apply(x, weight, eps)
@@ -343,12 +343,12 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 def cost(workload: Workload, direction: str) -> Cost:
     """Forward reads x and weight and writes y; backward reads dy, x and weight and writes dx and dW.
 
-    The saved 1/RMS is no part of the floor, for it can be computed again: where a gradient is wanted, the Triton
-    forward writes 4 bytes a row more than this and the backward reads them; its partial sums of dW add 4 x columns
-    bytes a program, written and read again (from L2).
+    The saved 1/RMS is not counted, as it can be recomputed: where a gradient is wanted, the Triton forward pass writes 4
+    bytes per row for it and the backward pass reads them. Nor are the partial sums of dW, 4 x columns bytes per program,
+    written and read back from L2.
 
-    Operations an element: forward, square and add, two for the scaling. Backward: one each for n and g, two for their
-    inner product, three for dx, two for dW.
+    Operations per element: forward, two for the sum of squares, two for the scaling. Backward: one each for n and g, two
+    for their inner product, three for dx, two for dW.
     """
     rows, columns = workload.dims["rows"], workload.dims["columns"]
     row, size = columns * workload.itemsize, workload.elements * workload.itemsize

@@ -1,8 +1,8 @@
-"""RMSNorm's backward pass for rows in pieces: a program keeps its partial sum of dW in registers beside its row.
+"""RMSNorm's backward pass for rows in pieces: a persistent program keeps its partial sum of dW in registers.
 
-Rows are copied ahead to shared memory, and no lane is idle. In a block of the next power of two, with one row loaded after
-the other, 13000x5120 in bf16 took 170 us and takes 114, 8192x8192 138 and 106, 65536x1024 159 and 111, 131072x512 226 and
-117 (an addition of two such tensors: 96 to 99; H200, 2026-11-22 and 23, torch 2.11, triton 3.6).
+The next rows are prefetched to shared memory, and pieces leave few lanes idle. With a block of the next power of two and no
+prefetch, 13000x5120 in bf16 took 170 us and takes 114, 8192x8192 138 and 106, 65536x1024 159 and 111, 131072x512 226 and 117
+(an addition of two such tensors: 96 to 99; H200, 2026-11-22 and 23, torch 2.11, triton 3.6).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from tilescope_kernels._shared.launching import multiprocessors, shared_memory, 
 from tilescope_kernels._shared.row_tiles import aligned, load_pieces, store_piece
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
 
-#: Bytes of the shortest rows that are served so, and columns of the longest: beyond, sums for dW leave too few registers.
+#: Bytes of the shortest row, and columns of the longest: beyond, the sums for dW leave too few registers.
 _LEAST, _MOST = 256, 8192
-#: Bytes of the rows of ``x`` that a multiprocessor's programs work on at a time, where a row is no longer than that, and of
-#: shared memory for the rows ahead of these.
+#: Bytes of the rows of ``x`` that an SM's programs work on at a time, unless one row is longer, and bytes of shared memory for
+#: prefetched rows.
 _SHORT, _AHEAD = 8192, 72 * 1024
 
 
@@ -35,7 +35,7 @@ def rms_norm_backward_pieces_kernel(
 
     With n = x * rstd and g = dy * weight: dx = rstd * (g - n * mean(g * n)) + dsum and dW = sum of dy * n over rows (Zhang
     and Sennrich, arXiv:1910.07467). ``dsum``, a second gradient of x, and ``weight`` may be None. ``STAGES - 1`` rows are
-    copied ahead.
+    prefetched.
     """
     program = tl.program_id(0)
     dw = ()
@@ -44,7 +44,7 @@ def rms_norm_backward_pieces_kernel(
     if weight_ptr is not None:
         weight = load_pieces(weight_ptr, columns, 0.0, LANES, WIDTH, STEPS, WHOLE, KEEP=True)
     for row in tl.range(program, rows, tl.num_programs(0), num_stages=STAGES):
-        start = row + tl.full((), 0, tl.int64)  # 64 bits wide; interpreted, a loop's index has no .to()
+        start = row + tl.full((), 0, tl.int64)  # int64; the interpreter's loop index has no .to()
         own = start * aligned(columns, WIDTH)
         x = load_pieces(x_ptr + start * aligned(x_stride, WIDTH), columns, 0.0, LANES, WIDTH, STEPS, WHOLE)
         dy = load_pieces(dy_ptr + own, columns, 0.0, LANES, WIDTH, STEPS, WHOLE)
@@ -62,7 +62,7 @@ def rms_norm_backward_pieces_kernel(
         for i in tl.static_range(STEPS):
             g = dy[i].to(tl.float32)
             normed = x[i].to(tl.float32) * rstd
-            # A padding lane's dy is 0, so it adds nothing.
+            # Padding lanes have dy = 0 and add nothing.
             more += (dw[i] + g * normed,)
             if weight_ptr is not None:
                 g *= weight[i].to(tl.float32)
@@ -77,11 +77,11 @@ def rms_norm_backward_pieces_kernel(
 
 
 def _plan(row: int, shared: int) -> tuple[int, int, int, int]:
-    """Warps, programs an SM, rows copied ahead and their shared memory, for rows of so many bytes."""
+    """Warps, programs per SM, rows prefetched, and shared memory for them in bytes. ``row`` is the bytes of a row."""
     if row > _SHORT:
-        # Two programs, where their registers hold sums for dW and the weight beside a row of each operand.
+        # Two programs per SM, if registers hold the sums for dW and the weight beside a row of each operand.
         return (4, 2, 2, shared) if row <= 10240 else (8, 1, 2, shared)
-    # Sixteen bytes a thread, in a power of two of warps.
+    # 16 bytes per thread, and a power of two of warps.
     warps = 4 if row >= 2048 else 2 if row >= 1024 else 1
     return warps, min(8, cdiv(_SHORT, row)), 3, min(_AHEAD, shared)
 
@@ -90,7 +90,7 @@ def backward_in_pieces(
     dy: torch.Tensor, dsum: torch.Tensor | None, x: torch.Tensor, weight: torch.Tensor | None, rstd: torch.Tensor,
     config: Mapping[str, int],
 ) -> tuple[torch.Tensor, torch.Tensor] | None:  # fmt: skip
-    """dx and dW; None for rows that are too short, too long or not 16-byte aligned. ``config`` prevails."""
+    """dx and dW; None for rows that are too short, too long or not 16-byte aligned. ``config`` overrides the plan."""
     rows, columns = x.shape
     size = x.element_size()
     width = 16 // size

@@ -1,7 +1,7 @@
-"""The norms' backward pass for short rows, several of them a program at a time.
+"""The norms' backward pass for short rows: a program works on several rows at a time.
 
-One row at a time, a warp waits for each: 100000x64 in bf16 took RMSNorm 107 us and takes 17, LayerNorm 31 and 19, an addition
-of two such tensors 12 (intervals, H200, 2026-11-26, torch 2.11, triton 3.6).
+With one row at a time the latency of each row's loads is exposed: 100000x64 in bf16 took RMSNorm 107 us and takes 17, LayerNorm
+31 and 19, an addition of two such tensors 12 (intervals, H200, 2026-11-26, torch 2.11, triton 3.6).
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from tilescope_kernels._shared.launching import multiprocessors
 from tilescope_kernels._shared.row_tiles import aligned, vector
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
 
-#: Columns of the longest rows that are served so where they do not start at 16 bytes: 30000x333 in bf16 takes RMSNorm 58 us one row
-#: after the other, and 31 so.
+#: Most columns of rows that are not 16-byte aligned: 30000x333 in bf16 took RMSNorm 58 us one row at a time, and takes 31.
 _MOST_UNALIGNED = 512
-#: Elements of a tile, programs a multiprocessor, warps, and tiles that are on their way or worked on.
+#: Elements of a tile, programs per SM, warps, and pipeline stages.
 _PLAN = (2048, 4, 4, 3)
 
 
@@ -30,9 +29,9 @@ def norm_short_rows_backward_kernel(
 ):  # fmt: skip
     """``dx`` of every ``programs``-th tile of ``ROWS`` rows and, unless ``partial`` is None, their share of dW and dB.
 
-    ``CENTRED`` for LayerNorm, whose ``stats`` are each row's mean and 1 / standard deviation; RMSNorm has 1 / RMS and no dB.
-    With n = (x - mean) * rstd and g = dy * weight: dx = rstd * (g - mean(g) - n * mean(g * n)), dW = sum of dy * n and
-    dB = sum of dy over rows. ``weight`` may be None. Extents are multiples of ``VECTOR``.
+    ``CENTRED`` is for LayerNorm, whose ``stats`` are each row's mean and 1 / standard deviation. RMSNorm has 1 / RMS and no
+    dB. With n = (x - mean) * rstd and g = dy * weight: dx = rstd * (g - mean(g) - n * mean(g * n)), dW = sum of dy * n and
+    dB = sum of dy over rows. ``weight`` may be None. ``columns`` and ``x_stride`` are multiples of ``VECTOR``.
     """
     x_stride = aligned(x_stride, VECTOR)
     columns = aligned(columns, VECTOR)
@@ -48,7 +47,7 @@ def norm_short_rows_backward_kernel(
         start = row.to(tl.int64)
         exists = row < rows
         mask = exists & inside
-        # A lane that pads has a dy of 0, so it adds nothing.
+        # Padding lanes have dy = 0 and add nothing.
         x = tl.load(x_ptr + start * x_stride + column, mask=mask, other=0.0).to(tl.float32)
         dy = tl.load(dy_ptr + start * columns + column, mask=mask, other=0.0).to(tl.float32)
         if CENTRED:
@@ -75,7 +74,7 @@ def norm_short_rows_backward_kernel(
 
 
 def serves_short_rows(x: torch.Tensor, most: int) -> bool:
-    """Whether the rows of ``x`` are so short, of at most ``most`` columns if they start at 16 bytes, that a program should take several."""
+    """Whether rows of ``x`` should share a program. 16-byte aligned rows should up to ``most`` columns."""
     whole = x.shape[1] * x.element_size() % 16 == x.stride(0) * x.element_size() % 16 == 0
     return x.shape[1] <= (most if whole else _MOST_UNALIGNED)
 
@@ -83,7 +82,7 @@ def serves_short_rows(x: torch.Tensor, most: int) -> bool:
 def backward_of_short_rows(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, stats: torch.Tensor, sums: bool, centred: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """dx and, if ``sums``, dW and (``centred``) dB as rows of one tensor."""
+    """dx and, if ``sums``, dW and (if ``centred``) dB as rows of one tensor."""
     rows, columns = x.shape
     elements, programs, warps, stages = _PLAN
     block = next_power_of_2(columns)

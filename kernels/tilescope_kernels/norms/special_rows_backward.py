@@ -1,4 +1,4 @@
-"""The backward pass of rows that a norm's own kernel does not serve: short ones, unaligned ones, and those that are cut into parts."""
+"""Backward pass of rows that need another kernel than the norm's own: short, unaligned, and very long rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tilescope_kernels.norms.short_rows_backward import backward_of_short_rows, 
 from tilescope_kernels.norms.unaligned_rows import backward_unaligned, serves_unaligned
 from tilescope_kernels.norms.wide_rows import backward_in_parts
 
-#: Most columns whose fp32 sums for dW a program holds beside them: a quarter of a multiprocessor's registers.
+#: Most columns of one program, whose fp32 sums for dW then take a quarter of an SM's registers.
 SUMMED = 16384
 
 
@@ -17,10 +17,10 @@ def backward_of_special_rows(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, stats: torch.Tensor, sums: bool, config: str,
     *, short: int, centred: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None] | None:  # fmt: skip
-    """dx and, if ``sums``, dW and (``centred``) dB as the rows of one tensor; None for rows of the norm's own kernel.
+    """dx and, if ``sums``, dW and (if ``centred``) dB as rows of one tensor; None for rows of the norm's own kernel.
 
-    ``short``: columns of the longest rows of which a program takes several. Whoever gives a ``config`` asks for the own kernel, but
-    for rows that it cannot hold.
+    ``short``: most columns of rows that share a program. A ``config`` selects the norm's own kernel, except for rows that are
+    too long for it.
     """
     if not config and serves_short_rows(x, short):
         return backward_of_short_rows(dy, x, weight, stats, sums, centred=centred)

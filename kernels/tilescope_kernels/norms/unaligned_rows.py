@@ -1,8 +1,8 @@
-"""The norms of rows that do not start at 16 bytes: odd columns, of which each would be an access of its own.
+"""The norms for rows that are not 16-byte aligned, such as of an odd number of columns.
 
-A row's inner part starts and ends at 16 bytes and is moved so, its two ends apart. Rows a multiple of 16 bytes' elements apart
-begin at the same distance from such a place: a program takes those, so that weights, and sums for their gradients, stay with
-their columns in registers.
+Plain blocks would access every element separately. Here a row's inner part starts and ends at 16-byte boundaries and is
+accessed 16 bytes at a time; its two ends are accessed separately. With ``WIDTH`` elements in 16 bytes, every ``WIDTH``-th row
+has the same misalignment. A program walks such rows, so that weights and gradient sums stay in the same registers.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tilescope_kernels._shared.online_softmax import ends, whole_part
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
 from tilescope_kernels.norms.layer_norm_kernels import _SMALLER, _nothing
 
-#: Columns of the shortest and the longest rows that are served so: shorter ones are few accesses, and of longer ones the sums
-#: for dW and dB leave too few registers.
+#: Fewest and most columns, the latter forward and, by ``centred``, backward. Shorter rows are few accesses anyway; longer ones
+#: leave too few registers beside the sums for dW and dB.
 _LEAST, _MOST, _MOST_BACKWARD = 513, 16384, {True: 8192, False: 16384}
-#: Elements a thread and warps a multiprocessor, and for LayerNorm's backward pass of few columns. In bf16, 16384x4097 took
-#: LayerNorm 291 us forward and takes 206, backward 312 and 233; 32768x1003 71 and 52, 99 and 76; 777x12345 38 and 26 forward, but
-#: 76 and 116 backward, which is left (intervals, H200, 2026-11-26, torch 2.11, triton 3.6).
+#: Elements per thread and warps per SM: forward, backward, and LayerNorm's backward pass of few columns. In bf16, 16384x4097
+#: took LayerNorm 291 us forward and takes 206, backward 312 and 233; 32768x1003 71 and 52, 99 and 76; 777x12345 38 and 26
+#: forward, but 76 and 116 backward, so it keeps the plain kernel (intervals, H200, 2026-11-26, torch 2.11, triton 3.6).
 _FORWARD, _BACKWARD, _BACKWARD_FEW = (32, 32), (16, 32), (16, 48)
-#: Most elements of a block beside which registers hold the weights: forward, if CENTRED and if not, and backward.
+#: Most elements of a block that leave registers for the weights: forward (by ``centred``), and backward.
 _HELD, _HELD_BACKWARD = {True: 16384, False: 8192}, 8192
 
 
@@ -41,7 +41,7 @@ def norm_unaligned_kernel(  # noqa: PLR0912, PLR0915 - each line twice, for the 
 ):  # fmt: skip
     """Rows ``program, program + programs, ...`` of contiguous ``x``, one at a time. ``programs`` is a multiple of ``WIDTH``.
 
-    ``CENTRED`` for LayerNorm, whose ``stats`` are each row's mean and 1 / standard deviation; RMSNorm's are 1 / RMS and its
+    ``CENTRED`` is for LayerNorm, whose ``stats`` are each row's mean and 1 / standard deviation. RMSNorm's are 1 / RMS, and its
     ``bias`` is None. ``stats``, ``weight`` and ``bias`` may be None.
     """
     program = tl.program_id(0)
@@ -49,7 +49,7 @@ def norm_unaligned_kernel(  # noqa: PLR0912, PLR0915 - each line twice, for the 
     column = tl.arange(0, BLOCK)
     offset, at_end = ends(before, length, columns, WIDTH)
     inner = column < length
-    # Single elements, since a weight starts at 16 bytes where its row does not: once for all rows, where registers hold them.
+    # The weights are aligned and the rows are not, so their loads are element-wise. With HOLD they are loaded once for all rows.
     if weight_ptr is not None:
         weight_ptr += before
         weight_end = tl.load(weight_ptr + offset, mask=at_end, other=0.0)
@@ -61,7 +61,7 @@ def norm_unaligned_kernel(  # noqa: PLR0912, PLR0915 - each line twice, for the 
         if HOLD:
             bias = tl.load(bias_ptr + column, mask=inner, other=0.0)
     for row in range(program, rows, tl.num_programs(0)):
-        start = row + tl.full((), 0, tl.int64)  # 64 bits wide; interpreted, a loop's index has no .to()
+        start = row + tl.full((), 0, tl.int64)  # int64; the interpreter's loop index has no .to()
         begin = (start * columns + before) // WIDTH * WIDTH
         x = tl.load(x_ptr + begin + column, mask=inner, other=0.0)
         x_end = tl.load(x_ptr + begin + offset, mask=at_end, other=0.0).to(tl.float32)
@@ -113,10 +113,10 @@ def norm_unaligned_backward_kernel(  # noqa: PLR0915 - each line twice, for the 
     dx_ptr, partial_ptr, dy_ptr, x_ptr, weight_ptr, stats_ptr, rows, columns,
     BLOCK: tl.constexpr, WIDTH: tl.constexpr, CENTRED: tl.constexpr, HOLD: tl.constexpr,
 ):  # fmt: skip
-    """``dx`` of rows ``program, program + programs, ...`` of contiguous ``x`` and ``dy``, and these rows' share of dW and dB.
+    """``dx`` of rows ``program, program + programs, ...`` of contiguous ``x`` and ``dy``, and their share of dW and dB.
 
-    ``programs`` is a multiple of ``WIDTH``. The formulas are ``norm_short_rows_backward_kernel``'s. ``weight`` may be None;
-    ``HOLD`` keeps it in registers.
+    ``programs`` is a multiple of ``WIDTH``. The formulas are those of ``norm_short_rows_backward_kernel``. ``weight`` may be
+    None; ``HOLD`` keeps it in registers.
     """
     program = tl.program_id(0)
     programs = tl.num_programs(0)
@@ -146,7 +146,7 @@ def norm_unaligned_backward_kernel(  # noqa: PLR0915 - each line twice, for the 
         else:
             mean = 0.0
             rstd = tl.load(stats_ptr + start)
-        # Where nothing was loaded, dy and so g are 0, and add nothing.
+        # Masked lanes have dy = 0, so g = 0, and add nothing.
         normed = (x.to(tl.float32) - mean) * rstd
         normed_end = (x_end.to(tl.float32) - mean) * rstd
         g = dy.to(tl.float32)
@@ -180,7 +180,7 @@ def norm_unaligned_backward_kernel(  # noqa: PLR0915 - each line twice, for the 
 
 
 def serves_unaligned(*tensors: torch.Tensor, centred: bool, backward: bool = False) -> bool:
-    """Whether rows of these matrices begin at other places than 16 bytes, all at the same ones."""
+    """Whether these matrices are contiguous from an aligned address, with rows that are not 16-byte aligned and not too long."""
     columns = tensors[0].shape[1]
     return _LEAST <= columns <= (_MOST_BACKWARD[centred] if backward else _MOST) and all(
         tensor.stride(0) == columns and columns * tensor.element_size() % 16 and tensor.data_ptr() % 16 == 0
@@ -189,7 +189,7 @@ def serves_unaligned(*tensors: torch.Tensor, centred: bool, backward: bool = Fal
 
 
 def _plan(x: torch.Tensor, elements: int, together: int) -> tuple[int, int, int, int]:
-    """Elements of a block and of 16 bytes, warps, and programs, of which a multiprocessor has ``together`` warps."""
+    """Elements of a block, elements in 16 bytes, warps, and programs, for ``together`` warps per SM."""
     rows, columns = x.shape
     width = 16 // x.element_size()
     block = next_power_of_2(columns)
@@ -202,7 +202,7 @@ def forward_unaligned(
     y: torch.Tensor, stats: torch.Tensor | None, x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None,
     eps: float, centred: bool,
 ) -> None:  # fmt: skip
-    """Write y and, unless it is None, ``stats``."""
+    """Fill y and, unless it is None, ``stats``."""
     block, width, warps, programs = _plan(x, *_FORWARD)
     launch(
         norm_unaligned_kernel, (programs,),
@@ -214,7 +214,7 @@ def forward_unaligned(
 def backward_unaligned(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, stats: torch.Tensor, centred: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """dx, and dW and (``centred``) dB as rows of one tensor."""
+    """dx, and dW and (if ``centred``) dB as rows of one tensor."""
     rows, columns = x.shape
     few = centred and columns <= 1024
     block, width, warps, programs = _plan(x, *(_BACKWARD_FEW if few else _BACKWARD))

@@ -1,7 +1,7 @@
-"""Norms of rows that are longer than one program holds: of any length, in parts.
+"""The norms for rows too long for one program, split into parts.
 
-Where Gluon serves, a part is read once (``wide_rows_shared``). Elsewhere there are two launches: one sums up each part, the
-other reads it again, with the sums of all parts of its row.
+The Gluon kernels (``wide_rows_shared``) read each part once. Where they cannot run there are two launches: one reduces each
+part, the other reads it again and normalizes it with the sums of all parts of its row.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tilescope_kernels._shared.row_ring import Ring, ring
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
 from tilescope_kernels.norms.wide_rows_shared import norm_parts_backward_shared_kernel, norm_parts_shared_kernel
 
-#: Columns of a part where there are two launches.
+#: Columns of a part with two launches.
 _BLOCK = 4096
-#: Plans of the kernels in shared memory. Of eight to nine such plans the quickest for 2048x65536 in bf16, and level for 4096x32768 and
-#: 1024x131072: RMSNorm forward 188 us, LayerNorm 194, with the residual 378; backward 280, 299, 367. That is 95, 92, 94; 95,
-#: 89, 97 % of a copy's bandwidth, and 66, 63, 80; 59, 54, 61 % with two launches (kernel durations, H100, 2026-11-25, torch
-#: 2.11, triton 3.6).
+#: Plans of the Gluon kernels. Of eight or nine each, they were the fastest for 2048x65536 in bf16, and as fast as any for
+#: 4096x32768 and 1024x131072. 2048x65536 takes RMSNorm, LayerNorm and RMSNorm with a residual 188, 194 and 378 us forward, 280,
+#: 299 and 367 backward: 95, 92 and 94 % of a copy's bandwidth, and 95, 89 and 97 %. With two launches it is 66, 63 and 80 %,
+#: and 59, 54 and 61 % (kernel durations, H100, 2026-11-25, torch 2.11, triton 3.6).
 _FORWARD, _FORWARD_SUM = (16384, 2, 8, 2, 3), (4096, 4, 8, 3, 2)
 _BACKWARD, _BACKWARD_MORE = (4096, 5, 4, 2, 2), (4096, 4, 4, 3, 2)
 
@@ -34,7 +34,7 @@ def _add(first, second, other_first, other_second):
 
 @triton.jit
 def _merge(count, mean, squares, other_count, other_mean, other_squares):
-    """Count, mean and squares about the mean of two sets of numbers (Chan, Golub and LeVeque, 1979)."""
+    """Merge count, mean and sum of squared deviations of two sets (Chan, Golub and LeVeque, 1979)."""
     both = count + other_count
     away = other_mean - mean
     share = other_count / tl.maximum(both, 1.0)
@@ -45,13 +45,13 @@ def _merge(count, mean, squares, other_count, other_mean, other_squares):
 
 @triton.jit
 def _part_of_row(parts):
-    """Which part of which row this program has."""
+    """The part and the row of this program."""
     return tl.program_id(0) % parts, (tl.program_id(0) // parts).to(tl.int64)
 
 
 @triton.jit
 def _sums_of(sums_ptr, row, parts, PARTS: tl.constexpr):
-    """Both sums of each of a row's parts."""
+    """Both sums of every part of a row."""
     part = tl.arange(0, PARTS)
     sums_ptr += 2 * (row * parts + part)
     exist = part < parts
@@ -63,20 +63,20 @@ def norm_part_sums_kernel(
     sums_ptr, total_ptr, x_ptr, residual_ptr, x_stride, residual_stride, columns, parts,
     BLOCK: tl.constexpr, CENTRED: tl.constexpr,
 ):  # fmt: skip
-    """A part's mean (0 unless ``CENTRED``) and squares about it. x + ``residual`` is stored to ``total``, if it is given."""
+    """A part's mean (0 unless ``CENTRED``) and sum of squared deviations. With a ``residual``, x + residual is stored to ``total``."""
     part, row = _part_of_row(parts)
     column = part * BLOCK + tl.arange(0, BLOCK)
     mask = column < columns
     x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=0.0)
     if residual_ptr is not None:
         residual = tl.load(residual_ptr + row * residual_stride + column, mask=mask, other=0.0)
-        # Rounded before it is normalised, so that the norm is that of the residual stream which the caller gets.
+        # Rounded before it is normalized, so that y is the norm of the residual stream that is returned.
         x = (x.to(tl.float32) + residual.to(tl.float32)).to(total_ptr.dtype.element_ty)
         tl.store(total_ptr + row * columns + column, x, mask=mask)
     apart = x.to(tl.float32)
     mean = tl.full((), 0, tl.float32)
     if CENTRED:
-        # Multiplied before it is added up, or a sum of numbers that fp32 holds may be one that it does not.
+        # Scaled before the sum, which might overflow fp32 otherwise.
         mean = tl.sum(apart * (1.0 / tl.minimum(BLOCK, columns - part * BLOCK)), axis=0)
         apart = tl.where(mask, apart - mean, 0.0)
     sums_ptr += 2 * (row * parts + part)
@@ -89,7 +89,7 @@ def norm_parts_kernel(
     y_ptr, stats_ptr, sums_ptr, x_ptr, weight_ptr, bias_ptr, x_stride, columns, parts, eps,
     BLOCK: tl.constexpr, PARTS: tl.constexpr, CENTRED: tl.constexpr,
 ):  # fmt: skip
-    """A part of y, and of the first part the row's 1 / RMS or, if ``CENTRED``, mean and 1 / standard deviation."""
+    """A part of y. The first part also stores the row's 1 / RMS or, if ``CENTRED``, mean and 1 / standard deviation."""
     part, row = _part_of_row(parts)
     means, squares = _sums_of(sums_ptr, row, parts, PARTS)
     mean = 0.0
@@ -117,7 +117,7 @@ def norm_parts_kernel(
 
 @triton.jit
 def _gradient_of(dy_ptr, x_ptr, weight_ptr, stats_ptr, row, x_stride, columns, column, mask, CENTRED: tl.constexpr):
-    """dy, dy * weight, normalised x and 1 / RMS or 1 / standard deviation. A lane beyond the row has a dy of 0."""
+    """dy, dy * weight, normalized x, and 1 / RMS or 1 / standard deviation. Lanes beyond the row have dy = 0."""
     dy = tl.load(dy_ptr + row * columns + column, mask=mask, other=0.0).to(tl.float32)
     x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=0.0).to(tl.float32)
     if CENTRED:
@@ -137,7 +137,7 @@ def norm_part_inners_kernel(
     sums_ptr, dy_ptr, x_ptr, weight_ptr, stats_ptr, x_stride, columns, parts,
     BLOCK: tl.constexpr, CENTRED: tl.constexpr,
 ):  # fmt: skip
-    """A part's sums of g and of g * n, as ``norm_parts_backward_kernel`` names them."""
+    """A part's sums of g and of g * n, as in ``norm_parts_backward_kernel``."""
     part, row = _part_of_row(parts)
     column = part * BLOCK + tl.arange(0, BLOCK)
     _, g, normed, _ = _gradient_of(
@@ -154,10 +154,11 @@ def norm_parts_backward_kernel(
     dx_ptr, partial_ptr, sums_ptr, dy_ptr, dsum_ptr, x_ptr, weight_ptr, stats_ptr, x_stride, rows, columns, parts,
     BLOCK: tl.constexpr, PARTS: tl.constexpr, CENTRED: tl.constexpr,
 ):  # fmt: skip
-    """``dx`` of one part of the rows ``group, group + groups, ...`` and, unless ``partial`` is None, these rows' dW and dB.
+    """``dx`` of one part of rows ``group, group + groups, ...`` and, unless ``partial`` is None, their share of dW and dB.
 
     With n = (x - mean) * rstd and g = dy * weight: dx = rstd * (g - mean(g) - n * mean(g * n)) + dsum, dW = sum of dy * n
-    and dB = sum of dy over rows. Only if ``CENTRED`` are there a mean and dB. ``dsum`` and ``weight`` may be None.
+    and dB = sum of dy over rows. Without ``CENTRED``, the means of x and g are 0 and there is no dB. ``dsum`` and ``weight`` may
+    be None.
     """
     part = tl.program_id(0) % parts
     group = tl.program_id(0) // parts
@@ -167,7 +168,7 @@ def norm_parts_backward_kernel(
     dw = tl.zeros((BLOCK,), tl.float32)
     db = tl.zeros((BLOCK,), tl.float32)
     for index in range(group, rows, groups):
-        row = index + tl.full((), 0, tl.int64)  # 64 bits wide; interpreted, a loop's index has no .to()
+        row = index + tl.full((), 0, tl.int64)  # int64; the interpreter's loop index has no .to()
         sums_g, inners = _sums_of(sums_ptr, row, parts, PARTS)
         dy, g, normed, rstd = _gradient_of(
             dy_ptr, x_ptr, weight_ptr, stats_ptr, row, x_stride, columns, column, mask, CENTRED
@@ -192,7 +193,7 @@ def forward_in_parts(
     y: torch.Tensor, total: torch.Tensor | None, stats: torch.Tensor | None, x: torch.Tensor,
     residual: torch.Tensor | None, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float, *, centred: bool,
 ) -> None:  # fmt: skip
-    """Fill y, the sum of x and ``residual`` if that is given, and, unless None, the rows' statistics."""
+    """Fill y, ``total`` with x + ``residual`` if that is given, and ``stats`` unless it is None."""
     rows, columns = x.shape
     residual_stride = 0 if residual is None else residual.stride(0)
     read, plan = ((x,), _FORWARD) if residual is None else ((x, residual), _FORWARD_SUM)
@@ -235,11 +236,11 @@ def backward_in_parts(
     dy: torch.Tensor, dsum: torch.Tensor | None, x: torch.Tensor, weight: torch.Tensor | None, stats: torch.Tensor,
     sums: bool, *, centred: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
-    """dx and, if ``sums``, dW and (``centred``) dB as the rows of one tensor."""
+    """dx and, if ``sums``, dW and (if ``centred``) dB as rows of one tensor."""
     rows, columns = x.shape
     dx = x.new_empty(rows, columns)
     parts = cdiv(columns, _BLOCK)
-    # Sums for dB, or another row to be read, leave room for fewer programs.
+    # Sums for dB, or dsum as another operand, leave room for fewer programs.
     plan = _BACKWARD_MORE if centred or dsum is not None else _BACKWARD
     found = ring((x, dy), plan)
     groups = found.groups if found else min(rows, max(1, 4 * multiprocessors(x) // parts))

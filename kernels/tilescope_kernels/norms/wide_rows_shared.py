@@ -1,6 +1,6 @@
-"""The norms' kernels for rows that are cut into parts, in Gluon: parts of several rows wait in shared memory.
+"""The norms' Gluon kernels for rows split into parts, which stay in a ring in shared memory (``row_ring``).
 
-They compute what ``norm_parts_kernel`` and ``norm_parts_backward_kernel`` do.
+They compute the same as ``norm_parts_kernel`` and ``norm_parts_backward_kernel``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _statistics(stats_ptr, row, CENTRED: gl.constexpr):
 
 @gluon.jit
 def _merge(count, mean, squares, other_count, other_mean, other_squares):
-    """Count, mean and squares about the mean of two sets of numbers (Chan, Golub and LeVeque, 1979)."""
+    """Merge count, mean and sum of squared deviations of two sets (Chan, Golub and LeVeque, 1979)."""
     both = count + other_count
     away = other_mean - mean
     share = other_count / gl.maximum(both, 1.0)
@@ -36,7 +36,7 @@ def _merge(count, mean, squares, other_count, other_mean, other_squares):
 
 @gluon.jit
 def _row_of(xs, residuals, slot, DTYPE: gl.constexpr, LAYOUT: gl.constexpr):
-    """A part in fp32; of x + residual the sum, rounded as it is stored."""
+    """A part of a row in fp32. With a residual it is the sum, rounded to ``DTYPE`` as it is stored."""
     x = xs.index(slot).load(LAYOUT).to(gl.float32)
     if residuals is not None:
         x = (x + residuals.index(slot).load(LAYOUT).to(gl.float32)).to(DTYPE).to(gl.float32)
@@ -45,10 +45,10 @@ def _row_of(xs, residuals, slot, DTYPE: gl.constexpr, LAYOUT: gl.constexpr):
 
 @gluon.jit
 def _sum_up(words_ptr, x, valid, share, WHOLE: gl.constexpr, CENTRED: gl.constexpr):
-    """Publish a part's mean and the squares about it, so that a large mean drowns nothing."""
+    """Publish a part's mean and sum of squared deviations, which a large mean does not cancel."""
     mean = share * 0.0
     if CENTRED:
-        # Multiplied before it is added up, or a sum of numbers that fp32 holds may be one that it does not.
+        # Scaled before the sum, which might overflow fp32 otherwise.
         mean = gl.sum(x * share, 0)
         x -= mean
         if not WHOLE:
@@ -58,7 +58,7 @@ def _sum_up(words_ptr, x, valid, share, WHOLE: gl.constexpr, CENTRED: gl.constex
 
 @gluon.jit
 def _moments(means, squares, columns, parts, BLOCK: gl.constexpr, CENTRED: gl.constexpr, LAYOUT: gl.constexpr):
-    """A row's mean and variance, or 0 and mean square, from those of its parts."""
+    """A row's mean and variance, or 0 and the mean square, from its parts' sums."""
     mean = 0.0
     if CENTRED:
         part = gl.arange(0, means.shape[0], layout=LAYOUT)
@@ -111,9 +111,9 @@ def norm_parts_shared_kernel(
     BLOCK: gl.constexpr, WIDTH: gl.constexpr, WHOLE: gl.constexpr, CENTRED: gl.constexpr, AHEAD: gl.constexpr,
     LAG: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
-    """While a part of one row is summed up, the next ``AHEAD`` rows are copied, and ``LAG`` rows await their sums.
+    """A part of rows ``group, group + groups, ...``. ``AHEAD`` rows are prefetched; ``LAG`` rows wait for their other parts' sums.
 
-    Parts need no mask if they are ``WHOLE``. ``columns`` and strides are multiples of 16.
+    ``WHOLE`` parts need no mask. ``columns`` and strides are multiples of 16.
     """
     LAYOUT: gl.constexpr = gl.BlockedLayout([WIDTH], [32], [num_warps], [0])
     EACH: gl.constexpr = gl.BlockedLayout([1], [32], [num_warps], [0])
@@ -151,7 +151,7 @@ def norm_parts_shared_kernel(
         _copy_row(xs, residuals, (slot + AHEAD) % SLOTS, x_row, residual_row, inside, ahead < rows, WHOLE, LAYOUT)
         if row < rows:
             x = _row_of(xs, residuals, slot, DTYPE, LAYOUT)
-            if not WHOLE:  # Nothing was copied there.
+            if not WHOLE:  # masked elements were not copied
                 x = gl.where(valid, x, 0.0)
             if residual_ptr is not None:
                 gl.store(sum_ptr + row.to(gl.int64) * columns + first + column, x.to(DTYPE), mask=mask)
@@ -195,7 +195,7 @@ def _both(xs, dys, slot, LAYOUT: gl.constexpr):
 def _sum_up_backward(words_ptr, x, g, valid, WHOLE: gl.constexpr, CENTRED: gl.constexpr):
     """Publish a part's sums of g and of g * x."""
     gx = g * x
-    if not WHOLE:  # Nothing was copied there.
+    if not WHOLE:  # masked elements were not copied
         g = gl.where(valid, g, 0.0)
         gx = gl.where(valid, gx, 0.0)
     sum_g, sum_gx = _both_sums(g, gx, CENTRED)
@@ -204,7 +204,7 @@ def _sum_up_backward(words_ptr, x, g, valid, WHOLE: gl.constexpr, CENTRED: gl.co
 
 @gluon.jit
 def _gradient(g, n, dsum, rstd, inner, mean_g, CENTRED: gl.constexpr):
-    """``(g - n * mean(g * n) - mean(g)) * rstd + dsum``, where what is constant in a row is multiplied by rstd already."""
+    """``(g - n * mean(g * n) - mean(g)) * rstd + dsum``. ``inner`` and ``mean_g`` are multiplied by rstd already."""
     dx = g * rstd - n * inner
     if CENTRED:
         dx -= mean_g
@@ -227,9 +227,9 @@ def norm_parts_backward_shared_kernel(
     BLOCK: gl.constexpr, WIDTH: gl.constexpr, WHOLE: gl.constexpr, CENTRED: gl.constexpr, AHEAD: gl.constexpr,
     LAG: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
-    """While a part of one row is summed up, the next ``AHEAD`` rows are copied, and ``LAG`` rows await their sums.
+    """A part of rows ``group, group + groups, ...``. ``AHEAD`` rows are prefetched; ``LAG`` rows wait for their other parts' sums.
 
-    Parts need no mask if they are ``WHOLE``. ``columns`` and ``x_stride`` are multiples of 16.
+    ``WHOLE`` parts need no mask. ``columns`` and ``x_stride`` are multiples of 16.
     """
     LAYOUT: gl.constexpr = gl.BlockedLayout([WIDTH], [32], [num_warps], [0])
     EACH: gl.constexpr = gl.BlockedLayout([1], [32], [num_warps], [0])
