@@ -1,1 +1,1 @@
-"""Reductions of rows, and a histogram."""
+"""Row reductions and a histogram."""

@@ -1,4 +1,4 @@
-"""A histogram by atomics: one atomic an element, or one for each bin that a program has counted in shared memory."""
+"""Histogram by atomics: one per element, or one per bin and program after counting in shared memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 @triton.jit
 def histogram_naive_kernel(counts_ptr, x_ptr, n, bins, BLOCK: tl.constexpr):
-    """One atomic addition an element: elements of one bin queue up at one address in L2."""
+    """One atomic addition per element. Elements of the same bin serialize at one address in L2."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     offsets = tl.arange(0, BLOCK)
     x = tl.load(x_ptr + start + offsets, mask=offsets < n - start, other=-1)
@@ -28,7 +28,7 @@ def histogram_naive_kernel(counts_ptr, x_ptr, n, bins, BLOCK: tl.constexpr):
 
 @triton.jit
 def histogram_kernel(counts_ptr, x_ptr, n, bins, BLOCK: tl.constexpr, BINS: tl.constexpr):
-    """Blocks ``program, program + programs, ...``, counted in shared memory, then one atomic addition a bin."""
+    """Count blocks ``program, program + programs, ...`` in shared memory, then add each bin with one atomic."""
     offsets = tl.arange(0, BLOCK)
     counts = tl.zeros((BINS,), tl.int32)
     for block in range(tl.program_id(0), tl.cdiv(n, BLOCK), tl.num_programs(0)):
@@ -39,7 +39,7 @@ def histogram_kernel(counts_ptr, x_ptr, n, bins, BLOCK: tl.constexpr, BINS: tl.c
     tl.atomic_add(counts_ptr + which, counts, mask=(which < bins) & (counts > 0), sem="relaxed")
 
 
-#: ``PROGRAMS`` a multiprocessor walk the blocks; each ends with an atomic addition a bin.
+#: ``PROGRAMS`` per SM walk the blocks. Each ends with an atomic addition per bin.
 CONFIGS = tuple(
     {"BLOCK": block, "PROGRAMS": programs, "num_warps": warps}
     for block, programs, warps in (
@@ -48,7 +48,7 @@ CONFIGS = tuple(
 )  # fmt: skip
 NAIVE_CONFIGS = tuple({"BLOCK": block, "num_warps": warps} for block in (1024, 2048, 4096) for warps in (4, 8))
 
-#: Most bins of the block-reduced kernel: a thread of 8 warps then holds 16 counts.
+#: Most bins of the shared-memory kernel: each thread of 8 warps then holds 16 counts.
 _MOST = 4096
 
 
@@ -63,7 +63,7 @@ def _histogram(x: torch.Tensor, bins: int, naive: bool, config: str) -> torch.Te
             launch(histogram_naive_kernel, (blocks,), counts, x, n, bins, BLOCK=parameters["BLOCK"], **options)
         else:
             programs = min(blocks, parameters["PROGRAMS"] * multiprocessors(x))
-            # A histogram in shared memory wants at least as many bins as a warp has threads.
+            # ``tl.histogram`` needs at least 32 bins, one per thread of a warp.
             padded = max(32, next_power_of_2(bins))
             launch(histogram_kernel, (programs,), counts, x, n, bins, BLOCK=parameters["BLOCK"], BINS=padded, **options)
     return counts
@@ -84,11 +84,11 @@ def _checked(x: torch.Tensor, bins: int) -> torch.Tensor:
 
 
 def histogram(x: torch.Tensor, bins: int, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
-    """How often each of 0 .. bins - 1 occurs in ``x`` (int32, any shape): (bins,) in int32.
+    """Counts (bins,) in int32 of the values 0 .. bins - 1 in ``x`` (int32, any shape).
 
-    As ``torch.bincount``, but of a given length: other values are not counted. Integers add up the same in any order.
-    ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for what it cannot serve: other dtypes,
-    more than 4096 bins, devices without CUDA.
+    As ``torch.bincount``, but of a fixed length: other values are not counted. Integer atomics are deterministic. ``config`` is
+    one of ``CONFIGS``. Raises ValueError, naming the argument, for other dtypes, more than 4096 bins, and devices without
+    CUDA.
     """
     if not use_triton():
         return reference(x, bins)
@@ -98,7 +98,7 @@ def histogram(x: torch.Tensor, bins: int, *, config: Mapping[str, int] | None = 
 
 
 def histogram_naive(x: torch.Tensor, bins: int, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
-    """``histogram`` with one atomic addition an element and any number of bins. ``config`` is one of ``NAIVE_CONFIGS``."""
+    """``histogram`` by one atomic addition per element, for any number of bins. ``config`` is one of ``NAIVE_CONFIGS``."""
     if not use_triton():
         return reference(x, bins)
     return _histogram(_checked(x, bins), bins, True, pack(config))
@@ -111,17 +111,17 @@ def reference(x: torch.Tensor, bins: int) -> torch.Tensor:
 
 
 def eager(x: torch.Tensor, bins: int) -> torch.Tensor:
-    """torch.bincount, whose output can be longer than asked: it waits for the largest value to know."""
+    """torch.bincount, whose length depends on the data, so it synchronizes to read the largest value."""
     return torch.bincount(x.reshape(-1), minlength=bins).to(torch.int32)
 
 
 def scatter(x: torch.Tensor, bins: int) -> torch.Tensor:
-    """A histogram by scattered additions, which torch.compile can trace."""
+    """Histogram by ``index_add_``, which torch.compile can trace."""
     return torch.zeros(bins, dtype=torch.int32, device=x.device).index_add_(0, x, torch.ones_like(x))
 
 
 def inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """``x`` of ``n`` elements, of which ``hot`` per cent are in one bin and the others anywhere."""
+    """``x`` of ``n`` elements: ``hot`` per cent in one bin, the others uniform."""
     numbers = generator(workload, device)
     n, bins, hot = (workload.dims[name] for name in SPEC.dims)
     x = torch.empty(n, dtype=torch.int32, device=device)
@@ -132,7 +132,7 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 
 
 def cost(workload: Workload, direction: str) -> Cost:
-    """One addition an element; x read, a count a bin written."""
+    """One addition per element. Reads x, writes one count per bin."""
     n, bins = workload.dims["n"], workload.dims["bins"]
     return Cost(flops=n, bytes_read=4 * n, bytes_written=4 * bins)
 

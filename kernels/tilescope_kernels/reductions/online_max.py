@@ -1,8 +1,8 @@
 """Maximum and log-sum-exp of each row in one pass: the reduction behind softmax and cross-entropy.
 
-One pass must rescale the sum whenever the maximum rises (Milakov and Gimelshein, arXiv:1805.02867). Here it rises at most
-once for every 16 bytes that a thread reads. That takes little more than one exponential an element, where the plain
-recurrence takes two.
+A single pass must rescale the sum whenever the maximum rises (Milakov and Gimelshein, arXiv:1805.02867). Here that happens
+at most once per 16 bytes that a thread reads, so an element costs little more than one exponential. The plain recurrence
+takes two.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 def online_max_kernel(
     max_ptr, lse_ptr, x_ptr, x_stride, columns, LANES: tl.constexpr, WIDTH: tl.constexpr, SKEWED: tl.constexpr
 ):
-    """One row a program."""
+    """One row per program. ``SKEWED`` rows are not 16-byte aligned."""
     row = tl.program_id(0).to(tl.int64)
     begin, before, length = whole_part(row * x_stride, columns, WIDTH, SKEWED)
     largest, shift, total, _ = sum_exp(x_ptr + begin, before, length, columns, LANES, WIDTH, SKEWED)
     lse = shift + tl.log(total)
-    # Maxima skip NaN, sums do not; nothing else makes this sum NaN.
+    # ``tl.max`` ignores NaN, the sum does not: lse is NaN only if an element is.
     largest = tl.where(lse != lse, lse, largest)  # noqa: PLR0124 (only NaN differs from itself)
     tl.store(max_ptr + row, largest.to(max_ptr.dtype.element_ty))
     tl.store(lse_ptr + row, lse.to(lse_ptr.dtype.element_ty))
 
 
-#: ``ACCESSES`` of 16 bytes a thread and step are in flight together.
+#: ``ACCESSES`` of 16 bytes per thread are in flight in each step.
 CONFIGS = tuple({"ACCESSES": accesses, "num_warps": warps} for accesses in (2, 1, 4) for warps in (2, 1, 4, 8))
 
 
 def _config(columns: int) -> dict[str, int]:
-    """The best config known on an H200. Short rows have fewer threads to reduce over, and more rows are in flight."""
+    """The fastest known config on an H200. Short rows take fewer threads to reduce over, so that more rows are in flight."""
     if columns <= 4096:
         return {"ACCESSES": 4, "num_warps": 1}
     return {"ACCESSES": 2, "num_warps": 4 if columns <= 32768 else 8}
@@ -74,8 +74,8 @@ def _(x: torch.Tensor, config: str) -> tuple[torch.Tensor, torch.Tensor]:
 def online_max(x: torch.Tensor, *, config: Mapping[str, int] | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """``(x.amax(-1), x.logsumexp(-1))`` of ``x`` (..., columns) in fp32, fp16 or bf16, any strides; computed in fp32.
 
-    Infinities and NaN as PyTorch. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for what it
-    cannot serve: other dtypes, rows of no elements, devices without CUDA, an input that requires a gradient.
+    Infinities and NaN are handled as in PyTorch. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for
+    other dtypes, empty rows, devices without CUDA, and an input that requires a gradient.
     """
     if not use_triton():
         return reference(x)
@@ -93,7 +93,7 @@ def reference(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def eager(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The formula one operation at a time, each of which reads and writes memory: six tensors of traffic against one."""
+    """The formula one operation at a time: six tensors of memory traffic instead of one."""
     largest = x.amax(-1, keepdim=True)
     return largest[..., 0], (x - largest).exp().sum(-1).log() + largest[..., 0]
 
@@ -105,7 +105,7 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 
 
 def cost(workload: Workload, direction: str) -> Cost:
-    """Subtract, exponential and add an element, two more a row; x read, two elements a row written."""
+    """Subtract, exponential and add per element, two more per row. Reads x, writes two elements per row."""
     rows, size = workload.dims["rows"], workload.elements * workload.itemsize
     return Cost(flops=3 * workload.elements + 2 * rows, bytes_read=size, bytes_written=2 * rows * workload.itemsize)
 

@@ -1,4 +1,4 @@
-"""The sum of each row: a reduction whose time is that of its reads."""
+"""The sum of each row: a reduction bound by its reads from HBM."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 @triton.jit
 def row_sum_kernel(out_ptr, x_ptr, x_stride, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """``ROWS`` rows a program, in blocks of columns. Lanes add up apart and are reduced once, after the loop."""
+    """``ROWS`` rows per program, in blocks of columns. Lanes accumulate separately and are reduced once, after the loop."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, BLOCK)[None, :]
     x_ptr += row * x_stride + column
@@ -31,7 +31,7 @@ def row_sum_kernel(out_ptr, x_ptr, x_stride, rows, columns, ROWS: tl.constexpr, 
     tl.store(out_ptr + row, out.to(out_ptr.dtype.element_ty), mask=row < rows)
 
 
-#: ``BLOCK`` elements are in flight a program; rows shorter than that share a program.
+#: ``BLOCK`` elements per program are in flight. Shorter rows share a program.
 CONFIGS = tuple(
     {"BLOCK": block, "num_warps": warps}
     for block, warps in (
@@ -41,7 +41,7 @@ CONFIGS = tuple(
 
 
 def _config(columns: int) -> dict[str, int]:
-    """The best config known on an H200: more programs for short rows, fewer masked lanes for rows that do not fill steps."""
+    """The fastest known config on an H200: more programs for short rows, fewer masked lanes for rows that do not fill a block."""
     if columns <= 1024:
         return {"BLOCK": 2048, "num_warps": 2}
     if columns < 4096 or columns % 2048:
@@ -72,10 +72,10 @@ def _(x: torch.Tensor, config: str) -> torch.Tensor:
 
 @remembered
 def row_sum(x: torch.Tensor, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
-    """``x.sum(-1)`` of ``x`` (..., columns) in fp32, fp16 or bf16, any strides; added up in fp32, always in one order.
+    """``x.sum(-1)`` of ``x`` (..., columns) in fp32, fp16 or bf16, any strides; accumulated in fp32 in a fixed order.
 
-    ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for what it cannot serve: other dtypes, no
-    dimension, devices without CUDA, an input that requires a gradient.
+    ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for other dtypes, a scalar, devices without
+    CUDA, and an input that requires a gradient.
     """
     if not use_triton():
         return reference(x)
@@ -94,13 +94,13 @@ def reference(x: torch.Tensor) -> torch.Tensor:
 
 
 def inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """``x`` of rows x columns around 0.5: sums that do not cancel, whose relative error means something."""
+    """``x`` of rows x columns around 0.5, so that sums do not cancel and have a meaningful relative error."""
     numbers = generator(workload, device)
     return {"x": normal((workload.dims["rows"], workload.dims["columns"]), workload, device, numbers, shift=0.5)}
 
 
 def cost(workload: Workload, direction: str) -> Cost:
-    """One addition an element; x read, one element a row written."""
+    """One addition per element. Reads x, writes one element per row."""
     size = workload.elements * workload.itemsize
     return Cost(flops=workload.elements, bytes_read=size, bytes_written=workload.dims["rows"] * workload.itemsize)
 

@@ -1,4 +1,4 @@
-"""``softmax(x, dim)``, forward and backward: each row is read from memory once."""
+"""``softmax(x, dim)``, forward and backward: rows stay in registers, or long ones in L2, between reduction and result."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, Kern
 def softmax_rows_kernel(
     y_ptr, x_ptr, x_stride, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr
 ):
-    """``ROWS`` whole rows a program: one read, one write. Extents are multiples of ``VECTOR``."""
+    """``ROWS`` whole rows per program: one read, one write. ``columns`` and ``x_stride`` are multiples of ``VECTOR``."""
     x_stride = aligned(x_stride, VECTOR)
     columns = aligned(columns, VECTOR)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, BLOCK)[None, :]
     mask = (row < rows) & (column < columns)
     x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=float("-inf"))
-    # A row of -inf gives -inf - -inf, so NaN, and one NaN spreads to its whole row: both as in PyTorch.
+    # As in PyTorch, a row of -inf becomes NaN (-inf - -inf), and a NaN makes its whole row NaN.
     largest = tl.max(x.to(tl.float32), axis=1, keep_dims=True)
     e = exp(x.to(tl.float32) - largest)
     total = tl.sum(e, axis=1, keep_dims=True)
@@ -45,9 +45,9 @@ def softmax_pieces_kernel(
     y_ptr, x_ptr, x_stride, columns,
     LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """One row a program, in pieces of its dtype: as fp32 exponentials, two wide rows would not fit an SM.
+    """One row per program, in pieces of its dtype: as fp32 exponentials, two wide rows would not fit an SM.
 
-    Each thread computes the maximum and the sum of its elements, and one reduction over threads merges both.
+    Each thread computes the maximum and the sum of its elements. One reduction over threads merges both.
     """
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * aligned(x_stride, WIDTH)
@@ -61,9 +61,9 @@ def softmax_pieces_kernel(
     for i in tl.static_range(STEPS):
         lane_total += tl.sum(tl.exp2((held[i].to(tl.float32) - lane_shift[:, None]) * LOG2_E), axis=1)
     largest, total = tl.reduce((lane_largest, lane_total), 0, merge)
-    # Infinite only where x is, and 0 only for a row of -inf, both of which are NaN in PyTorch.
+    # The sum is infinite only if x is, and 0 only for a row of -inf. PyTorch returns NaN for both.
     offset = tl.where((total == float("inf")) | (total == 0.0), float("nan"), -tl.log2(total))
-    # The maximum is subtracted apart: beside large numbers, its sum with the logarithm would be rounded too coarsely.
+    # The maximum is subtracted separately: max + log would lose the logarithm's low bits if the maximum is large.
     for i in tl.static_range(STEPS):
         y = tl.exp2((held[i].to(tl.float32) - finite(largest)) * LOG2_E + offset)
         store_piece(y_ptr, y, columns, i, LANES, WIDTH, STEPS, WHOLE)
@@ -71,7 +71,7 @@ def softmax_pieces_kernel(
 
 @triton.jit
 def _softmax_piece(y_ptr, x_ptr, mask, shift, inverse):
-    # Nobody reads these bytes again: they should not drive out rows that other programs will.
+    # These bytes are not read again: they should not evict rows that other programs will read.
     x = tl.load(x_ptr, mask=mask, eviction_policy="evict_first").to(tl.float32)
     y = exp(x - shift) * inverse
     tl.store(y_ptr, y.to(y_ptr.dtype.element_ty), mask=mask, cache_modifier=".cs")
@@ -81,13 +81,13 @@ def _softmax_piece(y_ptr, x_ptr, mask, shift, inverse):
 def softmax_online_kernel(
     y_ptr, x_ptr, x_stride, columns, LANES: tl.constexpr, WIDTH: tl.constexpr, SKEWED: tl.constexpr
 ):
-    """One row a program, in blocks: two reads and one write. ``SKEWED`` x and y begin as far from 16 bytes."""
+    """One row per program, in blocks: two reads, the second from L2, and one write. ``SKEWED`` rows of x and y share their misalignment."""
     row = tl.program_id(0).to(tl.int64)
     begin, before, length = whole_part(row * x_stride, columns, WIDTH, SKEWED)
     x_ptr += begin
     y_ptr += begin if SKEWED else row * columns
     _, shift, total, _ = sum_exp(x_ptr, before, length, columns, LANES, WIDTH, SKEWED, KEEP=True)
-    # Infinite only where x is, and 0 only for a row of -inf, whose 0 * (1 / 0) is NaN: both as in PyTorch.
+    # The sum is infinite only if x is, and 0 only for a row of -inf, where 0 * (1 / 0) is NaN. PyTorch returns NaN for both.
     inverse = tl.where(total == float("inf"), float("nan"), 1.0 / total)
     offsets = columns_of(0, LANES, WIDTH)
     whole = length // (LANES * WIDTH) * (LANES * WIDTH)
@@ -105,7 +105,7 @@ def softmax_online_kernel(
 def softmax_rows_backward_kernel(
     dx_ptr, dy_ptr, y_ptr, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr
 ):
-    """``dx = (dy - sum(dy * y)) * y`` of ``ROWS`` whole rows a program: two reads, one write."""
+    """``dx = (dy - sum(dy * y)) * y`` of ``ROWS`` whole rows per program: two reads, one write."""
     columns = aligned(columns, VECTOR)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, BLOCK)[None, :]
@@ -122,7 +122,7 @@ def softmax_rows_backward_kernel(
 def softmax_pieces_backward_kernel(
     dx_ptr, dy_ptr, y_ptr, columns, LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr
 ):
-    """``dx`` of one row a program, in pieces."""
+    """``dx`` of one row per program, in pieces (``row_tiles``)."""
     own = tl.program_id(0).to(tl.int64) * aligned(columns, WIDTH)
     dy = load_pieces(dy_ptr + own, columns, 0.0, LANES, WIDTH, STEPS, WHOLE)
     y = load_pieces(y_ptr + own, columns, 0.0, LANES, WIDTH, STEPS, WHOLE)
@@ -137,7 +137,7 @@ def softmax_pieces_backward_kernel(
 
 @triton.jit
 def softmax_blocks_backward_kernel(dx_ptr, dy_ptr, y_ptr, columns, BLOCK: tl.constexpr):
-    """``dx`` of one row a program, in blocks: four reads, two of them from a cache, and one write."""
+    """``dx`` of one row per program, in blocks: four reads, two of them from L2, and one write."""
     row = tl.program_id(0).to(tl.int64)
     dx_ptr += row * columns
     dy_ptr += row * columns
@@ -150,7 +150,7 @@ def softmax_blocks_backward_kernel(dx_ptr, dy_ptr, y_ptr, columns, BLOCK: tl.con
         y = tl.load(y_ptr + start + offsets, mask=mask, other=0.0, eviction_policy="evict_last")
         products += dy.to(tl.float32) * y.to(tl.float32)
     inner = tl.sum(products, axis=0)
-    # Backwards: the row's end was read last and is the likeliest to be in a cache still.
+    # Walk backwards: the row's end was read last and is most likely still in cache.
     blocks = tl.cdiv(columns, BLOCK)
     for block in range(0, blocks):
         start = (blocks - 1 - block) * BLOCK
@@ -161,20 +161,20 @@ def softmax_blocks_backward_kernel(dx_ptr, dy_ptr, y_ptr, columns, BLOCK: tl.con
         tl.store(dx_ptr + start + offsets, dx, mask=mask, cache_modifier=".cs")
 
 
-#: ``ROWS`` is the rows of one program. The first is what the launcher chooses for rows of about 4096 columns.
+#: ``ROWS`` per program. The first is the launcher's choice for rows of about 4096 columns.
 CONFIGS = tuple({"ROWS": rows, "num_warps": warps} for rows in (1, 2, 4) for warps in (4, 1, 2, 8, 16, 32))
 
-#: Bytes of a row's block that a program holds in registers; of pieces, more. Longer rows are read twice, the second time
-#: from a cache: several programs a multiprocessor then overlap one's loads with another's arithmetic.
+#: Bytes of the longest row in registers, as a block and as pieces. Longer rows are read twice, the second time from L2, and
+#: several programs per SM overlap loads with arithmetic.
 _HELD, _HELD_IN_PIECES = 32 * 1024, 48 * 1024
-#: The same of each operand in the backward pass: of 16 bits, in pieces or in a block. 4096x32768 in bf16 took 203 us from
-#: L2 and takes 192 (H200, 2026-11-23, as ``narrow``).
+#: The same for each operand in the backward pass, by the bytes of an element. 4096x32768 in bf16 took 203 us with a second
+#: read from L2 and takes 192 (H200, 2026-11-23, torch 2.11, triton 3.6).
 _HELD_BACKWARD = {2: 64 * 1024, 4: 32 * 1024}
-#: Bytes of the longest row that is not cut into parts in the backward pass, where it can be.
+#: Bytes above which a row is split into parts in the backward pass, where possible.
 _CUT = 64 * 1024
-#: Bytes of the longest row of which an H200's L2 keeps one for each of two programs a multiprocessor.
+#: Bytes of the longest row for which an H200's L2 holds the rows of two programs per SM.
 _IN_L2 = 176 * 1024
-#: Columns up to which the forward pass takes a row, or several, as one block.
+#: Most columns of rows that the forward pass takes as one block.
 _ROWS = 4096
 #: Elements of the largest tile of several rows.
 _MOST = 32768
@@ -187,7 +187,7 @@ def _in_pieces(x: torch.Tensor, config: Mapping[str, int] | None) -> tuple[dict[
     if columns <= _ROWS or columns * x.element_size() > _HELD_IN_PIECES or chosen.get("ROWS", 1) > 1:
         return None
     if 12288 <= columns <= 16384:
-        # Where norms take 16, which exchange less: 133 us against 138 for 8192x16384 in bf16 (as in ``row_tiles``).
+        # Norms take 16 warps here, but exchange less: 133 us against 138 for 8192x16384 in bf16 (as in ``row_tiles``).
         options.setdefault("num_warps", 8)
     return in_pieces(x, options)
 
@@ -195,7 +195,7 @@ def _in_pieces(x: torch.Tensor, config: Mapping[str, int] | None) -> tuple[dict[
 def _backward_in_pieces(
     y: torch.Tensor, config: Mapping[str, int] | None
 ) -> tuple[dict[str, int], dict[str, int]] | None:
-    """As ``_in_pieces``, for the backward pass. A block of a power of two of columns has no idle lanes and is as fast.
+    """As ``_in_pieces``, for the backward pass. With a power of two of columns a block has no idle lanes and is as fast.
 
     13000x5120 in bf16 took 111 us in a block and takes 99, as an addition does (H200, 2026-11-23, as in ``row_tiles``).
     """
@@ -208,7 +208,7 @@ def _backward_in_pieces(
 
 
 def _rows(x: torch.Tensor, config: Mapping[str, int] | None) -> tuple[dict[str, int], dict[str, int]]:
-    """Kernel parameters and launch options of programs that hold rows. Raises ValueError for a config that does not fit."""
+    """Kernel parameters and launch options for whole rows in one block. Raises ValueError for a config that does not fit."""
     block = next_power_of_2(x.shape[1])
     chosen, options = split_config(config or {})
     rows = chosen.get("ROWS", max(1, 1024 // block))
@@ -218,7 +218,7 @@ def _rows(x: torch.Tensor, config: Mapping[str, int] | None) -> tuple[dict[str, 
 
 
 def _walked(config: Mapping[str, int] | None, warps: int) -> dict[str, int]:
-    """Launch options for programs that walk a row. Raises ValueError for a config of several rows a program."""
+    """Launch options for programs that walk one row. Raises ValueError for a config with several rows per program."""
     chosen, options = split_config(config or {})
     if chosen.get("ROWS", 1) > 1:
         raise ValueError(f"config has ROWS={chosen['ROWS']}: a program walks one row of so many columns")
@@ -226,8 +226,8 @@ def _walked(config: Mapping[str, int] | None, warps: int) -> dict[str, int]:
 
 
 def _warps(x: torch.Tensor, block: int, elements: int, most: int) -> int:
-    """Number of warps of a program that holds ``block`` elements, so many of them a thread."""
-    # Rows that do not start at 16 bytes are read one element at a time: each needs its own address and mask.
+    """Number of warps for ``block`` elements at ``elements`` per thread, at most ``most``."""
+    # Rows that are not 16-byte aligned are read one element at a time, each with its own address and mask.
     aligned = x.shape[1] * x.element_size() % 16 == 0
     return min(most, max(1, block // (32 * (elements if aligned else min(elements, 8)))))
 
@@ -243,7 +243,7 @@ def _softmax(x: torch.Tensor, config: str) -> torch.Tensor:
         launch(softmax_pieces_kernel, (rows,), y, x, x.stride(0), columns, **parameters, **options)
     elif next_power_of_2(columns) * x.element_size() <= _HELD:
         parameters, options = _rows(x, unpack(config))
-        # 32 elements a thread are four 16-byte accesses at 16 bits, in flight together.
+        # 32 elements per thread are four 16-byte loads in flight at 16 bits.
         options.setdefault("num_warps", _warps(x, parameters["ROWS"] * parameters["BLOCK"], 32, 16))
         launch(
             softmax_rows_kernel, (cdiv(rows, parameters["ROWS"]),),
@@ -252,8 +252,8 @@ def _softmax(x: torch.Tensor, config: str) -> torch.Tensor:
         )  # fmt: skip
     else:
         options = _walked(unpack(config), 32)
-        # 16-byte accesses of a thread in flight together. With four, one program fills a multiprocessor: of the rows of
-        # two, L2 would lose what is to be read again.
+        # Two or four 16-byte loads in flight per thread. With four, one program fills an SM: with two per SM, L2 would evict
+        # very long rows before their second read.
         lanes = (64 if columns * x.element_size() <= _IN_L2 else 128) * options["num_warps"]
         width = 16 // x.element_size()
         launch(
@@ -315,9 +315,9 @@ _softmax.register_autograd(_differentiate, setup_context=_save)
 def softmax(x: torch.Tensor, dim: int = -1, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
     """Softmax of ``x`` (fp32, fp16, bf16; any shape and strides) along ``dim``, computed in fp32.
 
-    As ``torch.nn.functional.softmax``, infinities and NaN included; once differentiable. Rows of up to 48 KB (32 KB where
-    they do not start at 16 bytes) are read once, longer ones a second time from a cache. ``config`` is one of ``CONFIGS``.
-    Raises ValueError, naming the argument, for what it cannot serve.
+    As ``torch.nn.functional.softmax``, including infinities and NaN; once differentiable. Rows of up to 48 KB (32 KB if they
+    are not 16-byte aligned) are read once, longer ones a second time from L2. ``config`` is one of ``CONFIGS``. Raises
+    ValueError, naming the argument, for other dtypes, a ``dim`` that ``x`` does not have, and devices without CUDA.
     """
     if not use_triton():
         return reference(x, dim)
@@ -338,19 +338,19 @@ def reference(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
 
 
 def eager(x: torch.Tensor) -> torch.Tensor:
-    """The formula as four operations, each of which reads and writes memory."""
-    # The gradient through the maximum is zero, so detaching it saves the backward pass a useless one.
+    """The formula one operation at a time, through memory."""
+    # The gradient through the maximum is zero; detaching it saves a useless backward operation.
     e = (x - x.amax(-1, keepdim=True).detach()).exp()
     return e / e.sum(-1, keepdim=True)
 
 
 def aten(x: torch.Tensor) -> torch.Tensor:
-    """PyTorch's own fused kernel."""
+    """PyTorch's fused kernel."""
     return F.softmax(x, -1)
 
 
 def liger(x: torch.Tensor) -> torch.Tensor:
-    """Liger-Kernel's function, imported at the first call because it is no dependency."""
+    """Liger-Kernel's function, imported at the first call because it is an optional dependency."""
     from liger_kernel.ops.softmax import LigerSoftmaxFunction  # noqa: PLC0415
 
     return LigerSoftmaxFunction.apply(x)
@@ -364,10 +364,10 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 
 
 def cost(workload: Workload, direction: str) -> Cost:
-    """Forward reads x and writes y; backward reads dy and y and writes dx. Four operations an element each.
+    """Forward reads x and writes y; backward reads dy and y and writes dx. Each takes four operations per element.
 
-    Forward: subtract, exponential, add, divide (comparisons for the maximum are no operations). Backward: multiply
-    and add for the inner product, subtract, multiply.
+    Forward: subtract, exponential, add, divide (comparisons for the maximum do not count). Backward: multiply and add for
+    the inner product, subtract, multiply.
     """
     size = workload.elements * workload.itemsize
     return Cost(flops=4 * workload.elements, bytes_read=size if direction == FORWARD else 2 * size, bytes_written=size)
