@@ -1,4 +1,4 @@
-"""Which changes of code make a run one of other code."""
+"""Changes of code that make a recorded kernel stale, and changes that do not."""
 
 import gzip
 import json
@@ -26,62 +26,65 @@ def digest(text):
 
 
 @pytest.fixture
-def measured(tmp_path):
-    """A run's ``own`` kernel, its files beside each other, and what makes its LoadedRun anew."""
-    here = tmp_path / "here"
-    here.mkdir()
-    (here / "own.py").write_text(KERNEL)
-    (here / "helper.py").write_text(HELPER)
-    facts = {"own": {"file": str(here / "own.py"), "sha256": digest(KERNEL)}}
+def here(tmp_path):
+    """A folder with the files of a kernel."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    (folder / "own.py").write_text(KERNEL)
+    (folder / "helper.py").write_text(HELPER)
+    return folder
 
-    def loaded(sources=None, kernels=facts):
-        run = Run("r", "2026-11-20T22:15:30+00:00", Device("H", "sm_90", 132, 1, 1, False), kernels, {}, {})
-        if sources is not None:
-            texts = {digest(text): text for files in sources.values() for text in files.values()}
-            named = {kernel: {file: digest(text) for file, text in files.items()} for kernel, files in sources.items()}
+
+@pytest.fixture
+def is_stale(here, tmp_path):
+    def is_stale(kept=None, file=here / "own.py", text=None):
+        """Whether the kernel in ``file`` is stale in a run that measured ``text`` and kept these texts by file name."""
+        text = (kept or {}).get("own.py", KERNEL) if text is None else text
+        facts = {"own": {"file": str(file), "sha256": digest(text)}}
+        run = Run("r", "2026-11-20T22:15:30+00:00", Device("H", "sm_90", 132, 1, 1, False), facts, {}, {})
+        if kept is not None:
+            texts = {digest(text): text for text in kept.values()}
+            named = {"own": {name: digest(text) for name, text in kept.items()}}
             data = json.dumps({"kernels": named, "texts": texts}).encode()
             (tmp_path / "sources.json.gz").write_bytes(gzip.compress(data))
-        return store.LoadedRun(run, frame([]), tmp_path)
+        found = staleness.stale_kernels(store.LoadedRun(run, frame([]), tmp_path))
+        assert found in ([], ["own"])
+        return bool(found)
 
-    return here, loaded
-
-
-BOTH = {"own": {"own.py": KERNEL, "helper.py": HELPER}}
-
-
-def test_code_that_is_the_same_is_not_stale(measured):
-    _, loaded = measured
-    assert staleness.stale_kernels(loaded()) == []
-    assert staleness.stale_kernels(loaded(BOTH)) == []
+    return is_stale
 
 
-def test_without_texts_any_byte_counts(measured):
-    here, loaded = measured
+BOTH = {"own.py": KERNEL, "helper.py": HELPER}
+
+
+def test_code_that_is_the_same_is_not_stale(is_stale):
+    assert not is_stale()
+    assert not is_stale(BOTH)
+
+
+def test_without_texts_any_byte_counts(here, is_stale):
     (here / "own.py").write_text(KERNEL + "# more\n")
-    assert staleness.stale_kernels(loaded()) == ["own"]
+    assert is_stale()
 
 
-def test_comments_docstrings_and_line_breaks_are_no_code(measured):
-    here, loaded = measured
+def test_comments_docstrings_and_line_breaks_are_no_code(here, is_stale):
     (here / "own.py").write_text(
         KERNEL.replace("What it does", "Doubles").replace("# why", "# for").replace("A file", "B")
     )
     (here / "helper.py").write_text("# new\ndef twice(x):\n    return (\n        2 * x\n    )\n")
-    assert staleness.stale_kernels(loaded(BOTH)) == []
+    assert not is_stale(BOTH)
 
 
 @pytest.mark.parametrize("file", ["own.py", "helper.py"])
-def test_code_that_differs_is_stale_in_the_declaring_file_and_in_helpers(measured, file):
-    here, loaded = measured
+def test_code_that_differs_is_stale_in_the_declaring_file_and_in_helpers(here, is_stale, file):
     (here / file).write_text((here / file).read_text().replace("(x)", "(x, y=1)", 1))
-    assert staleness.stale_kernels(loaded(BOTH)) == ["own"]
+    assert is_stale(BOTH)
 
 
-def test_a_string_that_is_no_docstring_is_code(measured):
-    here, loaded = measured
+def test_a_string_that_is_no_docstring_is_code(here, is_stale):
     helper = 'PTX = "one"\n' + HELPER.replace("2 * x", "2 * x, PTX")
     (here / "helper.py").write_text(helper.replace("one", "two"))
-    assert staleness.stale_kernels(loaded({"own": {**BOTH["own"], "helper.py": helper}})) == ["own"]
+    assert is_stale({**BOTH, "helper.py": helper})
 
 
 SPEC = (
@@ -107,14 +110,11 @@ PEER = "def liger(x):\n    return x\n\n\nSPEC"
         ('SPEC', 'helper.more = 1\nSPEC', True),
     ],
 )  # fmt: skip
-def test_an_implementation_more_changes_none_of_the_others(measured, was, now, stale):
-    here, loaded = measured
+def test_an_implementation_more_changes_none_of_the_others(here, is_stale, was, now, stale):
     changed = SPEC.replace(was, now, 1)
     assert changed != SPEC
     (here / "own.py").write_text(changed)
-    kernels = {"own": {"file": str(here / "own.py"), "sha256": digest(SPEC)}}
-    found = staleness.stale_kernels(loaded({"own": {**BOTH["own"], "own.py": SPEC}}, kernels))
-    assert found == (["own"] if stale else [])
+    assert is_stale({**BOTH, "own.py": SPEC}) == stale
 
 
 JUDGED = """
@@ -134,43 +134,35 @@ SPEC = KernelSpec(name="own", tolerance=TOLERANCE, cost=min)
         ("KernelSpec(", "Other(", True),
     ],
 )
-def test_what_error_is_accepted_is_no_code_that_was_measured(measured, was, now, stale):
-    here, loaded = measured
+def test_what_error_is_accepted_is_no_code_that_was_measured(here, is_stale, was, now, stale):
     text = KERNEL + JUDGED
     (here / "own.py").write_text(text.replace(was, now, 1))
-    kernels = {"own": {"file": str(here / "own.py"), "sha256": digest(text)}}
-    found = staleness.stale_kernels(loaded({"own": {**BOTH["own"], "own.py": text}}, kernels))
-    assert found == (["own"] if stale else [])
+    assert is_stale({**BOTH, "own.py": text}) == stale
 
 
-def test_files_that_are_not_here_say_nothing(measured):
-    here, loaded = measured
-    elsewhere = {"own": {"own.py": KERNEL, "liger.py": "anything"}}
-    assert staleness.stale_kernels(loaded(elsewhere)) == []
-    gone = {"gone": {"file": "/nowhere/gone.py", "sha256": "0"}}
-    assert staleness.stale_kernels(loaded(kernels=gone)) == []
+def test_files_that_are_not_here_say_nothing(here, is_stale):
+    assert not is_stale({"own.py": KERNEL, "liger.py": "anything"})
+    assert not is_stale(file="/nowhere/gone.py")
     (here / "own.py").write_text("no python (")
-    assert staleness.stale_kernels(loaded(BOTH)) == ["own"]
+    assert is_stale(BOTH)
 
 
-def test_damaged_texts_leave_the_bytes(measured, tmp_path):
-    here, loaded = measured
+def test_damaged_texts_leave_the_bytes(here, is_stale, tmp_path):
     (tmp_path / "sources.json.gz").write_bytes(b"damaged")
-    assert staleness.stale_kernels(loaded()) == []
+    assert not is_stale()
     (here / "own.py").write_text(KERNEL + "\n")
-    assert staleness.stale_kernels(loaded()) == ["own"]
+    assert is_stale()
 
 
-def test_helpers_of_the_library_lie_above_its_studies(measured):
-    _, loaded = measured
-    study = store.source_file("tilescope_kernels/studies/compile_modes.py")
+def test_helpers_of_the_library_lie_above_its_studies(is_stale):
+    file = "tilescope_kernels/studies/compile_modes.py"
+    study = store.source_file(file)
     assert study == store.source_file("studies/compile_modes.py")  # as the first recordings name it
     gated = (study.parent.parent / "elementwise" / "gated.py").read_text()
-    kernels = {"modes": {"file": "tilescope_kernels/studies/compile_modes.py", "sha256": digest(study.read_text())}}
-    assert staleness.stale_kernels(loaded({"modes": {"gated.py": gated}}, kernels)) == []
+    assert not is_stale({"gated.py": gated}, file, study.read_text())
     other = gated.replace("def swiglu(", "def swiglu(_, ")
     assert other != gated
-    assert staleness.stale_kernels(loaded({"modes": {"gated.py": other}}, kernels)) == ["modes"]
+    assert is_stale({"gated.py": other}, file, study.read_text())
 
 
 FAMILY = """from shared import first
@@ -204,28 +196,24 @@ def unused(x): return x
         ("deep.py", "def unused", "def unused(", True),  # no Python any more
     ],
 )
-def test_of_a_helper_counts_what_the_kernel_comes_to(measured, file, was, now, stale):
-    here, loaded = measured
+def test_of_a_helper_only_what_the_kernel_uses_counts(here, is_stale, file, was, now, stale):  # noqa: PLR0917
     kept = {"own.py": FAMILY, "shared.py": SHARED, "deep.py": DEEP}
-    kernels = {"own": {"file": str(here / "own.py"), "sha256": digest(FAMILY)}}
     for name, text in kept.items():
         (here / name).write_text(text)
-    assert staleness.stale_kernels(loaded({"own": kept}, kernels)) == []
+    assert not is_stale(kept)
     assert was in kept[file]
     (here / file).write_text(kept[file].replace(was, now))
-    assert staleness.stale_kernels(loaded({"own": kept}, kernels)) == (["own"] if stale else [])
+    assert is_stale(kept) == stale
 
 
-def test_a_helper_that_nothing_is_seen_to_import_counts_whole(measured):
-    here, loaded = measured
+def test_a_helper_without_a_visible_import_counts_as_a_whole(here, is_stale):
     kept = {"own.py": "from package import thing\nthing()\n", "elsewhere.py": "a = 1\nb = 2\n", "thing.py": "c = 3\n"}
-    kernels = {"own": {"file": str(here / "own.py"), "sha256": digest(kept["own.py"])}}
     for changed in ("elsewhere.py", "thing.py"):
         for name, text in kept.items():
             (here / name).write_text(text)
-        assert staleness.stale_kernels(loaded({"own": kept}, kernels)) == []
+        assert not is_stale(kept)
         (here / changed).write_text(kept[changed].replace("= ", "= -"))
-        assert staleness.stale_kernels(loaded({"own": kept}, kernels)) == ["own"]
+        assert is_stale(kept)
 
 
 SOFT = """import triton.language as tl
@@ -287,30 +275,26 @@ MOVED = {
         ("rows/softmax.py", "def _(x): return x", "def _(x): return 2", True),
     ],
 )  # fmt: skip
-def test_code_may_move_within_its_package(measured, tmp_path, monkeypatch, file, was, now, stale):  # noqa: PLR0917
-    _, loaded = measured
+def test_code_may_move_within_its_package(is_stale, tmp_path, monkeypatch, file, was, now, stale):  # noqa: PLR0917
     monkeypatch.syspath_prepend(tmp_path)
     for name, text in MOVED.items():
         path = tmp_path / "family" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         assert was in text or name != file
         path.write_text(text.replace(was, now, 1) if name == file else text)
-    kernels = {"own": {"file": "family/softmax.py", "sha256": digest(SOFT)}}
-    assert staleness.stale_kernels(loaded({"own": KEPT}, kernels)) == (["own"] if stale else [])
+    assert is_stale(KEPT, "family/softmax.py", SOFT) == stale
 
 
-def test_a_file_that_moved_without_kept_texts_is_known_by_its_bytes(measured, tmp_path, monkeypatch):
-    _, loaded = measured
+def test_a_file_that_moved_without_kept_texts_is_known_by_its_bytes(is_stale, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     moved = tmp_path / "family" / "rows" / "softmax.py"
     moved.parent.mkdir(parents=True)
     (tmp_path / "family" / "__init__.py").touch()
     moved.write_text(SOFT)
-    kernels = {"own": {"file": "family/softmax.py", "sha256": digest(SOFT)}}
     assert store.source_file("family/softmax.py") == moved
-    assert staleness.stale_kernels(loaded(kernels=kernels)) == []
+    assert not is_stale(file="family/softmax.py", text=SOFT)
     moved.write_text(SOFT + "# more\n")
-    assert staleness.stale_kernels(loaded(kernels=kernels)) == ["own"]
+    assert is_stale(file="family/softmax.py", text=SOFT)
     (moved.parent.parent / "other").mkdir()
     (moved.parent.parent / "other" / "softmax.py").write_text(SOFT)
     assert store.source_file("family/softmax.py") is None  # which of the two cannot be known

@@ -1,4 +1,4 @@
-"""The places of artefacts in a run. Imports neither torch nor triton."""
+"""Finds the artefacts in a run's folder. Imports neither torch nor triton."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tilescope.table.case import USUAL, Case
 
 
 def find(folder: Path, collector: str, case: Case) -> Path | None:
-    """The artefact of a case in the run at ``folder``; None where none was kept as an ordinary file in the run.
+    """The artefact of a case in the run at ``folder``, or None. Only ordinary files in the run count.
 
-    ``case.kernel`` is the kernel's name as the run's table has it.
+    ``case.kernel`` is the kernel's name in the run's table.
     """
     place = folder / "artefacts" / names.file_name(collector, "a collector's name")
     slug = glob.escape(case.slug)
-    # A person's own kernel is called by its file when it is captured: the name's end is the same, the digest is not.
+    # A user's own kernel is captured under the path of its file: the end of that slug is the same, the digest is not.
     of_file = case.kernel.endswith(".py")
     captured = dataclasses.replace(case, kernel=f"{case.kernel}:{USUAL}").slug if of_file else f"py_{case.slug}"
     own = f"*{glob.escape(captured.rpartition('-')[0])}-????????"
@@ -30,6 +30,6 @@ def find(folder: Path, collector: str, case: Case) -> Path | None:
 
 
 def of_collector(folder: Path, collector: str, suffix: str) -> list[Path]:
-    """All that the run keeps of a collector's, as ordinary files in the run."""
+    """Every artefact of a collector in the run, sorted. Only ordinary files in the run count."""
     found = sorted((folder / "artefacts" / collector).glob(f"*{suffix}"))
     return [path for path in found if bounded_reading.is_inside(path, folder)]

@@ -1,4 +1,4 @@
-"""Definitions of Python files, and what the names that they use stand for.
+"""Splits Python files into definitions and resolves the names that they use.
 
 A definition is what a file binds at its top level: a function, a class, a constant.
 """
@@ -12,15 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-#: The name of top-level statements that bind none, and of functions named ``_``.
+#: The name for top-level statements that bind no name, and for functions named ``_``.
 NAMELESS = ""
-#: The kinds of target: a definition that can be read, a whole module that can, code of the package that was not kept, and
-#: what is in another library.
+#: Kinds of target: a readable definition, a readable module, code of the package that was not kept, and another library's code.
 DEFINITION, MODULE, NOT_KEPT, LIBRARY = "definition", "module", "not kept", "library"
 
 
 class Target(NamedTuple):
-    """What a name in a file stands for: its kind, the file or the library's module that it is in, and its name there."""
+    """What a name refers to: its kind, the file or library module that holds it, and its name there."""
 
     kind: str
     file: str
@@ -28,7 +27,7 @@ class Target(NamedTuple):
 
 
 class Statement(NamedTuple):
-    """A top-level statement: its file, its number among those there that bind the same name, and its text."""
+    """A top-level statement: its file, its number among the statements there that bind the same name, and its text."""
 
     file: str
     at: int
@@ -37,9 +36,10 @@ class Statement(NamedTuple):
 
 @dataclass(frozen=True)
 class File:
-    """A file's top-level statements, as text, by the name they bind, and each imported name's module and name there.
+    """A file's statements and imports.
 
-    The name there is empty for the module itself. A relative import's module keeps its dots.
+    ``code`` maps a name to the texts of the top-level statements that bind it. ``imports`` maps a name to its module and its
+    name there, which is empty for the module itself. The module of a relative import keeps its dots.
     """
 
     code: Mapping[str, list[str]]
@@ -48,7 +48,7 @@ class File:
 
 @functools.lru_cache(maxsize=256)
 def read(text: str) -> File:
-    """Split a file into its statements. Raises SyntaxError for what is no Python."""
+    """Splits a file into its statements. Raises SyntaxError for invalid code."""
     tree = ast.parse(text)
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     code: dict[str, list[str]] = {}
@@ -61,7 +61,7 @@ def read(text: str) -> File:
 
 
 class Code(ABC):
-    """Files of one package, or beside each other in a folder, that import one another. Files are named by strings."""
+    """Files of one package, or of one folder, that import one another. Files are identified by strings."""
 
     def __init__(self, package: str) -> None:
         self.package = package
@@ -73,11 +73,11 @@ class Code(ABC):
 
     @abstractmethod
     def locate(self, module: str, importer: str) -> str | None:
-        """The file of a module as ``importer`` names it, None where it is not among these."""
+        """The file of a module that ``importer`` names; None where these files lack it."""
 
     @abstractmethod
     def named(self, base: str) -> str | None:
-        """The file of that base name."""
+        """The file of that base name, or None."""
 
     def statements(self, file: str, name: str) -> list[Statement]:
         """The statements of a file that bind a name."""
@@ -88,7 +88,7 @@ class Code(ABC):
         return read(self.text(file)).code.keys() - {NAMELESS}
 
     def target(self, file: str, name: str) -> Target | None:
-        """What a name at the top level of a file stands for; None where the file neither defines nor imports it."""
+        """What a name at the top level of a file refers to; None where the file neither defines nor imports it."""
         if (file, name) not in self._targets:
             known = read(self.text(file))
             found = Target(DEFINITION, file, name) if name in known.code else None
@@ -98,11 +98,11 @@ class Code(ABC):
         return self._targets[file, name]
 
     def member(self, module: Target, name: str) -> Target | None:
-        """What an attribute of a module of these files stands for."""
+        """What an attribute of a module refers to."""
         return self.target(module.file, name) if module.kind == MODULE else Target(NOT_KEPT, "", name)
 
     def owns(self, module: str, importer: str) -> bool:
-        """Whether a module is one of these files or of their package, and not another library's."""
+        """Whether a module belongs to these files or their package, and not to another library."""
         if self.package:
             return module.partition(".")[0] in ("", self.package)
         return self.locate(module, importer) is not None
@@ -119,7 +119,7 @@ class Code(ABC):
 
 
 class Recorded(Code):
-    """Texts that a run kept, by the file's base name."""
+    """The texts that a run kept, by the file's base name."""
 
     def __init__(self, texts: Mapping[str, str], today: Code) -> None:
         super().__init__(today.package)
@@ -139,7 +139,7 @@ class Recorded(Code):
 
 
 def without_docstring(node: Any) -> list[ast.stmt]:
-    """The statements in a node's body, but for its docstring."""
+    """The statements in a node's body without its docstring."""
     documented = isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
     return list(node.body[documented and ast.get_docstring(node, clean=False) is not None :])
 
@@ -154,7 +154,7 @@ def _bound(node: ast.stmt) -> set[str]:
 
 
 def _imports(nodes: Iterable[Any]) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Each name that an import makes, in functions too, with the module and the name there, empty for the module itself."""
+    """Yields each name that an import binds, in functions too, with its module and its name there (empty: the module)."""
     for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:

@@ -1,6 +1,6 @@
-"""GPU code within a kernel's code: the definitions that run on the GPU, and which of them are what was recorded.
+"""Finds the GPU functions in a kernel's code and compares them with the recorded ones.
 
-A GPU function is one that Triton or Gluon compiles. What it uses counts with it: other such functions and constants.
+A GPU function is one that Triton or Gluon compiles. Its code includes the functions and constants that it uses.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from hashlib import sha256
 from tilescope.runs.definitions import DEFINITION, MODULE, NAMELESS, Code, Recorded, Target
 from tilescope.runs.same_code import Comparison, names_of
 
-#: How a block begins and ends, however deep it is indented.
+#: Tokens whose text depends on the indentation, and the text that replaces them in a digest.
 _SHAPE = {tokenize.INDENT: "{", tokenize.DEDENT: "}", tokenize.NEWLINE: "\n"}
 
 
 def unchanged(recorded: Recorded, root: str, today: Code, path: str) -> frozenset[str]:
-    """Names of the recorded GPU functions that are the same code today.
+    """Names of the recorded GPU functions that are unchanged today.
 
-    None are where what a ``KernelSpec`` declares beside them has changed: other implementations, inputs, cost. Code that leads
-    to a launch is not compared. A name that two functions have is left out.
+    The set is empty where something else of the ``KernelSpec`` has changed: other implementations, inputs, cost. Code that
+    leads to a launch is not compared. A name of two functions is left out.
     """
     launches = _launching(recorded)
     beside = Comparison(recorded, today, launches)
@@ -50,7 +50,7 @@ def functions(code: Recorded) -> frozenset[str]:
 
 
 def digest(code: Code, path: str) -> str:
-    """Digest of all that a file defines and reaches, without comments and docstrings."""
+    """Digest of everything that a file defines and uses, without comments and docstrings."""
     found = sha256()
     targets = reached(code, _defined(code, path))
     for target in sorted({*targets, *(Target(DEFINITION, file, NAMELESS) for file in files(code, path))}):
@@ -60,12 +60,12 @@ def digest(code: Code, path: str) -> str:
 
 
 def files(code: Code, path: str) -> set[str]:
-    """The files that a file reaches, itself among them."""
+    """The files whose definitions a file uses, itself included."""
     return {path, *(target.file for target in reached(code, _defined(code, path)))}
 
 
 def reached(code: Code, start: Iterable[Target]) -> set[Target]:
-    """The definitions of ``start`` and those that they use."""
+    """The definitions ``start`` and those that they use, directly or indirectly."""
     seen, waiting = set[Target](), list(start)
     while waiting:
         target = waiting.pop()
@@ -76,7 +76,7 @@ def reached(code: Code, start: Iterable[Target]) -> set[Target]:
 
 
 def _used(code: Code, target: Target) -> Iterator[Target]:
-    """The definitions that one uses; of a module that it uses whole, all of that."""
+    """Yields the definitions that one uses directly; all definitions of a module that it uses as a whole."""
     for statement in code.statements(target.file, target.name):
         for name, member in names_of(statement.text):
             found = code.target(target.file, name)
@@ -93,7 +93,7 @@ def _defined(code: Code, file: str) -> list[Target]:
 
 
 def _gpu_functions(code: Code, files: Iterable[str]) -> dict[str, list[Target]]:
-    """The GPU functions that files define and reach, by name."""
+    """The GPU functions that files define and use, by name."""
     found: dict[str, list[Target]] = {}
     for target in reached(code, (target for file in files for target in _defined(code, file))):
         if _runs_on_gpu(code, target):
@@ -108,7 +108,7 @@ def _same(recorded: Recorded, was: Target, today: Code, now: Target) -> bool:
 
 
 def _launching(code: Code) -> Callable[[Target], bool]:
-    """Whether a definition of the CPU's leads to a launch: it uses a GPU function, and declares no kernel."""
+    """A test whether a definition leads to a launch: it uses a GPU function and does not declare a kernel."""
 
     @functools.cache
     def answer(target: Target) -> bool:
@@ -153,7 +153,7 @@ def _is_compiled(text: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _without_comments(text: str) -> str:
-    """A statement's tokens but for comments, docstrings and empty lines."""
+    """A statement's tokens without comments, docstrings and empty lines."""
     documented = {
         (node.body[0].lineno, node.body[0].col_offset)
         for node in ast.walk(ast.parse(text))

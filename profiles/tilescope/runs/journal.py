@@ -1,4 +1,4 @@
-"""The journal of a run that is being written: its cases, and what is done of them. An interrupted run goes on by it."""
+"""The journal of a run that is being written: its cases, and which of them are settled. ``resume`` reads it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ from tilescope.files import atomic_writing, bounded_reading, json_shape
 from tilescope.table.case import Case
 
 FILE = "progress.jsonl"
-#: Event of a result that was on the disk and is not any more: it takes back what was settled before.
+#: Event of a result that is no longer on the disk. It revokes the earlier entry of the case.
 LOST = "lost"
-#: Bytes of the journal.
+#: Most bytes of the journal.
 _LARGEST = 256 * bounded_reading.MIB
 
 
 @dataclass(frozen=True)
 class Settled:
-    """A case, by id, that needs no more of a collector, and why: ``result``, ``error`` or ``skipped``. ``lost`` takes
-    it back.
-    """
+    """A case, by id, that a collector is done with. ``event`` is ``result``, ``error`` or ``skipped``, or ``lost``."""
 
     collector: str
     case: str
@@ -32,7 +30,7 @@ class Settled:
 
 @dataclass(frozen=True)
 class Journal:
-    """The cases of a run, in order, and what was settled of them."""
+    """The cases of a run, in order, and its settled entries."""
 
     cases: tuple[Case, ...]
     settled: tuple[Settled, ...]
@@ -44,17 +42,17 @@ def begin(folder: Path, cases: Iterable[Case]) -> None:
 
 
 def settle(folder: Path, settled: Settled) -> None:
-    """Adds one entry; it is on disk when this returns."""
+    """Appends one entry. It is on the disk when this returns."""
     _append(folder, asdict(settled))
 
 
 def kept(folder: Path) -> bool:
-    """Whether the run in ``folder`` has a journal to go on by."""
+    """Whether the run in ``folder`` has a journal."""
     return bounded_reading.is_inside(folder / FILE, folder)
 
 
 def read(folder: Path) -> Journal | None:
-    """The journal; None where there is none. Unfinished and damaged lines are left out.
+    """Reads the journal; None where there is none. Damaged lines are skipped.
 
     Raises Unreadable where it is not an ordinary file.
     """
@@ -62,7 +60,7 @@ def read(folder: Path) -> Journal | None:
         raw = bounded_reading.content(folder / FILE, folder, _LARGEST)
     except FileNotFoundError:
         return None
-    # Not by what ends a line of text: a message may hold such a character.
+    # Not splitlines: a message may hold another character that ends a line.
     lines = [value for line in raw.split(b"\n") if (value := _value(line)) is not None]
     try:
         cases: tuple[Case, ...] = json_shape.fit(lines[0]["cases"], tuple[Case, ...], "cases")
@@ -89,5 +87,5 @@ def _value(line: bytes) -> Any:
 
 
 def _append(folder: Path, line: object) -> None:
-    # Its end of line comes first: after one that was not finished, this one is a line of its own.
+    # The line break comes first, so that this entry does not continue an unfinished one.
     atomic_writing.append(folder / FILE, "\n" + json.dumps(line))

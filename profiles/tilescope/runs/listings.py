@@ -1,4 +1,4 @@
-"""Compiled stages of a run's kernels: read from the compiler's artefacts, and kept small for a recording.
+"""Listings of a run's kernels (TTGIR, PTX, SASS): read from the compiler's artefacts, and packed for a recording.
 
 Imports neither torch nor triton.
 """
@@ -18,16 +18,13 @@ from tilescope.runs import artefacts
 from tilescope.table.case import Case
 from tilescope.table.run import Run
 
-#: A recording's listings in one file: kernels of a family are much alike, and compress well together.
+#: The one file of a recording's listings: kernels of a family are similar and compress well together.
 _KEPT = "listings.json.xz"
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """One launch as it was compiled.
-
-    ``stages`` maps ``ttgir``, ``ptx`` and ``sass`` to their text; ``file`` is empty in old runs, which did not keep it.
-    """
+    """A compiled launch. ``stages`` maps ``ttgir``, ``ptx`` and ``sass`` to text. ``file`` is empty in old runs."""
 
     function: str
     stages: Mapping[str, str]
@@ -37,7 +34,7 @@ class Compiled:
 def of_case(folder: Path, case: Case) -> list[Compiled]:
     """The compiled launches of a case in the run at ``folder``, in order; empty where none were kept.
 
-    ``case.kernel`` is the kernel's name as the run's table has it. Raises ValueError for a damaged file.
+    ``case.kernel`` is the kernel's name in the run's table. Raises ValueError for a damaged file.
     """
     kept, found = folder / _KEPT, artefacts.find(folder, "compiler", case)
     try:
@@ -52,7 +49,7 @@ def of_case(folder: Path, case: Case) -> list[Compiled]:
 
 
 def of_launch(folder: Path, case: Case, function: str, number: int = 0) -> Compiled | None:
-    """The ``number``-th launch, from 0, of one of a case's kernel functions; None where it was not kept.
+    """Launch ``number``, from 0, of one of a case's kernel functions; None where it was not kept.
 
     Raises ValueError for a damaged file.
     """
@@ -61,7 +58,7 @@ def of_launch(folder: Path, case: Case, function: str, number: int = 0) -> Compi
 
 
 def keep(folder: Path, cases: Iterable[Case], target: Path) -> None:
-    """Writes the listings of ``cases`` in the run at ``folder`` into the folder ``target``; nothing where there are none."""
+    """Copies the listings of ``cases`` from the run at ``folder`` into the folder ``target``."""
     kept = {case.id: [vars(launch) for launch in of_case(folder, case)] for case in cases}
     kept = {name: launches for name, launches in kept.items() if launches}
     if kept:
@@ -70,7 +67,7 @@ def keep(folder: Path, cases: Iterable[Case], target: Path) -> None:
 
 
 def largest(run: Run, table: pd.DataFrame) -> list[Case]:
-    """The case that must move the most bytes, of each kernel, implementation and direction; without a config only."""
+    """Of each kernel, implementation and direction the case with the most bytes to move. Cases with a config are left out."""
     cases = table.loc[table["config"] == "", ["kernel", "impl", "pass", "workload"]].drop_duplicates()
     found: dict[tuple[str, str, str], Case] = {}
     for case in (Case(*values) for values in cases.itertuples(index=False, name=None)):

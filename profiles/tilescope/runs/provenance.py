@@ -1,4 +1,4 @@
-"""The git revision of the source that a run measured."""
+"""The git revision of a kernel's source."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def git_revision(file: Path) -> str:
-    """Revision of the repository that tracks ``file``, with ``+`` where it was changed since; empty where none does."""
+    """Revision of the repository that tracks ``file``, with ``+`` for uncommitted changes; empty where none does."""
     tracked = _git(file.parent, "ls-files", "--error-unmatch", file.name)
     revision = _git(file.parent, "rev-parse", "HEAD") if tracked else None
     if not revision:
@@ -21,7 +21,7 @@ def changed_since(revision: str) -> bool:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """What git answers, or None when it fails or is not there."""
+    """Git's output, or None where git fails or is not installed."""
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10, check=False

@@ -1,7 +1,7 @@
-"""Recordings: runs reduced to some kernels, their table, source lines and description, with nothing of the machine.
+"""Publishes runs as recordings: some kernels, with their table, source lines and description.
 
-Artefacts stay behind, as they are megabytes; only the compiler's listings of each kernel's largest case are kept.
-Tracebacks of failures stay behind too, as they name folders. Imports neither torch nor triton.
+Artefacts are left out because they are megabytes; only the compiler's listings of each kernel's largest case are kept.
+Tracebacks are left out because they name folders of the machine. Imports neither torch nor triton.
 """
 
 from __future__ import annotations
@@ -27,14 +27,12 @@ _CASE = ["kernel", "impl", "pass", "workload", "config"]
 def publish(
     loaded: LoadedRun, folder: Path, kernels: Sequence[str] = (), title: str = "", workloads: Sequence[str] = ()
 ) -> Path:
-    """Writes the run's whole kernels, or only ``kernels``, into ``folder`` under the run's own id; returns where.
+    """Writes the run into ``folder`` under its own id, in place of an older copy, and returns the new folder.
 
-    Of each kernel, all its workloads or only those of ``workloads``, by id or label.
+    ``kernels`` and ``workloads`` (ids or labels) choose what is written, by default everything. An interrupted run can be
+    published if no chosen kernel is cut off (``cut_off``); it then counts as complete.
 
-    A run of that id that is already there is replaced. A part of an interrupted run counts as complete when none of
-    its kernels is cut off: every case of each has what the others of the same implementation have.
-
-    Raises StoreError when the run lacks a kernel or a workload, or what is left of an interrupted one is cut off.
+    Raises StoreError when the run lacks a kernel or a workload, when a kernel is cut off, and for another folder in the way.
     """
     run = loaded.run
     for name in kernels:
@@ -68,7 +66,7 @@ def publish(
                     and (sizes is None or not sizes.isdisjoint(readable(failure.case).split("/")))
                 )
             ),
-            skipped=tuple(_of_what_is_kept(run.skipped, kept, sizes)),
+            skipped=tuple(_skipped(run.skipped, kept, sizes)),
         ),
     )
     try:
@@ -85,10 +83,8 @@ def publish(
         raise
 
 
-def _of_what_is_kept(
-    skipped: Iterable[Skipped], kernels: Container[str], sizes: Container[str] | None
-) -> Iterator[Skipped]:
-    """What was skipped of these kernels at these workloads, None being all."""
+def _skipped(skipped: Iterable[Skipped], kernels: Container[str], sizes: Container[str] | None) -> Iterator[Skipped]:
+    """The skipped cases of these kernels at these workloads (None: all workloads)."""
     for one in skipped:
         cases = tuple(case for case in one.cases if case.name in kernels and (sizes is None or case.workload in sizes))
         if cases or not one.cases:
@@ -96,7 +92,7 @@ def _of_what_is_kept(
 
 
 def _check_replaceable(target: Path, loaded: LoadedRun) -> None:
-    """Raises StoreError unless there is nothing at ``target``, or an older copy of the run: whatever else is called so stays."""
+    """Raises StoreError unless ``target`` is free or holds an older copy of the run."""
     if not target.exists() and not target.is_symlink():
         return
     if target.resolve() == loaded.folder.resolve():
@@ -110,7 +106,7 @@ def _check_replaceable(target: Path, loaded: LoadedRun) -> None:
 
 
 def _ids(run: Run, asked: Sequence[str]) -> set[str]:
-    """Ids of the workloads that are asked for by id or by label. Raises StoreError for what no kernel of the run has."""
+    """Ids of the workloads ``asked`` for by id or label. Raises StoreError for one that no kernel of the run has."""
     known: list[Workload] = [workload for facts in run.kernels.values() for workload in facts.get("workloads", ())]
     called = [(workload.get("id", ""), workload.get("label", "")) for workload in known]
     for name in asked:
@@ -120,7 +116,7 @@ def _ids(run: Run, asked: Sequence[str]) -> set[str]:
 
 
 def replaced_by(published: Path) -> list[Path]:
-    """The other runs beside ``published`` with the same title: those that it replaces."""
+    """The runs that ``published`` replaces: others in the same folder with the same title."""
     title = open_run(published).run.title
     return [
         summary.path
@@ -130,12 +126,12 @@ def replaced_by(published: Path) -> list[Path]:
 
 
 def finished(loaded: LoadedRun) -> LoadedRun:
-    """What an interrupted run has finished: without the cases that a collector had begun with and not come to.
+    """The finished cases of an interrupted run, as a complete run with a note of how many are left out.
 
-    A note says how many those are. Raises StoreError where none is finished.
+    Raises StoreError where no case is finished.
     """
     run, every = loaded.run, _cases(loaded.table)
-    # One that failed there has been come to.
+    # A case that failed is finished.
     failed = {(readable(failure.case), failure.collector) for failure in run.failures}
     lost = {case for case, source in _missing(loaded.table) if ("/".join(filter(None, case)), source) not in failed}
     if not every - lost:
@@ -148,15 +144,15 @@ def finished(loaded: LoadedRun) -> LoadedRun:
 
 
 def cut_off(table: pd.DataFrame) -> list[str]:
-    """Kernels of an interrupted run that a collector had begun and not finished, in order."""
+    """Kernels of an interrupted run for which a collector has results of some cases and not of others, in order."""
     broken = {case[0] for case, _ in _missing(table)}
     return [kernel for kernel in dict.fromkeys(table["kernel"]) if kernel in broken]
 
 
 def _missing(table: pd.DataFrame) -> set[tuple[tuple[str, ...], str]]:
-    """Cases that a collector had not come to, each with the collector.
+    """Unfinished cases, each with the collector that lacks a result.
 
-    One that has a result for one case of an implementation is expected to have one for each of them.
+    A collector with a result for one case of an implementation should have one for all of them.
     """
     found: set[tuple[tuple[str, ...], str]] = set()
     known = table[[*_CASE, "source"]].drop_duplicates()
@@ -173,5 +169,5 @@ def _cases(rows: pd.DataFrame) -> set[tuple[str, ...]]:
 
 
 def _of_cases(rows: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
-    """Those of the rows that are of one of the table's cases."""
+    """The rows of cases that the table has."""
     return rows[pd.MultiIndex.from_frame(rows[_CASE]).isin(list(_cases(table)))]

@@ -1,8 +1,8 @@
-"""Measured roofs, raised to what the run's own cases reached.
+"""Raises measured roofs to the rates that cases of the run reached.
 
-A measured roof is what one program reached, cuBLAS or a copy. Others may do better: Triton's int8 product is faster
-than ``torch._int_mm``, and a kernel that reads twice as much as it writes is faster than a copy. A run's roof is
-therefore the larger of the two, and never above the datasheet's. Pure.
+A measured roof is the rate of one program, cuBLAS or a copy. Others may be faster: Triton's int8 product is faster than
+``torch._int_mm``, and a kernel that reads twice as much as it writes is faster than a copy. A run's roof is therefore the
+larger of the measured rate and the best case's, but never above the datasheet's. Pure.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from tilescope.table import units
 from tilescope.table.case_table import gather
 from tilescope.table.run import Ceiling, Device, Run
 
-#: How the note of a roof begins that a case of the run raised.
+#: First words of the note of a raised roof.
 BEST = "best case of this run"
-#: What the rates are made of, and what says which pipe they are of. Most of a run is something else.
+#: Metrics for the rates and their pipes: most rows of a run are not needed.
 _NEEDED = {
     "gpu_time", "relative_error", "tolerance", "tensor_instructions", "algorithm_flops", "algorithm_bytes_read",
     "algorithm_bytes_written", "tensor_bytes", *roofs.WORK,
 }  # fmt: skip
-#: A shorter time is mostly that of a launch and the clock's own error.
+#: A shorter time, in seconds, is mostly launch overhead and the clock's error.
 _SHORT = 5e-6
-#: Bytes below this many times the L2 may have stayed there: they show nothing of HBM.
+#: A case must move more than this many times the L2's size: less may have stayed in L2, and shows nothing of HBM.
 _PAST_L2 = 2
-#: Chips hold clocks a little above the datasheet's. What is above it by more is a wrong cost or a wrong clock.
+#: Chips may run a little above the datasheet's clock. A rate above the datasheet's by more has a wrong cost or time.
 ABOVE_SHEET = 1.05
 
 
 class Rate(NamedTuple):
-    """A rate that a case reached (in the unit of its roof), the roof's name, and the case in words."""
+    """The rate ``value`` that a case reached, in the unit of its roof; the roof's name, and the case in words."""
 
     roof: str
     value: float
@@ -45,9 +45,9 @@ class Rate(NamedTuple):
 
 
 def raised(run: Run, table: pd.DataFrame) -> Run:
-    """The run with its device's roofs raised to what its cases reached, and a note on each rate that cannot be true.
+    """The run with its device's roofs raised to its cases' rates, and a note on each impossible rate.
 
-    Datasheet figures are today's: a run on disk keeps those of its day.
+    Datasheet figures are replaced by today's.
     """
     device = _published(run.device)
     if not device.measured:
@@ -69,16 +69,14 @@ def raised(run: Run, table: pd.DataFrame) -> Run:
 
 
 def remark(case: str) -> str:
-    """How a note begins that says of the case, named as ``Rate`` names it, that its rate cannot be true."""
+    """First words of the note that the rate of ``case`` (``Rate.case``) is impossible."""
     return f"impossible: {case}: "
 
 
 def rates(
     table: pd.DataFrame, device: Device, kernels: Mapping[str, Mapping[str, object]] | None = None
 ) -> Iterator[Rate]:
-    """What each case reached of the roof it is compared with. Cases with wrong results are left out: they did something
-    else.
-    """
+    """Yields the rates of each case. Cases with wrong results are left out: their work was another."""
     known: roofs.Roofs = functools.partial(roofs.roof, device)
     for case in gather(table[table["metric"].isin(_NEEDED)]):
         time, needed = case.gpu_time(), case.needed_bytes()
@@ -89,7 +87,7 @@ def rates(
         if flops:
             yield Rate(roofs.pipe_of(case, kernels), flops.value / time.value, name)
         if case.total("tensor_bytes", "model"):
-            continue  # it may have moved less than whole tensors
+            continue  # it may have moved fewer bytes than whole tensors have
         if memory and needed and needed.value > _PAST_L2 * device.l2_bytes:
             yield Rate(memory.name, needed.value / time.value, name)
 
@@ -104,7 +102,7 @@ def _lifted(ceiling: Ceiling, best: Rate | None, device: Device) -> Ceiling:
 
 
 def _ordered(device: Device) -> Device:
-    """Reading is at least as fast as copying: a measurement of it that is slower was disturbed."""
+    """Raises read bandwidth to copy bandwidth: a slower measurement of it was disturbed."""
     copy, read = device.ceiling("hbm", MEASURED), device.ceiling("hbm_read", MEASURED)
     if copy is None or read is None or read.value >= copy.value:
         return device
@@ -113,7 +111,7 @@ def _ordered(device: Device) -> Device:
 
 
 def _published(device: Device) -> Device:
-    """The device with today's datasheet, where its product is listed, and units that suit its pipes."""
+    """The device with today's datasheet, if its product is listed, and today's units."""
     sheet = ceilings.datasheet(device.name)
     kept = tuple(c for c in device.ceilings if c.origin != DATASHEET or not sheet)
     known = tuple(dataclasses.replace(c, unit=ceilings.unit(c.name)) for c in kept)

@@ -1,7 +1,7 @@
-"""Reads a run's folder: its description, its table, its lines and the text of its sources.
+"""Reads a run's folder: its description, table, lines and source texts.
 
-A folder may come from anywhere: every file is read within limits (``bounded_reading``), and its content is checked
-against the schema. Imports neither torch nor triton.
+Folders are not trusted: every file is read within limits (``bounded_reading``) and its content is validated. Imports neither
+torch nor triton.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tilescope.table.run import Run
 from tilescope.table.schema import SchemaError
 
 LINES, CONFIGS = "lines.parquet", "configs.parquet"
-#: Bytes of a run's description, and of a source file.
+#: Most bytes of a run's description, and of a source file.
 DESCRIPTION, SOURCE = 32 * bounded_reading.MIB, 16 * bounded_reading.MIB
-#: Folders of a package that are searched for a file that has moved.
+#: Most folders of a package that are searched for a moved file.
 PACKAGES = 1000
 
 
 class StoreError(ValueError):
-    """A run that cannot be read or written. The message is one line that says what to do."""
+    """A run that cannot be read or written. The message is one line and says what to do."""
 
     def __init__(self, message: object) -> None:
         super().__init__(bounded_reading.one_line(message, 2000))
@@ -48,7 +48,7 @@ class Sources:
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A run read back: its description, its table and the folder it lies in."""
+    """An opened run: its description, its table and its folder."""
 
     run: Run
     table: pd.DataFrame
@@ -56,9 +56,9 @@ class LoadedRun:
 
     @functools.cached_property
     def lines(self) -> pd.DataFrame:
-        """Values of source lines, as ``tilescope.table.line_values`` describes them; empty where the run has none.
+        """Values of source lines (``tilescope.table.line_values``), read on first use; empty where the run has none.
 
-        Read when it is asked for first. Raises StoreError for a damaged file.
+        Raises StoreError for a damaged file.
         """
         try:
             return read_frame(self.folder / LINES, line_values.validate, line_values.COLUMNS, self.folder)
@@ -67,12 +67,12 @@ class LoadedRun:
 
     @functools.cached_property
     def configs(self) -> pd.DataFrame:
-        """The config of each Triton launch, as ``table.launch_configs`` describes it; empty where the run does not say."""
+        """The config of each Triton launch (``tilescope.table.launch_configs``); empty where the run has none."""
         return self._configs[0]
 
     @property
     def damage(self) -> str:
-        """What of the run is lost although its table is whole, in a line; empty where nothing is."""
+        """A line about damage beside the table; empty where there is none."""
         return self._configs[1]
 
     @functools.cached_property
@@ -86,7 +86,7 @@ class LoadedRun:
 
     @functools.cached_property
     def sources(self) -> Mapping[str, Mapping[str, str]]:
-        """The text of every kernel's source files by name, as they were when the run was made; empty where none were kept.
+        """Texts of each kernel's source files by name, as of the time of the run; empty where none were kept.
 
         Raises StoreError for a damaged file.
         """
@@ -103,8 +103,9 @@ class LoadedRun:
             raise damaged(path, error) from error
 
     def source_text(self, kernel: str, file: str) -> str | None:
-        """The text of ``file``, by name, as this run measured it. None where the run did not keep it and the file here
-        differs.
+        """The text of the source file of that name at the time of the run.
+
+        It is the kept text, or the present file's if its digest is unchanged; otherwise None.
         """
         kept = self.sources.get(kernel, {}).get(file)
         facts = self.run.kernels.get(kernel, {})
@@ -131,12 +132,12 @@ def read_run(folder: Path) -> Run:
 
 
 def read_table(path: Path, folder: Path) -> pd.DataFrame:
-    """A table of the schema in the run at ``folder``. Raises StoreError."""
+    """Reads a table of the schema in the run at ``folder``. Raises StoreError."""
     return absent.without(table_as_written(path, folder))
 
 
 def table_as_written(path: Path, folder: Path) -> pd.DataFrame:
-    """``read_table`` with what ``absent.without`` leaves out: to copy the rest takes as long as to read it."""
+    """As ``read_table``, with the zeros that ``absent.without`` removes: that copy takes as long as reading the table."""
     try:
         return read_frame(path, schema.validate, schema.COLUMNS, folder)
     except FileNotFoundError as error:
@@ -146,7 +147,7 @@ def table_as_written(path: Path, folder: Path) -> pd.DataFrame:
 def read_frame(
     path: Path, validate: Callable[[pd.DataFrame], pd.DataFrame], columns: Mapping[str, str], folder: Path
 ) -> pd.DataFrame:
-    """A frame in the run at ``folder``. Raises FileNotFoundError where there is none, else StoreError."""
+    """Reads a frame in the run at ``folder``. Raises FileNotFoundError where there is none, otherwise StoreError."""
     try:
         return parquet.read(path, validate, columns, folder)
     except SchemaError as error:
@@ -162,9 +163,7 @@ def damaged(path: Path, error: Exception) -> StoreError:
 
 
 def text_of(path: Path, sha256: str) -> str | None:
-    """The file's text; None where its bytes do not have the digest ``sha256`` or are not text. Raises OSError when it
-    cannot be read.
-    """
+    """The file's text; None where its digest is not ``sha256`` or it is not UTF-8. Raises OSError as ``source_bytes``."""
     content = source_bytes(path)
     if hashlib.sha256(content).hexdigest() != sha256:
         return None
@@ -175,7 +174,7 @@ def text_of(path: Path, sha256: str) -> str | None:
 
 
 def source_bytes(path: Path) -> bytes:
-    """The bytes of a source file, which may lie anywhere. Raises OSError when it cannot be read, or is no ordinary file."""
+    """The bytes of a source file in any folder. Raises OSError where it cannot be read or is not an ordinary file."""
     try:
         return bounded_reading.content(path, Path(path.absolute().anchor), SOURCE)
     except bounded_reading.Unreadable as error:
@@ -183,24 +182,26 @@ def source_bytes(path: Path) -> bytes:
 
 
 def source_file(file: str) -> Path | None:
-    """Where a kernel's recorded ``file`` lies here: below the installed package or at its own path, or else wherever the
-    package now has the one file of that base name. None where there is none, and for no Python file."""
+    """The present path of a kernel's recorded ``file``, or None.
+
+    It is the file below the installed package or at the recorded path, or else the only file of that base name in the package.
+    """
     if not file.endswith(".py"):
         return None
-    # Recordings of before 2026-11-22 name a study's file without its package.
+    # Recordings from before 2026-11-22 name a study's file without its package.
     parts = [name.partition("/") for name in (file, f"tilescope_kernels/{file}")]
     roots = [
         (root, rest) for package, _, rest in parts if rest and not rest.startswith("/") for root in _roots(package)
     ]
     places = [*((root / rest, root) for root, rest in roots), (Path(file), Path(Path(file).absolute().anchor))]
     found = next((path for path, root in places if bounded_reading.is_inside(path, root)), None)
-    # Another package's file of that name is none of the recorded one's, where that package is here.
+    # Files of other packages may have the same base name.
     moved = (file_below(root, rest.rpartition("/")[2]) for root, rest in roots if rest == roots[0][1])
     return found or next(filter(None, moved), None)
 
 
 def file_below(folder: Path, name: str) -> Path | None:
-    """The one file of that base name in a package's folder and its subfolders; None where there is none, or several."""
+    """The only file of that base name in a folder and its subfolders; None where there is none, or several."""
     folders = itertools.islice(os.walk(folder), PACKAGES)
     found = [
         path for at, _, files in folders if name in files and bounded_reading.is_inside(path := Path(at, name), folder)
@@ -212,6 +213,6 @@ def _roots(package: str) -> list[Path]:
     """The folders of an installed package."""
     try:
         spec: Any = importlib.util.find_spec(package) if package.isidentifier() else None
-    except (ImportError, ValueError, AttributeError):  # ``__main__``, and what else is no package
+    except (ImportError, ValueError, AttributeError):  # not a package, as ``__main__``
         return []
     return [Path(root) for root in (spec.submodule_search_locations or [])] if spec else []

@@ -1,8 +1,8 @@
-"""Compare the code behind a recorded kernel with today's, definition by definition.
+"""Compares the code behind a recorded kernel with today's, definition by definition.
 
-Both are walked side by side, from the file that declares the kernel along the names that each definition uses. So it does not
-matter which file of a package a definition is in, nor what that file is called. Comments, docstrings, tolerances and the
-package's own imports are no code.
+Both are walked side by side, from the file that declares the kernel along the names that each definition uses. A definition
+may therefore move to another file of its package, and a file may be renamed. Comments, docstrings, tolerances and the
+package's own imports are ignored.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tilescope.runs.definitions import (
 
 
 def same(recorded: Recorded, root: str, today: Code, path: str) -> bool:
-    """Whether all that the recorded file ``root`` defines and reaches is the same code in ``path`` of today.
+    """Whether everything that the recorded file ``root`` defines and uses is the same code in today's file ``path``.
 
-    Files kept beside it that it is not seen to import, such as those behind a package's ``__init__``, count whole where
-    there is one of the same name today. Code that today has beside that is nothing that the recorded code could reach.
-    Raises SyntaxError where a file is no Python.
+    A recorded file that ``root`` does not visibly import, such as one behind a package's ``__init__``, is compared as a whole
+    with today's file of that name, if there is one. Additional code of today does not matter, since the recorded code could
+    not use it. Raises SyntaxError for an invalid file.
     """
     pair = Comparison(recorded, today)
     pair.add(Target(MODULE, root, ""), Target(MODULE, path, ""))
@@ -46,9 +46,10 @@ def same(recorded: Recorded, root: str, today: Code, path: str) -> bool:
 
 
 class Comparison:
-    """Recorded definitions side by side with today's.
+    """Compares recorded definitions with today's, and those that they use.
 
-    Those that ``without`` takes, by what was recorded, count as the same. With ``whole`` what was not kept does not.
+    Recorded definitions for which ``without`` is true count as unchanged. Definitions that the run did not keep count as
+    unchanged too, but not if ``whole`` is set.
     """
 
     def __init__(
@@ -63,21 +64,21 @@ class Comparison:
         self.without, self.whole = without, whole
         self.seen: set[tuple[Target, Target]] = set()
         self.waiting: list[tuple[Target, Target]] = []
-        #: Recorded definitions that no definition is seen to use and that today's file of the name lacks.
+        #: Recorded definitions that today's file lacks and that no compared definition uses so far.
         self.carried: list[Target] = []
 
     def reached(self, side: int) -> set[str]:
-        """The files that hold a definition reached so far: recorded ones (0) or today's (1)."""
+        """Files of the definitions compared so far, the recorded ones (side 0) or today's (side 1)."""
         return {pair[side].file for pair in self.seen}
 
     def add(self, was: Target, now: Target) -> None:
-        """Have two definitions compared, or all that a recorded module defines with what its names stand for in today's."""
+        """Queues two definitions for comparison, or two modules whose definitions are to be compared by name."""
         if (was, now) not in self.seen:
             self.seen.add((was, now))
             self.waiting.append((was, now))
 
     def follow(self) -> bool:
-        """Compare what waits, and all that it uses."""
+        """Compares the queue and everything that it uses. Returns whether all is the same."""
         recorded, today = self.codes
         while self.waiting:
             was, now = self.waiting.pop()
@@ -98,7 +99,7 @@ class Comparison:
         return True
 
     def follow_carried(self) -> bool:
-        """Look for unused definitions that have left their file in the files that today's other definitions are in."""
+        """Looks for ``carried`` definitions in the other files of today, and compares them. Returns whether all is the same."""
         recorded, today = self.codes
         done = {was for was, _ in self.seen}
         for was in self.carried:
@@ -111,9 +112,10 @@ class Comparison:
         return self.follow()
 
     def follow_nameless(self) -> bool:
-        """Match the nameless statements of all files that are reached, which run when a file is imported, in any order.
+        """Matches the nameless statements of all compared files, in any order: they run when a file is imported.
 
-        Today's file of a recorded one's name counts as well: what was used of it may have moved, and they stayed.
+        Today's files with the names of recorded ones are searched as well, because the definitions may have moved and left the
+        nameless statements behind. Returns whether every statement has a match.
         """
         named = functools.cache(self.codes[1].named)
         matched: set[Statement] = set()
@@ -132,7 +134,7 @@ class Comparison:
             matched.update(pair)
 
     def same_statement(self, old: Statement, new: Statement) -> bool:
-        """Whether two statements are the same code and use the same names; then what these stand for waits to be compared."""
+        """Whether two statements are the same code and use the same names. Queues the definitions of those names."""
         recorded, today = self.codes
         names = {(name, name, member) for name, member in names_of(old.text)} if old.text == new.text else set()
         if old.text != new.text and not self.same_nodes(
@@ -154,9 +156,9 @@ class Comparison:
         return True
 
     def same_nodes(self, old: Any, new: Any, file: str, path: str, names: set[tuple[str, str, str]]) -> bool:
-        """Compare two nodes, lists of nodes or values.
+        """Whether two nodes, lists of nodes or values are the same.
 
-        Adds to ``names`` each name that they use: the recorded one, today's and the attribute that is taken of it, or none.
+        Adds each name that they use to ``names``: the recorded name, today's name, and the attribute taken of it (may be empty).
         """
         if type(old) is not type(new):
             return False
@@ -174,14 +176,14 @@ class Comparison:
 
 
 def _name_of(node: ast.AST) -> tuple[str, str]:
-    """A name, and the attribute that the node takes of it, or none; two empty texts where the node is no such thing."""
+    """The name and the attribute of a node such as ``name.attribute`` or ``name``; empty texts for another node."""
     value = node.value if isinstance(node, ast.Attribute) else node
     return (value.id, node.attr if isinstance(node, ast.Attribute) else "") if isinstance(value, ast.Name) else ("", "")
 
 
 @functools.lru_cache(maxsize=4096)
 def names_of(statement: str) -> frozenset[tuple[str, str]]:
-    """The names in a statement, each with an attribute that is taken of it, or with none."""
+    """The names in a statement, each with the attribute taken of it (may be empty)."""
     nodes = list(ast.walk(ast.parse(statement)))
     taken = {node.value for node in nodes if isinstance(node, ast.Attribute)}
     return frozenset(found for node in nodes if node not in taken and (found := _name_of(node))[0])
@@ -193,7 +195,7 @@ def _are_modules(was: Target, now: Target) -> bool:
 
 
 def _alike(was: Target | None, now: Target | None) -> bool:
-    """Whether two targets may be the same: of what was not kept its name alone is known, and a module may be renamed."""
+    """Whether two targets may be the same. Of one that was not kept only the name is known, and a module may be renamed."""
     if was is None or now is None or LIBRARY in (was.kind, now.kind):
         return was == now
     if was.kind == NOT_KEPT:
@@ -202,7 +204,7 @@ def _alike(was: Target | None, now: Target | None) -> bool:
 
 
 def _parts(old: ast.AST, new: ast.AST) -> Iterator[tuple[Any, Any]]:
-    """The parts of two nodes of one type that are to be compared, side by side."""
+    """Pairs of the parts of two nodes of one type that have to be the same."""
     for field in old._fields:
         one: Any = getattr(old, field, None)
         other: Any = getattr(new, field, None)
@@ -218,7 +220,7 @@ def _parts(old: ast.AST, new: ast.AST) -> Iterator[tuple[Any, Any]]:
 
 
 def _entries(old: ast.expr, new: ast.expr) -> tuple[Any, Any]:
-    """What to compare of ``implementations={...}``: an entry that today has beside the recorded ones changes none of them."""
+    """The parts of ``implementations={...}`` to compare: additional entries of today are left out."""
     if not (isinstance(old, ast.Dict) and isinstance(new, ast.Dict)):
         return old, new
     (was, others), (now, more) = (_by_key(old), _by_key(new))
@@ -226,7 +228,7 @@ def _entries(old: ast.expr, new: ast.expr) -> tuple[Any, Any]:
 
 
 def _workloads(old: ast.expr, new: ast.expr) -> tuple[Any, Any]:
-    """What to compare of ``workloads=(...)``: one that today has beside the recorded ones changes none of them."""
+    """The parts of ``workloads=(...)`` to compare: additional workloads of today are left out."""
     if not (isinstance(old, ast.Tuple) and isinstance(new, ast.Tuple)):
         return old, new
     recorded = {ast.dump(one) for one in old.elts}
@@ -234,21 +236,21 @@ def _workloads(old: ast.expr, new: ast.expr) -> tuple[Any, Any]:
 
 
 def _by_key(node: ast.Dict) -> tuple[dict[Any, ast.expr], list[ast.expr | None]]:
-    """A dict's values by constant key, and its other keys and values one after another."""
+    """A dict's values by constant key, and its other keys and values in a list."""
     pairs = list(zip(node.keys, node.values, strict=True))
     named = {key.value: value for key, value in pairs if isinstance(key, ast.Constant)}
     return named, [part for key, value in pairs if not isinstance(key, ast.Constant) for part in (key, value)]
 
 
 def _without_tolerance(call: ast.Call) -> list[ast.keyword]:
-    """A call's keywords, of a ``KernelSpec`` without the error that is accepted: nothing launches by it."""
+    """A call's keywords without the tolerance of a ``KernelSpec``, which no launch depends on."""
     spec = isinstance(call.func, ast.Name) and call.func.id == "KernelSpec"
     return [keyword for keyword in call.keywords if not (spec and keyword.arg == "tolerance")]
 
 
 @functools.lru_cache(maxsize=256)
 def _tolerances(text: str) -> set[str]:
-    """A file's names that serve as a ``KernelSpec``'s tolerance and for nothing else."""
+    """Names in a file that are used only in a ``KernelSpec``'s tolerance."""
     tolerances: Counter[str] = Counter()
     reads: Counter[str] = Counter()
     for node in ast.walk(ast.parse(text)):
@@ -261,7 +263,7 @@ def _tolerances(text: str) -> set[str]:
 
 
 def _locals(statement: str) -> set[str]:
-    """Names of a function's own variables and parameters, which stand for nothing at the top level."""
+    """Names of a function's own variables and parameters."""
     node = ast.parse(statement).body[0]
     if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return set()

@@ -1,7 +1,7 @@
-"""Problems of recordings that today's code hands to a GPU as it did then, although code of the CPU's has changed.
+"""Problems of recordings whose launches are known to be the same today, although the CPU's code has changed.
 
-A line a recording's kernel in ``same_launches.jsonl``, written by ``tilescope claims --keep``. It counts as long as the kernel's
-code is what it was when that was found out. Whoever has no line is not known to be the same.
+``same_launches.jsonl`` has a line for each kernel of a recording, written by ``tilescope claims --keep``. A line is valid as
+long as the digest of the kernel's code is the one in the line. Without a valid line nothing is known.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FILE = Path(__file__).with_name("same_launches.jsonl")
 
 
 class Problem(NamedTuple):
-    """What implementations are compared on."""
+    """A kernel's workload in one direction, which its implementations solve."""
 
     kernel: str
     direction: str
@@ -27,7 +27,7 @@ class Problem(NamedTuple):
 
 
 def known(run: str, files: Mapping[str, str]) -> set[Problem]:
-    """The kept problems of a run, by its id, of the kernels in ``files``, which are by name the files that declare them."""
+    """The problems of a run with unchanged launches. ``run`` is its id; ``files`` maps kernels to their declaring files."""
     lines, digest = _lines(), functools.cache(code)
     return {
         Problem(kernel, direction, workload)
@@ -38,13 +38,13 @@ def known(run: str, files: Mapping[str, str]) -> set[Problem]:
 
 
 def is_kept(run: str, kernel: str, digest: str) -> bool:
-    """Whether there is an answer, be it that no problem is the same, for the kernel's code of that digest."""
+    """Whether there is a line, perhaps of no problems, for the kernel's code of that digest."""
     line = _lines().get((run, kernel))
     return line is not None and line["code"] == digest
 
 
 def keep(found: Mapping[tuple[str, str, str], Iterable[Problem]]) -> None:
-    """Writes the file anew: problems by the run's id, the kernel and the digest of its code."""
+    """Rewrites the file. ``found`` maps run id, kernel and digest of its code to problems."""
     lines = [
         {
             "run": run,
@@ -58,18 +58,18 @@ def keep(found: Mapping[tuple[str, str, str], Iterable[Problem]]) -> None:
 
 
 def text(run: str) -> str:
-    """All that is kept of a run, by its id."""
+    """All lines of a run, by its id, as JSON."""
     return json.dumps([line for (of_run, _), line in sorted(_lines().items()) if of_run == run])
 
 
 def files(file: str) -> set[str]:
-    """Names of the files that a kernel's file reaches as they are now."""
+    """Names of the files that a kernel's file uses, itself included; empty where it does not exist here."""
     path = store.source_file(file)
     return {Path(name).name for name in gpu_code.files(Today(path.absolute()), str(path.absolute()))} if path else set()
 
 
 def code(file: str) -> str:
-    """Digest of the code, as it is now, that a kernel's file defines and reaches; empty where it is not to be read."""
+    """Digest of the present code that a kernel's file defines and uses; empty where it cannot be read."""
     path = store.source_file(file)
     try:
         return gpu_code.digest(Today(path.absolute()), str(path.absolute())) if path else ""

@@ -1,4 +1,4 @@
-"""Whether the code that a run measured is still the code that is here."""
+"""Finds kernels of a run whose code has changed since it was measured."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tilescope.runs.definitions import Recorded
 from tilescope.runs.same_launches import Problem
 from tilescope.runs.todays_code import Today
 
-#: What keeps code from being read, then or now.
+#: Errors of reading recorded or present code.
 UNREADABLE = (OSError, ValueError, SyntaxError, RecursionError, MemoryError, LookupError)
 
 
 class Sides(NamedTuple):
-    """A kernel's code as a run kept it and as it is here: the files, and which of them declares the kernel."""
+    """A kernel's recorded code and today's. ``root`` and ``path`` are the files that declare the kernel in each."""
 
     recorded: Recorded
     root: str
@@ -26,11 +26,11 @@ class Sides(NamedTuple):
 
 
 def stale_kernels(run: store.LoadedRun) -> list[str]:
-    """Names of the run's kernels whose code is no longer what was measured.
+    """Names of the run's kernels whose code has changed.
 
-    That is all that the file which declares the kernel defines, and what it reaches in the files that its launches are in,
-    as far as the run kept them. Comments and docstrings are no code, and it does not matter which file of the package code
-    is in. A run that kept no texts knows the declaring file's bytes alone.
+    The code is everything that the declaring file defines, and everything it uses in the other files that the run kept.
+    Comments and docstrings are ignored, and code may move within its package (see ``same_code``). If the run kept no texts,
+    the bytes of the declaring file are compared.
     """
     found: dict[Any, bool] = {}
     stale = []
@@ -45,8 +45,8 @@ def stale_kernels(run: store.LoadedRun) -> list[str]:
 
 
 def stale_problems(run: store.LoadedRun, stale: Iterable[str] | None = None) -> tuple[set[Problem], set[Problem]]:
-    """Problems of ``stale_kernels``: those of which a GPU may run other code today, and those of which it is known to run
-    the same, launched by other code of the CPU's.
+    """The problems of ``stale_kernels`` in two sets: those whose GPU code may have changed, and those known to launch the same
+    GPU code, where only the CPU's code has changed.
     """
     stale = set(stale_kernels(run) if stale is None else stale)
     columns = run.table[["kernel", "pass", "workload"]].drop_duplicates()
@@ -58,7 +58,7 @@ def stale_problems(run: store.LoadedRun, stale: Iterable[str] | None = None) -> 
 
 
 def stale_on_gpu(run: store.LoadedRun, stale: Iterable[str] | None = None) -> list[str]:
-    """Those of ``stale_kernels`` of which a GPU may run other code today; of the rest times of the GPU stand."""
+    """Those of ``stale_kernels`` whose GPU code may have changed. GPU times of the others are still valid."""
     stale = stale_kernels(run) if stale is None else stale
     changed = {problem.kernel for problem in stale_problems(run, stale)[0]} if stale else set()
     of_table = set(run.table["kernel"].unique())
@@ -66,7 +66,10 @@ def stale_on_gpu(run: store.LoadedRun, stale: Iterable[str] | None = None) -> li
 
 
 def sides(run: store.LoadedRun, kernel: str) -> Sides | None:
-    """The kernel's code then and now; None where its file is not here. Raises LookupError where the run did not keep it."""
+    """The kernel's recorded code and today's; None where its file does not exist here.
+
+    Raises LookupError where the run did not keep the file, and the errors of ``UNREADABLE``.
+    """
     facts = run.run.kernels[kernel]
     path = store.source_file(str(facts.get("file", "")))
     if path is None:
@@ -83,33 +86,29 @@ def sides(run: store.LoadedRun, kernel: str) -> Sides | None:
 
 
 def own(kept: Mapping[str, str]) -> dict[str, str]:
-    """The texts of a kernel's own files. Other libraries', which a run keeps too, are named by a path."""
+    """The texts of a kernel's own files. Files of other libraries, which a run keeps too, are named by a path."""
     return {name: text for name, text in kept.items() if names.is_source(name)}
 
 
 def _may_have_changed(run: store.LoadedRun, kernel: str) -> bool:
-    """Code that cannot be read, then or now, is not known to be the same."""
+    """Whether the code has changed, or cannot be read."""
     try:
-        return _has_changed(run, kernel)
+        found = sides(run, kernel)
+        if found is None:
+            return False
+        texts, today = found.recorded.texts, found.today
+        here = {name: today.named(name) for name in texts}
+        # Comparing texts is quicker than parsing them.
+        same_texts = today.text(found.path) == texts[found.root] and all(
+            there and today.text(there) == texts[name] for name, there in here.items()
+        )
+        return not (same_texts or same_code.same(*found))
     except UNREADABLE:
         return True
-
-
-def _has_changed(run: store.LoadedRun, kernel: str) -> bool:
-    found = sides(run, kernel)
-    if found is None:
-        return False
-    texts, today = found.recorded.texts, found.today
-    here = {name: today.named(name) for name in texts}
-    if today.text(found.path) == texts[found.root] and all(
-        there and today.text(there) == texts[name] for name, there in here.items()
-    ):
-        return False  # To read code takes longer than to compare texts.
-    return not same_code.same(*found)
 
 
 def _kept(run: store.LoadedRun, kernel: str) -> Mapping[str, str]:
     try:
         return run.sources.get(kernel, {})
-    except store.StoreError:  # damaged: whoever wants to read the texts is told
+    except store.StoreError:  # damaged, as whoever opens the texts is told
         return {}

@@ -1,13 +1,12 @@
-"""Runs on disk: where they are, which there are, and how one is opened. ``reader`` reads a folder, ``writer`` writes one.
+"""Finds, lists and opens runs. ``reader`` reads a run's folder, ``writer`` writes one.
 
-A run is a folder, written beside its final name and renamed when it is whole. ``run.json`` says what was run,
-``table.parquet`` holds the table, and ``artefacts/<collector>/`` what the collectors wrote. Where a collector knows single
-source lines there are ``lines.parquet`` with their values and ``sources.json.gz`` with the text of the files as they were.
-``configs.parquet`` says with which config each Triton launch was made.
+A run is a folder. ``run.json`` is its description, ``table.parquet`` its table, and ``artefacts/<collector>/`` holds the
+collectors' artefacts. ``lines.parquet`` has values of source lines, ``sources.json.gz`` the texts of those files at the time,
+and ``configs.parquet`` the config of each Triton launch.
 
-While a run is being written it is called ``.partial-<id>``. Its rows lie in ``parts/`` (``line-parts/``, ``config-parts/``),
-one file a finished case, so that nothing is lost with the process. ``progress.jsonl`` is its journal; an interrupted run keeps
-it, to go on by. Imports neither torch nor triton.
+While a run is being written, its folder is called ``.partial-<id>``. Its rows are in ``parts/`` (``line-parts/``,
+``config-parts/``), one file for each finished case, so that nothing is lost if the process dies. ``progress.jsonl`` is its
+journal, which an interrupted run keeps. At the end the folder is renamed. Imports neither torch nor triton.
 """
 
 from __future__ import annotations
@@ -40,16 +39,16 @@ __all__ = [
     "recover", "runs_dir", "source_bytes", "source_file", "text_of",
 ]  # fmt: skip
 
-#: What people call the newest of their runs.
+#: The name for the newest run.
 LATEST = "latest"
 _ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4,}")
-#: Parts of a second that ids tell apart, and the last one that this process gave away.
+#: Parts of a second in an id, a lock for new ids, and the last one of this process.
 _PARTS, _NEW = 1 << 16, threading.Lock()
 _last = 0
 
 
 def runs_dir() -> Path:
-    """Where runs go: ``$TILESCOPE_RUNS``, else ``$XDG_DATA_HOME/tilescope/runs``, else below ``~/.local/share``."""
+    """The folder of runs: ``$TILESCOPE_RUNS``, else ``$XDG_DATA_HOME/tilescope/runs``, else below ``~/.local/share``."""
     if chosen := os.environ.get("TILESCOPE_RUNS"):
         return Path(chosen).expanduser().absolute()
     data = os.environ.get("XDG_DATA_HOME")
@@ -64,7 +63,7 @@ def recorded_dir() -> Path:
 
 
 def new_id() -> str:
-    """A fresh run id that sorts by time: ``20261120-221530-3fa9`` (UTC), which ends with the part of the second."""
+    """A new run id that sorts by time: ``20261120-221530-3fa9`` (UTC). Its end is the fraction of the second."""
     global _last  # noqa: PLW0603 - one for the process
     with _NEW:
         _last = max(int(time.time() * _PARTS), _last + 1)
@@ -72,7 +71,7 @@ def new_id() -> str:
 
 
 def open_run(path: Path | str) -> LoadedRun:
-    """The run in the folder ``path``. Raises StoreError, saying what is wrong with it and what to do."""
+    """Opens the run in the folder ``path``. Raises StoreError, which says what is wrong and what to do."""
     folder = Path(path)
     run, table = _read(folder, read_table)
     loaded = LoadedRun(raised_roofs.raised(run, table), table, folder)
@@ -82,7 +81,7 @@ def open_run(path: Path | str) -> LoadedRun:
 
 
 def _read(folder: Path, table: Callable[[Path, Path], pd.DataFrame]) -> tuple[Run, pd.DataFrame]:
-    """A run's description as it was written, and its table as ``table`` reads it. Raises StoreError as ``open_run`` does."""
+    """Reads a run's description, and its table by the function ``table``. Raises StoreError as ``open_run``."""
     if not folder.is_dir():
         raise StoreError(f"no run at {folder}: 'tilescope show' lists the runs there are")
     if folder.name.startswith(PARTIAL):
@@ -91,9 +90,9 @@ def _read(folder: Path, table: Callable[[Path, Path], pd.DataFrame]) -> tuple[Ru
 
 
 def open_partial(folder: Path) -> tuple[LoadedRun, list[str]]:
-    """The finished cases of a half-written run, which is left as it is, and messages about it, a line each.
+    """Opens the finished cases of a half-written run, which is not changed. Returns them with messages of one line each.
 
-    Raises StoreError where its description cannot be read.
+    Raises StoreError where the description cannot be read.
     """
     run = dataclasses.replace(read_run(folder), complete=False)
     table, lost = gathered(folder)
@@ -102,10 +101,10 @@ def open_partial(folder: Path) -> tuple[LoadedRun, list[str]]:
 
 
 def find(text: str, folders: Iterable[Path] | None = None) -> Path:
-    """The folder of the run that ``text`` means: a path, an id, the unique start of one, or ``latest``.
+    """The folder of the run that ``text`` names: a path, an id, the unique start of one, or ``latest``.
 
-    That is the newest of the person's own, finished or not, and a recording only where there is none.
-    Raises StoreError when there is none or more than one.
+    ``latest`` is the user's newest run, finished or not, or the newest recording where there is none. Raises StoreError where
+    no run fits or several do.
     """
     if os.sep in text or text in (".", ".."):
         if not Path(text).is_dir():
@@ -132,12 +131,12 @@ def find(text: str, folders: Iterable[Path] | None = None) -> Path:
 
 
 def find_interrupted(text: str) -> Path:
-    """As ``find``, but ``latest`` is the person's newest run that was interrupted and has a journal to go on by."""
+    """As ``find``, but ``latest`` is the user's newest run that was interrupted and has a journal."""
     return _latest_that(_is_interrupted, "was interrupted, so there is none to go on with", text)
 
 
 def find_half_written(text: str) -> Path:
-    """As ``find``, but ``latest`` is the person's newest run whose writer died."""
+    """As ``find``, but ``latest`` is the user's newest run whose writer died."""
     return _latest_that(_is_half_written, "is half-written, so there is none to recover", text)
 
 
@@ -151,7 +150,7 @@ def _latest_that(wanted: Callable[[Path], bool], none: str, text: str) -> Path:
 
 
 def _newest(folders: Iterable[Path] | None) -> list[Path]:
-    """Runs, newest first: the person's own, and recordings after all of them."""
+    """Runs, newest first: the user's own, then recordings."""
 
     def age(path: Path) -> tuple[bool, bool, str]:
         name = path.name.removeprefix(PARTIAL)
@@ -180,12 +179,12 @@ def _is_interrupted(path: Path) -> bool:
 
 
 def list_runs(folders: Iterable[Path] | None = None) -> list[Summary]:
-    """Every run in the folders (the person's own and the recorded ones), newest first. Never raises.
+    """Every run in the folders, by default the user's and the recordings, newest first. Never raises.
 
     A run that cannot be opened is listed with its ``error``.
     """
     paths = list(_folders(folders))
-    # What is said of a run that is being written changes with its writer.
+    # A run that is being written is not cached: its summary changes.
     known = summaries.of_runs([path for path in paths if not path.name.startswith(PARTIAL)], _summarise)
     found = [*known, *(_summarise(path) for path in paths if path.name.startswith(PARTIAL))]
     found = [dataclasses.replace(summary, recorded=_is_recorded(summary.path)) for summary in found]
@@ -230,14 +229,14 @@ def _summarise(path: Path) -> Summary:
         )
     except StoreError as error:
         return Summary(id=name, path=path, error=str(error))
-    except Exception as error:  # whatever it is, it is one run's, and the others are to be listed
+    except Exception as error:  # one run's error must not keep the others from being listed
         return Summary(
             id=name, path=path, error=f"{name} cannot be read ({bounded_reading.one_line(error)}): record it again"
         )
 
 
 def half_written(folder: Path) -> str:
-    """A message about a half-written run: who is writing it, or what can be done."""
+    """A message about a half-written run: it is still being written, or what to do with it."""
     name = folder.name.removeprefix(PARTIAL)
     if is_being_written(folder):
         return f"{name} is still being written: wait for its job"
@@ -249,5 +248,5 @@ def half_written(folder: Path) -> str:
 
 
 def _digits(when: str) -> str:
-    """``2026-11-20T22:15:30+00:00`` and an id of that moment sort alike."""
+    """The digits of a time or an id, which sort alike: ``20261120221530``."""
     return re.sub(r"\D", "", when)[:14]

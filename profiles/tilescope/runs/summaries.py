@@ -1,6 +1,7 @@
-"""One line of a list of runs, and what is known of those that were listed before: in this process, and in a person's cache folder.
+"""Summaries of runs for lists, cached in this process and in the user's cache folder.
 
-A line takes a whole table to make, and a list of recordings would take a second. Imports neither torch nor triton.
+A summary needs the whole table of its run: without the caches a list of the recordings takes a second. Imports neither torch
+nor triton.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from typing import Any
 from tilescope.files import bounded_reading, json_shape, user_cache
 from tilescope.version import VERSION
 
-#: What decides a line beside the files of its run: the code in these folders of this package.
+#: Folders of this package whose code makes summaries: the cache key has a digest of them.
 _DECIDING = ("files", "hardware", "runs", "table")
-#: The kind of a file in the cache folder, and lines that are kept in one.
+#: The kind of file in the cache folder, and the most summaries in one file.
 _KIND, _KEPT = "run-summaries", 4096
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One line of a list of runs. ``error`` is empty, or says why the run cannot be opened and what to do."""
+    """A run in a list. ``error`` says why the run cannot be opened and what to do; it is empty otherwise."""
 
     id: str
     path: Path
@@ -41,19 +42,19 @@ class Summary:
     error: str = ""
 
     def in_one_line(self) -> tuple[str, str]:
-        """Its device, and its title, else its kernels, as every terminal can show them."""
+        """The device, and the title or else the kernels, both as printable text."""
         one_line = bounded_reading.one_line
         return one_line(self.device), one_line(self.title or ", ".join(self.kernels))
 
 
-#: When the files that decide a line were written last, and their sizes.
+#: Modification times and sizes of the files that a summary depends on.
 Stamp = tuple[tuple[int, int], ...]
-#: The lines of this process.
+#: Summaries that this process knows.
 _known: dict[Path, tuple[Stamp, Summary]] = {}
 
 
 def of_runs(paths: Iterable[Path], make: Callable[[Path], Summary]) -> list[Summary]:
-    """The line of each run: as it was, if its files are as they were, else what ``make`` makes of it."""
+    """The summary of each run: from a cache where the run's files are unchanged, otherwise by ``make``."""
     stamps = {path: stamp(path) for path in paths}
     missing = [path for path in stamps if path not in _known or _known[path][0] != stamps[path]]
     for place in {path.parent for path in missing}:
@@ -70,7 +71,7 @@ def of_runs(paths: Iterable[Path], make: Callable[[Path], Summary]) -> list[Summ
 
 
 def stamp(path: Path) -> Stamp:
-    """What a run's line goes by."""
+    """The stamp of the run in a folder. A missing file counts as ``(0, 0)``."""
     return tuple(_state(path / name) for name in ("run.json", "table.parquet"))
 
 
@@ -93,7 +94,7 @@ def _key(place: Path) -> str:
 
 
 def _read(place: Path) -> dict[Path, tuple[Stamp, Summary]]:
-    """What the cache folder has of the runs in a folder; nothing where it does not have the form that it should."""
+    """Cached summaries of the runs in a folder; none where the cache is invalid."""
     found: dict[Path, tuple[Stamp, Summary]] = {}
     with contextlib.suppress(OSError, ValueError, TypeError, LookupError):
         for name, (when, said) in (user_cache.read(_KIND, _key(place)) or {}).items():
@@ -103,7 +104,7 @@ def _read(place: Path) -> dict[Path, tuple[Stamp, Summary]]:
 
 
 def _write(place: Path, lines: dict[Path, tuple[Stamp, Summary]]) -> None:
-    """Keeps the lines of the runs that are still there and could be opened."""
+    """Caches the summaries of runs that still exist and could be opened."""
     there = {path: line for path, line in lines.items() if not line[1].error and path.is_dir()}
     said: dict[str, Any] = {}
     for path, (when, summary) in list(there.items())[-_KEPT:]:

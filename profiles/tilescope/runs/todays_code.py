@@ -1,4 +1,4 @@
-"""Code as it is here now: the files of the package that a kernel's file is in."""
+"""Reads the present code of a kernel: the files of its package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tilescope.runs import definitions, reader
 
 
 class Today(definitions.Code):
-    """The package that a file is in as it is now; of a file in no package, the files beside it."""
+    """The files of the package that ``path`` is in, or of its folder where that is not a package."""
 
     def __init__(self, path: Path) -> None:
         packages = list(itertools.takewhile(lambda folder: (folder / "__init__.py").is_file(), path.parents))

@@ -1,7 +1,6 @@
-"""Runs being written: rows in parts, a part a finished case, put together and renamed at the end.
+"""Writes runs: rows in parts, one for each finished case, which are joined at the end before the folder is renamed.
 
-A part that is damaged costs what it held and no more: the run says so, and the case is outstanding again.
-Imports neither torch nor triton.
+A damaged part loses only its own rows: the run notes it, and the case is outstanding again. Imports neither torch nor triton.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ from tilescope.table.run import Failure, Run
 
 PARTIAL = ".partial-"
 _TABLE = "table.parquet"
-#: Folders of parts, by the file that they are put together to.
+#: Folder of the parts of each file.
 _PARTS = {_TABLE: "parts", LINES: "line-parts", CONFIGS: "config-parts"}
-#: What their rows are compared with.
+#: Module that validates the rows of each file.
 _OF = {_TABLE: schema, LINES: line_values, CONFIGS: launch_configs}
-#: What stands between a part's number, the collector and the case that it is of.
+#: Separates the number, the collector and the case in a part's name.
 _AT = "@"
-#: Owner of the rows that no collector made.
+#: Owner of the rows without a collector.
 MODEL = "model"
 
 
 def check_writable(folder: Path) -> None:
-    """Raises StoreError unless runs can be written into ``folder``, which is made if it is missing."""
+    """Raises StoreError unless runs can be written into ``folder``, which is created if it is missing."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".write-{secrets.token_hex(4)}"
@@ -71,7 +70,7 @@ class RunWriter:
         self.run = dataclasses.replace(run, complete=False)
         self.final = folder / run.id
         self.folder = folder / f"{PARTIAL}{run.id}"
-        #: What the parts hold, by the file that they are put together to, and how many there are of each.
+        #: Frames of the parts of each file, and the number of parts.
         self._frames: dict[str, list[pd.DataFrame]] = {name: [] for name in _PARTS}
         self._parts = dict.fromkeys(_PARTS, 0)
         self._sources: dict[str, dict[str, str]] = {}
@@ -82,9 +81,9 @@ class RunWriter:
 
     @classmethod
     def reopen(cls, folder: Path) -> RunWriter:
-        """A writer that goes on with a run that is not complete, whether its writer died or was stopped.
+        """A writer that continues an incomplete run, whether its writer died or was stopped.
 
-        The cases in damaged parts are outstanding again, and noted. Raises StoreError when the run is whole, still
+        Cases in damaged parts are outstanding again; the run's notes say so. Raises StoreError when the run is complete, still
         being written, or cannot be read.
         """
         writer = cls.__new__(cls)
@@ -92,7 +91,7 @@ class RunWriter:
         writer.folder = folder.with_name(f"{PARTIAL}{writer.final.name}")
         writer._lock = _claim(folder)
         try:
-            # Not before it is claimed: another process may be about to finish it.
+            # Only after it is claimed: another process may be about to finish it.
             writer.run = read_run(folder)
             if writer.run.complete:
                 (folder / ".lock").unlink(missing_ok=True)
@@ -123,28 +122,25 @@ class RunWriter:
 
     @property
     def rows(self) -> pd.DataFrame:
-        """The rows written so far, but for those in parts that were damaged when the run was reopened."""
+        """The rows written so far, without those of parts that were damaged when the run was reopened."""
         return _joined(self._frames[_TABLE])
 
     def append(self, frame: pd.DataFrame, collector: str = "", case: Case | None = None) -> None:
-        """Adds rows of the schema (their ``run_id`` is set here); they are on disk when this returns. ``collector`` and
-        ``case`` say what is to be done again should the part be lost; ``MODEL`` of no case is what every run has.
+        """Adds rows of the schema and sets their ``run_id``. They are on the disk when this returns.
 
-        Raises SchemaError when the rows do not follow the schema.
+        ``collector`` and ``case`` say what has to be repeated if the part is lost; ``MODEL`` without a case marks rows that can
+        be computed again. Raises SchemaError for invalid rows.
         """
         run_id = pd.Series(self.run.id, index=frame.index, dtype="str")
         self._append(_TABLE, frame.assign(run_id=run_id), collector, case)
 
     def append_lines(self, kernel: str, frame: pd.DataFrame, sources: Mapping[str, str]) -> None:
-        """Adds values of source lines and the text of the files that they speak of, by name.
-
-        Raises SchemaError when the rows are not ``tilescope.table.line_values``'s.
-        """
+        """Adds values of source lines, and the texts of their files by name. Raises SchemaError for invalid rows."""
         self._append(LINES, frame)
         self.keep_sources({kernel: sources})
 
     def append_configs(self, frame: pd.DataFrame) -> None:
-        """Adds configs of launches. Raises SchemaError when the rows are not ``tilescope.table.launch_configs``'s."""
+        """Adds configs of launches. Raises SchemaError for invalid rows."""
         self._append(CONFIGS, frame)
 
     def _append(self, name: str, frame: pd.DataFrame, collector: str = "", case: Case | None = None) -> None:
@@ -159,7 +155,7 @@ class RunWriter:
         self._frames[name].append(rows)
 
     def keep_sources(self, kernels: Mapping[str, Mapping[str, str]]) -> None:
-        """Keeps the text of each kernel's files, by name; of one that is kept already the first text stays."""
+        """Keeps the texts of each kernel's files, by name. The first text of a file stays."""
         new = {
             kernel: {**sources, **self._sources.get(kernel, {})}
             for kernel, sources in kernels.items()
@@ -171,17 +167,17 @@ class RunWriter:
                 _write_sources(self._sources, self.folder / "sources.json.gz")
 
     def plan(self, cases: Iterable[Case]) -> None:
-        """Notes the run's cases, so that it can go on when it is interrupted."""
+        """Notes the run's cases in the journal, so that an interrupted run can be resumed."""
         with self._explained():
             journal.begin(self.folder, cases)
 
     def settle(self, settled: journal.Settled) -> None:
-        """Notes that a case needs no more of a collector."""
+        """Notes in the journal that a collector is done with a case."""
         with self._explained():
             journal.settle(self.folder, settled)
 
     def artefact_folder(self, collector: str) -> Path:
-        """Where ``collector`` writes; made if it is missing."""
+        """The folder of a collector's artefacts, created if it is missing. Raises StoreError for an invalid name."""
         try:
             folder = self.folder / "artefacts" / names.file_name(collector, "a collector's name")
         except ValueError as error:
@@ -191,15 +187,15 @@ class RunWriter:
         return folder
 
     def artefact_path(self, collector: str, case: Case, suffix: str) -> Path:
-        """Where ``collector`` writes what it has to say about ``case``."""
+        """The path of a collector's artefact of a case."""
         return self.artefact_folder(collector) / f"{case.slug}{suffix}"
 
     def fail(self, failure: Failure) -> None:
-        """Notes a case that gave no result."""
+        """Adds a failure to the description."""
         self.update(failures=(*self.run.failures, failure))
 
     def note(self, text: str) -> None:
-        """Adds a remark about the whole run."""
+        """Adds a note to the description."""
         self.update(notes=(*self.run.notes, text))
 
     def update(self, **fields: Any) -> None:
@@ -208,9 +204,9 @@ class RunWriter:
         self._describe()
 
     def finish(self, complete: bool = True, **fields: Any) -> Path:
-        """Puts the table together, renames the folder to its final name and returns it: all of it is on disk then.
+        """Joins the parts, renames the folder to its final name and returns it. All of it is on the disk then.
 
-        ``fields`` of the run's description are changed as by ``update``.
+        ``fields`` of the description are changed as by ``update``.
         """
         self.update(complete=complete, **fields)
         with self._explained():
@@ -219,7 +215,7 @@ class RunWriter:
         return final
 
     def discard(self) -> None:
-        """Removes the folder: for a run that holds nothing yet."""
+        """Removes the folder of a run that holds nothing yet."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self._lock.close()
 
@@ -236,9 +232,9 @@ class RunWriter:
 
 
 def recover(folder: Path) -> Path:
-    """Finishes a half-written run with the cases it has, marked incomplete, and returns its final folder.
+    """Finishes a half-written run with its finished cases, marked incomplete, and returns its final folder.
 
-    Raises StoreError when the run is still being written, or holds nothing that can be read.
+    Raises StoreError where the run is still being written or cannot be read.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(_claim(folder))
@@ -258,15 +254,15 @@ def parts(folder: Path, kind: str = "parts") -> list[Path]:
 
 
 def gathered(folder: Path) -> tuple[pd.DataFrame, list[Path]]:
-    """The parts of a run that is being written, as one table, and those of them that are damaged."""
+    """The table of a run that is being written, and its damaged parts."""
     found, lost = _read(folder)
     return _joined(found[_TABLE]), lost
 
 
 def _read(folder: Path) -> tuple[dict[str, list[pd.DataFrame]], list[Path]]:
-    """What the parts of a run hold, by the file that they are put together to, and the table's that are damaged.
+    """Reads the parts of each file, and returns them with the damaged parts of the table.
 
-    Those that stand beside the table come with the rows of their case, which is settled: what is damaged is left out.
+    Damaged parts of the other files are dropped: the cases that they belong to are settled.
     """
     found: dict[str, list[pd.DataFrame]] = {name: [] for name in _PARTS}
     lost = []
@@ -294,7 +290,7 @@ def _number(part: Path) -> int:
 
 
 def _owner(part: Path, folder: Path) -> tuple[str, Case | None] | None:
-    """The collector and the case whose rows a part holds; None where its name does not say so."""
+    """The collector and the case of a part's rows; None where the part's name lacks them."""
     _, *owner = part.stem.split(_AT)
     if len(owner) != 2:
         return None
@@ -306,7 +302,7 @@ def _owner(part: Path, folder: Path) -> tuple[str, Case | None] | None:
 
 
 def _forget(folder: Path, lost: Iterable[Path]) -> list[str]:
-    """Puts damaged parts aside, notes that what they held is to be done again, and says so, a line each."""
+    """Renames damaged parts, notes in the journal that their cases are outstanding, and returns a line about each."""
     said = []
     for part in lost:
         if owner := _owner(part, folder):
@@ -322,7 +318,7 @@ def _forget(folder: Path, lost: Iterable[Path]) -> list[str]:
 
 
 def _seal(folder: Path, final: Path, frames: Mapping[str, list[pd.DataFrame]], complete: bool) -> Path:
-    """The table of all parts, then the rename that makes the run visible; only then may the parts go, which are on the disk."""
+    """Joins the parts and renames the folder. The parts, which are on the disk, are removed only then."""
     for name, found in frames.items():
         if found or name == _TABLE:
             parquet.put(_joined(found), folder / name)
@@ -336,7 +332,7 @@ def _seal(folder: Path, final: Path, frames: Mapping[str, list[pd.DataFrame]], c
 
 
 def _unseal(final: Path, folder: Path) -> None:
-    """The reverse: what was put together is one part. At every moment one of both folders is whole."""
+    """Reverses ``_seal``: each joined file becomes one part. At any moment one of the two folders is complete."""
     for name, parts_of in _PARTS.items():
         if bounded_reading.is_inside(final / name, final):
             (final / parts_of).mkdir(exist_ok=True)
@@ -347,7 +343,7 @@ def _unseal(final: Path, folder: Path) -> None:
 
 
 def _write_sources(kernels: Mapping[str, Mapping[str, str]], path: Path) -> None:
-    """Each text once: the kernels of a family share their file."""
+    """Writes each text once: kernels of a family share files."""
     digests = {text: hashlib.sha256(text.encode()).hexdigest() for files in kernels.values() for text in files.values()}
     data = {
         "kernels": {kernel: {name: digests[text] for name, text in files.items()} for kernel, files in kernels.items()},
@@ -363,10 +359,10 @@ def _write_json(data: dict[str, Any], path: Path) -> None:
 
 
 def lock(folder: Path) -> IO[str]:
-    """A lock that holds as long as the writer lives; the system releases it when the process dies. Raises
-    BlockingIOError where another process holds it.
+    """Locks the run. The system releases the lock when the process dies. Raises BlockingIOError where another process holds it,
+    and OSError where the file cannot be opened.
     """
-    # A link or a pipe of that name is none of ours.
+    # A link or a pipe of that name is not ours.
     handle = os.fdopen(
         os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666), "w"
     )
