@@ -53,8 +53,9 @@ def test_memory_is_found_in_tuples_and_descriptors() -> None:
 def test_memory_is_found_behind_a_table_of_addresses() -> None:
     parts = [torch.zeros(5), torch.zeros(6)]
     table = torch.tensor([part[1:].data_ptr() for part in parts])
-    apart = torch.zeros(5)
+    apart, sparse = torch.zeros(5), torch.eye(3).to_sparse()  # a sparse tensor has no one memory to look at
     found = _addresses({"table": table, "sizes": torch.tensor([5, 6])})
+    assert sparse.is_sparse
     assert {table.data_ptr(), *(part.data_ptr() for part in parts)} <= found
     assert apart.data_ptr() not in found
 

@@ -1,11 +1,10 @@
-"""A launch's arguments as data, and made again: tensors as they lie in memory, those that share it sharing it still.
+"""Converts a launch's arguments to data and back. Tensors keep their layout, and those that share memory share it again.
 
 Imports torch and triton.
 """
 
 from __future__ import annotations
 
-import gc
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,17 +16,18 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilescope.captures import contents
 from tilescope.execution import kernel_code
+from tilescope.interpreter.arguments import pointed_at
 
-#: Memory begins at a multiple of this many bytes wherever it is made again; what it began at is told up to that.
+#: New memory is aligned to this many bytes; the original address is recorded modulo this.
 ALIGNMENT = 64
-#: Bytes of whole numbers whose contents tell two launches apart.
+#: Launches with integer tensors of at most this many bytes are distinguished by the contents.
 TOLD_APART = 64 << 10
-#: Elements of the longest table that is looked at for addresses.
+#: Most elements of a table that is searched for addresses.
 MOST_ADDRESSES = 1 << 14
 
 
 class Writer(kernel_code.Writer):
-    """Data of arguments. ``storages`` and ``files`` (bytes by name) fill up with the memory that they lead to."""
+    """Converts arguments to data. ``files`` collects the contents of memory, as bytes by name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,14 +36,15 @@ class Writer(kernel_code.Writer):
     def arguments(
         self, given: Mapping[str, Any], name: str, *, exact: bool = False, readable: bool = True
     ) -> dict[str, Any]:
-        """``values`` by parameter and ``storages``. Raises CannotRecord for a value that is none of a kernel's.
+        """Data of the arguments ``given`` by parameter: ``values`` and ``storages``. ``name`` is the kernel's.
 
-        ``exact`` keeps even large floats as they are. ``readable``: whether memory may be read now; what it holds is unknown
-        otherwise, and drawn as floats usually are or as zeros.
+        ``exact`` keeps the contents of large float tensors too. Where memory is not ``readable`` now, its contents are unknown:
+        floats will be drawn from a usual distribution, and integers will be 0. Raises CannotRecord for a value that no kernel
+        takes.
         """
         self._storages: list[dict[str, Any]] = []
         self._known: dict[int, int] = {}
-        #: What of the memory is not kept as it was.
+        #: Remarks on memory whose contents are not kept.
         self.notes: list[str] = []
         self._exact, self._readable = exact, readable
         values = {parameter: self.value(value, f"{name}'s {parameter}") for parameter, value in given.items()}
@@ -90,7 +91,7 @@ class Writer(kernel_code.Writer):
                 held["addresses"] = addresses
         kept = self._storages[self._known[key]]
         if kept["holds"]["kind"] == "normal" and not _is_float(tensor):
-            # The same memory seen as whole numbers.
+            # A view of the same memory as integers.
             kept["holds"] = self._holds(storage, tensor)
         return {
             "storage": self._known[key],
@@ -101,17 +102,18 @@ class Writer(kernel_code.Writer):
         }
 
     def _addresses(self, tensor: torch.Tensor) -> list[list[int]]:
-        """Where a table of addresses points to, as a grouped kernel takes one: element, storage and byte in it, of each."""
+        """The element, storage and byte offset of each address in a table, as grouped kernels take one."""
         few = tensor.untyped_storage().nbytes() <= 8 * MOST_ADDRESSES
         if not self._readable or tensor.dtype not in (torch.int64, torch.uint64) or not few:
             return []
         whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
         whole = whole[: whole.numel() // 8 * 8].view(torch.int64)
         found = []
-        for numbers, target in pointed_at(whole.cpu(), tensor.device):
+        numbers = whole.cpu().numpy()
+        for target, places in pointed_at(numbers, lambda other: other.device == tensor.device):
             data = self._tensor(target, "what an address points to")
             start = target.untyped_storage().data_ptr()
-            found += [[place, data["storage"], address - start] for place, address in numbers]
+            found += [[place, data["storage"], int(numbers[place]) - start] for place in sorted(places)]
         return found
 
     def _holds(self, storage: torch.UntypedStorage, tensor: torch.Tensor) -> dict[str, Any]:
@@ -120,33 +122,15 @@ class Writer(kernel_code.Writer):
         return contents.unread(tensor)
 
 
-def pointed_at(numbers: torch.Tensor, device: torch.device) -> Iterator[tuple[list[tuple[int, int]], torch.Tensor]]:
-    """Tensors on ``device`` that some of the numbers are addresses in: those numbers with their places, and the tensor."""
-    # Indices are small; no process has memory so low.
-    left = {place: number for place, number in enumerate(numbers.tolist()) if number > 1 << 32}
-    for thing in gc.get_objects() if left else ():
-        if (
-            type(thing) not in (torch.Tensor, torch.nn.Parameter)
-            or thing.device != device
-            or thing.layout != torch.strided
-        ):
-            continue
-        start, size = thing.untyped_storage().data_ptr(), thing.untyped_storage().nbytes()
-        inside = [(place, number) for place, number in left.items() if start <= number < start + size]
-        if inside:
-            yield inside, thing.detach()
-            left = {place: number for place, number in left.items() if (place, number) not in inside}
-
-
 def is_descriptor(value: Any) -> bool:
-    """Whether it is a tensor descriptor that a launcher made on the host, Triton's or Gluon's."""
+    """Whether the value is a tensor descriptor that a launcher made on the host, Triton's or Gluon's."""
     return isinstance(value, TensorDescriptor) or (
         type(value).__module__.startswith("triton.") and hasattr(value, "base") and hasattr(value, "block_shape")
     )
 
 
 def tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Every tensor in an argument, those behind descriptors too."""
+    """Yields every tensor in an argument, also those of descriptors."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, TensorWrapper) or is_descriptor(value):
@@ -157,7 +141,7 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def shape_of(value: Any, with_contents: bool = True) -> Any:
-    """What two arguments have in common if launches with them are the same. It can be hashed and compared."""
+    """A hashable key that is equal for arguments of equal launches."""
     if isinstance(value, torch.Tensor):
         told = with_contents and not _is_float(value) and value.untyped_storage().nbytes() <= TOLD_APART
         return (
@@ -171,7 +155,7 @@ def shape_of(value: Any, with_contents: bool = True) -> Any:
         return (shape_of(value.base, with_contents), *rest.items())
     if isinstance(value, (tuple, list)):
         return tuple(shape_of(item, with_contents) for item in value)
-    # A float is data: a learning rate changes from step to step.
+    # The value of a float does not matter: a learning rate changes from step to step.
     return "float" if type(value) is float else repr(value)
 
 
@@ -180,10 +164,13 @@ def _is_float(tensor: torch.Tensor) -> bool:
 
 
 class Reader(kernel_code.Reader):
-    """Values of the data that a ``Writer`` made, on a device."""
+    """Converts the data of a ``Writer`` back to values on a device."""
 
     def arguments(self, data: Mapping[str, Any], device: Any, seed: int, contents_in: Path) -> dict[str, Any]:
-        """The arguments by parameter. On ``meta`` they have shapes, strides and offsets, and no memory."""
+        """The arguments by parameter. On ``meta`` they have shapes, strides and offsets but no memory.
+
+        ``seed`` is for drawn contents; ``contents_in`` is the folder of kept contents. Raises ValueError for damaged data.
+        """
         self._device = torch.device(device)
         self._memory = [self._storage(held, seed + n, contents_in) for n, held in enumerate(data["storages"])]
         self._starts = [int(held["misaligned"]) for held in data["storages"]]
@@ -192,11 +179,11 @@ class Reader(kernel_code.Reader):
         return {name: self.value(value) for name, value in data["values"].items()}
 
     def memory(self) -> list[torch.Tensor]:
-        """What the arguments made last lead to, that behind addresses too: whoever holds it holds all of it."""
+        """The memory of the last arguments, including what addresses point to. It must be held as long as they are used."""
         return [torch.empty(0, dtype=torch.uint8, device=self._device).set_(storage) for storage in self._memory]
 
     def _point(self, storages: Sequence[Mapping[str, Any]]) -> None:
-        """Has addresses in memory point to where what they pointed to lies now."""
+        """Rewrites the tables of addresses, so that they point to the new memory."""
         for number, held in enumerate(storages):
             if "addresses" in held:
                 whole = torch.empty(0, dtype=torch.uint8, device=self._device).set_(self._memory[number])

@@ -1,6 +1,6 @@
-"""Which bytes a block of addresses touches: distinct ones, 32-byte sectors, and all of a launch's in a bitmap.
+"""The bytes that a block of addresses touches: distinct bytes, 32-byte sectors, and a bitmap for the whole launch.
 
-Addresses come as arrays of any shape, in elements of one size. Pure numpy.
+A block is an array of addresses, of any shape, of elements of one size. Pure NumPy.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-#: The piece in which NVIDIA GPUs move memory between L2 and L1, in bytes.
+#: Bytes of a sector, the unit of transfers between L2 and L1 of NVIDIA GPUs.
 SECTOR = 32
 
 Addresses = npt.NDArray[np.uint64]
 
 
 class OutOfBounds(Exception):
-    """An access to memory that belongs to no tensor the kernel was given: ``where``, seen from the one that starts at ``near``.
+    """An access to memory of no tensor of the kernel. ``at`` is the first such address.
 
-    ``at`` is the first address that belongs to none, ``verb`` says what the access does there.
+    ``where`` is its position relative to the tensor at the address ``near``. ``verb`` is ``reads`` or ``writes``.
     """
 
     def __init__(self, where: str, near: int | None, at: int) -> None:
@@ -35,7 +35,7 @@ class OutOfBounds(Exception):
         return self.beside("a tensor")
 
     def beside(self, name: str) -> str:
-        """Where it is, with the name of the tensor that is nearest."""
+        """The position relative to the nearest tensor, which is called ``name``."""
         return "memory of no tensor" if self.near is None else f"{self.where} {name}"
 
 
@@ -67,21 +67,17 @@ def runs(addresses: Addresses, size: int) -> Runs:
     """The bytes that elements of ``size`` bytes at ``addresses`` (any shape, any order, repeats allowed) cover."""
     places = addresses.astype(np.int64, copy=False)
     if places.ndim > 1 and places.shape[-1] > 1 and places.flat[1] - places.flat[0] != size:
-        # Tiles that are contiguous along another dimension, as a transposed operand is, are runs in that order.
+        # A tile may be contiguous along another dimension, as a transposed operand is.
         places = np.moveaxis(places, _fastest(places), -1)
     flat = places.reshape(-1)
     if flat.size == 0:
         return Runs(flat, flat)
-    found = _ascending(flat, size)
-    if found is None or found.starts.size > flat.size // 4:
-        found = _ascending(np.unique(flat), size)
-    if found is None:
-        raise AssertionError("sorted addresses ascend")
-    return found
+    found = _in_order(flat, size)
+    return found if found.starts.size <= flat.size // 4 else _in_order(np.unique(flat), size)
 
 
 def _fastest(places: npt.NDArray[np.int64]) -> int:
-    """The dimension along which neighbours are closest without being the same."""
+    """The dimension with the smallest stride above 0."""
     origin = places[(0,) * places.ndim]
     steps = {
         axis: abs(int(places[tuple(int(axis == other) for other in range(places.ndim))] - origin))
@@ -92,29 +88,28 @@ def _fastest(places: npt.NDArray[np.int64]) -> int:
     return min(moving, key=lambda axis: moving[axis]) if moving else places.ndim - 1
 
 
-def _ascending(flat: npt.NDArray[np.int64], size: int) -> Runs | None:
-    """Runs of a sequence in the order it has, sorted and merged by run; None when elements overlap or repeat."""
+def _in_order(flat: npt.NDArray[np.int64], size: int) -> Runs:
+    """The runs of elements that follow one another in the given order, sorted and merged. Quick where there are few."""
     breaks = np.flatnonzero(np.diff(flat) != size)
     starts = flat[np.concatenate(([0], breaks + 1))]
     ends = flat[np.concatenate((breaks, [flat.size - 1]))] + size
     if starts.size > 1 and not (starts[1:] > starts[:-1]).all():
         order = np.argsort(starts, kind="stable")
         starts, ends = starts[order], ends[order]
-    gaps = starts[1:] - ends[:-1]
-    if (gaps < 0).any():
-        reach = np.maximum.accumulate(ends)
-        fresh = np.concatenate(([True], starts[1:] > reach[:-1]))
-        return Runs(starts[fresh], reach[np.concatenate((np.flatnonzero(fresh)[1:] - 1, [starts.size - 1]))])
-    if starts.size > 1 and not gaps.all():
-        joined = np.concatenate(([True], gaps > 0))
-        return Runs(starts[joined], ends[np.concatenate((np.flatnonzero(joined)[1:] - 1, [starts.size - 1]))])
-    return Runs(starts, ends)
+    return Runs(starts, ends) if (starts[1:] > ends[:-1]).all() else _joined(starts, ends)
+
+
+def _joined(starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> Runs:
+    """Ranges in the order of their starts, merged where they touch or overlap."""
+    ends = np.maximum.accumulate(ends)
+    fresh = np.concatenate(([True], starts[1:] > ends[:-1]))
+    return Runs(starts[fresh], ends[np.concatenate((np.flatnonzero(fresh)[1:] - 1, [starts.size - 1]))])
 
 
 class Footprint:
-    """Which bytes of which allocations were touched. Allocations are ``(address, bytes)``, and must not overlap.
+    """Marks the touched bytes of allocations, which are ``(address, bytes)`` and must not overlap.
 
-    The marks lie in memory that forked processes share; ``used`` is the set of allocations that one of them marked.
+    The marks are in memory that forked processes share. ``used`` is the set of allocations that this process has marked.
     """
 
     def __init__(self, allocations: Iterable[tuple[int, int]]) -> None:
@@ -122,7 +117,7 @@ class Footprint:
         self.used: set[int] = set()
         self._starts = [start for start, _ in ordered]
         self._sizes = [size for _, size in ordered]
-        # The pages come into being when they are touched.
+        # Pages are allocated when they are first written.
         self._touched = [np.frombuffer(mmap.mmap(-1, size), dtype=np.bool_) for size in self._sizes]
 
     def __getstate__(self) -> set[int]:
@@ -137,7 +132,7 @@ class Footprint:
         return sum(int(np.count_nonzero(self._touched[index])) for index in self.used)
 
     def add(self, found: Runs) -> None:
-        """Mark the bytes. Raises OutOfBounds, saying by how much, when one belongs to no allocation."""
+        """Marks the bytes. Raises OutOfBounds where one belongs to no allocation."""
         if not found.starts.size:
             return
         first, last = int(found.starts[0]), int(found.ends[-1])
@@ -152,7 +147,7 @@ class Footprint:
         _mark(self._touched[index], found.starts, found.ends)
 
     def _add_apart(self, found: Runs) -> None:
-        """Runs of one access that lie in several allocations."""
+        """Marks the runs of an access to several allocations."""
         for start, end in zip(found.starts.tolist(), found.ends.tolist(), strict=True):
             index = bisect.bisect_right(self._starts, start) - 1
             if index < 0 or end > self._starts[index] + self._sizes[index]:
@@ -160,7 +155,7 @@ class Footprint:
             self.add(Runs(np.array([start]), np.array([end])))
 
     def _outside(self, start: int, end: int, index: int) -> OutOfBounds:
-        """The error for the bytes ``[start, end)``, of which the last allocation that begins before them is the ``index``-th."""
+        """The error for the bytes ``[start, end)``. Allocation ``index`` is the last one that begins before them (-1: none)."""
         if index >= 0 and start < self._starts[index] + self._sizes[index]:
             beyond = self._starts[index] + self._sizes[index]
             return OutOfBounds(f"{_bytes(end - beyond)} past the end of", self._starts[index], beyond)
@@ -175,7 +170,7 @@ class Footprint:
 
 
 class Trace(Footprint):
-    """Which bytes of the allocations of ``of`` were touched, as ranges: few, as one program's are."""
+    """The touched bytes of the same allocations as ``of``, kept as ranges: one program has few."""
 
     def __init__(self, of: Footprint) -> None:
         self.used = set()
@@ -186,21 +181,19 @@ class Trace(Footprint):
         self._found.setdefault(index, []).append(found)
 
     def ranges(self) -> dict[int, Runs]:
-        """By allocation, where anything of it was touched."""
+        """The touched ranges of each allocation."""
         return {index: merged(found) for index, found in self._found.items()}
 
     def holds(self, index: int, found: Runs) -> bool:
-        """Whether all of that lies in the allocation."""
+        """Whether all the ranges are within the allocation."""
         return bool(found.starts[0] >= 0 and found.ends[-1] <= self._sizes[index])
 
 
 def merged(found: list[Runs]) -> Runs:
-    """The bytes of all of these."""
+    """The union of ranges."""
     starts, ends = np.concatenate([one.starts for one in found]), np.concatenate([one.ends for one in found])
     order = np.argsort(starts, kind="stable")
-    starts, ends = starts[order], np.maximum.accumulate(ends[order])
-    fresh = np.concatenate(([True], starts[1:] > ends[:-1]))
-    return Runs(starts[fresh], ends[np.concatenate((np.flatnonzero(fresh)[1:] - 1, [starts.size - 1]))])
+    return _joined(starts[order], ends[order])
 
 
 def _mark(touched: npt.NDArray[np.bool_], starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> None:
@@ -211,7 +204,7 @@ def _mark(touched: npt.NDArray[np.bool_], starts: npt.NDArray[np.int64], ends: n
             _tile(touched, int(starts[0]), int(steps[0]), starts.size, int(lengths[0]))[...] = True
             return
     if starts.size > 256:
-        # Too many for a loop: every byte's position at once.
+        # Too many for a loop: computes the position of every byte.
         within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         touched[np.repeat(starts, lengths) + within] = True
         return

@@ -1,9 +1,9 @@
-"""A kernel's arguments as its body sees them, and the memory they lead to. Imports torch and triton."""
+"""A kernel's arguments as the interpreter's blocks, and the memory that they refer to. Imports torch and triton."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,13 +16,13 @@ from tilescope.execution.assumed_tensors import true_device
 
 
 def as_block(value: Any) -> Any:
-    """An argument as the kernel has it: Python's numbers are scalar blocks, a float one of fp32."""
+    """An argument as the kernel's body sees it. Python's numbers become scalar blocks, floats of fp32."""
     if isinstance(value, bool):
         return _scalar(value, np.bool_, tl.int1)
     if isinstance(value, float):
         return _scalar(value, np.float32, tl.float32)
     if isinstance(value, int) and value >= 2**31:
-        # Triton passes what 32 bits with a sign do not hold in 64.
+        # Triton passes numbers beyond int32 in 64 bits.
         return _scalar(value, np.int64, tl.int64) if value < 2**63 else _scalar(value, np.uint64, tl.uint64)
     if isinstance(value, tuple):
         items = [as_block(item) for item in value]
@@ -35,7 +35,7 @@ def _scalar(value: Any, dtype: Any, kind: Any) -> Any:
 
 
 def tensors(value: Any) -> Iterator[Any]:
-    """Every tensor in an argument, and every descriptor of one."""
+    """Yields every tensor in an argument, and every descriptor of one."""
     if hasattr(value, "data_ptr") or hasattr(value, "base"):
         yield value
     elif isinstance(value, (Mapping, tuple, list)):
@@ -44,29 +44,35 @@ def tensors(value: Any) -> Iterator[Any]:
 
 
 def storages(value: Any) -> Iterator[torch.UntypedStorage]:
-    """The memory of every tensor in an argument, and of those whose addresses it holds."""
+    """Yields the memory of every tensor in an argument, and of tensors whose addresses it holds."""
     for found in tensors(value):
         tensor = found if isinstance(found, torch.Tensor) else found.base
         yield tensor.untyped_storage()
         if tensor.dtype in (torch.int64, torch.uint64) and true_device(tensor).type == "cpu":
-            yield from _pointed_at(tensor)
+            numbers = tensor.detach().view(torch.int64).reshape(-1).numpy()
+            for target, _ in pointed_at(numbers, lambda other: true_device(other).type == "cpu"):
+                yield target.untyped_storage()
 
 
-def _pointed_at(table: torch.Tensor) -> Iterator[torch.UntypedStorage]:
-    """The memory that a table of addresses, as a grouped kernel takes, points into."""
-    numbers = table.detach().view(torch.int64).reshape(-1).numpy()
-    # Indices are small; no process has memory so low.
-    addresses = np.unique(numbers[numbers > _LOWEST_ADDRESS])
-    if not addresses.size:
-        return
-    for thing in gc.get_objects():
-        if type(thing) not in (torch.Tensor, torch.nn.Parameter) or true_device(thing).type != "cpu":
+def pointed_at(
+    numbers: np.ndarray[Any, Any], near: Callable[[torch.Tensor], bool]
+) -> Iterator[tuple[torch.Tensor, list[int]]]:
+    """Yields tensors that a table of addresses points into, with the places in ``numbers`` of those addresses.
+
+    Grouped kernels take such tables. ``numbers`` are int64; only tensors that are ``near`` are searched, each storage once.
+    """
+    # Indices are small, and no process has memory at such low addresses.
+    places = np.flatnonzero(numbers > _LOWEST_ADDRESS)
+    places = places[np.argsort(numbers[places], kind="stable")]
+    ordered, seen = numbers[places], set[int]()
+    for thing in gc.get_objects() if places.size else ():
+        kind_fits = type(thing) in (torch.Tensor, torch.nn.Parameter) and thing.layout is torch.strided
+        if not kind_fits or not near(thing) or (start := thing.untyped_storage().data_ptr()) in seen:
             continue
-        storage = thing.untyped_storage()
-        start = storage.data_ptr()
-        at = np.searchsorted(addresses, start)
-        if at < addresses.size and addresses[at] < start + storage.nbytes():
-            yield storage
+        first, last = np.searchsorted(ordered, (start, start + thing.untyped_storage().nbytes()))
+        if first < last:
+            seen.add(start)
+            yield thing.detach(), places[first:last].tolist()
 
 
 _LOWEST_ADDRESS = 2**32

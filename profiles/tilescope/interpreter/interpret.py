@@ -169,7 +169,9 @@ def _interpret_by_rule(
         return False
     finally:
         counting.blind = False
-    meter.take_rule(all_of_them, counted, grid[0] * grid[1] * grid[2])
+    meter.take(all_of_them)
+    meter.read, meter.written = all_of_them.read, all_of_them.written
+    meter.by_rule = counted, grid[0] * grid[1] * grid[2]
     return True
 
 
@@ -203,12 +205,13 @@ def _interpret_sample(
             if independent:
                 raise
             return
-        mine.add(one)
+        mine.merge(one)
         done.add(number)
         if time.perf_counter() > soon and len(done) >= FEWEST:
             break
     if len(done) >= FEWEST:
-        meter.take_sample(mine, len(done), programs)
+        meter.take(mine)
+        meter.sampled = len(done), programs
 
 
 def _spread(count: int) -> Iterator[int]:
@@ -241,7 +244,7 @@ def _share_out(
     for counted in multiprocess.share_out(
         numbers, interpret, lambda: mine, lambda done: clock.tick(numbers.start + done), processes=processes
     ):
-        meter.add(counted)
+        meter.merge(counted)
 
 
 def _where(name: str, place: tuple[int, ...], source: str, error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Counters of what one launch asks of memory and arithmetic. Pure NumPy."""
+"""Counters of one launch's memory requests and arithmetic. Pure NumPy."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Array = npt.NDArray[Any]
 
 @dataclass
 class Meter:
-    """What one launch asked of memory and arithmetic.
+    """The memory requests and operations of one launch.
 
-    ``requested_*`` in bytes, each access in full; ``distinct_*`` bytes and ``sectors_*`` summed over the launch's load
-    or store instructions, one instruction of a whole block at a time; ``read`` and ``written`` hold which bytes were
-    touched at all. An atomic reads and writes. ``flops`` counts masked lanes too. ``lines`` maps a line of the
-    kernel's file to what was asked for there: ``requested_bytes_*`` and ``sectors_*``. ``sampled`` is how many programs of how many
-    were counted where these are not all, ``by_rule`` the same where the others follow from those.
+    ``requested_*`` are bytes, each access in full. ``distinct_*`` (bytes) and ``sectors_*`` are those of each load or store
+    instruction of a whole block, summed over instructions. ``read`` and ``written`` mark which bytes were touched at all. An
+    atomic reads and writes. ``flops`` include masked lanes. ``lines`` maps a line of the kernel's file to its
+    ``requested_bytes_*`` and ``sectors_*``. ``sampled`` is (counted, all) programs where only a sample was counted, ``by_rule``
+    the same where the others were derived from those counted.
     """
 
     read: accesses.Footprint
@@ -42,79 +42,71 @@ class Meter:
     by_rule: tuple[int, int] | None = None
 
     def load(self, addresses: Array, size: int, line: int) -> None:
-        """An access that reads elements of ``size`` bytes at ``addresses``."""
-        found = accesses.runs(addresses, size)
-        _mark(self.read, found, "reads")
-        self.requested_read += addresses.size * size
-        self.distinct_read += found.bytes
-        self.sectors_read += found.sectors
-        self._at(line).update(requested_bytes_read=addresses.size * size, sectors_read=found.sectors)
+        """Counts an access that reads elements of ``size`` bytes at ``addresses``. Raises OutOfBounds."""
+        self._access("read", "reads", addresses, size, line)
 
     def store(self, addresses: Array, size: int, line: int) -> None:
-        """An access that writes them."""
+        """Counts an access that writes elements of ``size`` bytes at ``addresses``. Raises OutOfBounds."""
+        self._access("written", "writes", addresses, size, line)
+
+    def _access(self, way: str, verb: str, addresses: Array, size: int, line: int) -> None:
         found = accesses.runs(addresses, size)
-        _mark(self.written, found, "writes")
-        self.requested_written += addresses.size * size
-        self.distinct_written += found.bytes
-        self.sectors_written += found.sectors
-        self._at(line).update(requested_bytes_written=addresses.size * size, sectors_written=found.sectors)
+        try:
+            getattr(self, way).add(found)
+        except accesses.OutOfBounds as error:
+            error.verb = verb
+            raise
+        self._count(way, line, addresses.size * size, found.bytes, found.sectors)
+
+    def _count(self, way: str, line: int, requested: int, distinct: int, sectors: int) -> None:
+        for name, count in (("requested", requested), ("distinct", distinct), ("sectors", sectors)):
+            setattr(self, f"{name}_{way}", getattr(self, f"{name}_{way}") + count)
+        self._at(line).update({f"requested_bytes_{way}": requested, f"sectors_{way}": sectors})
 
     def forget(self, times: int, size: int, line: int, *, written: bool) -> None:
-        """Take back accesses to one element, which asked in vain for what another program was to write: how often is chance."""
+        """Takes back accesses of a program that polled one element in vain, because their number is chance."""
         for way in ("read", "written") if written else ("read",):
-            for name, each in ((f"requested_{way}", size), (f"distinct_{way}", size), (f"sectors_{way}", 1)):
-                setattr(self, name, getattr(self, name) - times * each)
-            self._at(line).subtract({f"requested_bytes_{way}": times * size, f"sectors_{way}": times})
+            self._count(way, line, -times * size, -times * size, -times)
 
     def traced(self) -> Meter:
-        """A meter that counts from nothing, and keeps the ranges that it finds."""
+        """A new meter for the same memory, which keeps ranges of bytes instead of marking them."""
         return Meter(accesses.Trace(self.read), accesses.Trace(self.written))
 
     def counts(self) -> tuple[Any, ...]:
-        """All but the footprints and the sectors, which depend on where a program's bytes begin."""
+        """The counts that do not depend on addresses: all without the footprints and sectors."""
         return (*(getattr(self, name) for name in _COUNTS if not name.startswith("sectors")), self.lines.keys())
 
-    def add_times(self, share: Meter, times: int) -> None:
-        """Take in what one program asked for as that of several."""
+    def add(self, share: Meter, times: int = 1) -> None:
+        """Adds the counts of another meter, ``times`` times. Footprints are not added."""
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + times * getattr(share, name))
         for line, counts in share.lines.items():
             self._at(line).update({name: times * count for name, count in counts.items()})
 
     def without_sectors(self) -> None:
-        """Forget how many sectors there were."""
+        """Drops the sectors."""
         self.sectors_read = self.sectors_written = 0
         for counts in self.lines.values():
             for name in ("sectors_read", "sectors_written"):
                 counts.pop(name, None)
 
     def fresh(self) -> Meter:
-        """A meter that counts from nothing into the same footprints: one process's share of a launch."""
+        """A new meter with the same footprints: for one process's share of a launch."""
         return Meter(self.read, self.written)
 
-    def add(self, share: Meter) -> None:
-        """Take in what another process counted. Its footprints are in the same shared memory."""
-        for name in _COUNTS:
-            setattr(self, name, getattr(self, name) + getattr(share, name))
-        for line, counts in share.lines.items():
-            self._at(line).update(counts)
+    def merge(self, share: Meter) -> None:
+        """Adds the counts of a forked process, and its footprints, which are in the same shared memory."""
+        self.add(share)
         self.read.used |= share.read.used
         self.written.used |= share.written.used
 
-    def take_rule(self, share: Meter, counted: int, programs: int) -> None:
-        """Become what follows for all programs from those that were counted."""
-        for name in _COUNTS:
+    def take(self, share: Meter) -> None:
+        """Replaces the counts, not the footprints, by those of another meter."""
+        for name in (*_COUNTS, "lines"):
             setattr(self, name, getattr(share, name))
-        self.lines, self.read, self.written, self.by_rule = share.lines, share.read, share.written, (counted, programs)
-
-    def take_sample(self, share: Meter, counted: int, programs: int) -> None:
-        """Become what was counted of some programs, whatever this one has counted."""
-        for name in _COUNTS:
-            setattr(self, name, getattr(share, name))
-        self.lines, self.sampled = share.lines, (counted, programs)
 
     def record(self, launch: Launch) -> dict[str, Any]:
-        """What the interpreter's artefact has of the launch that was counted."""
+        """The launch's record in the interpreter's artefact. Figures of a sample are scaled to all programs."""
         about: dict[str, Any] = {
             "function": launch.name,
             "grid": launch.grid,
@@ -123,7 +115,7 @@ class Meter:
             "file": launch.file.name,
         }
         if self.sampled is not None:
-            # Which bytes are distinct among all programs' is not known of some.
+            # A sample does not show how many bytes of all programs are distinct.
             counted, programs = self.sampled
             return {
                 **about,
@@ -153,12 +145,12 @@ class Meter:
 
 @dataclass
 class Counting:
-    """How one launch is interpreted, and the meter that counts it (None: nobody counts).
+    """How a launch is interpreted, and the meter that counts it (None: nothing is counted).
 
-    Without ``values`` floating-point numbers are left out, and if it is ``blind`` all that memory holds: then addresses follow from a
-    program's place alone, or NeedsValues is raised. ``source`` is the file whose lines accesses belong to,
-    ``deadline`` the ``time.perf_counter()`` at which it must stop, ``another`` runs a program that has not begun, in the midst of one
-    that waits, and says whether there was one.
+    Without ``values`` floating-point numbers are not computed; if ``blind``, nothing that memory holds is read. NeedsValues is
+    raised where an address depends on such a value. ``source`` is the file whose lines are counted, ``deadline`` the
+    ``time.perf_counter()`` of the end. ``another`` runs a program that has not begun while the current one waits, and returns
+    whether there was one.
     """
 
     meter: Meter | None
@@ -169,17 +161,9 @@ class Counting:
     blind: bool = False
 
     def flops(self, count: int) -> None:
-        """That many floating-point operations were asked for."""
+        """Counts that many floating-point operations."""
         if self.meter is not None:
             self.meter.flops += count
-
-
-def _mark(footprint: accesses.Footprint, found: accesses.Runs, verb: str) -> None:
-    try:
-        footprint.add(found)
-    except accesses.OutOfBounds as error:
-        error.verb = verb
-        raise
 
 
 def _efficiency(distinct: int, sectors: int) -> float | None:

@@ -122,7 +122,7 @@ def _count(grid: Place, at: Callable[[Place], Meter], until: float) -> Meter:
         ]
         for away in _tried(extents, at_ends=any(ends), until=until):
             _check(first, ranges, steps, away, at(tuple(b + a for b, a in zip(base, away, strict=True))))
-        total.add_times(first, math.prod(extents))
+        total.add(first, math.prod(extents))
         for key, found in ranges.items():
             shifts = _shifts([step[key] for step in steps], extents)
             if shifts.size * found.starts.size > MOST_RANGES:
