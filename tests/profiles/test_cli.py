@@ -260,7 +260,7 @@ def test_interrupting_keeps_the_finished_cases(tmp_path, stop):
     status = subprocess.run(
         [*command[:3], "resume", loaded.run.id], env=environment, capture_output=True, text=True, check=False
     )
-    said = f"tilescope: {loaded.run.id} is whole: there is nothing to go on with\n"
+    said = f"tilescope: {loaded.run.id} is complete: there is nothing to resume\n"
     assert (status.returncode, status.stderr) == (2, said)
 
 

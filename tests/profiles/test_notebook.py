@@ -342,6 +342,6 @@ def test_interrupting_keeps_what_is_done_and_says_where(tmp_path, monkeypatch):
     again = tilescope.resume(kept.path)
     assert again.run.complete
     assert "compiler" in set(again.frame.loc[again.frame["impl"] == "hangs", "source"])
-    with pytest.raises(ValueError, match="is whole: there is nothing to go on with"):
+    with pytest.raises(ValueError, match="is complete: there is nothing to resume"):
         tilescope.resume(kept.path)
     assert set(threads) == {threading.main_thread()}

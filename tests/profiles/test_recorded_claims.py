@@ -54,5 +54,5 @@ def test_the_command_says_what_it_computed(capsys) -> None:
     files = recorded_claims.FILE, same_launches.FILE
     before = [file.read_bytes() for file in files]
     assert main(["claims", "--keep"]) == 0
-    assert capsys.readouterr().out.startswith("computed anew: none"), AGAIN
+    assert capsys.readouterr().out.startswith("computed again: none"), AGAIN
     assert [file.read_bytes() for file in files] == before

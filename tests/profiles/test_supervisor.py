@@ -295,7 +295,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(catalog, monkeypatch):
     assert registers(loaded) == {"good": 32, "fine": 32, "stubborn": 32}
     assert len(loaded.table) == len(before.table) + 1
     assert not (folder / "progress.jsonl").exists()
-    with pytest.raises(WorkerError, match="is whole: there is nothing to go on with"):
+    with pytest.raises(WorkerError, match="is complete: there is nothing to resume"):
         asyncio.run(supervisor.resume(folder))
 
 
@@ -332,14 +332,14 @@ def test_a_case_whose_rows_nobody_noted_is_not_measured_twice(catalog, monkeypat
     assert [case.impl for case in ledger.left("compiler")] == ["stubborn"]
 
 
-#: What has changed since a run was interrupted, and why it cannot go on.
+#: What has changed since a run was interrupted, and why it cannot be resumed.
 WOULD_NOT_FIT = (
-    (lambda run: {"versions": {**run.versions, "triton": "1.0"}}, r"for triton is \S+ and was 1\.0: profile it"),
-    (lambda run: {"device": dataclasses.replace(run.device, name="X")}, "for it is of X and this is NVIDIA H"),
+    (lambda run: {"versions": {**run.versions, "triton": "1.0"}}, r"resumed: triton is \S+ and was 1\.0: profile it"),
+    (lambda run: {"device": dataclasses.replace(run.device, name="X")}, "resumed: it is of X and this is NVIDIA H"),
     (lambda run: {"device": dataclasses.replace(run.device, measured=True)}, r"on NVIDIA H\d+, which is not here"),
     (
         lambda run: {"kernels": {name: {**facts, "sha256": "0"} for name, facts in run.kernels.items()}},
-        "the code of own.py has changed: profile it anew",
+        "the code of own.py has changed: profile it again",
     ),
 )
 
@@ -356,5 +356,5 @@ def test_what_would_not_fit_is_not_added_to_a_run_and_nothing_is_lost(catalog, m
             asyncio.run(supervisor.resume(folder))
         assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
     (folder / "progress.jsonl").unlink()
-    with pytest.raises(WorkerError, match="does not say what was to be done: profile it anew"):
+    with pytest.raises(WorkerError, match="does not record its cases: profile it again"):
         asyncio.run(supervisor.resume(folder))

@@ -1,7 +1,7 @@
 """The commands, in the order that ``tilescope --help`` lists them.
 
 Each module has ``command(subparsers)``, which adds a parser whose ``run`` default takes the parsed arguments and
-returns the exit status. Modules import what they need when they run, so that ``--help`` is quick.
+returns the exit status. Modules import their dependencies when they run, so that ``--help`` is fast.
 """
 
 from tilescope.commands import (
@@ -22,7 +22,7 @@ from tilescope.commands import (
     resume,
     show,
     tune,
-)
+)  # fmt: skip
 
 COMMANDS = tuple(
     module.command

@@ -1,4 +1,4 @@
-"""``tilescope advise``: why a run's kernels are slow, and what to do."""
+"""``tilescope advise``: the bottlenecks of a run's kernels, and remedies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CASE = ["kernel", "impl", "pass", "workload", "config"]
 
 
 def command(subparsers: choices.Subparsers) -> None:
-    parser = subparsers.add_parser("advise", help="say why a run's kernels are slow, and what to do")
+    parser = subparsers.add_parser("advise", help="explain why a run's kernels are slow, and what to do")
     parser.add_argument("name", metavar="RUN", help="an id, its start, a folder, or latest")
     parser.add_argument("kernel", nargs="?", default="", metavar="KERNEL", help="one kernel (all of the run)")
     parser.add_argument("--impl", default="", metavar="NAME", help="one implementation (triton, where there is one)")
@@ -32,7 +32,7 @@ def command(subparsers: choices.Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints. Raises ValueError for a kernel, implementation, pass or workload that the run does not have."""
+    """Prints the findings. Raises ValueError for a kernel, implementation, pass or workload that the run does not have."""
     from tilescope.models import json_documents  # noqa: PLC0415
     from tilescope.runs import store  # noqa: PLC0415
 
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 def document(
     loaded: LoadedRun, *, kernel: str = "", impl: str = "", direction: str = "", workload: str = ""
 ) -> dict[str, Any]:
-    """The document ``advice`` on those cases; by default the largest workload of each kernel and pass, of its Triton code.
+    """The document ``advice`` on these cases; by default the largest workload of each kernel and pass, of its Triton code.
 
     Raises ValueError for a kernel, implementation, pass or workload that the run does not have.
     """
@@ -65,7 +65,7 @@ def document(
 
 
 def _advice(loaded: LoadedRun, **wanted: str) -> tuple[pd.DataFrame, list[Finding]]:
-    """The rows of the cases that are wanted, and the findings about them: ours, then NVIDIA's."""
+    """The rows of the wanted cases, and the findings about them: ours, then NVIDIA's."""
     from tilescope.models import advice  # noqa: PLC0415
     from tilescope.models.advice import nvidia_rules  # noqa: PLC0415
 
@@ -81,7 +81,7 @@ def _cases(table: pd.DataFrame) -> list[tuple[str, ...]]:
 
 
 def text(rank: int, finding: Finding) -> str:
-    """Lines of one finding: what, by how much, why, and what to do."""
+    """Lines of one finding: its title and potential speedup, its evidence, and its remedy."""
     win = f"{finding.bound.most}{units.times(finding.bound.ratio)}" if finding.bound else "no estimate"
     clock = " of the interval" if finding.bound and finding.bound.clock == "interval" else ""
     kind = "NVIDIA's rule" if finding.origin == "nvidia" else "measured" if finding.measured else "predicted"
@@ -101,7 +101,7 @@ def _indented(line: str) -> str:
 
 
 def _choose(loaded: LoadedRun, *, kernel: str, impl: str, direction: str, workload: str) -> pd.DataFrame:
-    """The rows that were asked for; by default the largest workload of each kernel and pass, of its Triton code."""
+    """The wanted rows; by default those of the largest workload of each kernel and pass, of its Triton code."""
     from tilescope.table.suggest import unknown  # noqa: PLC0415
 
     table = loaded.table

@@ -1,4 +1,4 @@
-"""``tilescope list``: the kernels there are."""
+"""``tilescope list``: the kernels of the catalog."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilescope.commands.choices import Subparsers
 def command(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser("list", help="list the kernels, their implementations and workloads")
     parser.add_argument("kernels", nargs="*", metavar="KERNEL", help="catalog name or path/to/file.py:SPEC (all)")
-    parser.add_argument("--json", action="store_true", help="everything that the kernels declare")
+    parser.add_argument("--json", action="store_true", help="all declarations of the kernels as JSON")
     parser.set_defaults(run=run)
 
 

@@ -1,4 +1,4 @@
-"""``tilescope check``: compare implementations with the reference, on the GPU or else in the interpreter."""
+"""``tilescope check``: compares implementations with the reference, on the GPU or, without one, in the interpreter."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def command(subparsers: choices.Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Checks, prints the errors beside what is allowed, and what was skipped; status 1 when one is too large."""
+    """Checks the cases, prints their errors with the tolerances, and skipped checks; returns 1 when an error is too large."""
     import numpy as np  # noqa: PLC0415
 
     from tilescope.jobs.plan import Request, plan  # noqa: PLC0415
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     listed = skipped | found["relative_error"].notna()
     found, skipped = found[listed], skipped[listed]
     limits = found[["relative_error", "tolerance", "row_error", "row_tolerance"]].astype("float64")
-    # A case may have no error by row: a comparison with NaN is False.
+    # A case may have no error by row, so NaN must not count as wrong.
     beyond = (limits["row_error"] > limits["row_tolerance"]).fillna(False)
     wrong = (~(limits["relative_error"] <= limits["tolerance"]) | beyond) & ~skipped
     verdicts = np.select([skipped, wrong], [text_table.UNCHECKED, "wrong"], "ok")

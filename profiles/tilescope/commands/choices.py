@@ -1,4 +1,4 @@
-"""Options that choose what is run, shared by the commands that run something."""
+"""Options that choose cases, shared by the commands that run kernels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def names(text: str) -> list[str]:
 
 
 def add_choices(parser: argparse.ArgumentParser, collect: bool = True) -> None:
-    """Options that choose what is run."""
+    """Adds options that choose cases, and with ``collect`` options that choose collectors."""
     listed: dict[str, Any] = {"type": names, "action": "extend", "default": []}
     parser.add_argument("--impl", metavar="NAME,…", help="implementations (all that are available)", **listed)
     parser.add_argument(
@@ -26,7 +26,7 @@ def add_choices(parser: argparse.ArgumentParser, collect: bool = True) -> None:
         "--target", default="", metavar="sm_90", help="architecture to compile for (this GPU's, or sm_90)"
     )
     parser.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="longest silence of a worker (600)")
-    parser.add_argument("--repetitions", type=_count, metavar="N", help="how often a case is timed (50)")
+    parser.add_argument("--repetitions", type=_count, metavar="N", help="number of timings of a case (50)")
     parser.add_argument(
         "--interpreter-limit",
         type=_seconds,
@@ -42,12 +42,12 @@ def add_choices(parser: argparse.ArgumentParser, collect: bool = True) -> None:
             "--renew-ceilings",
             action="store_true",
             default=None,
-            help="measure this GPU's ceilings, though they are known for it, its driver and these versions",
+            help="measure this GPU's ceilings again, even if they are known for its driver and these versions",
         )
 
 
 def chosen(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The choices but for the collectors, by their names in ``Request`` and ``plan_tuning``."""
+    """The choices except collectors, by their names in ``Request`` and ``plan_tuning``."""
     return {
         "implementations": arguments.impl,
         "workloads": arguments.workload,
@@ -58,7 +58,7 @@ def chosen(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The settings that were given, by their names in ``Job.settings``."""
+    """The given settings, by their names in ``Job.settings``."""
     given = {
         "timeout": arguments.timeout,
         "repetitions": arguments.repetitions,

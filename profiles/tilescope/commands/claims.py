@@ -11,7 +11,7 @@ from tilescope.commands.choices import Subparsers
 if TYPE_CHECKING:
     from tilescope.runs.store import LoadedRun
 
-#: Between these lines of a file ``--into`` writes.
+#: The lines of a file between which ``--into`` writes.
 BEGIN, END = "<!-- claims: written by 'tilescope claims --into docs/measured.md' -->", "<!-- end of claims -->"
 
 
@@ -19,7 +19,7 @@ def command(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser("claims", help="claims, byte bounds and measurements of the recorded runs")
     parser.add_argument("--json", action="store_true", help="the table as JSON")
     parser.add_argument("--into", type=Path, metavar="FILE.md", help="write it between the marks in this file")
-    parser.add_argument("--keep", action="store_true", help="keep what is computed of the recordings beside the code")
+    parser.add_argument("--keep", action="store_true", help="store the claims of the recordings beside the code")
     parser.set_defaults(run=run)
 
 
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def keep() -> int:
-    """Writes what the app's Claims view reads; prints of which recordings it was computed anew."""
+    """Writes the file that the app's Claims view reads; prints the recordings that were computed again."""
     import asyncio  # noqa: PLC0415
 
     from tilescope.jobs import launching_again, progress  # noqa: PLC0415
@@ -58,7 +58,7 @@ def keep() -> int:
     finally:
         shown.close()
     found = recorded_claims.keep(run.path for run in store.list_runs([store.recorded_dir()]) if not run.error)
-    print(f"computed anew: {', '.join(found) or 'none, all are as they were'}")
+    print(f"computed again: {', '.join(found) or 'none, all are up to date'}")
     return 0
 
 
@@ -71,7 +71,7 @@ def recorded() -> list[LoadedRun]:
 
 
 def block() -> str:
-    """The table as Markdown, after a line on where, when and with what it was measured."""
+    """The table as Markdown, after a line on device, date and versions."""
     from tilescope.models import claims, claims_text  # noqa: PLC0415
 
     runs = recorded()

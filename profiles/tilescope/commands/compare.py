@@ -1,4 +1,4 @@
-"""``tilescope compare``: what changed between a baseline and other runs or implementations."""
+"""``tilescope compare``: changes between a baseline and other runs or implementations."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def command(subparsers: choices.Subparsers) -> None:
-    parser = subparsers.add_parser("compare", help="what changed between runs, or between implementations")
+    parser = subparsers.add_parser("compare", help="show what changed between runs, or between implementations")
     parser.add_argument("base", metavar="RUN[:IMPL]", help="the baseline, such as latest, or latest:triton")
-    parser.add_argument("others", nargs="+", metavar="RUN[:IMPL]", help="what is compared with it")
+    parser.add_argument("others", nargs="+", metavar="RUN[:IMPL]", help="the runs to compare with it")
     parser.add_argument("--kernel", default="", metavar="KERNEL", help="only this kernel (all)")
     parser.add_argument(
         "--fail-above", type=float, metavar="RATIO", help="status 1 when a case is certainly slower than this ratio"
@@ -26,7 +26,7 @@ def command(subparsers: choices.Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints a table for each of the others, worst first."""
+    """Prints a table for each of the others, the worst cases first."""
     from tilescope.models import compare, json_documents  # noqa: PLC0415
     from tilescope.runs import store  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""``tilescope doctor``: what works here, and the cure for what does not."""
+"""``tilescope doctor``: examines this machine, and names cures."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tilescope.commands.choices import Subparsers
 
 
 def command(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser("doctor", help="say what works on this machine, and how to cure what does not")
+    parser = subparsers.add_parser("doctor", help="report what works on this machine, and how to cure what does not")
     parser.add_argument("--json", action="store_true", help="the findings as JSON")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the findings; always succeeds, because a finding is not an error."""
+    """Prints the findings. Always succeeds, because a finding is not an error."""
     from tilescope.jobs.doctor import examine  # noqa: PLC0415
 
     findings = examine()

@@ -1,4 +1,4 @@
-"""``tilescope fuse``: what fusing a chain of operations could win, before there is a kernel."""
+"""``tilescope fuse``: predicts the speedup from fusing a chain of operations, before there is a kernel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tilescope.commands import choices
 
 
 def command(subparsers: choices.Subparsers) -> None:
-    parser = subparsers.add_parser("fuse", help="say what fusing a chain of operations could win")
+    parser = subparsers.add_parser("fuse", help="predict the speedup from fusing a chain of operations")
     parser.add_argument(
         "chain", metavar="CHAIN", help="operations in their order, as in add,relu,mul, or a function: file.py:name"
     )
@@ -21,7 +21,7 @@ def command(subparsers: choices.Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints. Raises ValueError, saying what is expected, for a chain, shape or target it does not know."""
+    """Prints the prediction. Raises ValueError, with the accepted values, for an unknown chain, shape or target."""
     from tilescope.models import fusion, text_table  # noqa: PLC0415
     from tilescope.notebook import fusion_trace  # noqa: PLC0415
 

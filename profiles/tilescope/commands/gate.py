@@ -1,4 +1,4 @@
-"""``tilescope gate``: lets a change through, or not, by what it does to time, bytes and what launches take."""
+"""``tilescope gate``: passes or fails a change by its effect on times, bytes and resources of launches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tilescope.models.gate import Gate
     from tilescope.runs.store import LoadedRun
 
-#: Where GitHub shows what a job has to say.
+#: The variable with the file of a GitHub job's summary.
 _SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
@@ -23,13 +23,13 @@ def command(subparsers: choices.Subparsers) -> None:
     parser = subparsers.add_parser(
         "gate",
         help="status 1 when a change makes kernels slower or larger",
-        description="Holds every case of BASE against the same case of HEAD. Status 0: let through; 1: not; 2: nothing to "
-        "compare. A check that the noise does not decide, or that one side lacks, is said and fails only with --strict.",
+        description="Compares every case of BASE with the same case of HEAD. Status 0: passed; 1: failed; 2: nothing to "
+        "compare. Checks that noise leaves undecided, or that one side lacks, are listed and fail only with --strict.",
     )
     parser.add_argument(
-        "base", metavar="BASE", help="a run: an id, its start, a folder; or a git revision, . as it is here"
+        "base", metavar="BASE", help="a run (id, its start, or folder), a git revision, or . for the working tree"
     )
-    parser.add_argument("head", metavar="HEAD", help="what is compared with it")
+    parser.add_argument("head", metavar="HEAD", help="the run or revision to compare with it")
     listed = {"type": choices.names, "action": "extend", "default": []}
     parser.add_argument("--kernel", metavar="NAME,…", help="only these kernels (all); a revision needs them", **listed)
     parser.add_argument("--impl", metavar="NAME,…", help="only these implementations (all)", **listed)
@@ -40,7 +40,7 @@ def command(subparsers: choices.Subparsers) -> None:
         ("shared-memory", "10%", "growth of shared memory a block"),
         ("occupancy-loss", "0%", "loss of theoretical occupancy, in points,"),
     ):
-        help_ = f"{what} to let through, or off ({default})"
+        help_ = f"{what} that passes, or off ({default})"
         parser.add_argument(
             f"--max-{name}", type=share, default=share(default), metavar="SHARE", help=help_.replace("%", "%%")
         )
@@ -49,21 +49,21 @@ def command(subparsers: choices.Subparsers) -> None:
         type=_count,
         default=0.0,
         metavar="BYTES",
-        help="growth of spills a thread to let through, or off (0)",
+        help="growth of spills a thread that passes, or off (0)",
     )
-    of_revision = "of a git revision: "
+    of_revision = "for a git revision: "
     parser.add_argument("--collect", default="compiler", metavar="NAME,…", help=of_revision + "collectors (compiler)")
     parser.add_argument("--workload", default="", metavar="ID,…", help=of_revision + "workloads (all declared)")
     parser.add_argument("--target", default="", metavar="sm_90", help=of_revision + "architecture to compile for")
-    parser.add_argument("--allow-missing", action="store_true", help="let cases through that vanished or failed")
-    parser.add_argument("--strict", action="store_true", help="what is undecided or not compared fails, too")
+    parser.add_argument("--allow-missing", action="store_true", help="pass cases that vanished or failed")
+    parser.add_argument("--strict", action="store_true", help="fail on undecided checks and on those not compared")
     parser.add_argument("--json", action="store_true", help="every check as JSON (schema: gate)")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help=f"write a summary there (as well as ${_SUMMARY})")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints what is no pass, writes the summaries and returns 1 where the gate is shut."""
+    """Prints the checks that do not pass, writes the summaries, and returns 1 where the gate fails."""
     from tilescope.models import gate, gate_text, json_documents  # noqa: PLC0415
     from tilescope.runs import store  # noqa: PLC0415
     from tilescope.table.case import Case  # noqa: PLC0415
@@ -114,7 +114,7 @@ def _count(text: str) -> float:
 
 
 def _found(name: str) -> Path | None:
-    """The folder of the run of that name; None where it is a git revision. Raises ValueError where it is neither."""
+    """The folder of the run of that name; None for a git revision. Raises ValueError where it is neither."""
     from tilescope.jobs import revisions  # noqa: PLC0415
     from tilescope.runs import store  # noqa: PLC0415
 

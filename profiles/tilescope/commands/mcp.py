@@ -1,6 +1,6 @@
 """``tilescope mcp``: a server of the Model Context Protocol over standard input and output, for programs that write kernels.
 
-Its tools give the documents of ``json_documents``. What cannot be served is refused in one line, as the command does.
+Its tools return the documents of ``json_documents``. A request that cannot be served is refused in one line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _INSTRUCTIONS = (
     "profiled before; then advise and compare take a run's id. Values are in base SI units and name their source; null is "
     "not known. A case that is 'impossible' was measured wrong: do not report its speed."
 )
-#: What a tool lists of runs unless asked for more.
+#: Number of runs that a tool lists by default.
 _LISTED = 20
 Tool = Callable[..., Awaitable[dict[str, Any]]]
 
@@ -88,7 +88,7 @@ async def profile(
         target=target,
     )
     standby.stay()
-    # Its progress has no reader: standard output is the protocol's.
+    # Progress is not printed, because standard output is the protocol's.
     loaded = store.open_run(await supervisor.run(await plan(request), lambda event: None))
     standby.again()
     if set(loaded.table["source"]) <= {store.MODEL} and loaded.run.failures:

@@ -1,4 +1,4 @@
-"""``tilescope open``: other tools' files as runs."""
+"""``tilescope open``: makes runs of other tools' files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def command(subparsers: choices.Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Makes a run a file and prints each."""
+    """Makes a run of each file and prints it."""
     from tilescope.notebook.opened_run import open_file  # noqa: PLC0415
 
     for file in arguments.files:

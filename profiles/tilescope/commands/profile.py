@@ -1,6 +1,6 @@
-"""``tilescope profile``: run cases through collectors, print what they found, name the run's folder.
+"""``tilescope profile``: runs cases with collectors, and prints the results and the run's folder.
 
-``tilescope profile script.py`` runs a script and profiles the launches that it makes.
+``tilescope profile script.py`` runs a script and profiles its launches.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ def command(subparsers: choices.Subparsers) -> None:
         "kernels",
         nargs="+",
         metavar="KERNEL",
-        help="catalog name, path/to/file.py:SPEC, or a script: what follows script.py is its own",
+        help="catalog name, path/to/file.py:SPEC, or a script: arguments after script.py are its own",
     )
     choices.add_choices(parser)
-    parser.add_argument("--title", default="", help="what to call the run")
+    parser.add_argument("--title", default="", help="the run's title")
     parser.set_defaults(run=run)
 
 
 def split(given: list[str]) -> tuple[list[str], list[str]]:
-    """The arguments of ``tilescope``, and those of the script that it is to run, if it is to run one.
+    """The arguments of ``tilescope``, and those of the script, if there is one.
 
     ``tilescope script.py …`` is ``tilescope profile script.py …``.
     """
@@ -40,7 +40,7 @@ def split(given: list[str]) -> tuple[list[str], list[str]]:
 
 
 def is_script(text: str) -> bool:
-    """Whether it names a file of Python and no variable in it."""
+    """Whether it names a Python file and no variable in it."""
     return text.endswith(".py")
 
 
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _ours(of_script: list[str]) -> str:
-    """The first of a script's arguments that is an option of this command; empty where none is."""
+    """The first argument of a script that is an option of this command; empty where there is none."""
     known = argparse.ArgumentParser(add_help=False)
     choices.add_choices(known)
     given = (word.partition("=")[0] for word in of_script)
@@ -68,7 +68,7 @@ def _ours(of_script: list[str]) -> str:
 
 
 def _run_script(arguments: argparse.Namespace) -> int:
-    """Runs the script and profiles what it launched, even where it failed later."""
+    """Runs the script and profiles its launches, even if it failed later."""
     from tilescope.jobs.plan import plan  # noqa: PLC0415
     from tilescope.notebook import capturing, script_running  # noqa: PLC0415
 
@@ -91,5 +91,5 @@ def _run_script(arguments: argparse.Namespace) -> int:
     loaded, interrupted = running.run(lambda: plan(request, folder, catalog))
     status = running.show(capture.keep(loaded, request), interrupted)
     if ended:
-        print(f"note: {ended}: what it launched until then was profiled")
+        print(f"note: {ended}: its launches until then were profiled")
     return status or int(bool(ended))

@@ -1,4 +1,4 @@
-"""``tilescope publish``: copy a run's table and description into a folder under version control."""
+"""``tilescope publish``: copies a run's table and description into a folder under version control."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def command(subparsers: choices.Subparsers) -> None:
     parser.add_argument("name", metavar="RUN", help="the run's id, the start of one, its folder, or latest")
     parser.add_argument("kernels", nargs="*", metavar="KERNEL", help="only these kernels (all)")
     parser.add_argument("--workload", type=choices.names, default=(), metavar="ID,…", help="only these workloads (all)")
-    parser.add_argument("--into", type=Path, metavar="FOLDER", help="where to (the recordings of this checkout)")
-    parser.add_argument("--title", default="", help="what to call it (as the run is called)")
+    parser.add_argument("--into", type=Path, metavar="FOLDER", help="the folder (the recordings of this checkout)")
+    parser.add_argument("--title", default="", help="its title (the run's)")
     parser.add_argument("--replace", action="store_true", help="remove the runs of the same title in that folder")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Publishes and prints where."""
+    """Publishes the run and prints its folder."""
     from tilescope.runs import publish, store  # noqa: PLC0415
 
     folder = arguments.into or store.recorded_dir()

@@ -1,4 +1,4 @@
-"""``tilescope record``: profile a family of the library, or run its autotune sweeps, and publish the run beside the code."""
+"""``tilescope record``: profiles a family of the library, or its autotune sweeps, and publishes the run beside the code."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ def command(subparsers: choices.Subparsers) -> None:
     parser.add_argument(
         "--sweep",
         action="store_true",
-        help="instead, every config of each kernel's largest workload, with the compiler and timed",
+        help="instead, compile and time every config of each kernel's largest workload",
     )
     choices.add_choices(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Records the family in place of its former recording, prints one line a case and what was replaced.
+    """Records the family in place of its former recording; prints one line a case, and the replaced recordings.
 
-    Of a run that was interrupted what is finished is published, and the former recording stays.
+    After an interruption the finished cases are published, and the former recording stays.
     """
     from tilescope.jobs import questions  # noqa: PLC0415
     from tilescope.jobs.job import Job  # noqa: PLC0415
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     loaded, interrupted = running.run(planned)
     print(text_table.text(loaded))
-    # That a config does not fit is what a sweep finds out; the run says which.
+    # A config of a sweep may fail, which is a result; the run lists them.
     failures = [failure for failure in loaded.run.failures if not (arguments.sweep and failure.case)]
     status = running.report(loaded, interrupted, failures)
     published = publish.publish(publish.finished(loaded) if interrupted else loaded, store.recorded_dir())

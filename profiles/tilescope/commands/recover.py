@@ -1,4 +1,4 @@
-"""``tilescope recover``: finish a half-written run with the cases it has."""
+"""``tilescope recover``: finishes a half-written run with the cases it has."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def command(subparsers: choices.Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Renames the run to its final name and says where it is."""
+    """Renames the run to its final name, and prints its folder and new notes."""
     from tilescope.runs import store  # noqa: PLC0415
 
     folder = running.found(arguments.name, store.find_half_written)

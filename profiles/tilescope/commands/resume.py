@@ -1,4 +1,4 @@
-"""``tilescope resume``: go on with a run that was interrupted."""
+"""``tilescope resume``: resumes an interrupted run."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from tilescope.commands import choices, running
 
 
 def command(subparsers: choices.Subparsers) -> None:
-    parser = subparsers.add_parser("resume", help="go on with a run that was interrupted, where it stopped")
+    parser = subparsers.add_parser("resume", help="resume an interrupted run where it stopped")
     parser.add_argument("name", metavar="RUN", help="its id or folder, as 'tilescope show' lists it, or latest")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs what is left and prints as ``profile`` does."""
+    """Runs the outstanding cases and prints as ``profile`` does."""
     from tilescope.jobs import supervisor  # noqa: PLC0415
     from tilescope.runs import store  # noqa: PLC0415
 

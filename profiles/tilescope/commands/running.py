@@ -1,4 +1,4 @@
-"""Runs named on the command line, runs being made, and what is said of one at the end."""
+"""Shared parts of commands: finding a run, running a job with progress, and reporting on a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def found(name: str, find: Callable[[str], Path] | None = None) -> Path:
-    """The folder of the run called ``name``, by ``find`` (``store.find``). Says on standard error which one is ``latest``."""
+    """The folder of the run ``name``, by ``find`` (``store.find``). Prints on standard error which one is ``latest``."""
     from tilescope.runs import store  # noqa: PLC0415
 
     folder = (find or store.find)(name)
@@ -30,7 +30,7 @@ def found(name: str, find: Callable[[str], Path] | None = None) -> Path:
 
 
 def run(plan: Callable[[], Awaitable[Job]]) -> tuple[LoadedRun, bool]:
-    """Runs the planned job with progress on standard error. Returns the run and whether Ctrl-C or SIGTERM ended it.
+    """Runs the planned job with progress on standard error. Returns the run, and whether Ctrl-C or SIGTERM ended it.
 
     Raises KeyboardInterrupt when it was interrupted before any case had finished.
     """
@@ -47,7 +47,7 @@ def run(plan: Callable[[], Awaitable[Job]]) -> tuple[LoadedRun, bool]:
 
 
 def follow(work: Callable[[Progress], Coroutine[Any, Any, object]]) -> tuple[LoadedRun, bool]:
-    """Does ``work``, which makes a run and tells its progress. Returns and raises as ``run`` does."""
+    """Runs ``work``, which makes a run and reports its progress. Returns and raises as ``run`` does."""
     from tilescope.jobs import progress  # noqa: PLC0415
     from tilescope.runs import store  # noqa: PLC0415
 
@@ -66,7 +66,7 @@ def follow(work: Callable[[Progress], Coroutine[Any, Any, object]]) -> tuple[Loa
 
 
 async def _until_stopped(work: Coroutine[Any, Any, object]) -> None:
-    """Does the work. SIGTERM cancels it, as Ctrl-C does, and not again while it closes what it has begun."""
+    """Runs the work. SIGTERM cancels it, as Ctrl-C does, but only once, so that it can close the run."""
     task = asyncio.current_task()
 
     def stop() -> None:
@@ -79,7 +79,7 @@ async def _until_stopped(work: Coroutine[Any, Any, object]) -> None:
 
 
 def show(loaded: LoadedRun, interrupted: bool) -> int:
-    """Prints the run: its device, a line a case, and what ``report`` says. Returns the exit status."""
+    """Prints the run: its device, a line a case, and the ``report``. Returns the exit status."""
     from tilescope.models import text_table  # noqa: PLC0415
 
     device = loaded.run.device
@@ -90,7 +90,7 @@ def show(loaded: LoadedRun, interrupted: bool) -> int:
 
 
 def report(loaded: LoadedRun, interrupted: bool, failures: Sequence[Failure]) -> int:
-    """Says what is beside the table: skipped cases, failures, the folder. Returns the exit status."""
+    """Prints notes, failures and the run's folder. Returns the exit status."""
     from tilescope.table.case import readable  # noqa: PLC0415
 
     for note in loaded.run.notes:

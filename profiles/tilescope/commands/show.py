@@ -1,4 +1,4 @@
-"""``tilescope show``: the runs there are, or one of them."""
+"""``tilescope show``: lists the runs, or prints one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.name is None:
         return _list(arguments.json)
     folder = running.found(arguments.name)
-    # Of a run that is still half-written, the finished cases are shown.
+    # A half-written run is shown with its finished cases.
     loaded, said = store.open_partial(folder) if folder.name.startswith(store.PARTIAL) else (store.open_run(folder), [])
     if arguments.json:
         print(json_documents.text(json_documents.run(loaded)))
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         print("not complete: it was cancelled, or its process died; the finished cases follow")
     on_gpu = staleness.stale_on_gpu(loaded)
     for kernel in staleness.stale_kernels(loaded):
-        only = "" if kernel in on_gpu else ": only code of the CPU's, so times of the GPU stand"
+        only = "" if kernel in on_gpu else ": only the CPU's code, so GPU times stand"
         print(f"note: {kernel} has changed since this run{only}")
     print(text_table.text(loaded))
     for sweep, lines in sweeps.conclusions(loaded.table, run.device.target):
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"impossible: {'/'.join(named)}: {reason.said}")
         if reason.rule in (impossible.ROOF, impossible.CACHED):
             above.append(raised_roofs.remark(" ".join(named)))
-    # The notes have it again of the roof that the case would have raised.
+    # The run's notes repeat this for a roof that the case would have raised.
     notes = tuple(note for note in run.notes if not note.startswith(tuple(above)))
     running.report(dataclasses.replace(loaded, run=dataclasses.replace(run, notes=notes)), False, run.failures)
     return 0

@@ -1,7 +1,7 @@
-"""``tilescope tune``: every config of a kernel's implementations and their default, best first.
+"""``tilescope tune``: tries every config of a kernel's implementations and their default, and prints the best first.
 
-They race: what is surely slower is timed little, what is hopeless not at all, and what is remembered not again. Without a GPU the
-order goes by the compiler's figures, and promises nothing about time. With ``--scheduler`` they race on the GPUs of a Dask cluster.
+The configs race: slow ones are timed briefly, those that cannot win are not timed, and remembered times are used again. Without a
+GPU the order is by the compiler's values, which do not predict time. With ``--scheduler`` they race on a Dask cluster's GPUs.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def command(subparsers: choices.Subparsers) -> None:
     parser.add_argument("kernel", metavar="KERNEL", nargs="?", help="catalog name or path/to/file.py:SPEC")
     choices.add_choices(parser, collect=False)
     parser.add_argument(
-        "--export", type=Path, metavar="FILE", help="write the winners into FILE, in place of those it has for the same"
+        "--export", type=Path, metavar="FILE", help="write the winners into FILE, replacing those of the same problems"
     )
-    parser.add_argument("--fresh", action="store_true", help="time anew what is remembered")
+    parser.add_argument("--fresh", action="store_true", help="time remembered configs again")
     parser.add_argument(
-        "--exhaustive", action="store_true", help="time every config as often as any case, traced, and remember nothing"
+        "--exhaustive", action="store_true", help="trace every config as often as any case, and remember nothing"
     )
     parser.add_argument(
         "--scheduler", metavar="ADDRESS", help="race on the GPUs of a Dask cluster's workers: tcp://host:8786"
@@ -39,7 +39,7 @@ def command(subparsers: choices.Subparsers) -> None:
         "--merge",
         type=Path,
         metavar="FILE",
-        help="first take over what another machine's memory (tuning.sqlite3) knows",
+        help="first add the timings of another machine's memory (tuning.sqlite3)",
     )
     parser.set_defaults(run=run)
 
@@ -49,7 +49,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.exhaustive and (arguments.export or arguments.fresh or arguments.scheduler):
         raise ValueError("--exhaustive remembers nothing: leave out --export, --fresh and --scheduler")
     if arguments.merge:
-        _merge(arguments.merge)
+        from tilescope.tuning import memory  # noqa: PLC0415
+
+        kept = memory.Memory()
+        print(f"{kept.merge(arguments.merge)} timings of {arguments.merge} are new in {kept.path}")
     if not arguments.kernel:
         if arguments.merge:
             return 0
@@ -94,14 +97,8 @@ def _elsewhere(arguments: argparse.Namespace) -> int:
 
         async def work(progress: Progress, gpus: list[Gpu] = gpus) -> None:
             device = gpus[0].device
-            progress(
-                {
-                    "event": "waiting",
-                    "doing": f"racing on {device.name}, {len(gpus)} of them"
-                    if len(gpus) > 1
-                    else f"racing on {device.name}",
-                }
-            )
+            many = f", {len(gpus)} of them" if len(gpus) > 1 else ""
+            progress({"event": "waiting", "doing": f"racing on {device.name}{many}"})
             job, _ = await tuning.plan_tuning(
                 [arguments.kernel],
                 runs_dir=arguments.runs,
@@ -117,13 +114,6 @@ def _elsewhere(arguments: argparse.Namespace) -> int:
         loaded, interrupted = running.follow(work)
         status = max(status, _report_and_export(arguments, loaded, interrupted, timed=True))
     return status
-
-
-def _merge(path: Path) -> None:
-    from tilescope.jobs import tuning  # noqa: PLC0415
-
-    new, kept = tuning.merge(path)
-    print(f"{new} timings of {path} are new in {kept}")
 
 
 def _report_and_export(arguments: argparse.Namespace, loaded: LoadedRun, interrupted: bool, timed: bool) -> int:
@@ -160,7 +150,7 @@ def _report_and_export(arguments: argparse.Namespace, loaded: LoadedRun, interru
 
 
 def _with_over(headings: list[str], rows: list[list[str]], times: list[float]) -> tuple[list[str], list[list[str]]]:
-    """The table with how far each time is over the best, after the first column."""
+    """The table with a second column: each time's relative distance from the best."""
     from tilescope.table import units  # noqa: PLC0415
 
     known = [time for time in times if time < math.inf]

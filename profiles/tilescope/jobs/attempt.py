@@ -1,7 +1,7 @@
-"""One worker process on some of a collector's cases, and what is to blame when it ends early.
+"""One worker process on some of a collector's cases, and the cause when it ends early.
 
-A case that kills its worker every time has failed. A case that the machine lacked something for has not: it is left to another
-process, and so is one that was never tried. Imports neither torch nor triton.
+A case that kills its worker every time has failed. A case that failed for lack of the machine's resources, or that was never
+tried, is left to another process. Imports neither torch nor triton.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from tilescope.jobs.worker_output import last_line, tail
 from tilescope.runs import store
 from tilescope.table.case import Case
 
-#: Processes that may fail in a row: at one case that kills them, or without settling any.
+#: Number of processes in a row that may die at one case, or end without settling any.
 TRIES = 3
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an attempt left to a fresh process: ``first`` the cases that nothing speaks against, ``last`` the others.
+    """The cases that an attempt left for a new process: ``first`` those without trouble, ``last`` the others.
 
-    ``obstacle`` says what kept it from them, ``detail`` what it printed. ``hopeless``: another process would meet the same.
-    ``settled``: the collector says that it gives nothing here for any case. ``counted``: the death of the process is held
-    against one case, which is given up after ``TRIES`` of them.
+    ``obstacle`` is the reason why they are left, ``detail`` the process's output. ``hopeless``: another process would meet the
+    same obstacle. ``settled``: the collector cannot give results here for any case. ``counted``: the death of the process counts
+    against one case, which fails after ``TRIES`` deaths.
     """
 
     first: tuple[Case, ...] = ()
@@ -44,9 +44,9 @@ class Outcome:
 
 
 class Attempt:
-    """One worker process. ``killed`` counts, by case, the workers that were killed from outside while they were at it.
+    """One worker process. ``killed`` counts by case the workers that were killed from outside while running it.
 
-    ``leaving``: whether nobody needs to wait for the end of a process that has done everything.
+    ``leaving``: nothing needs to wait for the exit of a process that is done.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class Attempt:
     ) -> None:
         self.ledger, self.name, self.collector, self.killed, self.leaving = ledger, name, collector, killed, leaving
         self.open = {case.id: case for case in cases}
-        #: Cases whose artefacts the wrapper writes when the worker has ended.
+        #: Cases whose artefacts the wrapper writes after the worker has ended.
         self.wrapped: list[Case] = []
-        #: Cases that are kept when the worker has ended, all at once.
+        #: Cases whose artefacts are parsed together after the worker has ended.
         self.together: list[Case] = []
-        #: Cases that the machine lacked something for.
+        #: Cases that failed for lack of the machine's resources.
         self.later: dict[str, Case] = {}
         self.obstacle = self.detail = ""
         self.current: Case | None = None
@@ -74,7 +74,7 @@ class Attempt:
         self.folder = ledger.writer.artefact_folder(name)
 
     async def run(self) -> Outcome:
-        """Runs the cases as far as the process lives. Raises StoreError where the run cannot be written."""
+        """Runs the cases until the process ends. Raises StoreError where the run cannot be written."""
         job = {
             "action": "capture",
             "collector": self.name,
@@ -105,7 +105,7 @@ class Attempt:
             return self.left(str(error), hopeless=not error.lacking)
 
     async def hear(self, event: Mapping[str, Any]) -> None:
-        """Takes one event. Events of a case that is settled already are ignored."""
+        """Handles one event. Events of a case that is settled already are ignored."""
         kind, case = event["event"], self.open.get(event.get("case", ""))
         if kind == "start":
             self.ledger.emit({"event": "waiting", "collector": self.name, "doing": "starting the worker"})
@@ -127,7 +127,7 @@ class Attempt:
             await self.settle(kind, case, event)
 
     async def settle(self, kind: str, case: Case, event: Mapping[str, Any]) -> None:
-        """Settles a case by the event that ends it: an error, a skip, or an artefact that is kept now or after the process."""
+        """Settles a case by its last event: an error, a skip, or an artefact that is parsed now or after the process."""
         if kind == "error" and event.get("environment"):
             self.later[case.id] = case
             self.obstacle, self.detail = _machine(event["environment"]), event.get("detail", "")
@@ -143,9 +143,9 @@ class Attempt:
             self.ledger.fail(case, self.name, f"{self.name} left no artefact")
 
     async def unwrap(self, worker: WorkerProcess) -> list[Case]:
-        """Turns what the wrapper wrote into one artefact a case and keeps those; returns the cases without one.
+        """Splits the wrapper's output into one artefact a case and keeps these; returns the cases without one.
 
-        Raises what the collector's ``finish`` raises when the wrapper wrote nothing of use.
+        Raises the collector's exception where ``finish`` finds no usable output.
         """
         if not self.wrapped:
             return []
@@ -154,7 +154,7 @@ class Attempt:
         return [case for case in self.wrapped if not await self.ledger.keep(self.name, self.collector, case)]
 
     async def conclude(self, worker: WorkerProcess, out_of_memory: bool) -> Outcome:
-        """After the process ended: what its wrapper counted, who is to blame, and which cases deserve another."""
+        """Handles the end of the process: keeps the wrapper's output, finds the cause of an early end, and the cases left."""
         log = worker.log()
         await self.ledger.keep_together(self.name, self.collector, self.together)
         if self.refused:
@@ -182,7 +182,7 @@ class Attempt:
         return self.left(self.obstacle or between, self.detail or tail(log))
 
     def blame(self, case: Case, worker: WorkerProcess, missing: list[Case], log: str, out_of_memory: bool) -> Outcome:
-        """The process ended at ``case``: by its doing, or by what came from outside, which is tried again."""
+        """The outcome of a process that ended during ``case``. The case fails, or is tried again if the cause is outside of it."""
         self.ledger.writer.artefact_path(self.name, case, self.collector.SUFFIX).unlink(missing_ok=True)
         text = f"worker {worker.ending()} while {self.doing} {case.id}; finished cases are kept"
         del self.open[case.id]
@@ -198,16 +198,16 @@ class Attempt:
             self.obstacle, self.detail, again, counted = text, tail(log), [case], True
         else:
             self.ledger.fail(case, self.name, text, tail(log))
-        # What comes of a case that is tried again says nothing against the others: they go first.
+        # The case that is tried again goes last, because it may kill the next process too.
         first, last = (*missing, *self.open.values()), (*self.later.values(), *again)
         return Outcome(first, last, self.obstacle, self.detail, counted=counted)
 
     def left(self, obstacle: str = "", detail: str = "", hopeless: bool = False) -> Outcome:
-        """The cases that are open still."""
+        """The outcome with all open cases."""
         return Outcome(tuple(self.open.values()), tuple(self.later.values()), obstacle, detail, hopeless)
 
     def blame_wrapper(self, cases: list[Case], reason: str, log: str) -> Outcome:
-        """The wrapper gave nothing: if it never did, the collector is given up, else these cases fail."""
+        """The outcome of a wrapper without output: these cases fail, or the collector is given up if it never had any."""
         if self.name not in self.ledger.productive:
             return Outcome(obstacle=reason, detail=tail(log), settled=True)
         for case in cases:

@@ -1,8 +1,7 @@
-"""GPUs behind a Dask scheduler: each worker of its cluster that has one. Needs ``pip install 'tilescope[dask]'``.
+"""The GPUs of a Dask cluster's workers. Needs ``pip install 'tilescope[dask]'``.
 
-A worker has the GPU that its CUDA_VISIBLE_DEVICES names first: start one a GPU. What it is asked for runs in processes of
-Tilescope's own beside it, so that a kernel that faults costs neither the worker nor its cluster. Imports neither torch nor
-triton.
+A worker has the first GPU of its CUDA_VISIBLE_DEVICES, so start one worker a GPU. Races run in Tilescope's own processes beside
+it, so that a faulting kernel harms neither the worker nor the cluster. Imports neither torch nor triton.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from tilescope.jobs.job import WorkerError
 from tilescope.jobs.ledger import one_line
 from tilescope.table.case import Case
 
-#: Seconds until a scheduler or a worker that does not answer is given up.
+#: Seconds to wait for an answer of the scheduler.
 PATIENCE = 10.0
 
 
 @asynccontextmanager
 async def connect(address: str) -> AsyncIterator[Dask]:
-    """The cluster's executor while the connection lasts. Raises WorkerError where there is no such scheduler."""
+    """Connects to a scheduler; yields its executor. Raises WorkerError where none answers or Dask is not installed."""
     try:
         from distributed import Client  # noqa: PLC0415 - optional
     except ImportError as error:
@@ -38,13 +37,13 @@ async def connect(address: str) -> AsyncIterator[Dask]:
 
 
 class Dask:
-    """An executor on the workers that ``client`` reaches."""
+    """An executor (``executors.Executor``) on the workers of ``client``."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
 
     async def gpus(self, kernels: Sequence[str]) -> list[Gpu]:
-        """The workers' GPUs. Raises WorkerError where a worker cannot answer, for want of Tilescope for one."""
+        """The workers' GPUs. Raises WorkerError where a worker cannot answer, for example without Tilescope."""
         try:
             asked: Mapping[str, Any] = await self._client.run(executors.here, list(kernels), on_error="return")
         except Exception as error:
@@ -60,7 +59,7 @@ class Dask:
         return found
 
     async def race(self, gpu: Gpu, collector: str, cases: Sequence[Case], settings: Mapping[str, Any]) -> Heat:
-        """The cases raced on the worker that has the GPU. Raises WorkerError where it is lost."""
+        """Races the cases on the GPU's worker. Raises WorkerError where it is lost."""
         future = self._client.submit(
             executors.race_here, collector, list(cases), dict(settings),
             workers=[gpu.place], allow_other_workers=False, pure=False, retries=0,

@@ -1,7 +1,7 @@
-"""What kernels of the catalog declare, kept on disk: nothing is imported to say it again.
+"""A disk cache of the declarations of the catalog's kernels, which are then known without importing the kernels.
 
-A kept answer holds as long as the library's code, Tilescope's description of it and the versions are what they were. Kernels in a
-person's own files are asked for each time: what they import may be anywhere. Imports neither torch nor triton.
+An entry is valid while the library's code, Tilescope's code that describes it, and the versions are unchanged. Kernels in a
+person's own files are not cached, because they may import from anywhere. Imports neither torch nor triton.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from tilescope.hardware import device, requirements
 from tilescope.version import VERSION
 
 _KIND = "declarations"
-#: What a description is made by, beside the library.
+#: Files of Tilescope that make a description.
 _MAKERS = ("execution/describe.py", "execution/execute.py", "hardware/requirements.py")
 
 
 def known(kernels: Sequence[str], workloads: Sequence[str]) -> list[dict[str, Any]] | None:
-    """The kept answer to ``questions.describe`` with these arguments; None where there is none."""
+    """The cached answer to ``questions.describe`` with these arguments; None where there is none."""
     key = _key(kernels, workloads)
     if key is None:
         return None
     entries = _shaped(user_cache.read(_KIND, key))
     if entries is None and kernels and not workloads:
-        # Without workloads of a person's, each kernel's part of the catalog is the answer.
+        # Without other workloads, the answer is part of the whole catalog's.
         whole = {entry["kernel"]: entry for entry in known((), ()) or ()}
         entries = [whole[kernel] for kernel in kernels] if all(kernel in whole for kernel in kernels) else None
     for entry in entries or ():
@@ -38,7 +38,7 @@ def known(kernels: Sequence[str], workloads: Sequence[str]) -> list[dict[str, An
 
 
 def keep(kernels: Sequence[str], workloads: Sequence[str], entries: Sequence[Any]) -> None:
-    """Keeps an answer, unless it is of a person's own file."""
+    """Caches an answer, unless a kernel is in a person's own file."""
     key = _key(kernels, workloads)
     if key is not None:
         user_cache.write(_KIND, key, list(entries))
@@ -59,6 +59,6 @@ def _key(kernels: Sequence[str], workloads: Sequence[str]) -> str | None:
 
 
 def _shaped(value: Any) -> list[dict[str, Any]] | None:
-    """The value if it has the form of an answer."""
+    """The value if it has the form of an answer; None otherwise."""
     shaped = isinstance(value, list) and all(isinstance(entry, dict) and "implementations" in entry for entry in value)
     return value if shaped else None

@@ -1,6 +1,6 @@
 """Examines this machine: what works, and the cure for what does not.
 
-Torch and triton are imported in another process, because an import that crashes is one of the things to find out.
+Torch and triton are imported in another process, because their import may crash.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from tilescope.hardware import device
 from tilescope.jobs.versions import versions
 from tilescope.runs import store
 
-#: The driver's own account of its settings.
+#: Files of the driver with its settings and its version.
 DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
 DRIVER_VERSION = Path("/proc/driver/nvidia/version")
-#: numpy from here on breaks triton 3.6's interpreter.
+#: First version of numpy that breaks triton 3.6's interpreter.
 NUMPY_LIMIT = (2, 4)
 
 _PROBE = """
@@ -46,7 +46,7 @@ print(json.dumps(found))
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one examination: whether it is ``ok``, what was ``found``, and the ``cure`` where it is not."""
+    """The result of one examination: whether it is ``ok``, what was ``found``, and a ``cure`` if it is not."""
 
     name: str
     ok: bool
@@ -118,7 +118,7 @@ def torch(probe: dict[str, Any], gpu: bool) -> Finding:
 
 
 def triton(probe: dict[str, Any]) -> Finding:
-    """Triton; the CPU build of torch does not bring it."""
+    """Triton, which the CPU build of torch does not install."""
     if "triton" not in probe:
         return Finding("triton", False, probe.get("triton_error", "absent"), "pip install 'triton>=3.6' (Linux only)")
     return Finding("triton", True, probe["triton"])
@@ -144,7 +144,7 @@ def cache() -> Finding:
 
 
 def interpreter(probe: dict[str, Any]) -> Finding:
-    """What interprets kernels. Triton's own interpreter, before 3.7, breaks with a newer numpy; ours serves it, too."""
+    """The interpreter. Triton's own one, before 3.7, breaks with newer versions of numpy; ours works."""
     if "numpy" not in probe or "triton" not in probe:
         return Finding("interpreter", False, "needs numpy and triton", "pip install numpy 'triton>=3.6'")
     found = f"numpy {probe['numpy']} with triton {probe['triton']}"
@@ -164,7 +164,7 @@ def ncu() -> Finding:
 
 
 def cupti() -> Finding:
-    """The library that counts in the worker itself."""
+    """The CUPTI library, which counts in the worker itself."""
     path = library.find()
     if path is None:
         return Finding("cupti", False, "libcupti is not here", "pip install nvidia-cuda-cupti")
@@ -193,7 +193,7 @@ def counters(parameters: Path, gpu: bool) -> Finding:
 
 
 def compiler() -> Finding:
-    """The C compiler, with which Triton builds its launchers."""
+    """The C compiler, which Triton's launchers need."""
     path = next(filter(None, map(shutil.which, filter(None, [os.environ.get("CC"), "gcc", "clang"]))), None)
     if path is None:
         return Finding("C compiler", False, "none found: Triton needs one to launch kernels", "apt-get install gcc")

@@ -1,7 +1,4 @@
-"""GPUs that are not this process's to use: which there are, and races on them.
-
-An executor knows GPUs by what they are, not by where: one that two workers see is one. Imports neither torch nor triton.
-"""
+"""Executors: GPUs of other processes or machines, and races on them. Imports neither torch nor triton."""
 
 from __future__ import annotations
 
@@ -25,8 +22,9 @@ from tilescope.tuning import problems
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Gpu:
-    """One GPU and what compiles and launches beside it. ``place`` is how its executor reaches it, ``code`` the digest of each
-    kernel's code there.
+    """One GPU with the versions and the code of its machine.
+
+    ``place`` is its address within the executor, ``code`` the digest of each kernel's code there.
     """
 
     place: str
@@ -37,42 +35,42 @@ class Gpu:
 
     @property
     def kind(self) -> tuple[str, ...]:
-        """What must be alike for times to mean the same: the GPU's name, and what compiles."""
+        """The properties that must be equal for times to be comparable: the GPU's name and the compiler's versions."""
         return self.device.name, *(self.versions.get(name, "") for name in ("triton", "torch", "driver"))
 
 
 @dataclasses.dataclass(frozen=True)
 class Heat:
-    """What a race came to: the artefact of each case by its id, as text, and why a case has none."""
+    """A race's results: the artefact of each case as text, by the case's id, or the reason why it has none."""
 
     artefacts: Mapping[str, str]
     failures: Mapping[str, str]
 
 
 class Executor(Protocol):
-    """Somewhere that kernels can be timed."""
+    """A set of GPUs that kernels can be timed on."""
 
     async def gpus(self, kernels: Sequence[str]) -> Sequence[Gpu]:
-        """Its GPUs, each once, with the code of these kernels there. Raises WorkerError where it cannot be asked."""
+        """The GPUs, with the code of these kernels on each. Raises WorkerError where it cannot be asked."""
         ...
 
     async def race(self, gpu: Gpu, collector: str, cases: Sequence[Case], settings: Mapping[str, Any]) -> Heat:
-        """The cases raced on that GPU. Raises WorkerError where it is lost."""
+        """Races the cases on that GPU. Raises WorkerError where it is lost."""
         ...
 
 
 def here(kernels: Sequence[str], place: str = "") -> Gpu | None:
-    """The GPU of the process that asks; None where none can be timed on."""
+    """This process's GPU; None where nothing can be timed."""
     found = None if device.unavailable() else device.detect()
     return Gpu(place, device.uuid(), found, versions(), code(kernels)) if found else None
 
 
 def code(kernels: Sequence[str]) -> dict[str, str]:
-    """Digest of what each kernel is here: the library's code, or a person's own file; empty where there is none."""
+    """The digest of each kernel's code here: the library's, or a person's own file's; empty where that is missing."""
     found = {}
     for kernel in kernels:
-        path = Path(kernel.rpartition(":")[0]) if ".py:" in kernel else None
-        if path is None:
+        path = Path(kernel.rpartition(":")[0])
+        if ".py:" not in kernel:
             found[kernel] = problems.library_digest()
         else:
             found[kernel] = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
@@ -80,7 +78,7 @@ def code(kernels: Sequence[str]) -> dict[str, str]:
 
 
 def race_here(collector: str, cases: Sequence[Case], settings: Mapping[str, Any]) -> Heat:
-    """The cases raced on the GPU of the process that asks, in a worker process of Tilescope's. Raises WorkerError."""
+    """Races the cases on this process's GPU, in a worker process. Raises WorkerError where no case was settled."""
     with tempfile.TemporaryDirectory(prefix="tilescope-heat-") as folder:
         job = Job(cases, (collector,), settings, runs_dir=Path(folder))
         loaded = store.open_run(asyncio.run(supervisor.run(job)))

@@ -1,8 +1,9 @@
-"""A sweep shared out over GPUs of one kind: a heat on each, and a final on one, so that times of two GPUs are never compared.
+"""A sweep over several GPUs of one kind: a heat on each, and a final on one, so that times of two GPUs are never compared.
 
-A heat is a GPU's share of a sweep's configs, raced among themselves. What another of its heat is surely quicker than is not the
-best on any GPU of that kind. What is left of the heats meets on one GPU, with that GPU's own share; its times alone are in the run.
-What was dropped elsewhere has no time there, and its reason says on which GPU that was. Imports neither torch nor triton.
+A heat is a race among a GPU's share of the configs. A config that is certainly slower than another of its heat cannot be the best
+on any GPU of that kind. The others race again in the final, on one GPU, together with that GPU's own share; only the final's
+times are in the run. A config dropped in a heat has no time in the run, and its reason names the GPU. Imports neither torch nor
+triton.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tilescope.tuning import memory, problems, race
 
 
 async def kinds(executor: Executor, kernels: Sequence[str]) -> tuple[list[list[Gpu]], list[str]]:
-    """The executor's GPUs with the same code as here, those of one kind together; and what is to be said of the others.
+    """The executor's GPUs with the same code as here, grouped by kind, and notes on those that are left out.
 
     Raises WorkerError where there is none.
     """
@@ -46,9 +47,9 @@ async def kinds(executor: Executor, kernels: Sequence[str]) -> tuple[list[list[G
 
 
 async def timed(executor: Executor, gpus: Sequence[Gpu], job: Job) -> Job:
-    """The job with the artefact of each of its cases, raced on GPUs of one kind. All that was timed is remembered here, too.
+    """The job with the artefact of each of its cases, raced on GPUs of one kind. The memory here keeps all timings too.
 
-    The run is of the GPU of the final. Raises WorkerError where every GPU is lost.
+    The run's device is the GPU of the final. Raises WorkerError where every GPU is lost.
     """
     (collector,) = job.collectors
     shares = deal(job.cases, len(gpus))
@@ -96,7 +97,7 @@ async def timed(executor: Executor, gpus: Sequence[Gpu], job: Job) -> Job:
 async def _final(
     executor: Executor, job: Job, heats: Mapping[Gpu, Heat], lost: dict[Gpu, WorkerError]
 ) -> tuple[Gpu, Heat]:
-    """The GPU that has the final, and its times: of its own share, of the others' best, and of all that lost GPUs had to time."""
+    """The final's GPU, and its race over its own share, the other heats' best, and the shares of lost GPUs."""
     (collector,) = job.collectors
     done = {case for heat in heats.values() for case in heat.artefacts.keys() | heat.failures.keys()}
     for home, own in heats.items():
@@ -107,7 +108,7 @@ async def _final(
         if {case.id for case in finalists} <= own.artefacts.keys() | own.failures.keys():
             return home, own
         try:
-            # What it has timed in its heat it remembers.
+            # Its memory still has the times of its heat.
             return home, await executor.race(home, collector, finalists, job.settings)
         except WorkerError as error:
             lost[home] = error
@@ -115,7 +116,7 @@ async def _final(
 
 
 def deal(cases: Sequence[Case], count: int) -> list[list[Case]]:
-    """The cases dealt out: each GPU gets some configs of every sweep, and all get the default, by which GPUs can be compared."""
+    """The cases of each GPU: some configs of every sweep, and the default of each, by which GPUs can be compared."""
     shares: list[list[Case]] = [[] for _ in range(count)]
     turn = 0
     for case in cases:
@@ -129,7 +130,7 @@ def deal(cases: Sequence[Case], count: int) -> list[list[Case]]:
 
 
 def _elsewhere(text: str, gpu: Gpu) -> str:
-    """The artefact of a config that was dropped on another GPU: what it needs, and why it has no time in this run."""
+    """The artefact of a config that was dropped on another GPU: its resources, and the reason why this run has no time."""
     said = json.loads(text)
     times, reason = said["samples"], said["reason"]
     if times:
@@ -145,7 +146,7 @@ def _untimed(artefact: Path, case: Case, home: Gpu, why: str) -> None:
 
 
 def _remember(artefacts: Iterable[str]) -> None:
-    """Keeps the timings in this machine's memory, each of the GPU that it was made on."""
+    """Stores the timings in this machine's memory, each under the GPU that it was made on."""
     known: dict[memory.Problem, dict[str, memory.Timing]] = {}
     for text in artefacts:
         problem, config, timing = race.timing(text)
@@ -156,7 +157,7 @@ def _remember(artefacts: Iterable[str]) -> None:
 
 
 def _notes(home: Gpu, heats: Mapping[Gpu, Heat], lost: Mapping[Gpu, WorkerError]) -> list[str]:
-    """Which GPUs took part, how they compare at the default, and which were lost."""
+    """Notes on the GPUs that took part, their times at the default, and lost GPUs."""
     said = [
         f"times are of {home.device.name} {home.uuid} alone"
         + (f"; heats ran on {len(heats)} GPUs" if len(heats) > 1 else "")

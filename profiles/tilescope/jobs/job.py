@@ -1,4 +1,4 @@
-"""A job: which cases go through which collectors, and how. Imports neither torch nor triton."""
+"""A job: its cases, its collectors and its settings. Imports neither torch nor triton."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from tilescope.table.sources import KNOWN
 
 #: Collectors that need the GPU to themselves. ``check`` uses it where there is one.
 ON_GPU = frozenset(name for name, collector in KNOWN.items() if collector.on_gpu)
-#: Longest silence of a worker, in seconds, before it is taken for hung (setting ``timeout``).
+#: Seconds of silence after which a worker counts as hung (setting ``timeout``).
 TIMEOUT = 600.0
-#: Cases a wrapped worker (ncu) does before its wrapper writes what it counted (setting ``batch``).
+#: Number of cases that a wrapped worker (ncu) runs before its wrapper writes its counts (setting ``batch``).
 BATCH = 24
 
-#: Hears a job's events: dictionaries with ``event`` and what belongs to it.
+#: Listens to a job's events: dictionaries with the key ``event`` and others.
 OnEvent = Callable[[dict[str, Any]], None]
-#: What kernels declare, a dictionary each, as ``tilescope.execution.describe.catalog`` gives it.
+#: Declarations of kernels, a dictionary each, from ``tilescope.execution.describe.catalog``.
 Catalog = Sequence[Mapping[str, Any]]
 
 
 class WorkerError(ValueError):
-    """A job or a question that cannot be served. The message is one line for a person."""
+    """A job or a question that cannot be served. The message is one line."""
 
 
 class Given(NamedTuple):
-    """An artefact of a case that there is already, so that no worker has to make it."""
+    """An existing artefact of a case, which no worker needs to make."""
 
     collector: str
     case: Case
@@ -39,13 +39,13 @@ class Given(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be run: every case by every collector.
+    """Every case by every collector.
 
     ``settings``: ``target`` (``sm_90``), ``repetitions``, ``warmup``, ``timeout`` and ``interpreter_limit`` in seconds,
-    ``measure_ceilings`` (default True), ``renew_ceilings``: measure them although they are known (default False).
-    ``catalog`` is what the kernels declare; empty means that a worker is asked. ``notes`` are remarks that the run begins
-    with, ``skipped`` the cases left out and why, ``given`` artefacts that exist already. ``device`` and ``versions`` say where
-    those were made, if not here.
+    ``measure_ceilings`` (default True), ``renew_ceilings`` (measure them even if they are known, default False).
+    ``catalog`` has the kernels' declarations; a worker is asked if it is empty. ``notes`` are the run's first notes, ``skipped``
+    the cases left out and why, ``given`` existing artefacts. ``device`` and ``versions`` are of the machine that made these, if
+    it is another one.
     """
 
     cases: Sequence[Case]
@@ -62,15 +62,15 @@ class Job:
 
     @property
     def patience(self) -> float:
-        """Longest silence of a worker, in seconds."""
+        """Seconds of silence after which a worker counts as hung."""
         return float(self.settings.get("timeout", TIMEOUT))
 
     def names(self, field: str) -> list[str]:
-        """The different values of a field of the cases (``kernel``, ``workload``), in order."""
+        """The distinct values of a field of the cases (``kernel``, ``workload``), in order."""
         return list(dict.fromkeys(getattr(case, field) for case in self.cases))
 
     def cost(self, case: Case) -> Mapping[str, Any]:
-        """The case's cost as its kernel declares it; empty for a case that the catalog does not have."""
+        """The case's cost as its kernel declares it; empty for a case that is not in the catalog."""
         costs: Mapping[str, Any] = next((e["cost"] for e in self.catalog if e["kernel"] == case.kernel), {})
         found: Mapping[str, Any] = costs.get(case.workload, {}).get(case.direction, {})
         return found

@@ -1,4 +1,4 @@
-"""Measured peak rates of a device, kept on disk: they change with the device, its driver and what measures them, not by run.
+"""A disk cache of a device's measured peak rates, which depend on the device, its versions and the measuring code.
 
 Imports neither torch nor triton.
 """
@@ -18,12 +18,12 @@ from tilescope.table.run import Ceiling
 _KIND = "ceilings"
 #: Versions that a rate depends on.
 _VERSIONS = ("driver", "torch", "triton", "cublas", "ptxas")
-#: What a rate is measured by.
+#: Files that measure rates.
 _MAKERS = ("measured_rates.py", "intervals.py")
 
 
 def known(device: str, versions: Mapping[str, str]) -> tuple[Ceiling, ...]:
-    """The kept rates of the device of that UUID with these versions; empty where there are none."""
+    """The cached rates of the device (its UUID) with these versions; empty where there are none."""
     kept = user_cache.read(_KIND, _key(device, versions)) if device else None
     if not isinstance(kept, list):
         return ()
@@ -31,7 +31,7 @@ def known(device: str, versions: Mapping[str, str]) -> tuple[Ceiling, ...]:
 
 
 def keep(device: str, versions: Mapping[str, str], found: Iterable[Ceiling]) -> tuple[Ceiling, ...]:
-    """Keeps rates that were measured just now. Returns them with the time in their notes."""
+    """Caches rates that were just measured. Returns them with the time in their notes."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     dated = tuple(
         dataclasses.replace(ceiling, note="; ".join(filter(None, [ceiling.note, f"measured at {now}"])))
@@ -49,7 +49,7 @@ def _key(device: str, versions: Mapping[str, str]) -> str:
 
 
 def _ceiling(kept: Any) -> Ceiling | None:
-    """A rate as it was kept; None for anything else."""
+    """The rate of a cached entry; None for an invalid one."""
     try:
         ceiling = Ceiling(**kept)
         right = ceiling.origin == MEASURED and ceiling.unit == unit(ceiling.name) and ceiling.value > 0

@@ -1,9 +1,8 @@
-"""Whether today's code launches on a GPU what a recording measured: the same GPU functions, the same code of them.
+"""Compares the launches of today's code with those of a recording, for kernels whose code has changed since.
 
-Of kernels whose code has changed since, problem by problem. GPU functions are compared by their text, launches by what a profiler
-saw of those that were measured and what the compiler makes of today's: functions in order, grid, threads, registers, shared
-memory. What an autotuner chooses is not known without a GPU, nor what PyTorch launches: such problems are not told to be the same.
-Imports neither torch nor triton.
+A problem is the same if its GPU functions have the same text and its launches are equal: functions in order, grid, threads,
+registers, shared memory. The recording's launches are from the profiler, today's from the compiler. A problem with an autotuner
+or with PyTorch's launches never counts as the same, because these are not known without a GPU. Imports neither torch nor triton.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from tilescope.runs import artefacts, gpu_code, same_launches, staleness, store
 from tilescope.runs.same_launches import Problem
 from tilescope.table.case import Case
 
-#: What is compared of a launch, beside its function. A thread gets registers in eights.
+#: Values of a launch that are compared, beside its function.
 _FIGURES = ("grid_blocks", "block_threads", "registers", "shared_memory")
-#: The source that says of a measured launch what it was.
+#: The source of a recording's launches.
 _SEEN_BY = "torch_profiler"
-#: Cases of a problem that are compiled: of a larger sweep that would take as long as to record it.
+#: The most cases of a problem that are compiled: a larger sweep would take as long as recording it again.
 _MOST_CASES = 32
 Launches = list[tuple[Any, ...]]
 
@@ -36,8 +35,9 @@ Launches = list[tuple[Any, ...]]
 async def same_problems(
     runs: Iterable[store.LoadedRun], on_event: OnEvent = lambda event: None
 ) -> dict[tuple[str, str, str], set[Problem]]:
-    """The problems that today's code hands to the GPU as these runs did, of kernels that are stale, as ``same_launches.keep``
-    takes them. What is kept already is not asked again.
+    """The problems of stale kernels in these runs that today's code launches in the same way, for ``same_launches.keep``.
+
+    Kept answers are not computed again.
     """
     found: dict[tuple[str, str, str], set[Problem]] = {}
     asked: dict[tuple[str, str, str, str], dict[Problem, dict[Case, Launches]]] = {}
@@ -66,7 +66,7 @@ async def same_problems(
 
 
 def _candidates(run: store.LoadedRun, kernel: str) -> dict[Problem, dict[Case, Launches]]:
-    """Problems all of whose GPU functions are what they were, with the launches of each implementation that has any."""
+    """The problems with unchanged GPU functions, with the recorded launches of each case that has its own ones."""
     try:
         sides = staleness.sides(run, kernel)
         if sides is None:
@@ -90,7 +90,7 @@ def _candidates(run: store.LoadedRun, kernel: str) -> dict[Problem, dict[Case, L
 
 
 def _launches(rows: pd.DataFrame, impl: str, direction: str, workload: str, config: str) -> Launches:
-    """A case's launches as the profiler saw them, in order."""
+    """A case's recorded launches, in order."""
     of_case = rows[(rows["impl"] == impl) & (rows["config"] == config) & (rows["source"] == _SEEN_BY)]
     values = of_case.groupby(["launch", "function", "metric"])["value"].median().unstack("metric")
     return [
@@ -100,7 +100,7 @@ def _launches(rows: pd.DataFrame, impl: str, direction: str, workload: str, conf
 
 
 async def _launches_today(target: str, cases: list[Case], on_event: OnEvent) -> dict[Case, Launches]:
-    """What each case launches today; nothing of those that an autotuner, or PyTorch, has a part in."""
+    """Today's launches of each case, except cases with an autotuner or with PyTorch's launches."""
     found = {}
     with tempfile.TemporaryDirectory(prefix="tilescope-launches-") as scratch:
         settings = {"target": target, "measure_ceilings": False}
@@ -115,11 +115,11 @@ async def _launches_today(target: str, cases: list[Case], on_event: OnEvent) -> 
 
 
 def _is_open(launch: Mapping[str, Any]) -> bool:
-    """Whether what is launched is not all said: an autotuner chooses, or the GPU function is given another one."""
+    """Whether a launch is not fully known: an autotuner chooses, or another GPU function is an argument."""
     return bool(launch["config"]) or any("JITFunction(" in str(value) for value in launch["constants"].values())
 
 
 def _launch(function: str, figures: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What is compared. What is not known of a launch is like nothing."""
+    """The compared values. An unknown one is NaN, which equals nothing. Registers are allocated in eights."""
     known = {name: float(figures.get(name, math.nan)) for name in _FIGURES}
     return function, *({**known, "registers": np.ceil(known["registers"] / 8)}.values())

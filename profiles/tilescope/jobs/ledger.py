@@ -1,4 +1,4 @@
-"""What became of each case of a job, written into the job's run: the only way from a worker's answers to the disk.
+"""The ledger of a job: settles its cases and writes their results into its run. Nothing else writes into the run.
 
 A case is outstanding for a collector until it is settled by a result, a failure or a reason to skip it. Imports neither torch
 nor triton.
@@ -25,12 +25,12 @@ from tilescope.table.case import Case
 from tilescope.table.run import Failure, Run, Skipped
 from tilescope.table.sources import SOURCES
 
-#: Begins the note of a run that says which of its cases are outstanding.
+#: The start of a run's note on outstanding cases.
 OUTSTANDING = "not complete: "
 
 
 class Ledger:
-    """The cases of one job, by collector: what is outstanding, what is settled, what is said at the end."""
+    """The cases of one job by collector: outstanding ones, settled ones, and notes for the end."""
 
     def __init__(self, job: Job, writer: store.RunWriter, on_event: OnEvent) -> None:
         self.job, self.writer, self.on_event = job, writer, on_event
@@ -38,18 +38,18 @@ class Ledger:
         self.outstanding = {(name, case.id) for name in job.collectors for case in job.cases}
         #: Collectors that gave a result.
         self.productive: set[str] = set()
-        #: Cases by the collector that skipped them and its reason.
+        #: Skipped cases by collector and reason.
         self.skipped: dict[tuple[str, str], list[Case]] = defaultdict(list)
-        #: Cases by the collector that remarked on them and what it said.
+        #: Cases with a remark, by collector and remark.
         self.remarked: dict[tuple[str, str], list[Case]] = defaultdict(list)
-        #: The functions that each collector named, by case.
+        #: Names of functions by case and source.
         self.functions: dict[str, dict[str, set[str]]] = defaultdict(dict)
-        #: What kept a collector from its outstanding cases, in order.
+        #: Reasons why a collector has outstanding cases, in order.
         self.obstacles: dict[str, dict[str, None]] = defaultdict(dict)
 
     @classmethod
     def begin(cls, job: Job, run: Run, sources: Mapping[str, Mapping[str, str]], on_event: OnEvent) -> Ledger:
-        """A new run's. ``sources`` are texts of the declaring files, by kernel and file name."""
+        """The ledger of a new run. ``sources`` are texts of the declaring files, by kernel and file name."""
         writer = store.RunWriter(job.runs_dir, run)
         writer.plan(job.cases)
         writer.keep_sources(sources)
@@ -58,11 +58,11 @@ class Ledger:
 
     @classmethod
     def reopen(cls, job: Job, folder: Path, on_event: OnEvent) -> Ledger:
-        """An interrupted run's: what is settled stays, and what kept whole collectors from their cases is forgotten."""
+        """The ledger of an interrupted run. Settled cases stay settled; failures of whole collectors are forgotten."""
         writer = store.RunWriter.reopen(folder)
         ledger = cls(job, writer, on_event)
         rows = writer.rows
-        # Read anew: another process may have gone on with it meanwhile, and what a damaged part held is outstanding again.
+        # Read again, because another process may have resumed the run meanwhile, or a part of it may be damaged.
         known = journal.read(writer.folder)
         ledger.recall(known.settled if known else (), rows)
         if not (rows["source"] == store.MODEL).any():
@@ -77,7 +77,7 @@ class Ledger:
         return ledger
 
     def recall(self, settled: Iterable[journal.Settled], rows: pd.DataFrame) -> None:
-        """Takes in what was known of these cases when the run was interrupted, and the ``rows`` written by then."""
+        """Restores the state at the interruption from the settled cases and the ``rows`` written by then."""
         cases = {case.id: case for case in self.job.cases}
         for done in settled:
             self.outstanding.discard((done.collector, done.case))
@@ -85,7 +85,7 @@ class Ledger:
                 self.skipped[done.collector, done.message].append(cases[done.case])
             elif done.event == "result":
                 self.productive.add(done.collector)
-        # A run of before calls a person's own kernel by its variable.
+        # Older runs name a person's own kernel by its variable.
         named = {
             (name, case.impl, case.direction, case.workload, case.config): case.id
             for case in cases.values() for name in (case.kernel.rpartition(":")[2], case.name)
@@ -94,10 +94,10 @@ class Ledger:
             case_id = named.get(key)
             if case_id is None:
                 raise WorkerError(
-                    f"{self.writer.run.id} has rows of {'/'.join(key)}, which it is not of: profile it anew"
+                    f"{self.writer.run.id} has rows of {'/'.join(key)}, which are not among its cases: profile it again"
                 )
             self.functions[case_id] = _functions(of_case)
-            # Rows are written before it is noted that they are.
+            # Rows are written before their case is settled.
             for name in self.functions[case_id].keys() & set(self.job.collectors):
                 self.outstanding.discard((name, case_id))
                 self.productive.add(name)
@@ -107,11 +107,11 @@ class Ledger:
         return [case for case in self.job.cases if (name, case.id) in self.outstanding]
 
     def emit(self, event: Mapping[str, Any]) -> None:
-        """Tells the listener, with how far the job is."""
+        """Passes the event to the listener, with the numbers of settled and of all cases."""
         self.on_event({**event, "index": self.of - len(self.outstanding), "of": self.of})
 
     async def take_given(self) -> None:
-        """Takes the artefacts that there are already as if a worker had made them."""
+        """Keeps the job's existing artefacts as if a worker had made them."""
         raced: dict[str, list[Case]] = defaultdict(list)
         for name, case, artefact in self.job.given:
             if (name, case.id) in self.outstanding:
@@ -126,7 +126,7 @@ class Ledger:
             await self.keep_together(name, collectors.load(name), cases)
 
     async def keep_together(self, name: str, collector: ModuleType, cases: Iterable[Case]) -> None:
-        """Parses the artefacts of cases that came together into one part of the table: each of its own would take longer."""
+        """Parses artefacts of several cases into one part of the table, which is faster than one part each."""
         frames: dict[Case, pd.DataFrame] = {}
         for case in cases:
             artefact = self.writer.artefact_path(name, case, collector.SUFFIX)
@@ -144,7 +144,7 @@ class Ledger:
             self._conclude(name, collector, case)
 
     async def keep(self, name: str, collector: ModuleType, case: Case) -> bool:
-        """Parses a case's artefact into the table. False when the collector left none."""
+        """Parses a case's artefact into the table. Returns False where the collector left none."""
         artefact = self.writer.artefact_path(name, case, collector.SUFFIX)
         if not artefact.is_file():
             return False
@@ -170,7 +170,7 @@ class Ledger:
         return True
 
     def _conclude(self, name: str, collector: ModuleType, case: Case) -> None:
-        """Settles a case whose rows are written: it may have failed all the same."""
+        """Settles a case whose rows are written, as failed where the artefact has a failure."""
         self.productive.add(name)
         artefact = self.writer.artefact_path(name, case, collector.SUFFIX)
         remark, failure = (getattr(collector, what, lambda artefact: "") for what in ("remark", "failure"))
@@ -182,7 +182,7 @@ class Ledger:
             self._settle("result", case, name)
 
     def _assume(self, name: str, found: Mapping[str, Any]) -> None:
-        """Keeps in the run's settings what a collector's launchers were told of a GPU that is not there."""
+        """Stores the assumptions about an absent GPU, which launchers asked for, in the run's settings."""
         if found:
             kept = self.writer.run.settings.get("assumed", {})
             both = assumptions.merged(kept.get(name, {}), found)
@@ -190,27 +190,27 @@ class Ledger:
                 self.writer.update(settings={**self.writer.run.settings, "assumed": {**kept, name: both}})
 
     def fail(self, case: Case, name: str, message: str, detail: str = "") -> None:
-        """Notes that a case failed."""
+        """Settles a case as failed."""
         self.writer.fail(Failure(case.id, name, message, detail))
         self._settle("error", case, name, message=message, detail=detail)
 
     def skip(self, case: Case, name: str, message: str) -> None:
-        """Notes that the collector has nothing to say of a case."""
+        """Settles a case as skipped by the collector."""
         self.skipped[name, message].append(case)
         self._settle("skipped", case, name, message=message)
 
     def leave(self, name: str, obstacle: str, detail: str = "") -> None:
-        """Notes what kept the collector from cases, which stay outstanding."""
+        """Notes an obstacle of the collector, whose cases stay outstanding."""
         self.obstacles[name][obstacle] = None
         self._fail_collector(name, obstacle, detail)
 
     def give_up(self, name: str, cases: Iterable[Case], reason: str, detail: str = "") -> None:
-        """Settles the cases, for the collector itself says that it gives nothing here."""
+        """Settles the cases without results, because the collector cannot give any here."""
         self._fail_collector(name, reason, detail)
         self.outstanding.difference_update((name, case.id) for case in cases)
 
     def close(self, interrupted: bool = False) -> Path:
-        """Ends the run, which is complete when nothing is outstanding; one that was interrupted before any result goes."""
+        """Ends the run; it is complete when nothing is outstanding. Removes it if it was interrupted before any result."""
         run = self.writer.run.id
         if interrupted and not self.productive:
             self.writer.discard()
@@ -255,7 +255,7 @@ class Ledger:
         yield from _counted_otherwise(self.functions, self.writer.run.settings["target"])
 
     def _unfinished(self) -> Iterator[str]:
-        """A note for each collector with outstanding cases: what kept it from them, and how to go on."""
+        """A note for each collector with outstanding cases: the reasons, and how to resume."""
         for name in self.job.collectors:
             if left := len(self.left(name)):
                 why = "; ".join(self.obstacles[name]) or "it did not come to them"
@@ -264,7 +264,7 @@ class Ledger:
 
 
 def model_rows(job: Job) -> pd.DataFrame:
-    """The least work of every case: flops and bytes as the kernels' ``cost`` declares them; ``tensor_bytes`` where those are whole tensors'."""
+    """Rows of every case's declared cost: flops, bytes read and written, and ``tensor_bytes`` where it counts whole tensors."""
     names = ("flops", "bytes_read", "bytes_written")
     costs = [(case, job.cost(case)) for case in job.cases]
     rows = [
@@ -279,17 +279,17 @@ def model_rows(job: Job) -> pd.DataFrame:
 
 
 def one_line(error: BaseException) -> str:
-    """The first line of an exception's message, else its type."""
+    """The first line of an exception's message, or its type where it has none."""
     return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 def _functions(rows: pd.DataFrame) -> dict[str, set[str]]:
-    """The functions that each source names."""
+    """The names of functions by source."""
     return {str(source): set(names) - {""} for source, names in rows.groupby("source")["function"]}
 
 
 def _counted_otherwise(functions: Mapping[str, Mapping[str, set[str]]], target: str) -> Iterator[str]:
-    """A note for each case of which the interpreter counted other kernels than a GPU of that target would run."""
+    """A note for each case where the interpreter counted other kernels than a GPU of the target would run."""
     for case, named in functions.items():
         compiled, counted = named.get("compiler", set()), named.get("interpreter", set())
         if counted and compiled - counted:

@@ -1,4 +1,4 @@
-"""Tells failures of the machine (no room on the disk, no memory, a limit) from failures of a kernel."""
+"""Distinguishes failures of the machine (full disk, no memory, a limit) from failures of a kernel."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-#: Errors of system calls for want of a resource that another day, or another machine, has.
+#: Errors of system calls for lack of a resource, which may be available at another time.
 _LACKING = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EROFS, errno.EIO}
 )  # fmt: skip
-#: The same as tools print it.
+#: Texts of such errors in the output of tools.
 _SAID = re.compile("|".join(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE)))
-#: Signals of a limit that the process was given.
+#: Signals of a process that exceeds its limits.
 LIMITS = frozenset({"SIGXFSZ", "SIGXCPU"})
-#: Signals that as a rule come from outside: the system (memory ran out), a person, a batch system.
+#: Signals that usually come from outside: the system (memory ran out), a person, a batch system.
 FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
 
 
 def lacking(error: BaseException, starting: bool = False) -> str:
-    """The machine's lack that caused ``error``, as ``No space left on device (ENOSPC)``; empty where there is none.
+    """The lacking resource that caused ``error``, as ``No space left on device (ENOSPC)``; empty where there is none.
 
-    A MemoryError counts only while a process is ``starting``: later it may come of what a case asks for.
+    A MemoryError counts only while a process is ``starting``; later the case itself may cause it.
     """
     for link in _chain(error):
         if isinstance(link, OSError) and link.errno in _LACKING:
             return f"{os.strerror(link.errno)} ({errno.errorcode[link.errno]})"
         if starting and isinstance(link, MemoryError):
             return os.strerror(errno.ENOMEM)
-        with contextlib.suppress(Exception):  # a kernel's own kind of exception may not even have a text
+        with contextlib.suppress(Exception):  # str() of a kernel's own exception may raise
             if found := _SAID.search(str(link)[:10_000]):
                 return found[0]
     return ""
@@ -48,7 +48,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def oom_kills() -> int:
-    """Number of processes that the system has killed so far for want of memory, here or in this container."""
+    """The number of processes that the system has killed so far for lack of memory, here or in this container."""
     return sum(_counted(path) for path in _counters())
 
 
@@ -62,7 +62,7 @@ def _counters() -> Iterator[Path]:
                 yield groups / path.lstrip("/") / "memory.events"
             elif "memory" in controllers.split(","):
                 yield groups / "memory" / path.lstrip("/") / "memory.oom_control"
-    # Where the container sees its own group as the root.
+    # In containers that see their own group as the root.
     yield groups / "memory.events"
 
 

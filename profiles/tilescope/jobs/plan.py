@@ -1,6 +1,6 @@
 """Turns a request into a job: checks names, chooses defaults, lists the cases.
 
-The command line, the Python function and the app all plan here. Imports neither torch nor triton.
+The command line, ``tilescope.profile`` and the app all plan here. Imports neither torch nor triton.
 """
 
 from __future__ import annotations
@@ -27,19 +27,18 @@ DEFAULT_TARGET = "sm_90"
 
 
 class RequestError(ValueError):
-    """A request that cannot be served. The message is one line that says what would be."""
+    """A request that cannot be served. The message is one line with the accepted values."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a person asks for. Empty means the usual choice: every kernel of the catalog, every available
-    implementation, the kernel's own workloads, every direction it has.
+    """A person's choice of cases and collectors. An empty field means the default: every kernel of the catalog, every
+    available implementation, the kernel's own workloads, all its passes.
 
-    ``collectors`` are names, or ``("auto",)``: all that this machine can run. ``configs`` are texts such as
-    ``BLOCK_M=64,num_warps=4``, or ``("all",)`` for every one an implementation declares and, to compare them with, its
-    own choice; empty leaves the choice to the implementation. ``target`` is an architecture (``sm_90``); empty means this
-    machine's GPU, else an H200. ``notes`` are remarks that the run begins with, ``skipped`` what is not asked of it, ``given``
-    artefacts that there are already.
+    ``collectors`` are names, or ``("auto",)`` for all that this machine can run. ``configs`` are texts such as
+    ``BLOCK_M=64,num_warps=4``, or ``("all",)`` for every declared one and the implementation's default; without any, the
+    implementation chooses. ``target`` is an architecture (``sm_90``), by default this machine's GPU or an H200. ``notes`` are the
+    run's first notes, ``skipped`` the cases left out and why, ``given`` existing artefacts.
     """
 
     kernels: Sequence[str] = ()
@@ -57,7 +56,7 @@ class Request:
 
 
 async def plan(request: Request, runs_dir: Path | None = None, catalog: Catalog = ()) -> Job:
-    """The job that serves the request. ``catalog`` is what its kernels declare; empty means that a worker is asked.
+    """The job that serves the request. ``catalog`` has the kernels' declarations; a worker is asked if it is empty.
 
     Raises RequestError, WorkerError or StoreError, each in one line, before anything has been run.
     """
@@ -84,7 +83,7 @@ async def plan(request: Request, runs_dir: Path | None = None, catalog: Catalog 
 def choose_target(asked: str) -> tuple[str, str]:
     """The architecture to compile for, and that of this machine's GPU, empty where there is none.
 
-    Raises RequestError for one that is neither this GPU's nor a known product's.
+    Raises RequestError for an unknown architecture.
     """
     found = device.detect()
     here = found.target if found else ""
@@ -95,15 +94,15 @@ def choose_target(asked: str) -> tuple[str, str]:
 
 
 def describe_timeout(settings: Mapping[str, Any]) -> dict[str, float]:
-    """The keyword argument ``timeout`` of ``questions.describe``; none where the settings have no timeout."""
+    """The keyword argument ``timeout`` of ``questions.describe``; empty where the settings have no timeout."""
     return {"timeout": float(settings["timeout"])} if "timeout" in settings else {}
 
 
 def choose_collectors(names: Iterable[str], target: str, here: str) -> tuple[str, ...]:
-    """Collectors in the order they run. ``here`` is the target of this machine's GPU, empty where there is none.
+    """The collectors in the order they run. ``here`` is the target of this machine's GPU, empty where there is none.
 
-    ``auto`` is every collector that can run; ``check`` only on a GPU, where it is quick. Raises RequestError for an
-    unknown one, and for one named that cannot run here, with its reason.
+    ``auto`` is every collector that can run here, ``check`` only on a GPU, where it is fast. Raises RequestError for an
+    unknown collector, and for a named one that cannot run here, with its reason.
     """
     asked = list(dict.fromkeys(names)) or [AUTO]
     foreign = bool(here) and here != target
@@ -125,15 +124,13 @@ def choose_collectors(names: Iterable[str], target: str, here: str) -> tuple[str
 
 
 def _can_run(name: str, here: str, foreign: bool) -> bool:
-    if name == "check" and (not here or foreign):
-        return False
-    if name in ON_GPU and (not here or foreign):
+    if (name == "check" or name in ON_GPU) and (not here or foreign):
         return False
     return collectors.load(name).unavailable() is None
 
 
 def choose_cases(request: Request, catalog: Catalog) -> tuple[Case, ...]:
-    """Every combination asked for. Raises RequestError for a name that fits none of the kernels."""
+    """Every requested combination. Raises RequestError for a name that none of the kernels has."""
     _check_names(request, catalog)
     cases: list[Case] = []
     for entry in catalog:
@@ -154,7 +151,7 @@ def choose_cases(request: Request, catalog: Catalog) -> tuple[Case, ...]:
 
 
 def choose_configs(asked: Sequence[str], owner: str, declared: Sequence[Mapping[str, int]]) -> list[str]:
-    """Config texts for one implementation; ``[""]`` where the choice is its own. Raises RequestError."""
+    """Config texts for one implementation; ``[""]`` leaves the choice to it. Raises RequestError for an undeclared one."""
     if not asked:
         return [""]
     if list(asked) == [ALL]:

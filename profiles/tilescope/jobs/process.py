@@ -1,7 +1,6 @@
-"""Starts a worker process, reads its events, stops it, and says how it ended.
+"""Starts a worker process, reads its events, stops it, and reports how it ended.
 
-The parent holds a bounded part of what it prints. However it ends, nothing that it started is left. Imports neither torch
-nor triton.
+A bounded part of its output is kept. At its end all processes that it started are killed. Imports neither torch nor triton.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from tilescope.jobs.started import Cold, Place, Wrap
 from tilescope.jobs.worker_output import BoundedLog, EventLines
 from tilescope.table.sources import KNOWN
 
-#: How long a worker may take to import what it needs before its first case, in seconds, whatever a case may take.
+#: Least seconds that a worker has for its imports before its first case.
 STARTUP = 120.0
-#: How long a worker may take to end after SIGTERM before it is killed, in seconds.
+#: Seconds that a worker has to end after SIGTERM before it is killed.
 GRACE = 3.0
-#: Bytes read at a time, and how often at most when the process has ended: others may still write.
+#: Bytes read at a time, and the most reads after the process has ended, because others may still write.
 _PIECE, _LAST = 64 << 10, 64
-#: How often at most a process is looked at that has no environment, and the seconds in between.
+#: The most looks at a process without an environment, and the seconds in between.
 _LOOKS, _PAUSE = 5, 0.01
 
 
 class StartError(RuntimeError):
-    """A worker that cannot be started. The message says why; ``lacking`` names what the machine lacks, else it is empty."""
+    """A worker that cannot be started. The message has the reason; ``lacking`` names the machine's lacking resource, if any."""
 
     def __init__(self, message: str, lacking: str = "") -> None:
         super().__init__(message)
@@ -42,9 +41,9 @@ class StartError(RuntimeError):
 class WorkerProcess:
     """A process ``python -m tilescope.jobs.worker`` on one job, in a process group of its own.
 
-    It is forked where that serves, else one that stands by, else cold. ``wrap`` may change the command line (ncu goes in front
-    of it); ``environment`` adds variables. Use as an asynchronous context manager: leaving it stops whatever still runs.
-    ``status`` is the exit status once ``events`` has ended, ``silent`` is True when it was killed for not answering.
+    It is forked from the fork server, or taken from standby under a wrapper, or started cold. ``wrap`` may change the command line
+    (ncu goes in front of it); ``environment`` adds variables. Use it as an asynchronous context manager, which stops the process
+    at its end. ``status`` is the exit status once ``events`` has ended; ``silent`` is True when it was killed for not answering.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class WorkerProcess:
             self._close()
 
     async def _start(self) -> None:
-        """Starts the process, has one forked, or gives one that stands by the job."""
+        """Takes a worker from standby, has one forked, or starts one."""
         standing = standby.take(self._wrap, self._environment) if self._wrap else None
         self._place = place = standing.place if standing else Place()
         place.describe(self._job)
@@ -96,7 +95,7 @@ class WorkerProcess:
         asyncio.get_running_loop().add_reader(place.output, self._hear_output)
 
     def _on_gpu(self) -> bool:
-        """Whether the job needs the GPU to itself."""
+        """Whether the job needs exclusive use of the GPU."""
         collector = KNOWN.get(str(self._job.get("collector")))
         return self._job.get("action") == "ceilings" or bool(collector and collector.on_gpu)
 
@@ -105,7 +104,7 @@ class WorkerProcess:
             asyncio.get_running_loop().remove_reader(self._place.output)
 
     def _take_output(self) -> bool:
-        """Adds one piece of what was printed to the log. False when every writer has closed the pipe."""
+        """Adds one piece of output to the log. Returns False when every writer has closed the pipe."""
         with contextlib.suppress(BlockingIOError):
             piece = os.read(self._place.output, _PIECE) if self._place else b""
             self._log.write(piece)
@@ -113,7 +112,7 @@ class WorkerProcess:
         return True
 
     async def events(self, patience: float) -> AsyncIterator[dict[str, Any]]:
-        """The worker's events until it has ended. Kills it after ``patience`` seconds without a new one.
+        """The worker's events until it has ended. Kills it after ``patience`` seconds without a new event.
 
         Before its first event, and after ``start``, it has at least ``STARTUP`` seconds.
         """
@@ -127,7 +126,7 @@ class WorkerProcess:
                 await self._said(ended, heard + limit - clock())
                 done = ended.done()
                 for event in self.drain() if done else self._take_events() or ():
-                    if event != last:  # who says the same again and again is not getting on
+                    if event != last:  # repeated events are no progress
                         heard, limit = clock(), max(patience, STARTUP) if event["event"] == "start" else patience
                     last = event
                     yield event
@@ -141,12 +140,12 @@ class WorkerProcess:
             ended.cancel()
 
     async def _said(self, ended: asyncio.Future[int], seconds: float) -> None:
-        """Waits for the next piece of the pipe of events, for the process's end, or for so many seconds."""
+        """Waits for data in the pipe of events, for the process's end, or for this many seconds."""
         assert self._place is not None  # noqa: S101 - only used inside the context
         loop, pipe = asyncio.get_running_loop(), self._place.events
         come: asyncio.Future[Any] = loop.create_future()
         waited: set[asyncio.Future[Any]] = {ended, come}
-        # Only while it is waited for: who is busy with one event would be told of the next one again and again.
+        # Only while waiting: otherwise the callback would fire repeatedly while an event is handled.
         loop.add_reader(pipe, lambda: None if come.done() else come.set_result(None))
         try:
             await asyncio.wait(waited, timeout=max(0.0, seconds), return_when=asyncio.FIRST_COMPLETED)
@@ -154,14 +153,14 @@ class WorkerProcess:
             loop.remove_reader(pipe)
 
     def _take_events(self) -> list[dict[str, Any]] | None:
-        """Events that the next piece of the pipe completes; None when the pipe is empty."""
+        """Events completed by the next piece of the pipe; None when the pipe is empty."""
         with contextlib.suppress(BlockingIOError):
             piece = os.read(self._place.events, _PIECE) if self._place else b""
             return self._lines.feed(piece) if piece else None
         return None
 
     def drain(self) -> list[dict[str, Any]]:
-        """Events that lie in the pipe, as many as it holds."""
+        """All events in the pipe."""
         found: list[dict[str, Any]] = []
         for _ in range(_LAST):
             fresh = self._take_events()
@@ -171,14 +170,14 @@ class WorkerProcess:
         return found
 
     def leave(self) -> None:
-        """Stops waiting for a worker that has said that it is done: its exit would take as long as a small case.
+        """Stops waiting for the exit of a worker that is done, which would take as long as a small case.
 
-        Only for a forked worker; a cold process is waited for all the same.
+        A cold process is still waited for.
         """
         self._left = isinstance(self._process, resident.Forked)
 
     async def stop(self) -> None:
-        """Ends the process group: SIGTERM, then SIGKILL after ``GRACE`` seconds, or at once if this is cancelled or it was left."""
+        """Ends the process group: SIGTERM, then SIGKILL after ``GRACE`` seconds, or at once after ``leave`` or a cancellation."""
         process = self._process
         if process is None:
             return
@@ -188,7 +187,7 @@ class WorkerProcess:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(process.wait(), GRACE)
         finally:
-            # Whatever the worker started and left behind goes too, be it in a group of its own.
+            # Also kills processes that the worker left behind, even in groups of their own.
             _signal_group(process.pid, signal.SIGKILL)
             if self._place:
                 _kill_marked(self._place.mark)
@@ -196,14 +195,14 @@ class WorkerProcess:
                 await process.wait()
 
     def take_wrapped(self, folder: Path) -> None:
-        """Moves what the wrapper wrote into ``folder``. Raises OSError."""
+        """Moves the wrapper's files into ``folder``. Raises OSError."""
         for file in self._place.wrapped.iterdir() if self._place else ():
             shutil.move(file, folder / file.name)
 
     def log(self) -> str:
-        """The text that the worker and its wrapper printed; of much, the beginning and the end."""
+        """The output of the worker and its wrapper; the beginning and the end where it is long."""
         if self._place:
-            # Not up to its end: something that outlives the worker may hold it open.
+            # Not until its end, because a process that outlives the worker may hold the pipe open.
             for _ in range(_LAST):
                 known = self._log.written
                 if not self._take_output() or self._log.written == known:
@@ -214,7 +213,7 @@ class WorkerProcess:
 
     @property
     def signal(self) -> str:
-        """The name of the signal that ended the process; empty where it ended by itself."""
+        """The name of the signal that ended the process; empty where none did."""
         status = self.status or 0
         # A shell or ncu reports a signal of its child as 128 + its number.
         number = -status if status < 0 else status - 128
@@ -224,7 +223,7 @@ class WorkerProcess:
         return ""
 
     def ending(self) -> str:
-        """How the process ended, in words: ``was killed (SIGKILL)``, ``ended with status 1``."""
+        """The process's end as text: ``was killed (SIGKILL)``, ``ended with status 1``."""
         if self.silent:
             return f"did not answer for {self._patience:g} s and was killed"
         if name := self.signal:
@@ -247,7 +246,7 @@ def _signal_group(group: int, number: signal.Signals) -> None:
 
 
 def _kill_marked(mark: str) -> None:
-    """Kills processes that a worker started and that left its group, as daemons do. Finds them by their environment."""
+    """Kills processes that a worker started and that left its group, as daemons do. They are found by their environment."""
     sign = f"{resident.MARK}={mark}".encode()
     with contextlib.suppress(OSError):
         unclear = [process for process in Path("/proc").iterdir() if process.name.isdigit()]
@@ -259,13 +258,13 @@ def _kill_marked(mark: str) -> None:
 
 
 def _kill_if_marked(process: Path, sign: bytes) -> bool:
-    """Kills the process of this folder of /proc if it has the sign. False where it has to be looked at again."""
+    """Kills the process of this folder of /proc if its environment has the sign. False where it must be looked at again."""
     with contextlib.suppress(OSError):
         environment = (process / "environ").read_bytes()
         if sign in environment.split(b"\0"):
             os.kill(int(process.name), signal.SIGKILL)
         if not environment:
-            # While it replaces its program it has none for a moment. The kernel's own processes fail here: they have no program.
+            # The environment is empty for a moment during exec. The system's own processes have no program and fail here.
             (process / "exe").readlink()
             return False
     return True

@@ -1,4 +1,4 @@
-"""How far a job is, as text: one line that the terminal and the notebook both show."""
+"""A job's progress as one line of text, for the terminal and the notebook."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 from tilescope.table.case import readable
 
-#: Said before the first event.
+#: The text before the first event.
 READING = "reading the kernels' declarations"
 
 
 class Progress:
-    """Follows a job's events: how many cases are settled, what is being done, how many failed, where the run is.
+    """Follows a job's events: the numbers of settled and failed cases, the present activity, and the run's ``folder``.
 
-    ``folder`` is the run's, empty as long as the job is not done. Displays override ``show``.
+    ``folder`` is empty until the job is done. Displays override ``show``.
     """
 
     def __init__(self) -> None:
@@ -46,14 +46,14 @@ class Progress:
         return ", ".join([*said, f"{self.failed} failed"] if self.failed else said)
 
     def show(self, event: Mapping[str, Any]) -> None:
-        """Brings the display up to date after ``event``."""
+        """Updates the display after ``event``."""
 
     def close(self) -> None:
-        """Ends the display of a job that may not be done."""
+        """Ends the display, also of a job that is not done."""
 
 
 class TerminalLine(Progress):
-    """A line on standard error that is written over; failures stay above it."""
+    """A line on standard error that is overwritten; failures stay above it."""
 
     def show(self, event: Mapping[str, Any]) -> None:
         failure = f"{failure_text(event)}\n" if event.get("event") == "error" else ""
@@ -70,7 +70,7 @@ class TerminalLine(Progress):
 
 
 class LogLines(Progress):
-    """Lines on standard error, for a file or a pipe: one for each case that is begun, and one for each failure."""
+    """Lines on standard error, for a file or a pipe: one for each case at its start, and one for each failure."""
 
     def show(self, event: Mapping[str, Any]) -> None:
         kind = event.get("event")

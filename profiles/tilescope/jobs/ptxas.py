@@ -1,9 +1,8 @@
-"""The assembler that turns PTX into machine code: the one Triton brings, or the one that its variable names.
+"""The PTX assembler: the one in Triton's package, or the one that its environment variable names.
 
-Inductor sets that variable in its own process when it first compiles. Triton writes PTX in the assembler's version, but
-its cache's key leaves that version out. One process could therefore leave PTX in the cache that another's assembler
-refuses. So workers are told from the start which assembler to use, and a run records it. Imports neither torch nor
-triton.
+Inductor sets that variable when it first compiles. Triton writes PTX for the assembler's version but leaves the version out of
+its cache key, so one process's PTX in the cache may be refused by another's assembler. Therefore all workers get the same
+assembler, and a run records its version. Imports neither torch nor triton.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _BLACKWELL = 100
 
 
 def environment() -> dict[str, str]:
-    """Variables that fix Triton's assemblers in a worker. A person's own settings win. Empty without triton."""
+    """Variables that fix Triton's assemblers in a worker. A person's own settings take precedence. Empty without triton."""
     found = {variable: _path(binary, variable) for binary, variable in _BINARIES}
     return {variable: str(path) for variable, path in found.items() if path}
 
@@ -35,7 +34,7 @@ def version(target: str) -> str | None:
 
 
 def _path(binary: str, variable: str) -> Path | None:
-    """As Triton looks for it: where the variable says, if a file is there, else beside its own code."""
+    """The assembler as Triton finds it: the variable's file if it exists, or the one in Triton's package."""
     if (named := os.environ.get(variable)) and Path(named).is_file():
         return Path(named)
     triton = importlib.util.find_spec("triton")

@@ -1,4 +1,4 @@
-"""Questions to a worker: what kernels declare, and how fast the device is. Imports neither torch nor triton."""
+"""Questions to a worker: the kernels' declarations, and the device's peak rates. Imports neither torch nor triton."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tilescope.table.run import Ceiling
 async def describe(
     kernels: Iterable[str] = (), workloads: Iterable[str] = (), timeout: float = TIMEOUT
 ) -> list[dict[str, Any]]:
-    """What the kernels declare (none: the whole catalog), as ``tilescope.execution.describe.catalog`` gives it.
+    """The declarations of the kernels (none: the whole catalog), as ``tilescope.execution.describe.catalog`` gives them.
 
-    ``timeout``: longest time in seconds that their own code may take, once the worker has imported what every kernel
-    needs. Cancelling it ends the worker. Raises WorkerError for a kernel or a workload that is not known or does not load.
+    ``timeout`` is for the kernels' own code, in seconds, after the common imports. Cancelling ends the worker. Raises
+    WorkerError for a kernel or a workload that is unknown or does not load.
     """
     names, texts = list(kernels), list(workloads)
     kept = await asyncio.to_thread(declarations.known, names, texts)
@@ -32,13 +32,13 @@ async def describe(
 
 
 async def ceilings(timeout: float) -> tuple[Ceiling, ...]:
-    """The device's measured peak rates. Raises WorkerError where they cannot be measured in ``timeout`` seconds each."""
+    """The device's measured peak rates. Raises WorkerError where one cannot be measured within ``timeout`` seconds."""
     answer = await _ask({"action": "ceilings"}, "ceilings", timeout)
     return tuple(Ceiling(**ceiling) for ceiling in answer["ceilings"])
 
 
 async def _ask(job: Mapping[str, Any], wanted: str, patience: float) -> dict[str, Any]:
-    """The one event of a worker that answers. Raises WorkerError with the reason when it does not."""
+    """The worker's event of the kind ``wanted``. Raises WorkerError with the reason where none comes."""
     try:
         async with WorkerProcess(job) as worker:
             answer: dict[str, Any] | None = None

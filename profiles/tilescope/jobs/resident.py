@@ -1,9 +1,8 @@
-"""Workers forked from a process that stays and has torch imported: found, started when there is none, and asked.
+"""The client of the fork server, which keeps torch imported and forks workers: finds it, starts it, asks it.
 
-The fork server (``tilescope.jobs.worker.fork_server``) serves every job of one person with the same Python, environment and
-limits, of this process or another. Where there is none to be had, callers start a cold process. ``TILESCOPE_RESIDENT=0`` turns
-it off.
-Imports neither torch nor triton.
+The server (``tilescope.jobs.worker.fork_server``) serves all jobs of one user with the same Python, environment and limits, from
+any process. Without a server, callers start a cold process. ``TILESCOPE_RESIDENT=0`` turns it off. Imports neither torch nor
+triton.
 """
 
 from __future__ import annotations
@@ -29,24 +28,24 @@ from typing import Any, NamedTuple
 
 from tilescope.jobs import ptxas
 
-#: Turns the fork server off when it is ``0``.
+#: The variable that turns the fork server off when it is ``0``.
 SWITCH = "TILESCOPE_RESIDENT"
-#: Names a worker in the environment of everything that it starts, and what stands there in the fork server's own.
+#: The variable that marks a worker and all processes that it starts, and its placeholder in the fork server.
 MARK, UNMARKED = "TILESCOPE_WORKER", "tilescope-scratch-________"
 #: Options of Python for a worker, before the file of its job.
 WORKER = ("-P", "-m", "tilescope.jobs.worker")
-#: Asks a server that is started for a worker that is ready for the GPU.
+#: The argument that asks a new server for a worker with a CUDA context.
 GPU = "gpu"
-#: The file beside a job's that says in which environment and folder it is to be done.
+#: The file beside a job's with its environment and folder.
 REQUEST = "request.json"
-#: Longest message in bytes.
+#: The longest message in bytes.
 LONGEST = 64 << 10
-#: Longest waits in seconds: for a server that is being started to listen, and for its answer, which its imports come before.
+#: The longest waits in seconds: for a new server to listen, and for its answer, which comes after its imports.
 _LISTENING, _ANSWER = 15.0, 120.0
-#: Seconds for which a server that was started and does not listen is taken for one that will.
+#: Seconds in which a new server is expected to begin to listen, so that no second one is started.
 _COMING = 3.0
 _OWN = 0o700
-#: Variables that differ from terminal to terminal and decide nothing that is imported. A worker gets its own all the same.
+#: Variables that differ between terminals and affect no import, so that terminals share a server. A worker still gets its own.
 _NO_MATTER = frozenset(
     {"PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES", "TERM", "COLORTERM", "TMPDIR", "PS1", "WINDOWID", "DISPLAY", MARK}
 )  # fmt: skip
@@ -56,21 +55,21 @@ _NO_MATTER_BEGINNING = (
 
 
 class Started(NamedTuple):
-    """A server that this process started, for which socket, and when by ``time.monotonic``."""
+    """A server that this process started, its socket, and its start by ``time.monotonic``."""
 
     process: subprocess.Popen[bytes]
     path: Path
     at: float
 
 
-#: Why this process's workers start cold, once a server has said that it cannot fork.
+#: Reasons of a server that cannot fork; this process's workers then start cold.
 _refused: list[str] = []
-#: Servers that this process started; waited for when they have ended.
+#: Servers that this process started, and must wait for when they end.
 _started: list[Started] = []
 
 
 class Forked:
-    """A worker of the fork server: as much of ``asyncio.subprocess.Process`` as a supervisor needs."""
+    """A worker of the fork server, with the part of ``asyncio.subprocess.Process`` that a supervisor needs."""
 
     def __init__(self, connection: socket.socket, pid: int, rest: bytes) -> None:
         self.pid = pid
@@ -92,7 +91,7 @@ class Forked:
                 break
             said += piece
         self._connection.close()
-        # A server that is gone took its workers along.
+        # Workers die with their server.
         status = -signal.SIGKILL
         with contextlib.suppress(ValueError, KeyError, TypeError):
             status = int(json.loads(said)["status"])
@@ -100,20 +99,20 @@ class Forked:
         return int(status)
 
     def close(self) -> None:
-        """Lets go of the worker, which ends if it has not."""
+        """Closes the connection, which ends the worker."""
         self._end.cancel()
         self._connection.close()
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """A worker's environment: this process's, where to find the packages, which assembler to use, and ``more``."""
+    """A worker's environment: this process's, the paths of the packages, the assembler, and ``more``."""
     return {**os.environ, **ptxas.environment(), "PYTHONPATH": _python_path(), **(more or {})}
 
 
 def prepare(gpu: bool = False) -> None:
-    """Has a fork server started in the background, if there is none. Returns at once and never raises.
+    """Starts a fork server in the background, if there is none. Returns at once and never raises.
 
-    ``gpu`` says that what comes will be measured, where there is a GPU: the server then has a worker ready that has a context.
+    With ``gpu`` the server also prepares a worker with a CUDA context, where there is a GPU.
     """
     with contextlib.suppress(Exception):
         variables = environment()
@@ -123,9 +122,9 @@ def prepare(gpu: bool = False) -> None:
 
 
 async def fork(job: Path, variables: Mapping[str, str], output: int, gpu: bool = False) -> Forked | None:
-    """A worker on the job in the file ``job``, whose output goes to ``output``. None where it has to be started cold.
+    """A forked worker on the job in the file ``job``, with output to ``output``; None where it must be started cold.
 
-    ``variables`` is its whole environment; ``gpu`` says that it will use one. Cancelling ends the worker.
+    ``variables`` is its whole environment; ``gpu`` says whether it will use one. Cancelling ends the worker.
     """
     path = _socket(variables)
     if path is None:
@@ -133,9 +132,9 @@ async def fork(job: Path, variables: Mapping[str, str], output: int, gpu: bool =
     try:
         asked = {"job": str(job), "environment": dict(variables), "folder": str(Path.cwd())}
         job.with_name(REQUEST).write_text(json.dumps(asked))
-    except OSError:  # a cold one says what is wrong, or does without
+    except OSError:  # a cold worker reports it, or does not need the file
         return None
-    for _ in range(3):  # one may be ending, and the next one's files may be edited just now
+    for _ in range(3):  # a server may be ending, and the next one too if a file has just been edited
         connection = await _connection(path, variables)
         if connection is None:
             return None
@@ -168,7 +167,7 @@ def peer(connection: socket.socket) -> int:
 
 
 async def _ask(connection: socket.socket, what: Mapping[str, Any], output: int) -> tuple[dict[str, Any], bytes]:
-    """The answer, and what came after it. Raises OSError where none comes."""
+    """The answer, and the bytes after it. Raises OSError where none comes."""
     socket.send_fds(connection, [json.dumps(what).encode()], [output])
     loop, said = asyncio.get_running_loop(), b""
     async with asyncio.timeout(_ANSWER):
@@ -182,7 +181,7 @@ async def _ask(connection: socket.socket, what: Mapping[str, Any], output: int) 
 
 
 async def _connection(path: Path, variables: Mapping[str, str]) -> socket.socket | None:
-    """A connection to the server, which is started if there is none; None where it does not come up."""
+    """A connection to the server, which is started if there is none; None where it does not start."""
     if found := connected(path):
         return found
     started = _start(path, variables)
@@ -192,8 +191,7 @@ async def _connection(path: Path, variables: Mapping[str, str]) -> socket.socket
         await asyncio.sleep(0.02)
         if found := connected(path):
             return found
-        # It ends with status 0 where another one was quicker, which then listens, and where it has been asked before and a file
-        # that it had imported was edited since.
+        # It ends with status 0 if another server listens already, or if an imported file was edited after a request.
         if started.poll():
             return None
         if started.poll() == 0:
@@ -202,7 +200,7 @@ async def _connection(path: Path, variables: Mapping[str, str]) -> socket.socket
 
 
 def connected(path: Path) -> socket.socket | None:
-    """A connection to the server that listens at ``path`` and is this person's; None where there is none."""
+    """A connection to this user's server at ``path``; None where there is none."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(str(path))
@@ -223,7 +221,7 @@ def _listens(path: Path) -> bool:
 
 
 def _start(path: Path, variables: Mapping[str, str], gpu: bool = False) -> subprocess.Popen[bytes] | None:
-    """The server's process, in a session of its own: it outlives this one."""
+    """Starts the server in a session of its own, because it outlives this process; None where it cannot be started."""
     _started[:] = [server for server in _started if server.process.poll() is None]
     now = time.monotonic()
     if coming := [server for server in _started if server.path == path and now - server.at < _COMING]:
@@ -242,17 +240,17 @@ def _start(path: Path, variables: Mapping[str, str], gpu: bool = False) -> subpr
 
 
 def _socket(variables: Mapping[str, str]) -> Path | None:
-    """Where the server for that environment listens; None where there is to be none."""
+    """The socket of the server for this environment; None where no server is to be used."""
     if variables.get(SWITCH, "1") == "0" or sys.platform != "linux" or _refused:
         return None
-    with contextlib.suppress(OSError):  # of a system that does not tell what a key is of
+    with contextlib.suppress(OSError):  # /proc may lack what a key needs
         if folder := _folder():
             return folder / f"{_key(variables)}.socket"
     return None
 
 
 def _folder() -> Path | None:
-    """A folder that nobody else can look into; None where there is none."""
+    """A folder that only this user can read; None where there is none."""
     place = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
     folder = Path(place) / f"tilescope-resident-{os.getuid()}"
     with contextlib.suppress(OSError):
@@ -260,13 +258,13 @@ def _folder() -> Path | None:
             folder.mkdir(mode=_OWN)
         seen = folder.lstat()
         private = stat.S_ISDIR(seen.st_mode) and seen.st_uid == os.getuid() and stat.S_IMODE(seen.st_mode) == _OWN
-        # A socket's address has room for about a hundred characters.
+        # The path of a socket is limited to about a hundred characters.
         return folder if private and len(str(folder)) < 70 else None
     return None
 
 
 def _key(variables: Mapping[str, str]) -> str:
-    """A digest of all that a fork has from its server and cannot change: Python, variables read at import, limits, groups."""
+    """The digest of everything that a fork inherits and cannot change: Python, variables read at import, limits, groups."""
     decisive = {
         name: value
         for name, value in variables.items()

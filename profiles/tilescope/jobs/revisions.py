@@ -1,7 +1,7 @@
-"""Runs of a git revision: its source is checked out beside the repository and profiled there by the Tilescope that is here.
+"""Runs of a git revision: checks its source out into a temporary folder and profiles it with the Tilescope that is here.
 
-Both sides of a comparison are then measured by the same instrument. Each is profiled in a process of its own, because a
-process imports a kernel's file once.
+Both sides of a comparison are thus measured by the same Tilescope. Each is profiled in a process of its own, because a process
+imports a kernel's file once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LIBRARY = Path("kernels", "tilescope_kernels")
 
 
 class RevisionError(ValueError):
-    """A revision that cannot be profiled. One line."""
+    """A revision that cannot be profiled. The message is one line."""
 
 
 def is_revision(name: str) -> bool:
@@ -40,11 +40,11 @@ def is_revision(name: str) -> bool:
 def profile(name: str, kernels: Sequence[str], runs: Path, options: Mapping[str, str]) -> store.LoadedRun:
     """Profiles ``kernels`` as they are at the revision ``name`` into a new run below ``runs``.
 
-    A kernel is ``path/to/file.py:SPEC`` as seen from the current folder; in a repository of Tilescope itself also a name of the
+    A kernel is ``path/to/file.py:SPEC`` relative to the current folder; in a repository of Tilescope itself also a name of the
     catalog. ``options`` are those of ``tilescope profile`` (``collect``, ``target``, ``workload``, ``impl``); empty ones are left
-    out. What the command says goes to standard error.
+    out. The command's output goes to standard error.
 
-    Raises RevisionError for a revision that is none, and where nothing could be profiled.
+    Raises RevisionError for an unknown revision, and where nothing could be profiled.
     """
     commit, top, below = _commit(name), Path(_git("rev-parse", "--show-toplevel")), _git("rev-parse", "--show-prefix")
     if not kernels:
@@ -75,17 +75,17 @@ def profile(name: str, kernels: Sequence[str], runs: Path, options: Mapping[str,
 
 
 def _environment(library: Path) -> dict[str, str]:
-    """Where the process finds the packages: the revision's kernels if it has them, then all that is found from here."""
+    """The environment of the process: it imports the revision's kernels if there are any, and otherwise the packages here."""
     searched = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path]
     here = dict.fromkeys(str(Path(entry).absolute()) for entry in searched if entry and Path(entry).is_dir())
     there = [str(library.parent)] if library.is_dir() else []
-    # A process that is kept for later jobs would hold the files of a folder that is gone then.
+    # A fork server would keep modules of a folder that is removed afterwards.
     return {**os.environ, "PYTHONPATH": os.pathsep.join([*there, *here]), resident.SWITCH: "0"}
 
 
 @contextlib.contextmanager
 def _checked_out(commit: str, top: Path) -> Iterator[Path]:
-    """A folder with the commit's files, for the time being; the working tree itself where ``commit`` is empty."""
+    """A temporary folder with the commit's files; the working tree itself where ``commit`` is empty."""
     if not commit:
         yield top
         return
@@ -99,7 +99,7 @@ def _checked_out(commit: str, top: Path) -> Iterator[Path]:
 
 
 def _commit(name: str) -> str:
-    """The commit's digest; empty for the working tree. Raises RevisionError where it is none."""
+    """The commit's digest; empty for the working tree. Raises RevisionError for an unknown name."""
     if name == WORKING_TREE:
         _git("rev-parse", "--show-toplevel")
         return ""

@@ -1,4 +1,4 @@
-"""The order in which a job's collectors run: those that need no GPU side by side, the others one after the other.
+"""The order of a job's collectors: those without a GPU run in parallel, the others one after the other.
 
 Imports neither torch nor triton.
 """
@@ -27,7 +27,7 @@ SHARE = 4
 
 
 async def collect_all(ledger: Ledger, here: Device | None) -> None:
-    """Does what is outstanding, as far as that can be done. ``here`` is this machine's GPU."""
+    """Runs the outstanding cases as far as possible. ``here`` is this machine's GPU."""
     on_gpu = [name for name in ledger.job.collectors if name in ON_GPU or (name == "check" and here is not None)]
     await _side_by_side(ledger, [name for name in ledger.job.collectors if name not in on_gpu])
     if any(map(ledger.left, on_gpu)):
@@ -35,7 +35,7 @@ async def collect_all(ledger: Ledger, here: Device | None) -> None:
 
 
 async def _side_by_side(ledger: Ledger, names: Sequence[str]) -> None:
-    """Collectors that need no GPU: as many processes at once as the machine has processors."""
+    """Runs collectors that need no GPU, in as many processes as the machine has processors."""
     slots, sizes = asyncio.Semaphore(processors()), _sizes(ledger.job)
 
     async def collect(name: str, cases: Sequence[Case]) -> None:
@@ -53,19 +53,19 @@ async def _side_by_side(ledger: Ledger, names: Sequence[str]) -> None:
 
 
 async def _one_by_one(ledger: Ledger, names: Sequence[str]) -> None:
-    """Collectors that measure: one after the other, and no other job's at the same time."""
+    """Runs collectors that measure, one after the other, while no other job measures."""
     waiting = {"event": "waiting", "doing": "waiting for another job on this GPU"}
     async with gpu_lock(await asyncio.to_thread(device.lock_name), lambda: ledger.emit(waiting)):
         _stand_by(ledger, names)
         await _measure_ceilings(ledger)
         for number, name in enumerate(names, 1):
             if ledger.left(name) and await _available(ledger, name):
-                # What a worker holds of the GPU is free when it has ended: the next one waits for that, the last need not.
+                # The next collector must wait until this worker has ended and freed the GPU; after the last nothing waits.
                 await _collect(ledger, name, ledger.left(name), leaving=not any(map(ledger.left, names[number:])))
 
 
 def _stand_by(ledger: Ledger, names: Sequence[str]) -> None:
-    """Starts the first worker that has a wrapper now, where others measure before it and it takes no processor from them."""
+    """Starts the first wrapped worker in advance, if other collectors run before it and a processor is free."""
     outstanding = [name for name in names if ledger.left(name)]
     wrapped = [name for name in outstanding if hasattr(collectors.load(name), "command")]
     if wrapped and wrapped[0] != outstanding[0] and standby.roomy():
@@ -75,9 +75,9 @@ def _stand_by(ledger: Ledger, names: Sequence[str]) -> None:
 
 
 async def _measure_ceilings(ledger: Ledger) -> None:
-    """Adds the device's measured peak rates to the run, unless it has them or is not to have them.
+    """Adds the device's measured peak rates to the run, unless it has them or the job leaves them out.
 
-    They are measured once for a device and its versions, and anew where the job says so (``renew_ceilings``).
+    They are measured once for a device and its versions, and again if the job asks for it (``renew_ceilings``).
     """
     known = ledger.writer.run.device
     measured = any(ceiling.origin == "measured" for ceiling in known.ceilings)
@@ -106,7 +106,7 @@ async def _available(ledger: Ledger, name: str) -> bool:
 
 
 async def _collect(ledger: Ledger, name: str, cases: Sequence[Case], leaving: bool) -> None:
-    """The cases through one collector, in as many processes as it takes, unless ``TRIES`` in a row get nowhere."""
+    """Runs the cases with one collector, in as many processes as needed; gives up after ``TRIES`` without progress."""
     collector = collectors.load(name)
     size = int(ledger.job.settings.get("batch", BATCH)) if hasattr(collector, "command") else len(cases)
     left, tries, killed = list(cases), 0, Counter[str]()
@@ -125,9 +125,9 @@ async def _collect(ledger: Ledger, name: str, cases: Sequence[Case], leaving: bo
 
 
 def deal(cases: Sequence[Case], sizes: Mapping[str, float], processes: int) -> list[Sequence[Case]]:
-    """The cases dealt out to at most that many processes, each worth its start; small ones first.
+    """The cases of each process, at most ``processes`` and at least ``SHARE`` cases each; small ones first.
 
-    Implementations differ in what they cost a collector more than workloads do, so each process gets some of each.
+    Implementations differ more in their cost to a collector than workloads do, so each process gets some of each.
     """
     count = max(1, min(processes, math.ceil(len(cases) / SHARE)))
     ordered = sorted(cases, key=lambda case: (case.kernel, case.impl, sizes.get(case.id, 0)))
@@ -136,11 +136,11 @@ def deal(cases: Sequence[Case], sizes: Mapping[str, float], processes: int) -> l
 
 
 def processors() -> int:
-    """How many processes are worth starting here."""
+    """The number of processors that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def _sizes(job: Job) -> dict[str, float]:
-    """Bytes that each case must move, by id."""
+    """Bytes that each case must move, by the case's id."""
     costs = {case.id: job.cost(case) for case in job.cases}
     return {case: cost.get("bytes_read", 0) + cost.get("bytes_written", 0) for case, cost in costs.items()}

@@ -1,6 +1,6 @@
 """Temporary folders, and the removal of those that killed processes left.
 
-A folder is in use as long as a process holds the lock on its file ``lock``; the system releases it however the process ends.
+A folder is in use while a process holds the lock on its file ``lock``, which the system releases at the process's end.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 
 from tilescope.runs import journal, store
 
-#: Begins the names of these folders alone: a person may well keep something in a folder called tilescope.
+#: The start of these folders' names, which no person's folder is likely to have.
 PREFIX = "tilescope-scratch-"
 _LOCK = "lock"
-#: Age in seconds from which a folder without a lock file is taken for abandoned: its maker locks it at once.
+#: Age in seconds from which a folder without a lock file counts as abandoned: its creator locks it at once.
 _UNLOCKED = 3600.0
 #: The same for the folder of a run.
 _BEGUN = 60.0
@@ -38,7 +38,7 @@ class Scratch:
             raise
 
     def close(self) -> None:
-        """Removes the folder and all that is in it."""
+        """Removes the folder with its content."""
         shutil.rmtree(self.path, ignore_errors=True)
         self._lock.close()
 
@@ -50,9 +50,9 @@ class Scratch:
 
 
 def sweep(runs: Path) -> int:
-    """Removes what dead processes left: temporary folders, and runs in ``runs`` that hold nothing to go on with.
+    """Removes folders of dead processes: temporary ones, and runs in ``runs`` without anything to resume.
 
-    Returns the number of folders. Never raises; folders of other users stay.
+    Returns their number. Never raises; folders of other users stay.
     """
     swept = 0
     for folder in _folders(Path(tempfile.gettempdir()), PREFIX):
@@ -74,7 +74,7 @@ def _folders(place: Path, prefix: str) -> list[Path]:
 
 
 def _remove(folder: Path, lock: str, unlocked: float) -> bool:
-    """Removes the folder unless somebody holds its lock. Returns whether it is gone."""
+    """Removes the folder unless a process holds its lock. Returns whether it is gone."""
     try:
         handle: Any = (folder / lock).open("r+")
     except FileNotFoundError:

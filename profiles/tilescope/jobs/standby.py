@@ -1,8 +1,8 @@
-"""Workers under a wrapper (ncu) that stand by: they have torch and a CUDA context before their job is known.
+"""A standby worker under a wrapper (ncu): it imports torch and makes a CUDA context before its job is known.
 
-ncu starts the program that it counts itself, so what it counts cannot be forked from a process that has both. One worker
-stands by a process like this, for its next job under the same wrapper. In a process that stays the next one begins when one is given a
-job, and makes its context when nothing is measured any more. Imports neither torch nor triton.
+ncu starts its program itself, so that program cannot be forked from a process that has torch imported. This process keeps one
+worker on standby for its next job under the same wrapper. A process that stays starts the next one when a job takes it; that one
+makes its context once nothing is measured. Imports neither torch nor triton.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from typing import Any
 from tilescope.jobs import resident, started
 from tilescope.jobs.started import Place, Wrap
 
-#: The argument that has a worker stand by; the process that it stands by follows.
+#: The worker's argument for standby; the id of the process that it waits for follows.
 STAND_BY = "stand-by"
-#: Beside the job that is still to come: a worker may have the GPU meanwhile.
+#: The file beside the future job that allows the worker to use the GPU.
 FREE = "free"
-#: Fewest processors of which one is to spare while something is measured.
+#: Fewest processors with which one is free while something is measured.
 _ROOMY = 4
 
 
 @dataclass(frozen=True)
 class Standby:
-    """A worker that stands by the process ``owner``. ``made`` is all that it was made with, but for its place."""
+    """A standby worker of the process ``owner``. ``made`` is its command, environment and folder, without its place."""
 
     made: tuple[Any, ...]
     place: Place
@@ -40,15 +40,15 @@ class Standby:
 
     @property
     def alive(self) -> bool:
-        """Whether it stands by this process still."""
+        """Whether it belongs to this process and runs."""
         return self.owner == os.getpid() and self.process.poll() is None
 
     def free(self) -> None:
-        """Has it make its context now, and not when its job comes."""
+        """Lets it make its context now, not only when its job comes."""
         self.place.job.with_name(FREE).touch()
 
     def end(self) -> None:
-        """Ends it and its wrapper."""
+        """Kills the worker and its wrapper."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -56,29 +56,29 @@ class Standby:
 
 
 _lock = threading.Lock()
-#: The worker that stands by, if there is one.
+#: The standby worker, if there is one.
 _standing: Standby | None = None
-#: What the last wrapped job was wrapped in, and its environment, once there was one.
+#: The wrapper and environment of the last wrapped job.
 _last: tuple[Wrap, dict[str, str]] | None = None
-#: Whether this process stays when its job is done.
+#: Whether this process stays after its job.
 _stays = False
 
 
 def roomy() -> bool:
-    """Whether there is a processor to spare while something is measured."""
+    """Whether a processor is free while something is measured."""
     return len(os.sched_getaffinity(0)) >= _ROOMY
 
 
 def stay() -> None:
-    """Says that this process stays when its job is done: workers stand by for the next one."""
+    """Declares that this process stays after its job, so that a worker is kept for the next one."""
     global _stays  # noqa: PLW0603 - one a process
     _stays = True
 
 
 def begin(wrap: Wrap, environment: Mapping[str, str], free: bool = True) -> None:
-    """Starts a worker that stands by, unless one like it does; one of another wrapper ends. Never raises.
+    """Starts a standby worker unless an equal one runs; one of another wrapper is ended. Never raises.
 
-    Unless the GPU is ``free`` it makes no context until ``again`` is called, or its job is there.
+    If the GPU is not ``free``, it makes its context only after ``again`` is called or its job comes.
     """
     global _standing  # noqa: PLW0603 - one a process
     if os.environ.get(resident.SWITCH, "1") == "0":
@@ -104,9 +104,9 @@ def begin(wrap: Wrap, environment: Mapping[str, str], free: bool = True) -> None
 
 
 def take(wrap: Wrap, environment: Mapping[str, str]) -> Standby | None:
-    """The worker that stands by for such a job, which is the caller's from now on; None where there is none.
+    """Hands over the standby worker for such a job; None where there is none.
 
-    In a process that stays the next one begins, where it takes no processor from what is measured.
+    A process that stays starts the next one if a processor is free.
     """
     global _standing, _last  # noqa: PLW0603 - one a process
     with _lock:
@@ -120,13 +120,13 @@ def take(wrap: Wrap, environment: Mapping[str, str]) -> Standby | None:
 
 
 def again() -> None:
-    """Has a worker stand by for a job like the last wrapped one, if there was one, now that nothing is measured."""
+    """Starts or frees a standby worker for a job like the last wrapped one. Call it when nothing is measured."""
     if _last:
         begin(*_last)
 
 
 def end() -> None:
-    """Ends whoever stands by."""
+    """Ends the standby worker."""
     with _lock:
         _end()
 
@@ -139,7 +139,7 @@ def _end() -> None:
 
 
 def _made(wrap: Wrap, environment: Mapping[str, str]) -> tuple[Any, ...]:
-    """All that a worker under the wrapper is started with, but for its place."""
+    """The command, environment and folder of a worker under the wrapper."""
     return (wrap([], Path()), resident.environment(environment), Path.cwd())
 
 

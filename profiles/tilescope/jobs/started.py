@@ -1,4 +1,4 @@
-"""What a worker process is started with: its folder, the pipe of its events, and the pipe of what it prints.
+"""The start of a worker process: its folder, the pipes of its events and its output, its command and environment.
 
 Imports neither torch nor triton.
 """
@@ -19,16 +19,16 @@ from typing import Any
 from tilescope.jobs import resident
 from tilescope.jobs.scratch import Scratch
 
-#: Changes a worker's command line; the folder is where the wrapper may write.
+#: Changes a worker's command line; the wrapper may write into the folder.
 Wrap = Callable[[list[str], Path], list[str]]
-#: How often a cold process is looked at, in seconds.
+#: Seconds between two looks at a cold process.
 _LOOK = 0.01
 
 
 class Place:
-    """A worker's folder, which ``close`` removes, and the reading ends of its two pipes. Raises OSError where none can be made.
+    """A worker's folder, which ``close`` removes, and the reading ends of its two pipes. Raises OSError where they cannot be made.
 
-    ``job`` is where the job is described, ``wrapped`` what the worker's wrapper may write into.
+    ``job`` is the file of the job's description, ``wrapped`` the folder for the wrapper's output.
     """
 
     def __init__(self) -> None:
@@ -39,10 +39,10 @@ class Place:
         try:
             for made in (self.wrapped, folder / "tmp"):
                 made.mkdir()
-            # A pipe, not a file: it takes no room on a disk, and who writes faster than can be read has to wait. By its
-            # name, which comes through a wrapper where an open one might not.
+            # A pipe needs no disk and slows a writer that is too fast. It has a name because a wrapper may close inherited
+            # descriptors.
             os.mkfifo(folder / "events")
-            # Open for writing too: it has no end then, which would be there to be read all the time once the worker closed it.
+            # Also open for writing, so that reading never sees an end of file after the worker has closed it.
             self.events = os.open(folder / "events", os.O_RDWR | os.O_NONBLOCK)
             self.output, self.writing = os.pipe()
             os.set_blocking(self.output, False)
@@ -53,14 +53,14 @@ class Place:
             raise
 
     def describe(self, job: Mapping[str, Any]) -> None:
-        """Writes the job's description, whole at once: who stands by may be looking for it."""
+        """Writes the job's description atomically, because a standby worker may be waiting for the file."""
         folder, written = self.job.parent, self.job.with_suffix(".part")
         more = {"events": str(folder / "events"), "temporary": str(folder / "tmp"), "supervisor": os.getpid()}
         written.write_text(json.dumps({**job, **more}))
         written.rename(self.job)
 
     def hand_over(self) -> None:
-        """Closes the writing end of the output's pipe, once the process has it: it ends with who holds it."""
+        """Closes this process's writing end of the output's pipe, after the worker has inherited it."""
         if self.writing >= 0:
             os.close(self.writing)
             self.writing = -1
@@ -76,9 +76,9 @@ class Place:
 
 
 class Cold:
-    """A process that was started and not forked: as much of ``asyncio.subprocess.Process`` as a supervisor needs.
+    """A started process, with the part of ``asyncio.subprocess.Process`` that a supervisor needs.
 
-    It belongs to no event loop: one that stands by outlives the loop of the job before it.
+    It belongs to no event loop, because a standby worker outlives the loop of the job before it.
     """
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
@@ -96,7 +96,7 @@ class Cold:
 
 
 def command(place: Place, wrap: Wrap | None, *more: str) -> list[str]:
-    """The command line of a worker on the place's job; ``more`` are arguments of its own."""
+    """The command line of a worker on the place's job, with further arguments ``more``."""
     own = [sys.executable, *resident.WORKER, str(place.job), *more]
     return wrap(own, place.wrapped) if wrap else own
 
@@ -110,7 +110,7 @@ def start(place: Place, argv: Sequence[str], variables: Mapping[str, str]) -> su
 
 
 def variables(place: Place, more: Mapping[str, str]) -> dict[str, str]:
-    """A worker's whole environment: ``more`` is what its collector adds."""
+    """A worker's whole environment; ``more`` are its collector's variables."""
     return resident.environment({**more, resident.MARK: place.mark})
 
 

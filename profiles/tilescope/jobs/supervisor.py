@@ -1,7 +1,7 @@
-"""The supervisor: begins a job's run or goes on with an interrupted one, and sees it to its end.
+"""The supervisor: runs a job, or resumes an interrupted one, to its end.
 
-Cases run in worker processes (``schedule``, ``attempt``) and what they say goes into one run (``ledger``). A process that dies,
-hangs or loses its device costs at most the case it was at. Imports neither torch nor triton.
+Cases run in worker processes (``schedule``, ``attempt``), and their results go into one run (``ledger``). A process that dies,
+hangs or loses its device costs at most its current case. Imports neither torch nor triton.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tilescope.table.run import Device, Run
 
 
 async def run(job: Job, on_event: OnEvent = lambda event: None) -> Path:
-    """Does the job and returns the run's folder. ``on_event`` hears what happens, in the worker's words, and at the
-    end ``{"event": "done", "folder": …, "complete": …}``.
+    """Runs the job and returns the run's folder. ``on_event`` is called with every event, at last with
+    ``{"event": "done", "folder": …, "complete": …}``.
 
-    Each event of a case has ``collector``, ``case``, ``index`` (how many are settled) and ``of`` (how many there are in
-    all). Cancelling the task stops the workers, keeps the finished cases in a run that is not complete, and raises
+    Each event of a case has ``collector``, ``case``, ``index`` (the number of settled cases) and ``of`` (the number of all).
+    Cancelling the task stops the workers, keeps the finished cases in a run that is not complete, and raises
     CancelledError after the ``done`` event. Raises WorkerError or StoreError where nothing can be run or written.
     """
     store.check_writable(job.runs_dir)
@@ -44,28 +44,27 @@ async def run(job: Job, on_event: OnEvent = lambda event: None) -> Path:
 
 
 async def resume(folder: Path, on_event: OnEvent = lambda event: None) -> Path:
-    """Goes on with the interrupted run in ``folder``, as ``run`` would have: what is settled stays as it is.
+    """Resumes the interrupted run in ``folder`` as ``run`` would have continued. Settled cases stay as they are.
 
-    Failures of single cases are settled, those of a whole collector are not: it may have been installed, and there may be
-    room on the disk now. The run gets a note of when it went on. Raises WorkerError when the run is whole, says not what was
-    to be done, or the rest would be of another device, other versions or other code than what it has; StoreError when it
-    cannot be read or is still being written.
+    Failures of single cases are settled. Those of a whole collector are not, because it may have been installed since, or the
+    disk may have room now. The run gets a note with the time. Raises WorkerError when the run is complete, when it does not
+    record its cases, or when device, versions or code have changed; StoreError when it cannot be read or is still being written.
     """
     run, known = store.read_run(folder), journal.read(folder)
     if run.complete:
-        raise WorkerError(f"{run.id} is whole: there is nothing to go on with")
+        raise WorkerError(f"{run.id} is complete: there is nothing to resume")
     if known is None:
-        raise WorkerError(f"{run.id} does not say what was to be done: profile it anew")
+        raise WorkerError(f"{run.id} does not record its cases: profile it again")
     job, here = await _prepared(Job(known.cases, run.settings["collectors"], run.settings, folder.parent, run.title))
     if changed := _changed(run, await asyncio.to_thread(_about, job, here)):
-        raise WorkerError(f"{run.id} cannot go on, for {changed}: profile it anew")
+        raise WorkerError(f"{run.id} cannot be resumed: {changed}: profile it again")
     if stale := staleness.stale_kernels(store.LoadedRun(run, schema.frame([]), folder)):
-        raise WorkerError(f"{run.id} cannot go on, for the code of {', '.join(stale)} has changed: profile it anew")
+        raise WorkerError(f"{run.id} cannot be resumed: the code of {', '.join(stale)} has changed: profile it again")
     return await _finish(Ledger.reopen(job, folder, on_event), here)
 
 
 async def _prepared(job: Job) -> tuple[Job, Device | None]:
-    """The job with its kernels' declarations, and this machine's GPU. Removes what dead jobs left."""
+    """The job with its kernels' declarations, and this machine's GPU. Removes folders of dead jobs."""
     for name in job.collectors:
         collectors.load(name)
     await asyncio.to_thread(scratch.sweep, job.runs_dir)
@@ -74,7 +73,7 @@ async def _prepared(job: Job) -> tuple[Job, Device | None]:
 
 
 async def _finish(ledger: Ledger, here: Device | None) -> Path:
-    """Does what is outstanding, as far as that can be done, and closes the run, whatever happens."""
+    """Runs the outstanding cases as far as possible, and closes the run in any case."""
     ledger.emit({"event": "start", "run": ledger.writer.run.id})
     try:
         await ledger.take_given()
@@ -86,7 +85,7 @@ async def _finish(ledger: Ledger, here: Device | None) -> Path:
 
 
 def _changed(run: Run, now: Run) -> str:
-    """What differs from the run, device or version; empty when its values and new ones can stand together."""
+    """The difference in device or versions that forbids resuming the run; empty where there is none."""
     if run.device.measured and not now.device.measured:
         return f"it was measured on {run.device.name}, which is not here"
     if (run.device.name, run.device.measured) != (now.device.name, now.device.measured):
@@ -128,9 +127,9 @@ def _about(job: Job, here: Device | None) -> Run:
 
 
 def _declaring(entry: Mapping[str, Any]) -> dict[str, str]:
-    """The text of the file that declares a kernel, by name: where nothing is launched in it, no collector keeps it.
+    """The text of the file that declares a kernel, by its name; empty where it has changed since.
 
-    Nothing where the file is no longer what was described.
+    Collectors only keep the files that launch something.
     """
     path = Path(entry["path"])
     with contextlib.suppress(OSError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Plans a job over the configs of kernels, and says what won. Imports neither torch nor triton."""
+"""Plans a job over the configs of kernels, and exports its winners. Imports neither torch nor triton."""
 
 from __future__ import annotations
 
@@ -40,13 +40,12 @@ async def plan_tuning(
 ) -> tuple[Job, bool]:
     """The job that tries every config of ``kernels`` and their default, and whether it times them.
 
-    On a GPU they race (``tilescope.tuning.race``), and configs whose times are remembered are not timed again unless the job
-    is ``fresh``. An ``exhaustive`` job has no race: it times every config as often as any other case. Without a GPU the configs
-    are only compiled. ``elsewhere`` is the GPU of another machine, on which they are to race.
+    On a GPU the configs race (``tilescope.tuning.race``); remembered ones are not timed again unless the job is ``fresh``. An
+    ``exhaustive`` job has no race and times every config as often as any other case. Without a GPU the configs are only
+    compiled. ``elsewhere`` is the GPU of another machine, where they will race.
 
-    Without ``workloads`` each kernel's largest is taken, without ``directions`` its first, without ``implementations`` those
-    that declare configs; of several kernels, those that declare none are left out. Raises what ``plan`` raises, and
-    RequestError when there is nothing to tune.
+    The defaults are each kernel's largest workload, its first pass, and the implementations with configs. Kernels without any
+    are left out. Raises as ``plan`` does, and RequestError where there is nothing to tune.
     """
     asked = await questions.describe(kernels, workloads, **describe_timeout(settings or {}))
     tunable = {
@@ -87,13 +86,13 @@ async def plan_tuning(
     )
     job = await plan(request, runs_dir, catalog=catalog)
     if raced and elsewhere:
-        # Planned by what can run here: nothing that is to race elsewhere is asked of this machine's GPU.
+        # Planned with the compiler, because ``plan`` checks collectors against this machine.
         return dataclasses.replace(job, collectors=("race",)), timed
     return (await asyncio.to_thread(_with_remembered, job) if raced else job), timed
 
 
 def _with_remembered(job: Job) -> Job:
-    """The job with what is remembered of its cases."""
+    """The job with the remembered results of its cases."""
     known = race.remembered(job.cases, job.settings["target"], job.settings.get("fresh", ""))
     if not known:
         return job
@@ -115,7 +114,7 @@ def winners(loaded: LoadedRun) -> list[memory.Winner]:
     found = []
     for (kernel, impl, direction, workload), rows in timed.groupby(["kernel", "impl", "pass", "workload"], sort=False):
         medians = rows.groupby("config")["value"].median()
-        # Of the default and a config whose time is the same, the one that can be written down.
+        # A config is preferred to the default with the same time, because it can be written down.
         best = str(min(medians.index, key=lambda config: (medians[config], config == "")))
         artefact = artefacts.find(loaded.folder, "race", Case(kernel, impl, direction, workload, best))
         if artefact:
@@ -124,9 +123,9 @@ def winners(loaded: LoadedRun) -> list[memory.Winner]:
 
 
 def export(found: Collection[memory.Winner], path: Path) -> tuple[int, int]:
-    """Writes winners, in place of those that the file has of the same kernels, shapes and devices: how many, and how many it keeps.
+    """Writes winners into the file, replacing those of the same kernels, shapes and devices.
 
-    Raises ValueError where there are none.
+    Returns the numbers of written and of kept winners. Raises ValueError where ``found`` is empty.
     """
     if not found:
         raise ValueError("nothing was timed, so there are no winners to write: tune where there is a GPU")
@@ -135,9 +134,3 @@ def export(found: Collection[memory.Winner], path: Path) -> tuple[int, int]:
     kept = [one for one in before if (one.problem.kernel, one.problem.shape, one.problem.device) not in new]
     memory.export([*kept, *found], path)
     return len(found), len(kept)
-
-
-def merge(path: Path) -> tuple[int, Path]:
-    """Takes over what another machine's memory knows: how many timings are new, and the file that has them now."""
-    kept = memory.Memory()
-    return kept.merge(path), kept.path

@@ -1,4 +1,4 @@
-"""Versions of what takes part in a run. Imports neither torch nor triton."""
+"""Versions of the software that takes part in a run. Imports neither torch nor triton."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tilescope.version import VERSION
 
 
 def versions() -> dict[str, str]:
-    """Versions of what takes part, by name; what is not installed is absent."""
+    """Versions by name, of the software that is installed."""
     found = {"python": platform.python_version(), "tilescope": VERSION, **device.installed()}
     if driver := device.driver():
         found["driver"] = driver
@@ -25,7 +25,7 @@ def versions() -> dict[str, str]:
 
 
 def version_text(program: str) -> str:
-    """What the program says to ``--version``; empty where it cannot be run. Asked once, until its file changes."""
+    """The program's output for ``--version``; empty where it cannot be run. Cached until its file changes."""
     try:
         seen = Path(program).resolve().stat()
     except OSError:
@@ -45,7 +45,7 @@ def _version_text(program: str, *_: int) -> str:
 
 
 def _output(command: list[str]) -> str:
-    """What the command writes; empty where it cannot be run or takes half a minute."""
+    """The command's output; empty where it cannot be run or takes more than 30 s."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):

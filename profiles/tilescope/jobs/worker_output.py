@@ -1,6 +1,6 @@
-"""What a worker writes: events, believed only as far as their shape goes, and a log of which a bounded part is kept.
+"""A worker's output: events, whose form is checked, and a log, of which a bounded part is kept.
 
-The process that writes runs other people's code, which may write anything, in any amount.
+The worker runs other people's code, which may write anything in any amount.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-#: Bytes that are kept of the beginning and of the end: what a tool says first and what it dies of.
+#: Bytes that are kept of a log's beginning and of its end.
 KEPT = 256 << 10
-#: Longest line in bytes: what a library of kernels declares takes a few million.
+#: The longest line in bytes: the declarations of a library of kernels take a few million.
 LONGEST = 32 << 20
-#: Longest texts, in characters: what a person is told, and what helps to find out why.
+#: The longest texts in characters: of a message, and of its details.
 _MESSAGE, _DETAIL = 2000, 64 << 10
 
-#: Of each kind of event, what it must have and of which type; ``case`` is a text wherever it stands.
+#: Required keys of each kind of event, and their types.
 _SHAPES: dict[str, dict[str, type]] = {
     "start": {},
     "ready": {},
@@ -31,14 +31,14 @@ _TEXTS = {"case": _MESSAGE, "doing": 200, "message": _MESSAGE, "environment": _M
 
 
 class EventLines:
-    """Puts pieces of the stream together. ``ignored`` counts the lines that were no event."""
+    """Assembles events from pieces of the stream. ``ignored`` counts the lines that were no event."""
 
     def __init__(self, longest: int = LONGEST) -> None:
         self._longest, self._open, self._skipping = longest, bytearray(), False
         self.ignored = 0
 
     def feed(self, data: bytes) -> list[dict[str, Any]]:
-        """The events that ``data`` completes. A line that its writer did not finish is kept for the next piece."""
+        """The events that ``data`` completes. An unfinished line is kept for the next piece."""
         found = []
         *whole, rest = data.split(b"\n")
         for piece in whole:
@@ -59,7 +59,7 @@ class EventLines:
 
 
 def _event(line: bytes) -> dict[str, Any] | None:
-    """The event of one line; None for what has not the shape of one."""
+    """The event in one line; None where it has not the form of an event."""
     try:
         event = json.loads(line.decode("utf-8", errors="replace"))
     except (ValueError, RecursionError):
@@ -78,7 +78,7 @@ def _event(line: bytes) -> dict[str, Any] | None:
 
 
 def _encodable(value: Any) -> Any:
-    """The same without halves of surrogate pairs, which JSON can spell and no file can hold."""
+    """The value without lone surrogates, which JSON can express and UTF-8 cannot."""
     if isinstance(value, str):
         return value.encode("utf-8", errors="replace").decode("utf-8")
     if isinstance(value, list):
@@ -89,7 +89,7 @@ def _encodable(value: Any) -> Any:
 
 
 class BoundedLog:
-    """Takes bytes as they come. Holds at most ``3 * kept`` of them, beside those of one write; ``written`` counts all."""
+    """A log that holds at most ``3 * kept`` bytes beside those of one write; ``written`` counts all bytes."""
 
     def __init__(self, kept: int = KEPT) -> None:
         self._kept = kept
@@ -97,19 +97,19 @@ class BoundedLog:
         self._dropped = self.written = 0
 
     def write(self, data: bytes) -> None:
-        """Adds what was printed next."""
+        """Appends output."""
         self.written += len(data)
         room = self._kept - len(self._head)
         if room > 0:
             self._head += data[:room]
             data = data[room:]
         self._tail += data
-        # Not at every write: moving the tail costs as much as it is long.
+        # Not at every write, because it moves the whole tail.
         if len(self._tail) > 2 * self._kept:
             self._trim()
 
     def text(self) -> str:
-        """The beginning, a line that says how much is left out, if anything is, and the end; never fails to decode."""
+        """The beginning, a line on the omitted bytes if there are any, and the end. Invalid UTF-8 is replaced."""
         self._trim()
         head, tail = (bytes(part).decode("utf-8", errors="replace") for part in (self._head, self._tail))
         return f"{head}\n[… {self._dropped} bytes left out …]\n{tail}" if self._dropped else head + tail
@@ -122,11 +122,11 @@ class BoundedLog:
 
 
 def last_line(log: str, longest: int = 300) -> str:
-    """The last line that says anything, cut to a length that a person reads."""
+    """The last line that is not blank, cut to ``longest`` characters."""
     line = next((text.strip() for text in reversed(log.splitlines()) if text.strip()), "")
     return line if len(line) <= longest else f"{line[:longest]}…"
 
 
 def tail(log: str, lines: int = 40, longest: int = 16 << 10) -> str:
-    """The last lines, as many as fit."""
+    """The last ``lines`` lines, cut to ``longest`` characters."""
     return "\n".join(log.splitlines()[-lines:])[-longest:]

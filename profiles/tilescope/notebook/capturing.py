@@ -1,4 +1,4 @@
-"""``tilescope.capture``: the launches of a piece of live code, to be profiled as they were. Imports torch when it is used."""
+"""``tilescope.capture``: records the launches of live code, and profiles each as it was made. Imports torch when used."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
     from tilescope.captures.recorder import Recorder
 
-#: Folder of captured launches, below that of runs and in the run that was made of them.
+#: The folder of captured launches, below the folder of runs, and in the run that was made of them.
 CAPTURED = "captured"
-#: Seconds of interpreting, where there is no GPU, unless somebody says otherwise.
+#: Default limit in seconds for interpreting launches without a GPU.
 LIMIT = 60.0
-#: What a run without a reference is not asked.
+#: The skipped check of a run without a reference.
 _UNCHECKED = Skipped("check", "no reference was given, so nothing says whether the results are right")
 
 
 class Capture:
-    """The launches that are made while it is active. ``with tilescope.capture() as c: model(x)``.
+    """Records the launches made while it is active: ``with tilescope.capture() as c: model(x)``.
 
-    On a GPU they are made as always; what an autotuner is about to try is compiled in parallel first. Without one, each is
-    interpreted on the CPU's tensors for at most a fifth of ``limit`` seconds, all together for so many (0: none is), and Triton
-    compiles for ``target``. Raises ValueError, in one line, for a target that is not known.
+    On a GPU launches run as usual; configs of an autotuner are compiled in parallel first. Without a GPU, launches are
+    interpreted on the CPU's tensors and compiled for ``target``. Interpreting takes at most ``limit`` seconds in all (0: none),
+    and a fifth of it for each launch. Raises ValueError, in one line, for an unknown target.
     """
 
     def __init__(self, target: str = "", limit: float = LIMIT) -> None:
@@ -48,13 +48,13 @@ class Capture:
         self._recorder: Recorder | None = None
         self._assumed: Any = None
         self._anew: list[str] = []
-        #: What comparing with a reference came to, in one line; empty where there was none.
+        #: The result of comparing with a reference, in one line; empty without a reference.
         self.checked = ""
 
     def __enter__(self) -> Capture:
         if self._recorder is not None:
             raise ValueError("a capture is used once: make another")
-        # What is captured will be profiled: its worker's imports need not wait for that.
+        # The profile will need a worker, whose imports can begin now.
         resident.prepare(gpu=self._here == self.target)
         from tilescope.captures import processes, recorder, recording  # noqa: PLC0415 (they import torch and triton)
         from tilescope.tuning import ahead  # noqa: PLC0415
@@ -63,7 +63,7 @@ class Capture:
         self._anew = self._stack.enter_context(processes.started_anew())
         import torch  # noqa: PLC0415
 
-        # For another target than this GPU's the launches are made here all the same, and compiled for that.
+        # Launches run on this GPU even if they are compiled for another target.
         on_this = bool(self._here) and torch.cuda.is_available()
         if on_this:
             self._stack.enter_context(recording.on_gpu(self._recorder, ahead.compile_ahead))
@@ -83,12 +83,12 @@ class Capture:
 
     @property
     def records(self) -> list[Any]:
-        """One a distinct launch (``tilescope.captures.recorder.Record``)."""
+        """The distinct launches (``tilescope.captures.recorder.Record``)."""
         return self._recorder.records if self._recorder else []
 
     @property
     def calls(self) -> int:
-        """How many launches were made."""
+        """The number of launches."""
         return self._recorder.calls if self._recorder else 0
 
     @property
@@ -113,7 +113,7 @@ class Capture:
 
     @property
     def notes(self) -> list[str]:
-        """What was not recorded or not made, and why, a line each."""
+        """Lines on launches that were not recorded or not made, with the reasons."""
         if self._recorder is None:
             return []
         said = [
@@ -133,7 +133,7 @@ class Capture:
         return [*said, *seen]
 
     def _floors(self) -> list[str]:
-        """Which floors are not counted, a line a kernel."""
+        """Lines on kernels whose floor is that of whole tensors, because their accesses were not counted."""
         kernels = self._recorder.kernels if self._recorder else ()
         return [
             f"{kernel.name}: its floor is the bytes of whole tensors, for its accesses were not counted"
@@ -142,19 +142,19 @@ class Capture:
         ]
 
     def _unchecked(self, collectors: Sequence[str]) -> list[Skipped]:
-        """The check that is skipped, unless it was made, or the collector of that name says so itself."""
+        """The skipped check, unless a check was made or the collector ``check`` takes part."""
         says_itself = "check" in collectors or (AUTO in collectors and self._here)
         return [] if self.checked or says_itself else [_UNCHECKED]
 
     @property
     def unassumed(self) -> str:
-        """What a GPU that is not there does not do, to be said where nothing was captured; empty where that cannot be why."""
+        """Reasons, related to the absent GPU, why nothing may have been captured; empty where there are none."""
         if self._assumed is None:
             return ""
         said = []
         if self._assumed.uncompiled and self._assumed.asked_to_compile:
             said.append("functions of torch.compile become Triton kernels on a GPU only, and none is here")
-        # Libraries bring a copy of it: PyTorch imports the plain one wherever it is installed.
+        # Only copies inside libraries count: PyTorch itself imports ``pynvml`` wherever it is installed.
         if any(name.endswith(".pynvml") for name in sys.modules):
             said.append("the GPU is assumed for PyTorch and Triton, and NVML, which was imported, finds none")
         return "".join(f"; {one}" for one in said)
@@ -191,7 +191,7 @@ class Capture:
         runs_dir: Path | str | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> tuple[Request, Path, Catalog]:
-        """Writes the records; returns what a job is planned from: the request, the folder of runs, the catalog."""
+        """Writes the records; returns the arguments of ``plan``: the request, the folder of runs, the catalog."""
         from tilescope.execution import describe, execute  # noqa: PLC0415 (they import torch and the kernels)
 
         folder = (Path(runs_dir) if runs_dir else store.runs_dir()).absolute()
@@ -215,7 +215,7 @@ class Capture:
         return request, folder, catalog
 
     def keep(self, loaded: store.LoadedRun, request: Request) -> store.LoadedRun:
-        """Puts the records into the run's folder, so that a run that is handed on takes them along."""
+        """Copies the records into the run's folder, so that the run can be passed on with them; returns the run."""
         source = Path(request.kernels[0].rpartition(":")[0]).parents[1]
         shutil.copytree(source, loaded.folder / CAPTURED, copy_function=_linked, dirs_exist_ok=True)
         return loaded
@@ -226,7 +226,7 @@ class Capture:
 
 
 def _counted(reference: str) -> Iterator[Given]:
-    """The interpreter's artefacts of those launches that were counted while they were captured: nothing is counted again."""
+    """The interpreter's artefacts of launches that were counted during the capture."""
     from tilescope.collectors import interpreter  # noqa: PLC0415
     from tilescope.execution import execute  # noqa: PLC0415
 
@@ -240,7 +240,7 @@ def _counted(reference: str) -> Iterator[Given]:
 
 
 def _linked(source: str, target: str) -> None:
-    """The same file under another name, where the file system has that; else a copy."""
+    """Links the file to a second name, or copies it where the file system has no links."""
     try:
         os.link(source, target)
     except OSError:

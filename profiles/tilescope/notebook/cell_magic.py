@@ -1,4 +1,4 @@
-"""``%%tilescope``: runs a notebook's cell and profiles what it launches. ``%load_ext tilescope`` makes it known."""
+"""``%%tilescope``: runs a notebook's cell and profiles its launches. ``%load_ext tilescope`` registers it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Options(argparse.ArgumentParser):
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Makes the magic known to IPython, and starts what the first cell would wait for."""
+    """Registers the magic with IPython, and starts the fork server for the first cell."""
     resident.prepare(gpu=True)
 
     def tilescope(line: str, cell: str) -> Profile | None:
@@ -28,14 +28,14 @@ def load_ipython_extension(shell: Any) -> None:
 
         try:
             return run_cell(shell, line, cell)
-        except ValueError as error:  # ours are told in one line; IPython tells a usage error without its traceback
+        except ValueError as error:  # IPython shows a usage error in one line, without its traceback
             raise UsageError(str(error)) from error
 
     shell.register_magic_function(tilescope, magic_kind="cell")
 
 
 def run_cell(shell: Any, line: str, cell: str) -> Profile | None:
-    """The finished run; None where the cell failed, which IPython has told already, before it launched anything."""
+    """The finished run; None where the cell failed before it launched anything, which IPython has reported."""
     options = _Options(prog="%%tilescope", add_help=False)
     options.add_argument("--target", default="")
     options.add_argument("--collect", default="auto")

@@ -1,7 +1,7 @@
 """Writes the definitions of a notebook's cells to a file that a worker can import.
 
 Triton needs a kernel's source. A cell has no file, but IPython keeps its source in ``linecache``. Everything that a function
-refers to comes along: definitions of other cells as source, modules and their members as imports, plain values as literals.
+refers to is written too: definitions of other cells as source, modules and their members as imports, plain values as literals.
 Nothing is pickled. Imports neither torch nor triton.
 """
 
@@ -31,14 +31,14 @@ _HEAD = '"""What a notebook\'s cells defined, as Tilescope wrote it down for its
 
 
 class CannotCarry(ValueError):
-    """A value that a cell's code uses and that cannot be written to a file. The message is one line that says what to do."""
+    """A value of a cell's code that cannot be written to a file. The message is one line with a remedy."""
 
 
 def write_spec(spec: KernelSpec, folder: Path) -> str:
-    """Writes a module that holds ``spec`` into ``folder`` and returns ``path/to/file.py:NAME``, as ``load_spec`` takes it.
+    """Writes a module with ``spec`` into ``folder``; returns ``path/to/file.py:NAME``, as ``load_spec`` takes it.
 
-    The file is named after its content, so that the same cells give the same file. Raises CannotCarry for what cannot
-    be written down, OSError for a folder that cannot be written.
+    The file is named by its content, so that the same cells give the same file. Raises CannotCarry for values that cannot be
+    written, OSError for a folder that cannot be written.
     """
     module = _Module()
     fields = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
@@ -54,7 +54,7 @@ def write_spec(spec: KernelSpec, folder: Path) -> str:
         [
             _HEAD + "\n".join(module.imports),
             *module.definitions,
-            # A function, whatever drew the inputs: the file that holds it is the one a run is compared with later.
+            # A function of this file, because a run's kernel is identified by the file of its inputs.
             f"_draw = {draw}\n\n\ndef _inputs(workload, device):\n    return _draw(workload, device)",
             f"{name} = {kind}(\n    inputs=_inputs,\n    " + ",\n    ".join(written) + ",\n)\n",
         ]
@@ -66,7 +66,7 @@ def write_spec(spec: KernelSpec, folder: Path) -> str:
 
 
 def python_function(value: Any) -> Any:
-    """The Python function that ``triton.jit``, ``triton.autotune`` or a decorator wraps; None for a value that wraps none."""
+    """The Python function inside ``triton.jit``, ``triton.autotune`` or a decorator; None for other values."""
     while not inspect.isfunction(value):
         inner = getattr(value, "fn", None) or getattr(value, "__wrapped__", None)
         if inner is None or inner is value or inspect.isclass(value):
@@ -76,17 +76,17 @@ def python_function(value: Any) -> Any:
 
 
 class _Module:
-    """The module being written: import lines, then definitions, each after those it needs."""
+    """The module being written: imports, then definitions, each after those it needs."""
 
     def __init__(self) -> None:
         self.imports: dict[str, None] = {}
         self.definitions: list[str] = []
         self.names: dict[str, Any] = {}
-        #: Names that some definition looks up when it runs: they must go on meaning what they mean.
+        #: Names that definitions look up when they run, which must not be rebound.
         self.used: set[str] = set()
 
     def define(self, name: str, value: Any) -> None:
-        """Makes the global ``name`` mean ``value``."""
+        """Defines the global ``name`` as ``value``."""
         if name in self.names:
             if self.names[name] is not value:
                 raise CannotCarry(f"two things are called {name!r}: give one of them another name")
@@ -103,7 +103,7 @@ class _Module:
             self.definitions.append(f"{name} = {self.expression(value, repr(name))}")
 
     def source(self, name: str, value: Any) -> None:
-        """Writes a definition as it stands in its cell, after everything that it refers to."""
+        """Writes a definition's source, after everything that it refers to."""
         python = python_function(value)
         own = getattr(python or value, "__name__", name)
         if python and (own == "<lambda>" or "<locals>" in python.__qualname__):
@@ -194,12 +194,12 @@ def _literal(value: Any) -> str | None:
 
 
 def _home(value: Any) -> tuple[str, str] | None:
-    """Module and name to import ``value`` by; None for what has no file of its own to be imported from."""
+    """The module and name to import ``value`` by; None where it cannot be imported."""
     described = value if hasattr(value, "__module__") and hasattr(value, "__name__") else python_function(value)
     name = getattr(described, "__name__", None)
     if isinstance(value, ModuleType) or not name:
         return None
-    # Operators of torch do not know where they belong.
+    # Operators of torch have no ``__module__``.
     for module in (getattr(described, "__module__", None), "torch", "torch.nn.functional"):
         loaded = sys.modules.get(module) if module and module != "__main__" else None
         if loaded is not None and getattr(loaded, name, None) is value:
@@ -208,7 +208,7 @@ def _home(value: Any) -> tuple[str, str] | None:
 
 
 def _text(value: Any) -> tuple[str, dict[str, Any]]:
-    """Source of a function or class of a cell, decorators included, and the namespace its names are looked up in."""
+    """The source of a cell's function or class with its decorators, and the namespace of its names."""
     python = python_function(value) or next((f for f in map(python_function, vars(value).values()) if f), None)
     name = getattr(value, "__name__", getattr(python, "__name__", "this"))
     if python is None:
@@ -228,7 +228,7 @@ def _text(value: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _names(text: str) -> Iterator[str]:
-    """Global names that a definition looks up: when it is made (decorators, defaults) and when it runs."""
+    """Global names that a definition looks up, when it is created (decorators, defaults) or when it runs."""
     tables = [symtable.symtable("from __future__ import annotations\n" + text, "cell", "exec")]
     seen: dict[str, None] = {}
     while tables:

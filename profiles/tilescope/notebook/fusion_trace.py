@@ -1,4 +1,4 @@
-"""Count a person's own PyTorch function as a chain of operations, on meta tensors: no data, no GPU, any size.
+"""Counts a person's own PyTorch function as a chain of operations, on meta tensors: no data, no GPU, any size.
 
 The function runs in a process of its own (``python -m tilescope.notebook.fusion_trace``), the only one that imports torch.
 """
@@ -19,11 +19,11 @@ from tilescope_kernels.spec import DTYPES
 
 from tilescope.models.fusion import Chain, Problem, parse_problem
 
-#: Longest a function may take to be counted, in seconds; most of it is torch's import.
+#: The longest time in seconds to count a function, most of which is torch's import.
 TIMEOUT = 120
-#: Parameters that are called so get one row, all others the whole shape.
+#: Names of parameters that get one row; others get the whole shape.
 _ROW_NAMES = ("weight", "bias", "gamma", "beta")
-#: Operators that need a whole row at once, and those whose arithmetic, not memory, is their bound.
+#: Operators that need a whole row at once, and operators that are compute-bound.
 _WHOLE_ROW = re.compile(r"_?(log_)?softmax|.*norm|sum|mean|amax|amin|max|min|var(_mean)?|std|cumsum|logsumexp|prod")
 _PRODUCTS = re.compile(r"(add|b|baddb)?mm|convolution|.*attention.*|dot|mv|addmv")
 
@@ -48,7 +48,7 @@ def trace(place: str, shape: str) -> Chain:
 
 
 def count(place: str, problem: Problem) -> Chain:
-    """The same in this process; imports torch. Raises ValueError for what cannot be counted."""
+    """The same in this process; imports torch. Raises ValueError for a function that cannot be counted."""
     import torch  # noqa: PLC0415 - only this module's own process may import torch
 
     from tilescope.execution import pytorch_traffic  # noqa: PLC0415 - brings torch along
@@ -71,7 +71,7 @@ def count(place: str, problem: Problem) -> Chain:
     if product:
         raise ValueError(f"{place} runs {product}, which is no pass over memory: ask about what comes after it")
     if not names:
-        raise ValueError(f"{place} moves no data: it only looks at its arguments")
+        raise ValueError(f"{place} moves no data: it only views its arguments")
     whole_row = any(_WHOLE_ROW.fullmatch(name) for name in names)
     return Chain(
         names,
@@ -104,7 +104,7 @@ def _bytes(tensor: Any) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """Prints the chain as JSON; on trouble one line on standard error, and exit status 2."""
+    """Prints the chain as JSON; on an error prints one line on standard error and returns the exit status 2."""
     try:
         print(json.dumps(dataclasses.asdict(count(arguments[0], parse_problem(arguments[1])))))
     except Exception as error:  # a person's own code may raise anything

@@ -16,9 +16,9 @@ from tilescope.runs import store
 
 
 def run(request: Request, folder: Path, on_event: OnEvent, catalog: Catalog = ()) -> store.LoadedRun:
-    """Serves the request and opens the run. Raises as ``profile`` does.
+    """Plans and runs the request, and opens the run. Raises as ``profile`` does.
 
-    ``catalog`` is what the kernels declare; empty means that a worker is asked.
+    ``catalog`` has the kernels' declarations; a worker is asked if it is empty.
     """
     resident.prepare()
 
@@ -31,7 +31,7 @@ def run(request: Request, folder: Path, on_event: OnEvent, catalog: Catalog = ()
 def wait_for(work: Callable[[OnEvent], Coroutine[Any, Any, Path]], on_event: OnEvent) -> Path:
     """Runs ``work`` to its end, in another thread where this one runs an event loop.
 
-    ``on_event`` is called in this thread. Raises what ``work`` raises, KeyboardInterrupt with what was kept.
+    ``on_event`` is called in this thread. Raises as ``work`` does; a KeyboardInterrupt says how to open the kept cases.
     """
     kept: list[str] = []
 
@@ -44,20 +44,16 @@ def wait_for(work: Callable[[OnEvent], Coroutine[Any, Any, Path]], on_event: OnE
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        wait = _in_this_thread
+        looping = False
     else:
-        wait = _in_a_thread
+        looping = True
     standby.stay()
     try:
-        return wait(work, heard)
+        return _in_a_thread(work, heard) if looping else asyncio.run(work(heard))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(*kept) from None
     finally:
         standby.again()
-
-
-def _in_this_thread(work: Callable[[OnEvent], Coroutine[Any, Any, Path]], on_event: OnEvent) -> Path:
-    return asyncio.run(work(on_event))
 
 
 def _in_a_thread(work: Callable[[OnEvent], Coroutine[Any, Any, Path]], on_event: OnEvent) -> Path:
@@ -88,7 +84,7 @@ def _in_a_thread(work: Callable[[OnEvent], Coroutine[Any, Any, Path]], on_event:
     except BaseException as error:
         for loop, task in started:
             loop.call_soon_threadsafe(task.cancel)
-        # An ``on_event`` that raises ends the job as well, and hears no more of it.
+        # An ``on_event`` that raises also ends the job, and is not called again.
         if isinstance(error, KeyboardInterrupt):
             relay()
         raise

@@ -1,6 +1,6 @@
 """``tilescope.profile(function, *args, **kwargs)``: one call of a live function, captured and profiled.
 
-Imports torch when it is used, where the person's arguments have brought it already.
+Imports torch when it is used, which the person's arguments have imported already.
 """
 
 from __future__ import annotations
@@ -21,23 +21,22 @@ if TYPE_CHECKING:
 
 
 def is_live(kernels: Sequence[Any], inputs: Mapping[str, Any] | None, reference: Any, named: Mapping[str, Any]) -> bool:
-    """Whether ``profile`` was given a function to call, and not kernels that are declared or to be declared."""
+    """Whether ``profile`` was given a function to call, rather than kernels."""
     if not kernels or isinstance(kernels[0], str) or hasattr(kernels[0], "implementations"):
         return False
     if inputs is not None and reference is not None:
         return False
     user_kernel.check_launcher(kernels[0])
-    given = len(kernels) > 1 or inputs is not None or bool(named)
-    return given or _takes(kernels[0], (), {})
+    return len(kernels) > 1 or inputs is not None or bool(named) or _needs_nothing(kernels[0])
 
 
-def _takes(function: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> bool:
-    """Whether the function can be called so, as far as its signature is known."""
+def _needs_nothing(function: Any) -> bool:
+    """Whether the function can be called without arguments, as far as its signature is known."""
     try:
-        inspect.signature(function).bind(*arguments, **named)
+        inspect.signature(function).bind()
     except TypeError:
         return False
-    except ValueError:  # a function of an extension
+    except ValueError:  # an extension's function has no signature
         return True
     return True
 
@@ -54,10 +53,10 @@ def profile(
     runs_dir: Path,
     on_event: OnEvent | None,
 ) -> Profile:
-    """Calls the function, and the reference with copies of the arguments, and profiles what was launched.
+    """Calls the function, and the reference with copies of the arguments, and profiles the function's launches.
 
-    What of ``named`` is a setting of a job (``Settings``) and no parameter of the function is that. What the function raises is
-    raised.
+    A keyword of ``named`` is a setting of the job if ``Settings`` has it and the function has no such parameter. Raises the
+    function's own exceptions.
     """
     own = _parameters(function)
     settings = {n: v for n, v in named.items() if n in Settings.__annotations__ and n not in own}
@@ -80,7 +79,7 @@ def profile(
 
 
 def compared(result: Any, given: Any, expected: Any, given_reference: Any) -> str:
-    """How far the function's results are from the reference's, in one line. Without any, what it wrote into its arguments."""
+    """The error of the function's results against the reference's, in one line; of its arguments where it returns no tensor."""
     from tilescope.collectors import check  # noqa: PLC0415
 
     ours, theirs = tensors(result), tensors(expected)
@@ -118,7 +117,7 @@ def tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _copied(value: Any) -> Any:
-    """The same with tensors of their own, so that what the function writes does not reach the reference."""
+    """A copy with its own tensors, so that the reference does not see what the function writes."""
     import torch  # noqa: PLC0415
     from torch.utils._pytree import tree_map  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""How far a job is, shown in a notebook's output or on the terminal that Python runs in."""
+"""A job's progress, shown in a notebook's output or on Python's terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilescope.jobs.progress import Progress, TerminalLine
 
 
 def progress() -> Progress:
-    """What to call with each event of a job: an output of the cell, a line on a terminal, or nothing that shows."""
+    """The display to call with each event of a job: an output of the cell, a line on a terminal, or none."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if shell is not None and hasattr(shell, "kernel"):
         return CellOutput()
@@ -20,19 +20,19 @@ def progress() -> Progress:
 
 
 class Telling:
-    """Tells how far something is that may take long, from when there is anything to tell."""
+    """Shows the progress of interpreting, from its first message on."""
 
     def __init__(self) -> None:
         self._shown: Progress | None = None
 
     def __call__(self, doing: str) -> None:
-        """Shows it."""
+        """Shows the present activity."""
         if self._shown is None:
             self._shown = progress()
         self._shown({"event": "waiting", "doing": doing})
 
     def close(self) -> None:
-        """Says that it is done, where it was shown."""
+        """Shows that it is done, if anything was shown."""
         if self._shown is not None:
             self._shown.ended = self._shown.doing = "interpreted what was launched"
             self._shown.show({})
@@ -43,7 +43,7 @@ class CellOutput(Progress):
 
     def __init__(self) -> None:
         super().__init__()
-        # By name: only a notebook has it.
+        # Imported by name, because only notebooks have it.
         ipython = importlib.import_module("IPython.display")
         self._html = ipython.HTML
         self._output = ipython.display(self._html(self.html()), display_id=True)

@@ -1,6 +1,6 @@
-"""A run in a notebook: it shows its summary, and its methods give the app's views.
+"""A run in a notebook, which shows its summary and has the app's views as methods.
 
-Imports neither torch, triton nor panel; the views come from the dashboard, when they are asked for.
+Imports neither torch, triton nor panel; a view imports the dashboard when it is called.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Profile(LoadedRun):
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """Cases and collectors that gave no result, and why."""
+        """The failures of cases and collectors."""
         return self.run.failures
 
     @property
@@ -67,7 +67,7 @@ class Profile(LoadedRun):
         return summarise(self.table, self.run.device, self.run.kernels, self.configs)
 
     def advice(self, kernel: str = "") -> Any:
-        """The app's view of what holds the kernel back, and what following each piece of advice can win."""
+        """The app's view of the kernel's bottlenecks, with the potential speedup of each piece of advice."""
         return self._view("advice", kernel)
 
     def roofline(self, kernel: str = "") -> Any:
@@ -75,7 +75,7 @@ class Profile(LoadedRun):
         return self._view("roofline", kernel)
 
     def traffic(self, kernel: str = "") -> Any:
-        """The app's view of the bytes that each launch moves."""
+        """The app's view of the bytes moved by each launch."""
         return self._view("traffic", kernel)
 
     def autotune(self, kernel: str = "") -> Any:
@@ -83,7 +83,7 @@ class Profile(LoadedRun):
         return self._view("autotune", kernel)
 
     def occupancy(self, kernel: str = "") -> Any:
-        """The app's view of what limits the blocks on an SM."""
+        """The app's view of the limits on resident blocks of an SM."""
         return self._view("occupancy", kernel)
 
     def timeline(self, kernel: str = "") -> Any:
@@ -91,18 +91,18 @@ class Profile(LoadedRun):
         return self._view("timeline", kernel)
 
     def source(self, kernel: str = "") -> Any:
-        """The app's view of the kernel's code with what each line costs, beside what it was compiled to."""
+        """The app's view of the kernel's source with the cost of each line, beside its compiled code."""
         return self._view("source", kernel)
 
     def _view(self, name: str, kernel: str) -> Any:
-        # By name and only now: the profiler does not depend on the dashboard.
+        # Imported by name and only here, because the profiler does not depend on the dashboard.
         return importlib.import_module("tilescope_dashboard.notebook.views").view(self, name, kernel)
 
     def __repr__(self) -> str:
         return f"{self._title()}\n{text_table.text(self)}" + "".join(f"\n{line}" for line in self._failed())
 
     def _repr_html_(self) -> str:
-        """The summary as a table. Everything in it that comes from the run is escaped."""
+        """The summary as a table. The run's texts are escaped."""
         rows = self.summary
         shown = rows.head(_ROWS).astype({"relative_error": "object"})
         shown.loc[text_table.unchecked(shown, self.run), "relative_error"] = text_table.UNCHECKED
@@ -132,15 +132,15 @@ class Profile(LoadedRun):
 
 
 def load(name: str = "latest") -> Profile:
-    """Opens a run by its id, the start of it, its folder, or ``latest``; recordings too. Raises StoreError."""
+    """Opens a run or a recording by its id, the start of it, its folder, or ``latest``. Raises StoreError if there is none."""
     return Profile.of(store.open_run(store.find(name)))
 
 
 def open_file(path: str | Path, runs: Path | None = None) -> Profile:
-    """A run made of another tool's file (ncu's report or CSV, a trace of torch.profiler, Proton's profile, tritonparse's events,
-    Inductor's autotuning results, Helion's autotuning log), kept in ``runs`` (``$TILESCOPE_RUNS``).
+    """Makes a run of another tool's file and keeps it in ``runs`` (``$TILESCOPE_RUNS``).
 
-    Raises StoreError for a file that is missing, damaged or in no known format.
+    The file is ncu's report or CSV, a trace of torch.profiler, Proton's profile, tritonparse's events, Inductor's autotuning
+    results, or Helion's autotuning log. Raises StoreError for a file that is missing, damaged or in no known format.
     """
     return Profile.of(opening.open_file(path, runs))
 
@@ -150,7 +150,7 @@ def _filled(rows: pd.DataFrame, name: str) -> bool:
 
 
 def _written(row: dict[Any, Any], name: str) -> str:
-    """One value as people read it, with an en dash for what is not known."""
+    """One value as text, an en dash where it is absent."""
     if name == "from":
         return ", ".join(dict.fromkeys(filter(None, (row["time_source"], row["bytes_source"])))) or "–"
     value = row[name]
@@ -175,7 +175,7 @@ def _cell(tag: str, text: str, name: str) -> str:
 
 
 def _why(row: dict[Any, Any], columns: int) -> str:
-    """What bounds the case, below it: as a column it would be as narrow as what is left, or off the page."""
+    """A row below the case with the sentence on its bound, which is too long for a column."""
     if not row["why"]:
         return ""
     style = _STYLE.format(align="left", wrap="padding-top: 0; max-width: 0; white-space: normal; opacity: 0.75")

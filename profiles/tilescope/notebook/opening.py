@@ -1,4 +1,4 @@
-"""Another tool's file made a run, which the command, the app and reports show like any other."""
+"""Makes a run of another tool's file, which the command, the app and reports show like any other."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tilescope.version import VERSION
 
 
 def open_file(path: Path | str, runs: Path | None = None) -> LoadedRun:
-    """A run of what the file says, kept in ``runs`` (``$TILESCOPE_RUNS``). The format is found by the file's content.
+    """Makes a run of the file and keeps it in ``runs`` (``$TILESCOPE_RUNS``). The format is found by the file's content.
 
-    Its settings have the file's name, digest and tool; ``started`` is when it was opened, and a remark says when it was made, where it
-    says so. Raises StoreError, in one line, for a file that is missing, damaged or in no known format.
+    The run's settings have the file's name, digest and tool. ``started`` is the time of opening; a note has the file's own date
+    where it has one. Raises StoreError, in one line, for a file that is missing, damaged or in no known format.
     """
     path = Path(path)
     try:
@@ -58,7 +58,7 @@ def open_file(path: Path | str, runs: Path | None = None) -> LoadedRun:
 
 
 def _counted(found: Contents) -> list[str]:
-    """How many launches there are, where a kernel has several: what is shown of a kernel is of all of one size together."""
+    """A note on the number of launches, where a kernel has several of one size, whose values are added up."""
     launches, cases = found.table["launch"].nunique(), len(found.table[CASE_COLUMNS].drop_duplicates())
     if launches <= cases:
         return []

@@ -19,7 +19,7 @@ from tilescope.runs import store
 if TYPE_CHECKING:
     from tilescope_kernels.spec import KernelSpec
 
-#: Folder, below that of runs, of the modules that cells were written to.
+#: The folder, below the folder of runs, of modules written from cells.
 CELLS = "cells"
 
 
@@ -38,20 +38,20 @@ def profile(
     on_event: OnEvent | None = None,
     **settings: Any,
 ) -> Profile:
-    """Runs ``kernels`` and returns the finished run.
+    """Profiles ``kernels`` and returns the finished run.
 
-    ``profile(function, *args, **kwargs)`` calls a live function, which launches Triton kernels, with live arguments, and
-    profiles each launch as it was made (see ``tilescope.capture``); ``reference``, given the same, says what is right, and need
-    not be there. Names of the arguments below stay this function's own.
+    ``profile(function, *args, **kwargs)`` calls a live function, which launches Triton kernels, and profiles each launch as it
+    was made (see ``tilescope.capture``). An optional ``reference`` is called with the same arguments, and the results are
+    compared. Keywords with the names of this function's own arguments are not passed to ``function``.
 
-    Otherwise each is a name from the catalog, ``path/to/file.py:SPEC``, a ``KernelSpec``, or a function that launches a Triton
-    kernel, with examples of its ``inputs`` and its ``reference`` (see ``tilescope.spec``). What a notebook's cells define is
-    written to a file for the worker (see ``cell_source``). The other arguments are those of ``jobs.plan.Request``,
+    Otherwise each kernel is a name from the catalog, ``path/to/file.py:SPEC``, a ``KernelSpec``, or a function that launches a
+    Triton kernel, with examples of its ``inputs`` and its ``reference`` (see ``tilescope.spec``). Definitions of a notebook's
+    cells are written to a file for the worker (see ``cell_source``). The other arguments are those of ``jobs.plan.Request``,
     ``settings`` those of ``jobs.job.Job``.
 
     ``on_event`` is called with each event of the job; without it, the progress is shown in a notebook and on a terminal.
     Works where an event loop already runs, as in JupyterLab. Raises ValueError, in one line, for a request that cannot be
-    served. Interrupting stops the workers and keeps the finished cases: the KeyboardInterrupt says how to open them.
+    served. Interrupting stops the workers and keeps the finished cases; the KeyboardInterrupt says how to open them.
     """
     folder = Path(runs_dir) if runs_dir else store.runs_dir()
     store.check_writable(folder)
@@ -72,7 +72,7 @@ def profile(
         names, implementations, workloads, directions, collectors, configs, target, settings=settings, title=title
     )
     loaded = run(request, folder, on_event or live_progress.progress())
-    # A run that is handed on takes its source along.
+    # Copies the cells' modules into the run, so that it can be passed on with them.
     for file in (Path(name.rpartition(":")[0]) for name in names):
         if file.parent == folder / CELLS:
             (loaded.folder / CELLS).mkdir(exist_ok=True)
@@ -81,9 +81,9 @@ def profile(
 
 
 def resume(name: Path | str, on_event: OnEvent | None = None) -> Profile:
-    """Goes on with an interrupted run, by its id, its folder or ``latest``, and returns it when it is finished.
+    """Resumes an interrupted run, by its id, its folder or ``latest``, and returns it when it is finished.
 
-    ``on_event`` as ``profile`` has it. Raises ValueError, in one line, for a run that is whole, or that was made on another
+    ``on_event`` is as in ``profile``. Raises ValueError, in one line, for a run that is complete, or that was made on another
     device, with other versions or other code.
     """
     folder = store.find_interrupted(str(name))
@@ -97,9 +97,9 @@ def resume(name: Path | str, on_event: OnEvent | None = None) -> Profile:
 def reference_to(
     kernel: Any, folder: Path, inputs: Mapping[str, Any] | None = None, reference: Callable[..., Any] | None = None
 ) -> str:
-    """The text that a worker finds ``kernel`` by: a name of the catalog, or a file, which may be written into ``folder``.
+    """The text by which a worker finds ``kernel``: a name of the catalog, or a file, which may be written into ``folder``.
 
-    Raises ValueError (or CannotCarry, which is one) for what is no kernel and for what cannot be written down.
+    Raises ValueError for a value that is no kernel, and CannotCarry (a ValueError) for one that cannot be written to a file.
     """
     if isinstance(kernel, str):
         return kernel
@@ -116,7 +116,7 @@ def reference_to(
 
 
 def _imported(spec: KernelSpec) -> str:
-    """The name or file of a spec that is a variable of an imported module (the one that draws its inputs); else empty."""
+    """The name or file of a spec that is a variable of an imported module (that of its ``inputs``); empty otherwise."""
     module = sys.modules.get(spec.inputs.__module__)
     name = next((name for name, value in vars(module).items() if value is spec), "") if module else ""
     if not module or not name or module.__name__ == "__main__":

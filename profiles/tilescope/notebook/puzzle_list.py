@@ -1,4 +1,4 @@
-"""The puzzles: kernels of the library to write oneself, the sizes to grade them at, and what to try next."""
+"""The puzzles: kernels of the library for a learner to write, the sizes to grade them at, and hints."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Puzzle:
-    """A kernel of the library to be written anew.
+    """A kernel of the library for a learner to write.
 
     ``kernel`` is its name in the catalog. ``sizes`` are the extents to grade at, in fp32, a round one and a ragged one.
-    ``asked`` is the largest accepted ratio of the bytes asked for to the algorithm's: above 1 where a good kernel reads
-    something again that the caches hold. ``hints`` say what to try for each answer: ``wrong``, ``bytes``, ``coalesced``.
+    ``asked`` is the largest accepted ratio of requested bytes to the algorithm's; it is above 1 where a good kernel reads
+    data again that the caches hold. ``hints`` are for each failed answer: ``wrong``, ``bytes``, ``coalesced``.
     """
 
     kernel: str

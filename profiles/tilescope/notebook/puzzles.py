@@ -1,8 +1,8 @@
 """Grades a learner's solution of a puzzle by Triton's interpreter, on any machine.
 
-A grade answers three questions. Is the result right, at a round and at a ragged size? How many bytes does the kernel ask
-for, and touch, relative to the algorithm's? Which share of the 32-byte sectors that it touches does it use? The answers come
-from the collectors ``check`` and ``interpreter``, in a worker. Imports neither torch nor triton at module level.
+A grade answers three questions. Is the result right, at a round and at a ragged size? How many bytes does the kernel request
+and touch, relative to the algorithm's? What share of the 32-byte sectors that it touches does it use? The answers come from the
+collectors ``check`` and ``interpreter``, in a worker. Imports neither torch nor triton at module level.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 #: The name of the learner's implementation.
 YOURS = "yours"
-#: Bytes touched beyond the algorithm's, as a ratio, and share of the sectors used, that pass.
+#: The largest accepted ratio of touched bytes to the algorithm's, and the least accepted share of sectors used.
 TOUCHED, USED = 1.05, 0.75
-#: Seconds that a size may take to be checked, and to be counted. A loop that does not end is told by them.
+#: Limit in seconds to check a size, and to count it. An endless loop is recognised by it.
 _LIMIT = 40
-#: Factors of the first and the last row of ``x`` (see ``uneven``): with the large ones ``exp`` overflows where the maximum
-#: is not subtracted, with the small ones ``eps`` counts.
+#: Factors of the first and the last row of ``x`` (see ``uneven``): with large ones ``exp`` overflows unless the maximum is
+#: subtracted, with small ones ``eps`` matters.
 _UNEVEN = {"softmax": (1.0, 50.0), "online_max": (1.0, 50.0), "layer_norm": (0.01, 1.0), "rms_norm": (0.01, 1.0)}
 #: Characters in a line of a verdict.
 _WIDTH = 100
@@ -48,7 +48,7 @@ _WIDTH = 100
 
 @dataclass(frozen=True)
 class Verdict:
-    """A grade: three answers with a sentence each. ``stub`` says why there is nothing to grade yet, else it is empty."""
+    """A grade: three answers with a sentence each. ``stub`` is the reason why there is nothing to grade yet, or empty."""
 
     name: str
     stub: str = ""
@@ -82,14 +82,14 @@ class Verdict:
 def check(name: str, function: Callable[..., Any]) -> None:
     """Grades ``function`` as a solution of the puzzle ``name`` and prints the verdict.
 
-    Raises ValueError, in one line, for a puzzle that there is not, or a function that cannot be given to the worker.
+    Raises ValueError, in one line, for an unknown puzzle, or for a function that cannot be given to the worker.
     """
     print(grade(name, function))
 
 
 def grade(name: str, function: Callable[..., Any]) -> Verdict:
-    """The verdict on ``function``, which takes what the puzzle's reference takes. Raises as ``check`` does."""
-    # Whoever wrote the function has torch loaded: describing it here saves the start of a worker.
+    """The verdict on ``function``, which takes the arguments of the puzzle's reference. Raises as ``check`` does."""
+    # The learner's process has torch loaded, so describing the kernel here saves the start of a worker.
     from tilescope.execution import describe  # noqa: PLC0415
 
     declared = spec(name, function)
@@ -98,9 +98,9 @@ def grade(name: str, function: Callable[..., Any]) -> Verdict:
             kernel = profiling.reference_to(declared, folder / profiling.CELLS)
         except CannotCarry as error:
             return Verdict(name, stub=str(error))
-        # The file of a kernel is that of its inputs; a partial (see ``spec``) has none, what it calls has.
+        # The file of a kernel is that of its inputs. A partial (see ``spec``) has none, but its function has.
         described = dataclasses.replace(declared, inputs=getattr(declared.inputs, "func", declared.inputs))
-        # The first two are looked at when memory is touched: a loop that touches none is told by its silence.
+        # The first two limits apply at memory accesses. The timeout ends a loop without any.
         limits = {"check_limit": _LIMIT, "interpreter_limit": _LIMIT, "timeout": _LIMIT}
         request = Request([kernel], collectors=["check", "interpreter"], target="sm_90", settings=limits)
         try:
@@ -111,11 +111,11 @@ def grade(name: str, function: Callable[..., Any]) -> Verdict:
 
 
 class _TooSlow(Exception):
-    """A size took longer than _LIMIT: the others would as well."""
+    """A size that took longer than ``_LIMIT``, after which the others are not tried."""
 
 
 def _not_too_slow(event: Mapping[str, Any]) -> None:
-    """Hears the job's events and ends the grading when a size takes too long."""
+    """Listens to the job's events; raises _TooSlow when a size takes too long."""
     said = event.get("message", "")
     if "would take longer to interpret" in said or "did not answer" in said:
         raise _TooSlow
@@ -148,7 +148,7 @@ def spec(name: str, function: Callable[..., Any]) -> KernelSpec:
 def uneven(
     workload: Workload, device: Any, *, inputs: Callable[..., dict[str, Any]], span: tuple[float, float]
 ) -> dict[str, Any]:
-    """What ``inputs`` draws, the rows of ``x`` scaled by factors that go from one end of ``span`` to the other."""
+    """The ``inputs`` of a workload, with the rows of ``x`` scaled by factors across ``span``, evenly on a logarithmic scale."""
     import torch  # noqa: PLC0415
 
     drawn = inputs(workload, device)
@@ -172,7 +172,7 @@ def add_relu_cost(workload: Workload, direction: str) -> Cost:
 
 
 def judge(name: str, loaded: LoadedRun) -> Verdict:
-    """The verdict that a run of the puzzle's kernel gives."""
+    """The verdict on a run of the puzzle's kernel."""
     puzzle, table = PUZZLES[name], loaded.table
     stub = _stub(loaded)
     if stub:
@@ -200,7 +200,7 @@ def judge(name: str, loaded: LoadedRun) -> Verdict:
 
 
 def _stub(loaded: LoadedRun) -> str:
-    """Why there is nothing to grade, in one line; empty where there is."""
+    """The reason why there is nothing to grade, in one line; empty where there is something."""
     for failure in loaded.run.failures:
         nothing = _UNWRITTEN.search(failure.message)
         if nothing and nothing[1] == nothing[2]:
@@ -212,33 +212,33 @@ def _stub(loaded: LoadedRun) -> str:
     return ""
 
 
-#: How ``check`` says that results are NaN; memory that nobody wrote holds NaN.
+#: The message of ``check`` on NaN, which memory holds until it is written.
 _UNWRITTEN = re.compile(r"has NaN in (\d+) of (\d+) elements")
-#: How the interpreter says that an access is outside of what the kernel was given.
+#: The interpreter's message on an access outside of the kernel's tensors.
 _OUTSIDE = re.compile(
     r"(?:touches|reads|writes) ([\d,]+ bytes? (past|after) the end|[\d,]+ bytes? before the start|what follows the end|memory) of (no tensor|a tensor|[^\s,:]+)(: element -?[\d,]+ of [\d,]+)?"
 )
 
 
 def _with_source(failure: Failure, folder: Path) -> str:
-    """A failure's message with the line of the learner's code that it names."""
+    """A failure's message with the text of the learner's line that it names."""
     found = re.search(r"line (\d+)", failure.message)
     (file,) = (folder.parent / profiling.CELLS).glob("*.py")
     text = linecache.getline(str(file), int(found[1])).strip() if found else ""
-    # The number counts lines of the file that the worker read, which the learner has never seen.
+    # The number is left out: it counts lines of the worker's file, which the learner does not see.
     message = re.sub(r", line \d+", "", _bare(failure))
     message = _OUTSIDE.sub(r"\g<0> (mask those lanes, or look at the offsets)", message)
     return f"{message}, at: {text}" if text else message
 
 
 def _bare(failure: Failure) -> str:
-    """A failure's message without the name of its class, and with a case's size in place of its whole name."""
+    """A failure's message without the name of its class, and with the case's size instead of its whole name."""
     message = re.sub(r"^(InterpretationFailed|CheckFailed): ", "", failure.message)
     return re.sub(r"^\S+/forward/([^,\s]+),?", r"\1", message).removesuffix(": wrong, or never written")
 
 
 def _correct(name: str, loaded: LoadedRun) -> tuple[bool, str, str]:
-    """Whether every size is right, how far each is from the reference, and where to look if one is not."""
+    """Whether every size is right, the errors as text, and a sentence on where to look if one is wrong."""
     table = loaded.table
     wrong = [_bare(failure) for failure in loaded.run.failures if failure.collector == "check"]
     errors = table[table["metric"] == "relative_error"].set_index("workload")["value"]
@@ -256,7 +256,7 @@ def _correct(name: str, loaded: LoadedRun) -> tuple[bool, str, str]:
 
 
 def _where(right: Mapping[Any, bool], round_size: str, wrong: list[str]) -> str:
-    """Where to look, in a sentence, by which sizes are ``right`` and how others failed; or nothing."""
+    """A sentence on where to look, from the sizes that are ``right`` and the messages on ``wrong`` ones; may be empty."""
     if any(_UNWRITTEN.search(message) for message in wrong):
         return "NaN is what overflows, or is never written: does the grid reach every result?"
     if right.get(round_size) and not all(right.values()):
@@ -267,7 +267,7 @@ def _where(right: Mapping[Any, bool], round_size: str, wrong: list[str]) -> str:
 
 
 def _ratio(table: pd.DataFrame, stem: str) -> float:
-    """The bytes of all launches relative to the algorithm's, at the size where this is largest."""
+    """The largest ratio over sizes of all launches' bytes to the algorithm's."""
     names = {"moved": f"{stem}_{{}}", "needed": "algorithm_bytes_{}"}
     sums = {
         kind: table[table["metric"].isin([name.format(way) for way in ("read", "written")])]
@@ -279,7 +279,7 @@ def _ratio(table: pd.DataFrame, stem: str) -> float:
 
 
 def _sectors_used(table: pd.DataFrame) -> float:
-    """The share of the touched sectors' bytes that was asked for, at the size where this is smallest."""
+    """The smallest share over sizes of requested bytes in the touched sectors."""
     wide = table.pivot_table(index=["workload", "launch"], columns="metric", values="value")
     asked = pd.concat([wide[f"requested_bytes_{way}"] for way in ("read", "written")], keys=("read", "written"))
     share = pd.concat([wide[f"sector_efficiency_{way}"] for way in ("read", "written")], keys=("read", "written"))

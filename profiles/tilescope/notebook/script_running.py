@@ -1,4 +1,4 @@
-"""Runs a person's script in this process as ``python script.py`` would, with what it launches captured."""
+"""Runs a person's script in this process as ``python script.py`` would, and captures its launches."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tilescope.notebook.capturing import Capture
 
 
 class _Left(BaseException):
-    """``os._exit`` in a script: this process goes on, for what was captured until then is to be profiled."""
+    """``os._exit`` in a script. This process continues, because the captured launches are still to be profiled."""
 
 
 def run_script(path: str, arguments: Sequence[str], capture: Capture) -> str:
-    """Runs the script to its end and returns how it ended where that was not well, in one line; else nothing.
+    """Runs the script to its end; returns one line on a bad end, or an empty text.
 
-    What it launched until then is in ``capture``. A failure's traceback goes to standard error, from the script's own lines on.
-    Raises ValueError for what is no script that can be read.
+    Launches until the end are in ``capture``. A failure's traceback goes to standard error, from the script's own frames on.
+    Raises ValueError for a file that cannot be read or compiled.
     """
     file = Path(path)
     try:
@@ -39,7 +39,7 @@ def run_script(path: str, arguments: Sequence[str], capture: Capture) -> str:
         try:
             exec(program, vars(module))  # noqa: S102 (what the person asked for)
         except SystemExit as error:
-            # What is no number goes to standard error, and the status is 1.
+            # Python prints other values than numbers, and exits with status 1.
             status = error.code if isinstance(error.code, int) else f"1: {error.code}"
             return "" if error.code in (None, 0) else f"{path} ended with exit status {status}"
         except (_Left, KeyboardInterrupt):
@@ -52,9 +52,9 @@ def run_script(path: str, arguments: Sequence[str], capture: Capture) -> str:
 
 @contextlib.contextmanager
 def _no_way_out() -> Iterator[list[int]]:
-    """While active, ``os._exit`` ends the script and not this process. Yields the statuses that it was called with.
+    """Makes ``os._exit`` end the script and not this process. Yields the list of statuses that it was called with.
 
-    In a process that was forked from this one it is what it always is.
+    Processes forked from this one still exit.
     """
     statuses: list[int] = []
     own, leave = os.getpid(), os._exit
@@ -65,7 +65,7 @@ def _no_way_out() -> Iterator[list[int]]:
         statuses.append(status)
         if threading.current_thread() is not threading.main_thread():
             _thread.interrupt_main()
-            raise SystemExit  # of a thread: nobody is told of it
+            raise SystemExit  # ends a thread silently
         raise _Left
 
     with mock.patch.object(os, "_exit", left):
@@ -74,7 +74,7 @@ def _no_way_out() -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def _as_main(file: Path, arguments: Sequence[str]) -> Iterator[types.ModuleType]:
-    """A module that stands as ``__main__``, with the script's arguments and its folder to import from."""
+    """Installs a module as ``__main__``, with the script's arguments and its folder on ``sys.path``; yields it."""
     module = types.ModuleType("__main__")
     module.__file__ = str(file)
     before = sys.modules["__main__"], sys.argv, list(sys.path)

@@ -1,6 +1,6 @@
 """``tilescope.spec``: declares a kernel from a function, example inputs and a reference, and derives the rest.
 
-Imports torch inside functions only, where the caller has made tensors already.
+Imports torch inside functions only, when the caller's tensors have imported it already.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tilescope.notebook.cell_source import python_function
 if TYPE_CHECKING:
     from tilescope_kernels.spec import Cost, KernelSpec, Workload
 
-#: Largest relative error by dtype, as the library's kernels over rows are held to.
+#: The largest relative error by dtype, the same as for the library's kernels over rows.
 TOLERANCE = {"fp64": 1e-12, "fp32": 1e-5, "fp16": 4e-3, "bf16": 3e-2}
 
 
@@ -31,7 +31,7 @@ class Example:
     high: int = 0
 
     def draw(self, workload: Workload, device: Any, numbers: Any) -> Any:
-        """The tensor for one workload, on ``device``; on ``meta``, where nothing has a value, only its shape."""
+        """The tensor for one workload, on ``device``; without values on ``meta``."""
         import torch  # noqa: PLC0415
         from tilescope_kernels.spec import DTYPES  # noqa: PLC0415
 
@@ -46,7 +46,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Examples:
-    """``KernelSpec.inputs`` from examples: tensors are drawn anew from the workload's seed, other values stay."""
+    """``KernelSpec.inputs`` from examples: tensors are drawn from the workload's seed, other values stay."""
 
     arguments: Mapping[str, Any]
 
@@ -67,7 +67,7 @@ class ReferenceCost:
     """``KernelSpec.cost`` from the reference: each input read once, each output written once, operations counted.
 
     Matrix products count as in ``torch.utils.flop_counter``, views nothing, every other operator one operation for each
-    element of the largest tensor it takes or gives. An estimate: declare a cost to have your own count.
+    element of its largest argument or result. This is an estimate; a declared cost replaces it.
     """
 
     inputs: Callable[[Workload, Any], dict[str, Any]]
@@ -101,7 +101,7 @@ def count_operations(call: Callable[[], Any]) -> tuple[dict[str, int], tuple[Any
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = func(*args, **(kwargs or {}))
             taken = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
-            # What takes no tensor only allocates.
+            # An operator without tensor arguments only allocates.
             if taken and not func.is_view and func.overloadpacket not in flop_registry:
                 given = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
                 operations["other"] += max(t.numel() for t in (*taken, *given))
@@ -126,12 +126,12 @@ def spec(
     """Declares ``function``, which launches a Triton kernel, as a kernel that can be profiled.
 
     ``inputs`` are examples of its keyword arguments: contiguous tensors on any device, and plain values. Their distinct
-    extents, in order of appearance, become the dimensions ``d0``, ``d1``, …, so that ``profile`` can be asked for other
-    ``workloads`` (``64x100-fp32``). ``reference(**inputs)`` says in plain PyTorch what is right; it is profiled beside
-    the function, as ``eager``. ``configs``, where given, are what ``function`` takes as ``config``. ``cost`` is the
-    algorithm's floor, by default ``ReferenceCost``; ``tolerance`` the largest relative error by dtype.
+    extents, in order of appearance, become the dimensions ``d0``, ``d1``, …, so that ``profile`` can take other
+    ``workloads`` (``64x100-fp32``). ``reference(**inputs)`` computes the right result in plain PyTorch; it is profiled beside
+    the function, as ``eager``. ``configs`` are values of the argument ``config`` of ``function``. ``cost`` is the
+    algorithm's floor, by default ``ReferenceCost``; ``tolerance`` is the largest relative error by dtype.
 
-    Raises ValueError, in one line, for a function or an example that will not do.
+    Raises ValueError, in one line, for an unsuitable function or example.
     """
     from tilescope_kernels.spec import Implementation, KernelSpec, Workload  # noqa: PLC0415 (imports torch)
 
@@ -164,7 +164,7 @@ def check_launcher(function: Any) -> None:
 
 
 def _from_examples(inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, int], str]:
-    """What to draw by argument, the dimensions with their extents, and the short name of the first float's dtype."""
+    """The examples by argument, the dimensions with their extents, and the short name of the first float's dtype."""
     import torch  # noqa: PLC0415
     from tilescope_kernels.spec import DTYPES  # noqa: PLC0415
 

@@ -1,12 +1,11 @@
-"""The fork server: has imported torch and Triton, and forks a worker from itself for each job, in milliseconds.
+"""The fork server: keeps torch and Triton imported, and forks a worker for each job in milliseconds.
 
-``python -P -m tilescope.jobs.worker.fork_server SOCKET [gpu]`` starts one; ``tilescope.jobs.resident`` does. It never touches a
-GPU and imports no kernel, so that a worker begins as a fresh process would, with the same environment, folder and output, less
-the seconds that torch takes. A worker dies with the fork server, and with whoever asked for it. Who asks for the GPU again, or
-starts the server for it, finds a worker that is ready (``tilescope.jobs.worker.ready``).
+``python -P -m tilescope.jobs.worker.fork_server SOCKET [gpu]`` starts one, which ``tilescope.jobs.resident`` does. It never uses a
+GPU and imports no kernel, so that a worker begins like a new process with the caller's environment, folder and output. A worker
+dies with the server, and with its client. For later requests on the GPU, or if started for them, the server prepares a worker
+with a CUDA context (``tilescope.jobs.worker.ready``).
 
-The server retires when a file that it has imported changes, after ``IDLE`` seconds without work, and when ``MOST`` younger ones
-are there.
+The server retires when an imported file changes, after ``IDLE`` seconds without work, and when ``MOST`` newer ones run.
 """
 
 from __future__ import annotations
@@ -36,16 +35,16 @@ from tilescope.jobs import resident, standby
 from tilescope.jobs.worker import ready
 from tilescope.jobs.worker.imported_files import ImportedFiles
 
-#: Seconds without a worker after which it ends.
+#: Seconds without a worker after which the server ends.
 IDLE = 600.0
-#: Servers of one person that stay: each holds half a gigabyte. Whoever changes a variable from run to run starts one each time.
+#: The most servers of one user: each holds half a gigabyte, and every change of a variable starts a new one.
 MOST = 3
-#: Longest time a client may take to say what it wants, in seconds: it has it ready when it connects.
+#: Seconds that a client has to send its request, which it has ready when it connects.
 _ASKING = 2.0
-#: What every worker imports. Nothing is forked before.
+#: Modules that every worker imports. Nothing is forked before them.
 _FIRST = ("torch", "triton", "triton.language", "tilescope.execution.execute")
 _DIGESTED = "triton.runtime.cache"
-#: What most workers import beside it: between these, workers are forked.
+#: Modules that most workers import. Workers are forked between these imports too.
 _THEN = (
     _DIGESTED, "tilescope.jobs.worker.main", "tilescope.captures.replay", "tilescope.execution.launches",
     "tilescope.execution.offline", "tilescope.collectors.check", "tilescope.collectors.compiler",
@@ -55,25 +54,25 @@ _THEN = (
     "tilescope_kernels._shared.online_softmax", "tilescope_kernels._shared.operators", "tilescope_kernels._shared.row_ring",
     "tilescope_kernels._shared.row_tiles",
 )  # fmt: skip
-#: What PyTorch imports for the first gradient of a process: while the first job on the GPU is done, for hardly anybody asks meanwhile.
+#: PyTorch's import for the first gradient of a process, done during the first job on the GPU, when requests are rare.
 _MEANWHILE = ("torch.fx.experimental.symbolic_shapes",)
-#: What torch.compile imports: when nobody has asked for ``_SPARE`` seconds, for whoever asks while it is imported waits for it. The
-#: second looks for a GPU: where there may be one each worker imports it for itself, and the first comes when nobody has asked for
-#: ``_UNASKED`` seconds, for between the questions of somebody at work it would be in the way.
+#: torch.compile's imports, done after ``_SPARE`` seconds without a request, because a request has to wait for them. ``_LATER`` may
+#: open a GPU: where there may be one, each worker imports it itself, and ``_COMPILER`` waits for ``_UNASKED`` seconds, so that it
+#: does not delay a person at work.
 _COMPILER, _LATER = ("torch._dynamo",), ("torch._inductor.compile_fx",)
 _SPARE, _UNASKED = 2.0, 20.0
 
 
 @dataclass
 class Client:
-    """A connection: of a worker of ``pid``, which it waits for."""
+    """A client's connection, and the process of its worker."""
 
     connection: socket.socket
     pid: int = 0
 
 
 class ForkServer:
-    """Takes requests from ``listening``. ``serve`` returns in the server when it is at its end, and in every worker."""
+    """Accepts requests from ``listening``. ``serve`` returns in every worker, and in the server at its end."""
 
     def __init__(self, listening: socket.socket, path: Path, lock: int, gpu: bool = False) -> None:
         self._listening: socket.socket | None = listening
@@ -92,7 +91,7 @@ class ForkServer:
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
 
     def serve(self) -> dict[str, Any] | None:
-        """The job that this process is to do as a worker; None in the server, at its end."""
+        """The request of this process in a worker; None in the server at its end."""
         waiting, later, spare = [*_FIRST, *_THEN], [*_COMPILER, *_LATER], _SPARE
         meanwhile: list[str] = []
         if ready.DRIVER.exists():
@@ -122,19 +121,19 @@ class ForkServer:
         try:
             module = importlib.import_module(name)
             if name == _DIGESTED:
-                # Triton reads all of itself for the names of its cache's entries, once a process, for half a second.
+                # Triton's cache key, whose first computation takes half a second.
                 module.triton_key()
-        except Exception as error:  # the worker's to report, which needs to meet it in a process that has not
+        except Exception as error:  # a worker that imports the module itself reports it
             if name in _FIRST and not self._failed:
                 self._failed = f"{name} does not import: {type(error).__name__}"
         self._imported.add()
         self._refusal = self._failed or _unsafe()
-        # What is here for good need not be looked through, and so not copied, by every worker's collections.
+        # Freezes permanent objects, so that garbage collection in a worker does not touch and copy their pages.
         gc.collect()
         gc.freeze()
 
     def _poll(self, timeout: float | None, *, accept: bool) -> list[Any]:
-        # Not epoll: workers would share it.
+        # Not epoll, which forks would share.
         with selectors.PollSelector() as selector:
             selector.register(self._woken, selectors.EVENT_READ, "woken")
             if self._listening and accept:
@@ -144,7 +143,7 @@ class ForkServer:
             return [key.data for key, _ in selector.select(timeout)]
 
     def _attend(self, keys: list[Any]) -> list[dict[str, Any]]:
-        """Does what the connections ask for. A list of one job in a worker; empty in the server."""
+        """Handles the connections' requests. Returns a list of one request in a worker, an empty one in the server."""
         for key in keys:
             if key == "woken":
                 with contextlib.suppress(BlockingIOError):
@@ -171,7 +170,7 @@ class ForkServer:
         return None
 
     def _answer(self, connection: socket.socket) -> dict[str, Any] | None:
-        """Forks a worker, or says why not. The request in the worker, None in the server."""
+        """Forks a worker, or answers why not. Returns the request in the worker, None in the server."""
         if resident.peer(connection) != os.getuid():
             connection.close()
             return None
@@ -210,12 +209,12 @@ class ForkServer:
             os.utime(self._path)
         client = Client(connection, pid)
         self._clients.append(client)
-        with contextlib.suppress(OSError):  # it is heard of when it is looked at next
+        with contextlib.suppress(OSError):  # a closed connection is noticed at the next poll
             resident.say(connection, {"pid": pid})
         return None
 
     def _make_ready(self) -> dict[str, Any] | None:
-        """Forks a worker that gets ready for the GPU. The job that it is given in that worker, None in the server."""
+        """Forks a worker that prepares a CUDA context. Returns its request in that worker, None in the server."""
         self._gpu_wanted = False
         if self._ready:
             return None
@@ -232,7 +231,7 @@ class ForkServer:
         return None
 
     def _leave_server(self) -> None:
-        """In a fork: closes what it inherited of the server's, and has it end when the server does."""
+        """Closes the server's descriptors in a fork, and makes the fork end with the server."""
         os.setsid()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -244,7 +243,7 @@ class ForkServer:
         os.close(self._lock)
 
     def _become_worker(self, asked: dict[str, Any], output: int) -> dict[str, Any]:
-        """Makes a fork the process that ``python -m tilescope.jobs.worker`` would be. Returns what was asked."""
+        """Gives a fork the state of ``python -m tilescope.jobs.worker``. Returns the request."""
         null = os.open(os.devnull, os.O_RDONLY)
         for given, number in ((null, 0), (output, 1), (output, 2)):
             os.dup2(given, number)
@@ -257,17 +256,17 @@ class ForkServer:
         sys.argv[:] = ["-m", asked["job"]]
         sys.orig_argv[:] = [sys.executable, *resident.WORKER, asked["job"]]
         if numpy := sys.modules.get("numpy"):
-            numpy.random.seed()  # else every worker would draw the same
+            numpy.random.seed()  # so that workers do not all draw the same numbers
         return asked
 
     def _sign(self, mark: str) -> None:
-        """Writes the mark into what the system shows as this process's environment: that of its first program."""
+        """Writes the mark into the environment in /proc, which is the one that the process was started with."""
         said = mark.encode()
         if self._mark and len(said) == len(resident.UNMARKED):
             ctypes.memmove(self._mark, said, len(said))
 
     def _hear(self, client: Client) -> None:
-        """Kills the worker of a client that has gone. A client sends nothing, so its connection is readable only when it closes."""
+        """Kills the worker of a closed client. A client sends nothing more, so its connection is only readable when it closes."""
         with contextlib.suppress(OSError):
             if client.connection.recv(4096):
                 return
@@ -295,7 +294,7 @@ class ForkServer:
                 self._clients.remove(client)
 
     def _retire(self) -> None:
-        """Takes no more requests: the next one starts another server. What is being done is seen to its end."""
+        """Stops accepting requests; the next one starts another server. Running workers finish."""
         if self._listening is not None:
             self._path.unlink(missing_ok=True)
             self._listening.close()
@@ -304,13 +303,13 @@ class ForkServer:
 
 
 def _asked(request: dict[str, Any]) -> dict[str, Any]:
-    """What lies beside the job's file: the job, its environment and its folder."""
+    """The request beside the job's file: the job, its environment and its folder."""
     found: dict[str, Any] = json.loads(Path(request["job"]).with_name(resident.REQUEST).read_text())
     return found
 
 
 def _unsafe() -> str:
-    """Why a fork of this process might not work; empty where nothing speaks against it."""
+    """The reason why a fork of this process may not work; empty where there is none."""
     if threading.active_count() > 1:
         return "an import started a thread"
     with contextlib.suppress(OSError):
@@ -322,7 +321,7 @@ def _unsafe() -> str:
 
 
 def _mark_address() -> int:
-    """Where this process's own environment has the mark, which the system shows; 0 where it is not to be found."""
+    """The address of the mark in this process's first environment, which /proc shows; 0 where it is not found."""
     getenv = ctypes.CDLL(None).getenv
     getenv.restype, getenv.argtypes = ctypes.c_void_p, (ctypes.c_char_p,)
     address = getenv(resident.MARK.encode())
@@ -331,7 +330,7 @@ def _mark_address() -> int:
 
 
 def _listen(path: Path) -> tuple[socket.socket, int] | None:
-    """The socket at ``path`` and the lock that goes with it; None where another server has it."""
+    """The socket at ``path`` and its lock; None where another server has it."""
     lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -345,19 +344,19 @@ def _listen(path: Path) -> tuple[socket.socket, int] | None:
 
 
 def _make_room(own: Path) -> None:
-    """Asks the servers that were asked for work longest ago to end, until ``MOST`` are left with the one at ``own``."""
+    """Asks the least recently used servers to end, until ``MOST`` are left with the one at ``own``."""
     others = [(path.stat().st_mtime, path) for path in own.parent.glob("*.socket") if path != own]
     for _, path in sorted(others, reverse=True)[MOST - 1 :]:
-        # One that was killed left its socket and does not answer.
+        # A killed server leaves its socket and does not answer.
         if connection := resident.connected(path):
             with connection, contextlib.suppress(OSError):
                 resident.say(connection, {"leave": True})
 
 
 def _end(status: int) -> NoReturn:
-    """Ends a worker as Python does, but for the undoing of every module, which takes as long as a small case."""
+    """Ends a worker as Python does, without the clean-up of modules, which takes as long as a small case."""
     threading._shutdown()  # type: ignore[attr-defined]
-    # PyTorch's operators, hundreds, need not be taken out of a registry that ends too.
+    # Hundreds of PyTorch's operators would be removed from a registry that ends anyway.
     for finalizer, info in list(getattr(weakref.finalize, "_registry", {}).items()):
         if info.func.__module__ == "torch.library":
             finalizer.atexit = False
@@ -369,12 +368,12 @@ def _end(status: int) -> NoReturn:
 
 
 def main(arguments: list[str]) -> int:
-    """Serves the socket that ``arguments`` names; in a fork, does the job. Returns the exit status."""
+    """Serves the socket that ``arguments`` names; runs the job in a fork. Returns the exit status."""
     held = _listen(Path(arguments[0]))
     if held is None:
         return 0
     server = ForkServer(held[0], Path(arguments[0]), held[1], resident.GPU in arguments[1:])
-    with contextlib.suppress(OSError):  # of a socket that goes while it is looked at
+    with contextlib.suppress(OSError):  # a socket may vanish meanwhile
         _make_room(Path(arguments[0]))
     request = server.serve()
     if request is None:

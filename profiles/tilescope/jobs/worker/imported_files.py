@@ -1,4 +1,4 @@
-"""The files that a process has imported, and whether they are still what it imported."""
+"""The files that a process has imported, and whether they have changed since."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 
 @dataclass
 class ImportedFiles:
-    """The files of the modules that were imported: when each was written last, and its size."""
+    """The files of imported modules, each with its time of modification and its size."""
 
     since: int = field(default_factory=time.time_ns)
     known: dict[str, tuple[int, int]] = field(default_factory=dict)
     late: str = ""
 
     def add(self) -> None:
-        """Takes in what has been imported meanwhile. A file may have been written after it was read."""
+        """Adds the files of newly imported modules. One that was modified after ``since`` may differ from what was read."""
         for module in list(sys.modules.values()):
             file = getattr(module, "__file__", None)
             if isinstance(file, str) and file not in self.known:
@@ -26,7 +26,7 @@ class ImportedFiles:
                     self.late = file
 
     def changed(self) -> str:
-        """A file that is no longer what was imported; empty where there is none."""
+        """A file that has changed since its import; empty where there is none."""
         return self.late or next((file for file, state in self.known.items() if _state(file) != state), "")
 
 

@@ -1,8 +1,8 @@
 """The worker: the only process that launches kernels. Run as ``python -m tilescope.jobs.worker JOB.json``.
 
-The job names an ``action`` (``capture``, ``describe`` or ``ceilings``) and what it needs; the answers are JSON lines,
-one an event, written to the file the job names under ``events``, or else to standard output. Kernels, compilers and
-wrappers may print what they like: file descriptor 1 is standard error here.
+The job names an ``action`` (``capture``, ``describe`` or ``ceilings``) and its arguments. The answers are events, one JSON line
+each, written to the job's file ``events``, or to standard output without one. Kernels, compilers and wrappers may print
+anything, because file descriptor 1 is redirected to standard error.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from tilescope.jobs.worker import ready
 from tilescope.table.case import Case
 from tilescope.table.sources import KNOWN
 
-#: Exit status of a worker whose device no longer answers: the supervisor starts another for the cases left.
+#: Exit status of a worker whose device no longer answers; the supervisor starts another for the remaining cases.
 BROKEN_DEVICE = 3
 
-#: Characters of a message, and of its traceback, that are told: some libraries print a whole tensor.
+#: The most characters of a message and of its traceback: some libraries print a whole tensor.
 _SAID, _DETAILS = 2000, 64 << 10
 
 Emit = Callable[[Mapping[str, Any]], None]
 
 
 def main(arguments: list[str]) -> int:
-    """Does the job in the file that ``arguments`` names, which is still to come where they say so. Returns the exit status."""
+    """Runs the job in the file that ``arguments`` names, and waits for the file on standby. Returns the exit status."""
     file, *standing = arguments
     if standing:
         _die_with(int(standing[1]))
@@ -63,7 +63,7 @@ def line(error: BaseException) -> str:
     """An exception in one line: the first line of its message, after its type unless it is a ValueError."""
     try:
         said = str(error)[:_SAID]
-    except Exception:  # an exception may be of a kernel's own kind, and its text no better than the rest
+    except Exception:  # str() of a kernel's own exception may raise
         said = ""
     text = next((part.strip() for part in said.splitlines() if part.strip()), "")
     plain = isinstance(error, ValueError) and text
@@ -71,7 +71,7 @@ def line(error: BaseException) -> str:
 
 
 def _said(error: BaseException, starting: bool = False) -> dict[str, str]:
-    """The fields of an event that reports an error; ``environment`` names what the machine lacked, if that caused it."""
+    """The fields of an event that reports an error; ``environment`` names the machine's lacking resource, if that caused it."""
     lacking = machine_limits.lacking(error, starting)
     said = {"message": line(error), "detail": "".join(traceback.format_exception(error))[-_DETAILS:]}
     return {**said, "environment": lacking} if lacking else said
@@ -91,16 +91,8 @@ def _capture(job: Mapping[str, Any], emit: Emit) -> int:
         return specs[kernel] if kernel in specs else specs.setdefault(kernel, execute.load_spec(kernel))
 
     def begin(case: Case, doing: str = doing) -> None:
-        emit(
-            {
-                "event": "case",
-                "index": cases.index(case),
-                "of": len(cases),
-                "case": case.id,
-                "collector": name,
-                "doing": doing,
-            }
-        )
+        about = {"case": case.id, "collector": name, "doing": doing}
+        emit({"event": "case", "index": cases.index(case), "of": len(cases), **about})
 
     def one_by_one() -> Iterator[tuple[Case, BaseException | None]]:
         for case in cases:
@@ -124,7 +116,7 @@ def _capture(job: Mapping[str, Any], emit: Emit) -> int:
             emit({"event": "error", **about, **_said(error)})
             if _device_is_broken():
                 return BROKEN_DEVICE
-        # What the last case took goes with the process.
+        # The last case's memory is freed with the process.
         if not together and case != cases[-1]:
             _release()
     return 0
@@ -146,7 +138,7 @@ def _ceilings(job: Mapping[str, Any], emit: Emit) -> int:
 
 
 def _protocol(path: str | None) -> Emit:
-    """Opens the way for events: to ``path``, else to standard output. All other output goes to standard error from here on."""
+    """Opens the stream of events: ``path``, or standard output without one. Redirects all other output to standard error."""
     stream = open(path, "w", encoding="utf-8") if path else os.fdopen(os.dup(1), "w", encoding="utf-8")  # noqa: PTH123, SIM115
     os.dup2(2, 1)
 
@@ -158,14 +150,14 @@ def _protocol(path: str | None) -> Emit:
 
 
 def _synchronise() -> None:
-    """Waits for the GPU: launches are asynchronous, and a fault has to show in the case that made it."""
+    """Waits for the GPU, so that a fault of an asynchronous launch is raised in its own case."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
 
 def _device_is_broken() -> bool:
-    """Whether the CUDA context is lost: after a fault it answers every call with the same error until the process ends."""
+    """Whether the CUDA context is lost after a fault; every later call then fails until the process ends."""
     try:
         _synchronise()
     except Exception:
@@ -174,7 +166,7 @@ def _device_is_broken() -> bool:
 
 
 def _release() -> None:
-    """Frees the GPU memory of a case, so that the next one finds as much as it would alone."""
+    """Frees the GPU memory of a case, so that the next one has as much as it would alone."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         gc.collect()
@@ -182,9 +174,9 @@ def _release() -> None:
 
 
 def _work_in(folder: str | None) -> None:
-    """Has temporary files made in ``folder``, which is removed after this process even if that is killed.
+    """Sets ``folder`` for temporary files; it is removed even if this process is killed.
 
-    What is worth keeping stays where it would be: Inductor's cache lies among temporary files.
+    Inductor's cache, which is also among temporary files, keeps its usual place.
     """
     if folder is None:
         return
@@ -200,8 +192,8 @@ def _work_in(folder: str | None) -> None:
 def _die_with(supervisor: int | None) -> None:
     """Ends this process, and what wraps it, when the supervisor dies.
 
-    The kernel of the system does it for a child. Under a wrapper such as ncu the supervisor is not our
-    parent: a thread looks after it and takes the whole process group along.
+    Linux does so for a child. Under a wrapper such as ncu the supervisor is not the parent, so a thread watches it and kills the
+    process group.
     """
     if supervisor is None or die_with(supervisor):
         return

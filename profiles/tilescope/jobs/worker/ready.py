@@ -1,7 +1,7 @@
-"""A worker that is ready before anyone asks: it has a CUDA context, and waits for its one job.
+"""A worker that has a CUDA context before its one job is known, because making one takes longer than most timings.
 
-A context takes longer than most timings. The fork server makes one such worker after a job that used the GPU, while nothing is
-being measured; one that ncu wraps stands by (``tilescope.jobs.standby``), for it cannot be forked.
+The fork server prepares one after a job that used the GPU, while nothing is measured. A worker under ncu cannot be forked and
+stands by instead (``tilescope.jobs.standby``).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 from tilescope.hardware import device
 from tilescope.jobs import resident, standby
 
-#: There where the NVIDIA driver is loaded. What imports torch's compiler opens it, and no process forks well after that.
+#: Exists where the NVIDIA driver is loaded. The import of torch's compiler then opens it, after which no fork can use the GPU.
 DRIVER = Path("/dev/nvidiactl")
-#: Seconds that a worker stands by, and between two looks for its job.
+#: Seconds that a worker stands by, and seconds between two looks for its job.
 IDLE, _LOOK = 600.0, 0.005
 
 
@@ -32,7 +32,7 @@ class ReadyWorker:
     connection: socket.socket
 
     def give(self, request: dict[str, Any], output: int) -> bool:
-        """Hands over the request and where its output goes. False where the process has ended."""
+        """Hands over the request and the descriptor for its output. Returns False where the process has ended."""
         try:
             socket.send_fds(self.connection, [json.dumps(request).encode()], [output])
         except OSError:
@@ -43,10 +43,10 @@ class ReadyWorker:
 
 
 def prepare(compiling: bool = True) -> None:
-    """Makes a CUDA context, where other programs may have one too, and before it the process that compiles for races, which must
-    have none, if there is to be one. Never raises.
+    """Makes a CUDA context, if the GPU can be shared. Never raises.
 
-    What torch.compile imports is left to who needs it: it takes longer than the next question is away.
+    With ``compiling`` it forks the host that compiles for races first, which must have no context. torch.compile's imports are
+    left to workers that need them, because they take long.
     """
     with contextlib.suppress(Exception):
         if device.shareable():
@@ -61,13 +61,13 @@ def prepare(compiling: bool = True) -> None:
             torch.zeros(1, device="cuda")
             torch.cuda.synchronize()
             target = triton.runtime.driver.active.get_current_target()
-            # Asks the assembler for its version, which every compilation needs.
+            # Caches the assembler's version, which every compilation needs.
             make_backend(target).hash()
             _rehearse()
 
 
 def _rehearse() -> None:
-    """Draws a number and times it: CUDA loads each kernel when it is launched first, and takes longest over the first graph."""
+    """Draws random numbers and times a call, because CUDA loads kernels at their first launch and is slow on the first graph."""
     import torch  # noqa: PLC0415 - the server has imported it
 
     from tilescope.collectors import events  # noqa: PLC0415
@@ -80,7 +80,7 @@ def _rehearse() -> None:
 
 
 def wait(connection: socket.socket) -> tuple[dict[str, Any], int]:
-    """The request that is given at last, and where its output goes. Ends the process where the server closes instead."""
+    """Waits for a request; returns it and the descriptor for its output. Ends the process where the server closes instead."""
     said, files, _, _ = socket.recv_fds(connection, resident.LONGEST, 1)
     connection.close()
     if not said or not files:
@@ -89,7 +89,7 @@ def wait(connection: socket.socket) -> tuple[dict[str, Any], int]:
 
 
 def stand_by(job: Path) -> None:
-    """Imports what a job needs, makes a CUDA context when the GPU is free or the job is there, and returns once the job is there.
+    """Imports a job's modules, makes a CUDA context once the GPU is free or the job exists, and returns once the job exists.
 
     Ends the process after ``IDLE`` seconds.
     """
@@ -106,7 +106,7 @@ def stand_by(job: Path) -> None:
 
 
 def _await(until: float, *files: Path) -> None:
-    """Returns once one of the files is there; ends the process ``until`` when none is."""
+    """Returns once one of the files exists; ends the process if none does at the time ``until``."""
     while not any(file.exists() for file in files):
         if time.monotonic() > until:
             os._exit(0)
