@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import triton.language.extra.cuda.libdevice as names
+from tilescope.execution import pytorch_traffic
 from tilescope.interpreter import libdevice
 
 POINTS = np.array([0.1, 0.5, 0.75, 0.9])
@@ -73,6 +74,13 @@ def test_a_symbol_of_a_type(symbol: str, arguments: tuple[float, ...], expected:
 )
 def test_a_function_with_another_rounding_or_meaning_is_not_taken_for_one_that_is_known(symbol: str) -> None:
     assert libdevice.function(symbol) is None
+
+
+def test_what_pytorch_computes_for_a_kernel_is_no_operator_of_the_program() -> None:
+    seen: list[pytorch_traffic.Operation] = []
+    with pytorch_traffic.CountOperators(seen.append):
+        libdevice.erf(POINTS)
+    assert not seen
 
 
 def test_most_of_what_triton_names_is_known() -> None:

@@ -137,6 +137,10 @@ def test_a_scripts_arguments_are_told_from_the_commands():
     )
     assert split(["profile", "a.py:SPEC", "--title", "x.py"]) == (["profile", "a.py:SPEC", "--title", "x.py"], [])
     assert split(["show", "a.py"]) == (["show", "a.py"], [])
+    # An option that takes no value, also by its first letters.
+    assert split(["profile", "--renew", "a.py", "--lr", "3"]) == (["profile", "--renew", "a.py"], ["--lr", "3"])
+    assert split(["--target", "sm_90", "a.py", "show"]) == (["profile", "--target", "sm_90", "a.py"], ["show"])
+    assert split(["--runs", "a", "show"]) == (["--runs", "a", "show"], [])
 
 
 def triple(x: torch.Tensor, *, out: dict | None = None) -> dict[str, list[torch.Tensor]]:

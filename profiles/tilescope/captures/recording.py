@@ -238,7 +238,7 @@ class _Interpreting:
             with contextlib.suppress(Exception):
                 record.data["touched"] = touched(compiling.compiled(launch, min(TOUCHED, self.touching))[0].asm)
             self.touching -= time.perf_counter() - began
-        _note(notes, f"the launch at {where} was not made, and what follows has not its results: {why}")
+        _note(notes, f"the launch at {where} was not made, so its results are missing from what follows: {why}")
 
 
 def _out_of_reach(launch: launches.Launch) -> str:

@@ -18,24 +18,31 @@ def command(subparsers: choices.Subparsers) -> None:
         metavar="KERNEL",
         help="catalog name, path/to/file.py:SPEC, or a script: arguments after script.py are its own",
     )
+    _add_options(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
     choices.add_choices(parser)
     parser.add_argument("--title", default="", help="the run's title")
-    parser.set_defaults(run=run)
 
 
 def split(given: list[str]) -> tuple[list[str], list[str]]:
     """The arguments of ``tilescope``, and those of the script, if there is one.
 
-    ``tilescope script.py …`` is ``tilescope profile script.py …``.
+    ``tilescope script.py …`` is ``tilescope profile script.py …``, with options of that before the script, too.
     """
-    if given and is_script(given[0]):
-        given = ["profile", *given]
-    if given[:1] == ["profile"]:
-        for place in range(1, len(given)):
-            # Every option of this command takes a value.
-            value = given[place - 1].startswith("--") and "=" not in given[place - 1]
-            if is_script(given[place]) and not value:
-                return given[: place + 1], given[place + 1 :]
+    options = _options()
+    flags = [name for name, action in options.items() if action.nargs == 0]
+    first = given[0].partition("=")[0] if given else ""
+    begun = ["profile", *given] if first in options or is_script(first) else given
+    if begun[:1] == ["profile"]:
+        for place in range(1, len(begun)):
+            before = begun[place - 1]
+            flag = any(name.startswith(before) for name in flags)
+            value = before.startswith("--") and "=" not in before and not flag
+            if is_script(begun[place]) and not value:
+                return begun[: place + 1], begun[place + 1 :]
     return given, []
 
 
@@ -59,12 +66,18 @@ def run(arguments: argparse.Namespace) -> int:
     return running.show(*running.run(lambda: plan(request, arguments.runs)))
 
 
+def _options() -> dict[str, argparse.Action]:
+    """The options of this command, by name."""
+    known = argparse.ArgumentParser(add_help=False)
+    _add_options(known)
+    return known._option_string_actions
+
+
 def _ours(of_script: list[str]) -> str:
     """The first argument of a script that is an option of this command; empty where there is none."""
-    known = argparse.ArgumentParser(add_help=False)
-    choices.add_choices(known)
+    known = _options()
     given = (word.partition("=")[0] for word in of_script)
-    return next((word for word in given if word in known._option_string_actions), "")
+    return next((word for word in given if word in known), "")
 
 
 def _run_script(arguments: argparse.Namespace) -> int:
