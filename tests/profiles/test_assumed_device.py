@@ -188,6 +188,18 @@ def test_a_tensor_on_the_gpu_says_so(place: str, made: str) -> None:
     assert tensor.device.type == place
 
 
+def test_a_tensor_of_a_subclass_is_made_of_a_tensor(there) -> None:
+    class Packed(torch.Tensor):
+        pass
+
+    x = torch.ones(3, device="cuda", requires_grad=True)
+    packed = Packed(x)
+    (packed * 2).sum().backward()
+    assert type(packed) is Packed and packed.is_cuda and packed.data_ptr() == x.data_ptr()
+    assert x.grad.tolist() == [2, 2, 2] and type(torch.Tensor(x)) is torch.Tensor
+    assert Packed(2, 3).shape == (2, 3) and torch.Tensor([1, 2]).tolist() == [1, 2]
+
+
 def test_a_tensor_of_the_host_stays_there(there) -> None:
     host = torch.ones(3)
     moved = host.cuda()

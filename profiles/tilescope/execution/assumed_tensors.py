@@ -217,6 +217,7 @@ class Lying:
         yield tensor, "new_tensor", self._guarded(torch._C.TensorBase.new_tensor, self._new_tensor)
         yield tensor, "__deepcopy__", self._guarded(tensor.__deepcopy__, _deep_copy)
         yield tensor, "record_stream", lambda _x, _stream: None
+        yield tensor, "__new__", self._guarded(torch._C.TensorBase.__new__, _new)
         for name in ("tensor", "as_tensor", "asarray"):
             yield torch, name, self._guarded(getattr(torch, name), functools.partial(self._made, getattr(torch, name)))
         for owner, names in ((tensor, _NEW), (torch, _LIKE)):
@@ -296,6 +297,12 @@ class Lying:
     def _new_tensor(self, tensor: torch.Tensor, data: Any, *, device: Any = None, **kwargs: Any) -> Any:
         kwargs = {"dtype": tensor.dtype, **kwargs}
         return self._made(self._tensor, data, device=device or tensor.device, **kwargs)
+
+
+def _new(kind: Any, *args: Any, **kwargs: Any) -> Any:
+    """A tensor of a subclass, too: PyTorch's own way cannot make one of what a dispatch mode has given a Python object."""
+    made = torch._C.TensorBase.__new__(torch.Tensor, *args, **kwargs)
+    return made if kind is torch.Tensor else made.as_subclass(kind)
 
 
 def _empty(shape: Any, strides: Any, dtype: torch.dtype) -> torch.Tensor:
