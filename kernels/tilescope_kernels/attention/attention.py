@@ -1,9 +1,9 @@
-"""Scaled dot-product attention in one pass over keys and values: the scores of all pairs never exist.
+"""Fused scaled dot-product attention, ``softmax(q @ k.T * scale) @ v``: scores never reach memory.
 
-FlashAttention-2 (Dao, arXiv:2307.08691) with grouped queries (Ainslie et al., arXiv:2305.13245). Gradients
-are the same every time: nothing is added up in memory but integers. The kernels are in ``flash``. On Hopper, heads of 64
-columns and more in 16 bits go forward through ``hopper`` and back through ``hopper_backward`` where there is enough to do. Few
-queries over many keys go through ``decode`` where no gradient is wanted.
+FlashAttention-2 (Dao, arXiv:2307.08691) with grouped-query attention (Ainslie et al., arXiv:2305.13245). Gradients are
+deterministic: atomic additions are of integers only. ``flash`` serves every GPU, dtype, mask and window. ``hopper`` and
+``hopper_backward`` serve large problems on Hopper, in 16 bits with more than 32 columns a head. ``decode`` serves few
+queries over many keys, without a gradient.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from tilescope_kernels.attention.hopper import MORE_QUERIES, attention_hopper_ke
 from tilescope_kernels.attention.hopper_gradients import backward, backward_serves
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
-#: Most columns of a head: what registers hold beside the scores.
+#: Most columns of a head: their accumulator must fit in registers beside the scores.
 _MOST = 256
 
 
 def _tma_serves(*tensors: torch.Tensor) -> bool:
-    """Whether tensor descriptors can reach the rows: Hopper or later, all of them 16-byte aligned, 16-bit elements."""
+    """Whether TMA can load the tensors: Hopper or later, 16-bit elements, 16-byte aligned rows, no stride of 0."""
     first = tensors[0]
     if first.element_size() != 2 or (first.is_cuda and torch.cuda.get_device_capability(first.device)[0] < 9):
         return False
@@ -62,12 +62,12 @@ def _tma_serves(*tensors: torch.Tensor) -> bool:
 
 
 def _specializes(*tensors: torch.Tensor) -> bool:
-    """Whether Hopper's kernel can compute these operands."""
+    """Whether the kernels for Hopper accept these operands."""
     return capability(tensors[0]) == 90 and padded(tensors[0].shape[3]) in (64, 128, 256) and _tma_serves(*tensors)
 
 
 def _tiles(tensor: torch.Tensor, rows: int, tma: int) -> TensorDescriptor | None:
-    """A descriptor of (1, 1, rows, columns) tiles of a tensor (batch, heads, rows, columns); None without ``tma``."""
+    """TMA descriptor of a tensor (batch, heads, rows, columns) with ``rows`` rows a tile. None unless ``tma``."""
     if not tma:
         return None
     return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [1, 1, rows, padded(tensor.shape[3])])
@@ -78,16 +78,16 @@ def _attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, save: bool, config: str,
     mask: torch.Tensor | None = None, window: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """The result and, if ``save``, the log-sum-exp of each row in base 2; else an empty tensor.
+    """The output, and each row's log-sum-exp in base 2 (batch, heads, queries) in fp32, or an empty tensor unless ``save``.
 
-    ``mask`` has the shape of the scores, and any strides.
+    ``mask`` has the shape of the scores (batch, heads, queries, keys) and any strides.
     """
     (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
     o = torch.empty_like(q)
     lse = torch.empty((batch, heads, queries) if save else (0,), dtype=torch.float32, device=q.device)
     plain = mask is None and window is None
     if o.numel() == 0 or keys == 0:
-        # A query that sees no key takes nothing from the values.
+        # The output of a query that sees no key is 0.
         return o.zero_(), lse.zero_()
     score_scale = scale * math.log2(math.e)
     if not config and plain and decode_serves(queries, keys, causal, save):
@@ -105,7 +105,7 @@ def _attention(
     shared = {"GROUP": heads // kv_heads, "COLUMNS": columns, "CAUSAL": causal, "num_warps": chosen["num_warps"]}
     grid = (cdiv(queries, m) * batch * heads,)
     if chosen["SPECIALIZED"]:
-        with device_of(q):  # Of descriptors the launch does not know it.
+        with device_of(q):  # Triton launches on the current device.
             launch(
                 attention_hopper_kernel, grid,
                 query_tiles(o), asked, query_tiles(q), tiles(k, n), tiles(v, n), heads, queries, keys, score_scale,
@@ -135,7 +135,7 @@ def _attention_backward(
     do: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor,
     causal: bool, scale: float, config: str, mask: torch.Tensor | None = None, window: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    """dQ, dK and dV."""
+    """dQ, dK and dV, like ``q``, ``k`` and ``v``."""
     (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
     dq, dk, dv = (torch.empty_like(t) for t in (q, k, v))
     plain = mask is None and window is None and not config
@@ -198,7 +198,7 @@ def _(
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
     q, k, v, ctx.causal, ctx.scale, _, ctx.config, mask, ctx.window = inputs
     o, lse = output
-    # None instead of a launch that writes zeros, for the gradient that nobody can ask of lse.
+    # lse has no gradient: receive None for it, not zeros, which would cost a launch.
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(q, k, v, o, lse, mask)
     ctx.mark_non_differentiable(lse)
@@ -216,7 +216,7 @@ _attention.register_autograd(_differentiate, setup_context=_save)
 
 
 def _neighbours(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor with stride 1 along its last dimension. Copies if it must."""
+    """The tensor, copied unless its last dimension has stride 1."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
@@ -239,7 +239,7 @@ def _check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_g
 
 
 def _check_mask(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor, is_causal: bool) -> torch.Tensor:
-    """The mask in the shape of the scores, which costs no memory."""
+    """Expand the mask to the shape of the scores, without a copy. Raises ValueError for one that is not supported."""
     if is_causal:
         raise ValueError("attn_mask is given beside is_causal: give one of them, as PyTorch asks for")
     if mask.dtype not in (torch.bool, *FLOATING):
@@ -271,16 +271,16 @@ def scaled_dot_product_attention(
 ) -> torch.Tensor:
     """``softmax(query @ key.mT * scale) @ value`` of tensors (batch, heads, rows, columns); once differentiable.
 
-    As ``torch.nn.functional.scaled_dot_product_attention`` without dropout. ``is_causal`` lets row i of ``query`` see
-    rows 0 to i of ``key``, and with ``window`` the last so many of those. ``attn_mask`` broadcasts to (batch, heads,
-    queries, keys): booleans that are true where a key is seen, or numbers that are added to the scores, without a
-    gradient. A query that sees no key gets zeros. Masks and windows go through Triton's kernels on Hopper, too, and blocks
-    of keys that no window reaches are skipped; those that a mask hides are not, nor are its keys split where queries are few. ``scale`` is 1 / sqrt(columns) by default and at least 0; with
-    ``enable_gqa`` a head of ``key`` and ``value`` serves several heads of ``query``. Dtypes fp32, fp16 and bf16, 1
-    to 256 columns, any number of rows, any strides but the last, which is 1 or costs a copy. Columns between powers of
-    two are multiplied as the next one's, from 16 on, but not read or written. Softmax and sums are fp32; gradients are
-    the same every time. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for what it cannot
-    serve.
+    Takes the arguments of ``torch.nn.functional.scaled_dot_product_attention``; ``dropout_p`` must be 0. ``is_causal``
+    lets row i of ``query`` see rows 0 to i of ``key``, and ``window`` only the last ``window`` of those. ``attn_mask``
+    broadcasts to (batch, heads, queries, keys) and has no gradient: booleans, true where a key is seen, or numbers that
+    are added to the scores. A query that sees no key gets zeros. ``scale`` is 1 / sqrt(columns) by default, and at
+    least 0. With ``enable_gqa`` each head of ``key`` and ``value`` serves several consecutive heads of ``query``.
+
+    Dtypes are fp32, fp16 and bf16, with 1 to 256 columns and any strides; a last stride other than 1 costs a copy.
+    Tiles are padded on chip to a power of two of at least 16 columns. Softmax and sums are fp32. Gradients are
+    deterministic. Tiles of keys outside the window are skipped; those that ``attn_mask`` hides are not. ``config`` is one
+    of ``CONFIGS``. Raises ValueError, naming the argument, for what is not supported.
     """
     if not use_triton():
         if window is not None:
@@ -320,7 +320,7 @@ def reference(
 
 
 def _sdpa(backend: SDPBackend) -> Any:
-    """PyTorch's function on one of its backends."""
+    """PyTorch's function with one of its backends."""
 
     def call(
         query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, is_causal: bool, enable_gqa: bool
@@ -341,7 +341,7 @@ def _inputs(workload: Workload, device: Any, is_causal: bool) -> dict[str, Any]:
 
 
 def inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """``query`` (batch, kv_heads * group, queries, columns), ``key`` and ``value``, standard normal."""
+    """``query`` (batch, kv_heads * group, queries, columns), ``key`` and ``value`` (batch, kv_heads, keys, columns), normal."""
     return _inputs(workload, device, False)
 
 

@@ -1,4 +1,4 @@
-"""The work that attention cannot avoid: operations of its products and bytes of its tensors."""
+"""Least work of attention: operations of its products and bytes of its tensors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ DIMS = ("batch", "kv_heads", "group", "queries", "keys", "columns")
 
 
 def _cost(workload: Workload, direction: str, pairs: int) -> Cost:
-    """The cost of ``pairs`` of a query and a key in each head."""
+    """Cost of ``pairs`` query-key pairs in each head."""
     batch, kv_heads, group, queries, keys, columns = workload.dims.values()
     heads = batch * kv_heads * group
     q_size = heads * queries * columns * workload.itemsize
@@ -26,9 +26,9 @@ def _cost(workload: Workload, direction: str, pairs: int) -> Cost:
 def cost(workload: Workload, direction: str) -> Cost:
     """Operations of the products and bytes of the tensors, each moved once.
 
-    Forward has two products: 4 operations for each pair of query and key and each column. Backward has five: 10. A
-    backward pass without atomics computes two of them twice, which does not count. The softmax does not count either, as
-    is usual. Nor does the saved log-sum-exp, 4 bytes a row, nor the backward pass's sum of o * do of the same size.
+    Forward has two products: 4 operations per query-key pair and column. Backward has five: 10. Not counted are the
+    softmax, as is usual, two products that a backward pass without atomics computes twice, and the log-sum-exp and
+    delta, 4 bytes a row each.
     """
     return _cost(workload, direction, workload.dims["queries"] * workload.dims["keys"])
 

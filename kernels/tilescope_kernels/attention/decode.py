@@ -1,8 +1,8 @@
-"""Attention of few queries over many keys, as in decoding: programs split the keys, a second launch merges the parts.
+"""Split-KV attention for few queries over many keys, as in decoding: programs share the keys, a second launch merges.
 
-Flash-Decoding (Dao, Haziza, Massa and Sizov, 2023). The time is that of reading keys and
-values once, and only splitting the keys fills the GPU. A program takes one span of keys and all queries of a group of
-heads, which share those keys and lie in one tile. There are no atomics, so the result is the same every time.
+Flash-Decoding (Dao, Haziza, Massa and Sizov, 2023). Decoding is bound by reading keys and values once, and only splitting
+the keys gives every SM a part. A program takes one span of keys, and in one tile all queries of the heads that share them
+(grouped-query attention). There are no atomics, so the result is deterministic.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import multiprocessors, shared_memory
 from tilescope_kernels.attention.flash import _attend, padded
 
-#: Most queries and fewest keys that come here: others have work for every multiprocessor, or little work at all.
+#: Most queries and fewest keys: more queries fill the GPU without a split, and fewer keys do not pay for one.
 _QUERIES, _KEYS = 16, 512
-#: Most spans that the keys of one head are cut into: their parts are read by one program.
+#: Most spans per head: one program reads the parts of all.
 _SPLITS = 64
-#: Keys whose time is that of a program's start and of writing and reading its part.
+#: Fixed cost of a program, in keys: its start, and writing and reading its part.
 _START = 128
 
 
@@ -33,10 +33,11 @@ def attention_decode_kernel(
     kv_heads, queries, keys, span, splits, score_scale,
     GROUP: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """``BLOCK_M`` rows of a group's queries over ``span`` keys, a multiple of BLOCK_N, a program.
+    """Attend BLOCK_M rows of a group's queries to ``span`` keys per program. ``span`` is a multiple of BLOCK_N.
 
-    ``totals`` (batch * kv_heads, splits, rows, COLUMNS) takes the sums of 2^(score - largest) * value, and ``sums``, with
-    2 for COLUMNS, the largest score and the sum of 2^(score - largest). ``EVEN``: the keys fill their last block.
+    ``totals`` (batch * kv_heads, splits, rows, COLUMNS) receives the sum of 2^(score - largest) * value. ``sums`` (batch *
+    kv_heads, splits, rows, 2) receives the largest score and the sum of 2^(score - largest). Both are fp32. ``EVEN``:
+    ``keys`` is a multiple of BLOCK_N.
     """
     rows = GROUP * queries
     split = tl.program_id(0) % splits
@@ -53,7 +54,7 @@ def attention_decode_kernel(
     q_row = (row % queries).to(tl.int64)
     offsets = batch * q_strides[0] + q_head * q_strides[1] + q_row * q_strides[2]
     q = tl.load(q_ptr + offsets[:, None] + column, mask=written, other=0.0)
-    # The least finite number, not -inf: all of a span's scores may be -inf, and -inf - -inf is NaN.
+    # The lowest finite fp32, not -inf: all of a span's scores may be -inf, and -inf - -inf is NaN.
     largest = tl.full((BLOCK_M,), -3.4028234663852886e38, tl.float32)
     weight = tl.zeros((BLOCK_M,), tl.float32)
     total = tl.zeros((BLOCK_M, padded(COLUMNS)), tl.float32)
@@ -80,7 +81,7 @@ def attention_combine_kernel(
     o_ptr, totals_ptr, sums_ptr, o_strides, kv_heads, queries, splits,
     GROUP: tl.constexpr, COLUMNS: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
-    """Merge the parts of one row of the result a program. ``SPLITS`` is at least ``splits``."""
+    """Merge the parts of one output row per program. ``SPLITS`` is a power of two, at least ``splits``."""
     rows = GROUP * queries
     row = tl.program_id(0) % rows
     head = tl.program_id(0) // rows
@@ -103,16 +104,16 @@ def attention_combine_kernel(
 
 
 def decode_serves(queries: int, keys: int, causal: bool, save: bool) -> bool:
-    """Whether queries are few and keys many enough for this kernel.
+    """Whether there are few enough queries and enough keys.
 
-    Never with a causal mask, under which queries see no more keys than there are queries. Never where a gradient is
-    wanted, because the backward pass cannot use the parts.
+    Never with a causal mask, which lets n queries see only n keys. Never with ``save``: the log-sum-exp that a backward
+    pass needs is not written.
     """
     return queries <= _QUERIES and keys >= _KEYS and not causal and not save
 
 
 def _tiles(q: torch.Tensor) -> Mapping[str, int]:
-    """Keys of a block, number of warps and number of stages."""
+    """Keys per tile, warps and stages."""
     if q.dtype == torch.float32:  # on the CUDA cores
         return {"BLOCK_N": 32, "num_warps": 4, "num_stages": 2}
     return {"BLOCK_N": 64, "num_warps": 4, "num_stages": 3 if shared_memory(q) >= 163 * 1024 else 2}
@@ -120,7 +121,7 @@ def _tiles(q: torch.Tensor) -> Mapping[str, int]:
 
 @functools.cache
 def _span(units: int, keys: int, block: int, slots: int) -> int:
-    """Keys of a program, in whole blocks, with which ``units`` that are all split alike end first on so many slots."""
+    """Keys per program, in whole tiles of ``block``: the split of ``units`` that ends first if ``slots`` programs run at once."""
 
     def time(splits: int) -> tuple[int, int]:
         span = cdiv(cdiv(keys, splits), block) * block
@@ -131,13 +132,13 @@ def _span(units: int, keys: int, block: int, slots: int) -> int:
 
 
 def decode(o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, score_scale: float) -> None:
-    """Write the result to ``o`` (batch, heads, queries, columns). ``score_scale`` is the scores' scale * log2(e)."""
+    """Write the output to ``o`` (batch, heads, queries, columns). ``score_scale`` is scale * log2(e)."""
     (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
     group, tiles = heads // kv_heads, _tiles(q)
     rows = group * queries
     block = min(64, max(16, next_power_of_2(rows)))
     units = batch * kv_heads * cdiv(rows, block)
-    # Two programs of two or three stages share a multiprocessor.
+    # Two programs fit on an SM.
     span = _span(units, keys, tiles["BLOCK_N"], 2 * multiprocessors(q))
     splits = cdiv(keys, span)
     totals = torch.empty((batch * kv_heads, splits, rows, columns), dtype=torch.float32, device=q.device)

@@ -1,12 +1,13 @@
-"""The Triton kernels of ``attention``: one forward pass, and a backward pass of three launches without atomics.
+"""Triton kernels of ``attention``: one forward launch, and a backward pass of three launches without atomics.
 
-Tensors are (batch, heads, rows, COLUMNS). ``*_tiles`` are tensor descriptors of them, or None where rows are reached
-through pointers; ``*_strides`` are the strides of batch, head and row in elements, a row's elements being neighbours.
-Scores are kept in units of log2, so that exp2 is all the hardware has to compute: ``score_scale`` is scale * log2(e).
-Tiles have ``padded(COLUMNS)`` columns, zeros after the last: products need powers of two, memory moves COLUMNS.
+Tensors are (batch, heads, rows, COLUMNS). ``*_tiles`` are their TMA descriptors, or None to load through pointers.
+``*_strides`` are the strides of batch, head and row in elements; a row is contiguous. Scores are scaled to base 2,
+because the hardware computes exp2: ``score_scale`` is scale * log2(e). Tiles are padded with zeros to ``padded(COLUMNS)``
+columns, a width that ``tl.dot`` takes; only COLUMNS of them are loaded and stored.
 
-``mask_ptr`` is a tensor (batch, heads, queries, keys) of booleans or of what is added to scores, or None, and ``mask`` its
-part of one head. ``window`` is the number of keys that a query sees under a causal mask, its own the last, or None.
+``mask_ptr`` is None or a tensor (batch, heads, queries, keys) of booleans or of numbers that are added to the scores;
+``mask`` is its part of one head. ``window`` is None or the number of keys that a query sees under a causal mask, up to and
+including the key at its own position.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ _LOG2_E = tl.constexpr(1.4426950408889634)
 
 @triton.constexpr_function
 def padded(columns):
-    """Columns of a tile of a head's columns: a power of two, and no less than a product takes."""
+    """Width of a tile: the next power of two, at least 16, which is the least that ``tl.dot`` takes."""
     return max(16, triton.next_power_of_2(columns))
 
 
 @triton.jit
 def _origin(strides, batch, head, start):
-    """Offset of a tile in elements, in 64 bits. Offsets within a tile stay 32 bits wide."""
+    """Offset of a tile in elements, as int64. Offsets within a tile are int32."""
     return (
         tl.cast(batch, tl.int64) * strides[0]
         + tl.cast(head, tl.int64) * strides[1]
@@ -35,10 +36,10 @@ def _origin(strides, batch, head, start):
 
 @triton.jit
 def _place(extent, heads, BLOCK: tl.constexpr, BACKWARDS: tl.constexpr):
-    """This program's batch, head and first row. Blocks of one head follow each other, so its other tensors hit L2.
+    """This program's batch, head and first row. Consecutive programs share a head, so its other tensors hit L2.
 
-    ``BACKWARDS`` starts with a head's last rows. Under a causal mask they see the most keys: the long programs start
-    first and the short ones fill the end.
+    ``BACKWARDS``: a head's last rows come first. Under a causal mask they see the most keys, so the longest programs
+    start first and the shortest fill the last wave.
     """
     blocks = tl.cdiv(extent, BLOCK)
     block = tl.program_id(0) % blocks
@@ -53,7 +54,7 @@ def _rows(
     ptr, tiles, strides, batch, head, start, extent,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Rows ``start`` to ``start + ROWS`` of one head, zero from ``extent`` on (a descriptor knows where its rows end)."""
+    """Load rows ``start`` to ``start + ROWS`` of one head, zeros from ``extent`` on. Pointers check that only if ``MASKED``."""
     WIDTH: tl.constexpr = padded(COLUMNS)
     if tiles is not None:
         return tiles.load([batch, head, start, 0]).reshape(ROWS, WIDTH)
@@ -88,7 +89,7 @@ def _store_rows(
 
 @triton.jit
 def _visible(query, key, keys, window, CAUSAL: tl.constexpr):
-    """Whether a query sees a key: the key exists and, if ``CAUSAL``, is not after the query nor before its window."""
+    """Whether a query sees a key: the key exists and, if ``CAUSAL``, lies neither after the query nor before its window."""
     visible = key < keys
     if CAUSAL:
         visible = visible & (key <= query)
@@ -99,7 +100,7 @@ def _visible(query, key, keys, window, CAUSAL: tl.constexpr):
 
 @triton.jit
 def _masked(scores, mask, strides, query, key, queries, keys):
-    """Scores in units of log2 under the mask of their head; -inf where it hides the key."""
+    """Apply one head's mask to base-2 scores: -inf where a boolean is false, a number is added."""
     offsets = tl.cast(query, tl.int64) * strides[2] + tl.cast(key, tl.int64) * strides[3]
     inside = (query < queries) & (key < keys)
     if mask.dtype.element_ty == tl.int1:
@@ -110,9 +111,10 @@ def _masked(scores, mask, strides, query, key, queries, keys):
 
 @triton.jit
 def _key_bounds(start, queries_end, keys, window, BLOCK: tl.constexpr, CAUSAL: tl.constexpr):
-    """Bounds of ranges of keys for a block of queries from ``start`` on: seen by some, by every one, by some.
+    """Four bounds of three ranges of keys, for the queries from ``start`` to ``queries_end``.
 
-    The first range is empty without a ``window``.
+    All of these queries see every key of the middle range, which needs no masking. The first range crosses the start of
+    the ``window`` and is empty without one. The last range crosses the causal diagonal or the end of the keys.
     """
     if CAUSAL:
         end = tl.minimum(keys, queries_end)
@@ -135,7 +137,7 @@ def _attend(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COLUMNS: tl.constexpr,
     CAUSAL: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Add keys ``first`` to ``last`` to the running sums. ``MASKED``: some query does not see some key."""
+    """Update the online softmax with keys ``first`` to ``last``. ``MASKED``: some query does not see some key."""
     for start in tl.range(first, last, BLOCK_N):
         k = _rows(k_ptr, k_tiles, k_strides, batch, head, start, keys, BLOCK_N, COLUMNS, MASKED)
         scores = tl.dot(q, k.T, input_precision="ieee")
@@ -150,7 +152,7 @@ def _attend(
             larger = tl.maximum(largest, tl.max(scores, 1))
             p = tl.exp2(scores - larger[:, None])
         else:
-            # The maximum is scaled instead of the scores, whose scaling then is one fused multiply-add.
+            # Scale the row maximum, so that scaling and subtracting a score is one fused multiply-add.
             larger = tl.maximum(largest, tl.max(scores, 1) * score_scale)
             p = tl.exp2(scores * score_scale - larger[:, None])
         shrink = tl.exp2(largest - larger)
@@ -169,14 +171,14 @@ def attention_kernel(
     GROUP: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, EVEN: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """BLOCK_M queries of one head a program; GROUP query heads share a head of keys.
+    """Compute BLOCK_M queries of one head per program. GROUP query heads share a head of keys.
 
-    ``EVEN``: the keys fill their last block. ``lse_ptr`` (batch, heads, queries) takes each row's log2 of the sum of
-    2^score, or is None. ``warp_specialize=True`` on the loop over keys compiles and never ends on an H200 (triton 3.6).
+    ``EVEN``: ``keys`` is a multiple of BLOCK_N. ``lse_ptr`` (batch, heads, queries) receives log2(sum of 2^score) of each
+    row, or is None. ``warp_specialize=True`` on the loop over keys compiles but hangs on an H200 (triton 3.6).
     """
     batch, head, start = _place(queries, heads, BLOCK_M, CAUSAL)
     q = _rows(q_ptr, q_tiles, q_strides, batch, head, start, queries, BLOCK_M, COLUMNS, True)
-    # The least finite number, not -inf: a row's first blocks may hold nothing but -inf, and -inf - -inf is NaN.
+    # The lowest finite fp32, not -inf: a row's first tiles may be all -inf, and -inf - -inf is NaN.
     largest = tl.full((BLOCK_M,), -3.4028234663852886e38, tl.float32)
     weight = tl.zeros((BLOCK_M,), tl.float32)
     total = tl.zeros((BLOCK_M, padded(COLUMNS)), tl.float32)
@@ -200,7 +202,7 @@ def attention_kernel(
         )  # fmt: skip
     lse = largest + tl.log2(weight)
     if mask_ptr is not None or window is not None:
-        # A query that sees no key takes nothing from the values, and no weight in the backward pass.
+        # A query that sees no key: its output is 0, and lse = inf makes its p 0 in the backward pass.
         lse = tl.where(weight == 0.0, float("inf"), lse)
         weight = tl.where(weight == 0.0, 1.0, weight)
     _store_rows(o_ptr, o_strides, batch, head, start, queries, total / weight[:, None], BLOCK_M, COLUMNS)
@@ -214,7 +216,7 @@ def attention_kernel(
 def attention_delta_kernel(
     delta_ptr, o_ptr, do_ptr, o_strides, do_strides, heads, queries, COLUMNS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """The inner product of each row of o and do, which the gradient of a softmax subtracts from dP."""
+    """delta = sum(o * do) of each row. The gradient of the softmax is dS = P * (dP - delta)."""
     batch, head, start = _place(queries, heads, BLOCK, False)
     o = _rows(o_ptr, None, o_strides, batch, head, start, queries, BLOCK, COLUMNS, True)
     do = _rows(do_ptr, None, do_strides, batch, head, start, queries, BLOCK, COLUMNS, True)
@@ -229,11 +231,11 @@ def _attended(
     first, last, queries, keys, score_scale, mask, mask_strides, window,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """Add the contributions of queries ``first`` to ``last`` of one head to dK and dV. Scores are (keys, queries)."""
+    """Accumulate dK and dV over queries ``first`` to ``last`` of one head. Scores are (keys, queries)."""
     for start in range(first, last, BLOCK_M):
         query = start + tl.arange(0, BLOCK_M)
         q = _rows(q_ptr, q_tiles, q_strides, batch, head, start, queries, BLOCK_M, COLUMNS, not EVEN)
-        # Queries that do not exist weigh 2^(score - inf) = 0.
+        # Past the last query p is 2^(score - inf) = 0.
         lse = tl.load(lse_ptr + query, mask=query < queries, other=float("inf"))
         scores = tl.dot(k, q.T, input_precision="ieee") * score_scale
         if MASKED or mask is not None:
@@ -261,17 +263,17 @@ def attention_backward_kv_kernel(
     GROUP: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, EVEN: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """dK and dV of BLOCK_N keys of one head, over all queries of the GROUP heads that share it.
+    """Compute dK and dV of BLOCK_N keys of one head per program, over all queries of the GROUP heads that share it.
 
-    ``EVEN``: the queries fill their last block.
+    ``EVEN``: ``queries`` is a multiple of BLOCK_M.
     """
-    # The first keys are seen by the most queries: the order is right as it is.
+    # Under a causal mask the first keys are seen by the most queries: the longest programs start first already.
     batch, kv_head, start_k = _place(keys, kv_heads, BLOCK_N, False)
     k = _rows(k_ptr, None, k_strides, batch, kv_head, start_k, keys, BLOCK_N, COLUMNS, True)
     v = _rows(v_ptr, None, v_strides, batch, kv_head, start_k, keys, BLOCK_N, COLUMNS, True)
     dk = tl.zeros((BLOCK_N, padded(COLUMNS)), tl.float32)
     dv = tl.zeros((BLOCK_N, padded(COLUMNS)), tl.float32)
-    # Blocks of queries from the first that sees a key here, to the first that sees all of them; to the last that sees one.
+    # Queries from ``seen`` on see some of these keys, without a window all of them from ``whole`` on, and none from ``last`` on.
     seen = start_k // BLOCK_M * BLOCK_M if CAUSAL else 0
     whole = tl.minimum(tl.cdiv(start_k + BLOCK_N - 1, BLOCK_M) * BLOCK_M, queries) if CAUSAL else 0
     last = queries if window is None else tl.minimum(start_k + BLOCK_N - 1 + window, queries)
@@ -282,7 +284,7 @@ def attention_backward_kv_kernel(
         if mask_ptr is not None:
             mask += _origin(mask_strides, batch, head, 0)
         if CAUSAL and (GROUP > 1 or window is not None):
-            # One masked loop: two of them inside this one need more registers than there are.
+            # One masked loop: a masked and an unmasked one inside this loop need too many registers.
             dk, dv = _attended(
                 dk, dv, k, v, q_ptr, do_ptr, lse_ptr + row, delta_ptr + row, q_tiles, do_tiles, q_strides, do_strides,
                 batch, head, start_k, seen, last, queries, keys, score_scale, mask, mask_strides, window,
@@ -310,7 +312,7 @@ def _attending(
     first, last, queries, keys, score_scale, mask, mask_strides, window,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Add the contributions of keys ``first`` to ``last`` to dQ."""
+    """Accumulate dQ over keys ``first`` to ``last``."""
     for start in range(first, last, BLOCK_N):
         k = _rows(k_ptr, k_tiles, k_strides, batch, head, start, keys, BLOCK_N, COLUMNS, MASKED)
         scores = tl.dot(q, k.T, input_precision="ieee") * score_scale
@@ -328,7 +330,7 @@ def _attending(
     return dq
 
 
-# With one query or key for a constant, ptxas dies of a segmentation fault under a causal mask (sm_90, CUDA 12.8).
+# Specialized on a single query or key, ptxas crashes with a segmentation fault under a causal mask (sm_90, CUDA 12.8).
 @triton.jit(do_not_specialize=["queries", "keys"])
 def attention_backward_q_kernel(
     dq_ptr, do_ptr, q_ptr, k_ptr, v_ptr, lse_ptr, delta_ptr, k_tiles, v_tiles, dq_strides, do_strides, q_strides,
@@ -336,7 +338,7 @@ def attention_backward_q_kernel(
     GROUP: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, EVEN: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """dQ of BLOCK_M queries of one head, over the keys they see. ``EVEN``: the keys fill their last block."""
+    """Compute dQ of BLOCK_M queries of one head per program. ``EVEN``: ``keys`` is a multiple of BLOCK_N."""
     batch, head, start = _place(queries, heads, BLOCK_M, CAUSAL)
     q = _rows(q_ptr, None, q_strides, batch, head, start, queries, BLOCK_M, COLUMNS, True)
     do = _rows(do_ptr, None, do_strides, batch, head, start, queries, BLOCK_M, COLUMNS, True)
@@ -374,7 +376,7 @@ def attention_backward_both_kernel(
     GROUP: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, EVEN_QUERIES: tl.constexpr,
     EVEN_KEYS: tl.constexpr, KV_M: tl.constexpr, KV_N: tl.constexpr, Q_M: tl.constexpr, Q_N: tl.constexpr,
 ):  # fmt: skip
-    """Both of the kernels above side by side, by ``program_id(1)``: neither has programs enough for the GPU."""
+    """Run both kernels above in one launch, selected by ``program_id(1)``: neither alone has enough programs for the GPU."""
     if tl.program_id(1) == 0:
         if tl.program_id(0) < kv_programs:
             attention_backward_kv_kernel(

@@ -1,8 +1,9 @@
 """Warp-specialized forward pass of attention on Hopper: FlashAttention-3 (Shah et al., arXiv:2407.08608).
 
-One warp loads and two warpgroups multiply, or three of heads of 64 columns. While a warpgroup's tensor cores multiply the
-values of one block, its other units compute the softmax of the next block's scores, and the warpgroups take turns. The kernel
-is in Gluon, because with Triton's own warp specialization this loop compiles and never ends on an H200 (triton 3.6).
+One warp loads through TMA. Two warpgroups multiply, or three for heads of 64 columns, with 64 queries each. A warpgroup
+computes the softmax of one tile of keys while the tensor cores multiply the previous tile's values; meanwhile the other
+warpgroups keep the tensor cores busy as well. Written in Gluon, because with Triton's own warp specialization this loop
+compiles but hangs on an H200 (triton 3.6).
 """
 
 from __future__ import annotations
@@ -23,32 +24,32 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from tilescope_kernels.attention.flash import padded
 
-#: Queries of a warpgroup, the rows of a tensor core instruction, and of a program of two of them and of three.
+#: Queries per warpgroup, the M of a wgmma instruction, and per program with two and with three warpgroups.
 _ROWS = gl.constexpr(64)
 QUERIES, MORE_QUERIES = gl.constexpr(128), gl.constexpr(192)
-#: Registers of a thread that multiplies, one of two warpgroups and of three, and of one that loads: all that a multiprocessor has.
+#: Registers per thread: of two multiplying warpgroups, of three, and of the loading warp. Together they fill the SM's register file.
 _OF_TWO, _OF_THREE, _LOADING = gl.constexpr(240), gl.constexpr(160), gl.constexpr(24)
 
 
 @functools.cache
 def _shared(rows: int, columns: int, dtype: torch.dtype) -> tuple[list[int], gl.NVMMASharedLayout]:
-    """A tile's block and its layout in shared memory, which take longer to work out than many launches do."""
+    """Block shape and shared-memory layout of a descriptor, cached because computing them takes longer than many launches."""
     block = [1, 1, rows, padded(columns)]
     kind = gl.bfloat16 if dtype == torch.bfloat16 else gl.float16
     return block, gl.NVMMASharedLayout.get_default_for(block, kind)
 
 
 def tiles(tensor: torch.Tensor, rows: int) -> TensorDescriptor:
-    """A descriptor of (1, 1, rows, padded columns) tiles of a tensor (batch, heads, rows, columns) in 16 bits.
+    """TMA descriptor of a 16-bit tensor (batch, heads, rows, columns), with tiles (1, 1, rows, padded columns).
 
-    It reads zeros after the last column, and writes nothing there.
+    Loads fill the padding with zeros, stores skip it.
     """
     block, layout = _shared(rows, tensor.shape[3], tensor.dtype)
     return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), block, layout)
 
 
 def query_tiles(tensor: torch.Tensor) -> TensorDescriptor:
-    """A descriptor of the queries of one warpgroup."""
+    """TMA descriptor with tiles of one warpgroup's 64 rows."""
     return tiles(tensor, _ROWS.value)
 
 
@@ -57,7 +58,7 @@ def _load(
     q_tiles, k_tiles, v_tiles, qs, ks, vs, ready, free, batch, head, kv_head, start, blocks,
     BLOCK: gl.constexpr, STAGES: gl.constexpr, WARPGROUPS: gl.constexpr,
 ):  # fmt: skip
-    """Load the queries of all warpgroups, then keys and values from the last block to the first."""
+    """Producer warp: load the queries of all warpgroups, then tiles of keys and values from last to first."""
     mbarrier.expect(ready.index(0), WARPGROUPS * q_tiles.block_type.nbytes)
     for group in gl.static_range(WARPGROUPS):
         tma.async_copy_global_to_shared(
@@ -65,7 +66,7 @@ def _load(
         )
     for step in range(blocks):
         slot = step % STAGES
-        # A barrier's first wait for what has not been used yet must not wait: it asks for the phase before.
+        # Every slot starts free: waiting for the phase before the first returns at once.
         phase = (step // STAGES) & 1 ^ 1
         place = (blocks - 1 - step) * BLOCK
         arrived = ready.index(1 + slot)
@@ -82,7 +83,7 @@ def _load(
 def _score(
     q, ks, ready, step, BLOCK: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr, SCORES: gl.constexpr
 ):  # fmt: skip
-    """Wait for the keys of block ``step`` and start the product with them."""
+    """Wait for the keys of tile ``step`` and start their product with the queries, asynchronously."""
     slot = step % STAGES
     mbarrier.wait(ready.index(1 + slot), (step // STAGES) & 1)
     k = ks.index(slot).reshape([BLOCK, COLUMNS]).permute([1, 0])
@@ -93,7 +94,7 @@ def _score(
 def _weigh(
     scores, largest, query, start, keys, score_scale, CAUSAL: gl.constexpr, MASKED: gl.constexpr, SCORES: gl.constexpr
 ):  # fmt: skip
-    """2^(score - largest score of the row so far), and that largest score, as in ``flash``."""
+    """Online softmax of a tile, as in ``flash``: 2^(score - running row maximum), and that maximum."""
     if MASKED:
         key = start + gl.arange(0, scores.shape[1], layout=gl.SliceLayout(0, SCORES))[None, :]
         visible = key < keys
@@ -110,7 +111,7 @@ def _step(
     BLOCK: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr,
     SCORES: gl.constexpr, TOTAL: gl.constexpr,
 ):  # fmt: skip
-    """The softmax weights of block ``step``, computed while the weights ``p`` of the block before multiply its values."""
+    """Compute the softmax of tile ``step`` while ``p``, that of the previous tile, is multiplied by its values."""
     before = (step - 1) % STAGES
     scores = _score(q, ks, ready, step, BLOCK, COLUMNS, STAGES, SCORES)
     total = warpgroup_mma(p, vs.index(before).reshape([BLOCK, COLUMNS]), total, is_async=True)
@@ -120,7 +121,8 @@ def _step(
     powers, larger = _weigh(scores, largest, query, start, keys, score_scale, CAUSAL, MASKED, SCORES)
     shrink = gl.exp2(largest - larger)
     weight = weight * shrink + gl.sum(powers, 1)
-    # Waited for here, not where they are needed: ptxas lets no instruction pass, and would put the next wait before the softmax.
+    # Wait for this tile's values here, not where they are used: ptxas moves no instruction across an mbarrier wait, and
+    # would place the next wgmma wait before the softmax.
     mbarrier.wait(ready.index(1 + STAGES + step % STAGES), (step // STAGES) & 1)
     total = warpgroup_mma_wait(0, deps=[total])
     mbarrier.arrive(free.index(STAGES + before), count=1)
@@ -134,13 +136,13 @@ def _attend(
     GROUP: gl.constexpr, o_tiles, lse_ptr, qs, ks, vs, ready, free, batch, head, heads, start, blocks, whole, queries,
     keys, score_scale, BLOCK: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr,
 ):  # fmt: skip
-    """The queries of one warpgroup: first the blocks of keys that need a mask, then the ``whole`` ones without."""
+    """Consumer warpgroup: attention of its 64 queries to the tiles of keys that need masking, then to the ``whole`` others."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
     TOTAL: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     start += GROUP * _ROWS
     query = start + gl.arange(0, _ROWS, layout=gl.SliceLayout(1, SCORES))
     q = qs.index(GROUP).reshape([_ROWS, COLUMNS])
-    # The least finite number, not -inf: the first block may hold no key that a query sees, and -inf - -inf is NaN.
+    # The lowest finite fp32, not -inf: the first tile may hold no key that a query sees, and -inf - -inf is NaN.
     largest = gl.full([_ROWS], -3.4028234663852886e38, gl.float32, gl.SliceLayout(1, SCORES))
     mbarrier.wait(ready.index(0), 0)
     scores = warpgroup_mma_wait(0, deps=[_score(q, ks, ready, 0 * blocks, BLOCK, COLUMNS, STAGES, SCORES)])
@@ -167,7 +169,7 @@ def _attend(
         lse_ptr += (batch * heads + head).to(gl.int64) * queries
         gl.store(lse_ptr + query, largest + gl.log2(weight), mask=query < queries)
     total = total / gl.convert_layout(weight, gl.SliceLayout(1, TOTAL))[:, None]
-    # Out by way of the queries' shared memory; the descriptor leaves out rows that do not exist.
+    # Store through the queries' shared memory. TMA clips rows past the end.
     q.store(total.to(q.dtype))
     fence_async_shared()
     tma.async_copy_shared_to_global(o_tiles, [batch, head, start, 0], qs.index(GROUP))
@@ -180,15 +182,15 @@ def attention_hopper_kernel(
     GROUP: gl.constexpr, COLUMNS: gl.constexpr, CAUSAL: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr,
     WARPGROUPS: gl.constexpr = 2,
 ):  # fmt: skip
-    """64 queries of one head a warpgroup, of which a program has 2 or 3; GROUP query heads share a head of keys. Launched with 4 warps.
+    """Compute 64 queries of one head per warpgroup. GROUP query heads share a head of keys. Launch with 4 warps.
 
-    Descriptors are of tensors (batch, heads, rows, COLUMNS) in 16 bits, those of k and v of BLOCK rows. ``lse_ptr`` and
-    ``score_scale`` are ``attention_kernel``'s.
+    Descriptors are of 16-bit tensors (batch, heads, rows, COLUMNS), with BLOCK rows a tile for k and v, and 64 for q and
+    o. ``lse_ptr`` and ``score_scale`` are as in ``attention_kernel``.
     """
     QUERIES: gl.constexpr = _ROWS * WARPGROUPS
     blocks = (queries + QUERIES - 1) // QUERIES
     block = gl.program_id(0) % blocks
-    if CAUSAL:  # The long programs first, the short ones fill the end.
+    if CAUSAL:  # Longest programs first; the shortest fill the last wave.
         block = blocks - 1 - block
     batch = gl.program_id(0) // blocks // heads
     head = gl.program_id(0) // blocks % heads
@@ -202,8 +204,8 @@ def attention_hopper_kernel(
     qs = gl.allocate_shared_memory(q_tiles.dtype, [2 if WARPGROUPS == 2 else 4, 1, 1, _ROWS, COLUMNS], q_tiles.layout)
     ks = gl.allocate_shared_memory(q_tiles.dtype, [STAGES, 1, 1, BLOCK, COLUMNS], k_tiles.layout)
     vs = gl.allocate_shared_memory(q_tiles.dtype, [STAGES, 1, 1, BLOCK, COLUMNS], v_tiles.layout)
-    # One for the queries, then one for each block of keys and of values: both that it has come, and that all groups
-    # have used it.
+    # ``ready``: the queries, then the keys and the values of each stage, have arrived. ``free``: all warpgroups have used
+    # the keys or values of a stage.
     ready = gl.allocate_shared_memory(gl.int64, [1 + 2 * STAGES, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [2 * STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(1 + 2 * STAGES):

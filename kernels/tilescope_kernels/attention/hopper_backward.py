@@ -1,9 +1,9 @@
-"""Warp-specialized backward pass of attention on Hopper in one launch, of heads of up to 128 columns.
+"""Warp-specialized backward pass of attention on Hopper in one pass, for heads of up to 128 columns.
 
-One warp loads and two warpgroups multiply, each with 64 keys of its own, as FlashAttention-3 (Shah et al.,
-arXiv:2407.08608). Scores are (keys, queries), so that what goes into the products for dK and dV stays in registers; for dQ
-each warpgroup passes the scores' gradients on to the other. That product runs a step late, and is put aside while the next
-scores are multiplied. The sums of dQ are added up in memory, as integers (``hopper_backward_sums``).
+One warp loads and two warpgroups multiply, each with 64 keys of its own, as in FlashAttention-3 (Shah et al.,
+arXiv:2407.08608). Scores are (keys, queries), so that P and dS are in registers for the products of dV and dK. For dQ the
+warpgroups exchange dS through shared memory. The product of dQ runs a step late, and is added to memory while the tensor
+cores compute the next scores. Sums of dQ in memory are integers (``hopper_backward_sums``), so gradients are deterministic.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from tilescope_kernels.attention.hopper_backward_parts import (
 )
 from tilescope_kernels.attention.hopper_backward_sums import bound_units, row_units
 
-#: Queries and columns of what a warpgroup adds to dQ at a time, and integers of a row of the descriptor of dQ's sums.
+#: Queries and columns of the part of dQ that a warpgroup adds at a time, and integers in a row of the sums' descriptor.
 PART_ROWS, PART_COLUMNS, WIDTH = gl.constexpr(64), gl.constexpr(64), gl.constexpr(256)
-#: Blocks of score gradients in shared memory: written, multiplied, and perhaps still multiplied by the other warpgroup.
+#: Buffers of dS in shared memory: being written, being multiplied, and perhaps still multiplied by the other warpgroup.
 _PASSED = gl.constexpr(3)
 
 
 @builtin
 def _add_shared_to_global(tiles, place, shared, _semantic=None):
-    """As ``tma.async_copy_shared_to_global``, but adds."""
+    """TMA reduction: ``tma.async_copy_shared_to_global`` that adds."""
     kind = ir.DESCRIPTOR_REDUCE_KIND.ADD
     where = _semantic._convert_to_ir_values(place, require_i64=False)
     _semantic.builder.create_async_tma_reduce(kind, tiles.handle, where, shared.handle)
@@ -51,7 +51,7 @@ def _load_queries(
     q_tiles, do_tiles, k_tiles, v_tiles, qs, dos, ks, vs, shared_terms, terms_ptr, ready, free, batch, kv_head, kv_heads,
     start, first, blocks, rows, GROUP: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """Load keys and values of both warpgroups, then blocks of queries, their do and their terms."""
+    """Producer warp: load both warpgroups' keys and values, then tiles of q and do with their lse and delta."""
     LANES: gl.constexpr = gl.BlockedLayout([BLOCK // 32], [32], [1], [0])
     load_own(k_tiles, v_tiles, ks, vs, ready, batch, kv_head, start)
     terms_ptr += 3 * (batch * kv_heads + kv_head).to(gl.int64) * GROUP * rows
@@ -62,7 +62,7 @@ def _load_queries(
             slot = step % STAGES
             query = terms_ptr + block * BLOCK + gl.arange(0, BLOCK, layout=LANES)
             lse, delta = gl.load(query), gl.load(query + rows)
-            # A barrier's first wait for what has not been used yet must not wait: it asks for the phase before.
+            # Every slot starts free: waiting for the phase before the first returns at once.
             mbarrier.wait(free.index(slot), (step // STAGES) & 1 ^ 1)
             shared_terms.index(2 * slot).store(lse)
             shared_terms.index(2 * slot + 1).store(delta)
@@ -77,13 +77,13 @@ def _load_queries(
 
 @gluon.jit
 def _hidden_zero(step):
-    """0, which the compiler does not know: else it works out addresses of what stays ahead of the loop, and has to spill them."""
+    """A 0 that is opaque to the compiler, which else hoists addresses of the resident tiles out of the loop and spills them."""
     return gl.inline_asm_elementwise("mov.u32 $0, 0; // $1", "=r,r", [step], dtype=gl.int32, is_pure=True, pack=1)
 
 
 @gluon.jit
 def _start_dq(step, ds, ks, hidden, PART: gl.constexpr, COLUMNS: gl.constexpr, DQ: gl.constexpr):
-    """Start the product of the step before for a warpgroup's share of dQ: half the columns or, of 64, half the queries."""
+    """Start the previous step's product for this warpgroup's share of dQ: half the columns or, with 64, half the queries."""
     dq = gl.zeros([PART_ROWS, PART_COLUMNS], gl.float32, DQ)
     for group in gl.static_range(2):
         given = ds.index(2 * (step % _PASSED) + group)
@@ -98,7 +98,7 @@ def _start_dq(step, ds, ks, hidden, PART: gl.constexpr, COLUMNS: gl.constexpr, D
 
 @gluon.jit
 def _add_dq(dq, units, sums, sum_tiles, place, PART: gl.constexpr, LINES: gl.constexpr):
-    """Add a block of dQ to the sums in memory, each thread's numbers one after the other."""
+    """Round a part of dQ to integers and add it to the sums in memory, in the order of the threads' registers."""
     whole = gl.inline_asm_elementwise(
         "cvt.rni.s32.f32 $0, $1;", "=r,f", [dq * units[:, None]], dtype=gl.int32, is_pure=True, pack=1
     )
@@ -115,7 +115,7 @@ def _gather_step(
     PART: gl.constexpr, BLOCK: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr,
     SCORES: gl.constexpr, TOTAL: gl.constexpr, DQ: gl.constexpr, LINES: gl.constexpr,
 ):  # fmt: skip
-    """Add a block of queries to dK and dV, and the block of queries before to dQ."""
+    """Accumulate a tile of queries into dK and dV, compute dQ of the previous tile, and store that of the one before."""
     slot = step % STAGES
     mbarrier.wait(ready.index(1 + slot), (step // STAGES) & 1)
     hidden = _hidden_zero(step)
@@ -124,8 +124,8 @@ def _gather_step(
     q = qs.index(slot).reshape([BLOCK, COLUMNS])
     do = dos.index(slot).reshape([BLOCK, COLUMNS])
     none = gl.zeros([ROWS, BLOCK], gl.float32, SCORES)
-    # Of more columns dQ takes so many registers that what starts before it has gone is waited for: 4x32x4096 of 128 columns took
-    # 5.5 ms and takes 4.9, of 64 columns the other way round 2.9 and 3.7.
+    # With 128 columns registers are so scarce that a product which starts before dQ is stored is waited for at once: 4x32x4096
+    # takes 4.9 ms instead of 5.5. With 64 columns the other order is faster, 2.9 ms instead of 3.7.
     if COLUMNS > PART_COLUMNS:
         _add_dq(dq, units0, sums, sum_tiles, before0, PART, LINES)
     scores = warpgroup_mma(k, q.permute([1, 0]), none, use_acc=False, is_async=True)
@@ -150,7 +150,7 @@ def _gather_step(
     given = (p * (dp - delta[None, :])).to(q.dtype)
     weights = gl.convert_layout(p.to(q.dtype), gl.DotOperandLayout(0, TOTAL, 2))
     dv = warpgroup_mma(weights, do, dv, is_async=True)
-    # The other warpgroup has passed on the step before, so what is overwritten has been multiplied.
+    # Once the other warpgroup has written the previous dS, it has multiplied the buffer that is overwritten next.
     mbarrier.wait(full.index(step % 2), (step // 2) & 1)
     ds.index(2 * ((step + 1) % _PASSED) + PART).store(given)
     fence_async_shared()
@@ -168,7 +168,7 @@ def _gather_step(
 
 @gluon.jit
 def _largest(bounds_ptr, parts):
-    """The largest of the bounds of a head's keys."""
+    """Maximum of a head's bounds."""
     LANES: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     largest = gl.zeros([128], gl.float32, LANES)
     for start in range(0, parts, 128):
@@ -184,7 +184,7 @@ def _gather(
     GROUP: gl.constexpr, BLOCK: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr,
     LINES: gl.constexpr,
 ):  # fmt: skip
-    """dK and dV of the keys of one warpgroup, and its share of what they add to dQ."""
+    """Consumer warpgroup: compute dK and dV of its 64 keys, and its share of the program's part of dQ."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
     TOTAL: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     DQ: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, PART_COLUMNS, 16])
@@ -192,7 +192,7 @@ def _gather(
     key = start + gl.arange(0, ROWS, layout=gl.SliceLayout(1, SCORES))
     dv = gl.zeros([ROWS, COLUMNS], gl.float32, TOTAL)
     dk = gl.zeros([ROWS, COLUMNS], gl.float32, TOTAL)
-    # Before the first step there are no gradients of scores: they are 0.
+    # The first step multiplies the dS of a step before it: zeros.
     units = gl.zeros([PART_ROWS], gl.float32, gl.SliceLayout(1, DQ))
     ds.index(PART).store(gl.zeros([ROWS, BLOCK], qs.dtype, SCORES))
     fence_async_shared()
@@ -215,7 +215,7 @@ def _gather(
     mbarrier.wait(full.index(GROUP * each % 2), (GROUP * each // 2) & 1)
     dq = warpgroup_mma_wait(0, deps=[_start_dq(GROUP * each, ds, ks, 0, PART, COLUMNS, DQ)])
     _add_dq(dq, units, sums, sum_tiles, before, PART, LINES)
-    # Both warpgroups have multiplied all keys, and each the values that are its own.
+    # Wait until both warpgroups have read all keys, whose shared memory dK is stored through.
     mbarrier.arrive(full.index((GROUP * each + 1) % 2), count=1)
     mbarrier.wait(full.index((GROUP * each + 1) % 2), ((GROUP * each + 1) // 2) & 1)
     store_own(dv_tiles, dv, vs, batch, kv_head, start, PART, COLUMNS)
@@ -230,15 +230,15 @@ def attention_backward_hopper_kernel(
     GROUP: gl.constexpr, COLUMNS: gl.constexpr, CAUSAL: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr,
     LINES: gl.constexpr,
 ):  # fmt: skip
-    """dK and dV of 128 keys of one head, over all queries of the GROUP heads that share it, and what they add to dQ.
+    """Compute dK and dV of 128 keys of one head per program, over all queries of the GROUP heads that share it, and add to dQ.
 
-    Launched with 4 warps. Descriptors are of tensors (batch, heads, rows, COLUMNS) in 16 bits, those of q and do of BLOCK rows, the
-    others of 64; that of the sums is of what a warpgroup adds at a time. BLOCK is 64, and 128 of 64 columns. Under a causal mask
-    programs of so many heads run ``together``.
+    Launch with 4 warps. Descriptors are of 16-bit tensors (batch, heads, rows, COLUMNS), with BLOCK rows a tile for q and do, and 64
+    for the others. BLOCK is 64, or 128 with 64 columns. ``sum_tiles`` has tiles of the part of dQ that a warpgroup adds at a time.
+    ``together`` is the number of heads whose programs run at the same time under a causal mask.
     """
     tiles = (keys + PROGRAM - 1) // PROGRAM
     if CAUSAL:
-        # The first keys are seen by the most queries: those of as many heads as L2 holds first, and the short ones fill the end.
+        # The first keys are seen by the most queries: their programs start first, for as many heads as L2 holds.
         first_head = gl.program_id(0) // (tiles * together) * together
         rest = gl.program_id(0) - first_head * tiles
         together = gl.minimum(together, gl.num_programs(0) // tiles - first_head)

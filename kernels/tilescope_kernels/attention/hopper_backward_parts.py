@@ -1,4 +1,4 @@
-"""What the backward passes of attention on Hopper share: constants, barriers, and loads and stores of tiles."""
+"""Shared parts of attention's backward kernels on Hopper: constants, mbarriers, loads and stores of tiles."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-#: Rows of a program: 64, those of a tensor core instruction, for each of two groups of warps.
+#: Rows per program: 64, the M of a wgmma instruction, for each of two warpgroups.
 PROGRAM = gl.constexpr(128)
 ROWS = gl.constexpr(PROGRAM.value // 2)
-#: Registers of a thread that multiplies and of one that loads; together all that a multiprocessor has.
+#: Registers per thread of the multiplying warpgroups and of the loading warp. Together they fill the SM's register file.
 MULTIPLYING, LOADING = gl.constexpr(240), gl.constexpr(24)
 
 
 @gluon.jit
 def barriers(STAGES: gl.constexpr):
-    """One that what stays has come; for each block that it has come, and that both groups have used it."""
+    """Initialize mbarriers. ``ready``: the resident tiles, then each stage, have arrived. ``free``: both warpgroups have used a stage."""
     ready = gl.allocate_shared_memory(gl.int64, [1 + STAGES, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(1 + STAGES):
@@ -30,9 +30,9 @@ def barriers(STAGES: gl.constexpr):
 def load_block(
     a_tiles, b_tiles, as_, bs, ready, free, batch, head, place, step, STAGES: gl.constexpr
 ):  # fmt: skip
-    """Load the rows of both tensors from ``place`` on, once both groups have left the slot."""
+    """Load a tile of both tensors, from row ``place`` on, once both warpgroups have used the stage."""
     slot = step % STAGES
-    # A barrier's first wait for what has not been used yet must not wait: it asks for the phase before.
+    # Every slot starts free: waiting for the phase before the first returns at once.
     mbarrier.wait(free.index(slot), (step // STAGES) & 1 ^ 1)
     arrived = ready.index(1 + slot)
     mbarrier.expect(arrived, 2 * a_tiles.block_type.nbytes)
@@ -42,7 +42,7 @@ def load_block(
 
 @gluon.jit
 def load_own(a_tiles, b_tiles, as_, bs, ready, batch, head, start):
-    """Load the rows of both groups that stay."""
+    """Load the resident tiles of both tensors, one for each warpgroup."""
     mbarrier.expect(ready.index(0), 4 * a_tiles.block_type.nbytes)
     for group in gl.static_range(2):
         place = start + group * ROWS
@@ -52,7 +52,7 @@ def load_own(a_tiles, b_tiles, as_, bs, ready, batch, head, start):
 
 @gluon.jit
 def store_own(out_tiles, total, shared, batch, head, place, GROUP: gl.constexpr, COLUMNS: gl.constexpr):
-    """Store the rows of one group by way of shared memory; the descriptor leaves out rows that do not exist."""
+    """Start storing one warpgroup's rows through shared memory. TMA clips rows past the end."""
     shared.index(GROUP).reshape([ROWS, COLUMNS]).store(total.to(shared.dtype))
     fence_async_shared()
     tma.async_copy_shared_to_global(out_tiles, [batch, head, place, 0], shared.index(GROUP))
@@ -60,7 +60,7 @@ def store_own(out_tiles, total, shared, batch, head, place, GROUP: gl.constexpr,
 
 @gluon.jit
 def block_of(step, first, each, GROUP: gl.constexpr):
-    """The block of queries of a step, and which of the heads that share the keys it is of: ``each`` blocks a head, from ``first`` on."""
+    """A step's tile of queries, and its head within the group. Each head has ``each`` tiles, from ``first`` on."""
     if GROUP == 1:
         return first + step, step * 0
     else:

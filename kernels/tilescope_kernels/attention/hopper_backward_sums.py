@@ -1,6 +1,7 @@
-"""Before and after attention's backward pass on Hopper: terms of rows, bounds of keys, and dQ from sums that are integers.
+"""Prologue and epilogue of attention's backward pass on Hopper: terms of rows, bounds of keys, and dQ from integer sums.
 
-Integers add up to the same in any order, floats do not. A row's unit is chosen so that no sum can overflow (``row_units``).
+Programs add their parts of dQ up in fixed point, because sums of integers do not depend on the order and those of floats
+do. Each row has its own unit, chosen so that no sum can overflow (``row_units``).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from tilescope_kernels.attention.flash import _place, _rows, _store_rows
 
 @triton.jit
 def _norms(x):
-    """The Euclidean norm of each row, infinity where an element is not finite, without overflow between."""
+    """Euclidean norm of each row, without intermediate overflow. Infinity where an element is not finite."""
     largest = tl.max(tl.where(tl.abs(x) < float("inf"), tl.abs(x), float("inf")), 1)
     scaled = x / tl.maximum(largest, 1e-37)[:, None]
     norms = largest * tl.sqrt(tl.sum(scaled * scaled, 1))
@@ -57,11 +58,11 @@ def attention_backward_terms_kernel(
     heads, kv_heads, queries, keys, rows, parts, row_programs,
     COLUMNS: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
-    """What the other kernels need of each row and of all keys, and zeros for the sums of dQ, if they are given.
+    """Compute terms of each query and bounds of the keys, and zero the sums of dQ. ``sums`` and ``bounds`` may be None.
 
-    ``terms`` (batch, heads, 3, rows): of each query its lse, the inner product of its o and do, and the inverse of do's norm. Queries
-    that do not exist, up to ``rows``, get infinity and 0: 2^(score - infinity) = 0 is their weight. ``bounds`` (batch, kv_heads, 2,
-    parts): of each 64 keys the largest element, and the largest norm of their values, by programs from ``row_programs`` on.
+    ``terms`` (batch, heads, 3, rows) in fp32: each query's lse, delta = sum(o * do) and 1 / norm(do). Past the last query they are
+    infinity, 0 and 0, so that p = 2^(score - infinity) is 0. ``bounds`` (batch, kv_heads, 2, parts) in fp32: the largest absolute
+    element of each 64 keys, and the largest norm of their values, computed by programs from ``row_programs`` on.
     """
     if tl.program_id(0) < row_programs:
         _row_terms(
@@ -87,7 +88,7 @@ def attention_backward_q_sums_kernel(
     dq_ptr, sums_ptr, terms_ptr, bounds_ptr, dq_strides, heads, group, queries, rows, parts, scale,
     COLUMNS: tl.constexpr, PADDED: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """dQ of 64 queries of a head from the sums, which lie as the warpgroups' threads have them."""
+    """Convert the sums of 64 queries of a head to dQ. They lie in memory in the order of the warpgroups' registers."""
     batch, head, start = _place(rows, heads, 64, False)
     place = tl.cast(batch * heads + head, tl.int64)
     query = start + tl.arange(0, 64)
@@ -99,7 +100,7 @@ def attention_backward_q_sums_kernel(
     inverse_key, value_units = bound_units(largest_key, largest_value)
     units = row_units(inverse, inverse_key, value_units)
     given = tl.load(sums_ptr + (place * rows + start) * PADDED + tl.arange(0, 64 * PADDED))
-    # (64 columns, 8 columns, warps, rows, pairs of columns, 8 rows on, columns)
+    # Axes: 64 columns, 8 columns, warp (16 rows), row, 2 columns, 8 rows, column.
     given = tl.permute(tl.reshape(given, [PADDED // 64, 8, 4, 8, 4, 2, 2]), [2, 5, 3, 0, 1, 4, 6])
     dq = tl.reshape(given, [64, PADDED]).to(tl.float32) * tl.where(units > 0, scale / units, float("nan"))[:, None]
     _store_rows(dq_ptr, dq_strides, batch, head, start, queries, dq.to(dq_ptr.dtype.element_ty), 64, COLUMNS)
@@ -107,15 +108,15 @@ def attention_backward_q_sums_kernel(
 
 @triton.jit
 def bound_units(largest_key, largest_value):
-    """What ``row_units`` needs of a head's keys and values. Not finite ones give 0."""
+    """Factors of ``row_units`` from a head's keys and values: 1 / bound and 2^27 / bound. Not finite ones give 0."""
     return 1.0 / tl.maximum(largest_key, 1e-37), 134217728.0 / tl.maximum(largest_value, 1e-30)
 
 
 @triton.jit
 def row_units(inverse, inverse_key, value_units):
-    """The units in 1 of a row's sums. 2^28 are the norm of do, twice the largest norm of a value and the largest element of a key.
+    """Units per 1.0 of a row of dQ (before ``scale``) in fixed point.
 
-    That is a bound of dQ, for a score's gradient is its weight times the difference of two inner products of do, with a value and
-    with a mean of values. Weights may add up to 8 where they should to 1.
+    2^28 units are norm(do) * 2 * max norm(v) * max |k|. That bounds |dQ|: dS = P * (do . v - do . o), o is a mean of values, and rows
+    of P sum to 1. An int32 has room for rows of P that sum to 8.
     """
     return tl.minimum(tl.minimum(inverse * value_units, 8.507059173023462e37) * inverse_key, 8.507059173023462e37)

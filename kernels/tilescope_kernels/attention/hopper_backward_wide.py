@@ -1,7 +1,8 @@
-"""Warp-specialized backward pass of attention on Hopper in two launches, of heads of more than 128 columns.
+"""Warp-specialized backward pass of attention on Hopper in two passes, for heads of more than 128 columns.
 
-Registers of one warpgroup do not hold the sums of dK and dV. Two share 64 keys: one weighs them and sums dV, the other takes
-the weights from shared memory and sums dK. For dQ each has 64 queries of its own and computes the scores once more.
+The accumulators of dK and dV do not fit in one warpgroup's registers. In the first pass two warpgroups share 64 keys: one
+computes P and accumulates dV, the other reads P from shared memory and accumulates dK. In the second pass each computes dQ
+of 64 queries and recomputes the scores.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def _sum_dv(
     blocks, rows, score_scale, finished, GROUP: gl.constexpr, BLOCK: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr,
     CAUSAL: gl.constexpr,
 ):  # fmt: skip
-    """Weigh the keys, pass the weights on, and sum dV."""
+    """First warpgroup: compute P, pass it on through shared memory, and accumulate dV."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
     TOTAL: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     key = start + gl.arange(0, ROWS, layout=gl.SliceLayout(1, SCORES))
@@ -94,7 +95,7 @@ def _sum_dv(
         p = gl.convert_layout(p, gl.DotOperandLayout(0, TOTAL, 2))
         dv = warpgroup_mma_wait(0, deps=[warpgroup_mma(p, do, dv, is_async=True)])
         mbarrier.arrive(free.index(slot), count=1)
-    # The values' room is the other warpgroup's to read until it has ended.
+    # Store through the values' shared memory, which the other warpgroup reads until it has finished.
     mbarrier.wait(finished, 0)
     _finish(dv_tiles, dv, vs, batch, kv_head, start, COLUMNS)
 
@@ -104,7 +105,7 @@ def _sum_dk(
     dk_tiles, qs, dos, ks, vs, weights, passed, taken, terms_ptr, ready, free, batch, kv_head, kv_heads, start, first,
     blocks, rows, scale, finished, GROUP: gl.constexpr, BLOCK: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """Sum dK with the weights that are passed on."""
+    """Second warpgroup: accumulate dK with the P that the first one passes on."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
     TOTAL: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     v = vs.reshape([ROWS, COLUMNS])
@@ -131,7 +132,7 @@ def _sum_dk(
         dk = warpgroup_mma_wait(0, deps=[warpgroup_mma(ds, q, dk, is_async=True)])
         mbarrier.arrive(free.index(slot), count=1)
     mbarrier.arrive(finished, count=1)
-    # Queries' room, because the other warpgroup may still multiply keys.
+    # Store through the queries' shared memory: the other warpgroup passed P on after its last product with them.
     _finish(dk_tiles, dk * scale, qs.index(0), batch, kv_head, start, COLUMNS)
 
 
@@ -140,7 +141,10 @@ def attention_backward_kv_wide_hopper_kernel(
     dk_tiles, dv_tiles, do_tiles, q_tiles, k_tiles, v_tiles, terms_ptr, kv_heads, queries, keys, rows, scale, score_scale,
     GROUP: gl.constexpr, COLUMNS: gl.constexpr, CAUSAL: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """As ``attention_backward_kv_hopper_kernel``, of 64 keys. ``BLOCK`` is 64, too."""
+    """Compute dK and dV of 64 keys of one head per program, over all queries of the GROUP heads that share it.
+
+    Launch with 4 warps. Descriptors are of 16-bit tensors (batch, heads, rows, COLUMNS), with 64 rows a tile: BLOCK is 64.
+    """
     parts = (keys + ROWS - 1) // ROWS
     start = gl.program_id(0) % parts * ROWS
     batch = gl.program_id(0) // parts // kv_heads
@@ -185,7 +189,7 @@ def _load_keys(
     q_tiles, do_tiles, k_tiles, v_tiles, qs, dos, ks, vs, ready, free, batch, head, kv_head, start, blocks,
     BLOCK: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """Load the queries of both warpgroups, then keys and values from the last block to the first."""
+    """Producer warp: load both warpgroups' q and do, then tiles of keys and values from last to first."""
     load_own(q_tiles, do_tiles, qs, dos, ready, batch, head, start)
     for step in range(blocks):
         place = (blocks - 1 - step) * BLOCK
@@ -198,7 +202,7 @@ def _attend_step(
     BLOCK: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr,
     SCORES: gl.constexpr, TOTAL: gl.constexpr,
 ):  # fmt: skip
-    """Add a block of keys to dQ."""
+    """Accumulate a tile of keys into dQ."""
     slot = step % STAGES
     mbarrier.wait(ready.index(1 + slot), (step // STAGES) & 1)
     k = ks.index(slot).reshape([BLOCK, COLUMNS])
@@ -227,7 +231,7 @@ def _attend(
     PART: gl.constexpr, dq_tiles, qs, dos, ks, vs, terms_ptr, ready, free, batch, head, heads, start, blocks, whole, keys,
     rows, scale, score_scale, BLOCK: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr,
 ):  # fmt: skip
-    """dQ of the queries of one warpgroup: first the blocks of keys that need a mask, then the ``whole`` ones without."""
+    """Consumer warpgroup: dQ of its 64 queries, over the tiles of keys that need masking, then the ``whole`` others."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
     TOTAL: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     start += PART * ROWS
@@ -258,13 +262,13 @@ def attention_backward_q_hopper_kernel(
     dq_tiles, do_tiles, q_tiles, k_tiles, v_tiles, terms_ptr, heads, keys, queries, rows, scale, score_scale,
     GROUP: gl.constexpr, COLUMNS: gl.constexpr, CAUSAL: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """dQ of 128 queries of one head. Launched with 4 warps.
+    """Compute dQ of 128 queries of one head per program. Launch with 4 warps.
 
-    Descriptors are of tensors (batch, heads, rows, COLUMNS) in 16 bits, those of k and v of BLOCK rows, the others of 64.
+    Descriptors are of 16-bit tensors (batch, heads, rows, COLUMNS), with BLOCK rows a tile for k and v, 64 for the others.
     """
     parts = (queries + PROGRAM - 1) // PROGRAM
     part = gl.program_id(0) % parts
-    if CAUSAL:  # The long programs first, the short ones fill the end.
+    if CAUSAL:  # Longest programs first; the shortest fill the last wave.
         part = parts - 1 - part
     batch = gl.program_id(0) // parts // heads
     head = gl.program_id(0) // parts % heads

@@ -1,4 +1,4 @@
-"""The backward pass of attention on Hopper: of which kernels it is, and its three launches."""
+"""Launches of attention's backward pass on Hopper: in one pass for up to 128 columns a head, else in two."""
 
 from __future__ import annotations
 
@@ -22,21 +22,20 @@ from tilescope_kernels.attention.hopper_backward_wide import (
     attention_backward_q_hopper_kernel,
 )
 
-#: Multiply-adds of a product of the smallest problem. 2x16x1024 of 64 columns goes back in 69 us, by the portable kernels in 88
-#: (cuDNN 81), 1x12x1024 in 40 and 46 (42), 2x8x1000 of 128 columns in 68 and 74 (62; H200, 2026-11-27, torch 2.11, triton 3.6).
+#: Least multiply-adds of a product. 2x16x1024 with 64 columns takes 69 us (Triton kernels 88, cuDNN 81), 1x12x1024 40 (46, 42),
+#: 2x8x1000 with 128 columns 68 (74, 62). H200, 2026-11-27, torch 2.11, triton 3.6.
 _LEAST = 8 * 10**8
-#: Elements of q and of do in a block of one pass, and its blocks in shared memory: all that there is. 4x32x4096 of 128 columns went
-#: back in 6.3 ms and goes in 4.9, under a causal mask 3.8 and 2.7 (cuDNN 5.0 and 2.8); of 64 columns 4.4 and 2.9, under a causal mask
-#: 2.4 and 1.7 (cuDNN 3.0 and 1.8; GPU time, cold L2, H200, 2026-11-26, torch 2.11, triton 3.6).
+#: One pass: elements of a tile of q or do, and stages. They fill shared memory. 4x32x4096 with 128 columns takes 4.9 ms (an
+#: earlier version 6.3, cuDNN 5.0), with a causal mask 2.7 (3.8, 2.8); with 64 columns 2.9 (4.4, 3.0), with a causal mask 1.7 (2.4, 1.8). GPU
+#: time, cold L2, H200, 2026-11-26, torch 2.11, triton 3.6.
 _BLOCK, _STAGES = 8192, 2
-#: Bytes of the heads whose programs run together under a causal mask: of each column q, do and its sum of dQ. With all of 128 heads
-#: together 4x32x4096 takes 4.3 ms for 2.7.
+#: Bytes of q, do and the sums of dQ of the heads that run at the same time under a causal mask, so that they stay in L2. 4x32x4096
+#: takes 2.7 ms, with all 128 heads at the same time 4.3.
 _TOGETHER = 32 * 2**20
-#: Rows of a block and blocks in shared memory in two passes, for dK and dV and for dQ. 4x16x4096 of 256 columns went back in
-#: 12.8 ms and goes in 5.5, under a causal mask 8.0 and 3.1 (cuDNN 6.6 and 3.6; kernel durations, H200, 2026-11-26, torch 2.11,
-#: triton 3.6).
+#: Two passes: rows of a tile and stages, for dK and dV and for dQ. 4x16x4096 with 256 columns takes 5.5 ms (an earlier version
+#: 12.8, cuDNN 6.6), with a causal mask 3.1 (8.0, 3.6). Kernel durations, H200, 2026-11-26, torch 2.11, triton 3.6.
 _KV, _Q = {"BLOCK": 64, "STAGES": 2}, {"BLOCK": 32, "STAGES": 3}
-#: Each thread's numbers of its warpgroup's share of dQ, 16 bytes after 16 bytes.
+#: Layout of a warpgroup's share of dQ in shared memory: 16 bytes of each thread's registers, then the next 16 bytes of each.
 _LINES = gl.SharedLinearLayout(
     [[0, 1], [8, 0], [0, 2], [0, 4], [1, 0], [2, 0], [4, 0], [16, 0], [32, 0], [0, 8], [0, 16], [0, 32]]
 )
@@ -45,7 +44,7 @@ _SUM_BLOCK = [PART_ROWS.value * PART_COLUMNS.value // WIDTH.value, WIDTH.value]
 
 
 def backward_serves(q: torch.Tensor, k: torch.Tensor) -> bool:
-    """Whether there are programs enough for these launches, and enough to do."""
+    """Whether the problem is large enough: half of the SMs get a program, and a product has ``_LEAST`` multiply-adds."""
     batch, heads, queries, columns = q.shape
     tiles_of_heads = cdiv(queries, PROGRAM.value) * batch * heads
     return padded(columns) >= 64 and 2 * tiles_of_heads >= multiprocessors(q) and q.numel() * k.shape[2] >= _LEAST
@@ -55,7 +54,7 @@ def backward(
     dq: torch.Tensor, dk: torch.Tensor, dv: torch.Tensor, do: torch.Tensor, q: torch.Tensor, k: torch.Tensor,
     v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, causal: bool, scale: float, score_scale: float,
 ) -> None:  # fmt: skip
-    """Write dQ, dK and dV. All but ``lse`` (fp32) are in 16 bits, and descriptors reach their rows."""
+    """Write dQ, dK and dV. All tensors but ``lse`` (fp32) are 16-bit, with rows that TMA can load."""
     passes = _in_one_pass if padded(q.shape[3]) <= 128 else _in_two_passes
     passes(dq, dk, dv, do, q, k, v, o, lse, causal, scale, score_scale)
 
@@ -69,7 +68,7 @@ def _in_two_passes(
     row_programs = rows // 64 * batch * heads
     terms = torch.empty((batch, heads, 3, rows), dtype=torch.float32, device=q.device)
     shared = {"GROUP": heads // kv_heads, "COLUMNS": padded(columns), "CAUSAL": causal, "num_warps": 4}
-    with device_of(q):  # Of descriptors a launch does not know it.
+    with device_of(q):  # Triton launches on the current device.
         launch(
             attention_backward_terms_kernel, (row_programs,),
             terms, None, None, o, do, lse, k, v, *(t.stride()[:3] for t in (o, do, k, v)),
@@ -102,10 +101,11 @@ def _in_one_pass(
     sums = torch.empty((batch * heads * rows * width // WIDTH.value, WIDTH.value), dtype=torch.int32, device=q.device)
     sum_tiles = TensorDescriptor(sums, list(sums.shape), list(sums.stride()), _SUM_BLOCK, _SUM_LAYOUT)
     programs = cdiv(keys, PROGRAM.value)
-    # Of fewer programs than multiprocessors the short ones of one lot would be followed by the long ones of the last: 1x32x8192 on 8
-    # heads of keys took 2.82 ms and takes 2.55 to 2.6, 2x16x4096 of 96 columns on 4 took 0.94 and takes 0.71.
+    # At least a program per SM: else the long programs of the last group of heads start after the short ones of the group before.
+    # 1x32x8192 with 8 heads of keys takes 2.55 to 2.6 ms instead of 2.82, 2x16x4096 with 96 columns and 4 heads of keys 0.71 instead
+    # of 0.94.
     together = max(cdiv(multiprocessors(q), programs), _TOGETHER // (heads // kv_heads * queries * width * 8))
-    with device_of(q):  # Of descriptors a launch does not know it.
+    with device_of(q):  # Triton launches on the current device.
         launch(
             attention_backward_terms_kernel, (row_programs + parts * batch * kv_heads,),
             terms, bounds, sums, o, do, lse, k, v, *(t.stride()[:3] for t in (o, do, k, v)),

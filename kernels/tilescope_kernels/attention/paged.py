@@ -1,8 +1,8 @@
-"""Attention of a few new queries to keys and values in pages, as serving keeps them: a table says which pages are a sequence's.
+"""Paged attention: a few new queries per sequence attend to a KV cache in pages, which a table assigns to sequences.
 
-Paged attention (Kwon et al., arXiv:2309.06180) with the keys split over programs as in ``decode``. The time is that of reading keys
-and values once. Nothing waits for the GPU: lengths are read there, and the keys of each sequence are shared out evenly there. There are
-no atomics, so the result is the same every time.
+PagedAttention (Kwon et al., arXiv:2309.06180), with the keys split over programs as in ``decode``. It is bound by reading
+keys and values once. The host never waits for the GPU: the kernel reads the lengths and splits each sequence's keys evenly.
+There are no atomics, so the result is deterministic.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tilescope_kernels.attention.decode import _SPLITS, _span, attention_combine
 from tilescope_kernels.attention.paged_kernels import paged_attention_kernel
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
-#: Keys of a block, warps and stages; and spans of a sequence's keys, 0 where they are chosen.
+#: Keys per tile, warps, stages, and spans per sequence (0: chosen by ``_spans``).
 CONFIGS = tuple(
     dict(zip(("BLOCK_N", "num_warps", "num_stages", "SPLITS"), parts, strict=True))
     for parts in (
@@ -39,12 +39,12 @@ CONFIGS = tuple(
     )
 )  # fmt: skip
 
-#: Keys of the shortest span that there is for the sake of others.
+#: Shortest span, in keys, of a split that only evens out lengths.
 _LEAST = 1024
 
 
 def _chosen(q: torch.Tensor, config: str) -> Mapping[str, int]:
-    """The config that was asked for, or the best known."""
+    """The requested config, or the fastest known."""
     if asked := unpack(config):
         return asked
     wide = q.shape[3] > 128
@@ -56,11 +56,11 @@ def _chosen(q: torch.Tensor, config: str) -> Mapping[str, int]:
 
 
 def _spans(batch: int, units: int, keys: int, block: int, programs: int) -> int:
-    """Spans of a sequence's keys, as for sequences that all have so many. Two programs share each of ``programs`` multiprocessors.
+    """Spans per sequence, chosen for sequences of ``keys`` keys each. Two programs fit on each of ``programs`` SMs.
 
-    Lengths may differ, of which the host knows nothing: then the programs of shorter ones make room for others, if there are some. 32
-    sequences of 4,096 to 8,192 keys on 8 heads take 221 us in one span each, 206 in three; all of 8,192 251 and 260 (kernel durations,
-    cold L2, H200, 2026-11-27, torch 2.11, triton 3.6).
+    The host does not know the lengths. If they differ, extra spans let SMs that finish short sequences take over work of long
+    ones: 32 sequences of 4,096 to 8,192 keys with 8 heads take 221 us in one span each, 206 in three. If all have 8,192 keys,
+    251 and 260. Kernel durations, cold L2, H200, 2026-11-27, torch 2.11, triton 3.6.
     """
     alike = cdiv(keys, _span(units, keys, block, 2 * programs))
     return alike if batch == 1 else max(alike, min(6 * programs // units, keys // _LEAST, _SPLITS))
@@ -148,17 +148,17 @@ def paged_attention(
 ) -> torch.Tensor:
     """Attention of ``query`` (batch, heads, queries, columns) to each sequence's keys and values in pages; not differentiable.
 
-    ``key_cache`` and ``value_cache`` are (pages, keys of a page, heads, columns), with as many heads as ``query`` or fewer, each for
-    several neighbouring ones. ``page_table`` (batch, pages of a sequence) names the pages of each sequence in their order, and
-    ``lengths`` (batch,) its keys; both are int32 on the GPU. What is in the table after a sequence's last page, and in that page after
-    its last key, is not read. Page numbers and lengths are not checked, because that would wait for the GPU: a length is at most the
-    keys of a row of the table. A sequence of no keys gets zeros.
+    ``key_cache`` and ``value_cache`` are (pages, page size, kv_heads, columns). Each of their heads serves heads / kv_heads
+    consecutive heads of ``query``. ``page_table`` (batch, pages per sequence) lists each sequence's pages in order, and
+    ``lengths`` (batch,) the number of its keys; both are int32 on the GPU. Table entries past a sequence's last page, and keys
+    past its length, are not read. Page numbers and lengths are not checked, because that would wait for the GPU: a length must
+    not exceed the keys of a row of the table. A sequence without keys gets zeros.
 
-    Queries are few: their rows, of all heads that share keys, are multiplied in tiles of up to 64. ``is_causal`` takes them for the
-    last of the sequence, whose keys are in the cache already: of n queries, query i sees keys 0 to length + i - n. ``scale`` is
-    1 / sqrt(columns) by default and at least 0. Dtypes fp32, fp16 and bf16, 1 to 256 columns, pages of any size; any strides but
-    the last, which is 1 or costs a copy. The result is the same every time. ``config`` is one of ``CONFIGS``. Raises ValueError,
-    naming the argument, for what it cannot serve, such as a gradient.
+    The kernel is meant for few queries: the rows of all heads that share keys form tiles of up to 64. ``is_causal`` takes the
+    queries for the sequence's last tokens, whose keys are in the cache already: of n queries, query i sees keys 0 to
+    length + i - n. ``scale`` is 1 / sqrt(columns) by default, and at least 0. Dtypes are fp32, fp16 and bf16, with 1 to 256
+    columns, pages of any size and any strides; a last stride other than 1 costs a copy. The result is deterministic.
+    ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for what is not supported, such as a gradient.
     """
     if scale is None:
         scale = 1.0 / math.sqrt(max(query.shape[-1], 1))
@@ -174,7 +174,7 @@ def paged_attention(
 def _gathered(
     key_cache: torch.Tensor, value_cache: torch.Tensor, page_table: torch.Tensor, lengths: torch.Tensor, group: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Keys and values (batch, heads, keys, columns) of the sequences' pages, 0 where they end; and which there are (batch, keys)."""
+    """Gather keys and values (batch, heads, keys, columns), 0 past a sequence's end, and a mask of valid keys (batch, keys)."""
     page = key_cache.shape[1]
     present = torch.arange(page_table.shape[1] * page, device=lengths.device) < lengths[:, None]
     pages = page_table.where(present[:, ::page], 0)
@@ -205,7 +205,7 @@ def reference(
     page_table: torch.Tensor,
     lengths: torch.Tensor,
 ) -> torch.Tensor:
-    """Attention to keys and values that are gathered first, in plain PyTorch, one operation at a time."""
+    """Gather keys and values, then compute attention in plain PyTorch, one operation at a time."""
     return _composed(query, key_cache, value_cache, page_table, lengths, False, 1 / math.sqrt(query.shape[3]))
 
 
@@ -221,24 +221,24 @@ def _sdpa(
     return F.scaled_dot_product_attention(query, k, v, present[:, None, None], enable_gqa=group > 1)
 
 
-#: The dimensions of a workload. ``group`` query heads share each head of keys and values; no sequence has more than ``keys``.
+#: The dimensions of a workload. ``group`` query heads share each head of keys and values. The longest sequence has ``keys`` keys.
 DIMS = ("batch", "kv_heads", "group", "queries", "keys", "page", "columns")
 
 
 def _numbers(workload: Workload) -> torch.Generator:
-    """Of lengths and pages, which the cost depends on: the same on every device, and on none."""
+    """CPU generator of lengths and pages: the cost depends on them, so they must be the same on every device."""
     return torch.Generator().manual_seed(workload.seed)
 
 
 def _lengths(workload: Workload) -> list[int]:
-    """Keys of each sequence: of the first all that there may be, of the others at least half of them, by the seed."""
+    """Keys of each sequence, drawn from the seed: ``keys`` for the first, at least half as many for the others."""
     batch, keys = workload.dims["batch"], workload.dims["keys"]
     drawn = torch.randint((keys + 1) // 2, keys + 1, (batch,), generator=_numbers(workload))
     return [keys, *drawn.tolist()][:batch]
 
 
 def inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """Standard normal queries, and a cache of which the sequences' pages are all, in random order."""
+    """Standard normal queries, keys and values. The cache holds the sequences' pages only, in random order."""
     numbers = generator(workload, device)
     batch, kv_heads, group, queries, keys, page, columns = workload.dims.values()
     lengths = _lengths(workload)
@@ -258,7 +258,7 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 
 
 def cost(workload: Workload, direction: str) -> Cost:
-    """Operations of both products, and bytes of queries, of the keys and values that there are, of the table and of the result."""
+    """Operations of both products; bytes of the queries, the valid keys and values, the table, the lengths and the output."""
     batch, kv_heads, group, queries, keys, page, columns = workload.dims.values()
     size, present = batch * kv_heads * group * queries * columns * workload.itemsize, sum(_lengths(workload))
     read = size + 2 * present * kv_heads * columns * workload.itemsize + 4 * batch * (1 + cdiv(keys, page or 1))

@@ -1,4 +1,4 @@
-"""The Triton kernel of ``paged_attention``: ``decode``'s, for keys and values in pages."""
+"""Triton kernel of ``paged_attention``: that of ``decode``, for keys and values in pages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tilescope_kernels.attention.flash import padded
 
 @triton.jit
 def _pages(table_ptr, start, keys, PAGE: tl.constexpr, BLOCK: tl.constexpr):
-    """Pages of keys ``start`` to ``start + BLOCK``, or the one of them all; 0 from ``keys`` on."""
+    """Page numbers of keys ``start`` to ``start + BLOCK``, a scalar if one page holds them all. 0 from ``keys`` on."""
     if PAGE % BLOCK == 0:
         return tl.load(table_ptr + start // PAGE, mask=start < keys, other=0)
     else:
@@ -20,14 +20,14 @@ def _pages(table_ptr, start, keys, PAGE: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def _places(pages, strides, start, PAGE: tl.constexpr, BLOCK: tl.constexpr):
-    """Offsets in a cache of keys ``start`` to ``start + BLOCK``, which ``pages`` hold. ``strides`` are of a page and of a key."""
+    """Offsets of keys ``start`` to ``start + BLOCK`` in a cache. ``strides`` are those of a page and of a key."""
     row = (start + tl.arange(0, BLOCK)) % PAGE
     return pages.to(tl.int64) * strides[0] + row.to(tl.int64) * strides[1]
 
 
 @triton.jit
 def _block(ptr, places, present, COLUMNS: tl.constexpr, MASKED: tl.constexpr):
-    """Keys or values at ``places``, zeros where they are not ``present`` and after the last column."""
+    """Load keys or values at ``places``, zeros where not ``present`` and past the last column."""
     WIDTH: tl.constexpr = padded(COLUMNS)
     column = tl.arange(0, WIDTH)[None, :]
     pointers = ptr + places[:, None] + column
@@ -46,13 +46,13 @@ def _attend(
     total, largest, weight, q, k_ptr, v_ptr, table_ptr, k_strides, v_strides, first, last, keys, seen, score_scale,
     PAGE: tl.constexpr, BLOCK: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Add keys ``first`` to ``last`` to the running sums, as in ``flash``. A row sees the first ``seen``, all of them unless ``MASKED``."""
+    """Update the online softmax with keys ``first`` to ``last``, as in ``flash``. ``MASKED``: a row sees its first ``seen`` keys."""
     pages = _pages(table_ptr, first, keys, PAGE, BLOCK)
     for start in tl.range(first, last, BLOCK):
         key = start + tl.arange(0, BLOCK)
         k_places = _places(pages, k_strides, start, PAGE, BLOCK)
         v_places = _places(pages, v_strides, start, PAGE, BLOCK)
-        # A block ahead: keys and values wait for no page.
+        # Load the next tile's pages now, so that its keys and values need not wait for them.
         pages = _pages(table_ptr, start + BLOCK, keys, PAGE, BLOCK)
         k = _block(k_ptr, k_places, key < keys, COLUMNS, MASKED)
         scores = tl.dot(q, k.T, input_precision="ieee") * score_scale
@@ -75,10 +75,10 @@ def paged_attention_kernel(
     GROUP: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, PAGE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """``BLOCK_M`` rows of a group's queries over one of ``splits`` equal spans of a sequence's keys, in whole blocks, a program.
+    """Attend BLOCK_M rows of a group's queries to one of ``splits`` spans of a sequence's keys per program.
 
-    ``totals`` and ``sums`` are ``attention_decode_kernel``'s. Heads of keys are beside each other in memory: programs of one span
-    follow each other.
+    Spans are equal, in whole tiles. ``totals`` and ``sums`` are as in ``attention_decode_kernel``. Consecutive programs read
+    the heads of one span, which are adjacent in memory.
     """
     rows = GROUP * queries
     kv_head = tl.program_id(0) % kv_heads
@@ -93,7 +93,7 @@ def paged_attention_kernel(
     offsets = batch * q_strides[0] + (kv_head * GROUP + row // queries) * q_strides[1] + row % queries * q_strides[2]
     q = tl.load(q_ptr + offsets[:, None] + column, mask=written, other=0.0)
     keys = tl.load(lengths_ptr + batch)
-    # Keys that all rows see, and that each does.
+    # Number of keys that all rows see, and that each row sees.
     common = keys
     seen = tl.zeros((BLOCK_M,), tl.int32) + keys
     if CAUSAL:
@@ -103,7 +103,7 @@ def paged_attention_kernel(
     first = split * span
     last = tl.minimum(first + span, keys)
     whole = first + tl.maximum(tl.minimum(last, common) - first, 0) // BLOCK_N * BLOCK_N
-    # The least finite number, not -inf: all of a span's scores may be -inf, and -inf - -inf is NaN.
+    # The lowest finite fp32, not -inf: all of a span's scores may be -inf, and -inf - -inf is NaN.
     largest = tl.full((BLOCK_M,), -3.4028234663852886e38, tl.float32)
     weight = tl.zeros((BLOCK_M,), tl.float32)
     total = tl.zeros((BLOCK_M, padded(COLUMNS)), tl.float32)
@@ -119,7 +119,7 @@ def paged_attention_kernel(
         PAGE, BLOCK_N, COLUMNS, True,
     )  # fmt: skip
     if split == 0:
-        # Of a row that sees no key there is no mean: it gets 0.
+        # The merged output of a row that sees no key is 0 / 1 = 0, not 0 / 0.
         weight = tl.where(seen > 0, weight, 1.0)
     place = ((batch * kv_heads + kv_head) * splits + split) * rows + row
     tl.store(totals_ptr + place[:, None] * COLUMNS + column, total, mask=written)

@@ -1,7 +1,7 @@
-"""Attention of sequences of any lengths that lie one behind another in one tensor, as training on packed sequences has them.
+"""Attention within packed sequences of any lengths (varlen), as in training without padding.
 
-The mathematics, and most of the code, is that of ``flash``; the kernels are in ``ragged_kernels``. Nothing waits for the GPU: where
-sequences begin is read there, and the grid is that of the longest. Gradients are the same every time.
+The algorithm, and most of the code, is that of ``flash``; the kernels are in ``ragged_kernels``. The host never waits for
+the GPU: kernels read the bounds of the sequences, and the grid is that of the longest. Gradients are deterministic.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, Kern
 
 
 def _config(*passes: tuple[int, int, int, int]) -> dict[str, int]:
-    """A config of queries, keys, warps and stages forward, of dK and dV, and of dQ."""
+    """Config from queries, keys, warps and stages of the forward kernel, of the dK/dV kernel and of the dQ kernel."""
     names = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages")
     keys = (names, *(tuple(f"{loop}_{name}" for name in ("M", "N", "WARPS", "STAGES")) for loop in ("KV", "Q")))
     return {key: part for of, parts in zip(keys, passes, strict=True) for key, part in zip(of, parts, strict=True)}
 
 
-#: The passes are tuned apart: each list holds its own candidates, and a config takes one of each. The first are the best of 65 to 128
-#: columns on an H200, the second of fewer; tensor descriptors won nothing there.
+#: The three kernels are tuned independently: config i takes the i-th candidate of each list. On an H200 the first is the fastest for
+#: 65 to 128 columns, the second for fewer. TMA descriptors were no faster there.
 _FORWARD = (
     (64, 64, 4, 3), (64, 64, 4, 3), (128, 64, 8, 3), (64, 64, 4, 2), (64, 64, 4, 4), (128, 64, 4, 3), (128, 128, 8, 2),
     (64, 128, 4, 2), (64, 32, 4, 4), (128, 32, 8, 3),
@@ -57,12 +57,12 @@ CONFIGS = tuple(_config(*parts) for parts in zip(_FORWARD, _BACKWARD_KV, _BACKWA
 
 
 def _view(tensor: torch.Tensor) -> torch.Tensor:
-    """A packed tensor (rows, heads, columns) as one batch (1, heads, rows, columns)."""
+    """View a packed tensor (rows, heads, columns) as one batch (1, heads, rows, columns)."""
     return tensor.transpose(0, 1).unsqueeze(0)
 
 
 def _chosen(q: torch.Tensor, causal: bool, config: str) -> Mapping[str, int]:
-    """The config that was asked for, or the best known."""
+    """The requested config, or the fastest known."""
     if not config and q.dtype != torch.float32 and q.shape[2] <= 128 and shared_memory(q) >= 227 * 1024:
         return CONFIGS[q.shape[2] <= 64]
     return chosen_config(_view(q), causal, config, True)
@@ -73,7 +73,7 @@ def _ragged(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, q_bounds: torch.Tensor, k_bounds: torch.Tensor,
     longest_q: int, longest_k: int, causal: bool, scale: float, save: bool, config: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """The result and, if ``save``, the log-sum-exp (heads, rows) of each row in base 2; else an empty tensor."""
+    """The output, and each row's log-sum-exp in base 2 (heads, rows) in fp32, or an empty tensor unless ``save``."""
     (rows, heads, columns), sequences = q.shape, len(q_bounds) - 1
     o = torch.empty_like(q)
     lse = torch.empty((heads, rows) if save else (0,), dtype=torch.float32, device=q.device)
@@ -105,7 +105,7 @@ def _ragged_backward(
     do: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor,
     q_bounds: torch.Tensor, k_bounds: torch.Tensor, longest_q: int, longest_k: int, causal: bool, scale: float, config: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    """dQ, dK and dV."""
+    """dQ, dK and dV, like ``q``, ``k`` and ``v``."""
     (rows, heads, columns), (key_rows, kv_heads), sequences = q.shape, k.shape[:2], len(q_bounds) - 1
     dq, dk, dv = (torch.empty_like(t) for t in (q, k, v))
     if dq.numel() == 0 or dk.numel() == 0 or longest_q == 0 or longest_k == 0:
@@ -148,7 +148,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.T
     q, k, v, q_bounds, k_bounds, longest_q, longest_k, causal, scale, _, config = inputs
     o, lse = output
     ctx.rest = (longest_q, longest_k, causal, scale, config)
-    # None instead of a launch that writes zeros, for the gradient that nobody can ask of lse.
+    # lse has no gradient: receive None for it, not zeros, which would cost a launch.
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(q, k, v, o, lse, q_bounds, k_bounds)
     ctx.mark_non_differentiable(lse)
@@ -207,17 +207,17 @@ def ragged_attention(
 ) -> torch.Tensor:
     """Attention within each sequence of packed tensors (rows, heads, columns); once differentiable.
 
-    As ``flash_attn_varlen_func``: sequence i is rows ``cu_seqlens_q[i]`` to ``cu_seqlens_q[i + 1]`` of ``query``, and of ``key`` and
-    ``value`` by ``cu_seqlens_k``; both are int32, on the GPU, begin with 0 and do not fall. ``max_seqlen_q`` and ``max_seqlen_k`` are
-    at least the rows of the longest sequence; the rows of a longer one are computed in part. Nothing of this is checked, because that
-    would wait for the GPU. Rows after the last sequence get zeros.
+    Takes the arguments of ``flash_attn_varlen_func``. Sequence i is rows ``cu_seqlens_q[i]`` to ``cu_seqlens_q[i + 1]`` of
+    ``query``, and likewise of ``key`` and ``value`` by ``cu_seqlens_k``. Both are int32 on the GPU, start with 0 and never
+    decrease. ``max_seqlen_q`` and ``max_seqlen_k`` are at least the rows of the longest sequence; a longer one is computed only
+    in part. None of this is checked, because that would wait for the GPU. Rows after the last sequence get zeros.
 
-    ``is_causal`` is aligned to the end, as FlashAttention's (from 2.1 on), and not to the beginning, as that of PyTorch's
-    ``scaled_dot_product_attention``: of a sequence of n queries and m keys, query i sees keys 0 to i + m - n. A query that sees no
-    key gets zeros. ``key`` may have fewer heads, each for several neighbouring ones of ``query``. ``scale`` is 1 / sqrt(columns) by
-    default and at least 0. Dtypes fp32, fp16 and bf16, 1 to 256 columns, sequences of any length and of none, any strides but the
-    last, which is 1 or costs a copy. Gradients are the same every time. ``config`` is one of ``CONFIGS``. Raises ValueError,
-    naming the argument, for what it cannot serve.
+    ``is_causal`` is aligned to the end of a sequence, as in FlashAttention from 2.1 on, not to its start, as in PyTorch's
+    ``scaled_dot_product_attention``: with n queries and m keys, query i sees keys 0 to i + m - n. A query that sees no key gets
+    zeros. Each head of ``key`` and ``value`` may serve several consecutive heads of ``query``. ``scale`` is 1 / sqrt(columns)
+    by default, and at least 0. Dtypes are fp32, fp16 and bf16, with 1 to 256 columns and any strides; a last stride other than
+    1 costs a copy. Sequences may be empty, or none. Gradients are deterministic. ``config`` is one of ``CONFIGS``. Raises ValueError,
+    naming the argument, for what is not supported.
     """
     if scale is None:
         scale = 1.0 / math.sqrt(max(query.shape[-1], 1))
@@ -239,7 +239,7 @@ def _composed(
     is_causal: bool, scale: float,
 ) -> torch.Tensor:  # fmt: skip
     group, results = query.shape[1] // key.shape[1], []
-    # An empty sequence first, so that there is one.
+    # Start with an empty sequence, so that there is at least one.
     bounds = [0, *cu_seqlens_q.tolist()], [0, *cu_seqlens_k.tolist()]
     for (first, last), (first_k, last_k) in zip(*map(pairwise, bounds), strict=True):
         q = query[first:last].transpose(0, 1)
@@ -248,7 +248,7 @@ def _composed(
         hidden = torch.zeros(scores.shape[1:], dtype=torch.bool, device=scores.device)
         if is_causal:
             hidden = (~hidden).triu(1 + (last_k - first_k) - (last - first))
-        # Hidden keys weigh nothing in rows that see no key, too, whose softmax is NaN.
+        # The softmax of a row that sees no key is NaN: set its weights to 0.
         weights = scores.masked_fill(hidden, -math.inf).softmax(-1).masked_fill(hidden, 0.0)
         results.append((weights @ v).transpose(0, 1))
     return torch.cat([*results, torch.zeros_like(query[bounds[0][-1] :])])
@@ -258,7 +258,7 @@ def reference(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cu_seqlens_q: torch.Tensor, cu_seqlens_k: torch.Tensor,
     max_seqlen_q: int, max_seqlen_k: int, is_causal: bool,
 ) -> torch.Tensor:  # fmt: skip
-    """Attention of one sequence after another in plain PyTorch, one operation at a time. Waits for the GPU."""
+    """Attention of one sequence after another in plain PyTorch, one operation at a time. Synchronizes with the GPU."""
     return _composed(query, key, value, cu_seqlens_q, cu_seqlens_k, is_causal, 1 / math.sqrt(query.shape[2]))
 
 
@@ -266,9 +266,9 @@ def _varlen(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cu_seqlens_q: torch.Tensor, cu_seqlens_k: torch.Tensor,
     max_seqlen_q: int, max_seqlen_k: int, is_causal: bool,
 ) -> torch.Tensor:  # fmt: skip
-    from torch.nn.attention.varlen import varlen_attn  # noqa: PLC0415 - younger than what else there is here
+    from torch.nn.attention.varlen import varlen_attn  # noqa: PLC0415 - older PyTorch lacks it
 
-    # From 2.12 on PyTorch asks for it, before it did not know it.
+    # PyTorch 2.12 introduced the option and requires it.
     options = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
     window = (-1, 0) if is_causal else (-1, -1)
     bounds = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
@@ -280,7 +280,7 @@ def _padded(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cu_seqlens_q: torch.Tensor, cu_seqlens_k: torch.Tensor,
     max_seqlen_q: int, max_seqlen_k: int, is_causal: bool,
 ) -> torch.Tensor:  # fmt: skip
-    """Sequences of as many queries as keys: a causal mask then hides what they are padded with."""
+    """Pad to the longest sequence. With as many queries as keys, the causal mask hides the padding."""
     place = torch.arange(max_seqlen_q, device=query.device)
     rows = (cu_seqlens_q[:-1, None] + place).clamp(max=max(len(query) - 1, 0)).flatten()
     batch = (len(cu_seqlens_q) - 1, max_seqlen_q)
@@ -292,19 +292,19 @@ def _padded(
     return o.transpose(1, 2).flatten(0, 1).index_select(0, sequence * max_seqlen_q + row - cu_seqlens_q[sequence])
 
 
-#: The dimensions of a workload. ``group`` query heads share each head of keys and values; no sequence has more than ``longest`` rows.
+#: The dimensions of a workload. ``group`` query heads share each head of keys and values. Sequences have up to ``longest`` rows.
 DIMS = ("sequences", "kv_heads", "group", "longest", "columns")
 
 
 def _lengths(workload: Workload) -> list[int]:
-    """Rows of each sequence: evenly distributed from 1 to ``longest``, by the seed."""
+    """Rows of each sequence, drawn from the seed: uniform from 1 to ``longest``."""
     sequences, longest = workload.dims["sequences"], workload.dims["longest"]
     numbers = torch.Generator().manual_seed(workload.seed)
     return torch.randint(min(1, longest), longest + 1, (sequences,), generator=numbers).tolist()
 
 
 def inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """Packed sequences to attend to themselves under a causal mask: standard normal, of random lengths."""
+    """Packed sequences for causal self-attention: standard normal, of random lengths."""
     numbers = generator(workload, device)
     _, kv_heads, group, _, columns = workload.dims.values()
     ends = [0, *accumulate(_lengths(workload))]
@@ -317,10 +317,7 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 
 
 def cost(workload: Workload, direction: str) -> Cost:
-    """Operations of the products of the pairs that a causal mask leaves in each sequence, and bytes of the tensors, each moved once.
-
-    As of ``causal_attention``; and the bounds of the sequences.
-    """
+    """As ``causal_cost`` of ``attention``, for each sequence, and the bytes of the sequences' bounds."""
     _, kv_heads, group, _, columns = workload.dims.values()
     lengths = _lengths(workload)
     pairs = kv_heads * group * sum(length * (length + 1) // 2 for length in lengths)

@@ -1,12 +1,12 @@
-"""The Triton kernels of ``ragged_attention``: those of ``flash`` for sequences that lie one behind another in one tensor.
+"""Triton kernels of ``ragged_attention``: those of ``flash``, for sequences that are packed in one tensor.
 
-Tensors are (rows, heads, COLUMNS), and to ``flash`` one batch (1, heads, rows, COLUMNS): ``*_strides`` are those of its batch, head and
-row. ``q_bounds`` and ``k_bounds`` hold the row at which each of ``sequences`` begins, and where the last one ends. Rows are counted
-from the tensor's first everywhere. Under a causal mask the last query of a sequence sees its last key, so that queries are counted
-among the keys, or keys among the queries, by the difference of their ends.
+Tensors are (rows, heads, COLUMNS). The functions of ``flash`` see one batch (1, heads, rows, COLUMNS); ``*_strides`` are
+its strides of batch, head and row. ``q_bounds`` and ``k_bounds`` (sequences + 1,) hold each sequence's first row and the
+end of the last one. Row numbers count from the start of the tensor. The causal mask is aligned to the end, so a query's place
+among the keys is its row plus the difference of both ends; likewise a key's place among the queries.
 
-The grid is that of sequences of ``longest`` rows and one more: a program beyond the end of its sequence returns at once, and those
-of the one more write zeros to the rows that belong to none.
+The grid is that of ``sequences + 1`` sequences of ``longest`` rows. A program past the end of its sequence returns at once.
+Programs of the extra sequence write zeros to the rows after the last one.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from tilescope_kernels.attention.flash import (
 
 @triton.jit
 def _store_zeros(ptr, strides, head, start, step, extent, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Write zeros to ``ROWS`` rows of a head from ``start`` on, to as many ``step`` rows further on, and so on up to ``extent``."""
+    """Write zeros to ROWS rows of a head from each of ``start``, ``start + step``, ... on, up to row ``extent``."""
     for row in range(start, extent, step):
         _store_rows(ptr, strides, 0, head, row, extent, tl.zeros((ROWS, padded(COLUMNS)), tl.float32), ROWS, COLUMNS)
 
 
 @triton.jit
 def _seen_keys(place, keys, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr):
-    """Number of keys, in whole blocks, that all of BLOCK_M queries see, and that some see, where the first is at ``place`` among them."""
+    """Numbers of keys that all of BLOCK_M queries see, in whole tiles, and that any sees. The first is at ``place`` among the keys."""
     _, _, whole, end = _key_bounds(place, place + BLOCK_M, keys, None, BLOCK_N, CAUSAL)
     return tl.maximum(whole, 0), tl.maximum(end, 0)
 
@@ -46,9 +46,9 @@ def ragged_attention_kernel(
     heads, rows, sequences, longest, score_scale,
     GROUP: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """BLOCK_M queries of one head of one sequence a program; GROUP query heads share a head of keys.
+    """Compute BLOCK_M queries of one head of one sequence per program. GROUP query heads share a head of keys.
 
-    ``lse_ptr`` (heads, rows) takes each row's log2 of the sum of 2^score, +inf where it sees no key, or is None.
+    ``lse_ptr`` (heads, rows) receives log2(sum of 2^score) of each row, infinity where it sees no key, or is None.
     """
     sequence, head, start = _place(longest, heads, BLOCK_M, CAUSAL)
     first = tl.load(q_bounds + sequence)
@@ -62,7 +62,7 @@ def ragged_attention_kernel(
     first_k = tl.load(k_bounds + sequence)
     last_k = tl.load(k_bounds + sequence + 1)
     q = _rows(q_ptr, None, q_strides, 0, head, start, last, BLOCK_M, COLUMNS, True)
-    # The least finite number, not -inf: a row's first blocks may hold nothing but -inf, and -inf - -inf is NaN.
+    # The lowest finite fp32, not -inf: a row's first tiles may be all -inf, and -inf - -inf is NaN.
     largest = tl.full((BLOCK_M,), -3.4028234663852886e38, tl.float32)
     weight = tl.zeros((BLOCK_M,), tl.float32)
     total = tl.zeros((BLOCK_M, padded(COLUMNS)), tl.float32)
@@ -76,7 +76,7 @@ def ragged_attention_kernel(
         total, largest, weight, q, k_ptr, v_ptr, None, None, k_strides, v_strides, 0, head // GROUP,
         place, first_k + whole, first_k + end, 0, last_k, score_scale, None, None, None, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, True,
     )  # fmt: skip
-    # A query that sees no key takes nothing from the values, and no weight in the backward pass.
+    # A query that sees no key: its output is 0, and lse = inf makes its p 0 in the backward pass.
     blind = place + tl.arange(0, BLOCK_M) < first_k if CAUSAL else first_k == last_k
     lse = tl.where(blind, float("inf"), largest + tl.log2(weight))
     weight = tl.where(blind, 1.0, weight)
@@ -92,8 +92,8 @@ def ragged_backward_kv_kernel(
     do_strides, q_strides, k_strides, v_strides, kv_heads, rows, key_rows, sequences, longest, scale, score_scale,
     GROUP: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """dK and dV of BLOCK_N keys of one head of one sequence, over all its queries of the GROUP heads that share it."""
-    # The first keys are seen by the most queries: the order is right as it is.
+    """Compute dK and dV of BLOCK_N keys of one head of one sequence per program, over the GROUP query heads that share it."""
+    # Under a causal mask the first keys are seen by the most queries: the longest programs start first already.
     sequence, kv_head, start = _place(longest, kv_heads, BLOCK_N, False)
     first = tl.load(k_bounds + sequence)
     if sequence == sequences:
@@ -111,7 +111,7 @@ def ragged_backward_kv_kernel(
     v = _rows(v_ptr, None, v_strides, 0, kv_head, start, last, BLOCK_N, COLUMNS, True)
     dk = tl.zeros((BLOCK_N, padded(COLUMNS)), tl.float32)
     dv = tl.zeros((BLOCK_N, padded(COLUMNS)), tl.float32)
-    # Blocks of queries from the first that sees a key here, to the first that sees all of them; to the last.
+    # Queries from ``seen`` on see some of these keys, from ``whole`` on all of them.
     place = start + last_q - last
     seen, whole = first_q, first_q
     if CAUSAL:
@@ -122,7 +122,7 @@ def ragged_backward_kv_kernel(
         head = kv_head * GROUP + member
         row = head.to(tl.int64) * rows
         if CAUSAL and GROUP > 1:
-            # One masked loop: two of them inside this one need more registers than there are.
+            # One masked loop: a masked and an unmasked one inside this loop need too many registers.
             dk, dv = _attended(
                 dk, dv, k, v, q_ptr, do_ptr, lse_ptr + row, delta_ptr + row, None, None, q_strides, do_strides,
                 0, head, place, seen, last_q, last_q, 0, score_scale, None, None, None,
@@ -150,7 +150,7 @@ def ragged_backward_q_kernel(
     q_strides, k_strides, v_strides, heads, rows, sequences, longest, scale, score_scale,
     GROUP: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """dQ of BLOCK_M queries of one head of one sequence, over the keys they see."""
+    """Compute dQ of BLOCK_M queries of one head of one sequence per program."""
     sequence, head, start = _place(longest, heads, BLOCK_M, CAUSAL)
     first = tl.load(q_bounds + sequence)
     if sequence == sequences:
