@@ -1,11 +1,11 @@
-"""Copies of matrices whose rows do not start at 16 bytes to rows that do: one pass over them, in one launch.
+"""Copies of matrices whose rows are not 16-byte aligned to rows that are, of up to two matrices in one launch.
 
-Tensor descriptors cannot reach other rows, and neither pointers nor asynchronous copies can move 16 bytes at once from
-them. Where an operand is used more than once, as weights are, it is better allocated with such rows in the first place.
+TMA cannot load unaligned rows, and neither pointers nor cp.async can move 16 bytes at once from them. An operand that is
+used more than once, such as a weight, should be allocated with aligned rows in the first place.
 
-On an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2) both operands of 4097x4099x4101 in bf16 took 37 us, 3.6 TB/s. With
-copies and without: INT8 1023x520x776 11.4 us (24.2; cuBLAS 14.2), 4097x4104x4104 190 (1154; cuBLAS 338), FP8 128x1000x4104
-17.5 (84); 16-bit times INT8 4097x4099x4101 301 (2166), 16x8192x8193 76 (286).
+On an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2) copying both bf16 operands of 4097x4099x4101 takes 37 us, 3.6 TB/s.
+Products with copies (without): INT8 1023x520x776 11.4 us (24.2; cuBLAS 14.2), 4097x4104x4104 190 (1154; cuBLAS 338), FP8
+128x1000x4104 17.5 (84); 16-bit times INT8 4097x4099x4101 301 (2166), 16x8192x8193 76 (286).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import triton.language as tl
 from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 
-#: Bytes at which the rows of copies start.
+#: Alignment of the copies' rows, in bytes.
 _LINE = 128
-#: Rows and columns that a program copies.
+#: Rows and columns per program.
 _ROWS, _COLUMNS = 4, 1024
 
 
@@ -29,7 +29,7 @@ def _copy_block(out_ptr, x_ptr, block, rows, columns, stride, out_stride, ROWS: 
     row = block // across * ROWS + tl.arange(0, ROWS)[:, None]
     column = block % across * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     x = tl.load(x_ptr + row.to(tl.int64) * stride + column, mask=(row < rows) & (column < columns), other=0)
-    # To the end of the row's room, so that 16 bytes are written at once.
+    # Write the padding too, so that stores are 16 bytes wide.
     tl.store(out_ptr + row.to(tl.int64) * out_stride + column, x, mask=(row < rows) & (column < out_stride))
 
 
@@ -39,9 +39,9 @@ def copy_rows_kernel(
     other_out_ptr, other_ptr, other_rows, other_columns, other_stride, other_out_stride, blocks,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Copy a matrix by the first ``blocks`` programs, and another one, unless None, by the others.
+    """Copy ROWS x COLUMNS elements per program: the first ``blocks`` programs a matrix, the others a second one, or None.
 
-    ``ROWS`` by ``COLUMNS`` elements a program. Zeros are written between a row's end and the next row.
+    Rows are padded with zeros up to the next row.
     """
     block = tl.program_id(0)
     if other_ptr is None or block < blocks:
@@ -59,13 +59,13 @@ def columns(matrix: torch.Tensor) -> bool:
 
 
 def is_aligned(matrix: torch.Tensor, to: int = 16) -> bool:
-    """Whether a matrix's rows, or columns, start at so many bytes: a tensor descriptor can reach those that do at 16."""
+    """Whether rows (columns if column-major) start at multiples of ``to`` bytes. TMA needs 16."""
     inner, outer = sorted(matrix.stride())
     return inner == 1 and outer > 0 and outer * matrix.element_size() % to == 0 and matrix.data_ptr() % 16 == 0
 
 
 def room(matrix: torch.Tensor) -> torch.Tensor:
-    """Allocate a matrix of that shape, whose rows start at 128 bytes."""
+    """Allocate a matrix of the same shape and dtype with 128-byte aligned rows."""
     width = matrix.shape[1] * matrix.element_size()
     wide = cdiv(width, _LINE) * _LINE // matrix.element_size()
     return torch.empty((matrix.shape[0], wide), dtype=matrix.dtype, device=matrix.device)[:, : matrix.shape[1]]
@@ -76,12 +76,12 @@ def _blocks(out: torch.Tensor) -> int:
 
 
 def _bytes(matrix: torch.Tensor) -> torch.Tensor:
-    """The matrix itself, or its bytes where it has an element a byte: the interpreter knows no FP8."""
+    """The matrix, as int8 if its elements are one byte: Triton's interpreter has no FP8."""
     return matrix.view(torch.int8) if matrix.element_size() == 1 else matrix
 
 
 def copy_rows(out: torch.Tensor, x: torch.Tensor, *others: torch.Tensor) -> None:
-    """Copy ``x`` to the rows of ``out``, and of two others the second to the first. Writes 0 between rows."""
+    """Copy ``x`` to ``out`` and, if there are ``others``, the second of them to the first. Pads rows with zeros."""
     given = [_bytes(matrix) for matrix in (out, x, *others)]
     outs, xs = given[::2], given[1::2]
     (first, *_), blocks = outs, [_blocks(matrix) for matrix in outs]
@@ -93,7 +93,7 @@ def copy_rows(out: torch.Tensor, x: torch.Tensor, *others: torch.Tensor) -> None
 
 
 def aligned(*matrices: torch.Tensor, to: int = 16) -> list[torch.Tensor]:
-    """Up to two matrices, or copies of those whose rows, or columns, do not start at so many bytes: they start at 128."""
+    """Up to two matrices, those not ``is_aligned`` to ``to`` bytes replaced by copies with 128-byte aligned rows or columns."""
     result, copies = list(matrices), []
     for place, matrix in enumerate(matrices):
         if is_aligned(matrix, to):
@@ -110,7 +110,7 @@ def aligned(*matrices: torch.Tensor, to: int = 16) -> list[torch.Tensor]:
 
 
 def padded(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Copies of two matrices of rows, longer by zeros to a multiple of 128 bytes of the one with smaller elements."""
+    """Copies of two row-major matrices with rows zero-padded to a multiple of 128 bytes of the smaller dtype."""
     line = _LINE // min(a.element_size(), b.element_size())
     wide = cdiv(a.shape[1], line) * line
     copies = [torch.empty((t.shape[0], wide), dtype=t.dtype, device=t.device) for t in (a, b)]

@@ -1,6 +1,6 @@
-"""FP8 (e4m3) matrix products: one scale an operand, one a row of ``a`` and a column of ``b``, or one a block.
+"""FP8 (e4m3) matrix products with scales per operand, per row of ``a`` and column of ``b``, or per block.
 
-On Hopper, large products with a scale a block go through ``fp8_blocks_hopper``.
+On Hopper, large products with scales per block use ``fp8_blocks_hopper``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _GROUP = tl.constexpr(GROUP)
 
 @triton.jit
 def _step(total, a, b_tiles, scale_a, scale_b_ptr, scale_bn, start_n, start_k, N):
-    """Add the scaled product of ``a`` and a tile of b to ``total``. Past the last column there are no scales."""
+    """Add the scaled product of ``a`` and a tile of b to ``total``. Scales past the last column are 0."""
     scale_b = tl.load(scale_b_ptr + start_n // _GROUP * scale_bn, mask=start_n < N, other=0.0)
     return total + tl.dot(a, b_tiles.load([start_n, start_k]).T) * (scale_a * scale_b)[:, None]
 
@@ -43,11 +43,11 @@ def fp8_matmul_blocks_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr, TMA: tl.constexpr, PARTS: tl.constexpr,
     EVEN_K: tl.constexpr,
 ):  # fmt: skip
-    """Tiles ``program, program + programs, ...`` through tensor descriptors (``TMA``), or a tile a program.
+    """Compute tiles ``program, program + programs, ...`` through tensor descriptors (``TMA``), or a tile per program.
 
-    128 products along K share scales, so their sum is scaled and added up in fp32. One scale of b serves ``BLOCK_N``
-    columns, at most 128. A tile is 1, 2 or 4 ``PARTS`` of so many columns, which share the operand a. One part is scaled
-    while the next is multiplied, and only those two hold registers for products.
+    128 products along K share scales, so their sum is scaled and then accumulated in fp32. The ``BLOCK_N`` columns of a part,
+    at most 128, share a scale of b. A tile has 1, 2 or 4 ``PARTS``, which share the operand a. One part is scaled while the
+    next is multiplied, so that only two need registers for products.
     """
     if TMA:
         a_tiles = tl.make_tensor_descriptor(a_ptr, [M, K], [stride_am, 1], [BLOCK_M, _GROUP])
@@ -100,9 +100,9 @@ def fp8_matmul_blocks_kernel(
 
 
 CONFIGS = scaled_matmul.sweep(2)
-#: ``PROGRAMS`` a multiprocessor walk the tiles: one scales while the other multiplies. Without descriptors, 1 part each
-#: and a program a tile. 4 parts spill a few registers, and read a quarter less from L2 than 2. All are of Triton's kernel;
-#: Hopper's, which has none, is used only where no config is given.
+#: ``PROGRAMS`` persistent programs run per SM: of two, one scales while the other multiplies. 0 is a program per tile, through
+#: pointers and with one part. 4 parts spill a few registers, but read a quarter less from L2 than 2. All configs are for
+#: the Triton kernel; the Hopper kernel has none and runs only where no config is given.
 BLOCK_CONFIGS = tuple(
     {
         "BLOCK_M": m, "BLOCK_N": n, "GROUP_M": 8, "TMA": int(programs > 0), "PARTS": parts, "PROGRAMS": programs,
@@ -115,12 +115,12 @@ BLOCK_CONFIGS = tuple(
         (64, 64, 4, 4, 0, 1), (64, 64, 4, 3, 0, 1), (128, 64, 8, 4, 0, 1), (256, 64, 8, 3, 0, 1),
     )
 )  # fmt: skip
-#: The config for few tiles.
+#: Config for few tiles.
 _SMALL = next(known for known in BLOCK_CONFIGS if known["BLOCK_M"] == known["BLOCK_N"] == 64 and not known["TMA"])
 
 
 def _fits(known: Mapping[str, int], c: torch.Tensor) -> bool:
-    """Whether a config of ``BLOCK_CONFIGS`` fits the shared memory of the GPU that ``c`` is on."""
+    """Whether a config of ``BLOCK_CONFIGS`` fits the shared memory of the GPU of ``c``."""
     return scaled_matmul.fits_device(
         {**known, "BLOCK_N": known["BLOCK_N"] * known["PARTS"], "BLOCK_K": GROUP, "HALVES": known["PARTS"] - 1}, c
     )
@@ -136,7 +136,7 @@ def _fp8_matmul(
     fast: bool,
     config: str,
 ) -> torch.Tensor:
-    """``b`` as (n, k)."""
+    """Product of ``a`` (M, K) and ``b`` (N, K)."""
     c = torch.empty((a.shape[0], b.shape[0]), dtype=dtype, device=a.device)
     bytes_product(c, a, b, (scale_a, scale_b), fast, unpack(config))
     return c
@@ -159,7 +159,7 @@ def _(
 def _fp8_matmul_blocks(
     a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, dtype: torch.dtype, config: str
 ) -> torch.Tensor:
-    """``b`` as (n, k)."""
+    """Product of ``a`` (M, K) and ``b`` (N, K)."""
     (m, k), n = a.shape, b.shape[0]
     c = torch.empty((m, n), dtype=dtype, device=a.device)
     given = unpack(config)
@@ -207,15 +207,14 @@ def fp8_matmul(
 ) -> torch.Tensor:
     """``(a * scale_a) @ (b * scale_b)`` of e4m3 matrices (M, K) and (K, N), in ``dtype`` (bf16, fp16, fp32).
 
-    The fp32 scales are () both; (M, 1) and (1, N); or, of blocks of 1x128 and 128x128, (M, ceil(K / 128)) and
-    (ceil(K / 128), ceil(N / 128)), as ``quantize(w, ..., "tile")`` gives for ``w = b.T``, transposed. ``b`` is best
-    ``weight.T``: operands whose neighbours are not along K are copied.
+    The fp32 scales are both (), or (M, 1) and (1, N), or for blocks of 1x128 and 128x128 (M, ceil(K / 128)) and (ceil(K /
+    128), ceil(N / 128)), as ``quantize(w, ..., "tile")`` gives for ``w = b.T``, transposed. Operands without stride 1 along K
+    are copied, so ``b`` should be ``weight.T``.
 
-    With ``use_fast_accum`` Hopper adds products up with 14 bits, as ``torch._scaled_mm`` does then; without, at most 128
-    of them, and those sums in fp32, as cuBLAS does. Blocks are always added up in fp32. No gradient. ``config`` is one of
-    ``CONFIGS`` (of ``BLOCK_CONFIGS`` for blocks); without one the first call with new extents times a few, except for
-    blocks: those have a kernel of their own on Hopper where its tiles fill the GPU. Raises ValueError, naming the
-    argument, for what it cannot serve.
+    With ``use_fast_accum`` Hopper's tensor cores accumulate with 14 bits, as with ``torch._scaled_mm``; without it at most
+    128 products, whose sums are added in fp32, as cuBLAS does. Blocks always accumulate in fp32. Not differentiable.
+    ``config`` is one of ``CONFIGS``, for blocks of ``BLOCK_CONFIGS``. Without one the first call with new shapes may time a
+    few, except for blocks. Raises ValueError, naming the argument, for what is not supported.
     """
     if dtype not in FLOATING:
         raise ValueError(f"dtype is {dtype}: give torch.bfloat16, torch.float16 or torch.float32")
@@ -244,7 +243,7 @@ def fp8_matmul(
 
 
 def reference(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor) -> torch.Tensor:
-    """The reference in plain PyTorch: fp32, rounded to bf16; fp64 where ``a`` is."""
+    """The reference in plain PyTorch: in fp32, rounded to bf16, or in fp64 if ``a`` is fp64."""
     wide = torch.float64 if a.dtype == torch.float64 else torch.float32
     if scale_a.dim() == 2 and (scale_a.shape[1] > 1 or scale_b.shape != (1, b.shape[1])):
         scale_a = scale_a.repeat_interleave(GROUP, 1)[:, : a.shape[1]]
@@ -254,20 +253,20 @@ def reference(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: 
 
 
 def eager(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor) -> torch.Tensor:
-    """Both operands converted to bf16, cuBLAS's product of those, then the scales."""
+    """Operands converted to bf16, cuBLAS, then the scales."""
     product = a.bfloat16() @ b.bfloat16()
     return (product.float() * (scale_a * scale_b)).bfloat16()
 
 
 def eager_blocks(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor) -> torch.Tensor:
-    """Both operands dequantized to bf16, then cuBLAS's product of those."""
+    """Operands dequantized to bf16, then cuBLAS."""
     wide_a = scale_a.repeat_interleave(GROUP, 1)[:, : a.shape[1]]
     wide_b = scale_b.repeat_interleave(GROUP, 0).repeat_interleave(GROUP, 1)[: b.shape[0], : b.shape[1]]
     return (a.float() * wide_a).bfloat16() @ (b.float() * wide_b).bfloat16()
 
 
 def cublas(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor) -> torch.Tensor:
-    """torch._scaled_mm with fast accumulation where it has a choice."""
+    """``torch._scaled_mm``, with fast accumulation where that is an option."""
     fast = scale_a.dim() == 0 or scale_a.shape[1] == 1
     return torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=torch.bfloat16, use_fast_accum=fast)
 
@@ -287,20 +286,20 @@ def _scale(shape: tuple[int, ...], device: Any, numbers: torch.Generator | None)
 
 
 def inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """Operands and one scale each."""
+    """Operands and a scale per operand."""
     operands, numbers = _operands(workload, device)
     return {**operands, "scale_a": _scale((), device, numbers), "scale_b": _scale((), device, numbers)}
 
 
 def row_inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """Operands and a scale a row of a and a column of b."""
+    """Operands and scales per row of a and column of b."""
     operands, numbers = _operands(workload, device)
     m, n = workload.dims["m"], workload.dims["n"]
     return {**operands, "scale_a": _scale((m, 1), device, numbers), "scale_b": _scale((1, n), device, numbers)}
 
 
 def block_inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """Operands and scales of 1x128 and 128x128, neighbours along m and along k: the order that cuBLAS takes."""
+    """Operands and scales of 1x128 and 128x128, contiguous along m and along k, as cuBLAS takes them."""
     operands, numbers = _operands(workload, device)
     m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
     blocks = triton.cdiv(k, GROUP)
@@ -347,15 +346,15 @@ def _spec(
             Workload({"m": 512, "n": 512, "k": 512}, "fp8", label="small"),
             Workload({"m": 2048, "n": 2048, "k": 2048}, "fp8", label="medium"),
             Workload({"m": 4096, "n": 4096, "k": 4096}, "fp8", label="large"),
-            # As ragged as torch._scaled_mm can serve.
+            # The most irregular extents that torch._scaled_mm takes.
             Workload({"m": 1023, "n": 528, "k": 1040 if scales != "blocks" else 1024}, "fp8", label="ragged"),
             Workload({"m": 8192, "n": 8192, "k": 8192}, "fp8", label="huge"),
             Workload({"m": 0, "n": 512, "k": 512}, "fp8", label="empty"),
         ),
         cost=_cost(scales),
-        # The result is bf16.
+        # Set by rounding the result to bf16.
         tolerance={"fp8": 6e-3},
-        # e4m3 on tensor cores begins with Ada.
+        # Tensor cores take e4m3 from Ada on.
         targets=("sm_89", "sm_90", "sm_100", "sm_120"),
     )
 

@@ -1,4 +1,4 @@
-"""How a warpgroup on Hopper writes a matrix from registers: in parts that leave by way of buffers in shared memory."""
+"""Epilogue of a warpgroup on Hopper: write a matrix from registers in parts, through buffers in shared memory."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
 
-#: Rows and columns of a part that leaves at a time: 128 bytes wide.
+#: Rows and columns of a part: 128 bytes wide at 16 bits.
 PART = gl.constexpr(64)
 
 
 @gluon.jit
 def _halves(x, ROWS: gl.constexpr):
-    """The upper and the lower half of a matrix, or the left and the right one."""
+    """Upper and lower half of a matrix if ``ROWS``, else left and right half."""
     if ROWS:
         return x.reshape(2, x.shape[0] // 2, x.shape[1]).permute(1, 2, 0).split()
     else:
@@ -23,7 +23,7 @@ def _halves(x, ROWS: gl.constexpr):
 def store_parts(
     WHICH: gl.constexpr, x, c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS: gl.constexpr, TMA: gl.constexpr,
 ):  # fmt: skip
-    """Write a matrix in parts of 64x64 by way of this warpgroup's buffers, which it uses in turn. Returns whose turn is next."""
+    """Write a matrix in 64x64 parts through this warpgroup's buffers in turn. Returns the index of the next buffer."""
     if x.shape[0] > PART:
         upper, lower = _halves(x, True)
         turn = store_parts(WHICH, upper, c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS, TMA)
@@ -35,7 +35,7 @@ def store_parts(
         start_n += x.shape[1] // 2
         turn = store_parts(WHICH, right, c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS, TMA)
     elif x.shape[1] < PART:
-        # Too narrow for a buffer: from registers, 16 bytes a thread, which the compiler must see to be aligned.
+        # Too narrow for a buffer: store 16 bytes per thread from registers. Rounding shows the compiler the alignment.
         NARROW: gl.constexpr = gl.BlockedLayout([1, 8], [8, 4], [4, 1], [1, 0])
         if TMA:
             stride_cm = stride_cm // 8 * 8
@@ -48,7 +48,7 @@ def store_parts(
         buffer = buffers.index(turn)
         part = gl.convert_layout(x, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, PART, 16]))
         if TMA:
-            # Once what was in the buffer has left. The descriptor leaves out what is past the edges.
+            # Wait until the buffer has been stored. TMA clips at the edges.
             tma.store_wait(BUFFERS - 1)
             buffer.store(part)
             fence_async_shared()

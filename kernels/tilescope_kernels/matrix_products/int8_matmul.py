@@ -1,4 +1,4 @@
-"""INT8 matrix products: exact in INT32, or scaled by row and column on the way out."""
+"""INT8 matrix products: exact in INT32, or scaled in the epilogue."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _int8_matmul(
     dtype: torch.dtype,
     config: str,
 ) -> torch.Tensor:
-    """``b`` as (n, k)."""
+    """Product of ``a`` (M, K) and ``b`` (N, K)."""
     c = torch.empty((a.shape[0], b.shape[0]), dtype=dtype, device=a.device)
     scales = (None, None) if scale_a is None or scale_b is None else (scale_a, scale_b)
     bytes_product(c, a, b, scales, True, unpack(config))
@@ -57,12 +57,12 @@ def int8_matmul(
     dtype: torch.dtype = torch.bfloat16,
     config: Mapping[str, int] | None = None,
 ) -> torch.Tensor:
-    """``a @ b`` of int8 matrices (M, K) and (K, N): exact, in int32, or times scales, in ``dtype`` (bf16, fp16, fp32).
+    """``a @ b`` of int8 matrices (M, K) and (K, N): exact in int32 or, with scales, in ``dtype`` (bf16, fp16, fp32).
 
-    The fp32 scales are () both, or (M, 1) and (1, N). Sums of more than 131,071 products of -128 overflow int32, as in
-    ``torch._int_mm``. ``b`` is best ``weight.T``: operands whose neighbours are not along K are copied. No gradient.
-    ``config`` is one of ``CONFIGS`` (of ``SCALED_CONFIGS`` with scales); without one the first call with new extents
-    times a few. Raises ValueError, naming the argument, for what it cannot serve.
+    Both fp32 scales are scalars (), or ``scale_a`` is (M, 1) and ``scale_b`` (1, N). More than 131,071 products of -128 and
+    -128 overflow int32, as in ``torch._int_mm``. Operands without stride 1 along K are copied, so ``b`` should be
+    ``weight.T``. Not differentiable. ``config`` is one of ``CONFIGS``, with scales of ``SCALED_CONFIGS``; without one the
+    first call with new shapes may time a few. Raises ValueError, naming the argument, for what is not supported.
     """
     if dtype not in FLOATING:
         raise ValueError(f"dtype is {dtype}: give torch.bfloat16, torch.float16 or torch.float32")
@@ -94,7 +94,7 @@ def int8_matmul(
 def reference(
     a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor | None = None, scale_b: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """The reference in plain PyTorch, through fp64, which is exact: int32, or with scales bf16, or fp64 where they are."""
+    """The reference in plain PyTorch, exact in fp64: int32 without scales, else bf16, or fp64 with fp64 scales."""
     product = a.double() @ b.double()
     if scale_a is None or scale_b is None:
         return product.to(torch.int32)
@@ -103,22 +103,22 @@ def reference(
 
 
 def eager(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Both operands converted to fp32, cuBLAS's product of those, converted back: exact below 2^24."""
+    """Operands converted to fp32, cuBLAS, result converted to int32: exact for sums below 2^24."""
     return (a.float() @ b.float()).to(torch.int32)
 
 
 def cublas(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """torch._int_mm."""
+    """cuBLAS, through ``torch._int_mm``."""
     return torch._int_mm(a, b)
 
 
 def eager_rows(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor) -> torch.Tensor:
-    """Both operands converted to bf16, which holds them exactly, cuBLAS's product of those, then the scales."""
+    """Operands converted to bf16, which is exact, cuBLAS, then the scales."""
     return ((a.bfloat16() @ b.bfloat16()).float() * scale_a * scale_b).bfloat16()
 
 
 def cublas_rows(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor) -> torch.Tensor:
-    """torch._int_mm, then the scales."""
+    """``torch._int_mm``, then the scales."""
     return (torch._int_mm(a, b).float() * scale_a * scale_b).bfloat16()
 
 
@@ -141,7 +141,7 @@ def row_inputs(workload: Workload, device: Any) -> dict[str, Any]:
 
 
 def cost(workload: Workload, direction: str) -> Cost:
-    """2MNK operations on tensor cores; operands read once, the int32 result written once."""
+    """2MNK operations on tensor cores; both operands read once, the int32 result written once."""
     m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
     return Cost(flops=2 * m * n * k, bytes_read=m * k + k * n, bytes_written=4 * m * n, pipe="int8")
 
@@ -157,7 +157,7 @@ _WORKLOADS = (
     Workload({"m": 512, "n": 512, "k": 512}, "int8", label="small"),
     Workload({"m": 2048, "n": 2048, "k": 2048}, "int8", label="medium"),
     Workload({"m": 4096, "n": 4096, "k": 4096}, "int8", label="large"),
-    # As ragged as torch._int_mm can serve.
+    # The most irregular extents that torch._int_mm takes.
     Workload({"m": 1023, "n": 520, "k": 776}, "int8", label="ragged"),
     Workload({"m": 8192, "n": 8192, "k": 8192}, "int8", label="huge"),
     Workload({"m": 0, "n": 512, "k": 512}, "int8", label="empty"),
@@ -194,6 +194,6 @@ ROWS_SPEC = KernelSpec(
     inputs=row_inputs,
     workloads=_WORKLOADS,
     cost=row_cost,
-    # The result is bf16.
+    # Set by rounding the result to bf16.
     tolerance={"int8": 6e-3},
 )

@@ -1,11 +1,11 @@
-"""A linear layer with a low-rank update, ``x @ W.T + alpha * (x @ A.T) @ B.T``: y is written once and never read.
+"""Linear layer with a low-rank update (LoRA, Hu et al., arXiv:2106.09685): ``x @ W.T + alpha * (x @ A.T) @ B.T``.
 
-The update lengthens the product's sum by the rank: after the last columns of x and W come those of ``alpha * x @ A.T``
-and B. A launch before the product computes ``alpha * x @ A.T``, which reads x twice, the second time from L2 where it
-fits. Or, with ``INLINE``, every tile computes it beside the product: x is read once, but at rank 64 a tile of 256
-columns does 64 / 256 more work.
+The update extends the product's loop over K by the rank: ``alpha * x @ A.T`` and B are multiplied into the same accumulator
+after x and W, so y is written once and never read. A first launch computes ``alpha * x @ A.T``. It reads x, which the
+product then reads again, from L2 if it fits. With ``INLINE`` every tile computes it beside the product instead: x is read
+once, but at rank 64 a tile of 256 columns does 64 / 256 more work.
 
-The gradients are cuBLAS's products of the operands as they lie in memory. ``x @ A.T`` is computed again rather than kept.
+Gradients are products by cuBLAS. ``x @ A.T`` is recomputed rather than saved.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def lora_down_kernel(
     down_ptr, x_ptr, a_ptr, alpha, M, K, R, x_stride, a_stride,
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, RANK: tl.constexpr, EVEN_K: tl.constexpr,
 ):  # fmt: skip
-    """``alpha * x @ A.T`` of ``BLOCK_M`` rows a program."""
+    """Compute ``alpha * x @ A.T`` (M, R) of BLOCK_M rows per program."""
     start_m = tl.program_id(0) * BLOCK_M
     down = tl.zeros((BLOCK_M, RANK), tl.float32)
     for start_k in range(0, K, BLOCK_K):
@@ -55,10 +55,10 @@ def lora_linear_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, RANK: tl.constexpr,
     TMA: tl.constexpr, HALVES: tl.constexpr, INLINE: tl.constexpr, EVEN_K: tl.constexpr,
 ):  # fmt: skip
-    """Tiles ``program, program + programs, ...`` through tensor descriptors (``TMA``), or a tile a program.
+    """Compute tiles ``program, program + programs, ...`` through tensor descriptors (``TMA``), or a tile per program.
 
-    ``down_ptr`` holds ``lora_down_kernel``'s result, unless ``INLINE``. ``RANK`` is R padded to what a product takes.
-    ``HALVES`` stores a tile in two halves, which take half the shared memory.
+    ``down_ptr`` holds the result of ``lora_down_kernel``, unless ``INLINE``. ``RANK`` is R padded to a size that ``tl.dot``
+    takes. ``HALVES``: a tile is stored in two halves, which needs half the shared memory.
     """
     if TMA:
         x_tiles = tl.make_tensor_descriptor(x_ptr, [M, K], [x_stride, 1], [BLOCK_M, BLOCK_K])
@@ -115,13 +115,13 @@ def lora_linear_kernel(
 
 
 def _config(m: int, n: int, k: int, warps: int, stages: int, *flags: int) -> dict[str, int]:
-    """``flags``: TMA, HALVES and INLINE, 0 where left out."""
+    """``flags`` are TMA, HALVES and INLINE, 0 if omitted."""
     tma, halves, inline = (*flags, 0, 0, 0)[:3]
     blocks = {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "GROUP_M": 8, "TMA": tma, "HALVES": halves, "INLINE": inline}
     return {**blocks, "num_warps": warps, "num_stages": stages}
 
 
-#: What triton.autotune tries at 16 bits, after the launch for ``alpha * x @ A.T``.
+#: Autotuning candidates at 16 bits, after ``lora_down_kernel``.
 TUNED = tuple(
     _config(*parts)
     for parts in (
@@ -130,7 +130,7 @@ TUNED = tuple(
         (128, 128, 64, 4, 3), (64, 128, 64, 4, 4), (64, 64, 64, 4, 4), (64, 64, 64, 4, 3),
     )
 )  # fmt: skip
-#: The same beside the product. Sums of the update want registers too, so tiles of 128x256 are for the least ranks.
+#: Configs with INLINE. The update's accumulator needs registers too, so tiles of 128x256 suit the smallest ranks only.
 _INLINE = tuple(
     _config(*parts)
     for parts in (
@@ -139,29 +139,29 @@ _INLINE = tuple(
         (64, 64, 64, 4, 4, 0, 0, 1),
     )
 )  # fmt: skip
-#: For fp32, which runs on the CUDA cores, and for rows that are read one element at a time, each with its own address
-#: and mask: their tiles are bounded by registers.
+#: For fp32, which runs on CUDA cores, and for unaligned rows, whose elements each have an address and a mask: registers
+#: bound the tile.
 NARROW = _config(32, 64, 32, 4, 2)
 CONFIGS = (*TUNED, *_INLINE, NARROW)
 
-#: Tiles of ``lora_down_kernel``: of few rows, so that there are many, and stages enough to keep memory busy. Those of the
-#: largest rank would not fit 99 KB of shared memory otherwise.
+#: Configs of ``lora_down_kernel``: few rows per tile for many tiles, and enough stages to saturate HBM. Ranks above 64 need
+#: the second to fit 99 KB of shared memory; the third is for fp32 and unaligned rows.
 _DOWN = {"BLOCK_M": 32, "BLOCK_K": 128, "num_warps": 4, "num_stages": 4}
 _DOWN_DEEP = {"BLOCK_M": 32, "BLOCK_K": 64, "num_warps": 4, "num_stages": 4}
 _DOWN_NARROW = {"BLOCK_M": 16, "BLOCK_K": 32, "num_warps": 4, "num_stages": 2}
-#: The largest rank: what a program holds beside its tile.
+#: Largest rank: the update must fit beside the tile.
 _MOST = 128
 
 
 def _tma_serves(
     x: torch.Tensor, weight: torch.Tensor, lora_a: torch.Tensor, lora_b: torch.Tensor, y: torch.Tensor
 ) -> bool:
-    """Whether tensor descriptors can reach the operands: 16-byte aligned rows of 16-bit elements, from Hopper on."""
+    """Whether TMA can load the operands: Hopper or later, 16-bit elements, 16-byte aligned rows."""
     return x.element_size() == 2 and tma_serves(x, weight, y) and tma_serves(lora_a, lora_b, y)
 
 
 def _fits(known: Mapping[str, int], x: torch.Tensor, rank: int) -> bool:
-    """Whether a config's tiles at 16 bits fit the shared memory of the GPU of ``x``, or of an H200 if it is on none."""
+    """Whether a config's tiles at 16 bits fit the shared memory of the GPU of ``x``; an H200's if it is on no GPU."""
     limit = torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin if x.is_cuda else 227 * 1024
     m, n, k = known["BLOCK_M"], known["BLOCK_N"], known["BLOCK_K"]
     padded = _padded(rank)
@@ -171,12 +171,12 @@ def _fits(known: Mapping[str, int], x: torch.Tensor, rank: int) -> bool:
 
 
 def _padded(rank: int) -> int:
-    """The rank padded to ``RANK``: a power of two, and no less than tensor cores take."""
+    """``RANK``: the rank padded to a power of two, at least 16, which is the least that ``tl.dot`` takes."""
     return max(16, triton.next_power_of_2(rank))
 
 
 def _prune(configs: Sequence[triton.Config], named_args: Mapping[str, Any], **_: Any) -> list[triton.Config]:
-    """The configs that fit the GPU and whose tiles are not much larger than the result needs."""
+    """Keep the configs that fit the GPU and whose tiles are not much larger than the result needs."""
     largest_m, largest_n = (max(64, triton.next_power_of_2(named_args[name])) for name in ("M", "N"))
     return [
         known
@@ -187,12 +187,12 @@ def _prune(configs: Sequence[triton.Config], named_args: Mapping[str, Any], **_:
     ]
 
 
-#: Through pointers alone, and with tensor descriptors.
+#: Two autotuners: of the configs with pointers, and of all.
 lora_linear_tuned = autotuned(lora_linear_kernel, TUNED, ("M", "N", "K", "R"), _prune)
 
 
 def _chosen(x: torch.Tensor, n: int, rank: int, tma: bool) -> Mapping[str, int] | None:
-    """The config where none is given; None where the GPU's autotuner is to choose one."""
+    """The config if none is given; None where the autotuner chooses."""
     if x.dtype == torch.float32 or x.shape[1] % 8:
         return NARROW
     if x.is_cuda:
@@ -274,7 +274,7 @@ def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...
     if wants_dx or wants_da:
         up = dy @ (ctx.alpha * lora_b)
         if wants_dx:
-            # The layer's product adds to the update's, so that the larger sum is rounded once.
+            # addmm adds the layer's product to the update's, so that the larger one is rounded only once.
             dx = torch.addmm(up @ lora_a, dy, weight)
         if wants_da:
             da = up.T @ x
@@ -300,10 +300,10 @@ def lora_linear(
 ) -> torch.Tensor:
     """``x @ weight.T + alpha * (x @ lora_a.T) @ lora_b.T``, as a linear layer with a LoRA adapter (arXiv:2106.09685).
 
-    ``x`` (..., K), ``weight`` (N, K), ``lora_a`` (R, K) and ``lora_b`` (N, R) of one dtype (bf16, fp16, fp32), R at most
-    128; added up in fp32, ``alpha * x @ lora_a.T`` rounded to that dtype. Differentiable in all four; the gradient of a
-    frozen ``weight`` is not computed. ``config`` is one of ``CONFIGS``; without one the first call with new extents
-    times a few. Raises ValueError, naming the argument, for what it cannot serve.
+    ``x`` (..., K), ``weight`` (N, K), ``lora_a`` (R, K) and ``lora_b`` (N, R) have one dtype (bf16, fp16, fp32); R is at
+    most 128. Accumulates in fp32; ``alpha * x @ lora_a.T`` is rounded to the dtype. Differentiable in all four; the gradient
+    of a frozen ``weight`` is not computed. ``config`` is one of ``CONFIGS``; without one the first call with new shapes
+    times a few. Raises ValueError, naming the argument, for what is not supported.
     """
     if not use_triton():
         return reference(x, weight, lora_a, lora_b, alpha)
@@ -319,7 +319,7 @@ def lora_linear(
     if tuple(lora_b.shape) != (n, rank):
         raise ValueError(f"lora_b has shape {tuple(lora_b.shape)}: give {(n, rank)}, weight's rows and lora_a's rank")
     if x.numel() == 0 or n == 0:
-        return reference(x, weight, lora_a, lora_b, alpha)  # nothing to launch, and a gradient that is zero
+        return reference(x, weight, lora_a, lora_b, alpha)  # nothing to launch; gradients are zero
     weight, lora_a = (t if t.stride(1) == 1 else t.contiguous() for t in (weight, lora_a))
     y = _lora_linear(as_rows(x, k), weight, lora_a, lora_b.contiguous(), float(alpha), pack(config))
     return y.reshape(*x.shape[:-1], n)
@@ -333,9 +333,9 @@ def reference(
 
 
 def inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """``x`` (m, k) standard normal, matrices scaled so that the layer and its update are as large as ``x``.
+    """``x`` (m, k) standard normal, weights scaled so that the layer's and the update's results are as large as ``x``.
 
-    The layer's ``weight`` is frozen, as it is where a LoRA adapter is trained.
+    ``weight`` is frozen, as in training of a LoRA adapter.
     """
     numbers = generator(workload, device)
     m, n, k, rank = (workload.dims[name] for name in SPEC.dims)
@@ -352,8 +352,8 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 def cost(workload: Workload, direction: str) -> Cost:
     """2M(NK + KR + RN) operations on tensor cores at 16 bits and one for alpha; x, W, A and B read once, y written.
 
-    What ``lora_down_kernel`` writes and the product reads again, 2MR elements, is no part of the floor. Backward leaves
-    W frozen: x has the three products again, A and B have one each, and alpha scales once.
+    The 2MR elements that ``lora_down_kernel`` writes and the product reads do not count. Backward leaves W frozen: dx takes
+    three products, dA and dB one each, and alpha scales once.
     """
     m, n, k, rank = (workload.dims[name] for name in SPEC.dims)
     size = workload.itemsize

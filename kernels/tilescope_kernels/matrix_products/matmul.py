@@ -1,4 +1,7 @@
-"""``a @ b`` of two matrices, autotuned. Tiles are walked in groups, so that their operands stay in L2."""
+"""``a @ b`` of two matrices: autotuned tiles, visited in groups so that their operands stay in L2.
+
+Large 16-bit products on Hopper use ``matmul_hopper``, those with few tiles or unaligned rows ``split_k``.
+"""
 
 from __future__ import annotations
 
@@ -27,18 +30,18 @@ def _pointer_tile(
     a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, start_m, start_n,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr,
 ):  # fmt: skip
-    """One tile of c through pointers: any strides, any extents."""
+    """Compute one tile of c through pointers, for any strides and extents."""
     m = tl.arange(0, BLOCK_M)[:, None]
     n = tl.arange(0, BLOCK_N)[None, :]
     k = tl.arange(0, BLOCK_K)
     valid_m = start_m + m < M
     valid_n = start_n + n < N
-    # Only a tile's origin needs 64 bits; offsets within it stay 32 bits wide.
+    # Only a tile's origin needs int64; offsets within a tile are int32.
     a_tile = a_ptr + start_m.to(tl.int64) * stride_am + m * stride_am + k[None, :] * stride_ak
     b_tile = b_ptr + start_n.to(tl.int64) * stride_bn + k[:, None] * stride_bk + n * stride_bn
     total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for start_k in range(0, K, BLOCK_K):
-        # Without a tail in K the masks do not change from step to step, and cost nothing in the loop.
+        # Without a tail in K the masks are loop-invariant.
         if EVEN_K:
             a = tl.load(a_tile, mask=valid_m, other=0.0)
             b = tl.load(b_tile, mask=valid_n, other=0.0)
@@ -60,10 +63,10 @@ def matmul_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     TMA: tl.constexpr, SPECIALIZE: tl.constexpr, EVEN_K: tl.constexpr,
 ):  # fmt: skip
-    """A tile a program, or, with ``TMA``, tiles ``program, program + programs, ...`` through tensor descriptors.
+    """Compute a tile per program or, with ``TMA``, persistently tiles ``program, program + programs, ...``.
 
-    ``A_COLUMNS`` and ``B_COLUMNS``: the matrix is column-major, as a transposed one is. ``SPECIALIZE`` gives loads and
-    arithmetic warps of their own (Hopper, 4 warps; ignored elsewhere).
+    ``A_COLUMNS`` and ``B_COLUMNS``: the matrix is column-major, for example transposed. ``SPECIALIZE``: warp specialization
+    of loads and arithmetic (Hopper, 4 warps; ignored elsewhere).
     """
     if TMA:
         if A_COLUMNS:
@@ -76,14 +79,14 @@ def matmul_kernel(
             b_tiles = tl.make_tensor_descriptor(b_ptr, [K, N], [stride_bk, 1], [BLOCK_K, BLOCK_N])
         c_tiles = tl.make_tensor_descriptor(c_ptr, [M, N], [stride_cm, 1], [BLOCK_M, BLOCK_N])
         tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
-        # Flattened, the loop over K runs into the next tile's, whose loads start under this tile's epilogue.
+        # flatten merges this loop with the one over K, so that the next tile's loads overlap this tile's epilogue.
         for tile in tl.range(
             tl.program_id(0), tiles, tl.num_programs(0), flatten=not SPECIALIZE, warp_specialize=SPECIALIZE
         ):
             start_m, start_n = tile_origin(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
             total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
             for step in range(0, tl.cdiv(K, BLOCK_K)):
-                # A transposed tile is the same bytes, which tensor cores read either way round.
+                # Tensor cores read a transposed tile from the same bytes in shared memory.
                 k = step * BLOCK_K
                 a = a_tiles.load([k, start_m]).T if A_COLUMNS else a_tiles.load([start_m, k])
                 b = b_tiles.load([start_n, k]).T if B_COLUMNS else b_tiles.load([k, start_n])
@@ -102,7 +105,7 @@ def _config(m: int, n: int, k: int, warps: int, stages: int, tma: int = 0, speci
     return {**blocks, "num_warps": warps, "num_stages": stages}
 
 
-#: What triton.autotune tries at 16 bits: large tiles first, which bring the most reuse, and small ones for few tiles.
+#: Autotuning candidates at 16 bits: large tiles first, with the most reuse, then small ones for small products.
 TUNED = tuple(
     _config(*parts)
     for parts in (
@@ -112,7 +115,7 @@ TUNED = tuple(
     )
 )  # fmt: skip
 
-#: The same for fp32, which runs on the CUDA cores: its tiles are bounded by registers, not by tensor cores.
+#: Autotuning candidates for fp32, which runs on CUDA cores: registers bound the tile.
 TUNED_FP32 = tuple(
     _config(*parts)
     for parts in (
@@ -127,10 +130,10 @@ TUNED_FP32 = tuple(
 
 
 def _sweep() -> tuple[dict[str, int], ...]:
-    """Every config worth a look, the best guess for an H200 first.
+    """Configs of the sweep, the best guess for an H200 first.
 
-    Dropped: more than 128 accumulators a thread (they spill), fewer than 32 (the tile is too small for its warps), and
-    more than the 227 KB of shared memory that a block can have: operands, and with TMA the tile on its way out.
+    Dropped: more than 128 accumulators per thread (they spill), fewer than 32 (the tile is too small for its warps), and
+    more than 227 KB of shared memory for the operands and, with TMA, the output tile.
     """
 
     def fits(config: Mapping[str, int]) -> bool:
@@ -156,10 +159,7 @@ def _columns(matrix: torch.Tensor) -> bool:
 
 
 def _tma_serves(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether tensor descriptors can reach the operands: 16-byte aligned rows or columns of 16-bit elements.
-
-    Never before Hopper, which has no tensor descriptors in hardware.
-    """
+    """Whether TMA can load the operands: Hopper or later, 16-bit elements, 16-byte aligned rows or columns, extents from 16."""
     if a.element_size() != 2 or min(*a.shape, *b.shape) < 16:
         return False
     if a.is_cuda and torch.cuda.get_device_capability(a.device)[0] < 9:
@@ -171,7 +171,7 @@ def _tma_serves(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _prune(configs: Sequence[triton.Config], named_args: Mapping[str, Any], **_: Any) -> list[triton.Config]:
-    """The configs for the operands' dtype whose tiles are not larger than the result needs."""
+    """Keep the configs for the operands' dtype whose tiles are not larger than the result needs."""
     a, m, n = (named_args[name] for name in ("a_ptr", "M", "N"))
     full_precision = a.dtype == torch.float32
     largest_m, largest_n = (max(64, triton.next_power_of_2(extent)) for extent in (m, n))
@@ -184,7 +184,7 @@ def _prune(configs: Sequence[triton.Config], named_args: Mapping[str, Any], **_:
     ]
 
 
-#: Through pointers alone, and with tensor descriptors.
+#: Two autotuners: of the configs with pointers, and of all.
 matmul_tuned = autotuned(
     triton.heuristics({"EVEN_K": lambda args: args["K"] % args["BLOCK_K"] == 0})(matmul_kernel),
     (*TUNED, *TUNED_FP32),
@@ -194,7 +194,7 @@ matmul_tuned = autotuned(
 
 
 def _default(a: torch.Tensor, b: torch.Tensor) -> Mapping[str, int]:
-    """The config where nothing can be timed: the largest tile that still gives every SM one."""
+    """The config where nothing can be timed: large tiles if every SM gets one, else the smallest."""
     if a.dtype == torch.float32:
         return TUNED_FP32[0]
     if cdiv(a.shape[0], 128) * cdiv(b.shape[1], 256) < multiprocessors(a):
@@ -202,12 +202,12 @@ def _default(a: torch.Tensor, b: torch.Tensor) -> Mapping[str, int]:
     return next(config for config in TUNED if config["TMA"] <= _tma_serves(a, b))
 
 
-#: Multiply-adds in fp32 from which a column-major b is copied: CUDA cores take a row of it for a row of a. 2048x2048x2048 took
-#: 1247 us so, 804 at best, and 452 with the copy (cuBLAS 347; H200, 2026-11-27, torch 2.11, triton 3.6).
+#: Multiply-adds in fp32 from which a column-major b is copied to rows, which CUDA cores need. 2048x2048x2048 takes 452 us with the
+#: copy, 1247 without, 804 with the best config without (cuBLAS 347; H200, 2026-11-27, torch 2.11, triton 3.6).
 _COPIED = 2**30
-#: How products that were seen are computed.
+#: How to compute a product, by its signature: dtype, shapes, strides, GPU and alignment.
 _PLANS: dict[Hashable, Tiling | Mapping[str, int]] = {}
-#: Beyond, all are forgotten.
+#: Most plans. The cache is cleared when it is full.
 _MOST = 8192
 
 
@@ -246,7 +246,7 @@ def _grid(a: torch.Tensor, c: torch.Tensor, config: Mapping[str, int]) -> tuple[
 
 
 def _tiled(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, config: Mapping[str, int]) -> torch.Tensor:
-    """Write the product to ``c`` by ``matmul_kernel`` and return it."""
+    """Write the product to ``c`` with ``matmul_kernel`` and return it."""
     (m, k), n = a.shape, b.shape[1]
     if config["TMA"] and a.is_cuda:
         triton.set_allocator(workspace)
@@ -258,7 +258,7 @@ def _tiled(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, config: Mapping[st
 
 
 def _timed(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Mapping[str, int]:
-    """The config of ``matmul_kernel`` that Triton's autotuner finds, by timing what writes the product to ``c``."""
+    """Autotune ``matmul_kernel``, which writes the product to ``c``, and return the fastest config."""
     (m, k), n = a.shape, b.shape[1]
     tuner = matmul_tuned[_tma_serves(a, b)]
     with device_of(a):
@@ -287,7 +287,7 @@ def _differentiate(ctx: Any, dc: torch.Tensor) -> tuple[torch.Tensor | None, tor
     if 1 not in dc.stride():
         dc = (
             dc.contiguous()
-        )  # The gradient of a sum is one number, repeated: descriptors, which are faster, cannot reach it.
+        )  # The gradient of a sum has strides of 0, which TMA cannot load, and TMA is faster than pointers.
     da = _matmul(dc, b.T, ctx.config) if wants_da else None
     return da, _matmul(a.T, dc, ctx.config) if wants_db else None, None
 
@@ -299,9 +299,9 @@ _matmul.register_autograd(_differentiate, setup_context=_save)
 def matmul(a: torch.Tensor, b: torch.Tensor, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
     """``a @ b`` of matrices (M, K) and (K, N) of one dtype (fp32, fp16, bf16) and any strides; differentiable.
 
-    Accumulated in fp32; fp32 operands are never rounded to tf32. The first call with new extents times a few configs,
-    unless ``config`` gives one of ``CONFIGS``; Triton's cache keeps the choice. Raises ValueError, naming the argument,
-    for what it cannot serve: other dtypes or numbers of dimensions, extents that do not fit, devices without CUDA.
+    Accumulates in fp32; fp32 operands are never rounded to tf32. Without ``config``, which is one of ``CONFIGS``, the first
+    call with new shapes may time a few configs; Triton's cache keeps the choice. Raises ValueError, naming the argument, for
+    other dtypes or numbers of dimensions, shapes that do not match, and devices without CUDA.
     """
     if not use_triton():
         return reference(a, b)
@@ -337,7 +337,7 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 def cost(workload: Workload, direction: str) -> Cost:
     """2MNK operations, on tensor cores at 16 bits; both operands read once, the result written once.
 
-    Backward is two such products, of the result's gradient with either operand.
+    Backward is two such products: the result's gradient with each operand.
     """
     m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
     operands, result = (m * k + k * n) * workload.itemsize, m * n * workload.itemsize

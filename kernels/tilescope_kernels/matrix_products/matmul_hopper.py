@@ -1,19 +1,20 @@
-"""Large 16-bit and FP8 matrix products on Hopper: one warp loads and two warpgroups multiply.
+"""Large 16-bit and FP8 matrix products on Hopper, persistent and warp-specialized: one warp loads, two warpgroups multiply.
 
-A warpgroup has half of a tile's rows. The second one runs two steps behind the first, so that one of them keeps the tensor
-cores busy while the other writes its half. Tiles of the last wave may be cut in rows or columns, in the same launch. The
-kernel is in Gluon, because Triton's language does not assign work to warps.
+Each warpgroup has half of a tile's rows. The second runs two steps behind the first, so that one keeps the tensor cores busy
+during the other's epilogue. Tiles of the last wave may be cut in rows or columns, in the same launch (wave quantization).
+Written in Gluon, because Triton's language cannot assign work to warps.
 
-In bf16 on an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2, cuBLAS in brackets): 4096x4096x4096 182 us (181),
+bf16 on an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2, cuBLAS in brackets): 4096x4096x4096 182 us (181),
 8192x8192x8192 1427 (1431), 16384x4096x14336 2528 (2589), 8192x8192x1024 199 (202), 2304x2304x2304 40.7 (41.4),
-1792x1792x1792 22.9 (24.4), 512x4096x4096 27.8 (27.1), 6000x6000x6000 595 (562). 4097x4099x4101 took 255, 37 of them for
-copies. Rows that do not start at sectors of 32 bytes arrive late: 3000x3000x3000 102 (79), and with copies 104; those pay for
-4008x4008x4008 213 (without 231, 189) and 5000x5000x1000 95 (105, 84). 1536x1536x1536 15.7 (12.7). cuBLAS's
-thread blocks load for each other (multicast), which Gluon of triton 3.6 cannot say. With a copy of b alone 3000x3000x3000 took 98 and
-5000x5000x1000 91.5: estimates are too coarse to choose that. 5000x1000x5000 takes 94 (70), and longer with any copy.
+1792x1792x1792 22.9 (24.4), 512x4096x4096 27.8 (27.1), 6000x6000x6000 595 (562), 1536x1536x1536 15.7 (12.7). 4097x4099x4101
+takes 255, 37 of them for copies to aligned rows. cuBLAS multicasts loads within a cluster, which Gluon of triton 3.6 cannot.
 
-FP8 with scales (2026-11-27): 2048x2048x2048 16.1 us (15.6; Triton's 17.8), 3072x3072x3072 43.4 (41.9; 50.1), 4096x4096x4096 96.9
-(98.2; 98.3), 8192x8192x8192 749 (768; 754), with scales of rows 2048x2048x2048 17.0 (15.6).
+Rows that do not start at 32-byte sectors load slowly: 3000x3000x3000 102 (79), 104 with copies. Copies pay for 4008x4008x4008,
+213 (231 without, cuBLAS 189), and 5000x5000x1000, 95 (105, 84). A copy of b alone gave 98 for 3000x3000x3000 and 91.5 for
+5000x5000x1000: the cost model is too coarse to choose that. 5000x1000x5000 takes 94 (70), and longer with any copy.
+
+FP8 with scales (2026-11-27; cuBLAS, Triton kernel): 2048x2048x2048 16.1 us (15.6; 17.8), 3072x3072x3072 43.4 (41.9; 50.1),
+4096x4096x4096 96.9 (98.2; 98.3), 8192x8192x8192 749 (768; 754); with scales of rows 2048x2048x2048 17.0 (15.6).
 """
 
 from __future__ import annotations
@@ -40,18 +41,18 @@ from tilescope_kernels.matrix_products.hopper_store import PART, store_parts
 from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, GROUPS, Tiling, tiling, whole_tiles
 from tilescope_kernels.matrix_products.scaled_matmul import kind
 
-#: Groups of warps that multiply.
+#: Multiplying warpgroups.
 _GROUPS = gl.constexpr(GROUPS)
 #: A step along K, in bytes.
 _STEP = gl.constexpr(2 * BLOCK_K)
-#: Rows that tiles which are walked together have: L2 still has their operands.
+#: Rows of a group of tiles that are visited together, so that their operands stay in L2.
 _TOGETHER = gl.constexpr(2048)
-#: Steps that the second group is behind: one keeps the tensor cores busy while the other writes its rows.
+#: Steps that the second warpgroup lags behind: one keeps the tensor cores busy during the other's epilogue.
 _LAG = gl.constexpr(2)
 _DTYPES = (torch.float16, torch.bfloat16, torch.float8_e4m3fn)
-#: Bytes that memory is read in.
+#: Bytes of a memory sector.
 _SECTOR = 32
-#: Registers of a thread that multiplies and of one that loads.
+#: Registers per thread of the multiplying warpgroups and of the loading warp.
 _MULTIPLYING, _LOADING = gl.constexpr(232), gl.constexpr(24)
 
 
@@ -66,7 +67,7 @@ def _advance(slot, phase, STAGES: gl.constexpr):
 def _piece(
     piece, whole, M, N, ROWS: gl.constexpr, COLUMNS: gl.constexpr, CUT_ROWS: gl.constexpr, CUT_COLUMNS: gl.constexpr,
 ):  # fmt: skip
-    """First row and column of a piece: one of ``whole`` tiles, or a part of a later one."""
+    """First row and column of a piece: one of the ``whole`` tiles, or a part of a later tile."""
     CUT: gl.constexpr = CUT_ROWS * CUT_COLUMNS
     GROUP_M: gl.constexpr = _TOGETHER // ROWS
     if CUT == 1:
@@ -86,7 +87,7 @@ def _load_pieces(
     A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, ROWS: gl.constexpr, WIDE: gl.constexpr, SIDE: gl.constexpr,
     CUT_ROWS: gl.constexpr, CUT_COLUMNS: gl.constexpr, STAGES: gl.constexpr, WHOLE: gl.constexpr,
 ):  # fmt: skip
-    """Load the operands of this program's pieces: whole tiles, or parts of them."""
+    """Load the operands of this program's pieces: whole tiles if ``WHOLE``, else parts."""
     BLOCK_K: gl.constexpr = _STEP * 8 // a_tiles.dtype.primitive_bitwidth
     BOX_M: gl.constexpr = ROWS // CUT_ROWS
     BOX_N: gl.constexpr = WIDE // CUT_COLUMNS
@@ -128,8 +129,8 @@ def _load(
     A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, ROWS: gl.constexpr, WIDE: gl.constexpr, SIDE: gl.constexpr,
     CUT_ROWS: gl.constexpr, CUT_COLUMNS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """Load the operands of this program's pieces as far ahead as the ring allows, the next one's during an epilogue."""
-    # A barrier's first wait for what has not been used yet must not wait: it asks for the phase before.
+    """Producer warp: load operands as far ahead as the ring allows, those of the next piece during an epilogue."""
+    # Every slot starts free: waiting for the phase before the first returns at once.
     slot, phase = _load_pieces(
         gl.program_id(0), whole, gl.to_tensor(0), gl.to_tensor(1), a_tiles, b_tiles, side_tiles, a_ring, b_ring,
         side_ring, ready, free, M, N, K, whole, A_COLUMNS, B_COLUMNS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, True,
@@ -145,7 +146,7 @@ def _load(
 def _scaled(
     x, scale_a_ptr, scale_b_ptr, start_m, start_n, M, N, LAYOUT: gl.constexpr, SCALES: gl.constexpr,
 ):  # fmt: skip
-    """A tile times a scale of each operand (``SCALES`` 1), times scales of rows and columns (2), or as it is (0)."""
+    """Scale a tile: by a scale per operand (``SCALES`` 1), by scales per row and column (2), or not (0)."""
     if SCALES == 1:
         x *= gl.load(scale_a_ptr) * gl.load(scale_b_ptr)
     elif SCALES == 2:
@@ -163,7 +164,7 @@ def _multiply_pieces(
     ROWS: gl.constexpr, WIDE: gl.constexpr, SIDE: gl.constexpr, CUT_ROWS: gl.constexpr, CUT_COLUMNS: gl.constexpr,
     STAGES: gl.constexpr, BUFFERS: gl.constexpr, TMA: gl.constexpr, WHOLE: gl.constexpr,
 ):  # fmt: skip
-    """Multiply this warpgroup's rows of this program's pieces: whole tiles, or parts of them."""
+    """Multiply this warpgroup's rows of this program's pieces: whole tiles if ``WHOLE``, else parts."""
     HIGH: gl.constexpr = ROWS if WHOLE else ROWS // CUT_ROWS
     ACROSS: gl.constexpr = WIDE if WHOLE else WIDE // CUT_COLUMNS
     A_STEP: gl.constexpr = 1 if WHOLE else CUT_ROWS
@@ -177,7 +178,7 @@ def _multiply_pieces(
         total = gl.zeros([HIGH, ACROSS], gl.float32, LAYOUT)
         if SIDE > 0:
             beside = gl.zeros([HIGH, SIDE], gl.float32, SIDES)
-        # Not `slot`: what has the value of another variable before a loop, Triton does not carry from step to step.
+        # Not `slot`: Triton does not carry a variable from step to step that enters the loop as an alias of another.
         used = gl.to_tensor(0)
         for k in range(0, K, BLOCK_K):
             mbarrier.wait(ready.index(slot), phase)
@@ -188,7 +189,7 @@ def _multiply_pieces(
             if B_COLUMNS:
                 b = b.permute([1, 0])
             total = warpgroup_mma(a, b, total, is_async=True)
-            # The products of the step before are finished once only this one's are under way.
+            # Once only this step's products are in flight, the previous step's have ended and its stage is free.
             if SIDE > 0:
                 b = side_ring.index(slot)
                 if B_COLUMNS:
@@ -224,10 +225,10 @@ def _multiply(
     M, N, K, whole, pieces, SCALES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, ROWS: gl.constexpr, WIDE: gl.constexpr, SIDE: gl.constexpr,
     CUT_ROWS: gl.constexpr, CUT_COLUMNS: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr, TMA: gl.constexpr,
 ):  # fmt: skip
-    """Multiply this warpgroup's rows of this program's pieces: whole tiles first."""
+    """Consumer warpgroup: multiply its rows of this program's pieces, whole tiles first."""
     BLOCK_K: gl.constexpr = _STEP * 8 // a_ring.dtype.primitive_bitwidth
     if WHICH == 1:
-        # The other group's first use of that slot: it does not come to a second one before this group's first.
+        # Wait for the first warpgroup's first use of that stage. Its second use cannot come before this one's first.
         mbarrier.wait(free.index((_LAG - 1) * _GROUPS), 0, pred=K > (_LAG - 1) * BLOCK_K)
     if A_COLUMNS:
         a_tiles = a_ring._reinterpret(a_ring.dtype, [STAGES * _GROUPS, BLOCK_K, ROWS], a_ring.layout)
@@ -252,20 +253,20 @@ def _multiply(
         tma.store_wait(0)
 
 
-# Extents of 1 for constants have made ptxas die of a segmentation fault in another kernel (sm_90, CUDA 12.8).
+# Specialized on extents of 1, ptxas crashed with a segmentation fault in another kernel (sm_90, CUDA 12.8).
 @gluon.jit(do_not_specialize=["M", "N", "K", "stride_cm", "whole", "pieces"])
 def matmul_hopper_kernel(
     a_tiles, b_tiles, side_tiles, c_tiles, c_ptr, stride_cm, scale_a_ptr, scale_b_ptr, M, N, K, whole, pieces,
     SCALES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, ROWS: gl.constexpr, WIDE: gl.constexpr, SIDE: gl.constexpr,
     CUT_ROWS: gl.constexpr, CUT_COLUMNS: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr, TMA: gl.constexpr,
 ):  # fmt: skip
-    """Pieces ``program, program + programs, ...``: ``whole`` tiles, then parts of each other one.
+    """Compute pieces ``program, program + programs, ...``: ``whole`` tiles, then parts of the other tiles. Launch with 4 warps.
 
-    A tile has ``ROWS`` rows a group and ``WIDE + SIDE`` columns; parts are one in ``CUT_ROWS`` of its rows and one in
-    ``CUT_COLUMNS`` of its columns. They go to c: through ``c_tiles``, or by
-    pointers where that is None because c's rows are not aligned. Descriptors are of a group's rows of a part, of its columns
-    without the ``SIDE`` ones and of those, all by 128 bytes, and of 64x64 of c. ``A_COLUMNS`` and ``B_COLUMNS`` say that a matrix
-    is column-major, and its descriptors are. ``SCALES`` as in ``scaled_matmul_kernel``. Launched with 4 warps.
+    A tile has ``ROWS`` rows per warpgroup and ``WIDE + SIDE`` columns. A cut tile has ``CUT_ROWS`` x ``CUT_COLUMNS`` parts.
+    Results go to c through ``c_tiles``, or through pointers if it is None because c's rows are not aligned. Descriptors have
+    tiles of 128 bytes along K: ``a_tiles`` of a warpgroup's rows of a part, ``b_tiles`` of a part's columns, ``side_tiles`` of
+    the ``SIDE`` columns. ``c_tiles`` has 64x64. ``A_COLUMNS`` and ``B_COLUMNS``: the matrix and its descriptors are
+    column-major. ``SCALES`` is as in ``scaled_matmul_kernel``.
     """
     BLOCK_K: gl.constexpr = _STEP * 8 // a_tiles.dtype.primitive_bitwidth
     BOX_M: gl.constexpr = ROWS // CUT_ROWS
@@ -287,7 +288,7 @@ def matmul_hopper_kernel(
     buffers = gl.allocate_shared_memory(
         c_ptr.dtype.element_ty, [_GROUPS * BUFFERS, PART, PART], gl.NVMMASharedLayout(128, 16)
     )
-    # That a stage has come, and that either group has used it.
+    # ``ready``: a stage has arrived. ``free``: a warpgroup has used it.
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [STAGES * _GROUPS, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
@@ -295,7 +296,7 @@ def matmul_hopper_kernel(
     for i in gl.static_range(STAGES * _GROUPS):
         mbarrier.init(free.index(i), count=1)
     fence_async_shared()
-    # Written out: what is given by way of a tuple's variable is no constant.
+    # Written out, because constants in a tuple that a variable holds are no longer constexpr.
     gl.warp_specialize(
         [
             (_multiply, (0, c_tiles, c_ptr, stride_cm, scale_a_ptr, scale_b_ptr, a_ring, b_ring, side_ring, buffers, ready, free,
@@ -311,33 +312,33 @@ def matmul_hopper_kernel(
 
 
 def serves(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether there is a GPU for the kernel and the product has work for all of it.
+    """Whether the GPU and the operands fit the kernel, and small tiles would give every SM one.
 
-    Not where rows are few: half of a tile would be empty, and to copy b would take longer than the product.
+    Not for up to 64 rows: half of a tile would be empty, and copying b would take longer than the product.
     """
     (m, k), n, size = a.shape, b.shape[1], a.element_size()
     if capability(a) != 90 or a.dtype not in _DTYPES or k * size < _STEP.value or n < PART.value:
         return False
-    # Tensor cores take bytes along K alone.
+    # Tensor cores take one-byte operands only if they are contiguous along K.
     if size == 1 and (a.stride(1) != 1 or b.stride(0) != 1):
         return False
     return m > 64 and cdiv(m, 64) * cdiv(n, 128) > multiprocessors(a)
 
 
 def _askew(matrix: torch.Tensor) -> int:
-    """Number of elements whose rows, as descriptors reach them, do not start at sectors of memory. Those of copies do."""
+    """Number of elements if rows do not start at sectors but TMA can load them, else 0: other matrices are copied anyway."""
     return matrix.numel() if is_aligned(matrix) and not is_aligned(matrix, _SECTOR) else 0
 
 
 def _chosen(a: torch.Tensor, b: torch.Tensor) -> Tiling:
     (m, k), n = a.shape, b.shape[1]
-    # A step takes as long of FP8: it has twice as many products, and they take half as long.
+    # A step takes as long in FP8: twice the elements, at twice the rate.
     k = cdiv(k * a.element_size(), 2)
     return tiling(m, n, k, multiprocessors(a), _askew(a) + _askew(b), n % 8 == 0)
 
 
 def plan(a: torch.Tensor, b: torch.Tensor) -> Tiling | None:
-    """The tiling of a product; None where another kernel serves it better."""
+    """The tiling of a product; None where this kernel does not serve it."""
     return _chosen(a, b) if serves(a, b) else None
 
 
@@ -345,9 +346,9 @@ def write_product(
     a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, chosen: Tiling | None = None,
     scales: tuple[torch.Tensor, torch.Tensor] | tuple[None, None] = (None, None),
 ) -> None:  # fmt: skip
-    """Write the product, times ``scales`` of operands or of rows and columns, to ``c`` of 16 bits, whose columns are neighbours.
+    """Write the product to 16-bit ``c`` with stride 1 along a row, times ``scales`` of operands or of rows and columns.
 
-    Operands whose rows do not start at 16 bytes are copied.
+    Operands whose rows are not 16-byte aligned are copied.
     """
     (m, k), n = a.shape, b.shape[1]
     programs = multiprocessors(a)

@@ -1,4 +1,4 @@
-"""Tilings of large 16-bit products on Hopper, and which takes the least time."""
+"""Tilings of large 16-bit products on Hopper, and a cost model that chooses one."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 
 from tilescope_kernels._shared.integers import cdiv
 
-#: Groups of warps that multiply, each a part of a tile's rows, and a step along K: 128 bytes.
+#: Multiplying warpgroups, which share a tile's rows, and elements of a step along K: 128 bytes.
 GROUPS, BLOCK_K = 2, 64
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a product is cut: a tile has ``rows`` for each group, and ``wide`` columns with ``side`` more beside them.
+    """A tile of ``rows`` rows per warpgroup and ``wide`` columns, with ``side`` more in an accumulator of their own.
 
-    A tile of the last wave is cut into ``cut_rows`` times ``cut_columns``. The ring of operands has ``stages``, and each group
-    writes its results by way of ``buffers``. ``copies``: operands whose rows do not start at sectors of memory are copied first.
+    Tiles of the last wave are cut into ``cut_rows`` x ``cut_columns`` parts. The ring of operands has ``stages``; each
+    warpgroup stores through ``buffers``. ``copies``: operands whose rows do not start at memory sectors are copied first.
     """
 
     rows: int
@@ -29,7 +29,7 @@ class Tiling:
     copies: bool = False
 
 
-#: Those that cut nothing first: where times are equal, they are chosen.
+#: Uncut tilings come first, so that they win ties.
 TILINGS = (
     Tiling(64, 256),
     Tiling(64, 128, stages=6),
@@ -41,23 +41,23 @@ TILINGS = (
     Tiling(64, 128, cut_columns=2, stages=6),
     Tiling(128, 128, 64, cut_rows=2, stages=3, buffers=3),
 )
-#: Rows and columns of operands that arrive from L2 while a 128x256 tile multiplies one step along K, by whether their rows
-#: start at sectors of 32 bytes, of small tiles and of those that leave the ring three stages; and steps that writing such a
-#: tile takes; the first of extents that fill lines of 128 bytes. Measured on an H200 (2026-11-26): 126 timings of 11 sizes.
+#: Rows and columns of operands that L2 delivers while a 128x256 tile multiplies one step along K: if all extents are multiples
+#: of 128 bytes, if rows start at sectors of 32 bytes, if they do not, and if they do not and tiles leave the ring three stages.
+#: The last number is the time of writing such a tile, in steps. Fitted to 126 timings of 11 sizes on an H200 (2026-11-26).
 _ARRIVING_WHOLE, _ARRIVING, _ARRIVING_ASKEW, _ARRIVING_ASKEW_LATE, _WRITING = 495, 463, 284, 248, 3
-#: What columns beside a power of two cost: their instructions are short.
+#: Slowdown by ``side`` columns, whose wgmma instructions are short.
 _BESIDE = {0: 1.0, 32: 1.17, 64: 1.03}
-#: Steps that a launch takes which copies operands, and elements of theirs that it copies meanwhile.
+#: Cost of copying operands: steps of the launch, and elements that are copied per step.
 _COPYING, _COPIED = 5, 515_000
 
 
 def whole_tiles(tiles: int, programs: int, chosen: Tiling) -> int:
-    """Number of tiles that are not cut: those of whole waves."""
+    """Number of uncut tiles: those of full waves, or all."""
     return tiles if chosen.cut_rows * chosen.cut_columns == 1 else tiles // programs * programs
 
 
 def _time(m: int, n: int, k: int, programs: int, askew: bool, chosen: Tiling) -> float:
-    """Time that a tiling takes, in steps of a 128x256 tile along K; infinite where its last wave would not fit the GPU."""
+    """Estimated time, in steps of a 128x256 tile along K. Infinite where a cut last wave is empty or exceeds one wave."""
 
     straight = _ARRIVING if (m | n | k) % 64 else _ARRIVING_WHOLE
 
@@ -78,10 +78,10 @@ def _time(m: int, n: int, k: int, programs: int, askew: bool, chosen: Tiling) ->
 
 @functools.lru_cache(maxsize=4096)
 def tiling(m: int, n: int, k: int, programs: int, askew: int = 0, aligned_c: bool = True) -> Tiling:
-    """The tiling that takes the least time. A last wave of few tiles takes as long as a whole one unless they are cut.
+    """The tiling with the least estimated time. A partial last wave takes as long as a full one unless its tiles are cut.
 
-    ``askew`` is the number of operands' elements whose rows do not start at sectors. Without ``aligned_c`` nothing is cut:
-    writing takes too long.
+    ``askew`` is the number of elements of operands whose rows do not start at sectors. Without ``aligned_c`` no tile is
+    cut, because writing takes too long.
     """
     tilings = [chosen for chosen in TILINGS if aligned_c or chosen.cut_rows * chosen.cut_columns == 1]
     time, best = min(

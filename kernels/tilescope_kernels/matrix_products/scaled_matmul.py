@@ -1,6 +1,6 @@
-"""The product of two matrices of one-byte elements, FP8 or INT8, which is scaled at its end.
+"""Product of two FP8 or INT8 matrices, scaled in the epilogue.
 
-``a`` is (M, K) and ``b`` (K, N), both with stride 1 along K: the only order in which tensor cores take bytes.
+``a`` is (M, K) and ``b`` (K, N), both with stride 1 along K, the only order in which tensor cores take one-byte operands.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tilescope_kernels._shared.launches import launch_tuned
 from tilescope_kernels._shared.launching import device_of, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
 
-#: Multiply-adds from which copies of unaligned rows pay.
+#: Least multiply-adds for which copies of unaligned rows pay.
 _LEAST = 2**20
 
 
@@ -26,7 +26,7 @@ def pointer_operands(
     a_ptr, b_ptr, M, N, K, stride_am, stride_bn, start_m, start_n, start_k,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr,
 ):  # fmt: skip
-    """Tiles (BLOCK_M, BLOCK_K) of a and (BLOCK_K, BLOCK_N) of b through pointers, zeros past the edges."""
+    """Load tiles (BLOCK_M, BLOCK_K) of a and (BLOCK_K, BLOCK_N) of b through pointers, zeros past the edges."""
     m = tl.arange(0, BLOCK_M)[:, None]
     n = tl.arange(0, BLOCK_N)[None, :]
     k = tl.arange(0, BLOCK_K)
@@ -34,7 +34,7 @@ def pointer_operands(
     if not EVEN_K:
         valid_a = valid_a & (k[None, :] < K - start_k)
         valid_b = valid_b & (k[:, None] < K - start_k)
-    # Only a tile's origin needs 64 bits; offsets within it stay 32 bits wide.
+    # Only a tile's origin needs int64; offsets within a tile are int32.
     a_tile = a_ptr + start_m.to(tl.int64) * stride_am + start_k + m * stride_am + k[None, :]
     b_tile = b_ptr + start_n.to(tl.int64) * stride_bn + start_k + n * stride_bn + k[:, None]
     return tl.load(a_tile, mask=valid_a, other=0.0), tl.load(b_tile, mask=valid_b, other=0.0)
@@ -42,7 +42,7 @@ def pointer_operands(
 
 @triton.jit
 def _scaled(total, scale_a_ptr, scale_b_ptr, start_m, start_n, M, N, SCALES: tl.constexpr):
-    """``total`` times a scale of each operand (``SCALES`` 1), times scales of rows and columns (2), or unscaled (0)."""
+    """Scale ``total``: by a scale per operand (``SCALES`` 1), by scales per row and column (2), or not (0)."""
     if SCALES == 1:
         return total.to(tl.float32) * (tl.load(scale_a_ptr) * tl.load(scale_b_ptr))
     elif SCALES == 2:
@@ -63,11 +63,11 @@ def scaled_matmul_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     TMA: tl.constexpr, HALVES: tl.constexpr, EVEN_K: tl.constexpr,
 ):  # fmt: skip
-    """Tiles ``program, program + programs, ...`` through tensor descriptors (``TMA``), or a tile a program.
+    """Compute tiles ``program, program + programs, ...`` through tensor descriptors (``TMA``), or a tile per program.
 
-    Sums are int32 (``INTEGER``) or fp32. Hopper's tensor cores add FP8 products up with 14 bits; unless ``FAST``, the sum
-    of each ``BLOCK_K`` of them is added to fp32 registers. ``HALVES`` stores a tile in two halves, which take half the
-    shared memory.
+    Accumulates in int32 (``INTEGER``) or fp32. Hopper's tensor cores accumulate FP8 products with 14 bits; unless ``FAST``,
+    the sum of each ``BLOCK_K`` of them is added in fp32 registers. ``HALVES``: a tile is stored in two halves, which needs
+    half the shared memory.
     """
     imprecise: tl.constexpr = None if FAST else BLOCK_K
     sums: tl.constexpr = tl.int32 if INTEGER else tl.float32
@@ -76,7 +76,7 @@ def scaled_matmul_kernel(
         b_tiles = tl.make_tensor_descriptor(b_ptr, [N, K], [stride_bn, 1], [BLOCK_N, BLOCK_K])
         c_tiles = tl.make_tensor_descriptor(c_ptr, [M, N], [stride_cm, 1], [BLOCK_M, BLOCK_N // (1 + HALVES)])
         tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
-        # Flattened, the loop over K runs into the next tile's, whose loads start under this tile's epilogue.
+        # flatten merges this loop with the one over K, so that the next tile's loads overlap this tile's epilogue.
         for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
             start_m, start_n = tile_origin(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
             total = tl.zeros((BLOCK_M, BLOCK_N), sums)
@@ -110,12 +110,12 @@ def scaled_matmul_kernel(
 def config(
     m: int, n: int, k: int, warps: int, stages: int, tma: int = 0, halves: int = 0, group: int = 8
 ) -> dict[str, int]:
-    """A config of ``scaled_matmul_kernel``."""
+    """Config of ``scaled_matmul_kernel``."""
     blocks = {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "GROUP_M": group, "TMA": tma, "HALVES": halves}
     return {**blocks, "num_warps": warps, "num_stages": stages}
 
 
-#: What triton.autotune tries: large tiles first, which bring the most reuse, and small ones for few tiles.
+#: Autotuning candidates: large tiles first, with the most reuse, then small ones for small products.
 TUNED = tuple(
     config(*parts)
     for parts in (
@@ -128,10 +128,10 @@ TUNED = tuple(
 
 
 def sweep(out_bytes: int) -> tuple[dict[str, int], ...]:
-    """Every config worth a look where an element of the result has that many bytes, the best guess first.
+    """Configs of the sweep for results of ``out_bytes`` bytes an element, the best guess first.
 
-    Dropped: more than 128 sums a thread (they spill), fewer than 32 (the tile is too small for its warps), and more than
-    the 227 KB of shared memory that a block can have: operands, and with TMA what of the tile is on its way out.
+    Dropped: more than 128 accumulators per thread (they spill), fewer than 32 (the tile is too small for its warps), and
+    more than 227 KB of shared memory for the operands and, with TMA, the part of the tile that is being stored.
     """
 
     def fits(known: Mapping[str, int]) -> bool:
@@ -152,19 +152,19 @@ def sweep(out_bytes: int) -> tuple[dict[str, int], ...]:
 
 
 def tma_serves(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
-    """Whether tensor descriptors can reach the operands (b as (N, K)): in hardware (Hopper on), 16-byte aligned rows."""
+    """Whether TMA can load a and b (N, K) and store c: Hopper or later, 16-byte aligned rows."""
     if a.is_cuda and torch.cuda.get_device_capability(a.device)[0] < 9:
         return False
     return all(t.stride(0) * t.element_size() % 16 == 0 and t.data_ptr() % 16 == 0 for t in (a, b, c))
 
 
 def _descriptors_pay(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
-    """Whether descriptors can be used and are faster. INT8 through pointers is up to a tenth faster on an H200."""
+    """Whether TMA can be used and is faster. For INT8 pointers are up to 10 % faster on an H200."""
     return a.dtype != torch.int8 and tma_serves(a, b, c)
 
 
 def padding_pays(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether rows of a (M, K) and b (N, K) cannot be read 16 bytes at once, and the product is worth copies that can."""
+    """Whether rows of a (M, K) or b (N, K) are not 16-byte aligned, and the product is large enough to pay for copies."""
     (m, k), n = a.shape, b.shape[0]
     whole = all(
         t.shape[1] % 16 == 0 and t.stride(0) * t.element_size() % 16 == 0 and t.data_ptr() % 16 == 0 for t in (a, b)
@@ -173,7 +173,7 @@ def padding_pays(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _prune(configs: Sequence[triton.Config], named_args: Mapping[str, Any], **_: Any) -> list[triton.Config]:
-    """The configs that fit the GPU and whose tiles are not larger than the result needs."""
+    """Keep the configs that fit the GPU and whose tiles are not larger than the result needs."""
     largest_m, largest_n = (max(64, triton.next_power_of_2(named_args[name])) for name in ("M", "N"))
     return [
         known
@@ -185,7 +185,7 @@ def _prune(configs: Sequence[triton.Config], named_args: Mapping[str, Any], **_:
 
 
 def fits_device(known: Mapping[str, int], c: torch.Tensor) -> bool:
-    """Whether a config's operands and tile fit the shared memory of the GPU of ``c``, or of an H200 if it is on none."""
+    """Whether a config's operands and tile fit the shared memory of the GPU of ``c``; an H200's if it is on no GPU."""
     limit = 227 * 1024
     if c.is_cuda:
         limit = torch.cuda.get_device_properties(c.device).shared_memory_per_block_optin
@@ -194,19 +194,19 @@ def fits_device(known: Mapping[str, int], c: torch.Tensor) -> bool:
     return operands + c.element_size() * m * n * known["TMA"] // (1 + known["HALVES"]) <= limit - 1024
 
 
-#: Through pointers alone, and with tensor descriptors.
+#: Two autotuners: of the configs with pointers, and of all.
 scaled_matmul_tuned = autotuned(scaled_matmul_kernel, TUNED, ("M", "N", "K", "SCALES", "FAST"), _prune)
 
 
 def default(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Mapping[str, int]:
-    """The config where nothing can be timed: the largest tile that still gives every SM one."""
+    """The config where nothing can be timed: large tiles if every SM gets one, else the smallest."""
     if triton.cdiv(c.shape[0], 128) * triton.cdiv(c.shape[1], 256) < multiprocessors(a):
         return TUNED[-1]
     return next(known for known in TUNED if known["TMA"] <= _descriptors_pay(a, b, c) and fits_device(known, c))
 
 
 def kind(scales: tuple[torch.Tensor, torch.Tensor] | tuple[None, None]) -> int:
-    """The kernels' ``SCALES``."""
+    """``SCALES`` of the kernels: 0 without scales, 1 per operand, 2 per row and column."""
     return 0 if scales[0] is None else 2 if scales[0].dim() else 1
 
 
@@ -218,7 +218,7 @@ def launch(
     fast: bool,
     given: Mapping[str, int] | None,
 ) -> None:
-    """``c`` (M, N) = a (M, K) @ b (N, K).T, with ``fast`` as the kernel's ``FAST``; timed for the best config if none.
+    """Write ``c`` (M, N) = a (M, K) @ b (N, K).T. ``fast`` is the kernel's ``FAST``. Autotunes without a config ``given``.
 
     Raises ValueError for a config that the operands do not allow.
     """

@@ -1,15 +1,15 @@
-"""16-bit matrix products with few tiles or with unaligned rows, which large tiles through descriptors do not serve.
+"""Matrix products with few tiles or with unaligned rows: small tiles, split-K, and copies to aligned rows.
 
-FP8 and INT8 products of few tiles come here, too: what they take is the time of starting, of which descriptors that the host
-makes spare a part.
+A small result leaves SMs without a tile. Here tiles are small, with many steps along K in flight. Where even those are too
+few, tiles are split along K. So are the last tiles of a large product, which would be a wave of their own (Stream-K with
+whole waves first: Osama, Merrill, Cecka, Garland and Owens, arXiv:2301.03598). A second launch adds the parts up in a fixed
+order, so the result is deterministic.
 
-Few rows, or a small result, leave SMs without a tile. Here tiles are small, and many of their blocks along K are in
-flight. Where even those are few, tiles are split along K. So are the last tiles of a large product, which would be a wave
-of their own (Stream-K, whole waves first: Osama, Merrill, Cecka, Garland and Owens, arXiv:2301.03598). The parts are
-stored in fp32 and a second launch adds them up in one order, so the result is the same every time.
+TMA cannot load rows that are not 16-byte aligned, such as rows of an odd number of elements. Such operands are copied to
+aligned rows, and a large result is written to aligned rows and copied from there.
 
-Tensor descriptors cannot reach rows that do not start at 16 bytes, such as rows of an odd number of elements. Such
-operands are copied to aligned rows, and a large result is written to aligned rows and copied from there.
+Products are of 16 bits, or of FP8 or INT8 with few tiles. The latter are bound by their start, which is shorter with
+descriptors that the host makes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tilescope_kernels.matrix_products import matmul_hopper, scaled_matmul
 from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, copy_rows, is_aligned, padded, room
 from tilescope_kernels.matrix_products.scaled_matmul import _scaled, padding_pays
 
-#: Multiply-adds, of 16 rows or more, from which this is worth its launches: of one byte, of 16 bits, and of rows to be copied.
+#: Least multiply-adds, with rows counted as at least 16: of one-byte operands, of 16-bit ones, and of unaligned 16-bit ones.
 _LEAST_BYTES, _LEAST, _LEAST_COPIED = 2**24, 2**27, 2**24
 
 
@@ -42,11 +42,12 @@ def matmul_split_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, SPLITS: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """Parts ``program, program + programs, ...`` of tiles from ``first_tile`` on. A tile has ``SPLITS`` parts.
+    """Compute parts ``program, program + programs, ...`` of the tiles from ``first_tile`` on, ``SPLITS`` parts a tile.
 
-    Whole tiles go to c: through ``c_tiles``, or by pointers where that is None because c's rows are not aligned. Parts go
-    to ``parts`` (pieces, BLOCK_M, BLOCK_N) in fp32, or int32 (``INTEGER``), not scaled yet. ``IMPRECISE`` is the number of FP8
-    products that tensor cores add up by themselves, None for any. The rest as in ``matmul_kernel`` and ``scaled_matmul_kernel``.
+    With one part a tile goes to c: through ``c_tiles``, or through pointers if it is None because c's rows are not aligned.
+    Several parts go to ``parts`` (pieces, BLOCK_M, BLOCK_N), unscaled, in fp32 or int32 (``INTEGER``). ``IMPRECISE`` is the
+    number of FP8 products that tensor cores add up before fp32 registers do, None for any. ``PDL``: programmatic dependent
+    launch. The rest is as in ``matmul_kernel`` and ``scaled_matmul_kernel``.
     """
     if PDL:
         gdc_launch_dependents()
@@ -82,7 +83,7 @@ def add_parts_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr,
     SCALES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Add up the parts of ``ROWS`` rows of a tile of c a program."""
+    """Add up the parts of ROWS rows of a tile of c per program, and scale the sum."""
     if PDL:
         gdc_wait()
     index = tl.program_id(0) // (BLOCK_M // ROWS)
@@ -101,20 +102,20 @@ def add_parts_kernel(
 
 
 def _descriptor(matrix: torch.Tensor, rows: int, width: int) -> TensorDescriptor:
-    """A descriptor of (rows, width) tiles, or of (width, rows) tiles of a column-major matrix."""
+    """TMA descriptor with (rows, width) tiles, or (width, rows) tiles of a column-major matrix."""
     return tiles(matrix, rows, width, columns(matrix))
 
 
 def _plan(m: int, n: int, k: int, warps: int, stages: int, splits: int = 1, scratch: int = 0) -> dict[str, int]:
-    """Tiles, warps and stages, parts of a cut tile, and whether a result of unaligned rows goes through aligned ones."""
+    """Tile, warps, stages, parts of a split tile, and SCRATCH: whether an unaligned result goes through aligned rows."""
     blocks = {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "GROUP_M": 8, "SPLITS": splits, "SCRATCH": scratch}
     return {**blocks, "num_warps": warps, "num_stages": stages}
 
 
 def _few(m: int, n: int, k: int, programs: int) -> dict[str, int]:
-    """The plan of few tiles."""
+    """Plan for few tiles."""
     tiles = cdiv(m, 64) * cdiv(n, 64)
-    # Two parts do not pay for another launch: half of the multiprocessors read as fast as memory is.
+    # Split if at most a quarter of the SMs have a tile: half of the SMs saturate HBM, so two parts do not pay for a launch.
     splits = max(1, min(64, programs // tiles, k // 512)) if programs >= 4 * tiles else 1
     if n <= 32:
         return _plan(64, 16 if n <= 16 else 32, 256, 4, 5, splits)
@@ -124,7 +125,7 @@ def _few(m: int, n: int, k: int, programs: int) -> dict[str, int]:
 
 
 def split_plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
-    """The plan of a product with few tiles, or with rows that descriptors cannot reach. None where this does not pay.
+    """Plan for a 16-bit product with few tiles or with unaligned rows; None where this does not pay.
 
     In bf16 on an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2, cuBLAS in brackets): 1024x1024x1024 8.2 us (9.2),
     512x512x512 6.2 (6.3), 300x300x300 with copies 8.5 (8.0), 768x768x768 7.3 (8.1), 128x4096x4096 13.8 (15.8), 64x4096x4096
@@ -140,7 +141,7 @@ def split_plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
         return None
     programs = multiprocessors(a)
     few = cdiv(m, 64) * cdiv(n, 128) <= programs
-    # To copy b takes longer than the product with few rows, and to copy a than that with few columns.
+    # Copying b takes longer than a product with few rows, and copying a longer than one with few columns.
     if (whole and not few) or (m <= 64 and not (few and is_aligned(b))) or (n < 64 and not (few and is_aligned(a))):
         return None
     if not few:
@@ -150,11 +151,11 @@ def split_plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
 
 
 def bytes_plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
-    """The plan of an FP8 or INT8 product with few tiles, of ``b`` (K, N) with neighbours along K. None where this does not pay.
+    """Plan for an FP8 or INT8 product with few tiles; ``b`` (K, N) has stride 1 along K. None where this does not pay.
 
     On an H100 (2026-11-25, torch 2.11, triton 3.6, intervals, cold L2, cuBLAS in brackets): FP8 128x4096x4096 11.1 us (11.1),
-    64x4096x4096 11.1 (11.5), 16x8192x8192 27.8 (27.0), 1024x1024x1024 7.1 (7.2). Tiles of 16 rows took 28.9 where these
-    took 27.8. With descriptors that the GPU makes, the best took 14.0, 13.7, 31.8 and 7.5.
+    64x4096x4096 11.1 (11.5), 16x8192x8192 27.8 (27.0), 1024x1024x1024 7.1 (7.2). Tiles of 16 rows took 28.9
+    instead of 27.8. With descriptors made on the GPU the best config took 14.0, 13.7, 31.8 and 7.5.
     """
     (m, k), n = a.shape, b.shape[1]
     if capability(a) < 90 or shared_memory(a) < 227 * 1024 or not (is_aligned(a) and is_aligned(b)):
@@ -164,7 +165,7 @@ def bytes_plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
     if min(n, k) < 64 or max(m, 16) * n * k < _LEAST_BYTES:
         return None
     if tiles > programs:
-        # On an H200 of FP8 1536x1536x1536 takes 11.1 us, in larger tiles 12.2, 2048x2048x2048 17.3 and 15.9.
+        # FP8 on an H200: 1536x1536x1536 takes 11.1 us (12.2 in larger tiles), 2048x2048x2048 17.3 (15.9).
         return _plan(64, 128, 256, 4, 4) if 2 * cdiv(m, 64) * cdiv(n, 128) <= 5 * programs else None
     return _plan(64, 64, 256, 4, 6, max(1, min(programs // (2 * tiles), k // 1024)))
 
@@ -173,9 +174,9 @@ def bytes_product(
     c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, scales: tuple[torch.Tensor, torch.Tensor] | tuple[None, None],
     fast: bool, given: Mapping[str, int] | None,
 ) -> None:  # fmt: skip
-    """Write the product of FP8 or INT8 ``a`` (M, K) and ``b`` (N, K) to contiguous ``c``, by ``scaled_matmul``'s config if one is given.
+    """Write the product of FP8 or INT8 ``a`` (M, K) and ``b`` (N, K) to contiguous ``c``.
 
-    The rest as in ``split_matmul``.
+    ``given`` is a config of ``scaled_matmul``, or None to choose a kernel. ``scales`` and ``fast`` are as in ``split_matmul``.
     """
     if given is None and padding_pays(a, b):
         a, b = padded(a, b)
@@ -191,9 +192,9 @@ def split_matmul(
     c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, plan: Mapping[str, int],
     scales: tuple[torch.Tensor, torch.Tensor] | tuple[None, None] = (None, None), fast: bool = True,
 ) -> None:  # fmt: skip
-    """Write the product to contiguous ``c`` as ``plan`` says, times ``scales``: of operands, or of rows and columns.
+    """Write the product to contiguous ``c`` by ``plan``, times ``scales`` of operands or of rows and columns.
 
-    Unless ``fast``, at most 128 FP8 products are added up before they go to fp32.
+    Unless ``fast``, tensor cores add up at most 128 FP8 products before fp32 registers do.
     """
     (m, k), n = a.shape, b.shape[1]
     tile_m, tile_n, tile_k, splits = (plan[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "SPLITS"))
@@ -201,7 +202,7 @@ def split_matmul(
     whole = count if splits == 1 else count // programs * programs
     integer = a.dtype == torch.int8
     tiling = {"SCALES": scaled_matmul.kind(scales), **{name: plan[name] for name in ("BLOCK_M", "BLOCK_N", "GROUP_M")}}
-    # The launch that adds up the parts starts before they are there, and waits for them.
+    # Programmatic dependent launch: the second launch starts early and waits for the parts.
     pdl = capability(a) >= 90
     with device_of(a):
         a, b = aligned(a, b)
@@ -223,7 +224,7 @@ def split_matmul(
             sums = torch.int32 if integer else torch.float32
             parts = torch.empty((others * splits, tile_m, tile_n), dtype=sums, device=a.device)
             tiles(parts, whole, others * splits)
-            # Few elements a program: small results have no others to take part.
+            # Few elements per program, so that small results have many programs.
             rows = min(tile_m, max(1, (256 if tile_n <= 64 else 2048) // tile_n))
             launch(
                 add_parts_kernel, (others * (tile_m // rows),), out, parts, *scales, m, n, out.stride(0), whole, SPLITS=splits, ROWS=rows, PDL=pdl,

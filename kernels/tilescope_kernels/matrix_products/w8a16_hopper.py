@@ -1,11 +1,11 @@
-"""Products of 16-bit rows and INT8 weights on Hopper: one warp loads, two warpgroups convert and multiply.
+"""Products of 16-bit rows and INT8 weights on Hopper, warp-specialized: one warp loads, two warpgroups convert and multiply.
 
-While one warpgroup converts its weights, the products of the other keep the tensor cores busy. The kernel is in Gluon: in
-Triton's language every warp waits for the same loads, so all convert at once and the tensor cores wait. Few tiles are cut
-along K, and a second launch adds the parts up in one order.
+While one warpgroup converts weights, the other's products keep the tensor cores busy. Written in Gluon: in Triton's language
+all warps wait for the same loads, so all convert at once and the tensor cores idle. Few tiles are split along K, and a second
+launch adds the parts up in a fixed order.
 
-In bf16 on an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2, cuBLAS with weights kept at 16 bits in brackets, then this
-kernel without converting ahead): 64x4096x4096 15.5 us (13.8, 17.1), 128x4096x4096 19.4 us (16.4, 20.2), 256x4096x4096 24.1
+In bf16 on an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2; in brackets cuBLAS with 16-bit weights, and this kernel
+without converting a step ahead): 64x4096x4096 15.5 us (13.8, 17.1), 128x4096x4096 19.4 us (16.4, 20.2), 256x4096x4096 24.1
 (19.6, 25.0), 512x4096x4096 33.1 (26.8, 36.7), 256x8192x8192 57.0 (47.6, 57.3), 64x14336x4096 27.9 (35.2, 34.7),
 128x14336x4096 34.8 (34.8, 43.3), 1024x4096x4096 49.7 (46.9, 62.0), 1024x14336x4096 165 (156; not cut 180), 4096x4096x4096 181 (178,
 208), 8192x8192x8192 1451 (1444, 1516).
@@ -36,28 +36,28 @@ from tilescope_kernels.matrix_products.aligned_rows import copy_rows, is_aligned
 from tilescope_kernels.matrix_products.scaled_matmul import tma_serves
 from tilescope_kernels.matrix_products.w8a16_split import add_parts
 
-#: Groups of warps that multiply, and the weights' rows of each, a tensor core instruction's.
+#: Multiplying warpgroups, and rows of weights of each, the M of a wgmma instruction.
 _GROUPS, _ROWS = gl.constexpr(2), gl.constexpr(64)
 _BLOCK_N = gl.constexpr(_GROUPS.value * _ROWS.value)
-#: A step along K: 128 bytes of x.
+#: Elements of a step along K: 128 bytes of x.
 _BLOCK_K = gl.constexpr(64)
-#: Steps whose products follow one another: while those of one are under way, the next one's weights are converted. ptxas lets
-#: none of them be under way when a loop comes round, so the last one of a turn is waited for.
+#: Steps of a turn, an unrolled part of the loop: weights of one step are converted during the products of the one before. ptxas
+#: keeps no wgmma in flight across a loop's back edge, so the last products of a turn are waited for.
 _TURN = gl.constexpr(4)
-#: Steps that the second group is behind: what one waits for falls into the other's products.
+#: Steps that the second warpgroup lags behind, so that one waits during the other's products.
 _LAG = gl.constexpr(2)
-#: Rows of tiles that are walked together: L2 still has their operands.
+#: Rows of tiles that are visited together, so that their operands stay in L2.
 _GROUP_N = gl.constexpr(16)
-#: Registers of a thread that multiplies and of one that loads.
+#: Registers per thread of the multiplying warpgroups and of the loading warp.
 _MULTIPLYING, _LOADING = gl.constexpr(232), gl.constexpr(24)
 
 
 @gluon.jit
 def _piece(piece, whole, M, N, K, BLOCK_M: gl.constexpr, SPLIT: gl.constexpr, CUT: gl.constexpr):
-    """First row of weights and of x, first turn along K and the number of turns of a piece.
+    """First row of weights and of x, first turn along K, and number of turns of a piece.
 
-    It is one of a tile's ``SPLIT`` parts along K, or one of ``whole`` tiles, or of a later one's ``CUT`` parts of its rows of x.
-    What a turn has past K arrives as zeros.
+    A piece is one of a tile's ``SPLIT`` parts along K; or one of the ``whole`` tiles, or of the ``CUT`` parts of a later tile's
+    rows of x. Past K a turn loads zeros.
     """
     turns = (K + _TURN * _BLOCK_K - 1) // (_TURN * _BLOCK_K)
     if CUT == 1:
@@ -79,7 +79,7 @@ def _load_pieces(
     begin, end, slot, phase, x_tiles, weight_tiles, x_ring, weight_ring, ready, free, M, N, K, whole,
     BLOCK_M: gl.constexpr, SPLIT: gl.constexpr, CUT: gl.constexpr, STAGES: gl.constexpr, WHOLE: gl.constexpr,
 ):  # fmt: skip
-    """Load the operands of this program's pieces: whole tiles and parts along K, or parts of a tile's rows of x."""
+    """Load the operands of this program's pieces: whole tiles or parts along K if ``WHOLE``, else parts of rows of x."""
     BOX: gl.constexpr = BLOCK_M // CUT
     BOXES: gl.constexpr = CUT if WHOLE else 1
     for piece in range(begin, end, gl.num_programs(0)):
@@ -107,8 +107,8 @@ def _load(
     x_tiles, weight_tiles, x_ring, weight_ring, ready, free, M, N, K, whole, pieces,
     BLOCK_M: gl.constexpr, SPLIT: gl.constexpr, CUT: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """Load the operands of this program's pieces as far ahead as the ring allows, the next one's during an epilogue."""
-    # A barrier's first wait for what has not been used yet must not wait: it asks for the phase before.
+    """Producer warp: load operands as far ahead as the ring allows, those of the next piece during an epilogue."""
+    # Every slot starts free: waiting for the phase before the first returns at once.
     slot, phase = _load_pieces(
         gl.program_id(0), whole, gl.to_tensor(0), gl.to_tensor(1), x_tiles, weight_tiles, x_ring, weight_ring, ready, free,
         M, N, K, whole, BLOCK_M, SPLIT, CUT, STAGES, True,
@@ -122,9 +122,9 @@ def _load(
 
 @gluon.jit
 def _converted(pairs, dtype: gl.constexpr, LAYOUT: gl.constexpr):
-    """``pairs`` (_ROWS, _BLOCK_K / 2) int16, each two INT8 numbers that are neighbours along K, as (_ROWS, _BLOCK_K) of 16 bits.
+    """Convert ``pairs`` (_ROWS, _BLOCK_K / 2) int16, each two INT8 numbers adjacent along K, to (_ROWS, _BLOCK_K) of ``dtype``.
 
-    A number's bits are put into those of a power of two, which is then subtracted: both steps are exact.
+    An INT8's bits become the mantissa of a power of two, which is then subtracted. Both steps are exact.
     """
     if dtype == gl.float16:
         both = gl.inline_asm_elementwise(
@@ -142,7 +142,7 @@ def _converted(pairs, dtype: gl.constexpr, LAYOUT: gl.constexpr):
             "=r,=r,r", [pairs], dtype=gl.int32, is_pure=True, pack=2,
         )  # fmt: skip
     else:
-        # bf16 has room for the lower seven bits: the sign makes the power of two 128 or 256.
+        # A bf16 mantissa has room for the lower seven bits; the sign bit makes the power of two 128 or 256.
         gl.static_assert(dtype == gl.bfloat16)
         both = gl.inline_asm_elementwise(
             """
@@ -167,7 +167,7 @@ def _converted(pairs, dtype: gl.constexpr, LAYOUT: gl.constexpr):
 
 @gluon.jit
 def _store_part(total, part_ptr, N, rows, columns):
-    """Write the part of a tile, transposed, 32 rows at a time: all addresses at once do not fit the registers."""
+    """Store a part of a tile, transposed, 32 rows at a time: addresses of all rows at once do not fit in registers."""
     WIDE: gl.constexpr = total.shape[1]
     if WIDE > 32:
         first, second = total.reshape(_ROWS, 2, WIDE // 2).permute(0, 2, 1).split()
@@ -185,7 +185,7 @@ def _multiply_pieces(
     WHICH: gl.constexpr, begin, end, slot, phase, y_tiles, parts_ptr, scale_ptr, x_ring, weight_ring, y_buffers, ready, free,
     M, N, K, whole, BLOCK_M: gl.constexpr, SPLIT: gl.constexpr, CUT: gl.constexpr, STAGES: gl.constexpr, WHOLE: gl.constexpr,
 ):  # fmt: skip
-    """Multiply this warpgroup's 64 rows of weights. A step's weights are converted while the step before multiplies."""
+    """Multiply this warpgroup's rows of this program's pieces. Weights are converted during the previous step's products."""
     BOX: gl.constexpr = BLOCK_M // CUT
     BOXES: gl.constexpr = CUT if WHOLE else 1
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BOXES * BOX, 16])
@@ -219,7 +219,7 @@ def _multiply_pieces(
             slot = gl.where(wrapped, 0, slot)
             phase = gl.where(wrapped, phase ^ 1, phase)
         if SPLIT == 1:
-            # Once the tile before has left the buffer. The descriptor leaves out what is past the edges.
+            # Wait until the previous tile has left the buffer. TMA clips at the edges.
             tma.store_wait(0)
             buffers.index(WHICH * (CUT // BOXES)).permute([1, 0]).store((total * scale[:, None]).to(y_tiles.dtype))
             fence_async_shared()
@@ -239,9 +239,9 @@ def _multiply(
     WHICH: gl.constexpr, y_tiles, parts_ptr, scale_ptr, x_ring, weight_ring, y_buffers, ready, free, M, N, K, whole, pieces,
     BLOCK_M: gl.constexpr, SPLIT: gl.constexpr, CUT: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """Multiply this warpgroup's 64 rows of weights of this program's pieces: whole tiles first."""
+    """Consumer warpgroup: multiply its 64 rows of weights of this program's pieces, whole tiles first."""
     if WHICH == 1:
-        # The other group's first use of that slot: it does not come to a second one before this group's first.
+        # Wait for the first warpgroup's first use of that stage. Its second use cannot come before this one's first.
         mbarrier.wait(free.index((_LAG - 1) * _GROUPS), 0)
     slot, phase = _multiply_pieces(
         WHICH, gl.program_id(0), whole, gl.to_tensor(0), gl.to_tensor(0), y_tiles, parts_ptr, scale_ptr, x_ring, weight_ring,
@@ -256,27 +256,27 @@ def _multiply(
         tma.store_wait(0)
 
 
-# Extents of 1 for constants have made ptxas die of a segmentation fault in another kernel (sm_90, CUDA 12.8).
+# Specialized on extents of 1, ptxas crashed with a segmentation fault in another kernel (sm_90, CUDA 12.8).
 @gluon.jit(do_not_specialize=["M", "N", "K", "whole", "pieces"])
 def w8a16_matmul_hopper_kernel(
     x_tiles, weight_tiles, y_tiles, parts_ptr, scale_ptr, M, N, K, whole, pieces,
     BLOCK_M: gl.constexpr, SPLIT: gl.constexpr, CUT: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """Pieces ``program, program + programs, ...`` of tiles of BLOCK_M rows of x and 128 of weights, 64 a group.
+    """Compute pieces ``program, program + programs, ...`` of tiles of BLOCK_M rows of x and 128 of weights, 64 per warpgroup.
 
-    A tile has ``SPLIT`` parts along K. Several go to ``parts`` (SPLIT, M, N) in fp32, not scaled. Of one part, tiles after the
-    ``whole`` ones are cut in ``CUT`` parts of their rows of x. Descriptors are of a cut tile's rows by 64 of x and y and 64x64
-    of weights. Launched with 4 warps.
+    A tile has ``SPLIT`` parts along K; several go to ``parts`` (SPLIT, M, N) in fp32, not scaled. With one part, tiles after
+    the ``whole`` ones are cut into ``CUT`` parts of their rows of x. Descriptors have tiles of BLOCK_M / CUT x 64 for x and y
+    and 64x64 for weights. Launch with 4 warps.
     """
     if SPLIT > 1:
-        # The launch that adds up the parts may start, and wait for them.
+        # Programmatic dependent launch: the kernel that adds up the parts may start and wait for them.
         gl.inline_asm_elementwise(
             "griddepcontrol.launch_dependents; // $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1
         )
     x_ring = gl.allocate_shared_memory(x_tiles.dtype, [STAGES * CUT, BLOCK_M // CUT, _BLOCK_K], x_tiles.layout)
     weight_ring = gl.allocate_shared_memory(gl.int8, [STAGES * _GROUPS, _ROWS, _BLOCK_K], weight_tiles.layout)
     y_buffers = gl.allocate_shared_memory(x_tiles.dtype, [_GROUPS * CUT, BLOCK_M // CUT, _ROWS], x_tiles.layout)
-    # That a stage has come, and that either group has used it.
+    # ``ready``: a stage has arrived. ``free``: a warpgroup has used it.
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [STAGES * _GROUPS, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
@@ -298,13 +298,13 @@ def w8a16_matmul_hopper_kernel(
     )  # fmt: skip
 
 
-#: Rows of x in the largest tile: an instruction's, so that a converted weight is used as often as can be.
+#: Rows of x in the largest tile: the largest N of a wgmma instruction, for the most uses of a converted weight.
 _MOST = 256
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """Rows of x in a tile, the number of its parts along K or, in the last wave, in rows, and stages of the ring: whole turns."""
+    """A tile of ``block_m`` rows of x, with ``split`` parts along K or, in the last wave, ``cut`` parts of its rows. ``stages`` are whole turns."""
 
     block_m: int
     split: int = 1
@@ -315,16 +315,16 @@ class Tiling:
         return _TURN.value * (1 if self.block_m > 128 else 2)
 
 
-#: Most rows that are left to smaller tiles.
+#: Up to this many rows smaller tiles are used.
 _FEW = 32
-#: Seconds of a step along K of one tile by its rows of x, and of a launch beside its steps; of the launch that adds up parts, and of
-#: a byte of them. Fitted to 44 timings of 9 sizes (H200, 2026-11-26, torch 2.11, triton 3.6, cold L2).
+#: Seconds of a step along K by a tile's rows of x; of a launch besides its steps, of the launch that adds up parts, and per byte of
+#: parts. Fitted to 44 timings of 9 sizes (H200, 2026-11-26, torch 2.11, triton 3.6, cold L2).
 _STEP = {64: 0.30e-6, 128: 0.40e-6, _MOST: 0.61e-6}
 _LAUNCH, _ADDING, _PART_BYTE = 7.6e-6, 1e-6, 0.45e-12
 
 
 def _time(m: int, n: int, k: int, programs: int, chosen: Tiling) -> float:
-    """Estimated seconds: rounds of tiles, and what cutting them along K costs."""
+    """Estimated seconds: waves of tiles, and the cost of adding up parts."""
     tiles = _tiles_of(m, n, chosen.block_m)
     rounds = tiles // programs if chosen.cut > 1 else cdiv(tiles * chosen.split, programs)
     last = _STEP[chosen.block_m // chosen.cut] if chosen.cut > 1 else 0.0
@@ -335,7 +335,7 @@ def _time(m: int, n: int, k: int, programs: int, chosen: Tiling) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def tiling(m: int, n: int, k: int, programs: int) -> Tiling | None:
-    """The tiles that are estimated to take the least time. None where half of the SMs would idle."""
+    """The tiling with the least estimated time. None where more than half of the SMs would idle."""
     candidates = [
         Tiling(block_m, _whole_parts(k, split))
         for block_m in _STEP
@@ -352,7 +352,7 @@ def tiling(m: int, n: int, k: int, programs: int) -> Tiling | None:
 
 
 def _whole_parts(k: int, split: int) -> int:
-    """As many parts along K as have turns. Of one without any the second group would wait for the first one for ever."""
+    """``split`` reduced so that every part has a turn: in a part without one the second warpgroup would wait forever."""
     turns = cdiv(k, _TURN.value * _BLOCK_K.value)
     return cdiv(turns, cdiv(turns, split))
 
@@ -362,7 +362,7 @@ def _tiles_of(m: int, n: int, block_m: int) -> int:
 
 
 def plan(x: torch.Tensor, weight: torch.Tensor) -> Tiling | None:
-    """The tiling of ``x`` (M, K) and ``weight`` (N, K); None where another kernel has to serve them or is quicker."""
+    """The tiling for ``x`` (M, K) and ``weight`` (N, K); None where this kernel does not serve them or is slower."""
     (m, k), n = x.shape, weight.shape[0]
     if capability(x) != 90 or x.element_size() != 2 or m <= _FEW or 0 in (n, k) or not tma_serves(x, weight, x):
         return None
@@ -370,7 +370,7 @@ def plan(x: torch.Tensor, weight: torch.Tensor) -> Tiling | None:
 
 
 def write_product(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, scale: torch.Tensor, chosen: Tiling) -> None:
-    """Write the product of operands that ``plan`` accepts to contiguous ``y``, by way of aligned rows where its own are not."""
+    """Write the product of operands that ``plan`` accepts to contiguous ``y``, through aligned rows if its own are not."""
     (m, n), k, programs, cut = y.shape, x.shape[1], multiprocessors(x), chosen.cut
     split = _whole_parts(k, chosen.split)
     parts = torch.empty((split, m, n), dtype=torch.float32, device=x.device) if split > 1 else None

@@ -1,8 +1,8 @@
-"""``x @ (weight * scale).T`` of 16-bit activations and INT8 weights, which are converted on their way to the tensor cores.
+"""``x @ (weight * scale).T`` of 16-bit activations and INT8 weights (W8A16), converted in registers.
 
-An INT8 number is exact in fp16 and bf16, and a scale belongs to a whole row of weights, so it multiplies the sum. Tiles
-are computed as ``weight @ x.T``, because tensor cores can take the left operand from the registers that it was converted
-in, but the right one from shared memory only. On Hopper, large products go through ``w8a16_hopper``.
+INT8 is exact in fp16 and bf16, and a scale belongs to a row of weights, so it is applied in the epilogue. Tiles are computed
+as ``weight @ x.T``, because wgmma takes the left operand from the registers in which it was converted, but the right one only
+from shared memory. On Hopper, large products use ``w8a16_hopper``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 @triton.jit
 def _store_tile(y_ptr, scale_ptr, total, start_m, start_n, M, N):
-    """``total`` (BLOCK_N, BLOCK_M), scaled, as a tile of y (M, N)."""
+    """Scale ``total`` (BLOCK_N, BLOCK_M) and store its transpose to y (M, N)."""
     n = start_n + tl.arange(0, total.shape[0])
     m = start_m + tl.arange(0, total.shape[1])
     total *= tl.load(scale_ptr + n, mask=n < N, other=0.0)[:, None]
@@ -44,9 +44,9 @@ def w8a16_matmul_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_N: tl.constexpr,
     TMA: tl.constexpr, EVEN_K: tl.constexpr,
 ):  # fmt: skip
-    """Tiles ``program, program + programs, ...`` through tensor descriptors (``TMA``), or a tile a program.
+    """Compute tiles ``program, program + programs, ...`` through tensor descriptors (``TMA``), or a tile per program.
 
-    Weights stand first in the product: Hopper's tensor cores take the first operand, converted, from registers.
+    Weights are the left operand, which Hopper's tensor cores take from registers.
     """
     if TMA:
         x_tiles = tl.make_tensor_descriptor(x_ptr, [M, K], [x_stride, 1], [BLOCK_M, BLOCK_K])
@@ -86,15 +86,15 @@ def w8a16_few_rows_kernel(
     y_ptr, x_ptr, weight_ptr, scale_ptr, M, N, K, x_stride, weight_stride,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr, EVEN_K: tl.constexpr,
 ):  # fmt: skip
-    """A tile of few rows a program. ``program_id(1)`` is the part of K to add up, one of SPLIT.
+    """Compute a tile of few rows per program, over one of SPLIT parts of K, ``program_id(1)``.
 
-    Weights stand second here: the small tensor-core instructions that this shape takes read 8 of them from shared memory
-    at once, where the others read 2. Of several parts, y is (SPLIT, M, N) in fp32, not scaled.
+    Weights are the right operand here: the small tensor core instructions of this shape then read 8 of them at once from
+    shared memory instead of 2. With several parts y is (SPLIT, M, N) in fp32, not scaled.
     """
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     m = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
     k = tl.arange(0, BLOCK_K)[None, :]
-    # A part of K is whole blocks, so that no two parts read one.
+    # A part of K is whole blocks, so that no two parts share one.
     part = tl.cdiv(tl.cdiv(K, BLOCK_K), SPLIT) * BLOCK_K
     first = tl.program_id(1) * part
     weight_ptr += n[:, None].to(tl.int64) * weight_stride + k
@@ -119,7 +119,7 @@ def _config(m: int, n: int, k: int, warps: int, stages: int, tma: int = 0, split
     return {**blocks, "num_warps": warps, "num_stages": stages}
 
 
-#: What triton.autotune tries for more than 16 rows at 16 bits: through pointers, which were faster than descriptors.
+#: Autotuning candidates for more than 16 rows at 16 bits, with pointers, which were faster than descriptors.
 TUNED = tuple(
     _config(*parts)
     for parts in (
@@ -127,27 +127,27 @@ TUNED = tuple(
         (64, 64, 64, 4, 3),
     )
 )  # fmt: skip
-#: What lost to those on an H200.
+#: Configs that were slower than those on an H200.
 _OTHERS = tuple(
     _config(*parts)
     for parts in ((256, 128, 64, 8, 3, 1), (256, 128, 64, 8, 4, 1), (128, 128, 64, 8, 4, 1), (128, 256, 64, 8, 3))
 )
-#: For up to 16 rows: what counts is the weights' way from memory, which every program takes part in.
+#: For up to 16 rows, which are bound by reading the weights: K is split so that every SM reads.
 SMALL = tuple(
     _config(16, n, k, warps, stages, 0, split)
     for n, k, warps, stages in ((64, 256, 4, 4), (64, 128, 4, 4), (32, 256, 2, 4), (32, 256, 4, 4), (32, 128, 4, 6))
     for split in (1, 2, 4, 8)
 )
-#: For fp32, which runs on the CUDA cores, and for rows that are read one element at a time, each with its own address
-#: and mask: their tiles are bounded by registers.
+#: For fp32, which runs on CUDA cores, and for unaligned rows, whose elements each have an address and a mask: registers
+#: bound the tile.
 NARROW = _config(32, 64, 32, 4, 2)
 CONFIGS = (*TUNED, *SMALL, NARROW, *_OTHERS)
-#: Most rows that are split along K, and the elements of a program that adds parts up.
+#: Most rows for ``w8a16_few_rows_kernel``.
 _FEW = 16
 
 
 def _prune(configs: Sequence[triton.Config], named_args: Mapping[str, Any], **_: Any) -> list[triton.Config]:
-    """The configs that fit the GPU and whose tiles are not much larger than the result needs."""
+    """Keep the configs that fit the GPU and whose tiles are not much larger than the result needs."""
     x = named_args["x_ptr"]
     largest_m, largest_n = (max(64, triton.next_power_of_2(named_args[name])) for name in ("M", "N"))
     shared = torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin if x.is_cuda else 227 * 1024
@@ -161,7 +161,7 @@ def _prune(configs: Sequence[triton.Config], named_args: Mapping[str, Any], **_:
 
 
 def _operands(known: Mapping[str, int]) -> int:
-    """Bytes of shared memory for the operands of a config's stages at 16 bits."""
+    """Bytes of shared memory for all stages of a config: 16-bit x and INT8 weights."""
     return (2 * known["BLOCK_M"] + known["BLOCK_N"]) * known["BLOCK_K"] * known["num_stages"]
 
 
@@ -174,12 +174,12 @@ w8a16_matmul_tuned = tuned(
 
 
 def _chosen(x: torch.Tensor, weight: torch.Tensor) -> Mapping[str, int] | None:
-    """The config where none is given; None where the GPU's autotuner is to choose one."""
+    """The config if none is given; None where the autotuner chooses."""
     (m, k), n = x.shape, weight.shape[0]
     if x.dtype == torch.float32 or k % 16:
         return NARROW
     if m <= _FEW:
-        # Parts until every multiprocessor has two programs, of at least eight blocks of K each.
+        # Split until every SM has two programs, with at least eight blocks of K each.
         wanted = 2 * multiprocessors(x) / triton.cdiv(n, SMALL[0]["BLOCK_N"])
         deep = k // (8 * SMALL[0]["BLOCK_K"])
         return max(
@@ -199,7 +199,7 @@ def _few_rows(
     y: torch.Tensor,
     config: Mapping[str, int],
 ) -> None:
-    """Write a product of few rows to y."""
+    """Write the product of few rows to ``y``, in one or two launches."""
     (m, k), n, split = x.shape, weight.shape[0], config["SPLIT"]
     out = torch.empty((split, m, n), dtype=torch.float32, device=x.device) if split > 1 else y
     options = {name: value for name, value in config.items() if name not in ("GROUP_N", "TMA")}
@@ -258,10 +258,9 @@ def w8a16_matmul(
     """``x @ (weight * scale).T`` as ``torch.nn.functional.linear``: (..., K) to (..., N) in the dtype of ``x``.
 
     ``x`` is bf16, fp16 or fp32, ``weight`` (N, K) int8 and ``scale`` (N, 1) fp32, as ``quantize(weight)`` gives them.
-    Added up in fp32, the same every time. Up to 16 rows are split along K over the GPU, which takes a second small
-    launch. No gradient. ``config`` is one of ``CONFIGS``; without one large products have Hopper's own kernel there, and the
-    first call with new extents of other ones of more rows times a few. Raises ValueError, naming the argument, for what it
-    cannot serve.
+    Accumulates in fp32; the result is deterministic. Few rows may be split along K (split-K), with a second small launch. Not
+    differentiable. ``config`` is one of ``CONFIGS``; without one the first call with new shapes may time a few. Raises
+    ValueError, naming the argument, for what is not supported.
     """
     if not use_triton():
         return reference(x, weight, scale)
@@ -288,7 +287,7 @@ def reference(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> tor
 
 
 def precise(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, dequantized: torch.Tensor) -> torch.Tensor:
-    """``reference`` with the spec's arguments."""
+    """Call ``reference`` with the spec's arguments."""
     return reference(x, weight, scale)
 
 
@@ -299,24 +298,24 @@ def fused(
     dequantized: torch.Tensor,
     config: Mapping[str, int] | None = None,
 ) -> torch.Tensor:
-    """``w8a16_matmul`` with the spec's arguments."""
+    """Call ``w8a16_matmul`` with the spec's arguments."""
     return w8a16_matmul(x, weight, scale, config=config)
 
 
 def eager(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, dequantized: torch.Tensor) -> torch.Tensor:
-    """Weights dequantized to the dtype of ``x``, then cuBLAS."""
+    """Weights dequantized to the dtype of ``x`` in every call, then cuBLAS."""
     return torch.nn.functional.linear(x, (weight * scale).to(x.dtype))
 
 
 def cublas(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, dequantized: torch.Tensor) -> torch.Tensor:
-    """cuBLAS with weights that are kept dequantized, at twice the memory."""
+    """cuBLAS with weights stored dequantized, in twice the memory."""
     return torch.nn.functional.linear(x, dequantized)
 
 
 def inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """``x`` (m, k) standard normal, ``weight`` (n, k) int8 of standard deviation 25, scales, and what both make.
+    """``x`` (m, k) standard normal, ``weight`` (n, k) int8 with standard deviation 25, scales, and dequantized weights.
 
-    Scales are 1/128 to 1/32, powers of two, so that the weights which are kept at 16 bits are the same numbers.
+    Scales are powers of two, 1/128 to 1/32, so that the dequantized 16-bit weights are exact.
     """
     numbers = generator(workload, device)
     m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
@@ -331,7 +330,7 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 
 
 def cost(workload: Workload, direction: str) -> Cost:
-    """2MNK operations and one a sum; activations, int8 weights and scales read once, the result written once."""
+    """2MNK operations and one per output for the scale; x, int8 weights and scales read once, the result written once."""
     m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
     size = workload.itemsize
     pipe = workload.dtype if workload.dtype in ("bf16", "fp16") else "fp32"

@@ -1,8 +1,8 @@
-"""Products of up to a few hundred 16-bit rows and INT8 weights, split along K until every multiprocessor has a part.
+"""Split-K products of up to a few hundred 16-bit rows and INT8 weights, so that every SM has a part.
 
-Tiles are computed as ``weight @ x.T``, as in ``w8a16_matmul``. On Hopper, where every multiprocessor has a part of a larger
-tile, ``w8a16_hopper`` is quicker. In bf16 on an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2, cuBLAS with weights kept
-at 16 bits in brackets): 32x4096x4096 15.9 us (15.5), 40x1000x1024 9.1 (6.8).
+Tiles are computed as ``weight @ x.T``, as in ``w8a16_matmul``. On Hopper, where larger tiles give every SM a part,
+``w8a16_hopper`` is faster. In bf16 on an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2; cuBLAS with 16-bit weights in
+brackets): 32x4096x4096 15.9 us (15.5), 40x1000x1024 9.1 (6.8).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def w8a16_split_kernel(
     y_ptr, x_tiles, weight_tiles, scale_ptr, M, N, K,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """A part of a tile a program. ``program_id(1)`` is the part of K to add up, one of SPLIT.
+    """Compute a tile per program, over one of SPLIT parts of K, ``program_id(1)``.
 
-    Of several parts, y is (SPLIT, M, N) in fp32, not scaled.
+    With several parts y is (SPLIT, M, N) in fp32, not scaled. ``PDL``: programmatic dependent launch.
     """
     if PDL:
         gdc_launch_dependents()
@@ -53,7 +53,7 @@ def w8a16_split_kernel(
 def w8a16_sum_kernel(
     y_ptr, partial_ptr, scale_ptr, size, N, SPLIT: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
 ):
-    """Add up the parts of y in one order, so that the result is the same every time, and scale it."""
+    """Add up the parts of y in a fixed order, which is deterministic, and scale the sum."""
     if PDL:
         gdc_wait()
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -65,14 +65,14 @@ def w8a16_sum_kernel(
     tl.store(y_ptr + offsets, total.to(y_ptr.dtype.element_ty), mask=mask)
 
 
-#: Elements that a program adds up.
+#: Elements of y per program of ``w8a16_sum_kernel``.
 _SUMMED = 512
 
 
 def add_parts(y: torch.Tensor, parts: torch.Tensor, scale: torch.Tensor) -> None:
     """Write the sum of ``parts`` (SPLIT, M, N), scaled, to y (M, N)."""
     size, n = y.numel(), y.shape[1]
-    # It starts before they are there, and waits for them.
+    # Programmatic dependent launch: the kernel starts early and waits for the parts.
     pdl = capability(y) >= 90
     launch(
         w8a16_sum_kernel, (cdiv(size, _SUMMED),), y, parts, scale, size, n,
@@ -82,7 +82,7 @@ def add_parts(y: torch.Tensor, parts: torch.Tensor, scale: torch.Tensor) -> None
 
 @dataclass(frozen=True)
 class Plan:
-    """A tile, the number of its parts, and the stages of a program's loop."""
+    """Tile of ``block_m`` rows of x and ``block_n`` of weights, parts along K, and pipeline stages."""
 
     block_m: int
     block_n: int
@@ -90,12 +90,12 @@ class Plan:
     stages: int
 
 
-#: A step along K.
+#: Elements of a step along K.
 _BLOCK_K = 128
 
 
 def plan(x: torch.Tensor, weight: torch.Tensor) -> Plan | None:
-    """The plan of ``x`` (M, K) and ``weight`` (N, K); None where there are more tiles than multiprocessors."""
+    """Plan for ``x`` (M, K) and ``weight`` (N, K); None where TMA cannot load them or there are more tiles than SMs."""
     (m, k), n = x.shape, weight.shape[0]
     if m > 1024 or x.element_size() != 2 or capability(x) < 90 or shared_memory(x) < 227 * 1024:
         return None
