@@ -1,1 +1,1 @@
-"""Losses, with and without the linear layer before them."""
+"""Cross-entropy, alone and fused with the linear layer before it."""

@@ -1,11 +1,11 @@
-"""``c += a.T @ b`` in 16 bits on Hopper, for sums of many products: one warp loads, two warpgroups multiply and add.
+"""``c += a.T @ b`` in 16 bits on Hopper, warp-specialized: one warp loads by TMA, two warpgroups multiply and accumulate.
 
-Where there are few steps along K, as of a chunk of rows that adds to a weight's gradient, to read c and write it takes as long
-as to multiply. Here c arrives while its tile is multiplied, is added to where it lies, and leaves from there while the next
-tile is multiplied. The kernel is in Gluon, because Triton's language does not assign work to warps.
+For a small K, such as a chunk of rows whose product is added to a weight's gradient, reading and writing c takes as long as the
+product. Here the load of a tile of c overlaps the tile's main loop, the tile is updated in shared memory, and its store
+overlaps the next tile's main loop. The kernel is in Gluon, because Triton does not assign work to warps.
 
-Where 128256x4096 is added to, products of 256 rows took 613 us (cuBLAS 823), of 368 rows 805 (842) and, between other launches, 706
-(831), of 512 rows 940 (908): of more, cuBLAS hides as much (bf16, H200, 2026-11-27, torch 2.11, triton 3.6, cold L2).
+With c of 128256x4096, products of 256 rows take 613 us (cuBLAS 823), of 368 rows 805 (842) and, between other launches, 706
+(831), of 512 rows 940 (908): with more rows cuBLAS overlaps as much (bf16, H200, 2026-11-27, torch 2.11, triton 3.6, cold L2).
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import capability, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
 
-#: Groups of warps that multiply, and each one's rows of a tile.
+#: Warpgroups that multiply, and the rows of a tile of each.
 _GROUPS, _ROWS = gl.constexpr(2), gl.constexpr(64)
-#: Columns of a tile, in parts of which each has a buffer, and a step along K: 128 bytes.
+#: Columns of a tile, columns of each of its buffers, and a step along K: 128 bytes.
 _WIDE, _PART, _BLOCK_K = gl.constexpr(256), gl.constexpr(64), gl.constexpr(64)
 _PARTS = gl.constexpr(_WIDE.value // _PART.value)
-#: Steps along K whose operands are in shared memory, which the tile of c fills up.
+#: Pipeline stages of the operands. The tile of c takes the rest of shared memory.
 _STAGES = gl.constexpr(3)
-#: The step with which the first group's rows of c are fetched; the second group's come a step later.
+#: The step at which the first warpgroup's rows of c are loaded; the second's are loaded a step later.
 _FETCH = gl.constexpr(2)
-#: Steps that the second group is behind: one keeps the tensor cores busy while the other adds.
+#: Steps that the second warpgroup lags behind, so that one keeps the tensor cores busy during the other's epilogue.
 _LAG = gl.constexpr(2)
-#: Rows of tiles that are walked together.
+#: Rows of tiles that are walked together, to share operands in L2.
 _GROUP_M = gl.constexpr(8)
-#: Registers of a thread that multiplies and of one that loads.
+#: Registers per thread of the warpgroups that multiply and of the warp that loads.
 _MULTIPLYING, _LOADING = gl.constexpr(232), gl.constexpr(40)
 
 
@@ -53,8 +53,8 @@ def _advance(slot, phase):
 
 @gluon.jit
 def _load(a_tiles, b_tiles, c_tiles, a_ring, b_ring, c_buffers, ready, free, come, gone, M, N, K, pieces):
-    """Load operands as far ahead as the ring allows, and each tile of c once the one before it has left."""
-    # A barrier's first wait for what has not been used yet must not wait: it asks for the phase before.
+    """Producer: load operands as far ahead as the ring allows, and each tile of c once the previous one is stored."""
+    # All slots begin free: a wait for the phase before the barrier's first one returns at once.
     slot = gl.to_tensor(0)
     phase = gl.to_tensor(1)
     turn = gl.to_tensor(0)
@@ -85,7 +85,7 @@ def _load(a_tiles, b_tiles, c_tiles, a_ring, b_ring, c_buffers, ready, free, com
 
 @gluon.jit
 def _add(x, c_tiles, c_buffers, place, start_m, start_n):
-    """Add a matrix to c in the buffers from ``place`` on, and send them on their way."""
+    """Add ``x`` to c in the buffers from ``place`` on, and start their stores."""
     if x.shape[1] > _PART:
         left, right = x.reshape(_ROWS, 2, x.shape[1] // 2).permute(0, 2, 1).split()
         _add(left, c_tiles, c_buffers, place, start_m, start_n)
@@ -102,10 +102,10 @@ def _add(x, c_tiles, c_buffers, place, start_m, start_n):
 
 @gluon.jit
 def _multiply(WHICH: gl.constexpr, c_tiles, a_ring, b_ring, c_buffers, ready, free, come, gone, M, N, K, pieces):
-    """Multiply this warpgroup's rows of this program's tiles and add them to c."""
+    """Consumer: multiply this warpgroup's rows of this program's tiles and add them to c."""
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, _WIDE, 16])
     if WHICH == 1:
-        # The other group's first use of that slot: it does not come to a second one before this group's first.
+        # Wait for the other warpgroup's first use of that slot. It cannot use the slot twice before this one has used it.
         mbarrier.wait(free.index((_LAG - 1) * _GROUPS), 0)
     slot = gl.to_tensor(0)
     phase = gl.to_tensor(0)
@@ -113,16 +113,16 @@ def _multiply(WHICH: gl.constexpr, c_tiles, a_ring, b_ring, c_buffers, ready, fr
     for piece in range(gl.program_id(0), pieces, gl.num_programs(0)):
         start_m, start_n = tile_origin(piece, M, N, _GROUPS * _ROWS, _WIDE, _GROUP_M)
         total = gl.zeros([_ROWS, _WIDE], gl.float32, LAYOUT)
-        # Not `slot`: what has the value of another variable before a loop, Triton does not carry from step to step.
+        # Not `slot`: Triton does not carry a variable through a loop if it is the same value as another one before it.
         used = gl.to_tensor(0)
         for k in range(0, K, _BLOCK_K):
             mbarrier.wait(ready.index(slot), phase)
             a = a_ring.index(slot * _GROUPS + WHICH).permute([1, 0])
             total = warpgroup_mma(a, b_ring.index(slot), total, is_async=True)
-            # The products of the step before are finished once only this one's are under way.
+            # With one wgmma outstanding the previous step's is finished: free its slot.
             total = warpgroup_mma_wait(1, deps=[total])
             mbarrier.arrive(free.index(used * _GROUPS + WHICH), count=1, pred=k > 0)
-            # The tile before has left by now.
+            # The previous tile's store has finished by now.
             tma.store_wait(0)
             mbarrier.arrive(gone.index(WHICH), count=1, pred=k == 0)
             used = slot
@@ -137,14 +137,14 @@ def _multiply(WHICH: gl.constexpr, c_tiles, a_ring, b_ring, c_buffers, ready, fr
 
 @gluon.jit(do_not_specialize=["M", "N", "K", "pieces"])
 def accumulate_hopper_kernel(a_tiles, b_tiles, c_tiles, M, N, K, pieces):
-    """Tiles ``program, program + programs, ...`` of 128x256 of c. Launched with 4 warps; K has more than ``_FETCH + 1`` steps.
+    """Persistent over tiles of 128x256 of c. Launched with 4 warps; K has more than ``_FETCH + 1`` steps.
 
-    Descriptors are of 64x64 of a (K, M), 64x256 of b (K, N) and 64x64 of c (M, N).
+    The TMA descriptors are of 64x64 tiles of a (K, M), 64x256 of b (K, N) and 64x64 of c (M, N).
     """
     a_ring = gl.allocate_shared_memory(a_tiles.dtype, [_STAGES * _GROUPS, _BLOCK_K, _ROWS], a_tiles.layout)
     b_ring = gl.allocate_shared_memory(b_tiles.dtype, [_STAGES, _BLOCK_K, _WIDE], b_tiles.layout)
     c_buffers = gl.allocate_shared_memory(c_tiles.dtype, [_GROUPS * _PARTS, _ROWS, _PART], c_tiles.layout)
-    # That a stage has come, and that either group has used it; of either group's rows of c, that they have come, and gone.
+    # mbarriers: a stage is loaded; a warpgroup has used it; a warpgroup's rows of c are loaded; they are stored.
     ready = gl.allocate_shared_memory(gl.int64, [_STAGES, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [_STAGES * _GROUPS, 1], mbarrier.MBarrierLayout())
     come = gl.allocate_shared_memory(gl.int64, [_GROUPS, 1], mbarrier.MBarrierLayout())
@@ -169,19 +169,19 @@ def accumulate_hopper_kernel(a_tiles, b_tiles, c_tiles, M, N, K, pieces):
 
 
 def _reached(matrix: torch.Tensor) -> bool:
-    """Whether a descriptor reaches the matrix: its rows start at 16 bytes."""
+    """Whether TMA can access the matrix: its rows are contiguous and 16-byte aligned."""
     return matrix.stride(1) == 1 and matrix.stride(0) % 8 == 0 and matrix.data_ptr() % 16 == 0
 
 
 def _serves(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether the kernel can take the matrices here."""
+    """Whether the kernel can run: Hopper, 16 bits, enough steps along K, aligned matrices."""
     if capability(a) != 90 or a.element_size() != 2 or min(*c.shape) < _BLOCK_K.value:
         return False
     return a.shape[0] > (_FETCH.value + 1) * _BLOCK_K.value and all(map(_reached, (a, b, c)))
 
 
 def add_product(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-    """Add ``a.T @ b`` of matrices (K, M) and (K, N) to ``c``, which is rounded once. By cuBLAS where the kernel cannot."""
+    """Add ``a.T @ b`` of matrices (K, M) and (K, N) to ``c``, rounding once. cuBLAS does it where the kernel cannot."""
     if not _serves(c, a, b):
         c.addmm_(a.T, b)
         return

@@ -1,4 +1,4 @@
-"""Cross-entropy whose classes weigh differently: each row's loss times the weight of its class."""
+"""Class weights of cross-entropy: each row's loss times the weight of its target."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tilescope_kernels._shared.launching import FLOATING
 
 
 def check_weight(x: torch.Tensor, weight: torch.Tensor, classes: int, label_smoothing: float) -> None:
-    """Raises ValueError for class weights that ``cross_entropy`` does not serve."""
+    """Raise ValueError for class weights that ``cross_entropy`` does not support."""
     if tuple(weight.shape) != (classes,):
         raise ValueError(f"weight has shape {tuple(weight.shape)}: give one number a class, ({classes},)")
     if weight.dtype not in FLOATING:
@@ -24,13 +24,13 @@ def check_weight(x: torch.Tensor, weight: torch.Tensor, classes: int, label_smoo
 def weighed(
     losses: torch.Tensor, target: torch.Tensor, weight: torch.Tensor, ignore_index: int, reduction: str
 ) -> torch.Tensor:
-    """The fp32 losses of rows, 0 where ignored, weighed by their targets' classes and reduced as PyTorch does.
+    """Weigh the fp32 losses of rows (0 where ignored) by their targets' weights and reduce them as PyTorch does.
 
-    A mean is divided by the sum of the weights. PyTorch's operators do it, on one number a row.
+    A mean divides by the sum of the weights. This takes PyTorch's operators, on one number per row.
     """
     counts = (target != ignore_index) & (target >= 0) & (target < weight.shape[0])
     weights = torch.where(counts, weight.float()[torch.where(counts, target, 0)], 0.0)
-    # A target that is no class weighs nothing, but its loss is NaN.
+    # A target that is no class has weight 0, but its loss is NaN and so is the product.
     products = losses * weights
     if reduction == "none":
         return products

@@ -1,9 +1,9 @@
 """Cross-entropy of logits: the loss in one pass, and the gradient either with the loss or in the backward pass.
 
-With the loss, a program reads the row that it has just read again, mostly from L2, and writes its gradient. Long rows stay on
-chip and are read once (``resident``). The backward pass then returns the gradient, multiplied where the loss was scaled.
+With the loss: a program that has computed a row's loss reads the row again, mostly from L2, and writes its gradient. Long rows
+stay on chip and are read once (``resident``). The backward pass returns the gradient, scaled if the loss was.
 
-In the backward pass, the gradient needs the logits and two numbers a row: two reads and one write in all.
+In the backward pass: the gradient is computed from the logits and two saved numbers per row, in all two reads and one write.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from tilescope_kernels.losses.mean import count_rows, reduced
 from tilescope_kernels.losses.resident import cross_entropy_resident_kernel, plan
 from tilescope_kernels.spec import FORWARD, STEP, Cost, Implementation, KernelSpec, Workload
 
-#: ``ACCESSES`` of 16 bytes a thread and step are in flight together. ``PROGRAMS`` a multiprocessor walk the rows where
-#: the gradient is computed at once; 0 is a program for each row, and what the other passes have.
+#: ``ACCESSES`` of 16 bytes per thread are in flight in each step. ``PROGRAMS`` per SM walk the rows where the gradient is computed
+#: with the loss; 0 is one program per row, as always in the other passes.
 CONFIGS = tuple(
     {"ACCESSES": accesses, "PROGRAMS": programs, "num_warps": warps}
     for programs in (0, 1, 2)
@@ -44,23 +44,23 @@ CONFIGS = tuple(
     for warps in (8, 4, 16, 32)
     if programs == 0 or warps >= 16
 )
-#: The best known on an H200 for the loss alone, for the gradient from the logits, and for both at once.
+#: The fastest known on an H200: the loss alone, the gradient alone, and both at once.
 _LOSS = {"ACCESSES": 2, "PROGRAMS": 0, "num_warps": 8}
 _GRADIENT = {"ACCESSES": 4, "PROGRAMS": 0, "num_warps": 16}
 _AT_ONCE = {"ACCESSES": 1, "PROGRAMS": 0, "num_warps": 16}
 _AT_ONCE_LONG = {"ACCESSES": 2, "PROGRAMS": 1, "num_warps": 32}
-#: Bytes from which a row is long, and very long. When programs come back for the gradient, L2 has the rows of as many as
-#: fit the multiprocessors; of very long ones only those of one each.
+#: Bytes of a long row and of a very long one. When programs read a row again for the gradient, L2 still has long rows of all
+#: resident programs, but very long ones only of one program per SM.
 _LONG, _VERY_LONG = 64 * 1024, 128 * 1024
 
-#: What ``reduction`` may be, and how the operators name it.
+#: Values of ``reduction``, and their codes in the operators.
 REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
 
 
 def _tile(
     x: torch.Tensor, config: Mapping[str, int] | None, known: Mapping[str, int]
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """LANES and WIDTH for the rows of ``x``, and launch options. Without a config they are those of ``known`` at most."""
+    """LANES and WIDTH for the rows of ``x``, and launch options. Without a config ``known`` bounds them."""
     chosen, options = split_config(config or {})
     width = 16 // x.element_size()
     pieces = next_power_of_2(cdiv(x.shape[1], width))
@@ -73,7 +73,7 @@ def rows_loss(
     x: torch.Tensor, target: torch.Tensor, ignore_index: int, smoothing: float, config: Mapping[str, int] | None, *,
     parts: torch.Tensor | None = None, dx: torch.Tensor | None = None, count: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """The fp32 loss of each row. Fills ``parts`` and ``dx`` where given; ``dx`` has the strides of ``x`` and may be ``x``."""
+    """The fp32 loss of each row. Fills ``parts`` and ``dx`` if given. ``dx`` has the strides of ``x`` and may be ``x`` itself."""
     rows, columns = x.shape
     loss = torch.empty(rows, dtype=torch.float32, device=x.device)
     if rows == 0:
@@ -107,7 +107,7 @@ def _cross_entropy(
     x: torch.Tensor, target: torch.Tensor, ignore_index: int, smoothing: float, reduction: int, dtype: torch.dtype,
     save: bool, config: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    """The loss, the parts of each row's log-sum-exp if ``save``, and for a mean the number of rows that count."""
+    """The loss, the two parts of each row's log-sum-exp (shift, log) if ``save``, and for a mean the number of rows that count."""
     parts = torch.empty((x.shape[0] if save else 0, 2), dtype=torch.float32, device=x.device)
     rows = rows_loss(x, target, ignore_index, smoothing, unpack(config), parts=parts if save else None)
     loss, count = reduced(rows, target, ignore_index, reduction, dtype)
@@ -159,7 +159,7 @@ def _(
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
     x, target, ctx.ignore_index, ctx.smoothing, ctx.reduction, _, _, ctx.config = inputs
     _, parts, count = output
-    # None instead of launches that write zeros, for the gradients that nobody can ask of these.
+    # These outputs have no gradient: pass None for them, instead of launches that write zeros.
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(parts, count)
     ctx.save_for_backward(x, target, parts, count)
@@ -185,7 +185,7 @@ def _with_gradient(
     dtype: torch.dtype,
     config: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The loss, its gradient for an incoming gradient of 1, and the tensors that ``_cross_entropy`` saves."""
+    """The loss, dx for an incoming gradient of 1, and the tensors that ``_cross_entropy`` saves."""
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     parts = torch.empty((x.shape[0], 2), dtype=torch.float32, device=x.device)
     divisor = count_rows(target, ignore_index) if reduction == 1 else None
@@ -212,7 +212,7 @@ def _(
 
 def _save_gradient(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
     x, target, ctx.ignore_index, ctx.smoothing, ctx.reduction, _, ctx.config = inputs
-    # None instead of a tensor of zeros, as large as the logits, for the gradient of the gradient.
+    # dx has no gradient: pass None for it, instead of zeros as large as the logits.
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(*output[1:])
     ctx.save_for_backward(x, target, *output[1:])
@@ -224,13 +224,13 @@ def _scale_gradient(ctx: Any, dloss: torch.Tensor | None, *_: None) -> tuple[tor
         return (None,) * 7
     x, target, dx, parts, count = ctx.saved_tensors
     if ctx.given or torch.is_grad_enabled():
-        # It was given away, and perhaps scaled; or its own derivative may be asked for, of which it knows nothing.
+        # dx was already returned, and perhaps scaled; or a second derivative may be wanted, which dx does not have.
         dx = _cross_entropy_backward(
             dloss, x, target, parts, count, ctx.ignore_index, ctx.smoothing, ctx.reduction, ctx.config
         )
     else:
         ctx.given = True
-        # .data: autograd need not refuse a later pass, which will not read it.
+        # Through .data, so that autograd allows a later backward pass: that one recomputes dx.
         dx = scaled(dx.data, dloss)
     return dx, *(None,) * 6
 
@@ -239,7 +239,7 @@ _with_gradient.register_autograd(_scale_gradient, setup_context=_save_gradient)
 
 
 def check_loss(target: torch.Tensor, reduction: str, label_smoothing: float) -> None:
-    """Raises ValueError for arguments that the losses here do not support."""
+    """Raise ValueError for arguments that the losses do not support."""
     check_integers((torch.int64, torch.int32), target=target)
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction is {reduction!r}: give 'none', 'mean' or 'sum'")
@@ -254,16 +254,16 @@ def cross_entropy(
 ) -> torch.Tensor:  # fmt: skip
     """Cross-entropy of logits ``x`` and class indices ``target``, computed in fp32; once differentiable in ``x``.
 
-    As ``torch.nn.functional.cross_entropy``: ``x`` is (classes), (N, classes) or (N, classes, ...) in fp32, fp16 or
-    bf16, ``target`` () or (N) or (N, ...) in int64 or int32; rows of ``ignore_index`` count for nothing, and the mean of
-    no rows is NaN. The loss has the dtype of ``x``, and is fp32 under autocast. A target that is neither a class nor
-    ``ignore_index`` makes it NaN. Gradients are the same every time. ``weight`` (classes) weighs each row by its class.
+    As ``torch.nn.functional.cross_entropy``. ``x`` is (classes), (N, classes) or (N, classes, ...) in fp32, fp16 or bf16,
+    ``target`` () or (N) or (N, ...) in int64 or int32. Rows whose target is ``ignore_index`` are skipped; the mean of no rows
+    is NaN. Any other target that is no class makes the loss NaN. The loss has the dtype of ``x``, under autocast fp32.
+    ``weight`` (classes) weighs each row by its target. Gradients are deterministic.
 
-    ``gradient_in_forward`` computes the gradient with the loss. It saves time where a backward pass follows, and costs
-    time where none does or where the loss is scaled first. None is True for a reduced loss. It is False in fp16, where
-    small gradients would underflow before the scaled loss is known, under torch.compile, which would copy the gradient
-    to scale it, and with ``weight``, which scales it. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the
-    argument, for class weights beside label smoothing, probabilities as targets, other dtypes, shapes that do not fit, and devices without CUDA.
+    ``gradient_in_forward`` computes the gradient with the loss, which is faster if a backward pass follows, and slower if
+    none does or if the loss is scaled first. None decides: True for a reduced loss, but False in fp16, where gradients
+    underflow before a loss scaler multiplies them, under torch.compile, which would copy the gradient to scale it, and with
+    ``weight``. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for class weights with label smoothing,
+    probabilities as targets, other dtypes, shapes that do not fit, and devices without CUDA.
     """
     if not use_triton():
         return F.cross_entropy(
@@ -290,10 +290,10 @@ def cross_entropy(
         return loss.reshape(target.shape) if reduction == "none" else loss
     arguments = (rows, flat, ignore_index, float(label_smoothing), REDUCTIONS[reduction], result_dtype(x))
     if gradient_in_forward is None:
-        keeps = x.dtype != torch.float16  # what a scaler of losses will multiply
+        keeps = x.dtype != torch.float16  # a loss scaler will multiply fp16 gradients
         gradient_in_forward = reduction != "none" and keeps and not torch.compiler.is_compiling()
     if gradient_in_forward and wants_grad(x):
-        # In place later, so its rows must follow each other.
+        # dx, of the same strides, is scaled in place later, which needs contiguous rows.
         loss, *_ = _with_gradient(rows.contiguous(), *arguments[1:], pack(config))
     else:
         loss, _, _ = _cross_entropy(*arguments, wants_grad(x), pack(config))
@@ -301,7 +301,7 @@ def cross_entropy(
 
 
 class CrossEntropyLoss(torch.nn.Module):
-    """``cross_entropy`` with its options kept, as ``torch.nn.CrossEntropyLoss``."""
+    """``cross_entropy`` as a module, like ``torch.nn.CrossEntropyLoss``."""
 
     weight: torch.Tensor | None
 
@@ -319,7 +319,7 @@ class CrossEntropyLoss(torch.nn.Module):
         }
 
     def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Logits and class indices to the loss. Raises ValueError as ``cross_entropy`` does."""
+        """The loss of logits ``x`` and class indices. Raises ValueError as ``cross_entropy`` does."""
         return cross_entropy(x, target, self.weight, **self.options)
 
 
@@ -336,19 +336,19 @@ def gradient_later(
 
 
 def eager(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """log_softmax, gather and mean: the log-probabilities of all classes are written and read."""
+    """log_softmax, gather and mean: writes and reads the log-probabilities of all classes."""
     return -torch.log_softmax(x, -1).gather(-1, target[:, None]).mean()
 
 
 def liger(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Liger-Kernel's function, imported at the first call because it is no dependency. It writes the gradient over x."""
+    """Liger-Kernel's function, imported at the first call because it is an optional dependency. It overwrites x with the gradient."""
     from liger_kernel.ops.cross_entropy import LigerCrossEntropyFunction  # noqa: PLC0415
 
     return LigerCrossEntropyFunction.apply(x, target, None)[0]
 
 
 def inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """``x`` of rows x columns, standard normal, and a uniformly drawn ``target`` for each row."""
+    """``x`` of rows x columns, standard normal, and a uniformly random ``target`` per row."""
     numbers = generator(workload, device)
     rows, columns = workload.dims["rows"], workload.dims["columns"]
     target = torch.empty(rows, dtype=torch.int64, device=device)
@@ -358,11 +358,11 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 
 
 def cost(workload: Workload, direction: str) -> Cost:
-    """Forward reads logits and targets and writes the loss. A step writes dx, too.
+    """Forward reads logits and targets and writes the loss. A step also writes dx.
 
-    A row is counted as read once, because a cache can hold it until its sum is known. The parts of each row's log-sum-exp,
-    8 bytes, are not counted. Operations an element: forward, subtract, exponential, add. A step adds subtract,
-    exponential, subtract the target's share, scale.
+    A row counts as read once, because it can stay on chip or in L2. The parts of each row's log-sum-exp, 8 bytes, are not
+    counted. Operations per element: forward, subtract, exponential, add. A step adds subtract, exponential, subtract the
+    target's share, scale.
     """
     rows, size = workload.dims["rows"], workload.elements * workload.itemsize
     if direction == FORWARD:

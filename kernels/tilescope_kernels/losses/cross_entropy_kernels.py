@@ -1,4 +1,4 @@
-"""The Triton kernels of ``cross_entropy``: the loss of each row, with or without its gradient, and the gradient alone."""
+"""Triton kernels of ``cross_entropy``: the loss of each row, with or without its gradient, and the gradient alone."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tilescope_kernels._shared.row_tiles import columns_of
 def _gradient_piece(
     dx_ptr, x_ptr, column, mask, target, has_target, shift, log, scale, smoothing, columns, SMOOTH: tl.constexpr
 ):
-    # Nobody reads these bytes again: they should not drive out rows that other programs will.
+    # These bytes are not read again: they should not evict rows that other programs will read.
     x = tl.load(x_ptr + column, mask=mask, eviction_policy="evict_first").to(tl.float32)
-    # The shift is subtracted apart: beside large logits, its sum with the logarithm would be rounded too coarsely.
+    # The shift is subtracted separately: shift + log would lose the logarithm's low bits if logits are large.
     dx = tl.exp2((x - shift) * LOG2_E - log * LOG2_E)
     if SMOOTH:
         dx -= smoothing / columns
@@ -30,17 +30,17 @@ def _gradient_row(
     dx_ptr, x_ptr, before, length, columns, target, shift, log, scale, smoothing,
     SMOOTH: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr, SKEWED: tl.constexpr,
 ):  # fmt: skip
-    """``scale * (softmax(x) - (1 - smoothing) * onehot(target) - smoothing / columns)`` of one row, from its end.
+    """``scale * (softmax(x) - (1 - smoothing) * onehot(target) - smoothing / columns)`` of one row, walked backwards.
 
-    The row's end was read last, so a cache still holds it. Pointers, ``before`` and ``length`` are those of the
-    row's ``whole_part``.
+    The row's end was read last and is still in cache. Pointers, ``before`` and ``length`` are those of the row's
+    ``whole_part``.
     """
     step: tl.constexpr = LANES * WIDTH
     offsets = columns_of(0, LANES, WIDTH)
     steps = length // step
-    # In 32 bits, for it is compared with every column of a step; what is no column stays none.
+    # In 32 bits, to compare it with columns cheaply. A target that is no class stays out of range.
     target = tl.where((target >= 0) & (target < columns), target - before, columns).to(tl.int32)
-    # Only the row's ends have a mask, which costs instructions. One step in many has the target: the others need not look.
+    # Masks cost instructions: only the row's ends have one. Only the step that has the target compares columns with it.
     start = steps * step
     mask = start + offsets < length
     _gradient_piece(
@@ -79,27 +79,27 @@ def cross_entropy_kernel(
     loss_ptr, parts_ptr, dx_ptr, x_ptr, target_ptr, count_ptr, x_stride, rows, columns, ignore_index, smoothing,
     SMOOTH: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr, SKEWED: tl.constexpr,
 ):  # fmt: skip
-    """Rows ``program, program + programs, ...``. ``parts`` and ``dx`` may be None, ``dx`` may be ``x``.
+    """Loss, ``parts`` (shift, log) and gradient ``dx`` of rows ``program, program + programs, ...``.
 
-    ``count`` divides ``dx`` unless None.
+    ``parts`` and ``dx`` may be None; ``dx`` may be ``x``. ``count`` divides ``dx`` unless None.
     """
     scale = 1.0
     if dx_ptr is not None and count_ptr is not None:
         scale = 1.0 / tl.load(count_ptr).to(tl.float32)
     for index in range(tl.program_id(0), rows, tl.num_programs(0)):
-        row = index + tl.full((), 0, tl.int64)  # 64 bits wide; interpreted, a loop's index has no .to()
+        row = index + tl.full((), 0, tl.int64)  # int64; the interpreter's loop index has no .to()
         target = tl.load(target_ptr + row)
         counts = target != ignore_index
         begin, before, length = whole_part(row * x_stride, columns, WIDTH, SKEWED)
         x_row = x_ptr + begin
-        # A target that is no column makes the loss NaN; it must not make the kernel read beyond the row. Read before
-        # the row is reduced, which all threads await: none may have overwritten it by then.
+        # A target that is no class makes the loss NaN, without a read beyond the row. Loaded before the row's reduction, a
+        # barrier for all threads: afterwards dx may overwrite x.
         inside = counts & (target >= 0) & (target < columns)
         chosen = tl.load(x_row + (target - before), mask=inside, other=float("nan")).to(tl.float32)
         _, shift, exponentials, total = sum_exp(
             x_row, before, length, columns, LANES, WIDTH, SKEWED, SMOOTH, dx_ptr is not None, counts
         )
-        # An infinity where a logit is one, or where all are -inf; softmax is then not defined.
+        # Infinite if a logit is +inf or all are -inf: softmax is undefined, give NaN.
         log = tl.log(exponentials)
         log = tl.where(tl.abs(log) == float("inf"), float("nan"), log)
         loss = log + (shift - chosen)
@@ -125,9 +125,9 @@ def cross_entropy_backward_kernel(
     dx_ptr, dloss_ptr, x_ptr, target_ptr, parts_ptr, count_ptr, dloss_stride, x_stride, columns, ignore_index, smoothing,
     SMOOTH: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr, SKEWED: tl.constexpr,
 ):  # fmt: skip
-    """``dx`` of one row a program, from the logits and the two parts of their log-sum-exp. One read, one write.
+    """``dx`` of one row per program, from the logits and the two parts of their log-sum-exp. One read, one write.
 
-    ``SKEWED`` rows of x and dx begin at the same distance from 16 bytes.
+    ``SKEWED`` rows are not 16-byte aligned; those of x and dx have the same misalignment.
     """
     row = tl.program_id(0).to(tl.int64)
     target = tl.load(target_ptr + row)

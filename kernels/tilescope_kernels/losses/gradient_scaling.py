@@ -1,4 +1,4 @@
-"""Scaling of a gradient that was computed with the loss, by the gradient that arrives in the backward pass."""
+"""Backward pass of a loss that computed its gradient in the forward pass: scale it by the incoming gradient."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tilescope_kernels._shared.operators import operator
 
 @triton.jit
 def scale_rows_kernel(x_ptr, factor_ptr, factor_stride, rows, columns, BLOCK: tl.constexpr):
-    """Multiply rows ``program, program + programs, ...`` by their factors in place. Rows of factor 1 are skipped."""
+    """Multiply rows ``program, program + programs, ...`` by their factors in place. Rows with factor 1 are skipped."""
     offsets = tl.arange(0, BLOCK)
     for index in range(tl.program_id(0), rows, tl.num_programs(0)):
-        row = index + tl.full((), 0, tl.int64)  # 64 bits wide; interpreted, a loop's index has no .to()
+        row = index + tl.full((), 0, tl.int64)  # int64; the interpreter's loop index has no .to()
         factor = tl.load(factor_ptr + row * factor_stride).to(tl.float32)
         if factor != 1.0:
             x_row = x_ptr + row * columns
@@ -28,10 +28,10 @@ def scale_rows_kernel(x_ptr, factor_ptr, factor_stride, rows, columns, BLOCK: tl
 
 @operator("scale_rows_", mutates=("x",))
 def scale_rows_(x: torch.Tensor, factor: torch.Tensor) -> None:
-    """Multiply the rows of a contiguous matrix in place, by one factor or one each, without copying factors to the host."""
+    """Multiply the rows of a contiguous matrix in place, by one factor or one per row. Factors are not copied to the host."""
     rows, columns = x.shape
     if x.numel():
-        # As many as fit the multiprocessors: most losses have the factor 1, and then programs are all that it costs.
+        # No more programs than fit the SMs: the factor is usually 1, and then their launch is the whole cost.
         programs = min(rows, 16 * multiprocessors(x))
         launch(
             scale_rows_kernel, (programs,),
@@ -45,10 +45,10 @@ def _(x: torch.Tensor, factor: torch.Tensor) -> None: ...
 
 
 def scaled(gradient: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    """The gradient that was computed with the loss, times the loss's incoming gradient, in place.
+    """Multiply the saved gradient by the incoming one, in place.
 
-    The saved tensor changes, so autograd refuses a second backward pass. While torch.compile traces, which cannot follow
-    that, the product is a new tensor.
+    The saved tensor changes, so autograd refuses a second backward pass. torch.compile cannot trace that: for it the product
+    is a new tensor.
     """
     if type(gradient) is not torch.Tensor:
         return gradient * (factor[:, None] if factor.dim() else factor)

@@ -1,9 +1,9 @@
-"""Linear layer and cross-entropy together, a chunk of rows at a time: the logits of all rows never exist.
+"""Linear layer and cross-entropy fused, a chunk of rows at a time, so that the logits of all rows never exist at once.
 
-cuBLAS computes the logits of a chunk, one Triton pass overwrites them with their gradient, and two more products add that
-gradient to those of the inputs and the weight. All of it happens in the forward pass, with the three products that eager
-code has, too. The scheme is Liger-Kernel's (Hsu et al., arXiv:2410.10989). Where the weight's gradient has room for the
-logits of more rows than a chunk has, the first rows' lie there (``logits_in_gradient``).
+cuBLAS computes the logits of a chunk, one Triton pass overwrites them with their gradient, and two more products give the
+chunk's dx and add to dW. All of this happens in the forward pass, with the same three products as eager code. The scheme is
+Liger-Kernel's (Hsu et al., arXiv:2410.10989). Where dW has room for the logits of more rows than a chunk, the first rows'
+logits are stored there (``logits_in_gradient``).
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from tilescope_kernels.losses.gradient_scaling import scaled
 from tilescope_kernels.losses.mean import count_rows, reduced
 from tilescope_kernels.spec import FORWARD, STEP, Cost, Implementation, KernelSpec, Workload
 
-#: ``CHUNK`` rows of logits exist at a time, 0 for the launcher's choice. Few rows are little memory, but small products
-#: and a pass over the weight's gradient each; in 16 bits, a rounding of it, too.
+#: ``CHUNK`` rows of logits exist at a time, 0 for the launcher's choice. Fewer rows take less memory, but smaller products, and
+#: each chunk takes a pass over dW, which also rounds it in 16 bits.
 CONFIGS = tuple(
     {"CHUNK": chunk, "ACCESSES": 2, "num_warps": warps} for chunk in (0, 256, 512, 1024, 2048) for warps in (32, 16)
 )
 
 
-#: Rows of a chunk are a multiple of this, its last one aside, and no fewer than a tile of a product has.
+#: Rows of a chunk are a multiple of the first, except in the last chunk, and at least a tile of a product.
 _MULTIPLE, _TILE = 8, 256
-#: Elements: 16 bytes of any dtype.
+#: Alignment in elements: 16 bytes of any dtype.
 _ALIGNED = 8
 
 
 def _least(rows: int, columns: int, classes: int, lent: bool, asked: int) -> int:
-    """The number of rows of logits to allocate: about twice the memory of ``x``.
+    """Rows of logits to allocate memory for: about twice the memory of ``x``.
 
-    ``lent`` halves it, because chunks also use the part of dx that is not written yet.
+    ``lent`` halves it, because chunks then also use the part of dx that is not written yet.
     """
     wanted = rows * columns * (1 if lent else 2) // classes
     return min(rows, asked or max(_TILE, wanted // _TILE * _TILE))
 
 
 def _chunks(start: int, rows: int, columns: int, classes: int, lent: bool, asked: int, least: int) -> list[slice]:
-    """The rows of each chunk from ``start`` on. With ``lent`` memory, the first ones are larger."""
+    """Slices of rows from ``start`` on, one per chunk. With ``lent`` memory the first chunks are larger."""
     chunks = []
     while start < rows:
         size = least
@@ -65,15 +65,15 @@ def _linear_cross_entropy(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, ignore_index: int,
     smoothing: float, reduction: int, dtype: torch.dtype, wants_dx: bool, wants_dw: bool, wants_db: bool, config: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    """The loss and the gradients of x, weight and bias. A gradient that is not wanted is empty."""
+    """The loss and the gradients of x, weight and bias, empty where not wanted."""
     (rows, columns), classes = x.shape, weight.shape[0]
     chosen = unpack(config)
     count = count_rows(target, ignore_index) if reduction == 1 else None
     asked = (chosen or {}).get("CHUNK", 0)
-    # Rows of logits start at 16 bytes: products with others take several times as long.
+    # Rows of logits are 16-byte aligned: products with unaligned ones take several times as long.
     wide = triton.cdiv(classes, _ALIGNED) * _ALIGNED
     scratch = _least(rows, columns, classes, wants_dx, asked)
-    # A chunk's logits lie behind the rows of dx that are written with it, at an aligned address.
+    # A chunk's logits come after the chunk's own rows of dx, at an aligned address.
     kept = rows * columns if wants_dx else 0
     memory = torch.empty(kept + _ALIGNED + scratch * wide, dtype=x.dtype, device=x.device)
     dx = memory[:kept].view(rows, columns) if wants_dx else x.new_empty(0)
@@ -85,7 +85,7 @@ def _linear_cross_entropy(
     blocks = logits_in_gradient.plan(rows, columns, classes, scratch * wide) if wants_dw and not asked else None
     first = 0 if blocks is None else blocks.rows
     if blocks is not None:
-        # Their dx is added up in fp32: in memory of dx itself, where that of the other rows is not written yet.
+        # Their dx accumulates in fp32, in the memory of dx itself if it is large enough: its other rows are not written yet.
         size, free = first * columns, memory[triton.cdiv(kept, _ALIGNED) * _ALIGNED :]
         total = None
         if wants_dx and 4 * size <= kept * x.element_size():
@@ -137,7 +137,7 @@ def _(
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    # None instead of zeros, as large as the weight, for the gradients of the gradients.
+    # The gradients have no gradient: pass None for them, instead of zeros as large as the weight.
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(*output[1:])
     ctx.save_for_backward(*output[1:])
@@ -148,7 +148,7 @@ def _differentiate(ctx: Any, dloss: torch.Tensor | None, *_: torch.Tensor | None
     if dloss is None:
         return (None,) * 12
     if torch.is_grad_enabled():
-        # A gradient computed early knows nothing of its own derivative: a penalty on it would be silently without one.
+        # The gradient has no graph of its own: the derivative of a gradient penalty would silently be missing.
         raise RuntimeError(
             "linear_cross_entropy computed its gradient with the loss: it has no second derivative (create_graph)"
         )
@@ -167,15 +167,17 @@ def linear_cross_entropy(
 ) -> torch.Tensor:  # fmt: skip
     """``cross_entropy(linear(x, linear_weight, linear_bias), target)`` without the logits of all rows.
 
-    As ``torch.nn.functional.linear_cross_entropy`` of class indices: ``x`` (..., columns), ``linear_weight`` (classes,
-    columns) and ``linear_bias`` (classes) of one dtype (fp32, fp16, bf16), ``target`` (...) in int64 or int32, otherwise
-    as for ``cross_entropy``. Gradients are computed with the loss, for a single backward pass, and only with ``"mean"``
-    or ``"sum"``; they are the same every time. In 16 bits the logits, and the weight's gradient after each chunk, are
-    rounded. Under autocast the products have its dtype and the loss is fp32. ``chunk_rows`` spends memory for time: the
-    logits of so many rows exist at once, instead of about as many as take the memory of ``x`` (the first rows' lie in the
-    weight's gradient). 8192 rows of 4096 columns and 128256 classes took 46 to 47 ms and 1129 MiB, with 4096 of them at once
-    38 ms and 2068 MiB; PyTorch's 40 ms and 6012 MiB (bf16, an H200, 2026-11-27, torch 2.11). ``config`` is one of
-    ``CONFIGS``. Raises ValueError, naming the argument, for what it cannot serve.
+    As ``torch.nn.functional.linear_cross_entropy`` with class indices: ``x`` (..., columns), ``linear_weight`` (classes,
+    columns) and ``linear_bias`` (classes) of one dtype (fp32, fp16, bf16), ``target`` (...) in int64 or int32, otherwise as
+    ``cross_entropy``. Gradients are computed with the loss, for a single backward pass, and only for ``"mean"`` and
+    ``"sum"``; they are deterministic. In 16 bits the logits are rounded, and dW after each chunk. Under autocast the products
+    have its dtype and the loss is fp32.
+
+    ``chunk_rows`` trades memory for time: the logits of that many rows exist at once, by default about as many as take the
+    memory of ``x`` (and those of the first rows in dW). 8192 rows of 4096 columns and 128256 classes took 46 to 47 ms and 1129
+    MiB, with ``chunk_rows=4096`` 38 ms and 2068 MiB, PyTorch's 40 ms and 6012 MiB (bf16, H200, 2026-11-27, torch 2.11).
+    ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for other dtypes, shapes that do not fit, class
+    weights, and devices without CUDA.
     """
     if not use_triton():
         logits = F.linear(x, linear_weight, linear_bias).reshape(-1, linear_weight.shape[0])
@@ -215,7 +217,7 @@ def linear_cross_entropy(
 
 
 class LinearCrossEntropy(torch.nn.Linear):
-    """A linear layer whose outputs only feed ``linear_cross_entropy``: the head of a language model in training.
+    """A linear layer followed by cross-entropy: the head of a language model in training.
 
     Parameters and state are those of ``torch.nn.Linear(columns, classes, bias)``.
     """
@@ -233,7 +235,7 @@ class LinearCrossEntropy(torch.nn.Linear):
         }
 
     def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """``x`` (..., columns) and class indices (...) to the loss. Raises ValueError as ``linear_cross_entropy``."""
+        """The loss of ``x`` (..., columns) and class indices (...). Raises ValueError as ``linear_cross_entropy``."""
         return linear_cross_entropy(x, self.weight, target, linear_bias=self.bias, **self.options)
 
 
@@ -243,21 +245,21 @@ def reference(x: torch.Tensor, linear_weight: torch.Tensor, target: torch.Tensor
 
 
 def liger(x: torch.Tensor, linear_weight: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Liger-Kernel's function, imported at the first call because it is no dependency."""
+    """Liger-Kernel's function, imported at the first call because it is an optional dependency."""
     from liger_kernel.ops.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyFunction  # noqa: PLC0415
 
     return LigerFusedLinearCrossEntropyFunction.apply(x, linear_weight, target)[0]
 
 
 def cce(x: torch.Tensor, linear_weight: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Cut Cross-Entropy's function, imported at the first call because it is no dependency."""
+    """Cut Cross-Entropy's function, imported at the first call because it is an optional dependency."""
     from cut_cross_entropy import linear_cross_entropy as cut  # noqa: PLC0415
 
     return cut(x, linear_weight, target)
 
 
 def inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """``x`` of rows x columns, standard normal; a weight that makes standard normal logits; a ``target`` a row."""
+    """``x`` of rows x columns, standard normal, a weight that gives standard normal logits, and a ``target`` per row."""
     numbers = generator(workload, device)
     rows, columns, classes = (workload.dims[name] for name in SPEC.dims)
     target = torch.empty(rows, dtype=torch.int64, device=device)
@@ -272,9 +274,9 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 
 
 def cost(workload: Workload, direction: str) -> Cost:
-    """One product forward, three in a step. Reads x, weight and targets; a step writes the gradients of x and weight.
+    """One product forward, three in a step. Reads x, weight and targets; a step writes dx and dW.
 
-    The logits, of which one chunk at a time is written and read, are not counted.
+    Writes and reads of the logits, a chunk at a time, are not counted.
     """
     rows, columns, classes = (workload.dims[name] for name in SPEC.dims)
     pipe = workload.dtype if workload.dtype in ("bf16", "fp16") else "fp32"

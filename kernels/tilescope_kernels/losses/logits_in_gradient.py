@@ -1,9 +1,9 @@
-"""The first rows of ``linear_cross_entropy``, whose logits lie where the weight's gradient will be.
+"""The first rows of ``linear_cross_entropy``, whose logits are stored in the memory of the weight's gradient.
 
-The gradient of a weight (classes, columns) has room for the logits of as many rows as there are columns. They lie there in
-blocks of classes, each one a matrix of all these rows, and each one block further ahead than its part of the gradient: the
-first block's logits lie in other memory. From the last block on, what is written over logits that are not needed any more is
-the gradient of the next block: so many rows are multiplied at once without memory for their logits.
+dW (classes, columns) has room for the logits of as many rows as there are columns. They are stored in blocks of classes, each
+a matrix (rows, classes of the block), shifted by one block: block i of the logits is in the memory of block i - 1 of dW, and
+block 0 is in scratch memory. The gradient is computed from the last block to the first. Block i of dW then overwrites the
+logits of block i + 1, which are no longer needed. So many rows share large products without memory for their logits.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import triton.language as tl
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.online_softmax import LOG2_E
 
-#: Rows of a block are aligned to this many elements, 16 bytes of any dtype, and its classes a multiple of it.
+#: Alignment of rows of logits, in elements: 16 bytes of any dtype. The classes of a block are a multiple of it.
 _ALIGNED = 8
-#: Fewest classes of a block and fewest rows, and what the number of rows is a multiple of: below, products are small.
+#: Fewest classes of a block, fewest rows, and the multiple that rows are rounded to: smaller products are slow.
 _LEAST_CLASSES, _LEAST_ROWS, _MULTIPLE = 1024, 256, 128
-#: Elements of a row that a program of eight warps holds.
+#: Elements of a row that a program of eight warps holds at a time.
 _BLOCK = 8192
 
 
@@ -30,9 +30,9 @@ def block_sums_kernel(
     sums_ptr, chosen_ptr, x_ptr, target_ptr, rows, columns, stride, first, ignore_index,
     SMOOTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Of a row of a block: largest logit, sum of exponentials, and with ``SMOOTH`` plain sum; its target, if it is here.
+    """Maximum, sum of exponentials and (if ``SMOOTH``) plain sum of a row's logits in one block, one row per program.
 
-    A program a row. ``sums`` (3, rows) are of this block, whose first class is ``first``.
+    ``sums`` is (3, rows), for this block. Also stores the target's logit if it is in this block, whose first class is ``first``.
     """
     row = tl.program_id(0)
     x_ptr += row.to(tl.int64) * stride
@@ -65,7 +65,7 @@ def merge_sums_kernel(
     loss_ptr, parts_ptr, sums_ptr, chosen_ptr, target_ptr, rows, classes, ignore_index, smoothing,
     BLOCKS: tl.constexpr, SMOOTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The loss of each row and the two parts of its log-sum-exp, from the sums (blocks, 3, rows) of all blocks."""
+    """The loss of each row and the two parts of its log-sum-exp (shift, log), from the sums (blocks, 3, rows) of all blocks."""
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = row < rows
     largest = tl.full((BLOCK,), float("-inf"), tl.float32)
@@ -83,7 +83,7 @@ def merge_sums_kernel(
             plain += tl.load(sums + 2 * rows, mask=mask, other=0.0)
     shift = tl.where(largest == float("-inf"), 0.0, largest)
     log = tl.log(total)
-    # Softmax is not defined where a logit is infinite, or where all are -inf.
+    # Softmax is undefined if a logit is +inf or all are -inf: give NaN.
     log = tl.where(tl.abs(log) == float("inf"), float("nan"), log)
     loss = log + (shift - tl.load(chosen_ptr + row, mask=mask, other=0.0))
     if SMOOTH:
@@ -99,7 +99,7 @@ def block_gradient_kernel(
     x_ptr, parts_ptr, target_ptr, count_ptr, rows, columns, stride, first, classes, ignore_index, smoothing,
     SMOOTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Replace a row's logits of a block by their gradient. A program a row; ``count`` divides it unless None."""
+    """Replace a row's logits in one block by their gradient, divided by ``count`` unless None. One row per program."""
     row = tl.program_id(0)
     x_ptr += row.to(tl.int64) * stride
     target = tl.load(target_ptr + row)
@@ -122,7 +122,7 @@ def block_gradient_kernel(
 
 @dataclass(frozen=True)
 class Blocks:
-    """How many rows go first, and the number and the classes of the blocks that their logits lie in, the last one aside."""
+    """The number of first rows, of blocks, and of classes per block (the last one may have fewer)."""
 
     rows: int
     number: int
@@ -130,16 +130,16 @@ class Blocks:
 
 
 def plan(rows: int, columns: int, classes: int, scratch: int) -> Blocks | None:
-    """The rows whose logits fit the weight's gradient, in blocks of which ``scratch`` elements hold one.
+    """The rows whose logits fit in dW, in blocks whose logits fit in ``scratch`` elements.
 
-    None where that is no more than a chunk of rows, whose logits ``scratch`` holds, or where there is one block alone.
+    None where that is not at least twice a chunk, whose logits ``scratch`` holds, or where there would be a single block.
     """
     most = scratch // columns // _ALIGNED * _ALIGNED
     if not _LEAST_CLASSES <= most < classes:
         return None
     number = triton.cdiv(classes, most)
     each = triton.cdiv(triton.cdiv(classes, number), _ALIGNED) * _ALIGNED
-    # The gradient of these rows of x goes through the scratch memory, too.
+    # dx of these rows passes through the scratch memory, too.
     first = min(rows, columns // _MULTIPLE * _MULTIPLE, scratch // columns)
     if first < max(_LEAST_ROWS, 2 * (scratch // classes)):
         return None
@@ -147,7 +147,7 @@ def plan(rows: int, columns: int, classes: int, scratch: int) -> Blocks | None:
 
 
 def _add_product(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor, first: bool) -> None:
-    """Add ``a @ b`` to ``total``, which is fp32 and, of the first one, not written yet."""
+    """Add ``a @ b`` to fp32 ``total``, which is uninitialized for the ``first`` product."""
     if a.dtype == torch.float32 or not a.is_cuda:
         product = a.to(torch.float32) @ b.to(torch.float32)
         total.copy_(product) if first else total.add_(product)
@@ -162,9 +162,9 @@ def run(
     smoothing: float, count: torch.Tensor | None, blocks: Blocks,
     losses: torch.Tensor, dx: torch.Tensor | None, dw: torch.Tensor, db: torch.Tensor | None, scratch: torch.Tensor,
 ) -> None:  # fmt: skip
-    """Fill the losses of ``blocks.rows`` rows of ``x``, and what they are given of ``dx`` (in fp32), ``dw`` and ``db``.
+    """Fill ``losses``, ``dx`` (fp32), ``dw`` and ``db`` of the ``blocks.rows`` rows of ``x``, those that are not None.
 
-    ``scratch`` holds the logits of the first block.
+    ``scratch`` holds the logits of the first block. ``db`` is added to.
     """
     rows, columns = x.shape
     classes = weight.shape[0]

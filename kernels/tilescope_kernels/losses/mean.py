@@ -1,4 +1,4 @@
-"""Reduction of the rows' losses to one number, and the number of rows that count."""
+"""Reduction of the rows' losses, and the number of rows that are not ignored."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import triton.language as tl
 from tilescope_kernels._shared.integers import next_power_of_2
 from tilescope_kernels._shared.launches import launch
 
-#: Rows up to which one program is quicker than PyTorch's operators, of which each is a launch.
+#: Most rows for which one program is faster than the several launches of PyTorch's operators.
 _MOST = 64 * 1024
 
 
@@ -17,7 +17,7 @@ _MOST = 64 * 1024
 def reduce_losses_kernel(
     out_ptr, count_ptr, loss_ptr, target_ptr, rows, ignore_index, MEAN: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Reduce in one program, so always in the same order. Without ``loss`` it counts rows only; ``count`` may be None."""
+    """Reduce in one program, so in a fixed order. Without ``loss`` it only counts rows; ``count`` may be None."""
     lane = tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)
     counted = tl.zeros((BLOCK,), tl.int32)
@@ -52,7 +52,7 @@ def _launch(
 
 
 def count_rows(target: torch.Tensor, ignore_index: int) -> torch.Tensor:
-    """The number of elements of ``target`` that are not ``ignore_index``: an int64 scalar tensor."""
+    """The number of elements of ``target`` that are not ``ignore_index``, as an int64 scalar tensor."""
     if target.numel() > _MOST:
         return (target != ignore_index).sum()
     count = torch.empty((), dtype=torch.int64, device=target.device)
@@ -63,9 +63,9 @@ def count_rows(target: torch.Tensor, ignore_index: int) -> torch.Tensor:
 def reduced(
     loss: torch.Tensor, target: torch.Tensor, ignore_index: int, reduction: int, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The fp32 losses of rows, reduced, in ``dtype``, and for a mean the number of rows that count.
+    """Reduce the fp32 losses of rows to ``dtype``. Returns the result and, for a mean, the number of rows that count.
 
-    ``reduction`` is 0 for all of them, 1 for their mean over the rows that count, 2 for their sum.
+    ``reduction`` is 0 for none, 1 for the mean over the rows that are not ignored, 2 for the sum.
     """
     none = target.new_empty(0, dtype=torch.int64)
     if reduction == 0:

@@ -1,7 +1,7 @@
-"""Cross-entropy and its gradient in one read: a row stays on chip between its sum and its gradient.
+"""Cross-entropy and its gradient with one read of the logits: a row stays on chip between its sum and its gradient.
 
-A row of 128256 logits in 16 bits takes 250 KB, which fits shared memory and registers together. The kernel is in Gluon,
-because Triton's language controls neither. The kernel in Triton's language reads the row a second time, from L2.
+A row of 128256 logits in 16 bits takes 250 KB, which fits in shared memory and registers together. The kernel is in Gluon,
+because Triton controls neither. The Triton kernel reads the row a second time, from L2.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launching import capability, multiprocessors, shared_memory
 from tilescope_kernels._shared.online_softmax import LOG2_E
 
-#: Where maxima begin: finite, so that -inf minus it is no NaN, and below every 16-bit number.
+#: Initial maximum: finite, so that -inf minus it is not NaN, and below every 16-bit number.
 _LOWEST = gl.constexpr(-3.4028234663852886e38)
-#: Accesses of 16 bytes, in elements of 16 bits, and in words.
+#: An access of 16 bytes, in 16-bit elements and in 32-bit words.
 _WIDTH, _WORDS = 8, gl.constexpr(4)
-#: Fewer columns are for programs that have no next row to fetch while they wait.
+#: Fewest columns. Shorter rows go to the Triton kernel, whose programs do not prefetch a next row.
 _LEAST = 16384
-#: Most tiles that registers have room for.
+#: Most tiles in registers.
 _TAIL = 10
-#: Most programs of a multiprocessor, of eight warps of 64 registers.
+#: Most programs per SM, of eight warps with 64 registers per thread.
 _SHARING = 4
-#: Bytes of shared memory for what is no row: what a reduction exchanges, and the system's.
+#: Bytes of shared memory for reductions and for the system.
 _OTHER = 2048
 
 
@@ -60,7 +60,7 @@ def _merge(largest, total, other_largest, other_total):
 def _add(words, largest, total, plain, here, DTYPE: gl.constexpr, SMOOTH: gl.constexpr):
     """Update each thread's maximum, sum of exponentials and plain sum with a tile. ``here`` is the mask.
 
-    The sum is rescaled once for all that a thread holds of the tile, so an element costs one exponential.
+    The sum is rescaled once for all of a thread's elements of the tile, so an element costs one exponential.
     """
     low, high = _unpack(words, DTYPE)
     larger = gl.maximum(largest, gl.max(gl.maximum(low, high), 1))
@@ -74,7 +74,7 @@ def _add(words, largest, total, plain, here, DTYPE: gl.constexpr, SMOOTH: gl.con
 
 @gluon.jit
 def _grade(ptr, words, largest, factor, bias, here, DTYPE: gl.constexpr, SMOOTH: gl.constexpr):
-    """Stores ``factor * exp(x - largest) + bias`` of one tile."""
+    """Store ``factor * exp(x - largest) + bias`` of one tile."""
     low, high = _unpack(words, DTYPE)
     low = gl.exp2((low - largest) * LOG2_E) * factor
     high = gl.exp2((high - largest) * LOG2_E) * factor
@@ -86,14 +86,14 @@ def _grade(ptr, words, largest, factor, bias, here, DTYPE: gl.constexpr, SMOOTH:
 
 @gluon.jit
 def _fetch(place, ptr, wanted):
-    """Start an asynchronous copy to shared memory, as a group of its own."""
+    """Start an asynchronous copy to shared memory, as its own group."""
     async_copy.async_copy_global_to_shared(place, ptr, mask=wanted)
     async_copy.commit_group()
 
 
 @gluon.jit
 def _tail_of(x_words, here, wanted, FIRST: gl.constexpr, TILE: gl.constexpr, TAIL: gl.constexpr, DTYPE: gl.constexpr):
-    """Load the row's last tiles to registers. Masked words hold two -inf, which add nothing to a sum."""
+    """Load a row's last tiles to registers. Masked words hold two -inf, which add nothing to the sums."""
     NOTHING: gl.constexpr = -8323200 if gl.bfloat16 == DTYPE else -67044352
     tail = ()
     for t in gl.static_range(TAIL):
@@ -107,9 +107,9 @@ def _loss(
     loss_ptr, parts_ptr, row, largest, total, plain, target, chosen, scale, counts, smoothing, columns,
     SMOOTH: gl.constexpr,
 ):  # fmt: skip
-    """Reduce over threads and store the row's loss. Returns maximum, factor, bias and target's value for the gradient."""
+    """Reduce over threads and store the row's loss. Returns maximum, factor, bias and the gradient at the target."""
     largest, total = gl.reduce((largest, total), 0, _merge)
-    # 0 where all logits are -inf, NaN where one is +inf or NaN; softmax is then not defined.
+    # The total is 0 if all logits are -inf, NaN if one is +inf or NaN: softmax is undefined.
     defined = (total > 0.0) & (total < float("inf"))
     log = gl.where(defined, gl.log(total), float("nan"))
     loss = log + (largest - chosen)
@@ -138,7 +138,7 @@ def _add_tail(tail, largest, total, plain, here, everywhere, DTYPE: gl.constexpr
 
 @gluon.jit
 def _target_of(x_row, target, counts, columns):
-    """The target's logit; NaN where it is no column."""
+    """The target's logit; NaN if the target is no class."""
     inside = counts & (target >= 0) & (target < columns)
     return gl.load(x_row + target, mask=inside, other=float("nan")).to(gl.float32)
 
@@ -148,7 +148,7 @@ def _take(
     x_words, even, odd, largest, total, plain, everywhere, wanted,
     HALF: gl.constexpr, TILE: gl.constexpr, LAYOUT: gl.constexpr, DTYPE: gl.constexpr, SMOOTH: gl.constexpr,
 ):  # fmt: skip
-    """Fetch the first row, which overlaps with nothing, and sum all but its last tiles."""
+    """Load the first row, overlapping nothing, and sum its tiles in shared memory."""
     for j in range(HALF):
         _fetch(even.index(j), x_words + 2 * j * TILE, wanted)
         _fetch(odd.index(j), x_words + (2 * j + 1) * TILE, wanted)
@@ -165,7 +165,7 @@ def _replace(
     HALF: gl.constexpr, AHEAD: gl.constexpr, TILE: gl.constexpr, LAYOUT: gl.constexpr, DTYPE: gl.constexpr,
     SMOOTH: gl.constexpr,
 ):  # fmt: skip
-    """Write a row's gradient from shared memory, tile by tile, while the next row is fetched and all but its last tiles summed."""
+    """Write a row's gradient from shared memory while the next row is fetched to its place, and sum all but its last tiles."""
     for i in gl.static_range(AHEAD):
         words = even.index(i).load(LAYOUT)
         if i > 0:
@@ -196,7 +196,7 @@ def _await_last(
     even, odd, largest, total, plain, everywhere,
     HALF: gl.constexpr, AHEAD: gl.constexpr, LAYOUT: gl.constexpr, DTYPE: gl.constexpr, SMOOTH: gl.constexpr,
 ):  # fmt: skip
-    """Sum the last ``2 * AHEAD`` tiles that ``_replace`` has fetched."""
+    """Sum the last ``2 * AHEAD`` tiles that ``_replace`` fetched."""
     for i in gl.static_range(AHEAD):
         async_copy.wait_group(2 * AHEAD - 1 - 2 * i)
         come = even.index(HALF - AHEAD + i).load(LAYOUT)
@@ -212,14 +212,14 @@ def cross_entropy_resident_kernel(
     loss_ptr, parts_ptr, dx_ptr, x_ptr, target_ptr, count_ptr, x_stride, rows, columns, ignore_index, smoothing,
     HALF: gl.constexpr, TAIL: gl.constexpr, AHEAD: gl.constexpr, SMOOTH: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
-    """Rows ``program, program + programs, ...``; as ``cross_entropy_kernel``, but ``dx`` is given. It may be ``x``.
+    """Loss and gradient of rows ``program, program + programs, ...``, as ``cross_entropy_kernel``. ``dx`` may be ``x``.
 
-    A row is ``2 * HALF`` tiles in shared memory and ``TAIL`` in registers, of 16 bytes a thread; only the last tile may
-    be partial. While tile i of a row becomes gradient, tile i - 1 of the next row is fetched into the place that this
-    row's has left, and tile i - 2 * AHEAD of it is summed. Even and odd tiles are two allocations: what is read in one
-    step is never of the allocation that the step fetches to, so a step needs no barrier but that of its wait.
+    A row is ``2 * HALF`` tiles in shared memory and ``TAIL`` in registers, of 16 bytes per thread; only the last tile may be
+    partial. While the gradient of tile i is written, tile i - 1 of the next row is fetched to where this row's was, and tile
+    i - 2 * AHEAD of the next row is summed. Even and odd tiles are two allocations, so that a step never reads the one that it
+    fetches to, and needs no barrier besides its wait.
 
-    ``columns`` and ``x_stride`` are divisible by 16, pointers by 16 bytes; ``AHEAD`` is at most ``HALF``.
+    ``columns`` and ``x_stride`` are multiples of 16, pointers of 16 bytes; ``AHEAD`` is at most ``HALF``.
     """
     LANES: gl.constexpr = 32 * num_warps
     TILE: gl.constexpr = LANES * _WORDS
@@ -244,7 +244,7 @@ def cross_entropy_resident_kernel(
     if count_ptr is not None:
         scale = 1.0 / gl.load(count_ptr).to(gl.float32)
 
-    # Rows that do not count are not read: their gradient is 0 times exponentials of zeros, or of -inf.
+    # Ignored rows are not read: masked words are zeros or -inf, and the factor is 0, so their gradient is 0.
     target = gl.load(target_ptr + program)
     counts = target != ignore_index
     x_row = x_ptr + program.to(gl.int64) * x_stride
@@ -265,7 +265,7 @@ def cross_entropy_resident_kernel(
         inside = counts & (target >= 0) & (target < columns)
         place = dx_ptr + row.to(gl.int64) * x_stride + target
         dx_words = (dx_ptr + row.to(gl.int64) * x_stride).to(pairs, bitcast=True) + offsets
-        # Out of the registers first, since the next row's tail must be fetched early and has nowhere else to go.
+        # Registers first: the next row's tail is loaded to them next.
         for t in gl.static_range(TAIL):
             mask = here if t == TAIL - 1 else None
             _grade(dx_words + (FIRST + t) * TILE, tail[t], row_largest, factor, bias, mask, DTYPE, SMOOTH)
@@ -281,25 +281,25 @@ def cross_entropy_resident_kernel(
             dx_words, x_words, even, odd, row_largest, factor, bias, lowest, zeros, zeros, everywhere,
             everywhere & counts, HALF, AHEAD, TILE, LAYOUT, DTYPE, SMOOTH,
         )  # fmt: skip
-        # What has long arrived, while the last fetches come.
+        # The tail has arrived: sum it while the last fetches are in flight.
         largest, total, plain = _add_tail(tail, largest, total, plain, here, everywhere, DTYPE, SMOOTH)
         largest, total, plain = _await_last(
             even, odd, largest, total, plain, everywhere, HALF, AHEAD, LAYOUT, DTYPE, SMOOTH
         )  # fmt: skip
-        # One element more is cheaper than a comparison for each; after a barrier, lest another thread's tile comes later.
+        # Storing the target's element separately is cheaper than comparing every column. The barrier orders it after all tiles.
         gl.thread_barrier()
         gl.store(place, value.to(DTYPE), mask=inside)
 
 
 def plan(x: torch.Tensor, dx: torch.Tensor) -> tuple[int, dict[str, int]] | None:
-    """Number of programs, kernel parameters and warps for the rows of ``x``; None where this kernel cannot take them.
+    """Number of programs and kernel parameters for the rows of ``x``; None where this kernel cannot run.
 
-    Programs share an SM where their rows fit, each with half the warps: one computes while another waits at a barrier.
+    Programs share an SM if their rows fit, with half the warps each: one computes while another waits at a barrier.
     """
     rows, columns = x.shape
     if capability(x) == 0 or x.element_size() != 2 or columns < _LEAST:
         return None
-    # What the compiler can prove to be aligned are multiples of 16, of bytes and of elements.
+    # The compiler proves 16-byte alignment from addresses and extents that are multiples of 16.
     if columns % 16 or x.stride(0) % 16 or x.data_ptr() % 16 or dx.data_ptr() % 16:
         return None
     room = shared_memory(x)
