@@ -1,1 +1,1 @@
-"""Elementwise kernels."""
+"""Elementwise kernels, bound by memory bandwidth."""

@@ -1,4 +1,4 @@
-"""``relu(x + y) * scale``: three elementwise operations in one pass, 3 tensors of traffic instead of 7."""
+"""``relu(x + y) * scale``: three elementwise operations fused, 3 tensors of traffic instead of 7."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ def _block(out_ptr, x_ptr, y_ptr, scale, offsets, mask):
     x = tl.load(x_ptr + offsets, mask=mask).to(tl.float32)
     y = tl.load(y_ptr + offsets, mask=mask).to(tl.float32)
     total = x + y
-    # Not tl.maximum: that turns NaN into 0, where PyTorch keeps it.
+    # Not tl.maximum, which turns NaN into 0: PyTorch keeps NaN.
     out = tl.where(total < 0, 0.0, total) * scale
     tl.store(out_ptr + offsets, out.to(out_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def add_relu_mul_kernel(out_ptr, x_ptr, y_ptr, scale, n, BLOCK: tl.constexpr):
-    # Only the block's start needs 64 bits: offsets within a block stay 32 bits wide and cost half the registers.
+    # Only the block's start needs 64 bits: 32-bit offsets within a block take half the registers.
     start = tl.program_id(0).to(tl.int64) * BLOCK
     offsets = tl.arange(0, BLOCK)
-    # A mask that does not end at a multiple of 16 bytes splits accesses into single elements: only the last block pays.
+    # A mask whose end is no multiple of 16 bytes splits accesses into single elements: only the last block has one.
     if start + BLOCK <= n:
         _block(out_ptr + start, x_ptr + start, y_ptr + start, scale, offsets, None)
     else:
         _block(out_ptr + start, x_ptr + start, y_ptr + start, scale, offsets, offsets < n - start)
 
 
-#: 2048 elements in 4 warps are two 16-byte accesses a thread and tensor at 16 bits: 4 KB a tensor in flight a program.
+#: 2048 elements in 4 warps: two 16-byte accesses per thread and tensor at 16 bits, so 4 KB per tensor in flight per program.
 CONFIGS = tuple(
     {"BLOCK": block, "num_warps": warps}
     for block, warps in (
@@ -73,9 +73,9 @@ def add_relu_mul(
 ) -> torch.Tensor:
     """``relu(x + y) * scale`` of two tensors of one shape, dtype (fp32, fp16, bf16) and device.
 
-    Computed in fp32 and rounded once; NaN stays NaN. The result is contiguous. ``config`` is one of ``CONFIGS``.
-    Raises ValueError, naming the argument, for what it cannot serve: other dtypes, shapes that differ (there is no
-    broadcasting), devices without CUDA, inputs that require a gradient.
+    Computed in fp32 and rounded once; NaN stays NaN. The result is contiguous. ``config`` is one of ``CONFIGS``. Raises
+    ValueError, naming the argument, for other dtypes, shapes that differ (no broadcasting), devices without CUDA, and inputs
+    that require a gradient.
     """
     if not use_triton():
         return reference(x, y, scale)
@@ -94,7 +94,7 @@ def reference(x: torch.Tensor, y: torch.Tensor, scale: float) -> torch.Tensor:
 
 
 def eager(x: torch.Tensor, y: torch.Tensor, scale: float) -> torch.Tensor:
-    """Three operations, each of which writes its result for the next to read: 4 reads and 3 writes."""
+    """Three operations through memory: 4 reads and 3 writes."""
     total = torch.add(x, y)
     positive = torch.relu(total)
     return torch.mul(positive, scale)
@@ -108,7 +108,7 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 
 
 def cost(workload: Workload, direction: str) -> Cost:
-    """An addition and a multiplication an element (a comparison is no operation); two tensors read, one written."""
+    """One addition and one multiplication per element (comparisons do not count). Reads two tensors, writes one."""
     size = workload.elements * workload.itemsize
     return Cost(flops=2 * workload.elements, bytes_read=2 * size, bytes_written=size)
 

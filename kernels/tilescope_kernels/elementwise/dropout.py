@@ -1,8 +1,8 @@
-"""Dropout whose backward pass draws the same numbers again: no mask is kept.
+"""Dropout without a saved mask: the backward pass regenerates the random numbers.
 
-Numbers come from Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), a function of the seed and of
-where an element is, in 7 rounds, the fewest that passed the authors' tests. One call makes 128 bits, of which an element takes 16: with more it
-would be the arithmetic that bounds 16-bit tensors, and not memory.
+They come from Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), a counter-based generator: a
+function of the seed and the element's index. It takes 7 rounds, the fewest that passed the authors' tests. A call gives 128
+bits, 16 for each of 8 elements: with more bits per element, 16-bit tensors would be bound by arithmetic instead of memory.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from tilescope_kernels._shared.launching import check_tensors, split_config, use
 from tilescope_kernels._shared.operators import check_integers, operator, pack, remembered, unpack
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
-#: Rounds of Philox, elements that share a call of it, and values that a number may have.
+#: Rounds of Philox, elements per call, and values of a random number.
 ROUNDS, SHARE, VALUES = 7, 8, 1 << 16
 
 
 @triton.jit
 def _drawn(seed, group, BLOCK: tl.constexpr, ROUNDS: tl.constexpr):
-    """Numbers below 65,536 for ``BLOCK`` elements; ``group`` (BLOCK / 8) counts their eights."""
+    """Random numbers below 65,536 for ``BLOCK`` elements. ``group`` (BLOCK / 8,) numbers the groups of eight elements."""
     a, b, c, d = tl.randint4x(seed, group, n_rounds=ROUNDS)
-    # A join adds the last dimension, which is the quickest: a group's words are in order, and their halves within them.
+    # Joins add an innermost dimension: the four words of a group come in order, and within each its two halves.
     words = tl.join(tl.join(a, c), tl.join(b, d))
     return tl.reshape(tl.join(words & 0xFFFF, words >> 16), (BLOCK,)).to(tl.int32)
 
 
 @triton.jit
 def dropout_kernel(y_ptr, x_ptr, seed_ptr, n, dropped, scale, BLOCK: tl.constexpr, ROUNDS: tl.constexpr):
-    """Elements whose number is below ``dropped`` become zero, others are multiplied by ``scale``."""
-    # Only the block's start needs 64 bits: offsets within a block stay 32 bits wide and cost half the registers.
+    """Zero the elements whose random number is below ``dropped``, multiply the others by ``scale``."""
+    # Only the block's start needs 64 bits: 32-bit offsets within a block take half the registers.
     start = tl.program_id(0).to(tl.int64) * BLOCK
     offsets = tl.arange(0, BLOCK)
     number = _drawn(tl.load(seed_ptr), start // 8 + tl.arange(0, BLOCK // 8), BLOCK, ROUNDS)
-    # A mask that does not end at a multiple of 16 bytes splits accesses into single elements: only the last block pays.
+    # A mask whose end is no multiple of 16 bytes splits accesses into single elements: only the last block has one.
     if start + BLOCK <= n:
         x = tl.load(x_ptr + start + offsets).to(tl.float32)
         y = tl.where(number < dropped, 0.0, x * scale)
@@ -59,7 +59,7 @@ CONFIGS = tuple(
 
 
 def _scaling(p: float) -> tuple[int, float]:
-    """How many of the numbers drop an element, and what the others are multiplied by."""
+    """The random numbers that drop an element are those below the first result; the second is the scale of kept elements."""
     return round(p * VALUES), 0.0 if p == 1 else 1 / (1 - p)
 
 
@@ -104,13 +104,14 @@ def dropout(
     seed: torch.Tensor | None = None,
     config: Mapping[str, int] | None = None,
 ) -> torch.Tensor:
-    """``x`` (fp32, fp16, bf16; any shape and strides) with elements dropped with probability ``p``, the others divided by 1 - ``p``.
+    """Drop elements of ``x`` (fp32, fp16, bf16; any shape and strides) with probability ``p``; divide the others by 1 - ``p``.
 
-    As ``torch.nn.functional.dropout``, but for which elements are dropped; the gradient drops the same, any number of times
-    differentiable. ``p`` counts in steps of 1 / 65,536. ``seed`` is an int64 tensor of one element on the device of ``x``: the same one
-    drops the same elements of tensors of one size on every GPU and in the interpreter. Without one it is drawn from PyTorch's
-    generator of that device, which takes a launch, and is another one in each replay of a CUDA graph. The result is contiguous.
-    ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for what it cannot serve.
+    As ``torch.nn.functional.dropout``, except for which elements are dropped. The gradient drops the same ones; differentiable
+    any number of times. ``p`` is rounded to a multiple of 1 / 65,536. ``seed`` is an int64 tensor of one element on the device
+    of ``x``: for tensors of one size, the same seed drops the same elements on every GPU and in the interpreter. By default it
+    is drawn from PyTorch's generator on that device, which costs a launch and gives a new seed in each replay of a CUDA graph.
+    The result is contiguous. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for other dtypes, a
+    ``p`` outside 0 to 1, other seeds, and devices without CUDA.
     """
     if not 0 <= p <= 1:
         raise ValueError(f"p is {p}: give a probability from 0 to 1")
@@ -128,22 +129,22 @@ def dropout(
 
 
 class Dropout(torch.nn.Dropout):
-    """``torch.nn.Dropout`` (same arguments, but never in place) that computes with ``dropout``."""
+    """``torch.nn.Dropout``, never in place, computed by ``dropout``."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """``input`` (any shape) to the same shape. Raises ValueError as ``dropout`` does."""
+        """Drop elements of ``input`` (any shape). Raises ValueError as ``dropout`` does."""
         return dropout(input, self.p, self.training)
 
 
 def _philox(seed: torch.Tensor, n: int) -> torch.Tensor:
-    """The numbers of ``n`` elements as ``dropout_kernel`` draws them, by PyTorch's operations, in 64 bits."""
+    """The random numbers of ``n`` elements as in ``dropout_kernel``, by PyTorch's operations on int64."""
     most, lower = 0xFFFFFFFF, 0xFFFF
     group = torch.arange(cdiv(n, SHARE), device=seed.device)
     zero = torch.zeros_like(group)
     state, key = [group & most, group >> 32, zero, zero], [seed & most, (seed >> 32) & most]
 
     def product(word: torch.Tensor, factor: int) -> tuple[torch.Tensor, torch.Tensor]:
-        # In 16 bits at a time, for 64 bits have a sign.
+        # 32 x 32 bits in 16-bit halves, because int64 has a sign.
         low, high = word * (factor & lower), word * (factor >> 16)
         whole = low + ((high & lower) << 16)
         return ((high >> 16) + (whole >> 32)) & most, whole & most
@@ -157,20 +158,20 @@ def _philox(seed: torch.Tensor, n: int) -> torch.Tensor:
 
 
 def reference(x: torch.Tensor, p: float, seed: torch.Tensor) -> torch.Tensor:
-    """The same elements dropped, in plain PyTorch."""
+    """The reference in plain PyTorch, which drops the same elements."""
     dropped, scale = _scaling(p)
     below = (_philox(seed, x.numel()) < dropped).view(x.shape)
     return torch.where(below, torch.zeros((), dtype=x.dtype, device=x.device), x * scale)
 
 
 def inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """``x`` of ``n`` elements, standard normal, of which one in ten is dropped."""
+    """``x`` of ``n`` elements, standard normal, ``p`` 0.1, and a seed."""
     x = normal((workload.dims["n"],), workload, device, generator(workload, device), requires_grad=True)
     return {"x": x, "p": 0.1, "seed": torch.full((1,), workload.seed, device=device)}
 
 
 def cost(workload: Workload, direction: str) -> Cost:
-    """Forward reads x and the seed and writes y; backward has dy and dx instead. A multiplication an element; integers are not counted."""
+    """Forward reads x and the seed and writes y; backward reads dy and writes dx. One multiplication per element, integers aside."""
     n, size = workload.elements, workload.elements * workload.itemsize
     return Cost(flops=n, bytes_read=size + 8, bytes_written=size)
 

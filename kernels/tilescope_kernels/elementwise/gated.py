@@ -1,4 +1,4 @@
-"""SwiGLU and GEGLU: ``activation(gate) * up`` in one pass, forward and backward, and the SwiGLU MLP.
+"""SwiGLU and GEGLU, ``activation(gate) * up`` in one pass, forward and backward, and the SwiGLU MLP.
 
 Shazeer, "GLU Variants Improve Transformer", arXiv:2002.05202.
 """
@@ -35,12 +35,12 @@ def gated_kernel(
     y_ptr, gate_ptr, up_ptr, gate_stride, up_stride, columns,
     ACTIVATION: tl.constexpr, FLAT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """``BLOCK`` columns of one row a program: gate and up may be the two halves of one projection's rows.
+    """``activation(gate) * up`` of ``BLOCK`` columns of one row per program. Rows may be strided.
 
-    ``FLAT`` is a single row: without the others' strides the compiler knows that every block starts at 16 bytes.
+    ``FLAT`` tensors are a single row: without row strides the compiler knows that every block is 16-byte aligned.
     """
     blocks = tl.cdiv(columns, BLOCK)
-    # Only the block's start needs 64 bits: offsets within a block stay 32 bits wide and cost half the registers.
+    # Only the block's start needs 64 bits: 32-bit offsets within a block take half the registers.
     start = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK
     if not FLAT:
         row = (tl.program_id(0) // blocks).to(tl.int64)
@@ -51,7 +51,7 @@ def gated_kernel(
     gate_ptr += start
     up_ptr += start
     offsets = tl.arange(0, BLOCK)
-    # A mask that does not end at a multiple of 16 bytes splits accesses into single elements: only the last block pays.
+    # A mask whose end is no multiple of 16 bytes splits accesses into single elements: only the last block has one.
     if start + BLOCK <= columns:
         _forward_block(y_ptr, gate_ptr, up_ptr, offsets, None, ACTIVATION)
     else:
@@ -73,7 +73,7 @@ def gated_backward_kernel(
     dgate_ptr, dup_ptr, dy_ptr, gate_ptr, up_ptr, gate_stride, up_stride, columns,
     ACTIVATION: tl.constexpr, FLAT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Three reads and two writes: the activation is computed again, not kept."""
+    """``dgate`` and ``dup`` in three reads and two writes: the activation is recomputed, not saved."""
     blocks = tl.cdiv(columns, BLOCK)
     start = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK
     if not FLAT:
@@ -96,29 +96,29 @@ def gated_backward_kernel(
         _backward_block(dgate_ptr, dup_ptr, dy_ptr, gate_ptr, up_ptr, offsets, mask, ACTIVATION)
 
 
-#: 2048 elements in 4 warps are two 16-byte accesses a thread and tensor at 16 bits: 4 KB a tensor in flight a program.
+#: 2048 elements in 4 warps: two 16-byte accesses per thread and tensor at 16 bits, so 4 KB per tensor in flight per program.
 CONFIGS = tuple(
     {"BLOCK": block, "num_warps": warps}
     for block, warps in ((2048, 4), (1024, 2), (1024, 4), (2048, 2), (2048, 8), (4096, 4), (4096, 8), (8192, 8))
 )
 
-#: How the kernels name each activation.
+#: The kernels' codes of the activations.
 _SILU, _GELU = 0, {"none": 1, "tanh": 2}
 
 
-#: Of few elements, every program of which runs at once: more threads, each with less to wait for. 128x1024 took 2.3 us forward and
-#: 2.6 back and takes 1.8 and 2.0 (H200, 2026-11-27, torch 2.11, triton 3.6, cold L2).
+#: For small inputs, whose programs are all resident at once: more threads with fewer elements each hide latency. 128x1024 took
+#: 2.3 us forward and 2.6 backward and takes 1.8 and 2.0 (H200, 2026-11-27, torch 2.11, triton 3.6, cold L2).
 _FEW = {"BLOCK": 1024, "num_warps": 8}
 
 
 def _chosen(gate: torch.Tensor, config: str) -> Mapping[str, int]:
-    """The config that was asked for, or the best known."""
+    """The requested config, or the fastest known."""
     few = gate.numel() <= 4 * _FEW["BLOCK"] * multiprocessors(gate)
     return unpack(config) or (_FEW if few else CONFIGS[0])
 
 
 def _grid(gate: torch.Tensor, up: torch.Tensor, block: int) -> tuple[tuple[int], tuple[int, int, int], bool]:
-    """The grid, three arguments (strides of gate and up, columns), and whether both are contiguous, as one row."""
+    """The grid, (gate stride, up stride, columns), and whether both are contiguous and taken as one row."""
     rows, columns = gate.shape
     flat = gate.is_contiguous() and up.is_contiguous()
     if flat:
@@ -192,10 +192,9 @@ def _apply(gate: torch.Tensor, up: torch.Tensor, activation: int, config: Mappin
 def swiglu(gate: torch.Tensor, up: torch.Tensor, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
     """``silu(gate) * up`` of two tensors of one shape (..., columns) and dtype (fp32, fp16, bf16); once differentiable.
 
-    Computed in fp32 and rounded once. Rows may lie any distance apart, so the two halves of one projection are read
-    where they are: ``swiglu(*projected.chunk(2, -1))``. The result is contiguous. ``config`` is one of ``CONFIGS``.
-    Raises ValueError, naming the argument, for what it cannot serve: other dtypes, shapes that differ, devices
-    without CUDA.
+    Computed in fp32 and rounded once. Rows may have any stride, so the two halves of a fused projection need no copy:
+    ``swiglu(*projected.chunk(2, -1))``. The result is contiguous. ``config`` is one of ``CONFIGS``. Raises ValueError, naming
+    the argument, for other dtypes, shapes that differ, and devices without CUDA.
     """
     if not use_triton():
         return swiglu_reference(gate, up)
@@ -215,9 +214,9 @@ def geglu(
 
 
 class SwiGLUMLP(torch.nn.Module):
-    """``down(silu(gate(x)) * up(x))``: Llama's feed-forward block, its three projections plain linear layers.
+    """``down(silu(gate(x)) * up(x))``: Llama's feed-forward block, with plain linear layers as projections.
 
-    Parameters are named as Hugging Face's ``LlamaMLP`` names them, so that its state loads.
+    Parameters have the names of Hugging Face's ``LlamaMLP``, so that its state dict loads.
     """
 
     def __init__(
@@ -229,7 +228,7 @@ class SwiGLUMLP(torch.nn.Module):
         self.down_proj = torch.nn.Linear(hidden, columns, bias, device, dtype)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """``x`` (..., columns) to the same shape. Raises ValueError as ``swiglu`` does."""
+        """Apply the block to ``x`` (..., columns). Raises ValueError as ``swiglu`` does."""
         return self.down_proj(swiglu(self.gate_proj(x), self.up_proj(x)))
 
 
@@ -244,7 +243,7 @@ def geglu_reference(gate: torch.Tensor, up: torch.Tensor, approximate: str = "ta
 
 
 def _liger(module: str, function: str) -> Any:
-    """Liger-Kernel's function, looked up at the first call because it is no dependency."""
+    """Liger-Kernel's function, imported at the first call because it is an optional dependency."""
 
     def call(gate: torch.Tensor, up: torch.Tensor, approximate: str = "tanh") -> torch.Tensor:
         import importlib  # noqa: PLC0415
@@ -275,8 +274,8 @@ def geglu_inputs(workload: Workload, device: Any) -> dict[str, Any]:
 def _cost(activation: int, derivative: int, workload: Workload, direction: str) -> Cost:
     """Forward reads gate and up and writes y; backward reads dy, gate and up and writes dgate and dup.
 
-    ``activation`` and ``derivative`` are the operations of the activation and of what its derivative adds; one
-    multiplication joins gate and up, three share dy out.
+    ``activation`` and ``derivative`` are the operations per element of the activation, and those that its derivative adds.
+    One multiplication joins gate and up, three distribute dy.
     """
     n, size = workload.elements, workload.elements * workload.itemsize
     if direction == FORWARD:

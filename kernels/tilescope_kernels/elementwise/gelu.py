@@ -1,4 +1,7 @@
-"""GELU, exact and by tanh, forward and backward: one pass each way."""
+"""GELU, exact and by tanh, forward and backward, in one pass each.
+
+Hendrycks and Gimpel, "Gaussian Error Linear Units", arXiv:1606.08415.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,10 @@ def _forward_block(y_ptr, x_ptr, offsets, mask, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def gelu_kernel(y_ptr, x_ptr, n, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr):
-    # Only the block's start needs 64 bits: offsets within a block stay 32 bits wide and cost half the registers.
+    # Only the block's start needs 64 bits: 32-bit offsets within a block take half the registers.
     start = tl.program_id(0).to(tl.int64) * BLOCK
     offsets = tl.arange(0, BLOCK)
-    # A mask that does not end at a multiple of 16 bytes splits accesses into single elements: only the last block pays.
+    # A mask whose end is no multiple of 16 bytes splits accesses into single elements: only the last block has one.
     if start + BLOCK <= n:
         _forward_block(y_ptr + start, x_ptr + start, offsets, None, ACTIVATION)
     else:
@@ -56,13 +59,13 @@ def gelu_backward_kernel(dx_ptr, dy_ptr, x_ptr, n, ACTIVATION: tl.constexpr, BLO
         _backward_block(dx_ptr + start, dy_ptr + start, x_ptr + start, offsets, offsets < n - start, ACTIVATION)
 
 
-#: 2048 elements in 4 warps are two 16-byte accesses a thread and tensor at 16 bits: 4 KB a tensor in flight a program.
+#: 2048 elements in 4 warps: two 16-byte accesses per thread and tensor at 16 bits, so 4 KB per tensor in flight per program.
 CONFIGS = tuple(
     {"BLOCK": block, "num_warps": warps}
     for block, warps in ((2048, 4), (1024, 2), (1024, 4), (2048, 2), (2048, 8), (4096, 4), (4096, 8), (8192, 8))
 )
 
-#: What ``approximate`` may be, and how the kernels name it.
+#: Values of ``approximate``, and the kernels' codes of the activations.
 APPROXIMATE = {"none": 1, "tanh": 2}
 
 
@@ -119,9 +122,9 @@ _gelu.register_autograd(_differentiate, setup_context=_save)
 def gelu(x: torch.Tensor, approximate: str = "none", *, config: Mapping[str, int] | None = None) -> torch.Tensor:
     """GELU of ``x`` (fp32, fp16, bf16; any shape and strides), computed in fp32; once differentiable.
 
-    As ``torch.nn.functional.gelu``: ``approximate`` is ``"none"`` (by the error function) or ``"tanh"``; infinities and
-    NaN included. The result is contiguous. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument,
-    for what it cannot serve.
+    As ``torch.nn.functional.gelu``, including infinities and NaN: ``approximate`` is ``"none"`` (by the error function) or
+    ``"tanh"``. The result is contiguous. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for other
+    dtypes and devices without CUDA.
     """
     if approximate not in APPROXIMATE:
         raise ValueError(f"approximate is {approximate!r}: give 'none' or 'tanh'")
@@ -137,7 +140,7 @@ def reference(x: torch.Tensor, approximate: str = "none") -> torch.Tensor:
 
 
 def eager(x: torch.Tensor, approximate: str) -> torch.Tensor:
-    """The tanh formula one operation at a time, as model code of the time of GPT-2 writes it."""
+    """The formula one operation at a time, as GPT-2's code writes it."""
     if approximate == "none":
         return 0.5 * x * (1.0 + torch.erf(x * math.sqrt(0.5)))
     return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
@@ -153,8 +156,8 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 def cost(workload: Workload, direction: str) -> Cost:
     """Forward reads x and writes y; backward reads dy and x and writes dx.
 
-    Operations an element, of the tanh form: forward, four for u's polynomial, one to scale it, two for the logistic
-    function's exponential and sum, one division, one multiplication by x. Backward: those but the last, two for
+    Operations per element, by tanh: forward, four for u's polynomial, one to scale it, two for the logistic function's
+    exponential and sum, one division, one multiplication by x. Backward: the same without the last, two for
     gate * (1 - gate), four for u', two for the product rule, one for dy.
     """
     n, size = workload.elements, workload.elements * workload.itemsize

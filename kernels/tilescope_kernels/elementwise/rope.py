@@ -1,7 +1,7 @@
-"""Rotary position embedding of queries and keys, in place and not, forward and backward: one pass over both.
+"""Rotary position embedding of queries and keys in one pass over both, forward and backward, optionally in place.
 
-Su et al., "RoFormer", arXiv:2104.09864, in the half-rotation of Hugging Face's Llama and of Liger-Kernel: a head's first
-and second half are the two coordinates of each rotated plane, ``cos`` and ``sin`` hold every angle twice.
+Su et al., "RoFormer", arXiv:2104.09864, in the rotate-half form of Hugging Face's Llama and Liger-Kernel: a head's first and
+second half have the two coordinates of each rotated plane, and ``cos`` and ``sin`` hold every angle twice.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _rotate(
     offsets = head.to(tl.int64) * x_head_stride + column
     x_1 = tl.load(x_ptr + offsets, mask=mask).to(tl.float32)
     x_2 = tl.load(x_ptr + offsets + half, mask=mask).to(tl.float32)
-    if INVERSE:  # the transpose, which is what a gradient goes through
+    if INVERSE:  # the transposed rotation, for gradients
         y_1 = x_1 * cos_1 + x_2 * sin_2
         y_2 = x_2 * cos_2 - x_1 * sin_1
     else:
@@ -51,13 +51,13 @@ def rope_kernel(
     tokens, q_heads, k_heads, half,
     HEADS: tl.constexpr, HALF: tl.constexpr, INVERSE: tl.constexpr,
 ):  # fmt: skip
-    """``HEADS`` query heads and as many key heads of one token. The outputs may be the inputs."""
+    """Rotate ``HEADS`` query heads and as many key heads of one token per program. The outputs may be the inputs."""
     batch = (tl.program_id(0) // tokens).to(tl.int64)
     token = (tl.program_id(0) % tokens).to(tl.int64)
     first = tl.program_id(1) * HEADS
     column = tl.arange(0, HALF)[None, :]
     table = batch * table_batch + token * table_token + column
-    # The tables are read again for every group of heads and, where batches share them, for every batch.
+    # The tables are read again for every group of heads and, if batches share them, for every batch: keep them in cache.
     cos_1 = tl.load(cos_ptr + table, mask=column < half, eviction_policy="evict_last").to(tl.float32)
     cos_2 = tl.load(cos_ptr + table + half, mask=column < half, eviction_policy="evict_last").to(tl.float32)
     sin_1 = tl.load(sin_ptr + table, mask=column < half, eviction_policy="evict_last").to(tl.float32)
@@ -75,8 +75,8 @@ def rope_kernel(
         )
 
 
-#: ``HEADS`` a program, which share one row of the tables: at 128 elements a head and 16 bits, 32 heads in two warps are
-#: eight 16-byte accesses a thread.
+#: ``HEADS`` per program share one row of the tables. 32 heads of 128 elements in two warps are eight 16-byte accesses per
+#: thread at 16 bits.
 CONFIGS = tuple(
     {"HEADS": heads, "num_warps": warps}
     for heads, warps in ((32, 2), (32, 1), (8, 1), (8, 2), (8, 4), (16, 1), (16, 2), (16, 4), (32, 4), (32, 8))
@@ -91,7 +91,7 @@ def _launch(
     heads = max(q.shape[1], k.shape[1])
     if batches * tokens * heads * columns == 0:
         return
-    # Heads that lie beside each other, as projections give them, are read together; others, as gradients come, one by one.
+    # Projections give adjacent heads, which a program reads together. Gradients have the heads apart: fewer per program.
     beside = q.stride(1) < q.stride(2)
     chosen, options = split_config(unpack(config) or CONFIGS[0 if beside else 2])
     tile = min(chosen["HEADS"], next_power_of_2(heads))
@@ -142,7 +142,7 @@ def _neighbours(x: torch.Tensor) -> torch.Tensor:
 
 def _differentiate(ctx: Any, dq: torch.Tensor, dk: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     cos, sin = ctx.saved_tensors
-    # Another rotation, itself differentiable: gradients of every order.
+    # The gradient is a rotation by the same operator, so gradients of every order exist.
     return *_rope(_neighbours(dq), _neighbours(dk), cos, sin, not ctx.inverse, ctx.config), None, None, None, None
 
 
@@ -150,7 +150,7 @@ _rope.register_autograd(_differentiate, setup_context=_save)
 
 
 class _InPlace(torch.autograd.Function):
-    """Autograd of the rotation in place, which an operator that writes its inputs cannot have itself."""
+    """Autograd of the rotation in place, which an operator that mutates its inputs cannot have."""
 
     @staticmethod
     def forward(
@@ -199,10 +199,10 @@ def rope(
     """``(x * cos + rotate_half(x) * sin for x in (q, k))``, in fp32, rounded once; differentiable in q and k.
 
     As Hugging Face's ``apply_rotary_pos_emb``: ``q`` (batch, query heads, tokens, columns) and ``k`` (batch, key heads,
-    tokens, columns) of one dtype (fp32, fp16, bf16), any strides; ``cos`` and ``sin`` (1 or batch, tokens, columns) of
-    one of these dtypes, too. ``rotate_half(x)`` is ``(-second half, first half)``. With ``inplace`` q and k are
-    overwritten and returned, which no leaf that requires a gradient allows. ``config`` is one of ``CONFIGS``. Raises
-    ValueError, naming the argument, for what it cannot serve.
+    tokens, columns) of one dtype (fp32, fp16, bf16), any strides; ``cos`` and ``sin`` (1 or batch, tokens, columns), both of
+    one of these dtypes. ``rotate_half(x)`` is ``(-second half, first half)``. With ``inplace``, q and k are overwritten and
+    returned, which autograd does not allow for leaves that require a gradient. ``config`` is one of ``CONFIGS``. Raises
+    ValueError, naming the argument, for other dtypes, shapes that do not fit, and devices without CUDA.
     """
     if not use_triton():
         rotated = reference(q, k, cos, sin)
@@ -221,7 +221,7 @@ def rope(
 
 
 class RoPE(torch.nn.Module):
-    """Rotary embedding of heads of ``columns`` elements: plane i turns by ``theta ** (-2i / columns)`` a position."""
+    """Rotary embedding of heads of ``columns`` elements: plane i rotates by ``theta ** (-2i / columns)`` per position."""
 
     def __init__(self, columns: int, theta: float = 10000.0) -> None:
         super().__init__()
@@ -233,10 +233,10 @@ class RoPE(torch.nn.Module):
     def forward(
         self, q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """``q`` and ``k`` as for ``rope``, at ``positions`` (1 or batch, tokens), or 0, 1, ... where there are none."""
+        """Rotate ``q`` and ``k``, as ``rope``, to ``positions`` (1 or batch, tokens), by default 0, 1, ..."""
         if positions is None:
             positions = torch.arange(q.shape[2], device=q.device)[None]
-        # Not a buffer: ``model.bfloat16()`` would round it, and an angle grows with the position.
+        # Not a buffer: ``model.bfloat16()`` would round it, and the error of an angle grows with the position.
         planes = torch.arange(0, self.columns, 2, dtype=torch.float32, device=q.device)
         angles = positions[..., None].float() * self.theta ** (-planes / self.columns)
         angles = torch.cat((angles, angles), dim=-1)
@@ -258,14 +258,14 @@ def reference(
 
 
 def liger(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Liger-Kernel's function, imported at the first call because it is no dependency. It writes q and k in place."""
+    """Liger-Kernel's function, imported at the first call because it is an optional dependency. It overwrites q and k."""
     from liger_kernel.ops.rope import LigerRopeFunction  # noqa: PLC0415
 
     return LigerRopeFunction.apply(q, k, cos, sin)
 
 
 def inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """``q`` and ``k`` as projections give them (batch, tokens, heads, columns), seen heads first; tables of Llama's."""
+    """``q`` and ``k`` as projections give them: (batch, tokens, heads, columns) with heads transposed first. Llama's angles."""
     numbers = generator(workload, device)
     batch, q_heads, k_heads, tokens, columns = (workload.dims[name] for name in SPEC.dims)
 
@@ -280,7 +280,7 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 
 
 def cost(workload: Workload, direction: str) -> Cost:
-    """Either way: q, k (or their gradients) and the two tables read, as many written. Three operations an element."""
+    """Reads q, k (backward, their gradients) and both tables, writes as many elements of q and k. Three operations per element."""
     batch, q_heads, k_heads, tokens, columns = (workload.dims[name] for name in SPEC.dims)
     elements = batch * (q_heads + k_heads) * tokens * columns
     size = elements * workload.itemsize

@@ -1,4 +1,4 @@
-"""``x + y``: the smallest kernel, whose time is that of streaming its tensors through memory."""
+"""``x + y``: the smallest kernel, bound by streaming three tensors through HBM."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def _add_block(out_ptr, x_ptr, y_ptr, offsets, mask):
 
 @triton.jit
 def vector_add_kernel(out_ptr, x_ptr, y_ptr, n, BLOCK: tl.constexpr):
-    # Only the block's start needs 64 bits: offsets within a block stay 32 bits wide and cost half the registers.
+    # Only the block's start needs 64 bits: 32-bit offsets within a block take half the registers.
     start = tl.program_id(0).to(tl.int64) * BLOCK
     offsets = tl.arange(0, BLOCK)
-    # A mask that does not end at a multiple of 16 bytes splits accesses into single elements: only the last block pays.
+    # A mask whose end is no multiple of 16 bytes splits accesses into single elements: only the last block has one.
     if start + BLOCK <= n:
         _add_block(out_ptr + start, x_ptr + start, y_ptr + start, offsets, None)
     else:
         _add_block(out_ptr + start, x_ptr + start, y_ptr + start, offsets, offsets < n - start)
 
 
-#: 2048 elements in 4 warps are two 16-byte accesses a thread and tensor at 16 bits: 4 KB a tensor in flight a program.
+#: 2048 elements in 4 warps: two 16-byte accesses per thread and tensor at 16 bits, so 4 KB per tensor in flight per program.
 CONFIGS = tuple(
     {"BLOCK": block, "num_warps": warps}
     for block, warps in (
@@ -68,8 +68,8 @@ def _(x: torch.Tensor, y: torch.Tensor, config: str) -> torch.Tensor:
 def vector_add(x: torch.Tensor, y: torch.Tensor, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
     """``x + y`` of two tensors of one shape, dtype (fp32, fp16, bf16) and device; the result is contiguous.
 
-    ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for what it cannot serve: other
-    dtypes, shapes that differ (there is no broadcasting), devices without CUDA, inputs that require a gradient.
+    ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for other dtypes, shapes that differ (no
+    broadcasting), devices without CUDA, and inputs that require a gradient.
     """
     if not use_triton():
         return reference(x, y)
@@ -86,7 +86,7 @@ def reference(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def eager(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """``x + y`` in PyTorch, which is one operation, too."""
+    """``torch.add``, which is a single kernel too."""
     return torch.add(x, y)
 
 
@@ -98,7 +98,7 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 
 
 def cost(workload: Workload, direction: str) -> Cost:
-    """One addition an element; two tensors read, one written."""
+    """One addition per element. Reads two tensors, writes one."""
     size = workload.elements * workload.itemsize
     return Cost(flops=workload.elements, bytes_read=2 * size, bytes_written=size)
 
