@@ -1,4 +1,4 @@
-"""Dequantization: codes times their scales, at any granularity of ``quantize``."""
+"""Dequantization: codes times scales, at any granularity of ``quantize``."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def dequantize_kernel(
     x_ptr, q_ptr, scale_ptr, q_stride, groups, columns, scale_row, scale_block,
     ROWS_A_SCALE: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
-    """``GROUPS`` blocks of 1x128 a program, at any granularity: a block never has more than one scale."""
+    """``GROUPS`` blocks of 1x128 per program. At every granularity a block has one scale."""
     row, column, mask, _ = block_addresses(groups, columns, GROUPS)
     q = tl.load(q_ptr + row * q_stride + column, mask=mask, other=0.0, eviction_policy="evict_first")
-    # Along one dimension a thread loads one scale; the block's layout would have each load all it multiplies with.
+    # A 1-D load reads each scale once per block; in the 2-D layout each thread would load the scale of each of its elements.
     flat = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)
     a_row = tl.cdiv(columns, _GROUP)
     scale_ptr += (flat // a_row // ROWS_A_SCALE).to(tl.int64) * scale_row + flat % a_row * scale_block
@@ -55,12 +55,12 @@ def _dequantize_flat(x_ptr, q_ptr, scale, element, mask):
 def dequantize_flat_kernel(
     x_ptr, q_ptr, scale_ptr, n, columns, scale_row, scale_block, ROWS_A_SCALE: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """``BLOCK`` neighbours a program across contiguous rows: wide accesses although rows are not 16-byte aligned."""
+    """``BLOCK`` consecutive elements per program, across contiguous rows: 16-byte accesses although rows are not 16-byte aligned."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     row = start // columns
     element = tl.arange(0, BLOCK)
     left = n - start
-    # Counted from the first row of the program, in 32 bits, in which division is cheap.
+    # Relative to the program's first row, so in 32 bits, where division is cheap.
     apart = (start - row * columns).to(tl.int32) + element
     if ROWS_A_SCALE == 1:
         scale_ptr += row * scale_row
@@ -68,14 +68,14 @@ def dequantize_flat_kernel(
     else:
         place = (row + apart // columns) // ROWS_A_SCALE * scale_row
     scale = tl.load(scale_ptr + place + apart % columns // _GROUP * scale_block, mask=element < left, other=0.0)
-    # A mask that does not end at a multiple of 16 bytes splits accesses into single elements: only the last program pays.
+    # A mask whose end is no multiple of 16 bytes splits accesses into single elements: only the last program has one.
     if left >= BLOCK:
         _dequantize_flat(x_ptr + start, q_ptr + start, scale, element, None)
     else:
         _dequantize_flat(x_ptr + start, q_ptr + start, scale, element, element < left)
 
 
-#: Elements and warps of a program that takes neighbours across rows.
+#: Elements and warps of a program of ``dequantize_flat_kernel``.
 _FLAT, _FLAT_WARPS = 1024, 4
 
 
@@ -85,10 +85,10 @@ def _dequantize(
 ) -> torch.Tensor:
     rows, columns = q.shape
     x = torch.empty((rows, columns), dtype=dtype, device=q.device)
-    # A granularity is told by its steps: 0 where all share one scale.
+    # The strides of the scales encode the granularity: 0 along a dimension that shares one scale.
     steps = (scale.shape[1] if scale.shape[0] > 1 else 0, int(scale.shape[1] > 1)) if scale.dim() else (0, 0)
-    # Row by row, odd rows are read and written one element at a time: 8191x4095 to fp16 76 us and 59, of a scale a row
-    # (kernel durations, H200, 2026-11-24, torch 2.11, triton 3.6). Distances within a program are counted in 32 bits.
+    # By rows, unaligned rows are accessed one element at a time: 8191x4095 to fp16 with a scale per row took 76 us and takes 59
+    # (kernel durations, H200, 2026-11-24, torch 2.11, triton 3.6). Offsets within a program must fit 32 bits.
     if not config and columns % 16 and q.is_contiguous() and columns < 2**31 - _FLAT:
         launch(
             dequantize_flat_kernel, (triton.cdiv(q.numel(), _FLAT),),
@@ -118,10 +118,10 @@ def dequantize(
     *,
     config: Mapping[str, int] | None = None,
 ) -> torch.Tensor:
-    """``q * scale`` in ``dtype`` (fp32, fp16, bf16) for what ``quantize`` returned: codes (..., columns) and scales.
+    """``q * scale`` in ``dtype`` (fp32, fp16, bf16), for codes (..., columns) and scales from ``quantize``.
 
-    The granularity follows from the shape of ``scale``. ``config`` is one of ``BLOCK_CONFIGS``. Raises ValueError,
-    naming the argument, for what it cannot serve: other dtypes, scales that fit no granularity, devices without CUDA.
+    The shape of ``scale`` gives the granularity. ``config`` is one of ``BLOCK_CONFIGS``. Raises ValueError, naming the
+    argument, for other dtypes, scales that fit no granularity, and devices without CUDA.
     """
     if dtype not in FLOATING:
         raise ValueError(f"dtype is {dtype}: give torch.float32, torch.float16 or torch.bfloat16")
@@ -140,7 +140,7 @@ def dequantize(
 
 
 def _rows_a_scale(q: torch.Tensor, scale: torch.Tensor) -> int:
-    """The number of rows that share a scale: 128 for scales of tiles, else 1. Raises ValueError for other shapes."""
+    """The number of rows that share a scale: 128 for tiles, else 1. Raises ValueError for scales of other shapes."""
     blocks = triton.cdiv(q.shape[-1], GROUP)
     tiled = (triton.cdiv(q.shape[0], GROUP), blocks)
     if scale.dim() == 0 or tuple(scale.shape) in ((*q.shape[:-1], 1), (*q.shape[:-1], blocks)):
@@ -155,7 +155,7 @@ def _rows_a_scale(q: torch.Tensor, scale: torch.Tensor) -> int:
 
 
 def _spread(scale: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """``scale`` of any granularity in a shape that broadcasts to ``x``."""
+    """Expand ``scale`` of any granularity to a shape that broadcasts to ``x``."""
     if scale.dim() == 0 or scale.shape[-1] == 1 == _rows_a_scale(x, scale):
         return scale
     columns = scale.repeat_interleave(GROUP, -1)[..., : x.shape[-1]]
@@ -164,12 +164,12 @@ def _spread(scale: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 def product(q: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """``q * scale`` in plain PyTorch, in fp32 or, where ``scale`` is fp64, in fp64."""
+    """``q * scale`` in plain PyTorch, in the dtype of ``scale`` (fp32 or fp64)."""
     return q.to(scale.dtype) * _spread(scale, q)
 
 
 def _spec(name: str, dtype: torch.dtype, granularity: str, summary: str) -> KernelSpec:
-    """The declaration of dequantization from ``dtype`` to the workload's own."""
+    """The declaration of dequantization from ``dtype`` to the workload's dtype."""
 
     def fused(
         q: torch.Tensor, scale: torch.Tensor, like: torch.dtype, config: Mapping[str, int] | None = None
@@ -181,13 +181,13 @@ def _spec(name: str, dtype: torch.dtype, granularity: str, summary: str) -> Kern
         return x if x.dtype == torch.float64 else x.to(like)
 
     def coded(workload: Workload, device: Any) -> dict[str, Any]:
-        """Codes and scales of ``inputs``, and the dtype to go back to."""
+        """Codes and scales of ``inputs``, and the dtype of the result."""
         x = inputs(workload, device)["x"]
         q, scale = reference(x, dtype, granularity)
         return {"q": q, "scale": scale, "like": x.dtype}
 
     def cost(workload: Workload, direction: str) -> Cost:
-        """Codes and scales read, one multiplication and one write an element."""
+        """Reads codes and scales. One multiplication and one write per element."""
         rows, columns = workload.dims["rows"], workload.dims["columns"]
         groups = rows * (triton.cdiv(columns, GROUP) if granularity == "block" else 1)
         size = workload.elements * workload.itemsize
@@ -206,7 +206,7 @@ def _spec(name: str, dtype: torch.dtype, granularity: str, summary: str) -> Kern
         inputs=coded,
         workloads=workloads("fp16"),
         cost=cost,
-        # No fp32: without a GPU, too, the result has the workload's dtype and is judged by it.
+        # No fp32, because the result always has the workload's dtype and is compared in it.
         tolerance={"fp16": 7e-4, "bf16": 6e-3},
         targets=TARGETS[dtype],
     )

@@ -1,7 +1,7 @@
-"""NF4 dequantization, in the layout of bitsandbytes: two codes a byte, the first in the high half.
+"""NF4 dequantization, in the layout of bitsandbytes: two codes per byte, the first in the high nibble.
 
-A block of 64 neighbouring elements shares its largest magnitude; a code picks one of 16 fractions of it. The fractions
-are quantiles of a normal distribution (Dettmers et al., QLoRA, arXiv:2305.14314, appendix E).
+A block of 64 consecutive elements has one scale, its largest magnitude. A code selects one of 16 fractions of it, which are
+quantiles of a normal distribution (Dettmers et al., QLoRA, arXiv:2305.14314, appendix E).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tilescope_kernels._shared.one_byte import check_operands
 from tilescope_kernels._shared.operators import operator, pack, remembered, unpack
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
-#: Elements that share a magnitude.
+#: Elements of a block.
 BLOCK = 64
-#: What the codes 0 to 15 stand for.
+#: The fractions of the codes 0 to 15.
 FRACTIONS = (
     -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
     -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
@@ -37,7 +37,7 @@ _FRACTIONS = tl.constexpr(FRACTIONS)
 
 @triton.jit
 def _fractions():
-    """The 16 fractions as a block for ``tl.gather``, which keeps it in shared memory."""
+    """The 16 fractions as a tensor for ``tl.gather``, which puts it in shared memory."""
     code = tl.arange(0, 16)
     fractions = tl.zeros((16,), tl.float32)
     for known in tl.static_range(16):
@@ -47,7 +47,7 @@ def _fractions():
 
 @triton.jit
 def _dequantize_blocks(x_ptr, codes_ptr, absmax_ptr, left, BLOCKS: tl.constexpr, WHOLE: tl.constexpr):
-    """Dequantize ``BLOCKS`` blocks, ``left`` elements at most. ``WHOLE``: there are as many."""
+    """Dequantize ``BLOCKS`` blocks, at most ``left`` elements. ``WHOLE`` blocks need no mask."""
     block = tl.arange(0, BLOCKS)
     pair = block[:, None] * (_BLOCK // 2) + tl.arange(0, _BLOCK // 2)[None, :]
     element = block[:, None] * _BLOCK + tl.arange(0, _BLOCK)[None, :]
@@ -68,20 +68,20 @@ def _dequantize_blocks(x_ptr, codes_ptr, absmax_ptr, left, BLOCKS: tl.constexpr,
 
 @triton.jit
 def nf4_dequantize_kernel(x_ptr, codes_ptr, absmax_ptr, n, BLOCKS: tl.constexpr):
-    """``BLOCKS`` blocks of 64 elements a program."""
+    """Dequantize ``BLOCKS`` blocks of 64 elements per program."""
     block = tl.program_id(0).to(tl.int64) * BLOCKS
     left = n - block * _BLOCK
     x_ptr += block * _BLOCK
     codes_ptr += block * (_BLOCK // 2)
     absmax_ptr += block
-    # A mask that does not end at a multiple of 16 bytes splits accesses into single elements: only the last program pays.
+    # A mask whose end is no multiple of 16 bytes splits accesses into single elements: only the last program has one.
     if left >= BLOCKS * _BLOCK:
         _dequantize_blocks(x_ptr, codes_ptr, absmax_ptr, left, BLOCKS, True)
     else:
         _dequantize_blocks(x_ptr, codes_ptr, absmax_ptr, left, BLOCKS, False)
 
 
-#: ``BLOCKS`` blocks of 64 elements are in flight a program.
+#: ``BLOCKS`` blocks of 64 elements per program are in flight.
 CONFIGS = tuple(
     {"BLOCKS": blocks, "num_warps": warps}
     for blocks, warps in ((64, 4), (32, 4), (32, 2), (64, 8), (128, 4), (128, 8), (256, 8), (256, 16), (16, 1))
@@ -115,11 +115,12 @@ def nf4_dequantize(
     *,
     config: Mapping[str, int] | None = None,
 ) -> torch.Tensor:
-    """The tensor of ``shape`` that NF4 codes represent, in ``dtype`` (fp32, fp16, bf16), computed in fp32.
+    """Dequantize NF4 codes to a tensor of ``shape`` in ``dtype`` (fp32, fp16, bf16), computed in fp32.
 
-    ``codes`` (uint8, any shape, ceil(n / 2) bytes of n elements) and ``absmax`` (fp32, any shape, ceil(n / 64) of them)
-    are as ``nf4_quantize`` and bitsandbytes' ``quantize_4bit(..., blocksize=64, quant_type="nf4")`` give them.
-    ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for what it cannot serve.
+    For n elements, ``codes`` has ceil(n / 2) elements in uint8 and ``absmax`` ceil(n / 64) in fp32, both of any shape, as from
+    ``nf4_quantize`` or bitsandbytes' ``quantize_4bit(..., blocksize=64, quant_type="nf4")``. ``config`` is one of ``CONFIGS``.
+    Raises ValueError, naming the argument, for other dtypes, numbers of elements that do not fit ``shape``, and devices
+    without CUDA.
     """
     if dtype not in FLOATING:
         raise ValueError(f"dtype is {dtype}: give torch.float32, torch.float16 or torch.bfloat16")
@@ -140,9 +141,9 @@ def nf4_dequantize(
 
 @remembered
 def nf4_quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """NF4 codes of ``x`` (uint8, (ceil(n / 2), 1)) and the largest magnitude of each 64 elements (fp32), in PyTorch.
+    """Quantize ``x`` to NF4 codes (uint8, (ceil(n / 2), 1)) and the largest magnitude of each block (fp32), in PyTorch.
 
-    Each element takes the nearest fraction. A block of zeros has the magnitude 0 and comes back as zeros.
+    Each element gets the nearest fraction. A block of zeros has magnitude 0 and is dequantized to zeros.
     """
     flat = torch.nn.functional.pad(x.reshape(-1).float(), (0, -x.numel() % BLOCK)).reshape(
         -(-x.numel() // BLOCK), BLOCK
@@ -175,13 +176,13 @@ def fused(
 
 
 def eager(codes: torch.Tensor, absmax: torch.Tensor, shape: tuple[int, ...], like: torch.dtype) -> torch.Tensor:
-    """Unpack, look up and scale, one operation after the other, in fp64 where the magnitudes are fp64."""
+    """Unpack, look up and scale, one operation at a time, in fp64 if the magnitudes are fp64."""
     x = reference(codes, absmax, shape)
     return x if x.dtype == torch.float64 else x.to(like)
 
 
 def bitsandbytes(codes: torch.Tensor, absmax: torch.Tensor, shape: tuple[int, ...], like: torch.dtype) -> torch.Tensor:
-    """bitsandbytes' function, imported at the first call because it is no dependency."""
+    """bitsandbytes' function, imported at the first call because it is an optional dependency."""
     from bitsandbytes.functional import dequantize_4bit  # noqa: PLC0415
 
     out = torch.empty(shape, dtype=like, device=codes.device)
@@ -189,7 +190,7 @@ def bitsandbytes(codes: torch.Tensor, absmax: torch.Tensor, shape: tuple[int, ..
 
 
 def inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """Codes and magnitudes of a standard normal matrix of rows x columns, its shape, and the dtype to go back to."""
+    """Codes and magnitudes of a standard normal matrix of rows x columns, its shape, and the dtype of the result."""
     shape = (workload.dims["rows"], workload.dims["columns"])
     x = normal(shape, workload, device, generator(workload, device))
     codes, absmax = nf4_quantize(x)
@@ -197,7 +198,7 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 
 
 def cost(workload: Workload, direction: str) -> Cost:
-    """Reads half a byte an element and a magnitude a block. One multiplication and one write an element."""
+    """Reads half a byte per element and a magnitude per block. One multiplication and one write per element."""
     n = workload.elements
     read = triton.cdiv(n, 2) + 4 * triton.cdiv(n, BLOCK)
     return Cost(flops=n, bytes_read=read, bytes_written=n * workload.itemsize)
@@ -223,6 +224,6 @@ SPEC = KernelSpec(
         Workload({"rows": 0, "columns": 4096}, "bf16", label="empty"),
     ),
     cost=cost,
-    # No fp32: without a GPU, too, the result has the workload's dtype and is judged by it.
+    # No fp32, because the result always has the workload's dtype and is compared in it.
     tolerance={"fp16": 7e-4, "bf16": 5.5e-3},
 )

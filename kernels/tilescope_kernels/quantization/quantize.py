@@ -1,9 +1,8 @@
-"""Quantization to INT8 and FP8 (e4m3) with a scale a tensor, a row, a block of 1x128 or a tile of 128x128.
+"""Quantization to INT8 and FP8 (e4m3) with a scale per tensor, row, block of 1x128 or tile of 128x128.
 
-A group's scale is its largest magnitude over the largest code, 127 or 448, so that ``x`` is about ``q * scale``. The
-magnitude is taken to be at least 1e-30, which gives a group of zeros a scale that divides nothing by zero. NaN is left
-out of the magnitude and becomes 0 in INT8, NaN in FP8. A group that holds an infinity has the scale infinity, and comes
-back from dequantization as NaN.
+A group's scale is its largest magnitude over the largest code, 127 or 448, so that ``x`` is about ``q * scale``. The magnitude
+is at least 1e-30, so that a group of zeros has a usable scale. NaN does not count for the magnitude, and becomes 0 in INT8,
+NaN in FP8. A group with an infinity has an infinite scale, and is dequantized to NaN.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 #: The largest code of each dtype.
 LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
-#: What shares a scale: rows and columns of a group, 0 for all there are.
+#: Rows and columns of a group that shares a scale; 0 for all.
 GRANULARITIES = {"tensor": (0, 0), "row": (1, 0), "block": (1, GROUP), "tile": (GROUP, GROUP)}
 
 
-#: ``ROWS`` is the rows of one program, which holds up to 128 KB: where they do not fit, it takes one.
+#: ``ROWS`` per program, in up to 128 KB of registers. If they do not fit, it takes one row.
 ROW_CONFIGS = tuple(
     {"ROWS": rows, "num_warps": warps}
     for rows, warps in ((1, 16), (1, 8), (1, 4), (1, 2), (1, 32), (2, 4), (2, 8), (2, 16), (4, 4), (4, 8))
 )
-#: ``GROUPS`` blocks of 1x128 are in flight a program.
+#: ``GROUPS`` blocks of 1x128 per program are in flight.
 BLOCK_CONFIGS = tuple(
     {"GROUPS": groups, "num_warps": warps}
     for groups, warps in (
@@ -52,18 +51,18 @@ BLOCK_CONFIGS = tuple(
 )  # fmt: skip
 TILE_CONFIGS = tuple({"TILES": tiles, "num_warps": warps} for tiles in (1, 2, 4) for warps in (16, 8, 4, 32))
 
-#: Bytes of the longest row that is read once: half of a multiprocessor's registers.
+#: Bytes of the longest row that is read once: half of an SM's registers.
 _HELD = 128 * 1024
-#: Elements of a block where a longer row is walked.
+#: Elements of a block of a longer row.
 _WALKED = 8192
-#: Programs that look for a tensor's largest magnitude: each of the next kernel's reads all that they found.
+#: Most programs that reduce a tensor's magnitude. Every program of the next kernel reads all their results.
 _PARTIALS = 1024
 
 
 def default(x: torch.Tensor, configs: tuple[dict[str, int], ...]) -> dict[str, int]:
-    """The first of ``configs``, or one of few elements a thread where rows are not 16-byte aligned.
+    """The first of ``configs``, or one with fewer elements per thread for rows that are not 16-byte aligned.
 
-    Such rows are read one element at a time, and each element needs its own address and mask.
+    Such rows are read one element at a time, each with its own address and mask.
     """
     unaligned = {"TILES": 1, "num_warps": 32} if "TILES" in configs[0] else {"GROUPS": 16, "num_warps": 8}
     return unaligned if x.shape[1] % 16 else configs[0]
@@ -76,14 +75,14 @@ def _row_parameters(x: torch.Tensor, config: Mapping[str, int] | None) -> tuple[
     rows = chosen.get("ROWS", max(1, 2048 // block))
     if rows * block * x.element_size() > _HELD:
         rows = 1
-    # 32 elements a thread are four 16-byte reads at 16 bits, in flight together.
+    # 32 elements per thread are four 16-byte loads in flight at 16 bits.
     elements = 8 if x.shape[1] % 16 else 32
     options.setdefault("num_warps", min(32, max(1, rows * block // (32 * elements))))
     return {"ROWS": rows, "BLOCK": block}, options
 
 
 def _scale_shape(shape: tuple[int, ...], granularity: str) -> tuple[int, ...]:
-    """Shape of the scales of a matrix of ``shape``: () for ``tensor``, else (rows of groups, groups in a row)."""
+    """Shape of the scales of a matrix of ``shape``: () for ``tensor``, else (rows of groups, groups per row)."""
     if granularity == "tensor":
         return ()
     return tuple(
@@ -150,15 +149,16 @@ def quantize(
     *,
     config: Mapping[str, int] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Codes of ``x`` (..., columns) and their fp32 scales, so that ``x`` is about codes * scales. No gradient.
+    """Quantize ``x`` (..., columns): codes and fp32 scales, so that ``x`` is about codes * scales. No gradient.
 
-    ``x`` is fp32, fp16 or bf16 and has any strides. ``dtype`` is ``torch.int8`` (rounded half to even, -127 to 127) or
-    ``torch.float8_e4m3fn`` (rounded as PyTorch does). ``granularity`` is the group that shares a scale: ``"tensor"``
-    has scales (), ``"row"`` (..., 1), ``"block"`` of 128 in a row (..., ceil(columns / 128)), ``"tile"`` of 128x128 of a
-    matrix (ceil(rows / 128), ceil(columns / 128)). Zeros, NaN and infinities: see the module.
+    ``x`` is fp32, fp16 or bf16, with any strides. ``dtype`` is ``torch.int8`` (rounded half to even, -127 to 127) or
+    ``torch.float8_e4m3fn`` (rounded as PyTorch does). ``granularity`` is the group that shares a scale, and gives the scales'
+    shape: ``"tensor"`` (), ``"row"`` (..., 1), ``"block"`` of 1x128 (..., ceil(columns / 128)), ``"tile"`` of 128x128 of a
+    matrix (ceil(rows / 128), ceil(columns / 128)). For zeros, NaN and infinities see the module.
 
-    All but ``"tensor"`` read ``x`` once (rows of more than 128 KB twice). ``config`` is one of ``ROW_CONFIGS``,
-    ``TILE_CONFIGS`` or else ``BLOCK_CONFIGS``. Raises ValueError, naming the argument, for what it cannot serve.
+    ``x`` is read once; twice for ``"tensor"`` and for rows of more than 128 KB. ``config`` is one of ``ROW_CONFIGS`` for rows,
+    ``TILE_CONFIGS`` for tiles, else ``BLOCK_CONFIGS``. Raises ValueError, naming the argument, for other dtypes,
+    granularities or shapes, devices without CUDA, and FP8 on GPUs before sm_89.
     """
     if dtype not in LARGEST:
         raise ValueError(f"dtype is {dtype}: give {' or '.join(map(str, LARGEST))}")
@@ -181,29 +181,29 @@ def quantize(
 
 
 def reference(x: torch.Tensor, dtype: torch.dtype, granularity: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantization in plain PyTorch, in fp32 or, where ``x`` is fp64, in fp64."""
+    """Quantization in plain PyTorch, in fp32, or in fp64 if ``x`` is fp64."""
     finite = x.nan_to_num(nan=0.0, posinf=float("inf"), neginf=float("-inf"))
     scaled, scale = _scaled(x, finite, dtype, granularity)
     return _rounded(scaled.nan_to_num(nan=0.0) if dtype == torch.int8 else scaled, dtype), scale
 
 
 def unfused(x: torch.Tensor, dtype: torch.dtype, granularity: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantization of finite numbers, one operation at a time, as model code is often written."""
+    """Quantization of finite numbers, one operation at a time, as model code often writes it."""
     scaled, scale = _scaled(x, x, dtype, granularity)
     return _rounded(scaled, dtype), scale
 
 
 def _rounded(scaled: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    # From fp64 PyTorch rounds to e4m3 by way of fp32 as well.
+    # PyTorch converts fp64 to e4m3 by way of fp32, too.
     return scaled.round().to(dtype) if dtype == torch.int8 else scaled.float().to(dtype)
 
 
 def _scaled(
     x: torch.Tensor, measured: torch.Tensor, dtype: torch.dtype, granularity: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``x`` divided by its scales, not rounded, and the scales, which are computed from ``measured``."""
+    """``x`` divided by its scales, not rounded, and the scales, computed from ``measured``."""
     groups, members = _grouped(x, granularity), _grouped(measured, granularity)
-    # An axis of length 0 has no largest element.
+    # ``amax`` raises for an axis of length 0.
     shape = [1 if axis in _MEMBERS[granularity] else extent for axis, extent in enumerate(members.shape)]
     empty = members.new_zeros(shape)
     largest = members.abs().amax(_MEMBERS[granularity], keepdim=True) if members.numel() else empty
@@ -220,12 +220,12 @@ def _scaled(
     return scaled, scale.reshape(*leading, groups.shape[2])
 
 
-#: The axes of ``_grouped`` that run within a group.
+#: The axes of ``_grouped`` within a group.
 _MEMBERS = {"tensor": (0, 1), "row": (1,), "block": (1, 3), "tile": (1, 3)}
 
 
 def _grouped(x: torch.Tensor, granularity: str) -> torch.Tensor:
-    """``x`` as (rows, columns) or, for blocks and tiles, as (rows / high, high, columns / 128, 128), padded with zeros."""
+    """``x`` as (rows, columns) or, for blocks and tiles, padded with zeros, as (rows / high, high, columns / 128, 128)."""
     high, wide = GRANULARITIES[granularity]
     matrix = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
     if not wide:
@@ -244,7 +244,7 @@ def _spec(
     configs: tuple[dict[str, int], ...],
     how: str = "one read, one write",
 ) -> KernelSpec:
-    """The declaration of quantization to ``dtype`` at that granularity."""
+    """The declaration of quantization to ``dtype`` at a granularity."""
 
     def fused(x: torch.Tensor, config: Mapping[str, int] | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         return quantize(x, dtype, granularity, config=config)
@@ -253,16 +253,16 @@ def _spec(
         return unfused(x, dtype, granularity)
 
     def precise(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """``reference``, with fp64 codes for fp64 inputs, because PyTorch cannot compare FP8 with fp64."""
+        """``reference`` with fp64 codes for fp64 inputs, because PyTorch cannot compare FP8 with fp64."""
         q, scale = reference(x, dtype, granularity)
         return q.to(x.dtype) if x.dtype == torch.float64 else q, scale
 
     def cost(workload: Workload, direction: str) -> Cost:
-        """Reads x, writes codes and fp32 scales. One multiplication an element, two divisions a group.
+        """Reads x, writes codes and fp32 scales. One multiplication per element, two divisions per group.
 
-        With one scale, no code is known before every element has been read. The second read of x is not counted, because
-        a cache can hold x. Where none does, a 16-bit element takes 5 bytes instead of 3, at most 60 % of the roof. Nor are
-        the partial magnitudes counted, 8 bytes each.
+        With one scale, no code is known before every element has been read. The second read of x is not counted, because L2
+        can hold x. If it does not, a 16-bit element takes 5 bytes instead of 3, so at most 60 % of the roof. The partial
+        magnitudes, 8 bytes each, are not counted either.
         """
         groups = math.prod(_scale_shape((workload.dims["rows"], workload.dims["columns"]), granularity))
         return Cost(
@@ -284,10 +284,9 @@ def _spec(
         inputs=inputs,
         workloads=workloads("fp32"),
         cost=cost,
-        # Codes are compared. A few numbers lie so near to the middle of two that another precision picks the other one,
-        # 1/127 of the largest away in INT8 and 1/16 of the number itself in FP8.
-        # A code at a tie may be its neighbour: in 16 bits, where ties are many, that is most of the error;
-        # in fp32 one such code in a small tensor is all of it.
+        # Codes are compared. A number close to the middle between two codes may round to the other one in another precision,
+        # which is off by 1/127 of the largest in INT8 and 1/16 of the number itself in FP8. In 16 bits ties are frequent and
+        # make up most of the error; in fp32 one such code in a small tensor is all of it.
         tolerance={"fp32": 5e-4, "fp16": 2e-3, "bf16": 2e-3}
         if dtype == torch.int8
         else {"fp32": 5e-3, "fp16": 1e-2, "bf16": 1e-2},
@@ -302,7 +301,7 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 
 
 def workloads(ragged: str) -> tuple[Workload, ...]:
-    """Rows of the usual widths, and ragged ones of that dtype."""
+    """Usual sizes in bf16, and a ragged one in dtype ``ragged``."""
     return (
         Workload({"rows": 128, "columns": 1024}, "bf16", label="small"),
         Workload({"rows": 4096, "columns": 4096}, "bf16", label="medium"),
@@ -313,7 +312,7 @@ def workloads(ragged: str) -> tuple[Workload, ...]:
     )
 
 
-#: Triton converts to and from e4m3 where the hardware does: from Ada (sm_89) on.
+#: Triton converts to and from e4m3 only where the hardware does: from Ada (sm_89) on.
 TARGETS = {
     torch.int8: ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"),
     torch.float8_e4m3fn: ("sm_89", "sm_90", "sm_100", "sm_120"),

@@ -1,24 +1,24 @@
-"""The Triton kernels of ``quantize``: one for each granularity, two for a scale a tensor, and one for long rows."""
+"""Triton kernels of ``quantize``: one per granularity, two for one scale per tensor, and one for long rows."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-#: Side of a tile and length of a block, in elements.
+#: Length of a block and side of a tile, in elements.
 GROUP = 128
-#: The least magnitude that a group is scaled by.
+#: The least magnitude of a group, so that a group of zeros does not divide by zero.
 SMALLEST = 1e-30
 _SMALLEST = tl.constexpr(SMALLEST)
 _GROUP = tl.constexpr(GROUP)
-#: 1.5 * 2^23: added to a number below 2^22 it leaves no bits for a fraction, so the sum is rounded half to even, and
-#: the sum's low byte is the integer in two's complement.
+#: 1.5 * 2^23: added to a number below 2^22, the fp32 sum has no fraction bits, so it is rounded half to even, and its low
+#: byte is the integer in two's complement.
 _ROUNDER = tl.constexpr(12582912.0)
 
 
 @triton.jit
 def _codes(x, inverse, kind: tl.constexpr):
-    """``x * inverse`` (fp32) rounded half to even to ``kind``, int8 or float8e4nv."""
+    """Round ``x * inverse`` (fp32) half to even to ``kind``, int8 or float8e4nv."""
     if kind == tl.int8:
         return (x.to(tl.float32) * inverse + _ROUNDER).to(tl.int32, bitcast=True).to(tl.int8)
     else:
@@ -29,12 +29,12 @@ def _codes(x, inverse, kind: tl.constexpr):
 def quantize_rows_kernel(
     q_ptr, scale_ptr, x_ptr, x_stride, rows, columns, LARGEST: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """``ROWS`` whole rows a program, held at their own width: one read, one write."""
+    """Quantize ``ROWS`` whole rows per program, kept in registers in their own dtype: one read, one write."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, BLOCK)[None, :]
     mask = (row < rows) & (column < columns)
     x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=0.0, eviction_policy="evict_first")
-    # Magnitudes in the input's dtype: of x as fp32 the compiler would keep a copy for the codes.
+    # Magnitudes in the dtype of x: from fp32 x, the compiler would keep the fp32 copy in registers for the codes.
     absmax = tl.maximum(tl.max(tl.abs(x), axis=1, keep_dims=True).to(tl.float32), _SMALLEST)
     q = _codes(x, LARGEST / absmax, q_ptr.dtype.element_ty)
     tl.store(q_ptr + row * columns + column, q, mask=mask)
@@ -43,7 +43,7 @@ def quantize_rows_kernel(
 
 @triton.jit
 def quantize_long_rows_kernel(q_ptr, scale_ptr, x_ptr, x_stride, columns, LARGEST: tl.constexpr, BLOCK: tl.constexpr):
-    """One row a program, in blocks: two reads, the second from L2 where rows allow, one write."""
+    """Quantize one row per program, in blocks: two reads, the second from L2 if the rows fit, and one write."""
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * x_stride
     q_ptr += row * columns
@@ -53,7 +53,7 @@ def quantize_long_rows_kernel(q_ptr, scale_ptr, x_ptr, x_stride, columns, LARGES
         x = tl.load(x_ptr + start + offsets, mask=start + offsets < columns, other=0.0)
         largest = tl.maximum(largest, tl.abs(x).to(tl.float32))
     absmax = tl.maximum(tl.max(largest, axis=0), _SMALLEST)
-    # Backwards: the row's end was read last and is the likeliest to be in a cache still.
+    # Walk backwards: the row's end was read last and is most likely still in cache.
     blocks = tl.cdiv(columns, BLOCK)
     for block in range(0, blocks):
         start = (blocks - 1 - block) * BLOCK
@@ -65,8 +65,8 @@ def quantize_long_rows_kernel(q_ptr, scale_ptr, x_ptr, x_stride, columns, LARGES
 
 @triton.jit
 def block_addresses(groups, columns, GROUPS: tl.constexpr):
-    """Row, column and mask of ``GROUPS`` blocks of 1x128, and the blocks' indices, counted along the rows."""
-    # 32 bits, in which division is cheap, count the blocks of 2^38 elements.
+    """Rows, columns and mask of ``GROUPS`` blocks of 1x128, and the blocks' indices, row by row."""
+    # Division is cheap in 32 bits, which are enough for the blocks of 2^38 elements.
     group = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)[:, None]
     a_row = tl.cdiv(columns, _GROUP)
     column = group % a_row * _GROUP + tl.arange(0, _GROUP)[None, :]
@@ -77,7 +77,7 @@ def block_addresses(groups, columns, GROUPS: tl.constexpr):
 def quantize_blocks_kernel(
     q_ptr, scale_ptr, x_ptr, x_stride, groups, columns, LARGEST: tl.constexpr, GROUPS: tl.constexpr
 ):
-    """``GROUPS`` blocks of 1x128 a program."""
+    """Quantize ``GROUPS`` blocks of 1x128 per program."""
     row, column, mask, group = block_addresses(groups, columns, GROUPS)
     x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=0.0, eviction_policy="evict_first")
     absmax = tl.maximum(tl.max(tl.abs(x), axis=1, keep_dims=True).to(tl.float32), _SMALLEST)
@@ -88,7 +88,7 @@ def quantize_blocks_kernel(
 
 @triton.jit
 def quantize_tiles_kernel(q_ptr, scale_ptr, x_ptr, x_stride, rows, columns, LARGEST: tl.constexpr, TILES: tl.constexpr):
-    """``TILES`` tiles of 128x128 a program, neighbours in a row of tiles."""
+    """Quantize ``TILES`` adjacent tiles of 128x128 per program."""
     row = tl.program_id(1).to(tl.int64) * _GROUP + tl.arange(0, _GROUP)[:, None]
     a_row = tl.cdiv(columns, _GROUP)
     for step in tl.static_range(TILES):
@@ -104,7 +104,7 @@ def quantize_tiles_kernel(q_ptr, scale_ptr, x_ptr, x_stride, rows, columns, LARG
 
 @triton.jit
 def absmax_kernel(partial_ptr, x_ptr, x_stride, groups, columns, GROUPS: tl.constexpr):
-    """The largest magnitude of every ``num_programs(0)``-th of the tensor's pieces of ``GROUPS`` blocks of 1x128."""
+    """Largest magnitude of pieces ``program, program + programs, ...``, each of ``GROUPS`` blocks of 1x128."""
     a_row = tl.cdiv(columns, _GROUP)
     largest = tl.zeros((GROUPS, _GROUP), tl.float32)
     pieces = tl.cdiv(groups, GROUPS)
@@ -122,7 +122,7 @@ def quantize_tensor_kernel(
     q_ptr, scale_ptr, partial_ptr, x_ptr, x_stride, groups, columns, partials,
     LARGEST: tl.constexpr, GROUPS: tl.constexpr, PARTIALS: tl.constexpr,
 ):  # fmt: skip
-    """Codes of ``GROUPS`` blocks of 1x128. Each program computes the one scale from the partial magnitudes."""
+    """Quantize ``GROUPS`` blocks of 1x128 with the tensor's scale, which each program computes from the partial magnitudes."""
     index = tl.arange(0, PARTIALS)
     largest = tl.max(tl.load(partial_ptr + index, mask=index < partials, other=0.0), axis=0)
     absmax = tl.maximum(largest, _SMALLEST)
