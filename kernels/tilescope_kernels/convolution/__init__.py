@@ -1,1 +1,1 @@
-"""Convolutions."""
+"""2-D convolutions: dense, grouped and depthwise."""

@@ -1,10 +1,10 @@
-"""2-D convolution of channels-last images with bias and ReLU in one pass: a matrix product whose rows are never built.
+"""2-D convolution of channels-last images by implicit GEMM, with bias and ReLU in the epilogue.
 
-Implicit GEMM (Chetlur et al., arXiv:1410.0759): a row is an output pixel, a column a filter, and each step of the inner
-loop multiplies a block of the channels under one tap of the filters.
+Implicit GEMM (Chetlur et al., arXiv:1410.0759) is a matrix product whose left operand is never materialized: a row is an output
+pixel, a column is a filter, and each step along K multiplies a block of channels under one tap of the filters.
 
-The gradients are cuDNN's. That of the images is a convolution at stride 1, which this kernel computed no faster: 32x128x56x56
-by 128 filters of 3x3 went back in 249 us with it and in 236 without (H100, 2026-11-25, torch 2.11, triton 3.6, cold L2).
+The gradients are cuDNN's. At stride 1, that of the images is a convolution too, but this kernel is no faster: the backward pass
+of 32x128x56x56 by 128 filters of 3x3 took 249 us with it and 236 without (H100, 2026-11-25, torch 2.11, triton 3.6, cold L2).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _config(pixels: int, filters: int, channels: int, warps: int, stages: int, t
     return {**tile, "num_warps": warps, "num_stages": stages}
 
 
-#: ``PIXELS`` are a rectangle of the image with ``TMA`` and a run of memory without.
+#: ``PIXELS`` of a tile are a rectangle of the image with ``TMA``, and consecutive in memory without.
 CONFIGS = tuple(
     _config(*parts)
     for parts in (
@@ -46,17 +46,17 @@ CONFIGS = tuple(
     )
 )  # fmt: skip
 
-#: At fp32 the products run on the CUDA cores, whose tiles are bounded by registers.
+#: fp32 products run on the CUDA cores, where registers bound the tile.
 _FULL_PRECISION = _config(64, 64, 16, 8, 2, 0)
-#: For runs of taps, whose elements are read one at a time. 32x3x224x224 by 64 filters of 7x7 at stride 2 took 152 us, and
-#: 291 in blocks of 32 (H100, 2026-11-25, torch 2.11, triton 3.6, cold L2); eager 348.
+#: For runs of taps (``RUN``), whose elements are read one at a time. 32x3x224x224 by 64 filters of 7x7 at stride 2 takes 152
+#: us, and 291 with steps of 32 along K (H100, 2026-11-25, torch 2.11, triton 3.6, cold L2); eager 348.
 _RUN = _config(128, 64, 16, 4, 4, 0)
 
 
 def _out_shape(
     x: torch.Tensor, weight: torch.Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
 ) -> list[int]:
-    """(batch, rows, columns, filters) of the result of (batch, rows, columns, channels) and (filters, rows, columns, ...)."""
+    """Shape (batch, rows, columns, filters) of the result, for channels-last ``x`` and ``weight``."""
     rows, columns = (
         _out_extent(*parts) for parts in zip(x.shape[1:3], weight.shape[1:3], stride, padding, dilation, strict=True)
     )
@@ -65,11 +65,11 @@ def _out_shape(
 
 @functools.cache
 def _rectangle(pixels: int, batch: int, rows: int, columns: int) -> tuple[int, int, int]:
-    """Images, rows and columns of a tile of ``pixels``, powers of two that cover the result with the least waste."""
+    """Images, rows and columns of a tile of ``pixels``: the powers of two that cover the result with the fewest tiles."""
     powers = [1 << i for i in range(pixels.bit_length())]
     shapes = [(pixels // (r * c), r, c) for c in powers for r in powers if r * c <= pixels]
     extents = (batch, rows, columns)
-    # Among equals the squarest image: neighbours share the inputs under their taps.
+    # Among equals the fewest images and the most square tile, whose pixels share most inputs.
     return min(
         shapes,
         key=lambda shape: (
@@ -80,7 +80,7 @@ def _rectangle(pixels: int, batch: int, rows: int, columns: int) -> tuple[int, i
 
 
 def _tma_serves(x: torch.Tensor, weight: torch.Tensor, stride: Sequence[int]) -> bool:
-    """Whether tensor descriptors reach the operands: Hopper or later, stride 1, channels in units of 16 bytes."""
+    """Whether TMA can load the operands: Hopper or later, 16 bits, stride 1, channels in multiples of 16 bytes."""
     if x.element_size() != 2 or list(stride) != [1, 1] or x.shape[3] % 8:
         return False
     if x.is_cuda and torch.cuda.get_device_capability(x.device)[0] < 9:
@@ -89,7 +89,7 @@ def _tma_serves(x: torch.Tensor, weight: torch.Tensor, stride: Sequence[int]) ->
 
 
 def _default(x: torch.Tensor, pixels: int, filters: int) -> Mapping[str, int]:
-    """The config where none is given: large tiles, unless most SMs would have none."""
+    """The default config: large tiles, or small ones if most SMs would have none."""
     if x.dtype == torch.float32:
         return _FULL_PRECISION
     few = triton.cdiv(pixels, 128) * triton.cdiv(filters, 128) < multiprocessors(x) / 2
@@ -97,7 +97,7 @@ def _default(x: torch.Tensor, pixels: int, filters: int) -> Mapping[str, int]:
 
 
 def _tiles(tensor: torch.Tensor, block: list[int]) -> TensorDescriptor:
-    """A descriptor of a contiguous tensor. PyTorch gives a dimension of extent 1 any stride; a descriptor must not."""
+    """A TMA descriptor of a contiguous tensor, with computed strides: PyTorch may give a dimension of extent 1 any stride."""
     strides = [math.prod(tensor.shape[i + 1 :]) for i in range(tensor.dim())]
     return TensorDescriptor(tensor, list(tensor.shape), strides, block)
 
@@ -107,7 +107,7 @@ def _conv2d(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: Sequence[int], padding: Sequence[int],
     dilation: Sequence[int], relu: bool, config: str,
 ) -> torch.Tensor:  # fmt: skip
-    """Contiguous (batch, rows, columns, channels) and (filters, rows, columns, channels) to (batch, rows, columns, filters)."""
+    """Convolve contiguous (batch, rows, columns, channels) with (filters, rows, columns, channels), channels last."""
     batch, rows, columns, filters = shape = _out_shape(x, weight, stride, padding, dilation)
     y = torch.empty(shape, dtype=x.dtype, device=x.device)
     if y.numel() == 0:
@@ -115,7 +115,7 @@ def _conv2d(
     (_, kernel_h, kernel_w, channels), pixels = weight.shape, batch * rows * columns
     chosen = unpack(config) or _default(x, pixels, filters)
     tma = chosen["TMA"] and _tma_serves(x, weight, stride)
-    # Where the channels would fill less than the least block.
+    # So few channels that they would not fill the smallest step along K.
     run = not tma and channels < 16 and kernel_w > 1 and dilation[1] == 1
     if run and not config and x.element_size() == 2:
         chosen = _RUN
@@ -189,12 +189,14 @@ def conv2d(
 ) -> torch.Tensor:
     """The convolution of images (batch, channels, height, width) with filters (filters, channels, height, width).
 
-    As ``torch.nn.functional.conv2d``, and ``relu`` of it if asked for; differentiable. Both tensors are meant to be in
-    ``torch.channels_last`` memory format, as the result is; others cost a copy. With a group a channel images are
-    read in any format, which is then the result's. Dtypes fp32, fp16 and bf16, accumulated in fp32 and never rounded to tf32;
-    gradients are cuDNN's, which at fp32 follow PyTorch's settings. ``config`` is one of ``CONFIGS`` of the module whose kernel serves: this
-    one's, ``grouped_conv2d``'s or ``depthwise_conv2d``'s; descriptors (``TMA``) serve stride 1 and multiples of 8 channels
-    at 16 bits, other problems go through pointers. Raises ValueError, naming the argument, for what it cannot serve.
+    As ``torch.nn.functional.conv2d``, optionally followed by ReLU; differentiable. Both tensors should be in
+    ``torch.channels_last`` memory format, as the result is; other formats cost a copy. A depthwise convolution reads images in
+    any format and returns the same. Dtypes fp32, fp16 and bf16, accumulated in fp32 and never rounded to tf32. Gradients are
+    cuDNN's, which in fp32 follow PyTorch's tf32 settings.
+
+    ``config`` is one of ``CONFIGS`` of the module whose kernel runs: this one, ``grouped_conv2d`` or ``depthwise_conv2d``.
+    ``TMA`` needs stride 1, 16 bits and a multiple of 8 channels; other problems go through pointers. Raises ValueError,
+    naming the argument, for other dtypes, shapes that do not fit, and devices without CUDA.
     """
     if not use_triton():
         return reference(input, weight, bias, stride, padding, dilation, groups, relu)
@@ -202,7 +204,7 @@ def conv2d(
     shifts = None if bias is None else bias.contiguous()
     if 1 < groups == input.shape[1]:
         return depthwise(input, weight.contiguous(), shifts, *steps, relu, pack(config))
-    # Channels last: neighbours in memory are what one step of the inner loop multiplies.
+    # Channels last: a step along K reads consecutive elements.
     x, w = (tensor.permute(0, 2, 3, 1).contiguous() for tensor in (input, weight))
     if groups > 1:
         y = grouped_conv2d(x, w, shifts, *steps, groups, relu, pack(config))
@@ -227,7 +229,7 @@ def reference(
 
 
 def inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """Standard normal images, filters that keep their scale, a bias, and padding that keeps odd filters' extents."""
+    """Standard normal images, filters that preserve the variance, a bias, and padding that preserves the extents for odd filters."""
     numbers = generator(workload, device)
     batch, channels, height, width, filters, kernel = workload.dims.values()
     scale = max(1, channels * kernel * kernel) ** -0.5
@@ -243,7 +245,7 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 
 
 def cost(workload: Workload, direction: str) -> Cost:
-    """Two operations a pixel, filter, channel and tap, those on padding included as is usual; every tensor moved once."""
+    """Two operations per pixel, filter, channel and tap, padding included, as is usual. Every tensor is moved once."""
     batch, channels, height, width, filters, kernel = workload.dims.values()
     pixels = batch * _out_extent(height, kernel, 1, kernel // 2, 1) * _out_extent(width, kernel, 1, kernel // 2, 1)
     weights = filters * kernel * kernel * channels

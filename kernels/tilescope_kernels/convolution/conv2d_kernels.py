@@ -1,4 +1,4 @@
-"""The Triton kernels of ``conv2d``: tiles of pixels by filters, through pointers or through tensor descriptors."""
+"""Triton kernels of ``conv2d``: tiles of pixels by filters, through pointers or TMA descriptors."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ def _gathered(
     dilation_h, dilation_w, first_pixel, first_filter, KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN: tl.constexpr, RUN: tl.constexpr,
 ):  # fmt: skip
-    """Sums of a tile of BLOCK_M pixels, in memory order, by BLOCK_N filters, through pointers.
+    """Accumulate a tile of BLOCK_M pixels, consecutive in memory, by BLOCK_N filters, through pointers.
 
-    ``RUN``: the taps of a row of the filters, which lie side by side without dilation, are multiplied as one block of
-    channels. So few channels fill the block: with 3 of them and 7 taps it is 21 of 32, where it would be 3 of 16.
+    ``RUN``: a whole row of taps, consecutive in memory without dilation, is multiplied as one run of channels. That fills a
+    step along K when channels are few: with 3 channels and 7 taps 21 of 32 elements, instead of 3 of 16.
     """
     pixel = first_pixel + tl.arange(0, BLOCK_M)
     column = pixel % out_width * stride_w - pad_w
@@ -35,7 +35,7 @@ def _gathered(
         start = step % blocks * BLOCK_K
         down = tap // TAPS * dilation_h
         right = tap % TAPS * dilation_w
-        # Padding is what lies outside of the image; so is every pixel past the last image.
+        # Elements outside the image are padding, as are pixels past the last image.
         inside = (row + down >= 0) & (row + down < height) & (image < batch)
         if RUN:
             at = column[:, None] + ((start + channel) // channels)[None, :]
@@ -55,7 +55,7 @@ def _gathered(
 
 @triton.jit
 def _finished(total, bias_ptr, first_filter, filters, BLOCK_N: tl.constexpr, RELU: tl.constexpr):
-    """Add the bias and apply ReLU, under which NaN stays NaN."""
+    """Add the bias and apply ReLU, which keeps NaN."""
     if bias_ptr is not None:
         filter_ = first_filter + tl.arange(0, BLOCK_N)
         total += tl.load(bias_ptr + filter_, mask=filter_ < filters, other=0.0).to(tl.float32)[None, :]
@@ -71,9 +71,9 @@ def conv2d_kernel(
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, RELU: tl.constexpr, EVEN: tl.constexpr, RUN: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """One tile a program through pointers. ``EVEN``: the channels, or a ``RUN``, fill their last block."""
+    """One tile per program, through pointers. ``EVEN``: the channels, or those of a ``RUN``, are a multiple of BLOCK_K."""
     tiles_n = tl.cdiv(filters, BLOCK_N)
-    # Tiles of the same pixels follow each other, so that L2 has the pixels.
+    # Consecutive programs have tiles of the same pixels, which they share in L2.
     first_pixel = tl.program_id(0) // tiles_n * BLOCK_M
     first_filter = tl.program_id(0) % tiles_n * BLOCK_N
     total = _gathered(
@@ -95,10 +95,10 @@ def conv2d_rectangles_kernel(
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, RELU: tl.constexpr,
     IMAGES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """IMAGES x ROWS x COLUMNS pixels by BLOCK_N filters a program, stride 1, through tensor descriptors.
+    """IMAGES x ROWS x COLUMNS pixels by BLOCK_N filters per program, at stride 1, through TMA descriptors.
 
-    At stride 1 the inputs under one tap are a rectangle too, which descriptors read with zeros around the image: the
-    padding costs no arithmetic. ``y_tiles`` is None where a pixel's filters are no multiple of 16 bytes.
+    At stride 1 the inputs under one tap are a rectangle too. TMA fills it with zeros outside the image, so padding costs no
+    masks or address arithmetic. ``y_tiles`` is None if a pixel's filters are not a multiple of 16 bytes.
     """
     tiles_n = tl.cdiv(filters, BLOCK_N)
     tile = tl.program_id(0) // tiles_n
@@ -109,8 +109,8 @@ def conv2d_rectangles_kernel(
     row = tile // tiles_w % tiles_h * ROWS
     image = tile // (tiles_w * tiles_h) * IMAGES
     blocks = tl.cdiv(channels, BLOCK_K)
-    # Transposed, filters x pixels: the left operand may stay in shared memory only if it has the tile's own shape, the
-    # right one also if it is a reshaped view.
+    # The product is transposed, filters x pixels, because Triton keeps a reshaped operand in shared memory only on the right;
+    # a left one must have the shape that was loaded.
     total = tl.zeros((BLOCK_N, IMAGES * ROWS * COLUMNS), tl.float32)
     for step in range(0, KERNEL_H * KERNEL_W * blocks):
         tap = step // blocks

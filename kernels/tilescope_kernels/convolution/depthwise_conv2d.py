@@ -1,9 +1,9 @@
-"""2-D convolution of each channel by filters of its own, with bias and ReLU, in channels-last or contiguous memory as the images are.
+"""Depthwise 2-D convolution with bias and ReLU, in the images' memory format: channels-last or contiguous.
 
-What has to be kept low is what each number costs beside its two accesses: a thread has a strip of outputs of one channel, or of
-several that lie side by side, and reads each of its inputs and taps once. 32x32x112x112 by 3x3 takes 20.7 us where its bytes take
-12.1 and cuDNN 56.5, 8x96x56x56 by 7x7 17.9, 2.3 and 39.1 (bf16, channels last; H200, 2026-11-27, torch 2.11, triton 3.6, cold
-L2): an image that is contiguous takes as long, and in PyTorch two to three times as long.
+Instructions per output (addresses, masks, loads) cost more than its bytes. So each thread computes a strip of outputs of one
+channel, or of several adjacent ones, and loads each input and tap of the strip once. 32x32x112x112 by 3x3 takes 20.7 us, its
+bytes 12.1 and cuDNN 56.5; 8x96x56x56 by 7x7 takes 17.9, 2.3 and 39.1 (bf16, channels last; H200, 2026-11-27, torch 2.11, triton
+3.6, cold L2). Contiguous images take the same time here, and in PyTorch two to three times as long.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def _config(rows: int, columns: int, channels: int, across: int, strips: int, tu
     return {**strip, "BLOCK": strips, "TURNED": turned, "num_warps": 4}
 
 
-#: ``BLOCK`` strips of ``ROWS`` x ``COLUMNS`` outputs. Of images in channels-last memory ``CHANNELS`` by ``ACROSS`` in a row, with
-#: their taps ``TURNED`` to lie by channel, too.
+#: ``BLOCK`` strips of ``ROWS`` x ``COLUMNS`` outputs per program. In channels-last memory they are of ``CHANNELS`` channels and
+#: ``ACROSS`` strips in a row, and with ``TURNED`` the taps are transposed to channels last, too.
 CONFIGS = tuple(
     _config(*parts)
     for parts in (
@@ -38,12 +38,12 @@ CONFIGS = tuple(
         (2, 4, 32, 8, 512, 1), (2, 2, 32, 8, 512, 1), (2, 2, 64, 8, 1024, 1), (8, 2, 32, 4, 128, 0), (4, 2, 32, 4, 128, 0),
     )
 )  # fmt: skip
-#: Filters of more taps than these are walked row by row.
+#: Most taps of a filter that is unrolled. Larger ones are walked row by row.
 _UNROLLED = 49
 
 
 def _is_last(x: torch.Tensor) -> bool:
-    """Whether channels lie side by side."""
+    """Whether ``x`` is channels-last."""
     return x.shape[1] > 1 and x.stride(1) == 1
 
 
@@ -57,7 +57,7 @@ def _result(
 
 
 def _default(x: torch.Tensor, weight: torch.Tensor, stride: Sequence[int]) -> Mapping[str, int]:
-    """The quickest of those tried at MobileNet's, EfficientNet's and ConvNeXt's sizes: two channels a thread at 3x3 and 7x7, four else."""
+    """The fastest configs at MobileNet's, EfficientNet's and ConvNeXt's sizes: two channels per thread at 3x3 and 7x7, else four."""
     taps, dense = weight.shape[2] * weight.shape[3], max(stride) == 1
     if not _is_last(x):
         return CONFIGS[-2] if taps <= 9 and dense else CONFIGS[-1]
@@ -71,7 +71,7 @@ def depthwise(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: Sequence[int], padding: Sequence[int],
     dilation: Sequence[int], relu: bool, config: str,
 ) -> torch.Tensor:  # fmt: skip
-    """(batch, channels, rows, columns) in any strides and contiguous (filters, 1, rows, columns) to (batch, filters, ...)."""
+    """Convolve (batch, channels, rows, columns) of any strides with contiguous (filters, 1, rows, columns)."""
     y = _result(x, weight, stride, padding, dilation)
     if y.numel() == 0:
         return y
@@ -82,7 +82,7 @@ def depthwise(
     down, across = (triton.cdiv(extent, side) for extent, side in zip((rows, columns), strip, strict=True))
     block, unit, tile = chosen["BLOCK"], 1, (1, 1)
     if last:
-        # As many channels as one access of 16 bytes may have where they lie at multiples of it.
+        # Channels per access, up to 16 bytes at 16 bits: the most that divide the filters and all strides.
         unit = math.gcd(8, filters, *(x.stride(i) for i in (0, 2, 3)))
         side = min(chosen["CHANNELS"], triton.next_power_of_2(filters))
         tile = (side, min(chosen["ACROSS"], block // side))
@@ -145,9 +145,9 @@ def depthwise_conv2d(
     relu: bool = False,
     config: Mapping[str, int] | None = None,
 ) -> torch.Tensor:
-    """``conv2d`` with a group a channel: images (batch, channels, height, width), filters (multiple of channels, 1, height, width).
+    """Depthwise ``conv2d``: images (batch, channels, height, width), filters (multiple of channels, 1, height, width).
 
-    The result is in the images' memory format. Strided images are read where they are. Otherwise as ``conv2d``.
+    The result has the images' memory format. Strided images are read without a copy. Otherwise as ``conv2d``.
     """
     if not use_triton():
         return reference(input, weight, bias, stride, padding, dilation, relu)
@@ -172,7 +172,7 @@ def reference(
 
 
 def inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """Standard normal images, filters that keep their scale, a bias, and padding that keeps odd filters' extents."""
+    """Standard normal images, filters that preserve the variance, a bias, and padding that preserves the extents for odd filters."""
     numbers = generator(workload, device)
     batch, channels, height, width, kernel, stride = workload.dims.values()
     images = normal((batch, height, width, channels), workload, device, numbers)
@@ -187,7 +187,7 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 
 
 def cost(workload: Workload, direction: str) -> Cost:
-    """Two operations an output and tap, those on padding included as is usual; every tensor moved once."""
+    """Two operations per output and tap, padding included, as is usual. Every tensor is moved once."""
     batch, channels, height, width, kernel, stride = workload.dims.values()
     sides = (_out_extent(extent, kernel, stride, kernel // 2, 1) for extent in (height, width))
     outputs = batch * channels * math.prod(sides)

@@ -1,4 +1,4 @@
-"""The Triton kernel of ``depthwise_conv2d``: strips of outputs of one channel each, in registers."""
+"""Triton kernels of ``depthwise_conv2d``: strips of outputs of one channel, accumulated in registers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import triton.language as tl
 
 @triton.constexpr_function
 def _is_used(place, outputs, stride, taps, dilation):
-    """Whether an input that far from a strip's first is under a tap of any of its outputs."""
+    """Whether the input at offset ``place`` from a strip's first is under a tap of any of the strip's outputs."""
     return any((place - stride * output) in range(0, taps * dilation, dilation) for output in range(outputs))
 
 
 @triton.jit
 def turned_taps_kernel(turned_ptr, w_ptr, filters, TAPS: tl.constexpr, BLOCK: tl.constexpr):
-    """(filters, TAPS) as (TAPS, filters), so that a tap of channels side by side is one access."""
+    """Transpose (filters, TAPS) to (TAPS, filters), so that one access loads a tap of adjacent channels."""
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = place < filters * TAPS
     w = tl.load(w_ptr + place, mask=mask)
@@ -26,7 +26,7 @@ def _places(
     block, channels, strips_down, strips_across,
     LAST: tl.constexpr, CHANNELS: tl.constexpr, ACROSS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The channel of each strip of a block, and which it is down and across the result."""
+    """Channel, and position down and across the result, of each strip of a block."""
     place = tl.arange(0, BLOCK)
     if LAST:
         groups = tl.cdiv(channels, CHANNELS)
@@ -47,7 +47,7 @@ def _loaded_inputs(
     x_at, to_column, there, inside,
     COLUMNS: tl.constexpr, STRIDE: tl.constexpr, TAPS: tl.constexpr, DILATION: tl.constexpr,
 ):  # fmt: skip
-    """What lies under a row of taps of all of a strip's columns, in fp32; padding is 0."""
+    """Load the inputs under one row of taps for all of a strip's columns, in fp32. Padding is 0, and so are unused inputs."""
     values = ()
     for q in tl.static_range((COLUMNS - 1) * STRIDE + (TAPS - 1) * DILATION + 1):
         if _is_used(q, COLUMNS, STRIDE, TAPS, DILATION):
@@ -59,7 +59,7 @@ def _loaded_inputs(
 
 @triton.jit
 def _loaded_taps(w_at, to_tap, first, valid, TAPS: tl.constexpr):
-    """A row of taps in fp32."""
+    """Load a row of taps in fp32."""
     taps = ()
     for t in tl.static_range(TAPS):
         taps += (tl.load(w_at + (first + t) * to_tap, mask=valid, other=0.0).to(tl.float32),)
@@ -71,7 +71,7 @@ def _row_added(
     totals, values, taps,
     FIRST: tl.constexpr, COLUMNS: tl.constexpr, STRIDE: tl.constexpr, TAPS: tl.constexpr, DILATION: tl.constexpr,
 ):  # fmt: skip
-    """The totals of a row of outputs, and of a row of inputs by the taps from the FIRST."""
+    """Add a row of inputs times a row of taps, from index FIRST on, to the totals of a row of outputs."""
     sums = ()
     for j in tl.static_range(COLUMNS):
         total = totals[j]
@@ -87,7 +87,7 @@ def _rows_added(
     ROWS: tl.constexpr, STRIDE_H: tl.constexpr, KERNEL_H: tl.constexpr, DILATION_H: tl.constexpr,
     COLUMNS: tl.constexpr, STRIDE_W: tl.constexpr, KERNEL_W: tl.constexpr, DILATION_W: tl.constexpr,
 ):  # fmt: skip
-    """The totals, and of all rows: one of inputs is read once for all outputs, one of taps when the first output needs it."""
+    """Add all rows of inputs to the totals. A row of inputs is loaded once for all outputs, a row of taps when first needed."""
     taps = ()
     for r in tl.static_range((ROWS - 1) * STRIDE_H + (KERNEL_H - 1) * DILATION_H + 1):
         if _is_used(r, 1, STRIDE_H, KERNEL_H, DILATION_H):
@@ -125,13 +125,12 @@ def depthwise_conv2d_kernel(
     TURNED: tl.constexpr, UNROLLED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr, ACROSS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """BLOCK strips of ROWS x COLUMNS outputs a program, of one image.
+    """BLOCK strips of ROWS x COLUMNS outputs of one image per program.
 
-    ``channels`` are those of the result, ``multiplier`` of them to each of the images'. ``LAST``: channels lie side by side, and
-    a program has CHANNELS of them at ACROSS strips in a row, so that neighbours find their common inputs in L1; otherwise
-    columns do, and it has whatever follows in memory. ``channels`` and the images' strides but their channel's come
-    in units of UNIT elements, from which Triton knows how many channels one access may have. ``TURNED``: the taps
-    are those of ``turned_taps_kernel``.
+    ``channels`` are those of the result, ``multiplier`` per channel of the images. ``LAST``: memory is channels-last, and a
+    program has CHANNELS channels by ACROSS strips in a row, so that adjacent strips share inputs in L1. Otherwise it has
+    consecutive strips. ``channels`` and all strides of the images except their channel's are in units of UNIT elements, from
+    which Triton infers how many channels it can load at once. ``TURNED`` taps come from ``turned_taps_kernel``.
     """
     image = (tl.program_id(0) // blocks).to(tl.int64)
     channels = channels * UNIT
@@ -141,7 +140,7 @@ def depthwise_conv2d_kernel(
     valid = channel < channels
     row = down * (ROWS * STRIDE_H) - pad_h
     column = across * (COLUMNS * STRIDE_W) - pad_w
-    # Offsets in an image may take 64 bits; they are added up once.
+    # Offsets in an image may need 64 bits.
     to_row = tl.cast(x_row * UNIT, tl.int64)
     to_column = tl.cast(x_column * UNIT, tl.int64)
     to_channel = tl.cast(x_channel, tl.int64)
@@ -186,7 +185,7 @@ def depthwise_conv2d_kernel(
     for i in tl.static_range(ROWS):
         for j in tl.static_range(COLUMNS):
             total = totals[i * COLUMNS + j]
-            if RELU:  # under which NaN stays NaN
+            if RELU:  # keeps NaN
                 total = tl.where(total < 0.0, 0.0, total)
             mask = valid & (out_row + i < out_height) & (out_column + j < out_width)
             tl.store(y_at + (i * to_row + j * to_column), total.to(y_ptr.dtype.element_ty), mask=mask)

@@ -1,4 +1,4 @@
-"""2-D convolution in groups, which are products of their own: a group, or several that are small, more in the grid of ``conv2d``."""
+"""Grouped 2-D convolution: as ``conv2d``, with a grid that also runs over groups, or over bundles of small groups."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def _config(pixels: int, filters: int, channels: int, warps: int, stages: int) -
     return {**tile, "num_warps": warps, "num_stages": stages}
 
 
-#: Of tiles, of pixels by filters, and of steps of the inner loop, in channels. Groups that fit are taken together.
+#: Pixels and filters of a tile, and channels of a step along K. Groups that fit a tile and a step together are bundled.
 CONFIGS = tuple(
     _config(*parts) for parts in ((128, 32, 32, 4, 3), (128, 64, 64, 4, 3), (128, 128, 64, 8, 3), (64, 64, 64, 4, 4))
 )
 
-#: At fp32 the products run on the CUDA cores, whose tiles are bounded by registers.
+#: fp32 products run on the CUDA cores, where registers bound the tile.
 _FULL_PRECISION = _config(64, 32, 16, 4, 2)
 
 
@@ -47,7 +47,7 @@ def grouped_conv2d(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: Sequence[int], padding: Sequence[int],
     dilation: Sequence[int], groups: int, relu: bool, config: str,
 ) -> torch.Tensor:  # fmt: skip
-    """Contiguous (batch, rows, columns, channels) and (filters, rows, columns, channels of a group) to (..., filters)."""
+    """Convolve contiguous (batch, rows, columns, channels) with (filters, rows, columns, channels of a group)."""
     batch, rows, columns, filters = shape = _out_shape(x, weight, stride, padding, dilation)
     y = torch.empty(shape, dtype=x.dtype, device=x.device)
     if y.numel() == 0:

@@ -1,4 +1,4 @@
-"""The Triton kernel of ``conv2d`` with groups: tiles of pixels by the filters of one group, or of several that are small."""
+"""Triton kernel of ``conv2d`` with groups: tiles of pixels by the filters of one group, or of several small ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tilescope_kernels.convolution.conv2d_kernels import _finished
 
 @triton.jit
 def _origins(pixel, height, width, out_height, out_width, stride_h, stride_w, pad_h, pad_w):
-    """Of each pixel: its image, and the row and column of the input under its first tap."""
+    """Each pixel's image, and the row and column of the input under its first tap."""
     column = pixel % out_width * stride_w - pad_w
     row = pixel // out_width % out_height * stride_h - pad_h
     return pixel // (out_width * out_height), row, column
@@ -22,7 +22,7 @@ def _apart(
     stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, pixel, filter_, is_filter,
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, RELU: tl.constexpr,
 ):  # fmt: skip
-    """Outputs of some pixels and filters, each from the channels of its own group alone."""
+    """Compute and store the outputs of some pixels and filters, reading only the channels of each filter's own group."""
     image, row, column = _origins(pixel, height, width, out_height, out_width, stride_h, stride_w, pad_h, pad_w)
     origin = ((image.to(tl.int64) * height + row) * width + column) * channels
     x_rows = x_ptr + origin[:, None] + (filter_ // group_filters * group_channels)[None, :]
@@ -52,17 +52,17 @@ def grouped_conv2d_kernel(
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, RELU: tl.constexpr, EVEN: tl.constexpr, TOGETHER: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """BLOCK_M pixels by BLOCK_N filters a program, of TOGETHER groups that follow each other.
+    """BLOCK_M pixels by BLOCK_N filters per program, of TOGETHER consecutive groups.
 
-    Several groups' filters are multiplied with all of these groups' channels as one matrix, with zeros where a filter is of
-    another group: tensor cores multiply 16 channels in the time of one, and a pixel's channels are read side by side.
-    ``EVEN``: the channels of these groups fill their last block.
+    Filters of several groups are multiplied with the channels of all of them as one block-diagonal matrix: tensor cores take as
+    long for 16 channels as for one, and a pixel's channels are read consecutively. ``EVEN``: these groups' channels are a
+    multiple of BLOCK_K.
     """
     some_channels = group_channels * TOGETHER
     some_filters = group_filters * TOGETHER
     tiles_n = tl.cdiv(some_filters, BLOCK_N)
     bundles = tl.cdiv(filters, some_filters)
-    # Tiles of the same pixels follow each other, so that L2 has the pixels.
+    # Consecutive programs have tiles of the same pixels, which they share in L2.
     first_pixel = tl.program_id(0) // (tiles_n * bundles) * BLOCK_M
     bundle = tl.program_id(0) // tiles_n % bundles
     first = tl.program_id(0) % tiles_n * BLOCK_N
@@ -86,12 +86,12 @@ def grouped_conv2d_kernel(
         at = start + channel
         down = tap // KERNEL_W * dilation_h
         right = tap % KERNEL_W * dilation_w
-        # Padding is what lies outside of the image; so is every pixel past the last image.
+        # Elements outside the image are padding, as are pixels past the last image.
         inside = (row + down >= 0) & (row + down < height) & (image < batch)
         x_mask = (inside & (column + right >= 0) & (column + right < width))[:, None]
         w_mask = is_filter[None, :]
         if not EVEN:
-            # The last groups may be fewer.
+            # The last bundle may have fewer groups.
             known = (at < some_channels) & (first_channel + at < channels)
             x_mask = x_mask & known[None, :]
             w_mask = w_mask & known[:, None]
@@ -107,7 +107,7 @@ def grouped_conv2d_kernel(
     y_rows = y_ptr + pixel.to(tl.int64)[:, None] * filters + first_filter + own[None, :]
     tl.store(y_rows, total.to(y_ptr.dtype.element_ty), mask=(image < batch)[:, None] & is_filter[None, :])
     if TOGETHER > 1:  # noqa: SIM102 - a constant
-        # Zero times infinity or NaN is NaN: what one group has of them must be no other's. Written anew, which is rare.
+        # Infinity or NaN in one group times the zeros of the others is NaN there. Recompute such tiles by group; they are rare.
         if tl.max(tl.max(not_numbers.to(tl.int32), 1), 0) > 0:
             tl.debug_barrier()
             for part in range(0, BLOCK_M, 16):

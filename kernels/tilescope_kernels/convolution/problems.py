@@ -1,4 +1,4 @@
-"""What every convolution here is asked: arguments that fit, the extents of its result, and its gradients, which are cuDNN's."""
+"""Helpers of all convolutions: checks of the arguments, extents of the result, and the gradients, which are cuDNN's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tilescope_kernels._shared.launching import check_tensors
 
 
 def _out_extent(extent: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
-    """Pixels of the result along one side of the image."""
+    """Extent of the result along one side."""
     return (extent + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
 
@@ -31,9 +31,10 @@ def checked(
     dilation: int | Sequence[int],
     groups: int,
 ) -> tuple[list[int], list[int], list[int]]:
-    """Stride, padding and dilation, each down and across, of a convolution of (batch, channels, height, width).
+    """Check the arguments of a convolution of (batch, channels, height, width).
 
-    Raises ValueError, naming the argument, for what PyTorch's ``conv2d`` has no result for.
+    Returns stride, padding and dilation, each as [down, across]. Raises ValueError, naming the argument, where PyTorch's
+    ``conv2d`` has no result.
     """
     check_tensors(input=input, weight=weight, bias=bias)
     for name, tensor in (("input", input), ("weight", weight)):
@@ -62,7 +63,7 @@ def checked(
 def gradients(
     ctx: Any, dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor | None, groups: int
 ) -> tuple[torch.Tensor | None, ...]:
-    """Of images, filters and bias, for tensors of PyTorch's shapes; ``y`` is the result where ReLU was applied to it.
+    """Gradients of images, filters and bias, for tensors in PyTorch's layout. ``y`` is the result if it had a ReLU, else None.
 
     ``ctx`` has ``filters`` (the bias' shape or None), ``stride``, ``padding`` and ``dilation``.
     """

@@ -1,4 +1,4 @@
-"""Studies: kernels that are compared with each other. A spec asks one question and its implementations are the answers.
+"""Studies: small kernels that isolate one effect. A spec asks a question, and its implementations are compared to answer it.
 
-A study is measured like any other kernel. Its functions are not exported, because they serve no other purpose.
+A study is measured like any other kernel. Its functions are not exported.
 """

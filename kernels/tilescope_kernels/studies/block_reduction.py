@@ -1,7 +1,7 @@
-"""How much shared memory does a reduction take? The sum of each row in three ways.
+"""What does shared memory cost a reduction? The sum of each row in three ways.
 
-A thread adds up in registers, and the 32 threads of a warp exchange registers. Only the warps of one row use shared memory,
-4 bytes a warp. So the time depends on how often they do, and whether they must.
+A thread accumulates in registers, and the 32 threads of a warp reduce by shuffles. Only several warps of one row exchange
+through shared memory, 4 bytes per warp. The variants do so once, at every step, or never.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 def block_reduction_kernel(
     y_ptr, x_ptr, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr, EVERY_BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Sums of ROWS rows a program, BLOCK columns at a time, reduced after every block or once, after the last."""
+    """Sums of ROWS rows per program, BLOCK columns at a time, reduced after every block or once after the last."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     x_rows = x_ptr + row.to(tl.int64) * columns
-    # Two-dimensional to the end: another layout for the store would go through shared memory.
+    # 2-D to the end: converting to another layout for the store would go through shared memory.
     total = tl.zeros((ROWS, 1), tl.float32)
     partial = tl.zeros((ROWS, BLOCK), tl.float32)
     for start in range(0, columns, BLOCK):
@@ -41,11 +41,11 @@ def block_reduction_kernel(
     tl.store(y_ptr + row, total.to(y_ptr.dtype.element_ty), mask=row < rows)
 
 
-#: ``BLOCK`` columns of a row that a program's warps share.
+#: ``BLOCK`` columns of one row per program, shared by its warps.
 CONFIGS = tuple(
     {"BLOCK": block, "num_warps": warps} for block, warps in ((2048, 8), (1024, 4), (2048, 4), (4096, 8), (4096, 16))
 )
-#: A warp has one row to itself: 32 threads' 16-byte accesses at 16 bits.
+#: One row per warp: ``BLOCK`` 256 is a 16-byte access per thread at 16 bits.
 WARP_CONFIGS = tuple({"BLOCK": block, "num_warps": warps} for warps in (8, 4, 16) for block in (256, 128))
 
 
@@ -72,7 +72,7 @@ def _summed(
 
 def _variant(rows_by_warp: bool, every_block: bool) -> Callable[..., torch.Tensor]:
     def call(x: torch.Tensor, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
-        """The sum of each row of a matrix. Raises ValueError, naming the argument, for what it cannot serve."""
+        """The sum of each row of a matrix. Raises ValueError, naming the argument, for other dtypes and shapes."""
         return _summed(x, rows_by_warp, every_block, config)
 
     return call
@@ -90,7 +90,7 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 
 
 def cost(workload: Workload, direction: str) -> Cost:
-    """One addition an element; one read, one number a row written."""
+    """One addition per element. Reads x, writes one number per row."""
     size = workload.elements * workload.itemsize
     return Cost(flops=workload.elements, bytes_read=size, bytes_written=workload.dims["rows"] * workload.itemsize)
 

@@ -1,7 +1,7 @@
-"""How much do the modes of torch.compile speed up a feed-forward block with a fused kernel, and how long do they compile?
+"""How much do torch.compile's modes speed up a feed-forward block with a fused kernel, and how long do they compile?
 
-``MODES`` compares default, reduce-overhead (CUDA graphs) and max-autotune on one SwiGLU MLP. ``REGIONS`` compares a stack
-of them compiled whole with one of them compiled once and called for every layer: less to compile, fewer chances to fuse.
+``MODES`` compares default, reduce-overhead (CUDA graphs) and max-autotune on one SwiGLU MLP. ``REGIONS`` compares a stack of
+MLPs compiled as one graph with a layer compiled once and called for each: less to compile, fewer chances to fuse.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 def _mlp(
     activated: Callable[..., torch.Tensor], x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor
 ) -> torch.Tensor:
-    """The function of ``SwiGLUMLP``, with its three weights as arguments."""
+    """``SwiGLUMLP`` as a function of its three weights."""
     return F.linear(activated(F.linear(x, gate), F.linear(x, up)), down)
 
 
@@ -52,7 +52,7 @@ def _stack(
 def fused_stack(
     x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor, config: Mapping[str, int] | None = None
 ) -> torch.Tensor:
-    """``x = x + mlp(rms_norm(x))`` for every layer, whose weights are those of ``fused_mlp`` under one more dimension."""
+    """``x = x + mlp(rms_norm(x))`` for every layer. Weights are as for ``fused_mlp``, with a leading dimension of layers."""
     return _stack(functools.partial(fused_mlp, config=config), x, gate, up, down)
 
 
@@ -72,8 +72,8 @@ def _mode(function: Callable[..., torch.Tensor], mode: str) -> Callable[..., tor
     def build() -> Callable[..., torch.Tensor]:
         import torch._dynamo  # noqa: PLC0415 (see above)
 
-        # Every workload is a recompilation. Past the usual limit of 8 dynamo would run eager code under this name;
-        # fullgraph makes it an error instead.
+        # Every workload recompiles. Beyond its default limit of 8, dynamo would silently run eager code; with fullgraph it
+        # raises an error instead.
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
         return torch.compile(function, mode=mode, dynamic=False, fullgraph=True)
 
@@ -87,7 +87,7 @@ _layer = _mode(_residual, "default")
 
 
 def regional_stack(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
-    """Compile one layer and call it for every layer. All have the same shapes, so one compilation serves all."""
+    """Compile one layer and call it for each. All have the same shapes, so it compiles once."""
     for weights in zip(gate, up, down, strict=True):
         x = _layer(x, *weights)
     return x
@@ -109,7 +109,7 @@ def _drawn(workload: Workload, device: Any, leading: tuple[int, ...]) -> dict[st
 
 
 def mlp_inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """``x`` (tokens, columns), standard normal, and weights that keep its scale."""
+    """``x`` (tokens, columns), standard normal, and weights that preserve its variance."""
     return _drawn(workload, device, ())
 
 
@@ -120,7 +120,7 @@ def stack_inputs(workload: Workload, device: Any) -> dict[str, Any]:
 
 def _cost(workload: Workload, layers: int, residual: int) -> Cost:
     tokens, columns, hidden = (workload.dims[name] for name in ("tokens", "columns", "hidden"))
-    # Three products, SiLU and a multiplication an element between them.
+    # Three products, and SiLU and a multiplication per hidden element between them.
     flops = layers * tokens * (6 * columns * hidden + 6 * hidden + residual * columns)
     size = workload.itemsize
     return Cost(
@@ -132,12 +132,12 @@ def _cost(workload: Workload, layers: int, residual: int) -> Cost:
 
 
 def mlp_cost(workload: Workload, direction: str) -> Cost:
-    """Reads x and three weights and writes the result. Tensors between the products are not counted."""
+    """Reads x and three weights and writes the result. Intermediate tensors are not counted."""
     return _cost(workload, 1, 0)
 
 
 def stack_cost(workload: Workload, direction: str) -> Cost:
-    """As ``mlp_cost`` for the weights of every layer, plus four operations an element and layer for RMSNorm and one addition."""
+    """As ``mlp_cost``, for every layer, plus four operations per element for RMSNorm and one for the residual addition."""
     return _cost(workload, workload.dims["layers"], 5)
 
 
@@ -190,6 +190,6 @@ REGIONS = KernelSpec(
         Workload({"tokens": 517, "columns": 769, "hidden": 1023, "layers": 3}, "fp16", label="ragged"),
     ),
     cost=stack_cost,
-    # Errors add up over the layers.
+    # Errors accumulate over the layers.
     tolerance={"fp32": 2e-6, "fp16": 2.5e-3, "bf16": 3e-2},
 )

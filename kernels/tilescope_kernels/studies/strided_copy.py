@@ -1,7 +1,7 @@
-"""What does uncoalesced access cost, where the 32 threads of a warp access elements that are not neighbours?
+"""What does uncoalesced access cost, when the threads of a warp access elements that are not adjacent?
 
-Both copies move every element once. A warp of the first accesses 32 neighbours: four sectors for elements of 4 bytes. A
-warp of the second accesses elements ``stride`` apart: one element of each 32-byte sector.
+Both copies move every element once. In the first, a warp accesses 32 adjacent elements: four 32-byte sectors for fp32. In the
+second, elements ``stride`` apart: up to 32 sectors, one element of each.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 @triton.jit
 def unit_copy_kernel(y_ptr, x_ptr, n, BLOCK: tl.constexpr):
-    """BLOCK neighbours a program."""
+    """Copy BLOCK adjacent elements per program."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     offsets = tl.arange(0, BLOCK)
     values = tl.load(x_ptr + start + offsets, mask=offsets < n - start)
@@ -30,7 +30,7 @@ def unit_copy_kernel(y_ptr, x_ptr, n, BLOCK: tl.constexpr):
 
 @triton.jit
 def strided_copy_kernel(y_ptr, x_ptr, n, stride, BLOCK: tl.constexpr):
-    """BLOCK elements a program, ``stride`` apart: the columns of a row-major matrix ``stride`` wide, one by one."""
+    """Copy BLOCK elements per program, ``stride`` apart: column by column of a row-major matrix with ``stride`` columns."""
     column_length = tl.cdiv(n, stride)
     position = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     offsets = position % column_length * stride + position // column_length
@@ -55,9 +55,9 @@ def _check(x: torch.Tensor, stride: int) -> torch.Tensor:
 
 
 def unit_copy(x: torch.Tensor, stride: int, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
-    """A copy of a vector (fp32, fp16, bf16) by neighbours, whatever ``stride`` is.
+    """Copy a vector (fp32, fp16, bf16) with coalesced accesses, whatever ``stride`` is.
 
-    Raises ValueError, naming the argument, for what it cannot serve.
+    Raises ValueError, naming the argument, for other dtypes and shapes.
     """
     if not use_triton():
         return reference(x, stride)
@@ -72,7 +72,7 @@ def unit_copy(x: torch.Tensor, stride: int, *, config: Mapping[str, int] | None 
 
 
 def strided_copy(x: torch.Tensor, stride: int, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
-    """A copy of a vector whose neighbouring threads access elements ``stride`` apart."""
+    """Copy a vector with adjacent threads accessing elements ``stride`` apart. Otherwise as ``unit_copy``."""
     if not use_triton():
         return reference(x, stride)
     x = _check(x, stride)
@@ -99,7 +99,7 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 
 
 def cost(workload: Workload, direction: str) -> Cost:
-    """One read and one write an element. The traffic of strided access beyond that is what the study measures."""
+    """One read and one write per element. The additional traffic of strided access is what the study measures."""
     size = workload.dims["n"] * workload.itemsize
     return Cost(flops=0, bytes_read=size, bytes_written=size)
 

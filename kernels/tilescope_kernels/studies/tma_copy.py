@@ -1,4 +1,4 @@
-"""Are copies through tensor descriptors (TMA) faster than copies through pointers? The same tiles, moved both ways."""
+"""Are copies through TMA descriptors faster than through pointers? The same tiles, moved both ways."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 def tile_copy_kernel(
     y_ptr, x_ptr, y_tiles, x_tiles, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr
 ):  # fmt: skip
-    """Tiles ``program, program + programs, ...``, STAGES of them in flight, through descriptors or, without, pointers."""
+    """Copy tiles ``program, program + programs, ...``, STAGES in flight, through TMA descriptors or, if None, pointers."""
     across = tl.cdiv(columns, COLUMNS)
     for tile in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS) * across, tl.num_programs(0), num_stages=STAGES):
         row = tile // across * ROWS
@@ -28,7 +28,7 @@ def tile_copy_kernel(
         if x_tiles is not None:
             y_tiles.store([row, column], x_tiles.load([row, column]))
         else:
-            # Only a tile's origin needs 64 bits; offsets within it stay 32 bits wide.
+            # Only the tile's origin needs 64 bits; offsets within it fit 32.
             origin = row.to(tl.int64) * columns + column
             m = tl.arange(0, ROWS)[:, None]
             n = tl.arange(0, COLUMNS)[None, :]
@@ -37,7 +37,7 @@ def tile_copy_kernel(
             tl.store(y_ptr + origin + (m * columns + n), values, mask=mask)
 
 
-#: ``WALKS`` programs a multiprocessor walk over the tiles; 0 gives every tile a program of its own.
+#: ``WALKS`` programs per SM walk the tiles; 0 is one program per tile.
 CONFIGS = tuple(
     dict(zip(("ROWS", "COLUMNS", "WALKS", "STAGES", "num_warps"), parts, strict=True))
     for parts in (
@@ -69,12 +69,12 @@ def _check(x: torch.Tensor) -> torch.Tensor:
 
 
 def copy_through_pointers(x: torch.Tensor, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
-    """A copy of a matrix (fp32, fp16, bf16). Raises ValueError, naming the argument, for what it cannot serve."""
+    """Copy a matrix (fp32, fp16, bf16). Raises ValueError, naming the argument, for other dtypes and shapes."""
     return _launch(_check(x), False, config) if use_triton() else reference(x)
 
 
 def copy_through_descriptors(x: torch.Tensor, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
-    """A copy of a matrix through tensor descriptors. Its rows are a multiple of 16 bytes, at an aligned address."""
+    """Copy a matrix through TMA descriptors. Raises ValueError also for rows that are not 16-byte aligned."""
     if not use_triton():
         return reference(x)
     x = _check(x)
