@@ -29,6 +29,7 @@ def _block(out_ptr, x_ptr, y_ptr, scale, offsets, mask):
 
 @triton.jit
 def add_relu_mul_kernel(out_ptr, x_ptr, y_ptr, scale, n, BLOCK: tl.constexpr):
+    """``relu(x + y) * scale`` of ``BLOCK`` of ``n`` contiguous elements per program, computed in fp32."""
     # Only the block's start needs 64 bits: 32-bit offsets within a block take half the registers.
     start = tl.program_id(0).to(tl.int64) * BLOCK
     offsets = tl.arange(0, BLOCK)

@@ -31,6 +31,7 @@ def _forward_block(y_ptr, x_ptr, offsets, mask, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def gelu_kernel(y_ptr, x_ptr, n, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr):
+    """GELU of ``BLOCK`` of ``n`` contiguous elements per program, computed in fp32."""
     # Only the block's start needs 64 bits: 32-bit offsets within a block take half the registers.
     start = tl.program_id(0).to(tl.int64) * BLOCK
     offsets = tl.arange(0, BLOCK)
@@ -51,6 +52,7 @@ def _backward_block(dx_ptr, dy_ptr, x_ptr, offsets, mask, ACTIVATION: tl.constex
 
 @triton.jit
 def gelu_backward_kernel(dx_ptr, dy_ptr, x_ptr, n, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr):
+    """``dx = dy * gelu'(x)`` of ``BLOCK`` of ``n`` contiguous elements per program."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     offsets = tl.arange(0, BLOCK)
     if start + BLOCK <= n:

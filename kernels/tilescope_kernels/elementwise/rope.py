@@ -26,6 +26,7 @@ def _rotate(
     out_ptr, x_ptr, out_head_stride, x_head_stride, cos_1, cos_2, sin_1, sin_2, first, heads, half,
     HEADS: tl.constexpr, HALF: tl.constexpr, INVERSE: tl.constexpr,
 ):  # fmt: skip
+    """Rotate heads ``first, first + 1, ...`` of one token; ``cos_1`` and ``cos_2`` are of a head's two halves."""
     head = first + tl.arange(0, HEADS)[:, None]
     column = tl.arange(0, HALF)[None, :]
     mask = (head < heads) & (column < half)

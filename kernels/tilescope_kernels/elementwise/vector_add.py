@@ -26,6 +26,7 @@ def _add_block(out_ptr, x_ptr, y_ptr, offsets, mask):
 
 @triton.jit
 def vector_add_kernel(out_ptr, x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    """Add ``BLOCK`` of ``n`` contiguous elements per program."""
     # Only the block's start needs 64 bits: 32-bit offsets within a block take half the registers.
     start = tl.program_id(0).to(tl.int64) * BLOCK
     offsets = tl.arange(0, BLOCK)

@@ -13,6 +13,7 @@ from tilescope_kernels._shared.row_tiles import columns_of
 def _gradient_piece(
     dx_ptr, x_ptr, column, mask, target, has_target, shift, log, scale, smoothing, columns, SMOOTH: tl.constexpr
 ):
+    """Gradient of one step of a row. ``has_target`` tells whether the target is among its columns."""
     # These bytes are not read again: they should not evict rows that other programs will read.
     x = tl.load(x_ptr + column, mask=mask, eviction_policy="evict_first").to(tl.float32)
     # The shift is subtracted separately: shift + log would lose the logarithm's low bits if logits are large.

@@ -317,7 +317,7 @@ def triton_rows(
 
 
 def eager(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
-    """The formula one operation at a time, each of which reads and writes memory."""
+    """The formula one operation at a time, through memory."""
     centred = x - x.mean(-1, keepdim=True)
     variance = (centred * centred).mean(-1, keepdim=True)
     return centred * torch.rsqrt(variance + eps) * weight + bias
