@@ -26,7 +26,7 @@ def weighed(
 ) -> torch.Tensor:
     """Weigh the fp32 losses of rows (0 where ignored) by their targets' weights and reduce them as PyTorch does.
 
-    A mean divides by the sum of the weights. This takes PyTorch's operators, on one number per row.
+    A mean divides by the sum of the weights. PyTorch's operators compute it, on one number per row.
     """
     counts = (target != ignore_index) & (target >= 0) & (target < weight.shape[0])
     weights = torch.where(counts, weight.float()[torch.where(counts, target, 0)], 0.0)
