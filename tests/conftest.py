@@ -2,13 +2,14 @@
 
 A test marked ``slow("kernels", ...)`` names the files and folders that decide its result. ``--slow changed``, the default,
 leaves it out as long as those, the test's own file and the pinned versions are what they were when it last passed:
-``passed.json`` holds digests of their content by file of tests. So the answer is the same in any clone, whatever its
-history. Slow tests that a run took and that passed are recorded when it ends, whatever else failed, for each file that was taken
+``passed.json`` holds digests of them by file of tests. A Python file is its code: comments and docstrings decide no result.
+So the answer is the same in any clone, whatever its history. Slow tests that a run took and that passed are recorded when it ends, whatever else failed, for each file that was taken
 whole: commit ``passed.json`` with the change, and nobody's ``make test`` runs them again.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import os
@@ -32,6 +33,8 @@ LONG = {
     "batch", "chromium", "server", "shared_server", "job_server", "outside_server", "lab", "page", "guides", "puzzles", "mypy",
 }  # fmt: skip
 BROWSERS = {"chromium", "lab"}
+#: What may have a docstring.
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 #: How a run ends that took every test: what passed of it did, whatever else failed.
 RAN = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 
@@ -80,6 +83,39 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @cache
+def content_of(file: Path) -> bytes:
+    """The code of a Python file, without comments and docstrings; the bytes of any other file."""
+    content = file.read_bytes()
+    if file.suffix != ".py":
+        return content
+    try:
+        tree = ast.parse(content)
+    except SyntaxError:
+        return content
+    written: list[str] = []
+    _write(tree, written)
+    return hashlib.sha256("\0".join(written).encode(errors="surrogatepass")).digest()
+
+
+def _write(node: Any, written: list[str]) -> None:
+    """Append the types, fields and values of a syntax tree. Empty fields are left out, as versions of Python differ in them."""
+    if isinstance(node, ast.AST):
+        written.append(type(node).__name__)
+        documented = isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None
+        for name, value in ast.iter_fields(node):
+            kept = value[1:] if name == "body" and documented else value
+            if kept is not None and kept != []:
+                written.append(name)
+                _write(kept, written)
+    elif isinstance(node, list):
+        for item in node:
+            _write(item, written)
+        written.append("]")
+    else:
+        written.append(repr(node))
+
+
+@cache
 def digest_of(place: Path) -> bytes:
     """Digest of the names and the content of all files at a path. Raises UsageError where there is none."""
     if not place.exists():
@@ -87,7 +123,7 @@ def digest_of(place: Path) -> bytes:
     found = hashlib.sha256()
     for file in sorted(place.rglob("*")) if place.is_dir() else [place]:
         if file.is_file() and "__pycache__" not in file.parts:
-            name, content = file.relative_to(ROOT).as_posix().encode(), file.read_bytes()
+            name, content = file.relative_to(ROOT).as_posix().encode(), content_of(file)
             found.update(b"%d %b %d " % (len(name), name, len(content)) + content)
     return found.digest()
 

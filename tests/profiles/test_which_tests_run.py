@@ -88,12 +88,30 @@ def test_a_slow_test_runs_until_it_has_passed_with_what_decides_it(tree: Path, p
 
 
 @SLOW
-@pytest.mark.parametrize("changed", ["code/kernel.py", "code/new.py", "tests/test_code.py", "constraints.txt"])
-def test_any_change_of_what_decides_it_has_it_run(tree: Path, changed: str) -> None:
+@pytest.mark.parametrize(
+    ("changed", "by"),
+    [
+        ("code/kernel.py", "two = 2"),
+        ("code/kernel.py", "def broken("),
+        ("code/kernel.css", "/* style */"),
+        ("code/new.py", "# new"),
+        ("tests/test_code.py", "two = 2"),
+        ("constraints.txt", "# pinned"),
+    ],
+)
+def test_any_change_of_what_decides_it_has_it_run(tree: Path, changed: str, by: str) -> None:
     ran(tree)
     with (tree / changed).open("a") as file:
-        file.write("\n# changed\n")
+        file.write(f"\n{by}\n")
     assert "test_slow" in ran(tree)[0]
+
+
+def test_comments_and_docstrings_decide_nothing(tree: Path) -> None:
+    kernel = tree / "code" / "kernel.py"
+    kernel.write_text('"""Kernel."""\none = 1\n\n\ndef two():\n    """Two."""\n    return 2\n')
+    ran(tree)
+    kernel.write_text('"""Kernels."""\n# The first.\none = 1\n\n\ndef two():\n    return 2  # always\n')
+    assert "test_slow" not in ran(tree)[0]
 
 
 @SLOW
