@@ -1,5 +1,6 @@
-"""Triton's own interpreter, with hooks that count accesses, leave values out and correct narrow floats.
+"""Triton's own interpreter, with hooks that count accesses, leave out values and correct narrow floats.
 
-``triton_hooks`` replaces methods of the interpreter's builder while a launch runs; ``blocks`` holds values, ``narrow``
-the formats below fp32 that NumPy lacks, ``kernel_source`` makes a kernel run in its own namespace. Worker-side only: it imports torch and triton.
+``interpret`` runs a launch. ``triton_hooks`` replaces methods of the interpreter's builder meanwhile, and ``kernel_source``
+rewrites the kernel's Python. ``blocks`` holds values, ``narrow`` the float formats that NumPy lacks. Imports torch and triton:
+worker-side only.
 """

@@ -1,7 +1,7 @@
-"""Hooks for arithmetic: floating-point operations counted, values left out where they may be, narrow floats corrected.
+"""Hooks for arithmetic that count floating-point operations, leave out values and correct narrow floats.
 
-Triton's own interpreter computes with the codes of bfloat16 and of 8-bit floats as if they were integers. Here they are
-decoded, computed in fp32 and rounded once. Imports torch and triton.
+Triton's own interpreter computes with the codes of bfloat16 and 8-bit floats as if they were integers. Here they are decoded,
+computed in fp32 and rounded once. Imports torch and triton.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tilescope.interpreter import inline_assembly, libdevice, narrow
 from tilescope.interpreter.blocks import NeedsValues, NotServed, first, is_opaque, opaque, unknown
 from tilescope.interpreter.meter import Counting
 
-#: Builder methods that compute with floating-point numbers, element by element, with the flops of one. fadd is apart.
+#: Elementwise builder methods on floating-point numbers, with the flops of one element. fadd has a hook of its own.
 _FLOATING = {
     **dict.fromkeys(("fsub", "fmul", "fdiv", "frem", "precise_divf", "approx_divf", "fneg"), 1),
     **dict.fromkeys(("exp", "exp2", "log", "log2", "sqrt", "precise_sqrt", "rsqrt", "sin", "cos", "erf"), 1),
@@ -26,7 +26,7 @@ _FLOATING = {
     **dict.fromkeys(("floor", "ceil", "clampf", "minimumf", "minnumf", "maximumf", "maxnumf"), 0),
     **dict.fromkeys((f"fcmp{s}{o}" for s in "OU" for o in ("EQ", "NE", "LE", "LT", "GE", "GT")), 0),
 }
-#: Those that work on each element's bits, or on integers.
+#: Elementwise builder methods on bits or integers.
 _BITS = (
     *("mul", "sdiv", "udiv", "idiv", "srem", "urem", "add", "sub", "shl", "lshr", "ashr", "iabs", "fabs", "select"),
     *("minsi", "minui", "maxsi", "maxui", "and", "or", "xor", "umulhi", "addptr"),
@@ -34,16 +34,16 @@ _BITS = (
     *("si_to_fp", "ui_to_fp", "fp_to_si", "fp_to_ui", "fp_ext", "fp_trunc", "int_cast", "fp_to_fp"),
     *("bitcast", "int_to_ptr", "ptr_to_int"),
 )
-#: Those that move elements about; the first argument, or the first two, are blocks.
+#: Builder methods that move elements. Their first one or two arguments are blocks.
 _SHAPE = ("reshape", "trans", "expand_dims", "broadcast", "cat", "join", "split", "splat", "unsplat")
-#: Those that are right for the codes of narrow floats; any other would take them for integers, or for other floats.
+#: Builder methods that are right for codes of narrow floats. Others would take them for integers or other floats.
 _NARROW = frozenset({
     *_FLOATING, *_SHAPE, "fadd", "dot", "select", "fabs", "addptr", "bitcast", "si_to_fp", "ui_to_fp", "fp_to_si", "fp_to_ui",
     "fp_ext", "fp_trunc", "int_cast", "fp_to_fp",
 })  # fmt: skip
-#: Parts of the names of methods that move elements as they are.
+#: Parts of the names of methods that move elements unchanged.
 _MOVING = ("load", "store", "atomic", "descriptor", "gather", "print", "assert")
-#: Marks a product that nothing has been added to yet.
+#: Attribute of a product whose accumulator was zero.
 _PRODUCT = "tilescope.product"
 _TOWARDS_ZERO = interpreter._ir.ROUNDING_MODE.RTZ
 
@@ -64,8 +64,7 @@ class Arithmetic:
             "create_erf": _erf,
             "create_inline_asm": self.inline_asm,
             "create_extern_elementwise": self.extern_elementwise,
-            # A line for each program, in every process, would tell nobody anything.
-            "create_print": lambda *_: None,
+            "create_print": lambda *_: None,  # thousands of programs would each print a line
         }
         methods |= {f"get_{kind}": _constant(kind) for kind in narrow.FORMATS}
         for names, adapt in ((_FLOATING, self.in_fp32), (_BITS, lambda create: create)):
@@ -88,7 +87,7 @@ class Arithmetic:
         return methods
 
     def in_fp32(self, create: Callable[..., Any]) -> Callable[..., Any]:
-        """The same operation, of narrow floats too."""
+        """Extends an operation to narrow floats: they are computed in fp32."""
 
         def created(*args: Any, **kwargs: Any) -> Any:
             narrowed = next((arg.dtype.scalar for arg in args if _is_narrow(arg)), None)
@@ -114,7 +113,7 @@ class Arithmetic:
         return created
 
     def add(self, create: Callable[..., Any]) -> Callable[..., Any]:
-        """The sum in ``acc += tl.dot(a, b)`` is the product's own accumulation, which has been counted."""
+        """Addition. The sum in ``acc += tl.dot(a, b)`` is not counted, because the product's accumulation already is."""
         counted, accumulated = self.elementwise(create, 1), self.elementwise(create, 0)
         return lambda a, b: (accumulated if _PRODUCT in a.attr or _PRODUCT in b.attr else counted)(a, b)
 
@@ -144,7 +143,7 @@ class Arithmetic:
         before, after = source.dtype.scalar, wanted.scalar
         if before == after or not {before.name, after.name} & narrow.FORMATS:
             return type(self.original).cast_impl(self.original, source, wanted)
-        # A comparison's result is of bool whatever it is called.
+        # The result of a comparison is bool, whatever its type says.
         coded = before.name in narrow.FORMATS and source.data.dtype != np.bool_
         values = narrow.decode(source.data, before.name) if coded else source.data
         if after.name in narrow.FORMATS:
@@ -169,7 +168,10 @@ class Arithmetic:
     def inline_asm(
         self, text: str, _constraints: str, blocks: Any, kinds: Any, _pure: Any = None, pack: int = 1
     ) -> Any:
-        """What assembly computes, if that is known; else its values are left out. It is trusted not to touch global memory."""
+        """Computes inline assembly where its instructions are known; otherwise its values are left out.
+
+        It is assumed not to access global memory.
+        """
         shape = np.broadcast_shapes(*(block.data.shape for block in blocks)) if blocks else (1,)
         left_out = not self.counting.values and is_opaque(blocks)
         try:
@@ -204,7 +206,7 @@ class Arithmetic:
 
 
 def _computed(text: str, blocks: Any, kinds: Any, pack: int, shape: tuple[int, ...]) -> list[Any]:
-    """Results of inline assembly that has an element of each block at a time. Raises NotKnown."""
+    """Results of inline assembly on one element of each block at a time. Raises NotKnown."""
     dtypes = [interpreter._get_np_dtype(kind.scalar) for kind in kinds]
     sizes = {np.dtype(dtype).itemsize for dtype in dtypes} | {block.data.dtype.itemsize for block in blocks}
     scalars = [kind.scalar for kind in kinds] + [block.dtype.scalar for block in blocks]
@@ -219,7 +221,7 @@ def _computed(text: str, blocks: Any, kinds: Any, pack: int, shape: tuple[int, .
 
 
 class _Results(list[Any]):
-    """What a call to inline assembly returns: a result for each output."""
+    """The results of inline assembly, in the form that Triton expects."""
 
     def get_result(self, index: int) -> Any:
         return self[index]
@@ -231,12 +233,12 @@ def _is_narrow(value: Any) -> bool:
 
 
 def _serves_narrow(name: str) -> bool:
-    """Whether a builder's method is known to be right for operands of a narrow format."""
+    """Whether a builder's method is known to be right for operands in a narrow format."""
     return name in _NARROW or any(part in name for part in _MOVING)
 
 
 def _refusing_narrow(name: str, create: Callable[..., Any]) -> Callable[..., Any]:
-    """The same method, for all but narrow floats: it would compute with their codes."""
+    """The same method, which refuses narrow floats: it would compute with their codes."""
 
     def created(*args: Any, **kwargs: Any) -> Any:
         for block in (*args, *kwargs.values()):
@@ -255,7 +257,7 @@ def _constant(kind: str) -> Callable[[float], Any]:
 
 
 def _of_bool(compare: Callable[..., Any]) -> Callable[..., Any]:
-    """The same comparison, whose result is called what it is: Triton calls it what is compared, and so makes a number of a scalar's."""
+    """The same comparison with a result of type bool. Triton gives it the operands' type, which makes a number of a scalar."""
 
     def compared(*args: Any, **kwargs: Any) -> Any:
         result = compare(*args, **kwargs)

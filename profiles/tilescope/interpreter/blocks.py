@@ -1,7 +1,4 @@
-"""Blocks of Triton's interpreter: a numpy array with an element type, and blocks whose values are left out.
-
-Imports triton.
-"""
+"""Blocks of Triton's interpreter (a NumPy array with an element type), and blocks without values. Imports triton."""
 
 from __future__ import annotations
 
@@ -16,22 +13,21 @@ from triton.runtime.interpreter import TensorHandle
 
 Array = npt.NDArray[Any]
 
-
-#: Of what may have no values, or hold something that has none.
+#: Types that may be, or hold, a block without values.
 _BLOCKS = (TensorHandle, list, tuple)
 
 
 class NeedsValues(Exception):
-    """The kernel's accesses depend on floating-point values, and those were left out."""
+    """The kernel's accesses depend on values that were left out."""
 
 
 class NotServed(Exception):
-    """An operation that the interpreter does not support, or that has no meaning off the GPU. One line."""
+    """An operation that the interpreter does not support, or that needs a GPU. The message is one line."""
 
     placed = False
 
     def at(self, where: str) -> NotServed:
-        """The same, with where it is, unless it says that."""
+        """The same error with the place in its message, unless it has one."""
         if self.placed:
             return self
         told = NotServed(f"{where}: {self}")
@@ -40,14 +36,14 @@ class NotServed(Exception):
 
 
 class Opaque(TensorHandle):  # type: ignore[misc]
-    """A block whose shape and type are known and whose values are not. Its data is one element, seen everywhere."""
+    """A block with a known shape and type but no values. Its data is one element, broadcast."""
 
     def clone(self) -> Opaque:
         return Opaque(self.data, self.dtype)
 
 
 def opaque(sample: Array, shape: tuple[int, ...], dtype: Any) -> Opaque:
-    """A block without values, its data of the type that ``sample`` has."""
+    """A block without values, with data of the type of ``sample``."""
     return Opaque(_everywhere(np.asarray(sample).dtype, tuple(shape)), dtype)
 
 
@@ -64,7 +60,7 @@ def unknown(kind: Any, shape: tuple[int, ...]) -> Opaque:
 def is_opaque(value: Any) -> bool:
     """Whether a block, or any of several, has no values."""
     if isinstance(value, (list, tuple)):
-        # Asked at each operation: a loop takes half as long as ``any`` of a generator.
+        # Called for each operation: a loop takes half the time of ``any``.
         for item in value:  # noqa: SIM110
             if isinstance(item, _BLOCKS) and is_opaque(item):
                 return True
@@ -73,15 +69,15 @@ def is_opaque(value: Any) -> bool:
 
 
 def first(handle: Any) -> Any:
-    """The same handle with one element in each dimension."""
+    """The handle's first element, with the same number of dimensions."""
     return TensorHandle(handle.data[(slice(0, 1),) * handle.data.ndim], handle.dtype)
 
 
 def as_tensor(handle: Any, kind: Any, shape: tuple[int, ...]) -> Any:
-    """The handle as the language has it: a block of ``shape``, or a scalar where that is empty."""
+    """The handle as a tensor of the language: a block of ``shape``, or a scalar where that is empty."""
     return tl.core.tensor(handle, tl.block_type(kind, list(shape)) if shape else kind)
 
 
 def plain(value: Any) -> Any:
-    """The value of a constant, anything else as it is."""
+    """The value of a ``tl.constexpr``; any other value unchanged."""
     return value.value if isinstance(value, tl.constexpr) else value

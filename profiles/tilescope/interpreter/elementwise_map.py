@@ -1,4 +1,4 @@
-"""``tl.map_elementwise`` in numpy: a scalar function of a person's own for each element. Imports triton."""
+"""``tl.map_elementwise`` in NumPy: a user's scalar function is called for each element. Imports triton."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from tilescope.interpreter.blocks import NeedsValues, NotServed, as_tensor, is_o
 
 
 def map_elementwise(function: Callable[..., Any], *blocks: Any, pack: Any = 1, **_: Any) -> Any:
-    """What ``function`` makes of each element: a block, or a tuple of blocks where it returns several numbers.
+    """Calls ``function`` for each element. Returns a block, or a tuple of blocks where it returns several numbers.
 
-    Which operations an element takes depends on its value: raises NeedsValues where those are left out.
+    Raises NeedsValues without values, since the operations of an element depend on its value, and NotServed for a ``pack``
+    other than 1.
     """
     if plain(pack) != 1:
         raise NotServed("map_elementwise is interpreted with one element to a call: leave pack out")

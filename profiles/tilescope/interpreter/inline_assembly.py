@@ -1,5 +1,6 @@
-"""What inline PTX computes, where it only computes: arithmetic on registers of 16 and 32 bits, as kernels use it for what Triton's language
-lacks. Approximations are as exact here as NumPy is. Pure NumPy.
+"""Computes inline PTX: arithmetic on registers of 16 and 32 bits, which kernels use where Triton's language lacks it.
+
+Approximate instructions are computed as exactly as NumPy does. Pure NumPy.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-#: How exactly something is computed, which changes no more than the last bits.
+#: Modifiers of precision, which change at most the last bits.
 _EXACTNESS = frozenset({"approx", "ftz", "rn", "full"})
 _STATEMENT = re.compile(r"([a-z][\w.]*)\s+(.+)", re.DOTALL)
 
 
 class NotKnown(Exception):
-    """An instruction that is none of these. Its text."""
+    """An unknown instruction. The message is its text."""
 
 
 def compute(text: str, results: int, operands: Sequence[Array]) -> list[Array]:
-    """The bits of each result; ``operands`` are unsigned numbers of 16 or 32 bits, all of one shape. Raises NotKnown."""
+    """The bits of each of ``results`` results. ``operands`` are uint16 or uint32 arrays of one shape. Raises NotKnown."""
     registers = {f"${results + number}": operand for number, operand in enumerate(operands)}
     for statement in _statements(text):
         if statement.startswith(".reg"):
@@ -39,7 +40,7 @@ def compute(text: str, results: int, operands: Sequence[Array]) -> list[Array]:
             raise NotKnown(found[1])
         try:
             registers[target] = operation(*(_value(registers, source) for source in sources))
-        except (TypeError, ValueError):  # of other operands than those that it is known with
+        except (TypeError, ValueError):  # operands of other kinds or numbers
             raise NotKnown(found[1]) from None
     shape = np.broadcast_shapes(*(operand.shape for operand in operands)) if operands else (1,)
     return [np.broadcast_to(_value(registers, f"${number}"), shape) for number in range(results)]
@@ -53,7 +54,7 @@ def _statements(text: str) -> list[str]:
 
 
 def _split(operands: str) -> list[str]:
-    """The operands of an instruction; ``{a, b}`` is one."""
+    """The operands of an instruction. ``{a, b}`` is one operand."""
     return [part.strip() for part in re.findall(r"\{[^}]*\}|[^,{]+", operands) if part.strip()]
 
 
@@ -79,7 +80,7 @@ def _move_halves(registers: dict[str, Array], target: str, source: str) -> None:
 
 
 def _of(kind: Any, compute: Callable[..., Any], bits: Any = np.uint32) -> Callable[..., Array]:
-    """The operation on bits of one on numbers."""
+    """Turns an operation on numbers of type ``kind`` into one on their bits."""
 
     def on_bits(*operands: Array) -> Array:
         numbers = [np.ascontiguousarray(operand.astype(bits)).view(kind) for operand in operands]
@@ -89,7 +90,7 @@ def _of(kind: Any, compute: Callable[..., Any], bits: Any = np.uint32) -> Callab
 
 
 def _halves(compute: Callable[..., Any]) -> Callable[..., Array]:
-    """The operation on two numbers of 16 bits beside each other."""
+    """Turns an operation on fp16 numbers into one on pairs of them in 32 bits."""
     one = _of(np.float16, compute, np.uint16)
 
     def both(*operands: Array) -> Array:
@@ -104,14 +105,14 @@ def _fma(a: Array, b: Array, c: Array) -> Array:
 
 
 def _shift(a: Array, by: Array, *, left: bool) -> Array:
-    # Shifts by 32 and more leave nothing.
+    # Shifts by 32 or more give 0.
     wide = a.astype(np.uint64)
     by = np.minimum(by, 32).astype(np.uint64)
     return ((wide << by if left else wide >> by) & np.uint64(0xFFFFFFFF)).astype(np.uint32)
 
 
 def _lop3(a: Array, b: Array, c: Array, table: Array) -> Array:
-    """Any function of three bits: ``table`` has its value for each of their eight combinations."""
+    """Applies a function of three bits. ``table`` has its value for each of the eight combinations."""
     found = np.zeros(np.broadcast_shapes(a.shape, b.shape, c.shape), dtype=np.uint32)
     for number in range(8):
         if int(table.flat[0]) >> number & 1:
@@ -121,7 +122,7 @@ def _lop3(a: Array, b: Array, c: Array, table: Array) -> Array:
 
 
 def _prmt(a: Array, b: Array, choice: Array) -> Array:
-    """Four of eight bytes, each chosen by four bits, of which the highest asks for its sign instead."""
+    """Selects four of eight bytes, each by four bits. If the highest of those is set, the byte's sign is replicated instead."""
     both = a.astype(np.uint64) | b.astype(np.uint64) << np.uint64(32)
     found = np.zeros(np.broadcast_shapes(both.shape, choice.shape), dtype=np.uint32)
     for place in range(4):
@@ -133,7 +134,7 @@ def _prmt(a: Array, b: Array, choice: Array) -> Array:
 
 
 def _fns(mask: Array, base: Array, offset: Array) -> Array:
-    """The place of the n-th bit that is set, from ``base`` on, up or down; all ones where there is none."""
+    """The position of the n-th set bit from ``base`` on, upwards or downwards; all ones where there is none."""
 
     def one(mask: int, base: int, offset: int) -> int:
         if offset == 0:

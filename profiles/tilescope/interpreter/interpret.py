@@ -1,7 +1,7 @@
-"""Run a caught Triton launch in Triton's interpreter, quickly, and count what it does to memory.
+"""Runs a caught Triton launch in Triton's interpreter and counts its memory accesses.
 
-Programs of a grid are interpreted one after another, or shared out over the machine's processors where they cannot
-depend on each other. Accesses outside the tensors that the kernel was given are refused. Imports torch and triton.
+Programs of a grid run one after another, or in several processes where they cannot depend on each other. An access outside
+the kernel's tensors is an error. Imports torch and triton.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from tilescope.interpreter.meter import Counting, Meter
 from tilescope.interpreter.triton_hooks import hooked
 from tilescope.interpreter.turns import Turns
 
-#: A launch is shared out when the rest of it would take this many seconds.
+#: A launch is shared out over processes if the rest of it would take longer than this many seconds.
 WORTH_SHARING = 2.0
-#: Programs that a sample must hold.
+#: Fewest programs of a sample.
 FEWEST = 4
-#: The share of the seconds for a rule that a sample gets where there is none.
+#: Seconds for a sample, where no rule was found, as a share of those spent on the rule.
 AFTER_RULE = 0.6
 _GOLDEN = (5**0.5 - 1) / 2
 
 
 class InterpretationFailed(Exception):
-    """The interpreter cannot run the kernel, or the kernel is wrong. One line."""
+    """The interpreter cannot run the kernel, or the kernel is wrong. The message is one line."""
 
 
 class TooLong(Exception):
-    """Interpreting would take longer than allowed. One line."""
+    """Interpreting would take longer than allowed. The message is one line."""
 
 
 class Unending(TooLong):
-    """The first program alone takes longer than allowed. One line, naming where it was."""
+    """The first program alone takes longer than allowed. The message is one line and names the place."""
 
 
 @dataclass
 class Allowance:
-    """How many seconds launches may take together, from when the first of them begins; ``waited`` of them have gone by."""
+    """The seconds that launches may take together, counted from the first one. ``waited`` of them were spent before."""
 
     seconds: float = float("inf")
     deadline: float | None = None
@@ -70,19 +70,21 @@ def run(
     progress: Callable[[str], None] | None = None,
     sample: float = 0.0,
 ) -> None:
-    """Interpret one launch on CPU tensors, program by program.
+    """Interprets one launch on CPU tensors, program by program.
 
-    TooLong is raised as soon as the first programs show that the ``allowance`` will be passed; several launches can
-    share one. With seconds for a ``sample`` the meter then counts, for so long, some programs: those from which the others
-    follow (``meter.by_rule``), or, where they do not, ones that are spread evenly over the grid (``meter.sampled``).
-    ``progress`` is told how far it is. Raises NeedsValues when ``values`` is False and the accesses depend on them, NotServed
-    for what is not interpreted at all, InterpretationFailed for anything else that goes wrong in the kernel.
+    ``values=False`` does not compute floating-point values. Several launches may share an ``allowance``. ``progress`` gets
+    messages about the state.
+
+    Raises TooLong as soon as the first programs show that the allowance will not suffice. With seconds for a ``sample``, some
+    programs are counted instead: those from which the counts of all others follow (``meter.by_rule``), or otherwise ones spread
+    evenly over the grid (``meter.sampled``). Raises NeedsValues where ``values`` is False and accesses depend on them,
+    NotServed for an unsupported operation, and InterpretationFailed for any other error of the kernel.
     """
     python = launch.function.fn
     source = inspect.getsourcefile(python) or ""
     if type(launch.function).__name__ == "GluonJITFunction":
         raise NotServed(f"{launch.name} is written in Gluon, and what is interpreted is Triton's language")
-    # Without values, programs that handle floats only cannot tell each other anything.
+    # Without values, programs that handle floats only cannot depend on each other.
     sharable = meter is not None and not values and floats_only(launch)
     clock = _Clock(launch, allowance or Allowance(), progress, multiprocess.processors() if sharable else 1)
     counting = Counting(meter, values, source, clock.deadline)
@@ -109,7 +111,7 @@ def run(
             except Exception as error:
                 raise _failure(launch, place, source, error) from error
             finally:
-                # It may have run in the midst of another one.
+                # It may have run while another one waits.
                 watched.running = outer
                 interpreter_builder.grid_idx = within
 
@@ -152,7 +154,7 @@ def _interpret_all(interpret: Callable[[int], None], counting: Counting, meter: 
 def _interpret_by_rule(
     interpret: Callable[[int], None], counting: Counting, meter: Meter, grid: tuple[int, int, int], seconds: float
 ) -> bool:
-    """Has the meter count what follows for all programs from some, within ``seconds``. Returns whether it does."""
+    """Derives the counts of all programs from some of them, within ``seconds``. Returns whether that was possible."""
     began = time.perf_counter()
     counting.deadline, counting.blind = began + seconds, True
 
@@ -165,7 +167,7 @@ def _interpret_by_rule(
     try:
         all_of_them, counted = regular.count(grid, one, began + seconds / 2)
     except (OutOfTime, regular.Irregular, NeedsValues, NotServed, InterpretationFailed):
-        # The last, if it is the kernel's fault, is found again by whoever sees what is in memory.
+        # An error of the kernel is found again when values are read.
         return False
     finally:
         counting.blind = False
@@ -185,17 +187,17 @@ def _interpret_sample(
     last: float,
     independent: bool,
 ) -> None:
-    """Has the meter count only some programs, spread evenly, as many as ``seconds`` allow, or as are enough by ``last``; none where
-    these are too few.
+    """Counts some programs, spread evenly over the grid: as many as ``seconds`` allow, and at least ``FEWEST`` until ``last``.
 
-    One that is not ``independent`` may need what others would have written before it: where it goes wrong nothing is said of it.
+    The meter is not changed where there were too few. A program that is not ``independent`` may need the results of others:
+    then an error in it ends the sample and is not reported.
     """
     mine = meter.fresh()
     soon = time.perf_counter() + seconds
     counting.deadline = max(soon, last)
     done: set[int] = set()
     for number in _spread(programs):
-        # What is counted of a program that is not finished is left out.
+        # The counts of an unfinished program are dropped.
         counting.meter = one = meter.fresh()
         try:
             interpret(number)
@@ -215,9 +217,7 @@ def _interpret_sample(
 
 
 def _spread(count: int) -> Iterator[int]:
-    """Numbers below ``count``, each once, so that the first of them are spread evenly however many are taken: steps of the golden
-    section, around and around.
-    """
+    """Yields the numbers below ``count``, each once, in steps of the golden section: any first few are spread evenly."""
     seen: set[int] = set()
     for step in itertools.count():
         number = int(step * _GOLDEN % 1.0 * count)
@@ -229,7 +229,7 @@ def _spread(count: int) -> Iterator[int]:
 
 
 def floats_only(launch: Launch) -> bool:
-    """Whether a launch reads and writes only floating-point numbers, so that none of them can be an address."""
+    """Whether a launch has only tensors of floating-point numbers, which cannot be addresses."""
     given = arguments.tensors(launch.arguments)
     return all(isinstance(tensor, torch.Tensor) and tensor.is_floating_point() for tensor in given)
 
@@ -237,7 +237,7 @@ def floats_only(launch: Launch) -> bool:
 def _share_out(
     interpret: Callable[[int], None], numbers: range, counting: Counting, meter: Meter, clock: _Clock
 ) -> None:
-    # Each process counts by itself, from nothing.
+    # Each process counts from 0.
     counting.meter = mine = meter.fresh()
     processes = min(clock.processes, len(numbers))
     clock.share(numbers.start)
@@ -271,7 +271,7 @@ def _failure(launch: Launch, place: tuple[int, ...], source: str, error: Excepti
 
 
 def _parameter(launch: Launch, address: int | None) -> str:
-    """The parameter whose tensor has its memory at an address; several may be views of one."""
+    """The parameter whose tensor has its memory at an address, or several that are views of the same memory."""
     names = [
         name
         for name, value in launch.arguments.items()
@@ -281,8 +281,9 @@ def _parameter(launch: Launch, address: int | None) -> str:
 
 
 def _element(launch: Launch, error: accesses.OutOfBounds) -> str:
-    """Which element of the nearest tensor that would be, counted from where its pointer points, and how many there are from there;
-    empty where several have that memory.
+    """The element of the nearest tensor that the access would be, counted from its pointer, of how many there are.
+
+    Empty where several tensors share that memory.
     """
     near = [
         value
@@ -297,7 +298,7 @@ def _element(launch: Launch, error: accesses.OutOfBounds) -> str:
 
 
 def _repeated(launch: Launch, address: int | None) -> str:
-    """What a person may not know of the tensors at an address: that they have fewer elements in memory than they show."""
+    """A remark that tensors at an address are expanded: they have fewer elements in memory than their shape says."""
     names = [
         name
         for name, value in launch.arguments.items()
@@ -312,7 +313,7 @@ def _repeated(launch: Launch, address: int | None) -> str:
 
 
 class _Clock:
-    """Watches how long a launch takes, by the pace of the programs that are done."""
+    """Estimates the duration of a launch from the pace of its programs, and stops it when it would take too long."""
 
     def __init__(
         self, launch: Launch, allowance: Allowance, progress: Callable[[str], None] | None, processes: int
@@ -321,9 +322,9 @@ class _Clock:
         self.programs = launch.grid[0] * launch.grid[1] * launch.grid[2]
         self.progress = progress
         self.allowed, self.waited = allowance.seconds, allowance.waited
-        #: Where the program was that ran out of time.
+        #: The place of the program that ran out of time.
         self.at = ""
-        #: Over how many processes what remains could be shared out.
+        #: Processes that the rest could be shared out over.
         self.processes = processes
         self._begin(0)
         self.reported = self.began
@@ -334,20 +335,20 @@ class _Clock:
     def _begin(self, done: int) -> None:
         self.began = self.last = time.perf_counter()
         self.counted = self.done = done
-        #: The longest time between two ticks, and how many programs were done in it.
+        #: The longest time between two ticks, and the programs done in it.
         self.longest = (0.0, 0)
 
     def left(self, done: int) -> float | None:
-        """Seconds the remaining programs take at this pace, in one process as now; None when it is too early to tell.
+        """Seconds that the remaining programs take at this pace in one process; None where it is too early to tell.
 
-        The longest step is left out: the first program pays for warming up, and a busy machine may halt in any.
+        The longest step is left out: the first program includes the warm-up, and a busy machine may pause in any.
         """
         elapsed = time.perf_counter() - self.began
         counted = done - self.counted - self.longest[1]
         return (elapsed - self.longest[0]) / counted * (self.programs - done) if elapsed > 0.5 and counted > 0 else None
 
     def share(self, done: int) -> None:
-        """From here on the pace is that of all processes together."""
+        """Measures the pace of all processes together from here on."""
         self._begin(done)
         self.processes = 1
 
@@ -359,7 +360,7 @@ class _Clock:
         if left is None or now - self.reported < 0.5:
             return
         self.reported = now
-        # The first programs tell little: believe them less.
+        # The first programs say little about the pace.
         doubt = 0.5 * self.allowed if now - self.began < 5.0 else 0.0
         if now + left / self.processes > self.deadline + doubt:
             raise self.too_long()
@@ -369,5 +370,5 @@ class _Clock:
     def too_long(self) -> TooLong:
         if self.at and not (self.done or self.waited):
             return Unending(f"{self.at}: the first program had not ended after {self.allowed:g} s")
-        # Without an estimate: what is skipped for the same reason is then said in one line.
+        # The message has no estimate, so that equal messages of several cases become one line.
         return TooLong(f"would take longer to interpret than a case may, {self.allowed:g} s: choose a smaller workload")

@@ -1,8 +1,8 @@
-"""Rewrites a kernel's Python to mean what Triton's compiler takes it for, where Python's own meaning differs.
+"""Rewrites a kernel's Python so that it behaves as Triton's compiler understands it, where plain Python differs.
 
-Numbers that are assigned or returned are scalar blocks. ``and``, ``or`` and ``not`` work on whole blocks. ``min``,
-``max`` and ``range`` are the language's. Functions of the language that a file imports by name are the ones in use. The
-function is compiled anew in a namespace of its own: the module it comes from is left as it is. Imports triton.
+Numbers that are assigned or returned become scalar blocks. ``and``, ``or`` and ``not`` work on whole blocks. ``min``, ``max``
+and ``range`` are the language's. Functions of the language that a file imports by name are replaced by the hooked ones. The
+function is compiled again in a namespace of its own, and its module is not changed. Imports triton.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ _PREFIX = "_tilescope_"
 
 
 def rewrite(function: Any, stand_in: Callable[[Any], Any]) -> Any:
-    """The Python function of a kernel, to be called while the language is numpy.
+    """Rewrites the Python function of a kernel, to be called while the language is hooked.
 
-    ``stand_in`` answers what a name means in place of an object. Raises OSError when the source cannot be read.
+    ``stand_in`` maps each object that the function names to its replacement. Raises OSError where the source cannot be read,
+    TypeError for a lambda.
     """
     lines, number = inspect.getsourcelines(function)
     tree = ast.parse(textwrap.dedent("".join(lines)))
@@ -44,25 +45,17 @@ def rewrite(function: Any, stand_in: Callable[[Any], Any]) -> Any:
 
 
 class _Meaning(ast.NodeTransformer):
-    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+    def visit_Assign(self, node: ast.Assign | ast.AnnAssign | ast.Return) -> ast.AST:
         self.generic_visit(node)
-        node.value = _call("assigned", node.value)
-        return node
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
-        self.generic_visit(node)
-        if node.value is not None and "constexpr" not in ast.unparse(node.annotation):
+        constant = isinstance(node, ast.AnnAssign) and "constexpr" in ast.unparse(node.annotation)
+        if node.value is not None and not constant:
             node.value = _call("assigned", node.value)
         return node
 
-    def visit_Return(self, node: ast.Return) -> ast.AST:
-        self.generic_visit(node)
-        if node.value is not None:
-            node.value = _call("assigned", node.value)
-        return node
+    visit_AnnAssign = visit_Return = visit_Assign
 
     def visit_Assert(self, node: ast.Assert) -> ast.AST:
-        # Compiled, it is a device_assert: nothing unless debugging is asked for.
+        # The compiler makes it a device_assert, which does nothing without debugging.
         self.generic_visit(node)
         return ast.Expr(node.test)
 
@@ -76,7 +69,7 @@ class _Meaning(ast.NodeTransformer):
         return _call("negation", node.operand) if isinstance(node.op, ast.Not) else node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        # A constant parameter arrives as a plain value, and BLOCK.value is as good as BLOCK.
+        # A constant parameter is a plain value here, so BLOCK.value is BLOCK.
         self.generic_visit(node)
         return _call("constant_value", node.value) if node.attr == "value" and isinstance(node.ctx, ast.Load) else node
 
@@ -90,14 +83,14 @@ def _later(value: ast.expr) -> ast.Lambda:
 
 
 def assigned(value: Any) -> Any:
-    """What a name holds after ``name = value``, or a caller gets: a number becomes a scalar block, in a tuple too."""
+    """The value of ``name = value`` or ``return value``: a number becomes a scalar block, also in a tuple."""
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
         return tuple(assigned(item) for item in value)
     return interpreter_semantic.to_tensor(plain(value), False)
 
 
 def conjunction(*parts: Callable[[], Any]) -> Any:
-    """``a and b``: elementwise on blocks, all of them computed; only a constant that is false ends it."""
+    """``a and b``: elementwise on blocks, all of which are computed. Only a false constant ends the evaluation."""
     return _joined(parts, "logical_and", ends=False)
 
 
@@ -130,7 +123,7 @@ def constant_value(thing: Any) -> Any:
 
 
 def smallest(*values: Any) -> Any:
-    """``min`` in a kernel: of constants as Python has it, of blocks element by element."""
+    """``min`` in a kernel: Python's for constants, elementwise for blocks."""
     return _extreme(values, builtins.min, tl.minimum)
 
 
@@ -159,7 +152,7 @@ def loop(start: Any, stop: Any = None, step: Any = 1, **_: Any) -> Iterator[Any]
 
 
 def _silent(*_: Any, **__: Any) -> None:
-    """``print`` in a kernel: a program for each line would be said thousands of times."""
+    """``print`` in a kernel does nothing: thousands of programs would each print a line."""
 
 
 _BUILTINS: dict[str, Any] = {"min": smallest, "max": largest, "range": loop, "print": _silent}

@@ -1,6 +1,6 @@
-"""What the functions of NVIDIA's libdevice compute, in numpy and, where it has none, PyTorch.
+"""The functions of NVIDIA's libdevice in NumPy, or in PyTorch where NumPy lacks them.
 
-``triton.language.extra.libdevice`` calls them by symbol, ``__nv_tanhf``; the meanings are those of the CUDA maths API.
+``triton.language.extra.libdevice`` calls them by symbol, as ``__nv_tanhf``. They are defined by the CUDA Math API.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ Array = npt.NDArray[Any]
 
 
 def function(symbol: str) -> Callable[..., Array] | None:
-    """What ``symbol`` computes, on arrays; None for one that is not known."""
+    """The function of a symbol, on arrays; None for an unknown symbol."""
     return _FUNCTIONS.get(_stem(symbol))
 
 
 def selects(symbol: str) -> bool:
-    """Whether a function only picks, rounds or reinterprets: not counted as a floating-point operation."""
+    """Whether a function only selects, rounds or reinterprets, which does not count as a floating-point operation."""
     return _stem(symbol) in _SELECTS
 
 
 def _stem(symbol: str) -> str:
-    """The name in the table: without what says the type (``tanhf``, ``dadd``), speed or rounding to nearest."""
+    """The name in the table, without type (``tanhf``, ``dadd``), ``fast_`` or rounding to nearest."""
     name = symbol.removeprefix("__nv_")
     whole = re.fullmatch(r"(?:float|double)2u?(?:int|ll)_(r[nzdu])", name)
     if whole is not None:
@@ -51,7 +51,7 @@ def _torch(compute: Callable[..., torch.Tensor]) -> Callable[..., Array]:
 
 
 def _rounded_away(x: Array) -> Array:
-    """``round``: halves away from zero. Numbers without a fraction stay, which adding a half could change."""
+    """``round``: ties away from zero. It does not add 0.5, which could change large integers."""
     whole = np.trunc(x)
     rounded: Array = whole + np.copysign(np.abs(x - whole) >= 0.5, x)
     return rounded

@@ -1,4 +1,4 @@
-"""Loads, stores and atomics of Triton's language in numpy, each reported to a meter. Imports triton."""
+"""Loads, stores and atomics of Triton's language in NumPy, each reported to a meter. Imports triton."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tilescope.interpreter import narrow
 from tilescope.interpreter.blocks import Array, NeedsValues, NotServed, is_opaque, unknown
 from tilescope.interpreter.meter import Counting
 
-#: Accesses to one address, one after another, of which none changes it: then the program waits for another one.
+#: Consecutive accesses to one unchanged address after which the program is taken to wait for ever.
 _PATIENCE = 10_000
-#: How many of them until the next program has its turn.
+#: Consecutive accesses to one unchanged address after which the next program runs.
 _POLLS = 200
 _WAITS = (
     "it waits for what another program is to write, and those that could are done or wait themselves: "
@@ -37,8 +37,8 @@ class Memory:
 
     def __init__(self, counting: Counting) -> None:
         self.counting = counting
-        #: The one address of the last access, and how many there were of it since anything was written; how many there were before
-        #: other programs had their turn.
+        #: The single address of the last access, the number of accesses to it since the last write, and the number of those before
+        #: other programs ran.
         self._asked, self._times, self._before = 0, 0, 0
 
     def methods(self) -> dict[str, Callable[..., Any]]:
@@ -100,7 +100,7 @@ class Memory:
         return before
 
     def descriptor_reduce(self, kind: Any, descriptor: Any, value: Any, indices: Any) -> None:
-        """``descriptor.atomic_add`` and its like: an atomic on each element of the tile that lies in the tensor."""
+        """``descriptor.atomic_add`` and others: an atomic on each element of the tile that is in the tensor."""
         pointers, mask = descriptor.materialize_pointers(indices)
         operation = _DESCRIPTOR_ATOMICS[kind]
         floating = value.dtype.scalar.is_floating()
@@ -120,7 +120,7 @@ class Memory:
             self.counting.meter.store(addresses, _size(pointers), self._line())
 
     def _watch(self, pointers: Any, addresses: Array, atomic: bool = False) -> None:
-        """Counts accesses that find what the last one found. Raises NotServed for a program that would ask for ever."""
+        """Counts repeated accesses to one address. Raises NotServed for a program that would poll for ever."""
         asked = int(addresses.flat[0]) if addresses.size == 1 else 0
         if not asked or asked != self._asked:
             self._asked, self._times, self._before = asked, 0, 0
@@ -132,7 +132,7 @@ class Memory:
             raise NotServed(_WAITS)
 
     def _let_another(self, pointers: Any, atomic: bool) -> None:
-        """Lets another program run, if there is one. Where it changed what this one asks for, asking in vain is not counted."""
+        """Runs another program, if there is one. If it changed the polled value, the polls before are not counted."""
         element = pointers.get_element_ty()
         asked, times, before = self._asked, self._times, self._before
         was = _read(pointers, None, None, element)
@@ -147,7 +147,7 @@ class Memory:
             self._before = 0
 
     def _watch_atomic(self, pointers: Any, mask: Any, before: Any) -> None:
-        """Counts an atomic on one element that left what it found; any other begins anew."""
+        """Counts an atomic on one element as polling if it changed nothing; any other resets the count."""
         one = pointers.data.size == 1 and (mask is None or _data(mask).all())
         if one and _read(pointers, None, None, pointers.get_element_ty()).tobytes() == _whole(before.data).tobytes():
             self._watch(pointers, pointers.data, atomic=True)
@@ -186,7 +186,7 @@ def _read(pointers: Any, mask: Any, other: Any, element: Any) -> Array:
 
 
 def _add_narrow(pointers: Any, value: Any, mask: Array) -> Any:
-    """An atomic addition, the only atomic that there is of these: one after another where addresses repeat."""
+    """An atomic addition, the only atomic of narrow floats. Repeated addresses are added to one after another."""
     kind = value.dtype.scalar
     addresses, added = _whole(pointers.data).reshape(-1), narrow.decode(_whole(value.data), kind.name).reshape(-1)
     before = np.zeros(addresses.shape, dtype=value.data.dtype)
@@ -203,7 +203,7 @@ def _add_narrow(pointers: Any, value: Any, mask: Array) -> Any:
 
 
 def _data(mask: Any) -> Array:
-    # Block pointers hand a bare array.
+    # The mask of a block pointer is a bare array.
     data: Array = mask.data if isinstance(mask, TensorHandle) else mask
     return data
 

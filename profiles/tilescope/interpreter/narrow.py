@@ -1,7 +1,7 @@
-"""Floats narrower than numpy has them, kept as codes: bfloat16 and the two 8-bit formats. Imports torch.
+"""Encodes and decodes the floats that NumPy lacks: bfloat16 and two 8-bit formats. Imports torch.
 
-Formats go by Triton's names: ``bf16`` in uint16, ``fp8e4nv`` (e4m3) and ``fp8e5`` (e5m2) in uint8. Triton's own interpreter rounds
-halves of 8-bit floats up and lets a mantissa that overflows damage the exponent.
+Formats have Triton's names: ``bf16`` in uint16, ``fp8e4nv`` (e4m3) and ``fp8e5`` (e5m2) in uint8. Triton's own interpreter rounds
+ties of 8-bit floats up, and an overflowing mantissa damages the exponent.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-#: PyTorch's types of the 8-bit formats, and how many of their codes from 0 on are finite: their numbers ascend.
+#: PyTorch's types of the 8-bit formats, and the number of finite codes from 0 on, whose values ascend.
 _EIGHT_BITS = {"fp8e4nv": (torch.float8_e4m3fn, 0x7F), "fp8e5": (torch.float8_e5m2, 0x7C)}
 _SIGN, _NAN = 0x80, 0x7F
 
@@ -24,19 +24,19 @@ Array = npt.NDArray[Any]
 
 
 def decode(codes: Array, kind: str) -> npt.NDArray[np.float32]:
-    """The numbers that codes of one of ``FORMATS`` stand for."""
+    """Decodes the codes of one of ``FORMATS`` to fp32."""
     return (codes.astype(np.uint32) << 16).view(np.float32) if kind == "bf16" else _numbers(kind)[codes]
 
 
 def encode(numbers: Array, kind: str) -> Array:
-    """The nearest codes, halves to even; a NaN stays one, and only ``bf16`` has infinities."""
+    """Encodes numbers, rounding ties to even. NaN stays NaN. 8-bit formats saturate; ``bf16`` has infinities."""
     return _to_bfloat16(numbers.astype(np.float32)) if kind == "bf16" else _to_eight_bits(numbers, kind)
 
 
 @functools.cache
 def _numbers(kind: str) -> npt.NDArray[np.float32]:
-    """What each of the 256 codes of an 8-bit format stands for."""
-    # Asked for amid a launch, it is no operation of the program's: whoever counts those is not to see it.
+    """The values of the 256 codes of an 8-bit format."""
+    # Modes that count operators must not see this one, which is not the program's.
     with _disable_current_modes():
         codes = torch.arange(256, dtype=torch.uint8).view(_EIGHT_BITS[kind][0])
         numbers: npt.NDArray[np.float32] = codes.float().numpy()
@@ -44,7 +44,7 @@ def _numbers(kind: str) -> npt.NDArray[np.float32]:
 
 
 def _to_eight_bits(numbers: Array, kind: str) -> Array:
-    """What is too large becomes the largest, as ``cvt.satfinite`` has it."""
+    """Encodes as ``cvt.satfinite``: too large numbers become the largest finite one."""
     known = _numbers(kind)[: _EIGHT_BITS[kind][1]]
     middles, size = (known[1:] + known[:-1]) / 2, np.abs(numbers)
     below, above = (np.searchsorted(middles, size, side=side) for side in ("left", "right"))

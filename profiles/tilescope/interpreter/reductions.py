@@ -1,7 +1,6 @@
-"""Reductions and scans of Triton's language in numpy, a whole block at a time whatever combines the elements.
+"""Reductions and scans of Triton's language in NumPy, on whole blocks for any combining function.
 
-Triton's interpreter does them outside of its builder, and those with a function of a person's own an element at a time.
-Imports triton.
+Triton's interpreter does them outside of its builder, and element by element for a user's function. Imports triton.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Reductions:
         self._flops: dict[Any, int] = {}
 
     def reduce(self, input: Any, axis: Any, combine_fn: Any, keep_dims: Any = False, **_: Any) -> Any:
-        """Combine the elements along ``axis``, or all of them where it is None. Parameters are named as in the language."""
+        """Combines the elements along ``axis`` (None: all). Parameters are named as in the language."""
         block, combine = input, combine_fn
         parts, axis = _parts(block), plain(axis)
         shape = parts[0].handle.data.shape
@@ -49,7 +48,7 @@ class Reductions:
         return _like(block, [_tensor(r.reshape(kept or (1,)), p, kept) for r, p in zip(results, parts, strict=True)])
 
     def scan(self, input: Any, axis: Any, combine_fn: Any, reverse: Any = False, **_: Any) -> Any:
-        """Combine each element with all before it along ``axis``; with ``reverse``, with all after it."""
+        """Combines each element with all before it along ``axis``; with ``reverse``, with all after it."""
         block, combine = input, combine_fn
         parts = _parts(block)
         shape = parts[0].handle.data.shape
@@ -64,7 +63,7 @@ class Reductions:
         return _like(block, [_tensor(result, part, shape) for result, part in zip(results, parts, strict=True)])
 
     def _reduced(self, parts: tuple[Any, ...], data: list[Array], combine: Any) -> list[Array]:
-        """Along the last axis, which goes."""
+        """Reduces along the last axis, which is removed."""
         name = _name(combine)
         if name in _UFUNCS and len(parts) == 1:
             kind = parts[0].dtype.name
@@ -77,14 +76,14 @@ class Reductions:
         return [x[..., 0] for x in data]
 
     def _scanned(self, parts: tuple[Any, ...], data: list[Array], combine: Any) -> list[Array]:
-        """Along the last axis: at each step, elements combine with those a power of two before them."""
+        """Scans along the last axis. At each step, elements combine with those a power of two before them."""
         name = _name(combine)
         if name in _UFUNCS and len(parts) == 1:
             kind = parts[0].dtype.name
             return [_computed(data[0], kind, lambda x: _UFUNCS[name].accumulate(x, axis=-1, dtype=x.dtype))]
         places, distance = np.arange(data[0].shape[-1]), 1
         while distance < places.size:
-            # What comes round from the end is not used.
+            # Elements that np.roll brings from the end are not used.
             combined = self._combined(parts, [np.roll(x, distance, -1) for x in data], data, combine)
             data = [np.where(places >= distance, new, old) for new, old in zip(combined, data, strict=True)]
             distance *= 2
@@ -102,7 +101,7 @@ class Reductions:
     def _count(self, parts: tuple[Any, ...], combine: Any, combinations: int) -> None:
         if self.counting.meter is None:
             return
-        # A JITFunction's own hash reads the sources of all that it calls.
+        # Not the JITFunction itself: its hash reads the sources of all its callees.
         key = (getattr(combine, "fn", combine), tuple(part.dtype.name for part in parts))
         if key not in self._flops:
             before = self.counting.meter.flops
@@ -140,7 +139,7 @@ def _name(combine: Any) -> str:
 
 
 def _computed(data: Array, kind: str, compute: Callable[[Array], Array]) -> Array:
-    """In fp32, rounded once, where numpy has no such floats."""
+    """Computes in fp32 and rounds once, where NumPy lacks the format."""
     if kind not in narrow.FORMATS:
         return compute(data)
     return narrow.encode(compute(narrow.decode(data, kind)), kind)

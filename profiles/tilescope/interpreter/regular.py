@@ -1,8 +1,8 @@
-"""What all programs of a grid touch, told from a few of them, where each touches what the one before it does a fixed step on.
+"""Derives the accesses of all programs of a grid from a few, where neighbours' accesses differ by a fixed step in bytes.
 
-Addresses must follow from a program's place and the launch's numbers alone, which whoever calls makes sure of. The last programs
-of each axis, where masks cut tiles off, are looked at by themselves. An axis whose programs are divided into rows, as ``number // n``
-and ``number % n`` do it, is looked at as several axes. Pure NumPy.
+The caller ensures that addresses depend only on a program's place and the launch's numbers. The last programs of each axis,
+where masks cut tiles off, are treated separately. An axis that a kernel divides into rows by ``number // n`` and ``number % n``
+is treated as several axes. Pure NumPy.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from tilescope.interpreter import accesses
 from tilescope.interpreter.meter import Meter
 
 Place = tuple[int, ...]
-#: Ranges that are put together at most.
+#: Most ranges that are merged.
 MOST_RANGES = 5_000_000
-#: Programs that are tried against the rule beside the farthest one: among those that no mask cuts off at least and, while there is
-#: time, at most; and among the others.
+#: Programs that are checked against the rule beside the farthest one: at least so many, more while there is time up to the second
+#: figure, and so many at the ends of axes.
 TRIED, TRIED_AT_MOST, TRIED_AT_ENDS = 3, 60, 1
-#: Axes that a grid may divide into.
+#: Most axes that a grid may divide into.
 MOST_AXES = 6
 _WAYS = ("read", "written")
 
 
 class Irregular(Exception):
-    """Some program does not follow the rule, or what follows cannot be put together."""
+    """A program does not follow the rule, or there are too many ranges to merge."""
 
 
 class Counted:
@@ -41,9 +41,10 @@ class Counted:
 
 
 def count(grid: Place, one: Callable[[Place], Meter], until: float) -> tuple[Meter, int]:
-    """What all programs ask for, and how many were interpreted to know. ``one`` interprets a program with a meter that traces.
+    """Counts of all programs, and the number of programs that were interpreted.
 
-    More programs than must be are tried ``until`` that ``time.perf_counter()``. Raises Irregular where they do not follow the rule.
+    ``one`` interprets a program and returns its tracing meter. Additional programs are checked ``until`` that
+    ``time.perf_counter()``. Raises Irregular where programs do not follow the rule.
     """
     known: dict[Place, Meter] = {}
 
@@ -69,7 +70,7 @@ def count(grid: Place, one: Callable[[Place], Meter], until: float) -> tuple[Met
 
 
 def _rows(grid: Place, axis: int, at: Callable[[Place], Meter]) -> Iterator[tuple[int, int]]:
-    """The axes that an axis divides into, innermost first: how many programs a step of each is, and how many steps there are."""
+    """Yields the axes that an axis divides into, innermost first, as (programs a step, number of steps)."""
     step, extent = 1, grid[axis]
 
     def place(number: int) -> Place:
@@ -87,7 +88,7 @@ def _rows(grid: Place, axis: int, at: Callable[[Place], Meter]) -> Iterator[tupl
                 return False
             return True
 
-        # The last program may be cut off by a mask, which divides nothing.
+        # A mask may cut off the last program, which does not show a division.
         low, high = 1, 2
         while high < extent - 1 and follows(high):
             low, high = high, 2 * high
@@ -156,14 +157,14 @@ def _moved(place: Place, axis: int) -> Place:
 
 
 def _steps(ranges: dict[Any, accesses.Runs], after: dict[Any, accesses.Runs]) -> dict[Any, int]:
-    """By how many bytes the next program's are further on."""
+    """The step in bytes from each range of a program to that of the next one. Raises Irregular for other ranges."""
     if ranges.keys() != after.keys():
         raise Irregular
     return {key: int(after[key].starts[0] - found.starts[0]) for key, found in ranges.items()}
 
 
 def _tried(extents: Sequence[int], *, at_ends: bool, until: float) -> Iterator[Place]:
-    """Steps from a first program to its neighbours, to the farthest one and to some between."""
+    """Yields the distances from a first program to programs to check: its neighbours, the farthest and some between."""
     for axis, extent in enumerate(extents):
         if extent > 1:
             yield _moved((0,) * len(extents), axis)
@@ -180,7 +181,7 @@ def _tried(extents: Sequence[int], *, at_ends: bool, until: float) -> Iterator[P
 def _check(
     first: Meter, ranges: dict[Any, accesses.Runs], steps: list[dict[Any, int]], away: Place, other: Meter
 ) -> None:
-    """Raises Irregular where the program that is ``away`` from the first does not touch the same that much further on."""
+    """Raises Irregular where the program at the distance ``away`` does not touch the first one's ranges, shifted by the steps."""
     found = _ranges(other)
     if found.keys() != ranges.keys() or other.counts() != first.counts():
         raise Irregular
@@ -192,7 +193,7 @@ def _check(
 
 
 def _shifts(steps: Sequence[int], extents: Sequence[int]) -> Any:
-    """Every distance from the first program's bytes to another's, once."""
+    """The distinct distances in bytes from the first program's ranges to those of all others."""
     shifts = np.zeros(1, dtype=np.int64)
     for step, extent in zip(steps, extents, strict=True):
         if step and extent > 1:

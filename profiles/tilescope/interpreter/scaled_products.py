@@ -1,4 +1,4 @@
-"""``tl.dot_scaled`` in numpy: products of microscaled numbers, each group of which along K has a scale. Imports triton.
+"""``tl.dot_scaled`` in NumPy: products of numbers with one scale for each group along K. Imports triton.
 
 The formats are those of the OCP Microscaling Formats (MX) Specification 1.0.
 """
@@ -16,15 +16,15 @@ from tilescope.interpreter import narrow
 from tilescope.interpreter.blocks import Array, is_opaque, opaque, plain
 from tilescope.interpreter.meter import Counting
 
-#: What the eight codes without a sign of 4-bit floats stand for.
+#: Values of the eight 4-bit codes without a sign.
 _E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=np.float32)
 _KINDS = ir.ScaleDotElemTypeTY
-#: The formats that are codes, by Triton's names for them.
+#: Triton's names of the formats that ``narrow`` decodes.
 _NARROW = {_KINDS.E4M3: "fp8e4nv", _KINDS.E5M2: "fp8e5", _KINDS.BF16: "bf16"}
 
 
 class _Format(str):
-    """A format's name. Triton 3.6 asks a constant for its value, 3.9 takes the text."""
+    """A format's name. Triton 3.6 reads its ``value``, 3.9 takes the text."""
 
     __slots__ = ()
 
@@ -47,7 +47,7 @@ def dot_scaled(  # noqa: PLR0917 (the language's)
     out_dtype: Any = tl.float32,
     **_: Any,
 ) -> Any:
-    """What the language has under that name: checks the operands as Triton does, and calls the builder."""
+    """The language's function: checks the operands as Triton does, and calls the builder."""
     formats = [_Format(plain(given)) for given in (lhs_format, rhs_format)]
     scales = [plain(given) for given in (lhs_scale, rhs_scale)]
     packed = [bool(plain(given)) for given in (lhs_k_pack, rhs_k_pack)]
@@ -75,7 +75,7 @@ class ScaledProducts:
         b_k_packed: bool,
         added: Any,
     ) -> Any:
-        """A product in fp32. ``b_scale`` lies as the transposed operand does."""
+        """Computes a product in fp32. ``b_scale`` has the layout of the transposed operand."""
         steps = a.data.shape[-1] * (2 if a_kind == _KINDS.E2M1 and a_k_packed else 1)
         self.counting.flops(2 * added.data.size * steps)
         if is_opaque([x for x in (a, a_scale, b, b_scale, added) if x is not None]):
@@ -86,7 +86,7 @@ class ScaledProducts:
 
 
 def _numbers(codes: Array, kind: Any, k_packed: bool) -> Array:
-    """What the codes stand for, K last."""
+    """The values of codes, with K as the last dimension."""
     if kind in _NARROW:
         return narrow.decode(codes, _NARROW[kind])
     if kind != _KINDS.E2M1:
@@ -99,13 +99,13 @@ def _numbers(codes: Array, kind: Any, k_packed: bool) -> Array:
 
 
 def _scaled(numbers: Array, scale: Any) -> Array:
-    """The numbers times the scale of their group."""
+    """Multiplies the numbers by the scale of their group."""
     if scale is None:
         return numbers
     codes = scale.data
     if scale.dtype.scalar.name in narrow.FORMATS:
         factors = narrow.decode(codes, scale.dtype.scalar.name)
-    else:  # an exponent with bias 127, of which the last stands for no number
+    else:  # an exponent with bias 127; 255 is NaN
         factors = np.where(codes == 255, np.float32(np.nan), np.ldexp(np.float32(1), codes.astype(np.int32) - 127))
     product: Array = numbers * np.repeat(factors, numbers.shape[-1] // codes.shape[-1], axis=-1)
     return product

@@ -1,14 +1,13 @@
-"""Hooks into Triton's own interpreter, in place while a launch is interpreted.
+"""Hooks into Triton's own interpreter, active while a launch is interpreted.
 
-Triton's interpreter builds no code: its builder's methods compute with numpy arrays. The hooks replace those methods. They
+The methods of the interpreter's builder compute with NumPy arrays. The hooks replace those methods and
 
-* report each access, with its addresses, to a ``Meter``, and each floating-point operation;
-* can leave floating-point values out (``values=False``): where memory is touched seldom depends on them, and without
-  them a large workload takes seconds. Should an address, a mask or a branch depend on one, ``NeedsValues`` is raised;
-* compute with bfloat16 and 8-bit floats as the hardware does, which Triton's interpreter does not; a method that they do
-  not know is refused on such operands.
+* report each access, with its addresses, and each floating-point operation to a ``Meter``;
+* can leave out floating-point values (``values=False``): addresses seldom depend on them, and without them a large workload
+  takes seconds. Where an address, a mask or a branch depends on one, ``NeedsValues`` is raised;
+* compute with bfloat16 and 8-bit floats as the hardware does. Unknown methods refuse such operands.
 
-Patches ``triton.language`` while it is in use, so it belongs in a worker. Imports triton.
+Patches ``triton.language`` meanwhile, so it belongs in a worker. Imports triton.
 """
 
 from __future__ import annotations
@@ -39,21 +38,21 @@ from tilescope.interpreter.meter import Counting
 from tilescope.interpreter.reductions import Reductions
 from tilescope.interpreter.scaled_products import ScaledProducts, dot_scaled
 
-#: Where a block's type keeps what it was remembered under, and what scalars are.
+#: Attribute of a block's type with its cache key, and the key of all scalars.
 _KEY, _SCALAR = "_tilescope_key", "scalar"
 _POINTER = np.dtype(np.uint64)
-#: The device's library of functions, and the module that stands for whichever device's it is.
+#: NVIDIA's library of device functions, and the module that stands for any device's.
 _LIBRARIES = {
     module.__name__: module for module in (cuda.libdevice, importlib.import_module("triton.language.extra.libdevice"))
 }
 _OPTIONS = dataclasses.replace(interpreter_builder.options, sanitize_overflow=interpreter_builder.options.debug)
-#: Of a module or class, what stood there before.
+#: Triton's mark for an attribute that was absent before.
 _ABSENT = interpreter._MISSING
 
 
 @contextlib.contextmanager
 def hooked(function: Any, counting: Counting) -> Iterator[Callable[..., Any]]:
-    """Puts the hooks in place. Yields the function as plain Python."""
+    """Activates the hooks. Yields the kernel ``function`` as plain Python."""
     rewritten: dict[Any, Any] = {}
 
     def rewrite(python: Any) -> Any:
@@ -64,29 +63,29 @@ def hooked(function: Any, counting: Counting) -> Iterator[Callable[..., Any]]:
     def stand_in(value: Any) -> Any:
         if id(value) in replaced:
             return replaced[id(value)]
-        # Who loads the device's library by its path has functions that are equal to those that are replaced, and others.
+        # A file that loads the device's library by its path has other function objects.
         module = getattr(value, "__module__", None) if isinstance(value, types.FunctionType) else None
         return getattr(_LIBRARIES[module], value.__name__, value) if module in _LIBRARIES else value
 
     def call(device_function: Any, *args: Any, **kwargs: Any) -> Any:
         return rewrite(device_function.fn)(*args, **kwargs)
 
-    # Each call of a device function would patch the language anew; once is enough.
+    # Patched once, not at each call of a device function as Triton does.
     scope = interpreter._patch_lang(types.SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
     try:
         _patch(scope, counting)
-        # What a file imported by name is the original still.
+        # Names that a file has imported still refer to the originals.
         replaced = {id(old): getattr(where, name) for where, name, old in scope._changes if old is not _ABSENT}
-        # Arithmetic's guards against missing values are for all that Memory does not do itself.
+        # Arithmetic guards all methods against missing values; Memory's own replace those.
         methods = Arithmetic(counting).methods() | Memory(counting).methods()
         methods["create_dot_scaled"] = ScaledProducts(counting).dot_scaled
         with (
             mock.patch.object(JITFunction, "__call__", call),
             mock.patch.object(interpreter.InterpretedFunction, "__call__", call),
             mock.patch.dict(vars(interpreter_builder), methods),
-            # Triton computes each sum, difference and product of integers twice for assertions, which it leaves out in the end.
+            # Triton computes each integer sum, difference and product twice, for overflow assertions that it then drops.
             mock.patch.object(interpreter_builder, "options", _OPTIONS),
-            # Triton builds its table of dtypes at every call.
+            # Triton rebuilds its table of dtypes at every call.
             mock.patch.object(interpreter, "_get_np_dtype", _numpy_dtype(interpreter._get_np_dtype)),
             _remembered_types(),
         ):
@@ -96,7 +95,7 @@ def hooked(function: Any, counting: Counting) -> Iterator[Callable[..., Any]]:
 
 
 def _patch(scope: Any, counting: Counting) -> None:
-    """What Triton's interpreter leaves as it is, or does slowly."""
+    """Patches parts of the language that Triton's interpreter does not handle, or handles slowly."""
     reductions = Reductions(counting)
     for language in (tl, tl.core):
         scope.set_attr(language, "reduce", reductions.reduce)
@@ -112,7 +111,7 @@ def _patch(scope: Any, counting: Counting) -> None:
         interpreter._patch_builtin(module, interpreter_builder, scope)
     for name in ("gdc_wait", "gdc_launch_dependents"):
         scope.set_attr(cuda, name, lambda **_: None)
-    # The compiler looks the general module's functions up in the device's own.
+    # The compiler resolves functions of the general module in the device's own.
     general = _LIBRARIES["triton.language.extra.libdevice"]
     for name in vars(general):
         if hasattr(cuda.libdevice, name) and isinstance(getattr(general, name), types.FunctionType):
@@ -127,7 +126,7 @@ def _patch(scope: Any, counting: Counting) -> None:
 
 
 def _whole_number(block: Any) -> int:
-    """The number in a block of one element, whose array may have a dimension: NumPy 2.5 converts no such array by itself."""
+    """The number in a block of one element. NumPy 2.5 does not convert an array with a dimension by itself."""
     return int(block.handle.data.item())
 
 
@@ -139,7 +138,7 @@ def _refused(name: str) -> Callable[..., Any]:
 
 
 def _method(function: Any) -> Callable[..., Any]:
-    """A function of the language, which Python would not bind, as a method of a block."""
+    """A function of the language as a method of a block: Python would not bind it."""
 
     def bound(block: Any, *args: Any, **kwargs: Any) -> Any:
         return function(block, *args, **kwargs)
@@ -157,7 +156,7 @@ def _needing_values(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _numpy_dtype(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The same function, remembering what it answered for each element type."""
+    """The same function, cached by element type."""
     of_scalar = functools.cache(original)
 
     def found(kind: Any) -> Any:
@@ -169,9 +168,9 @@ def _numpy_dtype(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 @contextlib.contextmanager
 def _remembered_types() -> Iterator[None]:
-    """Triton works out a block's type, and what a block takes from it, anew for each value: half of all the time.
+    """Caches the attributes of block types and blocks by element type and shape.
 
-    Both follow from element type and shape alone, so what the first of a kind worked out serves the others.
+    Triton computes them again for each value, which takes half of all the time.
     """
     new_type, new_tensor = tl.block_type.__init__, tl.tensor.__init__
     types_seen: dict[Any, dict[str, Any]] = {}
@@ -188,7 +187,7 @@ def _remembered_types() -> Iterator[None]:
             self.element_ty = element
 
     def tensor(self: Any, handle: Any, kind: Any) -> None:
-        # A scalar's has no shape, whatever its type.
+        # Scalars have no shape, whatever their type.
         key = vars(kind).get(_KEY) if kind.is_block() else _SCALAR
         seen = tensors_seen.get(key) if key else None
         if seen is None:

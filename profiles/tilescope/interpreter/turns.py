@@ -1,8 +1,7 @@
-"""The programs of a launch one after another; while one waits for what another is to write, the next ones run in its midst.
+"""Runs the programs of a launch one after another. While a program waits for the result of another, the next ones run.
 
-On a GPU programs run beside each other, in whatever order. One that waits for those after it, as a lock or a barrier over the
-grid has it, goes on once they are done. One that waits for a program which itself waits in the midst of it never does. Standard
-library only.
+On a GPU programs run at the same time in any order. Here a program that waits for later ones, at a lock or a barrier of the grid,
+continues when they have ended. Two programs that wait for each other never end. Standard library only.
 """
 
 from __future__ import annotations
@@ -10,12 +9,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-#: How many programs may be begun in each other's midst, and the frames of Python's stack that so many take.
+#: Most programs that may wait at a time, and frames of Python's stack for each.
 DEEPEST, FRAMES = 160, 60
 
 
 class Turns:
-    """Hands out the numbers of ``programs``, each once. ``interpret`` runs one to its end, ``tick`` is told how many have ended."""
+    """Runs each of ``programs`` once. ``interpret`` runs the program of a number, ``tick`` gets the number that have ended."""
 
     def __init__(self, programs: int, interpret: Callable[[int], None], tick: Callable[[int], None]) -> None:
         self.programs = programs

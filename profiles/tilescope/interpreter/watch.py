@@ -1,6 +1,6 @@
-"""Ends a program that never ends. One that asks for memory ends there, when its time is up; one that only computes has to be stopped.
+"""Stops a program after its deadline. A program that accesses memory stops itself there; one that only computes is stopped here.
 
-Python raises an exception in another thread between two of its instructions, whatever that thread is at. Standard library only.
+A watching thread has Python raise an exception in the interpreting thread. Standard library only.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from tilescope.interpreter.memory import OutOfTime
 from tilescope.interpreter.meter import Counting
 
-#: Seconds after the deadline before a program is stopped, and between two looks at the time.
+#: Seconds after the deadline until a program is stopped, and between two checks.
 GRACE, LOOK = 1.0, 0.2
 
 
 class Watch:
-    """Looks at ``counting.deadline`` from another thread while ``running``."""
+    """Checks ``counting.deadline`` in a thread of its own while a program is ``running``."""
 
     def __init__(self, counting: Counting) -> None:
         self.running = False
@@ -30,7 +30,7 @@ class Watch:
         self._stopped = -math.inf
 
     def look(self) -> None:
-        """Until ``end``: raises OutOfTime in the thread that made this while that runs a program whose time is up."""
+        """Until ``end``, raises OutOfTime in the creator's thread whenever a program there is past its deadline."""
         while not self._ended.wait(LOOK):
             now = time.perf_counter()
             if self.running and now > max(self._counting.deadline, self._stopped) + GRACE:
@@ -38,14 +38,14 @@ class Watch:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread, ctypes.py_object(OutOfTime))
 
     def end(self) -> None:
-        """No program runs any more: what was about to be raised is not."""
+        """Ends the checks and cancels a pending exception."""
         self._ended.set()
         ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread, None)
 
 
 @contextlib.contextmanager
 def watching(counting: Counting) -> Iterator[Watch]:
-    """A watch over the programs that this thread runs, if they have a deadline. A process that is forked meanwhile has none."""
+    """Watches the programs of this thread if they have a deadline. Forked processes are not watched."""
     watch = Watch(counting)
     if math.isinf(counting.deadline):
         yield watch
