@@ -35,16 +35,19 @@ def test_a_copy_moves_every_byte_twice() -> None:
 
 @pytest.mark.usefixtures("small")
 def test_a_read_moves_every_byte_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = {}
+    read = []
 
-    def seconds(_: measured_rates.Time, source: torch.Tensor, **asked: int) -> float:
-        read.update(asked, held=source.numel())
-        return 1e-3
+    class Kernel:
+        def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
+            return lambda source, sums, chunks, steps, chunk, *_, **__: read.append(
+                (grid[0] * steps * chunk, chunks * chunk, source.numel(), sums.numel() == grid[0])
+            )
 
-    monkeypatch.setattr(measured_rates, "_read_time", seconds)
+    monkeypatch.setattr(measured_rates, "_read", Kernel())
     roof = measured_rates._hbm_read(slow)
     assert roof.value == pytest.approx(MEBIBYTE / 1e-3)
-    assert read["programs"] * read["steps"] * read["chunk"] == read["held"], "what is counted is what is read"
+    assert roof.note.startswith("read of 1,048,576 bytes")
+    assert read == [(MEBIBYTE // 4, MEBIBYTE // 4, MEBIBYTE // 4, True)], "what is counted is what is read"
 
 
 @pytest.mark.usefixtures("small")

@@ -1,14 +1,13 @@
-"""Stands where Triton launches in this process, whoever makes the launch, and lets it be made: on the GPU, or without one
-interpreted on the CPU's tensors, so that what follows computes with right values.
+"""Records every Triton launch of this process. The launch is still made: by the GPU, or without one by the interpreter, so that
+the code after it computes with correct values.
 
-Every launch of ``JITFunction.run``, of a compiled kernel that is called itself, of autotuned kernels and those with heuristics,
-in operators of ``torch.library`` and in a backward pass. Imports torch and triton.
+Covers launches by ``JITFunction.run``, of compiled kernels that are called directly, of autotuned kernels and those with
+heuristics, in operators of ``torch.library`` and in backward passes. Imports torch and triton.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,20 +21,20 @@ from tilescope.captures import arguments, inductor
 from tilescope.captures.call_site import call_site
 from tilescope.captures.recorder import Record, Recorder, torch_is_capturing
 from tilescope.captures.touched import multiplies, touched
-from tilescope.execution import assumed_device, assumed_tensors, compiling, launches, multiprocess, offline
+from tilescope.execution import assumed_device, assumed_tensors, compiling, launches, offline
 from tilescope.interpreter import blocks, interpret
 
-#: An autotuner, the configs that it is about to try, and the arguments and keywords of the launch.
+#: Called with an autotuner, the configs that it is about to try, and the arguments and keywords of the launch.
 Searching = Callable[[Any, Sequence[Any], Sequence[Any], Mapping[str, Any]], object]
-#: Seconds that launches may be interpreted, all together, unless somebody says otherwise.
+#: Seconds for interpreting all launches, by default.
 LIMIT = 60.0
-#: The share of them that one launch may take.
+#: The share of them for one launch.
 ONE_LAUNCH = 1 / 5
-#: Seconds for choosing configs that fit by compiling them, all together and for one.
+#: Seconds for compiling configs to find one that fits: for all launches, and for one config.
 FITTING, FITTING_ONE = 30.0, 10.0
-#: Seconds for compiling launches that were not made, to know which parameters they read and write through: all together, and for one.
+#: Seconds for compiling launches that were not made, to find the parameters that they access: for all launches, and for one.
 TOUCHING, TOUCHED = 30.0, 10.0
-#: Options of a launch as a compiled kernel tells them, and what each is where nobody asks for it.
+#: Launch options in a compiled kernel's metadata, and their defaults.
 _OPTIONS = {
     "num_warps": None, "num_stages": None, "num_ctas": 1, "maxnreg": None, "enable_fp_fusion": True,
     "launch_cooperative_grid": False, "launch_pdl": False,
@@ -44,9 +43,9 @@ _OPTIONS = {
 
 @contextlib.contextmanager
 def on_gpu(recorder: Recorder, searching: Searching = lambda *about: None) -> Iterator[None]:
-    """While active, notes every launch just before the GPU makes it. An autotuner's trials are not the person's launches.
+    """While active, records every launch just before the GPU makes it. Trials of autotuners are left out.
 
-    ``searching`` is told of an autotuner's search before its first trial.
+    ``searching`` is called before the first trial of an autotuner's search.
     """
     state = threading.local()
     describe, tune, bench, prune = (
@@ -64,8 +63,7 @@ def on_gpu(recorder: Recorder, searching: Searching = lambda *about: None) -> It
             chosen = best.all_kwargs() if best is not None else {}
             launch = _launch(kernel, function, grid, args, chosen)
             record = recorder.take(launch, call_site(), readable=not torch_is_capturing(), stages=kernel.asm)
-            if record is not None and "touched" not in record.data:
-                record.data |= {"touched": touched(kernel.asm), "multiplies": multiplies(kernel.asm)}
+            _note_code(record, kernel)
         return describe(kernel, grid, stream, *args)
 
     def tuned(tuner: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -92,10 +90,9 @@ def on_gpu(recorder: Recorder, searching: Searching = lambda *about: None) -> It
     def generated(launch: launches.Launch) -> None:
         record = recorder.take(launch, call_site(), readable=not torch_is_capturing())
         if record is not None and "touched" not in record.data:
-            # Inductor keeps no text of what it compiled. Whoever makes the launch again has it compiled like this, too.
+            # Inductor keeps no text of its code, so it is compiled again, as a replay will do.
             with contextlib.suppress(Exception):
-                kernel = launch.function.run(*launch.args, **launch.kwargs, grid=launch.grid, warmup=True)
-                record.data |= {"touched": touched(kernel.asm), "multiplies": multiplies(kernel.asm)}
+                _note_code(record, launch.function.run(*launch.args, **launch.kwargs, grid=launch.grid, warmup=True))
 
     with (
         mock.patch.object(CompiledKernel, "launch_metadata", described),
@@ -111,11 +108,11 @@ def on_gpu(recorder: Recorder, searching: Searching = lambda *about: None) -> It
 def without_gpu(
     recorder: Recorder, target: str, limit: float = LIMIT, progress: Callable[[str], None] | None = None
 ) -> Iterator[assumed_device.Assumed]:
-    """While active, notes every launch and interprets it, and a GPU of ``target`` is assumed; yields that.
+    """While active, assumes a GPU of ``target``, and records and interprets every launch. Yields the assumed GPU.
 
-    Launches that would take longer than a fifth of ``limit`` seconds, or than what is left of them, and those that the
-    interpreter does not serve, are not made: their records and those after them say so. 0 interprets none. ``progress`` is
-    told how far a launch is that takes longer.
+    A launch is not made if it would take longer than a fifth of ``limit`` seconds or than what is left of them, or if the
+    interpreter does not support it. Its record and later ones then have a note. A ``limit`` of 0 interprets none. ``progress``
+    gets messages about slow launches.
     """
     maker = _Interpreting(recorder, limit, progress)
 
@@ -135,10 +132,14 @@ def without_gpu(
         yield there
 
 
+def _note_code(record: Record | None, kernel: Any) -> None:
+    """Adds to the record what the compiled kernel's text shows."""
+    if record is not None and "touched" not in record.data:
+        record.data |= {"touched": touched(kernel.asm), "multiplies": multiplies(kernel.asm)}
+
+
 def _fitting(target: str) -> Callable[[launches.Launch], bool]:
-    """``offline.fits``, asked once of launches that are compiled alike, and for ``FITTING`` seconds. What is not known by then is
-    taken to fit, as an autotuner's first config is where none does.
-    """
+    """``offline.fits``, cached for equal launches. After ``FITTING`` seconds in all, and where one takes too long, it is True."""
     known: dict[Any, bool] = {}
     left = FITTING
 
@@ -148,31 +149,13 @@ def _fitting(target: str) -> Callable[[launches.Launch], bool]:
         key = (id(launch.function), repr(launch.constants), shapes)
         if key not in known and left > 0:
             began = time.perf_counter()
-            known[key] = _fits_soon(launch, target, min(left, FITTING_ONE))
+            known[key] = True
+            with contextlib.suppress(TimeoutError, RuntimeError):
+                known[key] = compiling.in_time(min(left, FITTING_ONE), lambda: offline.fits(launch, target))
             left -= time.perf_counter() - began
         return known.get(key, True)
 
     return fits
-
-
-def _fits_soon(launch: launches.Launch, target: str, seconds: float) -> bool:
-    """``offline.fits``, or True where that takes longer: compiling cannot be stopped, but the process that does it."""
-    deadline = time.perf_counter() + seconds
-    answers: list[bool] = []
-
-    def compiled(_: int) -> None:
-        # Triton prints the whole code that its assembler refuses.
-        with contextlib.redirect_stdout(io.StringIO()):
-            answers.append(offline.fits(launch, target))
-
-    def until(_: int) -> None:
-        if time.perf_counter() > deadline:
-            raise TimeoutError
-
-    try:
-        return bool(multiprocess.share_out([0], compiled, lambda: answers[0], until, processes=1)[0])
-    except (TimeoutError, RuntimeError):
-        return True
 
 
 class _Interpreting:
@@ -182,13 +165,13 @@ class _Interpreting:
         self.recorder, self.left, self.limit, self.progress = recorder, limit, limit, progress
         self.lock = threading.RLock()
         self.touching = TOUCHING
-        #: The first launch that was not made, after which values are not right.
+        #: The first launch that was not made. Values after it are wrong.
         self.unmade = ""
         cure = "choose smaller inputs, or allow more (--interpreter-limit, limit= or interpreter_limit=)"
         self._allowed = f"the {limit:g} seconds for interpreting: {cure}"
 
     def __call__(self, launch: launches.Launch) -> None:
-        # One at a time: Triton's interpreter has one state for the whole process.
+        # One at a time: Triton's interpreter has one state for the process.
         with self.lock:
             self._make(launch)
 
@@ -197,7 +180,7 @@ class _Interpreting:
         record = self.recorder.take(launch, site)
         notes: list[str] = record.data["notes"] if record else []
         if record is not None and "waited" in record.data:
-            return  # The same would be waited for in vain again.
+            return  # an equal launch took too long before
         if 0 in launch.grid:
             _note(notes, f"the launch at {site[0] if site else launch.name} has no program: its grid is {launch.grid}")
         if record is not None and (refused := _out_of_reach(launch)):
@@ -233,7 +216,7 @@ class _Interpreting:
         self.unmade = self.unmade or launch.name
         where = site[0] if site else launch.name
         if record is not None and "touched" not in record.data and self.touching > 0:
-            # What it reads and writes can be told by the compiler, though not how much of it.
+            # The compiler knows which parameters are accessed, though not how many bytes.
             began = time.perf_counter()
             with contextlib.suppress(Exception):
                 record.data["touched"] = touched(compiling.compiled(launch, min(TOUCHED, self.touching))[0].asm)
@@ -242,8 +225,8 @@ class _Interpreting:
 
 
 def _out_of_reach(launch: launches.Launch) -> str:
-    """Which parameters lead to the host's memory, in our words and Triton's; empty where a GPU could follow them all."""
-    # Triton numbers a tuple's items as parameters of their own.
+    """A message that names parameters on the CPU, with Triton's own; empty where a GPU could access all of them."""
+    # Triton numbers the items of a tuple as parameters of their own.
     numbered = enumerate((name, item) for name, value in launch.arguments.items() for item in _items(value))
     far: dict[str, int] = {}
     for number, (name, item) in numbered:
@@ -269,7 +252,7 @@ def _note(notes: list[str], text: str) -> None:
 
 
 def _launch(kernel: Any, function: Any, grid: Any, args: tuple[Any, ...], chosen: Mapping[str, Any]) -> launches.Launch:
-    """The launch of a compiled kernel, as its function would be launched to get the same."""
+    """The launch of a compiled kernel as a launch of its function."""
     constants = {path[0]: value for path, value in (kernel.src.constants or {}).items() if len(path) == 1}
     given = [args[n] if n < len(args) else constants.get(n) for n in range(max(len(args), len(function.arg_names)))]
     options = {name: getattr(kernel.metadata, name, usual) for name, usual in _OPTIONS.items()}

@@ -1,6 +1,6 @@
-"""What PyTorch and Triton answer of a GPU that is not there: only what documents say of it, and each answer is kept.
+"""Answers to queries about an assumed GPU, in place of PyTorch's and Triton's own. Each answer is kept.
 
-Imports torch: worker-side only.
+Answers come from documents only. Imports torch: worker-side only.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from tilescope.execution.assumed_memory import memory
 from tilescope.hardware import ceilings, occupancy
 from tilescope.hardware.device import detect, for_target
 
-#: Bytes of shared memory that a block has without opting into more: CUDA C++ Programming Guide.
+#: Bytes of shared memory of a block that does not opt into more (CUDA C++ Programming Guide).
 STATIC_SHARED_MEMORY = 48 * occupancy.KIBI
 _GUIDE = "CUDA C++ Programming Guide, Technical Specifications per Compute Capability"
 
 
 class NoAnswer(RuntimeError):
-    """A query that has no honest answer where the GPU is assumed. One line, naming the query."""
+    """A query that no document answers. The message is one line and names the query."""
 
 
 class NoAttribute(NoAnswer, AttributeError):
-    """A property of the device that is not known; ``getattr`` with a default and ``hasattr`` work."""
+    """An unknown property of the device. ``getattr`` with a default and ``hasattr`` work."""
 
 
 class NoKey(NoAnswer, KeyError):
-    """An entry of Triton's properties that is not known; ``get`` and ``in`` work."""
+    """An unknown entry of Triton's properties. ``get`` and ``in`` work."""
 
     __str__ = RuntimeError.__str__
 
 
 class Answers:
-    """The specification of a target, and what was asked of it.
+    """The specification of a target, and the queries so far.
 
-    ``given`` maps each query that was answered to the value as plain data, ``refused`` lists those that were not.
-    A GPU that is here stands for its own target. Raises ValueError for another that no listed product stands for.
+    ``given`` maps each answered query to its value as plain data; ``refused`` lists the others. A real GPU stands for its own
+    target. Raises ValueError for any other target without a listed product.
     """
 
     def __init__(self, target: str, toolkit: str = "") -> None:
         here = detect()
         self.device = here if here and here.target == target else for_target(target)
-        #: The version of CUDA that compiles here, empty where it does not matter.
+        #: Version of CUDA's compiler, as ``torch.version.cuda`` reports it; may be empty.
         self.toolkit = toolkit
         known, limits = ceilings.product(self.device.name), occupancy.limits(target)
         self.sources = [known.document if known else "the NVIDIA driver here", _GUIDE]
@@ -55,7 +55,7 @@ class Answers:
         self.given: dict[str, Any] = {}
         self.refused: list[str] = []
         self._lock = threading.Lock()
-        #: By PyTorch's names.
+        #: Properties by PyTorch's names.
         self.properties: dict[str, Any] = {
             "name": self.device.name,
             "major": self.capability[0],
@@ -73,9 +73,9 @@ class Answers:
             "is_integrated": 0,
             "is_multi_gpu_board": 0,
         }
-        if not self.device.l2_bytes:  # of a product that is not listed
+        if not self.device.l2_bytes:  # an unlisted product
             del self.properties["L2_cache_size"]
-        #: By Triton's names.
+        #: Properties by Triton's names.
         self.entries: dict[str, Any] = {
             "max_shared_mem": limits.block_shared_memory,
             "max_num_regs": occupancy.REGISTERS,
@@ -84,21 +84,20 @@ class Answers:
         }
 
     def tell(self, query: str, value: Any) -> Any:
-        """``value``, which is kept as the answer to ``query``."""
+        """Keeps ``value`` as the answer to ``query`` and returns it."""
         with self._lock:
             self.given[query] = _plain(value)
         return value
 
     def refuse(self, query: str, kind: type[NoAnswer] = NoAnswer) -> NoAnswer:
-        """The error that says that ``query`` has no answer, which is kept too."""
+        """Keeps ``query`` as refused and returns the error to raise."""
         with self._lock:
             if query not in self.refused:
                 self.refused.append(query)
         return kind(f"{query} has no answer: {self.device.name} is assumed, not there, and no document says")
 
     def as_data(self) -> dict[str, Any]:
-        """Plain data: ``target``, ``name``, ``toolkit`` (what ``torch.version.cuda`` says), ``sources`` (documents), ``answers``
-        by query, ``refused`` queries."""
+        """Plain data: ``target``, ``name``, ``toolkit``, ``sources`` (documents), ``answers`` by query, ``refused`` queries."""
         with self._lock:
             return {
                 "toolkit": self.toolkit,
@@ -110,7 +109,7 @@ class Answers:
             }
 
     def index(self, device: Any = None) -> int:
-        """The number of the device asked for, which is 0. Raises NoAnswer for another."""
+        """The number of the device, always 0. Raises NoAnswer for another device."""
         if isinstance(device, torch.cuda.device):  # as torch.cuda.device_of makes one
             device = device.idx
         number = device if isinstance(device, int) else None if device is None else torch.device(device).index
@@ -126,7 +125,7 @@ def _plain(value: Any) -> Any:
 
 
 class Properties:
-    """What ``torch.cuda.get_device_properties`` returns. Each property that is read is kept."""
+    """Stands for the result of ``torch.cuda.get_device_properties``. Each property that is read is kept."""
 
     def __init__(self, answers: Answers) -> None:
         self._answers = answers
@@ -144,7 +143,7 @@ class Properties:
 
 
 class Entries(Mapping[str, Any]):
-    """What ``driver.active.utils.get_device_properties`` returns. Each entry that is read is kept."""
+    """Stands for the result of ``driver.active.utils.get_device_properties``. Each entry that is read is kept."""
 
     def __init__(self, answers: Answers) -> None:
         self._answers = answers
@@ -166,7 +165,7 @@ class Entries(Mapping[str, Any]):
 
 
 class Stream:
-    """A stream on which nothing runs: everything that was asked for is done."""
+    """A stream on which nothing runs: all work is done."""
 
     cuda_stream = stream_id = priority = device_index = 0
     device_type = 1
@@ -175,21 +174,17 @@ class Stream:
     def __init__(self, *_args: Any, **_options: Any) -> None:
         pass
 
-    def synchronize(self) -> None:
-        """Waits for nothing."""
+    def synchronize(self, _other: Any = None) -> None:
+        """Returns at once, as there is nothing to wait for."""
 
-    def wait_stream(self, stream: Any) -> None:
-        """Waits for nothing."""
-
-    def wait_event(self, event: Any) -> None:
-        """Waits for nothing."""
+    wait_stream = wait_event = synchronize
 
     def record_event(self, event: Any = None) -> Any:
         """An event that has happened."""
         return event or torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def query(self) -> bool:
-        """All is done."""
+        """Whether all work is done: always."""
         return True
 
     def __enter__(self) -> Stream:
@@ -207,26 +202,22 @@ class Event:
     def __init__(self, *_args: Any, **_options: Any) -> None:
         pass
 
-    def record(self, stream: Any = None) -> None:
-        """Happens."""
+    def synchronize(self, _stream: Any = None) -> None:
+        """Returns at once, as the event has happened."""
 
-    def wait(self, stream: Any = None) -> None:
-        """Waits for nothing."""
-
-    def synchronize(self) -> None:
-        """Waits for nothing."""
+    record = wait = synchronize
 
     def query(self) -> bool:
-        """It has happened."""
+        """Whether the event has happened: always."""
         return True
 
     def elapsed_time(self, end: Any) -> float:
-        """Raises NoAnswer: nothing was timed."""
+        """Raises NoAnswer, as nothing was timed."""
         raise self.answers.refuse("torch.cuda.Event.elapsed_time")
 
 
 class Generator(torch._C.Generator):
-    """A GPU's generator as libraries read and advance it that draw with Triton: a seed, which is the host's, and an offset."""
+    """A GPU's generator for libraries that draw with Triton: the host's seed, and an offset that they read and advance."""
 
     def __new__(cls) -> Generator:
         made: Generator = super().__new__(cls, device="cpu")  # type: ignore[call-arg]
@@ -237,15 +228,15 @@ class Generator(torch._C.Generator):
         self._offset = 0
 
     def initial_seed(self) -> int:
-        """The host's."""
+        """The host's seed."""
         return torch.initial_seed()
 
     def get_offset(self) -> int:
-        """How many numbers each thread has drawn."""
+        """The numbers that each thread has drawn."""
         return self._offset
 
     def set_offset(self, offset: int) -> Generator:
-        """Goes to another place of the same sequence."""
+        """Moves to another place of the sequence."""
         self._offset = int(offset)
         return self
 
@@ -254,7 +245,7 @@ class Generator(torch._C.Generator):
         return torch.tensor([_signed(self.initial_seed()), self._offset], dtype=torch.int64).view(torch.uint8)
 
     def set_state(self, state: torch.Tensor) -> Generator:
-        """Takes seed and offset from what ``get_state`` returned."""
+        """Restores the seed and offset that ``get_state`` returned."""
         seed, self._offset = state.cpu().view(torch.int64).tolist()
         if seed != _signed(self.initial_seed()):
             torch.default_generator.manual_seed(seed)
@@ -266,9 +257,9 @@ def _signed(number: int) -> int:
 
 
 def queries(answers: Answers, active: Callable[[], bool]) -> Iterator[tuple[Any, str, Any]]:
-    """Owner, name and what answers there meanwhile: questions about the device, whether or not another GPU is here.
+    """Yields (owner, name, replacement) of queries about the device. They apply also where a real GPU is here.
 
-    ``active`` says whether the answers still hold; afterwards who kept one gets PyTorch's own.
+    While not ``active()``, a kept replacement calls PyTorch's own function.
     """
     cuda, say = torch.cuda, functools.partial(_saying, answers, active)
     yield cuda, "get_device_name", say("get_device_name", lambda device=None: answers.device.name)
@@ -285,7 +276,7 @@ def queries(answers: Answers, active: Callable[[], bool]) -> Iterator[tuple[Any,
 
 
 def absent_gpu(answers: Answers, active: Callable[[], bool]) -> Iterator[tuple[Any, str, Any]]:
-    """As ``queries``, what only answers where there is no GPU: that there is one, and what is done with it."""
+    """As ``queries``, for functions that are replaced only where there is no GPU: availability, streams, memory, randomness."""
     cuda, say = torch.cuda, functools.partial(_saying, answers, active)
     yield cuda, "is_available", say("is_available", lambda: True)
     yield cuda, "is_initialized", _while(active, cuda, "is_initialized", lambda: True)
@@ -319,7 +310,7 @@ def absent_gpu(answers: Answers, active: Callable[[], bool]) -> Iterator[tuple[A
         if hasattr(accelerator, name):
             yield accelerator, name, _while(active, accelerator, name, functools.partial(_constant, value))
     yield torch._C, "_get_accelerator", lambda *_: here
-    # The context that chooses a device asks beneath these.
+    # The context manager of a device calls these.
     for name in ("_accelerator_exchangeDevice", "_accelerator_maybeExchangeDevice"):
         yield torch._C, name, _while(active, torch._C, name, lambda index: answers.index(max(index, 0)))
 
@@ -335,12 +326,12 @@ def _streams(answers: Answers, active: Callable[[], bool]) -> Iterator[tuple[Any
         yield cuda, name, _while(active, cuda, name, lambda device=None: stream)
     yield cuda, "stream", _while(active, cuda, "stream", contextlib.nullcontext)
     yield cuda, "is_current_stream_capturing", lambda: False
-    # What launchers ask beneath PyTorch's interface, which a build without CUDA lacks altogether.
+    # Private functions that launchers call. A build without CUDA lacks them.
     yield torch._C, "_cuda_getCurrentRawStream", lambda device=0: answers.index(device)
     yield torch._C, "_cuda_getCurrentStream", lambda device=0: (0, answers.index(device), Stream.device_type)
     yield torch._C, "_cuda_isCurrentStreamCapturing", lambda: False
     for name in ("CUDAGraph", "graph"):
-        # Types, for annotations name them.
+        # Types, because annotations name them.
         refused = {"__init__": functools.partialmethod(_refusing_self, answers, f"torch.cuda.{name}")}
         yield cuda, name, type(name, (), refused)
     for name in ("range_push", "range_pop", "mark"):
@@ -348,7 +339,7 @@ def _streams(answers: Answers, active: Callable[[], bool]) -> Iterator[tuple[Any
 
 
 def _randomness(active: Callable[[], bool]) -> Iterator[tuple[Any, str, Any]]:
-    """The host's generator is the one that draws."""
+    """Replacements that let the host's generator draw."""
     cuda = torch.cuda
 
     def seed(value: int) -> None:
@@ -379,7 +370,7 @@ def _refusing_self(_instance: Any, answers: Answers, query: str, *_args: Any, **
 
 
 def _saying(answers: Answers, active: Callable[[], bool], name: str, answer: Callable[..., Any]) -> Any:
-    """``torch.cuda``'s function of that name, whose value is kept."""
+    """A replacement of ``torch.cuda``'s function of that name. Its value is kept."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if name.startswith(("get_device", "mem_")):

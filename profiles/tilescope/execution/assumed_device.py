@@ -1,21 +1,26 @@
-"""A GPU that is not there: while it is assumed, device queries are answered as its own.
+"""Assumes a GPU that is not there, so that launchers run: device queries are answered as that GPU would.
 
-Launchers ask how many multiprocessors there are, allocate with ``device="cuda"``, and refuse tensors that are not on a GPU.
-``assumed`` lets them run where there is none, and says afterwards what it told them. Nothing is timed by it, and nothing
-launched: catch the launches (``launches.catch``).
+Launchers ask for the number of multiprocessors, allocate with ``device="cuda"``, and refuse tensors that are not on a GPU.
+``assumed`` lets them run without one, and keeps the answers that it gave. It neither launches nor times anything: catch the
+launches with ``launches.catch``.
 
-Answered are ``torch.cuda``'s queries, streams, events and contexts, ``torch.accelerator``, ``torch.version.cuda``, Triton's
-driver, ``device="cuda"`` of every factory, ``Tensor.cuda`` and ``to``, modules, generators, autocast (by the host's lists of
-operators), ``autograd.Function`` in both directions, and operators that are implemented for CUDA alone. The values are the
-datasheet's of the product that stands for the target, and the programming guide's for its architecture. A query that neither
-answers, as clock rates and elapsed times, raises ``NoAnswer``.
+It covers ``torch.cuda``'s queries, streams, events and contexts, ``torch.accelerator``, ``torch.version.cuda``, Triton's driver,
+``device="cuda"`` of every factory, ``Tensor.cuda`` and ``to``, modules, generators, autocast (by the host's lists of operators),
+``autograd.Function`` in both directions, and operators that are implemented for CUDA alone. Answers are from the datasheet of the
+product that stands for the target, and from the CUDA programming guide. Queries that neither answers, as for clock rates and
+elapsed times, raise ``NoAnswer``.
 
-Not covered: threads that ran before (those started meanwhile are); what a module keeps for itself, as a count of multiprocessors
-that it asked for while it was imported or that ``functools.cache`` holds (use one process for a target); what C++ code asks;
-CUDA graphs; ``torch.compile``, whose code generator asks in processes of its own (``without_compiler``); with ``meta``, launchers that read a value;
-legacy constructors as ``torch.cuda.FloatTensor``. Mixing tensors of host and GPU raises no error. PyTorch keeps that CUDA was
-started: afterwards ``device="cuda"`` fails with another message than before. With a real GPU, tensors, streams and events stay
-as they are, and only queries are answered, unless ``tensors`` hides it.
+It does not cover
+
+* threads that were started before;
+* answers that a module has kept, from its import or by ``functools.cache``: use one process for each target;
+* queries by C++ code, CUDA graphs, and legacy constructors as ``torch.cuda.FloatTensor``;
+* ``torch.compile``, which queries in processes of its own (see ``without_compiler``);
+* launchers that read a value, with tensors on ``meta``;
+* errors for mixing tensors of host and GPU: there are none.
+
+Afterwards PyTorch takes CUDA for initialised: ``device="cuda"`` fails with another message than before. With a real GPU only
+queries are answered, and tensors, streams and events are the real ones, unless ``tensors`` hides that GPU.
 
 Imports torch and triton: worker-side only.
 """
@@ -35,7 +40,7 @@ from triton.backends.nvidia.compiler import get_ptxas
 from triton.runtime import driver
 
 from tilescope.execution import assumed_answers, assumed_tensors, offline
-from tilescope.execution.assumed_answers import NoAnswer as NoAnswer  # noqa: PLC0414 - who assumes catches it
+from tilescope.execution.assumed_answers import NoAnswer as NoAnswer  # noqa: PLC0414 - exported for callers
 from tilescope.hardware import ceilings
 from tilescope.table.case import Case
 
@@ -44,8 +49,11 @@ _current: Assumed | None = None
 
 
 class Assumed:
-    """A GPU that is assumed. ``answers`` holds its specification and what was asked; ``place`` is where its tensors are:
-    ``cpu``, or ``meta`` for shapes without data."""
+    """An assumed GPU. ``answers`` holds its specification and the queries so far.
+
+    ``place`` is where its tensors really are: ``cpu``, or ``meta`` for shapes without data. Raises ValueError for another place
+    and for an unknown target.
+    """
 
     def __init__(self, target: str, place: str, tensors: bool) -> None:
         if place not in ("cpu", "meta"):
@@ -54,11 +62,11 @@ class Assumed:
         self.answers = assumed_answers.Answers(target, toolkit)
         self.target, self.place = target, place
         self.active = False
-        #: Whether tensors, streams and events are assumed too, and not those of a GPU that is here.
+        #: Whether tensors, streams and events are assumed too, instead of those of a real GPU.
         self.tensors = tensors
-        #: Whether PyTorch's compiler is there, and told to leave functions as they are.
+        #: Whether PyTorch's compiler is imported and told to leave functions uncompiled.
         self.uncompiled = False
-        #: Whether it was asked for a function.
+        #: Whether ``torch.compile`` was called.
         self.asked_to_compile = False
         self._uncompiled: contextlib.ExitStack | None = None
 
@@ -68,12 +76,12 @@ class Assumed:
         return self.answers.device
 
     def as_data(self) -> dict[str, Any]:
-        """What was assumed, as plain data: ``target``, ``name``, ``sources``, ``answers`` by query, ``refused`` queries."""
+        """``Answers.as_data``: the assumption as plain data."""
         return self.answers.as_data()
 
     @contextlib.contextmanager
     def in_this_thread(self) -> Iterator[None]:
-        """While active, what this thread asks for on the GPU is made; ``assumed`` and threads begun meanwhile do it."""
+        """While active, this thread can make tensors on the assumed GPU. ``assumed`` and threads started meanwhile use it."""
         with assumed_tensors.Moving(self.place) if self.tensors else contextlib.nullcontext():
             yield
 
@@ -91,9 +99,10 @@ class Assumed:
 
     @contextlib.contextmanager
     def without_compiler(self) -> Iterator[None]:
-        """While active, functions of PyTorch's compiler run as they were written; without it they are left to the compiler.
+        """While active, functions under ``torch.compile`` run uncompiled.
 
-        Where somebody looks on at operators it leaves them as they are anyway, or, where a whole graph is asked for, refuses.
+        Without this, the compiler leaves functions uncompiled where a mode observes operators, but refuses with
+        ``fullgraph=True``.
         """
         with contextlib.ExitStack() as stack:
             stack.callback(setattr, self, "_uncompiled", None)
@@ -102,7 +111,7 @@ class Assumed:
             yield
 
     def _run_uncompiled(self) -> None:
-        # Importing the compiler takes seconds, and who never asked for it need not wait.
+        # Importing the compiler takes seconds: only where it is used.
         stack = self._uncompiled
         if stack is not None and not self.uncompiled and hasattr(sys.modules.get("torch._dynamo"), "set_stance"):
             stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -136,12 +145,13 @@ class Assumed:
 
 @contextlib.contextmanager
 def assumed(target: str, place: str = "cpu", tensors: bool | None = None) -> Iterator[Assumed]:
-    """While active, device queries are answered as those of ``target`` (``sm_90``), in this process.
+    """While active, device queries of this process are answered for ``target`` (``sm_90``).
 
-    ``place`` is where tensors "on the GPU" are: ``cpu``, or ``meta`` for shapes without data. ``tensors`` says whether there are
-    such: by default where there is no GPU; True hides one that is here, whose own tensors must then not be used. Assuming the
-    same again within is allowed, and yields the same; another target or place raises RuntimeError. Raises ValueError for a
-    target that no product stands for, naming those that are known.
+    ``place`` is where tensors "on the GPU" really are: ``cpu``, or ``meta`` for shapes without data. ``tensors`` says whether there
+    are such tensors, by default where there is no GPU. True hides a real GPU, whose own tensors must then not be used.
+
+    A nested call for the same target and place yields the same object; for another it raises RuntimeError. Raises ValueError for
+    a target without a listed product.
     """
     global _current  # noqa: PLW0603 - what it answers for is the process's too
     with _lock:
@@ -171,10 +181,10 @@ def assumed(target: str, place: str = "cpu", tensors: bool | None = None) -> Ite
 
 @contextlib.contextmanager
 def for_launcher(spec: KernelSpec, case: Case, target: str, place: str) -> Iterator[Assumed | None]:
-    """``assumed`` with its tensors for a case whose launcher asks PyTorch or Triton about the GPU; yields None for another.
+    """``assumed`` with tensors, for a case whose launcher may query the GPU; yields None for any other case.
 
-    Another library's launcher and a person's ask. The catalog's own ask ``launching``, which knows of launches that are caught:
-    what is interpreted then are kernels that can be. No product may stand for the target of a GPU that is here: None too.
+    Launchers of other libraries and of users may query it. The catalog's own ask ``launching`` instead, which chooses kernels that
+    can be interpreted while launches are caught. Also yields None for a target without a listed product.
     """
     if target not in ceilings.targets() or not _asks(spec, case):
         yield None

@@ -1,6 +1,6 @@
-"""How much of a GPU that is not there is in use: the tensors that say they are on it, as PyTorch's allocator counts them.
+"""Counts the memory in use on an assumed GPU, as PyTorch's allocator would: launchers ask for it, and scripts print it.
 
-Kept of an absent GPU because launchers ask for it before they launch, and scripts print it. Imports torch: worker-side only.
+Imports torch: worker-side only.
 """
 
 from __future__ import annotations
@@ -10,27 +10,25 @@ from collections.abc import Callable
 
 import torch
 
-#: PyTorch's allocator hands out multiples of so many bytes (``kMinBlockSize`` of CUDACachingAllocator).
+#: PyTorch's allocator allocates multiples of this many bytes (``kMinBlockSize`` of CUDACachingAllocator).
 BLOCK = 512
 
 
 class Memory:
-    """``used``: bytes that are held now; ``most``: the most that were since ``forget``."""
+    """Bytes in use: ``used`` now, and ``most`` at a time since ``forget``."""
 
     def __init__(self) -> None:
         self.used = self.most = 0
 
     def take(self, storage: torch.UntypedStorage) -> None:
-        """Counts a storage until it goes."""
+        """Counts a storage until it is freed."""
         held = -(-storage.nbytes() // BLOCK) * BLOCK
         self.used += held
         self.most = max(self.most, self.used)
         weakref.finalize(storage, self._gone, held).atexit = False
 
     def questions(self) -> dict[str, Callable[..., int]]:
-        """Answers by the names of ``torch.cuda``'s functions. What is reserved, the allocator's own store, is at least the most that
-        was held at once; more of it is not known.
-        """
+        """Answers to ``torch.cuda``'s functions, by name. Reserved memory is the most in use, which is its lower bound."""
         return {
             "memory_allocated": lambda device=None: self.used,
             "max_memory_allocated": lambda device=None: self.most,
@@ -39,12 +37,12 @@ class Memory:
         }
 
     def forget(self) -> None:
-        """What was held until now counts no longer."""
+        """Resets ``most``."""
         self.most = self.used
 
     def _gone(self, held: int) -> None:
         self.used -= held
 
 
-#: Of this process: there is one GPU that is not there.
+#: The memory of this process's assumed GPU.
 memory = Memory()

@@ -1,12 +1,12 @@
-"""Tensors that say they are on a GPU that is not there. Imports torch: worker-side only.
+"""Tensors that claim to be on an assumed GPU. Imports torch: worker-side only.
 
-They are ordinary tensors in the memory of this process, or meta tensors, so that every operator, the interpreter and the
-compiler work on them as always. What says "cuda" is their storage: it is marked when ``device="cuda"`` makes it or a tensor is
-moved there, a view shares it, and a dispatch mode below autograd marks what is computed from a marked one. Python's
-``Tensor.device`` and its like read the mark.
+They are ordinary tensors in the memory of this process, or meta tensors, so that operators, the interpreter and the compiler
+work on them as always. Their storage has a mark that means "cuda". It is set when ``device="cuda"`` makes a tensor or a tensor is
+moved there. Views share it, and a dispatch mode below autograd sets it on results of marked tensors. Python's ``Tensor.device`` and
+similar attributes read it.
 
-A tensor subclass would lose it in a backward pass, whose gradients PyTorch makes itself. A wrapper subclass whose device is
-"cuda" in C++ too has no memory that a kernel could read by its address, and needs a guard that PyTorch never takes back.
+A tensor subclass would lose the mark in a backward pass, where PyTorch makes the gradients. A wrapper subclass whose device is
+"cuda" in C++ too has no memory that a kernel could read by its address, and needs a guard that PyTorch never removes.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from torch.utils._device import DeviceContext
 
 from tilescope.execution.assumed_memory import memory
 
-#: What PyTorch itself says of a tensor, whatever is assumed.
+#: PyTorch's own device of a tensor.
 _DEVICE: Any = torch._C.TensorBase.device.__get__
 _MARK = "_on_assumed_gpu"
-#: On a storage of the host's that was asked for where a GPU reaches it.
+#: Mark of pinned host memory.
 _PINNED = "_reached_by_assumed_gpu"
 _GPU = torch.device("cuda", 0)
-#: What makes a tensor like another, elsewhere if asked: of tensors, and of ``torch``.
+#: Methods of tensors and functions of ``torch`` that make a tensor like another, perhaps on another device.
 _NEW = ("new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full")
 _LIKE = ("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like")
 
 
 def true_device(tensor: torch.Tensor) -> torch.device:
-    """Where the tensor really is, also while a GPU is assumed."""
+    """The tensor's real device, also while a GPU is assumed."""
     device: torch.device = _DEVICE(tensor)
     return device
 
 
 def reachable(tensor: torch.Tensor) -> bool:
-    """Whether a kernel on the GPU could follow the tensor's address: it is there, or in the host's pinned memory, or empty."""
+    """Whether a kernel on the GPU could access the tensor: it is there, in pinned host memory, or empty."""
     if true_device(tensor).type != "cpu" or _is_marked(tensor):
         return True
     storage = _storage(tensor)
@@ -88,20 +88,20 @@ def _flat(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _type(device: Any) -> str:
-    """``cuda`` of ``"cuda:0"``, ``torch.device("cuda")``, ``0``; empty of None."""
+    """The device's type: ``cuda`` for ``"cuda:0"``, ``torch.device("cuda")`` and ``0``; empty for None."""
     if device is None:
         return ""
     return "cuda" if isinstance(device, int) else torch.device(device).type
 
 
 def _default_device() -> torch.device | None:
-    """That of the innermost ``with torch.device``. PyTorch's own answer would make a tensor to know it."""
+    """The device of the innermost ``with torch.device``, or None. PyTorch's own function would make a tensor to find out."""
     modes = reversed(_get_current_function_mode_stack())  # type: ignore[no-untyped-call]
     return next((mode.device for mode in modes if isinstance(mode, DeviceContext)), None)
 
 
 class _Generator(torch._C.Generator):
-    """A generator of the host's that says the device it was made for."""
+    """A generator of the host that claims the device it was made for."""
 
     _kind: str
 
@@ -117,7 +117,7 @@ class _Generator(torch._C.Generator):
 
 
 class _GeneratorType(type):
-    """Makes a generator, and is the type of those that there are already."""
+    """The type of ``_AnyGenerator``: calling it makes a ``_Generator``, and every generator is an instance of it."""
 
     def __call__(cls, device: Any = "cpu") -> Any:
         return _Generator(device)
@@ -127,14 +127,13 @@ class _GeneratorType(type):
 
 
 class _AnyGenerator(metaclass=_GeneratorType):
-    """What ``torch.Generator`` is meanwhile."""
+    """Stands for ``torch.Generator``."""
 
 
 class Moving(dispatch.OnLooker):
-    """Has what is asked for on a GPU made in ``place`` (``cpu`` or ``meta``), and marks it and what is computed from it.
+    """Makes tensors for the GPU in ``place`` (``cpu`` or ``meta``), and marks them and what is computed from them.
 
-    An operator that Python code implements for CUDA, as a person's custom operator may be or a library's instead of PyTorch's
-    own, is called as if on CUDA.
+    Operators with a CUDA implementation in Python, as custom operators may have, are called with that implementation.
     """
 
     def __init__(self, place: str) -> None:
@@ -154,7 +153,8 @@ class Moving(dispatch.OnLooker):
         result = self._call(func, on_gpu, args, kwargs)
         if pinned:
             return _pinned(result)
-        # PyTorch's own code names the host where it means the tensor's own place; who asks for the host does it in Python.
+        # Results are marked whatever device was named: PyTorch's own code names the host for the tensor's real place, and callers
+        # that want the host go through ``Lying``.
         if on_gpu:
             old = [id(_storage(tensor)) for tensor in given]
             for tensor in _flat(result):
@@ -175,7 +175,7 @@ _inside = threading.local()
 
 @contextlib.contextmanager
 def _computing(operator: bool) -> Iterator[None]:
-    """While an ``operator`` computes in a thread, tensors say where they are: PyTorch's own Python code computes there."""
+    """While an ``operator`` computes in this thread, tensors tell their real device, which PyTorch's own Python code needs."""
     before, _inside.operator = getattr(_inside, "operator", False), operator
     try:
         yield
@@ -184,19 +184,16 @@ def _computing(operator: bool) -> Iterator[None]:
 
 
 def _on_cuda_in_python(func: Any) -> bool:
-    """Whether an operator is implemented for CUDA by a function of Python.
-
-    One of C++ would be given addresses of the host's memory.
-    """
+    """Whether an operator has a CUDA implementation in Python. One in C++ would get addresses of host memory."""
     namespace, _, name = func.name().partition("::")
     written = {f"{namespace}/{name}/CUDA", f"{namespace}/{name.partition('.')[0]}/CUDA"}
     return bool(written & torch.library._impls)
 
 
 class Lying:
-    """Python's view of tensors while a GPU is assumed: what is set in place of PyTorch's own, by owner and name.
+    """Replacements of PyTorch's functions and attributes that show marked tensors as being on the GPU.
 
-    ``active`` says whether it still is: what a module imported meanwhile falls back to PyTorch's own afterwards.
+    While not ``active()``, replacements that a module has kept call PyTorch's own functions.
     """
 
     def __init__(self, place: str, active: Callable[[], bool]) -> None:
@@ -205,7 +202,7 @@ class Lying:
         self._tensor = torch.tensor
 
     def replacements(self) -> Iterator[tuple[Any, str, Any]]:
-        """Owner, name and what stands there meanwhile."""
+        """Yields (owner, name, replacement)."""
         tensor = torch.Tensor
         yield tensor, "device", property(self._device)
         yield tensor, "is_cuda", property(lambda x: self._on_gpu(x) or _DEVICE(x).type == "cuda")
@@ -224,7 +221,7 @@ class Lying:
             for name in names:
                 original = getattr(owner, name)
                 yield owner, name, self._guarded(original, functools.partial(_perhaps_on_host, original))
-        # What PyTorch's compiler generates allocates by itself.
+        # Code that PyTorch's compiler generates allocates by this.
         guards: Any = torch._C._dynamo.guards
         yield guards, "_empty_strided_cuda", self._guarded(guards._empty_strided_cuda, _empty)
         for owner in (torch, dlpack):
@@ -259,7 +256,7 @@ class Lying:
             device = kwargs.pop("device")
         elif rest and not isinstance(rest[0], (torch.dtype, bool)):
             device = rest.pop(0)
-            if rest and rest[0] is None:  # as ``Module.to`` writes "of the same dtype"
+            if rest and rest[0] is None:  # ``Module.to`` passes None for "the same dtype"
                 rest[0] = tensor.dtype
         else:
             device = None
@@ -268,7 +265,7 @@ class Lying:
         really = true_device(tensor).type
         if kind not in ("", "cuda", "cpu") or (kind == "cpu" and really != "cpu"):
             return original(tensor, device, *rest, **kwargs)
-        if not kind or (kind == "cuda") == self._on_gpu(tensor):  # It is there.
+        if not kind or (kind == "cuda") == self._on_gpu(tensor):  # already there
             return original(tensor, *rest, **kwargs) if rest or kwargs else tensor
         if not any(isinstance(value, torch.dtype) for value in (*rest, *kwargs.values())):
             rest = [tensor.dtype, *rest]
@@ -283,7 +280,7 @@ class Lying:
         return self._to(tensor, "cpu", **layout)
 
     def _made(self, original: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
-        """What makes a tensor of data: on the host, and then it is moved."""
+        """Makes a tensor of data on the host and moves it."""
         if _type(_default_device() if device is None else device) != "cuda":
             return original(*args, **kwargs) if device is None else original(*args, device=device, **kwargs)
         gradient = kwargs.pop("requires_grad", False)
@@ -315,7 +312,7 @@ def _perhaps_on_host(original: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _shared(given: Any, *, original: Any = dlpack.from_dlpack, **layout: Any) -> torch.Tensor:
-    """What another tensor's memory becomes through DLPack, which is to lie where that does: a capsule does not say."""
+    """A tensor from DLPack, marked if its memory belongs to a marked tensor: a capsule does not tell."""
     made: torch.Tensor = original(given, **layout)
     address = made.untyped_storage().data_ptr()
     kinds = (torch.Tensor, torch.nn.Parameter)
@@ -335,7 +332,7 @@ def _bound(answer: Any, original: Any, instance: Any, *args: Any) -> Any:
 
 
 def _enter(original: Any, autocast: Any) -> Any:
-    """``autocast("cuda")`` casts what is on the host, by the host's lists of operators."""
+    """Enters ``autocast("cuda")`` and an autocast of the host beside it, which casts by the host's lists of operators."""
     entered = original(autocast)
     if autocast.device == "cuda":
         beside = torch.autocast("cpu", autocast.fast_dtype, autocast._enabled)
@@ -352,9 +349,9 @@ def _exit(original: Any, autocast: Any, *error: Any) -> Any:
 
 @contextlib.contextmanager
 def replaced(replacements: Iterator[tuple[Any, str, Any]]) -> Iterator[None]:
-    """While active, what ``replacements`` names (owner, name, value) is replaced; what was not there goes again.
+    """While active, applies ``replacements`` (owner, name, value); attributes that were absent are removed afterwards.
 
-    What TorchScript takes for an operator stays one.
+    Functions that TorchScript knows as operators stay operators.
     """
     absent = object()
     done: list[tuple[Any, str, Any]] = []

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-#: The buffer's size in L2 sizes: past one, with room for caches that are larger than reported.
+#: The buffer's size over the L2's: above 1, in case caches are larger than reported.
 _FACTOR = 4
 
 
 class Flush:
-    """Calling it reads a buffer several times the L2's size, so that nothing of a kernel's data stays in it.
+    """A call reads a buffer several times the L2's size, so that no data of a kernel stays in the L2.
 
-    It reads where most harnesses write: lines that a memset leaves dirty go back to HBM while the kernel runs, and are charged
-    to it (about 12 µs for an H200's 50 MB). Nsight Compute's cache control, too, leaves a clean cache. The read is
-    asynchronous, on the current stream: it also gives the CPU time to queue what follows.
+    Most benchmarks write instead. But lines that a memset leaves dirty are written back to HBM while the kernel runs, and count as
+    its time (about 12 µs for an H200's 50 MB). Nsight Compute's cache control leaves a clean cache too. The read is asynchronous,
+    on the current stream, and so also gives the CPU time to queue what follows.
     """
 
     def __init__(self) -> None:

@@ -1,11 +1,11 @@
-"""The operations of a compiled kernel, a line of the compiler's own intermediate text each. Pure."""
+"""Parses a compiled kernel's MLIR (TTIR or TTGIR) into operations, one for each line. Pure."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-#: A value; one of several that an operation gives by its number.
+#: A value; ``#`` and a number follow where an operation has several results.
 _VALUE = re.compile(r"%[\w$.-]+(?:#\d+)?")
 _RESULT = re.compile(r"(%[\w$.-]+)(?::(\d+))?")
 _ASSIGNED = re.compile(r"^((?:%[\w$.-]+(?::\d+)?(?:, )?)+) = (.*)$")
@@ -15,10 +15,11 @@ _CARRIED = re.compile(r"(%[\w$.-]+) = (%[\w$.-]+(?:#\d+)?)")
 
 @dataclass(frozen=True)
 class Operation:
-    """One line: its text without what it assigns and where in the source it is from, and the values in it by name.
+    """One operation, with values by name.
 
-    ``values`` are used, in order. ``results`` are what it gives; ``given`` what a block that it opens is given: a loop's index and
-    what it carries. ``carried`` are pairs of the value within a loop and the one that it begins with.
+    ``text`` lacks the assignment and the source location. ``values`` are the operands, in order, and ``results`` the results.
+    ``given`` are the arguments of a block that it opens: a loop's index and carried values. ``carried`` pairs each carried value
+    within the loop with its initial value.
     """
 
     text: str
@@ -29,24 +30,24 @@ class Operation:
 
     @property
     def opens(self) -> bool:
-        """Whether a block begins after it."""
+        """Whether the operation opens a block."""
         return self.text.endswith("{")
 
     @property
     def closes(self) -> bool:
-        """Whether it ends a block."""
+        """Whether the line ends a block."""
         return self.text.startswith("}")
 
 
 def read(text: str) -> tuple[str, list[Operation]]:
-    """The line that declares the kernel, and what follows it; an empty one and nothing where there is none."""
+    """The line that declares the kernel, and the operations after it; empty where there is no kernel."""
     lines = text.splitlines()
     at = next((number for number, line in enumerate(lines) if "tt.func public" in line), None)
     return ("", []) if at is None else (lines[at], [_operation(line) for line in lines[at + 1 :]])
 
 
 def base(value: str) -> str:
-    """The name of all that an operation gives, of one of them."""
+    """The name of an operation's results together, from that of one result."""
     return value.partition("#")[0]
 
 
@@ -54,7 +55,7 @@ def _operation(line: str) -> Operation:
     code = line.partition(" loc(")[0].strip()
     assigned = _ASSIGNED.match(code)
     body = assigned[2] if assigned else code
-    header = body.startswith("^")  # a block's, with what it is given
+    header = body.startswith("^")  # of a block, with its arguments
     given = _VALUE.findall(body) if header else _GIVEN.findall(body)
     return Operation(
         body,

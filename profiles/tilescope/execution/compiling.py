@@ -1,7 +1,7 @@
-"""Compiles a launch for so many seconds and no longer.
+"""Compiles a launch within a time limit.
 
-Nothing ends Triton's compiler half-way but the end of its process: a forked one compiles into Triton's cache, which answers this
-one. Imports torch and triton: worker-side only.
+Triton's compiler can only be stopped by ending its process. A forked process therefore compiles into Triton's cache, from which
+this one takes the result. Imports torch and triton: worker-side only.
 """
 
 from __future__ import annotations
@@ -9,43 +9,65 @@ from __future__ import annotations
 import contextlib
 import io
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from triton import knobs
 
 from tilescope.execution import multiprocess, offline
 from tilescope.execution.launches import Launch
 
+Result = TypeVar("Result")
+
 
 class TooSlow(Exception):
-    """A launch that is not compiled in time. One line."""
+    """A launch that is not compiled in time. The message is one line."""
 
 
 def compiled(launch: Launch, seconds: float) -> tuple[Any, float | None]:
-    """What ``offline.compile_launch`` returns and raises, and how long it took; None for what Triton's cache had.
+    """The compiled kernel (``offline.compile_launch``) and the seconds that it took; None for one from Triton's cache.
 
-    Raises TooSlow after ``seconds``.
+    Raises TooSlow after ``seconds``, and what Triton's compiler raises.
+    """
+
+    def compile_it() -> float | None:
+        with contextlib.suppress(Exception):  # it is raised again below
+            return _timed(launch)
+        return None
+
+    took = None
+    try:
+        took = in_time(seconds, compile_it)
+    except TimeoutError:
+        raise TooSlow(f"{launch.name} was not compiled in {seconds:g} s") from None
+    except RuntimeError:  # A compiler that ends its process will end this one too, and the supervisor will say so.
+        pass
+    return offline.compile_launch(launch), took
+
+
+def in_time(seconds: float, work: Callable[[], Result]) -> Result:
+    """The result of ``work()`` in a forked process, which is ended after ``seconds``. The result must pickle.
+
+    Raises TimeoutError then, RuntimeError where the process dies, and what ``work`` raises.
     """
     deadline = time.perf_counter() + seconds
-    took: list[float | None] = [None]
+    results: list[Result] = []
 
-    def compile_it(_: int) -> None:
-        # What goes wrong goes wrong again here. Triton prints the whole code that its assembler refuses.
-        with contextlib.suppress(Exception), contextlib.redirect_stdout(io.StringIO()):
-            took[0] = _timed(launch)
+    def forked(_: int) -> None:
+        # Triton prints all the code that its assembler refuses.
+        with contextlib.redirect_stdout(io.StringIO()):
+            results.append(work())
 
-    def until(_: int) -> None:
+    def tick(_: int) -> None:
         if time.perf_counter() > deadline:
-            raise TooSlow(f"{launch.name} was not compiled in {seconds:g} s")
+            raise TimeoutError
 
-    # A compiler that ends its process ends this one, too: whoever watches it tells why.
-    with contextlib.suppress(RuntimeError):
-        (took[0],) = multiprocess.share_out([0], compile_it, lambda: took[0], until, processes=1)
-    return offline.compile_launch(launch), took[0]
+    (result,) = multiprocess.share_out([0], forked, lambda: results[0], tick, processes=1)
+    return result  # type: ignore[no-any-return]
 
 
 def _timed(launch: Launch) -> float | None:
-    """Compiles; returns the seconds that it took, None where Triton's cache answered."""
+    """Compiles the launch. Returns the seconds that it took, None where Triton's cache had it."""
     fresh: list[bool] = []
 
     def listen(*, cache_hit: bool = False, **_: Any) -> None:

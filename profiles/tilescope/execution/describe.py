@@ -1,4 +1,4 @@
-"""Describes kernels as JSON, for processes that import neither torch nor triton. Runs in the worker, with torch."""
+"""Describes kernels as JSON for processes that import neither torch nor triton. Imports torch: worker-side only."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tilescope.table.suggest import unknown
 
 
 def catalog(kernels: Iterable[str] = (), workloads: Iterable[str] = ()) -> list[dict[str, Any]]:
-    """A dictionary for each kernel of ``kernels`` (catalog names or ``path/to/file.py:SPEC``; none: the catalog).
+    """A dictionary for each of ``kernels`` (catalog names or ``path/to/file.py:SPEC``; by default the whole catalog).
 
-    ``workloads`` are texts that a person gave: each kernel's ``selected`` lists the ids of those that fit it, and those
-    that it does not declare are added to its ``workloads``. Raises ValueError, in one line, for a kernel that is not
-    known or does not load, and for a workload that fits none of the kernels or a kernel that none of them fits.
+    ``workloads`` are a user's texts. Each kernel's ``selected`` lists the ids of those that fit it, and undeclared ones are added to
+    its ``workloads``. Raises ValueError, with one line, for a kernel that is unknown or does not load, for a workload that fits no
+    kernel, and for a kernel that no workload fits.
     """
     asked, texts = list(kernels), list(workloads)
-    # A person's own kernel does not wait for the import of the library.
+    # Does not import the library for a user's own kernel.
     own = bool(asked) and all(".py" in kernel for kernel in asked)
     names = [] if own else [spec.name for spec in tilescope_kernels.CATALOG]
     entries, fitted, refused = [], set[str](), dict[str, WorkloadError]()
@@ -50,7 +50,7 @@ def catalog(kernels: Iterable[str] = (), workloads: Iterable[str] = ()) -> list[
 
 
 def entry(kernel: str, spec: KernelSpec, selected: Sequence[Workload] = ()) -> dict[str, Any]:
-    """The dictionary of one spec. Workers find it by ``kernel``; ``selected`` are the workloads that a person gave."""
+    """The dictionary of one spec. ``kernel`` is its reference for workers, ``selected`` are a user's workloads."""
     path = Path(inspect.getsourcefile(spec.inputs) or inspect.getfile(spec.inputs)).absolute()
     own = {w.id: w for w in spec.workloads}
     workloads = {**own, **{w.id: w for w in selected if w.id not in own}}
@@ -78,7 +78,7 @@ def entry(kernel: str, spec: KernelSpec, selected: Sequence[Workload] = ()) -> d
         ],
         "selected": list(dict.fromkeys(w.id for w in selected)),
         "cost": {
-            # Of a captured launch that nothing has counted yet, there is none.
+            # A captured launch that was not counted yet has no cost.
             w.id: {d: known_cost(cost) for d in spec.passes if (cost := spec.cost(w, d)) is not None}
             for w in workloads.values()
         },
@@ -89,7 +89,7 @@ def entry(kernel: str, spec: KernelSpec, selected: Sequence[Workload] = ()) -> d
 
 
 def known_cost(cost: Cost) -> dict[str, Any]:
-    """A cost's fields, but for those that nobody knows: of a captured launch perhaps its operations. ``whole_tensors`` where it says so."""
+    """A cost's fields without unknown ones, as the operations of a captured launch may be. ``whole_tensors`` only where it is set."""
     unknown: tuple[str, ...] = getattr(cost, "unknown", ())
     whole = {"whole_tensors": True} if getattr(cost, "whole_tensors", False) else {}
     return {name: value for name, value in asdict(cost).items() if name not in unknown} | whole
@@ -100,7 +100,7 @@ def _family(spec: KernelSpec) -> str:
 
 
 def _portable(path: Path, kernel: str) -> str:
-    """The file as a recording names it: relative to its package for a kernel of the library, else its path."""
+    """The file's name in a recording: relative to the package's parent for a kernel of the library, otherwise its path."""
     if ".py" in kernel:
         return str(path)
     package = next(folder for folder in path.parents if not (folder.parent / "__init__.py").is_file())

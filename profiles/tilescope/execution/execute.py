@@ -1,7 +1,4 @@
-"""Makes a callable of a case: the only way from a kernel's declaration to its launches.
-
-Imports torch, so only worker-side code may import it.
-"""
+"""Makes a callable of a case: the only way from a kernel's declaration to its launches. Imports torch: worker-side only."""
 
 from __future__ import annotations
 
@@ -28,14 +25,14 @@ Tensors = tuple[torch.Tensor, ...]
 
 
 class NotApplicable(Exception):
-    """A case that the collector cannot handle, and why. Not a failure of the case."""
+    """A case that the collector cannot handle. It is skipped with this message and does not count as failed."""
 
 
 def load_spec(ref: str) -> KernelSpec:
-    """The kernel called ``ref``: a name from the catalog, or ``path/to/file.py:NAME`` for a person's own.
+    """Loads the kernel ``ref``: a name from the catalog, or ``path/to/file.py:NAME`` for a user's own.
 
-    Raises ValueError, in one line, when there is no such kernel, file or attribute, when the file does not
-    import, or when the attribute is not a KernelSpec.
+    Raises ValueError, with one line, where there is no such kernel, file or attribute, the file does not import, or the
+    attribute is not a KernelSpec.
     """
     path, separator, attribute = ref.rpartition(":")
     if separator and path.endswith(".py"):
@@ -60,7 +57,7 @@ def _load_file(path: Path) -> ModuleType:
     file = path.expanduser().resolve()
     if not file.is_file():
         raise ValueError(f"{path} is not a file")
-    # Triton reads a kernel's source through its module, so the module must be registered under one stable name.
+    # Triton reads a kernel's source through its module, which must therefore be registered under a stable name.
     name = f"{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
@@ -80,15 +77,14 @@ def _load_file(path: Path) -> ModuleType:
 
 
 def missing(implementation: Implementation) -> tuple[str, ...]:
-    """The distributions an implementation requires that are not importable here."""
+    """The distributions that an implementation requires and that cannot be imported."""
     return requirements.absent(implementation.requires)
 
 
 def implementation(spec: KernelSpec, case: Case) -> Callable[..., Any]:
-    """The case's implementation, its config bound: ``call(**inputs)``.
+    """The case's implementation with its config, to be called with ``**inputs``.
 
-    Raises ValueError when the spec has no such implementation, direction or config, or when what it requires
-    is not installed.
+    Raises ValueError where the spec has no such implementation, direction or config, or a requirement is not installed.
     """
     if case.impl not in spec.implementations:
         known = ", ".join(spec.implementations)
@@ -109,10 +105,9 @@ def implementation(spec: KernelSpec, case: Case) -> Callable[..., Any]:
 
 
 def draw_inputs(spec: KernelSpec, case: Case, device: Any, dtype: torch.dtype | None = None) -> Inputs:
-    """The workload's inputs on ``device``; with ``dtype``, floating-point tensors converted to it.
+    """The workload's inputs on ``device``. With ``dtype``, floating-point tensors are converted to it.
 
-    ``device="meta"`` gives tensors that have shapes, strides and offsets but no storage. For the forward pass no
-    tensor asks for a gradient.
+    On ``meta`` they have shapes, strides and offsets but no data. For the forward pass none requires a gradient.
     """
     workload = spec.workload(case.workload)
     place = torch.device(device)
@@ -121,7 +116,7 @@ def draw_inputs(spec: KernelSpec, case: Case, device: Any, dtype: torch.dtype | 
     except (RuntimeError, NotImplementedError):
         if place.type != "meta":
             raise
-        # Not every generator can draw on meta: draw for real and keep the geometry.
+        # Not every generator can draw on meta: draw on the CPU and keep the geometry.
         storages: dict[int, torch.UntypedStorage] = {}
         inputs = {n: _to_meta(v, storages) for n, v in spec.inputs(workload, torch.device("cpu")).items()}
     return {name: _adapt(value, case.direction, dtype) for name, value in inputs.items()}
@@ -142,27 +137,27 @@ def _adapt(value: Any, direction: str, dtype: torch.dtype | None) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     wanted = direction != FORWARD and value.requires_grad
-    # A number of one byte is a code, which another dtype would not stand for.
+    # 8-bit floats are codes of another format: converting them would change the inputs.
     if dtype is not None and value.is_floating_point() and value.element_size() > 1:
         value = value.detach().to(dtype)
     return value.detach().requires_grad_(wanted)
 
 
 def differentiable(inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """The inputs that want a gradient, by name."""
+    """The inputs that require a gradient, by name."""
     return {n: v for n, v in inputs.items() if isinstance(v, torch.Tensor) and v.requires_grad}
 
 
 def as_tensors(outputs: Any) -> Tensors:
-    """What an implementation returned, as a tuple of tensors."""
+    """The outputs of an implementation as a tuple."""
     return (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs)
 
 
 def draw_gradients(outputs: Tensors, seed: int = 0) -> list[torch.Tensor | None]:
-    """A random gradient for each output that can be differentiated; None for the others.
+    """A random gradient for each output that can be differentiated, None for the others.
 
-    Drawn in fp32 from ``seed``, so that every dtype gets the same values; on the output's own device, for the CPU takes
-    a second over what a GPU draws in a millisecond.
+    They are drawn in fp32 from ``seed``, so that every dtype gets the same values, and on the output's device, because the CPU
+    takes a second where a GPU takes a millisecond.
     """
     gradients: list[torch.Tensor | None] = []
     generators: dict[torch.device, torch.Generator] = {}
@@ -170,7 +165,7 @@ def draw_gradients(outputs: Tensors, seed: int = 0) -> list[torch.Tensor | None]
         if not output.requires_grad:
             gradients.append(None)
         elif output.is_meta:
-            # Contiguous, as those that are drawn, whatever the output's strides: a launcher may choose by them.
+            # Contiguous whatever the output's strides, as drawn ones are: a launcher may look at strides.
             gradients.append(torch.empty(output.shape, dtype=output.dtype, device="meta"))
         else:
             place = output.device
@@ -180,44 +175,39 @@ def draw_gradients(outputs: Tensors, seed: int = 0) -> list[torch.Tensor | None]
 
 
 def prepare(spec: KernelSpec, case: Case, device: Any, *, rotate: int = 1) -> Callable[[], Any]:
-    """A closure that runs the case once: the forward call, the gradient of every differentiable input, or both.
+    """A closure that runs the case once: the forward pass, the backward pass, or both.
 
-    Inputs are drawn once, ``rotate`` sets of them, which the closure takes in turn (so that a call does not find
-    its inputs in the cache). For the backward pass the forward call happens here; for both, the outputs' gradients are
-    drawn when a set is first used. Raises ValueError as ``implementation`` does, and WorkloadError for a workload that does not parse.
+    ``rotate`` sets of inputs are drawn here, and calls take them in turn, so that a call does not find its inputs in the cache.
+    For the backward pass the forward pass runs here. For both passes, the outputs' gradients are drawn when a set is first
+    used. Raises ValueError as ``implementation``, and WorkloadError for a workload that does not parse.
     """
     call = implementation(spec, case)
-    if case.direction == FORWARD:
-        forward_sets = itertools.cycle([draw_inputs(spec, case, device) for _ in range(rotate)])
-        return lambda: call(**next(forward_sets))
-    if case.direction == STEP:
-        steps = [_step(call, draw_inputs(spec, case, device), spec, case) for _ in range(rotate)]
-        turns = itertools.cycle(steps)
+    if case.direction not in (FORWARD, STEP):
+        # Otherwise a compiled backward pass frees what the forward pass saved, and runs only once.
+        functorch_config.donated_buffer = False
+    make = {FORWARD: _forward, STEP: _step}.get(case.direction, _backward)
+    calls = itertools.cycle([make(call, draw_inputs(spec, case, device), spec, case) for _ in range(rotate)])
 
-        def step() -> Any:
-            return next(turns)()
+    def run() -> Any:
+        return next(calls)()
 
-        return step
-    # A compiled backward otherwise frees what the forward saved, and could run only once.
-    functorch_config.donated_buffer = False
-    sets = itertools.cycle([_graph(call, draw_inputs(spec, case, device), spec, case) for _ in range(rotate)])
+    return run
 
-    def backward() -> Any:
-        outputs, wanted, gradients = next(sets)
-        return torch.autograd.grad(outputs, wanted, gradients, retain_graph=True)
 
-    return backward
+def _forward(call: Callable[..., Any], inputs: Inputs, _spec: KernelSpec, _case: Case) -> Callable[[], Any]:
+    """A closure for one forward pass."""
+    return functools.partial(call, **inputs)
 
 
 def _step(call: Callable[..., Any], inputs: Inputs, spec: KernelSpec, case: Case) -> Callable[[], Any]:
-    """A closure for one forward call and its backward pass."""
+    """A closure for one forward and backward pass."""
     drawn: list[list[torch.Tensor | None]] = []
 
     def step() -> Any:
         outputs, wanted = as_tensors(call(**inputs)), _wanted(inputs, spec)
         if not drawn:
             gradients = draw_gradients(outputs, spec.workload(case.workload).seed)
-            # A loss gets what its ``backward()`` gives it.
+            # The gradient of a loss is 1, as in ``loss.backward()``.
             drawn.append([g if g is None or g.dim() else torch.ones_like(g) for g in gradients])
         differentiated, given = _differentiated(outputs, drawn[0], spec, case)
         return torch.autograd.grad(differentiated, wanted, given)
@@ -225,15 +215,12 @@ def _step(call: Callable[..., Any], inputs: Inputs, spec: KernelSpec, case: Case
     return step
 
 
-def _graph(
-    call: Callable[..., Any], inputs: Inputs, spec: KernelSpec, case: Case
-) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
-    """One forward call: its differentiable outputs, the inputs that want a gradient, gradients of the outputs."""
-    wanted = _wanted(inputs, spec)
-    outputs = as_tensors(call(**inputs))
+def _backward(call: Callable[..., Any], inputs: Inputs, spec: KernelSpec, case: Case) -> Callable[[], Any]:
+    """A closure for one backward pass. Runs the forward pass."""
+    wanted, outputs = _wanted(inputs, spec), as_tensors(call(**inputs))
     gradients = draw_gradients(outputs, spec.workload(case.workload).seed)
     differentiated, given = _differentiated(outputs, gradients, spec, case)
-    return differentiated, wanted, given
+    return lambda: torch.autograd.grad(differentiated, wanted, given, retain_graph=True)
 
 
 def _wanted(inputs: Inputs, spec: KernelSpec) -> list[torch.Tensor]:

@@ -7,10 +7,10 @@ from typing import Any
 
 
 def intervals(run: Callable[[], Any], repetitions: int, before: Callable[[], Any] = lambda: None) -> list[float]:
-    """Seconds between an event before and one after each call, with ``before`` called ahead of each pair.
+    """Seconds between an event before and one after each of ``repetitions`` calls. ``before`` is called ahead of each pair.
 
-    Nothing waits in between: the GPU is still at what came before when the CPU begins to launch, so a short CPU delay is
-    hidden, as in a real program.
+    The CPU does not wait in between: the GPU is still busy with earlier work when the CPU launches, which hides a short delay of
+    the CPU as in a real program.
     """
     import torch  # noqa: PLC0415 - only the worker may import torch
 

@@ -1,9 +1,8 @@
-"""A kernel's code as data: the function, what it reaches, and the values of the names that it uses, as they are now.
+"""Converts a kernel's code to data and back: the function, the functions it calls, and the current values of names it uses.
 
-The module that a kernel is defined in need not be importable again: it may be a notebook, a script, a closure, or a file that
-asks for a GPU when it is imported. Its text is kept, under its own name and with its own line numbers, and only the definitions
-that the kernel reaches are made again from it. Libraries that are installed anyway (Triton, PyTorch, Python's own) are imported.
-Imports torch and triton.
+The kernel's module need not be importable again: it may be a notebook, a script, a closure, or a file that needs a GPU when it is
+imported. Its text is kept with its name and line numbers, and only the definitions that the kernel uses are made again from it.
+Installed libraries (Triton, PyTorch, Python's own) are imported. Imports torch and triton.
 """
 
 from __future__ import annotations
@@ -34,33 +33,33 @@ from triton.runtime.jit import ConstexprFunction, JITCallable, jit
 
 from tilescope.execution import notebook_cells
 
-#: Packages whose modules are imported by a worker; of any other the members that a kernel uses are written down.
+#: Packages that a worker imports. Of other modules the members that a kernel uses are recorded.
 LIBRARIES = frozenset({*sys.stdlib_module_names, "numpy", "torch", "triton"}) - {"__main__"}
 _OPTIONS = ("do_not_specialize", "do_not_specialize_on_alignment", "debug", "noinline")
 
 
 class CannotRecord(ValueError):
-    """A value that a launch depends on and that cannot be written down. One line."""
+    """A value of a launch that cannot be recorded. The message is one line."""
 
 
 def is_function(value: Any) -> bool:
-    """Whether it is a function of Triton's language, or one that its compiler calls."""
+    """Whether the value is a function of Triton's language, or one that its compiler calls."""
     return isinstance(value, (JITCallable, InterpretedFunction))
 
 
 class Writer:
-    """Makes data of values. ``functions`` and ``texts`` (of files, by name) fill up with what they reach."""
+    """Converts values to data. ``functions`` and ``texts`` (of files, by name) collect the code that they use."""
 
     def __init__(self) -> None:
         self.functions: list[dict[str, Any]] = []
         self.texts: dict[str, str] = {}
         self._numbers: dict[int, int] = {}
         self._files: dict[str, str] = {}
-        #: The functions themselves, by number. That keeps them alive, so that no other gets the id of one.
+        #: The functions by number, kept alive so that their ids stay unique.
         self.originals: list[Any] = []
 
     def value(self, value: Any, what: str) -> Any:
-        """JSON data that ``Reader.value`` makes ``value`` of again. ``what`` names it in the message of CannotRecord."""
+        """JSON data that ``Reader.value`` converts back. Raises CannotRecord, whose message calls the value ``what``."""
         if isinstance(value, (np.generic, torch.SymInt)):
             value = value.item() if isinstance(value, np.generic) else int(value)
         if value is None or type(value) in (bool, int, str):
@@ -82,7 +81,7 @@ class Writer:
         return None
 
     def reached(self, value: Any, what: str) -> Any:
-        """Data of code: a function of the language, a module, a member of one, a value of a library's class."""
+        """Data of a function, a module, a member of one, or a value of a library's class. Raises CannotRecord otherwise."""
         if is_function(value) and not _of_library(getattr(value.fn, "__module__", "")):
             return {"function": self.function(value)}
         if isinstance(value, types.ModuleType):
@@ -101,7 +100,7 @@ class Writer:
         raise CannotRecord(f"{what} is a {type(value).__name__}, which cannot be written down")
 
     def function(self, function: Any) -> int:
-        """The number of a function among ``functions``; it and what it reaches are added if they are missing."""
+        """The number of a function in ``functions``, to which it and the functions it uses are added if missing."""
         if id(function) in self._numbers:
             return self._numbers[id(function)]
         number = self._numbers[id(function)] = len(self.functions)
@@ -148,7 +147,7 @@ class Writer:
         return self.value(value, name)
 
     def _members(self, value: Any, names: Iterable[str], what: str, python: Any) -> dict[str, Any]:
-        """What is to stand in for a module, or for another object of which only these attributes are asked; empty where none is."""
+        """Data of a stand-in with these attributes of a module or another object; empty where it has none of them."""
         members = {}
         for member in names:
             with contextlib.suppress(CannotRecord, AttributeError):
@@ -156,11 +155,11 @@ class Writer:
         return {"members": members, "name": getattr(value, "__name__", type(value).__name__)} if members else {}
 
     def _file(self, python: Any, lines: list[str], first: int) -> str:
-        """The name that the function's file is kept under."""
+        """The name under which the function's file is kept in ``texts``."""
         path = python.__code__.co_filename
         text = "".join(linecache.getlines(path, python.__globals__))
         if "".join(text.splitlines(keepends=True)[first - 1 : first - 1 + len(lines)]) != "".join(lines):
-            # The file has changed since the function was made: what is known is the function.
+            # The file has changed since the function was made: keep the function alone, on its own lines.
             text, path = "\n" * (first - 1) + "".join(lines), f"{path}:{first}"
         if path not in self._files:
             stem = _stem(python.__code__.co_filename)
@@ -191,7 +190,7 @@ def _plain(value: Any) -> Any:
 
 
 def _source(function: Any, python: Any) -> tuple[list[str], int]:
-    """The lines of a definition and the number of the first, as they were when Triton read them."""
+    """The lines of a definition and the number of the first, as Triton read them. Raises CannotRecord."""
     if hasattr(function, "raw_src"):
         return list(function.raw_src), int(function.starting_line_number)
     try:
@@ -214,7 +213,7 @@ def _options(function: Any) -> dict[str, Any]:
 
 
 def _annotation(annotation: Any) -> str:
-    """A parameter's annotation as text, as far as Triton looks at it."""
+    """A parameter's annotation as text, if Triton uses it; otherwise empty."""
     if annotation is inspect.Parameter.empty:
         return ""
     if annotation is tl.constexpr:
@@ -223,7 +222,7 @@ def _annotation(annotation: Any) -> str:
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """The global and free names, and attributes, that code and the code in it look up."""
+    """Yields the global and free names and the attributes that code and its nested code look up."""
     seen: dict[str, None] = {}
     waiting = [code]
     while waiting:
@@ -234,9 +233,9 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def _in_defaults(source: str) -> Iterator[tuple[str, set[str]]]:
-    """The names in defaults and annotations, of parameters and in the body, and which attributes there are asked of any.
+    """Yields the names in defaults and annotations, each with all the attributes that occur there.
 
-    Triton's compiler looks them up again; Python's own code of the function has none of them.
+    Triton's compiler looks them up, but they are not in the function's code object.
     """
     definition = ast.parse(textwrap.dedent(source)).body[0]
     if isinstance(definition, ast.FunctionDef):
@@ -251,7 +250,7 @@ def _of_library(module: str | None) -> bool:
 
 
 def _of_a_module(value: Any) -> dict[str, Any] | None:
-    """Data of what ``_home`` finds: the value, or a library's function that a person has wrapped; None for any other value."""
+    """Data of a value that can be imported (``_home``), or of a user's wrapper of such a function; None otherwise."""
     if home := _home(value):
         return {"member": list(home)}
     if is_function(value) and (home := _home(value.fn)):
@@ -260,11 +259,11 @@ def _of_a_module(value: Any) -> dict[str, Any] | None:
 
 
 def _home(value: Any) -> tuple[str, str] | None:
-    """Module and name of a library's function or class; a person's class counts too, where it can be imported."""
+    """Module and name of a library's function or class, or of a user's importable class; None for any other value."""
     described = value if hasattr(value, "__qualname__") and hasattr(value, "__module__") else getattr(value, "fn", None)
     module, name = getattr(described, "__module__", None), getattr(described, "__qualname__", None)
     if not module or not name or module == "__main__" or not (_of_library(module) or inspect.isclass(value)):
-        # Built-in functions of Python know no module.
+        # Built-in functions have no module.
         return ("builtins", value.__name__) if isinstance(value, types.BuiltinFunctionType) else None
     found: Any = sys.modules.get(module)
     for part in name.split("."):
@@ -273,14 +272,14 @@ def _home(value: Any) -> tuple[str, str] | None:
 
 
 class Reader:
-    """Makes values of data that a ``Writer`` made. ``folder`` holds the files of the code."""
+    """Converts a ``Writer``'s data back to values. ``folder`` holds the files of the code."""
 
     def __init__(self, functions: list[Mapping[str, Any]], folder: Path) -> None:
         self._data, self._folder = functions, folder
         self._made: dict[int, Any] = {}
 
     def value(self, data: Any) -> Any:
-        """The value. Raises ValueError for what is no such data, ImportError for a library that is not here."""
+        """The value of data. Raises ValueError for invalid data, ImportError for a library that is not installed."""
         if not isinstance(data, Mapping):
             return data
         if "function" in data:
@@ -325,13 +324,13 @@ class Reader:
             python = self._python(data)
             given = {name: self.value(value) for name, value in data["defaults"].items()}
             python.__defaults__ = tuple(given.values()) or None
-            # Before its names are looked up: it may call itself.
+            # Before its names are resolved: it may call itself.
             self._made[number] = _wrap(python, data["kind"], data["options"])
             python.__globals__.update({name: self.value(value) for name, value in data["names"].items()})
         return self._made[number]
 
     def _python(self, data: Mapping[str, Any]) -> Any:
-        """The plain function, in a namespace of its own, with its file's name and its line numbers."""
+        """The plain function in a namespace of its own, with its file's name and line numbers."""
         tree = ast.parse(textwrap.dedent(data["source"]))
         ast.increment_lineno(tree, int(data["line"]) - 1)
         definition = tree.body[0]

@@ -1,8 +1,7 @@
-"""Catch Triton launches instead of letting them happen.
+"""Catches Triton launches instead of making them.
 
-Every launch goes through ``JITFunction.run``, whoever makes it: a launcher, an ``autograd.Function``, a custom
-operator. While ``catch`` is active each becomes a ``Launch`` that is handed to the caller and then forgotten.
-Imports torch and triton: worker-side only.
+Every launch goes through ``JITFunction.run``, whether by a launcher, an ``autograd.Function`` or a custom operator. While
+``catch`` is active, each becomes a ``Launch`` that the caller gets. Imports torch and triton: worker-side only.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from triton.runtime.jit import JITFunction, TensorWrapper
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch that did not happen.
+    """A caught launch.
 
-    ``function`` is the ``JITFunction`` (an ``InterpretedFunction`` under TRITON_INTERPRET=1); ``args`` and
-    ``kwargs`` are what it was called with, autotuned and heuristic parameters included. ``grid`` is resolved to
-    three extents. ``config`` is what an autotuner chose, empty where there was none.
+    ``function`` is the ``JITFunction`` (an ``InterpretedFunction`` under TRITON_INTERPRET=1). ``args`` and ``kwargs`` are its
+    arguments, with those of autotuners and heuristics. ``grid`` is resolved to three extents. ``config`` is an autotuner's
+    choice, empty without one.
     """
 
     function: Any
@@ -47,14 +46,14 @@ class Launch:
 
     @property
     def file(self) -> Path:
-        """The file that the kernel function is written in."""
+        """The file of the kernel function."""
         return Path(self.function.fn.__code__.co_filename)
 
     @property
     def source(self) -> dict[str, str]:
-        """Names and texts of that file and those of the functions that it calls, Triton's own aside.
+        """Texts by name of that file and of the files of functions that it calls, without Triton's own.
 
-        From where Python itself looks for them; without those that it does not find.
+        Files that Python cannot find are left out.
         """
         files = dict.fromkeys(Path(function.fn.__code__.co_filename) for function in _reached(self.function))
         texts = {file.name: "".join(linecache.getlines(str(file))) for file in files}
@@ -62,12 +61,12 @@ class Launch:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The kernel function's parameters by name, defaults included."""
+        """The kernel function's arguments by name, with defaults."""
         return {name: as_tensor(value) for name, value in _bind(self.function, self.args, self.kwargs).items()}
 
     @property
     def constants(self) -> dict[str, Any]:
-        """The parameters that are ``tl.constexpr``, and launch options such as ``num_warps``."""
+        """The arguments that are ``tl.constexpr``, and launch options such as ``num_warps``."""
         bound = self.arguments
         parameters = inspect.signature(self.function.fn).parameters
         constants = {name: bound[name] for name, p in parameters.items() if name in bound and _is_constexpr(p)}
@@ -75,9 +74,9 @@ class Launch:
 
 
 def as_tensor(value: Any) -> Any:
-    """The tensor that Triton takes a value for: it asks no more of one than an address and a dtype.
+    """The tensor for a value that only has an address and a dtype, which is all that Triton asks for.
 
-    Libraries have views that PyTorch's tensors cannot be, of negative strides. Anything else is as it is.
+    Libraries have such views, with negative strides that PyTorch's tensors cannot have. Other values are returned unchanged.
     """
     if isinstance(value, (torch.Tensor, TensorWrapper)) or not hasattr(value, "data_ptr"):
         return value
@@ -99,7 +98,7 @@ def as_tensor(value: Any) -> Any:
 
 
 def _reached(function: Any) -> Iterator[Any]:
-    """The function and those that it calls, found by the names in their code."""
+    """Yields the function and those that it calls, found by the names in their code."""
     seen, waiting = set[Any](), [function]
     while waiting:
         function = waiting.pop()
@@ -114,13 +113,9 @@ def _reached(function: Any) -> Iterator[Any]:
         waiting += [
             value
             for value in values
-            if isinstance(value, (JITFunction, InterpretedFunction)) and not _is_tritons(value)
+            if isinstance(value, (JITFunction, InterpretedFunction))
+            and str(value.fn.__module__).partition(".")[0] != "triton"
         ]
-
-
-def _is_tritons(function: Any) -> bool:
-    """Whether it is of Triton's library."""
-    return str(function.fn.__module__).partition(".")[0] == "triton"
 
 
 def _is_constexpr(parameter: inspect.Parameter) -> bool:
@@ -146,9 +141,9 @@ def _resolve(grid: Any, bound: Mapping[str, Any]) -> tuple[int, int, int]:
 
 
 class ThroughCustomOps(dispatch.OnLooker):
-    """Runs a custom operator as the code it was defined by, so that what happens inside can be seen.
+    """Runs custom operators by the code that defines them, so that the launches inside are made.
 
-    On meta tensors PyTorch would call the operator's shape function instead, and there would be no launch.
+    On meta tensors PyTorch would call the operator's shape function instead, without a launch.
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -163,11 +158,11 @@ class ThroughCustomOps(dispatch.OnLooker):
 def catch(
     handle: Callable[[Launch], Any] | None = None, fits: Callable[[Launch], bool] | None = None
 ) -> Iterator[list[Launch]]:
-    """While active, hand every launch to ``handle`` in order, and do not make it.
+    """While active, catches every launch and passes it to ``handle``, whose result the launcher gets.
 
-    Yields the list of launches caught so far. What ``handle`` returns is what the launcher gets back. An autotuner
-    takes the first config that its own pruning leaves, unmeasured, or the first whose launch ``fits``; heuristics and hooks run
-    as always. An explicit ``warmup`` goes through untouched. Not for use from two threads at once.
+    Yields the list of launches so far. An autotuner takes the first config that its own pruning leaves, or the first whose
+    launch ``fits``, without timing any. Heuristics and hooks run as always. An explicit ``warmup`` is not caught. Not for use
+    from two threads at once.
     """
     caught: list[Launch] = []
     chosen: list[Mapping[str, Any]] = [{}]
@@ -187,7 +182,7 @@ def catch(
         configs = _configs(tuner, kwargs)
         config = configs[0] if fits is None else _first_that_fits(tuner, configs, args, kwargs, fits)
         options = _prepared(tuner, config, kwargs)
-        # Launchers read which it was, to know how many partial sums there are.
+        # Launchers read the config, for instance to know the number of partial sums.
         tuner.best_config = config
         chosen.append(options)
         try:
@@ -201,7 +196,7 @@ def catch(
         own_run(kind)
 
     def own_run(kind: Any) -> None:
-        # A library's autotuner that times configs by itself, and would keep on disk what it did not measure.
+        # A library's autotuner with a ``run`` of its own would time configs, and keep the result on disk.
         if "run" in vars(kind):
             tuners.enter_context(mock.patch.object(kind, "run", autotuned))
 
@@ -233,12 +228,12 @@ def _configs(tuner: Any, kwargs: Mapping[str, Any]) -> list[Any]:
     try:
         return list(tuner.early_config_prune(tuner.configs, tuner.nargs, **kwargs)) or list(tuner.configs)
     except Exception:
-        # A pruning function may ask the GPU, which is not here.
+        # A pruning function may query the GPU, which may be absent.
         return list(tuner.configs)
 
 
 def _prepared(tuner: Any, config: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """What a config sets, its hook called."""
+    """The options of a config. Calls its hook."""
     options: dict[str, Any] = config.all_kwargs()
     if config.pre_hook is not None:
         config.pre_hook({**tuner.nargs, **kwargs, **options})
@@ -248,7 +243,7 @@ def _prepared(tuner: Any, config: Any, kwargs: Mapping[str, Any]) -> dict[str, A
 def _first_that_fits(
     tuner: Any, configs: Sequence[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], fits: Callable[[Launch], bool]
 ) -> Any:
-    """The first config whose launch ``fits``, or the first of all where none does."""
+    """The first config whose launch ``fits``, or the very first where none does."""
     for config in configs if len(configs) > 1 else ():
         with catch() as tried:
             tuner.fn.run(*args, **kwargs, **_prepared(tuner, config, kwargs))

@@ -1,8 +1,8 @@
-"""Measured roofs: the rates that this GPU reaches with plain programs on random data.
+"""Measures roofs: the rates that this GPU reaches with plain programs on random data.
 
-Worker-side (imports torch and triton). Copies and cuBLAS products stand for what a very good program gets. Bandwidths
-are bytes over time by CUDA events, the median of several runs. What takes long is not the measuring but what comes before it:
-Triton compiles, and CUDA loads cuBLAS's kernels; so that is done for all of them first, at the same time.
+Copies, reads and cuBLAS products stand for very good programs. Times are by CUDA events, the median of several runs. Compiling
+with Triton and loading cuBLAS's kernels take longest; both are done first, at the same time. Imports torch and triton:
+worker-side only.
 """
 
 from __future__ import annotations
@@ -24,24 +24,26 @@ from tilescope.hardware.ceilings import MEASURED, unit
 from tilescope.table.run import Ceiling
 
 _RUNS = 9
-#: Clock cycles that the GPU idles, some 10 ms, while the runs are queued: a busy CPU that launches late would else be
-#: measured with them, as up to 8 % of the memory's bandwidth once.
+#: Clock cycles (about 10 ms) that the GPU waits while the runs are queued. Without them a busy CPU that launches late is measured
+#: too: once as 8 % of the memory's bandwidth.
 _AHEAD = 20_000_000
 
-#: Seconds of a call, by one way to time it.
+#: A function from a call to its seconds.
 Time = Callable[[Callable[[], Any]], float]
 Roof = Callable[[Time], Ceiling]
-#: What an old chip raises that has no fp8, or a small one that has no room for the buffers: that roof is absent.
+#: Errors of a chip without fp8, or without memory for the buffers: that roof is absent.
 _ABSENT = (RuntimeError, AttributeError, NotImplementedError, ValueError)
 
-#: Pipe -> sizes of the square products that are timed. Power limits the large one, wave quantisation the small one.
+#: Pipe -> sizes of the timed square products. Power limits the large one, wave quantisation the small one.
 _SIZES = {"fp32": (4096,), "fp64": (4096,), "default": (4096, 8192)}
+#: int32 values that a block of ``_read`` loads at a time.
+_CHUNK = 4096
 
 
 def measure(progress: Callable[[str], None] = lambda doing: None) -> list[Ceiling]:
-    """Every roof that can be measured on the current GPU; one that fails is absent.
+    """Measures every roof of the current GPU, which takes some seconds. A roof that fails is absent.
 
-    ``progress`` is told what is being measured. Takes some seconds.
+    ``progress`` gets the name of what is being measured.
     """
     _load()
     found: list[Ceiling] = []
@@ -51,7 +53,7 @@ def measure(progress: Callable[[str], None] = lambda doing: None) -> list[Ceilin
             found.append(roof(_seconds))
         except _ABSENT:
             torch.cuda.synchronize()
-        torch.cuda.empty_cache()  # no roof may depend on what the one before it left allocated
+        torch.cuda.empty_cache()  # so that no roof depends on what the previous one left allocated
     return found
 
 
@@ -65,18 +67,18 @@ def _roofs() -> Iterator[tuple[str, Roof]]:
 
 
 def _load() -> None:
-    """Makes every call once, Triton's in another thread: nothing is timed before all is compiled and loaded."""
+    """Makes every call once, so that all is compiled and loaded before timing. Triton's calls are made in another thread."""
 
     def make(by_triton: bool) -> None:
         for _, roof in _roofs():
             if (roof in (_hbm_read, _l2_read, _l1_read)) is by_triton:
-                with contextlib.suppress(*_ABSENT):  # who times it next meets it again
+                with contextlib.suppress(*_ABSENT):  # raised again when it is timed
                     roof(_once)
 
     def compiled() -> None:
         with contextlib.suppress(Exception):
             triton.runtime.driver.active.get_current_device()
-            # Triton reads all of itself for the names of its cache's entries; asked meanwhile, it would read it twice.
+            # Triton hashes all its own files for its cache's keys. Asked meanwhile, it would do so twice.
             reading.join()
             make(by_triton=True)
 
@@ -96,7 +98,7 @@ def _once(run: Callable[[], Any]) -> float:
 
 
 def _seconds(run: Callable[[], Any]) -> float:
-    """Median seconds of a call on the GPU, after two to warm up."""
+    """Median seconds of a call on the GPU, after two warm-up calls."""
     run()
     run()
     torch.cuda._sleep(_AHEAD)  # type: ignore[no-untyped-call]
@@ -104,12 +106,12 @@ def _seconds(run: Callable[[], Any]) -> float:
 
 
 def _random(nbytes: int) -> torch.Tensor:
-    """int32 tensor of that many random bytes: constant data would move faster than real data."""
+    """An int32 tensor of that many random bytes. Constant data would move faster than real data."""
     return torch.randint(-(2**31), 2**31 - 1, (nbytes // 4,), dtype=torch.int32, device="cuda")
 
 
 def _large() -> int:
-    """Bytes of a buffer far larger than the L2: a power of two, 1 GiB at most, that leaves room on a small card."""
+    """Bytes of a buffer far larger than the L2: a power of two, at most 1 GiB and at most a quarter of the free memory."""
     free, _ = torch.cuda.mem_get_info()
     return 1 << min(30, (free // 4).bit_length() - 1)
 
@@ -124,79 +126,56 @@ def _hbm_copy(seconds: Time) -> Ceiling:
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _read(source, sums, chunks, steps, CHUNK: tl.constexpr, STRIDE: tl.constexpr, MODE: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: PLR0917
-    """Sums ``steps`` chunks of int32 from a ring of ``chunks``, so that no load is left out and little is written."""
+    """Sums ``steps`` chunks of int32 from a ring of ``chunks``, so that no load is optimised away and little is written."""
     program = tl.program_id(0)
     total = tl.zeros((CHUNK,), tl.int32)
-    # STRIDE 0: each program stays in a ring of its own, which fits in L1.
+    # With STRIDE 0 each program stays in a ring of its own, which fits in L1.
     first = program * chunks if STRIDE == 0 else 0
     chunk = 0 if STRIDE == 0 else program % chunks
     for _ in range(steps):
         address = source + (first + chunk) * CHUNK + tl.arange(0, CHUNK)
         total += tl.load(address, cache_modifier=MODE)
         chunk += 1 if STRIDE == 0 else STRIDE
-        # Not a remainder: dividing would take longer than reading from L1.
+        # Not a remainder: a division would take longer than a read from L1.
         chunk = tl.where(chunk >= chunks, chunk - chunks, chunk)
     tl.store(sums + program, tl.sum(total))
 
 
-def _read_time(
-    seconds: Time, source: torch.Tensor, *, programs: int, chunks: int, steps: int, chunk: int, stride: int, mode: str
+def _read_rate(
+    seconds: Time, source: torch.Tensor, *, programs: int, chunks: int, steps: int, stride: int, mode: str
 ) -> float:
-    """Seconds in which ``programs`` blocks read ``steps`` chunks of ``chunk`` int32 each."""
-    sums = torch.empty(programs, dtype=torch.int32, device="cuda")
-    return seconds(lambda: _read[(programs,)](source, sums, chunks, steps, chunk, stride, mode, num_warps=8))
+    """Bytes a second that ``programs`` blocks read, each of them ``steps`` chunks."""
+    sums = source.new_empty(programs)
+    time = seconds(lambda: _read[(programs,)](source, sums, chunks, steps, _CHUNK, stride, mode, num_warps=8))
+    return programs * steps * _CHUNK * 4 / time
 
 
 def _hbm_read(seconds: Time) -> Ceiling:
-    source = _random(_large())
-    chunk, steps = 4096, 4
-    chunks = source.numel() // chunk
+    source, steps = _random(_large()), 4
+    chunks = source.numel() // _CHUNK
     programs = chunks // steps
-    time = _read_time(
-        seconds, source, programs=programs, chunks=chunks, steps=steps, chunk=chunk, stride=programs, mode=""
-    )
-    nbytes = source.numel() * 4
-    return Ceiling(
-        "hbm_read", nbytes / time, "byte/second", MEASURED, f"read of {nbytes:,} bytes, summed by a Triton kernel"
-    )
+    rate = _read_rate(seconds, source, programs=programs, chunks=chunks, steps=steps, stride=programs, mode="")
+    note = f"read of {programs * steps * _CHUNK * 4:,} bytes, summed by a Triton kernel"
+    return Ceiling("hbm_read", rate, "byte/second", MEASURED, note)
 
 
 def _l2_read(seconds: Time) -> Ceiling:
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    chunk = 4096
     # A quarter of the L2: on chips whose L2 has two halves, each half then holds all of it.
-    chunks = max(1, properties.L2_cache_size // 4 // (chunk * 4))
-    programs, steps = properties.multi_processor_count * 8, 256
-    time = _read_time(
-        seconds,
-        _random(chunks * chunk * 4),
-        programs=programs,
-        chunks=chunks,
-        steps=steps,
-        chunk=chunk,
-        stride=1,
-        mode=".cg",
-    )
-    note = f"{chunks * chunk * 4:,} bytes re-read past L1 by a Triton kernel"
-    return Ceiling("l2", programs * steps * chunk * 4 / time, "byte/second", MEASURED, note)
+    chunks = max(1, properties.L2_cache_size // 4 // (_CHUNK * 4))
+    source, programs = _random(chunks * _CHUNK * 4), properties.multi_processor_count * 8
+    rate = _read_rate(seconds, source, programs=programs, chunks=chunks, steps=256, stride=1, mode=".cg")
+    note = f"{chunks * _CHUNK * 4:,} bytes re-read past L1 by a Triton kernel"
+    return Ceiling("l2", rate, "byte/second", MEASURED, note)
 
 
 def _l1_read(seconds: Time) -> Ceiling:
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    chunk, chunks, steps = 4096, 2, 2048
-    programs = properties.multi_processor_count * 2
-    time = _read_time(
-        seconds,
-        _random(programs * chunks * chunk * 4),
-        programs=programs,
-        chunks=chunks,
-        steps=steps,
-        chunk=chunk,
-        stride=0,
-        mode=".ca",
-    )
-    note = f"{chunks * chunk * 4:,} bytes a block re-read from L1 by a Triton kernel, 2 blocks an SM"
-    return Ceiling("l1", programs * steps * chunk * 4 / time, "byte/second", MEASURED, note)
+    chunks, programs = 2, properties.multi_processor_count * 2
+    source = _random(programs * chunks * _CHUNK * 4)
+    rate = _read_rate(seconds, source, programs=programs, chunks=chunks, steps=2048, stride=0, mode=".ca")
+    note = f"{chunks * _CHUNK * 4:,} bytes a block re-read from L1 by a Triton kernel, 2 blocks an SM"
+    return Ceiling("l1", rate, "byte/second", MEASURED, note)
 
 
 def _matmul(dtype: torch.dtype, size: int) -> Callable[[], Any]:
@@ -216,7 +195,7 @@ def _int8(size: int) -> Callable[[], Any]:
     return lambda: torch._int_mm(a, b.t())
 
 
-#: Pipe -> what prepares a product of two square matrices on it, and PyTorch's precision while it runs.
+#: Pipe -> a function that prepares a square product of a size, and PyTorch's matmul precision meanwhile.
 _PRODUCTS: dict[str, tuple[Callable[[int], Callable[[], Any]], str]] = {
     "bf16": (lambda size: _matmul(torch.bfloat16, size), "highest"),
     "fp16": (lambda size: _matmul(torch.float16, size), "highest"),

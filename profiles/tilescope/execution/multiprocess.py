@@ -1,6 +1,6 @@
-"""Independent work dealt out over forked processes, which see this one's memory.
+"""Distributes independent work over forked processes, which see this one's memory.
 
-``multiprocessing`` forks and collects. Its pools are not used: they pickle the work, and cannot end it half-way.
+``multiprocessing``'s pools are not used: they pickle the work and cannot stop it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tilescope.execution.parentage import die_with
 
 
 def processors() -> int:
-    """How many processes are worth starting here."""
+    """The number of processes worth starting here: the processors of this process."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
 
 
@@ -34,19 +34,20 @@ def share_out(
     *,
     processes: int,
 ) -> list[Any]:
-    """Calls ``work`` for every item, dealt out over ``processes`` forked ones, and returns what each one's ``result()`` gave.
+    """Calls ``work`` for every item in ``processes`` forked processes. Returns the ``result()`` of each process.
 
-    ``result`` is called in the child at its end, and its value must pickle. ``tick(done)`` is called in this process a
-    few times a second; what it raises ends the work, as does the first exception of any child, which is raised here.
-    The children must use neither locks nor threads of this process, and end with it; what they have started ends with the work.
-    Raises RuntimeError when one of them is killed.
+    ``result`` is called at the end of each process, and its value must pickle. ``tick(done)`` is called here a few times a
+    second with the number of finished items. An exception from ``tick`` or from any process ends the work and is raised here.
+    RuntimeError is raised where a process is killed.
+
+    The processes must not use locks or threads of this one. They end with this process, and what they started ends with them.
     """
     fork = multiprocessing.get_context("fork")
     done = np.frombuffer(mmap.mmap(-1, 8 * processes), dtype=np.int64)
     parent = os.getpid()
 
     def child(share: int, answer: connection.Connection[Any, Any]) -> None:
-        os.setsid()  # what it starts, as a compiler its assembler, goes with it
+        os.setsid()  # a group of its own, so that what it starts can be killed with it
         die_with(parent)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         try:
@@ -56,7 +57,7 @@ def share_out(
             answer.send((None, result()))
         except BaseException as error:
             answer.send((error, None))
-        # At once: what this process registered for its end is not the child's to do.
+        # Without the parent's exit handlers.
         os._exit(0)
 
     children = []
@@ -68,7 +69,7 @@ def share_out(
             answers.append(receive)
             process = fork.Process(target=child, args=(share, send))
             with warnings.catch_warnings(), send:
-                # Python warns of forks beside threads; see above for what the children keep to.
+                # Python warns of forks beside threads; the docstring says what the processes must not use.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 process.start()
             children.append(process)

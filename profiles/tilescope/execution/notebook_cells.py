@@ -1,4 +1,4 @@
-"""Cells of a notebook: IPython compiles each as a file, whose name is a number that nobody has seen."""
+"""Recognises notebook cells, which IPython compiles under generated file names."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import sys
 
 
 def is_cell(file: str) -> bool:
-    """Whether a function of that file is written in a cell."""
+    """Whether a file name is that of a cell."""
     return "ipykernel_" in file or file.startswith(("<ipython", "<cell"))
 
 
 def number(file: str) -> str:
-    """The cell's number, as in ``In [5]``; empty where it is not known."""
+    """The cell's number, as in ``In [5]``; empty where it is unknown."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     named = getattr(getattr(shell, "compile", None), "format_code_name", lambda file: None)(file)

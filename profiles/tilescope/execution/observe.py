@@ -1,7 +1,7 @@
-"""See with which config each Triton launch is made, while it is made.
+"""Observes the config of each Triton launch while it is made.
 
-``JITFunction.run`` is left alone: kernels look at it to know whether somebody stands in for it. Every launch asks its
-compiled kernel for metadata, whoever makes it. Imports triton: worker-side only.
+``JITFunction.run`` is not replaced, because kernels look at it to know whether launches are caught. Instead this hooks the
+compiled kernel's metadata, which every launch asks for. Imports triton: worker-side only.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tilescope.table.case import Case
 
 @contextlib.contextmanager
 def launches() -> Iterator[list[launch_configs.Launched]]:
-    """While active, note every launch that Triton makes, in order. Yields those noted so far.
+    """While active, notes every launch that Triton makes. Yields the list of launches so far.
 
-    Of an autotuner's, trials included, the last is kept: the one it makes for its caller. What Inductor launches by means of
-    its own is not seen. Not for use from two threads at once, but a backward pass may run in another.
+    Of an autotuner's launches, which include trials, only the last is kept, the one for its caller. Inductor's own launches are
+    not seen. Not for use from two threads at once, but a backward pass may run in another.
     """
     seen: list[launch_configs.Launched] = []
     describe, tune = CompiledKernel.launch_metadata, Autotuner.run
@@ -48,7 +48,7 @@ def launches() -> Iterator[list[launch_configs.Launched]]:
 
 
 def once(run: Callable[[], Any], artefact: Path, case: Case) -> None:
-    """Runs the case once and writes with which configs beside its artefact: before it is measured, for to look takes time."""
+    """Runs the case once and writes its configs beside the artefact. It comes before timing, because observing takes time."""
     with launches() as seen:
         run()
     launch_configs.write(artefact, case, seen)

@@ -1,7 +1,7 @@
-"""Compile Triton kernels for any NVIDIA target, with or without a GPU.
+"""Compiles Triton kernels for any NVIDIA target, with or without a GPU.
 
-Triton asks its active driver which GPU to compile for. The one here answers with the target it was given, so the
-compiler runs as on that GPU's own machine and gives the same cubin. Imports torch and triton: worker-side only.
+Triton asks its active driver for the target. The driver here answers with a given one, so that the compiler gives the same
+cubin as on a machine with that GPU. Imports torch and triton: worker-side only.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tilescope.execution.assumed_answers import Answers, Entries, NoAttribute
 from tilescope.execution.launches import Launch
 from tilescope.hardware import occupancy
 
-#: Kernels specialise on pointers being a multiple of this many bytes; PyTorch aligns every allocation to more.
+#: Kernels are specialised for pointers that are a multiple of this many bytes. PyTorch aligns every allocation to more.
 ALIGNMENT = 16
 
 
 def capability(target: str) -> int:
-    """``sm_90`` as Triton numbers it: 90. Raises ValueError for anything else."""
+    """Triton's number of a target: 90 for ``sm_90``. Raises ValueError for another text."""
     match = re.fullmatch(r"sm_(\d{2,3})[af]?", target)
     if not match:
         raise ValueError(f"target {target!r} is not an architecture such as sm_90")
@@ -39,21 +39,21 @@ def capability(target: str) -> int:
 
 
 class _Utilities:
-    """What Triton asks a driver's ``utils`` for."""
+    """Stands for the ``utils`` of Triton's driver."""
 
     def __init__(self, target: str, answers: Answers | None) -> None:
         self.target = target
         self.answers = answers
 
     def get_device_properties(self, device: int = 0) -> Entries:
-        """Entries by Triton's names, as ``multiprocessor_count``. Raises ValueError where no product stands for the target."""
+        """Properties by Triton's names, as ``multiprocessor_count``. Raises ValueError for a target without a listed product."""
         self.answers = self.answers or Answers(self.target)
         self.answers.index(device)
         return Entries(self.answers)
 
     def load_binary(self, name: str, cubin: bytes, shared: int, device: int) -> tuple[int, int, int, int, int]:
-        """What a driver says of machine code: handles (none), registers a thread, its local memory in words of 4 bytes, and
-        the most threads of a block, which the registers of a multiprocessor limit."""
+        """What a driver says of a cubin: two handles (0), registers per thread, spills per thread in words of 4 bytes, and the most
+        threads of a block that the registers of a multiprocessor allow."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "kernel.cubin")
             file.write_bytes(cubin)
@@ -73,7 +73,7 @@ class _Utilities:
 
 
 class _Index(int):
-    """Device 0 of one target. Kernels keep what they compiled by it: what is for another target must not be found."""
+    """Device 0 of one target. Kernels cache compiled code by device, and code for another target must not be found."""
 
     target: Any
 
@@ -94,9 +94,9 @@ def _not_there(target: str, query: str) -> NoAttribute:
 
 
 class OfflineDriver(CudaDriver):  # type: ignore[misc]
-    """A CUDA driver for a GPU that is not there. It can name its target, and answer what ``answers`` holds.
+    """A CUDA driver for an absent GPU. It names its target, and answers queries by ``answers``.
 
-    Without ``answers`` it is for the compiler alone, and its tensors are meta tensors.
+    Without ``answers`` it serves the compiler alone, and its tensors are meta tensors.
     """
 
     def __init__(self, target: str, answers: Answers | None = None) -> None:
@@ -106,7 +106,7 @@ class OfflineDriver(CudaDriver):  # type: ignore[misc]
         self.answers = answers
 
     def launcher_cls(self, source: Any, metadata: Any) -> Any:
-        """What launches a compiled kernel: it raises, in one line."""
+        """The launcher of a compiled kernel, which raises NoAttribute."""
 
         def launch(*_args: Any) -> None:
             raise _not_there(f"sm_{self.target.arch}", "a launch")
@@ -135,11 +135,11 @@ class OfflineDriver(CudaDriver):  # type: ignore[misc]
         return torch.device("meta") if self.answers is None else torch.device("cuda", 0)
 
     def clear_cache(self, cache: torch.Tensor) -> None:
-        """Nothing: there is no cache that a launch could find its data in."""
+        """Does nothing, as there is no cache."""
 
 
 class _AlignedTensor(torch.Tensor):
-    """A meta tensor whose address tells its alignment: its offset into a storage that begins at a multiple of 16."""
+    """A meta tensor with an address that has the right alignment, as if its storage began at a multiple of 16."""
 
     @staticmethod
     def __new__(cls, tensor: torch.Tensor) -> _AlignedTensor:
@@ -159,7 +159,7 @@ def _with_alignment(value: Any) -> Any:
 
 @contextlib.contextmanager
 def targeting(target: str) -> Iterator[None]:
-    """While active, Triton compiles for ``target``, even where there is a GPU of another kind."""
+    """While active, Triton compiles for ``target``, even where there is another GPU."""
     before = driver._active
     driver.set_active(OfflineDriver(target))
     try:
@@ -169,11 +169,10 @@ def targeting(target: str) -> Iterator[None]:
 
 
 def compile_launch(launch: Launch) -> Any:
-    """The compiled kernel of one launch, for the target that ``targeting`` set.
+    """Compiles one launch for the target that ``targeting`` set.
 
-    Its ``asm`` holds ``ttir``, ``ttgir``, ``llir``, ``ptx`` and ``cubin``; its ``metadata`` ``shared`` (bytes),
-    ``num_warps`` and ``name``. Only shapes, strides and alignment of the arguments matter. Raises what Triton's
-    compiler raises.
+    The result's ``asm`` holds ``ttir``, ``ttgir``, ``llir``, ``ptx`` and ``cubin``; its ``metadata`` has ``shared`` (bytes),
+    ``num_warps`` and ``name``. Only shapes, strides and alignment of the arguments matter. Raises what Triton's compiler raises.
     """
     kernel = ask_compiler(launch)
     if _is_for_another_assembler(kernel):
@@ -184,34 +183,33 @@ def compile_launch(launch: Launch) -> Any:
 
 
 def fits(launch: Launch, target: str) -> bool:
-    """Whether a launch compiles, for the target that ``targeting`` set, and needs no more shared memory than a block has there; or
-    whether no other config would help.
+    """Whether a launch compiles for ``target``, which ``targeting`` set, within a block's shared memory there.
+
+    Also True where no other config would help, as the kernel calls another vendor's library.
     """
     most = occupancy.limits(target).block_shared_memory
     try:
         return bool(compile_launch(launch).metadata.shared <= most)
-    except Exception as error:  # whatever the compiler says of a config, an autotuner goes on to the next
-        # A function of another vendor's library, which no config has.
+    except Exception as error:  # an autotuner skips a config that does not compile
         return "Unresolved extern function" in str(error)
 
 
 def ask_compiler(launch: Launch) -> Any:
-    """What Triton's function answers when it is asked to compile the launch and not to make it."""
+    """Has Triton compile the launch without making it. Returns the compiled kernel."""
     args = tuple(_with_alignment(value) for value in launch.args)
     kwargs = {name: _with_alignment(value) for name, value in launch.kwargs.items()}
     function = launch.function
-    # A kernel keeps what it compiled by device index, whatever the driver: start from none.
+    # A kernel caches compiled code by device index, whatever the driver: start with an empty cache.
     with mock.patch.object(function, "device_caches", type(function.device_caches)(function.create_binder)):
         return type(function).run(function, *args, grid=launch.grid, warmup=True, **kwargs)
 
 
 def _is_for_another_assembler(kernel: Any) -> bool:
-    """Whether Triton's cache answered with PTX of another version than its assembler takes in this process.
+    """Whether Triton's cache returned PTX of another version than this process's assembler takes.
 
-    Then another process had pointed TRITON_PTXAS_PATH elsewhere: its PTX may be refused here, and its machine code is not
-    this assembler's.
+    Another process with another TRITON_PTXAS_PATH compiled it: its PTX may be refused here, and its cubin is that assembler's.
     """
-    if kernel.metadata.ptx_version is not None:  # Asked for by the launch.
+    if kernel.metadata.ptx_version is not None:  # the launch asks for a version
         return False
     version = ptx_get_version(get_ptxas(kernel.metadata.target.arch).version)
     return f".version {version // 10}.{version % 10}" not in kernel.asm["ptx"]

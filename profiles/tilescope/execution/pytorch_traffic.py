@@ -1,7 +1,7 @@
-"""Count what PyTorch's own operators ask of memory, without running them for real.
+"""Counts the memory traffic of PyTorch's own operators.
 
-Unfused code is a sequence of operators, each of which reads its inputs and writes its outputs once: that is the
-traffic fusion saves. On meta tensors counting is instant whatever the size. Imports torch.
+Unfused code is a sequence of operators, each of which reads its inputs and writes its outputs once: fusion saves that traffic.
+On meta tensors counting is instant whatever the size. Imports torch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tilescope_kernels import dispatch
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-#: Operators that allocate, or look at a tensor's data from another side: they move nothing.
+#: Operators that allocate or make views: they move no data.
 _FREE = frozenset({
     "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted", "detach", "alias",
     "lift_fresh", "_unsafe_view", "_reshape_alias", "resize_", "set_", "_local_scalar_dense", "record_stream",
@@ -27,7 +27,7 @@ _OVERWRITES = frozenset({"copy_", "fill_", "zero_", "normal_", "uniform_", "rand
 _CREATE_LIKE = frozenset({
     "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like", "new_zeros", "new_ones", "new_full",
 })  # fmt: skip
-#: Operators of one operation for each element they write, and for each they read.
+#: Operators with one operation for each element written, and for each element read.
 _OPERATION_WRITTEN = frozenset({
     "add", "sub", "rsub", "mul", "div", "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "erf",
     "tanh", "pow", "square",
@@ -43,7 +43,7 @@ _NO_OPERATION = frozenset({
 
 @dataclass(frozen=True)
 class Operation:
-    """One operator that moves data: bytes read and written, and operations where its arithmetic is known."""
+    """An operator that moves data: bytes read and written, and its operations (None: unknown)."""
 
     name: str
     bytes_read: int
@@ -52,11 +52,11 @@ class Operation:
 
 
 class NeedsData(Exception):
-    """The code looked at a value, so it cannot run on tensors that have none."""
+    """The code reads a value, which tensors without data do not have."""
 
 
 class CountOperators(dispatch.OnLooker):
-    """Hands every operator that moves data to ``record``. ``values=False`` refuses to read a tensor's value."""
+    """Passes every operator that moves data to ``record``. With ``values=False`` reading a value raises NeedsData."""
 
     def __init__(self, record: Callable[[Operation], None], *, values: bool = True) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -109,7 +109,7 @@ def _distinct(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _bytes(tensor: torch.Tensor) -> int:
-    """Bytes of the elements that are really there: a dimension of stride 0 repeats one."""
+    """Bytes of the elements in memory: a dimension of stride 0 repeats one element."""
     extents = [
         extent for extent, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride != 0 or extent == 0
     ]
