@@ -1,10 +1,10 @@
-"""Large floats are kept as a distribution: of all columns alike, and taken in a few milliseconds."""
+"""Contents of a captured launch's memory: the distribution of large floats, and the bytes of tensors that share memory."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from tilescope.captures import contents
+from tilescope.captures import arguments, contents, replay
 
 
 def described(view: torch.Tensor) -> dict[str, object]:
@@ -27,3 +27,13 @@ def test_what_is_not_finite_is_left_out_of_it() -> None:
     assert found["low"] == pytest.approx(-3.0, abs=0.01) and found["high"] == pytest.approx(5.0, abs=0.01)
     assert found["mean"] == pytest.approx(1.0, abs=0.05)
     assert described(torch.full((1 << 20,), float("nan")))["mean"] == 0.0
+
+
+def test_bytes_of_tensors_that_share_memory_count_once() -> None:
+    x, other = torch.randn(8, 4), torch.randn(6)
+    given = {"x": x, "same": x, "row": x[2], "other": other, "expanded": other[:1].expand(100), "n": 3}
+    data = arguments.Writer().arguments(given, "kernel")
+    assert replay._bytes(data, ["x", "other"]) == x.nbytes + other.nbytes
+    assert replay._bytes(data, ["x", "same", "row"]) == x.nbytes
+    assert replay._bytes(data, ["row", "n", "absent"]) == 16
+    assert replay._bytes(data, ["expanded"]) == 4

@@ -1,16 +1,15 @@
-"""Launches of a person's own process: caught where they are made, written down, made again from what was written.
+"""Captures launches in a user's process, writes them to a folder, and makes them again from there.
 
-``recording`` stands where Triton launches and gives each to a ``recorder.Recorder``, which keeps one record a distinct launch.
-``code`` writes a kernel with all that it reaches, ``arguments`` and ``contents`` what it was given. ``replay`` makes a
-``KernelSpec`` of the records in a folder; every collector works from it. Worker-side and in the person's process only, but for
-this file: the rest imports torch and triton.
+``recording`` hooks Triton's launches and passes each to a ``recorder.Recorder``, which keeps one record for each distinct launch.
+``execution.kernel_code`` converts a kernel's code to data, ``arguments`` and ``contents`` its arguments. ``replay`` makes a
+``KernelSpec`` of the records in a folder, which every collector can run. All modules but this one import torch and triton:
+they run in the user's process and in workers.
 
-A folder of records holds, for each kernel function, a folder with ``captured_launches.py`` (the spec, as ``load_spec`` takes
-it), ``launches.json`` (``FORMAT``; what it has is said in ``recorder``), the files that the code was read from, and a file for
-each content that is kept exactly.
+A folder of records has a subfolder for each kernel function. It holds ``captured_launches.py`` (the spec, for ``load_spec``),
+``launches.json`` (described in ``recorder``), the source files, and a file for each piece of memory whose contents are kept.
 """
 
-#: Version of ``launches.json``. What another version wrote is refused.
+#: Version of ``launches.json``. Other versions are refused.
 FORMAT = 1
-#: The file of a kernel's spec, and of its records.
+#: The files of a kernel's spec and of its records.
 SPEC_FILE, RECORDS_FILE = "captured_launches.py", "launches.json"

@@ -1,4 +1,4 @@
-"""The lines of a person's code that a launch was made from."""
+"""Finds the lines of a user's code that a launch was made from."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from types import FrameType
 
 from tilescope.execution import notebook_cells
 
-#: Packages between a person's line and the launch.
+#: Packages whose frames are skipped.
 _BETWEEN = ("torch", "triton", "tilescope")
 _STANDARD = str(Path(sysconfig.get_path("stdlib")))
 _INSTALLED = ("site-packages", "dist-packages")
 
 
 def call_site() -> tuple[str, ...]:
-    """Texts ``file:line``, innermost first: where the launch is written, and where a library's code was called from.
+    """Texts ``file:line``, innermost first: the line of the launch, and if that is a library's, the user's line that called it.
 
-    In the thread of a backward pass on a GPU the latter is not known.
+    In the thread of a backward pass on a GPU the latter is unknown.
     """
     frame: FrameType | None = sys._getframe(1)
     found: list[str] = []
@@ -34,11 +34,9 @@ def call_site() -> tuple[str, ...]:
 
 
 def _named(file: str, module: str) -> tuple[str, bool]:
-    """A file as it is told, empty for one between, and whether it is the person's own and not an installed library's."""
-    if notebook_cells.is_cell(file):
-        return " ".join(
-            filter(None, ["cell", notebook_cells.number(file)])
-        ), True  # A cell that is run again has another number.
+    """A file's name to show (empty: skipped), and whether it is the user's own and not an installed library's."""
+    if notebook_cells.is_cell(file):  # not cached: a cell that is run again has another number
+        return f"cell {notebook_cells.number(file)}".rstrip(), True
     return _of_file(file, module)
 
 

@@ -1,7 +1,7 @@
-"""What memory holds when a kernel is launched: kept byte by byte, or as a distribution that is drawn from again.
+"""Records the contents of memory at a launch, byte by byte or as a distribution, and restores them.
 
-Whole numbers may be addresses, so they are kept as they are. Floats seldom matter to what a launch costs: those of large
-tensors are kept as mean, deviation and bounds, and drawn from a seed. Imports torch.
+Integers may be addresses and are kept. The values of floats seldom matter to the cost of a launch: those of large tensors are kept
+as mean, deviation and bounds, and are drawn again from a seed. Imports torch.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import torch
 
 from tilescope.files import bounded_reading
 
-#: Bytes of one piece of memory that are kept exactly: of floats, and of anything else.
+#: Most bytes of a storage that are kept: of floats, and of anything else.
 MOST_FLOATS, MOST_EXACT = 1 << 20, 64 << 20
-#: Elements that a distribution of floats is taken from, and the bounds of whole numbers.
+#: Elements sampled for the distribution of floats, and for the bounds of integers.
 _FLOATS, _WHOLE = 1 << 16, 1 << 20
 
 
 def described(
     storage: torch.UntypedStorage, view: torch.Tensor, files: dict[str, bytes], exact: bool
 ) -> dict[str, Any]:
-    """JSON data of what ``storage`` holds, seen as elements of ``view``'s dtype.
+    """JSON data of the contents of ``storage``, as elements of ``view``'s dtype.
 
-    Bytes that are kept are added to ``files`` under the name that the data gives. ``exact`` asks for them even of large floats.
+    Kept bytes are added to ``files`` under the name in the data. ``exact`` keeps the bytes of large floats too.
     """
     floating = view.dtype.is_floating_point or view.dtype.is_complex
     if storage.nbytes() == 0:
@@ -55,7 +55,7 @@ def described(
 
 
 def unread(view: torch.Tensor) -> dict[str, Any]:
-    """JSON data of memory that could not be read: floats as they usually are, zeros for anything else."""
+    """JSON data of memory that cannot be read: a standard normal distribution of floats, zeros for anything else."""
     dtype = str(view.dtype).removeprefix("torch.")
     if view.dtype.is_floating_point or view.dtype.is_complex:
         return {"kind": "normal", "dtype": dtype, "mean": 0.0, "deviation": 1.0, "low": -4.0, "high": 4.0}
@@ -63,12 +63,12 @@ def unread(view: torch.Tensor) -> dict[str, Any]:
 
 
 def digest(view: torch.Tensor) -> str:
-    """A text that tells contents of a small tensor apart."""
+    """A digest of a small tensor's contents."""
     return hashlib.sha256(_bytes(view.untyped_storage())).hexdigest()[:16]
 
 
 def draw(storage: torch.UntypedStorage, start: int, data: Mapping[str, Any], folder: Path, seed: int) -> None:
-    """Fills ``storage``, from byte ``start`` on, with what ``data`` describes. Raises ValueError for what is no such data."""
+    """Fills ``storage``, from byte ``start`` on, with the contents that ``data`` describes. Raises ValueError for invalid data."""
     kind = data["kind"]
     if kind == "none":
         return
@@ -96,7 +96,7 @@ def draw(storage: torch.UntypedStorage, start: int, data: Mapping[str, Any], fol
 
 def _fill_normal(values: torch.Tensor, data: Mapping[str, Any], numbers: torch.Generator) -> None:
     flat = values.reshape(-1)
-    # Piece by piece: a draw in fp32 takes four bytes an element.
+    # In pieces: drawing in fp32 takes four bytes for each element.
     for piece in torch.split(flat, 1 << 26):
         drawn = torch.randn(piece.shape, generator=numbers, device=flat.device)
         drawn.mul_(float(data["deviation"])).add_(float(data["mean"])).clamp_(float(data["low"]), float(data["high"]))
@@ -109,10 +109,10 @@ def _bytes(storage: torch.UntypedStorage) -> bytes:
 
 
 def _sample(view: torch.Tensor) -> torch.Tensor:
-    """Some of the tensor's elements, in order, as fp64 or whole numbers on the CPU."""
+    """Some of the tensor's elements, in order, as fp64 or int64 on the CPU."""
     flat = view.detach()
     flat = flat.reshape(-1) if flat.is_contiguous() else flat.flatten()
-    # An odd step: an even one would take a row's same few columns over and over.
+    # An odd step: an even one would take the same few columns of each row.
     flat = flat[:: max(1, flat.numel() // (_FLOATS if flat.is_floating_point() or flat.is_complex() else _WHOLE)) | 1]
     if flat.is_complex():
         flat = torch.view_as_real(flat).reshape(-1)

@@ -1,4 +1,4 @@
-"""Whether a launch's accesses depend on floats: then those must be kept as they are. Imports torch and triton."""
+"""Tests by interpretation whether a launch's accesses depend on floats, whose contents must then be kept. Imports torch and triton."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tilescope.captures import arguments
 from tilescope.execution.launches import Launch
 from tilescope.interpreter import blocks, interpret
 
-#: Seconds that may be spent on looking.
+#: Most seconds for a test.
 _LIMIT = 1.0
 
 
 def in_use(launch: Launch) -> bool:
-    """Whether an address, a mask or a branch depends on a float, as far as a second of its first programs shows."""
+    """Whether an address, a mask or a branch depends on a float, in the programs that are interpreted within a second."""
     copies: dict[int, torch.UntypedStorage] = {}
     args = tuple(_copied(value, copies) for value in launch.args)
     copy = dataclasses.replace(launch, args=args, kwargs={n: _copied(v, copies) for n, v in launch.kwargs.items()})
@@ -31,7 +31,7 @@ def in_use(launch: Launch) -> bool:
 
 
 def _copied(value: Any, copies: dict[int, torch.UntypedStorage]) -> Any:
-    """The same on the CPU, in memory of its own. Floats are not copied: nobody reads them, and their pages never come to be."""
+    """A copy on the CPU. The contents of floats are not copied: they are never read, and their pages never allocated."""
     if isinstance(value, torch.Tensor):
         storage = value.untyped_storage()
         if storage._cdata not in copies:

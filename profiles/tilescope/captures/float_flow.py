@@ -1,6 +1,7 @@
-"""Whether what a kernel loads as floats may reach an address, a mask or a branch, by the compiler's own text. Pure.
+"""Tests by data flow in the TTIR whether a loaded float may reach an address, a mask or a branch. Pure.
 
-What flows where is followed line by line, from every load of floats, until nothing more is reached. Where that cannot be told it may.
+The flow is followed line by line from every load of floats until nothing more is reached. Where it cannot be followed, the
+answer is yes.
 """
 
 from __future__ import annotations
@@ -12,32 +13,32 @@ from dataclasses import dataclass, field, replace
 from tilescope.execution import compiled_lines
 from tilescope.execution.compiled_lines import Operation
 
-#: A float among the types that a line ends with.
+#: A float type, among the types at the end of a line.
 _FLOAT = re.compile(r"[x<\s](?:bf16|f\d+\w*)\b")
-#: Flow between blocks, or into another function, is not followed.
+#: Operations whose data flow is not followed: branches between blocks, and calls.
 _UNKNOWN = re.compile(r"(?<!\w)(?:cf|scf\.(?:while|execute_region|index_switch)|tt\.call)\b")
 _LOADS = ("tt.load", "tt.descriptor_load", "tt.descriptor_gather")
-#: Those whose last operand is what is written, and those where it is the one after the address.
+#: Stores whose written value is the last operand, and those where it follows the address.
 _WRITE_LAST = ("tt.descriptor_store", "tt.descriptor_scatter", "tt.descriptor_reduce")
 _WRITE_SECOND = ("tt.store", "tt.atomic_rmw", "tt.atomic_cas")
 
 
 @dataclass
 class _Region:
-    """What the operation that a block belongs to gives, and what it hands its next turn."""
+    """The results of the operation that a block belongs to, and the values that it carries to its next iteration."""
 
     results: tuple[str, ...]
     carried: list[str] = field(default_factory=list)
 
     def pass_on(self, values: Iterable[str], reached: set[str]) -> None:
-        """Reaches the result of each place, and what is carried there, whose value is reached."""
+        """Adds to ``reached`` the result and the carried value at each position where the value is reached."""
         for place, value in enumerate(values):
             if value in reached:
                 reached |= {*self.results[place : place + 1], *self.carried[place : place + 1]}
 
 
 def may_reach(ttir: str) -> bool:
-    """Whether a loaded float may decide where memory is touched, in a kernel with this text."""
+    """Whether a loaded float may decide which memory a kernel with this text accesses."""
     head, operations = compiled_lines.read(ttir)
     if not head or any(_UNKNOWN.search(one.text) for one in operations):
         return True
@@ -52,7 +53,7 @@ def may_reach(ttir: str) -> bool:
 
 
 def _with_unique_names(operations: Iterable[Operation]) -> list[Operation]:
-    """The operations with a name of its own for each value: blocks beside each other use the same ones."""
+    """The operations with unique names for values: sibling blocks use the same ones."""
     scopes: list[dict[str, str]] = [{}]
     renamed = []
     for number, one in enumerate(operations):
@@ -63,7 +64,7 @@ def _with_unique_names(operations: Iterable[Operation]) -> list[Operation]:
                 scopes.append({})
             renamed.append(one)
             continue
-        # What a loop carries, and what a block is given, are its own.
+        # Carried values and block arguments are local to the block.
         inner = {name: f"{name}.at{number}" for name in one.given}
         values = tuple(_resolved(name, scopes) for name in one.values)
         carried = tuple((inner[name], _resolved(outer, scopes)) for name, outer in one.carried)
@@ -77,13 +78,13 @@ def _with_unique_names(operations: Iterable[Operation]) -> list[Operation]:
 
 
 def _resolved(name: str, scopes: list[dict[str, str]]) -> str:
-    """The value's own name, of the innermost block that has one of that name."""
+    """The unique name of a value, from the innermost block that defines the name."""
     base, mark, place = name.partition("#")
     return next((scope[base] for scope in reversed(scopes) if base in scope), base) + mark + place
 
 
 def _follow(operations: Iterable[Operation], reached: set[str]) -> bool:
-    """Adds what floats reach in one reading of the kernel. True where they reach what must not depend on them."""
+    """Adds the values that floats reach to ``reached``, in one pass. True where they reach an address, a mask or a branch."""
     regions: list[_Region] = []
     for one in operations:
         if one.closes:
@@ -101,7 +102,7 @@ def _follow(operations: Iterable[Operation], reached: set[str]) -> bool:
         elif _touches(one.text, one.values, reached):
             return True
         elif reached & set(one.values) or (one.text.startswith((*_LOADS, *_WRITE_SECOND)) and _floats(one.text)):
-            # What a load gives where nothing is loaded may be a float's.
+            # The default of a masked load may be a reached value.
             reached |= set(one.results)
         if one.opens:
             regions.append(own)
@@ -109,13 +110,13 @@ def _follow(operations: Iterable[Operation], reached: set[str]) -> bool:
 
 
 def _controls(one: Operation, reached: set[str]) -> bool:
-    """Whether a branch, or the turns of a loop, depend on a reached value."""
+    """Whether a branch or a loop's bounds depend on a reached value."""
     deciding = {"scf.for": 3, "scf.if": 1}.get(one.text.partition(" ")[0], 0)
     return bool(reached & set(one.values[:deciding]))
 
 
 def _touches(body: str, values: Sequence[str], reached: set[str]) -> bool:
-    """Whether the operation touches memory where a reached value says, or writes one as a whole number, which may be read again."""
+    """Whether a reached value is an address or a mask, or is stored as an integer, which may be loaded as one later."""
     if body.startswith("tt.load"):
         return bool(reached & set(values[:2]))
     if body.startswith(_LOADS):
@@ -130,5 +131,5 @@ def _touches(body: str, values: Sequence[str], reached: set[str]) -> bool:
 
 
 def _floats(body: str) -> bool:
-    """Whether floats are among the types at the line's end."""
+    """Whether a float is among the types at the end of the line."""
     return bool(_FLOAT.search(" " + body.rpartition(" : ")[2]))

@@ -1,6 +1,6 @@
-"""Launches of the kernels that torch.compile generates: Inductor compiles them for itself and passes Triton's own way by.
+"""Hooks launches of the kernels that torch.compile generates: Inductor compiles and launches them without Triton's own functions.
 
-Imports torch, and Inductor's runtime where somebody has it loaded already.
+Imports torch, and Inductor's runtime only where it is loaded already.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _HEURISTICS = "torch._inductor.runtime.triton_heuristics"
 
 @contextlib.contextmanager
 def watched(take: Callable[[Launch], Any]) -> Iterator[None]:
-    """While active, hands every launch of a generated kernel to ``take`` and then makes it.
+    """While active, passes every launch of a generated kernel to ``take`` and then makes it.
 
-    Which config Inductor takes is known when it has launched once: its first launch is noted with the one it then took.
+    Inductor chooses the config at the first launch; it is chosen here just before.
     """
 
     def noted(run: Callable[[], Any], tuner: Any, args: tuple[Any, ...]) -> Any:
@@ -38,7 +38,7 @@ def watched(take: Callable[[Launch], Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def instead(make: Callable[[Launch], Any]) -> Iterator[None]:
-    """While active, hands every launch of a generated kernel to ``make``, with the first config, and does not make it."""
+    """While active, passes every launch of a generated kernel, with the first config, to ``make`` and does not make it."""
 
     def made(run: Callable[[], Any], tuner: Any, args: tuple[Any, ...]) -> Any:
         return make(_launch(tuner, args, tuner.configs[0]))
@@ -49,9 +49,9 @@ def instead(make: Callable[[Launch], Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _patched(run: Callable[..., Any]) -> Iterator[None]:
-    """While active, ``run`` stands in for ``CachingAutotuner.run``: it gets that, the tuner and the launch's arguments.
+    """While active, ``run`` replaces ``CachingAutotuner.run``. It gets a call of the original, the tuner and the arguments.
 
-    Inductor's runtime takes seconds to import, so it is left to whoever needs it, and patched then.
+    Inductor's runtime takes seconds to import, so it is patched when something else imports it.
     """
     with contextlib.ExitStack() as stack:
 
@@ -75,7 +75,7 @@ def _patched(run: Callable[..., Any]) -> Iterator[None]:
 
 
 class _WhenImported:
-    """Finds Inductor's runtime as the others would, and has it patched when it has been imported."""
+    """A finder on ``sys.meta_path`` that has Inductor's runtime patched once it is imported."""
 
     def __init__(self, patch: Callable[[Any], None]) -> None:
         self.patch = patch
@@ -97,7 +97,7 @@ class _WhenImported:
 
 
 def _launch(tuner: Any, args: tuple[Any, ...], config: Any) -> Launch:
-    """The launch as Triton's own way would have it."""
+    """The launch in the form of a caught one."""
     given, grid = tuner._interpret_args_grid(args, config)
     constants: Mapping[str, Any] = {**tuner.triton_meta.get("constants", {}), **config.kwargs}
     named = {name: value for name, value in constants.items() if isinstance(name, str)}
@@ -107,7 +107,7 @@ def _launch(tuner: Any, args: tuple[Any, ...], config: Any) -> Launch:
 
 
 def _function(tuner: Any) -> Any:
-    """The kernel's function. Inductor drops its source when another process compiles it, and keeps what loads it again."""
+    """The kernel's function. Inductor drops it when another process compiles it, and can load it again."""
     if tuner.fn.fn is None:
         tuner.fn = tuner._reload_kernel().fn
     return tuner.fn

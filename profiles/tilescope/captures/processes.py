@@ -1,4 +1,4 @@
-"""Which processes multiprocessing starts anew while launches are captured. What a fork knows of the capture, they do not. POSIX only."""
+"""Notes processes that ``multiprocessing`` starts without forking: a capture does not see their launches. POSIX only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unittest import mock
 
 @contextlib.contextmanager
 def started_anew() -> Iterator[list[str]]:
-    """Yields the names of those that are started while it is active, as they are."""
+    """While active, notes such processes. Yields the list of their names so far."""
     names: list[str] = []
 
     def noting(kind: Any) -> Any:

@@ -1,17 +1,18 @@
-"""Records of launches: one a distinct launch, with how often and from where it was made, written to a folder.
+"""Records launches, one record for each distinct launch, and writes them to a folder.
 
-``launches.json`` of a kernel holds ``format``, ``name``, ``functions`` (see ``code``; the kernel is the one at ``kernel``),
-``versions``, ``path`` (where the person's process looked for modules) and ``launches``, a record each:
+``launches.json`` of a kernel holds ``format``, ``name``, ``functions`` (see ``execution.kernel_code``), ``kernel`` (the number of
+the kernel's function), ``versions``, ``path`` (the process's ``sys.path``) and ``launches``, a list of records:
 
-``arguments``   values by parameter and storages (see ``arguments``, ``contents``)
-``options``     what the launch was asked for beside parameters: ``num_warps``
+``arguments``   values by parameter, and storages (see ``arguments``, ``contents``)
+``options``     launch options such as ``num_warps``
 ``grid``        three extents
-``config``      what an autotuner chose of both, empty where there was none
-``calls``, ``sites``   how often it was made, and from which lines, innermost first
-``counted``     what the interpreter counted while the launch was made by it; absent where a GPU made it
-``waited``      seconds that it was interpreted for before it was clear that it would take too long; absent where it was not
-``touched``     parameters that it reads and writes through, as the compiler has it, where the interpreter did not count
-``notes``       what is not as it was
+``config``      parameters and options that an autotuner chose, empty without one
+``calls``, ``sites``   number of calls, and the number from each call site (lines, innermost first)
+``counted``     the interpreter's counts, where it made the launch
+``waited``      seconds of interpretation, where it was stopped because it would take too long
+``touched``     parameters that the launch reads and writes through, by the compiler, where the interpreter did not count
+``multiplies``  whether the kernel has a matrix product, by the compiler
+``notes``       remarks on what differs from the original launch
 
 Imports torch and triton.
 """
@@ -36,15 +37,15 @@ import torch
 from tilescope.captures import FORMAT, RECORDS_FILE, SPEC_FILE, arguments, float_addresses, float_flow
 from tilescope.execution.launches import Launch
 
-#: Distinct launches that are kept of a process, of a kernel, and of those that differ in what is in their tensors alone.
+#: Most distinct launches of a process, of a kernel, and of launches that differ only in the contents of their tensors.
 MOST, MOST_OF_KERNEL, MOST_ALIKE = 256, 64, 4
-#: Bytes of contents that are kept of a process.
+#: Most bytes of contents of a process.
 MOST_BYTES = 512 << 20
 
 
 @dataclass
 class Record:
-    """A distinct launch. ``data`` is what is written of it."""
+    """A distinct launch. ``data`` is its part of ``launches.json``, ``files`` are contents by name."""
 
     function: Any
     data: dict[str, Any]
@@ -53,45 +54,44 @@ class Record:
     sites: dict[str, int] = field(default_factory=dict)
 
     def called(self, site: tuple[str, ...]) -> None:
-        """Counts a call from there."""
+        """Counts a call from a call site."""
         key = " < ".join(site)
         if key in self.sites or len(self.sites) < 16:
             self.sites[key] = self.sites.get(key, 0) + 1
 
 
 class Recorder:
-    """Takes launches before they are made, and keeps those that are new."""
+    """Records launches before they are made."""
 
     def __init__(self) -> None:
         self.kernels: list[Kernel] = []
         self._by_function: dict[int, Kernel] = {}
-        #: Launches that could not be recorded, by why.
+        #: Number of launches that could not be recorded, by reason.
         self.refused: dict[str, int] = {}
         self.calls = 0
         self.bytes = 0
-        #: Launches of processes that were forked from this one, which they count where all of them see it.
+        #: Number of launches in forked processes, in memory that all of them share.
         self._elsewhere = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")
         self._process = os.getpid()
-        #: A backward pass on a GPU launches from a thread of its own.
+        #: A backward pass on a GPU launches from another thread.
         self._lock = threading.RLock()
 
     @property
     def elsewhere(self) -> int:
-        """How many launches were made in processes that were forked meanwhile: nothing else of them is known here."""
+        """The number of launches in forked processes, of which nothing else is known here."""
         return self._elsewhere[0]
 
     @property
     def records(self) -> list[Record]:
-        """All that were kept."""
+        """All records."""
         return [record for kernel in self.kernels for record in kernel.records]
 
     def take(
         self, launch: Launch, site: tuple[str, ...], readable: bool = True, stages: Mapping[str, Any] | None = None
     ) -> Record | None:
-        """The launch's record, made now if it is the first of its kind; None where there is none of it.
+        """Counts a launch and returns its record, a new one for the first of its kind; None where it cannot be recorded.
 
-        ``readable``: whether the memory that its arguments lead to may be read now. ``stages`` are the compiled kernel's texts by
-        name, where it is compiled.
+        ``readable`` says whether the arguments' memory may be read now. ``stages`` are the compiled kernel's texts by name.
         """
         with self._lock:
             return self._take(launch, site, readable, stages or {})
@@ -112,7 +112,7 @@ class Recorder:
             return None
 
     def full(self) -> str:
-        """Why no more is kept; empty while there is room."""
+        """The reason why no more launches can be kept; empty while there is room."""
         if len(self.records) >= MOST:
             return f"more than {MOST} distinct launches: the others are counted and not kept"
         return "their tensors hold more than can be kept" if self.bytes >= MOST_BYTES else ""
@@ -123,7 +123,7 @@ class Recorder:
         return next(name for name in (plain, *(f"{plain}_{n}" for n in range(2, 1000))) if name not in taken)
 
     def write(self, folder: Path) -> list[str]:
-        """Writes all records below ``folder`` and returns the references of their specs, as ``load_spec`` takes them."""
+        """Writes all records below ``folder``. Returns the references of their specs, for ``load_spec``."""
         return [kernel.write(folder / kernel.name) for kernel in self.kernels if kernel.records]
 
 
@@ -177,7 +177,7 @@ class Kernel:
         before = set(self.writer.files)
         given = self.writer.arguments(bound, self.name, readable=readable)
         drawn = any(held["holds"]["kind"] == "normal" for held in given["storages"])
-        # What the compiler's text rules out need not be tried, which takes up to a second.
+        # Interpreting takes up to a second: not where the compiler's text rules it out.
         possible = float_flow.may_reach(str(stages.get("ttir") or ""))
         if drawn and readable and possible and float_addresses.in_use(launch):
             given = self.writer.arguments(bound, self.name, exact=True)
@@ -193,7 +193,7 @@ class Kernel:
         )
 
     def write(self, folder: Path) -> str:
-        """Writes the kernel's folder and returns the reference of its spec."""
+        """Writes the kernel's folder. Returns the reference of its spec."""
         if folder.exists():
             shutil.rmtree(folder)
         folder.mkdir(parents=True)
@@ -235,5 +235,5 @@ def _inputs(workload, device):
 
 
 def torch_is_capturing() -> bool:
-    """Whether a CUDA graph is being captured, when memory may not be read."""
+    """Whether a CUDA graph is being captured: memory must not be read then."""
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()

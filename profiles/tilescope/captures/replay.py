@@ -1,4 +1,4 @@
-"""Captured launches as a kernel that every collector can run: nothing of them is drawn anew. Imports torch and triton."""
+"""Makes a kernel of captured launches that every collector can run. Imports torch and triton."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import functools
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,26 +19,26 @@ from tilescope_kernels.spec import FORWARD, Cost, Implementation, KernelSpec, Wo
 from tilescope.captures import FORMAT, RECORDS_FILE, arguments
 from tilescope.files import bounded_reading
 
-#: Bytes of ``launches.json``.
+#: Most bytes of ``launches.json``.
 MOST = 64 << 20
-#: Short names of dtypes as workloads have them; any other goes by PyTorch's name.
+#: Short names of dtypes in workload ids. Other dtypes have PyTorch's name.
 _SHORT = {
     "float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "fp8", "float8_e5m2": "fp8e5",
 }  # fmt: skip
-#: Dimensions that a workload's name tells.
+#: Most dimensions in a workload's id.
 _TOLD = 6
 NO_REFERENCE = "no reference was given, so nothing says what is right"
 
 
 @dataclass(frozen=True)
 class CapturedWorkload(Workload):
-    """The sizes of a captured launch, of any dtype. ``seed`` numbers launches of the same sizes."""
+    """The sizes of a captured launch, of any dtype. ``seed`` numbers the launches of equal sizes."""
 
     itemsize_of: int = 4
     elements_of: int = 0
 
     def __post_init__(self) -> None:
-        """Any dtype will do: nothing is drawn by its name."""
+        """Accepts any dtype, as nothing is drawn by its name."""
 
     @property
     def itemsize(self) -> int:
@@ -45,25 +46,25 @@ class CapturedWorkload(Workload):
 
     @property
     def elements(self) -> int:
-        """Those of the largest tensor: the dimensions are of several."""
+        """The elements of the largest tensor: the dimensions are those of several tensors."""
         return self.elements_of
 
 
 class BytesOnly(Cost):
-    """The bytes of whole tensors, of which a launch may move less. Nobody has counted its operations."""
+    """The bytes of whole tensors, of which a launch may move fewer. The number of operations is unknown."""
 
     unknown = ("flops",)
     whole_tensors = True
 
 
 class BytesWithoutProducts(BytesOnly):
-    """That of a kernel without a product: none of its operations are tensor cores'."""
+    """``BytesOnly`` of a kernel without a matrix product, which does not use tensor cores."""
 
     multiplies = False
 
 
 class NoReference:
-    """Stands where a reference would. ``absent`` says why there is none."""
+    """Stands for a reference. ``absent`` says why there is none."""
 
     absent = NO_REFERENCE
 
@@ -73,9 +74,10 @@ class NoReference:
 
 @dataclass(frozen=True)
 class CapturedSpec(KernelSpec):
-    """A kernel of captured launches. ``counted(workload)`` is what the interpreter counted of a launch as it was made, as its
-    artefact has it, and the texts of its files; None where it did not. ``waited(workload)`` is how many seconds that was tried for in
-    vain.
+    """A kernel of captured launches.
+
+    ``counted(workload)`` is the interpreter's record of the launch, as its artefact has it, and the texts of its files; None where
+    it was not interpreted at the capture. ``waited(workload)`` are the seconds of an interpretation that was stopped.
     """
 
     counted: Callable[[Workload], tuple[dict[str, Any], dict[str, str]] | None] = lambda workload: None
@@ -83,7 +85,7 @@ class CapturedSpec(KernelSpec):
 
 
 class Records:
-    """The records in a kernel's folder. Raises ValueError, in one line, for a folder that holds none that can be read."""
+    """The records in a kernel's folder. Raises ValueError, with one line, for a folder without valid records."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -96,13 +98,13 @@ class Records:
             self.name = str(self.data["name"])
         except (KeyError, TypeError, UnicodeDecodeError) as error:
             raise ValueError(f"{folder / RECORDS_FILE} holds no captured launches") from error
-        # A person's classes are imported from where their process found them.
+        # Classes are imported from where the user's process found them.
         sys.path += [entry for entry in self.data.get("path", ()) if entry not in sys.path]
         self.reader = arguments.Reader(self.data["functions"], folder)
 
     @functools.cached_property
     def workloads(self) -> tuple[CapturedWorkload, ...]:
-        """One a launch, in order."""
+        """The workload of each launch, in order."""
         found: list[CapturedWorkload] = []
         seen: dict[Any, int] = {}
         for launch in self.launches:
@@ -113,7 +115,7 @@ class Records:
         return tuple(found)
 
     def spec(self, inputs: Callable[[Workload, Any], dict[str, Any]]) -> CapturedSpec:
-        """The kernel. ``inputs`` is a function of the file that declares it, which calls ``self.inputs``."""
+        """The kernel's spec. ``inputs`` is a function in the file that declares it, which calls ``self.inputs``."""
         dims = max((workload.dims for workload in self.workloads), key=len)
         calls = sum(int(launch["calls"]) for launch in self.launches)
         site = next(iter(self.launches[0]["sites"]), "")
@@ -133,8 +135,8 @@ class Records:
         )
 
     def inputs(self, workload: Workload, device: Any) -> dict[str, Any]:
-        """The kernel's parameters as they were, ``_launch``, the number of the record, ``_memory``, what they lead to, and
-        ``_before``, what is set back before each launch."""
+        """The kernel's arguments, and for ``call`` the record's number ``_launch``, the arguments' memory ``_memory`` and the
+        tensors ``_before`` to restore before each launch."""
         number = self._number(workload)
         given = self.launches[number]["arguments"]
         arguments_of = self.reader.arguments(given, device, 1000 * number, self.folder)
@@ -142,16 +144,14 @@ class Records:
         return {**arguments_of, "_launch": number, "_memory": memory, "_before": self._before(number, arguments_of)}
 
     def _before(self, number: int, given: Mapping[str, Any]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """On a GPU, where a launch is made again and again: whole numbers that it both reads and writes, as counters and locks,
-        each with a copy of what they were.
-        """
+        """Integer tensors on a GPU that the launch both reads and writes, as counters and locks, each with a copy."""
         through = self.launches[number].get("touched") or {"read": [], "written": []}
         both = [given[name] for name in through["read"] if name in through["written"] and name in given]
         found = (t for t in arguments.tensors(both) if not (t.dtype.is_floating_point or t.dtype.is_complex))
         return [(t, t.clone()) for t in found if t.untyped_storage().device.type == "cuda"]
 
     def call(self, _launch: int, _memory: Any = None, _before: Any = (), **given: Any) -> tuple[torch.Tensor, ...]:
-        """Makes the launch and returns the tensors that it was given: some of them are its results."""
+        """Makes the launch and returns its tensors, some of which are results."""
         record = self.launches[_launch]
         for tensor, before in _before:
             tensor.copy_(before)
@@ -169,8 +169,9 @@ class Records:
         return tuple(t for value in given.values() for t in arguments.tensors(value))
 
     def cost(self, workload: Workload, direction: str) -> Cost | None:
-        """The distinct bytes that the launch reads and writes, as the interpreter counted them; else those of the tensors that
-        the compiler sees it read and write, with no operations. None where neither is known.
+        """The distinct bytes that the launch reads and writes, and its operations, as the interpreter counted them.
+
+        Without counts, the bytes of the tensors that the compiled code reads and writes; None where those are unknown too.
         """
         record = self.launches[self._number(workload)]
         pipe = workload.dtype if workload.dtype in ("fp64", "bf16", "fp16") else "fp32"
@@ -178,8 +179,7 @@ class Records:
             read, written = int(counted["unique_bytes_read"]), int(counted["unique_bytes_written"])
             return Cost(int(counted["requested_flops"]), read, written, pipe)
         if through := record.get("touched"):
-            values = record["arguments"]["values"]
-            read, written = (_bytes([values.get(name) for name in through[way]]) for way in ("read", "written"))
+            read, written = (_bytes(record["arguments"], through[way]) for way in ("read", "written"))
             kind = BytesOnly if record.get("multiplies", True) else BytesWithoutProducts
             return kind(0, read, written, pipe)
         return None
@@ -203,8 +203,8 @@ class Records:
 
 
 def _sizes(launch: Mapping[str, Any]) -> tuple[dict[str, int], str, int, int]:
-    """The distinct extents of a launch's tensors in order of appearance, short name and bytes of its main dtype, and the elements
-    of the largest.
+    """The distinct extents of a launch's tensors in order of appearance, the name and bytes of its main dtype, and the elements of
+    the largest tensor.
     """
     found = list(_tensors(launch["arguments"]["values"]))
     extents = dict.fromkeys(extent for tensor in found for extent in tensor["shape"])
@@ -217,7 +217,7 @@ def _sizes(launch: Mapping[str, Any]) -> tuple[dict[str, int], str, int, int]:
 
 
 def _tensors(data: Any) -> Any:
-    """Every tensor's data in that of arguments."""
+    """Yields the data of every tensor in the data of arguments."""
     if isinstance(data, Mapping):
         for name in ("tensor", "reinterpreted"):
             if isinstance(data.get(name), Mapping) and "storage" in data[name]:
@@ -229,14 +229,17 @@ def _tensors(data: Any) -> Any:
             yield from _tensors(item)
 
 
-def _bytes(values: list[Any]) -> int:
-    """The distinct bytes of the tensors in arguments' data; of those that share memory, no more than there is."""
-    total: dict[int, int] = {}
-    for tensor in _tensors(values):
+def _bytes(data: Mapping[str, Any], names: Sequence[str]) -> int:
+    """The bytes of the tensors in these parameters, without elements that a stride of 0 repeats.
+
+    Tensors that share memory count for no more bytes than it has.
+    """
+    total = Counter[int]()
+    for tensor in _tensors([data["values"].get(name) for name in names]):
         size = torch.empty(0, dtype=getattr(torch, tensor["dtype"])).element_size()
         own = [extent for extent, step in zip(tensor["shape"], tensor["stride"], strict=True) if step or not extent]
-        total[tensor["storage"]] = total.get(tensor["storage"], 0) + math.prod(own) * size
-    return sum(total.values())
+        total[tensor["storage"]] += math.prod(own) * size
+    return sum(min(count, int(data["storages"][storage]["bytes"])) for storage, count in total.items())
 
 
 def _label(launch: Mapping[str, Any]) -> str:

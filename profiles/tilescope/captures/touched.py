@@ -1,4 +1,4 @@
-"""Through which of its parameters a compiled kernel reads and writes, and whether it multiplies, from the compiler's own intermediate text. Pure."""
+"""Finds the parameters that a compiled kernel reads and writes through, and matrix products, in its TTIR or TTGIR. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _BOTH = re.compile(r"\btt\.(atomic_rmw|atomic_cas|descriptor_reduce)\b")
 
 
 def touched(stages: Mapping[str, object]) -> dict[str, list[str]] | None:
-    """Names of parameters by ``read`` and ``written``. ``stages`` are a compiled kernel's texts by name (``ttir``, ``ttgir``).
+    """Names of the parameters that are ``read`` and ``written``. ``stages`` are a compiled kernel's texts by name.
 
-    None where that cannot be told: an address that comes from memory, or from where it is not followed.
+    None where an address cannot be traced to a parameter, as one that is loaded from memory.
     """
     head, operations = compiled_lines.read(str(stages.get("ttir") or stages.get("ttgir") or ""))
-    # A part of a tuple is named after it.
+    # The name of a tuple's item begins with the tuple's.
     leads: dict[str, set[str]] = {value: {name.partition(".")[0]} for value, name in _PARAMETER.findall(head)}
     found: dict[str, set[str]] = {"read": set(), "written": set()}
 
@@ -45,6 +45,6 @@ def touched(stages: Mapping[str, object]) -> dict[str, list[str]] | None:
 
 
 def multiplies(stages: Mapping[str, object]) -> bool:
-    """Whether the kernel holds a product of tiles, which tensor cores may compute; also where that cannot be told."""
+    """Whether the kernel has a matrix product, which tensor cores may compute. True without a TTIR."""
     text = str(stages.get("ttir") or "")
     return not text or "tt.dot" in text
