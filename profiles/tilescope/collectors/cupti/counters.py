@@ -1,8 +1,8 @@
 """Hardware counters of every launch of a case, by CUPTI's Range Profiler in the worker itself.
 
-Nothing is replayed where the counters fit one pass: the case is called with a cold L2, and what a launch leaves in the caches the
-next one finds, as in a program. Counters that do not fit are read in a further call. Beside ncu it is quick, and has fewer
-counters. CUPTI serves one profiler a process, so not beside torch.profiler.
+The case is called once with a cold L2 where the counters fit one pass, so that a launch finds in the caches what the one before
+left, as in a program. Counters that do not fit are read in further calls. It is quicker than ncu and has fewer counters. CUPTI
+serves one profiler in a process, so it cannot run beside torch.profiler.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tilescope.table.case import Case
 
 SUFFIX = ".json"
 
-WARMUP = 3
+WARMUP = ncu.WARMUP
 _NAN = (
     "CUPTI {version} gives no number for any counter on this chip: install another nvidia-cuda-cupti, or count with ncu"
 )
@@ -33,7 +33,7 @@ _NAN = (
 
 @dataclass(frozen=True)
 class Launch:
-    """Counters of one launch in CUPTI's base units, by CUPTI's names. One that had no number is absent."""
+    """Counters of one launch by CUPTI's names, in its base units. A counter without a number is absent."""
 
     function: str
     counters: dict[str, float]
@@ -41,7 +41,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Artefact:
-    """What was counted of one case. ``passes`` is how often it was called for it, ``flush_bytes`` what emptied the L2 before."""
+    """Counters of one case. ``passes`` is the number of calls, ``flush_bytes`` the size of the read that flushed the L2."""
 
     chip: str
     capability: str
@@ -52,23 +52,18 @@ class Artefact:
 
 
 def unavailable() -> str | None:
-    """Why counters cannot be read here; None when nothing stands in the way that can be seen without trying."""
+    """Why counters cannot be read here; None where no obstacle is visible without trying."""
     return device.unavailable() or (None if library.find() else library.ABSENT)
 
 
 def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:
     """Counts the case's launches and writes the artefact. Compiling and tuning happen before.
 
-    Raises NotApplicable where CUPTI gives no counters here, with the cure.
+    Raises NotApplicable for an empty workload and, with the cure, where CUPTI gives no counters here.
     """
-    from tilescope.execution import execute, observe  # noqa: PLC0415 - only the worker may import torch
+    from tilescope.execution import observe  # noqa: PLC0415 - only the worker may import torch
 
-    if spec.workload(case.workload).elements == 0:
-        raise execute.NotApplicable("an empty workload launches nothing to count")
-    run = execute.prepare(spec, case, "cuda")
-    for _ in range(min(int(settings.get("warmup", WARMUP)), WARMUP) - 1):
-        run()
-    more = operations(spec, case)
+    run, more = ncu.warmed_up(case, spec, settings), operations(spec, case)
     out.write_text(json.dumps(of_call(run, more, lambda call: observe.once(call, out, case))))
 
 
@@ -79,10 +74,9 @@ def of_call(
     *,
     stalls: bool = False,
 ) -> dict[str, Any]:
-    """What is counted of each launch of ``run``, as an ``Artefact``'s data: first the usual, then ``more`` and ``stalls``.
+    """Counts each launch of ``run``: the usual metrics, the metrics ``more``, and ``stalls``. Returns an ``Artefact``'s data.
 
-    ``look`` is given the call that finds out what is launched. Raises NotApplicable where CUPTI gives no counters here, with
-    the cure.
+    ``look`` makes the call that finds the launches. Raises NotApplicable, with the cure, where CUPTI gives no counters here.
     """
     import torch  # noqa: PLC0415 - only the worker may import torch
 
@@ -136,9 +130,9 @@ def counted(
     call: Callable[[], Any],
     empty: Callable[[], Any],
 ) -> tuple[list[dict[str, float]], int]:
-    """Counters of each launch of ``call``, of all plans together, and the passes that it took. ``empty`` empties the L2.
+    """Counters of each launch of ``call``, of all plans, and the number of passes. ``empty`` flushes the L2.
 
-    A counter that has no number is left out. Raises Refused where none has one.
+    A counter without a number is left out. Raises Refused where no counter has one.
     """
     found: list[dict[str, float]] = [{} for _ in range(launches)]
     for plan in plans:
@@ -151,9 +145,9 @@ def counted(
 
 
 def operations(spec: Any, case: Case) -> list[str]:
-    """Metrics of tensor operations worth a call of their own: of the workload's dtype and of the pipe that the kernel declares.
+    """Metrics of tensor operations that are worth a further call: those of the workload's dtype and of the declared pipe.
 
-    None for work of less than an operation a byte, which is no product, or where the code has none; else it may be one.
+    Empty where the kernel cannot be a matrix product: less than an operation for each byte, or no product in the code.
     """
     workload = spec.workload(case.workload)
     cost = spec.cost(workload, case.direction)
@@ -166,12 +160,12 @@ def operations(spec: Any, case: Case) -> list[str]:
 
 @bounded_reading.parser
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
-    """Rows of METRICS for every launch, in order. A counter that is absent gives no row."""
+    """Rows of METRICS for every launch, in order. An absent counter gives no row."""
     return schema.frame(rows(bounded_reading.data_of(artefact), case))
 
 
 def rows(data: Any, case: Case) -> list[Any]:
-    """The rows of what ``of_call`` gave. Raises what ``json_shape.fit`` raises."""
+    """Rows from the data of ``of_call``. Raises Misfit for invalid data."""
     known: Artefact = json_shape.fit(data, Artefact, "it")
     return [
         case.row(metric, value, "cupti", launch=number, function=launch.function)

@@ -1,4 +1,4 @@
-"""Functions that a call launches, in order, as CUPTI's callbacks around the driver's launches name them. Worker-side."""
+"""Names of the functions that a call launches, from CUPTI's callbacks on the driver's launch functions. Worker-side."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tilescope.collectors.cupti.library import Library
 from tilescope.collectors.cupti.structures import CallbackData
 
 _DRIVER, _ENTER = 1, 0
-#: Numbers of the driver's functions that launch a kernel (``cupti_driver_cbid.h``): cuLaunchKernel, cuLaunchCooperativeKernel and
-#: cuLaunchKernelEx, each with that of a thread's own default stream.
+#: Callback ids of the driver's launch functions (``cupti_driver_cbid.h``): cuLaunchKernel, cuLaunchCooperativeKernel and
+#: cuLaunchKernelEx, each also for per-thread default streams.
 LAUNCHES = (307, 442, 477, 478, 652, 653)
-#: The same of cuGraphLaunch, and what stands for it among the names: its kernels are one range.
+#: Callback ids of cuGraphLaunch, and the name of a graph, whose kernels are one range.
 GRAPHS, GRAPH = (514, 515), "a CUDA graph"
 _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.POINTER(CallbackData))
 
@@ -41,7 +41,7 @@ def seen(library: Library) -> Iterator[list[str]]:
 
 
 def demangled(symbol: bytes) -> str:
-    """The name as C++ writes it: of a Triton kernel the symbol itself."""
+    """The demangled C++ name; another symbol, as of a Triton kernel, unchanged."""
     if not symbol.startswith(b"_Z"):
         return symbol.decode(errors="replace")
     status, text = ctypes.c_int(), None

@@ -1,4 +1,4 @@
-"""CUPTI's library: found, loaded, called, and what it refuses in one line with the cure. Imports neither torch nor triton."""
+"""Finds, loads and calls CUPTI's library. Its errors become messages with the cure. Imports neither torch nor triton."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from tilescope.collectors.cupti.structures import GetChipName, Initialize, Parameters
 from tilescope.collectors.ncu import counters
 
-#: Result codes (``CUptiResult``) that say what a machine lacks, and the cure. ``{chip}`` and ``{version}`` are filled in.
+#: Result codes (``CUptiResult``) for obstacles of the machine, with messages that name the cure.
 _NEWER = "pip install --upgrade nvidia-cuda-cupti"
 _REFUSED = {
     26: counters.HELD,
@@ -30,21 +30,21 @@ _REFUSED = {
 }  # fmt: skip
 ABSENT = "libcupti is not here: pip install nvidia-cuda-cupti"
 _TOO_OLD = f"this CUPTI has no Range Profiler, which came with CUDA 12.6: {_NEWER}"
-#: Where CUDA's installers put it, below a folder of CUDA's.
+#: Folders of the library below one of CUDA.
 _BELOW = ("extras/CUPTI/lib64", "lib64", "lib")
 _NAME = re.compile(r"libcupti\.so(\.\d+)*")
 
 
 class CuptiError(RuntimeError):
-    """CUPTI gave no counters. The message says which of its functions failed, and how."""
+    """A function of CUPTI failed. The message names it and its result."""
 
 
 class Refused(CuptiError):
-    """CUPTI gives no counters on this machine, whatever the case. The message says why and what to do."""
+    """CUPTI gives no counters on this machine. The message says why and what to do."""
 
 
 class Library:
-    """A CUPTI that is loaded."""
+    """A loaded CUPTI. Raises Refused where it cannot be loaded."""
 
     def __init__(self, path: str) -> None:
         try:
@@ -54,7 +54,7 @@ class Library:
         self.path = path
 
     def call(self, parameters: Parameters) -> None:
-        """Calls the function that the parameters are of. Raises Refused or CuptiError."""
+        """Calls the function that ``parameters`` belong to. Raises Refused or CuptiError."""
         try:
             function = self.handle[parameters.function]
         except AttributeError as error:
@@ -62,41 +62,41 @@ class Library:
         self.check(int(function(ctypes.byref(parameters))), parameters.function)
 
     def check(self, code: int, function: str) -> None:
-        """Raises Refused or CuptiError for a result that is none of success."""
+        """Raises Refused or CuptiError for a result other than success."""
         if code in _REFUSED:
             raise Refused(_REFUSED[code].format(version=self.version, chip=self.asked_chip))
         if code:
             raise CuptiError(f"CUPTI {self.version}: {function} gave {self.result_name(code)}")
 
-    #: The chip that was asked for last, for what is said of it.
+    #: The last requested chip, for messages.
     asked_chip = "of this GPU"
 
     def result_name(self, code: int) -> str:
-        """CUPTI's own name of a result, with its number."""
+        """CUPTI's name of a result, with its number."""
         said = ctypes.c_char_p()
         self.handle.cuptiGetResultString(code, ctypes.byref(said))
         return f"{(said.value or b'an unknown result').decode(errors='replace')} ({code})"
 
     @property
     def version(self) -> str:
-        """The version of its interface: ``130000`` is CUDA 13.0's."""
+        """The version of CUPTI's interface: ``130000`` for CUDA 13.0."""
         found = ctypes.c_uint32()
         self.handle.cuptiGetVersion(ctypes.byref(found))
         return str(found.value)
 
     def initialize(self) -> None:
-        """Starts the profiler in this process; again does no harm."""
+        """Starts the profiler in this process. It may be called again."""
         self.call(Initialize())
 
     def chip(self, device: int) -> str:
-        """The name of the chip that CUDA calls device ``device``."""
+        """The name of the chip (``GH100``) of CUDA's device number ``device``."""
         asked = GetChipName(deviceIndex=device)
         self.call(asked)
         return str((asked.chipName or b"").decode())
 
 
 def load() -> Library:
-    """The library: the one that this process has loaded, for two would disturb each other, else the first that is found.
+    """Loads the library that this process has loaded already, since two would disturb each other, or else the first one found.
 
     Raises Refused where there is none.
     """
@@ -107,7 +107,7 @@ def load() -> Library:
 
 
 def find() -> Path | None:
-    """The library's file: NVIDIA's package, else CUDA's own folders, the newest first."""
+    """The library's file, in NVIDIA's package or else in CUDA's folders, the newest version first."""
     return next(_places(), None)
 
 
@@ -129,7 +129,7 @@ def _newest(files: Iterator[Path] | list[Path]) -> list[Path]:
 
 
 def _loaded() -> str | None:
-    """The one that is in this process's memory, as torch brings it."""
+    """The library's file in this process's memory, as torch loads it; None without one."""
     try:
         maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""Which metrics fit one pass on a chip, and their values in what was counted. Needs CUPTI's library and no GPU."""
+"""Plans which metrics are counted in which pass on a chip, and evaluates the counts. Needs CUPTI's library and no GPU."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from tilescope.collectors.cupti.structures import (
 )
 from tilescope.table.metrics import METRICS
 
-#: What is counted first, in one pass where the chip can (GH100: all of it).
+#: Metrics of the first pass, as far as the chip can count them in one (GH100: all).
 FIRST = ("gpu_time", "dram_bytes_read", "dram_bytes_written", "l2_bytes", "l1_bytes", "tensor_ops_bf16", "sm_clock", "dram_clock",
          "dram_bytes_per_cycle", "dram_throughput")  # fmt: skip
-#: What takes more calls on some chips: operations of the other tensor pipes.
+#: Operations of the other tensor pipes, which take more passes on some chips.
 OPERATIONS = tuple(f"tensor_ops_{pipe}" for pipe in ("fp8", "tf32", "fp64", "fp16", "int8"))
-#: What warps wait for.
+#: Stall reasons.
 STALLS = tuple(metric for metric in METRICS if metric.startswith("stall_"))
-#: Passes that one metric may take: on a GH100 fp16 and int8 operations take two, a throughput eight.
+#: Most passes for one metric: on a GH100 fp16 and int8 operations take two, a throughput eight.
 MOST_PASSES = 2
 _RANGE_PROFILER = 0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Counters that are read together, in ``passes`` calls. ``image`` tells CUPTI how."""
+    """Counters that are read together in ``passes`` calls. ``image`` is CUPTI's configuration."""
 
     counters: tuple[str, ...]
     passes: int
@@ -44,7 +44,7 @@ class Plan:
 
 @contextlib.contextmanager
 def host(library: Library, chip: str) -> Iterator[int]:
-    """CUPTI's object that knows a chip's metrics. Raises Refused for a chip that it does not know."""
+    """CUPTI's host object for a chip's metrics. Raises Refused for an unknown chip."""
     library.asked_chip = chip
     made = HostInitialize(profilerType=_RANGE_PROFILER, chipName=chip.encode())
     library.call(made)
@@ -55,7 +55,7 @@ def host(library: Library, chip: str) -> Iterator[int]:
 
 
 def plan(library: Library, chip: str, counters: Sequence[str]) -> Plan:
-    """The plan that reads those counters together. Raises CuptiError for one that the chip does not have."""
+    """The plan that reads those counters together. Raises CuptiError for a counter that the chip lacks."""
     with host(library, chip) as object_:
         library.call(ConfigAddMetrics(host=object_, metricNames=texts(counters), numMetrics=len(counters)))
         asked = GetConfigImageSize(host=object_)
@@ -69,14 +69,15 @@ def plan(library: Library, chip: str, counters: Sequence[str]) -> Plan:
 
 
 def plans(library: Library, chip: str, capability: str, metrics: Sequence[str] = FIRST) -> list[Plan]:
-    """Plans for as many of the metrics as the chip has: each takes up what fits its one pass, the first the most.
+    """Plans for the metrics that the chip has. Each plan takes one pass with as many metrics as fit.
 
-    A metric that takes more passes has a plan of its own; one that takes more than ``MOST_PASSES`` has none.
+    A metric that needs more passes has a plan of its own; one that needs more than ``MOST_PASSES`` has none. Raises Refused for an
+    unknown chip.
     """
     with host(library, chip):
-        pass  # What is refused of every metric is said once.
+        pass  # raises Refused once, before any metric is tried
     counted = {metric: [name for name, _ in METRICS[metric].terms(capability)] for metric in metrics}
-    # Asked first, as most chips answer it with one pass: each question takes milliseconds.
+    # All of FIRST is tried at once, since most chips count it in one pass: each trial takes milliseconds.
     whole = [name for metric in FIRST for name in counted.get(metric, ())]
     first = _possible(library, chip, whole)
     together, alone = ([first] if first and first.passes == 1 else []), list[Plan]()
@@ -100,9 +101,9 @@ def plans(library: Library, chip: str, capability: str, metrics: Sequence[str] =
 
 
 def stalls(library: Library, chip: str, capability: str) -> list[Plan]:
-    """The plan for all that warps wait for, as far as the chip counts it: six passes on a GH100; none where it counts nothing."""
+    """The plan for the stall reasons that the chip counts: six passes on a GH100. Empty where it counts none."""
     names = [name for metric in STALLS for name, _ in METRICS[metric].terms(capability)]
-    # Asked together first: a chip that lacks one is asked for each.
+    # All are tried at once, and one by one only where the chip lacks some.
     found = _possible(library, chip, names) or _possible(
         library, chip, [name for name in names if _possible(library, chip, [name])]
     )
@@ -119,7 +120,7 @@ def _possible(library: Library, chip: str, counters: Sequence[str]) -> Plan | No
 
 
 def values(library: Library, object_: int, counters: Sequence[str], data: Any, index: int) -> Mapping[str, float]:
-    """Values of the counters in the range of that index. ``data`` is what was decoded."""
+    """Values of the counters in the range of that index. ``object_`` is the host object, ``data`` the decoded counts."""
     found = (ctypes.c_double * len(counters))()
     library.call(
         Evaluate(

@@ -1,4 +1,4 @@
-"""Counts of every launch in a call, by CUPTI's Range Profiler on the CUDA context of this process. Worker-side."""
+"""Counts every launch of a call with CUPTI's Range Profiler, on the CUDA context of this process. Worker-side."""
 
 from __future__ import annotations
 
@@ -23,17 +23,16 @@ from tilescope.collectors.cupti.structures import (
     texts,
 )
 
-#: A range around each launch (``CUPTI_AutoRange``), and passes that are made by calling again (``CUPTI_UserReplay``).
+#: One range for each launch (``CUPTI_AutoRange``); the caller repeats the call for each pass (``CUPTI_UserReplay``).
 EACH_LAUNCH, CALLED_AGAIN = 1, 3
 
 
 def count(
     library: Library, chip: str, plan: Plan, *, launches: int, call: Callable[[], Any], before: Callable[[], Any]
 ) -> list[Mapping[str, float]]:
-    """Counters of each launch that ``call`` makes, in order. ``before`` is called ahead of each pass and is not counted.
+    """Counters of each launch of ``call``, in order. ``before`` is called ahead of each pass and is not counted.
 
-    ``call`` returns when its launches have ended; ``launches`` is how many there are. Raises CuptiError where it makes another
-    number of them.
+    ``call`` must return when its ``launches`` launches have ended. Raises CuptiError for another number of launches.
     """
     with _enabled(library) as profiler:
         names = texts(plan.counters)
@@ -92,7 +91,7 @@ def _enabled(library: Library) -> Iterator[int]:
     try:
         yield made.profiler
     finally:
-        # After a fault of the launch, which is what is to be told, it fails too.
+        # It fails too after a failed launch, whose error must not be hidden.
         with contextlib.suppress(CuptiError):
             library.call(Disable(profiler=made.profiler))
 

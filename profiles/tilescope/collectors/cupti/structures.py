@@ -1,4 +1,4 @@
-"""Parameters of the CUPTI functions that are called, as its headers declare them (CUPTI 12.8 to 13). Pure."""
+"""Parameter structs of CUPTI's functions, as its headers declare them (CUPTI 12.8 to 13). Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _DOUBLES = ctypes.POINTER(ctypes.c_double)
 
 
 class Parameters(ctypes.Structure):
-    """What one function is given and gives back. ``function`` is its name in the library.
+    """The parameters and results of one function. ``function`` is its name in the library.
 
-    Every struct begins with its size and a reserved pointer. The size is that up to the end of the last member, without what
-    a compiler adds behind it: by it CUPTI tells which version of the struct it has.
+    Every struct begins with its size and a reserved pointer. The size ends with the last member, without padding: CUPTI recognises
+    the version of the struct by it.
     """
 
     function: ClassVar[str]
@@ -24,7 +24,7 @@ class Parameters(ctypes.Structure):
 
     @classmethod
     def size(cls) -> int:
-        """Bytes that the header calls the struct's size."""
+        """The struct's size in bytes, as CUPTI defines it."""
         last: Any = getattr(cls, cls._fields_[-1][0])
         return int(last.offset + last.size)
 
@@ -33,7 +33,7 @@ _HEAD = (("structSize", _SIZE), ("reserved", _POINTER))
 
 
 def _parameters(function: str, **members: Any) -> type[Parameters]:
-    """The struct that the function is given: with these members, by the types that its header has."""
+    """The parameter struct of a function. ``members`` maps names to the header's types."""
     return type(function, (Parameters,), {"function": function, "_fields_": (*_HEAD, *members.items())})
 
 
@@ -101,7 +101,7 @@ GetCounterDataInfo = _parameters(
 
 
 class CallbackData(ctypes.Structure):
-    """What a callback around a driver's function is told (``CUpti_CallbackData``), as far as it is read."""
+    """The first members of ``CUpti_CallbackData``, the data of a callback on a driver's function."""
 
     _fields_ = (
         ("callbackSite", ctypes.c_int),

@@ -1,19 +1,19 @@
-"""Hardware counters through the Nsight Compute CLI, which wraps the worker.
+"""Hardware counters by the Nsight Compute CLI, which wraps the worker.
 
-The worker warms a case up, then calls it once inside an NVTX range named after the case. ncu counts only inside such
-ranges and prints the open ones with every launch, which tells whose it is. They are start/end ranges: autograd launches
-from a thread of its own, where a push/pop range of the caller does not hold.
+The worker warms a case up, then calls it once inside an NVTX range named after the case. ncu counts only inside such ranges and
+prints the open ones with every launch, which assigns it to its case. They are start/end ranges, because a push/pop range does not
+apply in the thread from which autograd launches.
 """
 
 from __future__ import annotations
 
-import csv
 import gzip
-import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from tilescope.collectors.ncu import ncu_csv
@@ -25,25 +25,24 @@ from tilescope.table.metrics import METRICS
 
 SUFFIX = ".csv.gz"
 
-#: What ncu writes into the artefact folder while the worker runs.
+#: ncu's output in the artefact folder while the worker runs, and its most bytes.
 LOG = "ncu-log.txt"
-#: Bytes of it.
 LARGEST_LOG = bounded_reading.LARGEST
-#: Ranges that are profiled begin with this; the case's slug follows. A filter without a slash at its end means a
+#: Prefix of the names of profiled ranges; the case's slug follows. In ncu's filter a name without a slash at its end means a
 #: start/end range.
 RANGE = "tilescope:"
 
 WARMUP = 3
 
 _DRIVER = "this ncu does not fit the driver: install the Nsight Compute of the driver's CUDA version, or a newer driver"
-#: Two obstacles that CUPTI meets too, and the cures.
+#: Messages for two obstacles that CUPTI meets too.
 HELD = "another tool (DCGM, say) holds the performance counters: stop it, or 'dcgmi profile --pause' until this is done"
 PERMISSION = (
     "ERR_NVGPUCTRPERM: the driver keeps performance counters from this user: run as root, or load the nvidia module with "
     "NVreg_RestrictProfilingToAdminUsers=0 (https://developer.nvidia.com/ERR_NVGPUCTRPERM)"
 )
 
-#: What ncu says when nothing can be counted here, and what a person can do. The first that is found counts.
+#: Parts of ncu's messages when it cannot count here, and our messages with the cure. The first match counts.
 _ERRORS = (
     ("ERR_NVGPUCTRPERM", PERMISSION),
     (
@@ -58,12 +57,12 @@ _ERRORS = (
     ("not supported on this device", "this ncu does not know this GPU: install a newer Nsight Compute"),
     ("Failed to find metric", "this ncu lacks a counter that was asked for: install a newer Nsight Compute"),
 )
-#: ncu says this too when the worker ended early or the case launches nothing.
+#: ncu's message when the worker ended early or the case launches nothing.
 _NOTHING = (
     "No kernels were profiled",
     "No kernels were profiled: the case launched nothing, or the worker ended before it did",
 )
-#: An echo of the worker's own failure, which is told elsewhere.
+#: ncu's echo of the worker's own failure, which is reported elsewhere.
 _ECHO = "The application returned an error code"
 
 
@@ -72,7 +71,7 @@ class NcuError(RuntimeError):
 
 
 def unavailable() -> str | None:
-    """Why counters cannot be read here; None when nothing stands in the way that can be seen without trying."""
+    """Why counters cannot be read here; None where no obstacle is visible without trying."""
     reason = device.unavailable()
     if reason:
         return reason
@@ -85,7 +84,7 @@ def unavailable() -> str | None:
 
 
 def explain(text: str) -> str | None:
-    """What ncu's output complains about and its cure, in one line; None when it holds no complaint."""
+    """The error in ncu's output, with its cure, in one line; None without an error."""
     return _obstacle(text) or (_NOTHING[1] if _NOTHING[0] in text else None)
 
 
@@ -98,26 +97,26 @@ def _obstacle(text: str) -> str | None:
 
 
 def counters(capability: str) -> list[str]:
-    """Every counter that METRICS has for a compute capability such as ``9.0``, each once, in order."""
+    """The counters of METRICS for a compute capability such as ``9.0``, each once, in order."""
     return list(dict.fromkeys(name for metric in METRICS.values() for name, _ in metric.terms(capability)))
 
 
 def capability(target: str) -> str:
-    """``sm_90`` to ``9.0``, ``sm_120`` to ``12.0``."""
+    """The compute capability of a target: ``9.0`` for ``sm_90``, ``12.0`` for ``sm_120``."""
     digits = target.removeprefix("sm_").rstrip("af")
     return f"{digits[:-1]}.{digits[-1]}"
 
 
 def environment() -> dict[str, str]:
-    """Variables of the worker's process: numbers as ``1,234.5``, and no compile processes for ncu to attach to."""
+    """Variables of the worker's process: numbers print as ``1,234.5``, and Inductor starts no processes that ncu would attach to."""
     return {"LC_ALL": "C.UTF-8", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
 
 def command(argv: Sequence[str], folder: Path) -> list[str]:
-    """The worker's command line, wrapped. ncu writes what it finds to ``folder``; ``finish`` reads it there.
+    """The worker's command line under ncu, whose output goes to ``folder`` for ``finish``.
 
-    Clocks are left as they are (the card may be shared); caches are flushed before every replay pass.
-    Raises NcuError where there is no ncu or no GPU.
+    Clocks are not changed, since the GPU may be shared; caches are flushed before every replay pass. Raises NcuError where there
+    is no ncu or no GPU.
     """
     gpu = device.detect()
     if gpu is None:
@@ -126,7 +125,7 @@ def command(argv: Sequence[str], folder: Path) -> list[str]:
 
 
 def ncu_path() -> str:
-    """Where ncu is. Raises NcuError where there is none."""
+    """The path of ncu. Raises NcuError where there is none."""
     path = device.find_ncu()
     if path is None:
         raise NcuError(unavailable() or "ncu cannot run here")
@@ -134,7 +133,7 @@ def ncu_path() -> str:
 
 
 def wrapped(argv: Sequence[str], folder: Path, page: str, *options: str) -> list[str]:
-    """A command line under ncu, which prints its ``page`` into the log in ``folder``. ``options`` say what it collects.
+    """The command line ``argv`` under ncu, which prints its ``page`` to the log in ``folder``. ``options`` say what it collects.
 
     Raises NcuError where there is no ncu.
     """
@@ -157,19 +156,16 @@ def wrapped(argv: Sequence[str], folder: Path, page: str, *options: str) -> list
 
 
 def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:
-    """Runs the case once where ncu counts. Compiling and tuning happen before, outside of the ranges.
+    """Runs the case once inside its range. Compiling and tuning happen before.
 
-    Writes with which configs it ran, and nothing else: ncu's report is the artefact, and ``finish`` divides it among the cases.
+    Writes only the configs of the launches: ``finish`` makes the artefacts from ncu's output. Raises NotApplicable for an empty
+    workload.
     """
     import torch  # noqa: PLC0415 - only the worker may import torch
 
-    from tilescope.execution import execute, observe  # noqa: PLC0415
+    from tilescope.execution import observe  # noqa: PLC0415
 
-    if spec.workload(case.workload).elements == 0:
-        raise execute.NotApplicable("an empty workload launches nothing to count")
-    run = execute.prepare(spec, case, "cuda")
-    for _ in range(min(int(settings.get("warmup", WARMUP)), WARMUP) - 1):
-        run()
+    run = warmed_up(case, spec, settings)
     observe.once(run, out, case)
     torch.cuda.synchronize()
     counted = torch.cuda.nvtx.range_start(RANGE + case.slug)
@@ -180,12 +176,23 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
         torch.cuda.nvtx.range_end(counted)
 
 
-def finish(folder: Path, cases: Sequence[Case]) -> None:
-    """Divides ncu's log into one compressed CSV a case, ``<slug>.csv.gz``, and removes the log.
+def warmed_up(case: Case, spec: Any, settings: Mapping[str, Any]) -> Callable[[], Any]:
+    """The case's call after all warm-up calls but the last. Raises NotApplicable for an empty workload."""
+    from tilescope.execution import execute  # noqa: PLC0415 - only the worker may import torch
 
-    ``cases`` are those that the worker ended well; rows of others are dropped, and one without launches gets no
-    artefact. Raises NcuError, naming the cure, when nothing was counted for any of them, or when ncu says why it can
-    count nothing here.
+    if spec.workload(case.workload).elements == 0:
+        raise execute.NotApplicable("an empty workload launches nothing to count")
+    run = execute.prepare(spec, case, "cuda")
+    for _ in range(min(int(settings.get("warmup", WARMUP)), WARMUP) - 1):
+        run()
+    return run
+
+
+def finish(folder: Path, cases: Sequence[Case]) -> None:
+    """Divides ncu's log into one compressed CSV for each case, ``<slug>.csv.gz``, and removes the log.
+
+    ``cases`` are those that the worker finished. Rows of others are dropped; a case without launches gets no artefact. Raises
+    NcuError, with the cure, where nothing was counted or ncu reports an obstacle.
     """
     text = take_log(folder)
     try:
@@ -195,17 +202,18 @@ def finish(folder: Path, cases: Sequence[Case]) -> None:
         if cases or obstacle:
             raise NcuError(obstacle or explain(text) or "ncu ended without a word about what it counted") from error
         return
-    owners = _owners(table, cases)
-    for case in cases:
-        rows = [index for index, owner in enumerate(owners) if owner == case.slug]
-        if rows:
-            (folder / (case.slug + SUFFIX)).write_bytes(gzip.compress(_csv(table.iloc[rows]).encode(), mtime=0))
+    counters_of = table.columns.get_level_values("counter")
+    for case, own in rows_of(table.set_axis(counters_of, axis=1), cases).items():
+        header = [table.columns.get_level_values(level) for level in ("counter", "unit")]
+        rows = table[own].itertuples(index=False, name=None)
+        text = ncu_csv.text_of([*header, *rows])
+        (folder / (case.slug + SUFFIX)).write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
 def take_log(folder: Path) -> str:
-    """The text of ncu's log, which is removed; empty where there is none. Raises NcuError for one that is too large.
+    """Reads and removes ncu's log; empty where there is none. Raises NcuError for a too large one.
 
-    Its end alone would not do: launches that were left out would look as if there had been none.
+    A truncated log would not do: the missing launches would seem not to have happened.
     """
     log = folder / LOG
     try:
@@ -218,36 +226,25 @@ def take_log(folder: Path) -> str:
         log.unlink(missing_ok=True)
 
 
-def _owners(table: pd.DataFrame, cases: Sequence[Case]) -> list[str | None]:
-    """The slug of the case that each row belongs to, read from ncu's NVTX columns.
+def rows_of(table: pd.DataFrame, cases: Sequence[Case]) -> dict[Case, npt.NDArray[np.bool_]]:
+    """A mask of the rows of each case that has any in ncu's table, by the names of NVTX ranges.
 
-    A slug ends in a digest of its case's id, so none is part of another. Without those columns (an ncu that does not print
-    them) rows can only be given to a case that was alone.
+    No slug is part of another, because each ends in a digest. An ncu that prints no ranges serves a single case only; for more
+    NcuError is raised.
     """
-    nvtx = [i for i, name in enumerate(table.columns.get_level_values("counter")) if "_Range:" in name]
-    if not nvtx:
-        if len(cases) == 1:
-            return [cases[0].slug] * len(table)
+    nvtx = [place for place, name in enumerate(table.columns) if "_Range:" in name]
+    if not nvtx and len(cases) > 1:
         raise NcuError("this ncu prints no NVTX ranges: install a newer Nsight Compute, or profile one case at a time")
-    texts = [" ".join(row) for row in table.iloc[:, nvtx].itertuples(index=False, name=None)]
-    return [next((c.slug for c in cases if RANGE + c.slug in text), None) for text in texts]
-
-
-def _csv(table: pd.DataFrame) -> str:
-    """The rows as ncu printed them: header, units, one line a launch."""
-    text = io.StringIO()
-    writer = csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n")
-    for level in ("counter", "unit"):
-        writer.writerow(table.columns.get_level_values(level))
-    writer.writerows(table.itertuples(index=False, name=None))
-    return text.getvalue()
+    opened = [" ".join(row) for row in table.iloc[:, nvtx].fillna("").itertuples(index=False, name=None)]
+    found = {case: np.array([not nvtx or RANGE + case.slug in text for text in opened], dtype=bool) for case in cases}
+    return {case: own for case, own in found.items() if own.any()}
 
 
 @bounded_reading.parser
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
-    """Rows of METRICS for every launch, in the order ncu saw them. A counter that is absent gives no row.
+    """Rows of METRICS for every launch, in ncu's order. An absent counter gives no row.
 
-    ``artefact`` is ncu's raw page as CSV, compressed or not, with or without ncu's and the application's own lines.
+    ``artefact`` is ncu's raw page as CSV, compressed or not, with or without other lines of ncu and the application.
     """
     table = ncu_csv.read_raw(bounded_reading.text(bounded_reading.content(artefact)))
     names = [str(name) for name in table.columns.get_level_values("counter")]
@@ -264,7 +261,7 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
 
 
 def values(cells: Iterable[tuple[str, str, str]]) -> dict[str, float]:
-    """Counters of one launch in ncu's base units, from their name, unit and value as printed. What is no number is absent."""
+    """Counters of one launch in ncu's base units. ``cells`` are their printed names, units and values; non-numbers are absent."""
     found: dict[str, float] = {}
     for name, unit, cell in cells:
         value = ncu_csv.number(cell)
@@ -274,7 +271,7 @@ def values(cells: Iterable[tuple[str, str, str]]) -> dict[str, float]:
 
 
 def metrics(counted: Mapping[str, float], capability: str) -> dict[str, float]:
-    """METRICS from the counters of one launch on a chip of that compute capability. One that lacks a counter is absent."""
+    """METRICS of one launch from its counters, on a chip of that compute capability. A metric without all its counters is absent."""
     found: dict[str, float] = {}
     for metric in METRICS.values():
         terms = metric.terms(capability)

@@ -1,7 +1,7 @@
-"""Reads what the Nsight Compute CLI prints with ``--csv``, keeping every cell.
+"""Reads the output of the Nsight Compute CLI with ``--csv``, keeping every cell.
 
-The text may hold more than the CSV: ncu's own ``==PROF==`` lines and whatever the application printed,
-before, after and between. Pure: text -> frame of strings. Numbers are read by ``number`` and ``in_base``.
+The text may have other lines before, after and between: ncu's own ``==PROF==`` lines and output of the application. Pure: text ->
+frame of strings. Numbers are read by ``number`` and ``in_base``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 
 import pandas as pd
 
-#: Units by ncu's base unit, which ``--print-units base`` prints, and the factor to it. Keys in lower case.
+#: ncu's units in lower case, each with its base unit (as ``--print-units base`` prints) and the factor to it.
 _BASE: dict[str, tuple[str, float]] = {
     "second": ("ns", 1e9),
     "s": ("ns", 1e9),
@@ -37,21 +37,28 @@ _NUMBER = re.compile(r"[+-]?\d{1,3}(,\d{3})*(\.\d+)?([eE][+-]?\d+)?|[+-]?\d+(\.\
 
 
 class NcuFormatError(ValueError):
-    """The text holds no table of the kind asked for."""
+    """The text has no table of the requested kind."""
+
+
+def text_of(rows: Iterable[Iterable[str]]) -> str:
+    """Rows of cells as ncu prints them: CSV with every cell quoted."""
+    text = io.StringIO()
+    csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows(rows)
+    return text.getvalue()
 
 
 def number(cell: str) -> float | None:
-    """The number in a cell such as ``137,438,953,472`` or ``50.10``; None where there is none.
+    """The number in a cell such as ``137,438,953,472`` or ``50.10``, or None.
 
-    Empty cells, ``n/a``, ``nan`` and words (``PolicySpread``) are not numbers. ncu appends the parts of some
-    metrics in parentheses or after a semicolon (``6 (1; 2; 3)``): the total stands first.
+    Empty cells, ``n/a``, ``nan`` and words (``PolicySpread``) are not numbers. ncu prints parts of some metrics after the total, in
+    parentheses or after a semicolon: ``6 (1; 2; 3)``.
     """
     text = re.split(r"[(;]", cell, maxsplit=1)[0].strip()
     return float(text.replace(",", "")) if _NUMBER.fullmatch(text) else None
 
 
 def in_base(value: float, unit: str) -> tuple[float, str]:
-    """The value in ncu's base unit (ns, byte, hz, %) and that unit's name. Unknown units pass unchanged."""
+    """The value in ncu's base unit (ns, byte, hz, %), and the name of that unit. Unknown units are left unchanged."""
     known = _BASE.get(unit.lower())
     if known:
         return value * known[1], known[0]
@@ -59,17 +66,17 @@ def in_base(value: float, unit: str) -> tuple[float, str]:
     if prefixed:
         prefix, name, rest = prefixed.groups()
         if rest.startswith("/"):
-            # Rates are per second whatever ncu abbreviates it to; other denominators are left alone.
+            # Rates are per second, however ncu abbreviates it. Other denominators are left unchanged.
             rest = {"/s": "/second"}.get(rest, rest)
         return value * _PREFIXES[prefix.lower()], name.lower() + rest
     return value, unit
 
 
 def read_raw(text: str) -> pd.DataFrame:
-    """The raw page: one row a launch, one column a counter, every cell as printed.
+    """The raw page: a row for each launch and a column for each counter, with cells as printed.
 
-    Columns have two levels, ``counter`` and ``unit``: ncu prints the units as a second header row. Several
-    tables in one text (several processes) are joined. Raises NcuFormatError where there is no table.
+    Columns have two levels, ``counter`` and ``unit``. Several tables (of several processes) are joined. Raises NcuFormatError where
+    there is no table.
     """
     frames: list[pd.DataFrame] = []
     for header, rows in _tables(text):
@@ -77,7 +84,7 @@ def read_raw(text: str) -> pd.DataFrame:
             continue
         units = rows.pop(0) if rows and not rows[0][0] else [""] * len(header)
         columns = pd.MultiIndex.from_arrays([header, units], names=["counter", "unit"])
-        # A row cut short by a dying process keeps what it has.
+        # A dying process may print an incomplete row.
         cells = [[*row, *[""] * (len(header) - len(row))] for row in rows]
         frames.append(pd.DataFrame(cells, columns=columns, dtype="str"))
     if not frames:
@@ -88,25 +95,25 @@ def read_raw(text: str) -> pd.DataFrame:
 
 
 def read_details(text: str) -> pd.DataFrame:
-    """The details page: one row a metric or rule of a launch, every cell as printed.
+    """The details page: a row for each metric or rule of a launch, with cells as printed.
 
-    A rule's row has ``Rule Name`` and, where ncu estimates one, ``Estimated Speedup`` (percent). Cells that ncu
-    leaves off at the end of a row are absent. Raises NcuFormatError where there is no table.
+    The row of a rule has ``Rule Name`` and perhaps ``Estimated Speedup`` (percent). Cells that ncu omits at the end of a row are
+    absent. Raises NcuFormatError where there is no table.
     """
     for header, rows in _tables(text):
         if "Metric Name" in header:
-            # Metric rows stop after the value with one comma too many; rule rows are whole.
+            # Rows of metrics end after the value with one comma too many; those of rules are complete.
             cells = [[*row, *[None] * (len(header) - len(row))] for row in rows]
             return pd.DataFrame(cells, columns=header, dtype="str")
     raise NcuFormatError("no details page of ncu in this text: it was not made with --csv --page details")
 
 
 def read_source(text: str) -> pd.DataFrame:
-    """The source page made with ``--print-source cuda,sass``: one row a source line or instruction.
+    """The source page made with ``--print-source cuda,sass``: a row for each source line or instruction.
 
-    ncu prints one table for each file and function; ``File Path`` and ``Function Name`` become columns. Its
-    second column called ``Source``, the instruction, is ``Source (SASS)`` here. Tables with different counters
-    are joined by name, and a counter that a table lacks is absent. Raises NcuFormatError where there is no table.
+    ncu prints a table for each file and function; ``File Path`` and ``Function Name`` become columns. The second column called
+    ``Source``, the instruction, is ``Source (SASS)`` here. Tables with different counters are joined by name; a counter that a
+    table lacks is absent. Raises NcuFormatError where there is no table.
     """
     frames: list[pd.DataFrame] = []
     place: dict[str, str] = {}
@@ -136,7 +143,7 @@ def read_source(text: str) -> pd.DataFrame:
 
 
 def _tables(text: str) -> Iterator[tuple[list[str], list[list[str]]]]:
-    """Every CSV table in the text that begins with ncu's ``"ID"`` header, with its rows."""
+    """Yields the header and the rows of each CSV table whose header begins with ``"ID"``."""
     lines = text.splitlines(keepends=True)
     starts = [i for i, line in enumerate(lines) if line.startswith('"ID",')]
     for start, end in itertools.pairwise([*starts, len(lines)]):
@@ -145,15 +152,17 @@ def _tables(text: str) -> Iterator[tuple[list[str], list[list[str]]]]:
 
 
 def _rows(lines: Iterable[str], width: int) -> Iterator[list[str]]:
-    """The lines that are rows of a table. A quoted cell may go on over several lines; noise never starts with a quote
-    and a comma-separated second cell. Rows of the units start with an empty cell, all others with the launch's number."""
+    """Yields the rows of a table among other lines.
+
+    A row begins with the quoted number of a launch, or an empty cell for units. A quoted cell may have several lines.
+    """
     pending: list[str] = []
     quotes = 0
     for line in lines:
         if not pending and not re.match(r'"\d*",', line):
             continue
         pending.append(line)
-        # Counted as it grows: after a quote that is lost, a row goes on to the end of the text.
+        # Counted incrementally: after a lost quote a row continues to the end of the text.
         quotes += line.count('"')
         if quotes % 2 == 0:
             row = next(csv.reader(io.StringIO("".join(pending))))

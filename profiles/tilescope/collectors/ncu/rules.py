@@ -1,7 +1,7 @@
-"""NVIDIA's rules through the Nsight Compute CLI: its details page, one JSON file a case.
+"""NVIDIA's rules, from the details page of the Nsight Compute CLI, as a JSON file for each case.
 
-No part of ``auto``: the sections that the rules read take two to three times the passes of ``ncu``'s counters. The
-worker and its ranges are those of the ``ncu`` collector. The rules are text, so the table gets no rows.
+Not part of ``auto``: the rules' sections take two to three times the passes of ``ncu``'s counters. The worker and its ranges are
+those of the ``ncu`` collector. Rules are text, so the table gets no rows.
 """
 
 from __future__ import annotations
@@ -32,19 +32,16 @@ capture = counters.capture
 
 
 def command(argv: Sequence[str], folder: Path) -> list[str]:
-    """The worker's command line, wrapped. Clocks, caches and ranges as in ``ncu``.
-
-    Raises NcuError where there is no ncu.
-    """
+    """The worker's command line under ncu. Clocks, caches and ranges as in ``ncu``. Raises NcuError where there is no ncu."""
     asked = (part for section in SECTIONS for part in ("--section", section))
     return counters.wrapped(argv, folder, "details", *asked, "--apply-rules", "yes")
 
 
 def finish(folder: Path, cases: Sequence[Case]) -> None:
-    """Divides ncu's log into one JSON file a case and removes the log.
+    """Divides ncu's log into a JSON file for each case, and removes the log.
 
-    A case without launches gets no artefact; one of which the rules have nothing to say gets an empty list. Raises
-    NcuError, naming the cure, when nothing was profiled.
+    A case without launches gets no artefact; one without findings gets an empty list. Raises NcuError, with the cure, where nothing
+    was profiled.
     """
     text = counters.take_log(folder)
     try:
@@ -59,7 +56,7 @@ def finish(folder: Path, cases: Sequence[Case]) -> None:
 
 
 def read(text: str) -> list[NcuRule]:
-    """The rules of a details page (``--page details --csv``), in ncu's order. Raises NcuFormatError without one."""
+    """The rules of a details page (``--page details --csv``), in ncu's order. Raises NcuFormatError for another text."""
     table = ncu_csv.read_details(text).fillna("")
     rules = []
     for row in table[table["Rule Name"] != ""].to_dict("records"):
@@ -80,25 +77,12 @@ def read(text: str) -> list[NcuRule]:
 
 
 def launches(table: pd.DataFrame, cases: Sequence[Case]) -> dict[Case, set[int]]:
-    """ncu's numbers of each case's launches, read from its NVTX columns; a slug is never part of another."""
-    nvtx = [name for name in table.columns if "_Range:" in name]
-    if not nvtx and len(cases) > 1:
-        raise counters.NcuError(
-            "this ncu prints no NVTX ranges: install a newer Nsight Compute, or profile one case at a time"
-        )
-    ranges = (
-        table[nvtx].fillna("").agg(" ".join, axis=1) if nvtx else pd.Series(counters.RANGE + cases[0].slug, table.index)
-    )
-    found = {}
-    for case in cases:
-        own = table.loc[ranges.str.contains(counters.RANGE + case.slug, regex=False), "ID"]
-        if len(own):
-            found[case] = set(own.astype(int))
-    return found
+    """ncu's numbers of each case's launches, from a details page."""
+    return {case: set(table.loc[own, "ID"].astype(int)) for case, own in counters.rows_of(table, cases).items()}
 
 
 @bounded_reading.parser
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
-    """No rows, as a rule is text. Reads the artefact, so that a damaged one is reported. Raises ValueError for one."""
+    """No rows, as rules are text. Reads the artefact all the same. Raises ValueError for a damaged one."""
     ncu_rules.load(artefact)
     return schema.frame([])

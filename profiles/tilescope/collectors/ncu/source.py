@@ -1,8 +1,7 @@
 """Stalls, instructions and memory requests of every source line, from the source page of the Nsight Compute CLI.
 
-No part of ``auto``: the sampling passes come on top of ``ncu``'s. The worker and its ranges are those of the ``ncu``
-collector. ncu's source page names no ranges, so a report is kept while the worker runs: its details page, printed at
-once, tells which launches are whose, and its source page is read back from it.
+Not part of ``auto``: the sampling passes are additional to ``ncu``'s. The worker and its ranges are those of the ``ncu`` collector.
+ncu's source page names no ranges. It is therefore read from a report, whose details page assigns the launches to cases.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from tilescope.table.case import Case
 
 SUFFIX = ".csv.gz"
 
-#: ncu's report while the worker runs; it adds the ending itself.
+#: ncu's report while the worker runs: the name in the command, and the name of the file.
 REPORT = "report"
 _REPORT_FILE = "report.ncu-rep"
 
@@ -34,20 +33,17 @@ capture = counters.capture
 
 
 def command(argv: Sequence[str], folder: Path) -> list[str]:
-    """The worker's command line, wrapped. Clocks, caches and ranges as in ``ncu``.
-
-    Raises NcuError where there is no ncu.
-    """
+    """The worker's command line under ncu. Clocks, caches and ranges as in ``ncu``. Raises NcuError where there is no ncu."""
     kept = ("--export", str(folder / REPORT), "--force-overwrite")
     options = ("--section", "SourceCounters", "--import-source", "yes", *kept)
     return counters.wrapped(argv, folder, "details", *options)
 
 
 def finish(folder: Path, cases: Sequence[Case]) -> None:
-    """Divides the report's source page into one compressed CSV a case; removes the log and the report.
+    """Divides the report's source page into a compressed CSV for each case, and removes the log and the report.
 
-    A case without launches that have source lines gets no artefact. Raises NcuError, naming the cure, when nothing was
-    profiled or the report cannot be read back.
+    A case without source lines gets no artefact. Raises NcuError, with the cure, where nothing was profiled or the report cannot
+    be read.
     """
     report, text = folder / _REPORT_FILE, ""
     try:
@@ -65,9 +61,9 @@ def finish(folder: Path, cases: Sequence[Case]) -> None:
 
 
 def divide(page: str, details: pd.DataFrame, cases: Sequence[Case]) -> dict[Case, str]:
-    """Each case's part of a source page. ``details`` is the same report's details page, with ncu's number of each launch.
+    """Each case's part of a source page. ``details`` is the details page of the same report, with the launches' numbers.
 
-    Both list the launches in the same order; the source page leaves out those that have no source lines.
+    Both pages have the same order, but the source page omits launches without source lines.
     """
     owners = {launch: case for case, own in rules.launches(details, cases).items() for launch in own}
     names = details.drop_duplicates("ID").set_index("ID")["Kernel Name"]
@@ -85,13 +81,13 @@ def divide(page: str, details: pd.DataFrame, cases: Sequence[Case]) -> dict[Case
 
 
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
-    """No rows: values of source lines are not in the run's table."""
+    """No rows, as values of source lines are not in the run's table."""
     return schema.frame([])
 
 
 @bounded_reading.parser
 def parse_lines(artefact: Path, case: Case) -> tuple[pd.DataFrame, dict[str, str]]:
-    """Values of source lines; no source files. Where the compiler saw the case too, its lines tell who calls what."""
+    """Values of source lines, and no source files. The compiler's artefact of the case, if there is one, shows the callers."""
     page = bounded_reading.text(bounded_reading.content(artefact))
     compiled = artefact.parent.parent / "compiler" / (case.slug + compiler.SUFFIX)
     return source_page.parse(page, case, _code(compiled) if compiled.is_file() else None), {}
@@ -104,7 +100,7 @@ def _code(artefact: Path) -> dict[str, list[compiled_text.Text]]:
 
 
 def _details(log: str, report: Path) -> pd.DataFrame:
-    """The details page: from the log, or from the report where this ncu prints nothing when it keeps one."""
+    """The details page, from the log or, where this ncu prints nothing when it writes a report, from the report."""
     try:
         return ncu_csv.read_details(log)
     except ncu_csv.NcuFormatError:

@@ -1,10 +1,10 @@
-"""ncu's source page, read into values of source lines. Pure: text -> frame."""
+"""Parses ncu's source page into values of source lines. Pure: text -> frame."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +20,8 @@ from tilescope.table.line_values import LINE_METRICS
 def parse(page: str, case: Case, compiled: Mapping[str, list[compiled_text.Text]] | None = None) -> pd.DataFrame:
     """Values of source lines from ncu's source page of one case (``--page source --csv --print-source cuda,sass``).
 
-    An absent cell gives no row. ``compiled`` maps a kernel function to its SASS with lines, from
-    ``compiled_text.read``. Where it is the code that ran, instruction for instruction, what a line calls is counted
-    with that line. Raises NcuFormatError without a page.
+    An absent cell gives no row. ``compiled`` maps a kernel function to its SASS, from ``compiled_text.read``. If it is the code that
+    ran, instruction for instruction, inlined calls count with the calling line. Raises NcuFormatError for another text.
     """
     rows: list[dict[str, Any]] = []
     for index, launch in enumerate(launches(page)):
@@ -34,16 +33,16 @@ def parse(page: str, case: Case, compiled: Mapping[str, list[compiled_text.Text]
 
 @dataclass(frozen=True)
 class LaunchTables:
-    """One launch's part of ncu's source page: a table for each source file, as CSV in ``text``."""
+    """One launch's part of ncu's source page. ``text`` is CSV with a table for each source file."""
 
     function: str
     text: str
 
 
 def launches(page: str) -> list[LaunchTables]:
-    """A source page, launch by launch. ncu prints them one after another, each with a table a file.
+    """Divides a source page by launch. A launch ends where the function changes or a file is repeated.
 
-    A launch ends where the function changes or a file comes again. Raises NcuFormatError without a table.
+    Raises NcuFormatError without a table.
     """
     found: list[tuple[str, set[str], list[list[str]]]] = []
     file = ""
@@ -59,13 +58,7 @@ def launches(page: str) -> list[LaunchTables]:
             found[-1][2].append(row)
     if not found:
         raise ncu_csv.NcuFormatError("no source page of ncu in this text: it was not made with --csv --page source")
-    return [LaunchTables(function, _csv(rows)) for function, _, rows in found]
-
-
-def _csv(rows: Iterable[Sequence[str]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows(rows)
-    return text.getvalue()
+    return [LaunchTables(function, ncu_csv.text_of(rows)) for function, _, rows in found]
 
 
 def _by_line(launch: pd.DataFrame, code: list[compiled_text.Text]) -> dict[tuple[str, int], dict[str, float]]:
@@ -86,7 +79,7 @@ def _by_line(launch: pd.DataFrame, code: list[compiled_text.Text]) -> dict[tuple
 
 
 def _callers(launch: pd.DataFrame, code: list[compiled_text.Text]) -> dict[str, tuple[str, int]]:
-    """The place of each address that ``code`` knows; empty unless every instruction is the same in both."""
+    """File and line of each address in ``code``; empty unless every instruction is the same in both."""
     ran = launch.loc[launch["Address"].str.startswith("0x"), ["Address", "Source (SASS)"]]
     known = {text.address: text for text in code if text.address is not None}
     if ran.empty or not known:
