@@ -35,7 +35,8 @@ const toggle = detail => document.dispatchEvent(new CustomEvent("tilescope-panel
 // A link that is seen only while it has the focus, before everything else on the page.
 function skipping() {
   const link = document.createElement("a")
-  link.href = "#"
+  // A link that leads nowhere would be content outside of all landmarks.
+  link.href = `#${document.querySelector("[data-root-id]")?.id ?? ""}`
   link.textContent = "Skip to the views"
   const hidden = "position:fixed;left:-999px;top:8px;z-index:9999"
   const seen = "position:fixed;left:8px;top:8px;z-index:9999;padding:10px 16px;background:#0072B2;color:#fff;font:600 14px sans-serif"
@@ -111,8 +112,8 @@ function move(canvas, key) {
   range.setv({start: from(middle - half), end: from(middle + half)})
 }
 
-// What takes the focus but does not say what it is: Bokeh's toolbar and canvas, and a table's rows.
-const NAMELESS = ".bk-OnOffButton, .bk-ClickButton, .bk-tool-overflow, .bk-events, .tabulator-tableholder"
+// What takes the focus but does not say what it is: Bokeh's toolbar and canvas.
+const NAMELESS = ".bk-OnOffButton, .bk-ClickButton, .bk-tool-overflow, .bk-events"
 
 function name(element) {
   const {classList} = element
@@ -120,12 +121,9 @@ function name(element) {
     element.setAttribute("role", "button")
     element.setAttribute("aria-label", element.title || "More tools")
     if (classList.contains("bk-OnOffButton")) element.setAttribute("aria-pressed", classList.contains("bk-active"))
-  } else if (classList.contains("bk-events")) {
+  } else {
     element.setAttribute("role", "application")
     element.setAttribute("aria-label", "Figure: its numbers are in the table")
-  } else {
-    element.setAttribute("role", "group")
-    element.setAttribute("aria-label", "Rows: the arrow keys choose one")
   }
 }
 

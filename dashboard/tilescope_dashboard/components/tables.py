@@ -12,6 +12,7 @@ from bokeh.models.widgets.tables import HTMLTemplateFormatter, NumberFormatter, 
 
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.download import Download, link
+from tilescope_dashboard.components.table_roles import ROLES
 from tilescope_dashboard.components.tooltips import AS_TEXT
 from tilescope_dashboard.data import exports
 from tilescope_dashboard.data.columns import Column
@@ -121,6 +122,7 @@ _CSS = """
 #: of no consequence, but for a warning. Its own tooltip would put the value into the page as markup.
 _CONFIGURATION = {
     "debugInitialization": False,
+    "placeholder": ROLES,
     "rowHeight": 35,
     "columnDefaults": {"minWidth": 60, "headerWordWrap": True, "tooltip": AS_TEXT},
 }
