@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import importlib
 import linecache
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -140,6 +142,22 @@ def test_a_cells_definitions_become_a_file_with_all_they_need(notebook, tmp_path
     assert "OFFSETS = {'a': (1, 2.5, ), 'b': [float('inf'), ]}" in text
     # A local of the kernel is called like a tensor of the notebook, and is not taken for it.
     assert "weights = torch" not in text
+
+
+def test_modules_beside_the_notebook_are_found_by_the_worker(notebook, tmp_path, monkeypatch):
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / "beside_the_notebook.py").write_text("def right(x):\n    return 3 * x\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(folder)])
+    own = importlib.import_module("beside_the_notebook")
+    reference = cell_source.write_spec(declared(notebook, reference=own.right), tmp_path)
+    # A worker's process knows neither the module nor its folder.
+    monkeypatch.delitem(sys.modules, "beside_the_notebook")
+    sys.path.remove(str(folder))
+    x = notebook["torch"].ones(2)
+    assert loaded(reference).reference(x).tolist() == [3, 3]
+    # What is installed needs no such line.
+    assert Path(reference.rpartition(":")[0]).read_text().count("sys.path") == 1
 
 
 def test_the_same_cells_give_the_same_file(notebook, tmp_path):

@@ -29,6 +29,7 @@ def hostile(folder: Path, cases: int = 1) -> Profile:
     about = Run(
         id=store.new_id(), started="2026-01-02T03:04:05+00:00", device=device.for_target("sm_90"),
         kernels={case.kernel: {}}, versions={}, settings={}, git_revision="", title="<b>title</b>",
+        notes=("check: wrong <i>",),
     )  # fmt: skip
     writer = store.RunWriter(folder, about)
     writer.append(schema.frame(rows))
@@ -42,6 +43,9 @@ def test_a_run_shows_its_summary_with_everything_escaped(tmp_path):
     assert "&lt;img src=x onerror=alert(1)&gt;" in shown
     assert "&lt;b&gt;title&lt;/b&gt; on NVIDIA H200 (predicted, no such GPU took part)" in shown
     assert "&lt;script&gt;no&lt;/script&gt;" in shown
+    # What is to be known beside the table, such as that results are wrong, as the command says it.
+    assert "<li>check: wrong &lt;i&gt;</li>" in shown
+    assert "note: check: wrong <i>" in repr(run)
     assert not any(f"<{tag}" in shown for tag in ("img", "script", "b>title"))
     # Nothing was timed: there is no such column, and where the bytes would come from is not known.
     assert "GPU time" not in shown

@@ -88,6 +88,7 @@ def test_auto_is_what_this_machine_can_do():
     assert plan.choose_collectors(["auto"], "sm_90", "sm_90") == collectors.COLLECTORS
     assert plan.choose_collectors(["auto"], "sm_90", "") == ("compiler", "interpreter")
     assert plan.choose_collectors([], "sm_80", "sm_90") == ("compiler", "interpreter")
+    assert plan.choose_collectors(["auto", "check"], "sm_90", "") == ("check", "compiler", "interpreter")
 
 
 @pytest.mark.usefixtures("able")

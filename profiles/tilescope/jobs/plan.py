@@ -101,14 +101,13 @@ def describe_timeout(settings: Mapping[str, Any]) -> dict[str, float]:
 def choose_collectors(names: Iterable[str], target: str, here: str) -> tuple[str, ...]:
     """The collectors in the order they run. ``here`` is the target of this machine's GPU, empty where there is none.
 
-    ``auto`` is every collector that can run here, ``check`` only on a GPU, where it is fast. Raises RequestError for an
-    unknown collector, and for a named one that cannot run here, with its reason.
+    ``auto`` is every collector that can run here, besides those that are named; ``check`` only on a GPU, where it is fast. Raises
+    RequestError for an unknown collector, and for a named one that cannot run here, with its reason.
     """
     asked = list(dict.fromkeys(names)) or [AUTO]
+    named = [name for name in asked if name != AUTO]
     foreign = bool(here) and here != target
-    if asked == [AUTO]:
-        return tuple(name for name in collectors.COLLECTORS if _can_run(name, here, foreign))
-    for name in asked:
+    for name in named:
         if name not in KNOWN and "." not in name:
             raise RequestError(unknown("collector", name, [*KNOWN, AUTO]))
         if foreign and name in ON_GPU:
@@ -119,8 +118,8 @@ def choose_collectors(names: Iterable[str], target: str, here: str) -> tuple[str
             raise RequestError(f"collector {name} does not import: {error}") from error
         if reason:
             raise RequestError(f"{name} cannot run here: {reason}")
-    known = [name for name in collectors.COLLECTORS if name in asked]
-    return (*known, *(name for name in asked if name not in known))
+    known = [n for n in collectors.COLLECTORS if n in named or (AUTO in asked and _can_run(n, here, foreign))]
+    return (*known, *(name for name in named if name not in known))
 
 
 def _can_run(name: str, here: str, foreign: bool) -> bool:

@@ -18,6 +18,7 @@ import math
 import re
 import symtable
 import sys
+import sysconfig
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -52,7 +53,7 @@ def write_spec(spec: KernelSpec, folder: Path) -> str:
         name += "_"
     text = "\n\n".join(
         [
-            _HEAD + "\n".join(module.imports),
+            _HEAD + "\n".join([*module.folders, *module.imports]),
             *module.definitions,
             # A function of this file, because a run's kernel is identified by the file of its inputs.
             f"_draw = {draw}\n\n\ndef _inputs(workload, device):\n    return _draw(workload, device)",
@@ -80,6 +81,8 @@ class _Module:
 
     def __init__(self) -> None:
         self.imports: dict[str, None] = {}
+        #: Lines that have a worker look for modules where this process found them.
+        self.folders: dict[str, None] = {}
         self.definitions: list[str] = []
         self.names: dict[str, Any] = {}
         #: Names that definitions look up when they run, which must not be rebound.
@@ -94,13 +97,19 @@ class _Module:
         self.names[name] = value
         home = _home(value)
         if isinstance(value, ModuleType):
-            self.imports[f"import {value.__name__} as {name}"] = None
+            self.bring(value.__name__, f"import {value.__name__} as {name}")
         elif home:
-            self.imports[f"from {home[0]} import {home[1]} as {name}"] = None
+            self.bring(home[0], f"from {home[0]} import {home[1]} as {name}")
         elif python_function(value) or inspect.isclass(value):
             self.source(name, value)
         else:
             self.definitions.append(f"{name} = {self.expression(value, repr(name))}")
+
+    def bring(self, module: str, line: str) -> None:
+        """Imports something of ``module`` by ``line``."""
+        self.imports[line] = None
+        if folder := _own_folder(module):
+            self.folders |= dict.fromkeys(["import sys", f"sys.path.append({folder!r})"])
 
     def source(self, name: str, value: Any) -> None:
         """Writes a definition's source, after everything that it refers to."""
@@ -133,7 +142,7 @@ class _Module:
             return known
         if home := _home(value):
             alias = f"_{home[0].rpartition('.')[2]}_{home[1]}"
-            self.imports[f"from {home[0]} import {home[1]} as {alias}"] = None
+            self.bring(home[0], f"from {home[0]} import {home[1]} as {alias}")
             return alias
         if python_function(value) or inspect.isclass(value):
             name = str(getattr(python_function(value) or value, "__name__", what))
@@ -191,6 +200,17 @@ def _literal(value: Any) -> str | None:
     if type(value) is float and not math.isfinite(value):
         return f"float({str(value)!r})"
     return repr(value) if value is None or type(value) in (bool, int, float, str, bytes) else None
+
+
+def _own_folder(module: str) -> str:
+    """The folder to look for a person's own module in; empty for one that is installed, which a worker finds by itself."""
+    root = sys.modules[module.partition(".")[0]]
+    place = next(iter(getattr(root, "__path__", ())), None) or getattr(root, "__file__", None)
+    if place is None or root.__name__ in ("tilescope", "tilescope_kernels"):
+        return ""
+    folder = Path(place).resolve().parent
+    installed = any(folder.is_relative_to(path) for path in map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
+    return "" if installed else str(folder)
 
 
 def _home(value: Any) -> tuple[str, str] | None:

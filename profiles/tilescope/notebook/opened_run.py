@@ -99,7 +99,8 @@ class Profile(LoadedRun):
         return importlib.import_module("tilescope_dashboard.notebook.views").view(self, name, kernel)
 
     def __repr__(self) -> str:
-        return f"{self._title()}\n{text_table.text(self)}" + "".join(f"\n{line}" for line in self._failed())
+        notes = (f"note: {note}" for note in self.run.notes)
+        return "\n".join([self._title(), text_table.text(self), *notes, *self._failed()])
 
     def _repr_html_(self) -> str:
         """The summary as a table. The run's texts are escaped."""
@@ -117,7 +118,7 @@ class Profile(LoadedRun):
         more = f"<p>{len(rows) - _ROWS} more cases: .summary has them all.</p>" if len(rows) > _ROWS else ""
         return (
             f"<p><b>{escape(self._title())}</b></p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-            f"{more}{_list(self._failed())}<p>{_VIEWS}</p>"
+            f"{more}{_list('No result from:', self._failed())}{_list('Notes:', self.run.notes)}<p>{_VIEWS}</p>"
         )
 
     def _title(self) -> str:
@@ -182,6 +183,6 @@ def _why(row: dict[Any, Any], columns: int) -> str:
     return f'<tr style="background: none"><td colspan="{columns}" style="{style}">{escape(str(row["why"]))}</td></tr>'
 
 
-def _list(lines: Iterable[str]) -> str:
+def _list(title: str, lines: Iterable[str]) -> str:
     points = "".join(f"<li>{escape(line)}</li>" for line in lines)
-    return f"<p>No result from:</p><ul>{points}</ul>" if points else ""
+    return f"<p>{title}</p><ul>{points}</ul>" if points else ""

@@ -45,9 +45,9 @@ def profile(
     compared. Keywords with the names of this function's own arguments are not passed to ``function``.
 
     Otherwise each kernel is a name from the catalog, ``path/to/file.py:SPEC``, a ``KernelSpec``, or a function that launches a
-    Triton kernel, with examples of its ``inputs`` and its ``reference`` (see ``tilescope.spec``). Definitions of a notebook's
-    cells are written to a file for the worker (see ``cell_source``). The other arguments are those of ``jobs.plan.Request``,
-    ``settings`` those of ``jobs.job.Job``.
+    Triton kernel, with examples of its ``inputs`` and its ``reference`` (see ``tilescope.spec``), against which it is checked.
+    Definitions of a notebook's cells are written to a file for the worker (see ``cell_source``). The other arguments are those
+    of ``jobs.plan.Request``, ``settings`` those of ``jobs.job.Job``.
 
     ``on_event`` is called with each event of the job; without it, the progress is shown in a notebook and on a terminal.
     Works where an event loop already runs, as in JupyterLab. Raises ValueError, in one line, for a request that cannot be
@@ -68,6 +68,8 @@ def profile(
             on_event=on_event,
         )
     names = [reference_to(kernel, folder / CELLS, inputs, reference) for kernel in kernels]
+    if reference is not None and AUTO in collectors:
+        collectors = ("check", *collectors)
     request = Request(
         names, implementations, workloads, directions, collectors, configs, target, settings=settings, title=title
     )
