@@ -41,6 +41,17 @@ STALLS = {"stall_long_scoreboard@ncu": 8.0, "stall_wait@ncu": 1.0, "stall_select
 MOVED = {"dram_bytes_read@ncu": 150 * MB, "dram_bytes_written@ncu": 50 * MB, "gpu_time@ncu": 400e-6}
 
 
+def test_a_wrong_result_comes_before_what_could_be_won() -> None:
+    checked = {"relative_error@check": 0.8, "tolerance@check": 1e-5}
+    found = find(SLOW | MOVED, checked)
+    assert found[0].rule == advice.WRONG and found[0].bound is None
+    assert found[0].title == "Wrong: the error against the reference, 0.8, is above 1e-05"
+    assert rules(found[1:]) == rules(find(SLOW | MOVED))
+    row = {"relative_error@check": 1e-6, "tolerance@check": 1e-5, "row_error@check": 1.0, "row_tolerance@check": 1e-4}
+    assert find({}, row)[0].title.startswith("Wrong: a row's error")
+    assert not find({}, {**row, "row_error@check": 1e-5})
+
+
 def test_scattered_accesses_win_no_more_than_their_part_of_the_traffic() -> None:
     quarter = {"sector_efficiency_read@interpreter": 0.25, "sector_efficiency_written@interpreter": 1.0}
     # Of 50 MB each way, loads touch 200 MB of sectors: 250 become 100.

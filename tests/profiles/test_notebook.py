@@ -218,6 +218,16 @@ def test_a_spec_that_a_file_holds_is_found_there(tmp_path, monkeypatch):
     assert profiling.reference_to(mine_in_a_file.MINE, tmp_path) == f"{file}:MINE"
 
 
+def test_a_file_may_declare_a_kernel_from_examples(tmp_path):
+    from tilescope.execution import describe
+
+    file = tmp_path / "declared_from_examples.py"
+    file.write_text("import tilescope, torch\ndef double(x):\n    return 2 * x\n"
+                    "SPEC = tilescope.spec(double, inputs={'x': torch.ones(8, 5)}, reference=double)\n")  # fmt: skip
+    (entry,) = describe.catalog([f"{file}:SPEC"])
+    assert (entry["path"], entry["dims"]) == (str(file), ["d0", "d1"])
+
+
 @pytest.mark.usefixtures("fakes")
 def test_what_listening_raises_ends_the_job(tmp_path, monkeypatch):
     monkeypatch.setattr(device, "detect", lambda: None)

@@ -45,10 +45,16 @@ def run(arguments: argparse.Namespace) -> int:
     for number, case in enumerate(_cases(table)):
         print(("\n" if number else "") + "/".join(filter(None, case)))
         of_case = [finding for finding in found if finding.case == case]
-        print(
-            "\n".join(text(rank, finding) for rank, finding in enumerate(of_case, 1)) or "  No known bottleneck found."
-        )
+        print("\n".join(text(rank, finding) for rank, finding in enumerate(of_case, 1)) or _nothing(table, case))
     return 0
+
+
+def _nothing(table: pd.DataFrame, case: tuple[str, ...]) -> str:
+    """What is said of a case without findings: which collectors would say more of it."""
+    sources = set(table.loc[(table[_CASE] == case).all(axis="columns"), "source"])
+    wanted = [name for name in ("compiler", "interpreter", "ncu") if name not in sources]
+    more = f" Profile it with {' and '.join(wanted)} to know more." if wanted else ""
+    return f"  No known bottleneck found.{more}"
 
 
 def document(
@@ -92,7 +98,7 @@ def text(rank: int, finding: Finding) -> str:
         *([f"bound: {finding.bound.formula}"] if finding.bound else []),
         f"{'ncu' if finding.origin == 'nvidia' else 'do'}: {finding.remedy}",
     ]
-    head = f"  {rank}. {finding.title}{where}: {win}{clock}, {kind}"
+    head = f"  {rank}. {finding.title}{where}" + ("" if finding.of_results else f": {win}{clock}, {kind}")
     return "\n".join([head, *(_indented(line) for line in lines)])
 
 

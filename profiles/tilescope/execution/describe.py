@@ -51,7 +51,9 @@ def catalog(kernels: Iterable[str] = (), workloads: Iterable[str] = ()) -> list[
 
 def entry(kernel: str, spec: KernelSpec, selected: Sequence[Workload] = ()) -> dict[str, Any]:
     """The dictionary of one spec. ``kernel`` is its reference for workers, ``selected`` are a user's workloads."""
-    path = Path(inspect.getsourcefile(spec.inputs) or inspect.getfile(spec.inputs)).absolute()
+    # ``tilescope.spec`` draws inputs with an object, which has no source file: the spec's own file is meant then.
+    drawn = inspect.getsourcefile(spec.inputs) if inspect.isroutine(spec.inputs) else None
+    path = Path(drawn or kernel.rpartition(":")[0]).expanduser().absolute()
     own = {w.id: w for w in spec.workloads}
     workloads = {**own, **{w.id: w for w in selected if w.id not in own}}
     return {

@@ -2,7 +2,8 @@
 
 Pure: frame -> findings. A rule is one function in RULES that looks at a ``Subject`` and yields ``Finding``s. It needs
 its counters: what is absent gives no finding. With compiler and interpreter alone the findings are predictions.
-A case whose measurements cannot be has findings that say so (``impossible.RULES``) and no others.
+A case whose measurements cannot be has findings that say so (``impossible.RULES``) and no others; one whose results are wrong
+has that first.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ import pandas as pd
 from tilescope.models import summary
 from tilescope.models.advice import compute, configs, latency, memory, occupancy, stalls
 from tilescope.models.advice.distance import distance
-from tilescope.models.advice.finding import DISTANCE, NVIDIA, OURS, Bound, Evidence, Finding, rank
-from tilescope.models.advice.measurement import cannot_be
+from tilescope.models.advice.finding import DISTANCE, NVIDIA, OURS, WRONG, Bound, Evidence, Finding, rank
+from tilescope.models.advice.measurement import cannot_be, wrong_result
 from tilescope.models.advice.passes import two_passes
 from tilescope.models.advice.subject import Subject, launches
 from tilescope.table.case_table import CaseValues, gather, problem_of
 from tilescope.table.run import Device
 
-__all__ = ["DISTANCE", "NVIDIA", "OURS", "RULES", "Bound", "Evidence", "Finding", "findings", "rank"]
+__all__ = ["DISTANCE", "NVIDIA", "OURS", "RULES", "WRONG", "Bound", "Evidence", "Finding", "findings", "rank"]
 
 Rule = Callable[[Subject], Iterator[Finding]]
 
@@ -75,7 +76,7 @@ def findings(
             continue
         rules = _OF_CALLS if subject.launch_bound else RULES
         of_case = [finding for rule in rules for finding in rule(subject) if _is_worth(finding)]
-        found += [*of_case, *distance(subject, of_case)]
+        found += [*wrong_result(subject), *of_case, *distance(subject, of_case)]
     return sorted(found, key=rank)
 
 

@@ -13,6 +13,8 @@ from tilescope.table.sources import MEASURED
 
 #: Whose rule it is.
 OURS, NVIDIA = "ours", "nvidia"
+#: The rule that says that results are wrong.
+WRONG = "wrong-result"
 #: The rule that says how far a case is from its roof (``distance``), and those that say that it reaches it.
 DISTANCE, AT_ROOF = "distance", ("at-the-roof", "at-the-rate")
 
@@ -102,6 +104,11 @@ class Finding:
         return self.rule in IMPOSSIBLE
 
     @property
+    def of_results(self) -> bool:
+        """Whether it says that measurements or results are wrong, and so nothing of what could be won."""
+        return self.impossible or self.rule == WRONG
+
+    @property
     def measured(self) -> bool:
         """Whether what gave it away was observed on hardware; else the finding is a prediction."""
         return self.origin == NVIDIA or (bool(self.evidence) and self.evidence[0].measured)
@@ -131,13 +138,13 @@ class Finding:
 
 
 def rank(finding: Finding) -> tuple[int, float]:
-    """Sorts findings: what is impossible, what wins GPU time, most first, that the case is at its roof, what wins in the interval,
+    """Sorts findings: what is impossible, what is wrong, what wins GPU time, most first, that the case is at its roof, what wins in the interval,
     those without a bound, and the distance.
 
     A kernel at its roof that is called late is first of all at its roof.
     """
-    if finding.impossible:
-        return 0, 0.0
+    if finding.of_results:
+        return 0, float(not finding.impossible)
     if finding.bound:
         return (1 if finding.bound.clock == "gpu_time" else 3), -finding.bound.ratio
     return (2 if finding.rule in AT_ROOF else 5 if finding.rule == DISTANCE else 4), 0.0

@@ -1,11 +1,11 @@
-"""The rule on the measurement itself: values that cannot be. Nothing else is concluded from a case that has some. Pure."""
+"""Rules on what was run itself: measurements that cannot be, from which nothing else is concluded, and wrong results. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from tilescope.models import impossible
-from tilescope.models.advice.finding import Evidence, Finding
+from tilescope.models.advice.finding import WRONG, Evidence, Finding
 from tilescope.models.advice.subject import Subject, evidence
 
 
@@ -17,3 +17,13 @@ def cannot_be(subject: Subject) -> Iterator[Finding]:
             for name, known in reason.proof
         ]
         yield subject.finding(reason.rule, f"Impossible: {reason.said}", reason.remedy, values)
+
+
+def wrong_result(subject: Subject) -> Iterator[Finding]:
+    """A finding where the results are farther from the reference's than they may be. It has no bound: nothing is won."""
+    for error, allowed, whose in (("relative_error", "tolerance", "the"), ("row_error", "row_tolerance", "a row's")):
+        if subject.row[error] > subject.row[allowed]:
+            title = f"Wrong: {whose} error against the reference, {subject.row[error]:.2g}, is above {subject.row[allowed]:.2g}"
+            remedy = "Set the results right first: what wrong code costs says little about the right one."
+            yield subject.finding(WRONG, title, remedy, [subject.of_row(name, "check") for name in (error, allowed)])
+            return
