@@ -10,7 +10,8 @@ import pytest
 import torch
 from tilescope import cli
 from tilescope.captures import recording
-from tilescope.execution import compiling
+from tilescope.execution import compiling, kernel_code
+from tilescope.notebook import script_running
 from tilescope.notebook.capturing import Capture
 
 from . import unseen_launches as unseen
@@ -102,3 +103,53 @@ def test_an_empty_grid_is_told_for_it_leaves_results_as_they_were():
         unseen.copy_kernel[(x.numel() // 64, 2)](x, out, BLOCK=16)
     (note,) = capture.notes
     assert note.startswith("copy_kernel: the launch at ") and note.endswith(" has no program: its grid is (0, 2, 1)")
+
+
+KINDS = "import enum\nclass Kind(enum.IntEnum):\n    WHOLE = 1\n"
+SCRIPT = """
+import sys
+sys.path.insert(0, {folder!r})
+import torch, triton, triton.language as tl
+from kinds_of_a_person import Kind
+
+@triton.jit
+def kernel(x_ptr, out_ptr, KIND: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at)
+    if KIND == 1:
+        x = tl.softmax(x)
+    tl.store(out_ptr + at, x)
+
+kernel[(1,)](torch.ones(64, device="cuda"), torch.empty(64, device="cuda"), KIND=Kind.WHOLE, BLOCK=64)
+"""
+
+
+@SLOW
+def test_a_class_is_imported_from_where_the_script_found_it(tmp_path):
+    library, script = tmp_path / "library", tmp_path / "script.py"
+    library.mkdir()
+    (library / "kinds_of_a_person.py").write_text(KINDS)
+    script.write_text(SCRIPT.format(folder=str(library)))
+    capture = Capture("sm_90")
+    assert script_running.run_script(str(script), [], capture) == "" and capture.notes == []
+    capture.records[0].data.pop("counted")
+    found = counted(capture.profile(["compiler", "interpreter"], runs_dir=tmp_path / "runs"))
+    assert (found["unique_bytes_read"], found["unique_bytes_written"]) == (256, 256) and found["registers"] > 0
+
+
+def test_an_attribute_is_no_global_name_that_is_alike():
+    def maximum():
+        raise NotImplementedError
+
+    def kernel(x):
+        return torch.maximum(x, *(zero + y for y in x))
+
+    zero = 0
+    kernel.__globals__["maximum"] = maximum
+    try:
+        writer = kernel_code.Writer()
+        writer.function(kernel)
+    finally:
+        del kernel.__globals__["maximum"]
+    assert [made["name"] for made in writer.functions] == ["kernel"]
+    assert writer.functions[0]["names"] == {"torch": {"module": "torch"}, "zero": 0}

@@ -137,6 +137,8 @@ class Kernel:
         self._known: dict[Any, Record] = {}
         self._alike: dict[Any, list[Record]] = {}
         self._number: int | None = None
+        #: Where modules were found at the last record: a script changes it for itself.
+        self._path: list[str] = []
 
     def take(
         self, launch: Launch, site: tuple[str, ...], readable: bool, stages: Mapping[str, Any], recorder: Recorder
@@ -174,6 +176,7 @@ class Kernel:
     ) -> Record:
         if self._number is None:
             self._number = self.writer.function(launch.function)
+        self._path = [*dict.fromkeys((*self._path, *sys.path))]
         before = set(self.writer.files)
         given = self.writer.arguments(bound, self.name, readable=readable)
         drawn = any(held["holds"]["kind"] == "normal" for held in given["storages"])
@@ -208,7 +211,7 @@ class Kernel:
             "kernel": self._number,
             "functions": self.writer.functions,
             "versions": {name: importlib.metadata.version(name) for name in ("torch", "triton")},
-            "path": sys.path,
+            "path": self._path,
             "launches": launches,
         }
         (folder / RECORDS_FILE).write_text(json.dumps(data, indent=1), encoding="utf-8")

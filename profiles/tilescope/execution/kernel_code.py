@@ -11,6 +11,7 @@ import ast
 import collections
 import contextlib
 import dataclasses
+import dis
 import enum
 import importlib
 import inspect
@@ -36,6 +37,8 @@ from tilescope.execution import notebook_cells
 #: Packages that a worker imports. Of other modules the members that a kernel uses are recorded.
 LIBRARIES = frozenset({*sys.stdlib_module_names, "numpy", "torch", "triton"}) - {"__main__"}
 _OPTIONS = ("do_not_specialize", "do_not_specialize_on_alignment", "debug", "noinline")
+#: Python's instructions that look a name up outside of the function; those of attributes are others.
+_LOOKING_UP = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 
 
 class CannotRecord(ValueError):
@@ -143,7 +146,8 @@ class Writer:
 
     def _global(self, value: Any, name: str, python: Any) -> Any:
         if isinstance(value, types.ModuleType) and not _of_library(value.__name__):
-            return {"members": {}, "name": value.__name__} | self._members(value, _names(python.__code__), name, python)
+            asked = dict.fromkeys(asked for part in _parts(python.__code__) for asked in part.co_names)
+            return {"members": {}, "name": value.__name__} | self._members(value, asked, name, python)
         return self.value(value, name)
 
     def _members(self, value: Any, names: Iterable[str], what: str, python: Any) -> dict[str, Any]:
@@ -222,14 +226,17 @@ def _annotation(annotation: Any) -> str:
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """Yields the global and free names and the attributes that code and its nested code look up."""
-    seen: dict[str, None] = {}
-    waiting = [code]
-    while waiting:
-        code = waiting.pop()
-        seen |= dict.fromkeys((*code.co_names, *code.co_freevars))
-        waiting += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    yield from seen
+    """Yields the global and free names that code and its nested code look up."""
+    for part in _parts(code):
+        yield from dict.fromkeys(i.argval for i in dis.get_instructions(part) if i.opname in _LOOKING_UP)
+        yield from part.co_freevars
+
+
+def _parts(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _parts(constant)
 
 
 def _in_defaults(source: str) -> Iterator[tuple[str, set[str]]]:
