@@ -66,7 +66,7 @@ def _load(
         )
     for step in range(blocks):
         slot = step % STAGES
-        # Every slot starts free: waiting for the phase before the first returns at once.
+        # Every stage starts free: on a fresh mbarrier a wait for the previous phase returns at once.
         phase = (step // STAGES) & 1 ^ 1
         place = (blocks - 1 - step) * BLOCK
         arrived = ready.index(1 + slot)

@@ -62,7 +62,7 @@ def _load_queries(
             slot = step % STAGES
             query = terms_ptr + block * BLOCK + gl.arange(0, BLOCK, layout=LANES)
             lse, delta = gl.load(query), gl.load(query + rows)
-            # Every slot starts free: waiting for the phase before the first returns at once.
+            # Every stage starts free: on a fresh mbarrier a wait for the previous phase returns at once.
             mbarrier.wait(free.index(slot), (step // STAGES) & 1 ^ 1)
             shared_terms.index(2 * slot).store(lse)
             shared_terms.index(2 * slot + 1).store(delta)
@@ -124,8 +124,8 @@ def _gather_step(
     q = qs.index(slot).reshape([BLOCK, COLUMNS])
     do = dos.index(slot).reshape([BLOCK, COLUMNS])
     none = gl.zeros([ROWS, BLOCK], gl.float32, SCORES)
-    # With 128 columns registers are so scarce that a product which starts before dQ is stored is waited for at once: 4x32x4096
-    # takes 4.9 ms instead of 5.5. With 64 columns the other order is faster, 2.9 ms instead of 3.7.
+    # With 128 columns too few registers are free to start the next product before dQ is stored: 4x32x4096 takes 4.9 ms in
+    # this order instead of 5.5. With 64 columns the other order is faster, 2.9 ms instead of 3.7.
     if COLUMNS > PART_COLUMNS:
         _add_dq(dq, units0, sums, sum_tiles, before0, PART, LINES)
     scores = warpgroup_mma(k, q.permute([1, 0]), none, use_acc=False, is_async=True)

@@ -32,7 +32,7 @@ def load_block(
 ):  # fmt: skip
     """Load a tile of both tensors, from row ``place`` on, once both warpgroups have used the stage."""
     slot = step % STAGES
-    # Every slot starts free: waiting for the phase before the first returns at once.
+    # Every stage starts free: on a fresh mbarrier a wait for the previous phase returns at once.
     mbarrier.wait(free.index(slot), (step // STAGES) & 1 ^ 1)
     arrived = ready.index(1 + slot)
     mbarrier.expect(arrived, 2 * a_tiles.block_type.nbytes)
@@ -42,7 +42,7 @@ def load_block(
 
 @gluon.jit
 def load_own(a_tiles, b_tiles, as_, bs, ready, batch, head, start):
-    """Load the resident tiles of both tensors, one for each warpgroup."""
+    """Load the tiles that stay resident: of both tensors, one for each warpgroup."""
     mbarrier.expect(ready.index(0), 4 * a_tiles.block_type.nbytes)
     for group in gl.static_range(2):
         place = start + group * ROWS

@@ -26,8 +26,8 @@ from tilescope_kernels.attention.hopper_backward_wide import (
 #: 2x8x1000 with 128 columns 68 (74, 62). H200, 2026-11-27, torch 2.11, triton 3.6.
 _LEAST = 8 * 10**8
 #: One pass: elements of a tile of q or do, and stages. They fill shared memory. 4x32x4096 with 128 columns takes 4.9 ms (an
-#: earlier version 6.3, cuDNN 5.0), with a causal mask 2.7 (3.8, 2.8); with 64 columns 2.9 (4.4, 3.0), with a causal mask 1.7 (2.4, 1.8). GPU
-#: time, cold L2, H200, 2026-11-26, torch 2.11, triton 3.6.
+#: earlier version 6.3, cuDNN 5.0), with a causal mask 2.7 (3.8, 2.8); with 64 columns 2.9 (4.4, 3.0), with a causal mask 1.7 (2.4, 1.8).
+#: GPU time, cold L2, H200, 2026-11-26, torch 2.11, triton 3.6.
 _BLOCK, _STAGES = 8192, 2
 #: Bytes of q, do and the sums of dQ of the heads that run at the same time under a causal mask, so that they stay in L2. 4x32x4096
 #: takes 2.7 ms, with all 128 heads at the same time 4.3.

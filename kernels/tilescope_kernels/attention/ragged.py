@@ -216,8 +216,8 @@ def ragged_attention(
     ``scaled_dot_product_attention``: with n queries and m keys, query i sees keys 0 to i + m - n. A query that sees no key gets
     zeros. Each head of ``key`` and ``value`` may serve several consecutive heads of ``query``. ``scale`` is 1 / sqrt(columns)
     by default, and at least 0. Dtypes are fp32, fp16 and bf16, with 1 to 256 columns and any strides; a last stride other than
-    1 costs a copy. Sequences may be empty, or none. Gradients are deterministic. ``config`` is one of ``CONFIGS``. Raises ValueError,
-    naming the argument, for what is not supported.
+    1 costs a copy. Sequences may be empty, or none. Gradients are deterministic. ``config`` is one of ``CONFIGS``. Raises
+    ValueError, naming the argument, for what is not supported.
     """
     if scale is None:
         scale = 1.0 / math.sqrt(max(query.shape[-1], 1))

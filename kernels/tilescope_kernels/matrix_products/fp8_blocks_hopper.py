@@ -42,7 +42,7 @@ _MULTIPLYING, _LOADING = gl.constexpr(160), gl.constexpr(24)
 def _load(a_tiles, b_tiles, a_ring, b_ring, ready, free, M, N, K, tiles):
     """Producer warp: load operands as far ahead as the ring allows, those of the next tile during an epilogue."""
     slot = gl.to_tensor(0)
-    # Every slot starts free: waiting for the phase before the first returns at once.
+    # Every stage starts free: on a fresh mbarrier a wait for the previous phase returns at once.
     phase = gl.to_tensor(1)
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         start_m, start_n = tile_origin(tile, M, N, _BLOCK_M, _GROUP, _GROUP_M)

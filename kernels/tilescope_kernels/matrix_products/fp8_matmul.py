@@ -211,8 +211,8 @@ def fp8_matmul(
     128), ceil(N / 128)), as ``quantize(w, ..., "tile")`` gives for ``w = b.T``, transposed. Operands without stride 1 along K
     are copied, so ``b`` should be ``weight.T``.
 
-    With ``use_fast_accum`` Hopper's tensor cores accumulate with 14 bits, as with ``torch._scaled_mm``; without it at most
-    128 products, whose sums are added in fp32, as cuBLAS does. Blocks always accumulate in fp32. Not differentiable.
+    With ``use_fast_accum`` Hopper's tensor cores accumulate with 14 bits, as with ``torch._scaled_mm``; without it only 128
+    products at a time, whose sums are added in fp32, as cuBLAS does. Blocks always accumulate in fp32. Not differentiable.
     ``config`` is one of ``CONFIGS``, for blocks of ``BLOCK_CONFIGS``. Without one the first call with new shapes may time a
     few, except for blocks. Raises ValueError, naming the argument, for what is not supported.
     """

@@ -59,8 +59,8 @@ def int8_matmul(
 ) -> torch.Tensor:
     """``a @ b`` of int8 matrices (M, K) and (K, N): exact in int32 or, with scales, in ``dtype`` (bf16, fp16, fp32).
 
-    Both fp32 scales are scalars (), or ``scale_a`` is (M, 1) and ``scale_b`` (1, N). More than 131,071 products of -128 and
-    -128 overflow int32, as in ``torch._int_mm``. Operands without stride 1 along K are copied, so ``b`` should be
+    Both fp32 scales are scalars (), or ``scale_a`` is (M, 1) and ``scale_b`` (1, N). More than 131,071 products of -128 * -128
+    overflow int32, as in ``torch._int_mm``. Operands without stride 1 along K are copied, so ``b`` should be
     ``weight.T``. Not differentiable. ``config`` is one of ``CONFIGS``, with scales of ``SCALED_CONFIGS``; without one the
     first call with new shapes may time a few. Raises ValueError, naming the argument, for what is not supported.
     """

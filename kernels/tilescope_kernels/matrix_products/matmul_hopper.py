@@ -1,7 +1,7 @@
 """Large 16-bit and FP8 matrix products on Hopper, persistent and warp-specialized: one warp loads, two warpgroups multiply.
 
 Each warpgroup has half of a tile's rows. The second runs two steps behind the first, so that one keeps the tensor cores busy
-during the other's epilogue. Tiles of the last wave may be cut in rows or columns, in the same launch (wave quantization).
+during the other's epilogue. Tiles of a partial last wave may be cut in rows or columns, in the same launch.
 Written in Gluon, because Triton's language cannot assign work to warps.
 
 bf16 on an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2, cuBLAS in brackets): 4096x4096x4096 182 us (181),
@@ -130,7 +130,7 @@ def _load(
     CUT_ROWS: gl.constexpr, CUT_COLUMNS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """Producer warp: load operands as far ahead as the ring allows, those of the next piece during an epilogue."""
-    # Every slot starts free: waiting for the phase before the first returns at once.
+    # Every stage starts free: on a fresh mbarrier a wait for the previous phase returns at once.
     slot, phase = _load_pieces(
         gl.program_id(0), whole, gl.to_tensor(0), gl.to_tensor(1), a_tiles, b_tiles, side_tiles, a_ring, b_ring,
         side_ring, ready, free, M, N, K, whole, A_COLUMNS, B_COLUMNS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, True,

@@ -8,8 +8,8 @@ order, so the result is deterministic.
 TMA cannot load rows that are not 16-byte aligned, such as rows of an odd number of elements. Such operands are copied to
 aligned rows, and a large result is written to aligned rows and copied from there.
 
-Products are of 16 bits, or of FP8 or INT8 with few tiles. The latter are bound by their start, which is shorter with
-descriptors that the host makes.
+Operands are 16-bit, or FP8 or INT8 with few tiles. The latter are dominated by start-up, which is shorter with TMA
+descriptors made by the host than on the GPU.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def _load(
     BLOCK_M: gl.constexpr, SPLIT: gl.constexpr, CUT: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """Producer warp: load operands as far ahead as the ring allows, those of the next piece during an epilogue."""
-    # Every slot starts free: waiting for the phase before the first returns at once.
+    # Every stage starts free: on a fresh mbarrier a wait for the previous phase returns at once.
     slot, phase = _load_pieces(
         gl.program_id(0), whole, gl.to_tensor(0), gl.to_tensor(1), x_tiles, weight_tiles, x_ring, weight_ring, ready, free,
         M, N, K, whole, BLOCK_M, SPLIT, CUT, STAGES, True,
@@ -304,7 +304,10 @@ _MOST = 256
 
 @dataclass(frozen=True)
 class Tiling:
-    """A tile of ``block_m`` rows of x, with ``split`` parts along K or, in the last wave, ``cut`` parts of its rows. ``stages`` are whole turns."""
+    """A tile of ``block_m`` rows of x, with ``split`` parts along K or, in the last wave, ``cut`` parts of its rows.
+
+    The ring has ``stages``, which are whole turns.
+    """
 
     block_m: int
     split: int = 1
