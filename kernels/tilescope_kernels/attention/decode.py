@@ -1,8 +1,8 @@
 """Split-KV attention for few queries over many keys, as in decoding: programs share the keys, a second launch merges.
 
 Flash-Decoding (Dao, Haziza, Massa and Sizov, 2023). Decoding is bound by reading keys and values once, and only splitting
-the keys gives every SM a part. A program takes one span of keys, and in one tile all queries of the heads that share them
-(grouped-query attention). There are no atomics, so the result is deterministic.
+the keys gives every SM a part. A program reads a span of keys for all query heads that share them, in one tile. There are no
+atomics, so the result is deterministic.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ def attention_decode_kernel(
 ):  # fmt: skip
     """Attend BLOCK_M rows of a group's queries to ``span`` keys per program. ``span`` is a multiple of BLOCK_N.
 
-    ``totals`` (batch * kv_heads, splits, rows, COLUMNS) receives the sum of 2^(score - largest) * value. ``sums`` (batch *
-    kv_heads, splits, rows, 2) receives the largest score and the sum of 2^(score - largest). Both are fp32. ``EVEN``:
-    ``keys`` is a multiple of BLOCK_N.
+    ``totals`` (batch * kv_heads, splits, rows, COLUMNS) in fp32 receives sums of 2^(score - largest) * value; ``sums``, with 2
+    for COLUMNS, the largest score and the sum of 2^(score - largest). ``EVEN``: ``keys`` is a multiple of BLOCK_N.
     """
     rows = GROUP * queries
     split = tl.program_id(0) % splits

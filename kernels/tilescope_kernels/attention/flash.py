@@ -6,8 +6,7 @@ because the hardware computes exp2: ``score_scale`` is scale * log2(e). Tiles ar
 columns, a width that ``tl.dot`` takes; only COLUMNS of them are loaded and stored.
 
 ``mask_ptr`` is None or a tensor (batch, heads, queries, keys) of booleans or of numbers that are added to the scores;
-``mask`` is its part of one head. ``window`` is None or the number of keys that a query sees under a causal mask, up to and
-including the key at its own position.
+``mask`` is its part of one head. ``window`` is None or the number of keys that a query sees under a causal mask.
 """
 
 from __future__ import annotations
@@ -113,8 +112,8 @@ def _masked(scores, mask, strides, query, key, queries, keys):
 def _key_bounds(start, queries_end, keys, window, BLOCK: tl.constexpr, CAUSAL: tl.constexpr):
     """Four bounds of three ranges of keys, for the queries from ``start`` to ``queries_end``.
 
-    All of these queries see every key of the middle range, which needs no masking. The first range crosses the start of
-    the ``window`` and is empty without one. The last range crosses the causal diagonal or the end of the keys.
+    The first range crosses the start of the ``window`` and is empty without one. All queries see all keys of the second.
+    The third crosses the causal diagonal or the end of the keys.
     """
     if CAUSAL:
         end = tl.minimum(keys, queries_end)

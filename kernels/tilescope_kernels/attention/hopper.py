@@ -1,9 +1,8 @@
 """Warp-specialized forward pass of attention on Hopper: FlashAttention-3 (Shah et al., arXiv:2407.08608).
 
 One warp loads through TMA. Two warpgroups multiply, or three for heads of 64 columns, with 64 queries each. A warpgroup
-computes the softmax of one tile of keys while the tensor cores multiply the previous tile's values; meanwhile the other
-warpgroups keep the tensor cores busy as well. Written in Gluon, because with Triton's own warp specialization this loop
-compiles but hangs on an H200 (triton 3.6).
+computes the softmax of one tile of keys while the tensor cores multiply the previous tile's values. Written in Gluon: with
+Triton's own warp specialization this loop compiles but hangs on an H200 (triton 3.6).
 """
 
 from __future__ import annotations
@@ -204,8 +203,7 @@ def attention_hopper_kernel(
     qs = gl.allocate_shared_memory(q_tiles.dtype, [2 if WARPGROUPS == 2 else 4, 1, 1, _ROWS, COLUMNS], q_tiles.layout)
     ks = gl.allocate_shared_memory(q_tiles.dtype, [STAGES, 1, 1, BLOCK, COLUMNS], k_tiles.layout)
     vs = gl.allocate_shared_memory(q_tiles.dtype, [STAGES, 1, 1, BLOCK, COLUMNS], v_tiles.layout)
-    # ``ready``: the queries, then the keys and the values of each stage, have arrived. ``free``: all warpgroups have used
-    # the keys or values of a stage.
+    # ``ready``: the queries, each stage's keys and each stage's values have arrived. ``free``: all warpgroups have used them.
     ready = gl.allocate_shared_memory(gl.int64, [1 + 2 * STAGES, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [2 * STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(1 + 2 * STAGES):

@@ -1,8 +1,7 @@
 """Warp-specialized backward pass of attention on Hopper in two passes, for heads of more than 128 columns.
 
-The accumulators of dK and dV do not fit in one warpgroup's registers. In the first pass two warpgroups share 64 keys: one
-computes P and accumulates dV, the other reads P from shared memory and accumulates dK. In the second pass each computes dQ
-of 64 queries and recomputes the scores.
+Accumulators of dK and dV do not both fit in a warpgroup's registers. In the first pass two warpgroups share 64 keys: one
+computes P and accumulates dV, the other accumulates dK. In the second pass each recomputes P for dQ of 64 queries.
 """
 
 from __future__ import annotations
@@ -141,10 +140,7 @@ def attention_backward_kv_wide_hopper_kernel(
     dk_tiles, dv_tiles, do_tiles, q_tiles, k_tiles, v_tiles, terms_ptr, kv_heads, queries, keys, rows, scale, score_scale,
     GROUP: gl.constexpr, COLUMNS: gl.constexpr, CAUSAL: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """Compute dK and dV of 64 keys of one head per program, over all queries of the GROUP heads that share it.
-
-    Launch with 4 warps. Descriptors are of 16-bit tensors (batch, heads, rows, COLUMNS), with 64 rows a tile: BLOCK is 64.
-    """
+    """Compute dK and dV of 64 keys per program, else as ``attention_backward_hopper_kernel``. All tiles have 64 rows, so BLOCK is 64."""
     parts = (keys + ROWS - 1) // ROWS
     start = gl.program_id(0) % parts * ROWS
     batch = gl.program_id(0) // parts // kv_heads

@@ -101,9 +101,8 @@ def _in_one_pass(
     sums = torch.empty((batch * heads * rows * width // WIDTH.value, WIDTH.value), dtype=torch.int32, device=q.device)
     sum_tiles = TensorDescriptor(sums, list(sums.shape), list(sums.stride()), _SUM_BLOCK, _SUM_LAYOUT)
     programs = cdiv(keys, PROGRAM.value)
-    # At least a program per SM: else the long programs of the last group of heads start after the short ones of the group before.
-    # 1x32x8192 with 8 heads of keys takes 2.55 to 2.6 ms instead of 2.82, 2x16x4096 with 96 columns and 4 heads of keys 0.71 instead
-    # of 0.94.
+    # At least a program per SM: else long programs of the last group of heads start after the short ones of the group before.
+    # 1x32x8192 with 8 KV heads takes 2.55 to 2.6 ms instead of 2.82, 2x16x4096x96 with 4 KV heads 0.71 instead of 0.94.
     together = max(cdiv(multiprocessors(q), programs), _TOGETHER // (heads // kv_heads * queries * width * 8))
     with device_of(q):  # Triton launches on the current device.
         launch(

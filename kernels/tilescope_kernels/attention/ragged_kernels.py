@@ -2,8 +2,8 @@
 
 Tensors are (rows, heads, COLUMNS). The functions of ``flash`` see one batch (1, heads, rows, COLUMNS); ``*_strides`` are
 its strides of batch, head and row. ``q_bounds`` and ``k_bounds`` (sequences + 1,) hold each sequence's first row and the
-end of the last one. Row numbers count from the start of the tensor. The causal mask is aligned to the end, so a query's place
-among the keys is its row plus the difference of both ends; likewise a key's place among the queries.
+end of the last one. Row numbers count from the start of the tensor. The causal mask is aligned to a sequence's end: a query's
+place among the keys is its row plus the difference of both ends.
 
 The grid is that of ``sequences + 1`` sequences of ``longest`` rows. A program past the end of its sequence returns at once.
 Programs of the extra sequence write zeros to the rows after the last one.

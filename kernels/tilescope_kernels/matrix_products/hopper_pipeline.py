@@ -9,7 +9,6 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-#: Stages of the ring.
 _STAGES = gl.constexpr(4)
 
 

@@ -335,10 +335,7 @@ def inputs(workload: Workload, device: Any) -> dict[str, Any]:
 
 
 def cost(workload: Workload, direction: str) -> Cost:
-    """2MNK operations, on tensor cores at 16 bits; both operands read once, the result written once.
-
-    Backward is two such products: the result's gradient with each operand.
-    """
+    """2MNK operations, on tensor cores at 16 bits; operands read once, the result written once. Backward: two such products."""
     m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
     operands, result = (m * k + k * n) * workload.itemsize, m * n * workload.itemsize
     pipe = workload.dtype if workload.dtype in ("bf16", "fp16") else "fp32"

@@ -4,7 +4,7 @@ Each warpgroup has half of a tile's rows. The second runs two steps behind the f
 during the other's epilogue. Tiles of a partial last wave may be cut in rows or columns, in the same launch.
 Written in Gluon, because Triton's language cannot assign work to warps.
 
-bf16 on an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2, cuBLAS in brackets): 4096x4096x4096 182 us (181),
+In bf16 on an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2, cuBLAS in brackets): 4096x4096x4096 182 us (181),
 8192x8192x8192 1427 (1431), 16384x4096x14336 2528 (2589), 8192x8192x1024 199 (202), 2304x2304x2304 40.7 (41.4),
 1792x1792x1792 22.9 (24.4), 512x4096x4096 27.8 (27.1), 6000x6000x6000 595 (562), 1536x1536x1536 15.7 (12.7). 4097x4099x4101
 takes 255, 37 of them for copies to aligned rows. cuBLAS multicasts loads within a cluster, which Gluon of triton 3.6 cannot.

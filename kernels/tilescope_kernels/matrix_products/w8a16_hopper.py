@@ -56,8 +56,8 @@ _MULTIPLYING, _LOADING = gl.constexpr(232), gl.constexpr(24)
 def _piece(piece, whole, M, N, K, BLOCK_M: gl.constexpr, SPLIT: gl.constexpr, CUT: gl.constexpr):
     """First row of weights and of x, first turn along K, and number of turns of a piece.
 
-    A piece is one of a tile's ``SPLIT`` parts along K; or one of the ``whole`` tiles, or of the ``CUT`` parts of a later tile's
-    rows of x. Past K a turn loads zeros.
+    A piece is a part along K if ``SPLIT`` > 1, else one of the ``whole`` tiles or a part of a later one's rows of x.
+    Past K a turn loads zeros.
     """
     turns = (K + _TURN * _BLOCK_K - 1) // (_TURN * _BLOCK_K)
     if CUT == 1:
@@ -304,10 +304,7 @@ _MOST = 256
 
 @dataclass(frozen=True)
 class Tiling:
-    """A tile of ``block_m`` rows of x, with ``split`` parts along K or, in the last wave, ``cut`` parts of its rows.
-
-    The ring has ``stages``, which are whole turns.
-    """
+    """A tile of ``block_m`` rows of x, with ``split`` parts along K or, in the last wave, ``cut`` parts of its rows."""
 
     block_m: int
     split: int = 1
