@@ -17,7 +17,7 @@ from tilescope_dashboard.views.fusion import FusionForm
 
 
 class Advice(View):
-    """Findings of the chosen case as cards, ours and NVIDIA's apart, and a small form for the fusion question."""
+    """Findings of the chosen case as cards, NVIDIA's separately, and a form that predicts the gain of fusion."""
 
     name_in_address, title, question = "advice", "Advice", ANYTHING
 

@@ -48,7 +48,7 @@ class Autotune(View):
             self.say_whose()
 
     def update(self) -> None:
-        # In other colours the choices stay as they are.
+        # A change of theme keeps the choices.
         if self._of != (self.loaded, self.state.kernel):
             self._of = self.loaded, self.state.kernel
             self._fill()
@@ -76,7 +76,7 @@ class Autotune(View):
         self._table.objects = [self.saved(self._rows, "configs")]
 
     def _pick(self) -> None:
-        """The sweep that a person chose, and its case for all views."""
+        """Take the sweep that a person chose, and its case for all views."""
         of = kernel_cases.named(self._choices.sweep)
         parts = {name: value for name, value in of._asdict().items() if value} if of else {}
         self.choose(self._draw, **parts)
@@ -97,13 +97,13 @@ class Autotune(View):
         self._offer()
 
     def _instead(self) -> str:
-        """That the page's case is not among the sweeps, where another's is shown; empty where it is."""
+        """A remark that the page's case was not swept and another sweep is shown; empty otherwise."""
         asked = self.state.standing and kernel_cases.case_name(self.state.standing[:3])
         swept = set(sweeps.names(self._cells))
         return f"{asked} was not swept; this is {self._choices.sweep}. " if asked and asked not in swept else ""
 
     def _offer(self) -> None:
-        """What the button copies: the config of the row that is chosen, else the best."""
+        """The config that the button copies: the chosen row's, else the best."""
         chosen = [self._ranked.iloc[place] for place in self._rows.selection if place < len(self._ranked)]
         row = next(iter(chosen), sweeps.best(self._ranked))
         code = sweeps.as_code(row["config"], str(row["time_source"])) if row is not None else ""

@@ -1,4 +1,4 @@
-"""Base of the views: built once, and brought up to date when looked at."""
+"""Base class of the views: built once, and updated when looked at."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _ENDED = object()
 class View(pn.viewable.Viewer):
     """A view of the state. A subclass has ``name_in_address``, ``title``, ``build()`` and ``update()``.
 
-    ``build`` makes what stands below the title, once; ``update`` fills the title, ``_head``, and the rest from the state. An
-    error in ``update`` is shown in place. A view with a ``question`` shows the recording that answers it, ``shown``: the open
-    run, else the best one of the kernel. A line below the title says whose it is, or what to do where there is none
-    (``otherwise``). One that is ``of_other_runs`` too follows those that come and go. A view that shows one case shows the state's (``elsewhere``, ``choose``). The title of a ``live`` view
-    changes all the time, too often to be read out for its figures.
+    ``build`` makes the parts below the title, once. ``update`` fills the title, ``_head``, and the parts from the state; an error in it is
+    shown in the view. A view with a ``question`` shows the recording that answers it, ``shown``: the open run, else the kernel's best
+    recording. A line below the title names the recording, or says what to do where there is none (``otherwise``). A view that is
+    ``of_other_runs`` also updates when runs are added or removed. A view of one case shows the state's (``elsewhere``, ``choose``). The
+    title of a ``live`` view changes too often to be the text alternative of its figures.
     """
 
     state = param.ClassSelector(class_=State)
@@ -49,7 +49,7 @@ class View(pn.viewable.Viewer):
         super().__init__(state=state, **settings)
         self.fresh, self._followed = False, ""
         self._asked: Sequence[Path] = []
-        #: What is still to be put into the view; None once it is ``complete``.
+        #: Parts still to be added to the view; None once it is ``complete``.
         self._late: list[Callable[[], None]] | None = [] if in_session() else None
         self.shown: Recording | None = None
         self._trouble, self._head, self._whose = html_text.pane(visible=False), html_text.pane(), html_text.pane()
@@ -66,11 +66,11 @@ class View(pn.viewable.Viewer):
         raise TypeError(f"{type(self).__name__} has no build")
 
     def update(self) -> None:
-        """Bring every part up to date with the state."""
+        """Update every part from the state."""
         raise TypeError(f"{type(self).__name__} has no update")
 
     def otherwise(self) -> str:
-        """What to do where no recording answers the question; escaped."""
+        """What to do where no recording answers the question, as HTML."""
         return ""
 
     @property
@@ -80,12 +80,12 @@ class View(pn.viewable.Viewer):
 
     @property
     def usual(self) -> pd.DataFrame:
-        """Its rows of the chosen kernel, without sweeps; nobody may change it."""
+        """Its rows of the chosen kernel, without sweeps. They must not be changed."""
         return run_cache.usual(self.loaded, self.state.kernel) if self.loaded else self.state.table
 
     @property
     def origin(self) -> tuple[str, ...]:
-        """Whose numbers are shown, for a saved file's name (``State.origin``)."""
+        """Origin of the shown numbers, for names of saved files (``State.origin``)."""
         run = self.shown.loaded.run if self.shown else None
         return (self.state.kernel, run.id, run.device.name) if run else self.state.origin
 
@@ -95,21 +95,19 @@ class View(pn.viewable.Viewer):
         return self.state.look_of(*self.origin)
 
     def elsewhere(self) -> bool:
-        """Whether another case was chosen since this was last asked: then selectors go to it."""
+        """Whether the state's case has changed since the last call, so that selectors should follow it."""
         before, self._followed = self._followed, self.state.case
         return before != self.state.case
 
     def choose(self, draw: Callable[[], object], **parts: str) -> None:
-        """Choose, for all views, the case with these fields of a ``KernelCase``, and ``draw`` unless that already did it."""
+        """Choose the case with these fields of a ``KernelCase`` for all views, and ``draw`` unless the change already did."""
         before = self.state.case
         self.state.choose(**parts)
         if self.state.case == before or not self.fresh:
             draw()
 
     def saved(self, shown: Table, what: str = "", origin: Callable[[], Sequence[str]] | None = None) -> pn.Column:
-        """``with_links``, which waits in a session until the view is to be ``complete``: a table takes server and browser as long as
-        a figure.
-        """
+        """``with_links``, deferred in a session until ``complete``, as a table takes server and browser as long as a figure."""
         place = pn.Column(sizing_mode="stretch_width", margin=0)
 
         def put() -> None:
@@ -123,11 +121,11 @@ class View(pn.viewable.Viewer):
 
     @property
     def waits(self) -> bool:
-        """Whether the view is not ``complete`` yet: what it makes once the page is there may be still to come."""
+        """Whether the view is not ``complete`` yet."""
         return self._late is not None
 
     def complete(self) -> None:
-        """Put the tables below the figures, which somebody waits for alone."""
+        """Add the deferred tables below the figures."""
         late, self._late = self._late or [], None
         for put in late:
             self._attempt(put)
@@ -135,8 +133,8 @@ class View(pn.viewable.Viewer):
     def with_links(self, shown: Table, what: str = "", origin: Callable[[], Sequence[str]] | None = None) -> pn.Column:
         """The table and, below it, links that save it.
 
-        The files are called after the view, ``what`` the table holds, and where its numbers come from: the kernel, the run and
-        the GPU that are shown, unless ``origin`` says otherwise.
+        File names have the view, ``what`` the table holds, and the origin of its numbers: the shown kernel, run and GPU, or
+        ``origin``.
         """
 
         def name() -> str:
@@ -149,7 +147,7 @@ class View(pn.viewable.Viewer):
         return ". ".join(filter(None, [self.title, "" if self.live else html_text.title_of(self._head.object)]))
 
     def clear(self) -> None:
-        """Choose no row in any table."""
+        """Clear the selection of every table."""
         for shown in self._layout.select(Table):
             shown.selection = []
 
@@ -167,20 +165,20 @@ class View(pn.viewable.Viewer):
         self.update()
 
     def say_whose(self) -> None:
-        """Say whose recording is shown, or what to do where there is none."""
+        """Name the shown recording, or say what to do where there is none."""
         if self.shown:
-            # Of the open run a notice above the views says so.
+            # For the open run, the notice above the views has the remark on changed code.
             borrowed = self.shown.loaded is not self.state.loaded
             origin = self.shown.origin_of(self.state.kernel) if borrowed else self.shown.origin
             self._whose.object = html_text.whose(origin)
         else:
             tool = str(self.state.loaded.run.settings.get("tool", "")) if self.state.loaded else ""
-            # Its kernels are declared nowhere, so no command makes more of it.
+            # The kernels of another tool's file are not declared, so no command can profile them.
             of_file = f"<p>This run is a file of {escape(tool)}, which does not have it.</p>"
             self._whose.object = of_file if tool else self.otherwise()
 
     def gradually(self, steps: Iterator[object]) -> None:
-        """Take the steps in turns, for what would keep other sessions waiting; an error in one is shown and ends them."""
+        """Take steps of long work one at a time, so that other sessions are served. An error is shown and ends the work."""
         step_by_step(
             lambda: self._attempt(lambda: next(steps, _ENDED)) is not _ENDED,
             urgent=lambda: self.state.view == self.name_in_address,
@@ -189,7 +187,7 @@ class View(pn.viewable.Viewer):
     def read_each(
         self, folders: Sequence[Path], read: Callable[[Path], object], show: Callable[[Sequence[Path]], object]
     ) -> None:
-        """``show`` these runs once ``read`` had each whose claims take time, one a step; unless others are asked for meanwhile."""
+        """Read the runs whose claims are not cached, one per step, then ``show`` all; unless other runs are requested meanwhile."""
         self._asked = folders
         unread = [folder for folder in folders if not run_cache.has_claimed(folder)]
 
@@ -208,7 +206,7 @@ class View(pn.viewable.Viewer):
             show(folders)
 
     def _attempt(self, action: Callable[[], object]) -> object:
-        """Return what ``action`` gives; an error in it is shown in place."""
+        """Return the result of ``action``. An error is shown in the view."""
         try:
             result = action()
             self._trouble.visible = False
@@ -221,7 +219,7 @@ class View(pn.viewable.Viewer):
         return result
 
     def _changed(self, *events: param.parameterized.Event) -> None:
-        # A new run may answer what the open one does not.
+        # A new run may answer a question that the open one does not.
         unanswered = self.question and (self.shown is None or self.shown.loaded is not self.state.loaded)
         others = self.of_other_runs or unanswered
         if any(event.name != "view" and (event.name != "runs" or others) for event in events):

@@ -18,7 +18,7 @@ from tilescope_dashboard.topics import compare
 
 
 class ChangedFindings(pn.viewable.Viewer):
-    """A sentence and a list; away where no baseline is another run that has the case."""
+    """A sentence and a list; hidden where no baseline is another run with the case."""
 
     state = param.ClassSelector(class_=State)
 
@@ -29,11 +29,11 @@ class ChangedFindings(pn.viewable.Viewer):
 
     @property
     def shown(self) -> bool:
-        """Whether there is anything to see."""
+        """Whether it is visible."""
         return self._layout.visible
 
     def show(self, tokens: Sequence[str]) -> str:
-        """Show the findings against the first of ``tokens`` that is a run with the case; in a few words what came and went."""
+        """Show the findings against the first of ``tokens`` that is a run with the case. Returns a summary of the changes."""
         state, case = self.state, self.state.standing
         run, rows = self._against(tokens)
         self._layout.visible = rows is not None and len(rows) > 0
@@ -45,7 +45,7 @@ class ChangedFindings(pn.viewable.Viewer):
         return topic.count(rows)
 
     def _against(self, tokens: Sequence[str]) -> tuple[str, pd.DataFrame | None]:
-        """The baseline's token and the rows against it; no rows where none has the case."""
+        """The baseline's token and the rows against it; no rows if no baseline has the case."""
         loaded, case = self.state.loaded, self.state.standing
         if loaded is None or case is None:
             return "", None
@@ -57,7 +57,7 @@ class ChangedFindings(pn.viewable.Viewer):
             try:
                 other = run_cache.open_cached(store.find(run))
             except (store.StoreError, OSError):
-                continue  # that it cannot be opened is said already
+                continue  # a notice already says that it cannot be opened
             if case in run_cache.cases_of(other, self.state.kernel):
                 found = [run_cache.findings(side, of_kernel) for side in (other, loaded)]
                 return token, topic.changed(*found)

@@ -9,7 +9,7 @@ import panel_material_ui as pmui
 
 
 class Choice:
-    """``widget`` and what is chosen in it. A person's choice stays wherever it is among the new options.
+    """``widget`` and its choice. A person's choice is kept as long as the options include it.
 
     ``chosen`` is called when a person chose, not while the options are changed: others may not have theirs yet.
     """

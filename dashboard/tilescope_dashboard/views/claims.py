@@ -24,7 +24,7 @@ from tilescope_dashboard.views.base import View
 
 
 class Claims(View):
-    """One row a kernel, pass and recorded size, of those that are asked for; clicking one opens its run."""
+    """A row for each kernel, pass and recorded size that passes the filters. A click opens its run."""
 
     name_in_address, title = "claims", "Claims"
     of_other_runs = True
@@ -35,7 +35,7 @@ class Claims(View):
         self._text = pmui.TextInput(label="kernel or family contains", size="small", width=220)
         self._standing = standings()
         self._count = html_text.pane()
-        redraw = AfterPaint(self._draw)  # once for letters that are typed quickly
+        redraw = AfterPaint(self._draw)  # once for several letters typed quickly
         self._text.param.watch(lambda _: redraw.due(), "value_input")
         self._standing.param.watch(lambda _: redraw.due(), "value")
         self._table.param.watch(self._open, "selection")
@@ -63,7 +63,7 @@ class Claims(View):
         self._draw()
 
     def _draw(self) -> None:
-        """Show the rows that are asked for."""
+        """Show the rows that pass the filters."""
         text, standing = self._text.value_input or "", self._standing.value or ""
         families = {entry["name"]: entry.get("family", "") for entry in self.state.catalog}
         self._shown = shown = topic.chosen(self._rows, text, standing, families)
@@ -74,12 +74,12 @@ class Claims(View):
         fill(self._table, topic.listed(shown))
 
     def _learn(self, _: Any) -> None:
-        """Choose anew by the kernels' families, which are known once there is a catalog."""
+        """Filter again once the catalog has the kernels' families."""
         if self._text.value_input:
             self._draw()
 
     def _origin(self) -> list[str]:
-        """The runs and GPUs that the rows come from."""
+        """The runs and GPUs of the rows."""
         return [*dict.fromkeys(self._shown["run"]), *dict.fromkeys(self._shown["device"])]
 
     def _open(self, event: Any) -> None:

@@ -31,7 +31,7 @@ class Compare(View):
     def build(self) -> list[Any]:
         self._said = html_text.pane()
         self._others = pmui.MultiChoice(label="Compare with", options={}, sizing_mode="stretch_width", margin=(4, 8))
-        # Who pressed it stays on it, and goes back by it.
+        # The button that was pressed keeps the focus and also leads back.
         self._earlier = pmui.Button(variant="outlined", size="small", width=230, margin=(4, 8), visible=False)
         self._earlier.on_click(lambda _: next_tick(self._choose_earlier))
         self._chart, self._table = chart(), table(topic.COLUMNS)
@@ -47,7 +47,7 @@ class Compare(View):
         return [self._others, self._earlier, self._said, self._body]
 
     def _against(self, chosen: list[str]) -> tuple[pd.DataFrame, list[str]]:
-        """What the run is against the baselines: kept for the next page."""
+        """The comparison with the baselines, cached for the next page."""
         loaded, kernel = self.state.loaded, self.state.kernel
 
         def found() -> tuple[pd.DataFrame, list[str]]:
@@ -74,7 +74,7 @@ class Compare(View):
         names = [topic.name_of(token, state.runs) for token in chosen]
         came_and_went = self._findings.show(chosen)
         title, text = topic.sentence(state.kernel, names, rows, compared_case.said(rows, state.chosen))
-        # Without a clock it is the findings that tell whether a change helped.
+        # Without times, the findings tell whether a change helped.
         more = f"; {came_and_went}" if came_and_went and not rows["ratio"].notna().any() else ""
         self._head.object = html_text.heading(title + more, text)
         self._drawn.visible = not (rows["ratio"].isna().all() and self._findings.shown)
@@ -84,7 +84,7 @@ class Compare(View):
         self._body.visible = bool(chosen)
         self._chart.object = compare(rows, state.look, of_base=True)
         self._settled, self._rows = False, rows
-        # What the title says, of one run or without times: the other columns have its room.
+        # Leave out the column of runs if there is one, and columns without times, to give the others room.
         own = ["other_run"] if rows["other_run"].eq(rows["run"]).all() else []
         own += [name for name in topic.TIMES if rows[name].isna().all()]
         if own != self._table.hidden_columns:
@@ -94,7 +94,7 @@ class Compare(View):
         self._settled = True
 
     def _choose(self, tokens: list[str]) -> None:
-        """Compare with these; with the usual one again where none is left."""
+        """Compare with these; with the default baseline if there is none."""
         if tokens:
             self.state.compared = tokens
         else:
@@ -112,6 +112,6 @@ class Compare(View):
             self.state.compared = [earlier]
 
     def _pick(self, event: Any) -> None:
-        """The chosen row's case becomes that of all views."""
+        """Choose the row's case for all views."""
         if self._settled and event.new:
             self.choose(lambda: None, **compared_case.parts(self._rows.iloc[event.new[0]]))

@@ -62,12 +62,12 @@ class ConfigChoices(pn.viewable.Viewer):
 
     @property
     def held(self) -> dict[str, str]:
-        """The parameters that are held at a value, instead of the best over all their values."""
+        """The parameters held at one value, instead of taking the best over all values."""
         every = [*self._others.objects, *self._aside.objects]
         return {widget.label: widget.value for widget in every if widget.value != _BEST}
 
     def fill(self, cells: pd.DataFrame) -> list[str]:
-        """Offer what ``cells``, ``sweeps.configs``' frame, has; at first its most telling. Gives the parameters that vary."""
+        """Offer the columns of ``cells`` (from ``sweeps.configs``), the most influential first. Returns the parameters that vary."""
         self._cells = cells
         found = list(dict.fromkeys(sweeps.names(cells)))
         self._sweep.offer(found, next(iter(found), None))
@@ -80,7 +80,7 @@ class ConfigChoices(pn.viewable.Viewer):
         return names
 
     def go(self, sweep: str) -> None:
-        """Choose the sweep if there is one of that name."""
+        """Choose the sweep with this name, if there is one."""
         found = list(dict.fromkeys(sweeps.names(self._cells)))
         if sweep in found:
             self._sweep.offer(found, sweep, anew=True)
@@ -90,7 +90,7 @@ class ConfigChoices(pn.viewable.Viewer):
         self._chosen()
 
     def _hold(self) -> None:
-        """A selector for each parameter that varies and is not drawn."""
+        """A selector for each varying parameter that is not an axis."""
         held = [n for n in sweeps.parameters(self._cells) if n not in (self.across, self.down)]
         parts = topic.set_aside(self._cells, self.sweep, self.colouring, held) if self.colouring else (held, [])
         for place, names in zip((self._others, self._aside), parts, strict=True):

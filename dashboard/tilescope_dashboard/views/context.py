@@ -19,7 +19,7 @@ from tilescope_dashboard.topics.failures import plain
 from tilescope_dashboard.views.export import Export
 
 _CSS = ":host(.home) .of-run { display: none; }"
-#: A phone has the run and its export in one row that scrolls sideways, as the bar above: the numbers begin sooner.
+#: On a phone the run and its export share one row that scrolls sideways, like the bar above.
 _ROW_CSS = """
 @media (max-width: 640px) {
   :host { flex-flow: row nowrap !important; overflow: auto hidden !important; scrollbar-width: none; padding-top: 6px;
@@ -46,7 +46,7 @@ class Context(pn.viewable.Viewer):
         state.param.watch(self._follow_view, "view")
         self._fill()
         export = Export(state)
-        # A column that flows in rows: what it holds keeps its width.
+        # A column that wraps its parts into rows keeps their widths.
         chooser = pn.Column(
             self._run, export, sizing_mode="stretch_width", margin=0, css_classes=["of-run"],
             styles={"flex-flow": "row wrap", "align-items": "flex-end", "gap": "4px"}, stylesheets=[_ROW_CSS],
@@ -57,7 +57,7 @@ class Context(pn.viewable.Viewer):
         )  # fmt: skip
 
     def _choose(self, **chosen: Any) -> None:
-        # At first the list says what is chosen already.
+        # The list first reports the choice that it was made with: that is no change.
         if any(value and value != getattr(self.state, name) for name, value in chosen.items()):
             self.state.go_to(**{name: value for name, value in chosen.items() if value})
 
@@ -70,7 +70,7 @@ class Context(pn.viewable.Viewer):
         state = self.state
         labels = {_label(s): s.id for s in state.runs if not s.error}
         if state.run and state.run not in labels.values():
-            # Without it the widget would choose another run by itself.
+            # Without a matching option the widget would choose another run itself.
             labels = {f"{short(state.run, 40)} · cannot be shown": state.run, **labels}
         self._run.param.update(options=labels, value=state.run or None)
         self._notices.object = "".join(self._said())
@@ -87,7 +87,7 @@ class Context(pn.viewable.Viewer):
                 said.append(html_text.notice("info", "No run yet.", "Choose a kernel and press Profile."))
             return said
         if state.view == HOME:
-            # What is said of one run is of no use where all are seen.
+            # Remarks on one run do not belong to views of all runs.
             if no_gpu():
                 what = "times below were measured on the GPUs that are named. The compiler and interpreter collectors work here."
                 said.append(html_text.notice("info", "No GPU on this machine:", what))
@@ -97,7 +97,7 @@ class Context(pn.viewable.Viewer):
             cure = f" 'tilescope resume {loaded.run.id}' goes on with it." if journal.kept(loaded.folder) else ""
             what = f"it was cancelled or its worker died.{cure}"
             said.append(html_text.notice("warning", "This run is not complete:", what))
-        # Of the other kernels the list of runs says how many there are.
+        # The list of runs says how many other kernels there are.
         failures = [f for f in loaded.run.failures if not f.case or f.concerns(state.kernel)]
         if failures:
             listed = [
@@ -112,7 +112,7 @@ class Context(pn.viewable.Viewer):
         return said
 
     def _known(self, loaded: LoadedRun) -> list[str]:
-        """What holds on every page of the run. On a phone it is one line that opens: the numbers come first there."""
+        """Notices about the run, on every page. On a phone they are one line that unfolds."""
         found = []
         if no_gpu():
             what = (
@@ -135,7 +135,7 @@ class Context(pn.viewable.Viewer):
         return [html_text.notice(found[-1][0], title, "", [f"{title}: {text}" for _, title, text in found])]
 
     def _of_page(self, kernels: list[str]) -> list[str]:
-        """Those of the run's ``kernels`` that the page is of."""
+        """The ones of the run's ``kernels`` that the page shows."""
         return [name for name in kernels if self.state.view == WHOLE_RUN or name == self.state.kernel]
 
     def __panel__(self) -> pn.viewable.Viewable:
@@ -143,12 +143,12 @@ class Context(pn.viewable.Viewer):
 
 
 def _of(view: str) -> list[str]:
-    """Classes of the whole: on Home, which is of no run, none is chosen."""
+    """CSS classes: Home, which is of no run, has its own."""
     return ["home"] if view == HOME else []
 
 
 def _label(summary: Any) -> str:
-    """Label of a run, its most telling part first: a narrow selector cuts the end."""
+    """Label of a run with the most distinctive part first, as a narrow selector cuts the end."""
     where = "recorded" if summary.recorded else ("predicted for" if not summary.measured else "on")
     started, device = summary.started[:16].replace("T", " "), summary.device.removeprefix("NVIDIA ")
     return short(f"{summary.title or summary.id} · {where} {device} · {started}", 76) + f" · {summary.id[-4:]}"

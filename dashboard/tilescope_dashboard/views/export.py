@@ -41,7 +41,7 @@ class Export(pn.viewable.Viewer):
 
     @property
     def said(self) -> pn.viewable.Viewable:
-        """Why the last report was not saved; it wants more room than is left in the button's row."""
+        """Why the last report was not saved. It stands below the row, which has no room for it."""
         return self._button.said
 
     def _name(self, *_: param.parameterized.Event) -> None:
@@ -49,7 +49,7 @@ class Export(pn.viewable.Viewer):
         self._button.filename = f"{stem(self.state.run or 'report')}.{self._format.value}"
 
     async def _report(self) -> io.BytesIO:
-        # It takes a second or two, during which the other sessions want to be served.
+        # It takes a second or two, so run it in a thread while other sessions are served.
         return io.BytesIO(await asyncio.to_thread(report.render, sides(self.state), self._format.value))
 
     def __panel__(self) -> pn.viewable.Viewable:
@@ -57,7 +57,7 @@ class Export(pn.viewable.Viewer):
 
 
 def sides(state: State) -> list[Side]:
-    """The run and what the address compares it with. What cannot be opened is left out, as the Compare view does."""
+    """The run and its baselines. Runs that cannot be opened are left out, as in Compare."""
     found = [Side(state.loaded)]
     mine = (state.loaded.run.id, f"{state.loaded.run.id}:triton")
     for token in dict.fromkeys(state.compared):

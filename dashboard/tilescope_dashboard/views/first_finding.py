@@ -17,7 +17,7 @@ from tilescope_dashboard.session.state import State
 
 
 class FirstFinding(pn.viewable.Viewer):
-    """A line and a button; nothing where nothing was found."""
+    """A line and a button; empty without a finding."""
 
     state = param.ClassSelector(class_=State)
 
@@ -27,7 +27,7 @@ class FirstFinding(pn.viewable.Viewer):
         self._button = pmui.Button(label="Open Advice", variant="outlined", size="small", width=120)
         self._button.on_click(lambda _: next_tick(self._open))
         self._case: Mapping[str, Any] = {}
-        # Side by side where the page is wide enough, else the button below the line.
+        # Side by side if the page is wide enough, else the button below.
         self._line = pn.Column(self._text, styles={"flex": "0 1 880px"}, margin=0)
         self._layout = pn.FlexBox(sizing_mode="stretch_width", gap="4px", align_items="center")
 
@@ -38,10 +38,10 @@ class FirstFinding(pn.viewable.Viewer):
         self._case = case or {}
         loaded = self.state.loaded
         every = run_cache.findings(loaded, tuple(case[name] for name in run_cache.CASE)) if loaded and case else ()
-        # Why it is slow stands above it: that no rule explains the distance would be a second, other diagnosis.
+        # The page has a diagnosis above; the finding that no rule applies would contradict it.
         found = [finding for finding in every if finding.rule != DISTANCE]
         self._text.object = cards.brief(found[0]) if found else ""
-        # Put in and taken out: a change of ``visible`` alone may get lost.
+        # Add and remove it, as a change of ``visible`` alone may get lost.
         self._layout.objects = [self._line, self._button] if found else []
 
     def _open(self) -> None:

@@ -31,7 +31,7 @@ _HEIGHT = 150
 
 
 class GpuPopover(pn.viewable.Viewer):
-    """Bound to the state both ways. It is made when it is first opened, and samples only while it is open."""
+    """The popover, bound to the state both ways. Built when first opened; samples only while open."""
 
     state = param.ClassSelector(class_=State)
 
@@ -58,14 +58,14 @@ class GpuPopover(pn.viewable.Viewer):
         return self._made and self._stream.on
 
     def follow(self) -> None:
-        """Be there, and sample, while the state says so."""
+        """Show and sample while the state says so."""
         if not self.open:
             if self._made:
                 self._stream.stop()
             self._place.param.update(objects=[], css_classes=["gpu-popover", "closed"])
             return
         if self._place.objects:
-            return  # told once more: other figures in place of those that the browser is given would be fed alone
+            return  # a repeated event: new figures would replace those that the browser is just given
         if not self._made:
             self._make()
         self._stream.start()
@@ -94,7 +94,7 @@ class GpuPopover(pn.viewable.Viewer):
         self._fill()
 
     def _fill(self) -> None:
-        """The run's GPU, and those that other runs of the kernel were on."""
+        """The run's GPU and the GPUs of the kernel's other runs."""
         state, own = self.state, self.state.device.name if self.state.device else ""
         others = (run.device for run in state.runs if not run.error and state.kernel in run.kernels)
         named = {name.removeprefix("NVIDIA "): name for name in dict.fromkeys([own, *others]) if name}
@@ -124,7 +124,7 @@ class GpuPopover(pn.viewable.Viewer):
         self._tell()
 
     def _tell(self) -> None:
-        """The newest readings in words and in the table."""
+        """Show the newest readings in the headline and the table."""
         error = self._stream.sampler.error
         if error:
             self.head.object = html_text.notice("info", "No readings of a GPU here:", f"{error}.")

@@ -24,7 +24,7 @@ GROUPS = {
     "Summary": (Summary,), "Why": (Advice, Roofline, Traffic, Counters, Occupancy), "Source": (Source,), "Tune": (Autotune,),
     "Timeline": (Timeline,), "Sizes": (Sizes,), "Compare": (Compare,), "History": (History,),
 }  # fmt: skip
-#: What addresses of before call views, and what of the state is meant by it today.
+#: Former view names in addresses, and the state that each means today.
 FORMER = {"gpu": {"view": "summary", "panel": "gpu"}}
-#: The group of those that are of all kernels.
+#: The group of views of all kernels.
 APART = "Library"

@@ -16,7 +16,7 @@ from tilescope_dashboard.views.base import View
 
 
 class History(View):
-    """A figure and its table; a row that is chosen opens its run."""
+    """A figure and its table. Choosing a row opens its run."""
 
     name_in_address, title = "history", "History"
     of_other_runs = True
@@ -39,7 +39,7 @@ class History(View):
         rows = self._rows = topic.history(every, case)
         self._head.object = html_text.heading(*topic.sentence(state.kernel, rows, case))
         self._body.visible = len(rows) > 0
-        # The chosen implementation and the baseline's: beside one that is ten times slower no noise would be seen.
+        # Only the chosen implementation and the baseline's: beside one ten times slower, noise would not be visible.
         shown = {case.impl if case else "", *(token.partition(":")[2] for token in state.compared)}
         self._chart.object = history(rows[rows["impl"].isin(shown)], state.look_of(state.kernel, gpu))
         fill(self._table, rows)

@@ -1,4 +1,4 @@
-"""Home: the library and its claims, which a person sees who opens the app with nothing in the address."""
+"""Home: the library and its claims. Opens when the address names nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tilescope_dashboard.topics import home as topic
 from tilescope_dashboard.views.base import View
 
 _ALL = "all families"
-#: A share of the roofline with a bar behind it, which a glance compares.
+#: A share of the roofline with a bar behind the number.
 _BAR = HTMLTemplateFormatter(
     template="""<% if (value == null || value !== value) { %>–<% } else { %>
     <div style="background: linear-gradient(to right, color-mix(in srgb, #2a8ac6 34%, transparent) <%= Math.min(100, 100 * value) %>%,
@@ -37,7 +37,7 @@ _BAR = HTMLTemplateFormatter(
 
 
 class Home(View):
-    """One row a kernel, of those that are asked for; clicking one opens its page."""
+    """A row for each kernel that passes the filters. A click opens its page."""
 
     name_in_address, title = HOME, "Kernels"
 
@@ -55,7 +55,7 @@ class Home(View):
         self._table.formatters = {**self._table.formatters, "of_roof": _BAR}
         self._wanted: dict[str, str] = {}
         self._reflecting = False
-        self._asks = AfterPaint(self._take)  # once for letters that are typed quickly
+        self._asks = AfterPaint(self._take)  # once for several letters typed quickly
         fields = (
             ("find", self._text, "value_input"),
             ("family", self._family, "value"),
@@ -74,7 +74,7 @@ class Home(View):
         return [self._stats, asked, self._count, found, more]
 
     def _changed(self, *events: param.parameterized.Event) -> None:
-        # Which kernel is looked at elsewhere changes nothing here.
+        # Home does not depend on the chosen kernel.
         if any(event.name in ("runs", "catalog") for event in events):
             self.fresh = False
         if self.state.view == self.name_in_address:
@@ -105,7 +105,7 @@ class Home(View):
         self._draw()
 
     def _ask(self, name: str, event: param.parameterized.Event) -> None:
-        """What a person asks for with a field becomes the state's, and so the address'."""
+        """Put the filters into the state, and so into the address."""
         if not self._reflecting:
             self._wanted[name] = (event.new or "").strip()
             self._asks.due()
@@ -119,7 +119,7 @@ class Home(View):
         self._draw()
 
     def _reflect(self) -> None:
-        """Let the fields say what is asked for; but what is being typed stays."""
+        """Fill the filters from the state, but leave a text that is being typed."""
         state, options = self.state, self._family.options.values()
         self._reflecting = True
         try:
@@ -131,7 +131,7 @@ class Home(View):
             self._reflecting = False
 
     def _draw(self) -> None:
-        """Show the rows that are asked for."""
+        """Show the rows that pass the filters."""
         text, family, standing = self.state.find, self._family.value or "", self._standing.value or ""
         self._shown = topic.chosen(self._rows, text, family, standing)
         said = topic.count(self._shown, self._rows, [f"“{text}”" if text else "", family, standing])
@@ -143,13 +143,13 @@ class Home(View):
             return
         row = self._shown.iloc[event.new[0]]
         case = case_name(("triton", row["pass"], row["workload"])) if isinstance(row["pass"], str) else ""
-        # Who comes back may click the same one.
+        # Clear the selection, so that the same row can be clicked again later.
         next_tick(functools.partial(setattr, self._table, "selection", []))
         self.state.go_to(kernel=row["kernel"], case=case, **({"run": row["run"]} if row["run"] else {}))
 
 
 def _rows(folder: Path) -> list[dict[str, Any]]:
-    """What a run says of its kernels; nothing where it is damaged, which the list of runs says."""
+    """A run's declarations of its kernels; empty for a damaged run, which the list of runs reports."""
     try:
         return claimed(folder)[0]
     except (store.StoreError, OSError):

@@ -22,7 +22,7 @@ from tilescope_dashboard.session.state import GPU, HOME, PROFILE, State
 from tilescope_dashboard.topics import compare, compared_case
 from tilescope_dashboard.views.gpu import GpuPopover
 
-#: It stays in sight while the views scroll below it; a phone scrolls the lists sideways, and the button stays beside them.
+#: The bar stays in sight while views scroll. On a phone its lists scroll sideways beside the fixed button.
 _CSS = ":host { position: sticky; top: 0; z-index: 20; background: var(--mui-palette-background-default, inherit); }"
 _LISTS_CSS = """
 :host(.home) .of-case { display: none; }
@@ -34,19 +34,19 @@ _LISTS_CSS = """
 """
 
 
-#: What the list of kernels says where none is chosen.
+#: Placeholder of the list of kernels.
 _CHOOSE = "choose one"
 
 
 class KernelBar(pn.viewable.Viewer):
-    """Lists bound to the state both ways. What is chosen is every view's, and stands in the address."""
+    """Lists bound to the state both ways, for every view and the address."""
 
     state = param.ClassSelector(class_=State)
 
     def __init__(self, state: State, **settings: Any) -> None:
         super().__init__(state=state, **settings)
         self._filling = False
-        # Cases that other runs on the GPU have of the kernel, and runs that were not read for them yet.
+        # Cases of the kernel in other runs on the GPU, and the runs still to be read for them.
         self._others: list[KernelCase] = []
         self._unread: list[store.Summary] = []
         self._of: tuple[Any, ...] = ()
@@ -60,11 +60,11 @@ class KernelBar(pn.viewable.Viewer):
         self._profile = Opener(opens=PROFILE, text="Profile", within=".contextbar", margin=(14, 6, 6, 6))
         state.param.watch(self._fill, ["runs", "loaded", "kernel", "catalog", "case", "compared", "view"])
         self._fill()
-        # On Home, which is of no case, there is nothing to choose with these.
+        # On Home these have nothing to choose.
         for of_case in (self._size, self._pass, self._impl, self._baseline):
             of_case.css_classes = ["of-case"]
         lists = (self._kernel, self._size, self._pass, self._impl, self._baseline, self._gpu)
-        # A column that flows in rows: what it holds keeps its width.
+        # A column that wraps its parts into rows keeps their widths.
         self._lists = pn.Column(
             *lists, css_classes=_of(state.view), sizing_mode="stretch_width", margin=0, styles={"flex-flow": "row wrap", "gap": "4px"},
             stylesheets=[_LISTS_CSS],
@@ -91,7 +91,7 @@ class KernelBar(pn.viewable.Viewer):
     def _choose_kernel(self, name: str) -> None:
         if not name:
             return
-        # A name that was searched for leaves the list open, and short.
+        # After a search the list stays open and filtered: close and clear it.
         self._kernel.param.update(dropdown_open=False, filter_str="")
         self.state.go_to(kernel=name)
 
@@ -101,12 +101,12 @@ class KernelBar(pn.viewable.Viewer):
     def _fill(self, *_: param.parameterized.Event) -> None:
         state, case = self.state, self.state.standing
         self._seek_others()
-        # A config of a sweep has no list here.
+        # The bar has no list of configs.
         cases = [*state.cases.values(), *self._others]
         self._filling = True
         try:
             kernels = {name: name for name in state.kernels}
-            # Home is of no kernel: any leads to its page from there, the last one too.
+            # On Home no kernel is chosen, so that choosing any, even the last one, opens its page.
             if state.view == HOME:
                 _offer(self._kernel, {_CHOOSE: "", **kernels}, "")
             else:
@@ -119,7 +119,7 @@ class KernelBar(pn.viewable.Viewer):
             self._filling = False
 
     def _seek_others(self) -> None:
-        """Read the other runs of the kernel on this GPU when there is time: no page waits for them."""
+        """Read the kernel's other runs on this GPU in idle time."""
         state, gpu = self.state, self.state.device.name if self.state.device else ""
         if self._of != (state.runs, state.kernel, state.run, gpu):
             self._of = list(state.runs), state.kernel, state.run, gpu
@@ -128,20 +128,20 @@ class KernelBar(pn.viewable.Viewer):
             self._spare.start()
 
     def _join(self) -> bool:
-        """Offer the cases of one run more; False if none was left."""
+        """Add the cases of one more run; False if none is left."""
         if not self._unread:
             return False
         run = self._unread.pop(0)
         try:
             self._others += run_cache.cases_of(run_cache.open_cached(run.path), self.state.kernel)
         except (store.StoreError, OSError):
-            return True  # a damaged run has none
+            return True  # a damaged run
         if not self._unread:
             self._fill()
         return True
 
     def _baselines(self) -> tuple[dict[str, str], str]:
-        """What can be compared with, and what is: of several the first, which says how many there are."""
+        """The possible baselines by label, and the chosen one. Several chosen ones are one option with their number."""
         state = self.state
         found = {
             short(name, 60): token for name, token in compare.baselines(state.loaded, state.kernel, state.runs).items()
@@ -157,16 +157,16 @@ class KernelBar(pn.viewable.Viewer):
 
 
 def _of(view: str) -> list[str]:
-    """Classes of the lists."""
+    """CSS classes of the lists."""
     return ["home"] if view == HOME else []
 
 
 def _offer(widget: pmui.Select, options: Mapping[str, Any] | Sequence[str], value: Any) -> None:
-    """Put the options in place of the others, and what is chosen among them; without any there is nothing to choose."""
+    """Set the options and the choice. Without options the list is disabled."""
     none = len(options) == 0
-    # Without a value its label would lie where one stands.
+    # A list without a value would show its label in place of the value.
     changes = {"options": [ABSENT] if none else options, "value": ABSENT if none else value, "disabled": none}
     changed = {name: new for name, new in changes.items() if getattr(widget, name) != new}
     widget.param.update(**changed)
     if "options" in changed and "value" not in changed:
-        widget.param.trigger("value")  # the browser knows a value by its label, which may be another one now
+        widget.param.trigger("value")  # the browser keeps the label, which may have changed

@@ -16,7 +16,7 @@ from tilescope_dashboard.topics.source import FunctionLaunch, LineColumn
 
 
 class LineChoices(pn.viewable.Viewer):
-    """Three selectors, each offering what the one before it leaves. The columns are the person's, or the most telling.
+    """Three selectors, each of which narrows the next. Columns are the person's choice, or the default ones.
 
     ``rows`` are the chosen launch's. ``launch_chosen`` is called when they are others, ``columns_chosen`` when a person
     chose columns of them, ``case_chosen`` when one chose another case, which ``open`` then shows. The selector ``first`` stands
@@ -57,7 +57,7 @@ class LineChoices(pn.viewable.Viewer):
 
     @property
     def columns(self) -> list[LineColumn]:
-        """The chosen columns, in the order in which they were."""
+        """The chosen columns in order of choice."""
         return list(self._columns.value)
 
     def fill(
@@ -106,7 +106,7 @@ class LineChoices(pn.viewable.Viewer):
         self._columns_chosen()
 
     def _set(self, widget: pmui.Select, options: dict[str, Any], first: Any, *, anew: bool = False) -> None:
-        """New options; the person's choice stays where it is among them, unless ``anew``."""
+        """Set the options. The person's choice is kept if it is among them, unless ``anew``."""
         self._filling = True
         kept = widget.value in options.values() and not anew
         widget.param.update(options=options, value=widget.value if kept else first)

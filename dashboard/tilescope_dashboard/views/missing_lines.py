@@ -1,4 +1,4 @@
-"""What is said where no recording has lines of a kernel: the commands that make them."""
+"""The message where no recording has source lines of a kernel: the commands that collect them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from html import escape
 
 from tilescope_dashboard.session.state import State
 
-#: What knows lines without a GPU, and what adds stalls to it.
+#: Collectors of source lines without a GPU, and the one that adds stalls.
 _ANYWHERE, _ON_GPU = "compiler,interpreter", "compiler,interpreter,ncu_source"
 
 
 def otherwise(state: State) -> str:
-    """How to have lines of the state's kernel; escaped."""
+    """How to collect source lines of the chosen kernel, as HTML."""
     anywhere, on_gpu = (
         escape(state.command("profile", "--collect", collectors)) for collectors in (_ANYWHERE, _ON_GPU)
     )

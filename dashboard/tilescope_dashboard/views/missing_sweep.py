@@ -1,4 +1,4 @@
-"""What is said where no recording has a sweep over configs: one is under way, or how to make one."""
+"""The message where no recording has a sweep: one is under way, or how to make one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TICK = "every config (autotune)"
 
 
 def otherwise(state: State, jobs: Iterable[JobState]) -> str:
-    """Where a sweep of the state's kernel is to come from; escaped."""
+    """How to get a sweep of the chosen kernel, as HTML."""
     if sweeping(jobs, state.kernel):
         return under_way(state.kernel)
     implementations = state.declared.get("implementations", {})
@@ -22,7 +22,7 @@ def otherwise(state: State, jobs: Iterable[JobState]) -> str:
 
 
 def sweeping(jobs: Iterable[JobState], kernel: str) -> JobState | None:
-    """The job that sweeps over the kernel's configs now, or will; None where none does."""
+    """The running or waiting job that sweeps the kernel's configs; None without one."""
     return next((job for job in jobs if job.active and kernel in job.swept), None)
 
 

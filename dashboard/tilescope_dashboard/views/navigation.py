@@ -1,4 +1,4 @@
-"""The rows of views, and the one that is being looked at."""
+"""The tabs of views, and the open view."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from tilescope_dashboard.views.base import View
 
 
 class Navigation(pn.viewable.Viewer):
-    """Tabs over the state's view, by groups. A view is made when it is first looked at, or before that in spare time, and kept.
+    """Tabs over the open view, by groups. A view is made when first opened, or before that in idle time, and kept.
 
-    The group with the title ``apart``, of views of all kernels, stands apart. ``former`` maps what was once a view's name to what of the
-    state is meant by it today.
+    The group with the title ``apart`` has the views of all kernels and stands apart. ``former`` maps former names of views to the state
+    that each means today.
     """
 
     state = param.ClassSelector(class_=State)
@@ -38,14 +38,14 @@ class Navigation(pn.viewable.Viewer):
         self._former = former or {}
         self._views = {view.name_in_address: view for group in groups.values() for view in group}
         self._groups = [[view.name_in_address for view in group] for group in groups.values()]
-        # Whoever looks at one kernel goes on to another view of it, and so does who chooses one.
+        # Views of one kernel are likely to be opened next, from each other and from Home.
         of_one = [title for title in groups if title != apart]
-        #: A tab's title means its first view, and capitals make no other name.
+        #: View by name or by group title, both case-insensitive. A title means the group's first view.
         self._called = {title.casefold(): group[0] for title, group in zip(groups, self._groups, strict=True)}
         self._called |= {name.casefold(): name for name in self._views}
         self._near = [group for group, title in zip(self._groups, groups, strict=True) if title in of_one]
         self._made: dict[str, View] = {}
-        # The theme is no place that one goes back from.
+        # Back does not undo a change of theme.
         self._begun = {name: getattr(state, name) for name in IN_ADDRESS if name != "theme"}
         titles = [[title, [[view.name_in_address, view.title] for view in group]] for title, group in groups.items()]
         self._tabs = ViewTabs(
@@ -63,7 +63,7 @@ class Navigation(pn.viewable.Viewer):
         state.param.watch(lambda *_: spare.start(), ["loaded", "kernel", "theme", "narrow", "case", "view"])
         pn.state.onload(spare.start)
         if in_session():
-            # While the browser draws the page the server has nothing to do, and whoever clicks then waits for less.
+            # Make views while the browser draws the page and the server is idle, so that the first click waits less.
             ahead = IdleWork(self._make, at_once=True)
             pn.state.curdoc.on_event(Pulled, lambda _: ahead.start())
         top = pn.Row(
@@ -78,13 +78,13 @@ class Navigation(pn.viewable.Viewer):
         if asked in self._former:
             meant = self._former[asked]
             self.state.param.update(**meant)
-            # The browser, too, names the former view as the page opens: what was so by then is still to come into the address.
+            # The browser sends the former name again as the page opens, so write the values into the address again.
             self.state.param.trigger(*(name for name in meant if name != "view"))
             asked = self.state.view
         name = self._called.get(asked.casefold(), self._near[0][0])
         if asked and asked.casefold() not in self._called:
             said = f"not a view: {url_state.shown(asked)}, so this is {self._views[name].title}"
-            # The browser asks for it once more as the page opens.
+            # The browser sends the name a second time as the page opens.
             if said not in self.state.ignored:
                 self.state.ignored = "; ".join(filter(None, [self.state.ignored, said]))
         self._tabs.view = self.state.view = name
@@ -92,11 +92,11 @@ class Navigation(pn.viewable.Viewer):
         self._stack.show(name)
 
     def _go(self) -> None:
-        """To the view whose tab is chosen now: of several that were pressed quickly the last one."""
+        """Open the view of the chosen tab: the last one, if several were pressed quickly."""
         self.state.view = self._tabs.view
 
     def _furnish(self, name: str) -> None:
-        """Make the view, or bring it up to date. What it has below its figures comes once the browser has drawn these."""
+        """Make or update the view. Its tables follow once the browser has drawn its figures."""
         if name not in self._made:
             self._made[name] = self._views[name](self.state)
         self._made[name].refresh()
@@ -105,12 +105,12 @@ class Navigation(pn.viewable.Viewer):
             once_loaded(lambda: self._stack.drawn(lambda: self._complete(name)))
 
     def _complete(self, name: str) -> None:
-        if self.state.view == name:  # who has gone on to another view does not wait for this one's tables
+        if self.state.view == name:  # no tables for a view that was left meanwhile
             self._made[name].complete()
 
     def _likely(self) -> Iterator[str]:
-        """Views that will perhaps be looked at: the others of this group, and the first of each other one. One that is live costs
-        while it is there.
+        """Views that may be opened next: the others of this group, and the first of each other group; but no live one, which costs time
+        while it exists.
         """
         here = next(group for group in self._groups if self.state.view in group)
         first = here if here in self._near else [*self._near[0], *here]
@@ -119,7 +119,7 @@ class Navigation(pn.viewable.Viewer):
         )
 
     def _make(self) -> bool:
-        """Make a likely view, or its figures, without sending it; False if none was left."""
+        """Make a likely view or its figures, without sending it; False if none is left."""
         for name in self._likely():
             if name not in self._made:
                 self._made[name] = self._views[name](self.state)
@@ -131,7 +131,7 @@ class Navigation(pn.viewable.Viewer):
         return False
 
     def _prepare(self) -> bool:
-        """Do a part of what furnishes a likely view; False if none was left."""
+        """Do one step towards a likely view; False if none is left."""
         if self._make():
             return True
         for name in self._likely():

@@ -38,7 +38,7 @@ class Occupancy(View):
         return [self._body]
 
     def update(self) -> None:
-        # In other colours the GPU and the launch stay the chosen ones.
+        # A change of theme keeps the chosen GPU and launch.
         if self._of == (self.loaded, self.state.kernel):
             self._settled = False
             self._mark()
@@ -53,11 +53,11 @@ class Occupancy(View):
         self._fill()
 
     def _own(self) -> str:
-        """The architecture that the run speaks about."""
+        """The architecture of the run."""
         return self.loaded.run.device.target.rstrip("af") if self.loaded else ""
 
     def _fill(self) -> None:
-        # The table is watched: the charts are drawn once, when all stands.
+        # The table's selection is watched: set it last, so that the charts are drawn once.
         self._settled = False
         self._rows = topic.listed(self.usual, self._target.value)
         fill(self._table, self._rows)
@@ -78,7 +78,7 @@ class Occupancy(View):
             self._table.choose([int(of_case[0])])
 
     def _pick(self) -> None:
-        """The launch that a person chose, and its case for all views."""
+        """Take the launch that a person chose, and its case for all views."""
         if not self._table.selection:
             self._draw()
             return

@@ -27,7 +27,7 @@ _NOWHERE = "<p>No run says anything about it yet: profile it.</p>"
 
 
 class Overview(View):
-    """Numbers first, then where they stand, then the tables behind them."""
+    """Numbers, then the figure, then the tables."""
 
     name_in_address, title, question = "overview", "Overview", ANYTHING
 
@@ -40,7 +40,7 @@ class Overview(View):
         self._runs.param.watch(self._open, "selection")
         self.state.param.watch(lambda _: self._list_runs(), "runs")
         below = pn.Column(sizing_mode="stretch_width", margin=0)
-        # Off the screen at first: the page is there sooner without them.
+        # These are below the screen at first: defer them.
         once_loaded(lambda: below.extend(self._below()))
         cases = _text("Every case of this run", f"{topic.READING} Click a row to read it in full.")
         return [self._first, cases, self._chart, below]

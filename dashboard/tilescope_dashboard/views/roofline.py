@@ -26,7 +26,7 @@ from tilescope_dashboard.views.point_choices import PointChoices
 
 
 class Roofline(View):
-    """The figure, its selectors, and one table row a point."""
+    """The figure, its selectors, and a table with a row for each point."""
 
     name_in_address, title, question = "roofline", "Roofline", Question(rows_of(topic.NEEDED))
 
@@ -52,7 +52,7 @@ class Roofline(View):
             return
         self._choices.offer(self._all, self.state.chosen, anew=self.elsewhere())
         self._chosen = self._choices.of(self._all)
-        # The figure is named with the headline as it is drawn.
+        # The headline comes first, as it is the figure's text alternative when that is drawn.
         self._tell()
         self._draw()
 
@@ -72,11 +72,11 @@ class Roofline(View):
         self._source = shown
 
     def _tell(self) -> None:
-        """Say in the title and list in the table what is drawn."""
+        """Set the headline and the table to the drawn points."""
         points = self._all[self._chosen].reset_index(drop=True)
         self._head.object = html_text.heading(*topic.sentence(points, self.state.standing))
         self._table.rewrite(topic.columns(points))
-        # What all points share, the choices say: the last columns have its room.
+        # Leave out columns that the selectors already say, to give the others room.
         shared = topic.shared(points)
         if shared != self._table.hidden_columns:
             self._table.hidden_columns = shared
@@ -96,6 +96,6 @@ class Roofline(View):
 
 
 def _points(loaded: LoadedRun | None, rows: pd.DataFrame) -> tuple[pd.DataFrame, Marks | None]:
-    """The points of the rows, and as they are drawn; none without a run."""
+    """The points of the rows, and their marks; none without a run."""
     found = model.points(rows, loaded.run.device, loaded.run.kernels) if loaded else pd.DataFrame()
     return found, marks(found) if len(found) else None

@@ -17,7 +17,7 @@ from tilescope_dashboard.views.base import View
 
 
 class Sizes(View):
-    """The plot that a tutorial of Triton ends with, and a table of its points. A row that is chosen is the case of all views."""
+    """The plot that Triton's tutorials end with, and a table of its points. Choosing a row chooses the case for all views."""
 
     name_in_address, title = "sizes", "Sizes"
     of_other_runs = True

@@ -57,7 +57,7 @@ class Source(View):
         measured = self.state.answer(recordings.MEASURED_LINES) or self.shown
         kernel = self.state.kernel
         own = self.shown.loaded is self.state.loaded and not self.shown.summary.recorded
-        # What was measured of other code says nothing of the lines that there are today.
+        # Values of older code do not belong to today's lines.
         former = measured.changed(kernel) and not self.shown.changed(kernel)
         known = {one.origin_of(kernel): one for one in (self.shown, measured)}
         self._recording.offer(known, self.shown if own or former else measured)
@@ -99,7 +99,7 @@ class Source(View):
         column = columns[0].text if columns else ""
         said = topic.sentence(self._choices.launch.label, hot, column, apart=bool(others))
         self._head.object = html_text.heading(*said)
-        # A line that was chosen stays chosen as long as the launch has it.
+        # Keep the chosen line as long as the launch has it.
         line = self._code.line if self._code.line in own_lines.array else hot[0] if hot else 0
         self._code.param.update(line=line, markup=markup)
 

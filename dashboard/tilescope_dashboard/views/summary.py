@@ -1,4 +1,4 @@
-"""Summary: the verdict on one case of the kernel, and what it rests on. The view that opens first."""
+"""Summary: the verdict on one case of the kernel, and its evidence. The view that opens first."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from tilescope_dashboard.topics import roofline as roofline_topic
 from tilescope_dashboard.topics import summary as topic
 from tilescope_dashboard.views.base import View
 
-#: Causes that are shown here; Advice has all of them.
+#: Most causes shown; Advice has all.
 _MOST = 3
 
 
 class Summary(View):
-    """A sentence, numbers, bars, a small roofline and the first causes; bars of another recording say whose they are."""
+    """The verdict, numbers, bars, a small roofline and the first causes. Bars from another recording name it."""
 
     name_in_address, title, question = "summary", "Summary", recordings.ANYTHING
     of_other_runs = True
@@ -85,7 +85,7 @@ class Summary(View):
         self._roofline.visible = drawn is not None
 
     def _draw_light(self, case: KernelCase) -> None:
-        """Of the open run, else of the best recording of counters, which may have to be read first."""
+        """Bars of the open run, else of the best recording with counters, which may have to be read first."""
         state = self.state
         shares = _shares(state.loaded, state.kernel, case)
         self._show_light(shares)
@@ -123,7 +123,7 @@ def _row(loaded: LoadedRun, kernel: str, case: KernelCase) -> dict[str, Any] | N
 
 def _drawn(loaded: LoadedRun, kernel: str, case: KernelCase, look: Theme) -> Drawing | None:
     points = _points(loaded, kernel, case)
-    # Of a kernel that computes nothing there is no point to place.
+    # A kernel that computes nothing has no point.
     known = len(points) and points["intensity"].gt(0).any()
     return drawing(marks(points), all_roofs(loaded.run.device), look) if known else None
 
@@ -135,7 +135,7 @@ def _points(loaded: LoadedRun, kernel: str, case: KernelCase) -> pd.DataFrame:
     points = model.points(rows[rows["config"].eq(case.config)], loaded.run.device, loaded.run.kernels)
     if points.empty:
         return points
-    # What is drawn last lies above what is in its place.
+    # The last point lies on top.
     shown = points[roofline_topic.chosen(points)]
     return shown.sort_values("impl", key=lambda impl: impl.eq(case.impl), kind="stable").reset_index(drop=True)
 
@@ -148,7 +148,7 @@ def _shares(loaded: LoadedRun, kernel: str, case: KernelCase) -> pd.DataFrame:
 
 
 def _small(plot: figure, look: Any) -> figure:
-    # Rows of its legend keep the room that they have added: on a phone they would leave none to the points.
+    # Lower the figure by a fixed amount: the height that the legend's rows added stays, or a phone had no room for the points.
     plot.height -= 160
     heading(plot, look, "Roofline")
     return plot

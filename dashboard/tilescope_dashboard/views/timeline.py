@@ -60,7 +60,7 @@ class Timeline(View):
         self._draw()
 
     def _timed(self, rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """The launches of these rows and the sums of their repetitions: kept for the next page."""
+        """The launches of these rows and the sums of their repetitions, cached for the next page."""
 
         def found() -> tuple[pd.DataFrame, pd.DataFrame]:
             launches = model.timeline(rows)

@@ -1,4 +1,4 @@
-"""HBM traffic: bytes that fusing saves, and whether the time follows."""
+"""HBM traffic: bytes that fusion saves, and whether time follows."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Traffic(View):
         look = self.look
         self._bars.object = traffic(bars, least, look)
         fill(self._table, topic.listed(bars, least))
-        # Without eager, or with nothing else, there is nothing to win.
+        # A speedup needs eager and another implementation.
         self._won.visible = len(gains) > 0
         if not len(gains):
             return

@@ -13,7 +13,7 @@ from tilescope.table.sources import KNOWN
 
 from tilescope_dashboard.components import html_text
 
-#: Not ticked at first: without a GPU it interprets, which takes long.
+#: Not ticked by default: without a GPU the check is interpreted, which takes long.
 UNUSUAL = "check"
 #: A workload as people write it: extents, a dtype, and the seed of its data.
 _SIZE = re.compile(r"(\d+(?:x\d+)*)-[a-z]+\d[a-z0-9]*(?:-s\d+)?")
@@ -21,7 +21,7 @@ _SIZE = re.compile(r"(\d+(?:x\d+)*)-[a-z]+\d[a-z0-9]*(?:-s\d+)?")
 
 @dataclass(frozen=True)
 class Choices:
-    """``workloads`` maps a label to a workload's text; ``first`` is the one to start with, nothing where all are empty.
+    """``workloads`` maps a label to a workload's text; ``first`` is the default one, nothing if all are empty.
 
     ``implementations`` are those that are installed, ``missing`` says of the others why not. ``configs``: whether any of them
     declares configs to sweep.
@@ -37,7 +37,7 @@ class Choices:
 
 def choices(entry: Mapping[str, Any]) -> Choices:
     """Choices for a kernel of the catalog (``tilescope.jobs.questions.describe``)."""
-    # The quickest to run that has anything to say: an empty problem has not.
+    # The default is the smallest workload that is not empty.
     filled = sorted((w for w in entry["workloads"] if w["elements"]), key=lambda w: w["elements"])
     implementations = entry["implementations"]
     return Choices(
@@ -55,14 +55,14 @@ def choices(entry: Mapping[str, Any]) -> Choices:
 
 
 def collectors(names: Iterable[str]) -> dict[str, str]:
-    """A label, ``compiler: registers, occupancy``, to each collector's name."""
+    """Collector names by label: ``compiler: registers, occupancy``."""
     return {f"{name}: {KNOWN[name].finds}" if name in KNOWN else name: name for name in names}
 
 
 def targets(
     products: Iterable[Product], here: str = "", entry: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, str], list[str]]:
-    """A label, ``sm_90 · H200``, to each target that has a product, and those that the kernel is not for, whose label says so.
+    """Targets with a product by label, ``sm_90 · H200``, and the targets that the kernel does not support, labelled so.
 
     ``here``, this machine's own, comes first if given. A target is predicted for its first product, which names it.
     """
@@ -71,7 +71,7 @@ def targets(
     for product in products:
         named.setdefault(product.target, f"{product.target} · {product.name.removeprefix('NVIDIA ')}")
     meant = entry.get("targets") if entry else None
-    # A target that nobody knows may do: what a kernel declares is of the known ones.
+    # An unknown target may work: kernels declare known ones alone.
     refused = [target for target in known if meant and target not in meant]
     return {
         f"{label} · not for {entry['name']}" if entry and target in refused else label: target
@@ -85,7 +85,7 @@ def entry_of(catalog: Sequence[Mapping[str, Any]], kernel: str) -> Mapping[str, 
 
 
 def misfit(size: str, entry: Mapping[str, Any]) -> str:
-    """Why the text is no size of the kernel's, in words; empty where it may be one, which the worker knows for certain."""
+    """Why the text is no valid size; empty if it may be one. The worker checks it fully."""
     known = [text for w in entry["workloads"] for text in (w["id"], w["label"])]
     example = next((match for w in entry["workloads"] if (match := _SIZE.fullmatch(w["id"]))), None)
     if not size or size in known or example is None:
@@ -98,7 +98,7 @@ def misfit(size: str, entry: Mapping[str, Any]) -> str:
 
 
 def standing(may_launch: bool, trouble: str, catalog: Sequence[Any], entry: Mapping[str, Any] | None) -> str:
-    """Why nothing can be profiled now, as a notice; empty where it can. ``trouble``: why there is no catalog."""
+    """A notice why nothing can be profiled now; empty if it can. ``trouble`` is why there is no catalog."""
     if not may_launch:
         return html_text.notice(
             "info", "Read only.", "Profiling can be started only from the machine this server runs on."

@@ -1,4 +1,4 @@
-"""The drawer beside the views: the profile form, and what stands in its place until it is there."""
+"""The drawer beside the views: the profile form, and its placeholder."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Drawer(pn.viewable.Viewer):
         )
 
     def follow(self, page: pmui.Page) -> None:
-        """Let the page's drawer be open while the state says so."""
+        """Open or close the page's drawer as the state says."""
 
         def put() -> None:
             page.contextbar_open = self.state.panel == PROFILE

@@ -37,7 +37,7 @@ class ProfileFields(pn.viewable.Viewer):
         self._layout = NativeFields([*above, *below], sizing_mode="stretch_width", margin=0)
 
     def offer(self, machine: Machine) -> None:
-        """Offer what can run on this machine, what cannot greyed."""
+        """Offer what can run on this machine, the rest greyed."""
         if machine == self._machine:
             return
         self._machine = machine
@@ -50,7 +50,7 @@ class ProfileFields(pn.viewable.Viewer):
             self._offer_targets(machine.target)
 
     def fill(self, entry: Mapping[str, Any]) -> None:
-        """Offer what the kernel has. What the person has chosen stays until it is about another kernel."""
+        """Offer the kernel's choices. The person's choices are kept until the kernel changes."""
         if entry is self._filled:
             return
         self._filled, offered = entry, choices.choices(entry)
@@ -65,24 +65,24 @@ class ProfileFields(pn.viewable.Viewer):
         self._offer_targets(self._target.value)
 
     def _offer_targets(self, wanted: str) -> None:
-        """Offer the GPUs, the wanted one chosen; one that the kernel is not for cannot be."""
+        """Offer the GPUs with the wanted one chosen. GPUs that the kernel does not support cannot be chosen."""
         options, refused = choices.targets(ceilings.PRODUCTS, self._machine.target, self._filled)
         usable = [target for target in options.values() if target not in refused]
         value = next((target for target in (wanted, DEFAULT_TARGET) if target in usable), next(iter(usable), wanted))
         self._target.param.update(options=options, disabled_options=refused, value=value)
 
     def _judge(self, size: str) -> None:
-        """Say while one types what would be a size of the kernel's."""
+        """Validate the size while it is typed."""
         wrong = choices.misfit(size.strip(), self._filled) if self._filled else ""
         self._size.param.update(error_state=bool(wrong), helper_text=wrong)
 
     def enable(self, able: bool) -> None:
-        """Let the fields be changed, or not."""
+        """Enable or disable the fields."""
         for widget in self._of_kernel:
             widget.disabled = not able
 
     def request(self, entry: Mapping[str, Any]) -> Request:
-        """The request that the fields make. Raises ValueError, in words, where one of them must not be empty."""
+        """The request of the fields. Raises ValueError, with a message for the person, for a missing value."""
         size = self._size.value.strip()
         chosen = {
             "a workload": [*self._workloads.value, *([size] if size else [])],

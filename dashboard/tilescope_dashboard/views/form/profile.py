@@ -23,7 +23,7 @@ _FOOT = ":host { position: sticky; bottom: 0; z-index: 2; background: var(--mui-
 
 
 class ProfileForm(pn.viewable.Viewer):
-    """Choices for the state's kernel. ``started`` is the job that the button began last."""
+    """Choices for the chosen kernel. ``started`` is the last job that the button began."""
 
     state = param.ClassSelector(class_=State)
     started = param.ClassSelector(class_=JobState, default=None)
@@ -47,7 +47,7 @@ class ProfileForm(pn.viewable.Viewer):
         state.param.watch(self._fill, ["catalog", "catalog_error", "kernel", "loaded", "may_launch"])
         self._follower = JobFollower(jobs, self._say)
         self._fill()
-        # What is said stands above the button: below it, it would be off a phone's screen. Both stay in sight.
+        # Messages stand above the button, which stays in sight: below it they would be off a phone's screen.
         foot = pn.Column(self._trouble, self._button, sizing_mode="stretch_width", margin=0, stylesheets=[_FOOT])
         self._layout = pn.Column(self._kernel, self._own, self._fields, foot, sizing_mode="stretch_width", margin=0)
 
@@ -63,7 +63,7 @@ class ProfileForm(pn.viewable.Viewer):
         self._fields.enable(able)
         script = self._own.script if state.may_launch else None
         self._own.field.disabled, self._button.disabled = not state.may_launch, not (able or script)
-        # What was said of a job stays when only another run is opened.
+        # A job's message stays when another run is opened.
         if not able or [event.name for event in events] != ["loaded"]:
             said = choices.standing(state.may_launch, state.catalog_error, state.catalog, entry)
             self._trouble.object = "" if script else said
@@ -79,7 +79,7 @@ class ProfileForm(pn.viewable.Viewer):
         if not self.state.may_launch or (entry is None and self._own.script is None):
             return
         if self._own.unopened:
-            # What was chosen before is not what the person means.
+            # Do not start a job with the previous choice.
             said = f"{self._own.unopened} is not open. Wait until it is, or empty its field."
             self._trouble.object = html_text.notice("error", "Nothing was started:", said)
             return
@@ -95,7 +95,7 @@ class ProfileForm(pn.viewable.Viewer):
         self._say()
 
     def _say(self) -> None:
-        """Show the state of the job that was started here, up to its end: on a phone the form lies over its progress."""
+        """Show the state of the job started here until its end, as on a phone the form covers the job panel."""
         job = self._followed
         if job is not None:
             self._trouble.object = beside_the_button(job)

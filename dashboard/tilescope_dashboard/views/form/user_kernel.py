@@ -43,14 +43,14 @@ class UserKernelField(pn.viewable.Viewer):
 
     @property
     def unopened(self) -> str:
-        """What stands in the field and was not opened, because it was refused or is being read; empty where nothing does."""
+        """The field's text if it was not opened: it was refused or is being read. Empty otherwise."""
         return "" if self.field.value == self._opened else self.field.value
 
     def _say(self, notice: str) -> None:
         self.said.object = notice
 
     def _read(self, event: param.parameterized.Event) -> None:
-        """Open what was typed. What was typed before is no longer asked for."""
+        """Open what was typed, and drop earlier requests."""
         self._latest.drop()
         self._say("")
         self.script, given = None, event.new.strip()
@@ -70,9 +70,9 @@ class UserKernelField(pn.viewable.Viewer):
         pn.state.execute(functools.partial(self._describe, kernel, event.new))
 
     async def _describe(self, kernel: str, typed: str) -> None:
-        """Have the kernel described. What comes of it is shown at a tick: a coroutine holds no lock on the document."""
+        """Describe the kernel in a worker, and show the result at a tick, as a coroutine does not hold the document's lock."""
         try:
-            # A worker for each: one at a time, and none for what nobody asks any more.
+            # One worker at a time, for the newest request alone.
             entries = await self._latest.of(lambda: questions.describe([kernel]))
         except ValueError as error:
             alone = (
@@ -87,7 +87,7 @@ class UserKernelField(pn.viewable.Viewer):
         self._say(html_text.notice("error", "Not opened:", f"{str(error).rstrip('.')}.{instead}"))
 
     def _open(self, kernel: str, typed: str, described: dict[str, Any]) -> None:
-        name = Case(kernel, "", "", "").name  # as a run calls it
+        name = Case(kernel, "", "", "").name  # its name in runs
         self._say("")
         others = [entry for entry in self.state.catalog if entry["name"] != name]
         self._opened = typed

@@ -1,4 +1,4 @@
-"""Clock, power and temperature of the GPU while a job runs, and what holds the clock down."""
+"""Clock, power and temperature of the GPU while a job runs, and the reasons for a lower clock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HEIGHT = 130
 
 
 class GpuReadings(pn.viewable.Viewer):
-    """A row of small figures of the GPU that jobs run on. It is there, and samples, only while it is told to."""
+    """A row of small figures of the GPU that jobs run on. Visible and sampling only while ``follow`` says so."""
 
     state = param.ClassSelector(class_=State)
 
@@ -33,7 +33,7 @@ class GpuReadings(pn.viewable.Viewer):
         state.param.watch(lambda _: self._on and self._draw(), "theme")
 
     def follow(self, active: bool) -> None:
-        """Be there while ``active``, where NVML gives readings."""
+        """Show and sample while ``active``, if NVML gives readings."""
         if active == self._on:
             return
         self._on = active
@@ -45,7 +45,7 @@ class GpuReadings(pn.viewable.Viewer):
         self._layout.visible = active and not self._stream.sampler.error
 
     def _used(self) -> list[Gpu]:
-        """The GPU that jobs run on; all of them where it is not known which."""
+        """The GPU that jobs run on; all GPUs if that is unknown."""
         gpus, uuid = self._stream.sampler.gpus, device.lock_name()
         return [gpu for gpu in gpus if gpu.uuid == uuid] or gpus
 

@@ -1,4 +1,4 @@
-"""Panel of the current job, in every session: progress, the log's tail, its result, and a button to cancel one's own."""
+"""Panel of the current job, in every session: progress, the log's tail, the result, and a button to cancel it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tilescope_dashboard.views.jobs.tab_job import TabJob
 
 
 class JobPanel(pn.viewable.Viewer):
-    """Follows the session's ``own`` job, and with none the newest that is under way. The result of its own is shown as soon as it ends.
+    """Follows the tab's own job, else the newest one. The result of its own job opens as soon as it ends.
 
-    A job is cancelled by the person who started it only, from any of their pages; by others who may start work once they have gone.
+    Only its owner may cancel a job, from any of their pages; others only once the owner's pages are closed.
     """
 
     state = param.ClassSelector(class_=State)
@@ -32,7 +32,7 @@ class JobPanel(pn.viewable.Viewer):
         super().__init__(state=state, **settings)
         self._witnessed: set[int] = set()
         self._jobs, self._dismissed, self.tab_job = jobs, 0, TabJob(jobs)
-        # Put in when it is first seen: most pages show no job, and it is many models.
+        # Built when first needed: it has many models, and most pages show no job.
         self._place = pn.Column(sizing_mode="stretch_width", margin=0)
         self._seen = jobs.current.number if jobs.current and not jobs.current.active else 0
         state.param.watch(lambda _: self.draw(), "run")
@@ -42,7 +42,7 @@ class JobPanel(pn.viewable.Viewer):
 
     @functools.cached_property
     def _layout(self) -> pn.Column:
-        """What is put in."""
+        """The panel itself."""
         self._text = html_text.pane()
         self._cancel = pmui.Button(label="Cancel", variant="outlined", size="small", width=96)
         self._show = pmui.Button(label="Show results", variant="contained", size="small", width=130)
@@ -91,9 +91,9 @@ class JobPanel(pn.viewable.Viewer):
         self._below.objects = [self._log] if self._log.object else []
 
     def _concerns(self, job: JobState) -> bool:
-        """Whether the page shows it: one that is under way, and how one ended that was under way while the page was there.
+        """Whether the page shows the job: while it is under way, and its end if the page saw it under way.
 
-        A failure is its person's affair. A page of theirs that is loaded anew says how it ended if none had said it yet.
+        A failure is shown to its owner alone. A reloaded page of the owner shows the end if no page has yet.
         """
         own = self.tab_job.mine(job)
         if job.active or (job is self.tab_job.job and not job.told):
@@ -103,10 +103,10 @@ class JobPanel(pn.viewable.Viewer):
         return shown
 
     def _offer(self, job: JobState) -> None:
-        """The buttons that make sense now. Put in and taken out: a change of their ``visible`` alone may get lost."""
+        """Show the buttons that apply. They are added and removed, as a change of ``visible`` alone may get lost."""
         offered = []
         may_end = self._may_end(job)
-        # There from the first, until the browser has said who this is: what is put in while a page is loaded may get lost.
+        # Offer it until the browser has told the visitor's id: a button added while the page loads may get lost.
         if job.active and self.state.may_launch and (may_end or not self.tab_job.known):
             self._cancel.disabled = job.status == CANCELLING or not may_end
             offered.append(self._cancel)

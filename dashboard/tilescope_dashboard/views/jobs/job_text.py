@@ -7,12 +7,12 @@ from html import escape
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.session.jobs import CANCELLED, CANCELLING, DONE, FAILED, WAITING, JobState
 
-#: Lines of the log that are shown: the last ones say what went wrong.
+#: Last lines of the log that are shown.
 _LINES = 40
 
 
 def describe(job: JobState) -> str:
-    """The job in a heading and a line while it runs, in a notice when it has ended."""
+    """A heading and a line while the job runs, a notice when it has ended."""
     failures = f"{job.failures} failed, see the log" if job.failures else ""
     spent = f"{job.elapsed:.0f} s"
     if job.active:
@@ -27,7 +27,7 @@ def describe(job: JobState) -> str:
 
 
 def beside_the_button(job: JobState) -> str:
-    """For the form that started it: where to look while it runs, and why it failed, which is for its fields to correct.
+    """For the form that started the job: where to look while it runs, and why it failed.
 
     Empty when it ended otherwise, which the progress says.
     """
@@ -37,13 +37,13 @@ def beside_the_button(job: JobState) -> str:
 
 
 def log(job: JobState) -> str:
-    """The end of its log, folded up; empty while the job runs, when it would close at every line."""
+    """The folded end of the log; empty while the job runs, as each new line would fold it again."""
     lines = "\n".join(list(job.log)[-_LINES:])
     return f"<details><summary>Log</summary><pre>{escape(lines)}</pre></details>" if lines and not job.active else ""
 
 
 def line(job: JobState) -> str:
-    """A job that is under way beside others, in one line."""
+    """One line for another job under way."""
     how = f"{job.index} of {job.of}" if job.of else ""
     return f"<p>{escape(' · '.join(filter(None, [job.title, job.status, how, f'{job.elapsed:.0f} s'])))}</p>"
 

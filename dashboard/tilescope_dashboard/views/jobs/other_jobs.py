@@ -1,4 +1,4 @@
-"""Jobs under way beside the one that is shown: a line each, with a button to cancel one's own."""
+"""Other jobs under way: a line each, with a button to cancel it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tilescope_dashboard.components import html_text
 from tilescope_dashboard.session.jobs import CANCELLING, JobState
 from tilescope_dashboard.views.jobs import job_text
 
-#: Rows at most: each is several models of the page, and those that are further back come up as others end.
+#: Most rows, as each is several models. Later jobs move up as others end.
 _SHOWN = 25
 
 
 class OtherJobs(pn.viewable.Viewer):
-    """Nothing where there are none. ``may_end`` says whether the page's person may cancel a job, which ``cancel`` does."""
+    """Empty without other jobs. ``may_end`` tells whether the visitor may cancel a job; ``cancel`` does."""
 
     def __init__(self, may_end: Callable[[JobState], bool], cancel: Callable[[int], None]) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class OtherJobs(pn.viewable.Viewer):
         self._layout = pn.Column(sizing_mode="stretch_width", margin=0)
 
     def draw(self, jobs: Sequence[JobState]) -> None:
-        """Show these as they are now, in their order: the one that runs comes first."""
+        """Show these jobs in order, the running one first."""
         shown = jobs[:_SHOWN]
         rows = [self._row(job) for job in shown]
         for kept in (self._texts, self._buttons):
@@ -37,7 +37,7 @@ class OtherJobs(pn.viewable.Viewer):
         self._more.object = f"<p>and {len(jobs) - len(shown)} more that wait</p>" if len(jobs) > len(shown) else ""
         flat = [part for row in rows for part in row]
         objects = [self._head, *flat, *([self._more] if self._more.object else [])] if flat else []
-        # As they were, they are not sent to the browser again.
+        # Unchanged rows are not sent to the browser again.
         if objects != self._layout.objects:
             self._layout.objects = objects
 

@@ -1,4 +1,4 @@
-"""The job that a tab of the browser started, and which jobs are the same person's."""
+"""The job that a browser tab started, and whether a job is the same person's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilescope_dashboard.session.jobs import JobManager, JobState
 
 
 class TabJob(pn.viewable.Viewer):
-    """Invisible; it has to be in the page, whose browser says who this is."""
+    """An invisible part of the page, through which the browser tells the visitor's id."""
 
     job = param.ClassSelector(class_=JobState, default=None, doc="What this tab of the browser started last.")
     known = param.Boolean(default=False, doc="The browser has said who this is.")
@@ -31,7 +31,7 @@ class TabJob(pn.viewable.Viewer):
         return job is self.job or (job.person != "" and job.person == self._visitor.person)
 
     def result(self) -> Path | None:
-        """The run that the tab's own job made, once: a page that is loaded anew later stays with what its address says."""
+        """The run of the tab's own job, returned once: a page reloaded later keeps to its address."""
         folder = None if self.job is None or self.job.active else self.job.folder
         if folder is None or self._visitor.opened == folder.name:
             return None
@@ -39,7 +39,7 @@ class TabJob(pn.viewable.Viewer):
         return folder
 
     def _met(self) -> None:
-        """A job of this tab may be under way, or have ended while its page was loaded anew."""
+        """Take up a job of this tab that is under way, or that ended while the page was reloaded."""
         if self.job is None:
             self.job = next((job for job in reversed(self._jobs.jobs) if job.tab == self._visitor.tab), None)
         self._claim()
