@@ -1,32 +1,31 @@
-"""The ladder of collectors, cheapest first: each is one module that captures artefacts and parses them.
+"""The collectors, cheapest first. Each is a module that captures artefacts and parses them.
 
-One of the library has a line in ``tilescope.table.sources``, whose name its rows give as their source. A person's own is named
-by its dotted path, and its rows give the source of the table that they are most like. A collector module has:
+A collector of the library has a line in ``tilescope.table.sources``, and its name is the source of its rows. A user's own is named by
+its dotted path; its rows have the source of the most similar collector. A collector module has
 
 ``unavailable() -> str | None``
-    Why it cannot run on this machine, in words a person can act on; None when it can. Imports no torch.
+    Why it cannot run on this machine and what to do; None where it can. Imports no torch.
 ``capture(case, spec, out, settings) -> None``
-    Runs in the worker, in a process that belongs to this collector alone. Writes the artefact ``out``.
+    Runs in the worker, in a process of this collector alone. Writes the artefact ``out``.
 ``parse(artefact, case) -> DataFrame``
-    Pure: the artefact to rows of the schema (``run_id`` left empty). Imports neither torch nor triton at module level.
+    Converts the artefact to rows of the schema (with an empty ``run_id``). Pure; imports neither torch nor triton at module level.
 ``SUFFIX``
     The artefact's file suffix.
 
-and may have:
+and may have
 
 ``capture_all(cases, load, folder, settings, begin)``
-    In the place of ``capture``, for cases that are only worth something together. Yields each when it is settled, with the
-    exception it failed with.
+    Replaces ``capture`` for cases that must be captured together. Yields each case when it is settled, with its exception or None.
 ``failure(artefact) -> str``, ``remark(artefact) -> str``
-    Why a case has failed although its artefact has rows; a remark on a case for the run's notes. Empty for none.
+    Why a case failed although its artefact has rows; a remark on a case for the run's notes. Empty for none.
 ``parse_lines(artefact, case) -> (DataFrame, dict)``
-    Values of single source lines (``tilescope.table.line_values``), and the text of the source files by name.
+    Values of source lines (``tilescope.table.line_values``), and the texts of the source files by name.
 ``command(argv, folder) -> list[str]``, ``environment() -> dict``
-    The worker's command line, wrapped; variables for the worker's process.
+    The worker's command line with a wrapper; variables of the worker's process.
 ``finish(folder, cases) -> None``
-    Runs after the worker ended: turns what the wrapper wrote into one artefact a case.
+    Runs after the worker: converts the wrapper's output to one artefact for each case.
 
-One that runs Triton kernels also notes their configs beside its artefact (``tilescope.table.launch_configs``).
+A collector that runs Triton kernels also writes their configs beside its artefact (``tilescope.table.launch_configs``).
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ import pandas as pd
 from tilescope.table import sources
 from tilescope.table.case import Case
 
-#: Names, in the order they run.
+#: Names of the collectors, in the order they run.
 COLLECTORS = tuple(collector.name for collector in sources.COLLECTORS)
-#: Run only when they are named: ``auto`` leaves them out.
+#: Names of those that ``auto`` leaves out.
 OPTIONAL = tuple(collector.name for collector in sources.OPTIONAL)
 
 
@@ -61,10 +60,7 @@ class Collector(Protocol):
 
 
 def load(name: str) -> ModuleType:
-    """The collector module called ``name``: one of ours, or the dotted path of a person's own module.
-
-    Raises ValueError naming the known ones.
-    """
+    """The collector module ``name``: one of the library, or a user's own by its dotted path. Raises ValueError for an unknown name."""
     if "." in name:
         return importlib.import_module(name)
     if name not in sources.KNOWN:
@@ -74,5 +70,5 @@ def load(name: str) -> ModuleType:
 
 
 def collector(name: str) -> Collector:
-    """The same, seen through its protocol."""
+    """As ``load``, typed by the protocol."""
     return cast(Collector, load(name))

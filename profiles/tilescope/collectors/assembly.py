@@ -1,4 +1,4 @@
-"""Figures read off a kernel's PTX and off what NVIDIA's assembler reports about it. Pure text."""
+"""Reads figures from a kernel's PTX and from the report of NVIDIA's assembler. Pure text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ASYNC_COPY = re.compile(
 )
 _TENSOR = re.compile(r"^\s*(?:@!?%\w+\s+)?(?:wgmma\.mma_async|mma\.sync|tcgen05\.mma)\b", re.MULTILINE)
 _WGMMA = re.compile(r"^\s*(?:@!?%\w+\s+)?wgmma\.mma_async\b", re.MULTILINE)
-#: What ptxas says where it lets no wgmma begin before the last one has ended, and the metric that counts them for that reason.
+#: ptxas's message where it serializes wgmma instructions, and the metric that counts them for each reason.
 _SERIALIZED = re.compile(r"wgmma\.mma_async instructions are serialized due to ([^\n]+)")
 SERIALIZED = {
     "insufficient register resources": "wgmma_short_of_registers",
@@ -21,7 +21,7 @@ SERIALIZED = {
     "": "wgmma_serialized_otherwise",
 }
 _PATH = re.compile(r'"[^"\n]*/([^"/\n]+)"')
-#: A line directive of LLVM's. Its comment names every frame, innermost first: ``a.py:3:9 @[ b.py:7:1 ]``.
+#: LLVM's line directive. Its comment names every frame, innermost first: ``a.py:3:9 @[ b.py:7:1 ]``.
 _LOC = re.compile(r"^(\s*\.loc\s+)\d+\s+\d+(\s+\d+\s*//\s*)(.+)$", re.MULTILINE)
 _FRAME = re.compile(r"([^\s\[\]@:]+):(\d+):\d+")
 _FROM_LINE = re.compile(r'^\s*//## File "([^"]*)", line (\d+)')
@@ -30,10 +30,10 @@ _INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s*(.*?)\s*;?\s*$")
 
 @dataclass(frozen=True)
 class Resources:
-    """What one block or thread of a kernel takes, as ``ptxas -v`` reports it.
+    """Resources of a kernel, as ``ptxas -v`` reports them.
 
-    ``registers``, ``stack_bytes``, ``spill_bytes_stored`` and ``spill_bytes_loaded`` are per thread (bytes of spill
-    instructions in the code, not executed); ``barriers`` and ``static_shared_memory`` (bytes) per block.
+    ``registers``, ``stack_bytes``, ``spill_bytes_stored`` and ``spill_bytes_loaded`` are per thread; the latter count bytes of spill
+    instructions in the code, not executed ones. ``barriers`` and ``static_shared_memory`` (bytes) are per block.
     """
 
     registers: int
@@ -45,7 +45,7 @@ class Resources:
 
 
 def resources(report: str, function: str) -> Resources:
-    """The resources of ``function`` in the output of ``ptxas -v``. Raises ValueError when it is not there."""
+    """The resources of ``function`` in the output of ``ptxas -v``. Raises ValueError where they are missing."""
     _, found, section = report.partition(f"Compiling entry function '{function}'")
     section = section.partition("Compiling entry function")[0]
 
@@ -66,9 +66,9 @@ def resources(report: str, function: str) -> Resources:
 
 
 def widest_access(ptx: str, kind: str) -> int | None:
-    """Bytes of the widest global load (``kind="ld"``) or store (``"st"``) one thread makes; None without any.
+    """Bytes of the widest global load (``kind="ld"``) or store (``"st"``) of a thread; None without any.
 
-    Asynchronous copies to shared memory count as loads. Bulk (TMA) copies have no width a thread.
+    Asynchronous copies to shared memory count as loads. Bulk copies (TMA) are not made by single threads and do not count.
     """
     widths = [int(width, 0) for width in _ASYNC_COPY.findall(ptx)] if kind == "ld" else []
     for operation, suffixes in _ACCESS.findall(ptx):
@@ -85,10 +85,9 @@ def tensor_instructions(ptx: str) -> int:
 
 
 def serialized_wgmma(ptx: str, report: str, function: str) -> dict[str, int]:
-    """A number for each metric of SERIALIZED; empty without wgmma instructions in ``ptx``.
+    """The wgmma instructions of ``function`` that ptxas serializes, by the metrics of SERIALIZED; empty without wgmma.
 
-    It counts the instructions of ``function`` that ptxas serializes for that reason, which are all or none of them. ``report``
-    is the output of ``ptxas -v``.
+    ptxas serializes all of them, for one reason, or none. ``report`` is the output of ``ptxas -v``.
     """
     count = len(_WGMMA.findall(ptx))
     if not count:
@@ -99,7 +98,7 @@ def serialized_wgmma(ptx: str, report: str, function: str) -> dict[str, int]:
 
 
 def block_threads(ptx: str) -> int | None:
-    """Threads of a block that the code was compiled for, None where it does not say."""
+    """Threads of a block that the code was compiled for; None where it does not say."""
     match = re.search(r"\.reqntid\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?", ptx)
     if not match:
         return None
@@ -108,7 +107,7 @@ def block_threads(ptx: str) -> int | None:
 
 
 def complaint(stderr: str) -> str:
-    """The line of ptxas's output that says what is wrong: the first one, as the last only says that something was."""
+    """The line of ptxas's output that says what is wrong: the first error, since the last line only says that it failed."""
     said = [line.strip() for line in stderr.splitlines() if line.strip()]
     wrong = (line for line in said if re.search(r"\b(error|fatal)\s*:", line))
     return re.sub(r"^ptxas \S+, ", "", next(wrong, said[-1] if said else "no word of why"))
@@ -120,14 +119,14 @@ def frames(comment: str) -> list[tuple[str, int]]:
 
 
 def own_line(places: Iterable[tuple[str, int]], file: str) -> int | None:
-    """The innermost of ``places`` that lies in ``file``: the line that uses what was inlined there. None without one."""
+    """The line of the innermost of ``places`` in ``file``, where other code is inlined; None without one."""
     return next((line for name, line in places if name == file and line > 0), None)
 
 
 def attributed(ptx: str, file: str) -> str:
-    """PTX whose ``.loc`` directives name lines of ``file`` only, so that inlined code counts where it is used.
+    """PTX with ``.loc`` directives of lines of ``file`` only, so that inlined code counts where it is used.
 
-    ``tl.max`` is code of Triton's library; ptxas keeps one place an instruction, and would name the library's.
+    ``tl.max`` is code of Triton's library, and ptxas would keep that place only.
     """
     number = re.search(rf'^\s*\.file\s+(\d+)\s+"(?:[^"\n]*/)?{re.escape(file)}"', ptx, re.MULTILINE)
     if not number:
@@ -141,9 +140,9 @@ def attributed(ptx: str, file: str) -> str:
 
 
 def sass(disassembly: str) -> str:
-    """What ``nvdisasm -c -g`` prints, as one instruction or label a line; places follow as in PTX: ``// a.py:3``.
+    """The output of ``nvdisasm -c -g`` as lines of one instruction or label, followed by the place as in PTX: ``// a.py:3``.
 
-    The ``NOP``s that fill up the last 128 bytes belong to no line.
+    The ``NOP``s that pad the last 128 bytes have no place.
     """
     kept, place = list[str](), ""
     for text in disassembly.splitlines():
@@ -160,6 +159,6 @@ def sass(disassembly: str) -> str:
 
 
 def portable(text: str) -> str:
-    """The text with directories removed from the file names in it, and without PTX's tables for debuggers."""
+    """The text without directories in file names and without PTX's debug sections."""
     code = re.split(r"^\s*\.section\s+\.debug", text, maxsplit=1, flags=re.MULTILINE)[0]
     return _PATH.sub(r'"\1"', code)

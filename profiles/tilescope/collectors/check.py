@@ -1,9 +1,8 @@
-"""Correctness: an implementation's outputs and gradients compared with the reference in fp64.
+"""Compares an implementation's outputs and gradients with the reference in fp64.
 
-It runs on a GPU where there is one, in the workload's own dtype. Otherwise it runs in Triton's interpreter, in fp32,
-where a mistake shows that rounding to bf16 could hide. Memory that the implementation allocates begins as NaN, so an
-element that it forgets to write shows. The error of the worst row stands beside that of the whole result: among a
-million right rows a wrong one hardly moves the latter.
+On a GPU it runs in the workload's dtype. Without one it runs in Triton's interpreter in fp32, where rounding to bf16 hides no
+mistake. Memory that the implementation allocates is filled with NaN, which shows elements that it does not write. The error of the
+worst row is reported beside that of the whole result, which one wrong row in a million hardly changes.
 """
 
 from __future__ import annotations
@@ -27,26 +26,26 @@ if TYPE_CHECKING:
     import torch
 
 SUFFIX = ".json"
-#: Seconds that interpreting a case may take unless the settings say otherwise.
+#: Default limit in seconds for interpreting a case.
 LIMIT = 5.0
-#: How far a row may be off, in tolerances of the whole: errors that vary like a normal variable's are four times as large
-#: somewhere in 16,000 rows of a single number, and where a row is a difference of nearly equal numbers, as dQ of a query that
-#: sees few keys, rounding leaves more: of a causal mask over 16,384 keys in bf16 cuDNN's, FlashAttention 2's and ours were 7.7 to 7.8
-#: tolerances off (H200, 2026-11-26). A row of none of the right numbers is off by 1.
+#: Tolerance of a row over that of the whole result. Normally distributed errors reach four times the typical one somewhere in 16,000
+#: rows of a single number. A row that is a difference of nearly equal numbers, as dQ of a query that sees few keys, has a larger
+#: relative error: 7.7 to 7.8 tolerances for a causal mask over 16,384 keys in bf16 by cuDNN, FlashAttention 2 and us (H200,
+#: 2026-11-26). A completely wrong row has an error of about 1.
 ROW_FACTOR = 10.0
 
 parse_assumed = assumptions.parse
 
 
 class Errors(NamedTuple):
-    """How far a result is from the reference: relative to its size as a whole, and the worst of its rows."""
+    """Relative errors of a result: of the whole, and of the worst row."""
 
     whole: float
     row: float
 
 
 class CheckFailed(Exception):
-    """The implementation's results cannot be compared with the reference's: another shape, or NaN. One line."""
+    """Results that are wrong, or cannot be compared with the reference's: another shape, or NaN. The message is one line."""
 
 
 def unavailable() -> str | None:
@@ -55,11 +54,11 @@ def unavailable() -> str | None:
 
 
 def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:
-    """Run the implementation and the reference on the same inputs and write how far they are apart.
+    """Runs the implementation and the reference on the same inputs and writes the errors.
 
-    Raises NotApplicable when there is no reference, when there is no GPU and interpreting would take longer than
-    ``settings["check_limit"]`` seconds (5), or torch.compile would have to generate code; CheckFailed when shapes
-    differ or a result is NaN where the reference's is not.
+    Raises NotApplicable where there is no reference and, without a GPU, where interpreting would take longer than
+    ``settings["check_limit"]`` seconds (5) or torch.compile would have to generate code. Raises CheckFailed where shapes differ, or a
+    result is NaN and the reference's is not.
     """
     import torch  # noqa: PLC0415 (worker-side only)
 
@@ -94,10 +93,10 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
 
 
 def require(case: Case, spec: Any, expected: dict[str, Any] | None = None) -> dict[str, float]:
-    """Checks the case on this GPU before something else is done to it; returns its error and tolerance by metric.
+    """Checks the case on this GPU before it is timed. Returns errors and tolerances by metric.
 
-    ``expected`` keeps the reference's results for further configs of the same sweep; it begins empty. Raises CheckFailed when
-    the error, of the whole or of a row, is above what is accepted, shapes differ, or a result is NaN where the reference's is not.
+    ``expected``, an empty dictionary at first, caches the reference's results for other configs of a sweep. Raises CheckFailed where
+    an error is above its tolerance, shapes differ, or a result is NaN and the reference's is not.
     """
     errors = _on_gpu(case, spec, expected).values()
     found = _metrics([whole for whole, _ in errors], [row for _, row in errors], spec.tolerance.get(case.dtype))
@@ -112,9 +111,9 @@ def require(case: Case, spec: Any, expected: dict[str, Any] | None = None) -> di
 
 @bounded_reading.parser
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
-    """The largest relative error of any output or gradient and of any of their rows, and what is accepted of either.
+    """Rows of the largest relative error of outputs and gradients, that of their rows, and both tolerances.
 
-    Artefacts written before rows were compared have no row errors.
+    Older artefacts have no row errors.
     """
     data = bounded_reading.data_of(artefact)
     by_row = data["row_errors"].values() if "row_errors" in data else None
@@ -123,7 +122,7 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
 
 
 def _metrics(errors: Collection[float], by_row: Collection[float] | None, tolerance: float | None) -> dict[str, float]:
-    """The largest of the errors and what is accepted of each, by the names of their metrics."""
+    """The largest errors and their tolerances, by metric."""
     found = {"relative_error": max(errors, default=0.0)}
     if tolerance is not None:
         found["tolerance"] = tolerance
@@ -148,7 +147,7 @@ def _on_gpu(case: Case, spec: Any, expected: dict[str, Any] | None = None) -> di
     torch.cuda.synchronize()
     if expected:
         return _errors(results, expected, case)
-    # Drawn again: an implementation that works in place has written over the others.
+    # Drawn again, since an implementation may overwrite its inputs.
     del inputs
     found = _expected(results, execute.draw_inputs(spec, case, "cuda"), case, spec)
     if expected is not None:
@@ -157,7 +156,7 @@ def _on_gpu(case: Case, spec: Any, expected: dict[str, Any] | None = None) -> di
 
 
 def _interpreted(case: Case, spec: Any, settings: Mapping[str, Any], assumed: dict[str, Any]) -> dict[str, Errors]:
-    """Errors by result. What launchers were told of a GPU that is not there is put into ``assumed``."""
+    """Errors by result, from the interpreter. Adds the answers about an assumed GPU to ``assumed``."""
     import torch  # noqa: PLC0415
 
     from tilescope.execution import assumed_device, execute, launches  # noqa: PLC0415
@@ -166,7 +165,7 @@ def _interpreted(case: Case, spec: Any, settings: Mapping[str, Any], assumed: di
     left = interpret.Allowance(float(settings.get("check_limit", LIMIT)))
 
     def launched(launch: launches.Launch) -> None:
-        # The meter is there for its bounds: an access outside of every tensor is an error, not a crash.
+        # The meter checks bounds: an access outside of every tensor is an error, not a crash.
         interpret.run(launch, meter=interpret.meter(launch), allowance=left, progress=settings.get("progress"))
 
     dtype = None if case.dtype == "fp64" else torch.float32
@@ -182,7 +181,7 @@ def _interpreted(case: Case, spec: Any, settings: Mapping[str, Any], assumed: di
 def _results(
     call: Any, inputs: Mapping[str, Any], case: Case, spec: Any, rounded: Sequence[torch.dtype] | None = None
 ) -> dict[str, torch.Tensor]:
-    """Outputs, or gradients for a backward pass, by name. The reference is given outputs' gradients ``rounded`` to these dtypes."""
+    """Outputs, and gradients for a backward pass, by name. For the reference, the outputs' gradients are ``rounded`` to dtypes."""
     import torch  # noqa: PLC0415
     from tilescope_kernels.spec import FORWARD  # noqa: PLC0415 (imports torch)
 
@@ -211,10 +210,7 @@ def _results(
 def _expected(
     results: Mapping[str, torch.Tensor], inputs: Mapping[str, Any], case: Case, spec: Any
 ) -> dict[str, torch.Tensor]:
-    """What the reference makes of the inputs in fp64, for results of these dtypes.
-
-    The gradients of the outputs are rounded to their dtype first, as the implementation saw them.
-    """
+    """The reference's results in fp64. Gradients of its outputs are rounded to the dtypes of ``results``, as for the implementation."""
     import torch  # noqa: PLC0415
 
     precise: dict[str, Any] = {}
@@ -233,10 +229,11 @@ def _errors(results: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Te
 
 
 def relative_errors(result: torch.Tensor, expected: torch.Tensor, what: str) -> Errors:
-    """``||result - expected|| / ||expected||``, and the largest of the same of any row.
+    """``||result - expected|| / ||expected||``, of the whole and of the worst row.
 
-    A row is along the last dimension; of a vector it is an element. Rows smaller than most are compared with the root mean
-    square of all rows, for their own size is what rounding leaves. Raises CheckFailed for other shapes, NaN and infinity.
+    Rows are along the last dimension; the rows of a vector are its elements. The error of a row smaller than the root mean square of
+    all rows is relative to that, since its own size may be rounding. ``what`` names the result in messages. Raises CheckFailed for
+    another shape, NaN and infinity.
     """
     import torch  # noqa: PLC0415
 
@@ -246,7 +243,7 @@ def relative_errors(result: torch.Tensor, expected: torch.Tensor, what: str) -> 
     wrong = int((precise.isnan() & ~expected.isnan()).sum())
     if wrong:
         raise CheckFailed(f"{what} has NaN in {wrong} of {result.numel()} elements: wrong, or never written")
-    # Where both are the same infinity, or NaN, there is no difference.
+    # Equal infinities and common NaN are no difference.
     same = (precise == expected) | (precise.isnan() & expected.isnan())
     differences = _row_norms(torch.where(same, 0.0, precise - expected))
     sizes = _row_norms(torch.where(expected.isfinite(), expected, 0.0))

@@ -1,4 +1,4 @@
-"""A kernel's stages as text with the source line of each piece: TTGIR, PTX and SASS. Pure text."""
+"""Assigns the lines of a kernel's TTGIR, PTX and SASS to source lines. Pure text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tilescope.collectors import assembly
 
-#: In the order in which Triton makes them, by the name of the stage.
+#: Labels of the stages, in the order in which Triton makes them.
 STAGES = {"ttgir": "TTGIR", "ptx": "PTX", "sass": "SASS"}
 
 _LOC = re.compile(r"^\s*\.loc\s.*?//\s*(.*)$")
@@ -21,9 +21,9 @@ _TOKEN = re.compile(r'"([^"]*)":(\d+):\d+|(#loc\d*)\b')
 
 @dataclass(frozen=True)
 class Text:
-    """One line of a stage. ``line`` is the line of ``file`` it was made for, None where the compiler names none.
+    """One line of a stage. ``line`` is its line of ``file``, None where the compiler names none.
 
-    ``address`` is a SASS instruction's, in bytes from the start of the function; None for all other text.
+    ``address`` is that of a SASS instruction, in bytes from the start of the function; None for all other text.
     """
 
     text: str
@@ -33,9 +33,9 @@ class Text:
 
 
 def read(stage: str, text: str, file: str) -> list[Text]:
-    """The lines of a stage (``ttgir``, ``ptx`` or ``sass``), each with its line of ``file``; directives are left out.
+    """The lines of a stage (``ttgir``, ``ptx`` or ``sass``) without directives, each with its line of ``file``.
 
-    Code that was inlined has the line that calls it. Raises KeyError for another stage.
+    Inlined code has the line of the call. Raises KeyError for another stage.
     """
     return list({"ttgir": _ttgir, "ptx": _ptx, "sass": _sass}[stage](text, file))
 
@@ -51,7 +51,7 @@ def _ttgir(text: str, file: str) -> Iterator[Text]:
     aliases = {found[1]: found[2] for found in map(_ALIAS.match, lines) if found}
 
     def places(expression: str, depth: int = 0) -> Iterator[tuple[str, int]]:
-        # Innermost first, as MLIR writes a call site: callsite(callee at caller).
+        # Innermost first, as in MLIR: callsite(callee at caller).
         for name, line, alias in _TOKEN.findall(expression):
             if name:
                 yield name, int(line)
@@ -61,7 +61,7 @@ def _ttgir(text: str, file: str) -> Iterator[Text]:
     for line in lines:
         if _ALIAS.match(line):
             continue
-        # The last location is the operation's own; others in the line are of its arguments.
+        # The location at the end is the operation's; others in the line are those of arguments.
         own = [found[1] for found in _WITHIN.finditer(line) if found.end() == len(line)]
         yield Text(_WITHIN.sub("", line), file, assembly.own_line(places(own[0]), file) if own else None)
 

@@ -1,7 +1,7 @@
-"""What the compiler makes of a kernel, for any target, with no GPU: registers, shared memory, spills, occupancy.
+"""Compiles a case's kernels for any target, without a GPU: registers, shared memory, spills, occupancy.
 
-The case runs on meta tensors, which have shapes but no data; each Triton launch it makes is caught and compiled. The
-artefact keeps the figures, and TTGIR, PTX and SASS for whoever wants to read them, beside the source they come from.
+The case runs on meta tensors, which have shapes but no data, and each Triton launch is caught and compiled. The artefact has the
+figures, TTGIR, PTX and SASS, and the source files.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from tilescope.execution.launches import Launch
 
 SUFFIX = ".json.gz"
-#: Seconds that a launch may be compiled.
+#: Most seconds for compiling a launch.
 LIMIT = 120.0
 TOO_SLOW = "compilers are slow where a thread holds much: smaller blocks, or more warps"
-#: What an artefact keeps of each kernel's stages, beside the SASS that ptxas makes of the last.
+#: Stages that an artefact keeps, beside SASS.
 STAGES = ("ttgir", "ptx")
-#: Figures of a launch that go into the table under their own name.
+#: Figures of a launch's record that are metrics of the same name.
 _FIGURES = (
     "registers", "shared_memory", "spill_bytes_stored", "spill_bytes_loaded", "stack_bytes", "barriers",
     "block_threads", "grid_blocks", "widest_load", "widest_store", "tensor_instructions", "compile_time",
@@ -50,7 +50,7 @@ parse_assumed = assumptions.parse
 
 
 class CompilationFailed(Exception):
-    """A kernel that does not compile for the target, or that could not be launched there. One line."""
+    """A kernel that does not compile for the target, or cannot be launched there. The message is one line."""
 
 
 def unavailable() -> str | None:
@@ -63,11 +63,11 @@ def unavailable() -> str | None:
 
 
 def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:
-    """Compile every launch of the case for ``settings["target"]`` (``sm_90``) and write the artefact.
+    """Compiles every launch of the case for ``settings["target"]`` (``sm_90``) and writes the artefact.
 
-    Raises NotApplicable when the case launches no Triton kernel, torch.compile would write it, shapes depend on data, or it takes
-    longer than ``LIMIT``;
-    CompilationFailed when one does not compile or needs more shared memory than a block can have.
+    Raises NotApplicable where the case launches no Triton kernel, torch.compile would have to generate it, shapes depend on data, or
+    compiling takes longer than ``LIMIT``. Raises CompilationFailed where a kernel does not compile or needs more shared memory than a
+    block can have.
     """
     from tilescope.execution import offline  # noqa: PLC0415 (it imports torch and triton)
 
@@ -90,9 +90,9 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
 def launches_of(
     case: Case, spec: Any, target: str, operators: list[str] | None = None
 ) -> tuple[list[Launch], dict[str, Any]]:
-    """The Triton launches that the case would make on ``target``, and what was assumed of a GPU for them.
+    """The Triton launches that the case makes on ``target``, and the assumption about a GPU.
 
-    Into ``operators`` go the names of PyTorch's that move data beside them. Raises NotApplicable as ``capture`` does.
+    Names of PyTorch operators that move data are added to ``operators``. Raises NotApplicable as ``capture``.
     """
     from tilescope.execution import (  # noqa: PLC0415 (they import torch and triton)
         assumed_device,
@@ -114,11 +114,11 @@ def launches_of(
     ):
         try:
             run = execute.prepare(spec, case, "meta")
-            caught.clear()  # A backward pass is prepared by a forward one.
+            caught.clear()  # launches of a forward pass that prepares a backward one
             run()
             made = list(caught)
             if operators is not None:
-                beside.clear()  # The first call draws a loss' gradient, beside what a call is.
+                beside.clear()  # the first call also draws the gradient of a loss
                 run()
         except (NotImplementedError, RuntimeError) as error:
             if reason := _lacks_data(error):
@@ -131,7 +131,7 @@ def launches_of(
 
 @bounded_reading.parser
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
-    """One row a figure of each launch, occupancy among them."""
+    """A row for each figure of each launch, and its occupancy."""
     data = load(artefact)
     rows = []
     for index, launch in enumerate(data["launches"]):
@@ -156,9 +156,9 @@ def parse_lines(artefact: Path, case: Case) -> tuple[pd.DataFrame, dict[str, str
 
 
 def lines_of(launches: Iterable[Mapping[str, Any]], case: Case) -> pd.DataFrame:
-    """How many SASS instructions each source line became, and how many of them run while products are under way.
+    """The SASS instructions of each source line and, for kernels with wgmma, those that run while products are in flight.
 
-    ``launches`` are the artefact's records. The latter only of kernels with wgmma.
+    ``launches`` are the artefact's records.
     """
     rows: list[dict[str, Any]] = []
     for index, launch in enumerate(launches):
@@ -175,13 +175,13 @@ def lines_of(launches: Iterable[Mapping[str, Any]], case: Case) -> pd.DataFrame:
 
 
 def load(artefact: Path) -> dict[str, Any]:
-    """What ``capture`` wrote: ``target``, the versions, ``sources`` and a record a launch under ``launches``."""
+    """Reads an artefact: ``target``, versions, ``sources``, and ``launches``, a record for each launch. Raises Unreadable."""
     data: dict[str, Any] = bounded_reading.data_of(artefact)
     return data
 
 
 def _launched(launch: Launch, record: Mapping[str, Any]) -> launch_configs.Launched:
-    """What was compiled. An autotuner times on a GPU: its first config stands for what it would choose there."""
+    """The config of a compiled launch. For an autotuner, which would time on a GPU, it is the first config."""
     given, parameters = launch.constants, launch.arguments
     options = {**given, "num_warps": record["num_warps"], "num_stages": record["num_stages"]}
     constants = {name: value for name, value in given.items() if name in parameters}
@@ -244,21 +244,21 @@ def _lacks_data(error: Exception) -> str:
 
 
 def _place(error: BaseException, launch: Launch) -> str:
-    """The line of the kernel that Triton's compiler stopped at; empty where it says none."""
+    """The line of the kernel where Triton's compiler stopped, as the start of a message; empty where it is unknown."""
     line = getattr(getattr(error, "node", None), "lineno", 0)
     function = launch.function
     if not line or getattr(error, "src", None) != function.src:
         return ""
-    # Its source begins where it is defined, below its decorators.
+    # Line numbers count from the ``def``, below the decorators.
     decorators = next((n for n, text in enumerate(function.raw_src) if text.lstrip().startswith("def ")), 0)
     return f"line {function.starting_line_number + decorators + line - 1}: "
 
 
 def _gist(error: BaseException) -> str:
-    """The line of the error that says what is wrong: Triton's messages begin with the source they are about."""
+    """The line of an error that says what is wrong. Triton's messages begin with source code."""
     while error.__cause__ is not None:
         error = error.__cause__
-    # What the assembler says stands between Triton's words and the command that ran it, whose files are new each time.
+    # The assembler's output stands between Triton's text and the command, which names temporary files.
     said = str(error).rpartition("`ptxas` stderr:")[2].partition("Repro command:")[0]
     lines = [line.strip() for line in said.splitlines() if line.strip(" ^")]
     lines = [line for line in lines if line.startswith("ptxas") and "aborted" not in line][:1] or lines
@@ -267,13 +267,13 @@ def _gist(error: BaseException) -> str:
     )
     if foreign:
         return f"it calls {foreign[1]}, which is of AMD's device library and of no NVIDIA GPU"
-    # Triton tells errors of Python's as Python writes them down.
+    # Triton prints Python's errors by their repr.
     written = re.fullmatch(r"\w+\((['\"])(.*)\1\)", lines[-1]) if lines else None
     return written[2] if written else lines[-1] if lines else type(error).__name__
 
 
 def _assemble(ptx: str, metadata: Any, target: str) -> tuple[str, str]:
-    """What ``ptxas -v`` reports, called with the flags that Triton's own backend gives it, and the SASS it makes."""
+    """The report of ``ptxas -v``, with the flags of Triton's own backend, and the SASS. Raises CompilationFailed."""
     from triton import knobs  # noqa: PLC0415
     from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability  # noqa: PLC0415
 
@@ -305,7 +305,7 @@ def _disassemble(cubin: str) -> str:
         tool = knobs.nvidia.nvdisasm.path
     except RuntimeError:
         return ""
-    # Without the analysis of data flow, which is slow and only labels indirect jumps.
+    # -ndf leaves out the data-flow analysis, which is slow and only labels indirect jumps.
     done = subprocess.run([tool, "-c", "-g", "-ndf", cubin], capture_output=True, text=True, check=False)
     return assembly.sass(done.stdout)
 

@@ -1,4 +1,4 @@
-"""Measuring conditions of each collector, which a run records so that another can be compared with it. Pure."""
+"""Measuring conditions of each collector, which a run records so that runs can be compared. Pure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ _CLOCKS = "left as they are"
 
 
 def conditions(names: Iterable[str], settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Conditions by collector, of those that measure.
-
-    Each has ``cache_control``, ``clock_control`` and, from the settings or the collector's defaults, ``warmup``,
-    ``repetitions`` and ``rotate`` (sets of inputs taken in turn).
+    """Conditions of each measuring collector: ``cache_control``, ``clock_control``, and from the settings or the collector's
+    defaults ``warmup``, ``repetitions`` and ``rotate`` (sets of inputs taken in turn).
     """
     found: dict[str, dict[str, Any]] = {}
     for name in names:

@@ -1,7 +1,7 @@
-"""Latency by CUDA events: eager and as a CUDA graph, with a cold L2 and cold inputs, and peak memory.
+"""Times by CUDA events, of the call and of its CUDA graph, with a cold L2 and cold inputs; and peak memory.
 
-An *interval* includes the gaps that a late CPU leaves between launches; ``graph_time`` does not. Neither is the
-GPU time of the kernels (``torch_profiler``, ``ncu``): the three are kept apart.
+An *interval* includes gaps between launches where the CPU is late; ``graph_time`` does not. Neither is the GPU time of the kernels
+(``torch_profiler``, ``ncu``): the three are never mixed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tilescope.table.case import Case
 SUFFIX = ".json"
 
 REPETITIONS, WARMUP = 50, 10
-#: Sets of inputs taken in turn, so that no call finds its inputs where the last one left them.
+#: Sets of inputs taken in turn, so that a call does not find its inputs in the cache.
 ROTATE = 3
 
 
@@ -32,9 +32,9 @@ def unavailable() -> str | None:
 
 
 def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:
-    """Times the case and writes seconds, one a repetition, as JSON.
+    """Times the case and writes the seconds of each repetition as JSON.
 
-    A case that cannot be captured as a CUDA graph has no ``graph_time``, and a note that says why.
+    A case that cannot be captured as a CUDA graph has no ``graph_time`` but a note with the reason.
     """
     import torch  # noqa: PLC0415 - only the worker may import torch
 
@@ -55,8 +55,8 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
 
 
 def measured(run: Callable[[], Any], repetitions: int, rotate: int) -> dict[str, Any]:
-    """Times and memory of a warm call, which takes ``rotate`` sets of inputs in turn, on the current stream, as the artefact has
-    them.
+    """Times and memory of a warm call on the current stream, as the artefact has them. ``run`` takes ``rotate`` sets of inputs in
+    turn.
     """
     import torch  # noqa: PLC0415
 
@@ -80,7 +80,7 @@ def measured(run: Callable[[], Any], repetitions: int, rotate: int) -> dict[str,
 
 @bounded_reading.parser
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
-    """Rows ``interval`` and ``graph_time`` (one a repetition, seconds), ``peak_memory`` (bytes) and ``sm_clock`` (hertz)."""
+    """Rows of ``interval`` and ``graph_time`` (seconds, for each repetition), ``peak_memory`` (bytes) and ``sm_clock`` (hertz)."""
     data = bounded_reading.data_of(artefact)
     rows = [
         case.row(metric, value, "events", sample=sample)
@@ -94,7 +94,7 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
 
 
 def _peak_memory(run: Callable[[], Any]) -> int:
-    """Bytes the call allocates at its peak, beyond what was allocated before it."""
+    """Peak bytes that the call allocates, beyond those allocated before."""
     import torch  # noqa: PLC0415
 
     torch.cuda.synchronize()
@@ -106,20 +106,20 @@ def _peak_memory(run: Callable[[], Any]) -> int:
 
 
 def _graphs_hold_memory() -> bool:
-    """Whether CUDA graphs have memory pools of their own here: PyTorch's id of the pool that all others share is (0, 0)."""
+    """Whether CUDA graphs have memory pools in this process. PyTorch's id of the common pool is (0, 0)."""
     import torch  # noqa: PLC0415
 
     return any(tuple(segment["segment_pool_id"]) != (0, 0) for segment in torch.cuda.memory_snapshot())  # type: ignore[no-untyped-call]
 
 
 def _graphs(run: Callable[[], Any], count: int) -> list[Any]:
-    """CUDA graphs of the next calls, each of which takes the next set of inputs. RuntimeError when one cannot be captured.
+    """CUDA graphs of the next ``count`` calls, each with the next set of inputs. Raises RuntimeError where capturing fails.
 
-    They are replayed in turn, so that they may share the memory of what a call allocates, as calls that are no graphs do.
+    They share a memory pool, as they are replayed in turn.
     """
     import torch  # noqa: PLC0415
 
-    # Not by ``torch.cuda.graph``, which gives all memory back to the GPU before each of them.
+    # Not by ``torch.cuda.graph``, which returns all memory to the GPU before each capture.
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     graphs, pool = [], torch.cuda.graph_pool_handle()

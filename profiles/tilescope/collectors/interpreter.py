@@ -1,9 +1,9 @@
-"""Memory requests of a case, counted exactly with no GPU.
+"""Counts the memory requests of a case exactly, without a GPU.
 
-Triton launches run in Triton's interpreter, with every load and store counted. PyTorch operators, in unfused code and
-around launches, count their inputs and outputs. Requested bytes count each access in full. Unique bytes count each byte
-once a launch: what the memory must move at least. Sector efficiency is taken of one load or store instruction of a
-whole block at a time: the distinct bytes it touches over the 32-byte sectors they lie in.
+Triton launches run in Triton's interpreter, which counts every load and store. For PyTorch operators, in unfused code and around
+launches, inputs and outputs are counted. Requested bytes count each access in full. Unique bytes count each byte once in a launch,
+which is the least that memory must move. Sector efficiency is, for load or store instructions of whole blocks, the distinct bytes
+over the bytes of their 32-byte sectors.
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ if TYPE_CHECKING:
     from tilescope.execution.launches import Launch
 
 SUFFIX = ".json.gz"
-#: Seconds a case may take unless the settings say otherwise: one of the catalog, which has smaller workloads; and a captured
-#: launch, which is what it is: less what was waited for it where it was captured. Of one that would take longer a sample of
-#: programs is counted for so long.
+#: Default limits in seconds: for a case of a kernel, which may have smaller workloads; for a captured launch, whose size is fixed; and
+#: for counting a sample of the programs of a captured launch that would take longer.
 LIMIT, CAPTURED_LIMIT, SAMPLE = 40.0, 12.0, 5.0
-#: Versions of Triton whose interpreter the tests of every construct pass with.
+#: Versions of Triton with which the tests of every construct pass.
 TESTED = ("3.6.0", "3.9.0")
 COMPILED = "torch.compile generates its kernels on a GPU only"
-#: A launch's record, and the name and text of the file its function is written in; a PyTorch operator has none.
+#: A launch's record, and its source texts by file name: none for a PyTorch operator.
 _Counted = tuple[dict[str, Any], dict[str, str]]
 _FIGURES = (
     "requested_bytes_read", "requested_bytes_written", "unique_bytes_read", "unique_bytes_written",
@@ -54,18 +53,17 @@ def unavailable() -> str | None:
 
 
 def must_compile(error: RuntimeError) -> bool:
-    """Whether torch.compile refuses to run the function uncompiled."""
+    """Whether the error is torch.compile's refusal to run a function uncompiled."""
     return "torch.compile with fullgraph=True" in str(error)
 
 
 def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:
-    """Counts the case and writes the artefact. What torch.compile may run uncompiled is counted uncompiled.
+    """Counts the case and writes the artefact. Functions under torch.compile are counted uncompiled where it permits that.
 
-    ``settings["progress"]``, a function of one text, is told how far a launch is. Raises NotApplicable for what
-    torch.compile would generate, for what the interpreter does not support and, as soon as it is clear, for a case that
-    would take longer than ``settings["interpreter_limit"]`` seconds (40), unless it is a captured launch: of that a sample is
-    counted. Raises InterpretationFailed when a kernel
-    goes wrong.
+    ``settings["progress"]`` is called with messages about slow launches. Raises NotApplicable for code that torch.compile has to
+    generate, for an operation that the interpreter does not support, and for a case that would take longer than
+    ``settings["interpreter_limit"]`` seconds (40); of a captured launch a sample is counted then. Raises InterpretationFailed for an
+    error of a kernel.
     """
     from tilescope.execution import execute, pytorch_traffic  # noqa: PLC0415 (they import torch and triton)
     from tilescope.interpreter import blocks, interpret  # noqa: PLC0415 (they import torch and triton)
@@ -98,7 +96,7 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
 
 
 def _counted_already(case: Case, spec: Any) -> _Counted | None:
-    """What was counted of a captured launch while it was interpreted in the person's own process, on the values it had there."""
+    """The record of a captured launch that was interpreted in the user's process, with the values there; otherwise None."""
     counted: _Counted | None = spec.counted(spec.workload(case.workload)) if hasattr(spec, "counted") else None
     return counted
 
@@ -117,7 +115,7 @@ def _write(records: list[_Counted], out: Path, assumed: Mapping[str, Any]) -> No
 
 @bounded_reading.parser
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
-    """One row a figure of each launch, a PyTorch operator being one."""
+    """A row for each figure of each launch or PyTorch operator."""
     data = bounded_reading.data_of(artefact)
     return schema.frame(
         case.row(name, float(launch[name]), "interpreter", launch=index, function=launch["function"])
@@ -135,7 +133,7 @@ def parse_lines(artefact: Path, case: Case) -> tuple[pd.DataFrame, dict[str, str
 
 
 def remark(artefact: Path) -> str:
-    """What a person must know of the artefact's values: those of a sample are none of the whole grid."""
+    """A remark where not all programs were interpreted; otherwise empty."""
     for launch in bounded_reading.data_of(artefact)["launches"]:
         if counted := launch.get("programs_by_rule"):
             how = "each touches what the one before it does a fixed step on: bytes and operations follow from that"
@@ -147,7 +145,7 @@ def remark(artefact: Path) -> str:
 
 
 def lines_of(launches: Iterable[Mapping[str, Any]], case: Case) -> pd.DataFrame:
-    """What each source line asked of memory. ``launches`` are the artefact's records; a PyTorch operator has no lines."""
+    """Memory requests of each source line. ``launches`` are the artefact's records; a PyTorch operator has no lines."""
     return line_values.frame(
         row
         for index, launch in enumerate(launches)
@@ -161,13 +159,13 @@ def lines_of(launches: Iterable[Mapping[str, Any]], case: Case) -> pd.DataFrame:
 
 
 class _LaunchSeen(Exception):
-    """A Triton launch, while counting on tensors that have no data."""
+    """A Triton launch with tensors that have no data."""
 
 
 def _count(
     case: Case, spec: Any, settings: Mapping[str, Any], device: str, *, values: bool
 ) -> tuple[list[_Counted], Mapping[str, Any]]:
-    """The case's launches in order, and what was assumed of the GPU. On ``meta`` only PyTorch operators can be counted."""
+    """Records of the case's launches, in order, and the assumption about a GPU. On ``meta`` only PyTorch operators are counted."""
     from tilescope.execution import assumed_device, execute, launches, pytorch_traffic  # noqa: PLC0415
     from tilescope.interpreter import interpret  # noqa: PLC0415
 
@@ -182,7 +180,7 @@ def _count(
     def launched(launch: Launch) -> None:
         if device == "meta":
             raise _LaunchSeen
-        # What prepares a backward pass need only run where it leaves something that decides which addresses are used.
+        # Preparation of a backward pass is interpreted only where its results may decide addresses.
         if not counting and not values and interpret.floats_only(launch):
             return
         meter = interpret.meter(launch)

@@ -1,7 +1,7 @@
-"""Which instructions run while products of the tensor cores are under way, told from SASS. Pure text.
+"""Counts the instructions that run while tensor-core products are in flight, from SASS. Pure text.
 
-A product (wgmma) runs beside the instructions that follow it until its group is waited for. ptxas puts that wait where it
-likes, even ahead of arithmetic that was written before it, which then runs alone.
+A product (wgmma) runs asynchronously until the program waits for its group. ptxas places that wait freely, even ahead of arithmetic
+that precedes it in the source, which then does not overlap.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from collections.abc import Iterable
 from tilescope.collectors.compiled_text import Text
 
 _PRODUCT = re.compile(r"\b[A-Z]GMMA\.")
-#: A product that ends a group, and the wait until so many groups are left.
+#: The mark of a product that ends a group, and the wait until at most so many groups are in flight.
 _GROUP, _WAIT = re.compile(r"\bgsb0\b"), re.compile(r"\bWARPGROUP\.DEPBAR\.LE gsb0, (0x[0-9a-f]+|\d+)")
 _LABEL, _BRANCH = re.compile(r"^(\.L\w+):"), re.compile(r"\bBRA\b.*`\((\.L\w+)\)")
-#: What no instruction follows but by a label.
+#: Instructions after which the next one is reached only by its label.
 _END = re.compile(r"^(?:BRA|BRX|EXIT|RET)\b")
 
-#: Groups that are told apart: a way on which none is waited for adds one each time round.
+#: Most groups that are counted: a loop without a wait would add one in each pass.
 _MOST = 8
 
 
 def beside(code: Iterable[Text]) -> Counter[int] | None:
-    """Instructions of each source line before which a product began that no wait has ended; None without products.
+    """The instructions of each source line at which a product is in flight; None for code without products.
 
-    Products themselves are not counted. Where ways meet, a product is under way if it is on one of them.
+    Products themselves are not counted. At a label a product is in flight if it is on any path there.
     """
     lines = list(code)
     if not any(_PRODUCT.search(text.text) for text in lines):
@@ -40,7 +40,7 @@ def beside(code: Iterable[Text]) -> Counter[int] | None:
 
 
 def _walk(lines: list[Text], entered: dict[str, int]) -> Counter[int]:
-    """Count once from top to bottom. ``entered`` has the groups under way at each label, and takes what branches bring there."""
+    """Counts once from top to bottom. ``entered`` maps labels to groups in flight, and is updated by branches."""
     counted: Counter[int] = Counter()
     groups, open_group = 0, False
     for text in lines:

@@ -1,7 +1,7 @@
-"""Every launch of a case as torch.profiler sees it: duration, resources, order.
+"""Durations, resources and order of every launch of a case, by torch.profiler.
 
-The artefact is a Chrome trace that opens in any trace viewer, trimmed to what belongs to the case: the ranges around
-its repetitions, the launches made within them and, for the first, the operators that made them.
+The artefact is a Chrome trace that opens in any trace viewer. It is trimmed to the ranges around the repetitions, the launches in
+them, and the operators of the first one.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ SUFFIX = ".trace.json.gz"
 
 REPETITIONS, WARMUP = 50, 10
 ROTATE = 3
-#: Name of the range around one repetition; its number follows.
+#: Name of the range around one repetition, followed by its number.
 RANGE = "tilescope.sample"
 
-#: Categories of what runs on the GPU. A copy or fill is a launch like any other: it costs time.
+#: Categories of work on the GPU. Copies and fills count as launches: they take time.
 _GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _RUNTIME = frozenset({"cuda_runtime", "cuda_driver"})
 
-#: What a launch carries: our metric, the trace's argument. Constant over repetitions, so stored once.
+#: Metrics of a launch and their argument in the trace. They are the same in all repetitions and stored once.
 _RESOURCES = (("registers", "registers per thread"), ("shared_memory", "shared memory"))
 
 Event = dict[str, Any]
@@ -48,8 +48,8 @@ def unavailable() -> str | None:
 def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:
     """Profiles the case's repetitions, each with a cold L2, and writes the trimmed trace.
 
-    With ``settings["check_first"]``, as in sweeps, the result is first compared with the reference. A wrong one is not
-    timed: CheckFailed says how wrong it is.
+    With ``settings["check_first"]``, as in sweeps, the result is first compared with the reference. Raises CheckFailed for a wrong
+    one, which is not timed.
     """
     import torch  # noqa: PLC0415 - only the worker may import torch
     from torch.profiler import ProfilerActivity, profile, record_function  # noqa: PLC0415
@@ -64,7 +64,7 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     observe.once(run, out, case)
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
-        # The profiler's own start-up falls on the first calls.
+        # The profiler starts up during the first calls.
         for _ in range(2):
             flush()
             run()
@@ -73,7 +73,7 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
             torch.cuda.synchronize()
             with record_function(f"{RANGE}#{sample}"):
                 run()
-                # Autograd launches from a thread of its own: all of it must lie within the range.
+                # Autograd launches from another thread: all of that must be within the range.
                 torch.cuda.synchronize()
         clocks = device.clocks()
     with tempfile.TemporaryDirectory() as folder:
@@ -86,12 +86,12 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
 
 @bounded_reading.parser
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
-    """Rows of every launch and repetition and of every launch (its resources).
+    """Rows of the case.
 
-    Of every repetition: ``gpu_time``, ``launch_start`` and, where the trace has the call, ``launch_call``: when the CPU began
-    the call that made the launch. Times in seconds; starts and calls count from the moment when the repetition's first launch
-    began on the GPU, so its own call is negative. ``estimated_occupancy`` is the profiler's guess from the launch alone, as a
-    ratio. Of the case: ``sm_clock`` in hertz, as it was at the end.
+    Each launch of each repetition has ``gpu_time``, ``launch_start`` and, where the trace has it, ``launch_call``, the start of the
+    CPU's call; all in seconds. Starts and calls are relative to the start of the repetition's first launch on the GPU, so the first
+    call is negative. Each launch has its resources, and ``estimated_occupancy``, the profiler's estimate as a ratio. The case has
+    ``sm_clock`` at the end, in hertz.
     """
     trace = bounded_reading.data_of(artefact)
     called = _calls(_complete(trace))
@@ -113,12 +113,12 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
 
 
 def _after(moment: float, first: float) -> float:
-    """Seconds from ``first`` to ``moment``, both in the trace's microseconds; its resolution is a nanosecond."""
+    """Seconds from ``first`` to ``moment``, both in microseconds, rounded to the trace's resolution of a nanosecond."""
     return round((moment - first) * 1e-6, 9)
 
 
 def _calls(events: Iterable[Event]) -> dict[Any, float]:
-    """Correlation id to when the CPU began the call, in the trace's microseconds."""
+    """Start of the CPU's call in the trace's microseconds, by correlation id."""
     return {
         e["args"]["correlation"]: e["ts"]
         for e in events
@@ -127,10 +127,10 @@ def _calls(events: Iterable[Event]) -> dict[Any, float]:
 
 
 def samples(trace: Mapping[str, Any]) -> dict[int, list[Event]]:
-    """Launches of each repetition in the order they started on the GPU.
+    """Launches of each repetition, in the order of their starts on the GPU.
 
-    A launch belongs to the repetition in whose range the CPU made it. One whose call the trace lost is placed by its
-    own start: the range ends with a synchronisation, so it covers what it launched.
+    A launch belongs to the repetition in whose range the CPU called it. Where the trace lacks the call, the launch's own start
+    counts: a range ends with a synchronisation and so covers its launches.
     """
     events = _complete(trace)
     ranges = sorted(
@@ -152,7 +152,7 @@ def samples(trace: Mapping[str, Any]) -> dict[int, list[Event]]:
 
 
 def trim(trace: Mapping[str, Any]) -> dict[str, Any]:
-    """The trace without what does not belong to the case; still a Chrome trace."""
+    """The Chrome trace with the events of the case only."""
     events = _complete(trace)
     launches = [event for found in samples(trace).values() for event in found]
     correlations = {event.get("args", {}).get("correlation") for event in launches} - {None}

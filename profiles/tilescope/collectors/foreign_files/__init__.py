@@ -1,14 +1,11 @@
-"""Other tools' files as runs: a module a format, and ``formats.FORMATS`` has a line for each.
-
-A format's module has:
+"""Reads other tools' files as runs. Each format is a module with an entry in ``formats.FORMATS``. The module has
 
 ``NAME``
-    What it is called where the known formats are listed.
+    The format's name in lists.
 ``reads(head, name) -> bool``
-    Whether a file that begins with the bytes ``head`` (unpacked, ``formats.HEAD`` of them at most) and is called ``name`` may
-    be one.
+    Whether a file called ``name`` that begins with the bytes ``head`` (unpacked, at most ``formats.HEAD``) may have this format.
 ``read(path) -> Contents``
-    What the file says, and nothing else: what it does not say has no row. Raises Unreadable, in one line.
+    The file's content. A value that the file does not state has no row. Raises Unreadable, with one line.
 
 Imports neither torch nor triton.
 """

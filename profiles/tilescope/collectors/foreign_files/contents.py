@@ -1,7 +1,7 @@
-"""What another tool's file says, in the terms of a run: rows of the table, the GPU, versions, remarks.
+"""The content of another tool's file as parts of a run: rows of the table, GPU, versions, notes.
 
-A kernel is called by its function's name, and its implementation is ``recorded``: the file does not say which one it is. Its
-workload is the grid and block that it was launched with. Launches are numbered over the whole file, in its order.
+A kernel has the name of its function, and its implementation is ``recorded``, since a file does not name one. Its workload is the grid
+and block of the launch. Launches are numbered over the whole file, in its order.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,19 +25,22 @@ from tilescope.table.run import Device, Failure
 
 IMPLEMENTATION = "recorded"
 DIRECTION = "forward"
-#: Where the file has no grid.
+#: The workload where the file has no grid.
 NO_GRID = "grid not recorded"
-#: Characters of a function's name: those of C++ templates have thousands.
+#: Most characters of a function's name: C++ templates may have thousands.
 LONGEST_NAME = 1000
-#: Values that a file may come to.
+#: Most values of a file.
 MOST_ROWS = 12_000_000
 _NO_DEVICE = Device("GPU not named in the file", "", 0, 0, 0, True)
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What a file says. ``recorded`` is when it was made, as the file has it; ``configs`` are ``launch_configs``'s rows,
-    ``failures`` what it says became of cases without values."""
+    """The content of a file.
+
+    ``recorded`` is the time of recording, as the file has it. ``configs`` is a frame of ``launch_configs``. ``failures`` are cases
+    without values.
+    """
 
     tool: str
     table: pd.DataFrame
@@ -50,12 +53,12 @@ class Contents:
     failures: Sequence[Failure] = ()
 
     def described(self) -> dict[str, DeclaredKernel]:
-        """Every kernel of the table in its order, with what is said of it."""
+        """Every kernel of the table, in its order, with its description."""
         return {name: self.kernels.get(name, {}) for name in dict.fromkeys(self.table["kernel"])}
 
 
 class Rows:
-    """Rows of the table, gathered by columns: a trace has a million of them."""
+    """Rows of the table, collected by column: a trace has a million."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -77,9 +80,9 @@ class Rows:
         config: str = "",
         impl: str = IMPLEMENTATION,
     ) -> None:
-        """Adds the values of one launch by metric; where ``launch`` is None, of all launches of the case together.
+        """Adds the values of a launch by metric; with ``launch`` None, of all launches of the case together.
 
-        A value that is None, negative or no number is left out. Raises Unreadable where the file says too much.
+        A value that is None, negative or NaN is left out. Raises Unreadable for too many values.
         """
         for metric, value in values.items():
             if value is not None and (value == 0 or json_shape.SMALLEST <= value <= json_shape.LARGEST):
@@ -91,7 +94,7 @@ class Rows:
             raise bounded_reading.Unreadable(f"it has more than {MOST_ROWS:,} values: record fewer launches")
 
     def frame(self) -> pd.DataFrame:
-        """The rows as a table of the schema, without zeros that stand for what is absent."""
+        """The rows as a table of the schema, without zeros that stand for absent values."""
         functions = [
             "" if launch is None else case[0] for case, launch in zip(self._cases, self._launches, strict=True)
         ]
@@ -115,7 +118,7 @@ class Rows:
 
 
 def lines(path: Path, longest: int) -> Iterator[bytes]:
-    """The lines of a file that are not empty. Raises Unreadable for one of more than so many bytes."""
+    """Yields the lines of a file that are not empty. Raises Unreadable for a line of more than ``longest`` bytes."""
     held: list[bytes] = []
     size = 0
     for piece in bounded_reading.chunks(path):
@@ -133,7 +136,7 @@ def lines(path: Path, longest: int) -> Iterator[bytes]:
 
 
 def values(path: Path, longest: int) -> Iterator[Any]:
-    """The JSON values of a file's lines; None for a damaged one. Raises as ``lines``."""
+    """Yields the JSON values of a file's lines, None for a damaged one. Raises as ``lines``."""
     for line in lines(path, longest):
         try:
             yield bounded_reading.data(line)
@@ -152,14 +155,14 @@ def mappings(value: object) -> list[Mapping[str, Any]]:
 
 
 def workload(grid: Sequence[object] | None, block: Sequence[object] | None = None) -> str:
-    """``grid 4096×1×1, block 256×1×1``: what the file says of a launch's size."""
+    """The workload of a launch: ``grid 4096×1×1, block 256×1×1``."""
     sides = {"grid": grid, "block": block}
     told = [f"{what} {'×'.join(str(side) for side in sizes)}" for what, sizes in sides.items() if sizes]
     return ", ".join(told) if grid else ", ".join([NO_GRID, *told])
 
 
 def name(text: object) -> str:
-    """A function's name as every terminal and file takes it: in one line, and of one that is very long a part and its digest."""
+    """A function's name as one printable line. A very long one is cut and ends in its digest."""
     whole = bounded_reading.one_line(text, 1 << 20)
     if len(whole) <= LONGEST_NAME:
         return whole or "unnamed"
@@ -168,7 +171,7 @@ def name(text: object) -> str:
 
 
 def number(value: object) -> float | None:
-    """The number, or None for what is none."""
+    """The value as a float; None where it is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
@@ -178,7 +181,7 @@ def number(value: object) -> float | None:
 
 
 def count(value: object) -> int:
-    """The number as a whole one that a device can have; 0 for what is none."""
+    """The value as a count of a device; 0 where it is not one."""
     found = number(value)
     return int(found) if found is not None and 0 <= found < 1 << 62 else 0
 
@@ -192,19 +195,30 @@ def sizes(value: object) -> list[int] | None:
 
 
 def product(value: Sequence[int] | None) -> float | None:
-    """The blocks of a grid, the threads of a block."""
+    """The number of blocks of a grid, or of threads of a block."""
     return float(math.prod(value)) if value else None
 
 
 def target(arch: str) -> str:
-    """``sm_90`` for ``90``; any other architecture as it is."""
+    """``sm_90`` for ``90``; any other architecture unchanged."""
     return f"sm_{arch}" if re.fullmatch(r"\d{2,3}", arch) else arch
+
+
+def ncu_device(capability: str, title: str, attribute: Callable[[str], object]) -> Device:
+    """The GPU of ncu's ``device__attribute_…`` metrics. ``capability`` is as ``9.0``; ``attribute`` gives a figure by its name."""
+    return device(
+        title,
+        f"sm_{capability.replace('.', '')}" if re.fullmatch(r"\d{1,2}\.\d", capability) else "",
+        multiprocessors=count(attribute("multiprocessor_count")),
+        l2_bytes=count(attribute("l2_cache_size")),
+        memory_bytes=count(attribute("total_memory")),
+    )
 
 
 def device(
     title: str = "", target: str = "", *, multiprocessors: int = 0, l2_bytes: int = 0, memory_bytes: int = 0
 ) -> Device:
-    """The GPU that a file names, with the file's figures (0: it has none), or the datasheet's if it has only the name."""
+    """The GPU that a file names. A figure that the file lacks (0) comes from the datasheet."""
     called = bounded_reading.one_line(title)
     known = ceilings.product(called)
     return Device(
@@ -219,23 +233,28 @@ def device(
 
 
 def text(value: object, most: int = 100) -> str:
-    """A text or number of the file in one line; empty for anything else."""
+    """A text or number as one line; empty for anything else."""
     return bounded_reading.one_line(value, most) if isinstance(value, (str, int, float)) else ""
 
 
 def listed(counts: Mapping[str, int], most: int = 3) -> str:
-    """``aten::mm (12 times), aten::add``: the most frequent first."""
+    """Counted names, the most frequent first: ``aten::mm (12 times), aten::add``."""
     ordered = sorted(counts, key=lambda what: -counts[what])
     shown = [f"{what} ({counts[what]} times)" if counts[what] > 1 else what for what in ordered[:most]]
     return ", ".join([*shown, f"and {len(ordered) - most} more"] if len(ordered) > most else shown)
 
 
 def require(rows: Rows, what: str) -> None:
-    """Raises Unreadable where there is no row: ``what`` says what the file lacks and what to do."""
+    """Raises Unreadable with the message ``what`` where there is no row."""
     if not len(rows):
         raise bounded_reading.Unreadable(what)
 
 
 def first(values: Iterable[str]) -> str:
-    """The first that is not empty."""
+    """The first text that is not empty."""
     return next(filter(None, values), "")
+
+
+def inputs(sizes: Iterable[Iterable[str]], dtype: str) -> str:
+    """The workload of an operator by the sizes of its inputs: ``512×1024, 1024×256, bfloat16``; empty where nothing is known."""
+    return ", ".join(filter(None, [*("×".join(sides) for sides in sizes), dtype]))

@@ -1,4 +1,4 @@
-"""The formats that are read, a line each, and how a file's is found."""
+"""The known formats, and recognition of a file's format."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from tilescope.collectors.foreign_files import (
 from tilescope.collectors.foreign_files.contents import Contents
 from tilescope.files import bounded_reading
 
-#: Bytes by which a file is known.
+#: Bytes of a file that formats are recognised by.
 HEAD = 256 << 10
 
 
 class Format(Protocol):
-    """What a format's module has; see the package."""
+    """A format's module, as the package describes it."""
 
     NAME: str
     reads: Callable[[bytes, str], bool]
     read: Callable[[Path], Contents]
 
 
-#: In the order in which they are asked: those that are known for certain by their first bytes come first.
+#: Every format, in the order of recognition: those with certain first bytes come first.
 FORMATS = cast(
     "tuple[Format, ...]", (ncu_report, helion_autotune, inductor_autotune, tritonparse, proton, profiler_trace, ncu_csv)
 )
 
 
 def known() -> str:
-    """The formats as a sentence names them."""
+    """The names of the formats as a phrase."""
     *names, last = (one.NAME for one in FORMATS)
     return f"{', '.join(names)} and {last}"
 
 
 def of(path: Path) -> Format:
-    """The format of the file. Raises FileNotFoundError where there is none, Unreadable for one that is in no known format."""
+    """The format of the file. Raises FileNotFoundError for a missing file, Unreadable for an unknown format."""
     begun = b""
     for piece in bounded_reading.chunks(path):
         begun += piece

@@ -1,8 +1,8 @@
-"""Helion's autotuning log, ``PATH.csv``: a row for each config that was tried. ``HELION_AUTOTUNE_LOG=PATH`` asks for it.
+"""Helion's autotuning log, ``PATH.csv`` by ``HELION_AUTOTUNE_LOG=PATH``: a row for each config that was tried.
 
 Its columns are ``timestamp_s, config_index, generation, status, perf_ms, compile_time_s, config``; later versions begin with
-``run_id`` and have ``config_id`` for the index. What is tuned, sizes and GPU are only in ``PATH.meta.jsonl``, which
-``HELION_AUTOTUNE_DATASET`` adds: it is read where it lies beside the log. Helion times by events, each call with a cold L2.
+``run_id`` and call the index ``config_id``. Kernel, sizes and GPU are only in ``PATH.meta.jsonl``, which ``HELION_AUTOTUNE_DATASET``
+adds, and which is read if it is beside the log. Helion times by events, each call with a cold L2.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tilescope.table.run import Failure
 
 NAME = "Helion's autotuning log (HELION_AUTOTUNE_LOG's .csv)"
 _COLUMNS = ("generation", "status", "perf_ms", "compile_time_s", "config")
-#: Bytes of one line of the file beside it, which has a kernel's source.
+#: Most bytes of one line of that file, which has a kernel's source.
 LINE = 16 * bounded_reading.MIB
-#: Failures that are kept one by one: a search may have tried thousands of configs. A note counts them all.
+#: Most failures of a run: a search may try thousands of configs. A note counts all failures.
 MOST_FAILURES = 500
 _BEGUN = "started"
 _ENDS = {_BEGUN: "started, and the log has no end of it", "": "the log has no status of it"}
@@ -35,14 +35,14 @@ _SAME_CODE = "deduplicated"
 
 
 def reads(head: bytes, name: str) -> bool:
-    """Whether its first line names the log's columns."""
+    """Whether the first line names the log's columns."""
     first = head.lstrip(b"\xef\xbb\xbf \r\n").partition(b"\n")[0].strip().decode("ascii", "replace").split(",")
     return set(_COLUMNS) < set(first)
 
 
 @bounded_reading.parser
 def read(path: Path) -> Contents:
-    """The time of every config that was timed, its median where it was timed several times, and what compiling it took."""
+    """Reads the time of every config, the median of several times, and its compile time. Raises Unreadable without times."""
     told, notes = _described(path.with_suffix(".meta.jsonl"))
     times: dict[tuple[str, str], list[float]] = {}
     compiled: dict[tuple[str, str], float] = {}
@@ -91,7 +91,7 @@ def read(path: Path) -> Contents:
 
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:
-    """The log's rows by column; ``run_id`` is empty where there is none."""
+    """Yields the log's rows by column. ``run_id`` is empty where there is none."""
     text = bounded_reading.text(bounded_reading.content(path)).lstrip("\ufeff \r\n")
     for row in csv.DictReader(io.StringIO(text), restval=""):
         yield {"run_id": row.get("run_id") or "", **{name: row.get(name) or "" for name in _COLUMNS}}
@@ -105,7 +105,7 @@ def _number(cell: str) -> float | None:
 
 
 def _untimed(ended: Mapping[tuple[str, str], str], times: Mapping[tuple[str, str], Any]) -> list[str]:
-    """What became of the configs that have no time, and how many have another's."""
+    """Notes on configs without a time, and on those with the time of another config."""
     why = Counter(status or "no status" for key, status in ended.items() if key not in times)
     same = sum(status == _SAME_CODE for key, status in ended.items() if key in times)
     never = why.pop(_BEGUN, 0)
@@ -115,7 +115,7 @@ def _untimed(ended: Mapping[tuple[str, str], str], times: Mapping[tuple[str, str
 
 
 def _described(path: Path) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
-    """What the file beside the log says of each run by its ``run_id``, and what is to be said of it."""
+    """The records of ``.meta.jsonl`` by ``run_id``, and notes about the file."""
     if not path.is_file():
         return {}, [
             "kernel, sizes and GPU are not in it: the kernel is called by the file (HELION_AUTOTUNE_DATASET=1 has them)"
@@ -132,12 +132,11 @@ def _described(path: Path) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
 
 
 def _workload(about: Mapping[str, Any], run: str) -> str:
-    """``512×1024, 1024×256, bfloat16``: sizes of the inputs and the first's dtype, else the run's identity."""
+    """The sizes of the inputs and the dtype of the first, or else the run's id."""
     shapes = re.findall(r"\(([\d,\s]*)\)", contents.text(about.get("input_shapes"), 1000))
-    sizes = ["×".join(re.findall(r"\d+", shape)) for shape in shapes]
     dtype = contents.first(re.findall(r"torch\.(\w+)", contents.text(about.get("dtypes"), 1000)))
-    if told := ", ".join(filter(None, [*sizes, dtype])):
-        return told
+    if known := contents.inputs((re.findall(r"\d+", shape) for shape in shapes), dtype):
+        return known
     return f"run {contents.text(run)[:8]}, sizes not recorded" if run else "sizes not recorded"
 
 

@@ -1,6 +1,6 @@
-"""Inductor's autotuning results: a line of JSON for each choice of each operator, as ``LOG_AUTOTUNE_RESULTS=1`` has them written.
+"""Inductor's autotuning results, by ``LOG_AUTOTUNE_RESULTS=1``: a line of JSON for each choice of each operator.
 
-A choice of Triton's is a config of the sweep, another library's a case of its own. Inductor times by events, a call at a time.
+Choices of Triton become the configs of a sweep; each choice of another library becomes a case. Inductor times single calls by events.
 """
 
 from __future__ import annotations
@@ -17,24 +17,27 @@ from tilescope.table.case import config_text
 
 NAME = "Inductor's autotuning results (autotuning_result_json_list.txt)"
 SOURCE = "inductor"
-#: Bytes of one line.
+#: Most bytes of one line.
 LINE = bounded_reading.MIB
-#: Places of a choice's ``tile_shape``.
+#: The numbers in a choice's ``tile_shape``.
 _TILE = ("BLOCK_M", "BLOCK_K", "BLOCK_N")
 _NUMBERS = ("GROUP_M", "num_warps", "num_stages")
-#: What stands for a size that Inductor does not have.
+#: Inductor's value for an absent size.
 _ABSENT = -1
 
 
 def reads(head: bytes, name: str) -> bool:
-    """Whether its first line is such a result."""
+    """Whether the first line is such a result."""
     first = head.lstrip().partition(b"\n")[0]
     return first[:1] == b"{" and b'"benchmark_result"' in first and b'"op_name"' in first
 
 
 @bounded_reading.parser
 def read(path: Path) -> Contents:
-    """The time of every choice that was timed. Those that could not be run have an infinite one, and no row."""
+    """Reads the time of every choice. A choice that could not run has an infinite time, and no row here.
+
+    Raises Unreadable where no choice was timed.
+    """
     rows, device, damaged, failed = Rows(SOURCE), "", 0, 0
     for said in contents.values(path, LINE):
         if not isinstance(said, dict):
@@ -61,7 +64,7 @@ def read(path: Path) -> Contents:
 
 
 def _choice(said: Mapping[str, Any]) -> tuple[str, str]:
-    """What stands for the implementation, and the config: empty for what is not Triton's."""
+    """The implementation and the config of a choice. The config is empty for another library's."""
     if said.get("backend") != "Triton":
         called = contents.text(said.get("kernel_call_name")) or contents.text(said.get("backend")) or "another"
         return called.replace("/", "_"), ""
@@ -72,9 +75,8 @@ def _choice(said: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _workload(said: Mapping[str, Any]) -> str:
-    """The sizes of the operator's inputs and the dtype of the first: ``512×1024, 1024×256, bfloat16``."""
+    """The sizes of the operator's inputs and the dtype of the first."""
     known = contents.mappings(said.get("input_nodes"))
     sizes = [re.findall(r"\d+", contents.text(node.get("size"))) for node in known]
     dtype = contents.first(contents.text(node.get("dtype")).removeprefix("torch.") for node in known)
-    told = [*("×".join(size) for size in sizes if size), *filter(None, [dtype])]
-    return ", ".join(told) or "sizes not recorded"
+    return contents.inputs(sizes, dtype) or "sizes not recorded"

@@ -1,4 +1,4 @@
-"""Nsight Compute's CSV: ``ncu --csv --page raw`` or ``--page details``, with what the program printed around it."""
+"""Nsight Compute's CSV, from ``ncu --csv --page raw`` or ``--page details``, perhaps among other output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilescope.table.run import Device
 NAME = "ncu's CSV (ncu --csv, raw or details page)"
 SOURCE = "ncu"
 _ENDINGS = (".csv", ".csv.gz", ".txt", ".log")
-#: What the details page calls counters that METRICS knows.
+#: Labels of the details page for counters of METRICS.
 LABELS = {
     "Duration": "gpu__time_duration.sum",
     "SM Frequency": "sm__cycles_elapsed.avg.per_second",
@@ -38,18 +38,18 @@ LABELS = {
     "Block Limit Barriers": "launch__occupancy_limit_barriers",
 }
 _DEVICE = "device__attribute_"
-#: How ncu says that the results need a word of caution.
+#: Prefix of ncu's warnings about the results.
 _WARNING = "==WARNING== "
 
 
 def reads(head: bytes, name: str) -> bool:
-    """Whether there is ncu's header, or the name is that of a table or a log, which may begin with anything."""
+    """Whether the head has ncu's header, or the name is that of a table or a log, which may begin with other output."""
     return b'"ID","' in head or name.endswith(_ENDINGS)
 
 
 @bounded_reading.parser
 def read(path: Path) -> Contents:
-    """Every launch with the counters of METRICS that were collected. Raises Unreadable where there is no table of ncu's."""
+    """Reads every launch with its counters of METRICS. Raises Unreadable where there is no table of ncu's."""
     text = bounded_reading.text(bounded_reading.content(path))
     rows = Rows(SOURCE)
     try:
@@ -68,7 +68,7 @@ def read(path: Path) -> Contents:
 
 
 def _raw(text: str, rows: Rows) -> Device:
-    """Adds the raw page's launches and returns their device."""
+    """Adds the launches of a raw page. Returns their device."""
     table = cells.read_raw(text)
     names = [str(name) for name in table.columns.get_level_values("counter")]
     units = [str(unit) for unit in table.columns.get_level_values("unit")]
@@ -80,10 +80,10 @@ def _raw(text: str, rows: Rows) -> Device:
 
 
 def _details(text: str, rows: Rows) -> Device:
-    """The same of the details page, which has a row a metric."""
+    """Adds the launches of a details page, which has a row for each metric. Returns their device."""
     table = cells.read_details(text).fillna("")
     printed: dict[str, str] = {}
-    # Processes number their launches each for itself.
+    # Each process numbers its launches from 0.
     whose = [name for name in ("Process ID", "ID") if name in table.columns]
     for launch, (_, of_launch) in enumerate(table.groupby(whose, sort=False)):
         lines = of_launch.to_dict("records")
@@ -95,7 +95,7 @@ def _details(text: str, rows: Rows) -> Device:
 
 
 def _add(rows: Rows, launch: int, printed: Mapping[str, str], values: Mapping[str, float]) -> None:
-    """Adds one launch: ``printed`` are its cells, ``values`` its counters in ncu's base units."""
+    """Adds one launch. ``printed`` are its cells, ``values`` its counters in ncu's base units."""
     block, grid = (_sizes(printed.get(name, "")) for name in ("Block Size", "Grid Size"))
     kernel = contents.name(printed["Kernel Name"])
     found = counters.metrics(values, printed.get("CC", ""))
@@ -104,22 +104,11 @@ def _add(rows: Rows, launch: int, printed: Mapping[str, str], values: Mapping[st
 
 
 def _sizes(cell: str) -> list[int] | None:
-    """``(16384, 1, 1)`` as numbers. Above three they are none of a launch."""
+    """The sides in a cell such as ``(16384, 1, 1)``; None for another cell."""
     return contents.sizes([int(side) for side in re.findall(r"\d{1,10}", cell)])
 
 
 def _device(printed: Mapping[str, str]) -> Device:
-    """The GPU that the cells of a launch name: with its attributes where those were collected."""
-
-    def figure(name: str) -> int:
-        return contents.count(cells.number(printed.get(_DEVICE + name, "")))
-
-    capability = printed.get("CC", "")
-    target = f"sm_{capability.replace('.', '')}" if re.fullmatch(r"\d{1,2}\.\d", capability) else ""
-    return contents.device(
-        printed.get(f"{_DEVICE}display_name", ""),
-        target,
-        multiprocessors=figure("multiprocessor_count"),
-        l2_bytes=figure("l2_cache_size"),
-        memory_bytes=figure("total_memory"),
-    )
+    """The GPU in the cells of a launch, with its attributes where they were collected."""
+    title = printed.get(f"{_DEVICE}display_name", "")
+    return contents.ncu_device(printed.get("CC", ""), title, lambda name: cells.number(printed.get(_DEVICE + name, "")))

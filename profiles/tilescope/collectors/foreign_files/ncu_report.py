@@ -1,7 +1,7 @@
-"""Nsight Compute's reports (.ncu-rep), read by NVIDIA's ``ncu-report`` in a process of its own, which a bad report can crash.
+"""Nsight Compute's reports (.ncu-rep), read by NVIDIA's ``ncu-report`` in a process of its own, since a bad report can crash it.
 
-NVIDIA's package is proprietary and optional (``pip install 'tilescope[ncu-report]'``). This module is also the process: it
-prints what it finds as JSON.
+NVIDIA's package is proprietary and optional (``pip install 'tilescope[ncu-report]'``). This module is also that process's program,
+which prints the launches as JSON.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import importlib
 import importlib.metadata
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -33,27 +32,26 @@ _MISSING = (
     "'ncu --import FILE --csv --page raw' and open that"
 )
 _DEVICE = "device__attribute_"
-#: What is asked for beside the counters of METRICS.
+#: Metrics that are read beside the counters of METRICS.
 _ASKED = (
     *(f"launch__{what}_dim_{side}" for what in ("grid", "block") for side in "xyz"),
     *(f"{_DEVICE}compute_capability_{part}" for part in ("major", "minor")),
     *(_DEVICE + name for name in ("display_name", "multiprocessor_count", "l2_cache_size", "total_memory")),
 )
-#: Seconds that a report may take.
+#: Most seconds for reading a report.
 _LIMIT = 600
 
 
 def reads(head: bytes, name: str) -> bool:
-    """Whether it is called a report: its content is NVIDIA's own."""
+    """Whether the name is that of a report, whose content is proprietary."""
     return name.endswith((".ncu-rep", ".ncu-repz"))
 
 
 @bounded_reading.parser
 def read(path: Path) -> Contents:
-    """Every launch with the counters of METRICS that the report holds. One without a value has no row: asked for its number,
-    NVIDIA's package would say 0.
+    """Reads every launch with its counters of METRICS. A counter without a value has no row.
 
-    Raises Unreadable for a damaged report, and where the package is not installed.
+    Raises Unreadable for a damaged report, and where NVIDIA's package is not installed.
     """
     try:
         version = importlib.metadata.version(_PACKAGE)
@@ -79,9 +77,9 @@ def read(path: Path) -> Contents:
 
 
 def _asked(path: Path) -> list[dict[str, Any]]:
-    """What the process prints of the report."""
+    """The launches that the process prints."""
     argv = [sys.executable, "-P", "-m", __name__, str(path.absolute())]
-    # The package need not be installed.
+    # tilescope itself need not be installed.
     path_of = os.pathsep.join(filter(None, [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]))
     try:
         done = subprocess.run(
@@ -98,9 +96,9 @@ def _asked(path: Path) -> list[dict[str, Any]]:
 
 
 def launches(module: Any, path: str) -> Iterator[dict[str, Any]]:
-    """Name and values of the report's launches in order, by NVIDIA's ``module``; a value is a number or text, and its unit.
+    """Yields name and values of each launch, read by NVIDIA's ``module``. A value is a number or text, and its unit.
 
-    What the report lacks is left out. A metric without a value, or of another kind, would be given as 0.
+    Metrics without a value, or of another kind, are left out: the package would give 0 for them.
     """
     kind = module.IMetric
     numbers = (kind.ValueKind_FLOAT, kind.ValueKind_DOUBLE, kind.ValueKind_UINT32, kind.ValueKind_UINT64)
@@ -133,15 +131,8 @@ def _capability(said: Mapping[str, Any]) -> str:
 
 
 def _device(said: Mapping[str, Any]) -> Device:
-    capability = _capability(said)
-    title = said.get(f"{_DEVICE}display_name", ("",))[0]
-    return contents.device(
-        contents.text(title),
-        f"sm_{capability.replace('.', '')}" if re.fullmatch(r"\d{1,2}\.\d", capability) else "",
-        multiprocessors=_whole(said.get(f"{_DEVICE}multiprocessor_count")),
-        l2_bytes=_whole(said.get(f"{_DEVICE}l2_cache_size")),
-        memory_bytes=_whole(said.get(f"{_DEVICE}total_memory")),
-    )
+    title = contents.text(said.get(f"{_DEVICE}display_name", ("",))[0])
+    return contents.ncu_device(_capability(said), title, lambda name: _whole(said.get(_DEVICE + name)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Traces of torch.profiler and of Kineto: Chrome's format, whose events with a GPU's category are launches."""
+"""Traces of torch.profiler and Kineto, in Chrome's format: events with a GPU's category are launches."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tilescope.table.description import DeclaredKernel
 from tilescope.table.run import Device
 
 NAME = "traces of torch.profiler or Kineto (.json, .json.gz)"
-#: Of traces that Kineto wrote, and of those that do not say who did.
+#: Sources of values: of Kineto's traces, and of traces of unnamed tools.
 SOURCE, UNNAMED = "torch_profiler", "chrome_trace"
 EVENTS = "traceEvents"
-#: Categories of what runs on the GPU, in lower case: old traces begin them with a capital.
+#: Categories of work on the GPU, in lower case: old traces write them with a capital.
 _GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"})
 _OPERATORS = frozenset({"cpu_op", "operator"})
-#: Members beside the events that say a version, and what it is called in a run.
+#: Members of a trace with a version, and its name in a run.
 _VERSIONS = {"cuda_runtime_version": "cuda", "cuda_driver_version": "driver", "pytorch_version": "torch"}
-#: What a launch's arguments hold: our metric, and the argument.
+#: Metrics of a launch, and their argument in the trace.
 _RESOURCES = {"registers": "registers per thread", "shared_memory": "shared memory"}
 #: Members that every trace of Kineto has.
 _KINETO = ("schemaVersion", "deviceProperties")
@@ -33,7 +33,7 @@ _EXTERNAL = ("External id", "external id")
 
 
 def reads(head: bytes, name: str) -> bool:
-    """Whether it begins like a trace: its events or the members before them, or a list of events."""
+    """Whether the head is that of a trace: an object with events or the usual members, or a list of events."""
     begun = head.lstrip()
     if begun[:1] == b"[":
         return b'"ph"' in head
@@ -41,7 +41,7 @@ def reads(head: bytes, name: str) -> bool:
 
 
 class _Launch(NamedTuple):
-    """One event of the GPU, with only what is needed of it: a trace has a million."""
+    """The needed parts of a launch's event: a trace has a million."""
 
     start: float
     name: str
@@ -65,8 +65,9 @@ class _Trace:
 
 @bounded_reading.parser
 def read(path: Path) -> Contents:
-    """Every launch, copy and fill in the order in which they began, with its time and what it takes; for each function the
-    operators that launched it and its streams are in ``kernels``.
+    """Reads every launch, copy and fill, in the order of their starts, with time and resources.
+
+    The summary of a kernel names the operators that launched it and its streams. Raises Unreadable where there is no launch.
     """
     trace = _Trace()
     for name, value in json_stream.members(bounded_reading.chunks(path), EVENTS):
@@ -101,7 +102,7 @@ def read(path: Path) -> Contents:
 
 
 def _event(trace: _Trace, event: Any) -> None:
-    """Takes what is needed of one event."""
+    """Keeps the needed parts of one event."""
     if not isinstance(event, dict) or event.get("ph") != "X":
         return
     kind, arguments = event.get("cat"), event.get("args")
@@ -148,7 +149,7 @@ def _launch(
 
 
 def _external(arguments: Mapping[str, Any]) -> object:
-    """The number by which a launch names its operator; None where there is none."""
+    """The id that links a launch to its operator; None without one."""
     return next((_plain(arguments[name]) for name in _EXTERNAL if name in arguments), None)
 
 
@@ -157,7 +158,7 @@ def _plain(value: Any) -> object:
 
 
 def _device(said: Any, used: Mapping[object, int]) -> Device:
-    """The GPU that made most of the launches, as the trace describes it."""
+    """The GPU with the most launches, as the trace describes it."""
     most = max(used, key=lambda one: used[one], default=None)
     one = next((one for one in contents.mappings(said) if one.get("id") == most), None)
     if one is None:
@@ -172,7 +173,7 @@ def _device(said: Any, used: Mapping[object, int]) -> Device:
 
 
 def _recorded(base: Any, start: float) -> str:
-    """When the first launch began, where the trace says what its microseconds count from."""
+    """The time of the first launch; empty where the trace does not say what its microseconds count from."""
     nanoseconds = contents.number(base)
     if nanoseconds is None:
         return ""

@@ -1,4 +1,4 @@
-"""Proton's profile: the tree of scopes that ``proton.finalize`` writes as Hatchet's JSON, a kernel's time summed in each scope."""
+"""Proton's profile: a tree of scopes as Hatchet's JSON, by ``proton.finalize``, with the sum of a kernel's times in each scope."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tilescope.table.run import Device
 
 NAME = "Proton's profiles (.hatchet)"
 SOURCE = "proton"
-#: What Proton calls a node's own sums: the first name is the one that kernels have.
+#: Proton's names of a node's sums. Kernels have the first.
 TIME, COUNT = "time (ns)", "count"
 _FLOPS = ("flops", "flops8", "flops16", "flops32", "flops64")
 _ROOT = "ROOT"
-#: Scopes within each other.
+#: Most nested scopes.
 _DEPTH = bounded_reading.DEPTH
 
 
 def reads(head: bytes, name: str) -> bool:
-    """Whether it begins like a tree of Hatchet's, or is called one."""
+    """Whether the head or the name is that of Hatchet's format."""
     return name.endswith((".hatchet", ".hatchet_msgpack")) or (
         head.lstrip()[:1] == b"[" and b'"children"' in head and b'"ph"' not in head
     )
@@ -31,8 +31,9 @@ def reads(head: bytes, name: str) -> bool:
 
 @bounded_reading.parser
 def read(path: Path) -> Contents:
-    """Each kernel in each of its scopes: how often it was launched there and how long that took together. Proton keeps no
-    launches, so there are none.
+    """Reads each kernel in each of its scopes: the number of launches and their total time. Proton keeps no single launches.
+
+    Raises Unreadable for another format of Proton, and where there are no times.
     """
     raw = bounded_reading.content(path)
     if raw[:1] not in b" \t\r\n[\x1f":
@@ -78,7 +79,7 @@ def read(path: Path) -> Contents:
 
 
 def _kernels(tree: Mapping[str, Any], scopes: tuple[str, ...]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Name, scope and sums of each node that has a time of its own. The root's are zeros that Proton puts there."""
+    """Yields name, scope and sums of each node with a time of its own. The root is left out: its sums are always 0."""
     waiting = [(tree, scopes)]
     while waiting:
         node, scopes = waiting.pop()
@@ -92,7 +93,7 @@ def _kernels(tree: Mapping[str, Any], scopes: tuple[str, ...]) -> Iterator[tuple
 
 
 def _device(devices: Mapping[str, Any], used: Mapping[tuple[str, str], int]) -> Device:
-    """The GPU on which most of the kernels ran. Proton gives its architecture and sizes, not its name."""
+    """The GPU on which most kernels ran. Proton gives its architecture and sizes but not its name."""
     kind, number = max(used, key=lambda one: used[one], default=("", ""))
     one = contents.mapping(contents.mapping(devices.get(kind)).get(number))
     return contents.device(

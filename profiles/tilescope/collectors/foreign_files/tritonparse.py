@@ -1,4 +1,4 @@
-"""tritonparse's events: a line of JSON for each compilation and launch of Triton, raw or as ``tritonparse parse`` writes them."""
+"""tritonparse's events: a line of JSON for each compilation and launch of Triton, raw or from ``tritonparse parse``."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tilescope.table.case import config_text
 
 NAME = "tritonparse's events (.ndjson, .ndjson.gz)"
 SOURCE = "tritonparse"
-#: Bytes of one line: a compilation holds every stage's text.
+#: Most bytes of one line: a compilation has the text of every stage.
 LINE = 64 * bounded_reading.MIB
 _OPTIONS = ("num_warps", "num_stages", "num_ctas")
 _COMPILED, _LAUNCHED = "compilation", "launch"
 
 
 def reads(head: bytes, name: str) -> bool:
-    """Whether its first lines are such events, or it is called so."""
+    """Whether the head or the name is that of such events."""
     return head.lstrip()[:1] == b"{" and (b'"event_type"' in head or name.endswith((".ndjson", ".ndjson.gz")))
 
 
@@ -32,7 +32,7 @@ def reads(head: bytes, name: str) -> bool:
 class _Events:
     rows: Rows
     launches: int = 0
-    #: Of each compilation, by its hash: how long it took, and its constants by the number of their argument.
+    #: Seconds of each compilation, by its hash, and its constants by the number of their argument.
     compiled: dict[str, tuple[float | None, Mapping[str, Any]]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     placed: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -46,7 +46,10 @@ class _Events:
 
 @bounded_reading.parser
 def read(path: Path) -> Contents:
-    """Every launch with its grid, threads, shared memory and config, and how long each compilation took. No time is in it."""
+    """Reads every launch with its grid, threads, shared memory and config, and the time of each compilation. There are no GPU times.
+
+    Raises Unreadable where there is no event.
+    """
     found = _Events(Rows(SOURCE))
     for event in contents.values(path, LINE):
         found.damaged += event is None
@@ -92,7 +95,7 @@ def _compilation(found: _Events, event: Mapping[str, Any]) -> None:
 
 
 def _compile_time(about: Mapping[str, Any]) -> float | None:
-    """Seconds of a compilation, which Triton gives in microseconds by stage. None where it was taken from the cache."""
+    """Seconds of a compilation, the sum of its stages; None where the code came from the cache."""
     times = about.get("times")
     if about.get("cache_hit") is not False or not isinstance(times, dict):
         return None
@@ -115,7 +118,7 @@ def _launch(found: _Events, event: Mapping[str, Any]) -> None:
     workload = contents.workload(grid, [int(threads)] if threads else None)
     code = contents.text(about.get("hash"), 200)
     found.placed.setdefault(code, (kernel, workload))
-    # Triton launches so many blocks for each program.
+    # Each program is ``num_ctas`` blocks.
     blocks = contents.product(grid)
     values = {
         "shared_memory": contents.number(about.get("shared")),
@@ -136,7 +139,7 @@ def _launch(found: _Events, event: Mapping[str, Any]) -> None:
 
 
 def _config(found: _Events, code: str, event: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, int]:
-    """Constants of the launched code and its options, by name. Constants are known by the number of their argument."""
+    """Constants of the launched code and its options, by name. The file has constants by the number of their argument."""
     names = list(contents.mapping(event.get("extracted_args")))
     constants = found.compiled.get(code, (None, {}))[1]
     config: dict[str, int] = {}
@@ -152,7 +155,7 @@ def _whole(value: object) -> bool:
 
 
 def _site(stack: object) -> str:
-    """Where the program launched: the last line before Triton's own."""
+    """The line of the launch: the last one outside Triton and tritonparse."""
     own = [
         one
         for one in contents.mappings(stack)
