@@ -166,9 +166,14 @@ def test_code_whose_shapes_depend_on_data_does_not_apply(tmp_path: Path) -> None
         collect(wanted, tmp_path)
 
 
-def test_code_that_reads_a_value_on_its_way_does_not_apply(tmp_path: Path) -> None:
-    with pytest.raises(execute.NotApplicable, match="picky reads a tensor's value, which needs data"):
-        collect(case("TIMES", "5000-fp32", impl="picky"), tmp_path)
+@pytest.mark.parametrize(
+    "wanted",
+    [case("TIMES", "5000-fp32", impl="picky"), Case("ragged_attention", "eager", "forward", "2x2x1x100x64-bf16")],
+    ids=["a number", "a list"],
+)
+def test_code_that_reads_a_value_on_its_way_does_not_apply(wanted: Case, tmp_path: Path) -> None:
+    with pytest.raises(execute.NotApplicable, match=f"{wanted.impl} reads a tensor's value, which needs data"):
+        collect(wanted, tmp_path)
 
 
 def test_compiled_code_does_not_apply(tmp_path: Path) -> None:

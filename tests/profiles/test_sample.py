@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import Any
 
@@ -70,11 +71,26 @@ def test_what_was_waited_for_a_launch_is_not_waited_for_again():
     assert not isinstance(raised.value, interpret.Unending)
 
 
+def test_the_seconds_of_a_launch_are_the_cpus_whatever_else_the_machine_does(monkeypatch):
+    hours = itertools.count(step=3600)
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(hours)))
+    allowance = interpret.Allowance(60)
+    with launches.catch() as caught:
+        triangle_kernel[(4,)](torch.randn(16), torch.empty(16), 1)
+    waited = []
+    for _ in range(2):
+        interpret.run(caught[0], meter=interpret.meter(caught[0]), values=False, allowance=allowance)
+        waited.append(allowance.waited)
+    assert 0 < waited[0] < waited[1] < 60
+
+
 def test_slow_programs_have_the_time_that_no_rule_took():
     x, out, spent = torch.randn(16), torch.empty(16), []
 
     def slowly(number):
-        time.sleep(0.3)
+        ended = time.thread_time() + 0.05
+        while time.thread_time() < ended:
+            pass
         spent.append(number)
 
     with launches.catch() as caught:
@@ -82,7 +98,7 @@ def test_slow_programs_have_the_time_that_no_rule_took():
     meter = interpret.meter(caught[0])
     counting = interpret.Counting(meter, True, "", 0.0)
     interpret._interpret_sample(
-        slowly, counting, meter, 100, seconds=0.1, last=time.perf_counter() + 60, independent=True
+        slowly, counting, meter, 100, seconds=0.02, last=time.thread_time() + 60, independent=True
     )
     assert len(spent) == interpret.FEWEST and meter.sampled == (interpret.FEWEST, 100)
 

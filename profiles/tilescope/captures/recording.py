@@ -190,7 +190,7 @@ class _Interpreting:
         if self.left <= 0:
             self._not_made(launch, site, record, f"nothing is left of {self._allowed}")
             return
-        began = time.perf_counter()
+        began = time.thread_time()
         meter = interpret.meter(launch)
         allowed, why = min(self.left, self.limit * ONE_LAUNCH), ""
         try:
@@ -198,13 +198,13 @@ class _Interpreting:
         except interpret.TooLong as error:
             most = "one launch may" if allowed < self.left else "what is left"
             if record is not None:
-                record.data["waited"] = time.perf_counter() - began
+                record.data["waited"] = time.thread_time() - began
             unending = f"{error}: a loop without end, or" if isinstance(error, interpret.Unending) else "it would take"
             why = f"{unending} longer than {most} of {self._allowed}"
         except (blocks.NotServed, interpret.InterpretationFailed) as error:
             why = str(error)
         finally:
-            self.left -= time.perf_counter() - began
+            self.left -= time.thread_time() - began
         if why:
             self._not_made(launch, site, record, why)
         elif record is not None and "counted" not in record.data:

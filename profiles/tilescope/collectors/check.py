@@ -57,8 +57,8 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     """Runs the implementation and the reference on the same inputs and writes the errors.
 
     Raises NotApplicable where there is no reference and, without a GPU, where interpreting would take longer than
-    ``settings["check_limit"]`` seconds (5) or torch.compile would have to generate code. Raises CheckFailed where shapes differ, or a
-    result is NaN and the reference's is not.
+    ``settings["check_limit"]`` seconds of CPU time (5), torch.compile would have to generate code, or PyTorch has no CPU operator for
+    it. Raises CheckFailed where shapes differ, or a result is NaN and the reference's is not.
     """
     import torch  # noqa: PLC0415 (worker-side only)
 
@@ -76,6 +76,8 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     except (interpret.TooLong, blocks.NotServed) as error:
         raise execute.NotApplicable(str(error)) from None
     except RuntimeError as error:
+        if not on_gpu and (operator := interpreter.refused_by_cpu(error)):
+            raise execute.NotApplicable(f"{case.impl} calls {operator}, which runs on a GPU only") from None
         if not on_gpu and interpreter.must_compile(error):
             raise execute.NotApplicable(interpreter.COMPILED) from None
         raise

@@ -236,7 +236,7 @@ def _compile(launch: Launch, target: str) -> dict[str, Any]:
 
 def _lacks_data(error: Exception) -> str:
     """What the error says could not be done on tensors without data; empty where it says something else."""
-    if "cannot be called on meta tensors" in str(error):
+    if "cannot be called on meta tensors" in str(error) or "Cannot copy out of meta tensor" in str(error):
         return "reads a tensor's value"
     # PyTorch's own operators say so where their outputs' shapes depend on what is in the inputs.
     operator = re.search(r"aten::\w+", str(error))

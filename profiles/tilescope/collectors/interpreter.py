@@ -57,6 +57,12 @@ def must_compile(error: RuntimeError) -> bool:
     return "torch.compile with fullgraph=True" in str(error)
 
 
+def refused_by_cpu(error: Exception) -> str:
+    """The operator that PyTorch has for other devices than the CPU alone; empty where the error says something else."""
+    operator = re.search(r"'([\w:.]+)' with arguments from the 'CPU' backend", str(error))
+    return operator[1] if operator else ""
+
+
 def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:
     """Counts the case and writes the artefact. Functions under torch.compile are counted uncompiled where it permits that.
 
@@ -83,12 +89,9 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
                 records, assumed = _count(case, spec, settings, "cpu", values=True)
         except (interpret.TooLong, blocks.NotServed) as error:
             raise execute.NotApplicable(str(error)) from None
-        except NotImplementedError as error:
-            operator = re.search(r"'([\w:.]+)' with arguments from the 'CPU' backend", str(error))
-            if operator is None:
-                raise
-            raise execute.NotApplicable(f"{case.impl} calls {operator[1]}, which runs on a GPU only") from None
         except RuntimeError as error:
+            if operator := refused_by_cpu(error):
+                raise execute.NotApplicable(f"{case.impl} calls {operator}, which runs on a GPU only") from None
             if must_compile(error):
                 raise execute.NotApplicable(COMPILED) from None
             raise

@@ -48,10 +48,13 @@ class Unending(TooLong):
 
 @dataclass
 class Allowance:
-    """The seconds that launches may take together, counted from the first one. ``waited`` of them were spent before."""
+    """The seconds that launches may take together; ``waited`` of them are spent, and each launch adds its own.
+
+    They are seconds of CPU time, so that other work on the machine ends no launch. A launch that is shared among processes is timed by
+    the clock.
+    """
 
     seconds: float = float("inf")
-    deadline: float | None = None
     waited: float = 0.0
 
 
@@ -122,7 +125,7 @@ def run(
             if meter is None or not sample:
                 raise too_long from None
             independent = not values and floats_only(launch)
-            last = time.perf_counter() + sample * (1 + AFTER_RULE)
+            last = time.thread_time() + sample * (1 + AFTER_RULE)
             if values or not _interpret_by_rule(interpret, counting, meter, launch.grid, sample):
                 _interpret_sample(
                     interpret,
@@ -135,6 +138,8 @@ def run(
                 )
             if meter.sampled is meter.by_rule is None:
                 raise too_long from None
+        finally:
+            clock.end()
 
 
 def _interpret_all(interpret: Callable[[int], None], counting: Counting, meter: Meter | None, clock: _Clock) -> None:
@@ -155,7 +160,7 @@ def _interpret_by_rule(
     interpret: Callable[[int], None], counting: Counting, meter: Meter, grid: tuple[int, int, int], seconds: float
 ) -> bool:
     """Derives the counts of all programs from some of them, within ``seconds``. Returns whether that was possible."""
-    began = time.perf_counter()
+    began = time.thread_time()
     counting.deadline, counting.blind = began + seconds, True
 
     def one(place: regular.Place) -> Meter:
@@ -193,7 +198,7 @@ def _interpret_sample(
     then an error in it ends the sample and is not reported.
     """
     mine = meter.fresh()
-    soon = time.perf_counter() + seconds
+    soon = time.thread_time() + seconds
     counting.deadline = max(soon, last)
     done: set[int] = set()
     for number in _spread(programs):
@@ -209,7 +214,7 @@ def _interpret_sample(
             return
         mine.merge(one)
         done.add(number)
-        if time.perf_counter() > soon and len(done) >= FEWEST:
+        if time.thread_time() > soon and len(done) >= FEWEST:
             break
     if len(done) >= FEWEST:
         meter.take(mine)
@@ -240,7 +245,8 @@ def _share_out(
     # Each process counts from 0.
     counting.meter = mine = meter.fresh()
     processes = min(clock.processes, len(numbers))
-    clock.share(numbers.start)
+    # Of a forked process the CPU's seconds begin anew.
+    counting.deadline = clock.share(numbers.start)
     for counted in multiprocess.share_out(
         numbers, interpret, lambda: mine, lambda done: clock.tick(numbers.start + done), processes=processes
     ):
@@ -322,18 +328,16 @@ class _Clock:
         self.programs = launch.grid[0] * launch.grid[1] * launch.grid[2]
         self.progress = progress
         self.allowed, self.waited = allowance.seconds, allowance.waited
+        self._allowance, self._now = allowance, time.thread_time
         #: The place of the program that ran out of time.
         self.at = ""
         #: Processes that the rest could be shared out over.
         self.processes = processes
-        self._begin(0)
-        self.reported = self.began
-        if allowance.deadline is None:
-            allowance.deadline = self.began + max(0.0, allowance.seconds - allowance.waited)
-        self.deadline = allowance.deadline
+        self._begin(0, max(0.0, allowance.seconds - allowance.waited))
 
-    def _begin(self, done: int) -> None:
-        self.began = self.last = time.perf_counter()
+    def _begin(self, done: int, left: float) -> None:
+        self.began = self.last = self.reported = self._now()
+        self.deadline = self.began + left
         self.counted = self.done = done
         #: The longest time between two ticks, and the programs done in it.
         self.longest = (0.0, 0)
@@ -343,17 +347,24 @@ class _Clock:
 
         The longest step is left out: the first program includes the warm-up, and a busy machine may pause in any.
         """
-        elapsed = time.perf_counter() - self.began
+        elapsed = self._now() - self.began
         counted = done - self.counted - self.longest[1]
         return (elapsed - self.longest[0]) / counted * (self.programs - done) if elapsed > 0.5 and counted > 0 else None
 
-    def share(self, done: int) -> None:
-        """Measures the pace of all processes together from here on."""
-        self._begin(done)
-        self.processes = 1
+    def end(self) -> None:
+        """Adds the launch's seconds to those spent."""
+        self._allowance.waited += self._now() - self.began
+
+    def share(self, done: int) -> float:
+        """Measures the pace of all processes together from here on, by the clock, as this one only waits. Returns the seconds left."""
+        self.end()
+        left = self.deadline - self._now()
+        self._now, self.processes = time.perf_counter, 1
+        self._begin(done, left)
+        return left
 
     def tick(self, done: int) -> None:
-        now = time.perf_counter()
+        now = self._now()
         self.longest = max(self.longest, (now - self.last, done - self.done))
         self.last, self.done = now, done
         left = self.left(done)

@@ -157,7 +157,7 @@ class Memory:
     def _addresses(self, pointers: Any, mask: Any) -> Array:
         if is_opaque((pointers, mask)):
             raise NeedsValues
-        if time.perf_counter() > self.counting.deadline:
+        if time.thread_time() > self.counting.deadline:
             raise OutOfTime
         addresses: Array = pointers.data
         if mask is None:

@@ -149,7 +149,7 @@ class Counting:
 
     Without ``values`` floating-point numbers are not computed; if ``blind``, nothing that memory holds is read. NeedsValues is
     raised where an address depends on such a value. ``source`` is the file whose lines are counted, ``deadline`` the
-    ``time.perf_counter()`` of the end. ``another`` runs a program that has not begun while the current one waits, and returns
+    ``time.thread_time()`` of the end. ``another`` runs a program that has not begun while the current one waits, and returns
     whether there was one.
     """
 

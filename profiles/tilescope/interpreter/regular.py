@@ -44,7 +44,7 @@ def count(grid: Place, one: Callable[[Place], Meter], until: float) -> tuple[Met
     """Counts of all programs, and the number of programs that were interpreted.
 
     ``one`` interprets a program and returns its tracing meter. Additional programs are checked ``until`` that
-    ``time.perf_counter()``. Raises Irregular where programs do not follow the rule.
+    ``time.thread_time()``. Raises Irregular where programs do not follow the rule.
     """
     known: dict[Place, Meter] = {}
 
@@ -173,7 +173,7 @@ def _tried(extents: Sequence[int], *, at_ends: bool, until: float) -> Iterator[P
     if math.prod(extents) <= 2:
         return
     for number in range(TRIED_AT_ENDS if at_ends else TRIED_AT_MOST):
-        if number >= TRIED and time.perf_counter() > until:
+        if number >= TRIED and time.thread_time() > until:
             return
         yield tuple(int(draw.integers(extent)) for extent in extents)
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from tilescope.interpreter.memory import OutOfTime
 from tilescope.interpreter.meter import Counting
 
-#: Seconds after the deadline until a program is stopped, and between two checks.
+#: Seconds of CPU time after the deadline until a program is stopped, and seconds between two checks.
 GRACE, LOOK = 1.0, 0.2
 
 
@@ -26,13 +26,14 @@ class Watch:
         self.running = False
         self._counting = counting
         self._thread = ctypes.c_ulong(threading.get_ident())
+        self._clock = time.pthread_getcpuclockid(threading.get_ident())
         self._ended = threading.Event()
         self._stopped = -math.inf
 
     def look(self) -> None:
         """Until ``end``, raises OutOfTime in the creator's thread whenever a program there is past its deadline."""
         while not self._ended.wait(LOOK):
-            now = time.perf_counter()
+            now = time.clock_gettime(self._clock)
             if self.running and now > max(self._counting.deadline, self._stopped) + GRACE:
                 self._stopped = now
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread, ctypes.py_object(OutOfTime))
