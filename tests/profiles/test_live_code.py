@@ -99,7 +99,7 @@ def test_what_a_failing_script_launched_is_profiled_all_the_same(tmp_path, kept)
     "way_out",
     [
         "os._exit(3)",
-        "import threading, time; threading.Thread(target=os._exit, args=[3]).start(); time.sleep(60)",
+        "import threading; threading.Timer(0.3, os._exit, [3]).start(); threading.Event().wait()",
         "os.waitpid(os.fork() or os._exit(0), 0); os._exit(3)",
     ],
     ids=["at once", "in a thread", "after a fork of it"],

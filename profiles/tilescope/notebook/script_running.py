@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import os
+import signal
 import sys
 import threading
 import tokenize
@@ -64,7 +64,8 @@ def _no_way_out() -> Iterator[list[int]]:
             leave(status)
         statuses.append(status)
         if threading.current_thread() is not threading.main_thread():
-            _thread.interrupt_main()
+            # A signal wakes the main thread where it waits; ``_thread.interrupt_main`` would not.
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
             raise SystemExit  # ends a thread silently
         raise _Left
 
