@@ -1,1 +1,1 @@
-"""Components that work in the browser alone; each module has its script beside it."""
+"""Components that work in the browser alone. Each module's script lies beside it."""

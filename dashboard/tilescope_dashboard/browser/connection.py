@@ -1,4 +1,4 @@
-"""Notice on the page while its server does not answer. Its script is ``connection.js``."""
+"""Notice while the server does not answer. Its script is ``connection.js``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tilescope_dashboard.components.script import ScriptComponent
 
 
 class Connection(ScriptComponent):
-    """A line over the page while the connection is lost. It takes no room, and Python never hears of it."""
+    """A line over the page while the connection is lost. It takes no space and sends nothing to the server."""
 
     _esm = Path(__file__).with_suffix(".js")
 

@@ -9,7 +9,7 @@ from tilescope_dashboard.components.script import ScriptComponent
 
 
 class FocusRing(ScriptComponent):
-    """The same ring in widgets, tables and figures. It takes no room, and Python never hears of it."""
+    """The same ring in widgets, tables and figures. It takes no space and sends nothing to the server."""
 
     _esm = Path(__file__).with_suffix(".js")
 

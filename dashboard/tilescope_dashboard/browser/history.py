@@ -1,4 +1,4 @@
-"""The browser's Back and Forward as changes of the page's address. Its script is ``history.js``."""
+"""Back and Forward of the browser, as changes of the page's address. Its script is ``history.js``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tilescope_dashboard.components.script import ScriptComponent
 
 
 class History(ScriptComponent):
-    """One entry of the browser's history for each change that a person makes. It takes no room.
+    """Adds an entry to the browser's history for each change that a person makes. It takes no space.
 
     ``went`` is called with the names that an address has which the browser went back, or forward, to: what it does not name is
     as it was when the page was opened.

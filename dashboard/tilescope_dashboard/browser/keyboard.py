@@ -1,4 +1,4 @@
-"""Keys for the whole page, the sheet that lists them, and a link past the bar. What they do is in ``keyboard.js``."""
+"""Keys for the whole page, a sheet that lists them, and a skip link. Their script is ``keyboard.js``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import param
 
 from tilescope_dashboard.components.script import ScriptComponent
 
-#: What the sheet lists: keys, and what they do.
+#: Keys and their actions, as the sheet lists them.
 KEYS = (
     ("?", "show or hide this sheet"),
     ("1 … 9", "go to a group of views, counted from the left"),
@@ -25,7 +25,7 @@ KEYS = (
 
 
 class Keyboard(ScriptComponent):
-    """A button for the sheet; the rest is heard everywhere. ``clear`` is called for Esc where nothing was open."""
+    """The button of the sheet, and keys for the whole page. ``clear`` is called for Esc when nothing is open."""
 
     keys = param.List(doc="Pairs of keys and what they do.")
 

@@ -1,4 +1,4 @@
-"""Roles in lists, and keys in those that can be searched. Its script is ``list_search.js``."""
+"""ARIA roles of lists, and keys in searchable ones. Its script is ``list_search.js``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ids that a browser keeps of its visitor and tab: a job stays theirs when the page is loaded anew."""
+"""Ids of the visitor and the tab that a browser keeps, so that a job keeps its owner when the page is reloaded."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Visitor(ScriptComponent):
 
     def _handle_msg(self, data: Any) -> None:
         told = {name: str(data.get(name) or "") for name in ("person", "tab", "opened")}
-        # What follows from it while the page is still to come would not reach the browser.
+        # Changes made before the page is loaded would not reach the browser.
         once_loaded(lambda: next_tick(lambda: self._take(told)))
 
     def _take(self, told: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Findings and answers as HTML. Pure; every text that comes from a run or a person is escaped here."""
+"""Findings and answers as HTML. Pure; texts from runs and people are escaped here."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def cards(findings: Sequence[Finding]) -> str:
 
 
 def brief(found: Finding) -> str:
-    """The finding in one line, without its evidence: what it is, and the speedup to expect at most."""
+    """The finding in one line: its title and its potential speedup."""
     win = ""
     if found.bound:
         said = "Measured" if found.bound.timed else "Potential"
@@ -85,7 +85,7 @@ def answer(found: Answer) -> str:
 
 
 def changed(rows: Iterable[tuple[str, str, float, float]]) -> str:
-    """Rows of ``topics.changed_findings.changed``: what became of a finding, the finding, and the potential speedups."""
+    """Rows of ``topics.changed_findings.changed``: the change, the finding, and its potential speedups."""
     head = "<thead><tr><th>change</th><th>finding</th><th>up to, before</th><th>up to, now</th></tr></thead>"
     body = "".join(
         f'<tr class="{escape(change)}"><th>{escape(change)}</th><td>{escape(title)}</td>'

@@ -30,7 +30,7 @@ class Chart(pn.pane.Bokeh):
         super().__init__(**settings)
 
     def draw(self, drawing: Drawing) -> figure:
-        """Show what is drawn; where its shape is that of what is shown, by data alone. Gives the figure that is shown then."""
+        """Show a drawing. If the shown figure has the same shape only its data is replaced. Returns the shown figure."""
         before, self._shape = self._shape, drawing.shape
         if self.object is not None and self._shape == before:
             next_tick(partial(_redraw, drawing, self.object))
@@ -66,21 +66,21 @@ class Chart(pn.pane.Bokeh):
 
 
 def _redraw(drawing: Drawing, shown: figure) -> None:
-    with pn.io.hold():  # in one message, or the browser draws after each
+    with pn.io.hold():  # one message, or the browser draws after each change
         drawing.redraw(shown)
 
 
 def chart() -> Chart:
-    """A place for a figure. A view writes its title first: it is what the figure's text alternative says."""
+    """A place for a figure. A view sets its headline first, as that becomes the figure's text alternative."""
     return Chart(sizing_mode="stretch_width", margin=(4, 8))
 
 
 def side_by_side(charts: Iterable[Chart], width: int, gap: str = "8px") -> pn.Column:
-    """The figures in rows, each at least ``width`` pixels wide; as many in a row as there is room for."""
+    """The figures in rows, each at least ``width`` pixels wide, as many in a row as fit."""
     # A column that flows in rows: a Row would be as wide as all of them, and a figure in a FlexBox that is out of sight is
     # never drawn.
     return pn.Column(
         *(pn.Column(place, min_width=width, styles={"flex": f"1 1 {width}px"}, margin=0) for place in charts),
         sizing_mode="stretch_width", margin=0, styles={"flex-flow": "row wrap", "gap": gap},
-        stylesheets=[".scroll-button { display: none; }"],  # it would take a figure's room in the last row
+        stylesheets=[".scroll-button { display: none; }"],  # it would take the place of a figure in the last row
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A kernel's source and what it was compiled to, side by side; choosing a line of one marks the lines of the other.
+"""A kernel's source and its compiled code side by side. Choosing a line of one marks the lines of the other.
 
 ``source`` and ``assembly`` write HTML and escape all that is not theirs; what a person does there is in ``code_pair.js``.
 """
@@ -22,7 +22,7 @@ from tilescope_dashboard.figures.style import Theme
 from tilescope_dashboard.topics import source as topic
 from tilescope_dashboard.topics.source import LineColumn
 
-#: The bars' colour on a light ground and on a dark one: text on it keeps a contrast of 7 to 1, whatever one sees of hues.
+#: Colours of the bars on light and dark backgrounds. Text on them keeps a contrast of 7 to 1 for colour-blind readers too.
 _HEAT = {False: "#f5c08a", True: "#6b3e0c"}
 
 
@@ -51,7 +51,7 @@ def pair(left: str, right: str, look: Theme) -> str:
 def source(
     text: str, file: str, rows: pd.DataFrame, columns: Sequence[LineColumn], spans: Iterable[tuple[int, int]]
 ) -> str:
-    """The lines in ``spans`` of a file with a heat cell a column.
+    """The lines in ``spans`` of a file with a heat cell for each column.
 
     A bar is the line's share of the launch: solid where it was measured, hatched where it is predicted. A line that has
     one column's value and not another's has a dash there.
@@ -85,7 +85,7 @@ def source(
 
 
 def elsewhere(rows: pd.DataFrame, file: str, columns: Sequence[LineColumn]) -> str:
-    """Lines of other files that ncu counted apart, by what they have of the first column; empty where there are none."""
+    """Lines of other files with values of their own, by the first column, largest first; empty if there are none."""
     others = {column: topic.by_line(rows[rows["file"] != file], column) for column in columns}
     others = {column: series for column, series in others.items() if not series.empty}
     if not others:
@@ -105,7 +105,7 @@ def elsewhere(rows: pd.DataFrame, file: str, columns: Sequence[LineColumn]) -> s
 
 
 def assembly(stage: str, known: Iterable[str], lines: Sequence[Text], say: str = "") -> str:
-    """One stage's listing below tabs for those that are ``known``; ``say`` stands there when there is none."""
+    """One stage's listing below tabs of the ``known`` stages; ``say`` if there is no listing."""
     tabs = "".join(
         f'<button role="radio" data-stage="{name}" aria-checked="{str(name == stage).lower()}" '
         f'tabindex="{0 if name == stage else -1}">{label}</button>'

@@ -11,7 +11,7 @@ from tilescope_dashboard.components.script import ScriptComponent
 
 
 class CopyButton(ScriptComponent):
-    """``text`` goes to the clipboard when it is pressed, in the browser alone; it stands on the button's tooltip."""
+    """Copies ``text`` when pressed, in the browser alone. The tooltip shows it."""
 
     label = param.String(doc="What stands on the button.")
     text = param.String(doc="What is copied.")

@@ -16,7 +16,7 @@ _ROOFS = {"hbm": "HBM", "hbm_read": "HBM, reading", "l2": "L2", "l1": "L1"}
 
 
 def described(device: Device | None) -> str:
-    """A heading, four sizes (0 is not known) and a table of roofs, with notes of where each is from; nothing without a device. Escaped."""
+    """A heading, four sizes (0 is unknown) and a table of roofs with their sources, as HTML; nothing without a device."""
     if device is None:
         return ""
     if not device.measured:
@@ -49,9 +49,9 @@ def _row(name: str, measured: Ceiling | None, published: Ceiling | None, notes: 
 
 
 def _value(roof: Ceiling | None, notes: Sequence[str]) -> str:
-    """The roof's height, and which of the notes says how it is known."""
+    """The roof's height, and the index of the note on its source."""
     if roof is None:
         return "–"
     mark = f' <sup class="quiet">{notes.index(roof.note) + 1}</sup>' if roof.note else ""
-    # In one line: a mark below its number is of nothing.
+    # On one line: a mark that wraps below its number is not understood.
     return f'<span class="value">{escape(write(roof.value, roof.unit))}{mark}</span>'

@@ -1,4 +1,4 @@
-"""A button that makes a file when it is pressed and has the browser save it, or says beside itself why it did not."""
+"""A button that makes a file when pressed and has the browser save it, or says why it cannot."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Download(pmui.FileDownload):
-    """``callback`` is a coroutine that gives the file. ``said`` belongs beside the button: empty while nothing has failed."""
+    """``callback`` is a coroutine that returns the file. Put ``said`` beside the button: it is empty unless saving failed."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(embed=False, auto=True, size="small", icon="", **settings)
@@ -24,17 +24,17 @@ class Download(pmui.FileDownload):
         self.param.watch(lambda _: self.say(), "filename")
 
     async def _async_sync_data(self) -> None:
-        # The browser saves what has changed: pressed again, the same file would not come.
+        # The browser saves only changed data, so clear it: the same file can be saved again.
         self.data = None
         self.say()
         try:
             await super()._async_sync_data()
-        except Exception as error:  # whatever it is, the person waits for a file
+        except Exception as error:  # the person waits for a file
             LOG.exception("%s was not made", self.filename)
             self.say(reason(error))
 
     def say(self, why: str = "") -> None:
-        """Why the file was not saved; nothing, where it was or has not been asked for."""
+        """Why the file was not saved; empty if it was or was not requested."""
         self.said.param.update(object=html_text.notice("error", "Not saved:", why) if why else "", visible=bool(why))
 
 
@@ -43,20 +43,20 @@ _LINK = {"minWidth": 0, "padding": "0 6px", "fontSize": "12px", "fontWeight": 50
 
 
 def link(label: str, make: Callable[[], io.BytesIO], name: Callable[[], str], description: str) -> Download:
-    """A link that saves what ``make`` gives, in a thread of its own, under the ``name`` that is right when it is pressed."""
+    """A link that saves the result of ``make``, run in a thread, under the ``name`` at the time of the click."""
 
     async def made() -> io.BytesIO:
         found.filename = name()
         return await asyncio.to_thread(make)
 
     found = Download(label=label, callback=made, margin=0, sx=_LINK, description=description)
-    # Among the arguments it comes with a warning about an older name of it.
+    # As an argument it warns about its former name.
     found.variant = "text"
     return found
 
 
 def reason(error: Exception) -> str:
-    """The error in one line: in the system's own words where it is about a file or the disk."""
+    """The error in one line, with the system's message for errors of files and disks."""
     said = error.strerror if isinstance(error, OSError) and error.strerror else " ".join(str(error).split())
     place = f" ({error.filename})" if isinstance(error, OSError) and error.filename else ""
     return f"{said or type(error).__name__}{place}."

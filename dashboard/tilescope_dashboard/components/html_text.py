@@ -1,4 +1,4 @@
-"""Small pieces of HTML. Everything that comes from outside passes through ``html.escape`` here."""
+"""Small pieces of HTML. Texts from outside are escaped here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import panel as pn
 
 from tilescope_dashboard.data.units import unbroken
 
-#: Colours come from ``currentColor``, so the pieces follow the page's theme by themselves.
+#: Colours derive from ``currentColor``, so they follow the page's theme.
 CSS = """
 :host { color: inherit; font-family: Inter, Roboto, 'Helvetica Neue', Arial, sans-serif; }
 h2 { font-size: 22px; line-height: 1.25; font-weight: 650; margin: 0; letter-spacing: -0.01em; overflow-wrap: anywhere; }
@@ -63,7 +63,7 @@ def pane(markup: str = "", **options: object) -> pn.pane.HTML:
 
 
 def notice(kind: str, title: str, text: str = "", more: Iterable[str] = ()) -> str:
-    """A note in the place where the person looks. ``kind`` is ``info``, ``warning`` or ``error``."""
+    """A notice. ``kind`` is ``info``, ``warning`` or ``error``."""
     role = "alert" if kind == "error" else "status"
     head = f"<b>{escape(title)}</b> {escape(text)}"
     points = "".join(f"<li>{escape(point)}</li>" for point in more)
@@ -82,19 +82,19 @@ def subheading(title: str, text: str = "") -> str:
 
 
 def whose(*origins: str) -> str:
-    """A line that says whose recordings a panel shows (``data.recordings.origin``); empty without one."""
+    """A line with the origin of a panel's recordings (``data.recordings.origin``); empty without one."""
     said = "; ".join(filter(None, origins))
     return f'<p class="quiet small">From {escape(said)}.</p>' if said else ""
 
 
 def more(title: str, lines: Iterable[str]) -> str:
-    """A line that opens into a list."""
+    """A line that unfolds into a list."""
     points = "".join(f"<li>{escape(line)}</li>" for line in lines)
     return f'<details class="more"><summary>{escape(title)}</summary><ul>{points}</ul></details>'
 
 
 def stats(values: Iterable[tuple[str, str, str]]) -> str:
-    """Big numbers: label, value and a note on where it comes from."""
+    """Large numbers: label, value and a note on the source."""
     cells = "".join(
         f'<div class="stat"><dt>{escape(label)}</dt><dd>{escape(value)}'
         + (f'<span class="note">{escape(note)}</span>' if note else "")
@@ -105,7 +105,7 @@ def stats(values: Iterable[tuple[str, str, str]]) -> str:
 
 
 def title_of(markup: str) -> str:
-    """The text of the first heading in ``markup``, empty where there is none."""
+    """The text of the first heading in ``markup``; empty without one."""
     found = re.search(r"<h[23]>(.*?)</h[23]>", markup, re.DOTALL)
     return unescape(re.sub(r"<[^>]*>", "", found[1])) if found else ""
 
@@ -116,5 +116,5 @@ def plain(text: str) -> str:
 
 
 def status(said: str) -> str:
-    """A line that a screen reader says when it changes; nothing for an empty one. Escapes it."""
+    """A line that screen readers announce when it changes; nothing for an empty text. Escaped here."""
     return f'<p class="small" role="status">{escape(said)}</p>' if said else ""

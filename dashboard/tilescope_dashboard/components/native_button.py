@@ -1,4 +1,4 @@
-"""Button of the browser's own, for what is drawn together with a page. Its script is ``native_button.js``."""
+"""An HTML button, drawn together with the page. Its script is ``native_button.js``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilescope_dashboard.components.script import ScriptComponent
 
 
 class NativeButton(ScriptComponent):
-    """``pressed`` is called when a person presses it. What a page says of a ``disabled`` one is not heard."""
+    """``pressed`` is called when a person presses it. Messages of a ``disabled`` button are ignored."""
 
     label = param.String()
     main = param.Boolean(default=False, doc="The one thing to do where it stands, and as wide as that.")

@@ -1,4 +1,4 @@
-"""Form fields in one component of a page, of the browser's own inputs. Their script is ``native_fields.js``.
+"""HTML form fields in one component. Their script is ``native_fields.js``.
 
 Ten fields of Material UI are ten roots of React: a form of them took the browser two thirds of the time until it stood there.
 """
@@ -13,12 +13,12 @@ import param
 
 from tilescope_dashboard.components.script import ScriptComponent
 
-#: Characters that a text from a page may have.
+#: Most characters of a text from a page.
 _LONGEST = 4096
 
 
 class Field(param.Parameterized):
-    """What all fields have. ``told`` takes a value from a page, which may be anything, and says whether it is one."""
+    """Base class of fields. ``told`` takes a value from a page, which may be anything, and returns whether it is valid."""
 
     label = param.String()
     visible = param.Boolean(default=True)
@@ -26,7 +26,7 @@ class Field(param.Parameterized):
     kind = ""
 
     def described(self) -> dict[str, Any]:
-        """What the browser is to show."""
+        """The field as the browser shows it."""
         shared = {"kind": self.kind, "label": self.label, "visible": self.visible, "disabled": self.disabled}
         return shared | self._described()
 
@@ -38,7 +38,7 @@ class Field(param.Parameterized):
 
 
 class Boxes(Field):
-    """A box to tick for each of ``options``, values or values by what they are called."""
+    """A checkbox for each of ``options``: values, or values by label."""
 
     options = param.ClassSelector(class_=(list, dict), default=[])
     value = param.List()
@@ -56,7 +56,7 @@ class Boxes(Field):
 
 
 class Box(Field):
-    """One box to tick."""
+    """One checkbox."""
 
     value = param.Boolean(default=False)
     kind = "box"
@@ -99,7 +99,7 @@ class Text(Field):
 
 
 class Choice(Field):
-    """One of ``options``, which are values by what they are called; those of ``disabled_options`` cannot be chosen."""
+    """A choice of ``options``, values by label. Those in ``disabled_options`` cannot be chosen."""
 
     options = param.Dict(default={})
     disabled_options = param.List()
@@ -117,7 +117,7 @@ class Choice(Field):
 
 
 class Note(Field):
-    """Markup between fields, escaped by whoever writes it."""
+    """Markup between fields, which must be escaped already."""
 
     object = param.String()
     kind = "note"
@@ -127,7 +127,7 @@ class Note(Field):
 
 
 class NativeFields(ScriptComponent):
-    """The fields, one below the other. What a page says of them is checked: it may come from anywhere."""
+    """The fields, one below the other. Values from a page are checked, as anyone may send them."""
 
     shown = param.List(
         item_type=dict, doc="The fields as they are described, each with the turn of the page's last word on it."
@@ -153,7 +153,7 @@ class NativeFields(ScriptComponent):
         field = self._fields[at]
         self._turns[at] = turn
         if field.disabled or not field.told(said.get("value")):
-            self._describe()  # the page is told again what holds
+            self._describe()  # send the page the valid value again
 
 
 def _pairs(options: Iterable[Any] | Mapping[str, Any]) -> list[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""Button that opens something beside or over the views, and closes it. Its script is ``opener.js``."""
+"""Button that opens and closes something beside or over the views. Its script is ``opener.js``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Components whose script the browser runs as it is written."""
+"""Components with a plain JavaScript file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Things of which one is seen at a time, and which come back as they were."""
+"""A stack of objects of which one is visible, and the others stay in the page."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import param
 
 from tilescope_dashboard.components.script import ScriptComponent
 
-#: Out of sight, but laid out as wide as it will be seen: what is drawn there need not be drawn again. Once that is done it is
-#: left alone until it is seen, whatever else is laid out.
+#: Hidden, but laid out at its full width, so that figures drawn there need not be drawn again. Once drawn it is left out of layout
+#: until it is shown.
 _AWAY = """:host(.away) { display: block; position: absolute; inset-inline: 0; top: 0; height: 0; overflow: hidden;
   visibility: hidden; }
 :host(.away.settled) { content-visibility: hidden; }"""
 
 
 class Shown(ScriptComponent):
-    """Name of the place that is seen. Its script is ``stack.js``."""
+    """Name of the visible place. Its script is ``stack.js``."""
 
     shown = param.String(doc="The place's name.")
     asked = param.Integer(doc="How often the browser was asked whether it has drawn all it was sent.")
@@ -28,7 +28,7 @@ class Shown(ScriptComponent):
 
 
 class Stack(pn.viewable.Viewer):
-    """A place for each of ``names``, of which one is seen.
+    """A place for each of ``names``, one of them visible.
 
     The places are there from the start: whenever a row of models is added to, the theme is put on all of them again, and every
     table among them lays out the page anew.
@@ -43,12 +43,12 @@ class Stack(pn.viewable.Viewer):
         )
 
     def put(self, name: str, thing: pn.viewable.Viewer) -> None:
-        """Put it in the place called ``name``, if nothing is there yet."""
+        """Put an object into the place ``name``, if it is empty."""
         if not len(self._places[name]):
             self._places[name].append(thing)
 
     def drawn(self, then: Callable[[], None]) -> None:
-        """Call ``then`` once the browser has drawn what it has been sent and has nothing else to do."""
+        """Call ``then`` once the browser has drawn everything sent so far and is idle."""
         self._shown.asked += 1
         number = self._shown.asked
 
@@ -60,11 +60,11 @@ class Stack(pn.viewable.Viewer):
         watcher = self._shown.param.watch(told, "drawn")
 
     def holds(self, name: str) -> bool:
-        """Whether something was put in the place called ``name``."""
+        """Whether the place ``name`` is filled."""
         return len(self._places[name]) > 0
 
     def show(self, name: str) -> None:
-        """Let the place called ``name`` be seen."""
+        """Show the place ``name``."""
         if not self._shown.shown:
             for other, place in self._places.items():
                 place.css_classes = [f"place-{other}", *(["away"] if other != name else [])]

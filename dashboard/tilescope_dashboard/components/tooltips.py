@@ -1,4 +1,4 @@
-"""Tooltip with a table cell's whole text, as text: Tabulator's own takes it for markup."""
+"""Tooltip with a table cell's whole text. Tabulator's own would treat the text as markup."""
 
 from __future__ import annotations
 

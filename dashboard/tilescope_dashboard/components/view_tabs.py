@@ -1,4 +1,4 @@
-"""Row of groups of views, and a row of the views of the group that is seen. Their script is ``view_tabs.js``."""
+"""Row of groups of views, and a row of the open group's views. Their script is ``view_tabs.js``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tilescope_dashboard.components.script import ScriptComponent
 
 
 class ViewTabs(ScriptComponent):
-    """``view`` is the name of the one that is seen, bound both ways. A group opens on the view that was seen last of it."""
+    """``view`` is the open view's name, bound both ways. A group opens its last open view."""
 
     groups = param.List(doc="For each group its title, and its views: pairs of a name and a title.")
     apart = param.String(doc="Title of the group that stands apart from the others.")
