@@ -82,7 +82,7 @@ def test_the_same_code_is_hardly_ever_shut_out_and_a_tenth_slower_nearly_always(
 
 def test_one_repetition_decides_nothing() -> None:
     found = gate.gate(run(repeated=[100e-6]), run(repeated=[300e-6]), LIMITS)
-    assert found.verdict == "undecided" and "one repetition tells no noise" in found.checks[0].said
+    assert found.verdict == "undecided" and "one repetition shows no noise" in found.checks[0].said
     json_documents.text(json_documents.gate(found))
 
 

@@ -305,7 +305,7 @@ def test_examples_that_will_not_do_are_said_in_a_line(notebook, function, inputs
 
 
 def test_a_function_without_examples_is_told_what_to_give(notebook):
-    with pytest.raises(ValueError, match="triple: say what it takes and what is right"):
+    with pytest.raises(ValueError, match="triple: give examples of its inputs and a reference"):
         tilescope.profile(notebook["triple"])
 
 

@@ -182,7 +182,7 @@ def test_a_config_that_launches_what_another_does_has_its_time_and_the_notes_say
     for name in "ac":
         race.write(tmp_path / name, problem, told[name], remembered=False)
     assert told["c"].samples == told["a"].samples
-    assert race.remark(tmp_path / "c") == "what was measured is of a, which launches the same code alike"
+    assert race.remark(tmp_path / "c") == "measurements are of a, which makes the same launch of the same code"
     assert (race.remark(tmp_path / "a"), race.failure(tmp_path / "c")) == ("", "")
 
 

@@ -86,7 +86,7 @@ def test_processes_that_are_started_anew_are_told_for_nothing_of_theirs_is_captu
         process.start()
         process.join()
         unseen.copy_kernel[(1,)](torch.ones(16, device="cuda"), torch.empty(16, device="cuda"), BLOCK=16)
-    assert capture.notes == ["not captured, 1 process that was started anew: capture in the one that launches"]
+    assert capture.notes == ["not captured, 1 new process: capture in the process that launches"]
     assert process.exitcode == 0
 
 

@@ -99,11 +99,8 @@ def text(rank: int, finding: Finding) -> str:
         f"{'ncu' if finding.origin == 'nvidia' else 'do'}: {finding.remedy}",
     ]
     head = f"  {rank}. {finding.title}{where}" + ("" if finding.of_results else f": {win}{clock}, {kind}")
-    return "\n".join([head, *(_indented(line) for line in lines)])
-
-
-def _indented(line: str) -> str:
-    return textwrap.fill(line, _WIDTH, initial_indent="     ", subsequent_indent="       ", break_long_words=False)
+    wrapper = textwrap.TextWrapper(_WIDTH, "     ", "       ", break_long_words=False)
+    return "\n".join([head, *map(wrapper.fill, lines)])
 
 
 def _choose(loaded: LoadedRun, *, kernel: str, impl: str, direction: str, workload: str) -> pd.DataFrame:

@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
             entry["family"],
             entry["kernel"],
             ", ".join(entry["passes"]),
-            ", ".join(_labelled(name, declared) for name, declared in entry["implementations"].items()),
+            ", ".join(name if of["available"] else f"({name})" for name, of in entry["implementations"].items()),
             ", ".join(w["label"] or w["id"] for w in entry["workloads"]),
             entry["summary"],
         ]
@@ -39,7 +39,3 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     print(text_table.render(headings, rows))
     return 0
-
-
-def _labelled(name: str, declared: dict[str, object]) -> str:
-    return name if declared["available"] else f"({name})"

@@ -107,7 +107,8 @@ def _predicted(row: Mapping[str, Any], device: Device) -> str:
         parts.append(f"{row['limiter']} {_allow(row)}")
     if row["spill_bytes"] > 0:
         parts.append(f"it spills {units.text(row['spill_bytes'], 'byte')} a thread")
-    return _capital("; ".join(parts) + ".") if parts else ""
+    text = "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}." if parts else ""
 
 
 def _memory(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
@@ -210,7 +211,3 @@ def _or_zero(value: float) -> float:
 
 def _percent(share: float) -> str:
     return "–" if math.isnan(share) else f"{share * 100:.0f} %"
-
-
-def _capital(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:]

@@ -172,7 +172,7 @@ def _row(
     bounds: Mapping[Any, float],
     loaded: LoadedRun,
 ) -> dict[str, Any]:
-    device = loaded.run.device
+    device, versions = loaded.run.device, loaded.run.versions
     near = roofs.of_roof(ours, device)
     ratios = {name: _ratios(case, others.get(name)) for name in ("eager", "compile", *summary.LIBRARIES)}
     timed = [name for name in summary.LIBRARIES if ratios[name]["over"] > 0]
@@ -189,7 +189,7 @@ def _row(
             for what, value in ratios.get(name, _ABSENT).items()
         },
         "library": library,
-        "library_version": _version(library, loaded.run.versions),
+        "library_version": next((versions[key] for key in _VERSIONS.get(library, ()) if key in versions), ""),
         "roof": near.name,
         "of_roof": near.fraction,
         "floor": ours["floor"],
@@ -240,7 +240,3 @@ def _verdict(claim: published_claims.Claim, measured: float) -> str:
     if claim.low <= measured <= claim.high:
         return "holds"
     return "less" if measured < claim.low else "more"
-
-
-def _version(library: str, versions: Mapping[str, str]) -> str:
-    return next((str(versions[name]) for name in _VERSIONS.get(library, ()) if name in versions), "")

@@ -88,7 +88,8 @@ def _over(sizes: pd.DataFrame, other: str) -> str:
 def _ends(sizes: pd.DataFrame, column: str) -> list[dict[Any, Any]]:
     """The rows with the least and the largest value of the column."""
     known = sizes[sizes[column].notna()].sort_values(column, kind="stable")
-    return (known.iloc[[0, -1]] if len(known) > 1 else known).to_dict("records")
+    ends: list[dict[Any, Any]] = (known.iloc[[0, -1]] if len(known) > 1 else known).to_dict("records")
+    return ends
 
 
 def _ratio(row: dict[Any, Any], other: str) -> str:

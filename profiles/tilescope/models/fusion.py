@@ -145,7 +145,7 @@ def parse_chain(text: str) -> tuple[str, ...]:
     for place, name in enumerate(names):
         if name in _PRODUCTS:
             raise ValueError(
-                f"{name} is no pass over memory: what follows it goes into the end of its kernel, before the tile is "
+                f"{name} is no pass over memory: later operations are fused into the end of its kernel, before the tile is "
                 f"stored; ask about the operations {'after' if not place else 'beside'} it"
             )
         if name not in OPERATIONS:

@@ -10,7 +10,7 @@ values have no noise.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -138,7 +138,8 @@ def gate(
         )
     obstacles = compare.obstacles(compare.Side(base), compare.Side(head))
     both = _Both(base, head, limits, obstacles, base.run.settings.get("target") == head.run.settings.get("target"))
-    failures = [failure for failure in head.run.failures if not _among(failure, base.run.failures)]
+    known = {(failure.case, failure.collector) for failure in base.run.failures}
+    failures = [failure for failure in head.run.failures if (failure.case, failure.collector) not in known]
     checks: list[Check] = []
     for key, case in ours.items():
         failed = [failure for failure in failures if _concerns(failure, key)]
@@ -175,10 +176,6 @@ def _cases(loaded: LoadedRun, kernels: Sequence[str], impls: Sequence[str]) -> d
 def _concerns(failure: Failure, key: tuple[str, ...]) -> bool:
     """Whether the failure is of that case. Older runs name a person's own kernel by its variable."""
     return "/".join(filter(None, key)) in (readable(failure.case), failure.case.rpartition(".py:")[2])
-
-
-def _among(failure: Failure, others: Iterable[Failure]) -> bool:
-    return any((failure.case, failure.collector) == (other.case, other.collector) for other in others)
 
 
 def _presence(key: tuple[str, ...], there: bool, failed: list[Failure], allowed: bool) -> Iterator[Check]:
@@ -236,7 +233,7 @@ class _Both:
         if math.isfinite(high):
             said = f"{_grown(low - 1)} to {_grown(high - 1)} by a median of {said}"
         if verdict == UNDECIDED:
-            said = f"not decided: {'too noisy' if math.isfinite(high) else 'one repetition tells no noise'}: {said}"
+            said = f"not decided: {'too noisy' if math.isfinite(high) else 'one repetition shows no noise'}: {said}"
         elif verdict == FAIL and (clock := _slower_clock(mine, other, low, limit)):
             verdict, said = UNDECIDED, f"not decided: {clock}: {said}"
         verdict, said = self._believed(mine, other, verdict, said)
@@ -274,7 +271,7 @@ class _Both:
                 break
         else:
             if any(_of_launches(mine, metric, source) for source in _SOURCES):
-                yield Check(key, what=metric, verdict=ABSENT, said="the head has it by no source of the base")
+                yield Check(key, what=metric, verdict=ABSENT, said="the head has no value from a source of the base")
             return
         if source == "compiler" and not self.same_target:
             yield Check(key, what=metric, verdict=ABSENT, said="compiled for different targets")
@@ -348,8 +345,8 @@ def _slower_clock(mine: CaseValues, other: CaseValues, low: float, limit: float)
             ratio = base.value / head.value
             if ratio > _SAME_CLOCK and low / ratio <= 1 + limit:
                 return (
-                    f"the SM clock was {units.text(base.value, 'hertz')} and then {units.text(head.value, 'hertz')}, "
-                    "which may be all of it"
+                    f"the SM clock fell from {units.text(base.value, 'hertz')} to {units.text(head.value, 'hertz')}, "
+                    "which may explain it"
                 )
             return ""
     return ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 
 from tilescope.models import text_table
@@ -66,7 +65,7 @@ def _changed(gate: Gate) -> list[Check]:
         for check in gate.of(PASS)
         if check.change and (check.low is None or check.high is None or not check.low <= 0 <= check.high)
     ]
-    return sorted(found, key=lambda check: -_finite(check.change))
+    return sorted(found, key=lambda check: -(check.change or 0.0))
 
 
 def _table(checks: list[Check]) -> str:
@@ -88,10 +87,6 @@ def _value(check: Check, value: float | None) -> str:
         return "–"
     unit = METRICS[check.what].unit if check.what in METRICS else "byte"
     return units.text(value, unit, 4 if unit == "second" else 3)
-
-
-def _finite(change: float | None) -> float:
-    return change if change is not None and math.isfinite(change) else math.inf
 
 
 def _escaped(cell: str) -> str:

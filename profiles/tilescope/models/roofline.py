@@ -98,8 +98,8 @@ def _points(
     needed = case.needed_bytes()
     declared = case.total("algorithm_flops", "model")
     if needed and declared:
-        place = Place(None, "algorithm", "hbm")
-        yield _point(case, known, place, pipe, flops=declared, moved=needed, time=whole)
+        key = PointKey(None, "algorithm", "hbm")
+        yield _point(case, known, key, pipe, flops=declared, moved=needed, time=whole)
 
     for kind, interpreted in (("requested", _requested), ("sampled", _sampled)):
         every, _ = interpreted(case, None)
@@ -109,8 +109,8 @@ def _points(
             at = whole if launch is None else case.launch_time(launch, "interpreter")
             if flops and moved:
                 for level in ("hbm", "l1"):
-                    place = Place(launch, kind, level)
-                    yield _point(case, known, place, pipe, flops=flops, executed=executed, moved=moved, time=at)
+                    key = PointKey(launch, kind, level)
+                    yield _point(case, known, key, pipe, flops=flops, executed=executed, moved=moved, time=at)
 
     together, counter = work(case, None, known), case.counted_by
     for launch in (None, *case.launches(counter)):
@@ -124,8 +124,8 @@ def _points(
         for level in MOVED:
             moved = moved_bytes(case, level, launch)
             if moved and flops:
-                place = Place(launch, "moved", level)
-                yield _point(case, known, place, busy, flops=flops, executed=executed, moved=moved, time=at)
+                key = PointKey(launch, "moved", level)
+                yield _point(case, known, key, busy, flops=flops, executed=executed, moved=moved, time=at)
 
 
 def _requested(case: CaseValues, launch: int | None) -> tuple[Known | None, Known | None]:
@@ -208,7 +208,7 @@ def _highest(known: Roofs, level: str) -> float:
     return max((ceiling.value for name in names if (ceiling := known(name))), default=math.nan)
 
 
-class Place(NamedTuple):
+class PointKey(NamedTuple):
     """The identity of a point: its launch (None: the case), its kind, and its memory level."""
 
     launch: int | None
@@ -219,7 +219,7 @@ class Place(NamedTuple):
 def _point(
     case: CaseValues,
     known: Roofs,
-    place: Place,
+    key: PointKey,
     pipe: str,
     *,
     flops: Known,
@@ -227,7 +227,7 @@ def _point(
     time: Known | None,
     executed: Known | None = None,
 ) -> dict[str, Any]:
-    launch, kind, level = place
+    launch, kind, level = key
     memory, compute = known(level), known(pipe)
     origins = dict.fromkeys(c.origin for c in (memory, compute) if c)
     functions = case.functions.get(moved.source, {})

@@ -73,7 +73,9 @@ def text(loaded: LoadedRun) -> str:
 def unchecked(rows: pd.DataFrame, run: Run) -> pd.Series:
     """A mask of the run's cases that have no error because their check was skipped. A note of the run has the reason."""
     skipped = [one for one in run.skipped if one.collector == "check"]
-    left = {_of_table(case) for one in skipped for case in one.cases}
+    left: set[tuple[str, ...]] = {
+        (case.name, case.impl, case.direction, case.workload, case.config) for one in skipped for case in one.cases
+    }
     if not all(one.cases for one in skipped):
         failed = {readable(failure.case) for failure in run.failures if failure.collector == "check"}
         left |= {case for case in _cases(rows) if Case(*case).id not in failed}
@@ -82,11 +84,6 @@ def unchecked(rows: pd.DataFrame, run: Run) -> pd.Series:
 
 def _cases(rows: pd.DataFrame) -> list[tuple[str, ...]]:
     return list(rows[["kernel", "impl", "pass", "workload", "config"]].itertuples(index=False, name=None))
-
-
-def _of_table(case: Case) -> tuple[str, ...]:
-    """The case as ``_cases`` has it."""
-    return case.name, case.impl, case.direction, case.workload, case.config
 
 
 def cells(

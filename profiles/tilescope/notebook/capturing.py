@@ -30,7 +30,7 @@ CAPTURED = "captured"
 #: Default limit in seconds for interpreting launches without a GPU.
 LIMIT = 60.0
 #: The skipped check of a run without a reference.
-_UNCHECKED = Skipped("check", "no reference was given, so nothing says whether the results are right")
+_UNCHECKED = Skipped("check", "no reference was given, so the results were not compared with one")
 
 
 class Capture:
@@ -124,8 +124,8 @@ class Capture:
                 f"not recorded, launches of processes that were forked ({count}): capture in the process that launches"
             )
         if self._anew:
-            many = "processes that were" if len(self._anew) > 1 else "process that was"
-            said.append(f"not captured, {len(self._anew)} {many} started anew: capture in the one that launches")
+            many = "processes" if len(self._anew) > 1 else "process"
+            said.append(f"not captured, {len(self._anew)} new {many}: capture in the process that launches")
         seen: dict[str, None] = {}
         for kernel in self._recorder.kernels:
             for record in kernel.records:
@@ -136,7 +136,7 @@ class Capture:
         """Lines on kernels whose floor is that of whole tensors, because their accesses were not counted."""
         kernels = self._recorder.kernels if self._recorder else ()
         return [
-            f"{kernel.name}: its floor is the bytes of whole tensors, for its accesses were not counted"
+            f"{kernel.name}: its floor is the bytes of whole tensors, because its accesses were not counted"
             for kernel in kernels
             if any("counted" not in record.data and record.data.get("touched") for record in kernel.records)
         ]

@@ -18,6 +18,7 @@ from typing import Any
 from tilescope_kernels.spec import DTYPES
 
 from tilescope.models.fusion import Chain, Problem, parse_problem
+from tilescope.notebook import user_kernel
 
 #: The longest time in seconds to count a function, most of which is torch's import.
 TIMEOUT = 120
@@ -76,7 +77,7 @@ def count(place: str, problem: Problem) -> Chain:
     return Chain(
         names,
         unfused_bytes=sum(operation.bytes_read + operation.bytes_written for operation in operations),
-        fused_bytes=sum(_bytes(tensor) for tensor in (*tensors, *_leaves(result))),
+        fused_bytes=sum(tensor.nbytes for tensor in (*tensors, *user_kernel.tensors(result))),
         whole_row=whole_row,
         aligned_rows=whole_row or any(tensor.shape != problem.shape for tensor in tensors),
     )
@@ -90,17 +91,6 @@ def _function(place: str) -> Any:
     if not callable(found):
         raise ValueError(f"{file} has no function {name!r}")
     return found
-
-
-def _leaves(result: Any) -> list[Any]:
-    import torch  # noqa: PLC0415
-    from torch.utils._pytree import tree_leaves  # noqa: PLC0415
-
-    return [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-
-
-def _bytes(tensor: Any) -> int:
-    return int(tensor.numel() * tensor.element_size())
 
 
 def main(arguments: list[str]) -> int:

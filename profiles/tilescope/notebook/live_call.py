@@ -8,16 +8,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilescope.jobs.job import OnEvent
 from tilescope.notebook import user_kernel
 from tilescope.notebook.capturing import LIMIT, Capture
 from tilescope.notebook.opened_run import Profile
 from tilescope.table.description import Settings
-
-if TYPE_CHECKING:
-    import torch
 
 
 def is_live(kernels: Sequence[Any], inputs: Mapping[str, Any] | None, reference: Any, named: Mapping[str, Any]) -> bool:
@@ -82,9 +79,9 @@ def compared(result: Any, given: Any, expected: Any, given_reference: Any) -> st
     """The error of the function's results against the reference's, in one line; of its arguments where it returns no tensor."""
     from tilescope.collectors import check  # noqa: PLC0415
 
-    ours, theirs = tensors(result), tensors(expected)
+    ours, theirs = user_kernel.tensors(result), user_kernel.tensors(expected)
     if not ours and not theirs:
-        ours, theirs = tensors(given), tensors(given_reference)
+        ours, theirs = user_kernel.tensors(given), user_kernel.tensors(given_reference)
     if len(ours) != len(theirs):
         return f"check failed: the function gives {len(ours)} tensors, the reference {len(theirs)}"
     worst, said = 0.0, ""
@@ -106,14 +103,6 @@ def compared(result: Any, given: Any, expected: Any, given_reference: Any) -> st
 
 
 _SHORT = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
-
-
-def tensors(value: Any) -> list[torch.Tensor]:
-    """The tensors in a tuple, list, mapping or dataclass of a library, in order."""
-    import torch  # noqa: PLC0415
-    from torch.utils._pytree import tree_leaves  # noqa: PLC0415
-
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def _copied(value: Any) -> Any:

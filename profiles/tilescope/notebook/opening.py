@@ -25,7 +25,8 @@ def open_file(path: Path | str, runs: Path | None = None) -> LoadedRun:
     path = Path(path)
     try:
         found = formats.of(path).read(path)
-        digest = _digest(path)
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError as error:
         raise StoreError(f"no file {path}") from error
     except bounded_reading.Unreadable as error:
@@ -63,9 +64,3 @@ def _counted(found: Contents) -> list[str]:
     if launches <= cases:
         return []
     return [f"{launches:,} launches: a kernel's time and bytes are the sums over its launches of one size"]
-
-
-def _digest(path: Path) -> str:
-    """The digest of the file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -111,7 +111,7 @@ def reference_to(
     if inputs is None or reference is None:
         name = getattr(kernel, "__name__", repr(kernel))
         raise ValueError(
-            f"{name}: say what it takes and what is right, as in profile({name}, inputs={{'x': torch.randn(64, 100)}}, "
+            f"{name}: give examples of its inputs and a reference, as in profile({name}, inputs={{'x': torch.randn(64, 100)}}, "
             "reference=in_plain_pytorch)"
         )
     return cell_source.write_spec(user_kernel.spec(kernel, inputs=inputs, reference=reference), folder)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tilescope.notebook.cell_source import python_function
 
 if TYPE_CHECKING:
+    import torch
     from tilescope_kernels.spec import Cost, KernelSpec, Workload
 
 #: The largest relative error by dtype, the same as for the library's kernels over rows.
@@ -92,7 +93,6 @@ def count_operations(call: Callable[[], Any]) -> tuple[dict[str, int], tuple[Any
     """Operations of ``call`` by kind (``matrix`` and ``other``), as ``ReferenceCost`` counts them, and its outputs."""
     import torch  # noqa: PLC0415
     from tilescope_kernels import dispatch  # noqa: PLC0415
-    from torch.utils._pytree import tree_leaves  # noqa: PLC0415
     from torch.utils.flop_counter import FlopCounterMode, flop_registry  # noqa: PLC0415
 
     operations = {"matrix": 0, "other": 0}
@@ -100,17 +100,24 @@ def count_operations(call: Callable[[], Any]) -> tuple[dict[str, int], tuple[Any
     class Count(dispatch.OnLooker):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = func(*args, **(kwargs or {}))
-            taken = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+            taken = tensors((args, kwargs))
             # An operator without tensor arguments only allocates.
             if taken and not func.is_view and func.overloadpacket not in flop_registry:
-                given = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
-                operations["other"] += max(t.numel() for t in (*taken, *given))
+                operations["other"] += max(t.numel() for t in (*taken, *tensors(result)))
             return result
 
     with torch.no_grad(), FlopCounterMode(display=False) as products, Count():  # type: ignore[no-untyped-call]
         results = call()
     operations["matrix"] = int(products.get_total_flops())
     return operations, (results,) if isinstance(results, torch.Tensor) else tuple(results)
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors in a tuple, list, mapping or dataclass of a library, in order. Imports torch."""
+    import torch  # noqa: PLC0415
+    from torch.utils._pytree import tree_leaves  # noqa: PLC0415
+
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def spec(

@@ -127,7 +127,7 @@ def remark(artefact: Path) -> str:
     data = bounded_reading.data_of(artefact)
     like = data.get(memory.LIKE)
     if like and data["samples"]:
-        return f"what was measured is of {like}, which launches the same code alike"
+        return f"measurements are of {like}, which makes the same launch of the same code"
     return str(data.get("uncounted", ""))
 
 

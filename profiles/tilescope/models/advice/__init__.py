@@ -1,9 +1,8 @@
 """Advice: why a kernel is slow, the values that show it, the potential speedup, and the remedy.
 
-Pure: frame -> findings. A rule is one function in RULES that looks at a ``Subject`` and yields ``Finding``s. It needs
-its counters: what is absent gives no finding. With compiler and interpreter alone the findings are predictions.
-A case whose measurements cannot be has findings that say so (``impossible.RULES``) and no others; one whose results are wrong
-has that first.
+Pure: frame -> findings. A rule is a function in RULES that takes a ``Subject`` and yields ``Finding``s. It yields none where its
+counters are absent. With compiler and interpreter alone the findings are predictions. A case with impossible measurements has
+findings on these (``impossible.RULES``) and no others. A case with wrong results has the finding on that first.
 """
 
 from __future__ import annotations
@@ -34,13 +33,12 @@ RULES: tuple[Rule, ...] = (
     latency.launch_bound, latency.late_cpu, stalls.longest_stall, configs.quicker_config,
 )  # fmt: skip
 
-#: Rules on the call as a whole. Where launches are too short for their work they alone speak: what happens within so
-#: short a launch is no cause.
+#: Rules on the call as a whole. Only these apply where launches are so short that their code does not matter.
 _OF_CALLS: tuple[Rule, ...] = (latency.launch_bound, latency.late_cpu, configs.quicker_config)
 
-#: A finding that could win less than this is not worth anybody's time, unless its cure was timed.
+#: The least potential speedup of a finding, unless its remedy was timed.
 _WORTH = 1.05
-#: Launches below this share of a case's time are left alone.
+#: The least share of a case's time of a launch that rules look at.
 _SHARE = 0.1
 
 
@@ -50,12 +48,12 @@ def findings(
     kernels: Mapping[str, Mapping[str, object]] | None = None,
     beside: pd.DataFrame | None = None,
 ) -> list[Finding]:
-    """Findings of all rules about every case of the table, what is impossible and then those with most to win first.
+    """Findings of all rules about every case of the table: impossible measurements first, then by potential speedup.
 
-    Each other measured case has one finding, the last (``DISTANCE``), about how far it is from its roof; a case at its roof
-    has one that says so instead. ``kernels`` is ``Run.kernels``. Of a sweep the table needs all configs of a problem,
-    which are compared with each other. ``beside`` are all rows of these kernels where the table has not all: other
-    implementations show what a computation needs.
+    Each other measured case has one finding about its distance from the roof (``DISTANCE``, the last), or one about being at its
+    roof. ``kernels`` is ``Run.kernels``. A sweep's configs are compared with each other, so the table needs all of a problem.
+    ``beside`` has all rows of these kernels if the table has only some, because other implementations show whether a computation
+    needs two passes.
     """
     swept: dict[tuple[str, ...], list[CaseValues]] = {}
     for case in gather(table):

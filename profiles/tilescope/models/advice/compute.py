@@ -11,17 +11,17 @@ from tilescope.models.advice.subject import Subject
 from tilescope.table import units
 from tilescope.table.sources import COUNTERS
 
-#: The tensor pipe of a dtype, where the kernel declares none.
+#: The tensor pipe of each dtype.
 _TENSOR = {"fp32": "tf32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "int8": "int8"}
 _COUNTED = tuple(metric for metric in roofs.WORK if metric.startswith("tensor_"))
-#: Flop per byte from which work is a matrix product in all but name.
+#: Flop per byte from which work counts as a matrix product.
 _INTENSITY = 64
-#: Share of the most operations that a launch does, from which on another launch may be a product too.
+#: The least ratio of a launch's operations to the largest launch's for it to count as a product too.
 _OF_MOST = 0.1
-#: A share of the time that is worth a word.
+#: The least share of the time that makes a finding.
 _SHARE = 0.05
 
-#: By the compiler's metric, what keeps products from overlapping, and what to do.
+#: Reasons why products do not overlap, and remedies, by the compiler's metric.
 _SERIALIZED = {
     "wgmma_short_of_registers": (
         "too few registers",
@@ -41,11 +41,10 @@ _SERIALIZED = {
 
 
 def no_tensor_cores(subject: Subject) -> Iterator[Finding]:
-    """A matrix product's work on CUDA cores. Bound: roof of the tensor pipe / roof of fp32, over the products' share of the time.
+    """A matrix product on CUDA cores. Bound: roof of the tensor pipe / roof of fp32, over the products' share of the time.
 
-    Operands may be widened and multiplied on another tensor pipe: of all that was counted none may have worked. What is
-    faster than CUDA cores can be runs on no CUDA cores, whatever was counted. A cost may be declared wrong, or be another
-    kernel's: where the program's own operations were counted they have to be a product's, too.
+    Operands may be widened and multiplied on another tensor pipe, so no counted tensor pipe may have worked. A case faster than
+    CUDA cores does not run on them. The declared cost may be wrong, so counted operations must be those of a product too.
     """
     pipe = _TENSOR.get(subject.case.key["dtype"])
     flops = subject.total("algorithm_flops", "model")
@@ -62,7 +61,7 @@ def no_tensor_cores(subject: Subject) -> Iterator[Finding]:
         return
     if subject.row["performance"] > cuda.value:
         return
-    # The summary's floor is that of the pipe in use; here the other one is the point, so it does not cap the bound.
+    # The summary's floor is by the pipe in use, so it does not cap this bound.
     rates = tensor.value / cuda.value
     busy = subject.row["bandwidth_fraction"]
     ratio, formula, share = rates, f"{pipe} roof / fp32 roof", _of_products(subject)
@@ -82,7 +81,7 @@ def no_tensor_cores(subject: Subject) -> Iterator[Finding]:
 
 
 def _of_products(subject: Subject) -> float:
-    """The share of GPU time that launches take which may be products: those with the most fp32 operations by ncu's count.
+    """The share of GPU time of launches that may be products, those with the most fp32 operations counted by ncu.
 
     It is 1 where these were not counted.
     """
@@ -96,7 +95,7 @@ def _of_products(subject: Subject) -> float:
 
 
 def at_the_rate(subject: Subject) -> Iterator[Finding]:
-    """Arithmetic is saturated. What a cheaper formula wins is not in the counters, so nothing bounds it here."""
+    """Saturated arithmetic. It has no bound, because counters do not show the gain of a cheaper formula."""
     use, pipe = subject.row["performance_fraction"], subject.row["pipe"]
     roof = subject.roof(pipe)
     if not (subject.measured and roof and subject.row["bound"] == "compute" and use >= bound.AT_ROOF):
@@ -111,9 +110,9 @@ def at_the_rate(subject: Subject) -> Iterator[Finding]:
 
 
 def serialized_products(subject: Subject) -> Iterator[Finding]:
-    """Products on tensor cores that ptxas lets run one by one, so that nothing overlaps them. What that costs nothing tells.
+    """Products on tensor cores that ptxas serializes, so that they do not overlap. It has no bound, as no counter shows the cost.
 
-    ptxas says so of a function, for one reason, and gives the code all the same.
+    ptxas reports one reason a function.
     """
     for launch in subject.launches:
         for metric, (reason, remedy) in _SERIALIZED.items():
@@ -130,9 +129,9 @@ def serialized_products(subject: Subject) -> Iterator[Finding]:
 
 
 def bank_conflicts(subject: Subject) -> Iterator[Finding]:
-    """Shared-memory accesses that take turns. Bound: cycles / (cycles - conflicts), each conflict costing one cycle.
+    """Bank conflicts in shared memory. Bound: cycles / (cycles - conflicts), with one cycle for each conflict.
 
-    ncu counts conflicts over all multiprocessors, which work on them side by side.
+    ncu counts conflicts over all multiprocessors, which work in parallel.
     """
     for launch in subject.launches:
         conflicts, time, clock = (launch.get(name, "ncu") for name in ("bank_conflicts", "gpu_time", "sm_clock"))

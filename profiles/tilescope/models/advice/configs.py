@@ -1,4 +1,4 @@
-"""The rule on a sweep: a config is quicker than the default, what the implementation chooses by itself. Pure."""
+"""The rule on a sweep: a config is faster than the default, which the implementation chooses by itself. Pure."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tilescope.table import units
 from tilescope.table.case import parse_config
 from tilescope.table.case_table import GPU_TIME_SOURCES, CaseValues
 
-#: Less than this is no news: configs of one sweep that differ only in what their pass does not use, and so run the same
-#: code, came out up to 0.8 % apart, and of every fifth such pair the interval leaves out 1 (norms, H200, 2026-11-24).
+#: The least ratio that makes a finding. Configs that run the same code, because they differ only in parameters of another pass,
+#: differed by up to 0.8 %, and the interval of every fifth such pair excludes 1 (norms, H200, 2026-11-24).
 _WORTH = 1.01
 
 
 def quicker_config(subject: Subject) -> Iterator[Finding]:
-    """A config of the sweep beats the default, which ran beside it, beyond the noise of both. Bound: their ratio, as timed.
+    """A config that is significantly faster than the default of the same sweep. Bound: the ratio of their times.
 
-    Beyond the noise as ``compare`` has it: the interval of the ratio of medians leaves out 1. A sweep without the default
-    says nothing: the first of the declared configs is no stand-in for a choice that depends on the shape.
+    It is significant if the interval of the ratio of medians (``compare``) excludes 1. A sweep without the default yields nothing,
+    because the default may depend on the shape.
     """
     clocks = (("gpu_time", source) for source in GPU_TIME_SOURCES)
     clock = next((known for known in clocks if subject.case.totals.get(known)), None)

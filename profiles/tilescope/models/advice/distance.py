@@ -1,4 +1,4 @@
-"""The rule on distance: how far a measured case is from its roof, whatever else is found. Pure."""
+"""The rule on the distance of a measured case from its roof. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tilescope.models.advice.finding import AT_ROOF, DISTANCE, Evidence, Finding
 from tilescope.models.advice.subject import Subject
 from tilescope.table.metrics import stall_name
 
-#: A case nearer than this is at its roof as far as clocks can tell.
+#: The share of the roof from which a case counts as at it, within the precision of clocks.
 _REACHED = 0.97
 
 
 def distance(subject: Subject, found: Iterable[Finding]) -> Iterator[Finding]:
-    """The distance left to the roof, and whether any finding in ``found`` explains it. Ranks last: it is no remedy.
+    """The distance to the roof, and whether any finding in ``found`` explains it. It ranks last.
 
-    A computation that must pass over its input twice is compared with the roof of two passes.
+    A computation that needs two passes over its input is compared with the roof for two passes.
     """
     fraction = subject.row["floor_fraction"]
     rules = {finding.rule for finding in found if finding.bound is None or finding.bound.clock == "gpu_time"}
@@ -30,7 +30,7 @@ def distance(subject: Subject, found: Iterable[Finding]) -> Iterator[Finding]:
         roof = f"{roof} for two passes over the input, which this computation needs ({share * 100:.0f} % of the roof)"
         fraction /= share
     said = "Still" if rules else "No known bottleneck found. Still"
-    # Of a small problem's roof not a whole percent is reached.
+    # A small problem may reach less than 1 % of the roof.
     digits = 0 if fraction >= 0.01 else 2
     title = f"{said} {(1 - fraction) * 100:.{digits}f} % below the {roof}"
     if fraction >= _REACHED:
@@ -39,7 +39,7 @@ def distance(subject: Subject, found: Iterable[Finding]) -> Iterator[Finding]:
 
 
 def _next(subject: Subject, fraction: float) -> str:
-    """What to do next about what no rule explains."""
+    """The next step where no rule explains the distance."""
     if fraction >= _REACHED:
         return "Only less work helps: fewer bytes (fuse with a neighbour), fewer operations, or a narrower dtype."
     if not subject.launches:

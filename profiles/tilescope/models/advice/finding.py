@@ -11,22 +11,22 @@ from tilescope.table import units
 from tilescope.table.metrics import METRICS
 from tilescope.table.sources import MEASURED
 
-#: Whose rule it is.
+#: Origins of a rule.
 OURS, NVIDIA = "ours", "nvidia"
-#: The rule that says that results are wrong.
+#: The rule on wrong results.
 WRONG = "wrong-result"
-#: The rule that says how far a case is from its roof (``distance``), and those that say that it reaches it.
+#: The rule on the distance from the roof, and the rules on being at it.
 DISTANCE, AT_ROOF = "distance", ("at-the-roof", "at-the-rate")
 
-#: Roofs can be evidence too. Their provenance is their origin: ``measured`` here, or ``datasheet``.
+#: The start of a roof's name as evidence. The source of a roof is its origin, ``measured`` or ``datasheet``.
 _ROOF = "roof_"
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """One value that a finding rests on. ``metric`` is a name of METRICS, or ``roof_hbm`` for a device's roof.
+    """One value that supports a finding. ``metric`` is a name of METRICS, or ``roof_hbm`` for a device's roof.
 
-    ``value`` in ``unit`` (a base unit); ``source`` as in the table, or a roof's origin.
+    ``value`` is in ``unit`` (a base unit); ``source`` is the table's, or a roof's origin.
     """
 
     metric: str
@@ -36,28 +36,28 @@ class Evidence:
 
     @property
     def label(self) -> str:
-        """What the value is, in words."""
+        """The value's name."""
         if self.metric.startswith(_ROOF):
             return f"{self.metric.removeprefix(_ROOF).replace('_', ' ').replace('hbm', 'HBM')} roof"
         return METRICS[self.metric].label.removesuffix(" of a launch")
 
     @property
     def text(self) -> str:
-        """The value with its unit. A stall is a number of warps, which METRICS calls a ratio; it is no percentage."""
+        """The value with its unit. A stall is a number of warps, not a percentage, although METRICS has it as a ratio."""
         return units.text(self.value, "" if self.metric.startswith("stall_") else self.unit)
 
     @property
     def measured(self) -> bool:
-        """Whether hardware was observed; else the value is a prediction, a declaration or a datasheet's."""
+        """Whether the value was measured on hardware, not predicted, declared or from a datasheet."""
         return self.source in MEASURED or self.source == "measured"
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The potential speedup if this were fixed, as a ratio, and the formula it comes from.
+    """The potential speedup as a ratio, and its formula.
 
     ``clock`` is the time that would shrink: ``gpu_time`` or ``interval``. Clocks are never mixed. ``timed`` means that
-    the remedy was measured: the ratio is then what it wins.
+    the remedy was measured, so that the ratio is its actual speedup.
     """
 
     ratio: float
@@ -67,16 +67,16 @@ class Bound:
 
     @property
     def most(self) -> str:
-        """What to say before the ratio: ``up to``, or nothing where the cure was timed."""
+        """The text before the ratio: ``up to``, or nothing where the remedy was timed."""
         return "" if self.timed else "up to "
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One rule's answer for one case, or for one launch (``function``) of it.
+    """One rule's result for one case, or for one launch (``function``) of it.
 
-    ``direction`` is the pass. ``evidence`` stands in the order of weight: the first is what gave it away. ``bound``
-    is None where the values at hand bound nothing. ``origin`` is ``ours`` or ``nvidia``.
+    ``direction`` is the pass. ``evidence`` is in the order of weight; its first value triggered the rule. ``bound`` is None where
+    the values give none. ``origin`` is ``ours`` or ``nvidia``.
     """
 
     rule: str
@@ -95,12 +95,12 @@ class Finding:
 
     @property
     def case(self) -> tuple[str, ...]:
-        """Kernel, implementation, pass, workload and config: whose finding it is within a run."""
+        """Kernel, implementation, pass, workload and config, which identify the case within a run."""
         return (self.kernel, self.impl, self.direction, self.workload, self.config)
 
     @property
     def impossible(self) -> bool:
-        """Whether it says that the case's measurements cannot be."""
+        """Whether it is about an impossible measurement."""
         return self.rule in IMPOSSIBLE
 
     @property
@@ -110,38 +110,19 @@ class Finding:
 
     @property
     def measured(self) -> bool:
-        """Whether what gave it away was observed on hardware; else the finding is a prediction."""
+        """Whether its first evidence was measured on hardware; otherwise the finding is a prediction."""
         return self.origin == NVIDIA or (bool(self.evidence) and self.evidence[0].measured)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready dictionary, in the table's words (``pass``)."""
-        bound = self.bound and dataclasses.asdict(self.bound)
-        return {
-            "rule": self.rule,
-            "title": self.title,
-            "remedy": self.remedy,
-            "kernel": self.kernel,
-            "pass": self.direction,
-            "workload": self.workload,
-            "impl": self.impl,
-            "config": self.config,
-            "launch": self.launch,
-            "function": self.function,
-            "measured": self.measured,
-            "impossible": self.impossible,
-            "origin": self.origin,
-            "bound": bound,
-            "evidence": [
-                {"metric": e.metric, "value": e.value, "unit": e.unit, "source": e.source} for e in self.evidence
-            ],
-        }
+        """A JSON-ready dictionary, with the table's key ``pass`` for the direction."""
+        fields = dataclasses.asdict(self)
+        derived = {"pass": fields.pop("direction"), "measured": self.measured, "impossible": self.impossible}
+        return {**fields, **derived, "evidence": list(fields["evidence"])}
 
 
 def rank(finding: Finding) -> tuple[int, float]:
-    """Sorts findings: what is impossible, what is wrong, what wins GPU time, most first, that the case is at its roof, what wins in the interval,
-    those without a bound, and the distance.
-
-    A kernel at its roof that is called late is first of all at its roof.
+    """The key to sort findings: impossible measurements, wrong results, bounds of GPU time (the largest first), being at the roof,
+    bounds of the interval, those without a bound, and the distance from the roof.
     """
     if finding.of_results:
         return 0, float(not finding.impossible)

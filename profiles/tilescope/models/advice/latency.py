@@ -1,4 +1,4 @@
-"""Rules on launches: those too small to matter, and launch overhead. Pure."""
+"""Rules on launches that are too short, and on launch overhead. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tilescope.table import units
 
 
 def launch_bound(subject: Subject) -> Iterator[Finding]:
-    """Work that is small beside a launch. Bound: launches / the fewest that can do, one as a rule.
+    """Launches that are too short for their overhead. Bound: launches / the fewest possible, usually one.
 
-    Those that are the fewest already cannot be bounded.
+    It has no bound where the launches are already the fewest.
     """
     if not subject.launch_bound:
         return
@@ -30,7 +30,7 @@ def launch_bound(subject: Subject) -> Iterator[Finding]:
 
 
 def late_cpu(subject: Subject) -> Iterator[Finding]:
-    """Launch overhead: the GPU waits on the CPU. Bound, on the interval: interval / graph replay, else interval / GPU time."""
+    """Launch overhead: the GPU waits on the CPU. Bound of the interval: interval / graph replay, or interval / GPU time."""
     if not subject.row["cpu_bound"]:
         return
     interval, graph = subject.of_row("interval", "events"), subject.of_row("graph_time", "events")

@@ -1,4 +1,4 @@
-"""Rules on what was run itself: measurements that cannot be, from which nothing else is concluded, and wrong results. Pure."""
+"""Rules on the measurement itself: impossible ones, from which nothing else is concluded, and wrong results. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tilescope.models.advice.subject import Subject, evidence
 
 
 def cannot_be(subject: Subject) -> Iterator[Finding]:
-    """A finding for each reason why the case's measurements cannot be. It has no bound: what they would win is not known."""
+    """A finding, without a bound, for each reason why the case's measurements are impossible."""
     for reason in impossible.reasons(subject.case, subject.device, str(subject.row["pipe"])):
         values: list[Evidence | None] = [
             subject.roof_of(name, known) if name.startswith("roof_") else evidence(name, known)

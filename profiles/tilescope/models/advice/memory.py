@@ -1,4 +1,4 @@
-"""Rules on memory: bytes moved that need not move, and accesses that move more than they use. Pure."""
+"""Rules on memory: unnecessary traffic, and accesses that move more bytes than they use. Pure."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from tilescope.models.advice.subject import LaunchValues, Subject
 from tilescope.table import units
 from tilescope.table.sources import COUNTERS
 
-#: From this many times the ideal on, traffic is worth a word: less is rounding, tails and metadata.
+#: The least ratio of traffic to the ideal that makes a finding: below it are rounding, tails and metadata.
 _EXCESS = 1.1
 #: The widest access of a thread, in bytes; a warp's request of it spans 16 sectors of 32 bytes.
 _WIDEST = 16
-#: From this share of a memory roof on, all of a launch's time is in proportion to its bytes.
+#: The share of a memory roof from which a launch's whole time is proportional to its bytes.
 _BUSY = 0.6
-#: L1's lookups are at least this share of the bytes that it fetches, unless TMA does: recorded launches have 4 % with TMA, else
-#: 100 % or more.
+#: The least ratio of bytes looked up in L1 to bytes fetched from L2 for loads by threads. Recorded launches have 4 % with TMA, and
+#: 100 % or more without.
 _LOOKED_UP = 0.5
-#: An access, and what metrics call the bytes of it.
+#: Accesses, and the word for them in names of metrics.
 _WAYS = {"load": "read", "store": "written"}
 
 
 def extra_bytes(subject: Subject) -> Iterator[Finding]:
-    """HBM bytes beyond those that must move. Bound: bytes moved / bytes needed, over the share of the time that bytes take.
+    """More HBM bytes than necessary. Bound: bytes moved / bytes needed, over the bytes' share of the time.
 
-    ncu empties the caches before each launch: what one launch leaves in L2 for the next it counts as HBM traffic, and so
-    a chain of launches that each fit there tells nothing.
+    ncu empties the caches before each launch, so data that a launch leaves in L2 for the next counts as HBM traffic. A chain of
+    launches that fit in L2 therefore yields nothing.
     """
     ratio, source = subject.excess, subject.row["bytes_source"]
     if not ratio > _EXCESS or subject.row["bound"] == "compute" or subject.row["bytes_cold"]:
@@ -68,10 +68,10 @@ def extra_bytes(subject: Subject) -> Iterator[Finding]:
 
 
 def _concerned(subject: Subject, moved: Mapping[int | None, float], source: str) -> float:
-    """The share of GPU time that is in proportion to bytes.
+    """The share of GPU time that is proportional to bytes.
 
-    That is all of a launch that keeps HBM busy, else the time its bytes take at the roof. It is 1 where nothing was
-    timed.
+    It counts the whole of a launch that keeps HBM busy, and of others the time of their bytes at the roof. It is 1 where nothing
+    was timed.
     """
     roof, time = subject.roof(subject.row["memory_roof"]), subject.row["gpu_time"]
     if not (subject.measured and roof and time > 0):
@@ -89,9 +89,9 @@ def _concerned(subject: Subject, moved: Mapping[int | None, float], source: str)
 
 
 def repeated_requests(subject: Subject) -> Iterator[Finding]:
-    """The program asks L2 for the same bytes again, and L2 is busy. Bound: bytes requested / distinct bytes.
+    """Repeated requests of the same bytes from a busy L2. Bound: bytes requested / distinct bytes.
 
-    What is at a roof all the same has nothing to win by it.
+    A case at a roof has nothing to gain and yields nothing.
     """
     if subject.saturation >= bound.AT_ROOF:
         return
@@ -117,13 +117,11 @@ def repeated_requests(subject: Subject) -> Iterator[Finding]:
 
 
 def uncoalesced(subject: Subject) -> Iterator[Finding]:
-    """Requests that touch more 32-byte sectors than their bytes fill. Bound: all sectors that the launch touches / those it
-    would touch if these were filled.
+    """Requests that touch more 32-byte sectors than their bytes fill. Bound: sectors touched / sectors if all were filled.
 
-    A warp's request of ``w`` bytes a thread fills ``w`` sectors (32 threads, 32 bytes each); ncu counts what it
-    touches. Without counters the interpreter's share of used sectors says the same of the addresses. How much of the
-    launch's traffic that is follows from the bytes it asks for each way. Where loads and stores both touch too many, one
-    change of the order mends both. HBM that is busy with the bytes needed leaves nothing to win.
+    A warp's request of ``w`` bytes a thread fills ``w`` sectors (32 threads, 32 bytes each); ncu counts the touched ones. Without
+    counters the interpreter's share of used sectors gives the same ratio. Loads and stores are weighed by their requested bytes,
+    because one change of the order may fix both. A case at the HBM roof has nothing to gain and yields nothing.
     """
     if subject.saturation >= bound.AT_ROOF and not subject.excess > _EXCESS:
         return
@@ -152,7 +150,7 @@ def uncoalesced(subject: Subject) -> Iterator[Finding]:
 
 
 def _sectors(launch: LaunchValues, way: str) -> tuple[float, list[Evidence | None]]:
-    """Sectors that loads or stores touch over those that their bytes fill, 1 where that is not known; and what says so."""
+    """The ratio of touched to filled sectors of loads or stores, 1 where it is not known, and its evidence."""
     sectors, width = launch.get(f"sectors_per_{way}", "ncu"), launch.get(f"widest_{way}", "compiler")
     share = launch.get(f"sector_efficiency_{_WAYS[way]}", "interpreter")
     if sectors and width and width.value:
@@ -163,16 +161,16 @@ def _sectors(launch: LaunchValues, way: str) -> tuple[float, list[Evidence | Non
 
 
 def _asked(subject: Subject, launch: LaunchValues, way: str) -> Evidence | None:
-    """The bytes that the launch loads or stores; a single one's are the algorithm's at least."""
+    """The bytes that the launch loads or stores; a single launch's are taken as the algorithm's where they are not known."""
     requested = launch.get(f"requested_bytes_{_WAYS[way]}", "interpreter")
     alone = requested is None and subject.row["launches"] == 1
     return subject.total(f"algorithm_bytes_{_WAYS[way]}", "model") if alone else requested
 
 
 def narrow_loads(subject: Subject) -> Iterator[Finding]:
-    """Loads below 16 bytes a thread. Bound: 16 / width, as bytes in flight grow with it at best (Little's law).
+    """Loads below 16 bytes a thread. Bound: 16 / width, because bytes in flight grow at most with the width (Little's law).
 
-    It says nothing of launches whose bytes do not come by loads of threads.
+    Launches that load by TMA yield nothing.
     """
     if subject.saturation >= bound.AT_ROOF or subject.row["bound"] == "compute":
         return
@@ -194,9 +192,9 @@ def narrow_loads(subject: Subject) -> Iterator[Finding]:
 
 
 def _by_threads(launch: LaunchValues) -> bool:
-    """Whether threads load what the launch loads; else it comes by TMA, and only a scale or a bias by threads.
+    """Whether the launch's data is loaded by threads, rather than by TMA, which bypasses L1's lookups.
 
-    TMA's bytes are fetched from L2 past L1's lookups. Without counters a launch on tensor cores is not judged.
+    Without counters a launch on tensor cores counts as one with TMA.
     """
     looked_up, fetched = (launch.get(name, *COUNTERS) for name in ("l1_bytes", "l2_to_l1_bytes"))
     if looked_up is None or fetched is None:
@@ -205,7 +203,7 @@ def _by_threads(launch: LaunchValues) -> bool:
 
 
 def at_the_roof(subject: Subject) -> Iterator[Finding]:
-    """HBM is saturated by bytes that must move. Fusing wins what the neighbour moves, so nothing bounds it here."""
+    """HBM saturated by necessary bytes. It has no bound, because the gain of fusing depends on the neighbour."""
     use, ratio = bound.memory_use(subject.row), subject.row["bytes_ratio"]
     roof = subject.roof(subject.row["memory_roof"])
     if not (subject.measured and roof and subject.row["bound"] == "memory" and use >= bound.AT_ROOF) or ratio > _EXCESS:
@@ -225,9 +223,9 @@ def at_the_roof(subject: Subject) -> Iterator[Finding]:
 
 
 def spills(subject: Subject) -> Iterator[Finding]:
-    """Registers that do not suffice. Bound: bytes through L1 / requested, else (requested + spilled) / requested.
+    """Register spills. Bound: bytes through L1 / requested, or (requested + spilled) / requested.
 
-    Predicted spill bytes are those in the code, once a thread; a loop repeats them.
+    Predicted spill bytes are counted in the code, once a thread; a loop repeats them.
     """
     for launch in subject.launches:
         executed = [launch.get(f"spill_{what}", "ncu") for what in ("loads", "stores")]
@@ -262,6 +260,6 @@ def _spill_ratio(launch: LaunchValues, code: list[Evidence | None]) -> tuple[flo
 
 
 def _added(values: list[Evidence | None]) -> float | None:
-    """The values' sum; None when one is absent."""
+    """The sum of the values; None where one is absent."""
     known = [value.value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None

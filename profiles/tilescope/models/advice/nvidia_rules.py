@@ -1,4 +1,4 @@
-"""NVIDIA's own advice: what Nsight Compute's rules found, as findings beside ours."""
+"""NVIDIA's own advice: the results of Nsight Compute's rules as findings."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tilescope.table.ncu_rules import NcuRule, load
 
 #: Kinds of rule that ask for a change; ``INF`` only explains.
 _ASKING = ("OPT", "WRN")
-#: An estimate for the whole launch; a ``local`` one is for the part that the rule looks at.
+#: The scope of an estimate for the whole launch; a ``local`` one is for a part of it.
 GLOBAL = "global"
 
 
 def of_run(folder: Path, kernels: Collection[str] = ()) -> list[Finding]:
-    """What NVIDIA's rules found in a run, those with most to win first; empty where they were not collected.
+    """The findings of NVIDIA's rules in a run, by potential speedup; empty where they were not collected.
 
-    ``kernels`` are the names that the run's table has: one of before calls a person's own kernel by its variable.
+    ``kernels`` are the names in the run's table: older runs name a person's own kernel by its variable.
     """
     found = []
     for path in artefacts.of_collector(folder, "ncu_rules", ".json"):
@@ -33,7 +33,7 @@ def of_run(folder: Path, kernels: Collection[str] = ()) -> list[Finding]:
 
 
 def findings(case: Case, rules: list[NcuRule]) -> Iterator[Finding]:
-    """Rules that ask for a change, as findings. The bound is ncu's: 1 / (1 - share of the run time it would save)."""
+    """Rules that ask for a change, as findings. The bound is ncu's: 1 / (1 - saved share of the run time)."""
     for rule in rules:
         if rule.kind not in _ASKING:
             continue

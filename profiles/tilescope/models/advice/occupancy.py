@@ -1,4 +1,4 @@
-"""Rules on how full the SMs are: too few blocks on one, or too few for all of them. Pure."""
+"""Rules on the use of SMs: low occupancy, and grids that leave SMs idle. Pure."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from tilescope.models.advice.finding import Evidence, Finding
 from tilescope.models.advice.subject import LaunchValues, Subject
 from tilescope.table.units import several
 
-#: Occupancy up to here hides too little latency for a kernel that waits for memory.
+#: Occupancy up to which too little memory latency is hidden.
 _LOW = 0.5
-#: From this share of a roof on, more warps would not help.
+#: Share of a roof from which more warps would not help.
 _ENOUGH = 0.8
-#: A grid that keeps at least this share of its waves busy is no trouble.
+#: Busy share of a grid's waves from which it is no problem.
 _FULL = 0.85
 _LIMITS = ("registers", "shared_memory", "warps", "blocks", "barriers")
 
 
 def low_occupancy(subject: Subject) -> Iterator[Finding]:
-    """Few resident warps for want of anything but registers. Bound: warps resident after the change / before.
+    """Low occupancy, limited by anything but registers. Bound: warps resident after the change / before.
 
-    By Little's law memory requests in flight, and so throughput, grow at best with the resident warps.
+    By Little's law, memory requests in flight and thus throughput grow at most with the resident warps.
     """
     for launch, limiters, ratio in _low(subject):
         if "registers" in limiters:
@@ -41,9 +41,9 @@ def low_occupancy(subject: Subject) -> Iterator[Finding]:
 
 
 def register_pressure(subject: Subject) -> Iterator[Finding]:
-    """Few resident warps for want of registers. Bound: warps resident after the change / before.
+    """Low occupancy, limited by registers. Bound: warps resident after the change / before.
 
-    Not where the kernel spills: fewer registers would make that worse, and ``memory.spills`` speaks of it.
+    A kernel that spills yields nothing: fewer registers would make it worse, and ``memory.spills`` reports it.
     """
     for launch, limiters, ratio in _low(subject):
         if "registers" not in limiters or _spills(launch):
@@ -62,10 +62,9 @@ def register_pressure(subject: Subject) -> Iterator[Finding]:
 
 
 def partial_waves(subject: Subject) -> Iterator[Finding]:
-    """Multiprocessors that idle while the last blocks run. Bound: waves rounded up / waves.
+    """SMs that idle while the last blocks run. Bound: waves rounded up / waves.
 
-    A wave is one block in every slot of the chip. Below one wave it is the busiest SM's blocks over the
-    average's.
+    A wave is one block in every slot of the chip. Below one wave the bound is the busiest SM's blocks over the average.
     """
     if subject.saturation >= _ENOUGH:
         return
@@ -98,7 +97,7 @@ def partial_waves(subject: Subject) -> Iterator[Finding]:
 
 
 def _low(subject: Subject) -> Iterator[tuple[LaunchValues, list[str], float]]:
-    """Launches with too few warps to hide latency where that matters: what limits them, and their occupancy."""
+    """Launches with too few warps to hide latency, with their limiters and their occupancy."""
     if subject.saturation >= _ENOUGH or subject.row["bound"] in ("", "compute"):
         return
     for launch in subject.launches:
@@ -109,7 +108,7 @@ def _low(subject: Subject) -> Iterator[tuple[LaunchValues, list[str], float]]:
         if not (ratio and slots and grid) or ratio.value <= 0 or ratio.value > _LOW:
             continue
         if grid.value < slots.value * subject.device.multiprocessors:
-            continue  # There are not even blocks for the slots there are: partial_waves speaks of it.
+            continue  # The grid does not fill the present slots: partial_waves reports it.
         limits = {name: launch.get(f"occupancy_limit_{name}", slots.source) for name in _LIMITS}
         yield launch, [n for n, limit in limits.items() if limit and limit.value == slots.value], ratio.value
 
@@ -120,7 +119,7 @@ def _spills(launch: LaunchValues) -> bool:
 
 
 def _least(launch: LaunchValues) -> Evidence | None:
-    """The smallest of the limits: blocks that fit on one SM."""
+    """The smallest of the limits, in blocks an SM."""
     for source in ("ncu", "compiler"):
         limits = [limit for name in _LIMITS if (limit := launch.get(f"occupancy_limit_{name}", source))]
         if limits:
@@ -135,7 +134,7 @@ def _evidence(launch: LaunchValues, limiter: str) -> list[Evidence | None]:
 
 
 def _now(launch: LaunchValues, target: str) -> tuple[int, int, int, model.Occupancy] | None:
-    """The launch's registers, shared memory and threads, and its occupancy; None where it is not known or 0."""
+    """The launch's registers, shared memory, threads and occupancy; None where these are not known, or nothing fits."""
     found = [launch.get(name) for name in ("registers", "shared_memory", "block_threads")]
     registers, shared, threads = (int(value.value) if value else None for value in found)
     if registers is None or shared is None or threads is None or target.rstrip("af") not in model.LIMITS:
@@ -145,7 +144,7 @@ def _now(launch: LaunchValues, target: str) -> tuple[int, int, int, model.Occupa
 
 
 def _fewer_registers(launch: LaunchValues, target: str) -> tuple[str, float] | None:
-    """The most registers with which another block fits: a sentence, and by how much the resident warps grow."""
+    """The most registers with which another block fits, as a sentence, and the growth of resident warps as a ratio."""
     known = _now(launch, target)
     if known is None:
         return None
@@ -159,7 +158,7 @@ def _fewer_registers(launch: LaunchValues, target: str) -> tuple[str, float] | N
 
 
 def _without(limiter: str, launch: LaunchValues, target: str) -> tuple[str, float] | None:
-    """The smallest change that lifts this limit: a sentence, and by how much the resident warps grow."""
+    """The smallest change that raises this limit, as a sentence, and the growth of resident warps as a ratio."""
     known = _now(launch, target)
     if known is None:
         return None

@@ -1,6 +1,6 @@
-"""Computations that need all of their input before they can use any of it, as a scale of the whole tensor does. Pure.
+"""Computations that need two passes over their input, such as a scale of the whole tensor. Pure.
 
-No kernel can then do with one pass over the input: the minimum is two, and advice to use a single launch is wrong.
+They need all of the input before they can use any of it, so advice to use a single launch would be wrong.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from collections.abc import Iterable
 
 from tilescope.table.case_table import CaseValues
 
-#: A launch that reads this share of the algorithm's input reads all of it: the rest may be an operand of its own.
+#: The share of the algorithm's input from which a launch counts as reading all of it: the rest may be another operand.
 _ALL = 0.9
-#: At most these bytes are a single value: every launch after it that uses it depends on all that was read for it.
+#: The most bytes of a single value, on which every later launch that uses it depends.
 _VALUE = 16
-#: Partial results are at most this share of what they are made of.
+#: The largest ratio of partial results to their input.
 _PARTIAL = 1 / 256
 
 
 def two_passes(cases: Iterable[CaseValues]) -> frozenset[tuple[str, str]]:
-    """Kernels and passes where every case shows the dependence, whatever its implementation and workload.
+    """Kernels and passes where every implementation and workload shows the dependence.
 
-    One case without it disproves the need: a loss is one value of all logits too, but no gradient waits for it.
+    One case without it disproves the need: a loss is also one value of all logits, but no gradient waits for it.
     """
     shown: dict[tuple[str, str], bool] = {}
     for case in cases:
@@ -32,10 +32,10 @@ def two_passes(cases: Iterable[CaseValues]) -> frozenset[tuple[str, str]]:
 
 
 def _depends(case: CaseValues) -> bool:
-    """Whether a launch makes one value of all the input, and a later launch reads all of the input again.
+    """Whether one launch reduces the whole input to a value, and a later one reads the whole input again.
 
     The interpreter's distinct bytes are exact. Instead of one value there may be partial results, if each program of
-    the later launch reads all of these: it then requests them as many times as there are programs.
+    the later launch reads all of them, so that they are requested once for each program.
     """
     needed = case.total("algorithm_bytes_read", "model")
     launches = case.launches("interpreter")
@@ -52,7 +52,7 @@ def _depends(case: CaseValues) -> bool:
 
 
 def _by_each(case: CaseValues, launch: int, nbytes: float) -> bool:
-    """Whether each program of the launch reads these bytes: a good part of them, as a mask may leave some out."""
+    """Whether each program of the launch reads most of these bytes; a mask may leave some out."""
     blocks = case.at("grid_blocks", launch)
     again = _bytes(case, "requested_bytes_read", launch) - _bytes(case, "unique_bytes_read", launch)
     return blocks is not None and blocks.value > 1 and again >= _ALL * (blocks.value - 1) * nbytes

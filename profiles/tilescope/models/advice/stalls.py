@@ -1,6 +1,6 @@
-"""The rule on stalls: what a launch's warps wait for. Pure.
+"""The rule on warp stalls. Pure.
 
-ncu's reasons by its names (Nsight Compute, Kernel Profiling Guide, "Warp Stall Reasons").
+Reasons have ncu's names (Nsight Compute, Kernel Profiling Guide, "Warp Stall Reasons").
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from tilescope.models.advice.finding import Finding
 from tilescope.models.advice.subject import LaunchValues, Subject
 from tilescope.table.metrics import METRICS, stall_name
 
-#: A reason below this share of a warp's cycles explains nothing: a dozen of them share these.
+#: The least share of a warp's cycles of a reason that makes a finding.
 SHARE = 0.25
-#: What a warp waits for, and what helps. ``selected`` is no stall: its warp was issued.
+#: What a warp waits for, and remedies. ``selected`` is no stall: its warp was issued.
 _STALLS = {
     "long_scoreboard": (
         "data from L2 or HBM",
@@ -63,7 +63,7 @@ _STALLS = {
     "branch_resolving": ("branches", "Replace branches by masks (tl.where), or decide with tl.constexpr."),
     "sleeping": ("a sleep of their own", "Spin less: a lock or a flag makes warps wait for another program."),
 }  # fmt: skip
-#: Tiles of tl.dot are computed by all warps of a block together: fewer of them would not end the waiting.
+#: The remedy for barriers on tensor cores: all warps of a block compute tl.dot's tiles together, so fewer of them do not help.
 _PRODUCTS = (
     "The warps of a block meet after each tile: have the next tile loaded by then (more num_stages, or warps "
     "specialized in loading), and keep what lies between two tl.dot short. Try other tiles and num_warps in a sweep."
@@ -72,7 +72,7 @@ _REASONS = tuple(name.removeprefix("stall_") for name in METRICS if name.startsw
 
 
 def longest_stall(subject: Subject) -> Iterator[Finding]:
-    """The reason that warps stall for longest, where no roof is reached. Bound: 1 / (1 - its share of a warp's cycles)."""
+    """The longest stall of warps, where no roof is reached. Bound: 1 / (1 - its share of a warp's cycles)."""
     if not subject.measured or not subject.row["bound"] or subject.saturation >= bound.AT_ROOF:
         return
     for launch in subject.launches:
@@ -82,7 +82,7 @@ def longest_stall(subject: Subject) -> Iterator[Finding]:
 
 
 def shares(launch: LaunchValues) -> dict[str, float]:
-    """The share of a warp's cycles that each reason takes, the largest first; empty where none were counted."""
+    """The share of each reason in a warp's cycles, the largest first; empty where none were counted."""
     found = {reason: value.value for reason in _REASONS if (value := launch.get(f"stall_{reason}", "ncu"))}
     cycles = sum(found.values())
     known = sorted(_STALLS.keys() & found.keys(), key=lambda reason: (-found[reason], reason))
@@ -90,7 +90,7 @@ def shares(launch: LaunchValues) -> dict[str, float]:
 
 
 def meaning(reason: str) -> str:
-    """What a warp in that state waits for; empty where it waits for nothing, or for what has no words here."""
+    """The text on what a warp in that state waits for; empty where there is none."""
     return _STALLS[reason][0] if reason in _STALLS else ""
 
 
@@ -98,7 +98,7 @@ def _stalled(subject: Subject, launch: LaunchValues, reason: str, share: float) 
     meaning, remedy = _STALLS[reason]
     if reason == "barrier" and launch.uses_tensor_cores:
         remedy = _PRODUCTS
-    # Warps that could run but for another one do not make a launch longer.
+    # Warps that were ready but not selected do not make a launch longer.
     bounded = share < 1 and reason != "not_selected"
     return subject.finding(
         "longest-stall",

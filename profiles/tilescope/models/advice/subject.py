@@ -1,4 +1,4 @@
-"""The subject of a rule: one case with its summary and its launches, each seen by several collectors. Pure."""
+"""The subject of a rule: one case with its summary and its launches, matched over several collectors. Pure."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from tilescope.table.metrics import METRICS
 from tilescope.table.run import Device
 from tilescope.table.sources import COUNTERS, SOURCES
 
-#: Collectors that see launches, the one that saw the most of a real one first.
+#: Collectors that see launches, the most detailed one first.
 _SEERS = ("ncu", "torch_profiler", "cupti", "compiler", "interpreter")
-#: The implementation that is Triton code, and how torch.compile's kernels are called.
+#: The implementation in Triton, and the start of the names of torch.compile's kernels.
 _TRITON, _INDUCTOR = "triton", "triton_"
 
 
 @dataclass(frozen=True)
 class LaunchValues:
-    """One launch of a case. ``places`` maps a source to the number it gave the launch.
+    """One launch of a case. ``places`` maps a source to its number of the launch.
 
-    ``share`` of the case's GPU time, None where a time is not known.
+    ``share`` is the launch's share of the case's GPU time, None where a time is not known.
     """
 
     case: CaseValues
@@ -43,16 +43,16 @@ class LaunchValues:
 
     @property
     def triton(self) -> bool:
-        """Whether it is Triton code, which a person or torch.compile wrote; a library's own kernels cannot be changed."""
+        """Whether it is Triton code, from a person or torch.compile, which can be changed, unlike a library's own kernels."""
         return self.case.key["impl"] == _TRITON or "compiler" in self.places or self.function.startswith(_INDUCTOR)
 
     @property
     def number(self) -> int:
-        """Its position, as the source that saw most of it counts."""
+        """Its number by the most detailed source."""
         return next(self.places[source] for source in _SEERS if source in self.places)
 
     def get(self, metric: str, *sources: str) -> Evidence | None:
-        """The metric of this launch from the first of ``sources`` (default: most direct first) that has it."""
+        """The metric of this launch from the first of ``sources`` (by default all, the most direct first) that has it."""
         for source in sources or SOURCES:
             known = self.case.at(metric, self.places[source], source) if source in self.places else None
             if known:
@@ -62,11 +62,11 @@ class LaunchValues:
 
 @dataclass(frozen=True)
 class Subject:
-    """One case as rules see it. ``row`` is its row of ``summary.summarise``.
+    """One case with the data that rules need. ``row`` is its row of ``summary.summarise``.
 
     ``launches`` are those of Triton code that matter for its time. ``configs`` are the same implementation's cases of a
-    sweep over the same problem. ``two_passes`` says whether the computation needs all of its input before it can use
-    any of it (``passes.two_passes``).
+    sweep over the same problem. ``two_passes``: the computation needs all of its input before it can use any of it
+    (``passes.two_passes``).
     """
 
     case: CaseValues
@@ -83,13 +83,13 @@ class Subject:
 
     @property
     def headroom(self) -> float | None:
-        """GPU time over the floor: no change to the code wins more. None where either is not known."""
+        """GPU time over the floor, the largest possible speedup. None where either is not known."""
         fraction = self.row["floor_fraction"]
         return 1 / fraction if fraction > 0 else None
 
     @property
     def saturation(self) -> float:
-        """Share of the busier roof (HBM, arithmetic) in use; NaN where nothing was timed."""
+        """The used share of the busier roof (HBM or arithmetic); NaN where nothing was timed."""
         moved = self.row["bandwidth_fraction"]
         if self.row["bytes_source"] in COUNTERS and not self.row["bytes_cold"]:
             moved = max(moved, moved * self.row["bytes_ratio"])
@@ -98,24 +98,24 @@ class Subject:
 
     @property
     def launch_bound(self) -> bool:
-        """Whether launches are too short for what happens in them to matter."""
+        """Whether launches are so short that starting and draining dominate (``bound.launch_bound``)."""
         return bound.launch_bound(self.row)
 
     @property
     def needed(self) -> float:
-        """Bytes that the algorithm must move, as its cost declares them; NaN where it does not."""
+        """The algorithm's bytes, as its cost declares them; NaN where it does not."""
         return value_of(self.case.needed_bytes())
 
     @property
     def passes(self) -> float:
-        """Bytes that must move, with a second read of the input where two passes are needed and it does not stay in L2."""
+        """The algorithm's bytes, with a second read of the input where two passes are needed and L2 cannot hold it."""
         read = self.total("algorithm_bytes_read", "model")
         again = self.two_passes and read and self.needed > self.device.l2_bytes
         return self.needed + (read.value if again and read else 0.0)
 
     @property
     def excess(self) -> float:
-        """HBM bytes moved over those that must move; NaN where either is not known."""
+        """HBM bytes moved over ``passes``; NaN where either is not known."""
         return float(self.row["bytes_ratio"]) * self.needed / self.passes if self.needed else math.nan
 
     def total(self, metric: str, *sources: str) -> Evidence | None:
@@ -138,11 +138,11 @@ class Subject:
         return Evidence(name, known.value, ceilings.unit(name.removeprefix("roof_")), known.source)
 
     def bound(self, ratio: float, formula: str, launch: LaunchValues | None = None, *, hides: bool = False) -> Bound:
-        """What making the launch (None: all) ``ratio`` times faster wins for the case.
+        """The case's speedup if the launch (None: all) becomes ``ratio`` times faster.
 
-        Amdahl's law (1967) over the launch's share of GPU time, ``1 / (1 - s + s / ratio)``; with no share known the
-        launch counts as the whole case, which can only be too hopeful. Nothing is faster than the floor. What only
-        ``hides`` latency moves no fewer bytes: it wins no more than the time in which the roof is idle.
+        It follows from Amdahl's law (1967) with the launch's share of GPU time, ``1 / (1 - s + s / ratio)``. Without a known share
+        the launch counts as the whole case, which may be too optimistic. The floor limits the speedup. A change that only
+        ``hides`` latency moves no fewer bytes, so it gains at most the time in which the roof is idle.
         """
         if launch is not None and launch.share is not None and launch.share < 1:
             ratio = 1 / (1 - launch.share + launch.share / ratio)
@@ -188,10 +188,10 @@ def evidence(metric: str, known: Known) -> Evidence:
 
 
 def launches(case: CaseValues) -> Iterator[LaunchValues]:
-    """The case's launches, each with the number that every source gave it.
+    """The case's launches, each with its number in every source.
 
-    Sources that saw equally many agree by position. Others agree by function name and how often it came before: the
-    compiler sees Triton's kernels only, where ncu also sees a fill or a copy beside them.
+    Sources with equally many launches are matched by position. Others are matched by function name and its repetition, because
+    the compiler sees Triton's kernels only, while ncu also sees fills.
     """
     primary = next((source for source in _SEERS if case.launches(source)), None)
     if primary is None:
@@ -213,7 +213,7 @@ def launches(case: CaseValues) -> Iterator[LaunchValues]:
 
 
 def _named(case: CaseValues, source: str) -> dict[int, tuple[str, int]]:
-    """A launch's number to its function and how many launches of that function came before."""
+    """The function of each launch, with the number of earlier launches of that function."""
     before: Counter[str] = Counter()
     named = {}
     for number in case.launches(source):
