@@ -86,7 +86,7 @@ def test_a_full_disk_is_the_machines_fault_and_its_cases_are_taken_up_when_there
     said = {failure.case.rpartition(".py:")[2]: failure.message for failure in loaded.run.failures}
     assert said == {
         "SPEC/raises/forward/8-fp32": "RuntimeError: this kernel is wrong",
-        "": "the machine's fault and no kernel's: No space left on device (ENOSPC) (3 times)",
+        "": "a fault of the machine, not of a kernel: No space left on device (ENOSPC) (3 times)",
     }
     # Once with the others, and as often as it takes without any that gets on.
     assert tried(events) == {"full": 1 + attempt.TRIES, "good": 1, "raises": 1}
@@ -108,7 +108,9 @@ def test_a_case_that_kills_its_worker_each_time_is_settled_but_not_when_memory_r
     assert not loaded.run.complete and measured(loaded) == ["good"]
     (failure,) = loaded.run.failures
     assert failure.case == ""
-    assert failure.message.startswith("the machine's fault and no kernel's: out of memory: worker was killed (SIGKILL)")
+    assert failure.message.startswith(
+        "a fault of the machine, not of a kernel: out of memory: worker was killed (SIGKILL)"
+    )
 
 
 def test_a_message_that_no_file_can_hold_and_no_screen_is_cut_and_costs_its_case_only(catalog):

@@ -93,7 +93,7 @@ say(b'{"event": "done"}\n{"event": "res')
     assert [event["event"] for event in events] == ["start", "error", "done"]
     assert events[1]["message"].startswith("? mmm") and len(events[1]["message"]) < 2100
     assert len(events[1]["detail"]) == 64 << 10
-    assert "[9 lines among the worker's events were none]" in log
+    assert "[9 lines in the worker's stream of events were no events]" in log
 
 
 def test_a_line_without_an_end_is_not_kept():

@@ -110,7 +110,7 @@ def test_one_gpu_needs_no_final_and_one_with_other_code_takes_no_part(tmp_path):
     executor = Pretended(tmp_path, {"GPU-a": APART["GPU-a"]})
     assert all(said["samples"] for said in shared_out(executor)[1].values())
     assert len(executor.races) == 1
-    with pytest.raises(WorkerError, match="the code of softmax is not the one here"):
+    with pytest.raises(WorkerError, match="the code of softmax differs from the code here"):
         asyncio.run(heats.kinds(Pretended(tmp_path, APART, code="other"), ["softmax"]))
 
 

@@ -216,4 +216,4 @@ class Attempt:
 
 
 def _machine(lacking: str) -> str:
-    return f"the machine's fault and no kernel's: {lacking}"
+    return f"a fault of the machine, not of a kernel: {lacking}"

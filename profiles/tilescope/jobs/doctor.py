@@ -177,7 +177,7 @@ def counters(parameters: Path, gpu: bool) -> Finding:
     try:
         match = re.search(r"RmProfilingAdminOnly:\s*(\d+)", parameters.read_text())
     except OSError:
-        return Finding(name, False, "not known: the driver's parameters are not to be read here",
+        return Finding(name, False, "not known: the driver's parameters cannot be read here",
                        "" if not gpu else "try 'tilescope profile softmax --collect ncu', which says what is missing")  # fmt: skip
     if match is None or match[1] == "0":
         return Finding(name, True, "every user may read counters")

@@ -37,7 +37,7 @@ async def kinds(executor: Executor, kernels: Sequence[str]) -> tuple[list[list[G
     for gpu in await executor.gpus(kernels):
         if other := [kernel for kernel in kernels if gpu.code.get(kernel) != ours[kernel]]:
             notes.append(
-                f"{gpu.device.name} at {gpu.place} is left out: the code of {', '.join(other)} is not the one here"
+                f"{gpu.device.name} at {gpu.place} is left out: the code of {', '.join(other)} differs from the code here"
             )
         else:
             found.setdefault(gpu.kind, {}).setdefault(gpu.uuid or gpu.place, gpu)

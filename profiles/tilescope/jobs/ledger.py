@@ -258,7 +258,7 @@ class Ledger:
         """A note for each collector with outstanding cases: the reasons, and how to resume."""
         for name in self.job.collectors:
             if left := len(self.left(name)):
-                why = "; ".join(self.obstacles[name]) or "it did not come to them"
+                why = "; ".join(self.obstacles[name]) or "they were not started"
                 go_on = f"go on with 'tilescope resume {self.writer.run.id}'"
                 yield f"{OUTSTANDING}{left} of {len(self.job.cases)} cases of {name} are outstanding ({why}): {go_on}"
 

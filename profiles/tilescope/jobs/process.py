@@ -15,9 +15,9 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tilescope.jobs import machine_limits, resident, standby, started
-from tilescope.jobs.started import Cold, Place, Wrap
+from tilescope.jobs import machine_limits, resident, standby, worker_start
 from tilescope.jobs.worker_output import BoundedLog, EventLines
+from tilescope.jobs.worker_start import StartedProcess, WorkerFolder, Wrap
 from tilescope.table.sources import KNOWN
 
 #: Least seconds that a worker has for its imports before its first case.
@@ -50,9 +50,9 @@ class WorkerProcess:
         self, job: Mapping[str, Any], wrap: Wrap | None = None, environment: Mapping[str, str] | None = None
     ) -> None:
         self._job, self._wrap, self._environment = dict(job), wrap, dict(environment or {})
-        self._place: Place | None = None
+        self._folder: WorkerFolder | None = None
         self._lines, self._log = EventLines(), BoundedLog()
-        self._process: Cold | resident.Forked | None = None
+        self._process: StartedProcess | resident.Forked | None = None
         self._patience = 0.0
         self._left = False
         self.status: int | None = None
@@ -81,18 +81,21 @@ class WorkerProcess:
     async def _start(self) -> None:
         """Takes a worker from standby, has one forked, or starts one."""
         standing = standby.take(self._wrap, self._environment) if self._wrap else None
-        self._place = place = standing.place if standing else Place()
-        place.describe(self._job)
+        self._folder = folder = standing.folder if standing else WorkerFolder()
+        folder.describe(self._job)
         if standing:
-            self._process = Cold(standing.process)
+            self._process = StartedProcess(standing.process)
         else:
-            argv, variables = started.command(place, self._wrap), started.variables(place, self._environment)
+            argv, variables = (
+                worker_start.command(folder, self._wrap),
+                worker_start.variables(folder, self._environment),
+            )
             if not self._wrap:
-                self._process = await resident.fork(place.job, variables, place.writing, self._on_gpu())
+                self._process = await resident.fork(folder.job, variables, folder.writing, self._on_gpu())
             if self._process is None:
-                self._process = Cold(started.start(place, argv, variables))
-            place.hand_over()
-        asyncio.get_running_loop().add_reader(place.output, self._hear_output)
+                self._process = StartedProcess(worker_start.start(folder, argv, variables))
+            folder.hand_over()
+        asyncio.get_running_loop().add_reader(folder.output, self._hear_output)
 
     def _on_gpu(self) -> bool:
         """Whether the job needs exclusive use of the GPU."""
@@ -100,13 +103,13 @@ class WorkerProcess:
         return self._job.get("action") == "ceilings" or bool(collector and collector.on_gpu)
 
     def _hear_output(self) -> None:
-        if self._place and not self._take_output():
-            asyncio.get_running_loop().remove_reader(self._place.output)
+        if self._folder and not self._take_output():
+            asyncio.get_running_loop().remove_reader(self._folder.output)
 
     def _take_output(self) -> bool:
         """Adds one piece of output to the log. Returns False when every writer has closed the pipe."""
         with contextlib.suppress(BlockingIOError):
-            piece = os.read(self._place.output, _PIECE) if self._place else b""
+            piece = os.read(self._folder.output, _PIECE) if self._folder else b""
             self._log.write(piece)
             return bool(piece)
         return True
@@ -141,8 +144,8 @@ class WorkerProcess:
 
     async def _said(self, ended: asyncio.Future[int], seconds: float) -> None:
         """Waits for data in the pipe of events, for the process's end, or for this many seconds."""
-        assert self._place is not None  # noqa: S101 - only used inside the context
-        loop, pipe = asyncio.get_running_loop(), self._place.events
+        assert self._folder is not None  # noqa: S101 - only used inside the context
+        loop, pipe = asyncio.get_running_loop(), self._folder.events
         come: asyncio.Future[Any] = loop.create_future()
         waited: set[asyncio.Future[Any]] = {ended, come}
         # Only while waiting: otherwise the callback would fire repeatedly while an event is handled.
@@ -155,7 +158,7 @@ class WorkerProcess:
     def _take_events(self) -> list[dict[str, Any]] | None:
         """Events completed by the next piece of the pipe; None when the pipe is empty."""
         with contextlib.suppress(BlockingIOError):
-            piece = os.read(self._place.events, _PIECE) if self._place else b""
+            piece = os.read(self._folder.events, _PIECE) if self._folder else b""
             return self._lines.feed(piece) if piece else None
         return None
 
@@ -189,19 +192,19 @@ class WorkerProcess:
         finally:
             # Also kills processes that the worker left behind, even in groups of their own.
             _signal_group(process.pid, signal.SIGKILL)
-            if self._place:
-                _kill_marked(self._place.mark)
+            if self._folder:
+                _kill_marked(self._folder.mark)
             if not self._left:
                 await process.wait()
 
     def take_wrapped(self, folder: Path) -> None:
         """Moves the wrapper's files into ``folder``. Raises OSError."""
-        for file in self._place.wrapped.iterdir() if self._place else ():
+        for file in self._folder.wrapped.iterdir() if self._folder else ():
             shutil.move(file, folder / file.name)
 
     def log(self) -> str:
         """The output of the worker and its wrapper; the beginning and the end where it is long."""
-        if self._place:
+        if self._folder:
             # Not until its end, because a process that outlives the worker may hold the pipe open.
             for _ in range(_LAST):
                 known = self._log.written
@@ -209,7 +212,7 @@ class WorkerProcess:
                     break
         said = self._log.text()
         ignored = self._lines.ignored
-        return f"{said}\n[{ignored} lines among the worker's events were none]" if ignored else said
+        return f"{said}\n[{ignored} lines in the worker's stream of events were no events]" if ignored else said
 
     @property
     def signal(self) -> str:
@@ -233,11 +236,11 @@ class WorkerProcess:
     def _close(self) -> None:
         if isinstance(self._process, resident.Forked):
             self._process.close()
-        if self._place:
+        if self._folder:
             with contextlib.suppress(RuntimeError):
-                asyncio.get_running_loop().remove_reader(self._place.output)
-            self._place.close()
-            self._place = None
+                asyncio.get_running_loop().remove_reader(self._folder.output)
+            self._folder.close()
+            self._folder = None
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:

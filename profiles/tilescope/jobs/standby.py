@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tilescope.jobs import resident, started
-from tilescope.jobs.started import Place, Wrap
+from tilescope.jobs import resident, worker_start
+from tilescope.jobs.worker_start import WorkerFolder, Wrap
 
 #: The worker's argument for standby; the id of the process that it waits for follows.
 STAND_BY = "stand-by"
@@ -31,10 +31,10 @@ _ROOMY = 4
 
 @dataclass(frozen=True)
 class Standby:
-    """A standby worker of the process ``owner``. ``made`` is its command, environment and folder, without its place."""
+    """A standby worker of the process ``owner``. ``start_arguments`` is its command, environment and folder, without its folder."""
 
-    made: tuple[Any, ...]
-    place: Place
+    start_arguments: tuple[Any, ...]
+    folder: WorkerFolder
     process: subprocess.Popen[bytes]
     owner: int
 
@@ -45,14 +45,14 @@ class Standby:
 
     def free(self) -> None:
         """Lets it make its context now, not only when its job comes."""
-        self.place.job.with_name(FREE).touch()
+        self.folder.job.with_name(FREE).touch()
 
     def end(self) -> None:
         """Kills the worker and its wrapper."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        self.place.close()
+        self.folder.close()
 
 
 _lock = threading.Lock()
@@ -84,21 +84,21 @@ def begin(wrap: Wrap, environment: Mapping[str, str], free: bool = True) -> None
     if os.environ.get(resident.SWITCH, "1") == "0":
         return
     with _lock, contextlib.suppress(Exception):
-        made = _made(wrap, environment)
-        if _standing and _standing.alive and _standing.made == made:
+        arguments = _start_arguments(wrap, environment)
+        if _standing and _standing.alive and _standing.start_arguments == arguments:
             if free:
                 _standing.free()
             return
         _end()
-        place = Place()
+        folder = WorkerFolder()
         try:
-            argv = started.command(place, wrap, STAND_BY, str(os.getpid()))
-            process = started.start(place, argv, started.variables(place, environment))
-            place.hand_over()
+            argv = worker_start.command(folder, wrap, STAND_BY, str(os.getpid()))
+            process = worker_start.start(folder, argv, worker_start.variables(folder, environment))
+            folder.hand_over()
         except BaseException:
-            place.close()
+            folder.close()
             raise
-        _standing = Standby(made, place, process, os.getpid())
+        _standing = Standby(arguments, folder, process, os.getpid())
         if free:
             _standing.free()
 
@@ -112,7 +112,7 @@ def take(wrap: Wrap, environment: Mapping[str, str]) -> Standby | None:
     with _lock:
         _last = wrap, dict(environment)
         taken = None
-        if _standing and _standing.alive and _standing.made == _made(wrap, environment):
+        if _standing and _standing.alive and _standing.start_arguments == _start_arguments(wrap, environment):
             taken, _standing = _standing, None
     if _stays and roomy():
         begin(wrap, environment, free=False)
@@ -138,7 +138,7 @@ def _end() -> None:
     _standing = None
 
 
-def _made(wrap: Wrap, environment: Mapping[str, str]) -> tuple[Any, ...]:
+def _start_arguments(wrap: Wrap, environment: Mapping[str, str]) -> tuple[Any, ...]:
     """The command, environment and folder of a worker under the wrapper."""
     return (wrap([], Path()), resident.environment(environment), Path.cwd())
 

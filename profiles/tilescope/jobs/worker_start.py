@@ -25,7 +25,7 @@ Wrap = Callable[[list[str], Path], list[str]]
 _LOOK = 0.01
 
 
-class Place:
+class WorkerFolder:
     """A worker's folder, which ``close`` removes, and the reading ends of its two pipes. Raises OSError where they cannot be made.
 
     ``job`` is the file of the job's description, ``wrapped`` the folder for the wrapper's output.
@@ -75,7 +75,7 @@ class Place:
         self._scratch.close()
 
 
-class Cold:
+class StartedProcess:
     """A started process, with the part of ``asyncio.subprocess.Process`` that a supervisor needs.
 
     It belongs to no event loop, because a standby worker outlives the loop of the job before it.
@@ -95,23 +95,23 @@ class Cold:
         return status
 
 
-def command(place: Place, wrap: Wrap | None, *more: str) -> list[str]:
-    """The command line of a worker on the place's job, with further arguments ``more``."""
-    own = [sys.executable, *resident.WORKER, str(place.job), *more]
-    return wrap(own, place.wrapped) if wrap else own
+def command(folder: WorkerFolder, wrap: Wrap | None, *more: str) -> list[str]:
+    """The command line of a worker on the job in the folder, with further arguments ``more``."""
+    own = [sys.executable, *resident.WORKER, str(folder.job), *more]
+    return wrap(own, folder.wrapped) if wrap else own
 
 
-def start(place: Place, argv: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def start(folder: WorkerFolder, argv: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Starts a worker in a process group of its own. Raises OSError."""
-    output = place.writing
+    output = folder.writing
     return subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=variables, start_new_session=True
     )
 
 
-def variables(place: Place, more: Mapping[str, str]) -> dict[str, str]:
+def variables(folder: WorkerFolder, more: Mapping[str, str]) -> dict[str, str]:
     """A worker's whole environment; ``more`` are its collector's variables."""
-    return resident.environment({**more, resident.MARK: place.mark})
+    return resident.environment({**more, resident.MARK: folder.mark})
 
 
 def _widen(pipe: int) -> None:
