@@ -71,5 +71,5 @@ def _fullest(runs: Sequence[store.Summary]) -> store.Summary:
 
 @functools.cache
 def no_gpu() -> str | None:
-    """Why no kernel can run on a GPU here, or None."""
+    """The reason why no kernel can run on a GPU here, or None."""
     return device.unavailable()

@@ -18,7 +18,7 @@ class Column:
     """A frame's column: its title and the unit of its values.
 
     A unit is one of ``tilescope.table.schema``'s (``second``, ``byte/second``), ``times`` for a factor, ``text``, or
-    ``spread`` for a value that is written already, with its range.
+    ``spread`` for a text of a value with its range.
     """
 
     name: str

@@ -9,9 +9,9 @@ from typing import Any
 
 
 def command(kernel: str, declared: Mapping[str, Any], verb: str, *options: str) -> str:
-    """``tilescope VERB KERNEL OPTIONS``, quoted for a shell but not for HTML. ``declared`` is the kernel as its run noted it.
+    """``tilescope VERB KERNEL OPTIONS``, quoted for a shell but not for HTML. ``declared`` is the kernel's entry in ``Run.kernels``.
 
-    A person's own kernel is found by its file; the library's are named below their package.
+    A person's own kernel, which has an absolute path, is named by its file.
     """
     file = str(declared.get("file", ""))
     name = f"{file}:{declared.get('variable', kernel)}" if Path(file).is_absolute() else kernel or "softmax"

@@ -43,7 +43,7 @@ def _named(name: str, unit: str) -> str:
 def as_csv(frame: pd.DataFrame) -> io.BytesIO:
     """The frame as CSV in UTF-8. An absent value is an empty cell.
 
-    A text that a spreadsheet would take for a formula is preceded by an apostrophe.
+    A text that a spreadsheet would read as a formula gets a leading apostrophe.
     """
     safe = frame.copy()
     for name in safe.select_dtypes("string"):

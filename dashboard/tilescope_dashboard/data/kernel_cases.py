@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import pandas as pd
 
-#: The columns that name a case of a kernel.
+#: The columns that identify a case of a kernel.
 OF_KERNEL = ["impl", "pass", "workload", "config"]
 
 
 class KernelCase(NamedTuple):
-    """A case without its kernel; ``direction`` is the pass, ``config`` is empty for the implementation's own choice."""
+    """A case without its kernel; ``direction`` is the pass, ``config`` is empty for the default."""
 
     impl: str
     direction: str
@@ -26,7 +26,7 @@ class KernelCase(NamedTuple):
 
 
 def case_name(case: Iterable[str]) -> str:
-    """Name of a kernel's case in a selector and the address: its values of ``OF_KERNEL``."""
+    """The name of a kernel's case in selectors and the address, made of its values of ``OF_KERNEL``."""
     return " · ".join(filter(None, case))
 
 
@@ -45,7 +45,7 @@ def cases(table: pd.DataFrame) -> dict[str, KernelCase]:
 def closest(known: Iterable[KernelCase], to: KernelCase, **parts: str) -> KernelCase | None:
     """The case with all of ``parts`` that is closest to ``to``; among equals Triton's, then the default config's, then the first.
 
-    None where no case has them.
+    Among equals Triton's is preferred, then a default, then the first.
     """
 
     def likeness(case: KernelCase) -> tuple[bool, ...]:

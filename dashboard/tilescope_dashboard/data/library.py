@@ -1,4 +1,4 @@
-"""List of every run. Runs to a frame."""
+"""The list of all runs as a frame."""
 
 from __future__ import annotations
 
@@ -23,18 +23,11 @@ def listing(runs: Iterable[store.Summary]) -> pd.DataFrame:
             "kernels": ", ".join(run.kernels),
             "sources": ", ".join(run.sources),
             "cases": run.cases,
-            "state": run.error or _shortcomings(run),
+            "state": run.error
+            or ", ".join(
+                filter(None, ["" if run.complete else "not complete", f"{run.failures} failed" if run.failures else ""])
+            ),
         }
         for run in runs
     ]
     return pd.DataFrame(rows, columns=list(_RUNS))
-
-
-def _kind(run: store.Summary) -> str:
-    return "recorded" if run.recorded else "measured" if run.measured else "predicted"
-
-
-def _shortcomings(run: store.Summary) -> str:
-    return ", ".join(
-        filter(None, ["" if run.complete else "not complete", f"{run.failures} failed" if run.failures else ""])
-    )

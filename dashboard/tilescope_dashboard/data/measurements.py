@@ -34,7 +34,7 @@ def measurements(every: Iterable[Recording], kernel: str) -> pd.DataFrame:
 
 
 def of_kernel(runs: Iterable[store.Summary], kernel: str, device: str) -> pd.DataFrame:
-    """``measurements`` of every recording of the kernel on the GPU called ``device`` (all GPUs where it is empty).
+    """``measurements`` of every recording of the kernel on the GPU named ``device`` (all GPUs where it is empty).
 
     Cached for the same runs, so the caller must not change it.
     """

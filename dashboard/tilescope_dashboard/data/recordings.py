@@ -49,10 +49,7 @@ class Recording:
 
 
 def best(runs: Iterable[store.Summary], kernel: str, question: Question, device: str = "") -> Recording | None:
-    """The best recording (``best_run``) among those that answer the ``question``; None without one.
-
-    One on the GPU called ``device`` comes before all others.
-    """
+    """The best recording (``best_run``) that answers the ``question``, on the GPU named ``device`` if possible; None without one."""
     needed, found = set(question.sources), question.found
     able = [run for run in runs if not needed or needed & set(run.sources)]
     here = [run for run in able if device and run.device == device]

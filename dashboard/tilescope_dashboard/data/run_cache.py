@@ -168,7 +168,7 @@ def _read(path: Path, changed: float) -> LoadedRun:
 
 
 def _open(path: Path) -> LoadedRun:
-    # A run may come from elsewhere, and its traces are offered for saving.
+    # A run may come from elsewhere, and its files can be downloaded.
     link = leads_out(path)
     if link is not None:
         raise store.StoreError(f"{link.relative_to(path)} in this run is a link out of it: put the file itself there")

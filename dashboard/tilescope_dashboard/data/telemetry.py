@@ -1,4 +1,4 @@
-"""NVML's readings of every GPU here, once a second, while somebody watches. One sampler serves the whole process."""
+"""NVML's readings of every GPU here, once a second while there are watchers. One sampler serves the whole process."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds between two samples, and how many are kept.
+#: Seconds between two samples, and the number that is kept.
 PERIOD, KEPT = 1.0, 300
 
-#: Why a clock is not at its highest, by NVML's bit (NVML API Reference, "clocks event reasons").
+#: Reasons why a clock is below its maximum, by NVML's bit (NVML API Reference, "clocks event reasons").
 REASONS = {
     0x001: "idle",
     0x002: "set by the user",
@@ -32,12 +32,12 @@ _IDLE = 0x001
 
 
 class TelemetryError(RuntimeError):
-    """NVML gives no readings here. The message says why."""
+    """NVML cannot be read here. The message has the reason."""
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as NVML lists it. What the driver does not tell is None; clocks in Hz, memory in bytes."""
+    """A GPU as NVML lists it. An unknown value is None; clocks are in Hz, memory in bytes."""
 
     index: int
     name: str
@@ -47,17 +47,16 @@ class Gpu:
 
     @property
     def label(self) -> str:
-        """Its name with its number, which tells it from its likes."""
+        """Its number and its name."""
         return f"{self.index} · {self.name}"
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One moment of one GPU, in base units; what the driver does not tell is None, never 0.
+    """One reading of one GPU, in base units; an unknown value is None, never 0.
 
-    ``time`` is Unix time in seconds; ``utilization`` the share of the last period in which a kernel ran; clocks in Hz,
-    power in W, temperature in °C, PCIe in byte/second as the GPU sends (``pcie_sent``) and receives; ``reasons`` NVML's
-    bits, see ``held``.
+    ``time`` is Unix time in seconds, ``utilization`` the share of the last period in which a kernel ran. Clocks are in Hz,
+    power in W, temperature in °C, PCIe in byte/second sent and received by the GPU. ``reasons`` are NVML's bits (``held``).
     """
 
     time: float
@@ -74,7 +73,7 @@ class Sample:
 
 
 def held(reasons: int | None) -> str:
-    """NVML's reason bits in words; ``not held`` where there is none, and a bit we do not know by its number."""
+    """NVML's reason bits as text; ``not held`` where there are none. An unknown bit is given as a number."""
     if reasons is None:
         return "–"
     bits = [1 << place for place in range(reasons.bit_length()) if reasons >> place & 1]
@@ -82,12 +81,12 @@ def held(reasons: int | None) -> str:
 
 
 def slowed(reasons: int | None) -> bool:
-    """Whether something other than having no work keeps the clock down."""
+    """Whether anything other than idleness lowers the clock."""
     return bool((reasons or 0) & ~_IDLE)
 
 
 class Reader:
-    """NVML's readings. ``nvml`` is the module ``pynvml``, or what stands for it in a test."""
+    """NVML's readings. ``nvml`` is the module ``pynvml``, or a fake of it. Raises TelemetryError where it has no GPU."""
 
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
@@ -101,11 +100,11 @@ class Reader:
         self.gpus = [self._describe(index, handle) for index, handle in enumerate(self._handles)]
 
     def close(self) -> None:
-        """Leave NVML."""
+        """Shuts NVML down."""
         self._nvml.nvmlShutdown()
 
     def read(self, index: int, now: float) -> Sample:
-        """One GPU's readings now (PCIe counters take some 20 ms each). Raises TelemetryError where none can be had."""
+        """One GPU's present readings (PCIe counters take some 20 ms each). Raises TelemetryError where there are none."""
         nvml, handle = self._nvml, self._handles[index]
         ask = self._ask
         used = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
@@ -118,7 +117,7 @@ class Reader:
             "power": _times(1e-3, ask(nvml.nvmlDeviceGetPowerUsage, handle)),
             "power_limit": _times(1e-3, ask(nvml.nvmlDeviceGetEnforcedPowerLimit, handle)),
             "temperature": _times(1, ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)),
-            # NVML counts these in KiB a second.
+            # NVML gives these in KiB a second.
             "pcie_sent": _times(1024, ask(nvml.nvmlDeviceGetPcieThroughput, handle, nvml.NVML_PCIE_UTIL_TX_BYTES)),
             "pcie_received": _times(1024, ask(nvml.nvmlDeviceGetPcieThroughput, handle, nvml.NVML_PCIE_UTIL_RX_BYTES)),
             "reasons": ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle),
@@ -142,7 +141,7 @@ class Reader:
         try:
             return question(*about)
         except self._nvml.NVMLError:
-            # Not supported, not permitted, or partitioned: absent.
+            # Not supported, not permitted, or partitioned.
             return None
 
 
@@ -160,7 +159,7 @@ def load() -> Any:
 
 
 class Sampler:
-    """Keeps the last ``KEPT`` samples of every GPU. A thread fills them, and ends with the last watcher."""
+    """Keeps the last ``KEPT`` samples of every GPU, taken by a thread that ends with the last watcher."""
 
     def __init__(self, load: Callable[[], Any] = load, period: float = PERIOD) -> None:
         self._load, self._period = load, period
@@ -168,20 +167,20 @@ class Sampler:
         self._stop: threading.Event | None = None
         self._rings: dict[int, deque[Sample]] = {}
         self.gpus: list[Gpu] = []
-        #: Why there are no readings, or empty.
+        #: The reason why there are no readings, or empty.
         self.error = ""
 
     @property
     def running(self) -> bool:
-        """Whether somebody watches."""
+        """Whether there are watchers."""
         return self._stop is not None
 
     def samples(self, index: int, after: float = 0.0) -> list[Sample]:
-        """Samples of a GPU, the oldest first, that are later than ``after`` (Unix time in seconds)."""
+        """Samples of a GPU later than ``after`` (Unix time in seconds), the oldest first."""
         return [sample for sample in tuple(self._rings.get(index, ())) if sample.time > after]
 
     def watch(self) -> Callable[[], None]:
-        """Sample from now on; returns what ends it, which may be called again."""
+        """Adds a watcher; returns a function that removes it, which may be called again."""
         watcher = object()
         with self._lock:
             self._watchers.add(watcher)
@@ -203,7 +202,7 @@ class Sampler:
             self.error = str(error)
             return
         self.error, self.gpus = "", reader.gpus
-        # Samples from before a pause would be joined to these by a line.
+        # Without samples from before a pause, which a figure would join to these by a line.
         self._rings = {gpu.index: deque(maxlen=KEPT) for gpu in reader.gpus}
         self._stop = threading.Event()
         arguments = (reader, self._rings, self._stop)

@@ -9,7 +9,7 @@ import pandas as pd
 from tilescope.table import units
 from tilescope.table.units import text
 
-#: What stands where nothing was measured. Never a zero.
+#: The text of an absent value.
 ABSENT = "–"
 #: The space between a number and its unit, as ``tilescope.table.units`` writes both.
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[nµm]?s|[kMGTP]?(?:B|Hz|W|flop|OP)|[KMG]iB)(?![\w-]))")
@@ -44,5 +44,5 @@ def moments(text: str) -> str:
 
 
 def short(text: str, limit: int = 28) -> str:
-    """Cut the text in the middle where it is longer than ``limit``: both ends of a mangled name tell something."""
+    """The text, cut in the middle where it is longer than ``limit``, because both ends of a mangled name matter."""
     return text if len(text) <= limit else f"{text[: limit * 2 // 3]}…{text[-(limit // 3 - 1) :]}"

@@ -15,7 +15,7 @@ from tilescope_dashboard.figures.style import FONT, GLYPH_FONT, Theme, blank, em
 
 #: Columns with the place and size of a config's cell.
 _CELL = {"x": "across", "y": "down", "width": 0.96, "height": 0.94}
-#: From the best config, the brightest, to the worst.
+#: Colours from the best config, the brightest, to the worst.
 _PALETTE = list(Cividis256)[::-1]
 #: Fraction over the best that the last colour stands for: at least the first, so that noise gets no colours, and at most the second, so
 #: that one bad config does not make all others look alike.
@@ -145,7 +145,7 @@ def ink(shade: str) -> str:
 
 
 def _share_ticks(top: float, *, beyond: bool) -> dict[float, str]:
-    """Places of round percentages over the best, up to ``top``, which stands for all above where some are ``beyond`` it."""
+    """Places of round percentages over the best, up to ``top``; its tick also stands for values ``beyond`` it."""
     shown = [
         part for part in (0, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0) if part <= top and (part in (0, 0.1) or part > top / 12)
     ]

@@ -27,9 +27,10 @@ _OVER = {"over_eager": "eager", "over_compile": "compile", "over_library": "aten
 
 
 def claims(rows: pd.DataFrame, look: Theme) -> figure:
-    """A row a kernel and pass of ``tilescope.models.claims.best``'s frame: a band for the claim, and for each of the recorded sizes a
-    tick for the traffic bound and a mark for the measured speed over each other implementation. The scale is logarithmic,
-    equal speed a line.
+    """A row a kernel and pass of ``tilescope.models.claims.best``'s frame, on a logarithmic scale with a line at 1.
+
+    A band is the claim. Each recorded size has a tick for the traffic bound, and a mark for the speedup over each other
+    implementation.
     """
     if rows.empty:
         return empty(look, "claims", "No recorded time to compare the claims with.", 160)

@@ -21,8 +21,8 @@ _FLIPPED = {"faster": "slower", "slower": "faster"}
 def compare(rows: pd.DataFrame, look: Theme, *, of_base: bool = False) -> figure:
     """A mark a case (``tilescope.models.compare.compare``'s frame) at the ratio of times, a bar for its interval, a line at 1.
 
-    ``slower`` and ``faster`` are said of the other side, as after a change, or (``of_base``) of the base against it. The
-    scale is logarithmic. Cases without a ratio are left out; of the others the first ``MOST`` are drawn.
+    ``slower`` and ``faster`` describe the other side, such as a run after a change, or with ``of_base`` the base. The scale is
+    logarithmic. The first ``MOST`` cases with a ratio are drawn.
     """
     timed = rows[rows["ratio"].notna()].head(MOST)
     if timed.empty:
@@ -69,8 +69,9 @@ def compare(rows: pd.DataFrame, look: Theme, *, of_base: bool = False) -> figure
 
 
 def _label(row: dict, narrow: bool, *, several: bool) -> str:
-    """Label of a comparison: the case and, where there are ``several``, the other side: another implementation, or the same in
-    another run. In two lines where there is little room; the kernel is in the title then.
+    """The label of a comparison: the case, and the other side where there are ``several``.
+
+    A ``narrow`` page has two lines without the kernel, which is in the title.
     """
     case = f"{problem('', row['pass'])} {row['workload']}".strip()
     if not several:

@@ -26,13 +26,14 @@ FIGURES = {
 _BESIDE = {"pcie_received": "pcie_sent"}
 #: Beyond the palette lines differ in their dashes.
 _DASHES = ("solid", "dashdot", "dotdash", "dotted")
-#: Milliseconds of time that are shown.
+#: The shown time in milliseconds.
 _WINDOW = 120_000
 
 
 def columns(samples: Sequence[Sample], gpu: Gpu) -> dict[str, list]:
-    """Samples as a source's columns: ``time`` in ms since 1970, readings in base units with NaN for what is absent,
-    each limit, ``held`` (the SM clock where something other than idleness keeps it down) and ``why`` in words."""
+    """Samples as a source's columns: ``time`` in ms since 1970, readings in base units (NaN where absent), limits, ``held`` (the
+    SM clock where anything other than idleness lowers it) and ``why``, the reasons as text.
+    """
     rows = [asdict(sample) for sample in samples]
     names = (*FIGURES, *_BESIDE.values())
     found: dict[str, list] = {name: [_number(row[name]) for row in rows] for name in (*names, "power_limit")}
@@ -52,8 +53,9 @@ def _number(value: float | None) -> float:
 
 
 def readings(name: str, sources: Mapping[str, ColumnDataSource], look: Theme, height: int = 190) -> figure:
-    """One of ``FIGURES`` over time. ``sources`` maps a GPU's label to a source with the columns of ``columns``, to which
-    the caller streams. A limit is dotted; a clock that is held down is ringed."""
+    """One of ``FIGURES`` over time. ``sources`` maps a GPU's label to a source with the columns of ``columns``, to which the caller
+    streams. A limit is dotted; a lowered clock has a ring.
+    """
     title, unit, written, limit = FIGURES[name]
     rising = Range1d(0, 1.04) if unit == "ratio" else DataRange1d(start=0, range_padding=0.08)
     plot = blank(

@@ -13,9 +13,9 @@ _NOTHING = "No run on this GPU has a GPU time of this case."
 
 
 def history(rows: pd.DataFrame, look: Theme) -> figure:
-    """A place a run from the oldest on, a mark an implementation, and a bar for its range; rows are ``topics.history.history``'s.
+    """A column a run, the oldest first, with a mark and a bar for its range an implementation; rows are ``topics.history``'s.
 
-    A line joins the times of one implementation's own config. A sweep's fastest config is hollow and joined to nothing.
+    A line joins the times of one implementation's default. A sweep's fastest config is hollow and not joined.
     """
     if rows.empty:
         return empty(look, "history", _NOTHING, 220)

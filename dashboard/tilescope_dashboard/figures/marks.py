@@ -28,7 +28,7 @@ class Style(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Categories:
-    """The values that the codes in ``Marks`` stand for, that of code 0 first. A function is empty for a whole call."""
+    """The values of the codes in ``Marks``, in the order of codes. A function is empty for a whole call."""
 
     styles: Sequence[Style]
     cases: Sequence[tuple[str, ...]]
@@ -38,12 +38,12 @@ class Categories:
 
 @dataclass(frozen=True)
 class Marks:
-    """Points that are to be drawn.
+    """The points to draw.
 
     ``numbers`` has a row a point: ``intensity`` (flop/byte), ``height`` (flop/s), ``gpu_time`` (s), ``executed`` (operations
-    over those needed) and ``memory_roof`` (byte/s) as floats, NaN where absent; ``above_roof``; ``row``, the point's row in the frame that was chosen from; the number of its ``style``, ``case``,
-    ``function`` and ``pipe`` in ``categories`` (the pipe's is -1 where none is known); and ``joined``, which the points of one call
-    or launch have alike. A point that was not timed stands as high as the roofs would allow.
+    over those needed) and ``memory_roof`` (byte/s) as floats, NaN where absent; ``above_roof``; the point's ``row`` in the original
+    frame; the codes of its ``style``, ``case``, ``function`` and ``pipe`` in ``categories`` (-1 for an unknown pipe); and
+    ``joined``, which is equal for points of one call or launch. A point without a time has the height of the roofs.
     """
 
     numbers: pd.DataFrame
@@ -55,9 +55,9 @@ class Marks:
         return Marks(kept.assign(row=np.arange(len(kept), dtype=np.int32)), self.categories)
 
     def seen(self) -> Marks:
-        """Those that are drawn: all of up to ``_MOST``, else one of those that look alike in each cell of a fine grid.
+        """The visible points: all of up to ``_MOST``, or else one of equal style in each cell of a fine grid.
 
-        A mark is several cells wide, so what is left out would not be seen.
+        A mark is several cells wide, so it hides the points that are left out.
         """
         if len(self.numbers) <= _MOST:
             return self
@@ -73,28 +73,23 @@ class Marks:
 
 
 def marks(points: pd.DataFrame) -> Marks:
-    """``points`` as ``tilescope.models.roofline.points`` gives them, in their order."""
+    """The marks of ``tilescope.models.roofline.points``, in their order."""
     predicted = points["performance"].isna()
     styles, style_values = _numbered(points.assign(predicted=predicted), list(Style._fields))
     cases, case_values = _numbered(points, ["impl", "pass", "workload"])
     functions, function_values = _numbered(points.assign(function=points["function"].fillna("")), ["function"])
     pipes, pipe_values = pd.factorize(points["pipe"])
-    numbers = pd.DataFrame(
-        {
-            "intensity": _floats(points["intensity"]),
-            "height": _floats(points["performance"].fillna(points["attainable"])),
-            "gpu_time": _floats(points["gpu_time"]),
-            "executed": _floats(points["executed_ratio"]),
-            "memory_roof": _floats(points["memory_roof"]),
-            "above_roof": points["above_roof"].to_numpy(bool),
-            "row": np.arange(len(points), dtype=np.int32),
-            "style": styles,
-            "case": cases,
-            "function": functions,
-            "pipe": pipes,
-            "joined": _numbered(points, [*CASE_COLUMNS, "launch"])[0],
-        }
-    )
+    numbers = pd.DataFrame({
+        "intensity": _floats(points["intensity"]),
+        "height": _floats(points["performance"].fillna(points["attainable"])),
+        "gpu_time": _floats(points["gpu_time"]),
+        "executed": _floats(points["executed_ratio"]),
+        "memory_roof": _floats(points["memory_roof"]),
+        "above_roof": points["above_roof"].to_numpy(bool),
+        "row": np.arange(len(points), dtype=np.int32),
+        "style": styles, "case": cases, "function": functions, "pipe": pipes,
+        "joined": _numbered(points, [*CASE_COLUMNS, "launch"])[0],
+    })  # fmt: skip
     found = Categories(
         [Style(*value) for value in style_values], case_values, [name for (name,) in function_values], list(pipe_values)
     )

@@ -1,4 +1,4 @@
-"""The memory chart: levels of memory as boxes, and the bytes that went between them as arrows."""
+"""The memory chart: levels of memory as boxes, and the bytes moved between them as arrows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _THIN, _THICK = 1.5, 14.0
 
 
 class Flow(NamedTuple):
-    """Bytes that one level of memory gave to the one above it (``read``) or took from it; ``value`` is None where not recorded."""
+    """Bytes between the level ``below`` and the one above it (``read`` upwards, ``written`` downwards); None where not recorded."""
 
     below: str
     direction: str

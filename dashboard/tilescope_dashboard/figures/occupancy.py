@@ -1,4 +1,4 @@
-"""Theoretical occupancy against one resource at a time, with the kernel's own point and what limits it."""
+"""Theoretical occupancy against one resource, with the kernel's own point and its limiter."""
 
 from __future__ import annotations
 

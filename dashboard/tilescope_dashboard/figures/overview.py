@@ -14,11 +14,11 @@ _LONGEST = {True: 22, False: 34}
 
 
 def overview(cases: pd.DataFrame, look: Theme) -> figure:
-    """A row a kernel, direction and workload; a mark an implementation, and the floor as a line at 1.
+    """A row a kernel, pass and workload, a mark an implementation, and the floor as a line at 1.
 
-    Where something was timed a filled mark is the share of its roof that it reaches; else a hollow one is the
-    predicted HBM traffic over the minimum. ``cases`` is ``tilescope.models.summary.summarise``'s frame. Where a label would
-    be too long for the page, each kernel's name has a row of its own, above those of its workloads.
+    A filled mark is the share of the roofline. Where nothing was timed, a hollow mark is the predicted HBM traffic over the
+    minimum. ``cases`` is ``tilescope.models.summary.summarise``'s frame. If a label is too long for the page, each kernel's name has
+    a row of its own above its workloads.
     """
     timed = cases[cases["floor_fraction"].notna()] if len(cases) else cases
     if len(timed):
@@ -78,7 +78,7 @@ def _marks(rows: pd.DataFrame, column: str, look: Theme) -> figure:
 
 
 def _rows(rows: pd.DataFrame, longest: int) -> tuple[list[int], dict[int, str], dict[int, str]]:
-    """The place of each of ``rows`` (0 is the top, then downwards), the places' labels, and those of kernels' names."""
+    """The place of each of ``rows`` (0 is the top, then negative), the labels of places, and the headings with kernels' names."""
     records = rows.to_dict("records")
     grouped = any(len(_label(row)) > longest for row in records)
     stands: dict[tuple[str, str, str], int] = {}

@@ -18,9 +18,9 @@ Columns = Mapping[str, np.ndarray]
 class Drawing:
     """Content of a figure that is not made yet.
 
-    ``columns`` are the data of its renderers, by the renderers' names; ``across`` and ``up`` its ranges. ``shape`` is all
-    that drawings may differ in besides: those with the same are the same figure with other data. ``build`` makes it, from a
-    source for each of ``columns``.
+    ``columns`` are the data of its renderers, by the renderers' names; ``across`` and ``up`` are its ranges. ``shape`` has
+    everything else that drawings may differ in: drawings of the same shape are the same figure with other data. ``build`` makes
+    the figure, from a source for each of ``columns``.
     """
 
     shape: Hashable

@@ -1,8 +1,8 @@
 """The hierarchical roofline: log-log, one diagonal a memory level, one horizontal a pipe in use.
 
-What a mark means: its shape and colour are the implementation's; hollow is the algorithm's floor, hollow with a dot is
-what the program requests, a cross that as of a sample of its programs, filled is what the hardware moved; a dashed outline is a performance that was predicted,
-not timed. Solid roofs were measured, dashed ones are the datasheet's.
+A mark has the shape and colour of its implementation. It is hollow for the algorithm's floor, hollow with a dot for requested
+bytes, and filled for moved ones; a cross is requested bytes estimated from a sample. A dashed outline marks a predicted
+performance. Solid roofs were measured, dashed ones are the datasheet's.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NAN = float("nan")
 _CLEAR = "#00000000"
 #: A figure's columns, and those of a frame of points.
 _PLACE = {"x": "intensity", "y": "height"}
-#: What is added to a mark by its kind.
+#: Suffixes of a marker by kind.
 _VARIANTS = {"requested": "_dot"}
 #: Labels of kinds that are not their names.
 KINDS = {"sampled": "≈ requested, of a sample"}
@@ -59,16 +59,16 @@ _ALONG_DIAGONAL = """
 
 
 def roofline(points: pd.DataFrame, roofs: pd.DataFrame, look: Theme) -> figure:
-    """A roofline of ``points`` (as ``tilescope.models.roofline.points`` gives them) under ``roofs``: see ``drawing``."""
+    """A roofline of ``points`` (``tilescope.models.roofline.points``) under ``roofs``: see ``drawing``."""
     return drawing(marks(points), roofs, look).figure()
 
 
 def drawing(points: Marks, roofs: pd.DataFrame, look: Theme) -> Drawing:
     """A roofline of ``points`` under ``roofs``.
 
-    A point that was not timed stands where the roofs would allow it, with a dashed outline. The points' renderer is
-    called ``points``, and its column ``row`` says which row of the frame a point is: of very many, those that lie under
-    others alike are left out. On a narrow page a roof's label has one value.
+    A point without a time is drawn at the height of the roofs, with a dashed outline. The points' renderer is called ``points``;
+    its column ``row`` is the point's row in the frame, because points hidden under equal ones are left out where there are very
+    many. On a narrow page a roof's label has one value.
     """
     applied = applying(roofs, {*points.numbers["memory_roof"].unique()})
     points = points.seen()
@@ -114,7 +114,7 @@ def _figure(sources: Mapping[str, ColumnDataSource], points: Marks, look: Theme)
 
 
 def _unit(pipes: Sequence[str]) -> str:
-    """Unit of performance: integer operations where any point is of a pipe of integers."""
+    """The unit of performance: integer operations if any point is of an integer pipe."""
     return next((unit for pipe in pipes if (unit := ceilings.unit(str(pipe))).startswith("op")), "flop/second")
 
 
@@ -149,7 +149,7 @@ def _points(points: pd.DataFrame) -> Columns:
 
 
 def _above(points: pd.DataFrame) -> Columns:
-    """Places of the rings."""
+    """The places of rings."""
     above = points[points["above_roof"]]
     return {name: above[column].to_numpy() for name, column in _PLACE.items()}
 
@@ -178,7 +178,7 @@ def _draw_points(plot: figure, sources: Mapping[str, ColumnDataSource], points: 
 
 
 def _looked_up(column: str, values: list) -> Any:
-    """The value that the number in ``column`` stands for."""
+    """A transform from the code in ``column`` to its value in ``values``."""
     return transform(column, CustomJSTransform(args={"values": values}, v_func="return Array.from(xs, x => values[x])"))
 
 
@@ -199,7 +199,7 @@ def _looks(styles: Sequence[Style], look: Theme) -> dict[str, list]:
 
 
 def _hover(categories: Categories, plotted: Any) -> HoverTool:
-    """Hover text of a point; its categories are looked up, and its numbers written, in the browser."""
+    """The hover text of a point; its categories are looked up and its numbers formatted in the browser."""
     said = {
         "case": [short(" · ".join(case), 60) for case in categories.cases],
         "function": [short(name, 44) if name else "whole call" for name in categories.functions],
@@ -240,7 +240,7 @@ class _Key(NamedTuple):
 
 
 def _keys(points: Marks, look: Theme) -> list[_Key]:
-    """The legend of what is drawn."""
+    """The lines of the legend for the drawn points."""
     known = list(dict.fromkeys(style.impl for style in points.categories.styles))
     styles = points.styles()
     impls = sorted(dict.fromkeys(style.impl for style in styles), key=lambda impl: place(impl, known))

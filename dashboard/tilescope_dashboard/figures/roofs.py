@@ -1,6 +1,6 @@
-"""The roofs of a roofline: which of a device's stand in a figure, their strokes and labels. Pure: frame -> columns.
+"""The roofs of a roofline: the choice of a device's roofs, their strokes and labels. Pure: frame -> columns.
 
-They are a dozen: frames of them took as long as ten thousand points.
+They are plain objects, because frames of a dozen roofs took as long as ten thousand points.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ class Roof(NamedTuple):
 
 
 def applying(roofs: pd.DataFrame, held_against: set[float]) -> list[Roof]:
-    """The roofs of what is drawn, those of reading HBM among HBM's.
+    """The roofs to draw.
 
-    Where points are compared with what reading reaches, what a copy does is a roof only if others are compared with that.
+    The roof of reading HBM is drawn if points are compared with it. The roof of copying is then drawn only if other points are
+    compared with that one.
     """
     columns = (roofs[name].tolist() for name in ("name", "kind", "value", "origin"))
     named = [
@@ -70,8 +71,7 @@ def _highest(roofs: Iterable[Roof]) -> float:
 
 
 def lines(roofs: Sequence[Roof], left: float, right: float) -> Columns:
-    """A stroke a roof, far beyond the edges, so that panning does not come to its end; memory roofs end at the highest
-    compute roof of their origin."""
+    """A stroke a roof, long enough for panning; memory roofs end at the highest compute roof of their origin."""
     memory, compute = split(roofs)
     fastest, highest = _highest(memory), _highest(compute)
     ends = []

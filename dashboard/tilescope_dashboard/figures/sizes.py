@@ -23,13 +23,13 @@ from tilescope_dashboard.figures.style import (
 )  # fmt: skip
 
 _NOTHING = "Nothing was timed on this GPU whose work is known."
-#: By a rate's unit: what the axis counts, and its name.
+#: The axis' scale and unit by a rate's unit.
 _SCALES = {"byte/second": (1e9, "GB/s"), "flop/second": (1e12, "Tflop/s"), "op/second": (1e12, "TOP/s")}
 _TOOLTIPS = [("", "@said"), ("rate", "@rate"), ("GPU time", "@time"), ("from", "@origin")]
 
 
 class Frame(NamedTuple):
-    """What the points are drawn in: the rate's unit, what a size counts, in words, the roof and its name, and the chosen size."""
+    """The frame of the points: the rate's unit, the label of sizes, the roof with its name, and the chosen size."""
 
     unit: str
     work: str

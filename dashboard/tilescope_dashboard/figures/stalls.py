@@ -1,4 +1,4 @@
-"""States of a launch's warps as bars, the longest first."""
+"""The states of a launch's warps as bars, the longest first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST = 12
 
 
 def stalls(waited: pd.DataFrame, look: Theme) -> figure:
-    """A bar for each of ``topics.counters.stalls``' first rows that took any time; the one in which warps issue is of another colour."""
+    """A bar for each of ``topics.counters.stalls``' first rows with cycles; the state in which warps issue has another colour."""
     drawn = waited[waited["cycles"] > 0].head(_MOST)
     if drawn.empty:
         return empty(look, "stalls", "No stall reasons were counted of this launch: ncu counts them.", 220)

@@ -1,4 +1,4 @@
-"""Colours, marks, fonts and the empty state of all figures."""
+"""Colours, marks, fonts, legends and the empty state of all figures."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ GLYPH_FONT = value(FONT)
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours of one theme. ``series`` are Okabe-Ito's, with those that are too dim on the ground exchanged.
+    """The colours of one theme. ``series`` are Okabe and Ito's, with replacements for those with too little contrast.
 
-    ``origin`` is where the numbers come from, such as a kernel, a run and a GPU: a saved figure is named after it.
-    ``narrow`` says that the page is as narrow as a phone.
+    ``origin`` names the numbers' origin, such as a kernel, a run and a GPU, in the name of a saved figure. ``narrow``: the page is
+    as narrow as a phone.
     """
 
     dark: bool
@@ -51,7 +51,7 @@ class Theme:
     accent: str
     warning: str
     series: tuple[str, ...]
-    #: For functions of a timeline, more than there are implementations.
+    #: Colours of a timeline's functions.
     functions: tuple[str, ...]
     origin: tuple[str, ...] = ()
     narrow: bool = False
@@ -114,7 +114,7 @@ _SAVE_SVG = """
 
 
 def _svg_icon(look: Theme) -> str:
-    """The letters SVG: Bokeh gives its own icons the toolbar's colour, but not one that comes as an image."""
+    """The letters SVG in the theme's colour, which Bokeh applies to its own icons only."""
     letters = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24"><text x="12" y="16" text-anchor="middle" '
         f'fill="{look.muted}" font-family="sans-serif" font-size="10.5" font-weight="700">SVG</text></svg>'
@@ -145,7 +145,7 @@ def blank(look: Theme, name: str, height: int = 420, **options: object) -> figur
 
 
 def dress(plot: figure, look: Theme) -> figure:
-    """Put the theme's colours and the shared typography on a figure."""
+    """Applies the theme's colours and the shared typography to a figure."""
     plot.background_fill_color = plot.border_fill_color = look.ground
     plot.outline_line_color = None
     plot.min_border_left = plot.min_border_right = 8
@@ -164,21 +164,21 @@ def dress(plot: figure, look: Theme) -> figure:
     return plot
 
 
-#: Pixels for the legend beside the axis' labels on a phone, and on the narrowest page with an open drawer.
+#: Pixels for a legend on a narrow page, and on the narrowest other one, which has an open drawer.
 _ROOM = {True: 260, False: 560}
-#: The page's theme writes a legend in 0.95 of its own font's size, which is meant for running text.
+#: Overrides the page's font size for legends, which is meant for running text.
 _LEGEND_CSS = ":host { font-size: 12.6px; }"
 
 
 def columns(labels: Sequence[str], look: Theme) -> int:
-    """As many columns of a legend with these labels as the page has room for, row after row; at least one."""
+    """The number of columns of a legend with these labels that fit on the page; at least one."""
     widths = [46 + 6.5 * len(label) for label in labels]  # a mark and gaps, then 12 px letters
     fitting = (n for n in range(len(labels), 1, -1) if sum(max(widths[i::n]) for i in range(n)) <= _ROOM[look.narrow])
     return next(fitting, 1)
 
 
 def legend(plot: figure, look: Theme, items: list[LegendItem], place: Literal["above", "below"] = "below") -> None:
-    """Put a compact legend beside a figure, in as many columns as fit the page; the figure grows with its rows."""
+    """Adds a compact legend to a figure, in as many columns as fit on the page. The figure grows with the legend's rows."""
     count = columns([item.label.value for item in items], look)
     plot.add_layout(
         Legend(
@@ -216,11 +216,11 @@ _WRITERS = {
 
 
 def ticks(unit: str) -> CustomJSTickFormatter:
-    """Tick formatter of an axis in that unit. A new one each time: a Bokeh model belongs to one document."""
+    """A tick formatter for an axis in that unit. It is a new one each time, because a Bokeh model belongs to one document."""
     return CustomJSTickFormatter(code=_WRITERS[unit])
 
 
-#: A number in base units as ``tilescope.table.units`` writes it, for a hover; one that is absent is a dash.
+#: Formats a number in base units for a hover, as ``tilescope.table.units`` does; an absent one is a dash.
 _WRITTEN = """
     if (!isFinite(value)) return "–"
     const scales = unit === "s" ? [[1, ""], [1e-3, "m"], [1e-6, "µ"], [1e-9, "n"]]
@@ -232,7 +232,7 @@ _WRITTEN = """
 
 
 def written_as(unit: str) -> CustomJSHover:
-    """Hover formatter of numbers in that unit: ``second``, ``flop/byte``, ``flop/second`` or ``byte/second``."""
+    """A hover formatter for numbers in that unit: ``second``, ``flop/byte``, ``flop/second`` or ``byte/second``."""
     return CustomJSHover(args={"unit": SYMBOLS.get(unit, unit)}, code=_WRITTEN)
 
 
@@ -292,7 +292,7 @@ def ratio_ticks(low: float, high: float, most: int = 9) -> list[float]:
 
 
 def problem(kernel: str, direction: str) -> str:
-    """A kernel's name and its pass as figures label them: a nabla stands for gradients."""
+    """The label of a kernel and its pass in figures; a nabla stands for gradients."""
     return kernel + {"backward": " ∇", "forward+backward": " +∇"}.get(direction, "")
 
 

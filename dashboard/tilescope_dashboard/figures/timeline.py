@@ -31,7 +31,7 @@ _WRITER = """
     const digits = Math.max(0, Math.min(9, -Math.floor(Math.log10(step / size) + 1e-9)))
     return `${(tick / size).toFixed(digits)} ${unit}`
 """
-#: With ``limit=1``: launches that share a pixel would cover the page with their names.
+#: For hover tools with ``limit=1``, because many launches may share a pixel.
 _HOVER = """
 <div style="max-width: min(420px, 70vw); overflow-wrap: anywhere; font-size: 12px; line-height: 1.4">
   <b>@impl</b>, launch @number: @function<br>start @start_text, duration @duration_text, gap before it @gap_text
@@ -46,11 +46,11 @@ LATE, IN_TIME, UNKNOWN = "GPU idle: waiting on the CPU", "GPU idle: launch gap",
 
 
 def timeline(launches: pd.DataFrame, look: Theme) -> figure:
-    """A bar a launch from its start, coloured by function, and a thin one a gap, by its cause.
+    """A bar a launch, coloured by function, and a thin bar a gap, coloured by its cause.
 
-    ``launches`` are rows of ``tilescope.models.timeline.timeline``, one repetition an implementation; where there is a boolean
-    column ``chosen``, the others are pale. Above ``MOST`` launches, those that are neither chosen nor long share grey
-    bars, which say how many they stand for, and only as many gaps, the longest, are drawn.
+    ``launches`` are rows of ``tilescope.models.timeline.timeline``, one repetition an implementation. If there is a boolean column
+    ``chosen``, other launches are pale. Above ``MOST`` launches, those neither chosen nor long share grey bars, which give their
+    number, and only the ``MOST`` longest gaps are drawn.
     """
     if launches.empty:
         return empty(look, "timeline", "No launch of this kernel has a start in this run.")
@@ -90,8 +90,9 @@ def _foremost(launches: pd.DataFrame) -> list[str]:
 
 
 def places(functions: Iterable[str]) -> dict[str, int]:
-    """A place in the palette for each of up to ``_FUNCTIONS`` functions: the same for a function wherever it is drawn, but where
-    two have the same, of which the one named first has it.
+    """A place in the palette for each of up to ``_FUNCTIONS`` functions.
+
+    A function has the same place in every figure, unless an earlier one in this figure has it already.
     """
     found: dict[str, int] = {}
     for function in functions:
@@ -103,9 +104,9 @@ def places(functions: Iterable[str]) -> dict[str, int]:
 
 
 def reduced(launches: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Launches that have a bar of their own, and what stands for the rest: ``impl left right launches busy``.
+    """The launches with a bar of their own, and the shared bars of the others: ``impl left right launches busy``.
 
-    The rest of a lane is put together by the slot of time, one of ``_SLOTS``, in which each launch starts.
+    Others share a bar if they are in one lane and start in the same of ``_SLOTS`` slots of time.
     """
     if len(launches) <= MOST:
         return launches, pd.DataFrame(columns=["impl", "left", "right", "launches", "busy"])
@@ -180,7 +181,7 @@ def _columns(rows: pd.DataFrame, lanes: dict[str, str]) -> dict[str, np.ndarray]
 
 
 def _gaps(plot: figure, launches: pd.DataFrame, lanes: dict[str, str], look: Theme) -> list[LegendItem]:
-    """Thin bars in the gaps: where the GPU waited on the CPU, launch gaps, and those of unknown cause."""
+    """Thin bars for gaps: waiting on the CPU, launch gaps, and gaps of unknown cause."""
     gaps = launches[launches["gap"] > 0]
     gaps = gaps[_longest(gaps["gap"])]
     waited = gaps["late"] > 0

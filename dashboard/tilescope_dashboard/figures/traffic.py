@@ -1,4 +1,4 @@
-"""HBM traffic: bytes by launch for each implementation over the algorithm's minimum, and what the saving predicts."""
+"""HBM traffic: bytes by launch for each implementation beside the algorithm's minimum, and the speedup that they predict."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ MOST = 300
 
 
 def traffic(launches: pd.DataFrame, floor: float | None, look: Theme) -> figure:
-    """Stacked bars, one an implementation, one segment a launch; the algorithm's ``floor`` in bytes as a line.
+    """A stacked bar an implementation, with a segment a launch; the algorithm's ``floor`` in bytes is a line.
 
     ``launches`` is one problem's part of ``tilescope.models.traffic.traffic``, with one source an implementation. A measured
-    segment is solid, a predicted one pale with a dashed edge, one of a sample of programs empty with a dotted edge. Above ``MOST`` launches of an implementation, those that
-    move least are one segment together.
+    segment is solid, a predicted one pale with a dashed edge, an estimate from a sample empty with a dotted edge. Above ``MOST``
+    launches of an implementation, the smallest share one segment.
     """
     if launches.empty:
         return empty(look, "traffic", "No launch of this kernel has its bytes counted in this run.")
@@ -100,41 +100,21 @@ def traffic(launches: pd.DataFrame, floor: float | None, look: Theme) -> figure:
 
 
 def _segments(launches: pd.DataFrame, look: Theme, lanes: dict[str, str]) -> dict[str, list]:
-    columns: dict[str, list] = {
-        name: []
-        for name in [
-            "impl",
-            "left",
-            "right",
-            "colour",
-            "edge",
-            "alpha",
-            "dash",
-            "hatch",
-            "launch",
-            "function",
-            "bytes",
-            "read",
-            "written",
-            "source",
-        ]
-    }
+    segments = []
     for impl, rows in launches.groupby("impl", sort=False):
         left = 0.0
         for position, row in enumerate(_reduced(rows)):
             shade = colour(str(impl), look, lanes)
-            values = {
+            segments.append({
                 "impl": lanes[str(impl)], "left": left, "right": left + row["bytes"], "colour": shade,
                 "edge": look.ground if row["measured"] else shade, "alpha": 0.92 if row["measured"] else 0.0 if row["sampled"] else 0.3,
                 "dash": "solid" if row["measured"] else "dotted" if row["sampled"] else "dashed", "hatch": hatch(position), "launch": row["said"],
                 "function": short(row["function"] or "whole call", 44),
                 **{name: ("≈ " if row["sampled"] else "") + write(row[name], "byte") for name in ("bytes", "read", "written")},
                 "source": f"{_how(row)} ({row['source']})",
-            }  # fmt: skip
-            for name, value in values.items():
-                columns[name].append(value)
+            })  # fmt: skip
             left += row["bytes"]
-    return columns
+    return {name: [segment[name] for segment in segments] for name in segments[0]}
 
 
 def _how(row: Mapping[str, Any]) -> str:
@@ -162,7 +142,7 @@ def _reduced(rows: pd.DataFrame) -> list[dict]:
 
 
 def speedup(gains: pd.DataFrame, look: Theme) -> figure:
-    """Speedup that the saved bytes predict (hollow) and that was measured (filled), each vs eager.
+    """The speedup vs eager that bytes predict (hollow) and that was measured (filled).
 
     ``gains`` has ``impl``, ``predicted`` and ``actual`` (ratios; absent where not known).
     """

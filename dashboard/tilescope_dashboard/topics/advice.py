@@ -1,4 +1,4 @@
-"""Advice: why one case of a kernel is slow, and what NVIDIA's rules say of it."""
+"""Advice: the findings on one case of a kernel, ours and NVIDIA's."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _ORDER = (
     "Ranked by potential speedup. Estimates are upper limits: fix one, then measure again. "
     "A solid edge was measured, a dashed one is predicted; values in italics were not measured."
 )
-_IMPOSSIBLE = "This measurement cannot be, so nothing else is concluded from it: set right what is named below, then measure again."
+_IMPOSSIBLE = "This measurement is impossible, so nothing else is concluded from it: fix the cause named below, then measure again."
 _NOTHING = "This run says nothing about {}: profile it with the compiler collector, or with ncu on a GPU."
 
 
 def nothing(kernel: str) -> Sentence:
-    """The sentence where there is no case to advise on."""
+    """The sentence where there is no case to advise on, or no kernel."""
     return Sentence("Advice", _NOTHING.format(kernel) if kernel else "Choose a kernel to get advice on it.")
 
 
@@ -35,7 +35,7 @@ def sentence(found: Sequence[Finding], sources: Collection[str]) -> Sentence:
 
 
 def nvidia_sentence(found: Sequence[Finding]) -> Sentence:
-    """The sentence over NVIDIA's findings, or how to collect them."""
+    """The sentence above NVIDIA's findings, or how to collect them."""
     if found:
         return Sentence("NVIDIA's rules", "Nsight Compute's own, for each launch; its estimates are its own too.")
     how = "on a GPU, 'tilescope profile KERNEL --collect ncu_rules' asks for them"

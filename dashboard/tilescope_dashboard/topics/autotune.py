@@ -25,7 +25,7 @@ from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.data.units import times, write
 from tilescope_dashboard.topics.sentence import Sentence
 
-#: Selectors of parameters that are seen at first.
+#: Number of parameters' selectors that are shown at first.
 _SELECTORS = 3
 #: Explains the view where it has nothing to show.
 ABOUT = Sentence("Autotune", "Every config of a kernel, measured or compiled.")
@@ -40,7 +40,7 @@ _OF_SOME = ("hbm_bytes", "longest_stall", "reason")
 
 
 def columns(cells: pd.DataFrame, varying: Iterable[str]) -> tuple[Column, ...]:
-    """The table's columns: the time, one a parameter of ``varying``, as every kernel has its own, and the rest."""
+    """The table's columns: the time, one for each parameter in ``varying``, and the rest."""
     time, over, *measures = _MEASURES
     return (
         time,
@@ -51,19 +51,19 @@ def columns(cells: pd.DataFrame, varying: Iterable[str]) -> tuple[Column, ...]:
 
 
 def colourings(cells: pd.DataFrame) -> dict[str, str]:
-    """Columns that the configs can be coloured by, by their labels: those of ``sweeps.COLOURINGS`` with values."""
+    """Columns of ``sweeps.COLOURINGS`` with values, by their labels."""
     return {label: column for column, (label, _, _) in COLOURINGS.items() if cells[column].notna().any()}
 
 
 def most_telling(cells: pd.DataFrame, columns: Iterable[str]) -> str | None:
-    """The first of the columns in which configs of one sweep differ, else the first; None where there is none."""
+    """The first column in which configs of one sweep differ, or the first of all; None where there is none."""
     known = list(columns)
     sweep = names(cells)
     return next((c for c in known if (cells.groupby(sweep)[c].nunique() > 1).any()), next(iter(known), None))
 
 
 def axes(cells: pd.DataFrame, column: str | None) -> list[str]:
-    """The parameters that vary, the two to draw first: ``by_influence`` on ``column``."""
+    """The varying parameters, the two to draw first: ``by_influence`` on ``column``."""
     return by_influence(cells, parameters(cells), column)
 
 
@@ -80,9 +80,7 @@ def by_influence(cells: pd.DataFrame, parameters: Sequence[str], column: str | N
 
 
 def set_aside(cells: pd.DataFrame, sweep: str, column: str, offered: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Offered parameters to choose values of: those among the costliest of the sweep, and those to set aside, as long as they
-    are several.
-    """
+    """The offered parameters in two parts: the costliest of the sweep, to be shown, and the others, to be set aside if several."""
     less = COLOURINGS[column][2]
     found = effects(ranked(cells, sweep, {}, column, less), less)
     # If few costs are known the other parameters follow in their order.
@@ -93,8 +91,8 @@ def set_aside(cells: pd.DataFrame, sweep: str, column: str, offered: Sequence[st
 
 
 def grid(rows: pd.DataFrame, across: str, down: str) -> pd.DataFrame:
-    """The best of ``ranked``'s rows for each pair of two parameters' values; ``best`` marks those that no other beats, unless
-    all are alike.
+    """The best of ``ranked``'s rows for each pair of the two parameters' values; ``best`` marks the best of all, unless all are
+    equal.
     """
     top = best(rows)
     return rows.drop_duplicates([across, down]).assign(
@@ -103,13 +101,13 @@ def grid(rows: pd.DataFrame, across: str, down: str) -> pd.DataFrame:
 
 
 def listed(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with where the time and the resources are from, as one text, in ``sources``."""
+    """The rows with the ``sources`` of time and resources as one text, and the time ``over`` the best."""
     said = rows[["time_source", "code_source", "count_source"]].apply(_sources, axis=1, result_type="reduce")
     return rows.assign(sources=said.astype(object), over=over_best(rows["time"], less=True))
 
 
 def _sources(row: pd.Series) -> str:
-    """``torch_profiler (gpu time), compiler``: the time's source with its clock, then others."""
+    """``torch_profiler (gpu time), compiler``: the time's source with its clock, then the others."""
     time, *others = (str(name) if pd.notna(name) else "" for name in row)
     tool, _, clock = time.partition(", ")
     said = f"{tool} ({clock})" if clock else tool
@@ -117,9 +115,9 @@ def _sources(row: pd.Series) -> str:
 
 
 def sentence(rows: pd.DataFrame, shown: pd.DataFrame, label: str, unit: str, won: float | None = None) -> Sentence:
-    """The best of ``ranked``'s rows by its ``label``, of which ``grid`` shows ``shown``; ``won`` is its ``gain``."""
+    """The sentence on the best of ``ranked``'s rows. ``shown`` are the rows of ``grid``, ``won`` is the best one's ``gain``."""
     top = best(rows)
-    # One collector may fail where another has the value.
+    # A config may fail in one collector and have its value from another.
     failed = int((rows["reason"].ne("") & rows["value"].isna()).sum())
     said = [several(len(rows), "config") + (f", {failed} failed (hatched: hover to see why)." if failed else ".")]
     if len(shown) < len(rows):

@@ -19,9 +19,9 @@ _READING = "Speedups that were possible before, and that are now, are upper limi
 
 
 def changed(before: Sequence[Finding], after: Sequence[Finding]) -> pd.DataFrame:
-    """A row a finding of either side: what became of it (``change``), its ``title``, and the potential speedups on both sides, NaN where nothing bounds them.
+    """A row a finding of either side: its ``change``, its ``title``, and its potential speedups ``before`` and ``after``.
 
-    Findings of one rule that differ in numbers only are the same one.
+    A speedup is NaN where the side has none. Findings of one rule that differ in numbers only are the same one.
     """
     sides = [{_key(found): found for found in side if found.rule != DISTANCE} for side in (before, after)]
     rows = []
@@ -45,7 +45,7 @@ def count(rows: pd.DataFrame) -> str:
 
 
 def sentence(rows: pd.DataFrame, where: str, other: str) -> Sentence:
-    """``changed``'s rows in words; ``where`` is the case, and ``other`` the baseline."""
+    """The sentence on ``changed``'s rows; ``where`` is the case, ``other`` the baseline."""
     title = count(rows) or ("The findings are the same" if len(rows) else "Neither side has a finding")
     return Sentence(title, f"{where}, against {other}. {_READING}")
 

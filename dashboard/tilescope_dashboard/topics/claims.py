@@ -1,4 +1,4 @@
-"""Claims: what is published of fused kernels, against what was measured."""
+"""Claims: published speedups of fused kernels, against measured ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilescope_dashboard.topics.sentence import Sentence
 
 
 def _speedup(other: str, said: str) -> tuple[Column, ...]:
-    """A speedup by GPU time with its 95 % interval, and the one by the interval between calls."""
+    """Columns of a speedup by GPU time with its 95 % interval, and of one by the interval between calls."""
     return (
         Column(f"over_{other}", f"speedup vs {said}", "times"), Column(f"low_{other}", "95 % from", "times"),
         Column(f"high_{other}", "to", "times"), Column(f"interval_{other}", "by the interval", "times"),
@@ -72,7 +72,7 @@ def count(shown: pd.DataFrame, every: pd.DataFrame, text: str, standing: str) ->
 
 
 def sentence(rows: pd.DataFrame) -> Sentence:
-    """Counts of the claims that hold, where they were measured, and how often the two clocks disagree."""
+    """The sentence on the claims: how many hold, where they were measured, and how often the two clocks disagree."""
     judged = model.verdicts(rows)
     counts = judged.map(lambda words: _VERDICTS.get(words, "depend on the size")).value_counts()
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())

@@ -16,7 +16,7 @@ from tilescope_dashboard.data.units import short
 from tilescope_dashboard.figures.compare import MOST
 from tilescope_dashboard.topics.sentence import Sentence
 
-#: Columns of ``tilescope.models.compare.compare``'s frame where the open run is compared with a baseline.
+#: Columns of ``tilescope.models.compare.compare``'s frame, where the open run is compared with a baseline.
 COLUMNS = (
     PASS, WORKLOAD, IMPL, Column("other_impl", "baseline"), Column("other_run", "its run"),
     Column("time", "GPU time", "second"), Column("other_time", "baseline's", "second"),
@@ -74,7 +74,7 @@ def before(loaded: LoadedRun | None, kernel: str, runs: Iterable[store.Summary])
 
 
 def name_of(token: str, runs: Iterable[store.Summary]) -> str:
-    """Name of the baseline in a title: an implementation, or a run."""
+    """The baseline's name in a title: an implementation, or a run."""
     run, _, impl = token.partition(":")
     return impl or next((_dated(s.title, s.started) for s in runs if s.id == run and s.title), run)
 
@@ -89,7 +89,7 @@ def against(
 ) -> tuple[pd.DataFrame, list[str]]:
     """The kernel's cases against each baseline, largest speedup first, and remarks on them.
 
-    A baseline without a case in common, or that cannot be ``opened``, is said to be so instead of raising.
+    A baseline without a common case, or that cannot be ``opened``, gets a line instead of an exception.
     """
     frames, said = [pd.DataFrame(columns=list(model.COLUMNS)).astype(model.COLUMNS)], []
     for token in tokens:

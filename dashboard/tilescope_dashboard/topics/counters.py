@@ -1,8 +1,6 @@
-"""Counters of one launch: what moved between the levels of memory, and what its warps waited for."""
+"""Counters of one launch: traffic between the levels of memory, and stalls of its warps."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import pandas as pd
 from tilescope.models.advice import stalls as model
@@ -71,8 +69,9 @@ def memory(case: CaseValues, launch: int) -> Memory:
 
 
 def stalls(case: CaseValues, launch: int) -> pd.DataFrame:
-    """A row a state of its warps, by Nsight's names, the longest first: ``reason``, ``name``, ``cycles`` for each instruction that a
-    warp issues, their ``share``, and its ``meaning``.
+    """A row a state of its warps, by Nsight's names, the longest first.
+
+    Columns are ``reason``, ``name``, ``cycles`` per issued instruction, their ``share``, and the state's ``meaning``.
     """
     rows = [
         (metric.removeprefix(_STALL), stall_name(metric.removeprefix(_STALL)), known.value)
@@ -86,7 +85,7 @@ def stalls(case: CaseValues, launch: int) -> pd.DataFrame:
 
 
 def listed(case: CaseValues, launch: int) -> pd.DataFrame:
-    """Every counter of the launch."""
+    """Every counter of the launch, with ``COLUMNS``."""
     rows = [
         (metric.label, write(known.value, "count" if name.startswith(_STALL) else metric.unit), name, known.source)
         for name, metric in METRICS.items()
@@ -103,8 +102,5 @@ def sentence(case: KernelCase, moved: Memory, waited: pd.DataFrame) -> Sentence:
     if len(stalled):
         first = stalled.iloc[0]
         said_of.append(f"warps spend {write(first['share'], 'ratio')} of their cycles in {first['name']}")
-    return Sentence("; ".join(said_of) or NOTHING.title, f"{_place(case)}. {_READING}")
-
-
-def _place(case: Sequence[str]) -> str:
-    return ", ".join(filter(None, (case[0], case[2], case[1], *case[3:])))
+    place = ", ".join(filter(None, (case.impl, case.workload, case.direction, case.config)))
+    return Sentence("; ".join(said_of) or NOTHING.title, f"{place}. {_READING}")

@@ -38,8 +38,8 @@ def of_kernel(loaded: LoadedRun, kernel: str) -> tuple[list[Failure], Mapping[st
 
 
 def first(kernel: str, failed: Sequence[Failure], sources: Mapping[str, str], known: bool) -> Sentence | None:
-    """What comes before all else that is said of a kernel: an access outside of its tensors; and where nothing is ``known`` of it,
-    why. None where neither.
+    """The sentence that replaces all others about a kernel: an access outside of its tensors, or the reason why nothing is
+    ``known``; None where there is neither.
     """
     # Code that does not compile must be mended first.
     if known or all(one.collector != "compiler" for one in failed):

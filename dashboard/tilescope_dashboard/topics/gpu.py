@@ -27,13 +27,13 @@ ABOUT = Sentence(
 
 
 def listed(known: Sequence[tuple[Gpu, Sample]]) -> pd.DataFrame:
-    """The newest reading of each GPU, a row each."""
+    """The newest reading of each GPU, a row each, with ``COLUMNS``."""
     rows = [{**asdict(sample), "gpu": gpu.label, "held": held(sample.reasons)} for gpu, sample in known]
     return pd.DataFrame(rows, columns=[column.name for column in COLUMNS])
 
 
 def sentence(known: Sequence[tuple[Gpu, Sample]]) -> Sentence:
-    """The busiest GPU in one line."""
+    """The sentence on the busiest GPU."""
     if not known:
         return Sentence("Waiting for the first reading…", ABOUT.text)
     gpu, sample = max(known, key=lambda pair: pair[1].utilization or 0.0)

@@ -23,8 +23,8 @@ _ONCE = "Profile it again after a change, and the next run stands beside this on
 def history(rows: pd.DataFrame, case: KernelCase | None) -> pd.DataFrame:
     """The timed rows of the case's workload and pass (``measurements``), oldest first.
 
-    ``swept`` marks the fastest config of a sweep, and ``change`` is the time over that of the run before, of the same
-    implementation and kind.
+    ``swept`` marks the fastest config of a sweep. ``change`` is the time over that of the last run of the same implementation and
+    kind.
     """
     if case is None:
         return rows.head(0).assign(swept=False, change=float("nan"))

@@ -33,10 +33,10 @@ _AGAINST = (("more", "better"), ("less", "worse"))
 def kernels(
     rows: pd.DataFrame, runs: Iterable[store.Summary], families: Mapping[str, str], own: pd.DataFrame | None = None
 ) -> pd.DataFrame:
-    """A row a kernel, by family and name: its largest forward size in ``rows`` of ``tilescope.models.claims.best``, or in its
-    ``own`` ones, of a person's runs, where those have it. Columns are those of ``rows`` and of ``COLUMNS``.
+    """A row a kernel, by family and name, with its largest forward size. Columns are those of ``rows`` and of ``COLUMNS``.
 
-    A kernel of a run, or of ``families`` (a kernel's), that nothing was measured of has a row without numbers.
+    ``rows`` are ``tilescope.models.claims.best``'s; those of a person's runs, ``own``, are preferred. ``families`` are by kernel.
+    A kernel without measurements has a row without numbers.
     """
     every = list(runs)
     recorded = {run.id for run in every if run.recorded}
@@ -88,14 +88,10 @@ def _judged(rows: pd.DataFrame) -> dict[str, dict[str, str]]:
     for row in claimed.to_dict("records"):
         words = verdicts.get((row["kernel"], row["pass"]), "")
         over = _NAMES.get(row["claim_over"], row["claim_over"])
-        said.setdefault(row["kernel"], {"claim": f"{row['claim']} vs {over}", "judged": _in_words(words)})
+        for word, meaning in _AGAINST:
+            words = words.replace(word, meaning)
+        said.setdefault(row["kernel"], {"claim": f"{row['claim']} vs {over}", "judged": words})
     return said
-
-
-def _in_words(verdict: str) -> str:
-    for word, said in _AGAINST:
-        verdict = verdict.replace(word, said)
-    return verdict
 
 
 def _predicted(run: store.Summary) -> str:

@@ -1,4 +1,4 @@
-"""Occupancy: how many blocks of a launch an SM holds, and which resource limits them."""
+"""Occupancy: the number of a launch's blocks that an SM holds, and the resource that limits it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def listed(table: pd.DataFrame, target: str) -> pd.DataFrame:
 
 
 def occupancies(table: pd.DataFrame, target: str) -> pd.DataFrame:
-    """``resources`` with the theoretical occupancy on ``target``, its limiter in words, and how many blocks an SM holds."""
+    """``resources`` with the theoretical occupancy on ``target``, its limiter as text, and the blocks that an SM holds."""
     rows = resources(table)
     found = [_occupancy(row, target) for row in rows.to_dict("records")]
     limits = sorted({name for o in found for name in o.limits}, key=list(_LIMITS).index)
@@ -56,7 +56,7 @@ def occupancies(table: pd.DataFrame, target: str) -> pd.DataFrame:
 
 
 def resources(table: pd.DataFrame) -> pd.DataFrame:
-    """One row a launch, one column a resource (the median over samples), from the source that ``preference`` trusts."""
+    """One row a launch, one column a resource (the median over samples), from the source that ``preference`` chooses."""
     rows = table[table["metric"].isin(_METRICS) & table["launch"].notna()]
     index = [*CASE_COLUMNS, "source", "launch", "function"]
     if rows.empty:
@@ -78,9 +78,9 @@ def limiter_text(limiters: Iterable[str]) -> str:
 
 
 def curve(row: Mapping[str, Any], target: str, resource: str) -> pd.DataFrame:
-    """Occupancy of the launch ``row`` if it took another amount of ``resource``, all else equal.
+    """Occupancy of the launch ``row`` against its amount of ``resource``, with its other resources unchanged.
 
-    Columns ``value``, ``occupancy``, ``limiter``; only where something changes, and at both ends.
+    Columns are ``value``, ``occupancy`` and ``limiter``; rows are the steps, and both ends.
     """
     chip = model.limits(target)
     values, name, factor = {
@@ -98,13 +98,13 @@ def curve(row: Mapping[str, Any], target: str, resource: str) -> pd.DataFrame:
 
 
 def point(row: Mapping[str, Any], resource: str, measured: bool = True) -> dict[str, Any]:
-    """Place of the launch ``row`` on its ``curve``, with the achieved occupancy if it was ``measured`` on that GPU."""
+    """The point of the launch ``row`` on its ``curve``, with the achieved occupancy if it was ``measured`` on that GPU."""
     value = row["block_threads"] / 32 if resource == "warps" else row[resource]
     return {**row, "value": value, "achieved": row["achieved_occupancy"] if measured else None}
 
 
 def sentence(launch: Mapping[str, Any], target: str) -> Sentence:
-    """The launch, a row of ``occupancies``, on the architecture ``target``."""
+    """The sentence on the launch, a row of ``occupancies``, on the architecture ``target``."""
     case = f"{launch['impl']}, {launch['workload']}, {launch['pass']}"
     blocks = f"{launch['active_blocks']:.0f} block{' fits' if launch['active_blocks'] == 1 else 's fit'}"
     return Sentence(

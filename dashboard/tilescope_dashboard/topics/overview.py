@@ -15,12 +15,12 @@ _OF_ROOFLINE = Column("floor_fraction", "of roofline", "ratio")
 _VS_EAGER, _VS_LIBRARY = (Column(f"speedup_{other}", f"speedup vs {other}", "times") for other in ("eager", "library"))
 _LIBRARY, _WHY = Column("library", "library"), Column("why", "why")
 _TRAFFIC = Column("bytes_ratio", "HBM traffic vs minimum", "times")
-#: Rows of ``tilescope.models.summary.summarise``.
+#: Columns of ``tilescope.models.summary.summarise``'s frame.
 CASES = (
     KERNEL, IMPL, PASS, WORKLOAD, GPU_TIME, _OF_ROOFLINE, _VS_EAGER, _VS_LIBRARY, _LIBRARY, _TRAFFIC,
     Column("registers", "registers", "count"), Column("theoretical_occupancy", "occupancy", "ratio"), _WHY,
 )  # fmt: skip
-#: Rows of ``library.listing``.
+#: Columns of ``library.listing``'s frame.
 RUNS = (
     Column("started", "started (UTC)"), Column("title", "run"), Column("device", "GPU"), Column("what", "kind"),
     Column("kernels", "kernels"), Column("sources", "collectors"), Column("cases", "cases", "count"),
@@ -55,7 +55,7 @@ class Stat(NamedTuple):
 
 
 def timed(cases: pd.DataFrame) -> pd.DataFrame:
-    """``summary.summarise``'s frame with ``time``: the median and its 5 to 95 % range in words, absent where not timed."""
+    """``summary.summarise``'s frame with ``time``: the median and its 5 to 95 % range as text, a dash where not timed."""
     told = [
         f"{write(row.gpu_time, 'second')} ({write(row.gpu_time_low, 'second')} – {write(row.gpu_time_high, 'second')})"
         if row.measured
@@ -115,7 +115,7 @@ def place(case: Mapping[str, Any]) -> str:
 
 
 def sentence(case: Mapping[str, Any] | None) -> Sentence:
-    """``81.2 % of roofline, 3.57× vs eager (triton, 8192x16384-bf16, forward)``, and why."""
+    """``81.2 % of roofline, 3.57× vs eager (triton, 8192x16384-bf16, forward)``, and the sentence on the bound."""
     if case is None:
         return Sentence(NOTHING)
     predicted = any(case[name] == case[name] for name in ("floor", "bytes", "registers", "interval"))

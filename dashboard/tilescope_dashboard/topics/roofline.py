@@ -1,4 +1,4 @@
-"""Roofline: how much of its roof a kernel reaches."""
+"""Roofline: the share of its roof that a kernel reaches."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def chosen(
 
 
 def sentence(points: pd.DataFrame, standing: KernelCase | None = None) -> Sentence:
-    """The ``standing`` case of ``tilescope.models.roofline.points``, else its largest timed one, in words; or what can be said
-    without a clock.
+    """The sentence on the ``standing`` case of ``tilescope.models.roofline.points``, or on the largest timed one, or on points
+    without times.
     """
     timed = points[points["fraction"].notna()]
     reading = " ".join([_READING, *([_SAMPLED] if points["kind"].eq("sampled").any() else [])])

@@ -24,7 +24,7 @@ _WORK = {"bandwidth": "bytes the algorithm must move", "performance": "operation
 
 
 class Rate(NamedTuple):
-    """What is drawn: a column of ``tilescope.models.summary``, its unit, and what the sizes count, in words."""
+    """A rate to draw: its column of ``tilescope.models.summary``, its unit, and a text on what the sizes count."""
 
     column: str
     unit: str
@@ -32,7 +32,7 @@ class Rate(NamedTuple):
 
     @property
     def unit_of_size(self) -> str:
-        """Unit of the sizes."""
+        """The unit of the sizes."""
         return self.unit.partition("/")[0]
 
 
@@ -63,7 +63,7 @@ def columns(of: Rate) -> tuple[Column, ...]:
 def sizes(rows: pd.DataFrame, direction: str, of: Rate) -> pd.DataFrame:
     """One row an implementation and workload of that pass, smallest first, with ``size``, ``rate``, ``rate_low``, ``rate_high``.
 
-    ``rows`` are ``measurements``. What has no work of that kind has no row.
+    ``rows`` are ``measurements``; those without work of that kind are left out.
     """
     found = newest(rows[rows["pass"].eq(direction)])
     # Multiply by the time again to get the amount.

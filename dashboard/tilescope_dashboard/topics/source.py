@@ -1,4 +1,4 @@
-"""Source: values of the lines of one launch, from frames of ``tilescope.table.line_values``."""
+"""Source: values of one launch's source lines, from frames of ``tilescope.table.line_values``."""
 
 from __future__ import annotations
 
@@ -33,14 +33,13 @@ _NO_TEXT = (
     "The source of {} was not kept with this run and is not here unchanged: its lines cannot be shown, only counted."
 )
 CASE = ["impl", "pass", "workload", "config"]
-#: What is shown until a person chooses, the first that is known of each: where the time goes, or how much code there is;
-#: what is asked of memory.
+#: Groups of metrics, of each of which the first known one is shown by default: time or amount of code, bytes read, and written.
 _FIRST = (("stall_samples", "sass_instructions"), ("requested_bytes_read",), ("requested_bytes_written",))
 
 
 @dataclass(frozen=True)
 class FunctionLaunch:
-    """The ``number``-th launch, from 0, of a kernel function in a case; sources number all of a case's differently."""
+    """The ``number``-th launch, from 0, of a kernel function in a case. Sources' own numbers of launches differ."""
 
     function: str
     number: int
@@ -115,7 +114,7 @@ def line_columns(rows: pd.DataFrame) -> list[LineColumn]:
 
 
 def first_columns(known: Sequence[LineColumn], most: int) -> list[LineColumn]:
-    """Columns to show at first: at most that many, each metric from its most direct source."""
+    """The columns to show by default, at most ``most``, each metric from its most direct source."""
     found: dict[str, LineColumn] = {}
     for column in known:
         found.setdefault(column.metric, column)
@@ -124,7 +123,7 @@ def first_columns(known: Sequence[LineColumn], most: int) -> list[LineColumn]:
 
 
 def listed(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows in the order of the file, with each metric's ``label``."""
+    """The rows in the order of files and lines, with each metric's ``label``."""
     labels = {metric.name: metric.label for metric in LINE_METRICS.values()}
     return rows.assign(label=rows["metric"].map(labels)).sort_values(["file", "line"], kind="stable", ignore_index=True)
 
@@ -157,9 +156,9 @@ def hottest(rows: pd.DataFrame, column: LineColumn, file: str) -> tuple[int, flo
 
 
 def excerpt(text: str, lines: Iterable[int]) -> list[tuple[int, int]]:
-    """Ranges of lines, both ends included, of the definitions at the top of a file that ``lines`` lie in.
+    """Ranges of lines, both ends included, of the top-level definitions that contain ``lines``.
 
-    The whole file where a line lies outside of them, or the text is no Python that this Python reads.
+    It is the whole file where a line is outside of them, or where the text cannot be parsed.
     """
     wanted, count = set(lines), len(text.splitlines())
     try:

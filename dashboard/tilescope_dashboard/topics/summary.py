@@ -38,9 +38,9 @@ def verdict(
     failed: Sequence[Failure] = (),
     sources: Mapping[str, str] = MappingProxyType({}),
 ) -> Sentence:
-    """How near its roof a row of ``tilescope.models.summary.summarise`` is and what holds it back, in a sentence; then why.
+    """The sentence on a row of ``tilescope.models.summary.summarise``: its share of the roofline, its bound, and the reason.
 
-    ``failed`` and ``sources`` are ``failures.of_kernel``'s: what failed may come before all else that is known.
+    ``failed`` and ``sources`` are ``failures.of_kernel``'s; a failure may replace the sentence.
     """
     if of_failures := failures.first(kernel, failed, sources, case is not None):
         return of_failures
@@ -59,9 +59,7 @@ def verdict(
 
 
 def _cause(found: Sequence[Finding]) -> str:
-    """What would win most GPU time, in the words of its finding: launch overhead holds no kernel below its roof. Empty where nothing
-    would.
-    """
+    """The finding with the largest potential speedup of GPU time; empty where there is none. Launch overhead does not count."""
     if not found:
         return "no known bottleneck found"
     first = next((one for one in found if one.bound and one.bound.clock == "gpu_time" and one.rule != DISTANCE), None)
@@ -87,8 +85,9 @@ def values(loaded: LoadedRun, kernel: str, case: KernelCase) -> CaseValues | Non
 
 
 def speed_of_light(case: CaseValues | None, device: Device | None) -> pd.DataFrame:
-    """A row a part of the hardware of which Nsight Compute or CUPTI counted what the case's longest launch used: ``part``, its ``share``
-    of the peak, and how that is known (``said``). What was not recorded has no row.
+    """A row for each part of the hardware whose use by the case's longest launch was counted by Nsight Compute or CUPTI.
+
+    Columns are ``part``, its ``share`` of the peak, and a text on the origin (``said``).
     """
     launch = case.main_launch(case.counted_by) if case else None
     if case is None or launch is None:
@@ -178,8 +177,8 @@ def _delta(row: Mapping[str, Any]) -> Stat:
 def baseline(
     loaded: LoadedRun, kernel: str, case: KernelCase, chosen: Sequence[str], opened: Callable[[Path], LoadedRun]
 ) -> tuple[pd.DataFrame, list[str]]:
-    """The case's problem against the ``chosen`` baselines, else the usual one (``compare.against``): rows of the case alone, and
-    what must be known beside it.
+    """The case against the ``chosen`` baselines, or the usual one (``compare.against``): its rows, and lines on what limits the
+    comparison.
     """
     tokens = list(chosen) or compared_case.usual(loaded, kernel)
 

@@ -1,4 +1,4 @@
-"""Timeline: how busy the GPU was during a call, and what it waited for longest."""
+"""Timeline: the GPU's busy share during a call, and its longest gap."""
 
 from __future__ import annotations
 

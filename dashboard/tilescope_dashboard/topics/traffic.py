@@ -66,8 +66,9 @@ def bars(rows: pd.DataFrame, source: str = "ncu") -> pd.DataFrame:
 
 
 def listed(shown: pd.DataFrame, least: float | None) -> pd.DataFrame:
-    """``bars`` as the table has them: numbered from 1, each launch's function as people say it (``called``), and its bytes ``over``
-    the ``least``, in bytes. Those of a sample are rounded, and not over the bytes that HBM must move."""
+    """``bars`` for the table: launches are numbered from 1, functions have readable names (``called``), and bytes are also given
+    ``over`` the ``least``, in bytes. Estimates from a sample are rounded and have no ratio.
+    """
     of_sample = shown["metric"] == model.SAMPLED
     over = ((shown["read"] + shown["written"]) / (least or float("nan"))).mask(of_sample)
     shown = shown.assign(**{way: shown[way].mask(of_sample, shown[way].map(rounded)) for way in ("read", "written")})
@@ -81,10 +82,10 @@ def listed(shown: pd.DataFrame, least: float | None) -> pd.DataFrame:
 
 
 def sentence(shown: pd.DataFrame, gains: pd.DataFrame, least: float | None, l2_bytes: int) -> Sentence:
-    """Bytes of the Triton implementation, or else of the one with the fewest, against the ``least``; its speedup.
+    """The sentence on the bytes of Triton, or of the implementation with the fewest, against the ``least``, and on its speedup.
 
-    ``shown`` is ``bars``, ``gains`` rows of ``tilescope.models.traffic.speedup``, both of one problem. A sum of launches that
-    each fit into an L2 of ``l2_bytes`` is called what it is: counted with cold caches.
+    ``shown`` is ``bars``, ``gains`` are rows of ``tilescope.models.traffic.speedup``, both of one problem. It remarks on sums of
+    launches that each fit in an L2 of ``l2_bytes`` and were counted with cold caches.
     """
     totals = (shown["read"] + shown["written"]).groupby(shown["impl"]).sum()
     ours = "triton" if "triton" in totals else totals.idxmin()
