@@ -11,15 +11,17 @@ _RUNS = ("started", "title", "device", "what", "kernels", "sources", "cases", "s
 
 
 def listing(runs: Iterable[store.Summary]) -> pd.DataFrame:
-    """A row for each run, in order: ``started`` (UTC, else its id), ``title``, ``device``, ``what`` kind it is, ``kernels``, ``sources``,
-    the number of ``cases``, and its ``state``, empty if nothing is wrong.
+    """One row a run, in their order.
+
+    Columns are ``started`` (UTC, or the id where it is not known), ``title``, ``device``, ``what`` (recorded, measured or
+    predicted), ``kernels`` and ``sources`` as text, the number of ``cases``, and ``state``, a problem or empty.
     """
     rows = [
         {
             "started": run.started[:16].replace("T", " ") or run.id,
             "title": run.title or run.id,
             "device": run.device,
-            "what": "" if run.error else _kind(run),
+            "what": "" if run.error else "recorded" if run.recorded else "measured" if run.measured else "predicted",
             "kernels": ", ".join(run.kernels),
             "sources": ", ".join(run.sources),
             "cases": run.cases,
