@@ -70,6 +70,14 @@ def kit(fakes: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The user's folder of runs, which does not exist yet. Recordings are in ``recorded`` beside it."""
+    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setattr(store, "recorded_dir", lambda: tmp_path / "recorded")
+    return tmp_path / "runs"
+
+
+@pytest.fixture
 def torch_and_catalog(fakes: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the worker, torch is torch, and the catalog whole."""
     _, _, path = os.environ["PYTHONPATH"].partition(os.pathsep)

@@ -45,9 +45,7 @@ FILES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
+pytestmark = pytest.mark.usefixtures("runs")
 
 
 def values(loaded: LoadedRun, kernel: str, metric: str, workload: str = "") -> list[float]:

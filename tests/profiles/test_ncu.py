@@ -273,6 +273,26 @@ def test_errors_are_named_with_their_cure(printed: str, says: str, tmp_path: Pat
     assert says in str(error.value)
 
 
+@pytest.mark.parametrize("collector", [rules, source])
+def test_the_other_collectors_name_the_cure_too_where_there_is_a_case(collector: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / counters.LOG).write_text("==ERROR== ERR_NVGPUCTRPERM - no permission\n")
+    with pytest.raises(counters.NcuError, match="run as root"):
+        collector.finish(tmp_path, [CASE])
+    collector.finish(tmp_path, [])
+    # Asked of the log of a worker that could not begin.
+    assert "run as root" in collector.explain("==ERROR== ERR_NVGPUCTRPERM - no permission\n")
+
+
+@pytest.mark.parametrize("collector", [counters, rules, source])
+def test_no_collector_has_a_command_without_ncu(
+    collector: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(device, "detect", lambda: device.for_target("sm_90"))
+    monkeypatch.setattr(device, "find_ncu", lambda: None)
+    with pytest.raises(counters.NcuError):
+        collector.command(["x"], tmp_path)
+
+
 def test_a_worker_that_died_is_not_blamed_on_ncu(tmp_path: Path) -> None:
     printed = "==WARNING== No kernels were profiled.\n==ERROR== The application returned an error code (9).\n"
     (tmp_path / counters.LOG).write_text(printed)
@@ -309,9 +329,6 @@ def test_command_asks_for_what_the_chip_has(monkeypatch: pytest.MonkeyPatch, tmp
     assert "sm__ops_path_tensor_src_fp8.sum" in asked
     monkeypatch.setattr(device, "detect", lambda: device.for_target("sm_120"))
     assert "sm__ops_path_tensor_src_fp8_dst_fp32.sum" in " ".join(counters.command(["x"], tmp_path))
-    monkeypatch.setattr(device, "find_ncu", lambda: None)
-    with pytest.raises(counters.NcuError):
-        counters.command(["x"], tmp_path)
 
 
 @pytest.mark.parametrize(

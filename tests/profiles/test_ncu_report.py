@@ -7,6 +7,7 @@ none and what is no number.
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 from pathlib import Path
 
@@ -68,8 +69,6 @@ def opened(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> LoadedRu
 
 @pytest.mark.usefixtures("package")
 def test_what_a_report_lacks_is_absent_and_a_zero_is_a_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import json
-
     first = {
         **SIZES,
         "gpu__time_duration.sum": (1.5, "us"),

@@ -93,13 +93,6 @@ def test_a_report_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytes
     assert list(tmp_path.iterdir()) == []
 
 
-def test_finish_names_the_cure_when_nothing_was_profiled(tmp_path: Path) -> None:
-    (tmp_path / counters.LOG).write_text("==ERROR== ERR_NVGPUCTRPERM - no permission\n")
-    with pytest.raises(counters.NcuError, match="run as root"):
-        collector.finish(tmp_path, [SOFTMAX])
-    collector.finish(tmp_path, [])
-
-
 def test_the_command_line_keeps_a_report_with_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "find_ncu", lambda: "/opt/ncu")
     line = collector.command(["python", "-m", "worker"], tmp_path)
@@ -110,9 +103,6 @@ def test_the_command_line_keeps_a_report_with_its_source(tmp_path: Path, monkeyp
     assert asked["--import-source"] == "yes"
     assert asked["--page"] == "details"
     assert asked["--export"] == str(tmp_path / "report")
-    monkeypatch.setattr(device, "find_ncu", lambda: None)
-    with pytest.raises(counters.NcuError):
-        collector.command([], tmp_path)
 
 
 def test_it_runs_only_when_it_is_named() -> None:

@@ -14,6 +14,7 @@ import torch
 from tilescope.collectors import events, torch_profiler
 from tilescope.collectors.cupti import counters as cupti
 from tilescope.collectors.ncu import counters
+from tilescope.execution import execute
 from tilescope.hardware import device
 from tilescope.table import launch_configs, schema
 from tilescope.table.case import Case
@@ -35,8 +36,6 @@ pytestmark = [
 
 @pytest.mark.parametrize("case", [ADD, SOFTMAX, BACKWARD, COMPILED], ids=lambda case: case.id)
 def test_events(case: Case, tmp_path: Path) -> None:
-    from tilescope.execution import execute
-
     # Graphs of the test before have had their memory; with it no peak is told.
     gc.collect()
     torch.cuda.empty_cache()
@@ -52,8 +51,6 @@ def test_events(case: Case, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", [ADD, SOFTMAX, BACKWARD, COMPILED], ids=lambda case: case.id)
 def test_torch_profiler(case: Case, tmp_path: Path) -> None:
-    from tilescope.execution import execute
-
     out = tmp_path / f"a{torch_profiler.SUFFIX}"
     torch_profiler.capture(case, execute.load_spec(case.kernel), out, SETTINGS)
     table = schema.validate(torch_profiler.parse(out, case))
@@ -68,8 +65,6 @@ def test_torch_profiler(case: Case, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("collector", [events, torch_profiler], ids=["events", "torch_profiler"])
 def test_the_config_that_an_autotuner_chose_is_recorded(collector: ModuleType, tmp_path: Path) -> None:
-    from tilescope.execution import execute
-
     case = Case(f"{Path(__file__).parent / 'small_kernels.py'}:TIMES", "triton", "backward", "5000-fp32")
     spec, out = execute.load_spec(case.kernel), tmp_path / f"a{collector.SUFFIX}"
     collector.capture(case, spec, out, SETTINGS)
@@ -81,8 +76,6 @@ def test_the_config_that_an_autotuner_chose_is_recorded(collector: ModuleType, t
 
 
 def test_what_kernels_choose_by_themselves_is_recorded(tmp_path: Path) -> None:
-    from tilescope.execution import execute
-
     for case in (BACKWARD, Case("matmul", "triton", "forward", "4096x4096x4096-bf16"), SOFTMAX):
         events.capture(case, execute.load_spec(case.kernel), tmp_path / "a.json", SETTINGS)
         found = launch_configs.beside(tmp_path / "a.json", case, "events")

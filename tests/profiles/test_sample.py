@@ -62,6 +62,21 @@ def quick(monkeypatch):
     monkeypatch.setattr(interpreter, "SAMPLE", 2.0)
 
 
+def metered(kernel: Any, grid: tuple[int, ...], *arguments: Any, seconds: float = 0.0) -> tuple[launches.Launch, Any]:
+    """A launch and its meter, interpreted without values in so many seconds; then some of its programs."""
+    with launches.catch() as caught:
+        kernel[grid](*arguments)
+    meter = interpret.meter(caught[0])
+    interpret.run(caught[0], meter=meter, values=False, allowance=interpret.Allowance(seconds), sample=60)
+    return caught[0], meter
+
+
+def records(kernel: Any, grid: tuple[int, ...], *arguments: Any) -> list[dict[str, Any]]:
+    """The record of a launch whose programs are all counted, and that of one of which some are."""
+    found = (metered(kernel, grid, *arguments, seconds=seconds) for seconds in (float("inf"), 0.0))
+    return [meter.record(launch) for launch, meter in found]
+
+
 def test_what_was_waited_for_a_launch_is_not_waited_for_again():
     with launches.catch() as caught:
         triangle_kernel[(4000,)](torch.randn(16), torch.empty(16), 1)
@@ -126,10 +141,7 @@ def test_bytes_are_as_of_a_sample_and_say_so(tmp_path):
     assert found["sampled_bytes_written"] == 64 * PROGRAMS
     assert found["programs"] == PROGRAMS
     assert set(found) == {
-        "sampled_bytes_read",
-        "sampled_bytes_written",
-        "sampled_flops",
-        "sampled_programs",
+        *(f"sampled_{what}" for what in ("bytes_read", "bytes_written", "flops", "programs")),
         "programs",
     }
     assert "of 1,048,576 programs, spread evenly, were interpreted" in said
@@ -138,16 +150,8 @@ def test_bytes_are_as_of_a_sample_and_say_so(tmp_path):
 @pytest.mark.parametrize(("rows", "columns", "depth"), [(37, 53, 5), (32, 64, 3), (16, 70, 2), (5, 6, 1)])
 def test_what_every_program_does_a_step_on_follows_from_a_few(rows, columns, depth):
     a, b, out = torch.randn(rows, depth), torch.randn(depth, columns), torch.empty(rows, columns)
-    arguments = (a, b, out, (rows, columns, depth))
-    with launches.catch() as caught:
-        tiles_kernel[(triton.cdiv(rows, 8), triton.cdiv(columns, 8))](*arguments, BLOCK=8)
-    records = []
-    for seconds in (float("inf"), 0.0):
-        meter = interpret.meter(caught[0])
-        allowance = interpret.Allowance(seconds)
-        interpret.run(caught[0], meter=meter, values=False, allowance=allowance, sample=60)
-        records.append(meter.record(caught[0]))
-    whole, followed = records
+    grid = triton.cdiv(rows, 8), triton.cdiv(columns, 8)
+    whole, followed = records(tiles_kernel, grid, a, b, out, (rows, columns, depth), 8)
     counted, programs = followed.pop("programs_by_rule"), followed.pop("programs")
     assert programs == triton.cdiv(rows, 8) * triton.cdiv(columns, 8) and counted <= programs
     assert whole["unique_bytes_read"] == a.nbytes + b.nbytes and whole["unique_bytes_written"] == out.nbytes
@@ -173,14 +177,7 @@ def grouped_kernel(x_ptr, table_ptr, out_ptr, sizes, GROUP: tl.constexpr):
 @pytest.mark.parametrize(("programs", "period", "columns"), [(96, 24, 6), (60, 12, 3), (90, 12, 3)])
 def test_programs_that_are_divided_into_rows_follow_row_by_row(programs, period, columns):
     x, table, out = torch.randn(4096), torch.randn(8 * period), torch.empty(4096)
-    with launches.catch() as caught:
-        grouped_kernel[(programs,)](x, table, out, (columns, period), 4)
-    records = []
-    for seconds in (float("inf"), 0.0):
-        meter = interpret.meter(caught[0])
-        interpret.run(caught[0], meter=meter, values=False, allowance=interpret.Allowance(seconds), sample=60)
-        records.append(meter.record(caught[0]))
-    whole, followed = records
+    whole, followed = records(grouped_kernel, (programs,), x, table, out, (columns, period), 4)
     if programs % period:
         assert followed["sampled_programs"] == programs
         return
@@ -209,10 +206,7 @@ def test_whole_numbers_are_data_unless_addresses_follow_from_them(follows):
     packed, where, out = (torch.zeros(size, dtype=torch.int32) for size in (640, 40, 640))
     # As regular as can be: what matters is that it need not be.
     where.copy_(torch.arange(40))
-    with launches.catch() as caught:
-        unpacked_kernel[(40,)](packed, where, out, follows)
-    meter = interpret.meter(caught[0])
-    interpret.run(caught[0], meter=meter, values=False, allowance=interpret.Allowance(0.0), sample=60)
+    _, meter = metered(unpacked_kernel, (40,), packed, where, out, follows)
     assert (meter.by_rule is None) == follows
     assert follows or (meter.read.bytes, meter.written.bytes) == (packed.nbytes + where.nbytes, out.nbytes)
 
@@ -220,10 +214,7 @@ def test_whole_numbers_are_data_unless_addresses_follow_from_them(follows):
 @pytest.mark.parametrize("odd", [1, 8, 9])
 def test_what_does_not_follow_is_not_said_to(odd):
     x, out = torch.randn(160), torch.empty(160)
-    with launches.catch() as caught:
-        odd_one_kernel[(10,)](x, out, odd)
-    meter = interpret.meter(caught[0])
-    interpret.run(caught[0], meter=meter, values=False, allowance=interpret.Allowance(0.0), sample=60)
+    _, meter = metered(odd_one_kernel, (10,), x, out, odd)
     # The last one stands by itself.
     assert (meter.by_rule is None) == (odd != 9)
     if odd == 9:

@@ -15,11 +15,7 @@ from . import made_up
 CASE = Case("softmax", "triton", "forward", "8x8-fp32")
 
 
-@pytest.fixture(autouse=True)
-def runs(monkeypatch, tmp_path):
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setattr(store, "recorded_dir", lambda: tmp_path / "recorded")
-    return tmp_path / "runs"
+pytestmark = pytest.mark.usefixtures("runs")
 
 
 def a_run(name="20261120-221530-3fa9", **fields):

@@ -26,11 +26,7 @@ CASES = [Case("softmax", "triton", "forward", f"{size}x8-fp32") for size in (8, 
 FIRST, SECOND, THIRD = "20261120-000000-aaaa", "20261121-000000-bbbb", "20261122-000000-cccc"
 
 
-@pytest.fixture(autouse=True)
-def runs(monkeypatch, tmp_path):
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setattr(store, "recorded_dir", lambda: tmp_path / "recorded")
-    return tmp_path / "runs"
+pytestmark = pytest.mark.usefixtures("runs")
 
 
 def writer(folder, name):

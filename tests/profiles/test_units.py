@@ -40,11 +40,6 @@ def test_text_keeps_three_digits(value: float) -> None:
 
 
 def test_a_ratio_is_written_in_one_way() -> None:
-    assert [units.times(value) for value in (0.95234, 1.0, 2.306, 12.0, 1234.0)] == [
-        "0.952×",
-        "1×",
-        "2.31×",
-        "12×",
-        "1,234×",
-    ]
+    values = (0.95234, 1.0, 2.306, 12.0, 1234.0)
+    assert [units.times(value) for value in values] == ["0.952×", "1×", "2.31×", "12×", "1,234×"]
     assert units.times(math.nan) == "–"

@@ -22,6 +22,8 @@ and may have
     Values of source lines (``tilescope.table.line_values``), and the texts of the source files by name.
 ``command(argv, folder) -> list[str]``, ``environment() -> dict``
     The worker's command line with a wrapper; variables of the worker's process.
+``explain(log) -> str | None``
+    Why a worker failed, with the cure, from the end of its log; None where the log does not show it.
 ``finish(folder, cases) -> None``
     Runs after the worker: converts the wrapper's output to one artefact for each case.
 

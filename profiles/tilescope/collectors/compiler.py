@@ -79,9 +79,8 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     sources = {name: text for launch in caught for name, text in launch.source.items()}
     artefact: dict[str, Any] = {
         "target": target, **_versions(target), "launches": records, "sources": sources, "operators": operators,
+        **({"assumed": assumed} if assumed else {}),
     }  # fmt: skip
-    if assumed:
-        artefact["assumed"] = assumed
     with gzip.open(out, "wt", encoding="utf-8", compresslevel=9) as file:
         json.dump(artefact, file, default=str)
     launch_configs.write(out, case, [_launched(launch, record) for launch, record in zip(caught, records, strict=True)])

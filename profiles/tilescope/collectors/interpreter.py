@@ -76,7 +76,8 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
 
     if case.impl == "compile":
         raise execute.NotApplicable(COMPILED)
-    if known := _counted_already(case, spec):
+    # A captured launch may have been counted in the user's process, with the values there.
+    if hasattr(spec, "counted") and (known := spec.counted(spec.workload(case.workload))):
         _write([known], out, {})
         return
     try:
@@ -98,21 +99,14 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     _write(records, out, assumed)
 
 
-def _counted_already(case: Case, spec: Any) -> _Counted | None:
-    """The record of a captured launch that was interpreted in the user's process, with the values there; otherwise None."""
-    counted: _Counted | None = spec.counted(spec.workload(case.workload)) if hasattr(spec, "counted") else None
-    return counted
-
-
 def _write(records: list[_Counted], out: Path, assumed: Mapping[str, Any]) -> None:
     with gzip.open(out, "wt", encoding="utf-8", compresslevel=9) as file:
         artefact: dict[str, Any] = {
             "triton": importlib.metadata.version("triton"),
             "launches": [record for record, _ in records],
             "sources": {name: text for _, source in records for name, text in source.items()},
+            **({"assumed": assumed} if assumed else {}),
         }
-        if assumed:
-            artefact["assumed"] = assumed
         json.dump(artefact, file, default=str)
 
 

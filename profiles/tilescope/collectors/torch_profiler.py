@@ -163,7 +163,10 @@ def trim(trace: Mapping[str, Any]) -> dict[str, Any]:
         first = min(ranges, key=lambda e: float(e["ts"]))
         end = first["ts"] + first["dur"]
         operators = [e for e in events if e.get("cat") == "cpu_op" and first["ts"] <= e["ts"] <= end]
-    kept = [_slim(event) for event in (*ranges, *operators, *calls, *launches)]
+    kept = [
+        {**event, "args": {key: value for key, value in event.get("args", {}).items() if key in _KEPT_ARGUMENTS}}
+        for event in (*ranges, *operators, *calls, *launches)
+    ]
     names = [e for e in trace.get("traceEvents", ()) if e.get("ph") == "M"]
     head = {key: trace[key] for key in ("schemaVersion", "deviceProperties", "displayTimeUnit") if key in trace}
     return {**head, "traceEvents": [*names, *sorted(kept, key=lambda e: float(e["ts"]))]}
@@ -179,11 +182,6 @@ _KEPT_ARGUMENTS = frozenset(
         "warps per SM", "est. achieved occupancy %", "bytes", "External id",
     }
 )  # fmt: skip
-
-
-def _slim(event: Event) -> Event:
-    arguments = {key: value for key, value in event.get("args", {}).items() if key in _KEPT_ARGUMENTS}
-    return {**event, "args": arguments}
 
 
 def _resources(event: Event) -> Iterable[tuple[str, float]]:

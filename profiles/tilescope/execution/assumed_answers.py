@@ -308,7 +308,7 @@ def absent_gpu(answers: Answers, active: Callable[[], bool]) -> Iterator[tuple[A
     }  # fmt: skip
     for name, value in values.items():
         if hasattr(accelerator, name):
-            yield accelerator, name, _while(active, accelerator, name, functools.partial(_constant, value))
+            yield accelerator, name, _while(active, accelerator, name, lambda *_, value=value, **__: value)
     yield torch._C, "_get_accelerator", lambda *_: here
     # The context manager of a device calls these.
     for name in ("_accelerator_exchangeDevice", "_accelerator_maybeExchangeDevice"):
@@ -350,15 +350,8 @@ def _randomness(active: Callable[[], bool]) -> Iterator[tuple[Any, str, Any]]:
     yield cuda, "default_generators", (Generator(),)
     yield cuda, "initial_seed", _while(active, cuda, "initial_seed", torch.initial_seed)
     yield cuda, "get_rng_state", _while(active, cuda, "get_rng_state", lambda device=None: torch.get_rng_state())
-    yield (
-        cuda,
-        "set_rng_state",
-        _while(active, cuda, "set_rng_state", lambda state, device=None: torch.set_rng_state(state)),
-    )
-
-
-def _constant(value: Any, *_args: Any, **_options: Any) -> Any:
-    return value
+    set_state = _while(active, cuda, "set_rng_state", lambda state, device=None: torch.set_rng_state(state))
+    yield cuda, "set_rng_state", set_state
 
 
 def _refusing(answers: Answers, query: str, *_args: Any, **_options: Any) -> Any:

@@ -229,7 +229,7 @@ class Lying:
         yield torch, "Generator", _AnyGenerator
         for name, answer in (("__enter__", _enter), ("__exit__", _exit)):
             original = getattr(torch.autocast, name)
-            yield torch.autocast, name, self._guarded(original, functools.partial(_bound, answer, original))
+            yield torch.autocast, name, self._guarded(original, functools.partial(answer, original))
 
     def _guarded(self, original: Any, answer: Any) -> Any:
         @functools.wraps(original)
@@ -325,10 +325,6 @@ def _shared(given: Any, *, original: Any = dlpack.from_dlpack, **layout: Any) ->
 
 def _deep_copy(tensor: torch.Tensor, memo: dict[int, Any], *, original: Any = torch.Tensor.__deepcopy__) -> Any:
     return _mark(original(tensor, memo), _is_marked(tensor))
-
-
-def _bound(answer: Any, original: Any, instance: Any, *args: Any) -> Any:
-    return answer(original, instance, *args)
 
 
 def _enter(original: Any, autocast: Any) -> Any:

@@ -168,12 +168,8 @@ _SINGLE: dict[str, Callable[..., Any]] = {
     "rcp": lambda x: 1 / x, "rsqrt": lambda x: 1 / np.sqrt(x),
 }  # fmt: skip
 _WHOLE: dict[str, Callable[..., Any]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul.lo": np.multiply,
-    "min": np.minimum,
-    "max": np.maximum,
-}
+    "add": np.add, "sub": np.subtract, "mul.lo": np.multiply, "min": np.minimum, "max": np.maximum,
+}  # fmt: skip
 _OPERATIONS: dict[str, Callable[..., Array]] = {
     **{f"{name}.f32": _of(np.float32, compute) for name, compute in (_NUMBERS | _SINGLE).items()},
     **{f"{name}.f16x2": _halves(compute) for name, compute in _NUMBERS.items()},

@@ -151,11 +151,8 @@ def loop(start: Any, stop: Any = None, step: Any = 1, **_: Any) -> Iterator[Any]
         yield tl.core.tensor(TensorHandle(np.array([value], dtype=dtype), kind), kind)
 
 
-def _silent(*_: Any, **__: Any) -> None:
-    """``print`` in a kernel does nothing: thousands of programs would each print a line."""
-
-
-_BUILTINS: dict[str, Any] = {"min": smallest, "max": largest, "range": loop, "print": _silent}
+#: ``print`` does nothing: thousands of programs would each print a line.
+_BUILTINS: dict[str, Any] = {"min": smallest, "max": largest, "range": loop, "print": lambda *_, **__: None}
 _HELPERS: dict[str, Any] = {
     _PREFIX + function.__name__: function for function in (assigned, conjunction, disjunction, negation, constant_value)
 }

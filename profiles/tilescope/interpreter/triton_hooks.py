@@ -119,15 +119,11 @@ def _patch(scope: Any, counting: Counting) -> None:
     for name, member in vars(hip.libdevice).items():
         if isinstance(member, types.FunctionType):
             scope.set_attr(hip.libdevice, name, _refused(f"{name} of AMD's device library"))
-    scope.set_attr(tl.tensor, "__index__", _whole_number)
+    # NumPy 2.5 does not convert an array with a dimension by itself.
+    scope.set_attr(tl.tensor, "__index__", lambda block: int(block.handle.data.item()))
     if not counting.values:
         for name in ("__index__", "__bool__"):
             scope.set_attr(tl.tensor, name, _needing_values(getattr(tl.tensor, name)))
-
-
-def _whole_number(block: Any) -> int:
-    """The number in a block of one element. NumPy 2.5 does not convert an array with a dimension by itself."""
-    return int(block.handle.data.item())
 
 
 def _refused(name: str) -> Callable[..., Any]:

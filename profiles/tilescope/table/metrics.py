@@ -40,6 +40,15 @@ def _counter(name: str, factor: float = 1.0) -> dict[str, Terms]:
     return {"": ((name, factor),)}
 
 
+def _count(name: str, label: str, counter: str) -> Metric:
+    return Metric(name, label, "count", _counter(counter))
+
+
+def _percentage(name: str, label: str, counter: str) -> Metric:
+    """A ratio that ncu counts in per cent."""
+    return Metric(name, label, "ratio", _counter(counter), 0.01)
+
+
 def _thread_ops(prefix: str) -> dict[str, Terms]:
     """Operations of active threads: an addition or multiplication is one, a fused multiply-add two."""
     stem = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum"
@@ -102,7 +111,7 @@ _ALL = (
     Metric("compile_time", "time to compile", "second"),
     Metric("peak_memory", "peak device memory the call allocates", "byte"),
     # Resources of the compiled code and of the launch.
-    Metric("registers", "registers per thread", "count", _counter("launch__registers_per_thread")),
+    _count("registers", "registers per thread", "launch__registers_per_thread"),
     Metric(
         "shared_memory",
         "shared memory per block, static and dynamic",
@@ -118,10 +127,10 @@ _ALL = (
     Metric("spill_bytes_stored", "bytes of spill stores in the code, per thread", "byte"),
     Metric("spill_bytes_loaded", "bytes of spill loads in the code, per thread", "byte"),
     Metric("stack_bytes", "stack frame per thread", "byte"),
-    Metric("barriers", "named barriers per block", "count", _counter("launch__barrier_count")),
-    Metric("block_threads", "threads per block", "count", _counter("launch__block_size")),
-    Metric("grid_blocks", "blocks in the grid", "count", _counter("launch__grid_size")),
-    Metric("waves", "waves per SM", "count", _counter("launch__waves_per_multiprocessor")),
+    _count("barriers", "named barriers per block", "launch__barrier_count"),
+    _count("block_threads", "threads per block", "launch__block_size"),
+    _count("grid_blocks", "blocks in the grid", "launch__grid_size"),
+    _count("waves", "waves per SM", "launch__waves_per_multiprocessor"),
     Metric("widest_load", "widest global load, per thread", "byte"),
     Metric("widest_store", "widest global store, per thread", "byte"),
     Metric("tensor_instructions", "tensor-core instructions in the code", "count"),
@@ -129,23 +138,11 @@ _ALL = (
     Metric("wgmma_accumulator_used", "wgmma in the code that run one by one as others use their accumulator", "count"),
     Metric("wgmma_serialized_otherwise", "wgmma in the code that run one by one for another reason", "count"),
     # Occupancy.
-    Metric(
-        "theoretical_occupancy",
-        "theoretical occupancy",
-        "ratio",
-        _counter("sm__maximum_warps_per_active_cycle_pct"),
-        0.01,
-    ),
-    Metric(
-        "achieved_occupancy",
-        "achieved occupancy",
-        "ratio",
-        _counter("sm__warps_active.avg.pct_of_peak_sustained_active"),
-        0.01,
-    ),
+    _percentage("theoretical_occupancy", "theoretical occupancy", "sm__maximum_warps_per_active_cycle_pct"),
+    _percentage("achieved_occupancy", "achieved occupancy", "sm__warps_active.avg.pct_of_peak_sustained_active"),
     Metric("estimated_occupancy", "occupancy estimated from the launch alone", "ratio"),
     *(
-        Metric(f"occupancy_limit_{ours}", f"blocks per SM that {label} allow", "count", _counter(theirs))
+        _count(f"occupancy_limit_{ours}", f"blocks per SM that {label} allow", theirs)
         for ours, label, theirs in (
             ("registers", "registers", "launch__occupancy_limit_registers"),
             ("shared_memory", "shared memory", "launch__occupancy_limit_shared_mem"),
@@ -161,35 +158,21 @@ _ALL = (
     Metric("l1_bytes", "bytes through L1", "byte", _counter("l1tex__t_bytes.sum")),
     Metric("l2_to_l1_bytes", "bytes L1 fetched from L2", "byte", _counter("l1tex__m_xbar2l1tex_read_bytes.sum")),
     Metric("l1_to_l2_bytes", "bytes L1 sent to L2", "byte", _counter("l1tex__m_l1tex2xbar_write_bytes.sum")),
-    Metric("l1_hit_rate", "L1 hit rate", "ratio", _counter("l1tex__t_sector_hit_rate.pct"), 0.01),
-    Metric("l2_hit_rate", "L2 hit rate", "ratio", _counter("lts__t_sector_hit_rate.pct"), 0.01),
-    Metric(
+    _percentage("l1_hit_rate", "L1 hit rate", "l1tex__t_sector_hit_rate.pct"),
+    _percentage("l2_hit_rate", "L2 hit rate", "lts__t_sector_hit_rate.pct"),
+    _count(
         "sectors_per_load",
         "sectors per global load request",
-        "count",
-        _counter("l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio"),
+        "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio",
     ),
-    Metric(
+    _count(
         "sectors_per_store",
         "sectors per global store request",
-        "count",
-        _counter("l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_st.ratio"),
+        "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_st.ratio",
     ),
-    Metric(
-        "bank_conflicts",
-        "shared-memory bank conflicts",
-        "count",
-        _counter("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"),
-    ),
-    Metric(
-        "spill_loads", "spill load instructions executed", "count", _counter("smsp__sass_inst_executed_op_local_ld.sum")
-    ),
-    Metric(
-        "spill_stores",
-        "spill store instructions executed",
-        "count",
-        _counter("smsp__sass_inst_executed_op_local_st.sum"),
-    ),
+    _count("bank_conflicts", "shared-memory bank conflicts", "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"),
+    _count("spill_loads", "spill load instructions executed", "smsp__sass_inst_executed_op_local_ld.sum"),
+    _count("spill_stores", "spill store instructions executed", "smsp__sass_inst_executed_op_local_st.sum"),
     # Work of the hardware.
     Metric("flops_fp32", "fp32 operations", "flop", _thread_ops("f")),
     Metric("flops_fp64", "fp64 operations", "flop", _thread_ops("d")),
@@ -220,20 +203,8 @@ _ALL = (
         ),
     ),
     # Speed of light and clocks.
-    Metric(
-        "sm_throughput",
-        "SM throughput of peak",
-        "ratio",
-        _counter("sm__throughput.avg.pct_of_peak_sustained_elapsed"),
-        0.01,
-    ),
-    Metric(
-        "dram_throughput",
-        "HBM throughput of peak",
-        "ratio",
-        _counter("gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"),
-        0.01,
-    ),
+    _percentage("sm_throughput", "SM throughput of peak", "sm__throughput.avg.pct_of_peak_sustained_elapsed"),
+    _percentage("dram_throughput", "HBM throughput of peak", "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"),
     Metric("sm_clock", "SM clock", "hertz", _counter("sm__cycles_elapsed.avg.per_second")),
     Metric("dram_clock", "HBM clock", "hertz", _counter("dram__cycles_elapsed.avg.per_second")),
     Metric("dram_bytes_per_cycle", "HBM bytes per cycle at peak", "byte", _counter("dram__bytes.sum.peak_sustained")),

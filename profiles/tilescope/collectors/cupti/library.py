@@ -53,13 +53,14 @@ class Library:
             raise Refused(f"libcupti cannot be loaded ({error}): {_NEWER}") from error
         self.path = path
 
-    def call(self, parameters: Parameters) -> None:
-        """Calls the function that ``parameters`` belong to. Raises Refused or CuptiError."""
+    def call(self, parameters: Parameters) -> Parameters:
+        """Calls the function that ``parameters`` belong to and returns them, filled in. Raises Refused or CuptiError."""
         try:
             function = self.handle[parameters.function]
         except AttributeError as error:
             raise Refused(_TOO_OLD) from error
         self.check(int(function(ctypes.byref(parameters))), parameters.function)
+        return parameters
 
     def check(self, code: int, function: str) -> None:
         """Raises Refused or CuptiError for a result other than success."""
@@ -90,9 +91,8 @@ class Library:
 
     def chip(self, device: int) -> str:
         """The name of the chip (``GH100``) of CUDA's device number ``device``."""
-        asked = GetChipName(deviceIndex=device)
-        self.call(asked)
-        return str((asked.chipName or b"").decode())
+        name = self.call(GetChipName(deviceIndex=device)).chipName
+        return str((name or b"").decode())
 
 
 def load() -> Library:

@@ -46,8 +46,7 @@ class Plan:
 def host(library: Library, chip: str) -> Iterator[int]:
     """CUPTI's host object for a chip's metrics. Raises Refused for an unknown chip."""
     library.asked_chip = chip
-    made = HostInitialize(profilerType=_RANGE_PROFILER, chipName=chip.encode())
-    library.call(made)
+    made = library.call(HostInitialize(profilerType=_RANGE_PROFILER, chipName=chip.encode()))
     try:
         yield made.host
     finally:
@@ -58,13 +57,11 @@ def plan(library: Library, chip: str, counters: Sequence[str]) -> Plan:
     """The plan that reads those counters together. Raises CuptiError for a counter that the chip lacks."""
     with host(library, chip) as object_:
         library.call(ConfigAddMetrics(host=object_, metricNames=texts(counters), numMetrics=len(counters)))
-        asked = GetConfigImageSize(host=object_)
-        library.call(asked)
+        asked = library.call(GetConfigImageSize(host=object_))
         image = ctypes.create_string_buffer(asked.configImageSize)
         place = ctypes.addressof(image)
         library.call(GetConfigImage(host=object_, configImageSize=len(image), configImage=place))
-        found = GetNumOfPasses(configImageSize=len(image), configImage=place)
-        library.call(found)
+        found = library.call(GetNumOfPasses(configImageSize=len(image), configImage=place))
         return Plan(tuple(counters), found.numOfPasses, image.raw)
 
 

@@ -36,47 +36,28 @@ def count(
     """
     with _enabled(library) as profiler:
         names = texts(plan.counters)
-        asked = GetCounterDataSize(
-            profiler=profiler,
-            metricNames=names,
-            numMetrics=len(names),
-            maxNumOfRanges=launches,
+        size = GetCounterDataSize(
+            profiler=profiler, metricNames=names, numMetrics=len(names), maxNumOfRanges=launches,
             maxNumRangeTreeNodes=launches,
-        )
-        library.call(asked)
-        data = ctypes.create_string_buffer(asked.counterDataSize)
+        )  # fmt: skip
+        data = ctypes.create_string_buffer(library.call(size).counterDataSize)
         place = ctypes.addressof(data)
         library.call(CounterDataInitialize(profiler=profiler, counterDataSize=len(data), counterData=place))
         image = ctypes.create_string_buffer(plan.image, len(plan.image))
-        library.call(
-            SetConfig(
-                profiler=profiler,
-                configSize=len(image),
-                config=ctypes.addressof(image),
-                counterDataSize=len(data),
-                counterData=place,
-                range=EACH_LAUNCH,
-                replayMode=CALLED_AGAIN,
-                maxRangesPerPass=launches,
-                numNestingLevels=1,
-                minNestingLevel=1,
-                passIndex=0,
-                targetNestingLevel=0,
-            )
-        )
+        library.call(SetConfig(
+            profiler=profiler, configSize=len(image), config=ctypes.addressof(image), counterDataSize=len(data),
+            counterData=place, range=EACH_LAUNCH, replayMode=CALLED_AGAIN, maxRangesPerPass=launches, numNestingLevels=1,
+            minNestingLevel=1, passIndex=0, targetNestingLevel=0,
+        ))  # fmt: skip
         for _ in range(plan.passes):
             before()
             library.call(Start(profiler=profiler))
             call()
-            ended = Stop(profiler=profiler)
-            library.call(ended)
-            if ended.isAllPassSubmitted:
+            if library.call(Stop(profiler=profiler)).isAllPassSubmitted:
                 break
-        decoded = DecodeData(profiler=profiler)
-        library.call(decoded)
-        info = GetCounterDataInfo(counterData=place, counterDataSize=len(data))
-        library.call(info)
-    counted = info.numTotalRanges + decoded.numOfRangeDropped
+        dropped = library.call(DecodeData(profiler=profiler)).numOfRangeDropped
+        info = library.call(GetCounterDataInfo(counterData=place, counterDataSize=len(data)))
+    counted = info.numTotalRanges + dropped
     if counted != launches:
         raise CuptiError(f"{launches} launches were seen and {counted} counted: count it with ncu")
     with planning.host(library, chip) as object_:
@@ -86,8 +67,7 @@ def count(
 @contextlib.contextmanager
 def _enabled(library: Library) -> Iterator[int]:
     """The Range Profiler on the current CUDA context."""
-    made = Enable(context=_context())
-    library.call(made)
+    made = library.call(Enable(context=_context()))
     try:
         yield made.profiler
     finally:

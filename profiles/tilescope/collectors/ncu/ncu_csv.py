@@ -16,20 +16,13 @@ import pandas as pd
 
 #: ncu's units in lower case, each with its base unit (as ``--print-units base`` prints) and the factor to it.
 _BASE: dict[str, tuple[str, float]] = {
-    "second": ("ns", 1e9),
-    "s": ("ns", 1e9),
-    "msecond": ("ns", 1e6),
-    "ms": ("ns", 1e6),
-    "usecond": ("ns", 1e3),
-    "us": ("ns", 1e3),
-    "nsecond": ("ns", 1.0),
-    "ns": ("ns", 1.0),
-    "cycle/second": ("hz", 1.0),
-    "cycle/s": ("hz", 1.0),
-    "cycle/usecond": ("hz", 1e6),
-    "cycle/us": ("hz", 1e6),
-    "cycle/nsecond": ("hz", 1e9),
-    "cycle/ns": ("hz", 1e9),
+    **dict.fromkeys(("second", "s"), ("ns", 1e9)),
+    **dict.fromkeys(("msecond", "ms"), ("ns", 1e6)),
+    **dict.fromkeys(("usecond", "us"), ("ns", 1e3)),
+    **dict.fromkeys(("nsecond", "ns"), ("ns", 1.0)),
+    **dict.fromkeys(("cycle/second", "cycle/s"), ("hz", 1.0)),
+    **dict.fromkeys(("cycle/usecond", "cycle/us"), ("hz", 1e6)),
+    **dict.fromkeys(("cycle/nsecond", "cycle/ns"), ("hz", 1e9)),
 }
 _PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15}
 _PREFIXED = re.compile(r"([kmgtp]?)(hz|byte|sector|inst|thread|cycle|request|warp)\b(.*)", re.IGNORECASE)

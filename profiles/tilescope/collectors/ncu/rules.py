@@ -28,6 +28,7 @@ SECTIONS = (
 
 unavailable = counters.unavailable
 environment = counters.environment
+explain = counters.explain
 capture = counters.capture
 
 
