@@ -31,7 +31,7 @@ def test_numbers_are_scalars_of_the_type_that_triton_passes(value: Any, kind: st
     assert block.handle.data.tolist() == [dtype(value)]
 
 
-def test_what_is_no_number_stays() -> None:
+def test_values_other_than_numbers_are_unchanged() -> None:
     assert arguments.as_block(None) is None
     assert arguments.as_block("text") == "text"
     pair = arguments.as_block((1, (2.0, None)))
@@ -68,7 +68,7 @@ def test_memory_is_found_behind_a_table_of_addresses() -> None:
         (((torch.zeros(2), torch.zeros(2, dtype=torch.int32)), 3), False),
     ],
 )
-def test_whole_numbers_in_memory_are_seen(given: tuple[Any, Any], floats: bool) -> None:
+def test_tensors_of_integers_are_noticed(given: tuple[Any, Any], floats: bool) -> None:
     class Function:
         @staticmethod
         def fn(first: Any, second: Any) -> None: ...

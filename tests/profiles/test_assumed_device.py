@@ -140,7 +140,7 @@ def test_each_answer_is_kept_once_and_no_other(there) -> None:
         ("cuda:1", lambda: torch.cuda.get_device_properties(1)),
     ],
 )
-def test_what_has_no_honest_answer_is_refused_by_name(there, named: str, ask) -> None:
+def test_queries_without_an_answer_are_refused_by_name(there, named: str, ask) -> None:
     with pytest.raises(NoAnswer) as refused:
         ask()
     assert named in str(refused.value) and "\n" not in str(refused.value)
@@ -152,7 +152,7 @@ def test_a_question_with_a_default_gets_it(there) -> None:
     assert driver.active.utils.get_device_properties(0).get("mem_bus_width") is None
 
 
-def test_a_launch_that_is_not_caught_says_so(there) -> None:
+def test_a_launch_that_is_not_caught_is_an_error(there) -> None:
     with pytest.raises(AttributeError, match="sm_90 is not there: catch the launch"):
         gpu_launchers.by_properties(torch.ones(8, device="cuda"))
 
@@ -178,7 +178,7 @@ MADE = {
 
 @pytest.mark.parametrize("place", ["cpu", "meta"])
 @pytest.mark.parametrize("made", MADE)
-def test_a_tensor_on_the_gpu_says_so(place: str, made: str) -> None:
+def test_a_tensor_on_the_gpu_claims_to_be_there(place: str, made: str) -> None:
     with assumed("sm_90", place):
         tensor = MADE[made]()
         assert tensor.is_cuda and not tensor.is_cpu and tensor.device == torch.device("cuda", 0)
@@ -314,7 +314,7 @@ def test_functions_of_pytorchs_compiler_run_as_they_were_written() -> None:
     assert ran == [False, False, True]
 
 
-def test_nothing_stays() -> None:
+def test_nothing_is_left_replaced() -> None:
     owners = (torch, torch.cuda, torch.cuda.nvtx, torch.accelerator, torch.Tensor, torch.autocast, torch.version)
     owners += (torch.backends.cuda, threading.Thread, torch._C)
     torch.empty(0).is_pinned()  # PyTorch imports what it needs for itself.

@@ -69,7 +69,7 @@ def test_ttgir() -> None:
     assert not [text for text in found if "loc(" in text]
 
 
-def test_ttgir_whose_locations_go_in_circles_ends() -> None:
+def test_circular_locations_in_ttgir_end() -> None:
     assert lines_of("ttgir", "#loc1 = loc(#loc2)\n#loc2 = loc(#loc1)\nx loc(#loc1)\n") == {"x": None}
 
 

@@ -119,7 +119,7 @@ def test_what_an_autotuner_chose_is_seen_and_its_trials_are_not(gpu: Accepts) ->
     assert tried == TRIALS
 
 
-def test_a_launch_is_told_beside_the_artefact(gpu: Accepts, tmp_path: Path) -> None:
+def test_configs_of_launches_are_written_beside_the_artefact(gpu: Accepts, tmp_path: Path) -> None:
     artefact = tmp_path / "any.json"
     observe.once(call, artefact, CASE)
     found = launch_configs.validate(launch_configs.beside(artefact, CASE, "events"))
@@ -132,7 +132,7 @@ def test_a_launch_is_told_beside_the_artefact(gpu: Accepts, tmp_path: Path) -> N
     assert launch_configs.beside(artefact, Case("other", *"abc"), "events").empty
 
 
-def test_an_object_is_told_by_its_name_and_not_by_its_address() -> None:
+def test_an_object_in_a_config_has_its_name_and_not_its_address() -> None:
     constants = {"F": bench, "T": torch.float16, "O": object(), "C": tl.constexpr(4), "N": None, "S": "tf32"}
     options = SimpleNamespace(num_warps=4, num_stages=1, num_ctas=2, maxnreg=None)
     found = launch_configs.launched("k", constants, options)
@@ -141,7 +141,7 @@ def test_an_object_is_told_by_its_name_and_not_by_its_address() -> None:
     }  # fmt: skip
 
 
-def test_the_compiler_says_what_it_was_given(tmp_path: Path) -> None:
+def test_the_compiler_writes_the_config_that_it_compiled(tmp_path: Path) -> None:
     case = Case(f"{FILE}:TIMES", "triton", "backward", "5000-fp32")
     artefact = tmp_path / f"a{compiler.SUFFIX}"
     compiler.capture(case, execute.load_spec(case.kernel), artefact, {"target": "sm_90"})
@@ -168,7 +168,7 @@ def told(*given: list[dict[str, Any]], case: Case = CASE) -> str:
     return str(chosen)
 
 
-def test_whose_config_is_told() -> None:
+def test_the_chosen_config_comes_from_the_best_source() -> None:
     fast, other, guess = ([("k", f"BLOCK={b},EVEN=True,num_warps=4", f"BLOCK={b},num_warps=4")] for b in (64, 128, 256))
     assert told(rows("events", *fast), rows("ncu", *fast), rows("compiler", *guess)) == "BLOCK=64,num_warps=4"
     assert told(rows("compiler", *guess)) == "BLOCK=256,num_warps=4 (predicted)"
@@ -203,7 +203,7 @@ def test_configs_come_back_as_they_were(loaded: LoadedRun, tmp_path: Path) -> No
     assert "BLOCK=64" in text_table.text(kept)
 
 
-def test_a_run_that_goes_on_keeps_them(loaded: LoadedRun) -> None:
+def test_a_resumed_run_keeps_its_configs(loaded: LoadedRun) -> None:
     run = json.loads((loaded.folder / "run.json").read_text())
     (loaded.folder / "run.json").write_text(json.dumps({**run, "complete": False}))
     writer = RunWriter.reopen(loaded.folder)
@@ -211,14 +211,14 @@ def test_a_run_that_goes_on_keeps_them(loaded: LoadedRun) -> None:
     assert store.open_run(writer.finish()).configs["source"].tolist() == ["torch_profiler", "events", "ncu"]
 
 
-def test_runs_from_before_do_not_say(loaded: LoadedRun) -> None:
+def test_a_run_without_configs_shows_none(loaded: LoadedRun) -> None:
     (loaded.folder / "configs.parquet").unlink()
     old = store.open_run(loaded.folder)
     assert old.configs.empty
     assert "chosen config" not in text_table.text(old)
 
 
-def test_damaged_ones_are_told_when_the_run_is_opened(loaded: LoadedRun, tmp_path: Path) -> None:
+def test_damaged_configs_are_noted_when_the_run_is_opened(loaded: LoadedRun, tmp_path: Path) -> None:
     (loaded.folder / "configs.parquet").write_bytes(b"PAR1damaged")
     opened = store.open_run(loaded.folder)
     assert re.search(r"is lost: \S+configs\.parquet cannot be read", opened.run.notes[-1])

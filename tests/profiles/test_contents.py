@@ -19,7 +19,7 @@ def test_the_distribution_is_of_all_columns() -> None:
     assert found["mean"] == pytest.approx(1.0, abs=0.05) and found["deviation"] == pytest.approx(1.0, abs=0.05)
 
 
-def test_what_is_not_finite_is_left_out_of_it() -> None:
+def test_the_distribution_leaves_out_numbers_that_are_not_finite() -> None:
     values = torch.linspace(-3.0, 5.0, 1 << 20)
     values[::3] = float("nan")
     values[1::7] = float("inf")

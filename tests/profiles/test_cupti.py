@@ -168,7 +168,7 @@ def test_each_pass_begins_cold_and_only_the_call_is_counted(passes: int, monkeyp
     assert calls.index("RangeProfilerDisable") > end
 
 
-def test_counts_of_another_number_of_launches_are_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_of_another_number_of_launches_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranges, "_context", lambda: 1)
     handle = FakeHandle(launches=3)
     with pytest.raises(library.CuptiError, match="2 launches were seen and 3 counted"):
@@ -223,7 +223,7 @@ def test_names_are_demangled_and_those_of_triton_left() -> None:
     assert launch_names.demangled(b"softmax_kernel") == "softmax_kernel"
 
 
-def test_launches_are_named_in_order_and_a_graph_is_told_apart() -> None:
+def test_launches_are_named_in_order_and_graphs_are_marked() -> None:
     handle = FakeHandle()
     with launch_names.seen(fake(handle)) as names:
         for number, site, symbol in ((307, 0, b"first"), (307, 1, b"first"), (652, 0, b"_Z6secondv"), (514, 0, None)):
@@ -237,7 +237,7 @@ def test_launches_are_named_in_order_and_a_graph_is_told_apart() -> None:
         pass
 
 
-def test_plans_are_joined_and_what_has_no_number_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_of_plans_are_merged_and_nan_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = {(READ,): 7.0, (WRITTEN, TIME): math.nan}
     monkeypatch.setattr(
         ranges,
@@ -265,7 +265,7 @@ def artefact(folder: Path, **changed: Any) -> Path:
     return path
 
 
-def test_the_artefact_becomes_rows_of_each_launch_and_what_is_absent_has_none(tmp_path: Path) -> None:
+def test_the_artefact_becomes_rows_of_each_launch_without_absent_counters(tmp_path: Path) -> None:
     table = schema.validate(counters.parse(artefact(tmp_path), SOFTMAX))
     assert set(table["source"]) == {"cupti"}
     found = {(row.metric, row.launch): (row.value, row.function) for row in table.itertuples()}
@@ -330,7 +330,7 @@ def test_a_damaged_artefact_is_one_line(changed: dict[str, Any], said: str, tmp_
         counters.parse(artefact(tmp_path, **changed), SOFTMAX)
 
 
-def test_it_counts_less_than_ncu_and_more_than_what_was_predicted() -> None:
+def test_its_values_come_after_ncus_and_before_predicted_ones() -> None:
     assert SOURCES.index("ncu") < SOURCES.index("cupti") < SOURCES.index("interpreter")
 
 
@@ -364,5 +364,5 @@ def test_no_call_more_is_made_for_captured_code_without_a_product() -> None:
         assert counters.operations(captured, case) == metrics
 
 
-def test_callbacks_are_told_of_where_cupti_puts_it() -> None:
+def test_the_symbols_name_is_where_cupti_puts_it() -> None:
     assert structures.CallbackData.symbolName.offset == 4 * ctypes.sizeof(ctypes.c_void_p)

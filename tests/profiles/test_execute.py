@@ -35,7 +35,7 @@ def test_a_file_is_loaded_once() -> None:
         (f"{FILE}:TOLERANCE", "is a dict, not a KernelSpec"),
     ],
 )
-def test_a_name_that_means_nothing_says_so_in_one_line(ref: str, message: str) -> None:
+def test_an_unknown_kernel_is_an_error_of_one_line(ref: str, message: str) -> None:
     with pytest.raises(ValueError, match=message) as caught:
         execute.load_spec(ref)
     assert "\n" not in str(caught.value)
@@ -59,7 +59,7 @@ def test_a_file_that_does_not_import_says_why(tmp_path: Path) -> None:
         (case("MATMUL", "triton", config="BLOCK=1"), "it takes BM, BN, BK, num_warps, num_stages"),
     ],
 )
-def test_a_case_that_cannot_run_says_so(wanted: Case, message: str) -> None:
+def test_a_case_that_cannot_run_is_an_error_that_says_why(wanted: Case, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         execute.prepare(execute.load_spec(wanted.kernel), wanted, "cpu")
 

@@ -93,7 +93,7 @@ def text(kernel, given: dict, **constants) -> str:
     ],
     ids=lambda value: getattr(getattr(value, "fn", None), "__name__", ""),
 )  # fmt: skip
-def test_what_floats_may_reach(kernel, may: bool) -> None:
+def test_addresses_masks_and_branches_that_depend_on_floats_are_found(kernel, may: bool) -> None:
     x = torch.ones(64)
     assert float_flow.may_reach(text(kernel, {"x_ptr": x, "y_ptr": x, "n": 7}, BLOCK=64)) is may
 
@@ -103,7 +103,7 @@ def test_a_whole_number_made_of_floats_and_written_may_be_read_as_an_address() -
     assert float_flow.may_reach(text(looked_up_kernel, given, BLOCK=64))
 
 
-def test_a_loop_of_products_is_ruled_out_and_what_cannot_be_told_is_not() -> None:
+def test_a_loop_of_products_is_ruled_out_and_unknown_flow_is_not() -> None:
     given = chunk_states.arguments(batch=1, steps=128, heads=2, channels=32, state=32, chunk=64, device="cpu")
     blocks = {"BLOCK_P": 32, "BLOCK_N": 32, "BLOCK_T": 32}
     known = text(chunk_states.chunk_states_kernel, given, **blocks)
@@ -116,7 +116,7 @@ def test_a_loop_of_products_is_ruled_out_and_what_cannot_be_told_is_not() -> Non
     assert float_flow.may_reach(known.replace("scf.for", "scf.while"))
 
 
-def test_a_line_is_read_as_what_it_gives_uses_and_carries() -> None:
+def test_a_line_is_parsed_into_results_operands_and_carried_values() -> None:
     text = """#loc = loc("own.py":1:1)
   tt.func public @own(%x_ptr: !tt.ptr<f32> loc("x_ptr"(#loc))) attributes {noinline = false} {
     %0:2, %1 = scf.for %i = %lo to %hi step %one iter_args(%a = %x_ptr, %b = %0#1) -> (f32, f32)  : i32 { loc(#loc)

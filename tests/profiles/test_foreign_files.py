@@ -61,7 +61,7 @@ def written(folder: Path, name: str, data: Any) -> Path:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_is_known_by_its_content_and_becomes_a_run(name: str, tmp_path: Path) -> None:
+def test_a_file_is_recognised_by_its_content_and_becomes_a_run(name: str, tmp_path: Path) -> None:
     content = (FIXTURES / name).read_bytes()
     path = tmp_path / Path(name).name
     path.write_bytes(content)
@@ -282,7 +282,7 @@ def test_a_compilation_from_the_cache_has_no_time(tmp_path: Path) -> None:
         ("damaged.json.gz", gzip.compress(TRACE.read_bytes())[:900], "cannot be read"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_opened_is_said_in_one_line(
+def test_a_file_that_cannot_be_opened_is_an_error_of_one_line(
     name: str, content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / name
@@ -295,7 +295,7 @@ def test_what_cannot_be_opened_is_said_in_one_line(
     assert not list((tmp_path / "runs").glob("*"))
 
 
-def test_a_missing_file_is_said() -> None:
+def test_a_missing_file_is_an_error() -> None:
     with pytest.raises(StoreError, match=r"no file nowhere\.json"):
         open_file("nowhere.json")
 

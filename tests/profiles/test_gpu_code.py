@@ -78,7 +78,7 @@ def unchanged(tmp_path: Path, kept: dict[str, str], now: dict[str, str]) -> froz
         ("own.py", "(Workload(1),)", "(Workload(3),)", set()),
     ],
 )  # fmt: skip
-def test_gpu_functions_and_what_they_use_are_told_from_what_launches_them(
+def test_changes_of_gpu_functions_are_distinguished_from_changes_of_launchers(
     tmp_path: Path, file: str, was: str, now: str, same: set[str]
 ) -> None:
     kept = {"own.py": KERNELS, "helpers.py": HELPERS}
@@ -86,12 +86,12 @@ def test_gpu_functions_and_what_they_use_are_told_from_what_launches_them(
     assert unchanged(tmp_path, kept, {**kept, file: kept[file].replace(was, now)}) == same
 
 
-def test_a_gpu_function_whose_helpers_were_not_kept_is_not_known_to_be_the_same(tmp_path: Path) -> None:
+def test_a_gpu_function_without_kept_helpers_is_not_known_to_be_unchanged(tmp_path: Path) -> None:
     here = {"own.py": KERNELS, "helpers.py": HELPERS}
     assert unchanged(tmp_path, {"own.py": KERNELS}, here) == frozenset()
 
 
-def test_a_digest_is_of_code_and_of_all_that_is_reached(tmp_path: Path) -> None:
+def test_a_digest_covers_all_code_that_is_used_without_comments(tmp_path: Path) -> None:
     def digest(kernels: str, helpers: str) -> str:
         (tmp_path / "own.py").write_text(kernels)
         (tmp_path / "helpers.py").write_text(helpers)
@@ -145,7 +145,7 @@ def test_problems_are_told_to_be_the_same_when_todays_launches_are(relaunched: s
     assert staleness.stale_on_gpu(relaunched) == []
 
 
-def test_what_was_launched_beside_pytorchs_kernels_is_not_asked_for() -> None:
+def test_problems_with_pytorchs_kernels_are_not_compared() -> None:
     recorded = (store.open_run(known.path) for known in store.list_runs([store.recorded_dir()]))
     run = next(one for one in recorded if "histogram" in one.run.kernels)
     assert "histogram_kernel" in gpu_code.unchanged(*staleness.sides(run, "histogram"))

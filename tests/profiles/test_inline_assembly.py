@@ -78,7 +78,7 @@ def test_halves_of_a_register() -> None:
         "add.u32 $0, $1;",
     ],
 )
-def test_what_is_none_of_these_is_refused(text: str) -> None:
+def test_unknown_instructions_are_refused(text: str) -> None:
     with pytest.raises(inline_assembly.NotKnown):
         inline_assembly.compute(text, 1, [A])
 

@@ -64,7 +64,7 @@ def test_what_needs_a_gpu_does_not_apply(collector: str, name: str, why: str, re
 
 
 @pytest.mark.parametrize("collector", ["counted", "checked"])
-def test_what_is_not_interpreted_is_skipped_and_said(collector: str, request: pytest.FixtureRequest) -> None:
+def test_unsupported_operations_are_skipped_with_a_message(collector: str, request: pytest.FixtureRequest) -> None:
     answer = request.getfixturevalue(collector)[REFUSED["warps"].id]
     assert answer["error"] == "NotApplicable"
     assert answer["message"].startswith("warps_kernel, program (0, 0, 0), line ")

@@ -48,7 +48,7 @@ def test_constants_mean_what_they_do_in_python() -> None:
         rewritten(1, 4, first)
 
 
-def test_what_a_file_imported_is_replaced_and_the_file_left_alone() -> None:
+def test_imported_functions_are_replaced_without_changing_the_file() -> None:
     def used(x: int) -> list[int]:
         return [first(x)]
 

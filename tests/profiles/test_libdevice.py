@@ -83,7 +83,7 @@ def test_what_pytorch_computes_for_a_kernel_is_no_operator_of_the_program() -> N
     assert not seen
 
 
-def test_most_of_what_triton_names_is_known() -> None:
+def test_most_functions_that_triton_names_are_known() -> None:
     """All but conversions with a rounding mode, norms of three and four, and a few integer functions."""
     symbols = set(re.findall(r"__nv_\w+", Path(names.__file__).read_text()))
     unknown = {symbol for symbol in symbols if libdevice.function(symbol) is None}
@@ -92,7 +92,7 @@ def test_most_of_what_triton_names_is_known() -> None:
     assert not {s for s in symbols if re.match(r"__nv_(sin|exp|log|tanh|erf|pow|sqrt|fmod)f?$", s)} & unknown
 
 
-def test_what_only_picks_is_no_operation() -> None:
+def test_selecting_functions_do_not_count_as_operations() -> None:
     assert libdevice.selects("__nv_floorf")
     assert libdevice.selects("__nv_copysign")
     assert not libdevice.selects("__nv_tanhf")

@@ -99,7 +99,7 @@ def same_code(caller: dict[str, int], spoil: bool = False) -> list[compiled_text
     return code
 
 
-def test_what_a_line_calls_counts_with_it_where_the_compiler_saw_the_same_code() -> None:
+def test_inlined_calls_count_with_their_line_if_the_compiled_code_is_the_same() -> None:
     code = same_code({"170": 10, "191": 10, "263": 12, "293": 12})
     found = by_line(source_page.parse(TEXT, CASE, {"softmax_kernel": code}), "stall_samples")
     assert {file for file, _ in found} == {"probe_kernels.py"}
@@ -126,7 +126,7 @@ def test_the_compilers_lines() -> None:
 
 
 @pytest.mark.parametrize("row", [{"metric": "heat", "line": 1}, {"metric": "stall_samples", "line": 0}])
-def test_rows_that_mean_nothing_are_refused(row: dict[str, object]) -> None:
+def test_rows_with_unknown_metrics_or_lines_are_refused(row: dict[str, object]) -> None:
     with pytest.raises(SchemaError):
         line_values.frame([{**CASE.row(str(row["metric"]), 1.0, "ncu"), "line": row["line"]}])
 
@@ -187,7 +187,7 @@ def test_a_run_from_before_has_no_lines(tmp_path: Path) -> None:
     assert listings.of_case(loaded.folder, CASE) == []
 
 
-def test_todays_file_stands_in_only_when_it_is_the_same(tmp_path: Path, loaded: LoadedRun) -> None:
+def test_the_present_file_is_used_only_if_it_is_unchanged(tmp_path: Path, loaded: LoadedRun) -> None:
     today = tmp_path / "own.py"
     today.write_text(SOURCE)
     same = {"file": str(today), "sha256": hashlib.sha256(SOURCE.encode()).hexdigest()}
@@ -199,13 +199,13 @@ def test_todays_file_stands_in_only_when_it_is_the_same(tmp_path: Path, loaded: 
 
 
 @pytest.mark.parametrize("name", ["lines.parquet", "sources.json.gz"])
-def test_a_damaged_file_is_told(name: str, loaded: LoadedRun) -> None:
+def test_a_damaged_file_is_reported(name: str, loaded: LoadedRun) -> None:
     (loaded.folder / name).write_bytes(b"\x1f\x8bdamaged")
     with pytest.raises(StoreError, match="record it again"):
         _ = store.open_run(loaded.folder).lines, store.open_run(loaded.folder).sources
 
 
-def test_a_damaged_listing_is_told(loaded: LoadedRun) -> None:
+def test_a_damaged_listing_is_reported(loaded: LoadedRun) -> None:
     next((loaded.folder / "artefacts" / "compiler").glob("*16384*")).write_bytes(b"damaged")
     with pytest.raises(ValueError, match="record it again"):
         listings.of_case(loaded.folder, CASE)

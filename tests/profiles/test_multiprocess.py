@@ -56,7 +56,7 @@ def test_a_killed_process_is_an_error() -> None:
         total(work)
 
 
-def test_what_tick_raises_ends_the_work() -> None:
+def test_an_exception_of_tick_ends_the_work() -> None:
     def never(_: int) -> int:
         signal.pause()
         return 0

@@ -103,7 +103,7 @@ def test_noise_before_between_and_after_is_left_out() -> None:
     assert table.xs("Kernel Name", axis=1, level="counter").iloc[:, 0].tolist() == [SOFTMAX, MATMUL]
 
 
-def test_row_cut_short_keeps_what_it_has() -> None:
+def test_an_incomplete_row_keeps_its_cells() -> None:
     lines = text("raw_37_metrics_h200.csv").split('"ID",', 1)[1].splitlines()
     cut = lines[3][: lines[3].index('"dram') if '"dram' in lines[3] else 900].rpartition(",")[0]
     table = ncu_csv.read_raw('"ID",' + "\n".join([lines[0], lines[1], lines[2], cut]))

@@ -68,7 +68,7 @@ def opened(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> LoadedRu
 
 
 @pytest.mark.usefixtures("package")
-def test_what_a_report_lacks_is_absent_and_a_zero_is_a_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_metrics_are_absent_and_zeros_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = {
         **SIZES,
         "gpu__time_duration.sum": (1.5, "us"),

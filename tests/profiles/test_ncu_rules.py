@@ -87,7 +87,7 @@ def test_finish_divides_the_page_among_the_cases(tmp_path: Path) -> None:
     assert nvidia_rules.of_run(tmp_path / "elsewhere") == []
 
 
-def test_rules_of_a_run_of_before_are_of_the_kernel_that_its_table_names(tmp_path: Path) -> None:
+def test_rules_of_an_older_run_have_the_kernels_name_in_its_table(tmp_path: Path) -> None:
     folder = tmp_path / "artefacts" / "ncu_rules"
     folder.mkdir(parents=True)
     mine = dataclasses.replace(SOFTMAX, kernel="/home/someone/mine.py:SPEC")
@@ -107,7 +107,7 @@ def test_finish_without_ranges_serves_one_case_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"case": {}, "rules": []}', json.dumps({"case": 3, "rules": []})])
-def test_a_damaged_artefact_is_told(text: str, tmp_path: Path) -> None:
+def test_a_damaged_artefact_is_reported(text: str, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(ValueError, match="collect them again"):
         collector.parse(tmp_path / "x.json", SOFTMAX)

@@ -82,7 +82,7 @@ def test_finish_reads_the_report_back_and_removes_it(
     assert collector.parse(artefact, SOFTMAX).empty
 
 
-def test_a_report_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_report_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "report.ncu-rep").touch()
     monkeypatch.setattr(device, "find_ncu", lambda: "/opt/ncu")
     monkeypatch.setattr(
@@ -105,6 +105,6 @@ def test_the_command_line_keeps_a_report_with_its_source(tmp_path: Path, monkeyp
     assert asked["--export"] == str(tmp_path / "report")
 
 
-def test_it_runs_only_when_it_is_named() -> None:
+def test_it_runs_only_on_request() -> None:
     assert "ncu_source" in OPTIONAL
     assert load("ncu_source") is collector

@@ -77,7 +77,7 @@ def records(kernel: Any, grid: tuple[int, ...], *arguments: Any) -> list[dict[st
     return [meter.record(launch) for launch, meter in found]
 
 
-def test_what_was_waited_for_a_launch_is_not_waited_for_again():
+def test_seconds_spent_before_count_towards_the_allowance():
     with launches.catch() as caught:
         triangle_kernel[(4000,)](torch.randn(16), torch.empty(16), 1)
     meter, allowance = interpret.meter(caught[0]), interpret.Allowance(6000, waited=6000)
@@ -99,7 +99,7 @@ def test_the_seconds_of_a_launch_are_the_cpus_whatever_else_the_machine_does(mon
     assert 0 < waited[0] < waited[1] < 60
 
 
-def test_slow_programs_have_the_time_that_no_rule_took():
+def test_a_sample_of_slow_programs_gets_the_time_left_by_the_rule():
     x, out, spent = torch.randn(16), torch.empty(16), []
 
     def slowly(number):
@@ -132,7 +132,7 @@ def collected(kernel: Any, arguments: tuple[Any, ...], tmp_path, lines=False) ->
     return found, interpreter.remark(artefact)
 
 
-def test_bytes_are_as_of_a_sample_and_say_so(tmp_path):
+def test_figures_of_a_sample_are_scaled_and_marked(tmp_path):
     every = 300_001
     found, said = collected(triangle_kernel, (torch.randn(16), torch.empty(16), every), tmp_path)
     # So many programs each read once, twice and three times, and the rest four times: the spread finds the mean.
@@ -148,7 +148,7 @@ def test_bytes_are_as_of_a_sample_and_say_so(tmp_path):
 
 
 @pytest.mark.parametrize(("rows", "columns", "depth"), [(37, 53, 5), (32, 64, 3), (16, 70, 2), (5, 6, 1)])
-def test_what_every_program_does_a_step_on_follows_from_a_few(rows, columns, depth):
+def test_counts_of_regular_programs_follow_from_a_few(rows, columns, depth):
     a, b, out = torch.randn(rows, depth), torch.randn(depth, columns), torch.empty(rows, columns)
     grid = triton.cdiv(rows, 8), triton.cdiv(columns, 8)
     whole, followed = records(tiles_kernel, grid, a, b, out, (rows, columns, depth), 8)
@@ -175,7 +175,7 @@ def grouped_kernel(x_ptr, table_ptr, out_ptr, sizes, GROUP: tl.constexpr):
 
 
 @pytest.mark.parametrize(("programs", "period", "columns"), [(96, 24, 6), (60, 12, 3), (90, 12, 3)])
-def test_programs_that_are_divided_into_rows_follow_row_by_row(programs, period, columns):
+def test_counts_follow_for_programs_that_are_divided_into_rows(programs, period, columns):
     x, table, out = torch.randn(4096), torch.randn(8 * period), torch.empty(4096)
     whole, followed = records(grouped_kernel, (programs,), x, table, out, (columns, period), 4)
     if programs % period:
@@ -202,7 +202,7 @@ def unpacked_kernel(packed_ptr, where_ptr, out_ptr, FOLLOWS: tl.constexpr):
 
 
 @pytest.mark.parametrize("follows", [False, True])
-def test_whole_numbers_are_data_unless_addresses_follow_from_them(follows):
+def test_integers_are_not_read_unless_addresses_depend_on_them(follows):
     packed, where, out = (torch.zeros(size, dtype=torch.int32) for size in (640, 40, 640))
     # As regular as can be: what matters is that it need not be.
     where.copy_(torch.arange(40))
@@ -212,7 +212,7 @@ def test_whole_numbers_are_data_unless_addresses_follow_from_them(follows):
 
 
 @pytest.mark.parametrize("odd", [1, 8, 9])
-def test_what_does_not_follow_is_not_said_to(odd):
+def test_an_irregular_program_is_found(odd):
     x, out = torch.randn(160), torch.empty(160)
     _, meter = metered(odd_one_kernel, (10,), x, out, odd)
     # The last one stands by itself.
@@ -223,20 +223,20 @@ def test_what_does_not_follow_is_not_said_to(odd):
         assert meter.sampled == (10, 10)
 
 
-def test_what_differs_by_quarters_of_the_grid_is_told_from_each(tmp_path):
+def test_a_grid_of_different_quarters_is_counted_by_quarter(tmp_path):
     found, said = collected(triangle_kernel, (torch.randn(16), torch.empty(16), PROGRAMS // 4), tmp_path, lines=True)
     assert (found["requested_bytes_read"], found["unique_bytes_read"]) == (2.5 * 64 * PROGRAMS, 64)
     assert "of which each touches" in said
 
 
-def test_a_program_that_needs_another_s_result_is_not_accused(tmp_path):
+def test_an_error_of_a_dependent_program_is_not_reported(tmp_path):
     following = torch.full((PROGRAMS + 1,), 1 << 40)
     following[0] = 5
     with pytest.raises(execute.NotApplicable, match="would take longer to interpret"):
         collected(chained_kernel, (following, torch.zeros(16)), tmp_path)
 
 
-def test_a_program_that_needs_none_is(tmp_path):
+def test_an_error_of_an_independent_program_is_reported(tmp_path):
     with pytest.raises(interpret.InterpretationFailed, match="the end of x_ptr"):
         collected(beyond_kernel, (torch.zeros(70),), tmp_path)
 

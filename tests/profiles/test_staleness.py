@@ -110,7 +110,7 @@ PEER = "def liger(x):\n    return x\n\n\nSPEC"
         ('SPEC', 'helper.more = 1\nSPEC', True),
     ],
 )  # fmt: skip
-def test_an_implementation_more_changes_none_of_the_others(here, is_stale, was, now, stale):
+def test_an_added_implementation_does_not_change_the_others(here, is_stale, was, now, stale):
     changed = SPEC.replace(was, now, 1)
     assert changed != SPEC
     (here / "own.py").write_text(changed)
@@ -134,20 +134,20 @@ SPEC = KernelSpec(name="own", tolerance=TOLERANCE, cost=min)
         ("KernelSpec(", "Other(", True),
     ],
 )
-def test_what_error_is_accepted_is_no_code_that_was_measured(here, is_stale, was, now, stale):
+def test_a_tolerance_is_not_measured_code(here, is_stale, was, now, stale):
     text = KERNEL + JUDGED
     (here / "own.py").write_text(text.replace(was, now, 1))
     assert is_stale({**BOTH, "own.py": text}) == stale
 
 
-def test_files_that_are_not_here_say_nothing(here, is_stale):
+def test_missing_files_do_not_make_a_kernel_stale(here, is_stale):
     assert not is_stale({"own.py": KERNEL, "liger.py": "anything"})
     assert not is_stale(file="/nowhere/gone.py")
     (here / "own.py").write_text("no python (")
     assert is_stale(BOTH)
 
 
-def test_damaged_texts_leave_the_bytes(here, is_stale, tmp_path):
+def test_without_readable_texts_the_files_bytes_are_compared(here, is_stale, tmp_path):
     (tmp_path / "sources.json.gz").write_bytes(b"damaged")
     assert not is_stale()
     (here / "own.py").write_text(KERNEL + "\n")
@@ -196,7 +196,7 @@ def unused(x): return x
         ("deep.py", "def unused", "def unused(", True),  # no Python any more
     ],
 )
-def test_of_a_helper_only_what_the_kernel_uses_counts(here, is_stale, file, was, now, stale):  # noqa: PLR0917
+def test_only_the_used_part_of_a_helper_counts(here, is_stale, file, was, now, stale):  # noqa: PLR0917
     kept = {"own.py": FAMILY, "shared.py": SHARED, "deep.py": DEEP}
     for name, text in kept.items():
         (here / name).write_text(text)

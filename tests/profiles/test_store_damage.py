@@ -49,7 +49,7 @@ def test_a_bit_that_flips_in_a_table_changes_no_value(runs):
 
 
 @pytest.mark.parametrize("value", [1e300, 5e-324])
-def test_a_value_that_nothing_measures_is_refused(value):
+def test_values_beyond_the_limits_are_refused(value):
     with pytest.raises(schema.SchemaError, match=r"row 0: no value but 0 is below 1e-60 or above 1e\+60"):
         schema.validate(schema.frame([CASES[0].row("gpu_time", value, "ncu")]))
     with pytest.raises(json_shape.Misfit, match=r"a rate is (above|below)"):
@@ -57,7 +57,7 @@ def test_a_value_that_nothing_measures_is_refused(value):
 
 
 @pytest.mark.parametrize("distinct", [16, 1 << 30])
-def test_rows_that_only_repeat_do_not_keep_everyone_waiting(runs, distinct):
+def test_a_file_of_too_many_repeated_rows_is_refused(runs, distinct):
     # Two rows a byte are the same few again and again; what was measured differs from row to row.
     path = filled(runs, FIRST).finish() / "table.parquet"
     rows = pd.read_parquet(path).iloc[[0] * 200_000].reset_index(drop=True)
@@ -84,7 +84,7 @@ def killed(folder, name):
     return made.folder
 
 
-def test_latest_is_the_newest_of_ones_own_finished_or_not(runs, tmp_path):
+def test_latest_is_the_users_newest_run_finished_or_not(runs, tmp_path):
     recording = filled(tmp_path / "recorded", THIRD).finish()
     assert store.find("latest") == recording
     first = filled(runs, FIRST).finish()
@@ -93,7 +93,7 @@ def test_latest_is_the_newest_of_ones_own_finished_or_not(runs, tmp_path):
     assert store.find("latest") == half
 
 
-def test_what_is_interrupted_is_found_and_nothing_else(runs, tmp_path, capsys):
+def test_only_interrupted_runs_are_found_for_resume_and_recover(runs, tmp_path, capsys):
     filled(tmp_path / "recorded", THIRD).finish(complete=False)
     filled(runs, FIRST).finish()
     for find in (store.find_interrupted, store.find_half_written):
@@ -111,7 +111,7 @@ def test_what_is_interrupted_is_found_and_nothing_else(runs, tmp_path, capsys):
     assert store.find_half_written("latest") == half
 
 
-def test_show_says_which_run_is_the_latest_and_what_it_has(runs, tmp_path, capsys):
+def test_show_names_the_latest_run_and_its_cases(runs, tmp_path, capsys):
     filled(tmp_path / "recorded", THIRD).finish()
     assert cli.main(["show", "latest"]) == 0
     assert f"latest: {THIRD}, a recording that comes with Tilescope" in capsys.readouterr().err
@@ -154,7 +154,7 @@ def test_publishing_removes_nothing_but_an_older_copy(runs, tmp_path):
     assert (target / "mine.txt").exists()
 
 
-def test_a_damaged_part_costs_what_it_held(runs):
+def test_a_damaged_part_loses_only_its_own_rows(runs):
     half = killed(runs, FIRST)
     part = next(path for path in half.joinpath("parts").iterdir() if CASES[1].slug in path.name)
     part.write_bytes(part.read_bytes()[:-9])
@@ -169,7 +169,7 @@ def test_a_damaged_part_costs_what_it_held(runs):
     assert store.find_interrupted("latest") == final
 
 
-def test_a_part_that_is_damaged_while_its_writer_lives_costs_nothing(runs):
+def test_a_part_damaged_while_its_writer_lives_loses_nothing(runs):
     made = filled(runs, FIRST)
     next(iter(made.folder.joinpath("parts").iterdir())).write_bytes(b"PAR1")
     loaded = store.open_run(made.finish())
@@ -178,7 +178,7 @@ def test_a_part_that_is_damaged_while_its_writer_lives_costs_nothing(runs):
     assert loaded.run.notes == ()
 
 
-def test_what_is_promised_is_on_the_disk(runs, monkeypatch):
+def test_files_are_synced_before_a_method_returns(runs, monkeypatch):
     synced, renamed = [], []
     real = os.fsync
     monkeypatch.setattr(
@@ -259,7 +259,7 @@ def cut_off(folder):
         (lambda folder: pd.DataFrame({"a": [1]}).to_parquet(folder / "table.parquet"), "columns are not the schema's"),
     ],
 )
-def test_a_bad_run_says_so_in_one_line_and_stays_and_the_others_are_listed(runs, capsys, damage, said):
+def test_a_damaged_run_has_an_error_of_one_line_and_the_others_are_listed(runs, capsys, damage, said):
     bad, good = (filled(runs, name).finish() for name in (FIRST, SECOND))
     damage(bad)
 
@@ -321,7 +321,7 @@ def test_a_message_with_any_character_is_one_line_of_the_journal(runs):
     assert done.message == "one\u2028two\r\n\x0cthree"
 
 
-def test_bytes_that_are_cut_off_are_told(tmp_path):
+def test_truncated_bytes_are_refused(tmp_path):
     packed = gzip.compress(b'{"a": 1}')
     assert bounded_reading.data(packed) == {"a": 1}
     for cut in range(3, len(packed)):

@@ -34,7 +34,7 @@ def listed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[summarie
     return found, read
 
 
-def test_another_process_opens_what_is_new_and_what_could_not_be_read(folder, monkeypatch):
+def test_another_process_opens_only_new_and_unreadable_runs(folder, monkeypatch):
     first, opened = listed(folder, monkeypatch)
     assert len(opened) == 2
     again, opened = listed(folder, monkeypatch)
@@ -52,7 +52,7 @@ def test_a_run_that_was_written_anew_is_opened_again(folder, monkeypatch):
 
 
 @pytest.mark.parametrize("damage", [b"", b"x" * 99, None])
-def test_a_damaged_or_foreign_file_is_as_good_as_none(folder, monkeypatch, damage):
+def test_a_damaged_or_foreign_cache_is_ignored(folder, monkeypatch, damage):
     first, _ = listed(folder, monkeypatch)
     (file,) = (folder.parent / "cache").glob("*/*.json")
     if damage is None:

@@ -75,7 +75,7 @@ def test_the_flush_is_not_the_case() -> None:
     assert not torch_profiler.parse(GOLDEN, CASE)["function"].str.contains("FillFunctor").any()
 
 
-def test_launch_whose_call_was_lost_is_placed_by_its_start(trace: dict[str, Any], tmp_path: Path) -> None:
+def test_a_launch_without_its_call_is_placed_by_its_start(trace: dict[str, Any], tmp_path: Path) -> None:
     whole = torch_profiler.parse(GOLDEN, CASE)
     trace["traceEvents"] = [e for e in trace["traceEvents"] if e.get("cat") not in ("cuda_runtime", "cuda_driver")]
     # When the CPU called is then not known, and all else is as before.

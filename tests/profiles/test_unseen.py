@@ -80,7 +80,7 @@ def test_launches_that_are_not_made_are_not_compiled_for_longer_than_somebody_wa
     assert len(capture.records) == 10 and 1 <= len(allowed) <= 2 and allowed[0] == 0.5
 
 
-def test_processes_that_are_started_anew_are_told_for_nothing_of_theirs_is_captured():
+def test_processes_that_are_not_forked_are_noted():
     with Capture("sm_90") as capture:
         process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(0,))
         process.start()
@@ -97,7 +97,7 @@ def test_options_of_ours_behind_a_script_are_told_where_it_did_not_take_them(tmp
     assert f"(it was given --target: options of tilescope stand before {script})" in capsys.readouterr().err
 
 
-def test_an_empty_grid_is_told_for_it_leaves_results_as_they_were():
+def test_an_empty_grid_is_noted():
     with Capture("sm_90") as capture:
         x, out = torch.ones(16, device="cuda"), torch.zeros(16, device="cuda")
         unseen.copy_kernel[(x.numel() // 64, 2)](x, out, BLOCK=16)

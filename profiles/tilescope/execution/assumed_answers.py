@@ -19,6 +19,8 @@ from tilescope.hardware.device import detect, for_target
 
 #: Bytes of shared memory of a block that does not opt into more (CUDA C++ Programming Guide).
 STATIC_SHARED_MEMORY = 48 * occupancy.KIBI
+#: Owner, name and new value of an attribute.
+Replacement = tuple[Any, str, Any]
 _GUIDE = "CUDA C++ Programming Guide, Technical Specifications per Compute Capability"
 
 
@@ -256,44 +258,43 @@ def _signed(number: int) -> int:
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
-def queries(answers: Answers, active: Callable[[], bool]) -> Iterator[tuple[Any, str, Any]]:
+def queries(answers: Answers, active: Callable[[], bool]) -> Iterator[Replacement]:
     """Yields (owner, name, replacement) of queries about the device. They apply also where a real GPU is here.
 
     While not ``active()``, a kept replacement calls PyTorch's own function.
     """
     cuda, say = torch.cuda, functools.partial(_saying, answers, active)
-    yield cuda, "get_device_name", say("get_device_name", lambda device=None: answers.device.name)
-    yield cuda, "get_device_capability", say("get_device_capability", lambda device=None: answers.capability)
+    yield say("get_device_name", lambda device=None: answers.device.name)
+    yield say("get_device_capability", lambda device=None: answers.capability)
     properties = Properties(answers)
     for name in ("get_device_properties", "_get_device_properties"):
         if hasattr(cuda, name):
-            yield cuda, name, _while(active, cuda, name, lambda device=None: answers.index(device) or properties)
-    yield cuda, "is_bf16_supported", say("is_bf16_supported", lambda *_, **__: answers.capability >= (8, 0))
-    yield cuda, "is_tf32_supported", say("is_tf32_supported", lambda: answers.capability >= (8, 0))
-    yield cuda, "get_arch_list", say("get_arch_list", lambda: [answers.device.target])
+            yield _while(active, cuda, name, lambda device=None: answers.index(device) or properties)
+    yield say("is_bf16_supported", lambda *_, **__: answers.capability >= (8, 0))
+    yield say("is_tf32_supported", lambda: answers.capability >= (8, 0))
+    yield say("get_arch_list", lambda: [answers.device.target])
     memory = answers.device.memory_bytes
-    yield cuda, "mem_get_info", say("mem_get_info", lambda device=None: (memory, memory))
+    yield say("mem_get_info", lambda device=None: (memory, memory))
 
 
-def absent_gpu(answers: Answers, active: Callable[[], bool]) -> Iterator[tuple[Any, str, Any]]:
+def absent_gpu(answers: Answers, active: Callable[[], bool]) -> Iterator[Replacement]:
     """As ``queries``, for functions that are replaced only where there is no GPU: availability, streams, memory, randomness."""
     cuda, say = torch.cuda, functools.partial(_saying, answers, active)
-    yield cuda, "is_available", say("is_available", lambda: True)
-    yield cuda, "is_initialized", _while(active, cuda, "is_initialized", lambda: True)
-    yield cuda, "device_count", say("device_count", lambda: 1)
-    yield cuda, "current_device", say("current_device", lambda: 0)
-    yield cuda, "set_device", _while(active, cuda, "set_device", lambda device: answers.index(device) and None)
+    yield say("is_available", lambda: True)
+    yield _while(active, cuda, "is_initialized", lambda: True)
+    yield say("device_count", lambda: 1)
+    yield say("current_device", lambda: 0)
+    yield _while(active, cuda, "set_device", lambda device: answers.index(device) and None)
     for name in ("_exchange_device", "_maybe_exchange_device"):
         yield cuda, name, lambda index: 0
     nothing = "_lazy_init init synchronize empty_cache ipc_collect set_stream reset_accumulated_memory_stats"
     for name in nothing.split():
-        yield cuda, name, _while(active, cuda, name, lambda *_, **__: None)
-    for name, answer in memory.questions().items():
-        yield cuda, name, say(name, answer)
-    forget = _while(active, cuda, "reset_peak_memory_stats", lambda device=None: memory.forget())
-    yield cuda, "reset_peak_memory_stats", forget
+        yield _while(active, cuda, name, lambda *_, **__: None)
+    for name, answer in memory.answers().items():
+        yield say(name, answer)
+    yield _while(active, cuda, "reset_peak_memory_stats", lambda device=None: memory.reset_peak())
     for name in ("memory_stats", "clock_rate", "temperature", "power_draw", "utilization", "memory_usage"):
-        yield cuda, name, _while(active, cuda, name, functools.partial(_refusing, answers, f"torch.cuda.{name}"))
+        yield _while(active, cuda, name, functools.partial(_refusing, answers, f"torch.cuda.{name}"))
     yield from _streams(answers, active)
     yield from _randomness(active)
     yield torch.backends.cuda, "is_built", lambda: True
@@ -308,14 +309,14 @@ def absent_gpu(answers: Answers, active: Callable[[], bool]) -> Iterator[tuple[A
     }  # fmt: skip
     for name, value in values.items():
         if hasattr(accelerator, name):
-            yield accelerator, name, _while(active, accelerator, name, lambda *_, value=value, **__: value)
+            yield _while(active, accelerator, name, lambda *_, value=value, **__: value)
     yield torch._C, "_get_accelerator", lambda *_: here
     # The context manager of a device calls these.
     for name in ("_accelerator_exchangeDevice", "_accelerator_maybeExchangeDevice"):
-        yield torch._C, name, _while(active, torch._C, name, lambda index: answers.index(max(index, 0)))
+        yield _while(active, torch._C, name, lambda index: answers.index(max(index, 0)))
 
 
-def _streams(answers: Answers, active: Callable[[], bool]) -> Iterator[tuple[Any, str, Any]]:
+def _streams(answers: Answers, active: Callable[[], bool]) -> Iterator[Replacement]:
     event = type("Event", (Event,), {"answers": answers})
     stream = Stream()
     for owner in (torch.cuda, torch):
@@ -323,8 +324,8 @@ def _streams(answers: Answers, active: Callable[[], bool]) -> Iterator[tuple[Any
         yield owner, "Event", event
     cuda = torch.cuda
     for name in ("current_stream", "default_stream"):
-        yield cuda, name, _while(active, cuda, name, lambda device=None: stream)
-    yield cuda, "stream", _while(active, cuda, "stream", contextlib.nullcontext)
+        yield _while(active, cuda, name, lambda device=None: stream)
+    yield _while(active, cuda, "stream", contextlib.nullcontext)
     yield cuda, "is_current_stream_capturing", lambda: False
     # Private functions that launchers call. A build without CUDA lacks them.
     yield torch._C, "_cuda_getCurrentRawStream", lambda device=0: answers.index(device)
@@ -338,7 +339,7 @@ def _streams(answers: Answers, active: Callable[[], bool]) -> Iterator[tuple[Any
         yield cuda.nvtx, name, lambda *_, **__: 0
 
 
-def _randomness(active: Callable[[], bool]) -> Iterator[tuple[Any, str, Any]]:
+def _randomness(active: Callable[[], bool]) -> Iterator[Replacement]:
     """Replacements that let the host's generator draw."""
     cuda = torch.cuda
 
@@ -346,12 +347,11 @@ def _randomness(active: Callable[[], bool]) -> Iterator[tuple[Any, str, Any]]:
         torch.default_generator.manual_seed(int(value))
 
     for name in ("manual_seed", "manual_seed_all"):
-        yield cuda, name, _while(active, cuda, name, seed)
+        yield _while(active, cuda, name, seed)
     yield cuda, "default_generators", (Generator(),)
-    yield cuda, "initial_seed", _while(active, cuda, "initial_seed", torch.initial_seed)
-    yield cuda, "get_rng_state", _while(active, cuda, "get_rng_state", lambda device=None: torch.get_rng_state())
-    set_state = _while(active, cuda, "set_rng_state", lambda state, device=None: torch.set_rng_state(state))
-    yield cuda, "set_rng_state", set_state
+    yield _while(active, cuda, "initial_seed", torch.initial_seed)
+    yield _while(active, cuda, "get_rng_state", lambda device=None: torch.get_rng_state())
+    yield _while(active, cuda, "set_rng_state", lambda state, device=None: torch.set_rng_state(state))
 
 
 def _refusing(answers: Answers, query: str, *_args: Any, **_options: Any) -> Any:
@@ -362,8 +362,8 @@ def _refusing_self(_instance: Any, answers: Answers, query: str, *_args: Any, **
     raise answers.refuse(query)
 
 
-def _saying(answers: Answers, active: Callable[[], bool], name: str, answer: Callable[..., Any]) -> Any:
-    """A replacement of ``torch.cuda``'s function of that name. Its value is kept."""
+def _saying(answers: Answers, active: Callable[[], bool], name: str, answer: Callable[..., Any]) -> Replacement:
+    """Replaces ``torch.cuda``'s function of that name. Its value is kept."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if name.startswith(("get_device", "mem_")):
@@ -373,11 +373,12 @@ def _saying(answers: Answers, active: Callable[[], bool], name: str, answer: Cal
     return _while(active, torch.cuda, name, call)
 
 
-def _while(active: Callable[[], bool], owner: Any, name: str, answer: Callable[..., Any]) -> Any:
+def _while(active: Callable[[], bool], owner: Any, name: str, answer: Callable[..., Any]) -> Replacement:
+    """Replaces a function while ``active()``."""
     original = getattr(owner, name)
 
     @functools.wraps(answer)
     def call(*args: Any, **kwargs: Any) -> Any:
         return (answer if active() else original)(*args, **kwargs)
 
-    return call
+    return owner, name, call

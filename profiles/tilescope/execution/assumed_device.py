@@ -82,7 +82,7 @@ class Assumed:
     @contextlib.contextmanager
     def in_this_thread(self) -> Iterator[None]:
         """While active, this thread can make tensors on the assumed GPU. ``assumed`` and threads started meanwhile use it."""
-        with assumed_tensors.Moving(self.place) if self.tensors else contextlib.nullcontext():
+        with assumed_tensors.MarkingMode(self.place) if self.tensors else contextlib.nullcontext():
             yield
 
     def _replacements(self) -> Iterator[tuple[Any, str, Any]]:
@@ -93,7 +93,7 @@ class Assumed:
         if not self.tensors:
             return
         yield from assumed_answers.absent_gpu(self.answers, active)
-        yield from assumed_tensors.Lying(self.place, active).replacements()
+        yield from assumed_tensors.DeviceReplacements(self.place, active).replacements()
         yield threading.Thread, "start", self._starting(threading.Thread.start)
         yield torch, "compile", self._compiling(torch.compile)
 

@@ -15,19 +15,19 @@ BLOCK = 512
 
 
 class Memory:
-    """Bytes in use: ``used`` now, and ``most`` at a time since ``forget``."""
+    """Bytes in use: ``used`` now, and ``most`` at a time since ``reset_peak``."""
 
     def __init__(self) -> None:
         self.used = self.most = 0
 
-    def take(self, storage: torch.UntypedStorage) -> None:
+    def count(self, storage: torch.UntypedStorage) -> None:
         """Counts a storage until it is freed."""
         held = -(-storage.nbytes() // BLOCK) * BLOCK
         self.used += held
         self.most = max(self.most, self.used)
         weakref.finalize(storage, self._gone, held).atexit = False
 
-    def questions(self) -> dict[str, Callable[..., int]]:
+    def answers(self) -> dict[str, Callable[..., int]]:
         """Answers to ``torch.cuda``'s functions, by name. Reserved memory is the most in use, which is its lower bound."""
         return {
             "memory_allocated": lambda device=None: self.used,
@@ -36,7 +36,7 @@ class Memory:
             "max_memory_reserved": lambda device=None: self.most,
         }
 
-    def forget(self) -> None:
+    def reset_peak(self) -> None:
         """Resets ``most``."""
         self.most = self.used
 

@@ -67,7 +67,7 @@ def _is_marked(tensor: torch.Tensor) -> bool:
 def _mark(tensor: torch.Tensor, on_gpu: bool) -> torch.Tensor:
     storage = _storage(tensor)
     if on_gpu and isinstance(storage, torch.UntypedStorage) and not getattr(storage, _MARK, False):
-        memory.take(storage)
+        memory.count(storage)
     setattr(storage, _MARK, on_gpu)
     return tensor
 
@@ -130,7 +130,7 @@ class _AnyGenerator(metaclass=_GeneratorType):
     """Stands for ``torch.Generator``."""
 
 
-class Moving(dispatch.OnLooker):
+class MarkingMode(dispatch.OnLooker):
     """Makes tensors for the GPU in ``place`` (``cpu`` or ``meta``), and marks them and what is computed from them.
 
     Operators with a CUDA implementation in Python, as custom operators may have, are called with that implementation.
@@ -154,7 +154,7 @@ class Moving(dispatch.OnLooker):
         if pinned:
             return _pinned(result)
         # Results are marked whatever device was named: PyTorch's own code names the host for the tensor's real place, and callers
-        # that want the host go through ``Lying``.
+        # that want the host go through ``DeviceReplacements``.
         if on_gpu:
             old = [id(_storage(tensor)) for tensor in given]
             for tensor in _flat(result):
@@ -190,7 +190,7 @@ def _on_cuda_in_python(func: Any) -> bool:
     return bool(written & torch.library._impls)
 
 
-class Lying:
+class DeviceReplacements:
     """Replacements of PyTorch's functions and attributes that show marked tensors as being on the GPU.
 
     While not ``active()``, replacements that a module has kept call PyTorch's own functions.

@@ -36,7 +36,7 @@ def rewrite(function: Any, stand_in: Callable[[Any], Any]) -> Any:
     if not isinstance(definition, ast.FunctionDef):
         raise TypeError(f"{function.__name__} is not written as a function")
     definition.decorator_list = []
-    _Meaning().visit(tree)
+    _Rewriter().visit(tree)
     ast.fix_missing_locations(tree)
     names = _BUILTINS | function.__globals__ | inspect.getclosurevars(function).nonlocals
     names = {name: stand_in(value) for name, value in names.items()} | _HELPERS
@@ -44,7 +44,7 @@ def rewrite(function: Any, stand_in: Callable[[Any], Any]) -> Any:
     return names[function.__name__]
 
 
-class _Meaning(ast.NodeTransformer):
+class _Rewriter(ast.NodeTransformer):
     def visit_Assign(self, node: ast.Assign | ast.AnnAssign | ast.Return) -> ast.AST:
         self.generic_visit(node)
         constant = isinstance(node, ast.AnnAssign) and "constexpr" in ast.unparse(node.annotation)
