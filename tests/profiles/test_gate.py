@@ -139,7 +139,10 @@ def test_a_case_that_is_gone_or_failed_shuts_the_gate_unless_allowed() -> None:
     assert "case" not in verdicts(failed, failed)  # it failed before, too
     own = run(COMPILED, failures=(dataclasses.replace(FAILED, case=f"path/to/own.py:{CASE.id}"),))
     assert verdicts(base, own)["case"] == "fail"
-    assert gate.gate(base, both, LIMITS).notes == ("1 case of the head is not in the base, and not judged",)
+    added = "1 case of the head is not in the base, and not judged"
+    # A slowdown was to be judged, and nothing was timed.
+    assert gate.gate(base, both, LIMITS).notes == ("no times are compared: no case was timed in both runs", added)
+    assert gate.gate(base, both, dataclasses.replace(LIMITS, slowdown=float("inf"))).notes == (added,)
 
 
 def test_times_of_different_gpus_are_not_compared_and_the_compiled_part_is() -> None:

@@ -53,7 +53,7 @@ def _nothing(table: pd.DataFrame, case: tuple[str, ...]) -> str:
     """What is said of a case without findings: which collectors would say more of it."""
     sources = set(table.loc[(table[_CASE] == case).all(axis="columns"), "source"])
     wanted = [name for name in ("compiler", "interpreter", "ncu") if name not in sources]
-    more = f" Profile it with {' and '.join(wanted)} to know more." if wanted else ""
+    more = f" Profile it with --collect {','.join(wanted)} to know more." if wanted else ""
     return f"  No known bottleneck found.{more}"
 
 

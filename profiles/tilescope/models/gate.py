@@ -150,8 +150,10 @@ def gate(
         reasons = "; ".join(dict.fromkeys([*obstacles, *(check.said for check in checks)])) or "they share no quantity"
         raise CompareError(f"nothing of {base.run.id} and {head.run.id} can be compared: {reasons}")
     added = len(theirs.keys() - ours.keys())
+    timed = any(check.what in _TIMES for check in checks)
+    untimed = obstacles if timed else ["no case was timed in both runs"]
     notes = [
-        *(f"no times are compared: {line}" for line in obstacles if any(c.what in _TIMES for c in checks)),
+        *(f"no times are compared: {line}" for line in untimed if limits.slowdown < math.inf),
         *(f"changed: {line}" for line in compare.changes(compare.Side(base), compare.Side(head))),
         *(
             [f"{units.several(added, 'case of the head is', 'cases of the head are')} not in the base, and not judged"]
