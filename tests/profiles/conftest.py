@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tilescope.hardware import device
 from tilescope.jobs import questions
 from tilescope.runs import store
 from tilescope.runs.store import LoadedRun
@@ -82,6 +83,12 @@ def torch_and_catalog(fakes: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the worker, torch is torch, and the catalog whole."""
     _, _, path = os.environ["PYTHONPATH"].partition(os.pathsep)
     monkeypatch.setenv("PYTHONPATH", path)
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No GPU is found, whatever this machine has."""
+    monkeypatch.setattr(device, "detect", lambda: None)
 
 
 @pytest.fixture(scope="session")

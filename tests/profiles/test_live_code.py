@@ -16,7 +16,6 @@ import tilescope
 import torch
 from tilescope import cli
 from tilescope.commands import profile as profile_command
-from tilescope.hardware import device
 from tilescope.interpreter import interpret
 from tilescope.notebook import capturing, live_call
 from tilescope.runs import staleness, store
@@ -44,8 +43,7 @@ if __name__ == "__main__":
 
 
 @pytest.fixture(autouse=True)
-def no_gpu(monkeypatch, tmp_path):
-    monkeypatch.setattr(device, "detect", lambda: None)
+def own_runs(no_gpu, monkeypatch, tmp_path):
     monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
 
 

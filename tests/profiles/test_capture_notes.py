@@ -1,0 +1,84 @@
+"""What a capture says of launches that it did not make or record, or that a GPU would refuse."""
+
+from __future__ import annotations
+
+import multiprocessing
+
+import pytest
+import torch
+from tilescope import Capture
+
+from . import foreign_launches as foreign
+
+pytestmark = pytest.mark.usefixtures("no_gpu")
+
+
+def test_a_tensor_of_the_host_would_be_refused_by_a_gpu_and_is_named():
+    table, where = torch.randn(10, 64), torch.tensor([3, 3, 9])
+    with Capture() as capture:
+        foreign.gather(table.cuda(), where.cuda())
+        assert not capture.notes
+        foreign.gather(table[:, :32].cuda(), where)
+    (said,) = capture.notes
+    assert "where_ptr is on the CPU (Triton there: Pointer argument (at 1) cannot be accessed" in said
+
+
+def test_a_kernel_that_goes_wrong_is_told_with_its_line():
+    with Capture() as capture:
+        foreign.gather(torch.randn(10, 64).cuda(), torch.tensor([11]).cuda())
+    (note,) = capture.notes
+    assert "gather_kernel, program (0, 0, 0), line" in note
+    assert "reads" in note and note.endswith("the end of table_ptr: element 704 of 640")
+    with Capture() as capture:
+        foreign.gather(torch.randn(1, 64, device="cuda").expand(10, 64), torch.tensor([2], device="cuda"))
+    (note,) = capture.notes
+    assert note.endswith(
+        "table_ptr: element 128 of 64 (table_ptr is expanded, as the gradient of a sum is: .contiguous() copies)"
+    )
+
+
+def test_what_would_take_too_long_is_said_with_what_cures_it():
+    counter, out = torch.zeros(1, dtype=torch.int32), torch.empty(100_000, dtype=torch.int32)
+    with Capture("sm_90", 0.2) as capture:
+        for _ in range(2):
+            foreign.counting_kernel[(100_000,)](counter, out)
+    allowed = "the 0.2 seconds for interpreting: choose smaller inputs, or allow more (--interpreter-limit, limit= or interpreter_limit=)"
+    said = [note.partition(": it would take longer than one launch may of ")[2] for note in capture.notes]
+    assert [one for one in said if one] == [allowed]
+
+
+def test_launches_of_a_forked_process_are_told_where_they_are_not_recorded():
+    with Capture("sm_90") as capture:
+        foreign.multiplier(5)(torch.ones(16))
+        child = multiprocessing.get_context("fork").Process(target=foreign.multiplier(5), args=(torch.ones(16),))
+        child.start()
+        child.join()
+    assert (child.exitcode, capture.calls) == (0, 1)
+    assert [note for note in capture.notes if "forked" in note] == [
+        "not recorded, launches of processes that were forked (1): capture in the process that launches"
+    ]
+
+
+def test_a_kernel_for_another_vendors_gpu_is_told_so():
+    with Capture("sm_90") as capture:
+        foreign.of_amd_kernel[(1,)](torch.ones(16), torch.ones(16), BLOCK=16)
+    assert any(note.endswith("llrint of AMD's device library is not interpreted") for note in capture.notes)
+
+
+def test_what_cannot_be_recorded_is_told_with_its_line_and_the_rest_is_kept(tmp_path):
+    with Capture() as capture:
+        foreign.multiplier(5)(torch.ones(16))
+        foreign.odd_arguments_kernel[(1,)]((torch.ones(4), 2), None, object(), None, None, torch.ones(1))
+    assert len(capture.write(tmp_path)) == 1
+    (note, *_) = capture.notes
+    assert "test_capture_notes.py" in note
+    assert "odd_arguments_kernel's name is a object, which cannot be written down" in note
+
+
+def test_nothing_captured_is_said():
+    with Capture() as capture:
+        pass
+    with pytest.raises(ValueError, match="no Triton kernel was launched"):
+        capture.write("nowhere")
+    with pytest.raises(ValueError, match="did you mean"):
+        Capture("sm_9")
