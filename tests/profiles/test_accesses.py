@@ -1,4 +1,4 @@
-"""Which bytes an access touches, against sets of bytes."""
+"""The bytes of an access, against sets of bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A kernel's arguments: as blocks, and the memory that they lead to."""
+"""A kernel's arguments as blocks, and the memory that they refer to."""
 
 from __future__ import annotations
 

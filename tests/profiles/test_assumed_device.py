@@ -1,4 +1,4 @@
-"""A GPU that is not there: what is answered of it, where its tensors are, and that nothing of it stays."""
+"""An assumed GPU: its answers, its tensors, and that nothing is left of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launchers that ask the GPU, where there is none: compiled, counted, checked and run as on the one that is assumed."""
+"""Launchers that query the GPU run without one, as on the assumed GPU: compiled, counted and checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cold caches: what is read between repetitions, and that the collectors do so with inputs that take turns."""
+"""Cold caches: the flush, and that collectors flush and take inputs in turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stages as text: every piece knows the source line it was made for, through whatever was inlined."""
+"""Lines of TTGIR, PTX and SASS have their source line, also through inlined code."""
 
 from __future__ import annotations
 

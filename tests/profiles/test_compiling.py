@@ -1,4 +1,4 @@
-"""Compiling a launch for so long and no longer."""
+"""Compiling a launch within a time limit."""
 
 from __future__ import annotations
 

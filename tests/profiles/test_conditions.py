@@ -1,4 +1,4 @@
-"""How a run was measured is part of it."""
+"""A run records its measuring conditions."""
 
 from __future__ import annotations
 

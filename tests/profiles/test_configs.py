@@ -1,4 +1,4 @@
-"""With which config a launch was made: seen as Triton makes it, kept with the run, and told."""
+"""Configs of launches: observed as Triton makes them, kept with the run, and shown."""
 
 from __future__ import annotations
 

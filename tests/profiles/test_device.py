@@ -1,4 +1,4 @@
-"""Devices, their datasheet roofs, versions of what takes part, and where ncu is looked for."""
+"""Devices, their datasheet roofs, versions of software, and the search for ncu."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a name to something that runs."""
+"""A case becomes a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether floats may decide where memory is touched: by the compiler's text, never against what interpreting shows."""
+"""Data flow of floats to addresses in the compiler's text, compared with what interpreting shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other tools' files as runs: what each says is in the table, and what it does not say is not."""
+"""Other tools' files as runs: every stated value is in the table, and no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which changes of code are changes of what a GPU runs, and of which launches it is known that they are the same."""
+"""Changes of GPU code are distinguished from changes of the CPU's, and launches that stay the same are found."""
 
 from __future__ import annotations
 

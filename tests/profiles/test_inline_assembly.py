@@ -1,4 +1,4 @@
-"""What inline PTX computes, by its instructions, and in kernels."""
+"""Inline PTX is computed, by instruction and in kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counting bytes with no GPU: every figure here can be worked out by hand."""
+"""Bytes counted without a GPU. Every figure here can be worked out by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Triton's language allows is interpreted right: values against PyTorch's, bytes and operations by hand."""
+"""Constructs of Triton's language are interpreted correctly: values as PyTorch's, bytes and operations by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that people register with PyTorch, gradients too: counted and checked with no GPU."""
+"""Users' operators and their gradients are counted and checked without a GPU."""
 
 from __future__ import annotations
 

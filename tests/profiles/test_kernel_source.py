@@ -1,4 +1,4 @@
-"""Kernels rewritten so that Python gives them the compiler's meaning; in a process that no language is patched in."""
+"""Kernels are rewritten to behave as compiled. The language is not patched in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values of source lines: parsed from what each source says, kept with the run, and never of another file."""
+"""Values of source lines: parsed from each source, kept with the run, and assigned to the right file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a measured roof counts: every byte that moves and every operation, in the time that the call takes."""
+"""Measured roofs count every byte that moves and every operation, over the time of the call."""
 
 from __future__ import annotations
 

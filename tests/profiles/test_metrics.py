@@ -1,4 +1,4 @@
-"""METRICS is a table without contradictions."""
+"""METRICS is consistent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work shared out over processes."""
+"""Work distributed over processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Codes of floats that numpy has not, against PyTorch's."""
+"""Codes of floats that NumPy lacks, against PyTorch's."""
 
 from __future__ import annotations
 

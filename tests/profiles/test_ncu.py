@@ -1,4 +1,4 @@
-"""The ncu collector on what ncu printed on an H200, whole: nothing may be lost, and nothing made up."""
+"""The ncu collector on complete output of an H200: no cell is lost and none is made up."""
 
 from __future__ import annotations
 

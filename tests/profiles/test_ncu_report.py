@@ -44,6 +44,7 @@ def load_report(name):
     if text == "raise": raise RuntimeError("Could not\\nload it")
     return IContext(json.loads(text) if text != "damaged" else [])  # as the package does with a damaged one
 """
+pytestmark = pytest.mark.usefixtures("runs")
 SIZES = {f"launch__{what}_dim_{side}": (n, "") for what, n in (("grid", 4), ("block", 8)) for side, n in zip("xyz", (n, 1, 1), strict=True)}  # fmt: skip
 
 
@@ -60,15 +61,14 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, roots)))
 
 
-def opened(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> LoadedRun:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(folder / "runs"))
+def opened(folder: Path, text: str) -> LoadedRun:
     path = folder / "a.ncu-rep"
     path.write_text(text)
     return open_file(path)
 
 
 @pytest.mark.usefixtures("package")
-def test_missing_metrics_are_absent_and_zeros_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_metrics_are_absent_and_zeros_are_kept(tmp_path: Path) -> None:
     first = {
         **SIZES,
         "gpu__time_duration.sum": (1.5, "us"),
@@ -82,7 +82,7 @@ def test_missing_metrics_are_absent_and_zeros_are_kept(tmp_path: Path, monkeypat
     }
     second = {"gpu__time_duration.sum": (2500, "ns"), "launch__registers_per_thread": (40, "register/thread")}
     report = [[{"name": "first", "metrics": first}], [{"name": "second", "metrics": second}]]
-    loaded = opened(tmp_path, json.dumps(report), monkeypatch)
+    loaded = opened(tmp_path, json.dumps(report))
     table = loaded.table.set_index(["kernel", "metric"])["value"].to_dict()
     assert table == pytest.approx({
         ("first", "gpu_time"): 1.5e-6, ("first", "grid_blocks"): 4, ("first", "block_threads"): 8,
@@ -107,22 +107,20 @@ def test_missing_metrics_are_absent_and_zeros_are_kept(tmp_path: Path, monkeypat
         ("[[{}]]", "cannot read it"),
     ],
 )
-def test_a_report_that_ends_nvidias_package_is_one_line(
-    text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report_that_ends_nvidias_package_is_one_line(text: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=said) as told:
-        opened(tmp_path, text, monkeypatch)
+        opened(tmp_path, text)
     assert "a.ncu-rep" in str(told.value)
 
 
-def test_without_the_package_the_cure_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_the_cure_is_named(tmp_path: Path) -> None:
     if importlib.util.find_spec("ncu_report"):
         pytest.skip("ncu-report is installed here")
     with pytest.raises(StoreError, match=r"pip install 'tilescope\[ncu-report\]'"):
-        opened(tmp_path, "x", monkeypatch)
+        opened(tmp_path, "x")
 
 
-def test_nvidias_package_itself_is_told_that_a_file_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvidias_package_itself_is_told_that_a_file_is_damaged(tmp_path: Path) -> None:
     pytest.importorskip("ncu_report")
     with pytest.raises(StoreError, match=r"no launch|cannot read it"):
-        opened(tmp_path, "NVR\0 and no more", monkeypatch)
+        opened(tmp_path, "NVR\0 and no more")

@@ -1,4 +1,4 @@
-"""NVIDIA's rules as ncu printed them on an H200, and the collector that gathers them."""
+"""NVIDIA's rules, as ncu printed them on an H200, and their collector."""
 
 from __future__ import annotations
 

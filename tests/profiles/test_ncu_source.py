@@ -1,4 +1,4 @@
-"""The collector of ncu's source page: which launch is whose, on what ncu printed on an H200."""
+"""The collector of ncu's source page, on output of an H200: launches are assigned to their cases."""
 
 from __future__ import annotations
 

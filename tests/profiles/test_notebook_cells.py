@@ -1,4 +1,4 @@
-"""Functions that are written in a notebook's cells: their files are called by the cells' numbers."""
+"""Functions in notebook cells: their files are named by the cells' numbers."""
 
 from __future__ import annotations
 

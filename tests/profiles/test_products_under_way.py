@@ -1,4 +1,4 @@
-"""Instructions beside products of the tensor cores, told from SASS."""
+"""Instructions that run beside tensor-core products, from SASS."""
 
 from __future__ import annotations
 

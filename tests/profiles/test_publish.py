@@ -1,4 +1,4 @@
-"""A run copied to where recordings are kept."""
+"""Publishing a run as a recording."""
 
 from __future__ import annotations
 

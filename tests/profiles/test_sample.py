@@ -1,4 +1,4 @@
-"""Launches of more programs than there is time to interpret: what is said of them is as of some programs, spread evenly."""
+"""Launches with too many programs to interpret: figures come from a sample, or from programs that determine all others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table and the run's description hold what the schema says, and say what is wrong otherwise."""
+"""The table and the run's description are validated, and errors name what is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that were interrupted, or are not what they say: found, read and taken up again, or told in a line."""
+"""Interrupted and damaged runs: found, read, resumed, or reported in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of a list of runs are made once: another process finds them in the cache folder, as long as the runs are as they were."""
+"""Summaries of runs are cached for other processes as long as the runs are unchanged."""
 
 from __future__ import annotations
 

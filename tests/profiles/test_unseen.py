@@ -1,4 +1,4 @@
-"""What kernels and launchers did that were captured at first sight, each as a small one of our own."""
+"""Small versions of kernels and launchers that real programs have and that captures once got wrong."""
 
 from __future__ import annotations
 

@@ -140,8 +140,8 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors(item)
 
 
-def shape_of(value: Any, with_contents: bool = True) -> Any:
-    """A hashable key that is equal for arguments of equal launches."""
+def shape_of(value: Any, with_contents: bool) -> Any:
+    """A hashable key that is equal for arguments of equal launches, ``with_contents`` of small integer tensors or without."""
     if isinstance(value, torch.Tensor):
         told = with_contents and not _is_float(value) and value.untyped_storage().nbytes() <= TOLD_APART
         return (

@@ -74,25 +74,24 @@ def content(path: Path, within: Path | None = None, most: int = LARGEST) -> byte
     except OSError as error:
         raise Unreadable(f"{path.name} cannot be read ({error.strerror or type(error).__name__})") from error
     except (ValueError, RuntimeError) as error:
-        raise error if isinstance(error, Unreadable) else Unreadable(f"no file is called so ({error})") from error
+        raise error if isinstance(error, Unreadable) else Unreadable(f"the path is invalid ({error})") from error
 
 
-def chunks(path: Path, most: int = STREAMED) -> Iterator[bytes]:
+def chunks(path: Path) -> Iterator[bytes]:
     """The bytes of a file too large for memory, in pieces of at most ``PIECE``. gzip (all members) and zstd are unpacked.
 
-    ``most`` limits the unpacked total. Raises FileNotFoundError where there is no file, otherwise Unreadable, perhaps after
-    the first pieces.
+    Raises FileNotFoundError where there is no file, otherwise Unreadable, perhaps after the first pieces.
     """
     try:
         if _size(path.stat(), path) > LARGEST_STREAM:
             raise Unreadable(f"{path.name} has more than {LARGEST_STREAM} bytes")
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             source = _unpacking(file)
-            left = most
+            left = STREAMED
             while piece := source.read(min(PIECE, left + 1)):
                 left -= len(piece)
                 if left < 0:
-                    raise Unreadable(f"{path.name} comes to more than {most} bytes")
+                    raise Unreadable(f"{path.name} unpacks to more than {STREAMED} bytes")
                 yield piece
     except FileNotFoundError:
         raise

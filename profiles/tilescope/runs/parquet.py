@@ -76,7 +76,7 @@ def _frame(raw: bytes, columns: Mapping[str, str]) -> pd.DataFrame:
         if dtype == "str":
             left -= _weight(column, name)
             if left < 0:
-                raise bounded_reading.Unreadable(f"its texts come to more than {_TEXTS} bytes")
+                raise bounded_reading.Unreadable(f"its texts have more than {_TEXTS} bytes")
             column = pa.chunked_array([_plain(chunk) for chunk in column.chunks], pa.large_string())
         elif pa.types.is_integer(column.type) or (dtype == "float64" and pa.types.is_floating(column.type)):
             column = column.cast(_ARROW[dtype])

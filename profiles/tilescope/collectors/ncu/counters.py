@@ -200,7 +200,7 @@ def finish(folder: Path, cases: Sequence[Case]) -> None:
     except ncu_csv.NcuFormatError as error:
         obstacle = _obstacle(text)
         if cases or obstacle:
-            raise NcuError(obstacle or explain(text) or "ncu ended without a word about what it counted") from error
+            raise NcuError(obstacle or explain(text) or "ncu printed neither counters nor a reason") from error
         return
     counters_of = table.columns.get_level_values("counter")
     for case, own in rows_of(table.set_axis(counters_of, axis=1), cases).items():
@@ -221,7 +221,7 @@ def take_log(folder: Path) -> str:
     except FileNotFoundError:
         return ""
     except bounded_reading.Unreadable as error:
-        raise NcuError(f"what ncu printed cannot be taken in: {error}") from error
+        raise NcuError(f"ncu's output cannot be read: {error}") from error
     finally:
         log.unlink(missing_ok=True)
 

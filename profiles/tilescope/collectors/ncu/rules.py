@@ -49,7 +49,7 @@ def finish(folder: Path, cases: Sequence[Case]) -> None:
         table = ncu_csv.read_details(text)
     except ncu_csv.NcuFormatError as error:
         if cases:
-            raise counters.NcuError(counters.explain(text) or "ncu ended without a word about its rules") from error
+            raise counters.NcuError(counters.explain(text) or "ncu printed neither rules nor a reason") from error
         return
     rules = read(text)
     for case, own in launches(table, cases).items():

@@ -52,7 +52,9 @@ def finish(folder: Path, cases: Sequence[Case]) -> None:
         page = _page(report, "source", "--print-source", "cuda,sass")
     except ncu_csv.NcuFormatError as error:
         if cases:
-            raise counters.NcuError(counters.explain(text) or "ncu ended without a word about source lines") from error
+            raise counters.NcuError(
+                counters.explain(text) or "ncu printed neither source lines nor a reason"
+            ) from error
         return
     finally:
         report.unlink(missing_ok=True)
