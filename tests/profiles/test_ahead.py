@@ -1,4 +1,4 @@
-"""Another autotuner's configs are compiled in parallel before it tries them, and its search stays its own."""
+"""Another autotuner's configs are compiled in parallel before it tries them, and it still times and chooses by itself."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BLOCKS = (64, 128, 256, 512)
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch, tmp_path):
-    """A cache of its own for a GPU that is not here, and no process but this one."""
+    """Gives each test a cache of its own, a GPU that is not here, and no host."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(compile_pool, "host", lambda: None)
     added_kernel.device_caches.clear()
@@ -34,7 +34,7 @@ def fresh(monkeypatch, tmp_path):
 
 
 def search(make=triton.autotune, prune=lambda configs, args, **more: configs, hook=None):
-    """A search for the best block, whose times are made up; the tuner, which compiled while it chose."""
+    """The tuner after a search for the best block with made-up times."""
     configs = [triton.Config({"BLOCK": block}, num_warps=4, pre_hook=hook) for block in BLOCKS]
 
     def bench(call, quantiles):
@@ -49,7 +49,7 @@ def search(make=triton.autotune, prune=lambda configs, args, **more: configs, ho
 
 @pytest.fixture
 def hits(monkeypatch):
-    """Whether each compilation that Triton asked for was in its cache."""
+    """The list of whether each compilation was found in Triton's cache."""
     found: list[bool] = []
     monkeypatch.setattr(knobs.compilation, "listener", lambda *, cache_hit=False, **_: found.append(cache_hit))
     return found

@@ -1,4 +1,4 @@
-"""``tilescope.autotune``, compiling for real for a GPU that is not here, with its times made up."""
+"""``tilescope.autotune``, which compiles for a GPU that is not here and has made-up times."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TIMES = {64: 3e-3, 128: 1e-3, 256: 2e-3}
 
 @pytest.fixture
 def timed(monkeypatch, tmp_path):
-    """Has every config of ``copy_kernel`` take what ``TIMES`` says; the blocks that were timed."""
+    """Gives configs of ``copy_kernel`` the times in ``TIMES``; yields the list of timed blocks."""
     seen: list[int] = []
 
     def samples(tuner, config, count):
@@ -58,7 +58,7 @@ def tuner(*blocks: int, **more) -> autotuning.Tuner:
 
 
 def run(kernel: autotuning.Tuner, n: int = 1024) -> int:
-    """Chooses a config, compiles with it, and launches nothing; the chosen block."""
+    """The chosen block; nothing is launched."""
     x = torch.empty(n, device="meta")
     kernel.run(offline._AlignedTensor(x), offline._AlignedTensor(x), n, grid=(1,), warmup=True)
     return kernel.best_config.kwargs["BLOCK"]
@@ -87,7 +87,7 @@ def test_a_changed_list_times_only_what_is_new(timed):
 
 
 def staged(*stages: int) -> autotuning.Tuner:
-    """A kernel without a loop to pipeline compiles to the same code whatever its stages are."""
+    """Configs with the same code: a kernel without a loop is the same with any number of stages."""
     configs = [triton.Config({"BLOCK": 128}, num_warps=4, num_stages=count) for count in stages]
     return tilescope.autotune(configs, key=["n"])(copy_kernel)
 

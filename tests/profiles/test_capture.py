@@ -1,4 +1,4 @@
-"""Launches of live code: caught, written down, made again as they were. Without a GPU, so interpreted where they are made."""
+"""Launches of live code: recorded, written to files, made again. They are interpreted at once, as there is no GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people are told against what was measured."""
+"""Published claims against measurements."""
 
 from __future__ import annotations
 

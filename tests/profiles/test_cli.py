@@ -1,4 +1,4 @@
-"""The command: what it prints, and one clear line where it cannot serve."""
+"""The command's output, and one clear line where it cannot serve."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_a_command_of_another_package_is_added_and_a_broken_one_says_so(capsys, 
 
 
 def _registers(printed: str) -> list[str]:
-    """The last column of a printed table of ``own.py``, a cell a row: what stands below the table holds the time of day."""
+    """The last column of a printed table of ``own.py``, without the lines below it, which contain the time of day."""
     return [row.split()[-1] for row in printed.splitlines() if row.startswith("own.py ")]
 
 

@@ -1,4 +1,4 @@
-"""Samples of a race are the GPU's time and not the CPU's: on a GPU that is made up, which takes what is queued in turn."""
+"""Samples of a race are the GPU's time and not the CPU's, on a simulated GPU that runs queued work in order."""
 
 from __future__ import annotations
 

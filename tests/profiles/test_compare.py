@@ -1,4 +1,4 @@
-"""What changed between two sides, and when nothing may be said."""
+"""Changes between two sides, and reasons not to compare them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CASES = [Case("k", impl, "forward", size, "") for impl in ("triton", "eager") fo
 
 
 def a_run(factor: float = 1.0, *, repetitions: int = 20, source: str = "torch_profiler", **fields) -> store.LoadedRun:
-    """Every case takes 10 us times ``factor``, give or take a per cent."""
+    """A run where every case takes 10 us times ``factor``, with 1 % of noise."""
     noise = np.random.default_rng(1).normal(1, 0.01, (len(CASES), max(repetitions, 1)))
     rows = [
         case.row("gpu_time", 1e-5 * factor * value, source, launch=0, function="f", sample=number)

@@ -1,4 +1,4 @@
-"""The pool that compiles: its work is found in Triton's cache, and a config that faults or hangs costs only itself."""
+"""The pool that compiles: the launcher finds its work in Triton's cache, and a config that faults or hangs harms no other."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def plain_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch, tmp_path):
-    """A cache of its own, and no host at the end."""
+    """Gives each test a cache of its own, and ends hosts."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
     with offline.targeting("sm_90"):
         yield
@@ -52,7 +52,7 @@ def fresh(monkeypatch, tmp_path):
 
 
 def fork():
-    """Makes the host a fork of this process, whatever threads other tests have left in it."""
+    """Forks the host from this process, even if other tests have left threads in it."""
     compile_pool._hosts[os.getpid()] = compile_pool._forked()
 
 
@@ -72,7 +72,7 @@ def more():
 
 
 def run_again(block):
-    """Compiles as a launcher would; whether Triton's cache had it, and what came out."""
+    """Compiles as a launcher would; returns whether Triton's cache had it, and the kernel."""
     hits: list[bool] = []
     plain_kernel.device_caches.clear()
     before, knobs.compilation.listener = (

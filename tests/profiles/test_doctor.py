@@ -1,4 +1,4 @@
-"""Every finding that is not well names its cure."""
+"""Every finding that is not ok names its cure."""
 
 from __future__ import annotations
 

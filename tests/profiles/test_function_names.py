@@ -1,4 +1,4 @@
-"""Names of GPU functions: those that were made up here, and all that the recordings hold."""
+"""Names of GPU functions: made-up ones, and all in the recordings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fusing a chain could win: bytes counted by hand, by the recorded runs, and every kind of bad input."""
+"""The predicted gain of fusing a chain: bytes counted by hand and in recorded runs, and every kind of bad input."""
 
 from __future__ import annotations
 

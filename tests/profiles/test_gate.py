@@ -1,4 +1,4 @@
-"""The gate on runs whose answer is known: what it shuts on, what it lets through, and what it says it cannot decide."""
+"""The gate on runs with known answers: failures, passes, and undecided checks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run(
     *launches: Launch, repeated: list[float] | None = None, case: Mapping[str, float] | None = None, of: Case = CASE,
     failures: tuple[Failure, ...] = (), device: Device = GPU, target: str = "sm_90",
 ) -> LoadedRun:  # fmt: skip
-    """A run of one case: what the compiler says of its launches, its times, and values of the whole (``metric@source``)."""
+    """A run of one case: the compiler's values of its launches, its times, and values of the whole case (``metric@source``)."""
     rows = [of.row("algorithm_bytes_read", 1e6, "model"), of.row("algorithm_bytes_written", 1e6, "model")]
     for number, launch in enumerate(launches):
         at = {"launch": number, "function": f"kernel_{number}"}

@@ -1,4 +1,4 @@
-"""What is loaded once, reduced and used again is held in registers: a config of which they are too few is not compiled to its end."""
+"""Loaded values that are reduced and used again are held in registers: a config with too few is not compiled to the end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rows_kernel(x_ptr, y_ptr, HOW: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 def needs(monkeypatch, tmp_path, how, columns, dtype):
-    """What a compilation is known to need before it ends there."""
+    """The held registers that a compilation finds before it is ended."""
     found: list[dict[str, int]] = []
 
     def end(target, **needs):

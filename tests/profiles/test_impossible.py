@@ -1,4 +1,4 @@
-"""Measurements that cannot be: each rule on a case made impossible and on one beside it that is fine, and the recordings."""
+"""Impossible measurements: each rule on an impossible case and on a possible one beside it, and the recordings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GPU = gpu(sheet_hbm=1e12, hbm=0.9e12, sheet_fp32=1e13)
 
 
 def table(given: dict[str, Any], **needed: float) -> Any:
-    """A case: keys are ``metric@source``, or ``metric@source@launch``; what events timed is of the whole."""
+    """A case's table: keys are ``metric@source`` or ``metric@source@launch``; times of events are the whole case's."""
     rows = cost(**needed)
     for key, value in given.items():
         metric, source, *launch = key.split("@")

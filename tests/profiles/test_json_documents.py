@@ -1,4 +1,4 @@
-"""The JSON of ``advise``, ``compare`` and ``show``: each document follows its schema, which would refuse another."""
+"""The JSON of ``advise``, ``compare`` and ``show``: each document follows its schema, which refuses others."""
 
 from __future__ import annotations
 

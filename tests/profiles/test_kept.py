@@ -1,4 +1,4 @@
-"""What is kept on disk between processes: found again while what decides it is the same, and never believed when damaged."""
+"""Disk caches shared between processes: an entry is found until its key changes, and a damaged one is not used."""
 
 from __future__ import annotations
 

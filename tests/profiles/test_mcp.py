@@ -1,4 +1,4 @@
-"""The MCP server, asked by the SDK's own client; where the SDK is not installed, the line that says so."""
+"""The MCP server, called by the SDK's own client; and the error where the SDK is not installed."""
 
 from __future__ import annotations
 

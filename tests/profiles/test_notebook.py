@@ -1,4 +1,4 @@
-"""Kernels that a notebook's cells define: carried to the worker, profiled, shown."""
+"""Kernels of a notebook's cells: written for the worker, profiled, shown."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ alias = triple
 
 @pytest.fixture(scope="module")
 def notebook() -> Iterator[dict[str, Any]]:
-    """The names of a notebook whose cells were run as IPython runs them."""
+    """The namespace of a notebook whose cells were run as IPython runs them."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for number, text in enumerate(CELLS):
         name = f"<test cell {number}>"

@@ -1,4 +1,4 @@
-"""What a notebook shows of a run: its summary, its views, and the progress of its job."""
+"""A run in a notebook: its summary, its views, and its job's progress."""
 
 from __future__ import annotations
 

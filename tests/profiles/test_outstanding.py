@@ -1,4 +1,4 @@
-"""What was never tried is outstanding, what the machine lacks is no kernel's failure, and both can be gone on with."""
+"""Cases that were never tried are outstanding, a fault of the machine fails no kernel, and both can be resumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a request to cases."""
+"""From a request to its cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose word counts. That all who tell it tell the same: ``tests/dashboard/test_same_numbers.py``."""
+"""The preferred source of a value. ``tests/dashboard/test_same_numbers.py`` checks that every output shows the same one."""
 
 from __future__ import annotations
 

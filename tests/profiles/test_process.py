@@ -1,4 +1,4 @@
-"""A worker process that misbehaves in every way: what the parent holds of it is bounded, and nothing of it is left."""
+"""A worker process that misbehaves in every way: a bounded part of its output is kept, and nothing of it is left."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def say(data):
 
 
 def lived(script: str, **job: object) -> tuple[list[dict], str, WorkerProcess, float]:
-    """Events, log and ending of a process that runs ``script``, and how many seconds it took."""
+    """Events and log of a process that runs ``script``, the process, and the seconds it took."""
 
     async def live():
         events = []
@@ -153,7 +153,7 @@ open({str(tmp_path / "pid")!r}, "w").write(str(child.pid))
 
 
 def test_a_daemon_that_has_just_replaced_its_program_is_found_too(tmp_path):
-    """For a moment its environment cannot be read: seen in 10 of 300 starts, and once a daemon was left behind so."""
+    """Its environment cannot be read for a moment, as in 10 of 300 starts, one of which left a daemon behind."""
     for _ in range(100):
         child = subprocess.Popen(["sleep", "300"], env={**os.environ, "TILESCOPE_WORKER": tmp_path.name})
         process._kill_marked(tmp_path.name)

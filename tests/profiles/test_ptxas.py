@@ -1,4 +1,4 @@
-"""Which assembler Triton is held to."""
+"""The assembler that Triton has to use."""
 
 from __future__ import annotations
 

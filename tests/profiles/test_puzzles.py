@@ -1,4 +1,4 @@
-"""What the grader says of kernels that are right, wrong, wasteful, scattered, or not there yet."""
+"""The grader's verdict on kernels that are right, wrong, wasteful, scattered, or not written yet."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def raises(x):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedRun]:
-    """Every attempt in one run, each an implementation: starting workers takes longer than grading."""
+    """A run with every attempt as an implementation, because starting workers takes longer than grading."""
     text = HEAD + "".join(LAUNCHER.format(name=n, body=body.strip("\n")) for n, body in KERNELS.items()) + OTHERS
     namespace: dict[str, Any] = {"__name__": "__main__"}
     linecache.cache["<attempts>"] = (len(text), None, text.splitlines(keepends=True), "<attempts>")

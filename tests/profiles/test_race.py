@@ -1,4 +1,4 @@
-"""``tilescope tune``: configs compiled for real for a GPU that is not here, raced by times that are made up."""
+"""``tilescope tune``: configs are compiled for a GPU that is not here, and raced with made-up times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The race of configs, on times that are made up or recorded."""
+"""The race of configs, on made-up and on recorded times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks import regret
 
 
 def timer(times: dict[str, float], noise: float = 0.005, seed: int = 0):
-    """A ``measure`` of configs that take ``times``, and how many samples each was asked for."""
+    """A ``measure`` of configs with these ``times``, and the number of samples taken of each."""
     numbers, asked = random.Random(seed), dict.fromkeys(times, 0)  # noqa: S311 - no secret
 
     def measure(config: str, count: int) -> list[float]:
@@ -42,7 +42,7 @@ def test_the_quickest_wins_and_the_slow_take_few_samples():
 
 
 def test_the_best_is_seldom_dropped_where_all_are_alike_in_noise():
-    """A promise of the rules: at most 5 % of races; a test without regard for how often it looks would drop more."""
+    """The rules allow 5 % of races. A test that ignores how often it is repeated would drop more."""
     times = {"best": 1e-3, **{f"c{number}": 1.002e-3 for number in range(15)}}
     dropped = 0
     for seed in range(60):
@@ -60,7 +60,7 @@ def test_a_race_of_equals_ends_after_the_most_turns():
 
 
 def test_close_ones_take_turns_and_what_was_timed_before_does_not_count_between_them():
-    """The first samples of one are bad luck: it was timed while the machine was busy, and seems slower by more than it is quicker."""
+    """The best config's first samples are slow, as on a busy machine, by more than its lead."""
     numbers, turns, asked = random.Random(1), list[str](), dict.fromkeys(("best", "close", "slow"), 0)  # noqa: S311 - no secret
     times = {"best": 1e-3, "close": 1.006e-3, "slow": 1.07e-3}
 
@@ -81,7 +81,7 @@ def test_close_ones_take_turns_and_what_was_timed_before_does_not_count_between_
 
 
 def test_a_machine_that_is_slower_now_and_then_drops_nobody_for_it():
-    """What is timed at once is as slow as all of it, by 2 % for a while, as reading HBM is on an H200."""
+    """Samples taken together are all 2 % slower for a while, as on an H200 that reads HBM."""
     numbers, now = random.Random(3), 0.0  # noqa: S311 - no secret
     times = {f"c{n}": 65e-6 * (1 + 0.012 * (n > 0)) for n in range(9)}
 

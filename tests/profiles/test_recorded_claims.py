@@ -1,4 +1,4 @@
-"""Claims that are kept beside the code are those that today's code computes, and none are taken of what has changed."""
+"""Claims stored beside the code equal those computed by today's code, and a line with changed code is not used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers that are forked: as if each had been started cold, whatever happens to them, to their server and to who asked."""
+"""Forked workers behave like cold ones, whatever happens to them, to their server and to their client."""
 
 from __future__ import annotations
 
@@ -301,7 +301,7 @@ def test_a_capture_starts_the_server_before_anything_is_captured(forking):
 
 
 def children(process):
-    """The processes that it forked and that run."""
+    """The running processes that it forked."""
     return {pid for pid in map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()) if alive(pid)}
 
 

@@ -1,4 +1,4 @@
-"""Gates on git revisions: what is profiled is the revision's file, and the repository is left as it was."""
+"""Gates on git revisions: the revision's file is profiled, and the repository stays unchanged."""
 
 from __future__ import annotations
 

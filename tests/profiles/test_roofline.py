@@ -1,4 +1,4 @@
-"""The roofline on made tables, where every figure can be worked out by hand, and on what an H200 counted."""
+"""The roofline on made-up tables, with values computed by hand, and on an H200's counters."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_the_slower_of_two_is_the_lower_whatever_it_executes() -> None:
 
 
 def test_time_comes_from_a_source_that_saw_as_many_launches() -> None:
-    """The profiler saw three launches, ncu two: which is which is not known."""
+    """The profiler saw three launches and ncu two, so they cannot be matched."""
     table = schema.frame(
         [
             *timed(SOFTMAX, 1e-3, 1e-3, 1e-3),

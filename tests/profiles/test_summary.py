@@ -1,4 +1,4 @@
-"""The summary's figures, and that its sentence says what they say."""
+"""The summary's values, and that its sentence agrees with them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TOY = made_up.gpu("toy", hbm=1e12, sheet_fp32=10e12, bf16=100e12)
 def rows(
     case: Case = CASE, *, time: tuple[float, ...] = (), flops: float = 1e8, needed: float = 1e9, **counted: float
 ) -> list[dict[str, Any]]:
-    """A case that needs that many flops and bytes; one launch for each time; counters of ncu on the first."""
+    """Rows of a case with these flops and bytes: one launch for each time, and ncu's counters on the first."""
     return [
         *made_up.cost(case, needed / 2, needed / 2, flops),
         *(

@@ -1,4 +1,4 @@
-"""Whatever happens to a worker costs the case it was at, and nothing else."""
+"""A worker's death or fault costs its current case and nothing else."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_describe_takes_a_persons_own_workloads(catalog):
 @pytest.mark.slow("kernels", "profiles/tilescope")
 @pytest.mark.usefixtures("torch_and_catalog")
 def test_a_run_says_where_the_interpreter_counts_another_kernel_than_a_gpu_runs():
-    """Kernels in Gluon serve GPUs alone; in the interpreter, and on older GPUs, others stand in for them."""
+    """Kernels in Gluon run on GPUs only; the interpreter and older GPUs use other implementations."""
     wide = [Case("layer_norm", "triton", direction, "4x8208-bf16") for direction in ("forward", "backward")]
     job = Job(wide, ("compiler", "interpreter"), {"target": "sm_90"})
     loaded = store.open_run(asyncio.run(supervisor.run(job, lambda event: None)))
@@ -249,7 +249,7 @@ def test_one_holder_of_a_gpu_at_a_time(tmp_path, monkeypatch):
 
 
 def interrupted(catalog, *fates, collectors=("fakes.quick",), at="stubborn"):
-    """A run of those fates that was cancelled when it came to one that would never answer."""
+    """A run of these implementations that was cancelled at one that never answers."""
 
     async def start_then_cancel():
         at_work, folders = asyncio.Event(), []
@@ -270,7 +270,7 @@ def interrupted(catalog, *fates, collectors=("fakes.quick",), at="stubborn"):
 
 
 def resumed(folder, monkeypatch):
-    """The run after it went on, and the cases that it was asked for again; what was stuck answers this time."""
+    """The resumed run, and the cases that were run again; the stuck one answers this time."""
     monkeypatch.setenv("FAKES_ANSWER", "1")
     events = []
     again = store.open_run(asyncio.run(supervisor.resume(folder, events.append)))

@@ -1,4 +1,4 @@
-"""Gaps and their causes on timelines small enough to reckon by hand."""
+"""Gaps and their causes on timelines small enough to compute by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traffic of fused against unfused code: softmax in one kernel, and as the five operations of eager PyTorch."""
+"""Traffic of fused and unfused code: softmax in one kernel, and as the five operations of eager PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sweep over every config: what is asked for, and how it is printed."""
+"""A sweep over every config: its request, and its printed table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sweeps shared out over GPUs of other machines: what is compared with what, and two workers of a real Dask cluster."""
+"""Sweeps over GPUs of other machines: which times are compared, and two workers of a real Dask cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CASES = [Case("softmax", "triton", "forward", "8-fp32", config) for config in ("
 
 
 class Pretended:
-    """GPUs whose times are told: what is more than a hundredth slower than the quickest of its race is dropped."""
+    """GPUs with given times, which drop configs more than 1 % slower than the fastest of a race."""
 
     def __init__(self, folder, times: Mapping[str, Mapping[str, float]], lost=(), code=""):
         self._folder, self._times, self._lost, self._code = folder, times, lost, code
@@ -127,7 +127,7 @@ def test_two_memories_become_one(tmp_path, capsys):
 
 @pytest.fixture
 def cluster(torch_and_catalog, monkeypatch, tmp_path):
-    """Two workers of a Dask cluster, each with a pretended GPU; gives its address."""
+    """The address of a Dask cluster with two workers, each with a simulated GPU."""
     distributed = pytest.importorskip("distributed")
     from fakes import gpus
 

@@ -1,4 +1,4 @@
-"""Timings that processes share, and winners that are exported."""
+"""The memory of timings that processes share, and exported winners."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_two_processes_write_one_database(kept, tmp_path):
 
 
 def test_one_that_writes_a_new_database_is_waited_for(kept):
-    """SQLite refuses the change to WAL at once where another writes, whatever the timeout is."""
+    """SQLite refuses the change to WAL at once while another process writes, and ignores the timeout."""
     kept.path.parent.mkdir()
     other = sqlite3.connect(kept.path, check_same_thread=False, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")

@@ -1,4 +1,4 @@
-"""A comparison in a sentence, and from which difference on it is one."""
+"""The sentence on a comparison, and the smallest difference that counts as one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_half_a_percent_is_a_difference_where_the_noise_is_a_tenth(factor: float
 
 
 def test_the_interval_is_one_of_ninety_five_percent() -> None:
-    """Of two samples of one distribution it leaves 1 out in one of twenty draws or so: neither never nor often."""
+    """For two samples of one distribution the interval excludes 1 in about one of twenty draws."""
     numbers = np.random.default_rng(1)
     ends = [compare.interval(*(numbers.normal(1, 0.05, 60) for _ in range(2))) for _ in range(200)]
     wrong = sum(not low <= 1 <= high for low, high in ends) / len(ends)

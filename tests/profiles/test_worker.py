@@ -1,4 +1,4 @@
-"""The worker's protocol holds whatever a kernel prints."""
+"""The worker's protocol is robust against anything that a kernel prints."""
 
 from __future__ import annotations
 
