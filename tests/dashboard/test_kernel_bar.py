@@ -59,7 +59,7 @@ def test_each_list_changes_its_own_part_of_the_case(bar: KernelBar) -> None:
 
 def test_on_home_a_kernel_leads_to_its_page_and_there_is_no_case_to_choose(bar: KernelBar) -> None:
     bar.state.view = "home"
-    assert bar._lists.css_classes == ["home"]
+    assert bar._lists.css_classes == ["of-all"]
     for kernel in ("matmul", "matmul"):  # the one that was looked at last as well
         bar.state.view = "home"
         assert bar._kernel.value == ""

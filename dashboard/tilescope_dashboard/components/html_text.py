@@ -27,7 +27,9 @@ p { margin: 4px 0 0; font-size: 14px; line-height: 1.5; max-width: 860px; overfl
 .notice { border-left: 3px solid; padding: 8px 14px; font-size: 14px; line-height: 1.5; border-radius: 2px;
   background: color-mix(in srgb, currentColor 6%, transparent); overflow-wrap: anywhere; }
 .notice.info { border-color: #3a87b8; } .notice.warning { border-color: #D55E00; } .notice.error { border-color: #c62828; }
-.notice + .notice { margin-top: 4px; } .notice b { font-weight: 650; } .notice summary { font-size: 14px; }
+.notice + .notice { margin-top: 4px; }
+.notices { display: flex; flex-wrap: wrap; gap: 4px; } .notices .notice { flex: 1 1 480px; margin: 0; }
+.notice b { font-weight: 650; } .notice summary { font-size: 14px; }
 ul { margin: 6px 0 0; padding-left: 18px; font-size: 13px; line-height: 1.5; } li { overflow-wrap: anywhere; }
 progress { appearance: none; width: 100%; height: 6px; border: 0; border-radius: 3px; overflow: hidden; margin-top: 8px;
   background: color-mix(in srgb, currentColor 14%, transparent); }
@@ -69,6 +71,12 @@ def notice(kind: str, title: str, text: str = "", more: Iterable[str] = ()) -> s
     points = "".join(f"<li>{escape(point)}</li>" for point in more)
     body = f"<details><summary>{head}</summary><ul>{points}</ul></details>" if points else head
     return f'<div class="notice {kind}" role="{role}">{body}</div>'
+
+
+def notices(said: Iterable[str]) -> str:
+    """``notice``'s, beside each other where there is room: what is below them begins sooner."""
+    every = "".join(said)
+    return f'<div class="notices">{every}</div>' if every else ""
 
 
 def heading(title: str, text: str = "") -> str:

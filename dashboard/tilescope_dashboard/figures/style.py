@@ -59,12 +59,12 @@ class Theme:
 
 LIGHT = Theme(
     dark=False, ground="#ffffff", ink="#1b1f24", muted="#5b6570", line="#e3e7eb", accent="#0072B2", warning="#B34700",
-    series=("#0072B2", "#D55E00", "#009E73", "#AA4499", "#8A6D00", "#5b6570"),
+    series=("#0072B2", "#D55E00", "#009E73", "#AA4499", "#8A6D00", "#332288"),
     functions=("#0072B2", "#D55E00", "#00855f", "#AA4499", "#8A6D00", "#332288", "#A5283C", "#117733", "#3F8FBF", "#7A4A21"),
 )  # fmt: skip
 DARK = Theme(
     dark=True, ground="#14181d", ink="#eef1f4", muted="#a2acb7", line="#2a3139", accent="#56B4E9", warning="#F0A35E",
-    series=("#56B4E9", "#F0A35E", "#2FC79B", "#CC79A7", "#F0E442", "#a2acb7"),
+    series=("#56B4E9", "#F0A35E", "#2FC79B", "#CC79A7", "#F0E442", "#B39DDB"),
     functions=("#56B4E9", "#F0A35E", "#2FC79B", "#CC79A7", "#F0E442", "#B39DDB", "#FF8A80", "#A5D66F", "#8FE3F0", "#D7B899"),
 )  # fmt: skip
 

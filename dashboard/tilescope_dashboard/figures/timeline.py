@@ -155,7 +155,7 @@ def _bars(
         for function, name in top.items()
     ]
     rest = ~np.isin(called, list(top))
-    for label, some, shade, pattern in [*groups, (OTHERS, rest, look.series[-1], " ")]:
+    for label, some, shade, pattern in [*groups, (OTHERS, rest, look.muted, " ")]:
         if not some.any():
             continue
         source = ColumnDataSource({name: values[some] for name, values in columns.items()})

@@ -21,8 +21,9 @@ from tilescope_dashboard.figures.style import Theme, theme
 
 #: Fields that the address holds.
 IN_ADDRESS = ["run", "kernel", "case", "view", "theme", "compared", "panel", "find", "family", "outcome"]
-#: Views that other code names: the library, the whole run, and a kernel's first view.
-HOME, WHOLE_RUN, FIRST = "home", "overview", "summary"
+#: Views that other code names: those of all kernels, the whole run, and a kernel's first view.
+OF_ALL = (HOME := "home", CLAIMS := "claims")
+WHOLE_RUN, FIRST = "overview", "summary"
 #: What can be open beside or over the views.
 PANELS = (PROFILE := "profile", GPU := "gpu")
 _NO_CASE = KernelCase("", "", "")
@@ -117,8 +118,8 @@ class State(param.Parameterized):
         return [f"not a case of {self.kernel} in this run: {url_state.shown(wanted)}"] if asked else []
 
     def go_to(self, **chosen: str) -> None:
-        """Set these fields. From Home, which is of no kernel, go to the kernel's first view."""
-        self.param.update(**chosen, **({"view": FIRST} if self.view == HOME else {}))
+        """Set these fields. From a view of all kernels, go to the kernel's first view."""
+        self.param.update(**chosen, **({"view": FIRST} if self.view in OF_ALL else {}))
 
     def choose(self, **parts: str) -> None:
         """Choose the case with these ``parts``, fields of a ``KernelCase``; of several, the one closest to the present case.

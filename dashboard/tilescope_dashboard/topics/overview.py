@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -110,8 +111,9 @@ def counted(case: Mapping[str, Any]) -> str:
 
 
 def place(case: Mapping[str, Any]) -> str:
-    """``triton, 8192x16384-bf16, forward``."""
-    return ", ".join(filter(None, [case["impl"], case["workload"], case["pass"], case["config"] or case["chosen"]]))
+    """``triton, 8192x16384-bf16, forward, BLOCK=1024, num_warps=4``."""
+    config = re.sub(",(?! )", ", ", case["config"] or case["chosen"])  # else a line ends within a name
+    return ", ".join(filter(None, [case["impl"], case["workload"], case["pass"], config]))
 
 
 def sentence(case: Mapping[str, Any] | None) -> Sentence:

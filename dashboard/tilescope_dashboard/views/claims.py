@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,16 @@ from tilescope_dashboard.components.tables import fill, table
 from tilescope_dashboard.data.kernel_cases import case_name
 from tilescope_dashboard.data.run_cache import claimed, has_claimed
 from tilescope_dashboard.figures.claims import claims
-from tilescope_dashboard.session.scheduling import AfterPaint
+from tilescope_dashboard.session.scheduling import AfterPaint, next_tick
+from tilescope_dashboard.session.state import CLAIMS
 from tilescope_dashboard.topics import claims as topic
 from tilescope_dashboard.views.base import View
 
 
 class Claims(View):
-    """A row for each kernel, pass and recorded size that passes the filters. A click opens its run."""
+    """A row for each kernel, pass and recorded size that passes the filters. A click opens the kernel's page."""
 
-    name_in_address, title = "claims", "Claims"
+    name_in_address, title = CLAIMS, "Claims"
     of_other_runs = True
 
     def build(self) -> list[Any]:
@@ -86,4 +88,6 @@ class Claims(View):
         if event.new:
             row = self._shown.iloc[event.new[0]]
             case = case_name(("triton", row["pass"], row["workload"]))
-            self.state.param.update(run=row["run"], kernel=row["kernel"], case=case)
+            # Who comes back may click the same one.
+            next_tick(functools.partial(setattr, self._table, "selection", []))
+            self.state.go_to(run=row["run"], kernel=row["kernel"], case=case)

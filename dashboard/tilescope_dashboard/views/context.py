@@ -14,11 +14,11 @@ from tilescope.table.case import readable
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.data.best_run import no_gpu
 from tilescope_dashboard.data.units import short
-from tilescope_dashboard.session.state import HOME, WHOLE_RUN, State
+from tilescope_dashboard.session.state import OF_ALL, WHOLE_RUN, State
 from tilescope_dashboard.topics.failures import plain
 from tilescope_dashboard.views.export import Export
 
-_CSS = ":host(.home) .of-run { display: none; }"
+_CSS = ":host(.of-all) .of-run { display: none; }"
 #: On a phone the run and its export share one row that scrolls sideways, like the bar above.
 _ROW_CSS = """
 @media (max-width: 640px) {
@@ -62,7 +62,7 @@ class Context(pn.viewable.Viewer):
             self.state.go_to(**{name: value for name, value in chosen.items() if value})
 
     def _follow_view(self, event: param.parameterized.Event) -> None:
-        if {event.old, event.new} & {HOME, WHOLE_RUN}:  # all others are of the same kernel
+        if {event.old, event.new} & {*OF_ALL, WHOLE_RUN}:  # all others are of the same kernel
             self._layout.css_classes = _of(event.new)
             self._fill()
 
@@ -73,7 +73,7 @@ class Context(pn.viewable.Viewer):
             # Without a matching option the widget would choose another run itself.
             labels = {f"{short(state.run, 40)} · cannot be shown": state.run, **labels}
         self._run.param.update(options=labels, value=state.run or None)
-        self._notices.object = "".join(self._said())
+        self._notices.object = html_text.notices(self._said())
 
     def _said(self) -> list[str]:
         state, said = self.state, []
@@ -86,7 +86,7 @@ class Context(pn.viewable.Viewer):
             if not state.error:
                 said.append(html_text.notice("info", "No run yet.", "Choose a kernel and press Profile."))
             return said
-        if state.view == HOME:
+        if state.view in OF_ALL:
             # Remarks on one run do not belong to views of all runs.
             if no_gpu():
                 what = "times below were measured on the GPUs that are named. The compiler and interpreter collectors work here."
@@ -143,8 +143,8 @@ class Context(pn.viewable.Viewer):
 
 
 def _of(view: str) -> list[str]:
-    """CSS classes: Home, which is of no run, has its own."""
-    return ["home"] if view == HOME else []
+    """CSS classes: a view of all kernels is of no run."""
+    return ["of-all"] if view in OF_ALL else []
 
 
 def _label(summary: Any) -> str:

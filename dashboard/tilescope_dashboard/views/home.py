@@ -22,7 +22,7 @@ from tilescope_dashboard.data import catalog
 from tilescope_dashboard.data.kernel_cases import case_name
 from tilescope_dashboard.data.run_cache import claimed, has_claimed
 from tilescope_dashboard.session.scheduling import AfterPaint, next_tick
-from tilescope_dashboard.session.state import HOME
+from tilescope_dashboard.session.state import CLAIMS, HOME
 from tilescope_dashboard.topics import claims as claims_topic
 from tilescope_dashboard.topics import home as topic
 from tilescope_dashboard.views.base import View
@@ -68,7 +68,7 @@ class Home(View):
         self._table.param.watch(self._open, "selection")
         self.state.param.watch(self._changed, "catalog")
         more = pmui.Button(label="Claims at every size", variant="outlined", size="small", width=180)
-        more.on_click(lambda _: next_tick(functools.partial(setattr, self.state, "view", "claims")))
+        more.on_click(lambda _: next_tick(functools.partial(setattr, self.state, "view", CLAIMS)))
         asked = pn.FlexBox(self._text, self._family, self._standing, gap="6px", align_items="end")
         found = self.with_links(self._table, "kernels", tuple)
         return [self._stats, asked, self._count, found, more]

@@ -18,14 +18,14 @@ from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.data.units import ABSENT, short
 from tilescope_dashboard.session.idle_work import IdleWork
 from tilescope_dashboard.session.scheduling import next_tick
-from tilescope_dashboard.session.state import GPU, HOME, PROFILE, State
+from tilescope_dashboard.session.state import GPU, OF_ALL, PROFILE, State
 from tilescope_dashboard.topics import compare, compared_case
 from tilescope_dashboard.views.gpu import GpuPopover
 
 #: The bar stays in sight while views scroll. On a phone its lists scroll sideways beside the fixed button.
 _CSS = ":host { position: sticky; top: 0; z-index: 20; background: var(--mui-palette-background-default, inherit); }"
 _LISTS_CSS = """
-:host(.home) .of-case { display: none; }
+:host(.of-all) .of-case { display: none; }
 :host { flex: 1 1 0; min-width: 0; padding: 8px 0 6px; }
 @media (max-width: 640px) {
   :host { flex-flow: row nowrap !important; overflow: auto hidden !important; scrollbar-width: none;
@@ -51,16 +51,16 @@ class KernelBar(pn.viewable.Viewer):
         self._unread: list[store.Summary] = []
         self._of: tuple[Any, ...] = ()
         self._spare = IdleWork(self._join)
-        self._kernel = self._list("kernel", 180, self._choose_kernel, searchable=True, filter_on_search=True)
-        self._pass = self._list("pass", 125, lambda value: state.choose(direction=value))
-        self._size = self._list("size", 240, lambda value: state.choose(workload=value))
+        self._kernel = self._list("kernel", 204, self._choose_kernel, searchable=True, filter_on_search=True)
+        self._pass = self._list("pass", 118, lambda value: state.choose(direction=value))
+        self._size = self._list("size", 250, lambda value: state.choose(workload=value))
         self._impl = self._list("implementation", 130, lambda value: state.choose(impl=value))
-        self._baseline = self._list("baseline", 165, self._choose_baseline)
+        self._baseline = self._list("baseline", 155, self._choose_baseline)
         self._gpu = Opener(opens=GPU, caption="GPU", within=".gpu-popover", over=True, margin=(6, 6))
         self._profile = Opener(opens=PROFILE, text="Profile", within=".contextbar", margin=(14, 6, 6, 6))
         state.param.watch(self._fill, ["runs", "loaded", "kernel", "catalog", "case", "compared", "view"])
         self._fill()
-        # On Home these have nothing to choose.
+        # In a view of all kernels these have nothing to choose.
         for of_case in (self._size, self._pass, self._impl, self._baseline):
             of_case.css_classes = ["of-case"]
         lists = (self._kernel, self._size, self._pass, self._impl, self._baseline, self._gpu)
@@ -106,8 +106,8 @@ class KernelBar(pn.viewable.Viewer):
         self._filling = True
         try:
             kernels = {name: name for name in state.kernels}
-            # On Home no kernel is chosen, so that choosing any, even the last one, opens its page.
-            if state.view == HOME:
+            # In a view of all kernels none is chosen, so that choosing any, even the last one, opens its page.
+            if state.view in OF_ALL:
                 _offer(self._kernel, {_CHOOSE: "", **kernels}, "")
             else:
                 _offer(self._kernel, kernels, state.kernel)
@@ -158,7 +158,7 @@ class KernelBar(pn.viewable.Viewer):
 
 def _of(view: str) -> list[str]:
     """CSS classes of the lists."""
-    return ["home"] if view == HOME else []
+    return ["of-all"] if view in OF_ALL else []
 
 
 def _offer(widget: pmui.Select, options: Mapping[str, Any] | Sequence[str], value: Any) -> None:

@@ -1,0 +1,34 @@
+"""How Bokeh lays out the page, as the page's HTML corrects it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from .conftest import SLOW
+
+pytestmark = pytest.mark.browser
+#: The views of Bokeh's that are seen and are figures.
+FIGURES = """
+  const all = function* (views) { for (const view of views) { yield view; yield* all(view.children?.() ?? []) } }
+  const figures = [...all(Bokeh.index)].filter(view => view.model.type === "Figure" && view.el.checkVisibility({visibilityProperty: true}))
+"""
+HEIGHTS = f"() => {{ {FIGURES} return figures.map(view => [view.el.offsetHeight, view.model.height, innerHeight]) }}"
+#: Takes a figure's layout away, as when another one is about to come in its place, and lays out the page.
+WITHOUT = f"""() => {{ {FIGURES}
+  for (const view of figures) view.layout = undefined
+  Bokeh.index.roots[0].compute_layout()
+  return figures.every(view => view.layout != null)
+}}"""
+
+
+@SLOW
+def test_a_figure_that_is_longer_than_the_screen_has_its_height_and_one_that_is_exchanged_is_not_missed(
+    visit: Any, built: Any
+) -> None:
+    page = visit("view=claims", height=700)
+    built(page, "Claims")
+    ((shown, meant, screen),) = page.evaluate(HEIGHTS)
+    assert shown == meant > screen
+    assert page.evaluate(WITHOUT)
