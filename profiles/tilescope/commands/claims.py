@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tilescope.commands.choices import Subparsers
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from tilescope.runs.store import LoadedRun
 
 #: The lines of a file between which ``--into`` writes.
@@ -25,12 +27,10 @@ def command(subparsers: Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the table, or writes it into a file. Raises ValueError when the file has no marks."""
-    from tilescope.models import claims  # noqa: PLC0415
-
     if arguments.keep:
         return keep()
     if arguments.json:
-        print(claims.claims(recorded()).to_json(orient="records"))
+        print(claimed()[0].to_json(orient="records"))
         return 0
     text = block()
     if arguments.into is None:
@@ -50,14 +50,14 @@ def keep() -> int:
 
     from tilescope.jobs import launching_again, progress  # noqa: PLC0415
     from tilescope.models import recorded_claims  # noqa: PLC0415
-    from tilescope.runs import same_launches, store  # noqa: PLC0415
+    from tilescope.runs import same_launches  # noqa: PLC0415
 
     shown = progress.terminal()
     try:
         same_launches.keep(asyncio.run(launching_again.same_problems(recorded(), shown)))
     finally:
         shown.close()
-    found = recorded_claims.keep(run.path for run in store.list_runs([store.recorded_dir()]) if not run.error)
+    found = recorded_claims.keep(_folders())
     print(f"computed again: {', '.join(found) or 'none, all are up to date'}")
     return 0
 
@@ -66,13 +66,35 @@ def recorded() -> list[LoadedRun]:
     """The recorded runs, oldest first."""
     from tilescope.runs import store  # noqa: PLC0415
 
-    found = reversed(store.list_runs([store.recorded_dir()]))
-    return [store.open_run(run.path) for run in found if not run.error]
+    return [store.open_run(folder) for folder in _folders()]
+
+
+def _folders() -> list[Path]:
+    from tilescope.runs import store  # noqa: PLC0415
+
+    return [run.path for run in reversed(store.list_runs([store.recorded_dir()])) if not run.error]
+
+
+def claimed() -> tuple[pd.DataFrame, str]:
+    """``claims.best`` and ``claims_text.provenance`` of the recorded runs: as they are kept, else computed."""
+    from tilescope.models import claims, claims_text, recorded_claims  # noqa: PLC0415
+    from tilescope.runs import store  # noqa: PLC0415
+
+    rows: list[dict[str, Any]] = []
+    measured: dict[str, None] = {}
+    for folder in _folders():
+        found = recorded_claims.kept(folder)
+        if found is None:
+            loaded = store.open_run(folder)
+            found = claims.of_run(loaded), claims_text.provenance([loaded])
+        rows += found[0]
+        measured |= dict.fromkeys(found[1].splitlines())
+    return claims.best(rows), "\n".join(measured)
 
 
 def block() -> str:
     """The table as Markdown, after a line on device, date and versions."""
-    from tilescope.models import claims, claims_text  # noqa: PLC0415
+    from tilescope.models import claims_text  # noqa: PLC0415
 
-    runs = recorded()
-    return f"Measured on {claims_text.provenance(runs)}.\n\n{claims_text.markdown(claims.claims(runs))}"
+    table, measured = claimed()
+    return f"Measured on {measured}.\n\n{claims_text.markdown(table)}"
