@@ -1,4 +1,4 @@
-"""``tilescope serve``: who is let in, from which page, and which files it runs. Real servers, real requests."""
+"""``tilescope serve``: who is let in, and from which page. Real servers, real requests."""
 
 from __future__ import annotations
 
@@ -27,10 +27,6 @@ from bokeh.server.util import create_hosts_allowlist
 from tilescope_dashboard.serving import serve
 from tilescope_dashboard.serving.attempts import FREE
 from tilescope_dashboard.serving.login import Login, encrypted, local
-from tilescope_dashboard.session import access
-from tilescope_dashboard.session.jobs import JobManager
-from tilescope_dashboard.session.state import State
-from tilescope_dashboard.views.form.profile import ProfileForm
 from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.httputil import HTTPHeaders
 from tornado.websocket import websocket_connect
@@ -315,79 +311,6 @@ def test_two_servers_do_not_take_each_others_cookie() -> None:
     first, second = Login("same secret", "one"), Login("same secret", "two")
     assert first._cookie != second._cookie
     assert first.opens("same secret") and not first.opens("same secre")
-
-
-@pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    (folder / "kernel.py").write_text("SPEC = 1\n")
-    (tmp_path / "outside.py").write_text("SPEC = 1\n")
-    (folder / "link.py").symlink_to(tmp_path / "outside.py")
-    monkeypatch.setenv(access.OWN_FILES, str(folder))
-    return folder
-
-
-def test_a_file_in_the_allowed_folder_is_named_in_full(own: Path) -> None:
-    assert access.user_kernel(" kernel.py:SPEC ") == f"{own / 'kernel.py'}:SPEC"
-    assert access.user_kernel(f"{own / 'kernel.py'}:SPEC") == f"{own / 'kernel.py'}:SPEC"
-    assert access.user_script(" kernel.py ") == own / "kernel.py"
-
-
-@pytest.mark.parametrize(
-    "given",
-    ["../outside.py:SPEC", "link.py:SPEC", "/etc/passwd:SPEC", "kernel.py", "kernel.py:", "kernel.py:a b", "no.py:SPEC", ":S"],
-)  # fmt: skip
-def test_every_other_file_is_refused_in_words(own: Path, given: str) -> None:
-    with pytest.raises(ValueError, match=r"give FILE|there is no file"):
-        access.user_kernel(given)
-    if given != "kernel.py":
-        with pytest.raises(ValueError, match=r"give FILE|there is no file"):
-            access.user_script(given.removesuffix(":SPEC"))
-
-
-def test_own_files_are_off_until_a_folder_is_named(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(access.OWN_FILES)
-    described = []
-    monkeypatch.setattr("tilescope_dashboard.views.form.user_kernel.questions.describe", described.append)
-
-    async def type_one() -> str:
-        form = ProfileForm(State(may_launch=True), JobManager())
-        form._own.field.value = f"{own / 'kernel.py'}:SPEC"
-        for _ in range(20):
-            await asyncio.sleep(0)
-        return form._own.said.object
-
-    assert "--allow-own-files" in asyncio.run(type_one())
-    assert described == []
-
-
-def client(address: str, sent: dict[str, str], copied: dict[str, str]) -> SimpleNamespace:
-    """A document whose client sent some headers, and what came back of them through the browser."""
-    request = SimpleNamespace(
-        remote_ip=address, headers=copied, _request=SimpleNamespace(remote_ip=address, headers=sent)
-    )
-    return SimpleNamespace(session_context=SimpleNamespace(request=request))
-
-
-def test_who_may_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert access.may_launch(client("127.0.0.1", {}, {}))
-    assert not access.may_launch(client("192.0.2.7", {}, {}))
-    assert not access.may_launch(
-        SimpleNamespace(session_context=SimpleNamespace(request=SimpleNamespace(_request=None)))
-    )
-    assert not access.may_launch(client("127.0.0.1", {"X-Forwarded-For": "127.0.0.1, 192.0.2.7"}, {}))
-    # AfterPaint a proxy on this machine, and keeping quiet about it.
-    assert not access.may_launch(client("127.0.0.1", {"X-Forwarded-For": "192.0.2.7"}, {}))
-    assert not access.may_launch(client("127.0.0.1", {"Via": "1.1 proxy"}, {}))
-    # With --use-xheaders, the address is what a header says; the socket is somebody else's.
-    claimed = client("127.0.0.1", {"X-Real-Ip": "127.0.0.1"}, {})
-    claimed.session_context.request._request.connection = SimpleNamespace(
-        context=SimpleNamespace(_orig_remote_ip="192.0.2.7")
-    )
-    assert not access.may_launch(claimed)
-    monkeypatch.setattr(access.server, "asks", True)
-    assert access.may_launch(client("192.0.2.7", {}, {}))
 
 
 def test_make_serve_asks_for_a_token() -> None:
