@@ -18,6 +18,7 @@ CASES = {
     for direction in ("forward", "backward")
     for dtype in ("fp32", "bf16")
 }
+CUDNN = Case("attention", "cudnn", "forward", "1x2x1x128x128x64-bf16")
 REFUSED = {name: Case(f"{FILE}:SINE", name, "forward", "1000-fp32", "") for name in ("fullgraph", "gpu_only", "warps")}
 
 
@@ -28,7 +29,7 @@ def counted() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def checked() -> dict[str, Any]:
-    return capture("check", [*CASES.values(), *REFUSED.values()])
+    return capture("check", [*CASES.values(), *REFUSED.values(), CUDNN])
 
 
 @pytest.mark.parametrize(("name", "direction", "dtype"), CASES)
@@ -61,6 +62,12 @@ def test_an_operator_of_ones_own_is_checked(checked: dict[str, Any], name: str, 
 def test_what_needs_a_gpu_does_not_apply(collector: str, name: str, why: str, request: pytest.FixtureRequest) -> None:
     answer = request.getfixturevalue(collector)[REFUSED[name].id]
     assert (answer["error"], answer["message"]) == ("NotApplicable", why)
+
+
+def test_a_backend_for_gpus_only_does_not_apply(checked: dict[str, Any]) -> None:
+    answer = checked[CUDNN.id]
+    said = "cudnn calls scaled_dot_product_attention, which runs on a GPU only"
+    assert (answer["error"], answer["message"]) == ("NotApplicable", said)
 
 
 @pytest.mark.parametrize("collector", ["counted", "checked"])

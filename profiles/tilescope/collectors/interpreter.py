@@ -58,9 +58,9 @@ def must_compile(error: RuntimeError) -> bool:
 
 
 def refused_by_cpu(error: Exception) -> str:
-    """The operator that PyTorch has for other devices than the CPU alone; empty where the error says something else."""
-    operator = re.search(r"'([\w:.]+)' with arguments from the 'CPU' backend", str(error))
-    return operator[1] if operator else ""
+    """The operator that PyTorch does not have for the CPU, or not by the backend asked for; empty where the error is another."""
+    operator = re.search(r"'([\w:.]+)' with arguments from the 'CPU' backend|No viable backend for (\w+)", str(error))
+    return operator[1] or operator[2] if operator else ""
 
 
 def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:
