@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import triton
 from tilescope import Capture
 from tilescope.captures import recording
 from tilescope.collectors import check, compiler, interpreter
@@ -327,11 +328,12 @@ def test_what_only_looks_like_a_tensor_is_the_memory_that_it_points_into(tmp_pat
     assert list(counted["value"]) == [64, 64]
 
 
-def test_a_librarys_own_autotuner_times_nothing_where_there_is_no_gpu():
-    before = foreign.tuned_by_itself()
+@pytest.mark.parametrize("kind", [triton.runtime.Autotuner, triton.KernelInterface])
+def test_a_librarys_own_autotuner_times_nothing_where_there_is_no_gpu(kind):
+    before = foreign.tuned_by_itself(kind)
     x = torch.ones(32)
     with Capture("sm_90") as capture:
-        for tuner in (before, foreign.tuned_by_itself()):
+        for tuner in (before, foreign.tuned_by_itself(kind)):
             tuner[(1,)](x)
     assert x.tolist() == [4] * 16 + [1] * 16 and capture.calls == 2
     assert dict(capture.records[0].data["config"])["BLOCK"] == 16

@@ -21,7 +21,7 @@ from tilescope_kernels import dispatch
 from torch._library import custom_ops
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.interpreter import InterpretedFunction
-from triton.runtime.jit import JITFunction, TensorWrapper
+from triton.runtime.jit import JITFunction, KernelInterface, TensorWrapper
 
 
 @dataclass(frozen=True)
@@ -192,13 +192,20 @@ def catch(
             tuner.nargs = None
 
     def subclassed(kind: Any, /, **options: Any) -> None:
-        super(Autotuner, kind).__init_subclass__(**options)
+        super(KernelInterface, kind).__init_subclass__(**options)
         own_run(kind)
 
     def own_run(kind: Any) -> None:
         # A library's autotuner with a ``run`` of its own would time configs, and keep the result on disk.
-        if "run" in vars(kind):
-            tuners.enter_context(mock.patch.object(kind, "run", autotuned))
+        if "run" not in vars(kind) or kind.__module__.partition(".")[0] in ("torch", "triton"):
+            return
+        own = kind.run
+
+        def instead(tuner: Any, /, *args: Any, **kwargs: Any) -> Any:
+            tunes = all(hasattr(tuner, name) for name in ("fn", "arg_names", "configs"))
+            return (autotuned if tunes else own)(tuner, *args, **kwargs)
+
+        tuners.enter_context(mock.patch.object(kind, "run", instead))
 
     kinds: tuple[Any, ...] = (JITFunction, InterpretedFunction)
     original = {kind: kind.run for kind in kinds}
@@ -206,11 +213,11 @@ def catch(
         mock.patch.object(JITFunction, "run", run),
         mock.patch.object(InterpretedFunction, "run", run),
         mock.patch.object(Autotuner, "run", autotuned),
-        mock.patch.object(Autotuner, "__init_subclass__", classmethod(subclassed)),
+        mock.patch.object(KernelInterface, "__init_subclass__", classmethod(subclassed)),
         contextlib.ExitStack() as tuners,
         ThroughCustomOps(),  # type: ignore[no-untyped-call]
     ):
-        for kind in _subclasses(Autotuner):
+        for kind in _subclasses(KernelInterface):
             own_run(kind)
         yield caught
 
@@ -223,7 +230,7 @@ def _subclasses(kind: Any) -> Iterator[Any]:
 
 def _configs(tuner: Any, kwargs: Mapping[str, Any]) -> list[Any]:
     """The configs that an autotuner would try."""
-    if tuner.early_config_prune is None:
+    if getattr(tuner, "early_config_prune", None) is None:
         return list(tuner.configs)
     try:
         return list(tuner.early_config_prune(tuner.configs, tuner.nargs, **kwargs)) or list(tuner.configs)
