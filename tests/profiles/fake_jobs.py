@@ -1,14 +1,15 @@
-"""Jobs of fake collectors on a kernel whose implementations end in every way there is: for the tests of what runs jobs."""
+"""Jobs of fake collectors on a kernel whose implementations end in every possible way, for tests of jobs."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tilescope.jobs import supervisor
+from tilescope.jobs import supervisor, tuning
 from tilescope.jobs.job import Catalog, Job
 from tilescope.runs import store
 from tilescope.table.case import Case
@@ -26,6 +27,18 @@ SLOW = pytest.mark.slow(
 def cases(*fates: str) -> list[Case]:
     """A case for each fate, which is the name of an implementation."""
     return [Case(OWN, fate, "forward", "8-fp32") for fate in fates]
+
+
+def tune_with(monkeypatch: pytest.MonkeyPatch, collector: str) -> None:
+    """Makes jobs of ``plan_tuning`` run ``collector`` instead of their own collectors."""
+    plan_tuning = tuning.plan_tuning
+
+    async def planned(kernels: Sequence[str], **more: Any) -> tuple[Job, bool]:
+        job, timed = await plan_tuning(kernels, **more)
+        given = [known._replace(collector=collector) for known in job.given]
+        return dataclasses.replace(job, collectors=(collector,), given=given), timed
+
+    monkeypatch.setattr(tuning, "plan_tuning", planned)
 
 
 def run(

@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from tilescope.jobs import launching_again
+from tilescope.jobs import relaunches
 from tilescope.runs import gpu_code, same_launches, staleness, store
 from tilescope.runs.definitions import Recorded
 from tilescope.runs.same_launches import Problem
@@ -133,14 +133,14 @@ def test_problems_are_told_to_be_the_same_when_todays_launches_are(relaunched: s
     other = dataclasses.replace(relaunched, table=table.assign(value=table["value"].mask(of_one, table["value"] + 1)))
     vars(other)["sources"] = relaunched.sources
     one = Problem("vector_add", "forward", "67108864-fp32")
-    same_launches.keep(asyncio.run(launching_again.same_problems([other])))
+    same_launches.keep(asyncio.run(relaunches.same_problems([other])))
     assert staleness.stale_problems(other) == ({one}, every - {one})
     assert staleness.stale_on_gpu(other) == ["vector_add"]
     # What is kept is not asked again: of other code it is no answer.
-    assert asyncio.run(launching_again.same_problems([relaunched])).popitem()[1] == every - {one}
+    assert asyncio.run(relaunches.same_problems([relaunched])).popitem()[1] == every - {one}
     same_launches.FILE.write_text(same_launches.FILE.read_text().replace('"code":"', '"code":"0'))
     assert staleness.stale_problems(relaunched) == (every, set())
-    same_launches.keep(asyncio.run(launching_again.same_problems([relaunched])))
+    same_launches.keep(asyncio.run(relaunches.same_problems([relaunched])))
     assert staleness.stale_problems(relaunched) == (set(), every)
     assert staleness.stale_on_gpu(relaunched) == []
 
@@ -150,4 +150,4 @@ def test_problems_with_pytorchs_kernels_are_not_compared() -> None:
     run = next(one for one in recorded if "histogram" in one.run.kernels)
     assert "histogram_kernel" in gpu_code.unchanged(*staleness.sides(run, "histogram"))
     assert run.table["function"].str.contains("FillFunctor").any()  # of PyTorch's
-    assert launching_again._candidates(run, "histogram") == {}
+    assert relaunches._candidates(run, "histogram") == {}

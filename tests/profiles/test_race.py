@@ -16,7 +16,7 @@ from tilescope.table.case import Case
 from tilescope.table.run import Device
 from tilescope.tuning import floor, memory, race, racing, search
 
-from .fake_jobs import KIT
+from .fake_jobs import KIT, tune_with
 
 FIXTURES = KIT.parent
 
@@ -35,14 +35,7 @@ def raced(torch_and_catalog, monkeypatch, tmp_path):
     monkeypatch.setattr(device, "detect", lambda: device.for_target("sm_90"))
     monkeypatch.setattr(device, "uuid", lambda: "GPU-made-up")
     monkeypatch.setattr(device, "unavailable", lambda: None)
-    plan_tuning = tuning.plan_tuning
-
-    async def planned(kernels, **more):
-        job, timed = await plan_tuning(kernels, **more)
-        given = [known._replace(collector="fakes.raced") for known in job.given]
-        return dataclasses.replace(job, collectors=("fakes.raced",), given=given), timed
-
-    monkeypatch.setattr(tuning, "plan_tuning", planned)
+    tune_with(monkeypatch, "fakes.raced")
 
     def go(times=TIMES, **more):
         monkeypatch.setenv("FAKES_TIMES", json.dumps(times))

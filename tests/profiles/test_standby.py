@@ -18,7 +18,7 @@ from .processes import alive, wait_for
 
 
 def wrap(argv: list[str], folder: Path) -> list[str]:
-    """What a wrapper does: it writes into its folder, and starts the worker."""
+    """A wrapper that writes into its folder and starts the worker."""
     return ["sh", "-c", f'echo counted > "{folder}/log"; exec "$@"', "wrapper", *argv]
 
 
@@ -70,7 +70,7 @@ def test_after_a_wrapped_job_another_one_stands_by_for_who_asks_for_it():
     assert standby._standing is None, "a process that ends needs none"
     standby.again()
     made = standby._standing
-    assert made.made == standby._made(wrap, {}) and alive(made.process.pid)
+    assert made.start_arguments == standby._start_arguments(wrap, {}) and alive(made.process.pid)
     standby.begin(wrap, {"A": "1"})
     assert not alive(made.process.pid), "one of another kind takes its place"
 
@@ -81,7 +81,7 @@ def test_in_a_process_that_stays_the_next_one_begins_when_one_is_given_its_job(m
     first, _ = asked()
     made = standby._standing
     assert alive(made.process.pid) and made.process.pid != first
-    free = made.place.job.with_name(standby.FREE)
+    free = made.folder.job.with_name(standby.FREE)
     assert not free.exists(), "something may be measured"
     standby.again()
     assert standby._standing is made and free.exists()
@@ -131,7 +131,7 @@ import os, signal, sys
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from tests.profiles.test_standby import standby, wrap
 standby.begin(wrap, {{}})
-print(standby._standing.process.pid, standby._standing.place.job.parent, flush=True)
+print(standby._standing.process.pid, standby._standing.folder.job.parent, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 
 import pytest
 from tilescope import cli
@@ -13,7 +12,7 @@ from tilescope.jobs import questions, tuning
 from tilescope.jobs.plan import RequestError
 from tilescope.runs import store
 
-from .fake_jobs import OWN
+from .fake_jobs import OWN, tune_with
 
 
 @pytest.fixture(autouse=True)
@@ -38,14 +37,6 @@ def test_an_implementation_without_configs_cannot_be_tuned(monkeypatch):
     monkeypatch.setattr("tilescope.jobs.questions.describe", describe)
     with pytest.raises(RequestError, match="k/eager declares no configs: triton can be tuned"):
         asyncio.run(tuning.plan_tuning(["k"], implementations=["eager"]))
-
-
-def with_a_fake(plan_tuning):
-    async def planned(kernels, **more):
-        job, timed = await plan_tuning(kernels, **more)
-        return dataclasses.replace(job, collectors=("fakes.quick",)), timed
-
-    return planned
 
 
 def test_of_several_kernels_those_without_configs_are_left_out(monkeypatch):
@@ -82,7 +73,7 @@ def test_a_family_s_sweeps_are_published_in_place_of_its_former_ones(monkeypatch
         return await describe(kernels, workloads) if kernels else [{"family": "kit", "kernel": OWN}]
 
     monkeypatch.setattr(questions, "describe", known)
-    monkeypatch.setattr(tuning, "plan_tuning", with_a_fake(tuning.plan_tuning))
+    tune_with(monkeypatch, "fakes.quick")
     monkeypatch.setattr(store, "recorded_dir", lambda: tmp_path / "recorded")
     sweep = ["record", "kit", "--sweep", "--impl", "good,raises", "--workload", "small"]
     for _ in range(2):
@@ -98,7 +89,7 @@ def test_a_family_s_sweeps_are_published_in_place_of_its_former_ones(monkeypatch
 
 
 def test_the_table_says_why_a_config_failed(monkeypatch, capsys):
-    monkeypatch.setattr(tuning, "plan_tuning", with_a_fake(tuning.plan_tuning))
+    tune_with(monkeypatch, "fakes.quick")
     assert cli.main(["tune", OWN, "--impl", "good,raises", "--workload", "small"]) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith("own.py good forward 8-fp32, 2 configs and the default, no GPU to time them")

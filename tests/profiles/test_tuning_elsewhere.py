@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 from collections.abc import Mapping
 
 import pytest
 from tilescope import cli
 from tilescope.hardware import device
-from tilescope.jobs import dask_executor, heats, tuning
+from tilescope.jobs import dask_executor, heats
 from tilescope.jobs.executors import Gpu, Heat
 from tilescope.jobs.job import Job, WorkerError
 from tilescope.runs import store
 from tilescope.table.case import Case
 from tilescope.tuning import memory, problems, race
 
-from .fake_jobs import KIT
+from .fake_jobs import KIT, tune_with
 
 OWN = f"{KIT / 'tunable.py'}:SPEC"
 H200 = device.for_target("sm_90")
@@ -132,13 +131,7 @@ def cluster(torch_and_catalog, monkeypatch, tmp_path):
     from fakes import gpus
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
-    plan_tuning = tuning.plan_tuning
-
-    async def planned(kernels, **more):
-        job, timed = await plan_tuning(kernels, **more)
-        return dataclasses.replace(job, collectors=("fakes.raced",)), timed
-
-    monkeypatch.setattr(tuning, "plan_tuning", planned)
+    tune_with(monkeypatch, "fakes.raced")
     monkeypatch.chdir(tmp_path)
     with (
         distributed.LocalCluster(

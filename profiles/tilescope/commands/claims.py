@@ -48,13 +48,13 @@ def keep() -> int:
     """Writes the file that the app's Claims view reads; prints the recordings that were computed again."""
     import asyncio  # noqa: PLC0415
 
-    from tilescope.jobs import launching_again, progress  # noqa: PLC0415
+    from tilescope.jobs import progress, relaunches  # noqa: PLC0415
     from tilescope.models import recorded_claims  # noqa: PLC0415
     from tilescope.runs import same_launches  # noqa: PLC0415
 
     shown = progress.terminal()
     try:
-        same_launches.keep(asyncio.run(launching_again.same_problems(recorded(), shown)))
+        same_launches.keep(asyncio.run(relaunches.same_problems(recorded(), shown)))
     finally:
         shown.close()
     found = recorded_claims.keep(_folders())

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilescope.commands import choices, running
-from tilescope.table.units import several
+from tilescope.table import units
 
 if TYPE_CHECKING:
     from tilescope.jobs.executors import Gpu
@@ -133,7 +133,7 @@ def _report_and_export(arguments: argparse.Namespace, loaded: LoadedRun, interru
         order = sorted(group.index, key=lambda index: (bool(remarks[index]), *_rank(found.loc[index], timed)))
         tried = sum(found.loc[order, "config"] != "")
         said = "fastest first" if timed else "no GPU to time them: fewest spills first, then highest occupancy"
-        print(f"{' '.join(keys)}, {several(tried, 'config')} and the default, {said}")
+        print(f"{' '.join(keys)}, {units.several(tried, 'config')} and the default, {said}")
         headings, rows = text_table.cells(found.replace({"config": {"": "default"}}), order, name_by=["config"])
         if timed:
             headings, rows = _with_over(headings, rows, [_rank(found.loc[index], timed)[0] for index in order])
@@ -151,8 +151,6 @@ def _report_and_export(arguments: argparse.Namespace, loaded: LoadedRun, interru
 
 def _with_over(headings: list[str], rows: list[list[str]], times: list[float]) -> tuple[list[str], list[list[str]]]:
     """The table with a second column: each time's relative distance from the best."""
-    from tilescope.table import units  # noqa: PLC0415
-
     known = [time for time in times if time < math.inf]
     over = ["–" if time == math.inf else units.text(time / min(known) - 1, "ratio", 2) for time in times]
     return [headings[0], "over best", *headings[1:]], [

@@ -21,6 +21,25 @@ AT_ROOF = 0.85
 _SHORT = 5e-6
 #: Ratio of moved bytes to the algorithm's that is worth mentioning: below it are rounding, tails and metadata.
 _EXTRA_BYTES = 1.1
+#: The states of a warp in which it waits, and what it waits for.
+WAITS = {
+    "long_scoreboard": "data from L2 or HBM",
+    "short_scoreboard": "shared memory or special functions",
+    "barrier": "the other warps of their block",
+    "lg_throttle": "the queue of global loads and stores",
+    "mio_throttle": "the queue of shared-memory instructions",
+    "math_pipe_throttle": "busy arithmetic pipes",
+    "gmma": "the tensor cores",
+    "wait": "the fixed latency of instructions",
+    "not_selected": "their turn, as another warp was issued",
+    "drain": "stores to leave at the end",
+    "membar": "memory fences",
+    "no_instruction": "instructions to fetch",
+    "imc_miss": "constants to fetch",
+    "tex_throttle": "the texture queue",
+    "branch_resolving": "branches",
+    "sleeping": "a sleep of their own",
+}
 
 
 def bound(row: Mapping[str, Any]) -> str:
@@ -177,32 +196,12 @@ def _allow(row: Mapping[str, Any]) -> str:
     return f"{verb} {row['blocks']:.0f} {blocks} per SM ({_percent(row['theoretical_occupancy'])} occupancy)"
 
 
-#: Stalls and what warps wait for. ``selected`` and ``not_selected`` are no stalls.
-_STALLS = {
-    "long_scoreboard": "data from L2 or HBM",
-    "short_scoreboard": "shared memory or special functions",
-    "barrier": "barriers",
-    "lg_throttle": "the queue of global loads and stores",
-    "mio_throttle": "the queue of shared-memory instructions",
-    "math_pipe_throttle": "busy arithmetic pipes",
-    "gmma": "tensor cores",
-    "wait": "fixed instruction latency",
-    "drain": "stores to drain at the end",
-    "membar": "memory fences",
-    "no_instruction": "instructions to fetch",
-    "imc_miss": "constants to fetch",
-    "tex_throttle": "the texture queue",
-    "branch_resolving": "branches",
-    "sleeping": "sleeping",
-}
-
-
 def _longest_stall(case: CaseValues) -> str | None:
     source = case.counted_by
     launch = case.main_launch(source)
-    found = {n: k.value for n in _STALLS if (k := case.at(f"stall_{n}", launch, source))}
+    found = {n: k.value for n in WAITS if n != "not_selected" and (k := case.at(f"stall_{n}", launch, source))}
     longest = max(found, key=lambda name: found[name], default=None)
-    return _STALLS[longest] if longest and found[longest] > 0 else None
+    return WAITS[longest] if longest and found[longest] > 0 else None
 
 
 def _or_zero(value: float) -> float:

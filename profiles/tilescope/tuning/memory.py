@@ -136,14 +136,7 @@ class Memory:
         """Stores samples, reason and facts of each config, replacing its former timing."""
         at = datetime.now(UTC).isoformat(timespec="seconds")
         rows = [
-            (
-                *asdict(problem).values(),
-                config,
-                json.dumps(list(samples)),
-                reason,
-                at,
-                json.dumps((facts or {}).get(config, {})),
-            )
+            _row(problem, config, Timing(tuple(samples), reason, at, (facts or {}).get(config, {})))
             for config, (samples, reason) in timings.items()
         ]
         with self._open() as database:
@@ -151,11 +144,7 @@ class Memory:
 
     def take(self, problem: Problem, timings: Mapping[str, Timing]) -> None:
         """Stores timings of another memory, except where this one has a timing of that config as late or later."""
-        key = asdict(problem).values()
-        self._take(
-            (*key, config, json.dumps(known.samples), known.reason, known.at, json.dumps(known.facts))
-            for config, known in timings.items()
-        )
+        self._take(_row(problem, config, timing) for config, timing in timings.items())
 
     def merge(self, other: Path) -> int:
         """Stores the timings of the database at ``other`` that are missing or older here; returns how many.
@@ -261,6 +250,12 @@ def launched(winners: Sequence[Winner], problem: Problem, arguments: Mapping[str
         if all(launch["arguments"].get(name) == value for name, value in arguments.items())
     ]
     return [launch for _, launch in sorted(found, key=lambda pair: pair[0])]
+
+
+def _row(problem: Problem, config: str, timing: Timing) -> tuple[str, ...]:
+    """The values of ``_COLUMNS``."""
+    told = (json.dumps(timing.samples), timing.reason, timing.at, json.dumps(timing.facts))
+    return (*asdict(problem).values(), config, *told)
 
 
 def _use_wal(database: sqlite3.Connection) -> None:

@@ -14,54 +14,35 @@ from tilescope.table.metrics import METRICS, stall_name
 
 #: The least share of a warp's cycles of a reason that makes a finding.
 SHARE = 0.25
-#: What a warp waits for, and remedies. ``selected`` is no stall: its warp was issued.
-_STALLS = {
+#: Remedies by what a warp waits for (``bound.WAITS``).
+_REMEDIES = {
     "long_scoreboard": (
-        "data from L2 or HBM",
         "Have more loads in flight: more num_stages in a loop that loads, more warps (num_warps, or a smaller BLOCK "
-        "that lets more blocks fit), or all loads of an iteration before the first use.",
+        "that lets more blocks fit), or all loads of an iteration before the first use."
     ),
     "short_scoreboard": (
-        "shared memory or special functions",
         "Exchange less between threads: fewer tl.trans, tl.sum across warps and layout changes, and cheaper functions "
-        "(tl.exp2 for tl.exp, with log2(e) folded into a factor).",
+        "(tl.exp2 for tl.exp, with log2(e) folded into a factor)."
     ),
     "barrier": (
-        "the other warps of their block",
         "Make the block smaller: fewer num_warps, so that a reduction stays in one warp, or combine several reductions "
-        "into one.",
+        "into one."
     ),
-    "lg_throttle": (
-        "the queue of global loads and stores",
-        "Issue fewer and wider loads: 16 bytes a thread, and none of what is loaded already.",
-    ),
-    "mio_throttle": (
-        "the queue of shared-memory instructions",
-        "Issue fewer shared-memory instructions: larger tiles, wider accesses, fewer reductions.",
-    ),
-    "math_pipe_throttle": (
-        "busy arithmetic pipes",
-        "Do less arithmetic: hoist what does not change out of the loop, and use tl.dot for products.",
-    ),
-    "gmma": ("the tensor cores", "Larger tiles, or more num_stages, keep the tensor cores fed."),
-    "wait": (
-        "the fixed latency of instructions",
-        "Give each thread more independent work: a larger BLOCK a warp, or an unrolled loop (tl.static_range).",
-    ),
+    "lg_throttle": "Issue fewer and wider loads: 16 bytes a thread, and none of what is loaded already.",
+    "mio_throttle": "Issue fewer shared-memory instructions: larger tiles, wider accesses, fewer reductions.",
+    "math_pipe_throttle": "Do less arithmetic: hoist what does not change out of the loop, and use tl.dot for products.",
+    "gmma": "Larger tiles, or more num_stages, keep the tensor cores fed.",
+    "wait": "Give each thread more independent work: a larger BLOCK a warp, or an unrolled loop (tl.static_range).",
     "not_selected": (
-        "their turn, as another warp was issued",
         "Instruction issue is the limit, and more warps do not help: execute fewer instructions a byte (wider "
-        "accesses, what does not change hoisted out of the loop, a cheaper formula).",
+        "accesses, what does not change hoisted out of the loop, a cheaper formula)."
     ),
-    "drain": ("stores to leave at the end", "Store less at the end of a program, or make fewer, longer programs."),
-    "membar": ("memory fences", "Use fewer atomics and fences: relaxed ones (sem='relaxed'), or partial sums."),
-    "no_instruction": (
-        "instructions to fetch",
-        "Make the code shorter: unroll less (tl.range for tl.static_range), smaller tiles.",
-    ),
-    "imc_miss": ("constants to fetch", "Very short programs wait for their arguments: more work a program."),
-    "branch_resolving": ("branches", "Replace branches by masks (tl.where), or decide with tl.constexpr."),
-    "sleeping": ("a sleep of their own", "Spin less: a lock or a flag makes warps wait for another program."),
+    "drain": "Store less at the end of a program, or make fewer, longer programs.",
+    "membar": "Use fewer atomics and fences: relaxed ones (sem='relaxed'), or partial sums.",
+    "no_instruction": "Make the code shorter: unroll less (tl.range for tl.static_range), smaller tiles.",
+    "imc_miss": "Very short programs wait for their arguments: more work a program.",
+    "branch_resolving": "Replace branches by masks (tl.where), or decide with tl.constexpr.",
+    "sleeping": "Spin less: a lock or a flag makes warps wait for another program.",
 }  # fmt: skip
 #: The remedy for barriers on tensor cores: all warps of a block compute tl.dot's tiles together, so fewer of them do not help.
 _PRODUCTS = (
@@ -85,24 +66,19 @@ def shares(launch: LaunchValues) -> dict[str, float]:
     """The share of each reason in a warp's cycles, the largest first; empty where none were counted."""
     found = {reason: value.value for reason in _REASONS if (value := launch.get(f"stall_{reason}", "ncu"))}
     cycles = sum(found.values())
-    known = sorted(_STALLS.keys() & found.keys(), key=lambda reason: (-found[reason], reason))
+    known = sorted(_REMEDIES.keys() & found.keys(), key=lambda reason: (-found[reason], reason))
     return {reason: found[reason] / cycles for reason in known} if cycles else {}
 
 
-def meaning(reason: str) -> str:
-    """The text on what a warp in that state waits for; empty where there is none."""
-    return _STALLS[reason][0] if reason in _STALLS else ""
-
-
 def _stalled(subject: Subject, launch: LaunchValues, reason: str, share: float) -> Finding:
-    meaning, remedy = _STALLS[reason]
+    remedy = _REMEDIES[reason]
     if reason == "barrier" and launch.uses_tensor_cores:
         remedy = _PRODUCTS
     # Warps that were ready but not selected do not make a launch longer.
     bounded = share < 1 and reason != "not_selected"
     return subject.finding(
         "longest-stall",
-        f"Warps stall {share * 100:.0f} % of their cycles on {stall_name(reason)}: {meaning}",
+        f"Warps stall {share * 100:.0f} % of their cycles on {stall_name(reason)}: {bound.WAITS[reason]}",
         remedy,
         [launch.get(f"stall_{reason}", "ncu"), launch.get("achieved_occupancy", "ncu")],
         subject.bound(1 / (1 - share), "1 / (1 - share of the stall)", launch, hides=True) if bounded else None,
