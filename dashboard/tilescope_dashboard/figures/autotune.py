@@ -91,18 +91,8 @@ def autotune(cells: pd.DataFrame, across: str, down: str, unit: str, look: Theme
         for name, label in (("hbm_bytes", "HBM traffic"), ("longest_stall", "longest stall"))
         if name in cells and cells[name].notna().any()
     ]
-    plot.add_tools(
-        HoverTool(
-            renderers=drawn,
-            tooltips=[
-                ("config", "@config"),
-                ("value", "@text"),
-                ("over the best", "@over"),
-                *counted,
-                ("reason", "@reason"),
-            ],
-        )
-    )
+    always = [("config", "@config"), ("value", "@text"), ("over the best", "@over")]
+    plot.add_tools(HoverTool(renderers=drawn, tooltips=[*always, *counted, ("reason", "@reason")]))
     return plot
 
 

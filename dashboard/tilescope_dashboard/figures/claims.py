@@ -63,16 +63,10 @@ def claims(rows: pd.DataFrame, look: Theme) -> figure:
 def _claimed(plot: figure, known: pd.DataFrame, look: Theme) -> LegendItem:
     """A band from the least to the largest published figure; a thick line for a single one."""
     pairs = list(zip(known["claim_low"], known["claim_high"], strict=True))
-    source = ColumnDataSource(
-        {
-            "row": known["row"],
-            "low": known["claim_low"],
-            "high": known["claim_high"],
-            "text": known["claim"],
-            "where": known["claim_source"],
-            "edge": [5.0 if low == high else 1.0 for low, high in pairs],
-        }
-    )
+    source = ColumnDataSource({
+        "row": known["row"], "low": known["claim_low"], "high": known["claim_high"], "text": known["claim"],
+        "where": known["claim_source"], "edge": [5.0 if low == high else 1.0 for low, high in pairs],
+    })  # fmt: skip
     drawn = plot.hbar(
         "row", left="low", right="high", height=0.62, fill_color=look.muted, fill_alpha=0.3, line_color=look.muted,
         line_width="edge", source=source, name="claimed",
@@ -123,17 +117,8 @@ def _marks(plot: figure, known: pd.DataFrame, impl: str, look: Theme) -> LegendI
     )
     said = f"vs {'the library' if impl == 'aten' else impl}"
     of = [("library", "@library")] if impl == "aten" else []
-    plot.add_tools(
-        HoverTool(
-            renderers=[drawn],
-            tooltips=[
-                ("", "@row"),
-                ("workload", "@workload"),
-                *of,
-                (said, "@text by GPU time, @interval by the interval"),
-            ],
-        )
-    )
+    ratio = (said, "@text by GPU time, @interval by the interval")
+    plot.add_tools(HoverTool(renderers=[drawn], tooltips=[("", "@row"), ("workload", "@workload"), *of, ratio]))
     return LegendItem(label=said, renderers=[drawn])
 
 

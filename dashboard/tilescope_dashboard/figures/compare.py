@@ -43,16 +43,12 @@ def compare(rows: pd.DataFrame, look: Theme, *, of_base: bool = False) -> figure
     plot.yaxis.major_label_text_color = look.ink
     plot.ray(x=1, y=0, angle=math.pi / 2, line_color=look.ink, line_dash=[6, 4], line_width=1.5)
     colours = {"slower": look.warning, "faster": look.accent, "alike": look.muted}
-    data = pd.DataFrame(
-        {
-            "row": names,
-            "ratio": timed["ratio"].to_numpy(),
-            "low": low.to_numpy(),
-            "high": high.to_numpy(),
-            "verdict": timed["verdict"].replace(_FLIPPED if of_base else {}).to_numpy(),
-            "said": [f"{r:.3f} ({a:.3f} to {b:.3f})" for r, a, b in zip(timed["ratio"], low, high, strict=True)],
-        }
-    )
+    ratios = zip(timed["ratio"], low, high, strict=True)
+    data = pd.DataFrame({
+        "row": names, "ratio": timed["ratio"].to_numpy(), "low": low.to_numpy(), "high": high.to_numpy(),
+        "verdict": timed["verdict"].replace(_FLIPPED if of_base else {}).to_numpy(),
+        "said": [f"{ratio:.3f} ({least:.3f} to {most:.3f})" for ratio, least, most in ratios],
+    })  # fmt: skip
     items = []
     for verdict, marker in _MARKS.items():
         some = data[data["verdict"] == verdict]

@@ -45,12 +45,8 @@ def history(rows: pd.DataFrame, look: Theme) -> figure:
             "x", "y", source=source, marker=mark(impl, impls), size=11, line_color=shade, line_width=2,
             fill_color="fill", name="points",
         )  # fmt: skip
-        plot.add_tools(
-            HoverTool(
-                renderers=[drawn],
-                tooltips=[("", "@said"), ("GPU time", "@time"), ("commit", "@revision"), ("from", "@origin")],
-            )
-        )
+        tips = [("", "@said"), ("GPU time", "@time"), ("commit", "@revision"), ("from", "@origin")]
+        plot.add_tools(HoverTool(renderers=[drawn], tooltips=tips))
         items.append(LegendItem(label=short(impl, 22), renderers=[drawn]))
     legend(plot, look, items)
     return plot

@@ -52,14 +52,8 @@ def memory(moved: Memory, look: Theme) -> figure:
         source=ColumnDataSource({"x": [0.5] * len(names), "y": [tops[name] - _BOX / 2 for name in names], "level": names}),
     )  # fmt: skip
     middle = [0.5] * len(names)
-    _write(
-        plot,
-        look,
-        (middle, [tops[name] - 0.32 for name in names]),
-        names,
-        text_font_style="bold",
-        text_font_size="15px",
-    )
+    title = {"text_font_style": "bold", "text_font_size": "15px"}
+    _write(plot, look, (middle, [tops[name] - 0.32 for name in names]), names, **title)
     lines = [", ".join(level.lines) or "not recorded" for level in moved.levels]
     _write(plot, look, (middle, [tops[name] - 0.72 for name in names]), lines)
     most = max((flow.value or 0 for flow in moved.flows), default=0)

@@ -45,13 +45,8 @@ def occupancy(curve: pd.DataFrame, point: dict | None, resource: str, look: Them
     plot.step("x", "y", source=source, mode="after", line_color=look.muted, line_width=2, name="curve")
     unit = "byte" if resource == "shared_memory" else "count"
     hover = plot.scatter("x", "y", source=source, size=8, alpha=0, hover_alpha=0.9, hover_color=look.ink)
-    plot.add_tools(
-        HoverTool(
-            renderers=[hover],
-            mode="vline",
-            tooltips=[(title, "@x{0,0}"), ("occupancy", "@y{0 %}"), ("limited by", "@limiter")],
-        )
-    )
+    tips = [(title, "@x{0,0}"), ("occupancy", "@y{0 %}"), ("limited by", "@limiter")]
+    plot.add_tools(HoverTool(renderers=[hover], mode="vline", tooltips=tips))
     if point and point.get("value") is not None:
         _draw_point(plot, point, unit, curve, look)
     return plot

@@ -163,16 +163,8 @@ def _draw_points(plot: figure, sources: Mapping[str, ColumnDataSource], points: 
         nonselection_alpha=0.25, nonselection_fill_alpha=0.25, selection_line_color=look.ink, selection_line_width=3,
         source=sources["points"], name="points",
     )  # fmt: skip
-    plot.scatter(
-        "x",
-        "y",
-        source=sources["above"],
-        name="above",
-        size=24,
-        fill_color=None,
-        line_color=look.warning,
-        line_width=1.6,
-    )
+    ring = {"size": 24, "fill_color": None, "line_color": look.warning, "line_width": 1.6}
+    plot.scatter("x", "y", source=sources["above"], name="above", **ring)
     plot.add_tools(_hover(points.categories, plotted), TapTool(renderers=[plotted]))
     _draw_keys(plot, _keys(points, look), look)
 

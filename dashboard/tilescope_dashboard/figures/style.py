@@ -252,18 +252,9 @@ def empty(look: Theme, name: str, text: str, height: int = 260) -> figure:
     plot.grid.visible = False
     lines = _wrapped(text, 46)
     for position, line in enumerate(lines):
-        plot.add_layout(
-            Label(
-                x=0.5,
-                y=0.5,
-                y_offset=10 + 20 * (len(lines) / 2 - 1 - position),
-                text=line,
-                text_align="center",
-                text_color=look.muted,
-                text_font=FONT,
-                text_font_size="14px",
-            )
-        )
+        above = 10 + 20 * (len(lines) / 2 - 1 - position)
+        font = {"text_align": "center", "text_color": look.muted, "text_font": FONT, "text_font_size": "14px"}
+        plot.add_layout(Label(x=0.5, y=0.5, y_offset=above, text=line, **font))
     return plot
 
 

@@ -47,13 +47,8 @@ def traffic(launches: pd.DataFrame, floor: float | None, look: Theme) -> figure:
     totals = launches.groupby("impl")["bytes"].sum()
     longest = max(totals.max(), floor or 0)
     lanes = distinct(impls, 14)
-    plot = blank(
-        look,
-        "traffic",
-        120 + _ROW * len(impls),
-        y_range=list(lanes.values()),
-        x_range=Range1d(0, longest * 1.25),
-    )
+    across = Range1d(0, longest * 1.25)
+    plot = blank(look, "traffic", 120 + _ROW * len(impls), y_range=list(lanes.values()), x_range=across)
     plot.xaxis.axis_label = "bytes requested" if launches["sampled"].all() else "bytes to and from HBM"
     plot.xaxis.formatter = ticks("byte")
     plot.xaxis.ticker.desired_num_ticks = 5
@@ -76,20 +71,11 @@ def traffic(launches: pd.DataFrame, floor: float | None, look: Theme) -> figure:
     )  # fmt: skip
     if floor:
         plot.add_layout(Span(location=floor, dimension="height", line_color=look.ink, line_dash=[6, 4], line_width=2))
-        plot.add_layout(
-            Label(
-                x=floor,
-                y=0,
-                y_units="screen",
-                y_offset=2,
-                x_offset=-5 if floor > longest / 2 else 5,
-                text=f"floor {write(floor, 'byte')}",
-                text_align="right" if floor > longest / 2 else "left",
-                text_color=look.ink,
-                text_font=FONT,
-                text_font_size="12px",
-            )
-        )
+        side, gap = ("right", -5) if floor > longest / 2 else ("left", 5)
+        plot.add_layout(Label(
+            x=floor, y=0, y_units="screen", y_offset=2, x_offset=gap, text=f"floor {write(floor, 'byte')}", text_align=side,
+            text_color=look.ink, text_font=FONT, text_font_size="12px",
+        ))  # fmt: skip
         plot.y_range.range_padding = 0.25
     tooltips = [
         ("", "@impl, @launch"), ("function", "@function"), ("bytes", "@bytes"), ("read", "@read"),
@@ -175,22 +161,11 @@ def speedup(gains: pd.DataFrame, look: Theme) -> figure:
         known["predicted"], rows, known["actual"], rows, line_color=look.muted, line_dash="dotted", line_width=2
     )
     marks = []
-    for name, fill in (("predicted", look.ground), ("actual", "colour")):
+    for name, fill, marker, size in (("predicted", look.ground, "diamond", 16), ("actual", "colour", "circle", 12)):
         data = {"x": known[name].astype(float), "impl": rows, "colour": shades, "text": [times(v) for v in known[name]]}
         source = ColumnDataSource(data)
-        marks.append(
-            plot.scatter(
-                "x",
-                "impl",
-                size=16 if name == "predicted" else 12,
-                marker="diamond" if name == "predicted" else "circle",
-                line_color="colour",
-                line_width=2,
-                fill_color=fill,
-                source=source,
-                name=name,
-            )
-        )
+        looks = {"marker": marker, "size": size, "line_color": "colour", "line_width": 2, "fill_color": fill}
+        marks.append(plot.scatter("x", "impl", source=source, name=name, **looks))
         plot.text(
             "x", "impl", "text", source=source, y_offset=-11 if name == "actual" else 11, text_align="center",
             text_baseline="bottom" if name == "actual" else "top", text_color=look.ink if name == "actual" else look.muted,

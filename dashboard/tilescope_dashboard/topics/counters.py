@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pandas as pd
-from tilescope.models.advice import stalls as model
+from tilescope.models import bound
 from tilescope.models.function_names import said
 from tilescope.table.case_table import CaseValues
 from tilescope.table.metrics import METRICS, stall_name
@@ -80,7 +80,7 @@ def stalls(case: CaseValues, launch: int) -> pd.DataFrame:
     ]
     found = pd.DataFrame(rows, columns=["reason", "name", "cycles"]).astype({"cycles": "float64"})
     found["share"] = found["cycles"] / found["cycles"].sum()
-    found["meaning"] = [model.meaning(reason) for reason in found["reason"]]
+    found["meaning"] = [bound.WAITS.get(reason, "") for reason in found["reason"]]
     return found.sort_values("cycles", ascending=False, kind="stable").reset_index(drop=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pandas as pd
+from tilescope.table.units import several
 
 from tilescope_dashboard.data.columns import IMPL, Column
 from tilescope_dashboard.data.kernel_cases import KernelCase
@@ -18,6 +19,7 @@ COLUMNS = (
 )  # fmt: skip
 _READING = "A bar is the 5 to 95 % range over repetitions; hollow marks are the fastest config of a sweep. Only runs on this GPU."
 _ONCE = "Profile it again after a change, and the next run stands beside this one."
+_APART = "No two of them timed the same implementation and config, so there is nothing to compare."
 
 
 def history(rows: pd.DataFrame, case: KernelCase | None) -> pd.DataFrame:
@@ -43,15 +45,8 @@ def sentence(kernel: str, rows: pd.DataFrame, case: KernelCase | None) -> Senten
     own = rows[rows["impl"].eq(case.impl) & ~rows["swept"]]
     runs = rows["run_id"].nunique()
     if len(own) < 2:
-        count = "1 run" if runs == 1 else f"{runs} runs"
-        more = (
-            _ONCE
-            if runs == 1
-            else "No two of them timed the same implementation and config, so there is nothing to compare."
-        )
-        return Sentence(
-            f"{count} timed {case.impl} on {where}" if len(own) else f"{count} timed {where}", f"{more} {_READING}"
-        )
+        timed = f"{case.impl} on {where}" if len(own) else where
+        return Sentence(f"{several(runs, 'run')} timed {timed}", f"{_ONCE if runs == 1 else _APART} {_READING}")
     last, before = own.iloc[-1], own.iloc[-2]
     apart = last["gpu_time_low"] > before["gpu_time_high"] or last["gpu_time_high"] < before["gpu_time_low"]
     noise = "more than the noise" if apart else "within the noise"
