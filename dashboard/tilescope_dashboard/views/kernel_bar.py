@@ -30,6 +30,7 @@ _LISTS_CSS = """
 @media (max-width: 640px) {
   :host { flex-flow: row nowrap !important; overflow: auto hidden !important; scrollbar-width: none;
     mask-image: linear-gradient(to left, transparent, #000 24px); }
+  .kernel { width: 170px !important; }
 }
 """
 
@@ -63,6 +64,7 @@ class KernelBar(pn.viewable.Viewer):
         # In a view of all kernels these have nothing to choose.
         for of_case in (self._size, self._pass, self._impl, self._baseline):
             of_case.css_classes = ["of-case"]
+        self._kernel.css_classes = ["kernel"]
         lists = (self._kernel, self._size, self._pass, self._impl, self._baseline, self._gpu)
         # A column that wraps its parts into rows keeps their widths.
         self._lists = pn.Column(
