@@ -126,6 +126,15 @@ def test_a_script_without_launches_is_told_in_a_line(tmp_path, capsys):
     assert "is a script: profile it by itself" in capsys.readouterr().err
 
 
+def test_no_script_is_run_whose_runs_cannot_be_written(tmp_path, capsys):
+    script, made, file = (tmp_path / name for name in ("long.py", "made", "file"))
+    script.write_text(f"open({str(made)!r}, 'w').close()")
+    file.touch()
+    assert cli.main(["profile", "--runs", str(file / "runs"), str(script)]) == 2
+    assert "cannot write runs" in capsys.readouterr().err
+    assert not made.exists()
+
+
 def test_a_scripts_arguments_are_told_from_the_commands():
     split = profile_command.split
     assert split(["a.py", "--lr", "3"]) == (["profile", "a.py"], ["--lr", "3"])

@@ -84,11 +84,14 @@ def _run_script(arguments: argparse.Namespace) -> int:
     """Runs the script and profiles its launches, even if it failed later."""
     from tilescope.jobs.plan import plan  # noqa: PLC0415
     from tilescope.notebook import capturing, script_running  # noqa: PLC0415
+    from tilescope.runs import store  # noqa: PLC0415
 
     *others, script = arguments.kernels
     if others:
         raise ValueError(f"{script} is a script: profile it by itself, or name its kernel as {script}:SPEC")
     settings = choices.settings(arguments)
+    # Not after a script that ran for an hour.
+    store.check_writable(arguments.runs or store.runs_dir())
     capture = capturing.Capture(arguments.target, settings.get("interpreter_limit", capturing.LIMIT))
     ended = script_running.run_script(script, arguments.of_script, capture)
     if ended and (ours := _ours(arguments.of_script)):

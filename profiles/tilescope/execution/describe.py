@@ -30,7 +30,7 @@ def catalog(kernels: Iterable[str] = (), workloads: Iterable[str] = ()) -> list[
     entries, fitted, refused = [], set[str](), dict[str, WorkloadError]()
     for kernel in asked or names:
         if ".py" not in kernel and kernel not in names:
-            raise ValueError(unknown("kernel", kernel, names) + ", or path/to/file.py:SPEC for one of your own")
+            raise ValueError(unknown("kernel", kernel, names) + " (one of your own is named path/to/file.py:SPEC)")
         spec = execute.load_spec(kernel)
         selected = []
         for text in texts:

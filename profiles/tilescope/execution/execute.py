@@ -41,7 +41,7 @@ def load_spec(ref: str) -> KernelSpec:
         if spec is None:
             raise ValueError(f"{path} has no {attribute!r}: name the variable that holds its KernelSpec")
         if not isinstance(spec, KernelSpec):
-            raise ValueError(f"{ref} is a {type(spec).__name__}, not a KernelSpec")
+            raise ValueError(f"{ref} is a {type(spec).__name__}, not a KernelSpec: tilescope.spec makes one of it")
         return spec
     if ref.endswith(".py"):
         raise ValueError(f"{ref} names a file but no kernel: write {ref}:SPEC")

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from tilescope.jobs import resident
 from tilescope.notebook.capturing import LIMIT, Capture
 from tilescope.notebook.opened_run import Profile
+from tilescope.runs import store
 
 
 class _Options(argparse.ArgumentParser):
@@ -42,6 +43,7 @@ def run_cell(shell: Any, line: str, cell: str) -> Profile | None:
     options.add_argument("--limit", type=float, default=LIMIT)
     options.add_argument("--title", default="")
     chosen = options.parse_args(shlex.split(line))
+    store.check_writable(store.runs_dir())
     with Capture(chosen.target, chosen.limit) as capture:
         done = shell.run_cell(cell)
     if not done.success:
