@@ -130,9 +130,15 @@ def test_a_case_that_the_kernel_lacks_is_said_in_one_line() -> None:
     assert state.ignored == ""
 
 
+#: Views of those names that show nothing: what is tested is which of them is meant.
+NOTHING = {"build": lambda self: [], "update": lambda self: None}
+NAMED = ({"name_in_address": view.name_in_address, "title": view.title} for view in (Occupancy, Traffic))
+WHY = {"Why": tuple(type("Nothing", (View,), {**NOTHING, **named}) for named in NAMED)}
+
+
 def test_a_view_that_is_none_is_said_in_one_line() -> None:
     state = State(run=RUN, kernel="softmax", view="<b>nothing</b>")
-    Navigation(state, {"Why": (Occupancy, Traffic)})
+    Navigation(state, WHY)
     assert (state.view, state.ignored) == ("occupancy", "not a view: '<b>nothing</b>', so this is Occupancy")
     state.view = "<b>nothing</b>"
     assert state.ignored.count("not a view") == 1, "the browser asks twice"
@@ -141,7 +147,7 @@ def test_a_view_that_is_none_is_said_in_one_line() -> None:
 @pytest.mark.parametrize(("asked", "meant"), [("Why", "occupancy"), ("why", "occupancy"), ("Traffic", "traffic")])
 def test_an_address_may_name_a_view_as_its_tab_does(asked: str, meant: str) -> None:
     state = State(run=RUN, kernel="softmax", view=asked)
-    Navigation(state, {"Why": (Occupancy, Traffic)})
+    Navigation(state, WHY)
     assert (state.view, state.ignored) == (meant, "")
 
 

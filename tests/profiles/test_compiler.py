@@ -176,9 +176,17 @@ def test_code_that_reads_a_value_on_its_way_does_not_apply(wanted: Case, tmp_pat
         collect(wanted, tmp_path)
 
 
-def test_compiled_code_does_not_apply(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        case("TIMES", "5000-fp32", impl="compile"),
+        Case("mlp_compile_modes", "default", "forward", "16x1024x2816-bf16"),
+    ],
+    ids=["by its name", "by itself"],
+)
+def test_compiled_code_does_not_apply(wanted: Case, tmp_path: Path) -> None:
     with pytest.raises(execute.NotApplicable, match=r"torch\.compile generates"):
-        collect(case("TIMES", "5000-fp32", impl="compile"), tmp_path)
+        collect(wanted, tmp_path)
 
 
 def test_an_unknown_target_is_named(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def beyond_kernel(x_ptr):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(device, "detect", lambda: None)
-    monkeypatch.setattr(interpreter, "SAMPLE", 2.0)
+    monkeypatch.setattr(interpreter, "SAMPLE", 0.5)
 
 
 def metered(kernel: Any, grid: tuple[int, ...], *arguments: Any, seconds: float = 0.0) -> tuple[launches.Launch, Any]:

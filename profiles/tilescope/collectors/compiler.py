@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from tilescope.collectors import assembly, compiled_text, products_under_way
+from tilescope.collectors import assembly, compiled_text, interpreter, products_under_way
 from tilescope.files import bounded_reading, json_shape
 from tilescope.hardware import occupancy
 from tilescope.table import assumptions, launch_configs, line_values, schema
@@ -104,7 +104,7 @@ def launches_of(
     beside = [] if operators is None else operators
     occupancy.limits(target)
     if case.impl == "compile":
-        raise execute.NotApplicable("torch.compile generates its kernels on a GPU only")
+        raise execute.NotApplicable(interpreter.COMPILED)
     with (
         assumed_device.for_launcher(spec, case, target, "meta") as there,
         contextlib.nullcontext() if there else offline.targeting(target),
@@ -120,6 +120,8 @@ def launches_of(
                 beside.clear()  # the first call also draws the gradient of a loss
                 run()
         except (NotImplementedError, RuntimeError) as error:
+            if interpreter.must_compile(error):
+                raise execute.NotApplicable(interpreter.COMPILED) from None
             if reason := _lacks_data(error):
                 raise execute.NotApplicable(f"{case.impl} {reason}, which needs data") from None
             raise
