@@ -28,7 +28,7 @@ p { margin: 4px 0 0; font-size: 14px; line-height: 1.5; max-width: 860px; overfl
   background: color-mix(in srgb, currentColor 6%, transparent); overflow-wrap: anywhere; }
 .notice.info { border-color: #3a87b8; } .notice.warning { border-color: #D55E00; } .notice.error { border-color: #c62828; }
 .notice + .notice { margin-top: 4px; }
-.notices { display: flex; flex-wrap: wrap; gap: 4px; } .notices .notice { flex: 1 1 480px; margin: 0; }
+.notices { display: flex; flex-wrap: wrap; gap: 4px; } .notices .notice { flex: 1 1 auto; margin: 0; }
 .notice b { font-weight: 650; } .notice summary { font-size: 14px; }
 ul { margin: 6px 0 0; padding-left: 18px; font-size: 13px; line-height: 1.5; } li { overflow-wrap: anywhere; }
 progress { appearance: none; width: 100%; height: 6px; border: 0; border-radius: 3px; overflow: hidden; margin-top: 8px;

@@ -30,7 +30,6 @@ _LISTS_CSS = """
 @media (max-width: 640px) {
   :host { flex-flow: row nowrap !important; overflow: auto hidden !important; scrollbar-width: none;
     mask-image: linear-gradient(to left, transparent, #000 24px); }
-  .kernel { width: 170px !important; }
 }
 """
 
@@ -52,10 +51,10 @@ class KernelBar(pn.viewable.Viewer):
         self._unread: list[store.Summary] = []
         self._of: tuple[Any, ...] = ()
         self._spare = IdleWork(self._join)
-        self._kernel = self._list("kernel", 204, self._choose_kernel, searchable=True, filter_on_search=True)
-        self._pass = self._list("pass", 118, lambda value: state.choose(direction=value))
-        self._size = self._list("size", 250, lambda value: state.choose(workload=value))
-        self._impl = self._list("implementation", 130, lambda value: state.choose(impl=value))
+        self._kernel = self._list("kernel", 188, self._choose_kernel, searchable=True, filter_on_search=True)
+        self._pass = self._list("pass", 116, lambda value: state.choose(direction=value))
+        self._size = self._list("size", 242, lambda value: state.choose(workload=value))
+        self._impl = self._list("implementation", 128, lambda value: state.choose(impl=value))
         self._baseline = self._list("baseline", 155, self._choose_baseline)
         self._gpu = Opener(opens=GPU, caption="GPU", within=".gpu-popover", over=True, margin=(6, 6))
         self._profile = Opener(opens=PROFILE, text="Profile", within=".contextbar", margin=(14, 6, 6, 6))
@@ -64,7 +63,6 @@ class KernelBar(pn.viewable.Viewer):
         # In a view of all kernels these have nothing to choose.
         for of_case in (self._size, self._pass, self._impl, self._baseline):
             of_case.css_classes = ["of-case"]
-        self._kernel.css_classes = ["kernel"]
         lists = (self._kernel, self._size, self._pass, self._impl, self._baseline, self._gpu)
         # A column that wraps its parts into rows keeps their widths.
         self._lists = pn.Column(
