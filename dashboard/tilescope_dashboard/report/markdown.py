@@ -148,10 +148,10 @@ def _finding(finding: Finding) -> str:
         clock = "interval" if finding.bound.clock == "interval" else "GPU time"
         win = f"{finding.bound.most}{times(finding.bound.ratio)} in {clock}"
     kind = "NVIDIA's rule" if finding.origin == NVIDIA else "measured" if finding.measured else "predicted"
-    where = f"{finding.direction}, {finding.workload}"
+    where = f"{finding.direction}, {finding.workload}" + ("" if finding.of_results else f"; {win}, {kind}")
     values = "; ".join(f"{value.label} {value.text} ({value.source})" for value in finding.evidence)
     lines = [
-        f"**{escape(finding.title)}** ({escape(f'{where}; {win}, {kind}')})",
+        f"**{escape(finding.title)}** ({escape(where)})",
         escape(values),
         escape(finding.remedy),
     ]
