@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tilescope.commands import advise
 from tilescope.models import advice
 from tilescope.models.advice import Finding
 from tilescope.table import schema
@@ -47,6 +48,8 @@ def test_a_wrong_result_comes_before_what_could_be_won() -> None:
     assert found[0].rule == advice.WRONG and found[0].bound is None
     assert found[0].title == "Wrong: the error against the reference, 0.8, is above 1e-05"
     assert rules(found[1:]) == rules(find(SLOW | MOVED))
+    # Nothing is won by it, so nothing is said of that.
+    assert advise.text(1, found[0]).splitlines()[0] == f"  1. {found[0].title}"
     row = {"relative_error@check": 1e-6, "tolerance@check": 1e-5, "row_error@check": 1.0, "row_tolerance@check": 1e-4}
     assert find({}, row)[0].title.startswith("Wrong: a row's error")
     assert not find({}, {**row, "row_error@check": 1e-5})
