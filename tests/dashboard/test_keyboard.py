@@ -126,7 +126,7 @@ def test_from_the_first_key_to_a_saved_table_without_a_mouse(visit: Any) -> None
         page.keyboard.press("Enter")
     assert download.value.suggested_filename.endswith(".svg")
     # Rows are chosen with the arrows and let go with Esc.
-    tab_to(page, "group", "Rows")
+    tab_to(page, "grid", "Rows")
     page.keyboard.press("ArrowDown")
     page.locator('[class*="place-"]:not(.away) .tabulator-selected:visible').wait_for()
     first = page.locator('[class*="place-"]:not(.away) .tabulator-selected:visible').inner_text()

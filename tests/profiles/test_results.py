@@ -71,7 +71,7 @@ def test_a_check_that_was_skipped_stands_in_the_table():
     for one in (run, Run.from_json(before), replace(run, skipped=(Skipped("check", "no reference"),))):
         loaded = LoadedRun(one, schema.frame(rows), Path())
         assert [line.split()[5] for line in text_table.text(loaded).splitlines()[1:]] == ["0.00e+00", "–", "skipped"]
-        assert Profile.of(loaded)._repr_html_().count("skipped") == 1
+        assert Profile.of(loaded)._repr_html_().count(">skipped<") == 1
     # Nobody asked for a check: there is nothing to say.
     assert "error" not in text_table.text(LoadedRun(RUN, schema.frame(rows[:3]), Path()))
 

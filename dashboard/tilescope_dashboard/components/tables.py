@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 import panel as pn
@@ -139,6 +139,8 @@ class Table(pn.widgets.Tabulator):
         self.units, self.filled, self.note = dict(units), value, html_text.pane()
         #: Columns of words that may be wider, or no wider, than others.
         self.widest = dict(_WIDEST_OF)
+        #: The number of the first row.
+        self.first = 0
 
     def rewrite(self, columns: Iterable[Column]) -> None:
         """Write these columns in their units, under their titles, from now on."""
@@ -165,8 +167,11 @@ class Table(pn.widgets.Tabulator):
         """Send no cells' styles, as there are none: a browser that has not drawn the table yet stumbles over them."""
 
 
-def table(columns: Iterable[Column], **options: Any) -> Table:
-    """An empty table with these columns.
+T = TypeVar("T", bound=Table)
+
+
+def table(columns: Iterable[Column], kind: type[T] = Table, **options: Any) -> T:  # type: ignore[assignment]
+    """An empty table of that kind with these columns.
 
     The last column takes what room is left; if of words, enough to read some. A table of launches has
     ``pagination="remote"``: a page of it is sent at a time, which is of no use where no server stands behind.
@@ -177,7 +182,7 @@ def table(columns: Iterable[Column], **options: Any) -> Table:
     numeric = [column.name for column in every if column.number]
     settings: dict[str, Any] = {"pagination": "local", "page_size": 12, "selectable": 1, **options}
     widths = {c.name: max(_NAMED.get(c.name, _WIDTHS[c.unit]), _title_width(c.title)) for c in others}
-    return Table(
+    return kind(
         pd.DataFrame({c.name: [] for c in every}),
         {c.name: c.unit for c in every},
         titles={c.name: c.title for c in every},
@@ -206,6 +211,7 @@ _MOST = 10_000
 def fill(widget: Table, frame: pd.DataFrame) -> None:
     """Show ``frame``'s columns that the table knows, row for row; a column it lacks is absent. No row is chosen then."""
     shown = _shown(widget, frame)
+    shown.index += widget.first
     wider = _widened(widget, shown)
     if wider:
         widget.widths = {**widget.widths, **wider}

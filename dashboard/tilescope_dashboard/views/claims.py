@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,11 @@ from tilescope.models import claims as model
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.button_groups import standings
 from tilescope_dashboard.components.charts import chart
-from tilescope_dashboard.components.tables import fill, table
+from tilescope_dashboard.components.link_table import link_table
 from tilescope_dashboard.data.kernel_cases import case_name
 from tilescope_dashboard.data.run_cache import claimed, has_claimed
 from tilescope_dashboard.figures.claims import claims
-from tilescope_dashboard.session.scheduling import AfterPaint, next_tick
+from tilescope_dashboard.session.scheduling import AfterPaint
 from tilescope_dashboard.session.state import CLAIMS
 from tilescope_dashboard.topics import claims as topic
 from tilescope_dashboard.views.base import View
@@ -32,7 +31,7 @@ class Claims(View):
     of_other_runs = True
 
     def build(self) -> list[Any]:
-        self._chart, self._table = chart(), table(topic.COLUMNS)
+        self._chart, self._table = chart(), link_table(topic.COLUMNS, self._open)
         self._rows = self._shown = pd.DataFrame(columns=list(model.COLUMNS)).astype(model.COLUMNS)
         self._text = pmui.TextInput(label="kernel or family contains", size="small", width=220)
         self._standing = standings()
@@ -40,7 +39,6 @@ class Claims(View):
         redraw = AfterPaint(self._draw)  # once for several letters typed quickly
         self._text.param.watch(lambda _: redraw.due(), "value_input")
         self._standing.param.watch(lambda _: redraw.due(), "value")
-        self._table.param.watch(self._open, "selection")
         self.state.param.watch(self._learn, "catalog")
         wide = {"sizing_mode": "stretch_width", "margin": 0}
         self._found = pn.Column(self._chart, self.saved(self._table, origin=self._origin), **wide)
@@ -73,7 +71,7 @@ class Claims(View):
         self._count.object = html_text.status(said)
         self._found.visible = not shown.empty or self._rows.empty
         self._chart.object = claims(shown, self.state.look_of(*self._origin()))
-        fill(self._table, topic.listed(shown))
+        self._table.show(shown, topic.listed(shown))
 
     def _learn(self, _: Any) -> None:
         """Filter again once the catalog has the kernels' families."""
@@ -84,10 +82,6 @@ class Claims(View):
         """The runs and GPUs of the rows."""
         return [*dict.fromkeys(self._shown["run"]), *dict.fromkeys(self._shown["device"])]
 
-    def _open(self, event: Any) -> None:
-        if event.new:
-            row = self._shown.iloc[event.new[0]]
-            case = case_name(("triton", row["pass"], row["workload"]))
-            # Who comes back may click the same one.
-            next_tick(functools.partial(setattr, self._table, "selection", []))
-            self.state.go_to(run=row["run"], kernel=row["kernel"], case=case)
+    def _open(self, row: pd.Series) -> None:
+        case = case_name(("triton", row["pass"], row["workload"]))
+        self.state.go_to(run=row["run"], kernel=row["kernel"], case=case)

@@ -17,7 +17,7 @@ from tilescope.runs import store
 
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.button_groups import standings
-from tilescope_dashboard.components.tables import fill, table
+from tilescope_dashboard.components.link_table import link_table
 from tilescope_dashboard.data import catalog
 from tilescope_dashboard.data.kernel_cases import case_name
 from tilescope_dashboard.data.run_cache import claimed, has_claimed
@@ -50,7 +50,7 @@ class Home(View):
         self._text = pmui.TextInput(label="kernel contains", **beside)
         self._family = pmui.Select(label="family", options={_ALL: ""}, value="", **beside)
         self._standing = standings()
-        self._table = table(topic.COLUMNS, page_size=15)
+        self._table = link_table(topic.COLUMNS, self._open, page_size=15)
         self._table.widths = {**self._table.widths, "quickest": 100}
         self._table.formatters = {**self._table.formatters, "of_roof": _BAR}
         self._wanted: dict[str, str] = {}
@@ -65,7 +65,6 @@ class Home(View):
             field.param.watch(functools.partial(self._ask, name), what)
         self.state.param.watch(self._follow, [name for name, *_ in fields])
         self._reflect()
-        self._table.param.watch(self._open, "selection")
         self.state.param.watch(self._changed, "catalog")
         more = pmui.Button(label="Claims at every size", variant="outlined", size="small", width=180)
         more.on_click(lambda _: next_tick(functools.partial(setattr, self.state, "view", CLAIMS)))
@@ -136,15 +135,10 @@ class Home(View):
         self._shown = topic.chosen(self._rows, text, family, standing)
         said = topic.count(self._shown, self._rows, [f"“{text}”" if text else "", family, standing])
         self._count.object = html_text.status(said)
-        fill(self._table, self._shown)
+        self._table.show(self._shown)
 
-    def _open(self, event: Any) -> None:
-        if not event.new:
-            return
-        row = self._shown.iloc[event.new[0]]
+    def _open(self, row: pd.Series) -> None:
         case = case_name(("triton", row["pass"], row["workload"])) if isinstance(row["pass"], str) else ""
-        # Clear the selection, so that the same row can be clicked again later.
-        next_tick(functools.partial(setattr, self._table, "selection", []))
         self.state.go_to(kernel=row["kernel"], case=case, **({"run": row["run"]} if row["run"] else {}))
 
 
