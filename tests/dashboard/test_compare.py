@@ -157,8 +157,8 @@ def test_claims_are_chosen_by_kernel_family_and_standing() -> None:
     shown._standing.value, shown._text.value_input = "", "Norms"
     assert set(shown._table.filled["kernel"]) == {"rms_norm", "layer_norm"}
     assert f"{len(shown._table.filled)} of {every} rows: " in shown._count.object
-    # A click opens the run of the row that is seen.
-    shown._table.selection = [len(shown._shown) - 1]
+    # A click opens the run of the row that is seen: the browser sends that row's number.
+    shown._table.open(shown._table.first - 1)
     assert shown.state.kernel == shown._shown["kernel"].iloc[-1]
 
 
