@@ -129,7 +129,7 @@ def test_without_a_gpu_it_says_why_and_shows_the_runs(
 ) -> None:
     monkeypatch.setattr(nvml, "nvmlDeviceGetCount", lambda: 0)
     shown = GpuPopover(State(run=RUN, kernel="softmax", panel="gpu"))
-    assert "NVML lists no GPU" in shown.head.object
+    assert "the NVIDIA driver lists no GPU" in shown.head.object
     assert not shown.grid.visible and not shown.rows.visible
     assert "Synthetic GPU" in shown.device.object
 

@@ -123,14 +123,14 @@ def test_without_a_driver_or_a_gpu_it_says_why(nvml: ModuleType, monkeypatch: py
     monkeypatch.setattr(nvml, "nvmlDeviceGetCount", lambda: 0)
     sampler = Sampler(lambda: nvml)
     sampler.watch()()
-    assert sampler.error == "NVML lists no GPU"
+    assert sampler.error == "the NVIDIA driver lists no GPU"
 
     def fail() -> None:
         raise nvml.NVMLError("Driver Not Loaded")
 
     monkeypatch.setattr(nvml, "nvmlInit", fail)
     sampler.watch()()
-    assert sampler.error == "NVML: Driver Not Loaded"
+    assert sampler.error == "no NVIDIA driver answers (NVML: Driver Not Loaded)"
 
 
 def test_a_gpu_that_falls_off_the_bus_ends_the_sampling_in_words(

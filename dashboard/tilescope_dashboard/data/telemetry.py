@@ -94,9 +94,9 @@ class Reader:
             nvml.nvmlInit()
             self._handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
         except nvml.NVMLError as error:
-            raise TelemetryError(f"NVML: {error}") from error
+            raise TelemetryError(f"no NVIDIA driver answers (NVML: {error})") from error
         if not self._handles:
-            raise TelemetryError("NVML lists no GPU")
+            raise TelemetryError("the NVIDIA driver lists no GPU")
         self.gpus = [self._describe(index, handle) for index, handle in enumerate(self._handles)]
 
     def close(self) -> None:
