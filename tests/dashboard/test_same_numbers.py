@@ -123,4 +123,4 @@ def test_the_config_that_ran_is_told_wherever_the_case_is(tmp_path: Path) -> Non
     assert table is not None
     assert "BLOCK=64,num_warps=2" in table.cells(1)[0]
     assert text_table.text(loaded).endswith("BLOCK=64,num_warps=2")
-    assert "BLOCK=64,num_warps=2</td>" in Profile.of(loaded)._repr_html_()
+    assert "(BLOCK=64, num_warps=2; from torch_profiler)</td>" in Profile.of(loaded)._repr_html_()

@@ -372,12 +372,12 @@ def test_figures_follow_the_dark_theme(lab: tuple[str, Path], page: Any) -> None
 
 def test_a_kernel_of_a_cell_is_profiled_and_its_summary_shown(lab: tuple[str, Path], page: Any) -> None:
     run_cells(page, lab, "own", KERNEL, PROFILE)
-    page.wait_for_selector(".jp-OutputArea-output th >> text=bytes ratio")
+    page.wait_for_selector(".jp-OutputArea-output th >> text=bytes vs minimum")
     said = page.inner_text(".jp-Notebook")
     assert "double on NVIDIA" in said
     heads = page.locator(".jp-OutputArea-output th").all_inner_texts()
     cells = page.locator(".jp-OutputArea-output tbody tr").first.locator("td").all_inner_texts()
-    assert cells[heads.index("bytes ratio")] == "1×"
+    assert cells[heads.index("bytes vs minimum")] == "1×"
     # The cell's first output was the progress; it is one line now.
     assert "finished," in said
     assert page.locator(".jp-OutputArea-output progress").count() == 0

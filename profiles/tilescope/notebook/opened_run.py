@@ -27,11 +27,10 @@ from tilescope.table.run import Failure
 _ROWS = 20
 _COLUMNS = {
     "kernel": "kernel", "impl": "impl.", "pass": "pass", "workload": "workload", "config": "config", "gpu_time": "GPU time",
-    "floor_fraction": "of roofline", "bytes_ratio": "bytes ratio", "registers": "registers",
-    "theoretical_occupancy": "occupancy", "relative_error": "rel. error", "chosen": "chosen config",
-    "from": "from",
+    "floor_fraction": "of roofline", "bytes_ratio": "bytes vs minimum", "registers": "registers",
+    "theoretical_occupancy": "occupancy", "relative_error": "rel. error",
 }  # fmt: skip
-_TEXT = ("kernel", "impl", "pass", "workload", "config", "chosen", "from")
+_TEXT = ("kernel", "impl", "pass", "workload", "config")
 _VIEWS = "Its views: .advice(), .source(), .roofline(), .traffic(), .occupancy(), .timeline(), .autotune()."
 _STYLE = "text-align: {align}; padding: 4px 8px; vertical-align: top; font-variant-numeric: tabular-nums; {wrap}"
 #: Characters of the longest text that is not broken into lines.
@@ -108,7 +107,7 @@ class Profile(LoadedRun):
         shown = rows.head(_ROWS).astype({"relative_error": "object"})
         shown.loc[text_table.unchecked(shown, self.run), "relative_error"] = text_table.UNCHECKED
         columns = {
-            name: title for name, title in _COLUMNS.items() if name in ("kernel", "impl") or _filled(shown, name)
+            name: title for name, title in _COLUMNS.items() if name in ("kernel", "impl") or _filled(shown[name])
         }
         head = "".join(_cell("th", title, name) for name, title in columns.items())
         body = "".join(
@@ -146,14 +145,12 @@ def open_file(path: str | Path, runs: Path | None = None) -> Profile:
     return Profile.of(opening.open_file(path, runs))
 
 
-def _filled(rows: pd.DataFrame, name: str) -> bool:
-    return name == "from" or bool((rows[name].notna() & (rows[name].astype("str") != "")).any())
+def _filled(values: pd.Series) -> bool:
+    return bool((values.notna() & (values.astype("str") != "")).any())
 
 
 def _written(row: dict[Any, Any], name: str) -> str:
     """One value as text, an en dash where it is absent."""
-    if name == "from":
-        return ", ".join(dict.fromkeys(filter(None, (row["time_source"], row["bytes_source"])))) or "–"
     value = row[name]
     if name in _TEXT or value == text_table.UNCHECKED:
         return str(value) or "–"
@@ -162,7 +159,7 @@ def _written(row: dict[Any, Any], name: str) -> str:
     if name == "gpu_time":
         return units.text(value, "second")
     if name in ("floor_fraction", "theoretical_occupancy"):
-        return f"{value:.0%}"
+        return units.text(value, "ratio")
     return (
         units.times(value) if name == "bytes_ratio" else f"{value:.1e}" if name == "relative_error" else f"{value:,.0f}"
     )
@@ -176,11 +173,15 @@ def _cell(tag: str, text: str, name: str) -> str:
 
 
 def _why(row: dict[Any, Any], columns: int) -> str:
-    """A row below the case with the sentence on its bound, which is too long for a column."""
-    if not row["why"]:
+    """A row below the case with what is too long for a column: the sentence on its bound, the chosen config, and who measured."""
+    sources = ", ".join(dict.fromkeys(filter(None, (row["time_source"], row["bytes_source"]))))
+    chosen = str(row["chosen"]).replace(",", ", ")
+    said = "; ".join(filter(None, (chosen, f"from {sources}" if sources else "")))
+    text = " ".join(filter(None, (str(row["why"]), f"({said})" if said else "")))
+    if not text:
         return ""
     style = _STYLE.format(align="left", wrap="padding-top: 0; max-width: 0; white-space: normal; opacity: 0.75")
-    return f'<tr style="background: none"><td colspan="{columns}" style="{style}">{escape(str(row["why"]))}</td></tr>'
+    return f'<tr style="background: none"><td colspan="{columns}" style="{style}">{escape(text)}</td></tr>'
 
 
 def _list(title: str, lines: Iterable[str]) -> str:
