@@ -38,6 +38,8 @@ def work(job: dict[str, Any]) -> None:
                 content = artefact.read_bytes()
                 raw = gzip.decompress(content) if artefact.suffix == ".gz" else content
                 answer = {"rows": table.to_dict("list"), "artefact": json.loads(raw), "told": len(told)}
+            except execute.NotApplicable as error:
+                answer = {"error": "NotApplicable", "message": str(error)}
             except Exception as error:
                 answer = {"error": type(error).__name__, "message": str(error)}
             print(json.dumps({"case": case.id, **answer}, default=str), flush=True)

@@ -7,6 +7,7 @@ worst row is reported beside that of the whole result, which one wrong row in a 
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import math
@@ -62,25 +63,14 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     """
     import torch  # noqa: PLC0415 (worker-side only)
 
-    from tilescope.execution import execute  # noqa: PLC0415
-    from tilescope.interpreter import blocks, interpret  # noqa: PLC0415
+    from tilescope.execution import execute, without_gpu  # noqa: PLC0415
 
     on_gpu = torch.cuda.is_available()
     if absent := getattr(spec.reference, "absent", ""):
         raise execute.NotApplicable(absent)
-    if case.impl == "compile" and not on_gpu:
-        raise execute.NotApplicable(interpreter.COMPILED)
     assumed: dict[str, Any] = {}
-    try:
+    with contextlib.nullcontext() if on_gpu else without_gpu.refusing(case):
         errors = _on_gpu(case, spec) if on_gpu else _interpreted(case, spec, settings, assumed)
-    except (interpret.TooLong, blocks.NotServed) as error:
-        raise execute.NotApplicable(str(error)) from None
-    except RuntimeError as error:
-        if not on_gpu and (operator := interpreter.refused_by_cpu(error)):
-            raise execute.NotApplicable(f"{case.impl} calls {operator}, which runs on a GPU only") from None
-        if not on_gpu and interpreter.must_compile(error):
-            raise execute.NotApplicable(interpreter.COMPILED) from None
-        raise
     dtype = case.dtype if on_gpu or case.dtype == "fp64" else "fp32"
     result = {
         "source": "check" if on_gpu else "interpreter",

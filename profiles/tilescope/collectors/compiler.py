@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from tilescope.collectors import assembly, compiled_text, interpreter, products_under_way
+from tilescope.collectors import assembly, compiled_text, products_under_way
 from tilescope.files import bounded_reading, json_shape
 from tilescope.hardware import occupancy
 from tilescope.table import assumptions, launch_configs, line_values, schema
@@ -99,32 +99,25 @@ def launches_of(
         launches,
         offline,
         pytorch_traffic,
+        without_gpu,
     )
 
     beside = [] if operators is None else operators
     occupancy.limits(target)
-    if case.impl == "compile":
-        raise execute.NotApplicable(interpreter.COMPILED)
     with (
+        without_gpu.refusing(case),
         assumed_device.for_launcher(spec, case, target, "meta") as there,
         contextlib.nullcontext() if there else offline.targeting(target),
         pytorch_traffic.CountOperators(lambda moved: beside.append(moved.name)),
         launches.catch() as caught,
     ):
-        try:
-            run = execute.prepare(spec, case, "meta")
-            caught.clear()  # launches of a forward pass that prepares a backward one
+        run = execute.prepare(spec, case, "meta")
+        caught.clear()  # launches of a forward pass that prepares a backward one
+        run()
+        made = list(caught)
+        if operators is not None:
+            beside.clear()  # the first call also draws the gradient of a loss
             run()
-            made = list(caught)
-            if operators is not None:
-                beside.clear()  # the first call also draws the gradient of a loss
-                run()
-        except (NotImplementedError, RuntimeError) as error:
-            if interpreter.must_compile(error):
-                raise execute.NotApplicable(interpreter.COMPILED) from None
-            if reason := _lacks_data(error):
-                raise execute.NotApplicable(f"{case.impl} {reason}, which needs data") from None
-            raise
     if not made:
         raise execute.NotApplicable(f"{case.impl} launches no Triton kernel")
     return made, there.as_data() if there else {}
@@ -233,15 +226,6 @@ def _compile(launch: Launch, target: str) -> dict[str, Any]:
             "sass": sass,
         },
     }
-
-
-def _lacks_data(error: Exception) -> str:
-    """What the error says could not be done on tensors without data; empty where it says something else."""
-    if "cannot be called on meta tensors" in str(error) or "Cannot copy out of meta tensor" in str(error):
-        return "reads a tensor's value"
-    # PyTorch's own operators say so where their outputs' shapes depend on what is in the inputs.
-    operator = re.search(r"aten::\w+", str(error))
-    return f"calls {operator[0]}" if operator and "Meta" in str(error) else ""
 
 
 def _place(error: BaseException, launch: Launch) -> str:

@@ -12,7 +12,6 @@ import gzip
 import importlib.metadata
 import importlib.util
 import json
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -33,7 +32,6 @@ SUFFIX = ".json.gz"
 LIMIT, CAPTURED_LIMIT, SAMPLE = 40.0, 12.0, 5.0
 #: Versions of Triton with which the tests of every construct pass.
 TESTED = ("3.6.0", "3.9.0")
-COMPILED = "torch.compile generates its kernels on a GPU only"
 #: A launch's record, and its source texts by file name: none for a PyTorch operator.
 _Counted = tuple[dict[str, Any], dict[str, str]]
 _FIGURES = (
@@ -52,17 +50,6 @@ def unavailable() -> str | None:
     return None
 
 
-def must_compile(error: RuntimeError) -> bool:
-    """Whether the error is torch.compile's refusal to run a function uncompiled."""
-    return "torch.compile with fullgraph=True" in str(error)
-
-
-def refused_by_cpu(error: Exception) -> str:
-    """The operator that PyTorch does not have for the CPU, or not by the backend asked for; empty where the error is another."""
-    operator = re.search(r"'([\w:.]+)' with arguments from the 'CPU' backend|No viable backend for (\w+)", str(error))
-    return operator[1] or operator[2] if operator else ""
-
-
 def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:
     """Counts the case and writes the artefact. Functions under torch.compile are counted uncompiled where it permits that.
 
@@ -71,31 +58,21 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     ``settings["interpreter_limit"]`` seconds (40); of a captured launch a sample is counted then. Raises InterpretationFailed for an
     error of a kernel.
     """
-    from tilescope.execution import execute, pytorch_traffic  # noqa: PLC0415 (they import torch and triton)
-    from tilescope.interpreter import blocks, interpret  # noqa: PLC0415 (they import torch and triton)
+    from tilescope.execution import pytorch_traffic, without_gpu  # noqa: PLC0415 (they import torch and triton)
+    from tilescope.interpreter import blocks  # noqa: PLC0415 (it imports triton)
 
-    if case.impl == "compile":
-        raise execute.NotApplicable(COMPILED)
     # A captured launch may have been counted in the user's process, with the values there.
     if hasattr(spec, "counted") and (known := spec.counted(spec.workload(case.workload))):
         _write([known], out, {})
         return
-    try:
-        records, assumed = _count(case, spec, settings, "meta", values=False)
-    except (_LaunchSeen, pytorch_traffic.NeedsData, NotImplementedError, RuntimeError):
+    with without_gpu.refusing(case):
         try:
+            records, assumed = _count(case, spec, settings, "meta", values=False)
+        except (_LaunchSeen, pytorch_traffic.NeedsData, RuntimeError):
             try:
                 records, assumed = _count(case, spec, settings, "cpu", values=False)
             except (blocks.NeedsValues, pytorch_traffic.NeedsData):
                 records, assumed = _count(case, spec, settings, "cpu", values=True)
-        except (interpret.TooLong, blocks.NotServed) as error:
-            raise execute.NotApplicable(str(error)) from None
-        except RuntimeError as error:
-            if operator := refused_by_cpu(error):
-                raise execute.NotApplicable(f"{case.impl} calls {operator}, which runs on a GPU only") from None
-            if must_compile(error):
-                raise execute.NotApplicable(COMPILED) from None
-            raise
     _write(records, out, assumed)
 
 

@@ -11,6 +11,8 @@ import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.interpreter import TensorHandle
 
+from tilescope.execution.execute import NotApplicable
+
 Array = npt.NDArray[Any]
 
 #: Types that may be, or hold, a block without values.
@@ -21,7 +23,7 @@ class NeedsValues(Exception):
     """The kernel's accesses depend on values that were left out."""
 
 
-class NotServed(Exception):
+class NotServed(NotApplicable):
     """An operation that the interpreter does not support, or that needs a GPU. The message is one line."""
 
     placed = False

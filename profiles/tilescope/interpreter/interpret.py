@@ -17,6 +17,7 @@ import torch
 from triton.runtime.interpreter import InterpreterBuilder, InterpreterOptions, interpreter_builder
 
 from tilescope.execution import multiprocess
+from tilescope.execution.execute import NotApplicable
 from tilescope.execution.launches import Launch
 from tilescope.interpreter import accesses, arguments, regular, watch
 from tilescope.interpreter.blocks import NeedsValues, NotServed
@@ -38,7 +39,7 @@ class InterpretationFailed(Exception):
     """The interpreter cannot run the kernel, or the kernel is wrong. The message is one line."""
 
 
-class TooLong(Exception):
+class TooLong(NotApplicable):
     """Interpreting would take longer than allowed. The message is one line."""
 
 

@@ -1,0 +1,38 @@
+"""Says which cases cannot run on tensors of the CPU, or on tensors without data. Imports torch: worker-side only."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+from tilescope.execution import execute
+from tilescope.table.case import Case
+
+_COMPILED = "torch.compile generates its kernels on a GPU only"
+
+
+@contextlib.contextmanager
+def refusing(case: Case) -> Iterator[None]:
+    """Raises NotApplicable for a case that torch.compile has to generate, and in place of errors of operators that need a GPU or data."""
+    if case.impl == "compile":
+        raise execute.NotApplicable(_COMPILED)
+    try:
+        yield
+    except RuntimeError as error:
+        if "torch.compile with fullgraph=True" in str(error):
+            raise execute.NotApplicable(_COMPILED) from None
+        if reason := _reason(str(error)):
+            raise execute.NotApplicable(f"{case.impl} {reason}") from None
+        raise
+
+
+def _reason(said: str) -> str:
+    """What PyTorch's error says that it cannot do here; empty where it says something else."""
+    if operator := re.search(r"'([\w:.]+)' with arguments from the 'CPU' backend|No viable backend for (\w+)", said):
+        return f"calls {operator[1] or operator[2]}, which runs on a GPU only"
+    if "cannot be called on meta tensors" in said or "Cannot copy out of meta tensor" in said:
+        return "reads a tensor's value, which needs data"
+    # PyTorch's own operators say so where their outputs' shapes depend on what is in the inputs.
+    operator = re.search(r"(aten::\w+).*(?:Meta tensors|'Meta' backend)", said, re.IGNORECASE)
+    return f"calls {operator[1]}, which needs data" if operator else ""
