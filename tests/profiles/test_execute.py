@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,12 +42,22 @@ def test_an_unknown_kernel_is_an_error_of_one_line(ref: str, message: str) -> No
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_does_not_import_says_why(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("import no_such_module", "ModuleNotFoundError: No module"),
+        ("import sys\nsys.exit('that\\nis all')", "it calls sys.exit; keep what only a script does under if __name__"),
+    ],
+)
+def test_a_file_that_does_not_import_says_why(code: str, why: str, tmp_path: Path) -> None:
     broken = tmp_path / "broken.py"
-    broken.write_text("import no_such_module\n")
+    broken.write_text(code)
+    before = set(sys.modules)
     for _ in range(2):
-        with pytest.raises(ValueError, match=r"broken\.py does not import: ModuleNotFoundError"):
+        with pytest.raises(ValueError, match=rf"broken\.py does not import: {why}") as caught:
             execute.load_spec(f"{broken}:SPEC")
+        assert "\n" not in str(caught.value)
+    assert not [name for name in sys.modules.keys() - before if name.startswith("broken")]
 
 
 @pytest.mark.parametrize(

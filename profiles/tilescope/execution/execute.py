@@ -70,8 +70,13 @@ def _load_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         description.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
+    except BaseException as error:
+        sys.modules.pop(name, None)
+        if isinstance(error, SystemExit):
+            kept = "keep what only a script does under if __name__ == '__main__'"
+            raise ValueError(f"{path} does not import: it calls sys.exit; {kept}") from error
+        if not isinstance(error, Exception):
+            raise
         raise ValueError(f"{path} does not import: {type(error).__name__}: {error}") from error
     return module
 
