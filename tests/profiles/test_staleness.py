@@ -81,6 +81,24 @@ def test_code_that_differs_is_stale_in_the_declaring_file_and_in_helpers(here, i
     assert is_stale(BOTH)
 
 
+def test_modules_beside_a_script_are_looked_for_where_it_found_them(here, is_stale, tmp_path):
+    (here / "rows").mkdir()
+    (here / "rows" / "__init__.py").touch()
+    (here / "rows" / "sums.py").write_text("from . import one\n\n\ndef thrice(x):\n    return 3 * one.same(x)\n")
+    (here / "rows" / "one.py").write_text("def same(x):\n    return x\n")
+    written = tmp_path / "written.py"
+    written.write_text(
+        f"import sys\nsys.path.append({str(here)!r})\nfrom helper import twice\nfrom rows.sums import thrice\n\n"
+        "kernel = [twice, thrice]\n"
+    )
+    kept = {"written.py": written.read_text(), "helper.py": HELPER, "sums.py": (here / "rows" / "sums.py").read_text()}
+    assert not is_stale(kept, written, kept["written.py"])
+    (here / "helper.py").write_text(f"# new\n{HELPER}")
+    assert not is_stale(kept, written, kept["written.py"])
+    (here / "helper.py").write_text(HELPER.replace("2 * x", "x + x"))
+    assert is_stale(kept, written, kept["written.py"])
+
+
 def test_a_string_that_is_no_docstring_is_code(here, is_stale):
     helper = 'PTX = "one"\n' + HELPER.replace("2 * x", "2 * x, PTX")
     (here / "helper.py").write_text(helper.replace("one", "two"))

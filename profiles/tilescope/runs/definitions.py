@@ -103,7 +103,7 @@ class Code(ABC):
 
     def owns(self, module: str, importer: str) -> bool:
         """Whether a module belongs to these files or their package, and not to another library."""
-        if self.package:
+        if self.package or module.startswith("."):
             return module.partition(".")[0] in ("", self.package)
         return self.locate(module, importer) is not None
 

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import itertools
+import re
 from pathlib import Path
 
 from tilescope.files import bounded_reading
 from tilescope.runs import definitions, reader
 
+#: How a file that is written from a notebook's or script's code says where that found its modules.
+_FOLDER = re.compile(r"""^sys\.path\.append\(('[^'\n]*'|"[^"\n]*")\)$""", re.MULTILINE)
+
 
 class Today(definitions.Code):
-    """The files of the package that ``path`` is in, or of its folder where that is not a package."""
+    """The files of the package that ``path`` is in. Where that is none: of its folder and of those it adds to ``sys.path``."""
 
     def __init__(self, path: Path) -> None:
         packages = list(itertools.takewhile(lambda folder: (folder / "__init__.py").is_file(), path.parents))
-        self._beside, self._top = path.parent, packages[-1] if packages else path.parent
-        super().__init__(self._top.name if packages else "")
+        super().__init__(packages[-1].name if packages else "")
+        self._path, self._packages = path, packages
         self._texts: dict[str, str] = {}
         self._module = functools.cache(self._file_of)
+
+    @functools.cached_property
+    def _folders(self) -> list[Path]:
+        """Folders that hold the files; links may not lead out of them."""
+        if self._packages:
+            return [self._packages[-1]]
+        added = _FOLDER.findall(self.text(str(self._path)))
+        return [self._path.parent, *(Path(ast.literal_eval(folder)) for folder in added)]
 
     def text(self, file: str) -> str:
         if file not in self._texts:
@@ -28,15 +41,23 @@ class Today(definitions.Code):
     def locate(self, module: str, importer: str) -> str | None:
         name = module.lstrip(".")
         level = len(module) - len(name)
-        folder = Path(importer).parents[level - 1] if level else self._top.parent if self.package else self._top
-        return self._module("/".join([str(folder), *filter(None, name.split("."))]))
+        if level:
+            roots = [Path(importer).parents[level - 1]]
+        else:
+            roots = [folder.parent for folder in self._folders] if self.package else self._folders
+        found = (self._module("/".join([str(root), *filter(None, name.split("."))])) for root in roots)
+        return next(filter(None, found), None)
 
     def _file_of(self, module: str) -> str | None:
-        places = (f"{module}.py", f"{module}/__init__.py")
-        return next((place for place in places if bounded_reading.is_inside(Path(place), self._top)), None)
+        return self._first(Path(f"{module}.py"), Path(f"{module}/__init__.py"))
+
+    def _first(self, *places: Path) -> str | None:
+        """The first of the places that is a file in one of the folders."""
+        inside = (str(p) for p in places if any(bounded_reading.is_inside(p, folder) for folder in self._folders))
+        return next(inside, None)
 
     def named(self, base: str) -> str | None:
-        places = (self._beside / base, self._top / base)
-        near = next((place for place in places if bounded_reading.is_inside(place, self._top)), None)
-        there = near or (reader.file_below(self._top, base) if self.package else None)
+        if near := self._first(self._path.parent / base, *(folder / base for folder in self._folders)):
+            return near
+        there = reader.file_below(self._folders[0], base) if self.package else None
         return str(there) if there else None
