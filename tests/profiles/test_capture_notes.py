@@ -42,7 +42,7 @@ def test_what_would_take_too_long_is_said_with_what_cures_it():
     with Capture("sm_90", 0.2) as capture:
         for _ in range(2):
             foreign.counting_kernel[(100_000,)](counter, out)
-    allowed = "the 0.2 seconds for interpreting: choose smaller inputs, or allow more (--interpreter-limit, limit= or interpreter_limit=)"
+    allowed = "the 0.2 s of CPU time for interpreting: choose smaller inputs, or allow more (--interpreter-limit, limit= or interpreter_limit=)"
     said = [note.partition(": it would take longer than one launch may of ")[2] for note in capture.notes]
     assert [one for one in said if one] == [allowed]
 

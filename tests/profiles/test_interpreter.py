@@ -137,7 +137,7 @@ def test_what_would_take_too_long_is_refused_in_one_line() -> None:
     large = small("SOFTMAX", "8000x781-fp32")
     (answer,) = capture("interpreter", [large], interpreter_limit=0.5).values()
     assert answer["error"] == "NotApplicable"  # skipped and said, not a failure of the kernel
-    assert "would take longer to interpret than a case may, 0.5 s" in answer["message"]
+    assert "would take longer to interpret than a case may, 0.5 s of CPU time" in answer["message"]
     assert "choose a smaller workload" in answer["message"]
     assert "\n" not in answer["message"]
 

@@ -26,7 +26,7 @@ from tilescope.interpreter import blocks, interpret
 
 #: Called with an autotuner, the configs that it is about to try, and the arguments and keywords of the launch.
 Searching = Callable[[Any, Sequence[Any], Sequence[Any], Mapping[str, Any]], object]
-#: Seconds for interpreting all launches, by default.
+#: Seconds of CPU time for interpreting all launches, by default.
 LIMIT = 60.0
 #: The share of them for one launch.
 ONE_LAUNCH = 1 / 5
@@ -110,8 +110,8 @@ def without_gpu(
 ) -> Iterator[assumed_device.Assumed]:
     """While active, assumes a GPU of ``target``, and records and interprets every launch. Yields the assumed GPU.
 
-    A launch is not made if it would take longer than a fifth of ``limit`` seconds or than what is left of them, or if the
-    interpreter does not support it. Its record and later ones then have a note. A ``limit`` of 0 interprets none. ``progress``
+    A launch is not made if it would take longer than a fifth of ``limit`` seconds of CPU time or than what is left of them, or if
+    the interpreter does not support it. Its record and later ones then have a note. A ``limit`` of 0 interprets none. ``progress``
     gets messages about slow launches.
     """
     maker = _Interpreting(recorder, limit, progress)
@@ -168,7 +168,7 @@ class _Interpreting:
         #: The first launch that was not made. Values after it are wrong.
         self.unmade = ""
         cure = "choose smaller inputs, or allow more (--interpreter-limit, limit= or interpreter_limit=)"
-        self._allowed = f"the {limit:g} seconds for interpreting: {cure}"
+        self._allowed = f"the {limit:g} s of CPU time for interpreting: {cure}"
 
     def __call__(self, launch: launches.Launch) -> None:
         # One at a time: Triton's interpreter has one state for the process.

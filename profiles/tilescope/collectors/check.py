@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import torch
 
 SUFFIX = ".json"
-#: Default limit in seconds for interpreting a case.
+#: Default limit in seconds of CPU time for interpreting a case.
 LIMIT = 5.0
 #: Tolerance of a row over that of the whole result. Normally distributed errors reach four times the typical one somewhere in 16,000
 #: rows of a single number. A row that is a difference of nearly equal numbers, as dQ of a query that sees few keys, has a larger

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from tilescope.execution.launches import Launch
 
 SUFFIX = ".json.gz"
-#: Default limits in seconds: for a case of a kernel, which may have smaller workloads; for a captured launch, whose size is fixed; and
-#: for counting a sample of the programs of a captured launch that would take longer.
+#: Default limits in seconds of CPU time: for a case of a kernel, which may have smaller workloads; for a captured launch, whose size
+#: is fixed; and for counting a sample of the programs of a captured launch that would take longer.
 LIMIT, CAPTURED_LIMIT, SAMPLE = 40.0, 12.0, 5.0
 #: Versions of Triton with which the tests of every construct pass.
 TESTED = ("3.6.0", "3.9.0")
@@ -55,8 +55,8 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
 
     ``settings["progress"]`` is called with messages about slow launches. Raises NotApplicable for code that torch.compile has to
     generate, for an operation that the interpreter does not support, and for a case that would take longer than
-    ``settings["interpreter_limit"]`` seconds (40); of a captured launch a sample is counted then. Raises InterpretationFailed for an
-    error of a kernel.
+    ``settings["interpreter_limit"]`` seconds of CPU time (40); of a captured launch a sample is counted then. Raises
+    InterpretationFailed for an error of a kernel.
     """
     from tilescope.execution import pytorch_traffic, without_gpu  # noqa: PLC0415 (they import torch and triton)
     from tilescope.interpreter import blocks  # noqa: PLC0415 (it imports triton)

@@ -31,7 +31,7 @@ def add_choices(parser: argparse.ArgumentParser, collect: bool = True) -> None:
         "--interpreter-limit",
         type=_seconds,
         metavar="SECONDS",
-        help="interpret no case for longer (40; a captured launch 12, then a few of its programs; check: 5)",
+        help="most CPU time to interpret a case (40; a captured launch 12, then a few of its programs; check: 5)",
     )
     parser.add_argument("--runs", type=Path, metavar="FOLDER", help="where runs go ($TILESCOPE_RUNS)")
     if collect:

@@ -381,6 +381,8 @@ class _Clock:
 
     def too_long(self) -> TooLong:
         if self.at and not (self.done or self.waited):
-            return Unending(f"{self.at}: the first program had not ended after {self.allowed:g} s")
+            return Unending(f"{self.at}: the first program had not ended after {self.allowed:g} s of CPU time")
         # The message has no estimate, so that equal messages of several cases become one line.
-        return TooLong(f"would take longer to interpret than a case may, {self.allowed:g} s: choose a smaller workload")
+        return TooLong(
+            f"would take longer to interpret than a case may, {self.allowed:g} s of CPU time: choose a smaller workload"
+        )

@@ -41,8 +41,8 @@ class Given(NamedTuple):
 class Job:
     """Every case by every collector.
 
-    ``settings``: ``target`` (``sm_90``), ``repetitions``, ``warmup``, ``timeout`` and ``interpreter_limit`` in seconds,
-    ``measure_ceilings`` (default True), ``renew_ceilings`` (measure them even if they are known, default False).
+    ``settings``: ``target`` (``sm_90``), ``repetitions``, ``warmup``, ``timeout`` in seconds, ``interpreter_limit`` in seconds of CPU
+    time, ``measure_ceilings`` (default True), ``renew_ceilings`` (measure them even if they are known, default False).
     ``catalog`` has the kernels' declarations; a worker is asked if it is empty. ``notes`` are the run's first notes, ``skipped``
     the cases left out and why, ``given`` existing artefacts. ``device`` and ``versions`` are of the machine that made these, if
     it is another one.
