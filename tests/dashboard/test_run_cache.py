@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
 from pandas.testing import assert_frame_equal
 from tilescope.table import case_table
-from tilescope_dashboard.data import frames
+from tilescope_dashboard.data import frames, run_cache
 from tilescope_dashboard.data.run_cache import open_cached, usual
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.occupancy import Occupancy
@@ -45,3 +46,26 @@ def test_views_share_them_and_leave_them_as_they_are(runs: Path, monkeypatch: py
         assert not shown._trouble.visible
     assert_frame_equal(rows, before)
     assert gathered.count(id(rows)) == 1
+
+
+def test_what_is_looked_at_outlasts_what_is_not_and_old_answers_about_code(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_cache, "_KEPT", OrderedDict())
+    monkeypatch.setattr(run_cache, "_MOST_KEPT", 4)
+    loaded, now, asked = open_cached(runs / RUN), [0.0], []
+    monkeypatch.setattr(run_cache.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(run_cache.staleness, "stale_kernels", lambda run: asked.append(now[0]) or ["softmax"])
+    for number in range(9):
+        now[0] = 3.0 * number
+        assert run_cache.kept(loaded, "looked at", lambda number=number: number) == 0
+        assert run_cache.kept(loaded, number, lambda: "once") == "once"
+        assert run_cache.stale_kernels(loaded) == ["softmax"]
+    assert asked == [0.0, 6.0, 12.0, 18.0, 24.0]
+    assert [place[-1] for place in run_cache._KEPT] == [7, "looked at", 8, "stale"]
+
+
+def test_what_another_thread_drops_meanwhile_is_returned(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_cache, "_KEPT", OrderedDict())
+    monkeypatch.setattr(run_cache, "_MOST_KEPT", 0)
+    assert run_cache.kept(open_cached(runs / RUN), "dropped", lambda: 1) == 1

@@ -8,7 +8,7 @@ import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pandas as pd
 from tilescope.models import advice, claims, claims_text, recorded_claims, summary
@@ -22,9 +22,10 @@ from tilescope_dashboard.data.url_state import leads_out
 
 Result = TypeVar("Result")
 
-#: Results computed from a run, most recent last, and how many are kept. They are small frames.
+#: Results computed from a run, the last used last, and how many are kept. They are small frames.
 _KEPT: OrderedDict[tuple[Hashable, ...], Any] = OrderedDict()
 _MOST_KEPT = 256
+_NONE = object()
 #: Seconds for which the answer whether a run's code is the present one is kept.
 _STALE_FOR = 5.0
 #: Columns that identify a case within a run.
@@ -75,11 +76,13 @@ def of_frame(frame: pd.DataFrame, key: Hashable, make: Callable[[], Result]) -> 
 def kept(loaded: LoadedRun, key: Hashable, make: Callable[[], Result]) -> Result:
     """The result of ``make``, cached by ``key`` until the run changes. The caller must not change it."""
     place = loaded.folder, changed(loaded.folder), key
-    if place not in _KEPT:
-        _KEPT[place] = make()
-        while len(_KEPT) > _MOST_KEPT:
-            _KEPT.popitem(last=False)
-    return _KEPT[place]
+    # Reports are made in threads: what is returned is not looked for again, as another may have dropped it.
+    if (found := _KEPT.pop(place, _NONE)) is _NONE:
+        found = make()
+    _KEPT[place] = found
+    while len(_KEPT) > _MOST_KEPT:
+        _KEPT.popitem(last=False)
+    return cast("Result", found)
 
 
 def kept_against(loaded: LoadedRun, tokens: Iterable[str], key: Hashable, make: Callable[[], Result]) -> Result:
@@ -114,16 +117,22 @@ def representative(loaded: LoadedRun, kernel: str) -> KernelCase | None:
 
 def stale_kernels(loaded: LoadedRun) -> list[str]:
     """``staleness.stale_kernels``, cached for ``_STALE_FOR`` seconds."""
-    return kept(loaded, ("stale", time.monotonic() // _STALE_FOR), lambda: staleness.stale_kernels(loaded))
+    return _for_a_while(loaded, "stale", lambda: staleness.stale_kernels(loaded))
 
 
 def stale_on_gpu(loaded: LoadedRun) -> list[str]:
     """``staleness.stale_on_gpu``, cached for ``_STALE_FOR`` seconds."""
-    return kept(
-        loaded,
-        ("on GPU", time.monotonic() // _STALE_FOR),
-        lambda: staleness.stale_on_gpu(loaded, stale_kernels(loaded)),
-    )
+    return _for_a_while(loaded, "on GPU", lambda: staleness.stale_on_gpu(loaded, stale_kernels(loaded)))
+
+
+def _for_a_while(loaded: LoadedRun, key: Hashable, make: Callable[[], Result]) -> Result:
+    """As ``kept``, for ``_STALE_FOR`` seconds. A later answer takes the place of the former."""
+    now = time.monotonic()
+    answers: list[tuple[float, Result]] = kept(loaded, key, list)
+    if answers and now - answers[-1][0] < _STALE_FOR:
+        return answers[-1][1]
+    answers[:] = [(now, found := make())]
+    return found
 
 
 def findings(loaded: LoadedRun, case: tuple[str, ...]) -> tuple[Finding, ...]:
