@@ -120,8 +120,58 @@ def test_every_kernel_is_listed_and_a_click_leads_to_its_page(runs: Path, monkey
     shown._table.open(number)
     assert (state.view, state.kernel, state.loaded.run.device.name) == ("summary", "add_rms_norm", "NVIDIA H200")
     assert state.chosen is not None and not state.ignored
-    # The same one can be clicked again.
-    assert shown._table.selection == []
+
+
+#: Fills the table that is seen anew in the browser, as an answer of the server does, and leaves Panel deaf to clicks.
+FILLED_AGAIN = """() => {
+  const all = function* (views) { for (const view of views) { yield view; yield* all(view.children?.() ?? []) } }
+  const view = [...all(Bokeh.index)].find(view => view.tabulator && view.el.checkVisibility({visibilityProperty: true}))
+  view._selection_updating = true
+  return view.tabulator.setData(view.tabulator.getData().reverse())
+}"""
+
+
+@pytest.mark.browser
+def test_a_row_opens_that_is_pressed_while_the_table_is_filled_again(visit: Any, built: Any) -> None:
+    page = visit("theme=light")
+    built(page, "Kernels")
+    box = page.locator(".tabulator-row:visible").nth(2).bounding_box()
+    x, y = box["x"] + 40, box["y"] + 10
+    # Who drags means something else.
+    for by in (60, 0):
+        page.mouse.move(x, y)
+        page.mouse.down()
+        kernel = page.locator(".tabulator-selected:visible").inner_text().split("\n")[0]
+        page.evaluate(FILLED_AGAIN)
+        page.mouse.move(x + by, y)
+        page.mouse.up()
+        if by:
+            page.wait_for_timeout(1500)
+            assert "kernel=" not in page.url
+    page.wait_for_url(f"**kernel={kernel}&**")
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("title", ["Kernels", "Claims"])
+def test_the_arrow_keys_move_from_row_to_row_and_enter_opens_one(visit: Any, built: Any, title: str) -> None:
+    page = visit("" if title == "Kernels" else "view=claims")
+    built(page, title)
+    grid = page.get_by_role("grid", name="Enter opens it").locator("visible=true")
+    grid.focus()
+    for key, step in (("ArrowDown", 1), ("ArrowDown", 2), ("ArrowDown", 3), ("ArrowUp", 2)):
+        page.keyboard.press(key)
+        page.locator(f".tabulator-row:visible:nth-child({step}).tabulator-selected").wait_for()
+    page.wait_for_timeout(1500)
+    assert "kernel=" not in page.url
+    kernel = page.locator(".tabulator-selected:visible").inner_text().split("\n")[0]
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**kernel={kernel}&**")
+    built(page, "Summary")
+    # It can be opened again.
+    page.go_back()
+    built(page, title)
+    page.locator(".tabulator-row:visible", has_text=kernel).first.click()
+    page.wait_for_url(f"**kernel={kernel}&**")
 
 
 @pytest.mark.browser

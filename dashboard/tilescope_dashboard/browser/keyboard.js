@@ -77,15 +77,6 @@ function show(dialog, beside) {
   dialog.showModal()
 }
 
-// The row before or after the chosen one, as if it had been clicked.
-function choose(holder, step) {
-  const rows = [...holder.querySelectorAll(".tabulator-row")]
-  const at = rows.findIndex(row => row.classList.contains("tabulator-selected"))
-  const row = rows[at < 0 ? (step > 0 ? 0 : rows.length - 1) : at + step]
-  row?.querySelector(".tabulator-cell")?.click()
-  row?.scrollIntoView({block: "nearest"})
-}
-
 // In a figure that has the focus: by what part of what is seen it goes to the side, and how much more is seen then.
 const MOVES = {ArrowLeft: [-0.2, 1], ArrowRight: [0.2, 1], "+": [0, 0.5], "=": [0, 0.5], "-": [0, 2], "0": null}
 
@@ -165,9 +156,6 @@ export function render({model}) {
       ask({step: event.key === "]" ? 1 : -1})
     } else if (event.key in PANELS) {
       toggle(PANELS[event.key])
-    } else if (at.matches?.(".tabulator-tableholder") && (event.key === "ArrowDown" || event.key === "ArrowUp")) {
-      event.preventDefault()
-      choose(at, event.key === "ArrowDown" ? 1 : -1)
     } else if (at.matches?.(".bk-events") && event.key in MOVES) {
       event.preventDefault()
       move(at, event.key)

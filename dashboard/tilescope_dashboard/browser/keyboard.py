@@ -18,7 +18,7 @@ KEYS = (
     ("p, g", "open or close the profile form, or the GPU"),
     ("Tab, Shift Tab", "go to the next control, or back"),
     ("← →", "in a row of views: the one beside it; Enter opens it"),
-    ("↑ ↓", "in a table: choose a row"),
+    ("↑ ↓", "in a table: choose a row; Enter opens one that leads elsewhere"),
     ("← →, + −, 0", "in a figure: move along it, closer, farther, all of it"),
     ("Esc", "close what is open, or choose no row"),
 )

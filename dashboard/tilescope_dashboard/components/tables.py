@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pandas as pd
 import panel as pn
 from bokeh.models.widgets.tables import HTMLTemplateFormatter, NumberFormatter, StringFormatter
+from panel.io.model import JSCode
 
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.download import Download, link
-from tilescope_dashboard.components.table_roles import ROLES
 from tilescope_dashboard.components.tooltips import AS_TEXT
 from tilescope_dashboard.data import exports
 from tilescope_dashboard.data.columns import Column
@@ -122,17 +123,19 @@ _CSS = """
 #: of no consequence, but for a warning. Its own tooltip would put the value into the page as markup.
 _CONFIGURATION = {
     "debugInitialization": False,
-    "placeholder": ROLES,
     "rowHeight": 35,
     "columnDefaults": {"minWidth": 60, "headerWordWrap": True, "tooltip": AS_TEXT},
 }
+_SCRIPT = Path(__file__).with_name("table.js").read_text(encoding="utf-8")
 
 
 class Table(pn.widgets.Tabulator):
     """A Tabulator that knows its columns' ``units`` and keeps the frame it was filled with, for downloads.
 
-    ``note`` says when it does not show all of it.
+    ``note`` says when it does not show all of it. Rows of a kind that ``opens`` lead elsewhere (``table.js``).
     """
+
+    opens = False
 
     def __init__(self, value: pd.DataFrame, units: Mapping[str, str], **settings: Any) -> None:
         super().__init__(value, **settings)
@@ -181,6 +184,7 @@ def table(columns: Iterable[Column], kind: type[T] = Table, **options: Any) -> T
     every = [*others, last]
     numeric = [column.name for column in every if column.number]
     settings: dict[str, Any] = {"pagination": "local", "page_size": 12, "selectable": 1, **options}
+    script = JSCode(f"function () {{ return ({_SCRIPT}).call(this, {'true' if kind.opens else 'false'}) }}")
     widths = {c.name: max(_NAMED.get(c.name, _WIDTHS[c.unit]), _title_width(c.title)) for c in others}
     return kind(
         pd.DataFrame({c.name: [] for c in every}),
@@ -196,7 +200,7 @@ def table(columns: Iterable[Column], kind: type[T] = Table, **options: Any) -> T
         layout="fit_columns",
         sizing_mode="stretch_width",
         theme="simple",
-        configuration={**_CONFIGURATION, "columns": readable},
+        configuration={**_CONFIGURATION, "columns": readable, "placeholder": script},
         stylesheets=[_CSS],
         widths=widths,
         margin=(4, 8, 0, 8),
