@@ -72,7 +72,8 @@ def build() -> pmui.Page:
     # Where the session of a page has lapsed before its socket came, only these still tell what the page was asked with.
     known = {"view": landing(pn.state.session_args), "narrow": phone(pn.state.headers)}
     state = State(may_launch=may_launch(pn.state.curdoc), catalog=catalog.known(), **known)
-    pn.state.location.sync(state, IN_ADDRESS, on_error=state.take)
+    location = pn.state.location
+    location.sync(state, IN_ADDRESS, on_error=lambda _: state.take(location.search))
     drawer, main = Drawer(state), pn.Column(sizing_mode="stretch_width", margin=0)
     width = pmui.BreakpointSwitcher(breakpoint="md", small=pn.Spacer(height=0), large=pn.Spacer(height=0))
     with page_lifetime.not_busy():

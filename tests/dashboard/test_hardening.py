@@ -9,7 +9,9 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.parse import parse_qs, quote
 
+import panel as pn
 import pytest
 from tilescope.runs import store
 from tilescope_dashboard.serving.login import local
@@ -109,11 +111,25 @@ def test_no_way_of_writing_another_host_is_followed_after_the_login(address: str
 @pytest.mark.usefixtures("_here")
 def test_what_means_nothing_in_an_address_is_said_and_the_rest_followed() -> None:
     state = State(run=LEAKY, kernel="softmax")
-    state.take({"run": RUN, "kernel": 5, "compared": "../x"})
-    assert (state.run, state.kernel, state.compared) == (RUN, "softmax", [])
-    assert state.ignored == "not understood: kernel='5', compared='../x'"
+    state.take(f"?run={RUN}&kernel=softmax&compared=%5B5%5D&nothing=5&find=1e5")
+    assert (state.run, state.kernel, state.compared, state.find) == (RUN, "softmax", [], "1e5")
+    assert state.ignored == "not understood: compared='[5]'"
     state.kernel = "layer_norm"
     assert state.ignored == ""
+    state.take("?compared=../x")
+    assert state.ignored.startswith("not compared: '../x' is not a run's id")
+
+
+@pytest.mark.usefixtures("_here")
+@pytest.mark.parametrize("asked", [RUN, f'["{RUN}"]'])
+def test_one_run_to_compare_with_may_stand_alone_in_an_address(asked: str) -> None:
+    state, location = (
+        State(run=LEAKY, kernel="softmax"),
+        pn.io.location.Location(search=f"?compared={quote(asked)}&find=8"),
+    )
+    location.sync(state, ["compared", "find"], on_error=lambda _: state.take(location.search))
+    assert (state.compared, state.find, state.ignored) == ([RUN], "8", "")
+    assert parse_qs(location.search[1:]) == {"compared": [f'["{RUN}"]'], "find": ["8"]}
 
 
 @pytest.mark.usefixtures("_here")

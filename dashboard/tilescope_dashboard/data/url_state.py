@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 from tilescope.runs import store
 
@@ -53,16 +55,26 @@ def moved(token: str, before: str, run: str) -> str:
     return f"{run}:{impl}" if before and colon and name == before else token
 
 
-def texts(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Split into the values of the right type and a list of the others as ``NAME=VALUE``.
+def asked(search: str, names: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
+    """What a query, with its question mark, asks for by these ``names``, and a list of what is not understood as ``NAME=VALUE``.
 
-    ``compared`` is a list of texts; everything else is a text.
+    ``compared`` is a list of texts in JSON, or one text, a list of one; everything else is a text. Panel would make numbers of texts
+    that look like some.
     """
-    good = {
-        name: value for name, value in values.items()
-        if (isinstance(value, list) and all(isinstance(item, str) for item in value) if name == "compared" else isinstance(value, str))
-    }  # fmt: skip
-    return good, [f"{name}={shown(str(value))}" for name, value in values.items() if name not in good]
+    given = {name: text for name, text in parse_qsl(search.removeprefix("?")) if name in names}
+    values = {name: _several(text) if name == "compared" else text for name, text in given.items()}
+    good = {name: value for name, value in values.items() if value is not None}
+    return good, [f"{name}={shown(text)}" for name, text in given.items() if name not in good]
+
+
+def _several(text: str) -> list[str] | None:
+    if not text.startswith("["):
+        return [text]
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if all(isinstance(one, str) for one in found) else None
 
 
 def shown(text: str) -> str:

@@ -71,9 +71,9 @@ class State(param.Parameterized):
         """List the runs on disk again."""
         self.runs = store.list_runs()
 
-    def take(self, values: Mapping[str, Any]) -> None:
-        """Take the valid values of an address, and name the others in ``ignored``."""
-        good, others = url_state.texts(values)
+    def take(self, search: str) -> None:
+        """Take the valid values of an address's query, and name the others in ``ignored``."""
+        good, others = url_state.asked(search, IN_ADDRESS)
         self.param.update(**good)
         if others:
             self.ignored = f"not understood: {', '.join(others)}"
