@@ -29,13 +29,14 @@ class LinkTable(Table):
     def __init__(self, value: pd.DataFrame, units: Any, **settings: Any) -> None:
         super().__init__(value, units, **settings)
         self._sent: deque[tuple[int, pd.DataFrame]] = deque(maxlen=_KEPT)
+        self._next = 0
         self._opened: Callable[[pd.Series], Any] = lambda row: None
 
     def show(self, rows: pd.DataFrame, listed: pd.DataFrame | None = None) -> None:
         """Show the rows, as ``listed`` if given. ``opened`` gets one of ``rows``."""
-        self._sent.append((self.first, rows))
-        fill(self, rows if listed is None else listed)
-        self.first += len(rows)
+        self._sent.append((self._next, rows))
+        fill(self, rows if listed is None else listed, self._next)
+        self._next += len(rows)
 
     def open(self, number: int) -> None:
         """Open the row with this number."""

@@ -142,8 +142,6 @@ class Table(pn.widgets.Tabulator):
         self.units, self.filled, self.note = dict(units), value, html_text.pane()
         #: Columns of words that may be wider, or no wider, than others.
         self.widest = dict(_WIDEST_OF)
-        #: The number of the first row.
-        self.first = 0
 
     def rewrite(self, columns: Iterable[Column]) -> None:
         """Write these columns in their units, under their titles, from now on."""
@@ -212,10 +210,12 @@ def table(columns: Iterable[Column], kind: type[T] = Table, **options: Any) -> T
 _MOST = 10_000
 
 
-def fill(widget: Table, frame: pd.DataFrame) -> None:
-    """Show ``frame``'s columns that the table knows, row for row; a column it lacks is absent. No row is chosen then."""
+def fill(widget: Table, frame: pd.DataFrame, first: int = 0) -> None:
+    """Show ``frame``'s columns that the table knows, row for row; a column it lacks is absent. No row is chosen then. The first row has
+    the number ``first``.
+    """
     shown = _shown(widget, frame)
-    shown.index += widget.first
+    shown.index += first
     wider = _widened(widget, shown)
     if wider:
         widget.widths = {**widget.widths, **wider}
