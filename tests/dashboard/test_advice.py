@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tilescope.models import impossible
 from tilescope.models.advice import NVIDIA, Bound, Evidence, Finding, nvidia_rules
+from tilescope.models.advice.finding import WRONG
 from tilescope.runs import store
 from tilescope.table import schema
 from tilescope.table.case import Case
@@ -64,6 +67,12 @@ def test_measured_and_predicted_are_never_drawn_alike() -> None:
 
 def test_a_bound_that_is_absent_is_said_and_one_of_the_interval_names_its_clock() -> None:
     assert "no estimate" in cards.cards([finding(bound=None)])
+    for rule in (WRONG, impossible.ROOF):
+        wrong = finding(rule=rule, bound=None)
+        for shown in (cards.cards([wrong]), cards.brief(wrong)):
+            assert "no estimate" not in shown and "<p" in shown
+            assert not re.search(r"[·>(] ?measured|predicted[)<]", shown)
+        assert '<div class="win">fix this first: no speedup counts until then</div>' in cards.cards([wrong])
     assert "of the interval" in cards.cards([finding(bound=Bound(2, "x", "interval"))])
     assert cards.cards([]) == '<ol class="findings"></ol>'
 

@@ -69,9 +69,8 @@ def brief(found: Finding) -> str:
         said = "Measured" if found.bound.timed else "Potential"
         win = f" {said} speedup: {found.bound.most}{times(found.bound.ratio)}, {_saved(found.bound)}."
     title = escape(found.title.removesuffix(".") + ".")
-    return (
-        f'<p class="brief {_kind(found)}"><b>{title}</b>{escape(win)} <span class="quiet">({_kind(found)})</span></p>'
-    )
+    kind = "" if found.of_results else f' <span class="quiet">({_kind(found)})</span>'
+    return f'<p class="brief {_kind(found)}"><b>{title}</b>{escape(win)}{kind}</p>'
 
 
 def answer(found: Answer) -> str:
@@ -98,19 +97,22 @@ def changed(rows: Iterable[tuple[str, str, float, float]]) -> str:
 def _card(rank: int, found: Finding) -> str:
     kind = _kind(found)
     speaker = "Nsight Compute" if found.origin == NVIDIA else "What to do"
-    where = [found.function, kind, f"bound: {found.bound.formula}" if found.bound else ""]
+    said = "" if found.of_results else kind
+    where = " · ".join(filter(None, [found.function, said, f"bound: {found.bound.formula}" if found.bound else ""]))
     return (
         f'<li class="finding {kind}"><h3><span class="rank">{rank}.</span> {escape(found.title)}</h3>'
         f'<div class="win">{_win(found)}</div>'
-        f'<p class="where">{escape(" · ".join(filter(None, where)))}</p>'
+        f'<p class="where">{escape(where)}</p>'
         f"{_evidence(found.evidence)}"
         f'<p class="remedy"><b>{speaker}:</b> {escape(found.remedy)}</p></li>'
     )
 
 
 def _win(found: Finding) -> str:
+    if found.of_results:
+        return "fix this first: no speedup counts until then"
     if found.bound is None:
-        return "no estimate"
+        return "no estimate of the speedup"
     most = "" if found.bound.timed else "≤ "
     return f"<b>{most}{escape(times(found.bound.ratio))}</b>{escape(_saved(found.bound))}"
 
