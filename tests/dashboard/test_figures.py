@@ -126,6 +126,8 @@ def test_roofline_draws_roofs_above_points_and_labels_both_origins(points: pd.Da
     place = plot.renderers.index(glyph(plot, "points"))
     roofs = glyph(plot, "roofs")
     assert plot.renderers.index(roofs) > place
+    for labels in ("memory", "compute"):  # points below them do not make them unreadable
+        assert glyph(plot, labels).glyph.background_fill_color == LIGHT.ground
     dashes = list(roofs.data_source.data["dash"])
     # hbm, l2 and l1 measured, hbm by its datasheet; fp32 by both; bf16 is not in use
     assert len(dashes) == 6

@@ -271,7 +271,9 @@ def _draw_roofs(plot: figure, sources: Mapping[str, ColumnDataSource], look: The
         "x0", "y0", "x1", "y1", source=sources["roofs"], name="roofs", line_color=look.ink, line_width="width",
         line_dash="dash", line_alpha="alpha",
     )  # fmt: skip
-    font: dict[str, Any] = {"text_color": look.ink, "text_font": GLYPH_FONT, "text_font_size": "12px"}
+    # Points may lie where a label stands: they shine through the ground behind it.
+    ground = {"background_fill_color": look.ground, "background_fill_alpha": 0.8}
+    font: dict[str, Any] = {"text_color": look.ink, "text_font": GLYPH_FONT, "text_font_size": "12px", **ground}
     along = plot.text(
         "x", "y", "text", source=sources["memory"], name="memory", angle=0.7, text_baseline="bottom", x_offset=-2,
         y_offset=-6, **font,
