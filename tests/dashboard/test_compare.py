@@ -1,7 +1,5 @@
 """The figures of Compare and Claims on any amount of rows, and the view that holds runs against each other."""
 
-from __future__ import annotations
-
 import re
 from html import unescape
 
@@ -20,13 +18,17 @@ from tilescope_dashboard.topics import compare as compare_topic
 from tilescope_dashboard.views.claims import Claims
 from tilescope_dashboard.views.compare import Compare
 
-RECORDED = store.list_runs([store.recorded_dir()])
-NORMS = next(run.id for run in RECORDED if "rms_norm" in run.kernels and "ncu" in run.sources)
+from .recordings import recorded
 
 
 @pytest.fixture(scope="module")
-def rows() -> pd.DataFrame:
-    run = store.open_run(store.find(NORMS, [store.recorded_dir()]))
+def norms() -> store.Summary:
+    return next(run for run in recorded() if "rms_norm" in run.kernels and "ncu" in run.sources)
+
+
+@pytest.fixture(scope="module")
+def rows(norms: store.Summary) -> pd.DataFrame:
+    run = store.open_run(norms.path)
     return model.compare(model.Side(run, "triton"), model.Side(run, "compile"))
 
 
@@ -72,7 +74,7 @@ def test_rows_without_a_ratio_are_left_out_and_an_open_interval_is_drawn_to_an_e
 
 def every_claim() -> pd.DataFrame:
     """Of all recordings; of each they are read once a process, whoever asks."""
-    return claims_model.best(row for run in RECORDED for row in claimed(run.path)[0])
+    return claims_model.best(row for run in recorded() for row in claimed(run.path)[0])
 
 
 def test_claims_are_drawn_for_none_one_and_all() -> None:
@@ -105,26 +107,26 @@ def test_ticks_are_round_few_and_hold_one(low: float, high: float) -> None:
     assert all(low <= tick <= high for tick in ticks)
 
 
-def test_the_view_holds_what_the_address_says_against_the_run() -> None:
-    state = State(run=NORMS, kernel="rms_norm", view="compare", compared=[f"{NORMS}:eager", "no-such-run"])
+def test_the_view_holds_what_the_address_says_against_the_run(norms: store.Summary) -> None:
+    state = State(run=norms.id, kernel="rms_norm", view="compare", compared=[f"{norms.id}:eager", "no-such-run"])
     shown = Compare(state)
     shown.refresh()
     assert not shown._trouble.visible
-    assert shown._others.value == [f"{NORMS}:eager"]
+    assert shown._others.value == [f"{norms.id}:eager"]
     cases = len(shown._table.filled)
     assert cases >= 4
     assert re.search(rf"rms_norm is [\d.]+–[\d.]+× faster than eager in all {cases} cases", shown._head.object)
     assert set(shown._table.filled["other_impl"]) == {"eager"}
     assert shown._table.hidden_columns == ["other_run"], "both are of the run that is open"
-    shown._others.value = [f"{NORMS}:eager", f"{NORMS}:compile"]
-    assert state.compared == [f"{NORMS}:eager", f"{NORMS}:compile"]
+    shown._others.value = [f"{norms.id}:eager", f"{norms.id}:compile"]
+    assert state.compared == [f"{norms.id}:eager", f"{norms.id}:compile"]
     assert set(shown._table.filled["other_impl"]) == {"eager", "compile"}
     assert shown._body.visible
     # Where none is chosen it is the one that Summary compares with.
     state.compared = []
-    assert (shown._others.value, state.compared) == ([f"{NORMS}:eager"], [])
+    assert (shown._others.value, state.compared) == ([f"{norms.id}:eager"], [])
     shown._others.value = []
-    assert (shown._others.value, state.compared) == ([f"{NORMS}:eager"], [])
+    assert (shown._others.value, state.compared) == ([f"{norms.id}:eager"], [])
     assert f"faster than eager in all {cases} cases" in shown._head.object
     state.kernel = "in_no_run"
     assert "Choose a baseline" in shown._head.object

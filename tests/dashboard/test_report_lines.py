@@ -1,7 +1,5 @@
 """Source lines and sweeps in a report: the run's own, or another's."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path
@@ -12,12 +10,13 @@ from tilescope_dashboard.report import markdown
 from tilescope_dashboard.report.build import build
 from tilescope_dashboard.report.html import html
 
-from .test_report import RECORDED, side
+from .recordings import recorded
+from .test_report import side
 
 
 def test_lines_of_source_are_in_it_with_what_they_cost() -> None:
-    recorded = next(s for s in RECORDED if s.title == "softmax by source line")
-    report = build([side(recorded.path)])
+    kept = next(s for s in recorded() if s.title == "softmax by source line")
+    report = build([side(kept.path)])
     (part,) = (part for part in report.runs[0].kernels[0].parts if part.title.startswith("Source, forward"))
     assert part.listing and part.listing.columns[0].metric == "stall_samples" and "From another run" not in part.text
     hot = re.match(r"Line (\d+) has ([\d.]+) % of stall samples \(ncu\)\.", part.text)
@@ -32,7 +31,7 @@ def test_lines_of_source_are_in_it_with_what_they_cost() -> None:
 
 
 def test_lines_that_the_run_did_not_measure_and_its_sweep_come_from_another_which_is_named() -> None:
-    softmax = side(next(s.path for s in RECORDED if s.kernels == ("softmax",) and "ncu" in s.sources))
+    softmax = side(next(s.path for s in recorded() if s.kernels == ("softmax",) and "ncu" in s.sources))
     parts = build([softmax]).runs[0].kernels[0].parts
     own, other = (
         [part for part in parts if part.title.startswith(("Source", "Autotune")) and ("another" in part.text) == it]
@@ -48,8 +47,8 @@ def test_lines_that_the_run_did_not_measure_and_its_sweep_come_from_another_whic
 
 
 def test_source_that_was_not_kept_is_no_code_but_its_lines_are_told(tmp_path: Path) -> None:
-    recorded = next(s for s in RECORDED if s.title == "softmax by source line")
-    folder = shutil.copytree(recorded.path, tmp_path / recorded.id)
+    kept = next(s for s in recorded() if s.title == "softmax by source line")
+    folder = shutil.copytree(kept.path, tmp_path / kept.id)
     (folder / "sources.json.gz").unlink()
     loaded = side(folder).loaded
     loaded.run.kernels["softmax"]["sha256"] = "another"
