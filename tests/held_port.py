@@ -1,7 +1,5 @@
 """A port that is kept for a server which is started later."""
 
-from __future__ import annotations
-
 import socket
 
 

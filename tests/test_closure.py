@@ -1,7 +1,5 @@
 """What decides a slow test of kernels: no less than it imports, and no more than that where the text says it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """CONTRIBUTING's picture of the house is the house, and its reading path is there and short."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Types hold, as far as mypy sees: it takes half a minute of one processor, so it runs beside the other tests."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

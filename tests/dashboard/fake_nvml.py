@@ -1,7 +1,5 @@
 """Stands for the module ``pynvml`` in tests: two GPUs that do not exist, one of which tells less. Nothing was measured."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from types import SimpleNamespace

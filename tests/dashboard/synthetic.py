@@ -1,7 +1,5 @@
 """Made-up runs for the dashboard's tests. No number here was measured anywhere; the device does not exist."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

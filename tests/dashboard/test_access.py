@@ -1,7 +1,5 @@
 """What a visitor may: launch kernels, and run files of the folder that the server was told."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from types import SimpleNamespace

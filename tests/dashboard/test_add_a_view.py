@@ -1,7 +1,5 @@
 """A view more: a figure, a topic's columns and sentence, and one class; the page, its tabs and its files need no other change."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

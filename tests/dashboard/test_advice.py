@@ -1,7 +1,5 @@
 """The advice view: its cards, its empty states, the fusion form, and names that hold HTML."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

@@ -1,7 +1,5 @@
 """Guesses of the login's secret: how many are heard, from whom, and who waits for it."""
 
-from __future__ import annotations
-
 from tilescope_dashboard.serving.attempts import FIRST, FREE, LONGEST, MOST, WITHIN, Attempts
 from tilescope_dashboard.serving.login import Login
 

@@ -1,7 +1,5 @@
 """The kernel library is asked for once a process, and again where that failed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

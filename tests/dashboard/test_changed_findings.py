@@ -1,7 +1,5 @@
 """Whether a change helped, told without a clock: findings that came and went, and resources beside the baseline's."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the profile form offers and refuses."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

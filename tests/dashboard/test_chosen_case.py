@@ -1,7 +1,5 @@
 """The chosen case is the same in all views, and a state of the address that means nothing is said to be so."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Selectors of a sweep's parameters: which are seen at first, and that those set aside count as well."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Memory and stalls: what is drawn of a launch's counters, and what is absent."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

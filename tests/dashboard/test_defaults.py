@@ -1,7 +1,5 @@
 """Defaults of Bokeh's models that are remembered are those that Bokeh finds."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Nothing that a page is sent waits for what is sent next."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any

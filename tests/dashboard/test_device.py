@@ -1,7 +1,5 @@
 """The open run's GPU in words: sizes, and roofs with where they are from."""
 
-from __future__ import annotations
-
 import re
 
 from tilescope.table.run import Ceiling, Device

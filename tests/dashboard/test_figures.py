@@ -1,7 +1,5 @@
 """Figures from empty, one-row and whole frames; what they show is read back from their models, without a browser."""
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any
 

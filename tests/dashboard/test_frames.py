@@ -1,7 +1,5 @@
 """The dashboard's own frames, units and words."""
 
-from __future__ import annotations
-
 from types import ModuleType
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A page of whose models only those that came are looked at knows the same ones as one that is looked through."""
 
-from __future__ import annotations
-
 import pytest
 from bokeh.document import Document
 from bokeh.document.models import DocumentModelManager

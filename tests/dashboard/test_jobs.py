@@ -1,7 +1,5 @@
 """The job manager with a planner and a runner of the tests' own: no process, no page."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a page asks for while somebody types: the newest, one at a time, and nothing after the page has gone."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The listing of runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tilescope.runs.store import Summary

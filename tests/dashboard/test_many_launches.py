@@ -1,7 +1,5 @@
 """A case of many launches: what a page reads of them grows with their number, not with its square."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Everything on the page that starts or ends work asks whether its visitor may; what a button looks like decides nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from pathlib import Path

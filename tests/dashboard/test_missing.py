@@ -1,7 +1,5 @@
 """What the open run lacks of its kernel: views show the best recording that has it, and say whose it is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

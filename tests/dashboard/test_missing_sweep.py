@@ -1,7 +1,5 @@
 """Autotune where the open run has no sweep: another run's, one that is under way, or how to make one."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Fields of the browser's own inputs: what a page says of them is checked, and an answer that is late takes nothing back."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What stands at the head of a view does not contradict itself."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

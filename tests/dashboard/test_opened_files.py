@@ -1,7 +1,5 @@
 """Runs made of other tools' files: every view and the report show them, and say nothing that the file does not."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Kernels and cases at the head of the Overview, as HTML."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

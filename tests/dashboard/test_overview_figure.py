@@ -1,7 +1,5 @@
 """The overview's rows: which there are, in which order, and how they are labelled."""
 
-from __future__ import annotations
-
 import pandas as pd
 from tilescope_dashboard.figures.overview import overview
 from tilescope_dashboard.figures.style import LIGHT, theme

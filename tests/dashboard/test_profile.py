@@ -1,7 +1,5 @@
 """The profile form: what it asks for, what it refuses, and what it says beside the button."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The best recording for each question, and measurements joined from all of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """The command that writes a report: formats, files, and what it says when it cannot."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Roofline in words and units: the number of every other view, and operations of integers as what they are."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 

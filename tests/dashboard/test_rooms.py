@@ -1,7 +1,5 @@
 """The dashboard's rooms: imports go one way, and what is drawn and said stands on no Panel."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What is computed of a run is computed once, and nobody changes it for the others."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Bytes of a sample of programs: drawn, said to be near, and never drawn as those that are exact."""
 
-from __future__ import annotations
-
 from types import ModuleType
 
 import pandas as pd

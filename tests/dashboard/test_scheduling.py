@@ -1,7 +1,5 @@
 """What takes many turns of a session keeps no other waiting."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """``tilescope serve``: who is let in, and from which page. Real servers, real requests."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

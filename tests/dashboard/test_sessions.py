@@ -1,7 +1,5 @@
 """Sessions that begin at once ask no other host for anything, and once closed leave nothing behind in the server."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

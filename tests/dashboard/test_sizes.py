@@ -1,7 +1,5 @@
 """Sizes and History: what is joined from all runs, drawn and said."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The source view: heat by line, the assembly beside it, and nothing that a text from a run could do to the page."""
 
-from __future__ import annotations
-
 import dataclasses
 import gzip
 import json

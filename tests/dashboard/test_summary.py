@@ -1,7 +1,5 @@
 """Summary: the verdict, the shares of peak, the baseline, and whose recording each panel shows."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import shutil

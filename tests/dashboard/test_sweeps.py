@@ -1,7 +1,5 @@
 """Sweeps over configs: what is the best, and what tells configs apart."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

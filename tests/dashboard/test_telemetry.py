@@ -1,7 +1,5 @@
 """The sampler with an NVML that stands in for a driver: what is absent stays absent, and it rests when nobody looks."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

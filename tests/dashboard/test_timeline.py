@@ -1,7 +1,5 @@
 """The timeline's figure, view and trace links without a browser."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import json

@@ -1,7 +1,5 @@
 """The lazy package: what is imported when, and that one line of the catalog adds a kernel."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import os

@@ -4,8 +4,6 @@ Bytes are those of the tensors themselves: what the inputs hold, and what the pl
 Operations are written down here anew, from the formula of each function, at extents of which no two are alike.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Looking on at operators, and calling them, costs nobody PyTorch's compiler, which is told of it where it is there."""
 
-from __future__ import annotations
-
 import importlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What can be said of the public functions and their declarations without running a kernel."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 

@@ -1,7 +1,5 @@
 """Every kernel on a GPU against its reference in fp64, in every dtype, forward and backward."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tilescope.execution import execute

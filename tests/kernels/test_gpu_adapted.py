@@ -1,7 +1,5 @@
 """What autograd and PyTorch's tools may do with every operation: layouts, dtypes, recomputation, autocast, CUDA graphs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """What those suites ask of one function or module: dimensions, parameters, special values, what is refused."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

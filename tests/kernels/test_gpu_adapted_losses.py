@@ -1,7 +1,5 @@
 """Losses as PyTorch's and Liger-Kernel's suites ask for them: options, shapes, what is ignored."""
 
-from __future__ import annotations
-
 import pytest
 import tilescope_kernels as kernels
 import torch

@@ -1,7 +1,5 @@
 """Attention on a GPU against fp64: shapes that no default was chosen for, special values, strides, every peer."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """Few queries over many keys, and products of few tiles or unaligned rows, on a GPU against fp64."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """Convolutions in groups and by channel on a GPU against fp64: sizes of known networks, ragged ones, layouts, gradients."""
 
-from __future__ import annotations
-
 import pytest
 import tilescope_kernels as kernels
 import torch

@@ -1,7 +1,5 @@
 """Hopper's kernel of large 16-bit products, on a GPU against fp64, and what goes through it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Operators on a GPU: ``opcheck``, what in-place promises, and the memory that losses hold."""
 
-from __future__ import annotations
-
 import pytest
 import tilescope_kernels as kernels
 import torch

@@ -1,7 +1,5 @@
 """Attention to keys and values in pages on a GPU against fp64: lengths, pages, columns, dtypes, special values, peers."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tilescope_kernels import paged_attention

@@ -1,7 +1,5 @@
 """Gradients of products on a GPU against fp64: odd extents, strided operands, frozen ones, one graph under torch.compile."""
 
-from __future__ import annotations
-
 import pytest
 import tilescope_kernels as kernels
 import torch

@@ -1,7 +1,5 @@
 """Low-precision kernels on a GPU against their references in fp64."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tilescope.execution import execute

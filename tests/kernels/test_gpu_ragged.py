@@ -1,7 +1,5 @@
 """Attention of packed sequences on a GPU against fp64: lengths, columns, dtypes, special values, peers."""
 
-from __future__ import annotations
-
 from itertools import accumulate
 
 import pytest

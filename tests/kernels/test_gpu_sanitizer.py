@@ -1,7 +1,5 @@
 """compute-sanitizer over every kernel: how its text is read and what is called, and, on a GPU, that it finds nothing."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

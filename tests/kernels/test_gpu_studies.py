@@ -1,7 +1,5 @@
 """Every variant of the studies on a GPU against its reference, and that the variants differ in what they study."""
 
-from __future__ import annotations
-
 import pytest
 from tilescope_kernels import FAMILIES
 

@@ -1,7 +1,5 @@
 """Integers of launchers are Triton's."""
 
-from __future__ import annotations
-
 import triton
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Launches of an operator or a public function that are made again, without what was computed to make them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Launches that were made before reach the compiled kernel with what Triton would hand it, and everyone who looks on sees them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Which kernel serves the rows of a norm, by their extents."""
 
-from __future__ import annotations
-
 import pytest
 import tilescope_kernels as kernels
 import torch

@@ -1,7 +1,5 @@
 """Operators pass PyTorch's dispatcher by where nothing looks on, and mean the same."""
 
-from __future__ import annotations
-
 import traceback
 from typing import Any
 

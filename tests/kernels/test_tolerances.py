@@ -1,7 +1,5 @@
 """What error each kernel accepts, against the errors that the recordings measured of results that were right."""
 
-from __future__ import annotations
-
 import functools
 import re
 

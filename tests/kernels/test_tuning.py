@@ -1,7 +1,5 @@
 """What an autotuner may choose from, for operands that descriptors reach and for those that they do not."""
 
-from __future__ import annotations
-
 import pytest
 from tilescope_kernels.matrix_products import lora, matmul
 from tilescope_kernels.matrix_products.scaled_matmul import scaled_matmul_tuned

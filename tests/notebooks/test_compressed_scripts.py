@@ -1,7 +1,5 @@
 """Scripts in a notebook's outputs: compressed, whole again in the browser, each there once; tables where none may run."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

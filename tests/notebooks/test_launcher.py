@@ -1,7 +1,5 @@
 """The tile in JupyterLab's launcher: what jupyter-server-proxy is told, and that what it starts serves the app."""
 
-from __future__ import annotations
-
 import http.client
 import os
 import re

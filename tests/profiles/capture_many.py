@@ -3,8 +3,6 @@
 A job is ``{"collector", "settings", "cases": [...]}``; each case's answer is a JSON line with its table, artefact or error.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import tempfile

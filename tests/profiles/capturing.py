@@ -3,8 +3,6 @@
 They are forked from one that has imported PyTorch and Triton.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import sys

@@ -1,7 +1,5 @@
 """Jobs of fake collectors on a kernel whose implementations end in every possible way, for tests of jobs."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 from collections.abc import Sequence

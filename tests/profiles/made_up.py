@@ -1,7 +1,5 @@
 """A GPU of round figures, a run on it and the rows of a case, for tests that need some."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

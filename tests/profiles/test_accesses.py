@@ -1,7 +1,5 @@
 """The bytes of an access, against sets of bytes."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A collector more: a module and a line of ``table/sources.py``, or a module alone that is named by its dotted path."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A metric more is one line of METRICS: ncu is asked for its counter, and the value is in the run, shown and exported."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Rules of the advice: each fires on values made for it, not on their counterpart, and sensibly on recorded runs."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Advice on recorded runs, and the command that prints it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

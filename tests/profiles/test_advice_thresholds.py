@@ -2,8 +2,6 @@
 move unseen.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Another autotuner's configs are compiled in parallel before it tries them, and it still times and chooses by itself."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import triton

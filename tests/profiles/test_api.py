@@ -1,7 +1,5 @@
 """One call from Python, with and without an event loop that runs already."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """A kernel's arguments as blocks, and the memory that they refer to."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

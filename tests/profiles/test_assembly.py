@@ -1,7 +1,5 @@
 """Reading PTX and ptxas."""
 
-from __future__ import annotations
-
 import pytest
 from tilescope.collectors import assembly
 

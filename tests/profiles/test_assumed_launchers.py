@@ -1,7 +1,5 @@
 """Launchers that query the GPU run without one, as on the assumed GPU: compiled, counted and checked."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``tilescope.autotune``, which compiles for a GPU that is not here and has made-up times."""
 
-from __future__ import annotations
-
 import pytest
 import tilescope
 import torch

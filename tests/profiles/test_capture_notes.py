@@ -1,7 +1,5 @@
 """What a capture says of launches that it did not make or record, or that a GPU would refuse."""
 
-from __future__ import annotations
-
 import multiprocessing
 
 import pytest

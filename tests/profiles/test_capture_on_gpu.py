@@ -1,7 +1,5 @@
 """Launches that a GPU makes are captured while it makes them, and timed from their records."""
 
-from __future__ import annotations
-
 import pytest
 import tilescope
 import torch

@@ -1,7 +1,5 @@
 """What the models know of each case."""
 
-from __future__ import annotations
-
 import math
 import statistics
 

@@ -1,7 +1,5 @@
 """Comparing with the reference, in the interpreter."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

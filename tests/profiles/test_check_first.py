@@ -1,7 +1,5 @@
 """A sweep's config is compared with the reference before it is timed."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Cold caches: the flush, and that collectors flush and take inputs in turn."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json
@@ -63,7 +61,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     class Event:
         def __init__(self, enable_timing: bool) -> None: ...
         def record(self) -> None: ...
-        def elapsed_time(self, end: Event) -> float:
+        def elapsed_time(self, end: Any) -> float:
             return 1.0
 
     class Graph:
@@ -124,7 +122,7 @@ def test_every_profiled_repetition_begins_cold_with_the_next_inputs(
     calls: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Profiler:
-        def __enter__(self) -> Profiler:
+        def __enter__(self) -> Any:
             return self
 
         def __exit__(self, *error: object) -> None: ...

@@ -1,7 +1,5 @@
 """Samples of a race are the GPU's time and not the CPU's, on a simulated GPU that runs queued work in order."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tilescope.execution import cold

@@ -1,7 +1,5 @@
 """Changes between two sides, and reasons not to compare them."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path

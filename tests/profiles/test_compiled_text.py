@@ -1,7 +1,5 @@
 """Lines of TTGIR, PTX and SASS have their source line, also through inlined code."""
 
-from __future__ import annotations
-
 import pytest
 from tilescope.collectors import assembly, compiled_text
 

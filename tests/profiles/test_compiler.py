@@ -1,7 +1,5 @@
 """The compiler collector, compiling for real."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

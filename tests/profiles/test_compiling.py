@@ -1,7 +1,5 @@
 """Compiling a launch within a time limit."""
 
-from __future__ import annotations
-
 import multiprocessing
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """A run records its measuring conditions."""
 
-from __future__ import annotations
-
 from tilescope.collectors.conditions import conditions
 
 

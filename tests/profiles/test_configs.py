@@ -1,7 +1,5 @@
 """Configs of launches: observed as Triton makes them, kept with the run, and shown."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Contents of a captured launch's memory: the distribution of large floats, and the bytes of tensors that share memory."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tilescope.captures import arguments, contents, replay

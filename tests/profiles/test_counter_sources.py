@@ -1,7 +1,5 @@
 """CUPTI's counters count where ncu's are absent, and nowhere where they are there."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 from tilescope.collectors.cupti import planning

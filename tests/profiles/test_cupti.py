@@ -1,7 +1,5 @@
 """CUPTI's Range Profiler: structs, planning, the order of its calls, refusals, and the artefact."""
 
-from __future__ import annotations
-
 import ctypes
 import dataclasses
 import json

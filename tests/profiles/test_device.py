@@ -1,7 +1,5 @@
 """Devices, their datasheet roofs, versions of software, and the search for ncu."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import subprocess
 import sys

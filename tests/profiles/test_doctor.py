@@ -1,7 +1,5 @@
 """Every finding that is not ok names its cure."""
 
-from __future__ import annotations
-
 import pytest
 from tilescope.jobs import doctor
 

@@ -1,7 +1,5 @@
 """Data flow of floats to addresses in the compiler's text, compared with what interpreting shows."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import triton

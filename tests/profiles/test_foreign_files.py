@@ -1,7 +1,5 @@
 """Other tools' files as runs: every stated value is in the table, and no other."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Names of GPU functions: made-up ones, and all in the recordings."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The gate on runs with known answers: failures, passes, and undecided checks."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping

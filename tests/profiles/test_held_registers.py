@@ -1,7 +1,5 @@
 """Loaded values that are reduced and used again are held in registers: a config with too few is not compiled to the end."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import triton

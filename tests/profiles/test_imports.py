@@ -1,7 +1,5 @@
 """The packages import in one direction, and what only reads runs needs neither torch nor triton."""
 
-from __future__ import annotations
-
 import ast
 import os
 import subprocess

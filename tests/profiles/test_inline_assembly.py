@@ -1,7 +1,5 @@
 """Inline PTX is computed, by instruction and in kernels."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

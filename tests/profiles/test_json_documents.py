@@ -1,7 +1,5 @@
 """The JSON of ``advise``, ``compare`` and ``show``: each document follows its schema, which refuses others."""
 
-from __future__ import annotations
-
 import copy
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """Disk caches shared between processes: an entry is found until its key changes, and a damaged one is not used."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

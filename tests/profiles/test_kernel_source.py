@@ -1,7 +1,5 @@
 """Kernels are rewritten to behave as compiled. The language is not patched in this process."""
 
-from __future__ import annotations
-
 import ast
 from typing import Any
 

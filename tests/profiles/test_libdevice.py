@@ -1,7 +1,5 @@
 """Functions of libdevice against Python's own, and every name that Triton has for them."""
 
-from __future__ import annotations
-
 import math
 import re
 from pathlib import Path

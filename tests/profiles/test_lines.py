@@ -1,7 +1,5 @@
 """Values of source lines: parsed from each source, kept with the run, and assigned to the right file."""
 
-from __future__ import annotations
-
 import dataclasses
 import gzip
 import hashlib

@@ -1,7 +1,5 @@
 """The MCP server, called by the SDK's own client; and the error where the SDK is not installed."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """Measured roofs: the kernel that reads must read what it says, and one failing roof costs only itself."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

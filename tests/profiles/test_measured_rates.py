@@ -1,7 +1,5 @@
 """Measured roofs count every byte that moves and every operation, over the time of the call."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """METRICS is consistent."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Codes of floats that NumPy lacks, against PyTorch's."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The ncu collector on complete output of an H200: no cell is lost and none is made up."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

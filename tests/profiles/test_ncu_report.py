@@ -4,8 +4,6 @@
 none and what is no number.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

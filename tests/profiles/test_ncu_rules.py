@@ -1,7 +1,5 @@
 """NVIDIA's rules, as ncu printed them on an H200, and their collector."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

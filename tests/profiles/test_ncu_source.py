@@ -1,7 +1,5 @@
 """The collector of ncu's source page, on output of an H200: launches are assigned to their cases."""
 
-from __future__ import annotations
-
 import gzip
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Functions in notebook cells: their files are named by the cells' numbers."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """A run in a notebook: its summary, its views, and its job's progress."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

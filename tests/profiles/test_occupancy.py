@@ -1,7 +1,5 @@
 """Theoretical occupancy against recorded launches and against NVIDIA's own calculator."""
 
-from __future__ import annotations
-
 import importlib.util
 import random
 import shutil

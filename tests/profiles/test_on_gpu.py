@@ -1,7 +1,5 @@
 """The collectors that need a GPU, on one: forward and backward, fused and not."""
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys

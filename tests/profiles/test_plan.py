@@ -1,7 +1,5 @@
 """From a request to its cases."""
 
-from __future__ import annotations
-
 import pytest
 from tilescope import collectors
 from tilescope.jobs import plan

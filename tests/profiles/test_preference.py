@@ -1,7 +1,5 @@
 """The preferred source of a value. ``tests/dashboard/test_same_numbers.py`` checks that every output shows the same one."""
 
-from __future__ import annotations
-
 from tilescope.models import preference
 from tilescope.runs import provenance
 from tilescope.table import absent, schema

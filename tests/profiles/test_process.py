@@ -1,7 +1,5 @@
 """A worker process that misbehaves in every way: a bounded part of its output is kept, and nothing of it is left."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """Instructions that run beside tensor-core products, from SASS."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The assembler that Triton has to use."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 from pathlib import Path

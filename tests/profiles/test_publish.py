@@ -1,7 +1,5 @@
 """Publishing a run as a recording."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

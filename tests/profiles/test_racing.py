@@ -1,7 +1,5 @@
 """The race of configs, on made-up and on recorded times."""
 
-from __future__ import annotations
-
 import random
 import statistics
 

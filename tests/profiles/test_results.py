@@ -1,7 +1,5 @@
 """One line a case, and nothing where nothing was measured."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The roofline on made-up tables, with values computed by hand, and on an H200's counters."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

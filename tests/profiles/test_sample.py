@@ -1,7 +1,5 @@
 """Launches with too many programs to interpret: figures come from a sample, or from programs that determine all others."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from typing import Any

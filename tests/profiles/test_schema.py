@@ -1,7 +1,5 @@
 """The table and the run's description are validated, and errors name what is wrong."""
 
-from __future__ import annotations
-
 import pytest
 from tilescope.table import schema
 from tilescope.table.case import Case

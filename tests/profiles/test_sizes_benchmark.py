@@ -1,7 +1,5 @@
 """Sizes that no recording has, and the table of what was measured at them."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

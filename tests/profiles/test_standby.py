@@ -1,7 +1,5 @@
 """A worker under a wrapper stands by before its job is known, serves one job, and is never left behind."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

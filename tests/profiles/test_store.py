@@ -1,7 +1,5 @@
 """Runs on disk: whole, half-written and damaged."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 from tilescope.runs import store

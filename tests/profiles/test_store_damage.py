@@ -1,7 +1,5 @@
 """Interrupted and damaged runs: found, read, resumed, or reported in one line."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """Summaries of runs are cached for other processes as long as the runs are unchanged."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

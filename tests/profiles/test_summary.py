@@ -1,7 +1,5 @@
 """The summary's values, and that its sentence agrees with them."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

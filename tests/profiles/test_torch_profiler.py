@@ -1,7 +1,5 @@
 """The torch.profiler collector on a trace of two repetitions of a backward pass, each after a flush of the L2."""
 
-from __future__ import annotations
-
 import copy
 import gzip
 import json

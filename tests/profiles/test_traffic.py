@@ -1,7 +1,5 @@
 """Traffic of fused and unfused code: softmax in one kernel, and as the five operations of eager PyTorch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """A sweep over every config: its request, and its printed table."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """``make bench-tuning``: its problems can be launched, its foreign kernel is right, and its table says what was measured."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

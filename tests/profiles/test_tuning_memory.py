@@ -1,7 +1,5 @@
 """The memory of timings that processes share, and exported winners."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sqlite3

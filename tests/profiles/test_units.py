@@ -1,7 +1,5 @@
 """Values formatted for people."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The sentence on a comparison, and the smallest difference that counts as one."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

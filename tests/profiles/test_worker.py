@@ -1,7 +1,5 @@
 """The worker's protocol is robust against anything that a kernel prints."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
