@@ -60,8 +60,10 @@ def test_every_view_shows_it_and_names_no_command_for_it(
     # One that no other run has, so that none is offered.
     kernel = list(loaded.run.kernels)[-1]
     said: dict[type[View], str] = {}
+    state = State(run=loaded.run.id, kernel=kernel)
     for view in VIEWS:
-        shown = view(State(run=loaded.run.id, kernel=kernel, view=view.name_in_address))
+        state.view = view.name_in_address
+        shown = view(state)
         shown.refresh()
         assert not shown._trouble.visible, (view, shown._trouble.object)
         said[view] = " ".join(texts(shown.__panel__()))

@@ -21,7 +21,7 @@ def wrap(argv: list[str], folder: Path) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def standing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def standing(fakes: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))

@@ -194,12 +194,13 @@ def test_workers_die_with_their_supervisor_and_the_run_can_be_recovered(tmp_path
 def test_describe_says_what_is_wrong_with_a_file(tmp_path):
     broken = tmp_path / "broken.py"
     broken.write_text("import not_there\n")
-    for kernel, said in {
-        f"{broken}:SPEC": "does not import: ModuleNotFoundError: No module named 'not_there'",
-        f"{KIT / 'own.py'}:NOT_A_SPEC": "not a KernelSpec",
-    }.items():
+    for kernel, workloads, said in (
+        (f"{broken}:SPEC", [], "does not import: ModuleNotFoundError: No module named 'not_there'"),
+        (f"{KIT / 'own.py'}:NOT_A_SPEC", [], "not a KernelSpec"),
+        (OWN, ["3x3-fp32"], "own has no workload '3x3-fp32': give N-DTYPE"),
+    ):
         with pytest.raises(WorkerError, match=said) as caught:
-            asyncio.run(questions.describe([kernel]))
+            asyncio.run(questions.describe([kernel], workloads))
         assert "\n" not in str(caught.value)
 
 
@@ -211,8 +212,6 @@ def test_describe_takes_a_persons_own_workloads(catalog):
     assert entry["cost"]["24-fp16"]["forward"]["flops"] == 24
     same = entry.keys() - {"selected", "workloads", "cost"}
     assert {name: entry[name] for name in same} == {name: catalog[0][name] for name in same}, "alike without torch"
-    with pytest.raises(WorkerError, match="own has no workload '3x3-fp32': give N-DTYPE"):
-        asyncio.run(questions.describe([OWN], ["3x3-fp32"]))
 
 
 @pytest.mark.slow("kernels", "profiles/tilescope")
