@@ -76,6 +76,7 @@ def test_every_view_shows_its_chart_and_its_table_and_is_in_the_address(visit: A
         page.locator('[class*="place-"]:not(.away) .tabulator-row:visible').first.wait_for()
 
 
+@SLOW
 def test_a_point_selects_its_row_and_a_row_its_point(visit: Any, built: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax&view=roofline")
     built(page, "Roofline")  # what is chosen before the table is drawn is chosen, but not marked in it

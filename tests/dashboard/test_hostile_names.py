@@ -182,6 +182,7 @@ def test_on_a_phone_a_long_name_widens_nothing(watched: Any, looked_at: Any) -> 
         assert page.evaluate("() => document.documentElement.scrollWidth") <= 390, view
 
 
+@SLOW
 @pytest.mark.browser
 def test_the_html_report_holds_names_as_text(watched: Any, runs: Path, tmp_path: Path) -> None:
     file = tmp_path / "report.html"

@@ -88,6 +88,7 @@ def tab_to(page: Any, role: str, name: str) -> None:
     raise AssertionError(f"the Tab key does not reach {role} {name!r}")
 
 
+@SLOW
 @pytest.mark.browser
 def test_from_the_first_key_to_a_saved_table_without_a_mouse(visit: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax")

@@ -280,6 +280,7 @@ def test_a_tab_that_is_pressed_is_the_view_of_the_address(runs: Path, monkeypatc
     assert shown._tabs.view == "roofline"
 
 
+@SLOW
 def test_one_view_is_seen_and_the_others_are_out_of_the_keys_way(visit: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax&view=roofline")
     roof = page.get_by_text("of roofline at")

@@ -307,7 +307,7 @@ def test_several_runs_are_compared_first(norms: Side, slower: Side, both: Report
     )
     assert "triton 3.6.0 → 9" in comparison.changes
     assert [part.run.id for part in both.runs] == [norms.loaded.run.id, slower.loaded.run.id]
-    text = visible(html(both))
+    text = visible(html(replace(both, runs=tuple(replace(run, kernels=()) for run in both.runs))))
     assert text.index("20270101-000000-eeee against") < text.index("Every case")
     row = r"\| rms_norm \| forward \| 8192x16384-bf16 \| triton \| triton \| 1\d\d µs \| 19\d µs \| 1\.50× \|"
     assert re.search(row, markdown.markdown(both))
@@ -334,7 +334,8 @@ def test_runs_with_nothing_in_common_and_one_without_the_chosen_kernel_say_so(no
     report = build([norms, counted("cross_entropy")], "rms_norm")
     assert "no case in common" in report.comparisons[0].obstacles[-1]
     assert report.comparisons[0].part is None
-    assert "no case in common" in visible(html(report)) and "no case in common" in markdown.markdown(report)
+    alone = replace(report, runs=())
+    assert "no case in common" in visible(html(alone)) and "no case in common" in markdown.markdown(alone)
     lacking = report.runs[1]
     assert (lacking.kernels, lacking.overview.drawings) == ((), ())
     assert lacking.overview.text == "This run says nothing about it."

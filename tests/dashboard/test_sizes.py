@@ -14,7 +14,7 @@ from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.data.measurements import OF_RUN, measurements
 from tilescope_dashboard.figures import history as history_figure
 from tilescope_dashboard.figures import sizes as sizes_figure
-from tilescope_dashboard.figures.style import DARK, LIGHT, theme
+from tilescope_dashboard.figures.style import DARK, LIGHT, Theme, theme
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import history, sizes
 from tilescope_dashboard.views.history import History
@@ -35,21 +35,17 @@ def points(plot: Any) -> list[dict[str, Any]]:
     return [r.data_source.data for r in plot.renderers if r.name == "points"]
 
 
-@pytest.mark.parametrize("count", [0, 1, 99])
-def test_every_amount_of_rows_is_drawn(rows: pd.DataFrame, count: int) -> None:
+@pytest.mark.parametrize(("count", "look"), [(0, LIGHT), (1, DARK), (99, theme(False, narrow=True))])
+def test_every_amount_of_rows_is_drawn(rows: pd.DataFrame, count: int, look: Theme) -> None:
     few = rows.head(count)
     of = sizes.rate(few)
-    for look in (LIGHT, DARK, theme(False, narrow=True)):
-        found = sizes.sizes(few, "forward", of)
-        plot = sizes_figure.sizes(found, sizes_figure.Frame(of.unit, of.work), look)
+    found, past = sizes.sizes(few, "forward", of), history.history(few, LARGE)
+    drawn = sizes_figure.sizes(found, sizes_figure.Frame(of.unit, of.work), look), history_figure.history(past, look)
+    for plot, shown in zip(drawn, (found, past), strict=True):
         Document().add_root(plot)
-        assert sum(len(data["x"]) for data in points(plot)) == len(found)
-        past = history.history(few, LARGE)
-        plot = history_figure.history(past, look)
-        Document().add_root(plot)
-        assert sum(len(data["x"]) for data in points(plot)) == len(past)
-        assert sizes.sentence(found, of).title
-        assert history.sentence("softmax", past, LARGE).title
+        assert sum(len(data["x"]) for data in points(plot)) == len(shown)
+    assert sizes.sentence(found, of).title
+    assert history.sentence("softmax", past, LARGE).title
 
 
 def every_run_of(kernel: str) -> pd.DataFrame:
