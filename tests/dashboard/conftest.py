@@ -282,16 +282,8 @@ GROUPS = {
 }
 #: All views in their order, by the titles of their tabs.
 TITLES = (
-    *GROUPS["Library"],
-    "Summary",
-    *GROUPS["Why"],
-    "Source",
-    "Tune",
-    "Timeline",
-    "Sizes",
-    "Compare",
-    "History",
-)
+    *GROUPS["Library"], "Summary", *GROUPS["Why"], "Source", "Tune", "Timeline", "Sizes", "Compare", "History",
+)  # fmt: skip
 
 
 def look_at(page: Any, title: str) -> None:

@@ -82,13 +82,9 @@ def test_without_a_clock_a_change_is_told_by_its_findings(
 
 def test_a_baseline_is_named_by_its_time_and_its_resources_stand_beside() -> None:
     row = {
-        "impl": "triton",
-        "other_impl": "triton",
-        "run": "b",
-        "other_run": "a",
-        "registers": 20.0,
+        "impl": "triton", "other_impl": "triton", "run": "b", "other_run": "a", "registers": 20.0,
         "other_registers": 22.0,
-    }
+    }  # fmt: skip
     assert summary_topic._was(pd.DataFrame([row]), "registers", "count") == "; baseline 22"
     assert summary_topic._was(pd.DataFrame([row | {"other_impl": "eager"}]), "registers", "count") == ""
     assert summary_topic._was(pd.DataFrame([row | {"other_registers": 20.0}]), "registers", "count") == ""

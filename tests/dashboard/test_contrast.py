@@ -208,20 +208,9 @@ SEEN = """() => {
 
 
 TABS = (
-    "Summary",
-    "Sizes",
-    "History",
-    "Kernels",
-    "Overview",
-    "Advice",
-    "Roofline",
-    "HBM traffic",
-    "Memory and stalls",
-    "Occupancy",
-    "Source",
-    "Compare",
-    "Claims",
-)
+    "Summary", "Sizes", "History", "Kernels", "Overview", "Advice", "Roofline", "HBM traffic", "Memory and stalls",
+    "Occupancy", "Source", "Compare", "Claims",
+)  # fmt: skip
 
 
 @SLOW

@@ -21,11 +21,8 @@ from tilescope_dashboard.views.export import sides
 from .conftest import SLOW
 
 RUN, OUTSIDE, LINKED, LEAKY = (
-    "20260102-030405-aaaa",
-    "20260102-030410-0aaa",
-    "20260102-030411-0bbb",
-    "20260102-030412-0ccc",
-)
+    "20260102-030405-aaaa", "20260102-030410-0aaa", "20260102-030411-0bbb", "20260102-030412-0ccc",
+)  # fmt: skip
 #: A kernel that only the run outside of the folder has.
 PRIVATE = "outside_only"
 

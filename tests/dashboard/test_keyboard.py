@@ -26,18 +26,8 @@ FOCUSED = """() => {
   return [at.getAttribute("role") || at.tagName.toLowerCase(), labels.find(label => label) || ""]
 }"""
 ROLES = {
-    "button",
-    "checkbox",
-    "combobox",
-    "link",
-    "listbox",
-    "radio",
-    "slider",
-    "spinbutton",
-    "switch",
-    "tab",
-    "textbox",
-}
+    "button", "checkbox", "combobox", "link", "listbox", "radio", "slider", "spinbutton", "switch", "tab", "textbox",
+}  # fmt: skip
 
 
 def test_the_text_of_a_headline() -> None:

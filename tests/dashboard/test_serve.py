@@ -316,10 +316,7 @@ def test_make_serve_asks_for_a_token() -> None:
         pytest.skip("no make: apt-get install make")
     for given, command in (([], "tilescope serve"), (["PORT=7001"], "tilescope serve --port 7001")):
         said = subprocess.run(
-            ["make", "--dry-run", "--no-print-directory", "serve", *given],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
+            ["make", "--dry-run", "--no-print-directory", "serve", *given], cwd=ROOT, capture_output=True, text=True,
             check=True,
-        )
+        )  # fmt: skip
         assert said.stdout.strip().endswith(command)

@@ -20,15 +20,9 @@ from tilescope_dashboard.topics import autotune as topic
 from tilescope_dashboard.views.autotune import Autotune
 
 SWEEP = {
-    "impl": "triton",
-    "pass": "forward",
-    "workload": "8-fp32",
-    "reason": "",
-    "time_source": "",
-    "code_source": "",
-    "count_source": "",
-    "checked": True,
-}
+    "impl": "triton", "pass": "forward", "workload": "8-fp32", "reason": "", "time_source": "", "code_source": "",
+    "count_source": "", "checked": True,
+}  # fmt: skip
 
 
 def swept(*configs: tuple[int, int, float, float]) -> pd.DataFrame:

@@ -20,20 +20,9 @@ from checks import INF, NAN, SPECS, against_reference, close, draw, main, poison
 faster_interpreter.install()
 
 __all__ = [
-    "INF",
-    "NAN",
-    "SPECS",
-    "against_reference",
-    "close",
-    "draw",
-    "few_multiprocessors",
-    "grads",
-    "main",
-    "poisoned",
-    "targets",
-    "told_apart",
-    "unusual",
-]
+    "INF", "NAN", "SPECS", "against_reference", "close", "draw", "few_multiprocessors", "grads", "main", "poisoned",
+    "targets", "told_apart", "unusual",
+]  # fmt: skip
 
 
 def grads(out, leaves, upstream=None):

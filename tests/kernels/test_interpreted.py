@@ -4,18 +4,11 @@ from __future__ import annotations
 
 SCRIPTS = {
     "batch_interpreted.py": {
-        "check_softmax_one_read",
-        "check_softmax_special_values",
-        "check_matmul",
-        "check_matmul_strides_and_gradients",
-        "check_special_values_of_elementwise",
-        "check_empty",
-        "check_writes_every_element",
+        "check_softmax_one_read", "check_softmax_special_values", "check_matmul", "check_matmul_strides_and_gradients",
+        "check_special_values_of_elementwise", "check_empty", "check_writes_every_element",
     },
     "batch_norms.py": {
-        "check_layer_norm_of_numbers_that_are_far_apart",
-        "check_partial_sums_of_few_and_many_programs",
-        "check_empty",
+        "check_layer_norm_of_numbers_that_are_far_apart", "check_partial_sums_of_few_and_many_programs", "check_empty",
         "check_writes_every_element",
     },
     "batch_operators.py": {
@@ -27,7 +20,7 @@ SCRIPTS = {
         "check_cross_entropy_special_values",
         "check_linear_cross_entropy_chunks_fit_their_memory",
     },
-}
+}  # fmt: skip
 
 
 def test_interpreted(wrong):

@@ -16,13 +16,10 @@ FILE = Path(__file__).parent / "gpu_launchers.py"
 CASES = {
     (impl, direction): Case(f"{FILE}:DOUBLED", impl, direction, "5000-fp32", "")
     for impl, direction in [
-        ("properties", "forward"),
-        ("properties", "backward"),
-        ("driver", "forward"),
-        ("operator", "forward"),
+        ("properties", "forward"), ("properties", "backward"), ("driver", "forward"), ("operator", "forward"),
         ("clock", "forward"),
     ]
-}
+}  # fmt: skip
 ANSWERED = [key for key in CASES if key[0] != "clock"]
 #: In a backward pass, and of an operator.
 FEW = [("properties", "backward"), ("operator", "forward")]

@@ -21,25 +21,15 @@ from tilescope.table.sources import SOURCES
 SOFTMAX = Case("softmax", "triton", "forward", "4096x4096-bf16")
 #: Bytes of each struct, as the ``…_STRUCT_SIZE`` of CUPTI 13.0's headers gives them to a C++ compiler.
 SIZES = {
-    "cuptiProfilerInitialize": 16,
-    "cuptiDeviceGetChipName": 32,
-    "cuptiProfilerHostInitialize": 48,
-    "cuptiProfilerHostDeinitialize": 24,
-    "cuptiProfilerHostConfigAddMetrics": 40,
-    "cuptiProfilerHostGetConfigImageSize": 32,
-    "cuptiProfilerHostGetConfigImage": 40,
-    "cuptiProfilerHostGetNumOfPasses": 40,
-    "cuptiProfilerHostEvaluateToGpuValues": 72,
-    "cuptiRangeProfilerEnable": 32,
-    "cuptiRangeProfilerDisable": 24,
-    "cuptiRangeProfilerGetCounterDataSize": 64,
-    "cuptiRangeProfilerCounterDataImageInitialize": 40,
-    "cuptiRangeProfilerSetConfig": 90,
-    "cuptiRangeProfilerStart": 24,
-    "cuptiRangeProfilerStop": 41,
-    "cuptiRangeProfilerDecodeData": 32,
+    "cuptiProfilerInitialize": 16, "cuptiDeviceGetChipName": 32, "cuptiProfilerHostInitialize": 48,
+    "cuptiProfilerHostDeinitialize": 24, "cuptiProfilerHostConfigAddMetrics": 40,
+    "cuptiProfilerHostGetConfigImageSize": 32, "cuptiProfilerHostGetConfigImage": 40,
+    "cuptiProfilerHostGetNumOfPasses": 40, "cuptiProfilerHostEvaluateToGpuValues": 72, "cuptiRangeProfilerEnable": 32,
+    "cuptiRangeProfilerDisable": 24, "cuptiRangeProfilerGetCounterDataSize": 64,
+    "cuptiRangeProfilerCounterDataImageInitialize": 40, "cuptiRangeProfilerSetConfig": 90,
+    "cuptiRangeProfilerStart": 24, "cuptiRangeProfilerStop": 41, "cuptiRangeProfilerDecodeData": 32,
     "cuptiRangeProfilerGetCounterDataInfo": 40,
-}
+}  # fmt: skip
 FIXTURES = Path(__file__).parent / "fixtures"
 READ, WRITTEN, TIME = "dram__bytes_read.sum", "dram__bytes_write.sum", "gpu__time_duration.sum"
 
@@ -177,13 +167,10 @@ def test_counts_of_another_number_of_launches_are_an_error(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("code", "cure"),
     [
-        (35, "NVreg_RestrictProfilingToAdminUsers=0"),
-        (39, "another profiler"),
-        (26, "dcgmi profile --pause"),
-        (43, "whole GPU"),
-        (46, "CUPTI 130001 does not know the chip GH100: pip install"),
+        (35, "NVreg_RestrictProfilingToAdminUsers=0"), (39, "another profiler"), (26, "dcgmi profile --pause"),
+        (43, "whole GPU"), (46, "CUPTI 130001 does not know the chip GH100: pip install"),
     ],
-)
+)  # fmt: skip
 def test_a_refusal_is_one_line_with_the_cure(code: int, cure: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cupti = fake(FakeHandle(results={"cuptiRangeProfilerEnable": code}))
     cupti.asked_chip = "GH100"

@@ -207,14 +207,10 @@ def test_unknown_target_names_the_known_ones() -> None:
 @pytest.mark.parametrize(
     ("name", "bandwidth"),
     [
-        ("NVIDIA H200", 4.8e12),
-        ("NVIDIA H100 80GB HBM3", 3.35e12),
-        ("NVIDIA GeForce RTX 3090", 0.936e12),
-        ("NVIDIA GeForce RTX 3090 Ti", None),
-        ("NVIDIA H100 PCIe", None),
-        ("NVIDIA H200 NVL", None),
+        ("NVIDIA H200", 4.8e12), ("NVIDIA H100 80GB HBM3", 3.35e12), ("NVIDIA GeForce RTX 3090", 0.936e12),
+        ("NVIDIA GeForce RTX 3090 Ti", None), ("NVIDIA H100 PCIe", None), ("NVIDIA H200 NVL", None),
     ],
-)
+)  # fmt: skip
 def test_datasheets_go_by_the_exact_name(name: str, bandwidth: float | None) -> None:
     found = {ceiling.name: ceiling.value for ceiling in ceilings.datasheet(name)}
     assert found.get("hbm") == bandwidth

@@ -23,12 +23,9 @@ def test_parse(tmp_path: Path) -> None:
     table = schema.validate(events.parse(artefact, CASE))
     found = [(row.metric, row.sample, row.value) for row in table.fillna({"sample": -1}).itertuples()]
     assert found == [
-        ("interval", 0, 3e-5),
-        ("interval", 1, 2e-5),
-        ("graph_time", 0, 1e-5),
-        ("peak_memory", -1, 4096),
+        ("interval", 0, 3e-5), ("interval", 1, 2e-5), ("graph_time", 0, 1e-5), ("peak_memory", -1, 4096),
         ("sm_clock", -1, 1.98e9),
-    ]
+    ]  # fmt: skip
     assert set(table["source"]) == {"events"}
     assert table["launch"].isna().all()
 

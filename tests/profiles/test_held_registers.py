@@ -52,15 +52,11 @@ def needs(monkeypatch, tmp_path, how, columns, dtype):
 @pytest.mark.parametrize(
     ("how", "dtype", "registers"),
     [
-        ("softmax", torch.bfloat16, 128),
-        ("softmax", torch.float32, 256),
-        ("centred", torch.bfloat16, 128),
-        ("loaded again", torch.bfloat16, 0),
-        ("rounded", torch.bfloat16, 8),
-        ("summed", torch.float32, 0),
+        ("softmax", torch.bfloat16, 128), ("softmax", torch.float32, 256), ("centred", torch.bfloat16, 128),
+        ("loaded again", torch.bfloat16, 0), ("rounded", torch.bfloat16, 8), ("summed", torch.float32, 0),
         ("elementwise", torch.float32, 0),
     ],
-)
+)  # fmt: skip
 def test_a_row_is_held_as_it_was_loaded_or_in_less(how, dtype, registers, monkeypatch, tmp_path):
     assert needs(monkeypatch, tmp_path, how, 8192, dtype) == registers
 

@@ -68,14 +68,10 @@ def test_halves_of_a_register() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "cvt.rna.tf32.f32 $0, $1;",
-        "mov.u32 $0, %clock;",
-        "@p mov.b32 $0, $1;",
-        "bar.sync 0;",
-        "mov.b32 $0;",
+        "cvt.rna.tf32.f32 $0, $1;", "mov.u32 $0, %clock;", "@p mov.b32 $0, $1;", "bar.sync 0;", "mov.b32 $0;",
         "add.u32 $0, $1;",
     ],
-)
+)  # fmt: skip
 def test_unknown_instructions_are_refused(text: str) -> None:
     with pytest.raises(inline_assembly.NotKnown):
         inline_assembly.compute(text, 1, [A])

@@ -23,16 +23,9 @@ VERSION = "import importlib.metadata as known; print(known.version('triton'))"
 def test_the_interpreters_tests_pass_with_it() -> None:
     with tempfile.TemporaryDirectory() as folder:
         pip = [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--no-deps",
-            "--target",
-            folder,
+            sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder,
             f"triton=={TESTED[-1]}",
-        ]
+        ]  # fmt: skip
         if subprocess.run(pip, check=False).returncode:
             pytest.skip(f"Triton {TESTED[-1]} cannot be installed here")
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}

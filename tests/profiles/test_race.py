@@ -70,11 +70,8 @@ def test_every_config_is_in_the_run_and_what_is_remembered_is_not_timed_again(ra
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "tunable.py triton forward 2048-fp32, 3 configs and the default, fastest first"
     assert [line.split()[0] for line in lines[2:6]] == [
-        "BLOCK=256,num_warps=4",
-        "default",
-        "BLOCK=512,num_warps=4",
-        "BLOCK=64,num_warps=64",
-    ]
+        "BLOCK=256,num_warps=4", "default", "BLOCK=512,num_warps=4", "BLOCK=64,num_warps=64",
+    ]  # fmt: skip
     assert [line.split()[1] for line in lines[2:6]] == ["0", "50", "100", "–"], "per cent over the best"
     assert lines[5].endswith(failed.message)
     assert lines[6] == 'best: triton.Config({"BLOCK": 256}, num_warps=4): 1.500 times the default\'s speed'

@@ -44,13 +44,9 @@ def test_rows_name_the_quickest_peer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_table_begins_with_the_worst_and_names_the_library() -> None:
     row = {
-        "kernel": "k",
-        "workload": "8-bf16",
-        "floor": 1e-6,
-        "of_roof": 0.5,
-        "roof": "copy bandwidth",
+        "kernel": "k", "workload": "8-bf16", "floor": 1e-6, "of_roof": 0.5, "roof": "copy bandwidth",
         "library": "cudnn",
-    }
+    }  # fmt: skip
     slow = {**row, "pass": "backward", "peer": "library", "over_library": 0.5, "low_library": 0.4, "high_library": 0.6}
     fast = {**row, "pass": "forward", "peer": "compile", "over_compile": 2.0, "low_compile": 1.9, "high_compile": 2.1}
     *_, first, second = sizes.table([fast, slow]).splitlines()

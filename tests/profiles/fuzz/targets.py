@@ -38,14 +38,9 @@ RUN = "20261124-021407-16dc"
 SECONDS, MEMORY = 30, 3 << 30
 #: Files of other tools, one or two a format.
 FOREIGN = (
-    "raw_37_metrics_h200.csv",
-    "details_rules_h200.csv",
-    "torch_profiler_trace.json",
-    "foreign/proton_profile.hatchet",
-    "foreign/tritonparse_events.ndjson",
-    "foreign/autotuning_result_json_list.txt",
-    "foreign/helion_autotune.csv",
-)
+    "raw_37_metrics_h200.csv", "details_rules_h200.csv", "torch_profiler_trace.json", "foreign/proton_profile.hatchet",
+    "foreign/tritonparse_events.ndjson", "foreign/autotuning_result_json_list.txt", "foreign/helion_autotune.csv",
+)  # fmt: skip
 FORWARD = "forward"
 GOOD, BAD = "20261120-000000-aaaa", "20261121-000000-bbbb"
 
