@@ -4,8 +4,6 @@ Told from the text, without importing it. A file that imports what its text does
 whole package; so does one that asks for ``CATALOG`` or ``FAMILIES``. ``unforeseen`` holds that against what was imported.
 """
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections.abc import Iterator

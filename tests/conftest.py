@@ -7,8 +7,6 @@ So the answer is the same in any clone, whatever its history. Slow tests that a 
 whole: commit ``passed.json`` with the change, and nobody's ``make test`` runs them again.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import json

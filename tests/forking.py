@@ -3,8 +3,6 @@
 ``serve`` is that one's, a program; ``Host`` starts it and gives it jobs.
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 import os

@@ -1,7 +1,5 @@
 """Made-up runs, a server and a browser for the dashboard's tests."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """The app in a real browser: what people press, and what they then see."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The server ends while its page is open, and comes back: what the person reads, and can do."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

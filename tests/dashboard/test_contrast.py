@@ -1,7 +1,5 @@
 """Contrast as WCAG 2.2 defines it (success criteria 1.4.3 and 1.4.11): of texts on the page, and of what figures draw."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A file that cannot be made: what is said, and where."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import io

@@ -1,7 +1,5 @@
 """A table of many pages whose number of pages changes before the browser has built it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

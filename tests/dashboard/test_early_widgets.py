@@ -1,7 +1,5 @@
 """The widgets' module is asked for before it is known what is on the page, and once."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

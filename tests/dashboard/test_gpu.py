@@ -1,7 +1,5 @@
 """What opens from the bar about the GPU, and its figures, fed by an NVML that stands in for a driver."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import os

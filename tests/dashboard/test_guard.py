@@ -1,7 +1,5 @@
 """What an outsider may ask of a server that has the app: plain ``panel serve``, which asks nobody who they are, and raw sockets."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

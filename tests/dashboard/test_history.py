@@ -1,7 +1,5 @@
 """Back and Forward of the browser change the page, not only its address."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Names with markup in them, and names of 300 characters: everywhere on the page and in the reports they are text."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Callable, Iterator

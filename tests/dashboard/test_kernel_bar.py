@@ -1,7 +1,5 @@
 """The bar over the views: what is chosen there is every view's and in the address, and Back takes it back."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

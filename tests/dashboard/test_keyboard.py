@@ -1,7 +1,5 @@
 """The app without a mouse: every control has a name and a turn, and keys do what the sheet says."""
 
-from __future__ import annotations
-
 from html import escape
 from pathlib import Path
 from typing import Any

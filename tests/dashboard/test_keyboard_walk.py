@@ -1,7 +1,5 @@
 """The whole of a visit with the keyboard alone: everything is reached, shows that it has the focus, and keeps it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

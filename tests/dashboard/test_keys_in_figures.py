@@ -1,7 +1,5 @@
 """Keys in a figure, and after a choice in a list."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from playwright.sync_api import expect

@@ -1,7 +1,5 @@
 """Views are made in spare time, and one is seen at a time."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How Bokeh lays out the page, as the page's HTML corrects it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

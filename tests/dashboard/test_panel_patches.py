@@ -3,8 +3,6 @@
 ``delivery``'s fault is shown in test_delivery.py, beside what mends it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import importlib.metadata

@@ -1,7 +1,5 @@
 """The report in a browser: saved by the app, opened offline, in both colour schemes, on a phone and on paper."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from pathlib import Path

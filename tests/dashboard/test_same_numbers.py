@@ -1,7 +1,5 @@
 """One case, one number: in the terminal, the app, a report and a notebook, of every recording."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """A person's script is run by the command, whose words become a job's progress."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from pathlib import Path

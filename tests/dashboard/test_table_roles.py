@@ -1,7 +1,5 @@
 """What the browser tells a screen reader of a table: a grid of titles and rows, and which row is chosen."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

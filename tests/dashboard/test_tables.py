@@ -1,7 +1,5 @@
 """Tables and the files people save: raw values, units in the names, and where they come from in the file's name."""
 
-from __future__ import annotations
-
 import asyncio
 import csv
 import io

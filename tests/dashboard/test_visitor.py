@@ -1,7 +1,5 @@
 """Jobs in a real browser: their progress and result, and whose they are when a page is loaded anew."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path

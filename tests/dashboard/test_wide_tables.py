@@ -1,7 +1,5 @@
 """A table that is wider than the page shows that it goes on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from .conftest import SLOW

@@ -5,8 +5,6 @@ cell tagged ``stub`` is replaced by the file of the notebook's name in ``solutio
 ``{"notebook": …, "text": what it printed and showed, "seconds": …, "error": traceback or ""}``.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import io

@@ -3,8 +3,6 @@
 Skipped where JupyterLab is not installed (``pip install 'tilescope[jupyter]'``) or there is no Chromium.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """Every notebook runs from top to bottom, without a GPU; a puzzle with its solution in place of its stub."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 Each wrong answer is the puzzle's solution with one thing changed.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import linecache
 import re

@@ -3,8 +3,6 @@
 torch takes two seconds a process, and no fake asks for a tensor.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import os

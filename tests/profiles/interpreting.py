@@ -4,8 +4,6 @@ A construct is a function of no arguments, or a ``partial`` of one with some, th
 and without values.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import importlib

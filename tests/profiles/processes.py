@@ -1,7 +1,5 @@
 """What tests ask about processes that they did not start themselves."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Advice where the answer is known: bounds weighed by the time they concern, no contradictions, the distance always said."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """An assumed GPU: its answers, its tensors, and that nothing is left of it."""
 
-from __future__ import annotations
-
 import copy
 import threading
 

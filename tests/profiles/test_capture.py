@@ -1,7 +1,5 @@
 """Launches of live code: recorded, written to files, made again. They are interpreted at once, as there is no GPU."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import threading

@@ -1,7 +1,5 @@
 """Published claims against measurements."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

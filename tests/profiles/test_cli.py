@@ -1,7 +1,5 @@
 """The command's output, and one clear line where it cannot serve."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

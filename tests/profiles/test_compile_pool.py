@@ -1,7 +1,5 @@
 """The pool that compiles: the launcher finds its work in Triton's cache, and a config that faults or hangs harms no other."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

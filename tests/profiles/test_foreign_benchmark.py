@@ -1,7 +1,5 @@
 """``make bench-foreign``: what it says of a call of somebody's kernel, and of a library that is not installed."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The predicted gain of fusing a chain: bytes counted by hand and in recorded runs, and every kind of bad input."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

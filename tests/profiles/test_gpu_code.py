@@ -1,7 +1,5 @@
 """Changes of GPU code are distinguished from changes of the CPU's, and launches that stay the same are found."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 from hashlib import sha256

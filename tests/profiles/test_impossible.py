@@ -1,7 +1,5 @@
 """Impossible measurements: each rule on an impossible case and on a possible one beside it, and the recordings."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

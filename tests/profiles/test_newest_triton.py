@@ -1,7 +1,5 @@
 """The interpreter's tests with the newest Triton that they are known to pass with, which is installed beside the pinned one."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

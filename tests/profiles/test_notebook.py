@@ -1,7 +1,5 @@
 """Kernels of a notebook's cells: written for the worker, profiled, shown."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import importlib

@@ -1,7 +1,5 @@
 """Cases that were never tried are outstanding, a fault of the machine fails no kernel, and both can be resumed."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

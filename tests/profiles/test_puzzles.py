@@ -1,7 +1,5 @@
 """The grader's verdict on kernels that are right, wrong, wasteful, scattered, or not written yet."""
 
-from __future__ import annotations
-
 import dataclasses
 import linecache
 import os

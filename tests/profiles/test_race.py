@@ -1,7 +1,5 @@
 """``tilescope tune``: configs are compiled for a GPU that is not here, and raced with made-up times."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """Roofs that cases of a run exceed are no roofs: they are raised to the best that was reached, and to no more than can be."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

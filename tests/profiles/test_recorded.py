@@ -1,7 +1,5 @@
 """The recordings from a real GPU: what they hold, and that the models and the offline compiler agree with them."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

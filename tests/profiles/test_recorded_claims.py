@@ -1,7 +1,5 @@
 """Claims stored beside the code equal those computed by today's code, and a line with changed code is not used."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Forked workers behave like cold ones, whatever happens to them, to their server and to their client."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Gates on git revisions: the revision's file is profiled, and the repository stays unchanged."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A worker's death or fault costs its current case and nothing else."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """Gaps and their causes on timelines small enough to compute by hand."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import time

@@ -1,7 +1,5 @@
 """Sweeps over GPUs of other machines: which times are compared, and two workers of a real Dask cluster."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Mapping

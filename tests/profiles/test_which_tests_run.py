@@ -1,7 +1,5 @@
 """Which tests a run takes: a small tree of tests under the same conftest."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 Each process does a few hundred; one that dies is a crash of the mutant it was at.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

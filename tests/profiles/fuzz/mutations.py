@@ -1,7 +1,5 @@
 """What can go wrong with a file of a run: bytes that are flipped, values that are others, things that are no files."""
 
-from __future__ import annotations
-
 import copy
 import gzip
 import io

@@ -1,7 +1,5 @@
 """Runs to be mutated, and all that reads them. What is not told in one line, within its time, in little memory, is a crash."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import gzip

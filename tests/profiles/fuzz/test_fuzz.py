@@ -3,8 +3,6 @@
 ``TILESCOPE_FUZZ`` is how many of each kind, ``TILESCOPE_FUZZ_SEED`` which; a slow test does more, ``fuzz.py`` thousands.
 """
 
-from __future__ import annotations
-
 import os
 
 import pytest
