@@ -303,33 +303,10 @@ def start_button(page: Any) -> Any:
     return button
 
 
-@pytest.fixture(name="start_button")
-def _start_button() -> Callable[[Any], Any]:
-    """``start_button``, for tests."""
-    return start_button
-
-
-@pytest.fixture(name="titles")
-def _titles() -> tuple[str, ...]:
-    """``TITLES``, for tests."""
-    return TITLES
-
-
-@pytest.fixture(name="look_at")
-def _look_at() -> Callable[[Any, str], None]:
-    """``look_at``, for tests."""
-    return look_at
-
-
-@pytest.fixture
-def looked_at() -> Callable[[Any, str], None]:
-    """Looks at a view of a page, and waits until it is ``built``."""
-
-    def look(page: Any, title: str) -> None:
-        look_at(page, title)
-        built(page, title)
-
-    return look
+def looked_at(page: Any, title: str) -> None:
+    """Look at a view, and wait until it is ``built``."""
+    look_at(page, title)
+    built(page, title)
 
 
 class Visit:

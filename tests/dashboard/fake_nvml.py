@@ -35,65 +35,21 @@ def _wave() -> float:
     return 0.5 + 0.5 * math.sin(next(_steps) / 20)
 
 
-def nvmlSystemGetDriverVersion() -> str:
-    return "0.0"
-
-
-def nvmlDeviceGetCount() -> int:
-    return 2
-
-
-def nvmlDeviceGetHandleByIndex(index: int) -> int:
-    return index
-
-
-def nvmlDeviceGetName(handle: int) -> Any:
-    return f"Synthetic GPU {'AB'[handle]} <b>"
-
-
-def nvmlDeviceGetUUID(handle: int) -> Any:
-    return f"GPU-{handle}"
-
-
-def nvmlDeviceGetCudaComputeCapability(handle: int) -> Any:
-    return (9, 0)
-
-
-def nvmlDeviceGetNumGpuCores(handle: int) -> Any:
-    return 12800
-
-
-def nvmlDeviceGetMemoryInfo(handle: int) -> Any:
-    return SimpleNamespace(total=100_000_000_000, used=int(4e10 + 3e10 * _wave()))
-
-
-def nvmlDeviceGetMaxClockInfo(handle: int, clock: int) -> Any:
-    return _told(handle, 2000)
-
-
-def nvmlDeviceGetUtilizationRates(handle: int) -> Any:
-    return SimpleNamespace(gpu=int(40 + 60 * _wave()), memory=50)
-
-
-def nvmlDeviceGetClockInfo(handle: int, clock: int) -> Any:
-    return _told(handle, 1500 + 300 * (clock == NVML_CLOCK_MEM))
-
-
-def nvmlDeviceGetPowerUsage(handle: int) -> Any:
-    return int(1000 * (500 + 190 * _wave()))
-
-
-def nvmlDeviceGetEnforcedPowerLimit(handle: int) -> Any:
-    return _told(handle, 700_000)
-
-
-def nvmlDeviceGetTemperature(handle: int, sensor: int) -> Any:
-    return 61 + handle
-
-
-def nvmlDeviceGetPcieThroughput(handle: int, counter: int) -> Any:
-    return _told(handle, 1_000_000 * (counter + 1))
-
-
-def nvmlDeviceGetCurrentClocksThrottleReasons(handle: int) -> Any:
-    return _told(handle, 0x4)
+globals().update(
+    nvmlSystemGetDriverVersion=lambda: "0.0",
+    nvmlDeviceGetCount=lambda: 2,
+    nvmlDeviceGetHandleByIndex=lambda index: index,
+    nvmlDeviceGetName=lambda handle: f"Synthetic GPU {'AB'[handle]} <b>",
+    nvmlDeviceGetUUID=lambda handle: f"GPU-{handle}",
+    nvmlDeviceGetCudaComputeCapability=lambda handle: (9, 0),
+    nvmlDeviceGetNumGpuCores=lambda handle: 12800,
+    nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(total=100_000_000_000, used=int(4e10 + 3e10 * _wave())),
+    nvmlDeviceGetMaxClockInfo=lambda handle, clock: _told(handle, 2000),
+    nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=int(40 + 60 * _wave()), memory=50),
+    nvmlDeviceGetClockInfo=lambda handle, clock: _told(handle, 1500 + 300 * (clock == NVML_CLOCK_MEM)),
+    nvmlDeviceGetPowerUsage=lambda handle: int(1000 * (500 + 190 * _wave())),
+    nvmlDeviceGetEnforcedPowerLimit=lambda handle: _told(handle, 700_000),
+    nvmlDeviceGetTemperature=lambda handle, sensor: 61 + handle,
+    nvmlDeviceGetPcieThroughput=lambda handle, counter: _told(handle, 1_000_000 * (counter + 1)),
+    nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: _told(handle, 0x4),
+)

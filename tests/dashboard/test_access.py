@@ -65,15 +65,15 @@ def client(address: str, sent: dict[str, str], copied: dict[str, str]) -> Simple
 
 
 def test_who_may_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert access.may_launch(client("127.0.0.1", {}, {}))
-    assert not access.may_launch(client("192.0.2.7", {}, {}))
-    assert not access.may_launch(
-        SimpleNamespace(session_context=SimpleNamespace(request=SimpleNamespace(_request=None)))
-    )
-    assert not access.may_launch(client("127.0.0.1", {"X-Forwarded-For": "127.0.0.1, 192.0.2.7"}, {}))
+    for address in ("127.0.0.1", "::1", "::ffff:127.0.0.1"):
+        assert access.may_launch(client(address, {}, {}))
+    assert not any(access.may_launch(client(address, {}, {})) for address in ("192.0.2.7", ""))
+    for unknown in (None, SimpleNamespace(request=SimpleNamespace(_request=None))):
+        assert not access.may_launch(SimpleNamespace(session_context=unknown))
     # Behind a proxy on this machine, and keeping quiet about it.
-    assert not access.may_launch(client("127.0.0.1", {"X-Forwarded-For": "192.0.2.7"}, {}))
-    assert not access.may_launch(client("127.0.0.1", {"Via": "1.1 proxy"}, {}))
+    for name, value in (("X-Forwarded-For", "127.0.0.1, 192.0.2.7"), ("X-Forwarded-For", "192.0.2.7"), ("Via", "1.1 proxy"),
+                        ("Forwarded", "for=10.0.0.9")):  # fmt: skip
+        assert not access.may_launch(client("127.0.0.1", {name: value}, {}))
     # With --use-xheaders, the address is what a header says; the socket is somebody else's.
     claimed = client("127.0.0.1", {"X-Real-Ip": "127.0.0.1"}, {})
     claimed.session_context.request._request.connection = SimpleNamespace(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import SLOW
+from .conftest import SLOW, look_at, start_button
 
 RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
 
@@ -56,7 +56,7 @@ def test_opens_on_numbers_and_says_what_they_are(visit: Any) -> None:
 
 
 @SLOW
-def test_every_view_shows_its_chart_and_its_table_and_is_in_the_address(visit: Any, look_at: Any) -> None:
+def test_every_view_shows_its_chart_and_its_table_and_is_in_the_address(visit: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax")
     said = {
         "Roofline": "of roofline at",
@@ -103,7 +103,7 @@ def test_autotune_marks_the_best_and_says_why_a_config_failed(visit: Any) -> Non
 
 
 @SLOW
-def test_a_choice_that_cannot_run_is_refused_beside_the_button(visit: Any, start_button: Any) -> None:
+def test_a_choice_that_cannot_run_is_refused_beside_the_button(visit: Any) -> None:
     page = visit(f"run={PREDICTED}&kernel=softmax")
     button = start_button(page)
     for name in ("forward", "backward"):

@@ -25,7 +25,7 @@ from tilescope_dashboard.views.summary import Summary
 from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
 
-from .conftest import SLOW
+from .conftest import SLOW, looked_at
 
 RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
 #: Of a text to its ground; of a large text, of a mark and of what is needed to make out a control.
@@ -214,9 +214,7 @@ TABS = (
 @SLOW
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize(("kernel", "tabs"), [("softmax", TABS), ("matmul", ("Tune",))])
-def test_every_text_on_the_page_is_readable(
-    visit: Any, looked_at: Any, kernel: str, tabs: tuple[str, ...], theme: str
-) -> None:
+def test_every_text_on_the_page_is_readable(visit: Any, kernel: str, tabs: tuple[str, ...], theme: str) -> None:
     page = visit(f"run={RUN}&kernel={kernel}&theme={theme}&compared=%5B%22{RUN}%3Aeager%22%5D&panel=profile")
     page.get_by_role("button", name="Start profiling").wait_for()
     for tab in tabs:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import SLOW
+from .conftest import SLOW, start_button
 
 pytestmark = [pytest.mark.browser, SLOW]
 #: What the page's HTML imports, what its models import, and what was requested.
@@ -64,7 +64,7 @@ PRESSED_EARLY = """async () => {
 }"""
 
 
-def test_profile_opens_its_form_for_who_presses_it_before_the_page_is_at_rest(visit: Any, start_button: Any) -> None:
+def test_profile_opens_its_form_for_who_presses_it_before_the_page_is_at_rest(visit: Any) -> None:
     page = visit("kernel=softmax&view=summary")
     assert page.evaluate(PRESSED_EARLY)
     start_button(page).wait_for()

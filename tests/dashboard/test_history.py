@@ -12,9 +12,7 @@ PATIENCE = 120_000
 
 
 @SLOW
-def test_back_and_forward_go_through_views_and_kernels(
-    visit: Any, built: Callable[[Any, str], None], look_at: Any
-) -> None:
+def test_back_and_forward_go_through_views_and_kernels(visit: Any, built: Callable[[Any, str], None]) -> None:
     page = visit("run=20260102-030405-aaaa&kernel=softmax&theme=light")
 
     def at(title: str) -> None:

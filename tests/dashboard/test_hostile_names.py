@@ -21,7 +21,7 @@ from tilescope_dashboard.report import render
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.export import Export
 
-from .conftest import SLOW
+from .conftest import SLOW, TITLES, looked_at
 
 RUN = "20260102-030405-0bad"
 IMAGE = "<img src=x onerror=alert(1)>"
@@ -153,12 +153,12 @@ def hover_cells(page: Any) -> int:
 @SLOW
 @pytest.mark.browser
 @pytest.mark.parametrize("kernel", NAMES, ids=["image", "script", "template"])
-def test_every_view_shows_the_name_as_text(watched: Any, looked_at: Any, titles: tuple[str, ...], kernel: str) -> None:
+def test_every_view_shows_the_name_as_text(watched: Any, kernel: str) -> None:
     page = watched(f"run={RUN}&kernel={quote(kernel)}")
     page.locator("h2", has_text=kernel).first.wait_for()
     page.get_by_role("tab", name="Library").wait_for()
     figures = cells = 0
-    for title in titles:
+    for title in TITLES:
         looked_at(page, title)
         # One that would run is enough to find out what hovering does.
         figures += hover_figures(page) if kernel == IMAGE else 0
@@ -171,7 +171,7 @@ def test_every_view_shows_the_name_as_text(watched: Any, looked_at: Any, titles:
 
 @SLOW
 @pytest.mark.browser
-def test_on_a_phone_a_long_name_widens_nothing(watched: Any, looked_at: Any) -> None:
+def test_on_a_phone_a_long_name_widens_nothing(watched: Any) -> None:
     page = watched(f"run={RUN}&kernel={quote(TEMPLATE)}", width=390, height=844)
     page.locator("h2", has_text="cutlass").first.wait_for()
     page.get_by_role("tab", name="Why").wait_for()

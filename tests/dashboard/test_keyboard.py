@@ -12,7 +12,7 @@ from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.roofline import Roofline
 from tilescope_dashboard.views.traffic import Traffic
 
-from .conftest import SLOW
+from .conftest import SLOW, TITLES, looked_at, start_button
 
 RUN = "20260102-030405-aaaa"
 
@@ -131,29 +131,28 @@ def test_from_the_first_key_to_a_saved_table_without_a_mouse(visit: Any) -> None
 
 
 @pytest.mark.browser
-def test_every_view_has_a_key_but_for_who_is_writing(visit: Any, titles: tuple[str, ...], start_button: Any) -> None:
+def test_every_view_has_a_key_but_for_who_is_writing(visit: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax")
     page.get_by_role("tab", name="Library").wait_for()
     page.get_by_role("button", name="Keys").wait_for()
-    names = titles
 
     def seen() -> str:
         return page.get_by_role("tab", selected=True).last.inner_text()
 
     # From the last of the digits on, round and back; each waits until the one before has been answered.
     page.keyboard.press("9")
-    page.get_by_role("tab", name=names[-1], selected=True).wait_for()
-    for name in names:
+    page.get_by_role("tab", name=TITLES[-1], selected=True).wait_for()
+    for name in TITLES:
         page.keyboard.press("]")
         page.get_by_role("tab", name=name, exact=True, selected=True).wait_for()
         assert focused(page) == ["tab", name]
-    for name in (names[-2], names[-3]):
+    for name in (TITLES[-2], TITLES[-3]):
         page.keyboard.press("[")
         page.get_by_role("tab", name=name, exact=True, selected=True).wait_for()
     # AfterPaint AltGr it is the same key; with Ctrl it is the browser's.
     press = "key => document.dispatchEvent(new KeyboardEvent('keydown', key))"
     page.evaluate(press, {"key": "]", "ctrlKey": True, "altKey": True})
-    page.get_by_role("tab", name=names[-2], exact=True, selected=True).wait_for()
+    page.get_by_role("tab", name=TITLES[-2], exact=True, selected=True).wait_for()
     page.evaluate(press, {"key": "[", "ctrlKey": True})
     page.evaluate(press, {"key": "[", "metaKey": True})
     page.evaluate(press, {"key": "1", "altKey": True})
@@ -164,18 +163,16 @@ def test_every_view_has_a_key_but_for_who_is_writing(visit: Any, titles: tuple[s
     page.keyboard.type("128x4?]")
     assert size.input_value() == "128x4?]"
     assert page.get_by_role("dialog", name="Keys").count() == 0
-    assert seen() == names[-2]
+    assert seen() == TITLES[-2]
 
 
 @SLOW
 @pytest.mark.browser
-def test_every_control_of_every_view_has_a_name(
-    visit: Any, looked_at: Any, start_button: Any, titles: tuple[str, ...]
-) -> None:
+def test_every_control_of_every_view_has_a_name(visit: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax")
     start_button(page)
     asking = page.context.new_cdp_session(page)
-    for title in titles:
+    for title in TITLES:
         looked_at(page, title)
         seen = [
             (node["role"]["value"], node.get("name", {}).get("value", ""))

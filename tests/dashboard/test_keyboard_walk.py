@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import SLOW
+from .conftest import SLOW, start_button
 
 RUN = "20260102-030405-aaaa"
 
@@ -193,7 +193,7 @@ def test_the_drawer_opens_on_its_first_field_and_esc_leads_back(visit: Any) -> N
 
 
 @SLOW
-def test_a_kernel_is_profiled_without_a_mouse(job_server: Any, visit: Any, start_button: Any) -> None:
+def test_a_kernel_is_profiled_without_a_mouse(job_server: Any, visit: Any) -> None:
     visit.server = job_server
     page = opened(visit)
     tab_to(page, "button", "Profile")

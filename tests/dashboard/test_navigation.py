@@ -21,7 +21,7 @@ from tilescope_dashboard.views.roofline import Roofline
 from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
 
-from .conftest import SLOW
+from .conftest import SLOW, looked_at
 
 RUN = "20260102-030405-aaaa"
 
@@ -327,7 +327,7 @@ def at_rest(page: Any) -> None:
 
 @SLOW
 def test_a_page_comes_to_rest_and_what_was_out_of_sight_is_up_to_date_when_seen(
-    preparing_server: Any, visit: Any, built: Any, looked_at: Any
+    preparing_server: Any, visit: Any, built: Any
 ) -> None:
     visit.server = preparing_server
     page = visit(f"run={RUN}&kernel=softmax&view=occupancy")

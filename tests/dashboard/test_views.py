@@ -3,7 +3,7 @@
 import json
 from html import unescape
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,7 +13,6 @@ from tilescope.table.run import Failure
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.data.best_run import SHOWN_FIRST, first_shown
 from tilescope_dashboard.data.frames import largest_problem
-from tilescope_dashboard.session.access import is_local
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views import context
 from tilescope_dashboard.views.advice import Advice
@@ -208,24 +207,6 @@ def test_without_a_gpu_a_recording_is_opened_first(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("tilescope_dashboard.data.best_run.no_gpu", lambda: None)
     assert first_shown([*runs, both]) == ("mine", "")
     assert first_shown([]) == ("", "")
-
-
-@pytest.mark.parametrize(
-    ("address", "headers", "local"),
-    [
-        ("127.0.0.1", {}, True),
-        ("::1", {}, True),
-        ("::ffff:127.0.0.1", {}, True),
-        ("192.168.1.7", {}, False),
-        ("127.0.0.1", {"X-Forwarded-For": "10.0.0.9, 127.0.0.1"}, False),
-        ("127.0.0.1", {"Forwarded": "for=10.0.0.9"}, False),
-        ("", {}, False),
-    ],
-)
-def test_only_this_machine_may_launch(address: str, headers: dict[str, str], local: bool) -> None:
-    request = SimpleNamespace(remote_ip=address, headers=headers)
-    assert is_local(SimpleNamespace(session_context=SimpleNamespace(request=request))) == local
-    assert not is_local(SimpleNamespace(session_context=None))
 
 
 def test_occupancy_begins_with_what_stands_for_the_kernel_elsewhere() -> None:

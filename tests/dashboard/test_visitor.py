@@ -1,14 +1,14 @@
 """Jobs in a real browser: their progress and result, and whose they are when a page is loaded anew."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tilescope_dashboard.browser.visitor import Visitor
 
-from .conftest import SLOW
+from .conftest import SLOW, start_button
 
 PREDICTED = "20260102-030406-bbbb"
 NVIDIA = Path("/dev/nvidia0")
@@ -24,15 +24,10 @@ def test_a_result_that_was_opened_meanwhile_stays_opened() -> None:
     assert visitor.opened == "new"
 
 
-@pytest.fixture
-def start(start_button: Any) -> Callable[[Any], None]:
-    """Starts a job and waits until it is under way."""
-
-    def started(page: Any) -> None:
-        start_button(page).click()
-        page.get_by_role("button", name="Cancel").wait_for()
-
-    return started
+def start(page: Any) -> None:
+    """Start a job and wait until it is under way."""
+    start_button(page).click()
+    page.get_by_role("button", name="Cancel").wait_for()
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +38,7 @@ def server(job_server: Any) -> Iterator[Any]:
 
 @SLOW
 @browser
-def test_profile_with_progress_then_the_result_without_a_reload(visit: Any, start_button: Any) -> None:
+def test_profile_with_progress_then_the_result_without_a_reload(visit: Any) -> None:
     page = visit(f"run={PREDICTED}&kernel=vector_add&view=overview")
     button = start_button(page)
     page.get_by_label("eager").uncheck()
@@ -65,7 +60,7 @@ def test_profile_with_progress_then_the_result_without_a_reload(visit: Any, star
 
 @browser
 @SLOW
-def test_cancel_stops_the_job_and_says_so(visit: Any, start_button: Any) -> None:
+def test_cancel_stops_the_job_and_says_so(visit: Any) -> None:
     page = visit(f"run={PREDICTED}&kernel=softmax")
     with visit.server.held():
         start_button(page).click()
@@ -77,7 +72,7 @@ def test_cancel_stops_the_job_and_says_so(visit: Any, start_button: Any) -> None
 
 @SLOW
 @browser
-def test_a_job_stays_the_persons_own_when_the_page_is_loaded_anew(visit: Any, start: Any) -> None:
+def test_a_job_stays_the_persons_own_when_the_page_is_loaded_anew(visit: Any) -> None:
     page = visit(f"run={PREDICTED}&kernel=softmax")
     with visit.server.held():
         start(page)
@@ -105,7 +100,7 @@ def test_a_job_stays_the_persons_own_when_the_page_is_loaded_anew(visit: Any, st
 
 @SLOW
 @browser
-def test_its_result_is_opened_once_in_the_tab_that_was_loaded_anew(visit: Any, start: Any) -> None:
+def test_its_result_is_opened_once_in_the_tab_that_was_loaded_anew(visit: Any) -> None:
     page = visit(f"run={PREDICTED}&kernel=vector_add")
     with visit.server.held():
         start(page)
@@ -128,7 +123,7 @@ def test_its_result_is_opened_once_in_the_tab_that_was_loaded_anew(visit: Any, s
 
 @SLOW
 @browser
-def test_what_ended_while_the_page_was_away_is_opened_when_it_is_back(visit: Any, start: Any) -> None:
+def test_what_ended_while_the_page_was_away_is_opened_when_it_is_back(visit: Any) -> None:
     page = visit(f"run={PREDICTED}&kernel=vector_add")
     address = page.url
     with visit.server.held():

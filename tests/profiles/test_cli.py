@@ -22,16 +22,13 @@ from . import made_up
 from .fake_jobs import OWN, SLOW
 
 ROOTS = [str(Path(__file__).parents[2] / root) for root in ("kernels", "profiles", "dashboard")]
-GOOD = ["--impl", "good", "--workload", "small"]
+QUICK = ["profile", OWN, "--collect", "fakes.quick"]
 
 
 @pytest.fixture(autouse=True)
-def no_recordings(kit, monkeypatch, tmp_path):
+def bare(kit, monkeypatch, tmp_path):
+    """No recordings and no GPU."""
     monkeypatch.setattr(store, "recorded_dir", lambda: tmp_path / "recorded")
-
-
-@pytest.fixture
-def no_gpu(monkeypatch):
     monkeypatch.setattr(device, "detect", lambda: None)
     monkeypatch.setattr(device, "unavailable", lambda: "no NVIDIA GPU here")
 
@@ -52,30 +49,17 @@ def a_run(tmp_path, **fields):
     return writer.finish()
 
 
-@pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["profile", OWN, "--collect", "compilr"], "unknown collector 'compilr': did you mean 'compiler'?"),
         (["profile", OWN, "--collect", "ncu"], "ncu cannot run here: no NVIDIA GPU here"),
         (["profile", OWN, "--target", "sm_91"], "unknown target 'sm_91': did you mean 'sm_90'?"),
-        (
-            ["profile", OWN, "--collect", "fakes.quick", "--impl", "goood"],
-            "unknown implementation 'goood': did you mean 'good'?",
-        ),
-        (
-            ["profile", OWN, "--collect", "fakes.quick", "--pass", "backwards"],
-            "unknown pass 'backwards': use one of forward",
-        ),
-        (
-            ["profile", OWN, "--collect", "fakes.quick", "--workload", "8x8-fp32"],
-            "own has no workload '8x8-fp32': give N-DTYPE",
-        ),
+        ([*QUICK, "--impl", "goood"], "unknown implementation 'goood': did you mean 'good'?"),
+        ([*QUICK, "--pass", "backwards"], "unknown pass 'backwards': use one of forward"),
+        ([*QUICK, "--workload", "8x8-fp32"], "own has no workload '8x8-fp32': give N-DTYPE"),
         (["profile", "gone.py:SPEC", "--collect", "fakes.quick"], "gone.py is not a file"),
-        (
-            ["profile", OWN, OWN.replace("/own.py", "/../orchestration/own.py"), "--collect", "fakes.quick"],
-            "two kernels are called",
-        ),
+        ([*QUICK, OWN.replace("/own.py", "/../orchestration/own.py")], "two kernels are called"),
         (["profile"], "the following arguments are required: KERNEL"),
         (["profile", OWN, "--timeout", "0"], "'0' is no number of seconds above 0"),
         (["profile", OWN, "--timeout", "long"], "'long' is no number of seconds above 0"),
@@ -95,26 +79,22 @@ def test_bad_input_is_one_line_and_status_2(capsys, arguments, said):
     assert "Traceback" not in err
 
 
-@pytest.mark.usefixtures("torch_and_catalog", "no_gpu")
+@pytest.mark.usefixtures("torch_and_catalog")
 def test_an_unknown_kernel_of_the_catalog(capsys):
     status, _, err = tilescope(capsys, "profile", "sofmax", "--collect", "fakes.quick")
     assert "unknown kernel 'sofmax': did you mean 'softmax'?" in err
     assert status == 2
 
 
-@pytest.mark.usefixtures("no_gpu")
 def test_a_folder_that_cannot_be_written(capsys, tmp_path):
     (tmp_path / "file").touch()
-    status, _, err = tilescope(
-        capsys, "profile", OWN, "--collect", "fakes.quick", "--runs", str(tmp_path / "file" / "runs")
-    )
+    status, _, err = tilescope(capsys, *QUICK, "--runs", str(tmp_path / "file" / "runs"))
     assert "set TILESCOPE_RUNS" in err
     assert status == 2
 
 
-@pytest.mark.usefixtures("no_gpu")
 def test_profile_prints_a_table_and_names_the_run(capsys, tmp_path):
-    status, out, err = tilescope(capsys, "profile", OWN, *GOOD, "--collect", "fakes.quick")
+    status, out, err = tilescope(capsys, *QUICK, "--impl", "good", "--workload", "small")
     assert status == 0
     assert "0 of 1: fakes.quick running own.py/good/" in err
     lines = out.splitlines()
@@ -128,17 +108,13 @@ def test_profile_prints_a_table_and_names_the_run(capsys, tmp_path):
     assert {row["metric"] for row in json.loads(out)["table"]} >= {"registers", "algorithm_bytes_read"}
 
 
-@pytest.mark.usefixtures("no_gpu")
 def test_profile_with_a_failed_case_has_status_1(capsys):
-    status, out, err = tilescope(
-        capsys, "profile", OWN, "--impl", "good,raises", "--workload", "small", "--collect", "fakes.quick"
-    )
+    status, out, err = tilescope(capsys, *QUICK, "--impl", "good,raises", "--workload", "small")
     assert status == 1
     assert "failed: fakes.quick own.py/raises/forward/8-fp32: RuntimeError: this kernel is wrong" in out
     assert "Traceback" not in out + err
 
 
-@pytest.mark.usefixtures("no_gpu")
 def test_list(capsys):
     status, out, _ = tilescope(capsys, "list", OWN, "--json")
     assert status == 0
@@ -229,8 +205,7 @@ def _registers(printed: str) -> list[str]:
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=SLOW)], ids=["SIGINT", "SIGTERM"])
 def test_interrupting_keeps_the_finished_cases(tmp_path, capsys, stop):
-    command = [sys.executable, "-m", "tilescope", "profile", OWN, "--impl", "good,hangs", "--workload", "small",
-               "--collect", "fakes.quick"]  # fmt: skip
+    command = [sys.executable, "-m", "tilescope", *QUICK, "--impl", "good,hangs", "--workload", "small"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], *ROOTS])}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment

@@ -4,6 +4,7 @@ import importlib.metadata
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,40 +30,25 @@ class FakeNvml:
         if self.down:
             raise self.NVMLError("Driver Not Loaded")
 
-    def nvmlShutdown(self) -> None: ...
-
-    def nvmlDeviceGetCount(self) -> int:
-        return 1
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+    def nvmlDeviceGetHandleByIndex(self, index: int | str) -> int | str:
         self.asked = index
         return index
 
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
-        self.asked = uuid
-        return uuid
-
-    def nvmlDeviceGetName(self, handle: object) -> str:
-        return self.name
-
-    def nvmlDeviceGetCudaComputeCapability(self, handle: object) -> tuple[int, int]:
-        return self.capability
-
-    def nvmlDeviceGetNumGpuCores(self, handle: object) -> int:
-        return self.cores
-
-    def nvmlDeviceGetMemoryInfo(self, handle: object) -> Any:
-        return type("Memory", (), {"total": 150_754_820_096})
-
-    def nvmlDeviceGetUUID(self, handle: object) -> str:
-        return "GPU-1234"
+    nvmlDeviceGetHandleByUUID = nvmlDeviceGetHandleByIndex
 
     def nvmlDeviceGetClockInfo(self, handle: object, clock: int) -> int:
         assert clock == self.NVML_CLOCK_SM
         return 1980
 
-    def nvmlSystemGetDriverVersion(self) -> str:
-        return "580.159.04"
+    def __getattr__(self, function: str) -> Any:
+        answers = {
+            "nvmlShutdown": None, "nvmlDeviceGetCount": 1, "nvmlDeviceGetName": self.name, "nvmlDeviceGetUUID": "GPU-1234",
+            "nvmlDeviceGetCudaComputeCapability": self.capability, "nvmlDeviceGetNumGpuCores": self.cores,
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=150_754_820_096), "nvmlSystemGetDriverVersion": "580.159.04",
+        }  # fmt: skip
+        if function not in answers:
+            raise AttributeError(function)
+        return lambda *of: answers[function]
 
 
 @pytest.fixture
@@ -95,7 +81,7 @@ def test_a_driver_that_stopped_answering_is_asked_anew(nvml: FakeNvml, monkeypat
     monkeypatch.setattr(nvml, "nvmlInit", lambda: starts.append(1))
     assert device.detect() and device.clocks()
     assert len(starts) == 1
-    nvml.nvmlDeviceGetUUID = lambda handle: (_ for _ in ()).throw(nvml.NVMLError("GPU is lost"))  # type: ignore[method-assign]
+    nvml.nvmlDeviceGetUUID = lambda handle: (_ for _ in ()).throw(nvml.NVMLError("GPU is lost"))
     assert device.uuid() == ""
     assert device.clocks()
     assert len(starts) == 2

@@ -60,11 +60,8 @@ def test_the_cache_and_the_runs_must_be_writable(tmp_path, monkeypatch):
     assert finding.cure == "set TILESCOPE_RUNS to a folder you may write to"
 
 
-def test_ncu_absent_says_where_to_get_it(monkeypatch):
+def test_absent_tools_say_where_to_get_them(monkeypatch):
     monkeypatch.setattr("tilescope.hardware.device.find_ncu", lambda: None)
     assert "developer.nvidia.com" in doctor.ncu().cure
-
-
-def test_cupti_absent_says_how_to_install_it(monkeypatch):
     monkeypatch.setattr("tilescope.collectors.cupti.library.find", lambda: None)
     assert doctor.cupti().cure == "pip install nvidia-cuda-cupti"
