@@ -200,7 +200,7 @@ def test_a_roof_that_is_six_tenths_in_use_bounds(share: float, bound: str) -> No
 
 @pytest.mark.parametrize(("moved", "said"), [
     (1.12, "reading each byte once could make it up to 1.12× faster"), (1.08, "nothing left but to fuse"),
-    (0.88, "the rest stayed in L2"), (0.93, "nothing left but to fuse"),
+    (0.88, "needs (the rest stayed in L2) at 91 %"), (0.93, "(the rest stayed in L2)"), (0.93, "nothing left but to fuse"),
 ])  # fmt: skip
 def test_a_tenth_more_or_less_bytes_are_worth_a_word(moved: float, said: str) -> None:
     # Of 8 MB L2 keeps one at most, and that of the output.

@@ -58,7 +58,10 @@ def test_a_program_that_never_ends_is_stopped_at_its_line_and_the_next_launch_is
     first, second = capture.notes
     line = unseen.endless_kernel.starting_line_number
     assert re.search(rf"endless_kernel, program \(0, 0, 0\), line {line + 3}|line {line + 4}", first)
-    assert "the first program had not ended after 1 s of CPU time: a loop without end, or longer than one launch may" in first
+    assert (
+        "the first program had not ended after 1 s of CPU time: a loop without end, or longer than one launch may"
+        in first
+    )
     assert second.startswith("copy_kernel: endless_kernel was not made before it")
     found = capture.profile(["interpreter"], runs_dir=tmp_path, interpreter_limit=1)
     assert not found.failures and [skip.collector for skip in found.run.skipped] == ["check", "interpreter"]

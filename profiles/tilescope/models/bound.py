@@ -21,6 +21,8 @@ AT_ROOF = 0.85
 _SHORT = 5e-6
 #: Ratio of moved bytes to the algorithm's that is worth mentioning: below it are rounding, tails and metadata.
 _EXTRA_BYTES = 1.1
+#: The same ratio, below which bytes are missing: the last to be written are in L2 still when the launch ends.
+_ALL_BYTES = 0.995
 #: The states of a warp in which it waits, and what it waits for.
 WAITS = {
     "long_scoreboard": "data from L2 or HBM",
@@ -140,9 +142,10 @@ def _memory(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
             f"Memory-bound: the bytes the algorithm needs take {_percent(use)} of {roof}; its {row['launches']} launches move up to "
             f"{units.times(ratio)} of them, each launch counted with cold caches."
         )
-    moved = f"Memory-bound: moves {units.times(ratio)} the bytes the algorithm needs at {_percent(use)} of {roof}"
+    kept = " (the rest stayed in L2)" if ratio < _ALL_BYTES else ""
+    moved = f"Memory-bound: moves {units.times(ratio)} the bytes the algorithm needs{kept} at {_percent(use)} of {roof}"
     if ratio < 1 / _EXTRA_BYTES:
-        return f"{moved}; the rest stayed in L2."
+        return f"{moved}."
     if ratio <= _EXTRA_BYTES:
         rest = (
             "nothing left but to fuse with a neighbour"
