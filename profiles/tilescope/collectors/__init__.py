@@ -33,32 +33,14 @@ A collector that runs Triton kernels also writes their configs beside its artefa
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
-from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol, cast
-
-import pandas as pd
 
 from tilescope.table import sources
-from tilescope.table.case import Case
 
 #: Names of the collectors, in the order they run.
 COLLECTORS = tuple(collector.name for collector in sources.COLLECTORS)
 #: Names of those that ``auto`` leaves out.
 OPTIONAL = tuple(collector.name for collector in sources.OPTIONAL)
-
-
-class Collector(Protocol):
-    """What every collector module provides."""
-
-    SUFFIX: str
-
-    def unavailable(self) -> str | None: ...
-
-    def capture(self, case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None: ...
-
-    def parse(self, artefact: Path, case: Case) -> pd.DataFrame: ...
 
 
 def load(name: str) -> ModuleType:
@@ -69,8 +51,3 @@ def load(name: str) -> ModuleType:
         raise ValueError(f"unknown collector {name!r}: use one of {', '.join(sources.KNOWN)}, or auto")
     module = sources.KNOWN[name].module or name
     return importlib.import_module(module if module.startswith("tilescope.") else f"tilescope.collectors.{module}")
-
-
-def collector(name: str) -> Collector:
-    """As ``load``, typed by the protocol."""
-    return cast(Collector, load(name))

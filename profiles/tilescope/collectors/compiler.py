@@ -93,14 +93,7 @@ def launches_of(
 
     Names of PyTorch operators that move data are added to ``operators``. Raises NotApplicable as ``capture``.
     """
-    from tilescope.execution import (  # noqa: PLC0415 (they import torch and triton)
-        assumed_device,
-        execute,
-        launches,
-        offline,
-        pytorch_traffic,
-        without_gpu,
-    )
+    from tilescope.execution import assumed_device, execute, launches, offline, pytorch_traffic, without_gpu  # noqa: PLC0415 (they import torch)
 
     beside = [] if operators is None else operators
     occupancy.limits(target)
@@ -127,19 +120,20 @@ def launches_of(
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
     """A row for each figure of each launch, and its occupancy."""
     data = load(artefact)
-    rows = []
-    for index, launch in enumerate(data["launches"]):
-        figures = {name: launch[name] for name in _FIGURES if launch.get(name) is not None}
-        occupied = occupancy.blocks(
-            data["target"], launch["registers"], launch["shared_memory"], launch["block_threads"], launch["barriers"]
-        )
-        figures["theoretical_occupancy"] = occupied.ratio
-        figures |= {f"occupancy_limit_{name}": count for name, count in occupied.limits.items()}
-        rows += [
-            case.row(name, float(value), "compiler", launch=index, function=launch["function"])
-            for name, value in figures.items()
-        ]
-    return schema.frame(rows)
+    return schema.frame(
+        row for index, launch in enumerate(data["launches"]) for row in rows_of(case, index, launch, data["target"])
+    )
+
+
+def rows_of(case: Case, index: int, launch: Mapping[str, Any], target: str) -> list[dict[str, Any]]:
+    """Rows of one launch's record: the figures that it has, and its occupancy on ``target``."""
+    figures = {name: launch[name] for name in _FIGURES if launch.get(name) is not None}
+    held = ("registers", "shared_memory", "block_threads", "barriers")
+    occupied = occupancy.blocks(target, *(launch[name] for name in held))
+    figures["theoretical_occupancy"] = occupied.ratio
+    figures |= {f"occupancy_limit_{name}": count for name, count in occupied.limits.items()}
+    where = {"launch": index, "function": launch["function"]}
+    return [case.row(name, float(value), "compiler", **where) for name, value in figures.items()]
 
 
 @bounded_reading.parser

@@ -177,9 +177,7 @@ def _count(
 def _operation_record(operation: Any) -> dict[str, Any]:
     return {
         "function": operation.name,
-        "requested_bytes_read": operation.bytes_read,
-        "requested_bytes_written": operation.bytes_written,
-        "unique_bytes_read": operation.bytes_read,
-        "unique_bytes_written": operation.bytes_written,
+        **{f"{kind}_bytes_read": operation.bytes_read for kind in ("requested", "unique")},
+        **{f"{kind}_bytes_written": operation.bytes_written for kind in ("requested", "unique")},
         "requested_flops": operation.flops,
     }

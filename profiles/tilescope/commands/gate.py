@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from tilescope.commands import choices, running
 
 if TYPE_CHECKING:
-    from tilescope.models.gate import Gate
     from tilescope.runs.store import LoadedRun
 
 #: The variable with the file of a GitHub job's summary.
@@ -89,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     print(json_documents.text(json_documents.gate(found)) if arguments.json else gate_text.text(found))
     _summarise(gate_text.markdown(found), arguments.markdown)
-    return int(_shut(found, arguments.strict))
+    return int(found.verdict != gate.PASS if arguments.strict else found.verdict == gate.FAIL)
 
 
 def share(text: str) -> float:
@@ -136,12 +135,6 @@ def _profiled(name: str, arguments: argparse.Namespace, runs: Path) -> LoadedRun
 
 def _name(said: str, folder: Path | None) -> str:
     return folder.name if folder else "the working tree" if said == "." else said
-
-
-def _shut(found: Gate, strict: bool) -> bool:
-    from tilescope.models.gate import FAIL, PASS  # noqa: PLC0415
-
-    return found.verdict != PASS if strict else found.verdict == FAIL
 
 
 def _summarise(markdown: str, file: Path | None) -> None:

@@ -73,13 +73,6 @@ def _options() -> dict[str, argparse.Action]:
     return known._option_string_actions
 
 
-def _ours(of_script: list[str]) -> str:
-    """The first argument of a script that is an option of this command; empty where there is none."""
-    known = _options()
-    given = (word.partition("=")[0] for word in of_script)
-    return next((word for word in given if word in known), "")
-
-
 def _run_script(arguments: argparse.Namespace) -> int:
     """Runs the script and profiles its launches, even if it failed later."""
     from tilescope.jobs.plan import plan  # noqa: PLC0415
@@ -94,7 +87,8 @@ def _run_script(arguments: argparse.Namespace) -> int:
     store.check_writable(arguments.runs or store.runs_dir())
     capture = capturing.Capture(arguments.target, settings.get("interpreter_limit", capturing.LIMIT))
     ended = script_running.run_script(script, arguments.of_script, capture)
-    if ended and (ours := _ours(arguments.of_script)):
+    given = (word.partition("=")[0] for word in arguments.of_script)
+    if ended and (ours := next(filter(_options().__contains__, given), "")):
         ended += f" (it was given {ours}: options of tilescope stand before {script})"
     if not capture.calls:
         reasons = "; ".join(filter(None, [ended, *capture.notes]))

@@ -26,7 +26,9 @@ def known(kernels: Sequence[str], workloads: Sequence[str]) -> list[dict[str, An
     key = _key(kernels, workloads)
     if key is None:
         return None
-    entries = _shaped(user_cache.read(_KIND, key))
+    entries: list[dict[str, Any]] | None = user_cache.read(_KIND, key)
+    if not (isinstance(entries, list) and all(isinstance(one, dict) and "implementations" in one for one in entries)):
+        entries = None
     if entries is None and kernels and not workloads:
         # Without other workloads, the answer is part of the whole catalog's.
         whole = {entry["kernel"]: entry for entry in known((), ()) or ()}
@@ -56,9 +58,3 @@ def _key(kernels: Sequence[str], workloads: Sequence[str]) -> str | None:
         return None
     versions = {"python": sys.version, "tilescope": VERSION, **device.installed()}
     return user_cache.digest([[str(root) for root in roots], code, versions, list(kernels), list(workloads)])
-
-
-def _shaped(value: Any) -> list[dict[str, Any]] | None:
-    """The value if it has the form of an answer; None otherwise."""
-    shaped = isinstance(value, list) and all(isinstance(entry, dict) and "implementations" in entry for entry in value)
-    return value if shaped else None

@@ -9,9 +9,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from tilescope.files import user_cache
+from tilescope.files import json_shape, user_cache
 from tilescope.hardware.ceilings import MEASURED, unit
 from tilescope.table.run import Ceiling
 
@@ -25,9 +24,11 @@ _MAKERS = ("measured_rates.py", "intervals.py")
 def known(device: str, versions: Mapping[str, str]) -> tuple[Ceiling, ...]:
     """The cached rates of the device (its UUID) with these versions; empty where there are none."""
     kept = user_cache.read(_KIND, _key(device, versions)) if device else None
-    if not isinstance(kept, list):
+    try:
+        found: tuple[Ceiling, ...] = json_shape.fit(kept, tuple[Ceiling, ...], "")
+        return tuple(one for one in found if one.origin == MEASURED and one.unit == unit(one.name) and one.value > 0)
+    except json_shape.Misfit:
         return ()
-    return tuple(ceiling for ceiling in map(_ceiling, kept) if ceiling)
 
 
 def keep(device: str, versions: Mapping[str, str], found: Iterable[Ceiling]) -> tuple[Ceiling, ...]:
@@ -46,13 +47,3 @@ def _key(device: str, versions: Mapping[str, str]) -> str:
     execution = Path(__file__).resolve().parents[1] / "execution"
     code = [user_cache.digest_of_code(execution / name) for name in _MAKERS]
     return user_cache.digest([device, {name: versions.get(name, "") for name in _VERSIONS}, code])
-
-
-def _ceiling(kept: Any) -> Ceiling | None:
-    """The rate of a cached entry; None for an invalid one."""
-    try:
-        ceiling = Ceiling(**kept)
-        right = ceiling.origin == MEASURED and ceiling.unit == unit(ceiling.name) and ceiling.value > 0
-    except (TypeError, AttributeError):
-        return None
-    return ceiling if right else None

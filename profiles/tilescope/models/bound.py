@@ -78,20 +78,23 @@ def sentence(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
     if wrong := impossible.reasons(case, device, str(row["pipe"])):
         return f"Impossible: {'; '.join(reason.said for reason in wrong)}."
     sentences = []
-    if row["relative_error"] > row["tolerance"]:
-        sentences.append(
-            f"Wrong: the error against the reference, {row['relative_error']:.2g}, is above {row['tolerance']:.2g}."
-        )
-    elif row["row_error"] > row["row_tolerance"]:
-        sentences.append(
-            f"Wrong: a row's error against the reference, {row['row_error']:.2g}, is above {row['row_tolerance']:.2g}."
-        )
+    if found := wrong_by(row):
+        sentences.append(f"{found[0]}.")
     sentences.append(_explain(row, case, device))
     if row["cpu_bound"]:
         sentences.append(
             f"Launch overhead: the call takes {units.text(row['interval'], 'second')} for {units.text(row['gpu_time'], 'second')} of GPU time."
         )
     return " ".join(sentence for sentence in sentences if sentence)
+
+
+def wrong_by(row: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    """A phrase on results that are wrong, with the metrics of the error and of its tolerance; None where they are right."""
+    for error, allowed, whose in (("relative_error", "tolerance", "the"), ("row_error", "row_tolerance", "a row's")):
+        if row[error] > row[allowed]:
+            said = f"Wrong: {whose} error against the reference, {row[error]:.2g}, is above {row[allowed]:.2g}"
+            return said, error, allowed
+    return None
 
 
 def _explain(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:

@@ -41,6 +41,13 @@ def results(table: pd.DataFrame, device: Device, launched: pd.DataFrame | None =
 
 _NAMES = ("gpu_time", "interval", "registers", "shared_memory", "spills", "occupancy", "limiter", "requested", "unique", "sampled",
           "moved", "relative_error", "tolerance", "row_error", "row_tolerance", "chosen")  # fmt: skip
+_OF_LAUNCHES = {
+    "registers": "registers",
+    "shared_memory": "shared_memory",
+    "spills": "spill_bytes",
+    "occupancy": "theoretical_occupancy",
+}
+_BYTES = {"requested": "requested", "unique": "unique", "sampled": "sampled", "moved": "dram"}
 _NUMBERS = ("gpu_time", "interval", "relative_error", "tolerance", "row_error", "row_tolerance")
 
 
@@ -48,15 +55,9 @@ def _shown(row: Mapping[Any, Any], launches: Sequence[Resources]) -> dict[str, A
     return {
         **{name: row[name] for name in CASE_COLUMNS},
         **{name: _known(row[name]) for name in _NUMBERS},
-        "registers": _each([launch.registers for launch in launches]),
-        "shared_memory": _each([launch.shared_memory for launch in launches]),
-        "spills": _each([launch.spill_bytes for launch in launches]),
-        "occupancy": _each([launch.theoretical_occupancy for launch in launches]),
+        **{name: _each([getattr(launch, field) for launch in launches]) for name, field in _OF_LAUNCHES.items()},
         "limiter": _limiter([launch.limiter for launch in launches if launch.limiter]),
-        "requested": _pair(row, "requested_bytes"),
-        "unique": _pair(row, "unique_bytes"),
-        "sampled": _pair(row, "sampled_bytes"),
-        "moved": _pair(row, "dram_bytes"),
+        **{name: _pair(row, f"{of}_bytes") for name, of in _BYTES.items()},
         "chosen": row["chosen"] or None,
     }
 
@@ -127,7 +128,8 @@ def render(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table of text: left-aligned words, right-aligned numbers."""
     lines = [list(headings), *(list(row) for row in rows)]
     widths = [max(_width(line[i]) for line in lines) for i in range(len(headings))]
-    numeric = [all(_is_number(line[i]) for line in lines[1:]) and len(lines) > 1 for i in range(len(headings))]
+    columns = [[line[i] for line in lines[1:]] for i in range(len(headings))]
+    numeric = [bool(cells) and all(cell in ("", "–") or cell[0].isdigit() for cell in cells) for cells in columns]
     out = []
     for line in lines:
         padded = [
@@ -140,10 +142,6 @@ def render(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _width(cell: str) -> int:
     return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in cell)
-
-
-def _is_number(cell: str) -> bool:
-    return cell in ("", "–") or cell[0].isdigit()
 
 
 def _joined(values: Iterable[float], one: Any = lambda v: f"{v:,.0f}") -> str:

@@ -29,16 +29,7 @@ from triton.runtime.jit import JITFunction
 
 from tilescope.execution import kernel_code as code
 from tilescope.hardware import device as hardware
-from tilescope.tuning import (
-    compile_jobs,
-    compile_pool,
-    early_resources,
-    memory,
-    prior,
-    problems,
-    racing,
-    search,
-)
+from tilescope.tuning import compile_jobs, compile_pool, early_resources, memory, prior, problems, racing, search
 from tilescope.tuning.cold_times import cold_times
 
 #: Names a file of exported winners, which counts before the memory.

@@ -15,20 +15,15 @@ from typing import Any
 
 import pandas as pd
 
+from tilescope.collectors import compiler
 from tilescope.collectors.cupti import counters
 from tilescope.files import bounded_reading
-from tilescope.hardware import device, occupancy
+from tilescope.hardware import device
 from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.tuning import memory, problems
 
 SUFFIX = ".json"
-#: Values of a kernel that become rows of source ``compiler`` under the same name.
-_FIGURES = (
-    "registers", "shared_memory", "spill_bytes_stored", "spill_bytes_loaded", "stack_bytes", "barriers", "block_threads",
-    "grid_blocks", "compile_time",
-)  # fmt: skip
-
 #: Keys of an artefact that are not among ``memory.Timing.facts``.
 _OF_TIMING = frozenset({"samples", "reason", "at", "remembered", "problem"})
 
@@ -101,16 +96,7 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
         else []
     )
     for launch, kernel in enumerate(data.get("kernels", ())):
-        figures = {name: float(kernel[name]) for name in _FIGURES if kernel.get(name) is not None}
-        held = occupancy.blocks(
-            kernel["target"], kernel["registers"], kernel["shared_memory"], kernel["block_threads"], kernel["barriers"]
-        )
-        figures["theoretical_occupancy"] = held.ratio
-        figures |= {f"occupancy_limit_{name}": float(count) for name, count in held.limits.items()}
-        rows += [
-            case.row(name, value, "compiler", launch=launch, function=kernel["function"])
-            for name, value in figures.items()
-        ]
+        rows += compiler.rows_of(case, launch, kernel, kernel["target"])
     return schema.frame(rows)
 
 

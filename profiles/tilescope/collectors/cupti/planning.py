@@ -8,17 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tilescope.collectors.cupti import structures
 from tilescope.collectors.cupti.library import CuptiError, Library, Refused
-from tilescope.collectors.cupti.structures import (
-    ConfigAddMetrics,
-    Evaluate,
-    GetConfigImage,
-    GetConfigImageSize,
-    GetNumOfPasses,
-    HostDeinitialize,
-    HostInitialize,
-    texts,
-)
 from tilescope.table.metrics import METRICS
 
 #: Metrics of the first pass, as far as the chip can count them in one (GH100: all).
@@ -46,22 +37,24 @@ class Plan:
 def host(library: Library, chip: str) -> Iterator[int]:
     """CUPTI's host object for a chip's metrics. Raises Refused for an unknown chip."""
     library.asked_chip = chip
-    made = library.call(HostInitialize(profilerType=_RANGE_PROFILER, chipName=chip.encode()))
+    made = library.call(structures.HostInitialize(profilerType=_RANGE_PROFILER, chipName=chip.encode()))
     try:
         yield made.host
     finally:
-        library.call(HostDeinitialize(host=made.host))
+        library.call(structures.HostDeinitialize(host=made.host))
 
 
 def plan(library: Library, chip: str, counters: Sequence[str]) -> Plan:
     """The plan that reads those counters together. Raises CuptiError for a counter that the chip lacks."""
     with host(library, chip) as object_:
-        library.call(ConfigAddMetrics(host=object_, metricNames=texts(counters), numMetrics=len(counters)))
-        asked = library.call(GetConfigImageSize(host=object_))
+        library.call(
+            structures.ConfigAddMetrics(host=object_, metricNames=structures.texts(counters), numMetrics=len(counters))
+        )
+        asked = library.call(structures.GetConfigImageSize(host=object_))
         image = ctypes.create_string_buffer(asked.configImageSize)
         place = ctypes.addressof(image)
-        library.call(GetConfigImage(host=object_, configImageSize=len(image), configImage=place))
-        found = library.call(GetNumOfPasses(configImageSize=len(image), configImage=place))
+        library.call(structures.GetConfigImage(host=object_, configImageSize=len(image), configImage=place))
+        found = library.call(structures.GetNumOfPasses(configImageSize=len(image), configImage=place))
         return Plan(tuple(counters), found.numOfPasses, image.raw)
 
 
@@ -120,12 +113,12 @@ def values(library: Library, object_: int, counters: Sequence[str], data: Any, i
     """Values of the counters in the range of that index. ``object_`` is the host object, ``data`` the decoded counts."""
     found = (ctypes.c_double * len(counters))()
     library.call(
-        Evaluate(
+        structures.Evaluate(
             host=object_,
             counterData=ctypes.addressof(data),
             counterDataSize=len(data),
             rangeIndex=index,
-            metricNames=texts(counters),
+            metricNames=structures.texts(counters),
             numMetrics=len(counters),
             values=found,
         )

@@ -7,21 +7,9 @@ import ctypes
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from tilescope.collectors.cupti import planning
+from tilescope.collectors.cupti import planning, structures
 from tilescope.collectors.cupti.library import CuptiError, Library
 from tilescope.collectors.cupti.planning import Plan
-from tilescope.collectors.cupti.structures import (
-    CounterDataInitialize,
-    DecodeData,
-    Disable,
-    Enable,
-    GetCounterDataInfo,
-    GetCounterDataSize,
-    SetConfig,
-    Start,
-    Stop,
-    texts,
-)
 
 #: One range for each launch (``CUPTI_AutoRange``); the caller repeats the call for each pass (``CUPTI_UserReplay``).
 EACH_LAUNCH, CALLED_AGAIN = 1, 3
@@ -35,28 +23,28 @@ def count(
     ``call`` must return when its ``launches`` launches have ended. Raises CuptiError for another number of launches.
     """
     with _enabled(library) as profiler:
-        names = texts(plan.counters)
-        size = GetCounterDataSize(
+        names = structures.texts(plan.counters)
+        size = structures.GetCounterDataSize(
             profiler=profiler, metricNames=names, numMetrics=len(names), maxNumOfRanges=launches,
             maxNumRangeTreeNodes=launches,
         )  # fmt: skip
         data = ctypes.create_string_buffer(library.call(size).counterDataSize)
         place = ctypes.addressof(data)
-        library.call(CounterDataInitialize(profiler=profiler, counterDataSize=len(data), counterData=place))
+        library.call(structures.CounterDataInitialize(profiler=profiler, counterDataSize=len(data), counterData=place))
         image = ctypes.create_string_buffer(plan.image, len(plan.image))
-        library.call(SetConfig(
+        library.call(structures.SetConfig(
             profiler=profiler, configSize=len(image), config=ctypes.addressof(image), counterDataSize=len(data),
             counterData=place, range=EACH_LAUNCH, replayMode=CALLED_AGAIN, maxRangesPerPass=launches, numNestingLevels=1,
             minNestingLevel=1, passIndex=0, targetNestingLevel=0,
         ))  # fmt: skip
         for _ in range(plan.passes):
             before()
-            library.call(Start(profiler=profiler))
+            library.call(structures.Start(profiler=profiler))
             call()
-            if library.call(Stop(profiler=profiler)).isAllPassSubmitted:
+            if library.call(structures.Stop(profiler=profiler)).isAllPassSubmitted:
                 break
-        dropped = library.call(DecodeData(profiler=profiler)).numOfRangeDropped
-        info = library.call(GetCounterDataInfo(counterData=place, counterDataSize=len(data)))
+        dropped = library.call(structures.DecodeData(profiler=profiler)).numOfRangeDropped
+        info = library.call(structures.GetCounterDataInfo(counterData=place, counterDataSize=len(data)))
     counted = info.numTotalRanges + dropped
     if counted != launches:
         raise CuptiError(f"{launches} launches were seen and {counted} counted: count it with ncu")
@@ -67,13 +55,13 @@ def count(
 @contextlib.contextmanager
 def _enabled(library: Library) -> Iterator[int]:
     """The Range Profiler on the current CUDA context."""
-    made = library.call(Enable(context=_context()))
+    made = library.call(structures.Enable(context=_context()))
     try:
         yield made.profiler
     finally:
         # It fails too after a failed launch, whose error must not be hidden.
         with contextlib.suppress(CuptiError):
-            library.call(Disable(profiler=made.profiler))
+            library.call(structures.Disable(profiler=made.profiler))
 
 
 def _context() -> int:

@@ -73,10 +73,7 @@ def findings(
             found += wrong
             continue
         rules = _OF_CALLS if subject.launch_bound else RULES
-        of_case = [finding for rule in rules for finding in rule(subject) if _is_worth(finding)]
+        made = [finding for rule in rules for finding in rule(subject)]
+        of_case = [one for one in made if one.bound is None or one.bound.timed or one.bound.ratio >= _WORTH]
         found += [*wrong_result(subject), *of_case, *distance(subject, of_case)]
     return sorted(found, key=rank)
-
-
-def _is_worth(finding: Finding) -> bool:
-    return finding.bound is None or finding.bound.timed or finding.bound.ratio >= _WORTH

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilescope.models import impossible
+from tilescope.models import bound, impossible
 from tilescope.models.advice.finding import WRONG, Evidence, Finding
 from tilescope.models.advice.subject import Subject, evidence
 
@@ -21,9 +21,7 @@ def cannot_be(subject: Subject) -> Iterator[Finding]:
 
 def wrong_result(subject: Subject) -> Iterator[Finding]:
     """A finding where the results are farther from the reference's than they may be. It has no bound: nothing is won."""
-    for error, allowed, whose in (("relative_error", "tolerance", "the"), ("row_error", "row_tolerance", "a row's")):
-        if subject.row[error] > subject.row[allowed]:
-            title = f"Wrong: {whose} error against the reference, {subject.row[error]:.2g}, is above {subject.row[allowed]:.2g}"
-            remedy = "Set the results right first: what wrong code costs says little about the right one."
-            yield subject.finding(WRONG, title, remedy, [subject.of_row(name, "check") for name in (error, allowed)])
-            return
+    if found := bound.wrong_by(subject.row):
+        title, *metrics = found
+        remedy = "Set the results right first: what wrong code costs says little about the right one."
+        yield subject.finding(WRONG, title, remedy, [subject.of_row(name, "check") for name in metrics])
