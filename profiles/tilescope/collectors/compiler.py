@@ -252,28 +252,14 @@ def _gist(error: BaseException) -> str:
 
 
 def _assemble(ptx: str, metadata: Any, target: str) -> tuple[str, str]:
-    """The report of ``ptxas -v``, with the flags of Triton's own backend, and the SASS. Raises CompilationFailed."""
-    from triton import knobs  # noqa: PLC0415
-    from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability  # noqa: PLC0415
+    """The report of ``ptxas -v``, and the SASS. Raises CompilationFailed."""
+    from tilescope.execution import compiling, offline  # noqa: PLC0415
 
-    from tilescope.execution import offline  # noqa: PLC0415
-
-    number = offline.capability(target)
-    flags = ["-lineinfo", "-v", f"--gpu-name={sm_arch_from_capability(number)}"]
-    if not metadata.enable_fp_fusion:
-        flags.append("--fmad=false")
-    if knobs.nvidia.disable_ptxas_opt:
-        flags += ["--opt-level", "0"]
-    flags += (metadata.ptx_options or "").split()
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder, "kernel.ptx")
-        source.write_text(ptx)
-        cubin = str(Path(folder, "kernel.cubin"))
-        command = [get_ptxas(number).path, *flags, str(source), "-o", cubin]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = compiling.assemble(ptx, metadata, offline.capability(target), folder)
         if done.returncode:
             raise CompilationFailed(f"ptxas failed on {metadata.name}: {assembly.complaint(done.stderr)}")
-        return done.stdout + done.stderr, _disassemble(cubin)
+        return done.stdout + done.stderr, _disassemble(str(Path(folder, "kernel.cubin")))
 
 
 def _disassemble(cubin: str) -> str:

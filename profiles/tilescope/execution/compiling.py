@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import io
+import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from triton import knobs
+from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
 
 from tilescope.execution import multiprocess, offline
 from tilescope.execution.launches import Launch
@@ -43,6 +46,18 @@ def compiled(launch: Launch, seconds: float) -> tuple[Any, float | None]:
     except RuntimeError:  # A compiler that ends its process will end this one too, and the supervisor will say so.
         pass
     return offline.compile_launch(launch), took
+
+
+def assemble(ptx: str, metadata: Any, capability: int, folder: str) -> subprocess.CompletedProcess[str]:
+    """Assembles PTX into ``kernel.cubin`` in the folder by ``ptxas -v``, with the flags of Triton's own backend."""
+    flags = ["-lineinfo", "-v", f"--gpu-name={sm_arch_from_capability(capability)}"]
+    flags += [] if metadata.enable_fp_fusion else ["--fmad=false"]
+    flags += ["--opt-level", "0"] if knobs.nvidia.disable_ptxas_opt else []
+    flags += (metadata.ptx_options or "").split()
+    source = Path(folder, "kernel.ptx")
+    source.write_text(ptx)
+    command = [get_ptxas(capability).path, *flags, str(source), "-o", str(Path(folder, "kernel.cubin"))]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def in_time(seconds: float, work: Callable[[], Result]) -> Result:

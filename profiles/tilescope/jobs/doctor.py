@@ -81,11 +81,8 @@ def _probe() -> dict[str, Any]:
         )
         return dict(json.loads(done.stdout.splitlines()[-1]))
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as error:
-        return {
-            "torch_error": f"the import crashed: {error}",
-            "triton_error": "not reached",
-            "numpy_error": "not reached",
-        }
+        crashed = {"torch_error": f"the import crashed: {error}"}
+        return crashed | dict.fromkeys(("triton_error", "numpy_error"), "not reached")
 
 
 def _gpu(here: bool, found: str) -> Finding:
@@ -126,21 +123,17 @@ def triton(probe: dict[str, Any]) -> Finding:
 
 def cache() -> Finding:
     """Triton's cache of compiled kernels."""
-    folder = Path(
-        os.environ.get("TRITON_CACHE_DIR") or Path(os.environ.get("TRITON_HOME", Path.home())) / ".triton" / "cache"
-    )
+    name, home = "triton cache", Path(os.environ.get("TRITON_HOME", Path.home()))
+    folder = Path(os.environ.get("TRITON_CACHE_DIR") or home / ".triton" / "cache")
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if not os.access(existing, os.W_OK | os.X_OK):
-        return Finding(
-            "triton cache", False, f"{folder} cannot be written", "set TRITON_CACHE_DIR to a folder you may write to"
-        )
+        return Finding(name, False, f"{folder} cannot be written", "set TRITON_CACHE_DIR to a folder you may write to")
     kernels = sum(1 for _ in folder.iterdir()) if folder.is_dir() else 0
     free = shutil.disk_usage(existing).free
     if free < 2**28:
-        return Finding(
-            "triton cache", False, f"{folder}: {free / 1e6:.0f} MB left", "make room, or set TRITON_CACHE_DIR elsewhere"
-        )
-    return Finding("triton cache", True, f"{folder}, {kernels} entries, {free / 1e9:.0f} GB free")
+        left = f"{folder}: {free / 1e6:.0f} MB left"
+        return Finding(name, False, left, "make room, or set TRITON_CACHE_DIR elsewhere")
+    return Finding(name, True, f"{folder}, {kernels} entries, {free / 1e9:.0f} GB free")
 
 
 def interpreter(probe: dict[str, Any]) -> Finding:
@@ -156,19 +149,17 @@ def interpreter(probe: dict[str, Any]) -> Finding:
 
 def ncu() -> Finding:
     """The Nsight Compute command line."""
-    path = device.find_ncu()
-    if path is None:
-        return Finding("ncu", False, "not on PATH, nor in its usual places",
-                       "install Nsight Compute: https://developer.nvidia.com/nsight-compute")  # fmt: skip
-    return Finding("ncu", True, f"{versions().get('ncu', 'version unknown')} ({path})")
+    if path := device.find_ncu():
+        return Finding("ncu", True, f"{versions().get('ncu', 'version unknown')} ({path})")
+    cure = "install Nsight Compute: https://developer.nvidia.com/nsight-compute"
+    return Finding("ncu", False, "not on PATH, nor in its usual places", cure)
 
 
 def cupti() -> Finding:
     """The CUPTI library, which counts in the worker itself."""
-    path = library.find()
-    if path is None:
-        return Finding("cupti", False, "libcupti is not here", "pip install nvidia-cuda-cupti")
-    return Finding("cupti", True, str(path))
+    if path := library.find():
+        return Finding("cupti", True, str(path))
+    return Finding("cupti", False, "libcupti is not here", "pip install nvidia-cuda-cupti")
 
 
 def counters(parameters: Path, gpu: bool) -> Finding:
@@ -183,13 +174,11 @@ def counters(parameters: Path, gpu: bool) -> Finding:
         return Finding(name, True, "every user may read counters")
     if _administrator():
         return Finding(name, True, "administrators only, and you are one")
-    return Finding(
-        name,
-        False,
-        "the driver keeps counters to administrators (RmProfilingAdminOnly: 1)",
+    cure = (
         "put 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' into /etc/modprobe.d/nvidia.conf and reboot, "
-        "or start a container with --cap-add=SYS_ADMIN, or run as root",
+        "or start a container with --cap-add=SYS_ADMIN, or run as root"
     )
+    return Finding(name, False, "the driver keeps counters to administrators (RmProfilingAdminOnly: 1)", cure)
 
 
 def compiler() -> Finding:

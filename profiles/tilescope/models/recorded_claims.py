@@ -16,6 +16,7 @@ from typing import Any
 
 from tilescope.models import claims, claims_text
 from tilescope.runs import same_launches, staleness, store
+from tilescope.runs.todays_code import packages_of
 
 FILE = Path(__file__).with_name("recorded_claims.jsonl")
 #: Files of a recording that claims are computed from.
@@ -68,17 +69,9 @@ def _valid(folder: Path, file: Path) -> dict[str, Any] | None:
 def _code(declared: Iterable[str], texts: set[str]) -> list[Path]:
     """The declaring files, and files of their packages with one of these names."""
     found = {path for path in map(store.source_file, declared) if path}
-    for top in {_package(path) for path in found}:
+    for top in {[path.parent, *packages_of(path)][-1] for path in found}:
         found |= {path for name, paths in _by_name(top).items() if name in texts for path in paths}
     return sorted(found)
-
-
-def _package(path: Path) -> Path:
-    """The topmost package that contains the file, or its folder where there is none."""
-    top = path.parent
-    while (top.parent / "__init__.py").is_file():
-        top = top.parent
-    return top
 
 
 @functools.cache

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from tilescope.jobs.job import OnEvent
 from tilescope.notebook import user_kernel
 from tilescope.notebook.capturing import LIMIT, Capture
 from tilescope.notebook.opened_run import Profile
@@ -44,16 +42,14 @@ def profile(
     named: Mapping[str, Any],
     *,
     reference: Callable[..., Any] | None,
-    collectors: Sequence[str],
     target: str,
     title: str,
-    runs_dir: Path,
-    on_event: OnEvent | None,
+    **options: Any,
 ) -> Profile:
     """Calls the function, and the reference with copies of the arguments, and profiles the function's launches.
 
-    A keyword of ``named`` is a setting of the job if ``Settings`` has it and the function has no such parameter. Raises the
-    function's own exceptions.
+    A keyword of ``named`` is a setting of the job if ``Settings`` has it and the function has no such parameter. ``options`` are
+    those of ``Capture.profile``. Raises the function's own exceptions.
     """
     own = _parameters(function)
     settings = {n: v for n, v in named.items() if n in Settings.__annotations__ and n not in own}
@@ -66,13 +62,7 @@ def profile(
         expected = reference(*copies[0], **copies[1])
         capture.checked = compared(result, (arguments, given), expected, copies)
     name = getattr(function, "__name__", type(function).__name__)
-    return capture.profile(
-        collectors,
-        title=title or ("" if name == "<lambda>" else name),
-        runs_dir=runs_dir,
-        on_event=on_event,
-        **settings,
-    )
+    return capture.profile(title=title or ("" if name == "<lambda>" else name), **options, **settings)
 
 
 def compared(result: Any, given: Any, expected: Any, given_reference: Any) -> str:

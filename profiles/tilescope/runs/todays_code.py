@@ -15,11 +15,16 @@ from tilescope.runs import definitions, reader
 _FOLDER = re.compile(r"""^sys\.path\.append\(('[^'\n]*'|"[^"\n]*")\)$""", re.MULTILINE)
 
 
+def packages_of(path: Path) -> list[Path]:
+    """The folders of the packages that the file is in, the innermost first."""
+    return list(itertools.takewhile(lambda folder: (folder / "__init__.py").is_file(), path.parents))
+
+
 class Today(definitions.Code):
     """The files of the package that ``path`` is in. Where that is none: of its folder and of those it adds to ``sys.path``."""
 
     def __init__(self, path: Path) -> None:
-        packages = list(itertools.takewhile(lambda folder: (folder / "__init__.py").is_file(), path.parents))
+        packages = packages_of(path)
         super().__init__(packages[-1].name if packages else "")
         self._path, self._packages = path, packages
         self._texts: dict[str, str] = {}

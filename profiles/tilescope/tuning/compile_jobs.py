@@ -13,7 +13,6 @@ import functools
 import io
 import os
 import re
-import subprocess
 import tempfile
 import time
 import types
@@ -25,7 +24,6 @@ from unittest import mock
 import triton
 from triton import knobs
 from triton.backends.compiler import GPUTarget
-from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
 from triton.compiler import ASTSource
 from triton.compiler.errors import CompileTimeAssertionFailure
 from triton.experimental.gluon._runtime import GluonASTSource
@@ -34,6 +32,7 @@ from triton.runtime.errors import OutOfResources, PTXASError
 from triton.runtime.jit import JITFunction
 
 from tilescope.collectors import assembly
+from tilescope.execution import compiling
 from tilescope.execution import kernel_code as code
 from tilescope.files import user_cache
 from tilescope.hardware import occupancy
@@ -269,19 +268,8 @@ def _telling_log() -> Iterator[None]:
         os.environ.pop("TRITON_DUMP_PTXAS_LOG", None)
 
 
-@functools.cache
-def _assembler(capability: int) -> str:
-    return str(get_ptxas(capability).path)
-
-
 def _report(ptx: str, metadata: Any, capability: int) -> str:
     """The report of ``ptxas -v`` for a kernel that was in Triton's cache."""
-    flags = ["-lineinfo", "-v", f"--gpu-name={sm_arch_from_capability(capability)}"]
-    flags += [] if metadata.enable_fp_fusion else ["--fmad=false"]
-    flags += (metadata.ptx_options or "").split()
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder, "kernel.ptx")
-        source.write_text(ptx)
-        command = [_assembler(capability), *flags, str(source), "-o", str(Path(folder, "kernel.cubin"))]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = compiling.assemble(ptx, metadata, capability, folder)
     return done.stdout + done.stderr

@@ -49,14 +49,8 @@ def read(path: Path) -> Contents:
             failed += 1
             continue
         impl, config = _choice(said)
-        rows.add(
-            contents.name(said.get("op_name", "")),
-            _workload(said),
-            None,
-            {"interval": time * 1e-3},
-            config=config,
-            impl=impl,
-        )
+        operator, values = contents.name(said.get("op_name", "")), {"interval": time * 1e-3}
+        rows.add(operator, _workload(said), None, values, config=config, impl=impl)
     contents.require(rows, "no choice in it was timed: compile with max_autotune and LOG_AUTOTUNE_RESULTS=1")
     notes = [f"choices that could not be run: {failed}"] if failed else []
     notes += [f"damaged lines that were left out: {damaged}"] if damaged else []

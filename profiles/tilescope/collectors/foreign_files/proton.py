@@ -53,16 +53,8 @@ def read(path: Path) -> Contents:
     rows = Rows(SOURCE)
     for (kernel, scope), of_kernel in sums.items():
         flops = [of_kernel[name] for name in _FLOPS if name in of_kernel]
-        rows.add(
-            kernel,
-            scope,
-            None,
-            {
-                "gpu_time": of_kernel[TIME] * 1e-9,
-                "launches": of_kernel.get(COUNT),
-                "algorithm_flops": sum(flops) if flops else None,
-            },
-        )
+        values = {"gpu_time": of_kernel[TIME] * 1e-9, "launches": of_kernel.get(COUNT)}
+        rows.add(kernel, scope, None, {**values, "algorithm_flops": sum(flops) if flops else None})
     contents.require(
         rows, "no kernel's time is in it: Proton records times with its default backend, between start() and finalize()"
     )

@@ -39,20 +39,19 @@ def extra_bytes(subject: Subject) -> Iterator[Finding]:
     values = [subject.total(f"{stem}_{way}", source) for way in ("read", "written")]
     values += [subject.total(f"algorithm_bytes_{way}", "model") for way in ("read", "written")]
     title = f"{launches} launches move" if launches > 1 else "Moves"
+    needed = "that two passes over the input need" if subject.two_passes else "the algorithm needs"
+    title += f" {units.times(ratio)} the bytes {needed}"
     if subject.two_passes:
-        title += f" {units.times(ratio)} the bytes that two passes over the input need"
         remedy = (
             "A value of all the input is needed before any of it can be used: make it in one launch, and do all that "
             "follows in a second one that loads the input once and stores only the result."
         )
     elif launches > 1:
-        title += f" {units.times(ratio)} the bytes the algorithm needs"
         remedy = (
             "Results of one launch go through HBM to the next: compute them in one @triton.jit kernel that loads each "
             "input once, keeps what lies between in registers and stores only the result."
         )
     else:
-        title += f" {units.times(ratio)} the bytes the algorithm needs"
         remedy = (
             "Data is loaded again after L2 has dropped it: keep the row in registers (one BLOCK for the row), or walk "
             "it in chunks small enough that the second pass still hits L2; for tiles, order the programs in groups "
@@ -60,10 +59,8 @@ def extra_bytes(subject: Subject) -> Iterator[Finding]:
         )
     share, formula = _concerned(subject, moved, source), "bytes moved / bytes needed"
     if share < 1:
-        ratio, formula = (
-            1 / (1 - share + share / ratio),
-            f"{formula}, over the {share * 100:.0f} % of the time they take",
-        )
+        ratio = 1 / (1 - share + share / ratio)
+        formula += f", over the {share * 100:.0f} % of the time they take"
     yield subject.finding("extra-bytes", title, remedy, values, subject.bound(ratio, formula))
 
 

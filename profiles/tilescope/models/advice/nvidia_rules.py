@@ -42,21 +42,8 @@ def findings(case: Case, rules: list[NcuRule]) -> Iterator[Finding]:
             bound = Bound(1 / (1 - rule.speedup), f"ncu estimates {rule.speedup * 100:.3g} % of the launch's run time")
         elif rule.speedup is not None:
             part = f" (ncu estimates {rule.speedup * 100:.3g} % of this part alone)"
-        yield Finding(
-            rule=rule.name,
-            title=_words(rule.name) + part,
-            remedy=rule.text,
-            kernel=case.name,
-            direction=case.direction,
-            workload=case.workload,
-            impl=case.impl,
-            config=case.config,
-            evidence=(),
-            bound=bound,
-            launch=rule.launch,
-            function=rule.function,
-            origin=NVIDIA,
-        )
+        title, of = _words(rule.name) + part, (case.name, case.direction, case.workload, case.impl, case.config)
+        yield Finding(rule.name, title, rule.text, *of, (), bound, rule.launch, rule.function, NVIDIA)
 
 
 def _words(name: str) -> str:

@@ -165,21 +165,10 @@ class Subject:
         launch: LaunchValues | None = None,
     ) -> Finding:
         """A finding about this case; absent values are left out of its evidence."""
-        key = self.case.key
-        return Finding(
-            rule=rule,
-            title=title,
-            remedy=remedy,
-            kernel=key["kernel"],
-            direction=key["pass"],
-            workload=key["workload"],
-            impl=key["impl"],
-            config=key["config"],
-            evidence=tuple(value for value in values if value is not None),
-            bound=bound,
-            launch=launch.number if launch else None,
-            function=launch.function if launch else "",
-        )
+        of = (self.case.key[name] for name in ("kernel", "pass", "workload", "impl", "config"))
+        known = tuple(value for value in values if value is not None)
+        number, function = (launch.number, launch.function) if launch else (None, "")
+        return Finding(rule, title, remedy, *of, known, bound, number, function)
 
 
 def evidence(metric: str, known: Known) -> Evidence:
