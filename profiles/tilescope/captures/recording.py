@@ -26,9 +26,7 @@ from tilescope.interpreter import blocks, interpret
 
 #: Called with an autotuner, the configs that it is about to try, and the arguments and keywords of the launch.
 Searching = Callable[[Any, Sequence[Any], Sequence[Any], Mapping[str, Any]], object]
-#: Seconds of CPU time for interpreting all launches, by default.
-LIMIT = 60.0
-#: The share of them for one launch.
+#: The share of the CPU time for interpreting all launches that one may take.
 ONE_LAUNCH = 1 / 5
 #: Seconds for compiling configs to find one that fits: for all launches, and for one config.
 FITTING, FITTING_ONE = 30.0, 10.0
@@ -106,7 +104,7 @@ def on_gpu(recorder: Recorder, searching: Searching = lambda *about: None) -> It
 
 @contextlib.contextmanager
 def without_gpu(
-    recorder: Recorder, target: str, limit: float = LIMIT, progress: Callable[[str], None] | None = None
+    recorder: Recorder, target: str, limit: float, progress: Callable[[str], None] | None = None
 ) -> Iterator[assumed_device.Assumed]:
     """While active, assumes a GPU of ``target``, and records and interprets every launch. Yields the assumed GPU.
 

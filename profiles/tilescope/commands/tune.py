@@ -60,6 +60,11 @@ def run(arguments: argparse.Namespace) -> int:
     return _elsewhere(arguments) if arguments.scheduler else _here(arguments)
 
 
+def _asked(arguments: argparse.Namespace) -> dict[str, Any]:
+    given = {"kernels": [arguments.kernel], "runs_dir": arguments.runs, "fresh": arguments.fresh}
+    return {**given, **choices.chosen(arguments)}
+
+
 def _here(arguments: argparse.Namespace) -> int:
     """Tunes on this machine."""
     from tilescope.jobs import tuning  # noqa: PLC0415
@@ -69,13 +74,7 @@ def _here(arguments: argparse.Namespace) -> int:
 
     async def plan() -> Job:
         nonlocal timed
-        job, timed = await tuning.plan_tuning(
-            [arguments.kernel],
-            runs_dir=arguments.runs,
-            exhaustive=arguments.exhaustive,
-            fresh=arguments.fresh,
-            **choices.chosen(arguments),
-        )
+        job, timed = await tuning.plan_tuning(**_asked(arguments), exhaustive=arguments.exhaustive)
         return job
 
     loaded, interrupted = running.run(plan)
@@ -99,13 +98,7 @@ def _elsewhere(arguments: argparse.Namespace) -> int:
             device = gpus[0].device
             many = f", {len(gpus)} of them" if len(gpus) > 1 else ""
             progress({"event": "waiting", "doing": f"racing on {device.name}{many}"})
-            job, _ = await tuning.plan_tuning(
-                [arguments.kernel],
-                runs_dir=arguments.runs,
-                fresh=arguments.fresh,
-                elsewhere=device,
-                **choices.chosen(arguments),
-            )
+            job, _ = await tuning.plan_tuning(**_asked(arguments), elsewhere=device)
             job = dataclasses.replace(job, notes=(*job.notes, *notes))
             async with dask_executor.connect(arguments.scheduler) as cluster:
                 job = await heats.timed(cluster, gpus, job)

@@ -216,10 +216,5 @@ def _product(pipe: str, seconds: Time) -> Ceiling:
     finally:
         torch.set_float32_matmul_precision(before)
     best = max(rates, key=lambda size: rates[size])
-    return Ceiling(
-        pipe,
-        rates[best],
-        unit(pipe),
-        MEASURED,
-        f"cuBLAS product {best}^3 of random data, best of {', '.join(map(str, rates))}",
-    )
+    note = f"cuBLAS product {best}^3 of random data, best of {', '.join(map(str, rates))}"
+    return Ceiling(pipe, rates[best], unit(pipe), MEASURED, note)

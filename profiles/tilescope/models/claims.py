@@ -118,9 +118,8 @@ def of_run(loaded: LoadedRun) -> list[dict[str, Any]]:
         marks = {"changed": problem in changed, "relaunched": problem in relaunched}
         rows.append({**_row(case, known, others, bounds, loaded), **marks})
     for row in rows:
-        row["workloads"] = len(
-            {other["workload"] for other in rows if all(other[name] == row[name] for name in ("kernel", "pass"))}
-        )
+        alike = (other for other in rows if all(other[name] == row[name] for name in ("kernel", "pass")))
+        row["workloads"] = len({other["workload"] for other in alike})
     return rows
 
 

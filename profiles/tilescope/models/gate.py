@@ -155,12 +155,10 @@ def gate(
     notes = [
         *(f"no times are compared: {line}" for line in untimed if limits.slowdown < math.inf),
         *(f"changed: {line}" for line in compare.changes(compare.Side(base), compare.Side(head))),
-        *(
-            [f"{units.several(added, 'case of the head is', 'cases of the head are')} not in the base, and not judged"]
-            if added
-            else []
-        ),
     ]
+    if added:
+        found = units.several(added, "case of the head is", "cases of the head are")
+        notes.append(f"{found} not in the base, and not judged")
     return Gate(base, head, limits, tuple(checks), tuple(notes), names or (base.run.id, head.run.id))
 
 

@@ -56,9 +56,9 @@ def profile(
     folder = Path(runs_dir) if runs_dir else store.runs_dir()
     store.check_writable(folder)
     if live_call.is_live(kernels, inputs, reference, settings):
-        named, options = {**(inputs or {}), **settings}, {"reference": reference, "target": target, "title": title}
-        told: dict[str, Any] = {"collectors": collectors, "runs_dir": folder, "on_event": on_event}
-        return live_call.profile(kernels[0], kernels[1:], named, **options, **told)
+        named, options = {**(inputs or {}), **settings}, {"runs_dir": folder, "on_event": on_event}
+        told: dict[str, Any] = {**options, "collectors": collectors, "reference": reference}
+        return live_call.profile(kernels[0], kernels[1:], named, target=target, title=title, **told)
     names = [reference_to(kernel, folder / CELLS, inputs, reference) for kernel in kernels]
     if reference is not None and AUTO in collectors:
         collectors = ("check", *collectors)

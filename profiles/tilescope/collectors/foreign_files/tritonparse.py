@@ -100,11 +100,8 @@ def _compile_time(about: Mapping[str, Any]) -> float | None:
     if about.get("cache_hit") is not False or not isinstance(times, dict):
         return None
     stages = times.get("lowering_stages")
-    each = (
-        [stage[1] for stage in stages if isinstance(stage, list) and len(stage) == 2]
-        if isinstance(stages, list)
-        else []
-    )
+    listed = stages if isinstance(stages, list) else []
+    each = [stage[1] for stage in listed if isinstance(stage, list) and len(stage) == 2]
     told = [contents.number(one) for one in (times.get("ir_initialization"), *each, times.get("store_results"))]
     return None if None in told or not each else sum(one for one in told if one is not None) * 1e-6
 

@@ -165,7 +165,8 @@ class Subject:
         launch: LaunchValues | None = None,
     ) -> Finding:
         """A finding about this case; absent values are left out of its evidence."""
-        of = (self.case.key[name] for name in ("kernel", "pass", "workload", "impl", "config"))
+        key = self.case.key
+        of = (key["kernel"], key["pass"], key["workload"], key["impl"], key["config"])
         known = tuple(value for value in values if value is not None)
         number, function = (launch.number, launch.function) if launch else (None, "")
         return Finding(rule, title, remedy, *of, known, bound, number, function)
