@@ -19,6 +19,7 @@ FOR = {
     "model_defaults": ("bokeh", "3.9.2"),
     "page_address": ("panel", "1.9.4"),
     "page_fonts": ("panel-material-ui", "0.16.6"),
+    "page_layout": ("bokeh", "3.9.2"),
     "page_lifetime": ("panel", "1.9.4"),
     "page_resources": ("panel", "1.9.4"),
     "parameter_copies": ("param", "2.4.2"),

@@ -30,6 +30,7 @@ from tilescope_dashboard.panel_patches import (
     model_defaults,
     page_address,
     page_fonts,
+    page_layout,
     page_resources,
     parameter_copies,
     pulled_page,
@@ -88,13 +89,14 @@ def _serves() -> bool:
 
 
 def from_here() -> None:
-    """Set where the page's styles come from, and the widgets and sheets that ``TEMPLATE`` loads first.
+    """Set where the page's styles come from, and the widgets, sheets and script that ``TEMPLATE`` loads first.
 
     Panel sets the former only when it writes the page. Components built earlier, in a callback of the session, would load their styles
     from another host.
     """
     path, known = pn.state.rel_path, pn.state.curdoc.template_variables
     known["dist_url"] = dist = f"{path}/{LOCAL_DIST}" if path else LOCAL_DIST
+    known["page_layout"] = page_layout.SCRIPT
     known["sheets"] = [f"{dist}{sheet}?v={JS_VERSION}" for sheet in _OF_TABLES]
     # This must equal the address in the page's model, or the browser loads the module twice.
     known["widgets"] = pmui.Page._render_esm(server=True)
