@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pandas as pd
@@ -120,6 +122,25 @@ def test_every_kernel_is_listed_and_a_click_leads_to_its_page(runs: Path, monkey
     shown._table.open(number)
     assert (state.view, state.kernel, state.loaded.run.device.name) == ("summary", "add_rms_norm", "NVIDIA H200")
     assert state.chosen is not None and not state.ignored
+
+
+def test_rows_are_made_once_for_all_pages_until_a_run_is_written(
+    runs: Path, tmp_path: Path, synthetic: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(shutil.copytree(runs, tmp_path / "runs")))
+    made: list[pd.DataFrame] = []
+    kernels = topic.kernels
+    monkeypatch.setattr(topic, "kernels", lambda *known: made.append(kernels(*known)) or made[-1])
+
+    def shown() -> pd.DataFrame:
+        view = Home(State(view="home"))
+        view.refresh()
+        return view._rows
+
+    first, times = shown(), len(made)
+    assert shown() is first and len(made) == times
+    synthetic.write_run(tmp_path / "runs", "20260109-030405-eeee", kernels=("brand_new",))
+    assert "brand_new" in set(shown()["kernel"])
 
 
 #: Fills the table that is seen anew in the browser, as an answer of the server does, and leaves Panel deaf to clicks.

@@ -21,6 +21,8 @@ from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.data.url_state import leads_out
 
 Result = TypeVar("Result")
+#: Folders of runs, with the times when these were last written.
+Written = tuple[tuple[Path, float], ...]
 
 #: Results computed from a run, the last used last, and how many are kept. They are small frames.
 _KEPT: OrderedDict[tuple[Hashable, ...], Any] = OrderedDict()
@@ -153,6 +155,17 @@ def claimed(folder: Path) -> tuple[list[dict[str, Any]], str]:
         loaded = _open(folder)
         _CLAIMED[key] = claims.of_run(loaded), claims_text.provenance([loaded])
     return _CLAIMED[key]
+
+
+def written(folders: Iterable[Path]) -> Written:
+    """The folders with the times when their runs were last written."""
+    return tuple((folder, changed(folder)) for folder in folders)
+
+
+@functools.lru_cache(maxsize=16)
+def best_claims(runs: Written) -> pd.DataFrame:
+    """``claims.best`` of the runs. The caller must not change the frame."""
+    return claims.best(row for folder, _ in runs for row in claimed(folder)[0])
 
 
 def has_claimed(folder: Path) -> bool:

@@ -16,7 +16,7 @@ from tilescope_dashboard.components.button_groups import standings
 from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.components.link_table import link_table
 from tilescope_dashboard.data.kernel_cases import case_name
-from tilescope_dashboard.data.run_cache import claimed, has_claimed
+from tilescope_dashboard.data.run_cache import best_claims, claimed, has_claimed, written
 from tilescope_dashboard.figures.claims import claims
 from tilescope_dashboard.session.scheduling import AfterPaint
 from tilescope_dashboard.session.state import CLAIMS
@@ -54,9 +54,8 @@ class Claims(View):
         self.read_each(asked, claimed, self._show)
 
     def _show(self, asked: Sequence[Path]) -> None:
-        said = [claimed(folder) for folder in asked]
-        self._rows = model.best(row for rows, _ in said for row in rows)
-        where = dict.fromkeys(line for _, lines in said for line in lines.splitlines())
+        self._rows = best_claims(written(asked))
+        where = dict.fromkeys(line for folder in asked for line in claimed(folder)[1].splitlines())
         self._body.visible = True
         versions = html_text.more("with these versions", where) if len(self._rows) else ""
         self._head.object = html_text.heading(*topic.sentence(self._rows)) + versions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from tilescope_dashboard.components.button_groups import standings
 from tilescope_dashboard.components.link_table import link_table
 from tilescope_dashboard.data import catalog
 from tilescope_dashboard.data.kernel_cases import case_name
-from tilescope_dashboard.data.run_cache import claimed, has_claimed
+from tilescope_dashboard.data.run_cache import Written, best_claims, claimed, has_claimed, written
 from tilescope_dashboard.session.scheduling import AfterPaint, next_tick
 from tilescope_dashboard.session.state import CLAIMS, HOME
 from tilescope_dashboard.topics import claims as claims_topic
@@ -85,17 +86,12 @@ class Home(View):
         ready = [folder for folder in asked if has_claimed(folder)]
         if ready != asked:
             self._show(ready)
-        self.read_each(asked, _rows, self._show)
+        self.read_each(asked, _read, self._show)
 
     def _show(self, folders: Sequence[Path]) -> None:
-        recorded = {run.path for run in self.state.runs if run.recorded}
-        rows, own = (
-            model.best(row for folder in folders if (folder in recorded) == of_recordings for row in _rows(folder))
-            for of_recordings in (True, False)
-        )
-        families = {entry["name"]: entry.get("family", "") for entry in self.state.catalog or catalog.known()}
-        self._rows = topic.kernels(rows, self.state.runs, families, own)
-        self._said = model.verdicts(rows)
+        families = ((entry["name"], entry.get("family", "")) for entry in self.state.catalog or catalog.known())
+        read = written(folder for folder in folders if has_claimed(folder))
+        self._rows, self._said = _kernels(read, tuple(self.state.runs), tuple(families))
         named = list(dict.fromkeys(filter(None, self._rows["family"])))
         self._family.param.update(options={_ALL: "", **{name: name for name in named}})
         self._reflect()
@@ -142,9 +138,20 @@ class Home(View):
         self.state.go_to(kernel=row["kernel"], case=case, **({"run": row["run"]} if row["run"] else {}))
 
 
-def _rows(folder: Path) -> list[dict[str, Any]]:
-    """A run's declarations of its kernels; empty for a damaged run, which the list of runs reports."""
-    try:
-        return claimed(folder)[0]
-    except (store.StoreError, OSError):
-        return []
+def _read(folder: Path) -> None:
+    """Read the claims of a run, unless it is damaged, which the list of runs reports."""
+    with contextlib.suppress(store.StoreError, OSError):
+        claimed(folder)
+
+
+@functools.lru_cache(maxsize=8)
+def _kernels(
+    read: Written, runs: tuple[store.Summary, ...], families: tuple[tuple[str, str], ...]
+) -> tuple[pd.DataFrame, pd.Series]:
+    """``topic.kernels`` and the verdicts on claims: for all sessions, as it is half of the time that a page takes the server."""
+    recorded = {run.path for run in runs if run.recorded}
+    rows, own = (
+        best_claims(tuple(one for one in read if (one[0] in recorded) == of_recordings))
+        for of_recordings in (True, False)
+    )
+    return topic.kernels(rows, runs, dict(families), own), model.verdicts(rows)
