@@ -14,7 +14,10 @@ from tilescope.models import claims as model
 from tilescope.runs.store import Summary
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import home as topic
+from tilescope_dashboard.views.base import View
+from tilescope_dashboard.views.history import History
 from tilescope_dashboard.views.home import Home
+from tilescope_dashboard.views.overview import Overview
 
 RUN = "20260102-030405-aaaa"
 
@@ -141,6 +144,23 @@ def test_rows_are_made_once_for_all_pages_until_a_run_is_written(
     assert shown() is first and len(made) == times
     synthetic.write_run(tmp_path / "runs", "20260109-030405-eeee", kernels=("brand_new",))
     assert "brand_new" in set(shown()["kernel"])
+
+
+@pytest.mark.parametrize(("view", "table"), [(History, "_table"), (Overview, "_runs")])
+def test_rows_of_runs_open_them(view: type[View], table: str, in_runs: None) -> None:
+    state = State(run="20260102-030406-bbbb", kernel="softmax")
+    shown = view(state)
+    shown.refresh()
+    listed = getattr(shown, table)
+    numbers, before = listed.value.index, state.run
+    # An arrow key chooses a row: that is none of the server's business.
+    listed.selection = [len(numbers) - 1]
+    assert state.run == before
+    opened = []
+    for number in numbers:
+        listed.open(number)
+        opened.append(state.run)
+    assert RUN in opened
 
 
 #: Fills the table that is seen anew in the browser, as an answer of the server does, and leaves Panel deaf to clicks.

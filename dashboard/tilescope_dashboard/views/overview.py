@@ -12,6 +12,7 @@ from tilescope.models import summary
 
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import chart
+from tilescope_dashboard.components.link_table import link_table
 from tilescope_dashboard.components.tables import fill, table
 from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.data.kernel_cases import OF_KERNEL, case_name
@@ -33,11 +34,10 @@ class Overview(View):
 
     def build(self) -> list[Any]:
         self._first, self._chart = FirstFinding(self.state), chart()
-        self._table, self._runs = table(topic.CASES), table(topic.RUNS)
+        self._table, self._runs = table(topic.CASES), link_table(topic.RUNS, self._open)
         self._cases = pd.DataFrame()
         self._settled, self._look = True, None
         self._table.param.watch(self._tell, "selection")
-        self._runs.param.watch(self._open, "selection")
         self.state.param.watch(lambda _: self._list_runs(), "runs")
         below = pn.Column(sizing_mode="stretch_width", margin=0)
         # These are below the screen at first: defer them.
@@ -87,8 +87,8 @@ class Overview(View):
         self._first.show(case)
 
     def _list_runs(self) -> None:
-        self._listed = list(self.state.runs)
-        fill(self._runs, listing(self._listed))
+        runs = listing(self.state.runs)
+        self._runs.show(runs.assign(id=[run.id for run in self.state.runs]), runs)
 
     def _tell(self, event: Any) -> None:
         """The chosen row is the case of all views, and stands above in full: why it is as it is takes more room than a cell
@@ -105,9 +105,8 @@ class Overview(View):
         if before == (self.state.kernel, self.state.case) or not self.fresh:
             self._say()
 
-    def _open(self, event: Any) -> None:
-        if event.new and self._listed[event.new[0]].id != self.state.run:
-            self.state.run = self._listed[event.new[0]].id
+    def _open(self, row: pd.Series) -> None:
+        self.state.run = row["id"]
 
 
 def of_kernel(kernel: str, case: Mapping[str, Any] | None, about: str = "") -> str:
