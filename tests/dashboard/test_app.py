@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import SLOW, look_at, start_button
-
-RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
+from .conftest import PREDICTED, RUN, SLOW, look_at, start_button
 
 NVIDIA = Path("/dev/nvidia0")
 

@@ -15,10 +15,9 @@ import pytest
 
 from tests.held_port import HeldPort
 
-from .conftest import SLOW
+from .conftest import RUN, SLOW
 
 ROOT = Path(__file__).resolve().parents[2]
-RUN = "20260102-030405-aaaa"
 
 pytestmark = pytest.mark.browser
 

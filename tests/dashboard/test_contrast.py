@@ -25,9 +25,8 @@ from tilescope_dashboard.views.summary import Summary
 from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
 
-from .conftest import SLOW, looked_at
+from .conftest import PREDICTED, RUN, SLOW, looked_at
 
-RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
 #: Of a text to its ground; of a large text, of a mark and of what is needed to make out a control.
 TEXT, LARGE = 4.5, 3.0
 

@@ -17,9 +17,8 @@ from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.export import Export
 
-from .conftest import SLOW
+from .conftest import RUN, SLOW
 
-RUN = "20260102-030405-aaaa"
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from .conftest import SLOW
+from .conftest import RUN, SLOW
 
-RUN = "20260102-030405-aaaa"
 pytestmark = pytest.mark.browser
 #: Draws the page's table anew and, before it is built, tells it another number of pages, as a frame that comes then does.
 EARLY = """async () => {

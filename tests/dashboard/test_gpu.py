@@ -23,9 +23,8 @@ from tilescope_dashboard.views import gpu
 from tilescope_dashboard.views.gpu import GpuPopover
 from tilescope_dashboard.views.jobs import gpu_readings
 
-from .conftest import SLOW
+from .conftest import PREDICTED, RUN, SLOW
 
-RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
 FAKE = Path(__file__).with_name("fake_nvml.py")
 
 DEVICE = Gpu(0, "Synthetic <b>GPU</b>", "GPU-0", 1e11, 2e9)

@@ -10,9 +10,8 @@ from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.session.state import PANELS, State
 from tilescope_dashboard.views.kernel_bar import KernelBar, _offer
 
-from .conftest import SLOW
+from .conftest import RUN, SLOW
 
-RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
 LISTS = ("kernel", "size", "pass", "implementation", "baseline")
 
 

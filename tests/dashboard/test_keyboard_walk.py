@@ -4,9 +4,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import SLOW, start_button
-
-RUN = "20260102-030405-aaaa"
+from .conftest import RUN, SLOW, start_button
 
 pytestmark = pytest.mark.browser
 

@@ -21,9 +21,7 @@ from tilescope_dashboard.views.roofline import Roofline
 from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
 
-from .conftest import SLOW, looked_at
-
-RUN = "20260102-030405-aaaa"
+from .conftest import RUN, SLOW, looked_at
 
 
 class Clock:

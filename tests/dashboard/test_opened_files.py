@@ -23,6 +23,8 @@ from tilescope_dashboard.views.source import Source
 from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
 
+from .conftest import SLOW
+
 VIEWS: tuple[type[View], ...] = (
     Overview, Advice, Roofline, Traffic, Timeline, Autotune, Occupancy, Source, Compare,
 )  # fmt: skip
@@ -51,7 +53,7 @@ def texts(shown: object) -> Iterator[str]:
         yield from texts(part)
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", [*FILES[::2], *(pytest.param(name, marks=SLOW) for name in FILES[1::2])])
 def test_every_view_shows_it_and_names_no_command_for_it(
     name: str, runs: dict[str, LoadedRun], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,6 +108,10 @@ def form(planner: Callable[[Request], Any]) -> ProfileForm:
     return shown
 
 
+async def never(request: Request) -> Job:
+    raise AssertionError(request)
+
+
 def test_what_was_refused_is_said_beside_the_button() -> None:
     async def refuse(request: Request) -> Job:
         raise RequestError(f"softmax has no workload <b>{request.workloads[-1]}</b>")
@@ -131,9 +135,6 @@ def test_what_was_refused_is_said_beside_the_button() -> None:
 
 
 def test_a_kernel_that_is_not_in_the_library_starts_nothing() -> None:
-    async def never(request: Request) -> Job:
-        raise AssertionError(request)
-
     shown = form(never)
     shown.state.kernel = "not_in_the_library"
     assert shown._button.disabled
@@ -143,9 +144,6 @@ def test_a_kernel_that_is_not_in_the_library_starts_nothing() -> None:
 
 
 def test_with_a_file_in_its_field_that_is_not_open_nothing_else_is_profiled() -> None:
-    async def never(request: Request) -> Job:
-        raise AssertionError(request)
-
     async def scenario() -> None:
         shown = form(never)
         shown._own.field.value = "nowhere/<b>.py:SPEC"

@@ -6,21 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tilescope.models.compare import Side
-from tilescope.runs import store
 from tilescope_dashboard.report.build import build
 from tilescope_dashboard.report.content import Report
 from tilescope_dashboard.report.html import html
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.export import sides
 
-from .conftest import SLOW
-
-RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
-
-
-def side(path: Path) -> Side:
-    return Side(store.open_run(path))
+from .conftest import PREDICTED, RUN, SLOW
+from .test_report import side
 
 
 def test_the_app_exports_what_the_address_compares(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,8 +39,8 @@ def test_the_app_saves_the_comparison_as_markdown(visit: Any, tmp_path: Path) ->
 
 @pytest.fixture(scope="module")
 def reported(runs: Path) -> Callable[[str], Report]:
-    """A run's report, made once."""
-    return functools.cache(lambda run: build([side(runs / run)]))
+    """The report of a kernel in a run, made once."""
+    return functools.cache(lambda run: build([side(runs / run)], "softmax"))
 
 
 def colours(page: Any) -> tuple[str, set[str]]:
@@ -79,12 +72,17 @@ def test_it_opens_offline_with_every_figure(chromium: Any, reported: Callable[[s
 
 
 @SLOW
-def test_the_figures_follow_the_scheme(chromium: Any, reported: Callable[[str], Report], tmp_path: Path) -> None:
+def test_the_figures_follow_the_scheme_and_are_printed_in_light_colours(
+    chromium: Any, reported: Callable[[str], Report], tmp_path: Path
+) -> None:
     page, wrong = opened(chromium, html(reported(PREDICTED)), tmp_path / "r.html", color_scheme="light")
     page.locator("canvas").first.wait_for()
     assert colours(page) == ("rgb(255, 255, 255)", {"#ffffff"})
     page.emulate_media(color_scheme="dark")
     page.wait_for_function("Bokeh.documents.at(-1).roots()[0].background_fill_color == '#14181dff'")
+    page.emulate_media(media="print")
+    assert page.locator("body").evaluate("e => getComputedStyle(e).color") == "rgb(27, 31, 36)"
+    assert not page.locator("nav").is_visible()
     assert not wrong, wrong
     page.context.close()
 
@@ -109,14 +107,4 @@ def test_a_script_that_is_not_ours_does_not_run(chromium: Any, tmp_path: Path) -
     page.wait_for_timeout(300)
     assert page.title() == "empty · Tilescope"
     assert any("Content Security Policy" in line for line in wrong)
-    page.context.close()
-
-
-@SLOW
-def test_it_prints_in_light_colours(chromium: Any, reported: Callable[[str], Report], tmp_path: Path) -> None:
-    page, _ = opened(chromium, html(reported(PREDICTED)), tmp_path / "r.html", color_scheme="dark")
-    page.locator("canvas").first.wait_for()
-    page.emulate_media(media="print")
-    assert page.locator("body").evaluate("e => getComputedStyle(e).color") == "rgb(27, 31, 36)"
-    assert not page.locator("nav").is_visible()
     page.context.close()

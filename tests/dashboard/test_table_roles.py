@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from .conftest import SLOW
+from .conftest import RUN, SLOW
 
-RUN = "20260102-030405-aaaa"
 NAME = "Rows: the arrow keys choose one"
 
 

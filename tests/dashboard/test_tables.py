@@ -17,9 +17,8 @@ from tilescope_dashboard.data import exports
 from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.figures.style import theme
 
-from .conftest import SLOW
+from .conftest import RUN, SLOW
 
-RUN = "20260102-030405-aaaa"
 COLUMNS = (
     Column("impl", "impl.", "text"),
     Column("registers", "registers", "count"),

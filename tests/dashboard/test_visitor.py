@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from tilescope_dashboard.browser.visitor import Visitor
 
-from .conftest import SLOW, start_button
+from .conftest import PREDICTED, SLOW, start_button
 
-PREDICTED = "20260102-030406-bbbb"
 NVIDIA = Path("/dev/nvidia0")
 browser = pytest.mark.browser
 

@@ -304,6 +304,7 @@ def test_without_a_reference_a_check_is_skipped_and_says_why(tmp_path):
         check.capture(Case(reference, "triton", "forward", spec.workloads[0].id), spec, tmp_path / "x.json", {})
 
 
+@pytest.mark.slow("profiles/tilescope", "tests/profiles/foreign_launches.py")
 def test_an_object_that_only_a_default_asks_and_a_library_loaded_by_its_path_are_written_down(tmp_path):
     with Capture("sm_90") as capture:
         x = torch.tensor([4.0, 0.0], device="cuda")

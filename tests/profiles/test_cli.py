@@ -59,7 +59,7 @@ def a_run(tmp_path, **fields):
         ([*QUICK, "--pass", "backwards"], "unknown pass 'backwards': use one of forward"),
         ([*QUICK, "--workload", "8x8-fp32"], "own has no workload '8x8-fp32': give N-DTYPE"),
         (["profile", "gone.py:SPEC", "--collect", "fakes.quick"], "gone.py is not a file"),
-        ([*QUICK, OWN.replace("/own.py", "/../orchestration/own.py")], "two kernels are called"),
+        ([*QUICK[:2], OWN.replace("/own.py", "/../orchestration/own.py"), *QUICK[2:]], "two kernels are called"),
         (["profile"], "the following arguments are required: KERNEL"),
         (["profile", OWN, "--timeout", "0"], "'0' is no number of seconds above 0"),
         (["profile", OWN, "--timeout", "long"], "'long' is no number of seconds above 0"),
@@ -80,6 +80,7 @@ def test_bad_input_is_one_line_and_status_2(capsys, arguments, said):
 
 
 @pytest.mark.usefixtures("torch_and_catalog")
+@pytest.mark.slow("profiles/tilescope", "kernels/tilescope_kernels/catalog.py")
 def test_an_unknown_kernel_of_the_catalog(capsys):
     status, _, err = tilescope(capsys, "profile", "sofmax", "--collect", "fakes.quick")
     assert "unknown kernel 'sofmax': did you mean 'softmax'?" in err

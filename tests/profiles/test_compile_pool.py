@@ -123,6 +123,7 @@ def test_what_is_the_same_to_the_compiler_is_compiled_once(monkeypatch):
     assert found["BLOCK=256"].kernels[0]["code"] != same["code"]
 
 
+@SLOW
 def test_a_config_that_crashes_or_hangs_costs_only_itself(monkeypatch):
     monkeypatch.setattr(compile_pool, "PATIENCE", 60.0)
     compile_one = compile_jobs.Maker._compile

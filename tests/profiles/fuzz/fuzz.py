@@ -13,6 +13,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 KINDS = ("run", "artefact", "half", "foreign")
+#: A mutant of each.
+EVERY = "every"
 #: Mutants of one process.
 SHARE = 250
 
@@ -25,11 +27,12 @@ def work(kind: str, seed: int, first: int, last: int) -> None:
     targets.no_waiting()
     for number in range(first, last):
         print(f"at {number}", flush=True)
-        place = Path(tempfile.mkdtemp(prefix="tilescope-fuzz-"))
-        found = targets.mutant(kind, seed, number, place)
-        shutil.rmtree(place, ignore_errors=True)
-        if found:
-            print(f"CRASH {kind} {seed} {number}: {found!r}", flush=True)
+        for one in KINDS if kind == EVERY else [kind]:
+            place = Path(tempfile.mkdtemp(prefix="tilescope-fuzz-"))
+            found = targets.mutant(one, seed, number, place)
+            shutil.rmtree(place, ignore_errors=True)
+            if found:
+                print(f"CRASH {one} {seed} {number}: {found!r}", flush=True)
     for folder in (targets.base(), targets.half_base()):
         shutil.rmtree(folder.parent, ignore_errors=True)
 
@@ -58,7 +61,7 @@ def many(kind: str, seed: int, count: int, start: int = 0) -> list[str]:
 def main() -> int:
     """Runs what the command line says."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("kind", choices=(*KINDS, EVERY))
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--start", type=int, default=0)
