@@ -150,31 +150,20 @@ def test_a_function_of_which_no_call_can_be_made_again_is_no_longer_asked():
     assert calls(kept, torch.zeros(1024)) == 0 and len(kept._known) == 8
 
 
-def test_one_tensor_in_two_places_is_another_kind_than_two_tensors():
+def test_one_tensor_in_two_places_is_another_kind_than_two_tensors_and_two_views_of_one_address_are_one():
     def given(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         two(y, x)
         return two(None, x)
 
-    kept, x = Kept(given), torch.zeros(1024)
-    assert calls(kept, torch.zeros(1024), x, times=4) == 4
+    kept, x, other = Kept(given), torch.zeros(1024), torch.zeros(1024)
+    assert calls(kept, other, x, times=4) == 4
     assert calls(kept, x, x, times=4) == 4
-    for one, other in ((x, torch.zeros(1024)), (x, x)):
+    for one, same in ((x, other), (x, x), (other.view(1024), other)):
         MADE.clear()
-        assert calls(kept, one, other) == 0
-        assert (MADE[1][2], MADE[0][3]) == (one.data_ptr(), other.data_ptr())
-
-
-def test_two_views_of_one_address_are_one_tensor_to_a_launch():
-    def given(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        two(y, x)
-        return two(None, x)
-
-    kept, x = Kept(given), torch.zeros(1024)
-    assert calls(kept, x, x.view(1024), times=4) == 4
-    other = torch.zeros(1024)
-    MADE.clear()
-    assert calls(kept, other.view(1024), other) == 0
-    assert (MADE[1][2], MADE[0][3]) == (other.data_ptr(), other.data_ptr())
+        assert calls(kept, one, same) == 0
+        assert (MADE[1][2], MADE[0][3]) == (one.data_ptr(), same.data_ptr())
+    viewed = Kept(given)
+    assert calls(viewed, x, x.view(1024), times=4) == 4 and calls(viewed, other.view(1024), other) == 0
     # What writes one and returns it returns what was given, which is not to be had again.
     assert calls(Kept(two), x, x.view(1024), times=4) == 4
 

@@ -96,18 +96,14 @@ def test_a_launch_that_is_caught_is_not_made(monkeypatch):
     assert len(MADE) == 1
 
 
-def test_what_triton_has_dropped_is_compiled_again():
+def test_what_triton_has_dropped_is_compiled_again_and_debugging_is_another_kernel(monkeypatch):
     start()
     scaled_kernel.device_caches.clear()
     start()
     assert len(SEARCHES) == 2
-
-
-def test_debugging_is_another_kernel(monkeypatch):
-    start()
     monkeypatch.setattr(knobs.runtime, "debug", True)
     start()
-    assert len(SEARCHES) == 2
+    assert len(SEARCHES) == 3
 
 
 def test_what_is_remembered_has_an_end(monkeypatch):
