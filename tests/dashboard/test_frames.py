@@ -84,16 +84,19 @@ def test_occupancies_name_every_limiter_and_use_the_carve_out_of_the_launch(synt
     assert topic.occupancies(schema.frame([]), "sm_90").empty
 
 
-def test_measured_resources_are_preferred_to_compiled_ones() -> None:
+def test_measured_resources_are_preferred_to_compiled_ones_and_launches_stand_as_they_were_made() -> None:
     case = Case("softmax", "triton", "forward", "8x8-fp32")
-    rows = [
-        case.row(name, value, source, launch=0, function="f")
-        for source, registers in (("compiler", 30), ("ncu", 32))
-        for name, value in (("registers", registers), ("block_threads", 128))
-    ]
-    found = topic.resources(schema.frame(rows))
-    assert found["registers"].tolist() == [32]
-    assert found["source"].tolist() == ["ncu"]
+
+    def found(*launches: tuple[str, int, int]) -> pd.DataFrame:
+        rows = [
+            case.row(name, value, source, launch=launch, function="ba"[launch % 2])
+            for source, launch, registers in launches
+            for name, value in (("registers", registers), ("block_threads", 128))
+        ]
+        return topic.resources(schema.frame(rows))
+
+    assert found(("compiler", 0, 30), ("ncu", 0, 32))[["registers", "source"]].to_numpy().tolist() == [[32, "ncu"]]
+    assert found(("ncu", 2, 32), ("ncu", 0, 30), ("ncu", 1, 31))["registers"].tolist() == [30, 31, 32]
 
 
 def test_a_config_s_code_is_what_ran_as_the_terminal_has_it() -> None:
@@ -122,16 +125,6 @@ def test_a_config_s_time_is_by_the_clock_that_the_terminal_prints() -> None:
     untimed = [case.row("interval", 9e-6, "events", sample=0), case.row("graph_time", 7e-6, "events", sample=0)]
     (found,) = sweeps.configs(schema.frame(untimed), target="sm_90").to_dict("records")
     assert (found["time"], found["time_source"]) == (7e-6, "events, graph time")
-
-
-def test_launches_stand_in_the_order_in_which_they_were_made() -> None:
-    case = Case("softmax", "triton", "forward", "8x8-fp32")
-    rows = [
-        case.row(name, value, "ncu", launch=launch, function=function)
-        for launch, function, registers in ((2, "b", 32), (0, "b", 30), (1, "a", 31))
-        for name, value in (("registers", registers), ("block_threads", 128))
-    ]
-    assert topic.resources(schema.frame(rows))["registers"].tolist() == [30, 31, 32]
 
 
 def test_absent_is_a_dash_and_never_a_zero() -> None:

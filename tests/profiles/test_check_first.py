@@ -13,24 +13,23 @@ from tilescope.table.case import Case
 CASE = Case("softmax", "triton", "forward", "8x8-fp32", "BLOCK=8")
 
 
+SPEC: Any = SimpleNamespace(tolerance={"fp32": 1e-5})
+
+
 def test_a_wrong_config_is_not_timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(check, "_on_gpu", lambda case, spec, expected: {"output 0": (0.5, 0.5), "output 1": (0.0, 0.0)})
-    spec: Any = SimpleNamespace(tolerance={"fp32": 1e-5})
     with pytest.raises(check.CheckFailed, match=r"wrong, so not timed: .*0\.5, is above 1e-05"):
-        torch_profiler.capture(CASE, spec, tmp_path / "trace", {"check_first": True})
+        torch_profiler.capture(CASE, SPEC, tmp_path / "trace", {"check_first": True})
     assert not list(tmp_path.iterdir())
-
-
-def test_a_config_with_one_wrong_row_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    # One row is enough.
     monkeypatch.setattr(check, "_on_gpu", lambda case, spec, expected: {"output": (5e-6, 0.5)})
-    spec: Any = SimpleNamespace(tolerance={"fp32": 1e-5})
     with pytest.raises(check.CheckFailed, match="the worst row's error"):
-        check.require(CASE, spec)
+        check.require(CASE, SPEC)
 
 
 def test_a_right_one_keeps_its_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(check, "_on_gpu", lambda case, spec, expected: {"output 0": (1e-7, 2e-7)})
-    checked = check.require(CASE, SimpleNamespace(tolerance={"fp32": 1e-5}))
+    checked = check.require(CASE, SPEC)
     trace = tmp_path / "a.trace.json.gz"
     trace.write_bytes(gzip.compress(json.dumps({"traceEvents": [], "checked": checked}).encode()))
     found = torch_profiler.parse(trace, CASE)

@@ -34,7 +34,7 @@ def test_more_processes_than_items() -> None:
     assert sorted(total(lambda item: item + 1, count=2, processes=4)) == [0, 0, 1, 2]
 
 
-def test_an_error_is_raised_here() -> None:
+def test_an_error_is_raised_here_and_so_is_the_end_of_a_process() -> None:
     def work(item: int) -> int:
         if item == 7:
             raise KeyError("seven")
@@ -43,15 +43,13 @@ def test_an_error_is_raised_here() -> None:
     with pytest.raises(KeyError, match="seven"):
         total(work)
 
-
-def test_a_killed_process_is_an_error() -> None:
-    def work(item: int) -> int:
+    def killed(item: int) -> int:
         if item == 5:
             os.kill(os.getpid(), signal.SIGKILL)
         return item
 
     with pytest.raises(RuntimeError, match="was killed"):
-        total(work)
+        total(killed)
 
 
 def test_an_exception_of_tick_ends_the_work() -> None:
