@@ -20,6 +20,7 @@ import triton
 from tilescope.collectors import compiler
 from tilescope.execution import execute, launches
 from tilescope.execution.launches import Launch
+from tilescope.execution.not_applicable import NotApplicable
 from tilescope.table.case import Case, config_text
 
 from benchmarks import chunk_states
@@ -72,7 +73,7 @@ def _of_catalog(kernel: str, workload: str, target: str) -> Problem:
         case = Case(kernel, "triton", "forward", workload, config_text(config))
         try:
             made = _launches(case, target)
-        except (ValueError, execute.NotApplicable):
+        except (ValueError, NotApplicable):
             continue  # a config that these operands do not allow
         # The block of a tensor descriptor would depend on the config.
         if len(made) == 1 and not any(type(v).__name__ == "TensorDescriptor" for v in made[0].arguments.values()):

@@ -160,7 +160,7 @@ def test_claims_are_chosen_by_kernel_family_and_standing() -> None:
     assert set(shown._table.filled["kernel"]) == {"rms_norm", "layer_norm"}
     assert f"{len(shown._table.filled)} of {every} rows: " in shown._count.object
     # A click opens the run of the row that is seen: the browser sends that row's number.
-    shown._table.open(shown._table.first - 1)
+    shown._table.open(shown._table.value.index[-1])
     assert shown.state.kernel == shown._shown["kernel"].iloc[-1]
 
 

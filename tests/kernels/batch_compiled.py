@@ -7,7 +7,8 @@ import re
 import sys
 
 from tilescope.collectors import compiler
-from tilescope.execution import execute, offline
+from tilescope.execution import offline
+from tilescope.execution.not_applicable import NotApplicable
 from tilescope.table.case import Case
 from tilescope_kernels import CATALOG
 from tilescope_kernels.spec import KernelSpec
@@ -20,7 +21,7 @@ def launches(spec: KernelSpec, workload: str, target: str) -> list:
         case = Case(spec.name, "triton", direction, spec.workload(workload).id)
         try:
             made, _ = compiler.launches_of(case, spec, target)
-        except execute.NotApplicable:  # a pass or size of which nothing is launched
+        except NotApplicable:  # a pass or size of which nothing is launched
             continue
         with offline.targeting(target):
             seen += [(launch.name, offline.compile_launch(launch)) for launch in made]

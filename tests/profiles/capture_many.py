@@ -11,6 +11,7 @@ from typing import Any
 
 from tilescope import collectors
 from tilescope.execution import execute, multiprocess
+from tilescope.execution.not_applicable import NotApplicable
 from tilescope.interpreter import interpret
 from tilescope.table import schema
 from tilescope.table.case import Case
@@ -36,7 +37,7 @@ def work(job: dict[str, Any]) -> None:
                 content = artefact.read_bytes()
                 raw = gzip.decompress(content) if artefact.suffix == ".gz" else content
                 answer = {"rows": table.to_dict("list"), "artefact": json.loads(raw), "told": len(told)}
-            except execute.NotApplicable as error:
+            except NotApplicable as error:
                 answer = {"error": "NotApplicable", "message": str(error)}
             except Exception as error:
                 answer = {"error": type(error).__name__, "message": str(error)}

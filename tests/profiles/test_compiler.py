@@ -12,6 +12,7 @@ import torch
 from tilescope.collectors import compiler
 from tilescope.collectors.assembly import widest_access
 from tilescope.execution import execute, launches, offline
+from tilescope.execution.not_applicable import NotApplicable
 from tilescope.models import advice
 from tilescope.table import schema
 from tilescope.table.case import Case
@@ -165,7 +166,7 @@ def test_a_config_that_does_not_compile_is_one_line(config: str, said: str, tmp_
     ],
 )
 def test_code_that_launches_nothing_or_needs_data_does_not_apply(wanted: Case, said: str, tmp_path: Path) -> None:
-    with pytest.raises(execute.NotApplicable, match=said):
+    with pytest.raises(NotApplicable, match=said):
         collect(wanted, tmp_path)
 
 

@@ -11,6 +11,7 @@ import triton.language as tl
 from tilescope import Capture
 from tilescope.collectors import interpreter
 from tilescope.execution import execute, launches
+from tilescope.execution.not_applicable import NotApplicable
 from tilescope.hardware import device
 from tilescope.interpreter import interpret
 from tilescope.table.case import Case
@@ -230,7 +231,7 @@ def test_a_grid_of_different_quarters_is_counted_by_quarter(tmp_path):
 def test_an_error_of_a_dependent_program_is_not_reported(tmp_path):
     following = torch.full((PROGRAMS + 1,), 1 << 40)
     following[0] = 5
-    with pytest.raises(execute.NotApplicable, match="would take longer to interpret"):
+    with pytest.raises(NotApplicable, match="would take longer to interpret"):
         collected(chained_kernel, (following, torch.zeros(16)), tmp_path)
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 
 from tilescope.collectors import interpreter
+from tilescope.execution.not_applicable import NotApplicable
 from tilescope.files import bounded_reading
 from tilescope.table import assumptions, schema
 from tilescope.table.case import Case
@@ -63,11 +64,11 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     """
     import torch  # noqa: PLC0415 (worker-side only)
 
-    from tilescope.execution import execute, without_gpu  # noqa: PLC0415
+    from tilescope.execution import without_gpu  # noqa: PLC0415
 
     on_gpu = torch.cuda.is_available()
     if absent := getattr(spec.reference, "absent", ""):
-        raise execute.NotApplicable(absent)
+        raise NotApplicable(absent)
     assumed: dict[str, Any] = {}
     with contextlib.nullcontext() if on_gpu else without_gpu.refusing(case):
         errors = _on_gpu(case, spec) if on_gpu else _interpreted(case, spec, settings, assumed)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from tilescope.collectors import assembly, compiled_text, products_under_way
+from tilescope.execution.not_applicable import NotApplicable
 from tilescope.files import bounded_reading, json_shape
 from tilescope.hardware import occupancy
 from tilescope.table import assumptions, launch_configs, line_values, schema
@@ -112,7 +113,7 @@ def launches_of(
             beside.clear()  # the first call also draws the gradient of a loss
             run()
     if not made:
-        raise execute.NotApplicable(f"{case.impl} launches no Triton kernel")
+        raise NotApplicable(f"{case.impl} launches no Triton kernel")
     return made, there.as_data() if there else {}
 
 
@@ -177,13 +178,13 @@ def _launched(launch: Launch, record: Mapping[str, Any]) -> launch_configs.Launc
 
 
 def _compile(launch: Launch, target: str) -> dict[str, Any]:
-    from tilescope.execution import compiling, execute  # noqa: PLC0415 (they import torch and triton)
+    from tilescope.execution import compiling  # noqa: PLC0415 (they import torch and triton)
 
     try:
         kernel, took = compiling.compiled(launch, LIMIT)
     except compiling.TooSlow as error:
         line = f"{launch.file.name}, line {launch.function.starting_line_number}"
-        raise execute.NotApplicable(f"{error} ({line}): {TOO_SLOW}") from None
+        raise NotApplicable(f"{error} ({line}): {TOO_SLOW}") from None
     except Exception as error:
         raise CompilationFailed(
             f"{launch.name} does not compile for {target}: {_place(error, launch)}{_gist(error)}"

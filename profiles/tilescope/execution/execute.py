@@ -24,10 +24,6 @@ Inputs = dict[str, Any]
 Tensors = tuple[torch.Tensor, ...]
 
 
-class NotApplicable(Exception):
-    """A case that the collector cannot handle. It is skipped with this message and does not count as failed."""
-
-
 def load_spec(ref: str) -> KernelSpec:
     """Loads the kernel ``ref``: a name from the catalog, or ``path/to/file.py:NAME`` for a user's own.
 

@@ -6,7 +6,7 @@ import contextlib
 import re
 from collections.abc import Iterator
 
-from tilescope.execution import execute
+from tilescope.execution.not_applicable import NotApplicable
 from tilescope.table.case import Case
 
 _COMPILED = "torch.compile generates its kernels on a GPU only"
@@ -16,14 +16,14 @@ _COMPILED = "torch.compile generates its kernels on a GPU only"
 def refusing(case: Case) -> Iterator[None]:
     """Raises NotApplicable for a case that torch.compile has to generate, and in place of errors of operators that need a GPU or data."""
     if case.impl == "compile":
-        raise execute.NotApplicable(_COMPILED)
+        raise NotApplicable(_COMPILED)
     try:
         yield
     except RuntimeError as error:
         if "torch.compile with fullgraph=True" in str(error):
-            raise execute.NotApplicable(_COMPILED) from None
+            raise NotApplicable(_COMPILED) from None
         if reason := _reason(str(error)):
-            raise execute.NotApplicable(f"{case.impl} {reason}") from None
+            raise NotApplicable(f"{case.impl} {reason}") from None
         raise
 
 

@@ -11,7 +11,7 @@ import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.interpreter import TensorHandle
 
-from tilescope.execution.execute import NotApplicable
+from tilescope.execution.not_applicable import NotApplicable
 
 Array = npt.NDArray[Any]
 

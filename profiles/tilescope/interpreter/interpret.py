@@ -17,8 +17,8 @@ import torch
 from triton.runtime.interpreter import InterpreterBuilder, InterpreterOptions, interpreter_builder
 
 from tilescope.execution import multiprocess
-from tilescope.execution.execute import NotApplicable
 from tilescope.execution.launches import Launch
+from tilescope.execution.not_applicable import NotApplicable
 from tilescope.interpreter import accesses, arguments, regular, watch
 from tilescope.interpreter.blocks import NeedsValues, NotServed
 from tilescope.interpreter.memory import OutOfTime

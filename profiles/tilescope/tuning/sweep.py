@@ -23,6 +23,7 @@ from tilescope.collectors.cupti import counters
 from tilescope.execution import describe, execute, offline
 from tilescope.execution import kernel_code as code
 from tilescope.execution.launches import Launch
+from tilescope.execution.not_applicable import NotApplicable
 from tilescope.hardware import device
 from tilescope.table.case import Case, parse_config
 from tilescope.tuning import compile_jobs, compile_pool, floor, memory, prior, problems, racing, search
@@ -202,7 +203,7 @@ class Sweep:
             self._begin(case, "counting")
             try:
                 if reason := counters.unavailable():
-                    raise execute.NotApplicable(reason)
+                    raise NotApplicable(reason)
                 with contextlib.nullcontext() if case.config else without_autotuners():
                     more = counters.operations(self._spec, case)
                     self._facts[name]["counted"] = counters.of_call(self._run(case), more, stalls=True)

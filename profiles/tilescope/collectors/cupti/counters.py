@@ -18,6 +18,7 @@ import pandas as pd
 
 from tilescope.collectors.cupti import launch_names, library, planning, ranges
 from tilescope.collectors.ncu import counters as ncu
+from tilescope.execution.not_applicable import NotApplicable
 from tilescope.files import bounded_reading, json_shape
 from tilescope.hardware import device
 from tilescope.table import schema
@@ -80,7 +81,7 @@ def of_call(
     """
     import torch  # noqa: PLC0415 - only the worker may import torch
 
-    from tilescope.execution import cold, execute  # noqa: PLC0415
+    from tilescope.execution import cold  # noqa: PLC0415
 
     flush = cold.Flush()
 
@@ -103,13 +104,13 @@ def of_call(
         with launch_names.seen(cupti) as functions:
             look(call)
         if not functions:
-            raise execute.NotApplicable("it launches nothing that could be counted")
+            raise NotApplicable("it launches nothing that could be counted")
         if launch_names.GRAPH in functions:
-            raise execute.NotApplicable("its launches are a CUDA graph, which CUPTI counts as one: count it with ncu")
+            raise NotApplicable("its launches are a CUDA graph, which CUPTI counts as one: count it with ncu")
         found, passes = counted(cupti, chip, plans, launches=len(functions), call=call, empty=empty)
         version = cupti.version
     except library.Refused as refusal:
-        raise execute.NotApplicable(str(refusal)) from refusal
+        raise NotApplicable(str(refusal)) from refusal
     launches = [{"function": function, "counters": known} for function, known in zip(functions, found, strict=True)]
     return {
         "chip": chip,

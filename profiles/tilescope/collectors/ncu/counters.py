@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tilescope.collectors.ncu import ncu_csv
+from tilescope.execution.not_applicable import NotApplicable
 from tilescope.files import bounded_reading
 from tilescope.hardware import device
 from tilescope.table import absent, schema
@@ -181,7 +182,7 @@ def warmed_up(case: Case, spec: Any, settings: Mapping[str, Any]) -> Callable[[]
     from tilescope.execution import execute  # noqa: PLC0415 - only the worker may import torch
 
     if spec.workload(case.workload).elements == 0:
-        raise execute.NotApplicable("an empty workload launches nothing to count")
+        raise NotApplicable("an empty workload launches nothing to count")
     run = execute.prepare(spec, case, "cuda")
     for _ in range(min(int(settings.get("warmup", WARMUP)), WARMUP) - 1):
         run()

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tilescope import collectors
+from tilescope.execution.not_applicable import NotApplicable
 from tilescope.execution.parentage import WATCH, die_with
 from tilescope.jobs import machine_limits
 from tilescope.jobs.worker import ready
@@ -110,7 +111,7 @@ def _capture(job: Mapping[str, Any], emit: Emit) -> int:
         about = {"case": case.id, "collector": name}
         if error is None:
             emit({"event": "result", **about, "artefact": f"{case.slug}{module.SUFFIX}"})
-        elif isinstance(error, execute.NotApplicable):
+        elif isinstance(error, NotApplicable):
             emit({"event": "skipped", **about, "message": str(error)[:_SAID]})
         else:
             emit({"event": "error", **about, **_said(error)})
