@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -16,8 +15,6 @@ class History(ScriptComponent):
     ``went`` is called with the names that an address has which the browser went back, or forward, to: what it does not name is
     as it was when the page was opened.
     """
-
-    _esm = Path(__file__).with_suffix(".js")
 
     def __init__(self, went: Callable[[set[str]], Any], **settings: Any) -> None:
         super().__init__(**{"width": 0, "height": 0, "margin": 0, **settings})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import param
@@ -28,8 +27,6 @@ class Keyboard(ScriptComponent):
     """The button of the sheet, and keys for the whole page. ``clear`` is called for Esc when nothing is open."""
 
     keys = param.List(doc="Pairs of keys and what they do.")
-
-    _esm = Path(__file__).with_suffix(".js")
 
     def __init__(self, clear: Callable[[], None], **settings: Any) -> None:
         super().__init__(keys=[list(pair) for pair in KEYS], **settings)

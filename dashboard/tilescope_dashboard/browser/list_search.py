@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from tilescope_dashboard.components.script import ScriptComponent
@@ -13,8 +12,6 @@ class ListSearch(ScriptComponent):
 
     It takes no room, and Python never hears of it.
     """
-
-    _esm = Path(__file__).with_suffix(".js")
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"width": 0, "height": 0, "margin": 0, **settings})

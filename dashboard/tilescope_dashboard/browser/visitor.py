@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import param
@@ -21,8 +20,6 @@ class Visitor(ScriptComponent):
     person = param.String()
     tab = param.String()
     opened = param.String(doc="Id of the run of the last job whose result this tab has opened by itself.")
-
-    _esm = Path(__file__).with_suffix(".js")
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"width": 0, "height": 0, "margin": 0, **settings})

@@ -33,8 +33,6 @@ class CodePair(ScriptComponent):
     line = param.Integer(default=0)
     stage = param.Selector(default="sass", objects=list(STAGES))
 
-    _esm = Path(__file__).with_suffix(".js")
-
     def __init__(self, **settings: Any) -> None:
         super().__init__(stylesheets=[Path(__file__).with_suffix(".css").read_text(encoding="utf-8")], **settings)
 

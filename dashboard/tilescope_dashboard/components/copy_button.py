@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import param
@@ -15,8 +14,6 @@ class CopyButton(ScriptComponent):
 
     label = param.String(doc="What stands on the button.")
     text = param.String(doc="What is copied.")
-
-    _esm = Path(__file__).with_suffix(".js")
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"margin": (4, 8), **settings})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import param
@@ -17,8 +16,6 @@ class NativeButton(ScriptComponent):
     label = param.String()
     main = param.Boolean(default=False, doc="The one thing to do where it stands, and as wide as that.")
     disabled = param.Boolean(default=False)
-
-    _esm = Path(__file__).with_suffix(".js")
 
     def __init__(self, pressed: Callable[[], Any], **settings: Any) -> None:
         super().__init__(**settings)

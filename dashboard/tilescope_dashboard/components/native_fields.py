@@ -6,7 +6,6 @@ Ten fields of Material UI are ten roots of React: a form of them took the browse
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import param
@@ -132,8 +131,6 @@ class NativeFields(ScriptComponent):
     shown = param.List(
         item_type=dict, doc="The fields as they are described, each with the turn of the page's last word on it."
     )
-
-    _esm = Path(__file__).with_suffix(".js")
 
     def __init__(self, fields: Sequence[Field], **settings: Any) -> None:
         super().__init__(**settings)

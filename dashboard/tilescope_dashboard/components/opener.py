@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import param
 
 from tilescope_dashboard.components.script import ScriptComponent
@@ -21,5 +19,3 @@ class Opener(ScriptComponent):
     caption = param.String(doc="What the text is of, above it; without one the button is the page's main one.")
     over = param.Boolean(default=False, doc="It lies over the views: a press elsewhere closes it.")
     within = param.String(doc="Selector of the element that holds what it opens.")
-
-    _esm = Path(__file__).with_suffix(".js")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 import panel as pn
 import param
@@ -23,8 +22,6 @@ class Shown(ScriptComponent):
     shown = param.String(doc="The place's name.")
     asked = param.Integer(doc="How often the browser was asked whether it has drawn all it was sent.")
     drawn = param.Integer(doc="The last of those questions after which it had.")
-
-    _esm = Path(__file__).with_suffix(".js")
 
 
 class Stack(pn.viewable.Viewer):

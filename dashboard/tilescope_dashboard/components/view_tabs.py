@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import param
 
 from tilescope_dashboard.components.script import ScriptComponent
@@ -15,5 +13,3 @@ class ViewTabs(ScriptComponent):
     groups = param.List(doc="For each group its title, and its views: pairs of a name and a title.")
     apart = param.String(doc="Title of the group that stands apart from the others.")
     view = param.String()
-
-    _esm = Path(__file__).with_suffix(".js")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import param
@@ -14,8 +13,6 @@ class PageTheme(ScriptComponent):
     """Invisible. ``theme`` follows that of the notebook's page, also when it is changed later."""
 
     theme = param.Selector(default="light", objects=["light", "dark"])
-
-    _esm = Path(__file__).with_suffix(".js")
 
     def _handle_msg(self, data: Any) -> None:
         if data in ("light", "dark"):
