@@ -32,11 +32,18 @@ function (opens) {
     const view = [...all(window.Bokeh.index)].find(({tabulator}) => tabulator === this)
     if (view) view.model.source.tags = [number, performance.now()]
   }
-  // The choice of a row that opens is the browser's alone.
+  // The choice of a row that opens is the browser's alone. Panel, which knows of none, takes it away once while the page comes.
+  let chosen = null
   const choose = row => {
+    chosen = row && numberOf(row)
     this.deselectRow()
-    this.selectRow(row)
+    if (row) this.selectRow(row)
   }
+  const restore = () => {
+    const row = grid.isConnected && this.getRows().find(row => row.getData().index === chosen)
+    if (row && !this.getSelectedRows().length) this.selectRow(row)
+  }
+  if (opens) this.on("rowSelectionChanged", (data, rows) => rows.length || setTimeout(restore))
 
   const STEPS = {ArrowDown: 1, ArrowUp: -1}, FIRST = {ArrowDown: 0, ArrowUp: -1}
   grid.addEventListener("keydown", event => {
@@ -52,7 +59,7 @@ function (opens) {
     } else if (opens && event.key === "Enter" && at >= 0) {
       event.preventDefault()
       open(numberOf(rows[at]))
-    } else if (opens && event.key === "Escape") this.deselectRow()
+    } else if (opens && event.key === "Escape") choose(null)
   })
   if (!opens) return ""
 
