@@ -176,7 +176,7 @@ ADDRESS = """text => {
         ("run=/etc/passwd", SAID),
         (f"run={OUTSIDE}", f"no run '{OUTSIDE}'"),
         (f"run={LINKED}", "lies outside of the folder of runs"),
-        (f"run={RUN}&compared=..%2f{OUTSIDE}", "not understood: compared="),
+        (f"run={RUN}&compared=..%2f{OUTSIDE}", "not compared: "),
         ("run=" + "x" * 60_000, SAID),
     ],
     ids=lambda text: text[:50],
