@@ -143,6 +143,11 @@ class Table(pn.widgets.Tabulator):
         #: Columns of words that may be wider, or no wider, than others.
         self.widest = dict(_WIDEST_OF)
 
+    def _process_event(self, event: Any) -> None:
+        """Leave a click on a cell alone. Nobody listens, and Panel looks for its row all the same: it fails, and says so on the page,
+        where the table has been filled again with fewer rows.
+        """
+
     def rewrite(self, columns: Iterable[Column]) -> None:
         """Write these columns in their units, under their titles, from now on."""
         changed = [c for c in columns if (self.units[c.name], self.titles[c.name]) != (c.unit, c.title)]
