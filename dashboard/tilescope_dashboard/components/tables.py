@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -144,9 +145,9 @@ class Table(pn.widgets.Tabulator):
         self.widest = dict(_WIDEST_OF)
 
     def _process_event(self, event: Any) -> None:
-        """Leave a click on a cell alone. Nobody listens, and Panel looks for its row all the same: it fails, and says so on the page,
-        where the table has been filled again with fewer rows.
-        """
+        """Leave a click alone whose row is gone: the table has been filled again with fewer rows, and Panel would fail on the page."""
+        with contextlib.suppress(KeyError):
+            super()._process_event(event)
 
     def rewrite(self, columns: Iterable[Column]) -> None:
         """Write these columns in their units, under their titles, from now on."""
