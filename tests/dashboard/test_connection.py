@@ -32,6 +32,8 @@ CONTRAST = """bar => {
   const [a, b] = [light(color), light(backgroundColor)].sort((one, other) => one - other)
   return (b + 0.05) / (a + 0.05)
 }"""
+#: What Chromium says of letters that a figure asks for while no server is there: Bokeh 3.9 lets go of that promise.
+NO_LETTERS = "A network error occurred."
 #: Whether the point is in the element that is seen there, not below another one.
 ON_TOP = "bar => { const {x, y, width, height} = bar.getBoundingClientRect(); return bar.contains(document.elementFromPoint(x + width / 2, y + height / 2)) }"
 
@@ -121,7 +123,7 @@ def test_a_lost_connection_is_said_in_both_themes_and_so_is_its_return(chromium:
         page.get_by_role("tab", name="HBM traffic").press("Enter")
         page.wait_for_url("**view=traffic**")
         page.close()
-    assert not wrong
+    assert set(wrong) <= {NO_LETTERS}
 
 
 @SLOW
