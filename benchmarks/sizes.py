@@ -3,7 +3,7 @@ on a GPU.
 
 Each size is profiled as ``tilescope profile`` does: results are checked, and times are the kernels' durations with a cold L2 and
 rotated inputs. Printed is a Markdown table, worst first: microseconds of ours, the ratio to the quickest peer with right results and its 95 %
-interval, and the share of the roof.
+interval, and the share of the roof. Progress goes to standard error: the rows of each kernel as they come, and what failed.
 """
 
 from __future__ import annotations
@@ -76,6 +76,8 @@ def measured(name: str, runs: str) -> list[dict[str, Any]]:
         repetitions=20,
         on_event=lambda event: None,
     )
+    for failure in result.failures:
+        print(f"{failure.case}, {failure.collector}: {failure.message}", file=sys.stderr)
     rows = claims.of_run(result)
     for row in rows:
         timed = [peer for peer in claims.OVER if row[f"over_{peer}"] > 0]
@@ -110,7 +112,8 @@ def main() -> int:
     found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as runs, contextlib.suppress(KeyboardInterrupt):
         for name in asked:
-            found += measured(name, runs)
+            found += (rows := measured(name, runs))
+            print(table(rows), file=sys.stderr, flush=True)
     print(table(found))
     return 0
 
