@@ -16,6 +16,8 @@ from triton.runtime import driver
 
 MADE: list[tuple[Any, ...]] = []
 SEARCHES: list[str] = []
+#: Devices whose memory was asked for, which makes a CUDA context in the thread.
+CONTEXTS: list[int] = []
 
 
 class Launcher:
@@ -70,11 +72,13 @@ def gpu(monkeypatch, tmp_path_factory):
     )
     monkeypatch.setattr(driver, "_active", stub)
     monkeypatch.setattr(torch.Tensor, "get_device", lambda _: 0)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", CONTEXTS.append)
     for kernel in (scaled_kernel, tiles_kernel):
         monkeypatch.setattr(kernel, "run", functools.partial(searched, kernel))
         monkeypatch.setattr(kernel, "device_caches", type(kernel.device_caches)(kernel.create_binder))
     launches._MADE.clear()
     MADE.clear()
     SEARCHES.clear()
+    CONTEXTS.clear()
     yield
     launches._MADE.clear()

@@ -1,5 +1,6 @@
 """Launches that were made before reach the compiled kernel with what Triton would hand it, and everyone who looks on sees them."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from triton import knobs
 from triton.runtime import driver
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from .noted_launches import MADE, SEARCHES, gpu, scaled_kernel, tiles_kernel  # noqa: F401 - gpu is a fixture
+from .noted_launches import CONTEXTS, MADE, SEARCHES, gpu, scaled_kernel, tiles_kernel  # noqa: F401 - gpu is a fixture
 
 pytestmark = pytest.mark.usefixtures("gpu")
 
@@ -159,6 +160,12 @@ def test_descriptors_are_handed_over_and_what_they_are_specialized_on_is_asked_f
     start(32, block=32)
     start(32, dtype=torch.bfloat16)
     assert len(SEARCHES) == 3
+    # Encoding one fails in a thread without a context, as autograd's begin.
+    CONTEXTS.clear()
+    with ThreadPoolExecutor(1) as thread:
+        for _ in range(2):
+            thread.submit(start, 32).result()
+    assert CONTEXTS == [0]
 
 
 def test_no_kernel_is_launched_but_through_launches():

@@ -35,8 +35,19 @@ class _Made(NamedTuple):
 
 _MADE: dict[Hashable, _Made] = {}
 _JIT, _COMPILER, _TENSOR, _PARAMETER = vars(jit), vars(compiler), torch.Tensor, torch.nn.Parameter
+
 #: Name of Triton's and of Gluon's class. It is compared by name, as importing either takes long.
 DESCRIPTOR = "TensorDescriptor"
+
+
+class _Thread(threading.local):
+    """A thread's state."""
+
+    #: Whether a CUDA context is surely current in the thread.
+    has_context = False
+
+
+_THREAD = _Thread()
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> _Made | None:  # noqa: PLR0912, PLR0915 - each costs a call
@@ -70,6 +81,11 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
         elif kind.__name__ == DESCRIPTOR:
             if device < 0:
                 device = value.base.get_device()
+            if device >= 0 and not _THREAD.has_context:
+                # Encoding a descriptor fails in a thread without a CUDA context. An autograd thread gets one with its first
+                # runtime call, and allocating from PyTorch's cache makes none. This call makes one, also while a graph is captured.
+                torch.cuda.mem_get_info(device)
+                _THREAD.has_context = True
             # Triton specializes on these, not on shape and strides.
             key += (kind, value.base.dtype, *value.block_shape, getattr(value, "layout", None))
             give(value)
