@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import panel as pn
 import panel_material_ui as pmui
 import pytest
@@ -34,6 +35,7 @@ from bokeh.server.views.ws import WSHandler
 from bokeh.util import callback_manager
 from bokeh.util.warnings import BokehUserWarning
 from panel.io import document
+from panel.models.tabulator import CellClickEvent
 from panel.widgets.select import SingleSelectBase
 from param import Parameter
 from tilescope_dashboard import panel_patches
@@ -41,6 +43,7 @@ from tilescope_dashboard.panel_patches import (
     callback_checks,
     closed_connection,
     gone_choices,
+    gone_rows,
     grown_pages,
     known_sheets,
     lost_writes,
@@ -316,6 +319,24 @@ def test_panel_raises_at_a_choice_that_is_gone(monkeypatch: pytest.MonkeyPatch) 
     assert bar.value == field.value == "softmax"
     bar._process_events({"value": "matmul"})
     assert bar.value == "matmul"
+
+
+def test_panel_raises_at_a_click_on_a_row_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    clicked: list[int] = []
+    shown = pn.widgets.Tabulator(pd.DataFrame({"name": ["a", "b"]}, index=[4, 5]))
+    shown.on_click(lambda event: clicked.append(event.row))
+    monkeypatch.setattr(pn.widgets.Tabulator, "_process_event", gone_rows._panels_process)
+    gone = CellClickEvent(model=None, column="name", row=8)
+    with pytest.raises(KeyError):
+        shown._process_event(gone)
+    gone_rows.leave()
+    shown._process_event(gone)
+    shown._process_event(CellClickEvent(model=None, column="name", row=1))
+    assert clicked == [1]
+    shown.param.update(pagination="remote", page_size=1, page=2)
+    for row in (1, 0):
+        shown._process_event(CellClickEvent(model=None, column="name", row=row))
+    assert clicked == [1, 1]
 
 
 class ClosingSocket(WebSocketHandler):

@@ -11,7 +11,6 @@ from xml.etree import ElementTree
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from panel.models.tabulator import CellClickEvent
 from tilescope_dashboard.components.download import Download
 from tilescope_dashboard.components.tables import downloads, fill, table
 from tilescope_dashboard.data import exports
@@ -100,13 +99,6 @@ def test_a_very_long_table_says_that_it_shows_its_first_rows_and_saves_them_all(
     assert len(exports.plain(widget.filled, widget.units)) == 10_002
     fill(widget, ROWS)
     assert (len(widget.value), widget.note.object) == (3, "")
-
-
-def test_a_click_on_a_row_that_is_gone_by_now_fails_nothing() -> None:
-    shown = table([Column("name", "name")])
-    fill(shown, pd.DataFrame({"name": ["a"]}))
-    # As the browser tells it, which has not heard yet of the frame with fewer rows.
-    shown._process_event(CellClickEvent(model=None, column="name", row=8))
 
 
 def test_a_column_of_words_becomes_as_wide_as_they_need_up_to_a_limit_and_never_narrower() -> None:

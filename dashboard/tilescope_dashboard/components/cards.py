@@ -69,7 +69,7 @@ def brief(found: Finding) -> str:
         said = "Measured" if found.bound.timed else "Potential"
         win = f" {said} speedup: {found.bound.most}{times(found.bound.ratio)}, {_saved(found.bound)}."
     title = escape(found.title.removesuffix(".") + ".")
-    kind = "" if found.of_results else f' <span class="quiet">({_kind(found)})</span>'
+    kind = _said_kind(found) and f' <span class="quiet">({_said_kind(found)})</span>'
     return f'<p class="brief {_kind(found)}"><b>{title}</b>{escape(win)}{kind}</p>'
 
 
@@ -95,12 +95,11 @@ def changed(rows: Iterable[tuple[str, str, float, float]]) -> str:
 
 
 def _card(rank: int, found: Finding) -> str:
-    kind = _kind(found)
     speaker = "Nsight Compute" if found.origin == NVIDIA else "What to do"
-    said = "" if found.of_results else kind
-    where = " · ".join(filter(None, [found.function, said, f"bound: {found.bound.formula}" if found.bound else ""]))
+    bound = f"bound: {found.bound.formula}" if found.bound else ""
+    where = " · ".join(filter(None, [found.function, _said_kind(found), bound]))
     return (
-        f'<li class="finding {kind}"><h3><span class="rank">{rank}.</span> {escape(found.title)}</h3>'
+        f'<li class="finding {_kind(found)}"><h3><span class="rank">{rank}.</span> {escape(found.title)}</h3>'
         f'<div class="win">{_win(found)}</div>'
         f'<p class="where">{escape(where)}</p>'
         f"{_evidence(found.evidence)}"
@@ -125,6 +124,11 @@ def _saved(bound: Bound) -> str:
 
 def _kind(found: Finding) -> str:
     return "measured" if found.measured else "predicted"
+
+
+def _said_kind(found: Finding) -> str:
+    """``_kind`` where a reader wants it: wrong results are wrong however they were found."""
+    return "" if found.of_results else _kind(found)
 
 
 def _evidence(values: Iterable[Evidence]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -143,11 +142,6 @@ class Table(pn.widgets.Tabulator):
         self.units, self.filled, self.note = dict(units), value, html_text.pane()
         #: Columns of words that may be wider, or no wider, than others.
         self.widest = dict(_WIDEST_OF)
-
-    def _process_event(self, event: Any) -> None:
-        """Leave a click alone whose row is gone: the table has been filled again with fewer rows, and Panel would fail on the page."""
-        with contextlib.suppress(KeyError):
-            super()._process_event(event)
 
     def rewrite(self, columns: Iterable[Column]) -> None:
         """Write these columns in their units, under their titles, from now on."""

@@ -13,6 +13,7 @@ FOR = {
     "debounce": ("panel", "1.9.4"),
     "delivery": ("panel", "1.9.4"),
     "gone_choices": ("panel", "1.9.4"),
+    "gone_rows": ("panel", "1.9.4"),
     "grown_pages": ("bokeh", "3.9.2"),
     "known_sheets": ("panel-material-ui", "0.16.6"),
     "lost_writes": ("panel", "1.9.4"),

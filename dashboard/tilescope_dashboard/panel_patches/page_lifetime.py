@@ -24,6 +24,7 @@ from tilescope_dashboard.panel_patches import (
     debounce,
     delivery,
     gone_choices,
+    gone_rows,
     grown_pages,
     known_sheets,
     lost_writes,
@@ -68,6 +69,7 @@ def settle() -> None:
     delivery.complete()
     closed_connection.ignore()
     gone_choices.refuse()
+    gone_rows.leave()
     grown_pages.follow()
     known_sheets.accept()
     lost_writes.forget()

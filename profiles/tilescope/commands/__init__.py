@@ -4,12 +4,30 @@ Each module has ``command(subparsers)``, which adds a parser whose ``run`` defau
 returns the exit status. Modules import their dependencies when they run, so that ``--help`` is fast.
 """
 
-import importlib
+from tilescope.commands import (
+    advise,
+    catalog,
+    check,
+    claims,
+    compare,
+    doctor,
+    fuse,
+    gate,
+    mcp,
+    open,
+    profile,
+    publish,
+    record,
+    recover,
+    resume,
+    show,
+    tune,
+)  # fmt: skip
 
 COMMANDS = tuple(
-    importlib.import_module(f"tilescope.commands.{name}").command
-    for name in (
-        "catalog", "check", "profile", "tune", "show", "open", "compare", "gate", "advise", "fuse", "resume", "recover",
-        "publish", "record", "claims", "doctor", "mcp",
+    module.command
+    for module in (
+        catalog, check, profile, tune, show, open, compare, gate, advise, fuse, resume, recover, publish, record, claims,
+        doctor, mcp,
     )
 )  # fmt: skip
