@@ -30,7 +30,13 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status: 2 for bad input, 130 when interrupted."""
     given, of_script = profile.split(list(sys.argv[1:] if arguments is None else arguments))
-    chosen = parser().parse_args(given)
+    known = parser()
+    chosen, rest = known.parse_known_args(given)
+    # argparse takes the positional arguments of one place alone: kernels may also follow an option.
+    if hasattr(chosen, "kernels") and not any(text.startswith("-") for text in rest):
+        chosen.kernels = [*chosen.kernels, *rest]
+    elif rest:
+        known.error(f"unrecognized arguments: {' '.join(rest)}")
     chosen.of_script = of_script
     try:
         status = int(chosen.run(chosen))

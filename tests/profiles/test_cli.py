@@ -59,6 +59,8 @@ def a_run(tmp_path, **fields):
         ([*QUICK, "--pass", "backwards"], "unknown pass 'backwards': use one of forward"),
         ([*QUICK, "--workload", "8x8-fp32"], "own has no workload '8x8-fp32': give N-DTYPE"),
         (["profile", "gone.py:SPEC", "--collect", "fakes.quick"], "gone.py is not a file"),
+        ([*QUICK, "gone.py:SPEC"], "gone.py is not a file"),
+        ([*QUICK, "--quick", "gone.py:SPEC"], "unrecognized arguments: --quick gone.py:SPEC"),
         ([*QUICK[:2], OWN.replace("/own.py", "/../orchestration/own.py"), *QUICK[2:]], "two kernels are called"),
         (["profile"], "the following arguments are required: KERNEL"),
         (["profile", OWN, "--timeout", "0"], "'0' is no number of seconds above 0"),
