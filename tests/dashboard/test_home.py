@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from tilescope.models import claims as model
 from tilescope.runs.store import Summary
+from tilescope_dashboard.components.link_table import link_table
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import home as topic
 from tilescope_dashboard.views.base import View
@@ -69,6 +70,9 @@ def test_what_was_not_measured_has_no_number() -> None:
     assert shown.loc[["matmul", "only_predicted"], ["of_roof", "quickest", "over_eager"]].isna().all(axis=None)
     assert shown.loc["only_predicted", "origin"] == "predicted: H100, 2026-01-03"
     assert shown.loc["matmul", "origin"] == "not profiled yet"
+    unread = topic.kernels(rows(), RUNS, FAMILIES, unread={"gelu", "softmax"}).set_index("kernel")
+    assert set(unread.loc[["gelu", "softmax"], "origin"]) == {topic.READING}
+    assert topic.sentence(unread) == ("4 kernels", "Reading the runs that measured them.")
     # Before the library has told what is in it, nothing is said to be somebody's own.
     assert set(topic.kernels(RECORDED, RUNS, {})["family"]) == {""}
 
@@ -146,6 +150,19 @@ def test_rows_are_made_once_for_all_pages_until_a_run_is_written(
     assert "brand_new" in set(shown()["kernel"])
 
 
+def test_a_row_keeps_its_number_in_every_frame() -> None:
+    opened: list[str] = []
+    shown = link_table(topic.COLUMNS, lambda row: opened.append(row["workload"]), ["kernel", "pass"])
+    shown.show(RECORDED)
+    numbers = list(shown.value.index)
+    assert len({*numbers}) == len(RECORDED), "rows that are alike have numbers of their own, too"
+    shown.show(RECORDED.iloc[[3, 2]].assign(workload=["x", "y"]))
+    assert list(shown.value.index) == [numbers[3], numbers[1]], "of two alike the first is found"
+    for number in (numbers[3], numbers[1], numbers[0], 99):
+        shown.open(number)
+    assert opened == ["x", "y", "1-fp32"]
+
+
 @pytest.mark.parametrize(("view", "table"), [(History, "_table"), (Overview, "_runs")])
 def test_rows_of_runs_open_them(view: type[View], table: str, in_runs: None) -> None:
     state = State(run="20260102-030406-bbbb", kernel="softmax")
@@ -212,7 +229,13 @@ def test_the_arrow_keys_move_from_row_to_row_and_enter_opens_one(visit: Any, bui
     page.evaluate(CLEARED)
     page.wait_for_timeout(1500)
     assert "kernel=" not in page.url
-    kernel = page.locator(".tabulator-selected:visible").inner_text().split("\n")[0]
+    chosen = page.locator(".tabulator-selected:visible")
+    kernel = chosen.inner_text().split("\n")[0]
+    # The server fills the table again, and the row stays chosen.
+    page.get_by_label("contains").locator("visible=true").press_sequentially(kernel)
+    page.locator(".tabulator-row:visible", has_not_text=kernel).last.wait_for(state="detached")
+    chosen.filter(has_text=kernel).wait_for()
+    grid.focus()
     page.keyboard.press("Enter")
     page.wait_for_url(f"**kernel={kernel}&**")
     built(page, "Summary")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -13,36 +12,38 @@ from tilescope_dashboard.components.tables import Table, fill, table
 from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.session.scheduling import next_tick
 
-#: Frames whose rows can still be opened. A browser is hardly ever more than one behind.
-_KEPT = 64
-
 
 class LinkTable(Table):
     """Calls ``opened`` with the row that a person opens.
 
-    The server may have filled the table again by then. So every row of every frame has a number of its own, and the browser sends the
-    number, as the first of the tags of the table's source (``table.js``).
+    The server may have filled the table again by then. So a row has a number, and the browser sends the number, as the first of the
+    tags of the table's source (``table.js``). A row with the same values in the columns ``identity`` keeps its number in every frame:
+    the browser keeps it chosen.
     """
 
     opens = True
 
     def __init__(self, value: pd.DataFrame, units: Any, **settings: Any) -> None:
         super().__init__(value, units, **settings)
-        self._sent: deque[tuple[int, pd.DataFrame]] = deque(maxlen=_KEPT)
-        self._next = 0
+        self.identity: Sequence[str] = ()
+        self._numbers: dict[tuple[str, ...], int] = {}
+        #: By number, the last frame with the row, and its place in it.
+        self._rows: dict[int, tuple[pd.DataFrame, int]] = {}
         self._opened: Callable[[pd.Series], Any] = lambda row: None
 
     def show(self, rows: pd.DataFrame, listed: pd.DataFrame | None = None) -> None:
         """Show the rows, as ``listed`` if given. ``opened`` gets one of ``rows``."""
-        self._sent.append((self._next, rows))
-        fill(self, rows if listed is None else listed, self._next)
-        self._next += len(rows)
+        named = [rows[name].astype(str) for name in self.identity]
+        alike = rows.groupby(named, sort=False).cumcount().astype(str) if len(rows) else ()
+        numbers = [self._numbers.setdefault(key, len(self._numbers)) for key in zip(*named, alike, strict=True)]
+        self._rows |= {number: (rows, place) for place, number in enumerate(numbers)}
+        fill(self, rows if listed is None else listed, numbers)
 
     def open(self, number: int) -> None:
         """Open the row with this number."""
-        for first, rows in self._sent:
-            if first <= number < first + len(rows):
-                self._opened(rows.iloc[number - first])
+        if found := self._rows.get(number):
+            rows, place = found
+            self._opened(rows.iloc[place])
 
     def _get_model(self, *args: Any, **kwargs: Any) -> Any:
         model = super()._get_model(*args, **kwargs)
@@ -54,8 +55,10 @@ class LinkTable(Table):
             next_tick(functools.partial(self.open, new[0]))
 
 
-def link_table(columns: Iterable[Column], opened: Callable[[pd.Series], Any], **options: Any) -> LinkTable:
-    """An empty table with these columns (``table``) whose rows are ``opened``."""
+def link_table(
+    columns: Iterable[Column], opened: Callable[[pd.Series], Any], identity: Sequence[str], **options: Any
+) -> LinkTable:
+    """An empty table with these columns (``table``) whose rows are ``opened`` and recognized by the columns ``identity``."""
     made = table(columns, LinkTable, selectable=False, **options)
-    made._opened = opened
+    made._opened, made.identity = opened, identity
     return made

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -210,12 +210,13 @@ def table(columns: Iterable[Column], kind: type[T] = Table, **options: Any) -> T
 _MOST = 10_000
 
 
-def fill(widget: Table, frame: pd.DataFrame, first: int = 0) -> None:
-    """Show ``frame``'s columns that the table knows, row for row; a column it lacks is absent. No row is chosen then. The first row has
-    the number ``first``.
+def fill(widget: Table, frame: pd.DataFrame, numbers: Sequence[int] = ()) -> None:
+    """Show ``frame``'s columns that the table knows, row for row; a column it lacks is absent. No row is chosen then. Rows have these
+    ``numbers``, or are counted.
     """
     shown = _shown(widget, frame)
-    shown.index += first
+    if numbers:
+        shown.index = pd.Index(numbers[: len(shown)])
     wider = _widened(widget, shown)
     if wider:
         widget.widths = {**widget.widths, **wider}

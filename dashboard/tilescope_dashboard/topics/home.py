@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import pandas as pd
 from tilescope.models import claims as model
@@ -25,18 +25,21 @@ COLUMNS = (
 NEAR = 0.9
 #: Family of kernels outside the library.
 OWN = "your own"
+#: Origin of a kernel while the runs that measured it are being read.
+READING = "reading its runs"
 _NAMES = {"eager": "eager", "compile": "torch.compile"}
 #: How a measurement compares with the claim, by verdict.
 _AGAINST = (("more", "better"), ("less", "worse"))
 
 
 def kernels(
-    rows: pd.DataFrame, runs: Iterable[store.Summary], families: Mapping[str, str], own: pd.DataFrame | None = None
-) -> pd.DataFrame:
+    rows: pd.DataFrame, runs: Iterable[store.Summary], families: Mapping[str, str],
+    own: pd.DataFrame | None = None, unread: Collection[str] = (),
+) -> pd.DataFrame:  # fmt: skip
     """A row a kernel, by family and name, with its largest forward size. Columns are those of ``rows`` and of ``COLUMNS``.
 
     ``rows`` are ``tilescope.models.claims.best``'s; those of a person's runs, ``own``, are preferred. ``families`` are by kernel.
-    A kernel without measurements has a row without numbers.
+    A kernel without measurements has a row without numbers. Runs of the kernels ``unread`` are not in ``rows`` yet.
     """
     every = list(runs)
     recorded = {run.id for run in every if run.recorded}
@@ -51,9 +54,8 @@ def kernels(
         head = {"kernel": name, "family": families.get(name, "") or other_family, **judged.get(name, {"judged": ""})}
         if of_kernel is None:
             run = best_run(every, name)
-            found.append(
-                {**head, "origin": _predicted(run) if run else "not profiled yet", "run": run.id if run else ""}
-            )
+            origin = READING if name in unread else _predicted(run) if run else "not profiled yet"
+            found.append({**head, "origin": origin, "run": run.id if run else ""})
             continue
         row = _largest(of_kernel)
         others = {other: row[f"over_{other}"] for other in model.OVER if row[f"over_{other}"] > 0}
@@ -107,6 +109,8 @@ def chosen(rows: pd.DataFrame, text: str, family: str, standing: str) -> pd.Data
 
 def sentence(rows: pd.DataFrame) -> Sentence:
     """How many kernels there are, and how they compare with the fastest other implementation."""
+    if rows["origin"].eq(READING).any():
+        return Sentence(several(len(rows), "kernel"), "Reading the runs that measured them.")
     counts = model.standings(rows).value_counts()
     said = {"faster": "beat the quickest other", "on par": "on par", "slower": "slower"}
     parts = [f"{counts[word]} {said[word]}" for word in claims.STANDINGS if word in counts]

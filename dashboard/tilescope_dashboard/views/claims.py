@@ -31,7 +31,7 @@ class Claims(View):
     of_other_runs = True
 
     def build(self) -> list[Any]:
-        self._chart, self._table = chart(), link_table(topic.COLUMNS, self._open)
+        self._chart, self._table = chart(), link_table(topic.COLUMNS, self._open, ["kernel", "pass", "workload"])
         self._rows = self._shown = pd.DataFrame(columns=list(model.COLUMNS)).astype(model.COLUMNS)
         self._text = pmui.TextInput(label="kernel or family contains", size="small", width=220)
         self._standing = standings()

@@ -23,7 +23,7 @@ class History(View):
     of_other_runs = True
 
     def build(self) -> list[Any]:
-        self._chart, self._table = chart(), link_table(topic.COLUMNS, self._open)
+        self._chart, self._table = chart(), link_table(topic.COLUMNS, self._open, ["run_id", "impl", "config"])
         self._body = pn.Column(
             self._chart, html_text.pane(html_text.subheading("Runs", "Click one to open it.")),
             self.saved(self._table, "runs"), sizing_mode="stretch_width", margin=0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ class Home(View):
         self._text = pmui.TextInput(label="kernel contains", **beside)
         self._family = pmui.Select(label="family", options={_ALL: ""}, value="", **beside)
         self._standing = standings()
-        self._table = link_table(topic.COLUMNS, self._open, page_size=15)
+        self._table = link_table(topic.COLUMNS, self._open, ["kernel"], page_size=15)
         self._table.widths = {**self._table.widths, "quickest": 100}
         self._table.formatters = {**self._table.formatters, "of_roof": _BAR}
         self._wanted: dict[str, str] = {}
@@ -83,20 +83,20 @@ class Home(View):
     def update(self) -> None:
         runs = [run for run in self.state.runs if run.measured and not run.error]
         asked = [run.path for run in reversed(runs)]
-        ready = [folder for folder in asked if has_claimed(folder)]
-        if ready != asked:
-            self._show(ready)
+        unread = {name for run in runs if not has_claimed(run.path) for name in run.kernels}
+        if unread:
+            self._show(asked, unread)
         self.read_each(asked, _read, self._show)
 
-    def _show(self, folders: Sequence[Path]) -> None:
+    def _show(self, folders: Sequence[Path], unread: Collection[str] = ()) -> None:
         families = ((entry["name"], entry.get("family", "")) for entry in self.state.catalog or catalog.known())
         read = written(folder for folder in folders if has_claimed(folder))
-        self._rows, self._said = _kernels(read, tuple(self.state.runs), tuple(families))
+        self._rows, self._said = _kernels(read, tuple(self.state.runs), tuple(families), frozenset(unread))
         named = list(dict.fromkeys(filter(None, self._rows["family"])))
         self._family.param.update(options={_ALL: "", **{name: name for name in named}})
         self._reflect()
         self._head.object = html_text.heading(*topic.sentence(self._rows))
-        self._stats.object = html_text.stats(topic.stats(self._rows, self._said))
+        self._stats.object = "" if unread else html_text.stats(topic.stats(self._rows, self._said))
         self._draw()
 
     def _ask(self, name: str, event: param.parameterized.Event) -> None:
@@ -146,7 +146,7 @@ def _read(folder: Path) -> None:
 
 @functools.lru_cache(maxsize=8)
 def _kernels(
-    read: Written, runs: tuple[store.Summary, ...], families: tuple[tuple[str, str], ...]
+    read: Written, runs: tuple[store.Summary, ...], families: tuple[tuple[str, str], ...], unread: frozenset[str]
 ) -> tuple[pd.DataFrame, pd.Series]:
     """``topic.kernels`` and the verdicts on claims: for all sessions, as it is half of the time that a page takes the server."""
     recorded = {run.path for run in runs if run.recorded}
@@ -154,4 +154,4 @@ def _kernels(
         best_claims(tuple(one for one in read if (one[0] in recorded) == of_recordings))
         for of_recordings in (True, False)
     )
-    return topic.kernels(rows, runs, dict(families), own), model.verdicts(rows)
+    return topic.kernels(rows, runs, dict(families), own, unread), model.verdicts(rows)

@@ -34,7 +34,7 @@ class Overview(View):
 
     def build(self) -> list[Any]:
         self._first, self._chart = FirstFinding(self.state), chart()
-        self._table, self._runs = table(topic.CASES), link_table(topic.RUNS, self._open)
+        self._table, self._runs = table(topic.CASES), link_table(topic.RUNS, self._open, ["id"])
         self._cases = pd.DataFrame()
         self._settled, self._look = True, None
         self._table.param.watch(self._tell, "selection")
