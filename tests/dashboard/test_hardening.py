@@ -1,7 +1,5 @@
 """What an address, a forged message or a run from elsewhere may not do: read other files, start work, become markup."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Home: the library and its claims, what it is made of, and where a click leads."""
 
-from __future__ import annotations
-
 import math
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Kernels and launchers as people write them, for tests of what captures them: nothing here is declared to Tilescope."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import torch

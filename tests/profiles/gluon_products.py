@@ -1,7 +1,5 @@
 """A sum of products in Gluon whose accumulator is halved before or after the last product has ended: ptxas serializes the former."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

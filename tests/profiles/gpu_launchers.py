@@ -1,7 +1,5 @@
 """Launchers as people write them for one GPU: they ask it, allocate on it and refuse tensors that are elsewhere."""
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

@@ -1,7 +1,5 @@
 """Kernels behind the operators that people register with PyTorch, with gradients, as in a file of their own."""
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

@@ -3,8 +3,6 @@
 ``softmax_kernel`` and ``mm_kernel`` are the two that ``fixtures/ncu`` was recorded with on an H200.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

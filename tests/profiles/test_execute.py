@@ -1,7 +1,5 @@
 """A case becomes a call."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

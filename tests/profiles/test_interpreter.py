@@ -1,7 +1,5 @@
 """Bytes counted without a GPU. Every figure here can be worked out by hand."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 import types

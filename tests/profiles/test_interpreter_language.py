@@ -1,7 +1,5 @@
 """Constructs of Triton's language are interpreted correctly: values as PyTorch's, bytes and operations by hand."""
 
-from __future__ import annotations
-
 import functools
 import importlib.metadata
 from typing import Any

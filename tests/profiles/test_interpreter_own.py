@@ -1,7 +1,5 @@
 """Users' operators and their gradients are counted and checked without a GPU."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Small versions of kernels and launchers that real programs have and that captures once got wrong."""
 
-from __future__ import annotations
-
 import multiprocessing
 import re
 import time

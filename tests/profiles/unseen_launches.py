@@ -1,7 +1,5 @@
 """Kernels that do what others' did which were captured and had not been seen before. Nothing here is declared to Tilescope."""
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

@@ -2,8 +2,6 @@
 
 # ruff: noqa: PLR0917
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

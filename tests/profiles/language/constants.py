@@ -2,8 +2,6 @@
 
 # ruff: noqa: PLR0917
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

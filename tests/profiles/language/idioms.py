@@ -2,8 +2,6 @@
 
 # ruff: noqa: PLR0917
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

@@ -1,7 +1,5 @@
 """What is not served, each for its own reason."""
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl
