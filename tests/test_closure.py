@@ -29,6 +29,7 @@ def test_a_script_needs_its_kernels_and_their_helpers_and_no_other_kernels() -> 
 def test_a_kernel_needs_its_own_module_and_its_helpers() -> None:
     found = closure.of_kernel("softmax")
     assert {
+        "kernels/tilescope_kernels/reductions/softmax_kernels.py",
         "kernels/tilescope_kernels/reductions/softmax_wide_rows.py",
         "kernels/tilescope_kernels/_shared/row_ring.py",
     } <= found

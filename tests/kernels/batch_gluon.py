@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from checks import main
 from gluon_on_cpu import launch
 from tilescope_kernels.losses.resident import cross_entropy_resident_kernel
-from tilescope_kernels.norms.layer_norm_backward import layer_norm_backward_shared_kernel
+from tilescope_kernels.norms.shared_rows import norm_backward_shared_kernel, norm_skewed_shared_kernel
 from tilescope_kernels.norms.wide_rows_shared import norm_parts_backward_shared_kernel, norm_parts_shared_kernel
 from tilescope_kernels.reductions.softmax_wide_rows import softmax_parts_backward_shared_kernel
 
@@ -22,7 +22,8 @@ def cross_entropy(x, target, programs, *, plan, smoothing=0.0, count=None, in_pl
     dx = x if in_place else torch.full_like(x, 7.0)
     launch(
         cross_entropy_resident_kernel, programs, loss, parts, dx, x, target, count, columns, rows, columns, IGNORED,
-        smoothing, **dict(zip(("HALF", "TAIL", "AHEAD"), plan, strict=True)), SMOOTH=smoothing > 0, num_warps=1,
+        smoothing, **dict(zip(("HALF", "TAIL", "AHEAD"), plan, strict=True)), SMOOTH=smoothing > 0,
+        SKEWED=columns % 16 > 0, num_warps=1,
     )  # fmt: skip
     return loss, parts, dx
 
@@ -45,11 +46,13 @@ def against_pytorch(x, target, programs, **options):
 def check_loss_and_gradient_of_resident_rows():
     for columns, programs, plan in (
         (784, 2, (1, 2, 1)), (4096, 1, (7, 2, 3)), (4000, 3, (4, 8, 4)), (2048, 5, (3, 2, 1)), (3856, 2, (6, 4, 2)),
+        (777, 11, (1, 2, 1)), (4099, 8, (7, 2, 3)),
     ):  # fmt: skip
         for dtype in (torch.bfloat16, torch.float16):
+            rows = 7 if columns % 16 == 0 else 11
             generator = torch.Generator().manual_seed(columns)
-            x = (torch.randn(7, columns, generator=generator) * 3).to(dtype)
-            target = torch.randint(0, columns, (7,), generator=generator)
+            x = (torch.randn(rows, columns, generator=generator) * 3).to(dtype)
+            target = torch.randint(0, columns, (rows,), generator=generator)
             target[0], target[2], target[3], target[6] = 0, IGNORED, columns - 1, IGNORED
             x[5] += 1e3
             against_pytorch(x, target, programs, plan=plan, smoothing=0.1)
@@ -78,34 +81,96 @@ def check_what_softmax_does_not_define_is_nan_and_nothing_else_is():
     torch.testing.assert_close(dx[4:].float(), x[4:].float().softmax(1), rtol=1e-2, atol=1e-5)
 
 
-def check_gradients_of_layer_norm_by_way_of_shared_memory():
-    for columns in (512, 640, 768, 784, 1024):
+def norm_of(x, weight, bias, centred):
+    columns = x.shape[1]
+    return F.layer_norm(x, (columns,), weight, bias) if centred else F.rms_norm(x, (columns,), weight, 1e-5)
+
+
+def check_gradients_of_norms_by_way_of_shared_memory():
+    for columns, centred, chunk in (
+        (512, True, 256), (640, True, 1024), (768, False, 256), (784, True, 256), (1024, True, 1024),
+        (1031, True, 256), (777, False, 256), (2041, True, 256),
+    ):  # fmt: skip
+        skewed = columns % 16 > 0
+        programs, stride = (8, columns + 23 - (columns + 7) % 16) if skewed else (3, columns)
         for weighted in (True, False):
             generator = torch.Generator().manual_seed(columns)
-            x, dy = (torch.randn(7, columns, generator=generator).bfloat16() for _ in range(2))
+            x, dy = (torch.randn(11, columns, generator=generator).bfloat16() for _ in range(2))
             weight = torch.randn(columns, generator=generator).bfloat16() if weighted else None
-            stats = torch.stack((x.float().mean(1), (x.float().var(1, unbiased=False) + 1e-5).rsqrt()), 1)
-            dx, partial = torch.full_like(x, 7.0), torch.full((2, 3, columns), 7.0)
+            mean = x.float().mean(1) if centred else torch.zeros(11)
+            rstd = ((x.float() - mean[:, None]).square().mean(1) + 1e-5).rsqrt()
+            stats = torch.stack((mean, rstd), 1) if centred else rstd
+            dx, partial = torch.full_like(x, 7.0), torch.full((1 + centred, programs, stride), 7.0)
             launch(
-                layer_norm_backward_shared_kernel, 3, dx, partial, dy, x, weight, stats, columns, 7, columns,
-                PIECE=256, PIECES=-(-columns // 256), WHOLE=columns % 256 == 0, num_warps=1,
+                norm_backward_shared_kernel, programs, dx, partial, dy, x, weight, stats, columns, stride, 11, columns,
+                PIECE=256, PIECES=-(-(columns // 8) // 32), CHUNK=chunk, WHOLE=columns % 256 == 0, CENTRED=centred,
+                SKEWED=skewed, num_warps=1,
             )  # fmt: skip
-            leaves = [
-                x.double(),
-                (torch.ones(columns) if weight is None else weight).double(),
-                torch.zeros(columns).double(),
-            ]
-            leaves = [leaf.requires_grad_() for leaf in leaves]
-            wanted = torch.autograd.grad(F.layer_norm(leaves[0], (columns,), *leaves[1:]), leaves, dy.double())
-            for one, other, tolerance in zip((dx, *partial.sum(1)), wanted, (8e-3, 1e-4, 1e-5), strict=True):
+            if skewed:  # sums begin where the first aligned element is the ninth
+                begins = [8 - -program * columns % 8 for program in range(programs)]
+                rows = [partial[:, i, begin : begin + columns] for i, begin in enumerate(begins)]
+                partial = torch.stack(rows, 1)
+            ones = torch.ones(columns) if weight is None else weight
+            leaves = [leaf.double().requires_grad_() for leaf in (x, ones, torch.zeros(columns))]
+            norm = norm_of(*leaves, centred)
+            wanted = torch.autograd.grad(norm, leaves[: 2 + centred], dy.double())
+            for one, other, tolerance in zip((dx, *partial.sum(1)), wanted, (8e-3, 1e-4, 1e-5), strict=False):
                 assert (one.double() - other).norm() / other.norm() <= tolerance, (columns, weighted, tolerance)
+
+
+def check_norms_of_skewed_rows_by_way_of_shared_memory():
+    for columns, centred, programs in ((1031, True, 8), (777, False, 8), (2041, True, 11), (515, True, 8)):
+        generator = torch.Generator().manual_seed(columns)
+        x = torch.randn(11, columns, generator=generator).bfloat16() + 30.0
+        x[4, 0] = 3e4
+        for weighted in (True, False):
+            weight, bias = torch.randn(2, columns, generator=generator).bfloat16() if weighted else (None, None)
+            bias = bias if centred else None
+            y, stats = torch.full_like(x, 7.0), torch.full((11, 1 + centred), 7.0) if weighted else None
+            launch(
+                norm_skewed_shared_kernel, programs, y, stats, x, weight, bias, 11, columns, 1e-5,
+                PIECE=256, PIECES=-(-(columns // 8) // 32), CENTRED=centred, num_warps=1,
+            )  # fmt: skip
+            wanted = norm_of(x.double(), *(None if w is None else w.double() for w in (weight, bias)), centred)
+            assert (y.double() - wanted).norm() / wanted.norm() <= 8e-3, (columns, weighted)
+            if weighted:
+                mean = x.double().mean(1) if centred else torch.zeros(11).double()
+                rstd = ((x.double() - mean[:, None]).square().mean(1) + 1e-5).rsqrt()
+                sure = torch.stack((mean, rstd), 1) if centred else rstd[:, None]
+                torch.testing.assert_close(stats.double(), sure, rtol=1e-4, atol=1e-5)
+
+
+def check_skewed_layer_norm_of_numbers_that_are_far_apart():
+    """NaN where differences are beyond fp32, 0 where only their squares are."""
+    x = torch.full((2, 515), 1e25).bfloat16()
+    x[0, 3], x[0, 400] = 3e38, -3e38
+    y = torch.full_like(x, 7.0)
+    x[1, 1:9] *= -1.0
+    launch(
+        norm_skewed_shared_kernel,
+        2,
+        y,
+        None,
+        x,
+        None,
+        None,
+        2,
+        515,
+        1e-5,
+        PIECE=256,
+        PIECES=2,
+        CENTRED=True,
+        num_warps=1,
+    )
+    assert y[0].isnan().all() and (y[1] == 0).all()
 
 
 def ring(x, programs, ahead, lag):
     """Words that are not there yet, parts of 256 elements, and the constants of programs of one warp."""
     parts, width = -(-x.shape[1] // 256), 16 // x.element_size()
     words = torch.full((x.shape[0], parts), -1, dtype=torch.int64)
-    constants = {
+    skewed = {"SKEWED": True} if x.shape[1] % 16 else {}
+    constants = skewed | {
         "BLOCK": 256,
         "WIDTH": width,
         "WHOLE": x.shape[1] % 256 == 0,
@@ -120,8 +185,8 @@ RINGS = ((640, 2, 2, 1), (768, 1, 1, 2), (512, 3, 3, 2))
 
 
 def check_softmax_backward_of_rows_that_are_cut_into_parts():
-    for columns, programs, ahead, lag in RINGS:
-        y, dy = (torch.randn(5, columns, generator=torch.Generator().manual_seed(i)).bfloat16() for i in range(2))
+    for columns, programs, ahead, lag in (*RINGS, (777, 8, 2, 1), (515, 8, 1, 2), (1021, 11, 3, 2)):
+        y, dy = (torch.randn(11, columns, generator=torch.Generator().manual_seed(i)).bfloat16() for i in range(2))
         words, parts, launched, constants = ring(y, programs, ahead, lag)
         dx = torch.full_like(y, 7.0)
         launch(
@@ -131,7 +196,7 @@ def check_softmax_backward_of_rows_that_are_cut_into_parts():
             words,
             dy,
             y,
-            5,
+            11,
             columns,
             parts,
             together=True,

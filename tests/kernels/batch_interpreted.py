@@ -31,13 +31,14 @@ def check_softmax_one_read():
 def check_softmax_longer_than_registers():
     against_reference("softmax", "2x40000-fp32")
     against_reference("softmax", "2x9000-fp32")
-    for shape in ("5x9001-fp32", "9x16387-fp16"):  # rows start at every distance from 16 bytes
+    # Rows start at every distance from 16 bytes: in pieces, and read twice.
+    for shape in ("5x601-fp32", "5x9001-fp32", "9x16387-fp16", "5x13001-fp32", "9x33003-fp16"):
         against_reference("softmax", shape)
     wide = draw(4, 9003)
     for x in (wide[:, 1:9001], wide[:, 2:]):  # x and y do not start alike
         close(softmax(x), torch.softmax(x.double(), -1))
-    x = special(9001)
-    close(softmax(x), torch.softmax(x.double(), -1))
+    for x in (special(9001), special(13001)):
+        close(softmax(x), torch.softmax(x.double(), -1))
 
 
 def check_softmax_of_rows_that_start_where_the_matrixs_do_not():
@@ -54,7 +55,7 @@ def check_softmax_of_widest_rows_in_one_exchange():
         close(softmax(x), torch.softmax(x.double(), -1))
 
 
-def check_softmax_backward_in_one_read_and_in_blocks():
+def check_softmax_backward_in_one_read_and_in_two():
     for shape in ("3x2000-fp32", "3x4096-fp32", "3x5000-fp32", "3x4096-fp16", "2x20000-fp16", "2x40000-fp16"):
         against_reference("softmax", shape)
 

@@ -34,6 +34,9 @@ class Pointer:
         self.bytes_of, self.address, self.element = bytes_of, address, element
         self.dtype = types.SimpleNamespace(element_ty=element)
 
+    def __sub__(self, elements: Any) -> Pointer:
+        return self + -torch.as_tensor(elements)
+
     def __add__(self, elements: Any) -> Pointer:
         return Pointer(self.bytes_of, self.address + torch.as_tensor(elements) * self.element.itemsize, self.element)
 
@@ -43,7 +46,8 @@ class Pointer:
 
     def places(self, mask: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The tensor's elements, the indices among them, and which of those are meant: all of these must exist."""
-        elements, index = self.bytes_of.view(self.element), self.address // self.element.itemsize
+        index, size = self.address // self.element.itemsize, self.element.itemsize
+        elements = self.bytes_of[: len(self.bytes_of) // size * size].view(self.element)
         meant = torch.broadcast_to(torch.as_tensor(True if mask is None else mask), index.shape)
         assert (self.address % self.element.itemsize == 0).all(), "unaligned"
         assert ((index >= 0) & (index < len(elements)))[meant].all(), "outside of the tensor"
@@ -84,6 +88,9 @@ class Shared:
 
     def load(self, layout: Any) -> torch.Tensor:
         return self.tensor.clone()
+
+    def store(self, value: torch.Tensor) -> None:
+        self.tensor.copy_(value)
 
 
 def _shared(dtype: torch.dtype, shape: list[int], layout: Any) -> Shared:

@@ -222,10 +222,10 @@ def test_a_run_says_where_the_interpreter_counts_another_kernel_than_a_gpu_runs(
     assert loaded.run.failures == ()
     (note,) = loaded.run.notes
     assert note.startswith("interpreter counted ") and note.endswith(": layer_norm/triton/backward/4x8208-bf16")
-    assert " where sm_90 runs layer_norm_backward_shared_kernel" in note
+    assert " where sm_90 runs norm_backward_shared_kernel" in note
     assert loaded.run.versions["ptxas"] == ptxas.version("sm_90")
     assert set(loaded.configs["source"]) == {"compiler"}
-    assert "layer_norm_backward_shared_kernel" in set(loaded.configs["function"])
+    assert "norm_backward_shared_kernel" in set(loaded.configs["function"])
 
 
 def test_one_holder_of_a_gpu_at_a_time(tmp_path, monkeypatch):

@@ -54,6 +54,30 @@ def copy_part(shared, ptr, columns, wanted, WHOLE: gl.constexpr, LAYOUT: gl.cons
 
 
 @gluon.jit
+def whole_part(start, columns, WIDTH: gl.constexpr):
+    """The part of a row from element ``start`` that aligned 16-byte accesses cover: the row's elements before it, and its length."""
+    before = ((WIDTH - start % WIDTH) % WIDTH).to(gl.int32)
+    # Division and multiplication prove the alignment to the compiler.
+    return before, (columns - before) // WIDTH * WIDTH
+
+
+@gluon.jit
+def begin_of(row, stride, before, WIDTH: gl.constexpr, SKEWED: gl.constexpr):
+    """The element where a row's ``whole_part`` begins; without ``SKEWED`` the row itself."""
+    start = row.to(gl.int64) * stride
+    if SKEWED:
+        start = (start + before) // WIDTH * WIDTH
+    return start
+
+
+@gluon.jit
+def ends_of(before, length, columns, WIDTH: gl.constexpr, LAYOUT: gl.constexpr):
+    """Offsets (2 * WIDTH,) of a row's elements outside its ``whole_part``, relative to the part's first element, and their mask."""
+    lane = gl.arange(0, 2 * WIDTH, layout=LAYOUT)
+    return lane - before + gl.where(lane < before, 0, length), lane < columns - length
+
+
+@gluon.jit
 def publish_sums(words_ptr, first, second):
     """Store two fp32 sums as one 64-bit word, so that a reader sees both or neither. All bits set mean not yet published."""
     high = first.to(gl.int32, bitcast=True).to(gl.int64) << 32
@@ -124,16 +148,21 @@ class Ring(NamedTuple):
         return (self.parts * self.groups,)
 
 
-def ring(read: Sequence[torch.Tensor], plan: Plan) -> Ring | None:
+def ring(read: Sequence[torch.Tensor], plan: Plan, *, skewed: bool = False) -> Ring | None:
     """Split rows as ``plan`` says, or into longer parts if it gives more parts than threads.
 
-    None where rows of the tensors in ``read`` are not 16-byte aligned, where programs cannot wait for each other (in the
-    interpreter, before Ampere), or where a row has more parts than programs can be resident.
+    ``skewed`` allows rows that are not 16-byte aligned if the tensors in ``read`` are contiguous and of one size of elements.
+    All rows of a group then have the same misalignment.
+
+    None where rows are not aligned otherwise, where programs cannot wait for each other (in the interpreter, before Ampere), or
+    where a row has more parts than programs can be resident.
     """
-    return _cut(read, *plan) or _cut(read, *_LONGER)
+    return _cut(read, skewed, *plan) or _cut(read, skewed, *_LONGER)
 
 
-def _cut(read: Sequence[torch.Tensor], size: int, programs: int, warps: int, ahead: int, lag: int) -> Ring | None:
+def _cut(
+    read: Sequence[torch.Tensor], skewed: bool, size: int, programs: int, warps: int, ahead: int, lag: int
+) -> Ring | None:
     x = read[0]
     rows, columns = x.shape
     width = 16 // x.element_size()
@@ -143,6 +172,11 @@ def _cut(read: Sequence[torch.Tensor], size: int, programs: int, warps: int, ahe
     room = programs * (ahead + 1 + lag) * block * sum(tensor.element_size() for tensor in read)
     # The compiler proves 16-byte alignment from addresses and extents that are multiples of 16.
     copied = columns % 16 == 0 and all(t.stride(0) % 16 == 0 and t.data_ptr() % 16 == 0 for t in read)
+    skewed = skewed and not copied
+    if skewed:
+        copied = all(
+            t.stride(0) == columns and t.data_ptr() % 16 == 0 and t.element_size() == x.element_size() for t in read
+        )
     if (
         not copied
         or capability(x) < 80
@@ -151,9 +185,15 @@ def _cut(read: Sequence[torch.Tensor], size: int, programs: int, warps: int, ahe
     ):
         return None
     groups = min(rows, running // parts)
+    if skewed and groups < rows:
+        groups = max(1, groups // width) * width
+        if groups * parts > running:
+            return None
     words = torch.full((rows, parts), -1, dtype=torch.int64, device=x.device)
     # A cooperative launch needs all programs resident, which bounds their registers.
     registers = min(255, _REGISTERS // (32 * warps * programs) // 8 * 8)
     parameters = {"BLOCK": block, "WIDTH": width, "WHOLE": columns % block == 0, "AHEAD": ahead, "LAG": lag}
+    if skewed:
+        parameters["SKEWED"] = True
     options = {"num_warps": warps, "maxnreg": registers, "launch_cooperative_grid": True}
     return Ring(parts, groups, words, parameters, options)

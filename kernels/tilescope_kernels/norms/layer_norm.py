@@ -35,7 +35,6 @@ from tilescope_kernels._shared.operators import (
 )
 from tilescope_kernels._shared.row_tiles import in_pieces, vector
 from tilescope_kernels._shared.weight_gradients import column_sums, sum_partials, sums_dtype
-from tilescope_kernels.norms.layer_norm_backward import layer_norm_backward_shared_kernel
 from tilescope_kernels.norms.layer_norm_kernels import (
     _ALL,
     _NOTHING,
@@ -44,6 +43,7 @@ from tilescope_kernels.norms.layer_norm_kernels import (
     layer_norm_kernel,
     layer_norm_pieces_kernel,
 )
+from tilescope_kernels.norms.shared_rows import norm_backward_shared_kernel
 from tilescope_kernels.norms.special_rows_backward import SUMMED, backward_of_special_rows
 from tilescope_kernels.norms.unaligned_rows import forward_unaligned, serves_unaligned
 from tilescope_kernels.norms.wide_rows import forward_in_parts
@@ -69,6 +69,9 @@ _ROW_WARPS, _ROW_STAGES = 32, 1
 #: Rows for the shared-memory kernel: columns above and up to, warps (three or four pieces per row), and programs per SM, whose
 #: sums take at most half of its registers. Rows of a power of two up to 8192 are faster in one block.
 _SHARED = ((2048, 3072, 4, 3), (4096, 6144, 8, 2), (8192, 16384, 16, 1))
+#: Columns up to which each piece has its own shared memory. In a power of two of elements, 16384x5120 in bf16 took 142 us and takes
+#: 128, but 8192x12288 takes 166 and would take 173 (kernel durations, H200, 2026-11-27, torch 2.11, triton 3.6).
+_CHUNKED = 8192
 #: Rows in a program's shared memory: two of x, two of dy and the weight.
 _SHARED_ROWS = 5
 
@@ -112,8 +115,9 @@ def _shared_plan(x: torch.Tensor, config: str, *read: torch.Tensor | None) -> tu
         return None
     for beyond, most, warps, programs in _SHARED:
         if beyond < columns <= most:
-            room = programs * _SHARED_ROWS * 2 * next_power_of_2(columns)
-            return (warps, programs) if room < shared_memory(x) else None
+            piece = 256 * warps
+            size = cdiv(columns, piece) * piece if columns <= _CHUNKED else next_power_of_2(columns)
+            return (warps, programs) if programs * _SHARED_ROWS * 2 * size < shared_memory(x) else None
     return None
 
 
@@ -188,9 +192,10 @@ def _layer_norm_backward(
         partial = torch.empty((2, min(rows, programs * multiprocessors(x)), columns), device=x.device)
         piece = 256 * warps
         launch(
-            layer_norm_backward_shared_kernel, (partial.shape[1],),
-            dx, partial, dy, x, weight, stats, stride, rows, columns,
-            PIECE=piece, PIECES=cdiv(columns, piece), WHOLE=columns % piece == 0, num_warps=warps,
+            norm_backward_shared_kernel, (partial.shape[1],),
+            dx, partial, dy, x, weight, stats, stride, columns, rows, columns,
+            PIECE=piece, PIECES=cdiv(columns, piece), CHUNK=piece if columns <= _CHUNKED else next_power_of_2(columns),
+            WHOLE=columns % piece == 0, CENTRED=True, SKEWED=False, num_warps=warps,
         )  # fmt: skip
         return dx, sum_partials(partial, sums_dtype(x, weight))
     if sums:

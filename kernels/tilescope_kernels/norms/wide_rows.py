@@ -19,12 +19,13 @@ from tilescope_kernels.norms.wide_rows_shared import norm_parts_backward_shared_
 
 #: Columns of a part with two launches.
 _BLOCK = 4096
-#: Plans of the Gluon kernels. Of eight or nine each, they were the fastest for 2048x65536 in bf16, and as fast as any for
-#: 4096x32768 and 1024x131072. 2048x65536 takes RMSNorm, LayerNorm and RMSNorm with a residual 188, 194 and 378 us forward, 280,
-#: 299 and 367 backward: 95, 92 and 94 % of a copy's bandwidth, and 95, 89 and 97 %. With two launches it is 66, 63 and 80 %,
-#: and 59, 54 and 61 % (kernel durations, H100, 2026-11-25, torch 2.11, triton 3.6).
-_FORWARD, _FORWARD_SUM = (16384, 2, 8, 2, 3), (4096, 4, 8, 3, 2)
-_BACKWARD, _BACKWARD_MORE = (4096, 5, 4, 2, 2), (4096, 4, 4, 3, 2)
+#: Plans of the Gluon kernels, the fastest of twelve or more each. 2048x65536 in bf16 takes LayerNorm 146 us forward and 232 backward,
+#: RMSNorm 135 and 201, where the plans that an H100 had taken 154 and 235, 140 and 211; with a residual, whose plan is the H100's,
+#: 2048x32768 takes 136 (kernel durations, H200, 2026-11-27, torch 2.11, triton 3.6). With two launches they reached about two
+#: thirds of a copy's bandwidth (H100, 2026-11-25).
+_FORWARD, _FORWARD_SUM = (8192, 4, 4, 2, 3), (4096, 4, 8, 3, 2)
+#: Backward, and with a second gradient of x, an operand more.
+_BACKWARD, _BACKWARD_SUM = (8192, 3, 4, 1, 2), (4096, 4, 4, 3, 2)
 
 
 @triton.jit
@@ -240,9 +241,7 @@ def backward_in_parts(
     rows, columns = x.shape
     dx = x.new_empty(rows, columns)
     parts = cdiv(columns, _BLOCK)
-    # Sums for dB, or dsum as another operand, leave room for fewer programs.
-    plan = _BACKWARD_MORE if centred or dsum is not None else _BACKWARD
-    found = ring((x, dy), plan)
+    found = ring((x, dy), _BACKWARD if dsum is None else _BACKWARD_SUM)
     groups = found.groups if found else min(rows, max(1, 4 * multiprocessors(x) // parts))
     partial = torch.empty((1 + centred, groups, columns), device=x.device) if sums else None
     if found:

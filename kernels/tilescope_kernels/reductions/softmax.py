@@ -7,159 +7,23 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-import triton
-import triton.language as tl
 
 from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.integers import cdiv, next_power_of_2
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_tensors, split_config, use_triton
-from tilescope_kernels._shared.online_softmax import LOG2_E, ends, exp, finite, merge, sum_exp, whole_part
 from tilescope_kernels._shared.operators import as_rows, operator, pack, remembered, shaped_as, unpack
-from tilescope_kernels._shared.row_tiles import aligned, columns_of, in_pieces, load_pieces, narrow, store_piece, vector
+from tilescope_kernels._shared.row_tiles import in_pieces, in_skewed_pieces, vector
+from tilescope_kernels.reductions.softmax_kernels import (
+    softmax_online_kernel,
+    softmax_pieces_backward_kernel,
+    softmax_pieces_kernel,
+    softmax_rows_backward_kernel,
+    softmax_rows_kernel,
+    softmax_twice_backward_kernel,
+)
 from tilescope_kernels.reductions.softmax_wide_rows import softmax_backward_in_parts
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
-
-
-@triton.jit
-def softmax_rows_kernel(
-    y_ptr, x_ptr, x_stride, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr
-):
-    """``ROWS`` whole rows per program: one read, one write. ``columns`` and ``x_stride`` are multiples of ``VECTOR``."""
-    x_stride = aligned(x_stride, VECTOR)
-    columns = aligned(columns, VECTOR)
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    column = tl.arange(0, BLOCK)[None, :]
-    mask = (row < rows) & (column < columns)
-    x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=float("-inf"))
-    # As in PyTorch, a row of -inf becomes NaN (-inf - -inf), and a NaN makes its whole row NaN.
-    largest = tl.max(x.to(tl.float32), axis=1, keep_dims=True)
-    e = exp(x.to(tl.float32) - largest)
-    total = tl.sum(e, axis=1, keep_dims=True)
-    y = e * (1.0 / total)
-    tl.store(y_ptr + row * columns + column, y.to(y_ptr.dtype.element_ty), mask=mask)
-
-
-@triton.jit
-def softmax_pieces_kernel(
-    y_ptr, x_ptr, x_stride, columns,
-    LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr,
-):  # fmt: skip
-    """One row per program, in pieces of its dtype: as fp32 exponentials, two wide rows would not fit an SM.
-
-    Each thread computes the maximum and the sum of its elements. One reduction over threads merges both.
-    """
-    row = tl.program_id(0).to(tl.int64)
-    x_ptr += row * aligned(x_stride, WIDTH)
-    y_ptr += row * aligned(columns, WIDTH)
-    held = load_pieces(x_ptr, columns, float("-inf"), LANES, WIDTH, STEPS, WHOLE)
-    lane_largest = tl.full((LANES,), float("-inf"), tl.float32)
-    for i in tl.static_range(STEPS):
-        lane_largest = tl.maximum(lane_largest, tl.max(held[i].to(tl.float32), axis=1))
-    lane_shift = finite(lane_largest)
-    lane_total = tl.zeros((LANES,), tl.float32)
-    for i in tl.static_range(STEPS):
-        lane_total += tl.sum(tl.exp2((held[i].to(tl.float32) - lane_shift[:, None]) * LOG2_E), axis=1)
-    largest, total = tl.reduce((lane_largest, lane_total), 0, merge)
-    # The sum is infinite only if x is, and 0 only for a row of -inf. PyTorch returns NaN for both.
-    offset = tl.where((total == float("inf")) | (total == 0.0), float("nan"), -tl.log2(total))
-    # The maximum is subtracted separately: max + log would lose the logarithm's low bits if the maximum is large.
-    for i in tl.static_range(STEPS):
-        y = tl.exp2((held[i].to(tl.float32) - finite(largest)) * LOG2_E + offset)
-        store_piece(y_ptr, y, columns, i, LANES, WIDTH, STEPS, WHOLE)
-
-
-@triton.jit
-def _softmax_piece(y_ptr, x_ptr, mask, shift, inverse):
-    # These bytes are not read again: they should not evict rows that other programs will read.
-    x = tl.load(x_ptr, mask=mask, eviction_policy="evict_first").to(tl.float32)
-    y = exp(x - shift) * inverse
-    tl.store(y_ptr, y.to(y_ptr.dtype.element_ty), mask=mask, cache_modifier=".cs")
-
-
-@triton.jit
-def softmax_online_kernel(
-    y_ptr, x_ptr, x_stride, columns, LANES: tl.constexpr, WIDTH: tl.constexpr, SKEWED: tl.constexpr
-):
-    """One row per program, in blocks: two reads, the second from L2, and one write. ``SKEWED`` rows of x and y share their misalignment."""
-    row = tl.program_id(0).to(tl.int64)
-    begin, before, length = whole_part(row * x_stride, columns, WIDTH, SKEWED)
-    x_ptr += begin
-    y_ptr += begin if SKEWED else row * columns
-    _, shift, total, _ = sum_exp(x_ptr, before, length, columns, LANES, WIDTH, SKEWED, KEEP=True)
-    # The sum is infinite only if x is, and 0 only for a row of -inf, where 0 * (1 / 0) is NaN. PyTorch returns NaN for both.
-    inverse = tl.where(total == float("inf"), float("nan"), 1.0 / total)
-    offsets = columns_of(0, LANES, WIDTH)
-    whole = length // (LANES * WIDTH) * (LANES * WIDTH)
-    for start in range(0, whole, LANES * WIDTH):
-        _softmax_piece(y_ptr + start + offsets, x_ptr + start + offsets, None, shift, inverse)
-    if whole < length:
-        column = whole + offsets
-        _softmax_piece(y_ptr + column, x_ptr + column, column < length, shift, inverse)
-    if SKEWED:
-        offset, inside = ends(before, length, columns, WIDTH)
-        _softmax_piece(y_ptr + offset, x_ptr + offset, inside, shift, inverse)
-
-
-@triton.jit
-def softmax_rows_backward_kernel(
-    dx_ptr, dy_ptr, y_ptr, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr
-):
-    """``dx = (dy - sum(dy * y)) * y`` of ``ROWS`` whole rows per program: two reads, one write."""
-    columns = aligned(columns, VECTOR)
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    column = tl.arange(0, BLOCK)[None, :]
-    mask = (row < rows) & (column < columns)
-    offsets = row * columns + column
-    dy = tl.load(dy_ptr + offsets, mask=mask, other=0.0)
-    y = tl.load(y_ptr + offsets, mask=mask, other=0.0)
-    inner = tl.sum(dy.to(tl.float32) * y.to(tl.float32), axis=1, keep_dims=True)
-    dx = (narrow(dy, columns).to(tl.float32) - inner) * narrow(y, columns).to(tl.float32)
-    tl.store(dx_ptr + offsets, dx.to(dx_ptr.dtype.element_ty), mask=mask)
-
-
-@triton.jit
-def softmax_pieces_backward_kernel(
-    dx_ptr, dy_ptr, y_ptr, columns, LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr
-):
-    """``dx`` of one row per program, in pieces (``row_tiles``)."""
-    own = tl.program_id(0).to(tl.int64) * aligned(columns, WIDTH)
-    dy = load_pieces(dy_ptr + own, columns, 0.0, LANES, WIDTH, STEPS, WHOLE)
-    y = load_pieces(y_ptr + own, columns, 0.0, LANES, WIDTH, STEPS, WHOLE)
-    products = tl.zeros((LANES,), tl.float32)
-    for i in tl.static_range(STEPS):
-        products += tl.sum(dy[i].to(tl.float32) * y[i].to(tl.float32), axis=1)
-    inner = tl.sum(products, axis=0)
-    for i in tl.static_range(STEPS):
-        dx = (narrow(dy[i], columns).to(tl.float32) - inner) * narrow(y[i], columns).to(tl.float32)
-        store_piece(dx_ptr + own, dx, columns, i, LANES, WIDTH, STEPS, WHOLE)
-
-
-@triton.jit
-def softmax_blocks_backward_kernel(dx_ptr, dy_ptr, y_ptr, columns, BLOCK: tl.constexpr):
-    """``dx`` of one row per program, in blocks: four reads, two of them from L2, and one write."""
-    row = tl.program_id(0).to(tl.int64)
-    dx_ptr += row * columns
-    dy_ptr += row * columns
-    y_ptr += row * columns
-    offsets = tl.arange(0, BLOCK)
-    products = tl.zeros((BLOCK,), tl.float32)
-    for start in range(0, columns, BLOCK):
-        mask = start + offsets < columns
-        dy = tl.load(dy_ptr + start + offsets, mask=mask, other=0.0, eviction_policy="evict_last")
-        y = tl.load(y_ptr + start + offsets, mask=mask, other=0.0, eviction_policy="evict_last")
-        products += dy.to(tl.float32) * y.to(tl.float32)
-    inner = tl.sum(products, axis=0)
-    # Walk backwards: the row's end was read last and is most likely still in cache.
-    blocks = tl.cdiv(columns, BLOCK)
-    for block in range(0, blocks):
-        start = (blocks - 1 - block) * BLOCK
-        mask = start + offsets < columns
-        dy = tl.load(dy_ptr + start + offsets, mask=mask, eviction_policy="evict_first").to(tl.float32)
-        y = tl.load(y_ptr + start + offsets, mask=mask, eviction_policy="evict_first").to(tl.float32)
-        dx = ((dy - inner) * y).to(dx_ptr.dtype.element_ty)
-        tl.store(dx_ptr + start + offsets, dx, mask=mask, cache_modifier=".cs")
-
 
 #: ``ROWS`` per program. The first is the launcher's choice for rows of about 4096 columns.
 CONFIGS = tuple({"ROWS": rows, "num_warps": warps} for rows in (1, 2, 4) for warps in (4, 1, 2, 8, 16, 32))
@@ -170,8 +34,9 @@ _HELD, _HELD_IN_PIECES = 32 * 1024, 48 * 1024
 #: The same for each operand in the backward pass, by the bytes of an element. 4096x32768 in bf16 took 203 us with a second
 #: read from L2 and takes 192 (H200, 2026-11-23, torch 2.11, triton 3.6).
 _HELD_BACKWARD = {2: 64 * 1024, 4: 32 * 1024}
-#: Bytes above which a row is split into parts in the backward pass, where possible.
-_CUT = 64 * 1024
+#: Bytes above which a row is split into parts in the backward pass, where possible. Rows that are not 16-byte aligned: 3000x50257 in
+#: bf16 takes 255 us read twice and 267 in parts, 1000x100003 185 and 161 (kernel durations, H200, 2026-11-27, torch 2.11, triton 3.6).
+_CUT, _CUT_SKEWED = 64 * 1024, 128 * 1024
 #: Bytes of the longest row for which an H200's L2 holds the rows of two programs per SM.
 _IN_L2 = 176 * 1024
 #: Most columns of rows that the forward pass takes as one block.
@@ -180,11 +45,24 @@ _ROWS = 4096
 _MOST = 32768
 
 
+def _skewed(x: torch.Tensor) -> bool:
+    """Whether rows are contiguous but not 16-byte aligned, so that those of all operands share their misalignment.
+
+    In blocks and pieces that access elements one by one, 3000x50257 in bf16 took 756 us backward and takes 255, 4000x12289 107
+    forward and 126 backward, and takes 48 and 67 (kernel durations, H200, 2026-11-27, torch 2.11, triton 3.6).
+    """
+    return x.stride(0) == x.shape[1] and x.shape[1] * x.element_size() % 16 > 0
+
+
 def _in_pieces(x: torch.Tensor, config: Mapping[str, int] | None) -> tuple[dict[str, int], dict[str, int]] | None:
     """Kernel parameters and launch options for programs that hold one row of ``x`` in pieces; None for other programs."""
     columns = x.shape[1]
     chosen, options = split_config(config or {})
-    if columns <= _ROWS or columns * x.element_size() > _HELD_IN_PIECES or chosen.get("ROWS", 1) > 1:
+    if columns * x.element_size() > _HELD_IN_PIECES or chosen.get("ROWS", 1) > 1:
+        return None
+    if _skewed(x):
+        return in_skewed_pieces(x, options)
+    if columns <= _ROWS:
         return None
     if 12288 <= columns <= 16384:
         # Norms take 16 warps here, but exchange less: 133 us against 138 for 8192x16384 in bf16 (as in ``row_tiles``).
@@ -204,7 +82,7 @@ def _backward_in_pieces(
     power_of_two = columns == next_power_of_2(columns)
     if power_of_two or columns * y.element_size() > _HELD_BACKWARD[y.element_size()] or chosen.get("ROWS", 1) > 1:
         return None
-    return in_pieces(y, options)
+    return in_skewed_pieces(y, options) if _skewed(y) else in_pieces(y, options)
 
 
 def _rows(x: torch.Tensor, config: Mapping[str, int] | None) -> tuple[dict[str, int], dict[str, int]]:
@@ -240,7 +118,11 @@ def _softmax(x: torch.Tensor, config: str) -> torch.Tensor:
         return y
     if pieces := _in_pieces(x, unpack(config)):
         parameters, options = pieces
-        launch(softmax_pieces_kernel, (rows,), y, x, x.stride(0), columns, **parameters, **options)
+        launch(
+            softmax_pieces_kernel, (rows,),
+            y, x, x.stride(0), columns,
+            SKEWED=_skewed(x), **parameters, **options,
+        )  # fmt: skip
     elif next_power_of_2(columns) * x.element_size() <= _HELD:
         parameters, options = _rows(x, unpack(config))
         # 32 elements per thread are four 16-byte loads in flight at 16 bits.
@@ -251,15 +133,15 @@ def _softmax(x: torch.Tensor, config: str) -> torch.Tensor:
             **parameters, **options,
         )  # fmt: skip
     else:
-        options = _walked(unpack(config), 32)
-        # Two or four 16-byte loads in flight per thread. With four, one program fills an SM: with two per SM, L2 would evict
-        # very long rows before their second read.
-        lanes = (64 if columns * x.element_size() <= _IN_L2 else 128) * options["num_warps"]
-        width = 16 // x.element_size()
+        # Two or four 16-byte loads in flight per thread. With four and 32 warps, one program fills an SM: with two per SM, L2 would
+        # evict very long rows before their second read. Rows with ends exchange more: 3000x50257 in bf16 takes 173 us in 32 warps
+        # and 163 in 16 (kernel durations, H200, 2026-11-27, torch 2.11, triton 3.6).
+        skewed, long = _skewed(x), columns * x.element_size() > _IN_L2
+        options = _walked(unpack(config), 16 if skewed and not long else 32)
         launch(
             softmax_online_kernel, (rows,),
             y, x, x.stride(0), columns,
-            LANES=lanes, WIDTH=width, SKEWED=x.stride(0) == columns and columns % width > 0, **options,
+            LANES=(128 if skewed or long else 64) * options["num_warps"], WIDTH=16 // x.element_size(), SKEWED=skewed, **options,
         )  # fmt: skip
     return y
 
@@ -272,7 +154,7 @@ def _softmax_backward(dy: torch.Tensor, y: torch.Tensor, config: str) -> torch.T
         return dx
     if pieces := _backward_in_pieces(y, unpack(config)):
         parameters, options = pieces
-        launch(softmax_pieces_backward_kernel, (rows,), dx, dy, y, columns, **parameters, **options)
+        launch(softmax_pieces_backward_kernel, (rows,), dx, dy, y, columns, SKEWED=_skewed(y), **parameters, **options)
     elif next_power_of_2(columns) * y.element_size() <= _HELD_BACKWARD[y.element_size()]:
         parameters, options = _rows(y, unpack(config))
         options.setdefault("num_warps", _warps(y, parameters["ROWS"] * parameters["BLOCK"], 16, 32))
@@ -281,10 +163,16 @@ def _softmax_backward(dy: torch.Tensor, y: torch.Tensor, config: str) -> torch.T
             dx, dy, y, rows, columns,
             **parameters, **options,
         )  # fmt: skip
-    elif config or columns * y.element_size() <= _CUT or not softmax_backward_in_parts(dx, dy, y):
-        options = _walked(unpack(config), 32)
-        block = 8192 if columns <= 32768 else 32768
-        launch(softmax_blocks_backward_kernel, (rows,), dx, dy, y, columns, BLOCK=block, **options)
+    else:
+        skewed = _skewed(y)
+        whole = columns * y.element_size() <= (_CUT_SKEWED if skewed else _CUT)
+        if config or whole or not softmax_backward_in_parts(dx, dy, y):
+            options = _walked(unpack(config), 32)
+            launch(
+                softmax_twice_backward_kernel, (rows,),
+                dx, dy, y, columns,
+                LANES=64 * options["num_warps"], WIDTH=16 // y.element_size(), SKEWED=skewed, **options,
+            )  # fmt: skip
     return dx
 
 
@@ -316,7 +204,7 @@ def softmax(x: torch.Tensor, dim: int = -1, *, config: Mapping[str, int] | None 
     """Softmax of ``x`` (fp32, fp16, bf16; any shape and strides) along ``dim``, computed in fp32.
 
     As ``torch.nn.functional.softmax``, including infinities and NaN; once differentiable. Rows of up to 48 KB (32 KB if they
-    are not 16-byte aligned) are read once, longer ones a second time from L2. ``config`` is one of ``CONFIGS``. Raises
+    are neither contiguous nor 16-byte aligned) are read once, longer ones a second time from L2. ``config`` is one of ``CONFIGS``. Raises
     ValueError, naming the argument, for other dtypes, a ``dim`` that ``x`` does not have, and devices without CUDA.
     """
     if not use_triton():
