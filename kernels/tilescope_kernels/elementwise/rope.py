@@ -18,30 +18,53 @@ from tilescope_kernels._shared.integers import cdiv, next_power_of_2
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_tensors, split_config, use_triton
 from tilescope_kernels._shared.operators import operator, pack, remembered, unpack
+from tilescope_kernels._shared.row_tiles import aligned
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 
 @triton.jit
-def _rotate(
-    out_ptr, x_ptr, out_head_stride, x_head_stride, cos_1, cos_2, sin_1, sin_2, first, heads, half,
-    HEADS: tl.constexpr, HALF: tl.constexpr, INVERSE: tl.constexpr,
-):  # fmt: skip
-    """Rotate heads ``first, first + 1, ...`` of one token; ``cos_1`` and ``cos_2`` are of a head's two halves."""
-    head = first + tl.arange(0, HEADS)[:, None]
+def _tile_of(head, head_stride, heads, half, HALF: tl.constexpr, VECTOR: tl.constexpr):
+    """Offsets (heads, HALF) of the first halves of some heads of one token, and which of them exist."""
     column = tl.arange(0, HALF)[None, :]
-    mask = (head < heads) & (column < half)
-    offsets = head.to(tl.int64) * x_head_stride + column
-    x_1 = tl.load(x_ptr + offsets, mask=mask).to(tl.float32)
-    x_2 = tl.load(x_ptr + offsets + half, mask=mask).to(tl.float32)
-    if INVERSE:  # the transposed rotation, for gradients
-        y_1 = x_1 * cos_1 + x_2 * sin_2
-        y_2 = x_2 * cos_2 - x_1 * sin_1
-    else:
-        y_1 = x_1 * cos_1 - x_2 * sin_1
-        y_2 = x_2 * cos_2 + x_1 * sin_2
-    offsets = head.to(tl.int64) * out_head_stride + column
-    tl.store(out_ptr + offsets, y_1.to(out_ptr.dtype.element_ty), mask=mask)
-    tl.store(out_ptr + offsets + half, y_2.to(out_ptr.dtype.element_ty), mask=mask)
+    return head.to(tl.int64) * aligned(head_stride, VECTOR) + column, (head < heads) & (column < half)
+
+
+@triton.jit
+def _load_heads(
+    x_ptr, first, head_stride, heads, half,
+    ROWS: tl.constexpr, STEPS: tl.constexpr, HALF: tl.constexpr, VECTOR: tl.constexpr,
+):  # fmt: skip
+    """The halves of ``STEPS`` tiles of ``ROWS`` heads."""
+    halves = ()
+    for i in tl.static_range(STEPS):
+        offsets, mask = _tile_of(first + i * ROWS, head_stride, heads, half, HALF, VECTOR)
+        halves += ((tl.load(x_ptr + offsets, mask=mask), tl.load(x_ptr + offsets + half, mask=mask)),)
+    return halves
+
+
+@triton.jit
+def _store_heads(
+    out_ptr, halves, first, head_stride, heads, half, cos_1, cos_2, sin_1, sin_2,
+    ROWS: tl.constexpr, STEPS: tl.constexpr, HALF: tl.constexpr, VECTOR: tl.constexpr, INVERSE: tl.constexpr,
+):  # fmt: skip
+    """Rotate heads and store them; ``cos_1`` and ``cos_2`` are of a head's two halves."""
+    for i in tl.static_range(STEPS):
+        x_1 = halves[i][0].to(tl.float32)
+        x_2 = halves[i][1].to(tl.float32)
+        if INVERSE:  # the transposed rotation, for gradients
+            y_1 = x_1 * cos_1 + x_2 * sin_2
+            y_2 = x_2 * cos_2 - x_1 * sin_1
+        else:
+            y_1 = x_1 * cos_1 - x_2 * sin_1
+            y_2 = x_2 * cos_2 + x_1 * sin_2
+        offsets, mask = _tile_of(first + i * ROWS, head_stride, heads, half, HALF, VECTOR)
+        tl.store(out_ptr + offsets, y_1.to(out_ptr.dtype.element_ty), mask=mask)
+        tl.store(out_ptr + offsets + half, y_2.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _token_of(ptr, batch, batch_stride, token, token_stride, VECTOR: tl.constexpr):
+    return ptr + batch * aligned(batch_stride, VECTOR) + token * aligned(token_stride, VECTOR)
 
 
 @triton.jit
@@ -50,30 +73,44 @@ def rope_kernel(
     q_out_batch, q_out_head, q_out_token, k_out_batch, k_out_head, k_out_token,
     q_batch, q_head, q_token, k_batch, k_head, k_token, table_batch, table_token,
     tokens, q_heads, k_heads, half,
-    HEADS: tl.constexpr, HALF: tl.constexpr, INVERSE: tl.constexpr,
+    ROWS: tl.constexpr, Q_STEPS: tl.constexpr, K_STEPS: tl.constexpr, HALF: tl.constexpr, VECTOR: tl.constexpr,
+    INVERSE: tl.constexpr,
 ):  # fmt: skip
-    """Rotate ``HEADS`` query heads and as many key heads of one token per program. The outputs may be the inputs."""
+    """Rotate ``ROWS * Q_STEPS`` query heads and ``ROWS * K_STEPS`` key heads of one token per program. The outputs may be the inputs.
+
+    ``half``, half a head's columns, and all strides are multiples of ``VECTOR``.
+    """
+    half = aligned(half, VECTOR)
     batch = (tl.program_id(0) // tokens).to(tl.int64)
     token = (tl.program_id(0) % tokens).to(tl.int64)
-    first = tl.program_id(1) * HEADS
-    column = tl.arange(0, HALF)[None, :]
-    table = batch * table_batch + token * table_token + column
-    # The tables are read again for every group of heads and, if batches share them, for every batch: keep them in cache.
-    cos_1 = tl.load(cos_ptr + table, mask=column < half, eviction_policy="evict_last").to(tl.float32)
-    cos_2 = tl.load(cos_ptr + table + half, mask=column < half, eviction_policy="evict_last").to(tl.float32)
-    sin_1 = tl.load(sin_ptr + table, mask=column < half, eviction_policy="evict_last").to(tl.float32)
-    sin_2 = tl.load(sin_ptr + table + half, mask=column < half, eviction_policy="evict_last").to(tl.float32)
-    q_out_ptr += batch * q_out_batch + token * q_out_token
-    q_ptr += batch * q_batch + token * q_token
-    _rotate(
-        q_out_ptr, q_ptr, q_out_head, q_head, cos_1, cos_2, sin_1, sin_2, first, q_heads, half, HEADS, HALF, INVERSE
-    )
-    if first < k_heads:
-        k_out_ptr += batch * k_out_batch + token * k_out_token
-        k_ptr += batch * k_batch + token * k_token
-        _rotate(
-            k_out_ptr, k_ptr, k_out_head, k_head, cos_1, cos_2, sin_1, sin_2, first, k_heads, half, HEADS, HALF, INVERSE
-        )
+    row = tl.arange(0, ROWS)[:, None]
+    q_first = tl.program_id(1) * ROWS * Q_STEPS + row
+    k_first = tl.program_id(1) * ROWS * K_STEPS + row
+    # All loads come before the stores, which might be to the same addresses, so that they are in flight together.
+    q_ptr = _token_of(q_ptr, batch, q_batch, token, q_token, VECTOR)
+    q = _load_heads(q_ptr, q_first, q_head, q_heads, half, ROWS, Q_STEPS, HALF, VECTOR)
+    k_ptr = _token_of(k_ptr, batch, k_batch, token, k_token, VECTOR)
+    k = _load_heads(k_ptr, k_first, k_head, k_heads, half, ROWS, K_STEPS, HALF, VECTOR)
+    # A tile's every row loads the tables' row, from L1: in one row's layout it would have to pass shared memory. The tables are
+    # read again for other groups of heads and, if batches share them, for every batch: keep them in cache.
+    column = tl.arange(0, HALF)[None, :] + 0 * row
+    inside = column < half
+    cos_ptr = _token_of(cos_ptr, batch, table_batch, token, table_token, VECTOR) + column
+    sin_ptr = _token_of(sin_ptr, batch, table_batch, token, table_token, VECTOR) + column
+    cos_1 = tl.load(cos_ptr, mask=inside, eviction_policy="evict_last").to(tl.float32)
+    cos_2 = tl.load(cos_ptr + half, mask=inside, eviction_policy="evict_last").to(tl.float32)
+    sin_1 = tl.load(sin_ptr, mask=inside, eviction_policy="evict_last").to(tl.float32)
+    sin_2 = tl.load(sin_ptr + half, mask=inside, eviction_policy="evict_last").to(tl.float32)
+    q_out_ptr = _token_of(q_out_ptr, batch, q_out_batch, token, q_out_token, VECTOR)
+    _store_heads(
+        q_out_ptr, q, q_first, q_out_head, q_heads, half, cos_1, cos_2, sin_1, sin_2,
+        ROWS, Q_STEPS, HALF, VECTOR, INVERSE,
+    )  # fmt: skip
+    k_out_ptr = _token_of(k_out_ptr, batch, k_out_batch, token, k_out_token, VECTOR)
+    _store_heads(
+        k_out_ptr, k, k_first, k_out_head, k_heads, half, cos_1, cos_2, sin_1, sin_2,
+        ROWS, K_STEPS, HALF, VECTOR, INVERSE,
+    )  # fmt: skip
 
 
 #: ``HEADS`` per program share one row of the tables. 32 heads of 128 elements in two warps are eight 16-byte accesses per
@@ -95,13 +132,19 @@ def _launch(
     # Projections give adjacent heads, which a program reads together. Gradients have the heads apart: fewer per program.
     beside = q.stride(1) < q.stride(2)
     chosen, options = split_config(unpack(config) or CONFIGS[0 if beside else 2])
-    tile = min(chosen["HEADS"], next_power_of_2(heads))
-    shared = 0 if cos.shape[0] == 1 else cos.stride(0)
+    groups = cdiv(heads, chosen["HEADS"])
+    strides = [stride for tensor in (q_out, k_out, q, k) for stride in tensor.stride()[:3]]
+    strides += (0 if cos.shape[0] == 1 else cos.stride(0), cos.stride(1))
+    half, width = columns // 2, 16 // q.element_size()
+    vector = width if all(extent % width == 0 for extent in (half, *strides)) else 1
+    block = next_power_of_2(half)
+    # One access of 16 bytes per thread for each half of a tile of heads.
+    rows = max(1, min(next_power_of_2(cdiv(heads, groups)), 32 * options.get("num_warps", 4) * width // block))
     launch(
-        rope_kernel, (batches * tokens, cdiv(heads, tile)),
-        q_out, k_out, q, k, cos, sin, *q_out.stride()[:3], *k_out.stride()[:3], *q.stride()[:3], *k.stride()[:3],
-        shared, cos.stride(1), tokens, q.shape[1], k.shape[1], columns // 2,
-        HEADS=tile, HALF=next_power_of_2(columns // 2), INVERSE=inverse, **options,
+        rope_kernel, (batches * tokens, groups),
+        q_out, k_out, q, k, cos, sin, *strides, tokens, q.shape[1], k.shape[1], half,
+        ROWS=rows, Q_STEPS=cdiv(cdiv(q.shape[1], groups), rows), K_STEPS=cdiv(cdiv(k.shape[1], groups), rows),
+        HALF=block, VECTOR=vector, INVERSE=inverse, **options,
     )  # fmt: skip
 
 
