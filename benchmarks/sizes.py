@@ -21,12 +21,15 @@ from tilescope_kernels.spec import FORWARD
 
 #: By spec, the peers that could be the quickest, and workloads: skinny, ragged, wide and tiny ones beside plain ones.
 SIZES = {
-    "softmax": ("aten liger compile", "2048x65536-bf16 3000x50257-bf16 256x4096-bf16"),
-    "layer_norm": ("aten compile", "2048x65536-bf16 16384x5120-bf16 256x4096-bf16 1000x12289-bf16"),
+    "softmax": ("aten liger compile", "2048x65536-bf16 3000x50257-bf16 256x4096-bf16 4000x12289-bf16"),
+    "layer_norm": (
+        "aten compile",
+        "2048x65536-bf16 16384x5120-bf16 256x4096-bf16 1000x12289-bf16 20000x2051-bf16 4000x4097-bf16",
+    ),
     "rms_norm": ("aten liger compile", "2048x65536-bf16 16384x5120-bf16 256x4096-bf16 1000x12289-bf16"),
     "add_rms_norm": ("liger compile", "2048x20480-bf16 16384x5120-bf16 256x4096-bf16"),
     "group_norm": ("aten", "4x32x20x1024-bf16 2x32x4x65536-bf16 32x32x8x784-bf16 3x5x7x1000-fp16"),
-    "cross_entropy": ("aten liger", "8192x50257-bf16 4096x128256-bf16 300x32000-fp32"),
+    "cross_entropy": ("aten liger", "8192x50257-bf16 4096x128256-bf16 300x32000-fp32 4096x32001-bf16"),
     "linear_cross_entropy": ("liger compile", "8192x4096x128256-bf16 4096x2048x50257-bf16"),
     "matmul": (
         "eager compile",
@@ -55,7 +58,7 @@ SIZES = {
         "eager compile",
         "32x32x112x112x3x1-bf16 32x144x56x56x3x2-bf16 16x1152x14x14x5x1-bf16 8x96x56x56x7x1-bf16 3x73x37x29x5x2-fp32",
     ),
-    "rope": ("liger compile", "2x32x8x4096x128-bf16 3x7x3x781x80-fp32"),
+    "rope": ("liger compile", "2x32x8x4096x128-bf16 3x7x3x781x80-fp32 2x12x4x777x96-bf16"),
     "swiglu": ("liger compile", "16384x11008-bf16 100x1000-bf16"),
     "geglu": ("liger compile", "16384x11008-bf16 100x1000-bf16"),
     "gelu": ("aten compile", "50000000-bf16 100000-bf16"),

@@ -75,11 +75,20 @@ def check_rows_in_pieces():
         against_reference(kernel, "2x4096-fp16")
         # More than 32 elements a thread, the last piece partial.
         against_reference(kernel, "3x12280-fp16", backward=kernel == "rms_norm")
+    # Weights loaded with the row or, of many rows, later; one of them alone.
+    for rows in (2, 9):
+        with few_multiprocessors():
+            x, weight = draw(rows, 2304).half(), draw(2304, seed=1).half()
+            for given in ((weight,), (None, weight)):
+                wanted = torch.nn.functional.layer_norm(
+                    x.double(), (2304,), *(g if g is None else g.double() for g in given)
+                )
+                close(layer_norm(x, 2304, *given), wanted, 2e-3)
     # Their backward pass, with rows for some programs only.
     with few_multiprocessors():
         for shape in ("11x2304-fp32", "19x260-fp32", "37x128-fp32", "9x4096-fp16"):
             against_reference("rms_norm", shape)
-    for shape in ("3x2304-fp32", "3x5120-fp16", "2x2052-fp16"):
+    for shape in ("3x2304-fp32", "3x5120-fp16", "2x2052-fp16", "2x20480-fp16"):
         against_reference("add_rms_norm", shape)
     wide = draw(3, 6000)
     for x in (wide[:, 8:3080], wide[:, 4:2060]):  # rows that start where the matrix's do not

@@ -17,16 +17,17 @@ SHAPES = {
     # One read of 16 and 32 bits, recomputed exponentials, online; backward in one read and in blocks.
     "softmax": (
         "64x64", "1823x781", "512x4096", "64x16384", "70x20000", "16x32768", "16x65536", "8x100000", "9x50257",
-        "300x5120", "131x12304",
+        "300x5120", "131x12304", "70x1003", "131x12289", "33x32001", "40x100003",
     ),
     # Sums beside a row read once, beside a row read twice, and of rows in parts.
     "layer_norm": (
         "64x64", "1823x781", "2048x4096", "512x8192", "256x16384", "300x12288", "131x12304", "900x2064", "700x5120",
         "3000x1024", "2001x520", "70x9001", "64x32768", "300x65536", "7x100003", "40x100016",
+        "1100x1029", "700x4097", "300x12289",
     ),
     "add_rms_norm": (
         "64x64", "1823x781", "2048x4096", "512x8192", "256x16384", "300x5120", "130x2056", "3000x1024", "300x20480",
-        "7x100003",
+        "7x100003", "70x20484",
     ),
     "matmul": ("1x1x1", "512x512x512", "1023x517x769", "1024x2048x512"),
     "gelu": ("1", "65536", "1423763"),
@@ -42,9 +43,10 @@ SHAPES = {
     "rms_norm": (
         "64x64", "1823x781", "2048x4096", "512x8192", "256x16384", "64x32768", "300x5120", "130x2056", "3000x1024",
         "2001x520", "5000x128", "300x65536", "7x100003", "1x524288",
+        "1300x2051", "700x4097", "300x12289",
     ),
     # Fewer classes than a warp reads, a ragged row, and language models' vocabularies: rows start at 16 bytes, or not.
-    "cross_entropy": ("7x3", "1823x781", "130x128256", "9x31999", "9x50257", "9x128257"),
+    "cross_entropy": ("7x3", "1823x781", "130x128256", "9x31999", "9x50257", "9x128257", "300x32001"),
     "linear_cross_entropy": ("7x8x3", "781x130x1823", "600x256x32000"),
     # Backward in one launch, and of small problems on Hopper.
     "attention": (

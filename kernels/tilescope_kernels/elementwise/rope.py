@@ -16,7 +16,7 @@ import triton.language as tl
 from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.integers import cdiv, next_power_of_2
 from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import check_tensors, split_config, use_triton
+from tilescope_kernels._shared.launching import check_tensors, multiprocessors, split_config, use_triton
 from tilescope_kernels._shared.operators import operator, pack, remembered, unpack
 from tilescope_kernels._shared.row_tiles import aligned
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
@@ -129,9 +129,11 @@ def _launch(
     heads = max(q.shape[1], k.shape[1])
     if batches * tokens * heads * columns == 0:
         return
-    # Projections give adjacent heads, which a program reads together. Gradients have the heads apart: fewer per program.
-    beside = q.stride(1) < q.stride(2)
-    chosen, options = split_config(unpack(config) or CONFIGS[0 if beside else 2])
+    # Projections give adjacent heads, which a program reads together. Gradients have the heads apart: fewer per program. So have few
+    # tokens, to fill the GPU: 128 tokens of 32 heads took 3.0 us, and with 8 heads per program 2.2 (kernel durations, H200, 2026-11-27,
+    # torch 2.11, triton 3.6).
+    together = q.stride(1) < q.stride(2) and batches * tokens > 4 * multiprocessors(q)
+    chosen, options = split_config(unpack(config) or CONFIGS[0 if together else 2])
     groups = cdiv(heads, chosen["HEADS"])
     strides = [stride for tensor in (q_out, k_out, q, k) for stride in tensor.stride()[:3]]
     strides += (0 if cos.shape[0] == 1 else cos.stride(0), cos.stride(1))

@@ -84,17 +84,21 @@ def _warps(x: torch.Tensor, rows: int, elements: int) -> int:
     return min(16, max(1, rows * next_power_of_2(x.shape[1]) // (32 * elements)))
 
 
-def _few_warps(x: torch.Tensor) -> dict[str, int]:
-    """Launch options for 16-bit rows whose forward pass is faster with fewer warps than ``in_pieces`` takes.
+def _for_pieces(x: torch.Tensor) -> tuple[dict[str, int], bool]:
+    """Options of 16-bit rows in pieces, and whether weights are loaded early, with a row: few rows would not find them in L1.
 
     With 4 warps twelve programs fit an SM instead of six: 16384x4096 took 67.4 us and takes 66.6, 11000x6144 67.2 and 66.7
     (intervals, H200, 2026-11-23, torch 2.11, triton 3.6). With 8 warps instead of 16, 8192x16384 took 132.9 us and takes
-    129.5 on one H200, 130.4 and 129.7 on another (kernel durations, 2026-11-24).
+    129.5 on one H200, 130.4 and 129.7 on another (kernel durations, 2026-11-24). Early and in 8 warps, 256x4096 took 3.4 us and takes
+    2.8, 256x5120 3.8 and 3.2, but 1024x4096 would take 6.2 instead of 5.6 (kernel durations, 2026-11-27).
     """
-    columns = x.shape[1]
-    if x.element_size() == 2 and 4096 <= columns <= 8192:
-        return {"num_warps": 4}
-    return {"num_warps": 8} if x.element_size() == 2 and 14336 < columns <= 16384 else {}
+    rows, columns = x.shape
+    if x.element_size() != 2 or columns > 16384:
+        return {}, False
+    early = columns <= 8192 and rows <= 2 * multiprocessors(x)
+    if 4096 <= columns <= 8192:
+        return {"num_warps": 8 if early else 4}, early
+    return {"num_warps": 8} if columns > 14336 else {}, early
 
 
 def _keep(x: torch.Tensor, block: int, summed: bool) -> int:
@@ -134,7 +138,7 @@ def _layer_norm(
     options = split_config(unpack(config) or {})[1]
     block = next_power_of_2(columns)
     saved = stats if save else None
-    few = _few_warps(x)
+    few, early = _for_pieces(x)
     if columns * x.element_size() > _HELD:
         forward_in_parts(y, None, saved, x, None, weight, bias, eps, centred=True)
         return y, stats
@@ -145,7 +149,7 @@ def _layer_norm(
         launch(
             layer_norm_pieces_kernel, (rows,),
             y, saved, x, weight, bias, x.stride(0), columns, eps,
-            ONCE=x.element_size() == 2, **pieces, **options,
+            ONCE=x.element_size() == 2, EARLY=early, **pieces, **options,
         )  # fmt: skip
     else:
         # Two rows of 4096 per program share its latency; with more short rows, small inputs would have too few programs.
