@@ -1,9 +1,9 @@
-"""Which kernel serves the rows of a norm, by their extents."""
+"""Which kernel serves the rows of a norm or of softmax, by their extents."""
 
 import pytest
 import tilescope_kernels as kernels
 import torch
-from tilescope.execution import launches
+from tilescope.execution import launches, offline
 
 PARTIAL = "sum_partials_kernel"
 
@@ -39,3 +39,34 @@ def test_rows_have_the_kernel_for_their_extents(name, shape, dtype, wanted):
 def test_rows_apart_have_the_kernel_that_asks_nothing_of_their_places():
     x = torch.empty(64, 1302, device="meta")[:, :601].requires_grad_()
     assert [name for name, _ in launched("rms_norm", x)] == ["rms_norm_kernel", "rms_norm_backward_kernel", PARTIAL]
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("layer_norm", (99, 4097)), ("layer_norm", (99, 12289)), ("rms_norm", (99, 2051))]
+)
+@pytest.mark.parametrize(("target", "dtype", "shared"), [
+    ("sm_90", torch.bfloat16, True), ("sm_90", torch.float32, False), ("sm_80", torch.bfloat16, False),
+])  # fmt: skip
+def test_rows_that_do_not_start_at_16_bytes_pass_shared_memory_in_16_bits_on_hopper(name, shape, target, dtype, shared):
+    x = torch.empty(shape, dtype=dtype, device="meta", requires_grad=True)
+    with offline.targeting(target):
+        found = [name for name, _ in launched(name, x)]
+    by_way = ["norm_skewed_shared_kernel", "norm_backward_shared_kernel", "sum_skewed_partials_kernel"]
+    assert (found == by_way) if shared else not set(found) & set(by_way)
+
+
+@pytest.mark.parametrize(("columns", "forward", "backward"), [
+    (333, "softmax_rows_kernel", "softmax_rows_backward_kernel"),
+    (1003, "softmax_pieces_kernel", "softmax_pieces_backward_kernel"),
+    (32001, "softmax_online_kernel", "softmax_pieces_backward_kernel"),
+    (50257, "softmax_online_kernel", "softmax_twice_backward_kernel"),
+    (100003, "softmax_online_kernel", "softmax_parts_backward_shared_kernel"),
+])  # fmt: skip
+def test_softmax_of_rows_that_do_not_start_at_16_bytes(columns, forward, backward):
+    x = torch.empty(99, columns, dtype=torch.bfloat16, device="meta", requires_grad=True)
+    with offline.targeting("sm_90"), launches.catch() as seen:
+        y = kernels.softmax(x)
+        torch.autograd.grad(y, x, torch.empty_like(y))
+    assert [(launch.name, launch.constants.get("SKEWED", False)) for launch in seen] == [
+        (forward, columns > 512), (backward, columns > 512)
+    ]  # fmt: skip

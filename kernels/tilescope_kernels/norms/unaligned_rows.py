@@ -28,15 +28,15 @@ from tilescope_kernels.norms.shared_rows import norm_backward_shared_kernel, nor
 _LEAST, _MOST, _MOST_BACKWARD = 513, 16384, {True: 8192, False: 16384}
 #: Elements per thread and warps per SM: forward, backward, and LayerNorm's backward pass of few columns. In bf16, 16384x4097
 #: took LayerNorm 291 us forward and takes 206, backward 312 and 233; 32768x1003 71 and 52, 99 and 76; 777x12345 38 and 26
-#: forward, but 76 and 116 backward, so it keeps the plain kernel (intervals, H200, 2026-11-26, torch 2.11, triton 3.6).
+#: forward, but 76 and 116 backward, so it keeps the plain kernel where rows do not pass shared memory (intervals, H200, 2026-11-26, torch 2.11, triton 3.6).
 _FORWARD, _BACKWARD, _BACKWARD_FEW = (32, 32), (16, 32), (16, 48)
 #: Most elements of a block that leave registers for the weights: forward (by ``centred``), and backward.
 _HELD, _HELD_BACKWARD = {True: 16384, False: 8192}, 8192
 #: Rows that pass shared memory: most columns and warps of a program, and by ``centred`` warps per SM. LayerNorm's weights leave
 #: registers for half as many.
 _SHARED, _SHARED_WARPS = ((2304, 2), (6144, 4), (16384, 16)), {True: 16, False: 32}
-#: Backward, where programs hold sums: most columns, warps, and programs per SM. 4000x4097 took LayerNorm 65 us and RMSNorm 52, and with
-#: these plans 48 and 37, a third of that in stores of sums, which since are aligned.
+#: Backward, where programs hold sums: most columns, warps, and programs per SM. In bf16, 4000x4097 took LayerNorm 65 us and RMSNorm 52,
+#: and so 50 and 37, 1000x12289 89 and 55, and so 58 and 39, with stores of sums that were not aligned yet, as they are now.
 _SHARED_BACKWARD = ((3072, 4, 4), (7168, 4, 2), (16384, 8, 1))
 #: Fewest columns of rows that pass shared memory, forward and backward.
 _LEAST_SHARED, _LEAST_SHARED_BACKWARD = 1025, 2049
@@ -222,11 +222,12 @@ def serves_unaligned(*tensors: torch.Tensor, centred: bool, backward: bool = Fal
 
 
 def _in_shared_memory(*tensors: torch.Tensor) -> bool:
-    """Whether rows of x, or of x and dy, can pass shared memory: in 16 bits, on Ampere and later GPUs with enough of it."""
+    """Whether rows of x, or of x and dy, can pass shared memory: in 16 bits, on GPUs with as much of it as Hopper's."""
     x = tensors[0]
     least = _LEAST_SHARED if len(tensors) == 1 else _LEAST_SHARED_BACKWARD
-    enough = shared_memory(x) > 160 * 1024
-    return x.shape[1] >= least and capability(x) >= 80 and enough and all(t.element_size() == 2 for t in tensors)
+    # Two rows of x and of dy, and a weight in fp32.
+    enough = capability(x) >= 80 and shared_memory(x) > 12 * _MOST + 2048
+    return x.shape[1] >= least and enough and all(t.element_size() == 2 for t in tensors)
 
 
 def _shared_plan(x: torch.Tensor, warps: int, programs: int) -> tuple[int, dict[str, int]]:
