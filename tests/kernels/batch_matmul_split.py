@@ -21,8 +21,12 @@ def plan(m=32, n=32, k=16, splits=1, scratch=0):
     return {**tiles, "num_warps": 4, "num_stages": 2}
 
 
-def product(a, b, chosen, programs=4):
-    c = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype)
+def product(a, b, chosen, programs=4, turned=False):
+    c = (
+        torch.empty(b.shape[1], a.shape[0], dtype=a.dtype).T
+        if turned
+        else torch.empty(a.shape[0], b.shape[1], dtype=a.dtype)
+    )
     with mock.patch.object(module, "multiprocessors", lambda _: programs):
         module.split_matmul(c, a, b, chosen)
     close(c, a.double() @ b.double(), 1e-3)
@@ -56,6 +60,14 @@ def check_rows_that_start_anywhere_are_copied():
 def check_few_rows():
     product(draw(5, 200).half(), draw(200, 96, seed=1).half(), plan(m=16, k=32, splits=4))
     product(draw(200, 96).half().T[:40], draw(200, 17, seed=1).half(), plan(n=16, k=32, splits=4))
+
+
+def check_a_column_major_result():
+    for m, n in ((96, 16), (104, 5), (40, 1), (1, 33)):  # with and without a descriptor
+        for splits in (1, 3):
+            a, b = draw(m, 136).half(), draw(n, 136, seed=1).half().T
+            with poisoned():
+                product(a, b, plan(n=16, splits=splits), turned=True)
 
 
 def check_is_the_same_every_time():

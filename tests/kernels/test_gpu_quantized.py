@@ -4,7 +4,7 @@ import pytest
 import torch
 from tilescope.execution import execute
 from tilescope_kernels import fp8_matmul, int8_matmul, nf4_quantize, quantize, w8a16_matmul
-from tilescope_kernels.matrix_products import w8a16_hopper
+from tilescope_kernels.matrix_products import fp8_blocks_hopper, w8a16_hopper
 
 from . import on_gpu
 from .checks import SPECS, relative_error
@@ -195,7 +195,8 @@ def test_blocks_in_tiles_for_every_multiprocessor(extents, order, dtype):
     "extents",
     [
         (1, 8192, 8192), (16, 8192, 8192), (13, 9008, 12000), (16, 1024, 32768), (64, 4096, 4096), (100, 4000, 4112),
-        (128, 4096, 4096), (1024, 1024, 1024), (512, 512, 512), (1536, 1536, 1536), (777, 520, 1040),
+        (128, 4096, 4096), (1024, 1024, 1024), (512, 512, 512), (1536, 1536, 1536), (777, 520, 1040), (32, 4096, 4096),
+        (17, 1000, 8192), (5, 20008, 1040),
     ],
 )  # fmt: skip
 def test_fp8_of_few_tiles(name, extents):
@@ -217,6 +218,26 @@ def test_hoppers_blocks_are_those_of_triton():
     for config in SPECS["fp8_matmul_blocks"].implementations["triton"].configs[:2]:
         assert relative_error(found, call(**inputs, config=config)) < 1e-3
     assert all(torch.equal(call(**inputs), found) for _ in range(5))
+
+
+@on_gpu.HOPPER
+@pytest.mark.parametrize("groups", [2, 3])
+@pytest.mark.parametrize(
+    "extents", [(1, 136, 16), (193, 264, 128), (100, 1000, 400), (3000, 4104, 1040), (256, 7168, 2048)]
+)
+def test_hoppers_blocks_of_two_and_three_warpgroups(extents, groups):
+    m, n, k = extents
+    blocks = -(-k // 128)
+    a, b = (torch.randn(rows, k, device="cuda").to(torch.float8_e4m3fn) for rows in (m, n))
+    scale_a, scale_b = (
+        torch.empty(shape, device="cuda").uniform_(0.01, 0.02) for shape in ((m, blocks), (blocks, -(-n // 128)))
+    )
+    found = [torch.full((m, n), float("nan"), device="cuda", dtype=torch.bfloat16) for _ in range(2)]
+    for c in found:
+        fp8_blocks_hopper.launch(a, b, c, scale_a, scale_b, groups)
+    expected = SPECS["fp8_matmul_blocks"].reference(a.double(), b.double().T, scale_a, scale_b)
+    torch.testing.assert_close(found[0].double(), expected, rtol=2**-8, atol=1e-4)
+    assert torch.equal(*found)
 
 
 @on_gpu.HOPPER
@@ -268,7 +289,7 @@ def test_w8a16_of_few_tiles_and_unaligned_rows(m, n, k):
     ("m", "n", "k"),
     [
         (1023, 520, 776), (300, 300, 301), (130, 4099, 4101), (64, 512, 8192), (512, 512, 512), (1536, 1544, 1536),
-        (64, 64, 64), (2050, 2051, 2064),
+        (64, 64, 64), (2050, 2051, 2064), (1, 4096, 8192), (7, 517, 8192), (32, 20003, 1040),
     ],
 )  # fmt: skip
 def test_one_byte_elements_of_few_tiles_and_unaligned_rows(m, n, k):

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tilescope_kernels.matrix_products import matmul_hopper, matmul_tilings, split_k, w8a16_hopper
+from tilescope_kernels.matrix_products import (
+    fp8_blocks_hopper,
+    matmul_hopper,
+    matmul_tilings,
+    split_k,
+    w8a16_hopper,
+)
 from tilescope_kernels.matrix_products.split_k import split_plan
 
 SCRIPTS = {"batch_matmul_split.py": {"check_few_rows", "check_parts_without_a_step_are_zeros"}}
@@ -82,6 +88,9 @@ def test_products_of_bytes_of_few_tiles_are_one_wave(hopper, dtype):
     ):  # fmt: skip
         plan = planned_bytes(*extents)
         m, n, k = (plan[f"BLOCK_{axis}"] for axis in "MNK")
+        if extents[0] <= 32:  # transposed
+            assert n <= 32
+            m, n = n, m
         assert 64 <= -(-extents[0] // m) * -(-extents[1] // n) <= 2.5 * 132 and plan["SPLITS"] == 1
         # The widest result has four bytes.
         assert (m + n) * k * plan["num_stages"] + 4 * m * n <= 226 * 1024
@@ -155,3 +164,20 @@ def test_rings_fit_shared_memory():
     for tiling in matmul_tilings.TILINGS:
         step = (2 * tiling.rows + tiling.wide + tiling.side) * 64
         assert 2 * (tiling.stages * step + 2 * tiling.buffers * 64 * 64) <= 226 * 1024
+
+
+def test_blocks_have_the_warpgroups_whose_waves_are_quicker(monkeypatch):
+    for extents, expected in (
+        ((256, 7168), 2), ((2048, 2048), 2), ((4096, 4096), 2), ((4096, 2048), 2),
+        ((1536, 1536), 3), ((3072, 3072), 3), ((8192, 8192), 3), ((4096, 7168), 3),
+    ):  # fmt: skip
+        assert fp8_blocks_hopper.groups(*extents, 132) == expected, extents
+
+    def serves(m, n, k, dtype=torch.bfloat16):
+        a, b = (torch.empty(rows, k, dtype=torch.float8_e4m3fn, device="meta") for rows in (m, n))
+        return fp8_blocks_hopper.serves(a, b, torch.empty(m, n, dtype=dtype, device="meta"))
+
+    monkeypatch.setattr(fp8_blocks_hopper, "capability", lambda _: 90)
+    monkeypatch.setattr(fp8_blocks_hopper, "tma_serves", lambda *_: True)
+    assert serves(64, 7168, 4096) and serves(1024, 4096, 4096)
+    assert not serves(64, 6000, 4096) and not serves(512, 512, 512) and not serves(4096, 4096, 4096, torch.float32)

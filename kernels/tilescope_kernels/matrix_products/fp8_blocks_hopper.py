@@ -1,14 +1,20 @@
-"""FP8 products with scales of 1x128 and 128x128 on Hopper, persistent and warp-specialized: one warp loads, three warpgroups multiply.
+"""FP8 products with scales of 1x128 and 128x128 on Hopper, persistent and warp-specialized: one warp loads, two or three warpgroups multiply.
 
 Tensor cores add up the 128 products that share scales; CUDA cores scale those sums and accumulate them in fp32. While one
 warpgroup scales, the others keep the tensor cores busy. Written in Gluon, because Triton's language cannot assign work to
 warps.
+
+Two warpgroups have registers for the products of two steps each: the first are scaled during the second. Three read a sixth
+less from L2 per product. On an H200 (2026-11-27, torch 2.11, triton 3.6, cold L2; two warpgroups, three, cuBLAS): 256x7168x2048
+14.8 us, 17.2, 13.8; 1280x1280x4096 20.7, 24.9, 18.8; 1024x4096x4096 35.0, 45.8, 32.4; 2048x2048x2048 21.9, 27.2, 20.3;
+1536x1536x1536 18.0, 14.7, 16.5; 3072x3072x3072 59.9, 51.1, 56.3; 4096x4096x4096 123, 129, 115; 8192x8192x8192 1028, 869, 841.
+With 128 rows per warpgroup, half of them at a time, registers spill: 4096x4096x4096 takes 242. Halves of K, added up by a
+second launch, take 32.2 instead of 14.8 for 256x7168x2048.
 """
 
 from __future__ import annotations
 
 import torch
-import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -20,6 +26,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch as start
 from tilescope_kernels._shared.launching import capability, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
@@ -29,40 +36,55 @@ from tilescope_kernels.quantization.quantize_kernels import GROUP
 
 #: Elements along K that share scales, the extent of a step, and columns that share a scale of b, the width of a tile.
 _GROUP = gl.constexpr(GROUP)
-#: Multiplying warpgroups, and rows of each, the M of a wgmma instruction: registers hold no more accumulators beside a product.
-_GROUPS, _ROWS = gl.constexpr(3), gl.constexpr(64)
-_BLOCK_M = gl.constexpr(_GROUPS.value * _ROWS.value)
-#: Rows of tiles that are visited together, so that their operands stay in L2.
-_GROUP_M = gl.constexpr(8)
-#: Registers per thread of the multiplying warpgroups and of the loading warp.
-_MULTIPLYING, _LOADING = gl.constexpr(160), gl.constexpr(24)
+#: Rows of a warpgroup, the M of a wgmma instruction: registers hold no more accumulators beside a product.
+_ROWS = gl.constexpr(64)
+#: Rows of a group of tiles that are visited together, so that their operands stay in L2.
+_TOGETHER = gl.constexpr(1536)
+#: Registers per thread of two and of three multiplying warpgroups, and of the loading warp.
+_OF_TWO, _OF_THREE, _LOADING = gl.constexpr(232), gl.constexpr(160), gl.constexpr(24)
 
 
 @gluon.jit
-def _load(a_tiles, b_tiles, a_ring, b_ring, ready, free, M, N, K, tiles):
+def _load(a_tiles, b_tiles, a_ring, b_ring, ready, free, M, N, K, tiles, GROUPS: gl.constexpr):
     """Producer warp: load operands as far ahead as the ring allows, those of the next tile during an epilogue."""
     slot = gl.to_tensor(0)
     # Every stage starts free: on a fresh mbarrier a wait for the previous phase returns at once.
     phase = gl.to_tensor(1)
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        start_m, start_n = tile_origin(tile, M, N, _BLOCK_M, _GROUP, _GROUP_M)
+        start_m, start_n = tile_origin(tile, M, N, GROUPS * _ROWS, _GROUP, _TOGETHER // (GROUPS * _ROWS))
         for k in range(0, K, _GROUP):
             arrived = ready.index(slot)
             mbarrier.wait(free.index(slot), phase)
-            mbarrier.expect(arrived, (_BLOCK_M + _GROUP) * _GROUP)
-            for i in gl.static_range(_GROUPS):
-                place = a_ring.index(slot * _GROUPS + i)
+            mbarrier.expect(arrived, (GROUPS * _ROWS + _GROUP) * _GROUP)
+            for i in gl.static_range(GROUPS):
+                place = a_ring.index(slot * GROUPS + i)
                 tma.async_copy_global_to_shared(a_tiles, [start_m + i * _ROWS, k], arrived, place)
             tma.async_copy_global_to_shared(b_tiles, [start_n, k], arrived, b_ring.index(slot))
             slot, phase = _advance(slot, phase)
 
 
 @gluon.jit
+def _product(WHICH: gl.constexpr, a_ring, b_ring, ready, slot, phase, GROUPS: gl.constexpr, LAYOUT: gl.constexpr):
+    """Wait for a step's operands and begin this warpgroup's products."""
+    mbarrier.wait(ready.index(slot), phase)
+    nothing = gl.zeros([_ROWS, _GROUP], gl.float32, LAYOUT)
+    a = a_ring.index(slot * GROUPS + WHICH)
+    b = b_ring.index(slot).permute([1, 0])
+    return warpgroup_mma(a, b, nothing, use_acc=False, is_async=True)
+
+
+@gluon.jit
+def _scales(a_column, b_row, a_offset, b_offset, mask):
+    """A step's scales of a and b, one of each per row."""
+    return gl.load(a_column + a_offset, mask=mask, other=0.0), gl.load(b_row + b_offset, mask=mask, other=0.0)
+
+
+@gluon.jit
 def _multiply(
     WHICH: gl.constexpr, c_tiles, scale_a_ptr, scale_b_ptr, a_ring, b_ring, c_buffers, ready, free, M, N, K, tiles,
-    scale_am, scale_ak, scale_bk, scale_bn,
+    scale_am, scale_ak, scale_bk, scale_bn, GROUPS: gl.constexpr,
 ):  # fmt: skip
-    """Consumer warpgroup: multiply its 64 rows of this program's tiles. A step's scales are loaded a step ahead."""
+    """Consumer warpgroup: multiply its 64 rows of this program's tiles. Scales are loaded as many steps ahead as are multiplied at once."""
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 32])
     LINE: gl.constexpr = gl.SliceLayout(1, LAYOUT)
     blocks = (K + _GROUP - 1) // _GROUP
@@ -70,7 +92,7 @@ def _multiply(
     slot = gl.to_tensor(0)
     phase = gl.to_tensor(0)
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        start_m, start_n = tile_origin(tile, M, N, _BLOCK_M, _GROUP, _GROUP_M)
+        start_m, start_n = tile_origin(tile, M, N, GROUPS * _ROWS, _GROUP, _TOGETHER // (GROUPS * _ROWS))
         start_m += WHICH * _ROWS
         m = start_m + gl.arange(0, _ROWS, layout=LINE)
         a_column = scale_a_ptr
@@ -78,23 +100,38 @@ def _multiply(
         b_row = scale_b_ptr + start_n // _GROUP * scale_bn
         # Load the scale of b for every row: a scalar would move to a uniform register, which waits for the load at once.
         b_offset = gl.zeros([_ROWS], gl.int32, LINE)
-        scale_a = gl.load(a_column + a_offset, mask=m < M, other=0.0)
-        scale_b = gl.load(b_row + b_offset, mask=m < M, other=0.0)
+        scale_a, scale_b = _scales(a_column, b_row, a_offset, b_offset, m < M)
         total = gl.zeros([_ROWS, _GROUP], gl.float32, LAYOUT)
-        for step in range(blocks):
-            more = step + 1 < blocks
+        paired = blocks // 2 * 2 if GROUPS == 2 else 0
+        if GROUPS == 2:
+            second_a, second_b = _scales(
+                a_column + scale_ak, b_row + scale_bk, a_offset, b_offset, (m < M) & (blocks > 1)
+            )
+            for step in range(2, paired + 2, 2):
+                a_column += 2 * scale_ak
+                b_row += 2 * scale_bk
+                part = _product(WHICH, a_ring, b_ring, ready, slot, phase, GROUPS, LAYOUT)
+                after, after_phase = _advance(slot, phase)
+                second = _product(WHICH, a_ring, b_ring, ready, after, after_phase, GROUPS, LAYOUT)
+                part, second = warpgroup_mma_wait(1, deps=[part, second])
+                mbarrier.arrive(free.index(slot), count=1)
+                total += part * (scale_a * scale_b)[:, None]
+                scale_a, scale_b = _scales(a_column, b_row, a_offset, b_offset, (m < M) & (step < blocks))
+                second = warpgroup_mma_wait(0, deps=[second])
+                mbarrier.arrive(free.index(after), count=1)
+                total += second * (second_a * second_b)[:, None]
+                second_a, second_b = _scales(
+                    a_column + scale_ak, b_row + scale_bk, a_offset, b_offset, (m < M) & (step + 1 < blocks)
+                )
+                slot, phase = _advance(after, after_phase)
+        for step in range(paired, blocks):
             a_column += scale_ak
             b_row += scale_bk
-            mbarrier.wait(ready.index(slot), phase)
-            nothing = gl.zeros([_ROWS, _GROUP], gl.float32, LAYOUT)
-            a = a_ring.index(slot * _GROUPS + WHICH)
-            b = b_ring.index(slot).permute([1, 0])
-            part = warpgroup_mma(a, b, nothing, use_acc=False, is_async=True)
+            part = _product(WHICH, a_ring, b_ring, ready, slot, phase, GROUPS, LAYOUT)
             part = warpgroup_mma_wait(0, deps=[part])
             mbarrier.arrive(free.index(slot), count=1)
             total += part * (scale_a * scale_b)[:, None]
-            scale_a = gl.load(a_column + a_offset, mask=(m < M) & more, other=0.0)
-            scale_b = gl.load(b_row + b_offset, mask=(m < M) & more, other=0.0)
+            scale_a, scale_b = _scales(a_column, b_row, a_offset, b_offset, (m < M) & (step + 1 < blocks))
             slot, phase = _advance(slot, phase)
         # Wait until the previous tile has left the buffer. TMA clips at the edges.
         tma.store_wait(0)
@@ -107,61 +144,77 @@ def _multiply(
 # Specialized on extents of 1, ptxas crashed with a segmentation fault in another kernel (sm_90, CUDA 12.8).
 @gluon.jit(do_not_specialize=["M", "N", "K"])
 def fp8_matmul_blocks_hopper_kernel(
-    a_tiles, b_tiles, c_tiles, scale_a_ptr, scale_b_ptr, M, N, K, scale_am, scale_ak, scale_bk, scale_bn
+    a_tiles, b_tiles, c_tiles, scale_a_ptr, scale_b_ptr, M, N, K, scale_am, scale_ak, scale_bk, scale_bn,
+    GROUPS: gl.constexpr,
 ):  # fmt: skip
-    """Compute tiles ``program, program + programs, ...`` of 192x128, 64 rows per warpgroup. Launch with 4 warps.
+    """Compute tiles ``program, program + programs, ...``, 128 columns wide, of 64 rows for each of ``GROUPS`` warpgroups. Launch with 4 warps.
 
     Descriptors have tiles of 64x128 for a and c and 128x128 for b. Scales are as in ``fp8_matmul_blocks_kernel``.
     """
-    tiles = ((M + _BLOCK_M - 1) // _BLOCK_M) * ((N + _GROUP - 1) // _GROUP)
-    a_ring = gl.allocate_shared_memory(a_tiles.dtype, [_STAGES * _GROUPS, _ROWS, _GROUP], a_tiles.layout)
+    BLOCK_M: gl.constexpr = GROUPS * _ROWS
+    tiles = ((M + BLOCK_M - 1) // BLOCK_M) * ((N + _GROUP - 1) // _GROUP)
+    a_ring = gl.allocate_shared_memory(a_tiles.dtype, [_STAGES * GROUPS, _ROWS, _GROUP], a_tiles.layout)
     b_ring = gl.allocate_shared_memory(b_tiles.dtype, [_STAGES, _GROUP, _GROUP], b_tiles.layout)
-    c_buffers = gl.allocate_shared_memory(c_tiles.dtype, [_GROUPS, _ROWS, _GROUP], c_tiles.layout)
+    c_buffers = gl.allocate_shared_memory(c_tiles.dtype, [GROUPS, _ROWS, _GROUP], c_tiles.layout)
     # ``ready``: a stage has arrived. ``free``: every warpgroup has used it.
     ready = gl.allocate_shared_memory(gl.int64, [_STAGES, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [_STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(_STAGES):
         mbarrier.init(ready.index(i), count=1)
-        mbarrier.init(free.index(i), count=_GROUPS)
+        mbarrier.init(free.index(i), count=GROUPS)
     fence_async_shared()
-    given = (
-        c_tiles, scale_a_ptr, scale_b_ptr, a_ring, b_ring, c_buffers, ready, free, M, N, K, tiles,
-        scale_am, scale_ak, scale_bk, scale_bn,
-    )  # fmt: skip
-    # Triton does not support (0, *given).
-    gl.warp_specialize(
-        [
-            (_multiply, (0,) + given),  # noqa: RUF005
-            (_multiply, (1,) + given),  # noqa: RUF005
-            (_multiply, (2,) + given),  # noqa: RUF005
-            (_load, (a_tiles, b_tiles, a_ring, b_ring, ready, free, M, N, K, tiles)),
-        ],
-        [4, 4, 1],
-        [_MULTIPLYING, _MULTIPLYING, _LOADING],
-    )
+    # Written out, because constants in a tuple that a variable holds are no longer constexpr.
+    if GROUPS == 2:
+        gl.warp_specialize(
+            [
+                (_multiply, (0, c_tiles, scale_a_ptr, scale_b_ptr, a_ring, b_ring, c_buffers, ready, free, M, N, K, tiles,
+                             scale_am, scale_ak, scale_bk, scale_bn, GROUPS)),
+                (_multiply, (1, c_tiles, scale_a_ptr, scale_b_ptr, a_ring, b_ring, c_buffers, ready, free, M, N, K, tiles,
+                             scale_am, scale_ak, scale_bk, scale_bn, GROUPS)),
+                (_load, (a_tiles, b_tiles, a_ring, b_ring, ready, free, M, N, K, tiles, GROUPS)),
+            ],
+            [4, 1],
+            [_OF_TWO, _LOADING],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (_multiply, (0, c_tiles, scale_a_ptr, scale_b_ptr, a_ring, b_ring, c_buffers, ready, free, M, N, K, tiles,
+                             scale_am, scale_ak, scale_bk, scale_bn, GROUPS)),
+                (_multiply, (1, c_tiles, scale_a_ptr, scale_b_ptr, a_ring, b_ring, c_buffers, ready, free, M, N, K, tiles,
+                             scale_am, scale_ak, scale_bk, scale_bn, GROUPS)),
+                (_multiply, (2, c_tiles, scale_a_ptr, scale_b_ptr, a_ring, b_ring, c_buffers, ready, free, M, N, K, tiles,
+                             scale_am, scale_ak, scale_bk, scale_bn, GROUPS)),
+                (_load, (a_tiles, b_tiles, a_ring, b_ring, ready, free, M, N, K, tiles, GROUPS)),
+            ],
+            [4, 4, 1],
+            [_OF_THREE, _OF_THREE, _LOADING],
+        )  # fmt: skip
 
 
-def _count(c: torch.Tensor) -> int:
-    return triton.cdiv(c.shape[0], _BLOCK_M.value) * triton.cdiv(c.shape[1], GROUP)
+def _count(m: int, n: int, groups: int) -> int:
+    """Number of tiles."""
+    return cdiv(m, groups * _ROWS.value) * cdiv(n, GROUP)
+
+
+def groups(m: int, n: int, programs: int) -> int:
+    """The number of multiplying warpgroups that is estimated to be faster: a wave takes 1.4 times as long with three as with two."""
+    two, three = (cdiv(_count(m, n, each), programs) for each in (2, 3))
+    return 3 if 7 * three <= 5 * two else 2
 
 
 def serves(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
-    """Whether the kernel can compute ``c`` from ``a`` and ``b`` (N, K), and is estimated to be faster than the Triton kernel.
+    """Whether the kernel can compute ``c`` from ``a`` and ``b`` (N, K), and gives two fifths of the SMs a tile.
 
-    At least half of the SMs must get a tile. A wave of its tiles takes 5/8 of one of the Triton kernel with two 128x128 tiles
-    per SM. On an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2; Triton kernel, cuBLAS): 1536x1536x1536 12.1 us (15.4, 14.1),
-    2048x2048x2048 24.3 (22.4, 17.4), 1024x4096x4096 42.5 (36.8, 29.1), 3072x3072x3072 52.0 (71.2, 54.9), 4096x4096x4096 124 (134,
-    114). With two warpgroups 2048x2048x2048 took 23.5, 4096x4096x4096 132.
+    On an H200 (as above; Triton kernel): 64x7168x4096, 56 tiles, 20.5 us (22.2), 128x7168x2048 14.3 (14.8), 1024x4096x4096 35.0
+    (57.1), 2048x2048x2048 21.9 (36.1).
     """
-    programs = multiprocessors(a)
-    pairs = triton.cdiv(triton.cdiv(c.shape[0], 128) * triton.cdiv(c.shape[1], 128), 2 * programs)
     return (
         capability(a) == 90
         and c.dtype in (torch.bfloat16, torch.float16)
         and 0 not in (*c.shape, a.shape[1])
         and tma_serves(a, b, c)
-        and 2 * _count(c) >= programs
-        and 5 * triton.cdiv(_count(c), programs) <= 8 * pairs
+        and 5 * _count(*c.shape, 2) >= 2 * multiprocessors(a)
     )
 
 
@@ -172,10 +225,14 @@ def _tiles(tensor: torch.Tensor, rows: int) -> TensorDescriptor:
     return TensorDescriptor(tensor, list(tensor.shape), [tensor.stride(0), 1], [rows, GROUP], layout)
 
 
-def launch(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor) -> None:
-    """Write ``c`` for operands that ``serves`` accepts. Scales have any strides."""
+def launch(
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, chosen: int | None = None
+) -> None:  # fmt: skip
+    """Write ``c`` for operands that ``serves`` accepts, with ``chosen`` or ``groups`` warpgroups. Scales have any strides."""
+    (m, n), programs = c.shape, multiprocessors(a)
+    chosen = chosen or groups(m, n, programs)
     start(
-        fp8_matmul_blocks_hopper_kernel, (min(_count(c), multiprocessors(a)),),
-        _tiles(a, _ROWS.value), _tiles(b, GROUP), _tiles(c, _ROWS.value), scale_a, scale_b, *c.shape, a.shape[1],
-        *scale_a.stride(), *scale_b.stride(), num_warps=4,
+        fp8_matmul_blocks_hopper_kernel, (min(_count(m, n, chosen), programs),),
+        _tiles(a, _ROWS.value), _tiles(b, GROUP), _tiles(c, _ROWS.value), scale_a, scale_b, m, n, a.shape[1],
+        *scale_a.stride(), *scale_b.stride(), GROUPS=chosen, num_warps=4,
     )  # fmt: skip

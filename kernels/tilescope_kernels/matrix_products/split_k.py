@@ -33,12 +33,23 @@ from tilescope_kernels.matrix_products.scaled_matmul import _scaled, padding_pay
 
 #: Least multiply-adds, with rows counted as at least 16: of one-byte operands, of 16-bit ones, and of unaligned 16-bit ones.
 _LEAST_BYTES, _LEAST, _LEAST_COPIED = 2**24, 2**27, 2**24
+#: Most rows of one-byte operands whose product is computed as its transpose.
+_TURNED = 32
+
+
+@triton.jit
+def _places(c_ptr, stride_c, start_m, start_n, m, n, C_COLUMNS: tl.constexpr):
+    """Pointers to elements of a tile of c."""
+    if C_COLUMNS:
+        return c_ptr + tl.cast(start_n, tl.int64) * stride_c + start_m + n * stride_c + m
+    else:
+        return c_ptr + tl.cast(start_m, tl.int64) * stride_c + start_n + m * stride_c + n
 
 
 @triton.jit
 def matmul_split_kernel(
-    a_tiles, b_tiles, c_tiles, c_ptr, parts_ptr, scale_a_ptr, scale_b_ptr, M, N, K, stride_cm, first_tile, pieces,
-    A_COLUMNS: tl.constexpr, B_COLUMNS: tl.constexpr, SCALES: tl.constexpr, IMPRECISE: tl.constexpr, INTEGER: tl.constexpr,
+    a_tiles, b_tiles, c_tiles, c_ptr, parts_ptr, scale_a_ptr, scale_b_ptr, M, N, K, stride_c, first_tile, pieces,
+    A_COLUMNS: tl.constexpr, B_COLUMNS: tl.constexpr, C_COLUMNS: tl.constexpr, SCALES: tl.constexpr, IMPRECISE: tl.constexpr, INTEGER: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, SPLITS: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
@@ -70,18 +81,20 @@ def matmul_split_kernel(
             tl.store(part, total, mask=start_m + m < M)
         else:
             c = _scaled(total, scale_a_ptr, scale_b_ptr, start_m, start_n, M, N, SCALES).to(c_ptr.dtype.element_ty)
-            if c_tiles is not None:
-                c_tiles.store([start_m, start_n], c)
-            else:
-                c_tile = c_ptr + tl.cast(start_m, tl.int64) * stride_cm + start_n + m * stride_cm + n
+            if c_tiles is None:
+                c_tile = _places(c_ptr, stride_c, start_m, start_n, m, n, C_COLUMNS)
                 tl.store(c_tile, c, mask=(start_m + m < M) & (start_n + n < N))
+            elif C_COLUMNS:
+                c_tiles.store([start_n, start_m], c.T)
+            else:
+                c_tiles.store([start_m, start_n], c)
 
 
 @triton.jit
 def add_parts_kernel(
-    c_ptr, parts_ptr, scale_a_ptr, scale_b_ptr, M, N, stride_cm, whole,
+    c_ptr, parts_ptr, scale_a_ptr, scale_b_ptr, M, N, stride_c, whole,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr,
-    SCALES: tl.constexpr, PDL: tl.constexpr,
+    C_COLUMNS: tl.constexpr, SCALES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Add up the parts of ROWS rows of a tile of c per program, and scale the sum."""
     if PDL:
@@ -97,7 +110,7 @@ def add_parts_kernel(
     for part in tl.static_range(1, SPLITS):
         total += tl.load(parts_ptr + part * BLOCK_M * BLOCK_N, mask=mask, other=0)
     c = _scaled(total, scale_a_ptr, scale_b_ptr, start_m + row, start_n, M, N, SCALES)
-    c_tile = c_ptr + tl.cast(start_m, tl.int64) * stride_cm + start_n + m * stride_cm + n
+    c_tile = _places(c_ptr, stride_c, start_m, start_n, m, n, C_COLUMNS)
     tl.store(c_tile, c.to(c_ptr.dtype.element_ty), mask=mask)
 
 
@@ -154,8 +167,12 @@ def bytes_plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
     """Plan for an FP8 or INT8 product with few tiles; ``b`` (K, N) has stride 1 along K. None where this does not pay.
 
     On an H100 (2026-11-25, torch 2.11, triton 3.6, intervals, cold L2, cuBLAS in brackets): FP8 128x4096x4096 11.1 us (11.1),
-    64x4096x4096 11.1 (11.5), 16x8192x8192 27.8 (27.0), 1024x1024x1024 7.1 (7.2). Tiles of 16 rows took 28.9
-    instead of 27.8. With descriptors made on the GPU the best config took 14.0, 13.7, 31.8 and 7.5.
+    64x4096x4096 11.1 (11.5), 1024x1024x1024 7.1 (7.2). With descriptors made on the GPU the best config took 14.0, 13.7 and 7.5.
+
+    Of few rows it is the plan of the transpose, so that a tile has no more rows than there are: 64x64 tiles bring a quarter of
+    the bytes a step. On an H200 (2026-11-27, torch 2.11, triton 3.6, cold L2; 64x64 tiles, cuBLAS): FP8 16x8192x8192 21.8 us
+    (28.9, 22.1), 1x8192x8192 22.0 (29.7, 22.3), 16x4096x4096 10.5 (14.6, 10.8), 16x4096x14336 20.6 (29.7, 21.9), 16x14336x4096
+    19.2 (24.2, 19.8), 32x8192x8192 22.3 (26.9, 22.3), but 64x8192x8192 22.5 (23.1, 24.4).
     """
     (m, k), n = a.shape, b.shape[1]
     if capability(a) < 90 or shared_memory(a) < 227 * 1024 or not (is_aligned(a) and is_aligned(b)):
@@ -164,10 +181,13 @@ def bytes_plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
     tiles = cdiv(m, 64) * cdiv(n, 64)
     if min(n, k) < 64 or max(m, 16) * n * k < _LEAST_BYTES:
         return None
+    splits = max(1, min(programs // (2 * tiles), k // 1024))
+    if m <= _TURNED:
+        return _plan(64, 16, 512, 4, 4, splits) if m <= 16 else _plan(64, 32, 256, 4, 5, splits)
     if tiles > programs:
         # FP8 on an H200: 1536x1536x1536 takes 11.1 us (12.2 in larger tiles), 2048x2048x2048 17.3 (15.9).
         return _plan(64, 128, 256, 4, 4) if 2 * cdiv(m, 64) * cdiv(n, 128) <= 5 * programs else None
-    return _plan(64, 64, 256, 4, 6, max(1, min(programs // (2 * tiles), k // 1024)))
+    return _plan(64, 64, 256, 4, 6, splits)
 
 
 def bytes_product(
@@ -181,7 +201,10 @@ def bytes_product(
     if given is None and padding_pays(a, b):
         a, b = padded(a, b)
     if given is None and (plan := bytes_plan(a, b.T)):
-        split_matmul(c, a, b.T, plan, scales, fast)
+        if a.shape[0] <= _TURNED:
+            split_matmul(c.T, b, a.T, plan, scales[::-1], fast)
+        else:
+            split_matmul(c, a, b.T, plan, scales, fast)
     elif given is None and fast and c.element_size() == 2 and (tiling := matmul_hopper.plan(a, b.T)):
         matmul_hopper.write_product(a, b.T, c, tiling, scales)
     else:
@@ -192,7 +215,7 @@ def split_matmul(
     c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, plan: Mapping[str, int],
     scales: tuple[torch.Tensor, torch.Tensor] | tuple[None, None] = (None, None), fast: bool = True,
 ) -> None:  # fmt: skip
-    """Write the product to contiguous ``c`` by ``plan``, times ``scales`` of operands or of rows and columns.
+    """Write the product to ``c`` by ``plan``, times ``scales`` of operands or of rows and columns.
 
     Unless ``fast``, tensor cores add up at most 128 FP8 products before fp32 registers do.
     """
@@ -201,7 +224,11 @@ def split_matmul(
     count, programs = cdiv(m, tile_m) * cdiv(n, tile_n), multiprocessors(a)
     whole = count if splits == 1 else count // programs * programs
     integer = a.dtype == torch.int8
-    tiling = {"SCALES": scaled_matmul.kind(scales), **{name: plan[name] for name in ("BLOCK_M", "BLOCK_N", "GROUP_M")}}
+    tiling = {
+        "C_COLUMNS": columns(c),
+        "SCALES": scaled_matmul.kind(scales),
+        **{name: plan[name] for name in ("BLOCK_M", "BLOCK_N", "GROUP_M")},
+    }
     # Programmatic dependent launch: the second launch starts early and waits for the parts.
     pdl = capability(a) >= 90
     with device_of(a):
@@ -212,7 +239,7 @@ def split_matmul(
         def tiles(parts: torch.Tensor | None, first: int, pieces: int) -> None:
             stored = _descriptor(out, tile_m, tile_n) if parts is None and is_aligned(out) else None
             launch(
-                matmul_split_kernel, (min(pieces, programs),), *operands, stored, out, parts, *scales, m, n, k, out.stride(0), first, pieces,
+                matmul_split_kernel, (min(pieces, programs),), *operands, stored, out, parts, *scales, m, n, k, max(out.stride()), first, pieces,
                 A_COLUMNS=columns(a), B_COLUMNS=columns(b), BLOCK_K=tile_k, SPLITS=1 if parts is None else splits,
                 IMPRECISE=None if fast else 128, INTEGER=integer, PDL=pdl and parts is not None,
                 **tiling, num_warps=plan["num_warps"], num_stages=plan["num_stages"],
@@ -227,7 +254,7 @@ def split_matmul(
             # Few elements per program, so that small results have many programs.
             rows = min(tile_m, max(1, (256 if tile_n <= 64 else 2048) // tile_n))
             launch(
-                add_parts_kernel, (others * (tile_m // rows),), out, parts, *scales, m, n, out.stride(0), whole, SPLITS=splits, ROWS=rows, PDL=pdl,
+                add_parts_kernel, (others * (tile_m // rows),), out, parts, *scales, m, n, max(out.stride()), whole, SPLITS=splits, ROWS=rows, PDL=pdl,
                 **tiling, num_warps=max(1, min(4, rows * tile_n // 256)), **({"launch_pdl": True} if pdl else {}),
             )  # fmt: skip
         if out is not c:
