@@ -101,7 +101,7 @@ def test_products_of_bytes_of_few_tiles_are_one_wave(hopper, dtype):
 
 def test_w8a16_on_hopper_has_a_part_for_most_multiprocessors():
     for extents, expected in (
-        ((128, 4096, 4096), (128, 4)), ((512, 4096, 4096), (128, 1)), ((256, 8192, 8192), (256, 2)), ((64, 14336, 4096), (64, 1)),
+        ((128, 4096, 4096), (128, 4)), ((320, 4096, 4096), (128, 1)), ((512, 4096, 4096), (128, 1)), ((256, 8192, 8192), (256, 2)), ((64, 14336, 4096), (64, 1)),
         ((1024, 4096, 4096), (256, 1)), ((1024, 14336, 4096), (256, 1, 2)), ((1024, 5120, 4096), (256, 1, 2)), ((40, 1000, 1024), None), ((200, 4096, 320), (64, 1)), ((200, 2048, 320), None),
     ):  # fmt: skip
         tiling = w8a16_hopper.tiling(*extents, 132)
@@ -135,35 +135,42 @@ def test_hopper_serves_what_fills_it(hoppers):
 @pytest.mark.parametrize(
     ("extents", "askew", "expected"),
     [
-        ((4096, 4096, 4096), 0, (128, 256, 1)),  # four waves, the last of them nearly whole
-        ((4097, 4099, 4101), 0, (128, 256, 4)),  # four whole ones, and 33 tiles
-        ((512, 4096, 4096), 0, (128, 128, 1)),  # one wave of smaller tiles
-        ((1536, 1536, 1536), 0, (128, 160, 1)),
-        ((2304, 2304, 2304), 0, (128, 256, 4)),
-        ((2560, 2560, 2560), 0, (128, 128, 2)),  # three whole waves, and four tiles
-        ((3000, 3000, 3000), 18_000_000, (256, 192, 2)),  # large tiles, because operands are slow to arrive
-        ((5000, 5000, 1000), 10_000_000, (128, 256, 4)),  # of copies, which are not
+        ((4096, 4096, 4096), "", (128, 256, 1)),  # four waves, the last of them nearly whole
+        ((4097, 4099, 4101), "", (128, 256, 4)),  # four whole ones, and 33 tiles
+        ((512, 4096, 4096), "", (128, 128, 1)),  # one wave of smaller tiles
+        ((1536, 1536, 1536), "", (128, 160, 1)),
+        ((2304, 2304, 2304), "", (128, 256, 4)),
+        ((2560, 2560, 2560), "", (128, 128, 2)),  # three whole waves, and four tiles
+        ((3000, 3000, 3000), "ab", (192, 192, 1)),  # large tiles, because operands are slow to arrive
+        ((5000, 1000, 5000), "ab", (192, 256, 1)),  # one wave of the largest
+        ((3072, 3000, 3072), "b", (192, 192, 1)),
+        ((4096, 4096, 1000), "a", (128, 256, 1)),  # a alone is not worth a copy
+        ((5000, 5000, 1000), "ab", (128, 256, 4)),  # of copies, which are not slow
     ],
 )
 def test_the_last_wave_is_cut_where_that_is_quicker(extents, askew, expected):
-    tiling = matmul_tilings.tiling(*extents, 132, askew)
-    assert (2 * tiling.rows, tiling.wide + tiling.side, tiling.cut_rows * tiling.cut_columns) == expected
-    assert tiling.copies == (askew == 10_000_000)
+    tiling = matmul_tilings.tiling(*extents, 132, ("a" in askew, "b" in askew))
+    assert (
+        tiling.groups * tiling.rows,
+        tiling.wide + tiling.side,
+        tiling.cut_rows * tiling.cut_columns,
+    ) == expected
+    assert tiling.copies == (extents == (5000, 5000, 1000))
 
 
 def test_a_cut_wave_fits_the_gpu():
     for m in range(130, 6000, 321):
         for n, k in ((1000, 4096), (4096, 8192), (5000, 640)):
             tiling = matmul_tilings.tiling(m, n, k, 132)
-            tiles = -(-m // (2 * tiling.rows)) * -(-n // (tiling.wide + tiling.side))
+            tiles = -(-m // (tiling.groups * tiling.rows)) * -(-n // (tiling.wide + tiling.side))
             cut = tiling.cut_rows * tiling.cut_columns
             assert cut == 1 or 0 < tiles % 132 * cut <= 132
 
 
 def test_rings_fit_shared_memory():
     for tiling in matmul_tilings.TILINGS:
-        step = (2 * tiling.rows + tiling.wide + tiling.side) * 64
-        assert 2 * (tiling.stages * step + 2 * tiling.buffers * 64 * 64) <= 226 * 1024
+        step = (tiling.groups * tiling.rows + tiling.wide + tiling.side) * 64
+        assert 2 * (tiling.stages * step + tiling.groups * tiling.buffers * 64 * 64) <= 226 * 1024
 
 
 def test_blocks_have_the_warpgroups_whose_waves_are_quicker(monkeypatch):

@@ -1,6 +1,6 @@
-"""Large 16-bit and FP8 matrix products on Hopper, persistent and warp-specialized: one warp loads, two warpgroups multiply.
+"""Large 16-bit and FP8 matrix products on Hopper, persistent and warp-specialized: one warp loads, two or three warpgroups multiply.
 
-Each warpgroup has half of a tile's rows. The second runs two steps behind the first, so that one keeps the tensor cores busy
+Each warpgroup has its share of a tile's rows, and runs steps behind the one before, so that one keeps the tensor cores busy
 during the other's epilogue. Tiles of a partial last wave may be cut in rows or columns, in the same launch.
 Written in Gluon, because Triton's language cannot assign work to warps.
 
@@ -9,9 +9,10 @@ In bf16 on an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2, cuBLAS in brack
 1792x1792x1792 22.9 (24.4), 512x4096x4096 27.8 (27.1), 6000x6000x6000 595 (562), 1536x1536x1536 15.7 (12.7). 4097x4099x4101
 takes 255, 37 of them for copies to aligned rows. cuBLAS multicasts loads within a cluster, which Gluon of triton 3.6 cannot.
 
-Rows that do not start at 32-byte sectors load slowly: 3000x3000x3000 102 (79), 104 with copies. Copies pay for 4008x4008x4008,
-213 (231 without, cuBLAS 189), and 5000x5000x1000, 95 (105, 84). A copy of b alone gave 98 for 3000x3000x3000 and 91.5 for
-5000x5000x1000: the cost model is too coarse to choose that. 5000x1000x5000 takes 94 (70), and longer with any copy.
+Rows that do not start at 32-byte sectors load slowly: L2 gives an SM 54 GB/s of them through TMA, 66 of others, and through
+cp.async 44 and 67. Large tiles load least, those of three warpgroups (2026-11-27, two warpgroups, cuBLAS): 3000x3000x3000 98 us
+(103, 81), 5000x1000x5000 90 (94, 71), 3072x3000x3072 85 (94, 81), 3072x3072x3000 80 (82, 78). Copies pay for 4008x4008x4008,
+212 (222, 189), and 5000x5000x1000, 95 (105, 83). A copy of b alone gave 98 for 3000x3000x3000 and 91.5 for 5000x5000x1000.
 
 FP8 with scales (2026-11-27; cuBLAS, Triton kernel): 2048x2048x2048 16.1 us (15.6; 17.8), 3072x3072x3072 43.4 (41.9; 50.1),
 4096x4096x4096 96.9 (98.2; 98.3), 8192x8192x8192 749 (768; 754); with scales of rows 2048x2048x2048 17.0 (15.6).
@@ -38,22 +39,18 @@ from tilescope_kernels._shared.launching import capability, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, is_aligned
 from tilescope_kernels.matrix_products.hopper_store import PART, store_parts
-from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, GROUPS, Tiling, tiling, whole_tiles
+from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Tiling, tiling, whole_tiles
 from tilescope_kernels.matrix_products.scaled_matmul import kind
 
-#: Multiplying warpgroups.
-_GROUPS = gl.constexpr(GROUPS)
 #: A step along K, in bytes.
 _STEP = gl.constexpr(2 * BLOCK_K)
 #: Rows of a group of tiles that are visited together, so that their operands stay in L2.
 _TOGETHER = gl.constexpr(2048)
-#: Steps that the second warpgroup lags behind: one keeps the tensor cores busy during the other's epilogue.
-_LAG = gl.constexpr(2)
 _DTYPES = (torch.float16, torch.bfloat16, torch.float8_e4m3fn)
 #: Bytes of a memory sector.
 _SECTOR = 32
-#: Registers per thread of the multiplying warpgroups and of the loading warp.
-_MULTIPLYING, _LOADING = gl.constexpr(232), gl.constexpr(24)
+#: Registers per thread of two and of three multiplying warpgroups, and of the loading warp.
+_OF_TWO, _OF_THREE, _LOADING = gl.constexpr(232), gl.constexpr(160), gl.constexpr(24)
 
 
 @gluon.jit
@@ -84,7 +81,7 @@ def _piece(
 @gluon.jit
 def _load_pieces(
     first, end, slot, phase, a_tiles, b_tiles, side_tiles, a_ring, b_ring, side_ring, ready, free, M, N, K, whole,
-    A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, ROWS: gl.constexpr, WIDE: gl.constexpr, SIDE: gl.constexpr,
+    A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr, WIDE: gl.constexpr, SIDE: gl.constexpr,
     CUT_ROWS: gl.constexpr, CUT_COLUMNS: gl.constexpr, STAGES: gl.constexpr, WHOLE: gl.constexpr,
 ):  # fmt: skip
     """Load the operands of this program's pieces: whole tiles if ``WHOLE``, else parts."""
@@ -94,14 +91,14 @@ def _load_pieces(
     BOXES_M: gl.constexpr = CUT_ROWS if WHOLE else 1
     BOXES_N: gl.constexpr = CUT_COLUMNS if WHOLE else 1
     for piece in range(first, end, gl.num_programs(0)):
-        start_m, start_n = _piece(piece, whole, M, N, _GROUPS * ROWS, WIDE + SIDE, CUT_ROWS, CUT_COLUMNS)
+        start_m, start_n = _piece(piece, whole, M, N, GROUPS * ROWS, WIDE + SIDE, CUT_ROWS, CUT_COLUMNS)
         for k in range(0, K, BLOCK_K):
             arrived = ready.index(slot)
-            for i in gl.static_range(_GROUPS):
-                mbarrier.wait(free.index(slot * _GROUPS + i), phase)
-            mbarrier.expect(arrived, (_GROUPS * BOXES_M * BOX_M + BOXES_N * BOX_N + SIDE) * _STEP)
-            for i in gl.static_range(_GROUPS * BOXES_M):
-                place = a_ring.index((slot * _GROUPS + i // BOXES_M) * CUT_ROWS + i % BOXES_M)
+            for i in gl.static_range(GROUPS):
+                mbarrier.wait(free.index(slot * GROUPS + i), phase)
+            mbarrier.expect(arrived, (GROUPS * BOXES_M * BOX_M + BOXES_N * BOX_N + SIDE) * _STEP)
+            for i in gl.static_range(GROUPS * BOXES_M):
+                place = a_ring.index((slot * GROUPS + i // BOXES_M) * CUT_ROWS + i % BOXES_M)
                 m = start_m + i * BOX_M
                 if A_COLUMNS:
                     tma.async_copy_global_to_shared(a_tiles, [k, m], arrived, place)
@@ -126,19 +123,19 @@ def _load_pieces(
 @gluon.jit
 def _load(
     a_tiles, b_tiles, side_tiles, a_ring, b_ring, side_ring, ready, free, M, N, K, whole, pieces,
-    A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, ROWS: gl.constexpr, WIDE: gl.constexpr, SIDE: gl.constexpr,
+    A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr, WIDE: gl.constexpr, SIDE: gl.constexpr,
     CUT_ROWS: gl.constexpr, CUT_COLUMNS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """Producer warp: load operands as far ahead as the ring allows, those of the next piece during an epilogue."""
     # Every stage starts free: on a fresh mbarrier a wait for the previous phase returns at once.
     slot, phase = _load_pieces(
         gl.program_id(0), whole, gl.to_tensor(0), gl.to_tensor(1), a_tiles, b_tiles, side_tiles, a_ring, b_ring,
-        side_ring, ready, free, M, N, K, whole, A_COLUMNS, B_COLUMNS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, True,
+        side_ring, ready, free, M, N, K, whole, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, True,
     )  # fmt: skip
     if CUT_ROWS * CUT_COLUMNS > 1:
         _load_pieces(
             whole + gl.program_id(0), pieces, slot, phase, a_tiles, b_tiles, side_tiles, a_ring, b_ring,
-            side_ring, ready, free, M, N, K, whole, A_COLUMNS, B_COLUMNS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, False,
+            side_ring, ready, free, M, N, K, whole, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, False,
         )  # fmt: skip
 
 
@@ -161,7 +158,7 @@ def _scaled(
 def _multiply_pieces(
     WHICH: gl.constexpr, first, end, slot, phase, turn, c_tiles, c_ptr, stride_cm, scale_a_ptr, scale_b_ptr, a_ring, b_ring,
     side_ring, buffers, ready, free, M, N, K, whole, SCALES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr,
-    ROWS: gl.constexpr, WIDE: gl.constexpr, SIDE: gl.constexpr, CUT_ROWS: gl.constexpr, CUT_COLUMNS: gl.constexpr,
+    GROUPS: gl.constexpr, ROWS: gl.constexpr, WIDE: gl.constexpr, SIDE: gl.constexpr, CUT_ROWS: gl.constexpr, CUT_COLUMNS: gl.constexpr,
     STAGES: gl.constexpr, BUFFERS: gl.constexpr, TMA: gl.constexpr, WHOLE: gl.constexpr,
 ):  # fmt: skip
     """Multiply this warpgroup's rows of this program's pieces: whole tiles if ``WHOLE``, else parts."""
@@ -173,7 +170,7 @@ def _multiply_pieces(
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ACROSS, BLOCK_K // 4])
     SIDES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, SIDE if SIDE > 0 else 8, BLOCK_K // 4])
     for piece in range(first, end, gl.num_programs(0)):
-        start_m, start_n = _piece(piece, whole, M, N, _GROUPS * ROWS, WIDE + SIDE, CUT_ROWS, CUT_COLUMNS)
+        start_m, start_n = _piece(piece, whole, M, N, GROUPS * ROWS, WIDE + SIDE, CUT_ROWS, CUT_COLUMNS)
         start_m += WHICH * HIGH
         total = gl.zeros([HIGH, ACROSS], gl.float32, LAYOUT)
         if SIDE > 0:
@@ -182,7 +179,7 @@ def _multiply_pieces(
         used = gl.to_tensor(0)
         for k in range(0, K, BLOCK_K):
             mbarrier.wait(ready.index(slot), phase)
-            a = a_ring.index((slot * _GROUPS + WHICH) * A_STEP)
+            a = a_ring.index((slot * GROUPS + WHICH) * A_STEP)
             b = b_ring.index(slot * B_STEP)
             if A_COLUMNS:
                 a = a.permute([1, 0])
@@ -198,14 +195,14 @@ def _multiply_pieces(
                 total, beside = warpgroup_mma_wait(2, deps=[total, beside])
             else:
                 total = warpgroup_mma_wait(1, deps=[total])
-            mbarrier.arrive(free.index(used * _GROUPS + WHICH), count=1, pred=k > 0)
+            mbarrier.arrive(free.index(used * GROUPS + WHICH), count=1, pred=k > 0)
             used = slot
             slot, phase = _advance(slot, phase, STAGES)
         if SIDE > 0:
             total, beside = warpgroup_mma_wait(0, deps=[total, beside])
         else:
             total = warpgroup_mma_wait(0, deps=[total])
-        mbarrier.arrive(free.index(used * _GROUPS + WHICH), count=1)
+        mbarrier.arrive(free.index(used * GROUPS + WHICH), count=1)
         dtype: gl.constexpr = c_ptr.dtype.element_ty
         total = _scaled(total, scale_a_ptr, scale_b_ptr, start_m, start_n, M, N, LAYOUT, SCALES)
         turn = store_parts(
@@ -222,18 +219,20 @@ def _multiply_pieces(
 @gluon.jit
 def _multiply(
     WHICH: gl.constexpr, c_tiles, c_ptr, stride_cm, scale_a_ptr, scale_b_ptr, a_ring, b_ring, side_ring, buffers, ready, free,
-    M, N, K, whole, pieces, SCALES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, ROWS: gl.constexpr, WIDE: gl.constexpr, SIDE: gl.constexpr,
+    M, N, K, whole, pieces, SCALES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr, WIDE: gl.constexpr, SIDE: gl.constexpr,
     CUT_ROWS: gl.constexpr, CUT_COLUMNS: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr, TMA: gl.constexpr,
 ):  # fmt: skip
     """Consumer warpgroup: multiply its rows of this program's pieces, whole tiles first."""
     BLOCK_K: gl.constexpr = _STEP * 8 // a_ring.dtype.primitive_bitwidth
-    if WHICH == 1:
-        # Wait for the first warpgroup's first use of that stage. Its second use cannot come before this one's first.
-        mbarrier.wait(free.index((_LAG - 1) * _GROUPS), 0, pred=K > (_LAG - 1) * BLOCK_K)
+    if WHICH > 0:
+        # Two warpgroups are two steps apart: one keeps the tensor cores busy during the other's epilogue. Three are one step apart.
+        LAG: gl.constexpr = 4 - GROUPS
+        # Wait for the previous warpgroup's first use of that stage. Its second use cannot come before this one's first.
+        mbarrier.wait(free.index((LAG - 1) * GROUPS + WHICH - 1), 0, pred=K > (LAG - 1) * BLOCK_K)
     if A_COLUMNS:
-        a_tiles = a_ring._reinterpret(a_ring.dtype, [STAGES * _GROUPS, BLOCK_K, ROWS], a_ring.layout)
+        a_tiles = a_ring._reinterpret(a_ring.dtype, [STAGES * GROUPS, BLOCK_K, ROWS], a_ring.layout)
     else:
-        a_tiles = a_ring._reinterpret(a_ring.dtype, [STAGES * _GROUPS, ROWS, BLOCK_K], a_ring.layout)
+        a_tiles = a_ring._reinterpret(a_ring.dtype, [STAGES * GROUPS, ROWS, BLOCK_K], a_ring.layout)
     if B_COLUMNS:
         b_tiles = b_ring._reinterpret(b_ring.dtype, [STAGES, WIDE, BLOCK_K], b_ring.layout)
     else:
@@ -241,13 +240,13 @@ def _multiply(
     slot, phase, turn = _multiply_pieces(
         WHICH, gl.program_id(0), whole, gl.to_tensor(0), gl.to_tensor(0), gl.to_tensor(WHICH * BUFFERS), c_tiles, c_ptr, stride_cm,
         scale_a_ptr, scale_b_ptr, a_tiles, b_tiles, side_ring, buffers, ready, free, M, N, K, whole,
-        SCALES, A_COLUMNS, B_COLUMNS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, BUFFERS, TMA, True,
+        SCALES, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, BUFFERS, TMA, True,
     )  # fmt: skip
     if CUT_ROWS * CUT_COLUMNS > 1:
         _multiply_pieces(
             WHICH, whole + gl.program_id(0), pieces, slot, phase, turn, c_tiles, c_ptr, stride_cm,
             scale_a_ptr, scale_b_ptr, a_ring, b_ring, side_ring, buffers, ready, free, M, N, K, whole,
-            SCALES, A_COLUMNS, B_COLUMNS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, BUFFERS, TMA, False,
+            SCALES, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, BUFFERS, TMA, False,
         )  # fmt: skip
     if TMA:
         tma.store_wait(0)
@@ -257,12 +256,12 @@ def _multiply(
 @gluon.jit(do_not_specialize=["M", "N", "K", "stride_cm", "whole", "pieces"])
 def matmul_hopper_kernel(
     a_tiles, b_tiles, side_tiles, c_tiles, c_ptr, stride_cm, scale_a_ptr, scale_b_ptr, M, N, K, whole, pieces,
-    SCALES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, ROWS: gl.constexpr, WIDE: gl.constexpr, SIDE: gl.constexpr,
+    SCALES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr, WIDE: gl.constexpr, SIDE: gl.constexpr,
     CUT_ROWS: gl.constexpr, CUT_COLUMNS: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr, TMA: gl.constexpr,
 ):  # fmt: skip
     """Compute pieces ``program, program + programs, ...``: ``whole`` tiles, then parts of the other tiles. Launch with 4 warps.
 
-    A tile has ``ROWS`` rows per warpgroup and ``WIDE + SIDE`` columns. A cut tile has ``CUT_ROWS`` x ``CUT_COLUMNS`` parts.
+    A tile has ``ROWS`` rows for each of ``GROUPS`` warpgroups and ``WIDE + SIDE`` columns. A cut tile has ``CUT_ROWS`` x ``CUT_COLUMNS`` parts.
     Results go to c through ``c_tiles``, or through pointers if it is None because c's rows are not aligned. Descriptors have
     tiles of 128 bytes along K: ``a_tiles`` of a warpgroup's rows of a part, ``b_tiles`` of a part's columns, ``side_tiles`` of
     the ``SIDE`` columns. ``c_tiles`` has 64x64. ``A_COLUMNS`` and ``B_COLUMNS``: the matrix and its descriptors are
@@ -272,9 +271,9 @@ def matmul_hopper_kernel(
     BOX_M: gl.constexpr = ROWS // CUT_ROWS
     BOX_N: gl.constexpr = WIDE // CUT_COLUMNS
     if A_COLUMNS:
-        a_ring = gl.allocate_shared_memory(a_tiles.dtype, [STAGES * _GROUPS * CUT_ROWS, BLOCK_K, BOX_M], a_tiles.layout)
+        a_ring = gl.allocate_shared_memory(a_tiles.dtype, [STAGES * GROUPS * CUT_ROWS, BLOCK_K, BOX_M], a_tiles.layout)
     else:
-        a_ring = gl.allocate_shared_memory(a_tiles.dtype, [STAGES * _GROUPS * CUT_ROWS, BOX_M, BLOCK_K], a_tiles.layout)
+        a_ring = gl.allocate_shared_memory(a_tiles.dtype, [STAGES * GROUPS * CUT_ROWS, BOX_M, BLOCK_K], a_tiles.layout)
     if B_COLUMNS:
         b_ring = gl.allocate_shared_memory(b_tiles.dtype, [STAGES * CUT_COLUMNS, BOX_N, BLOCK_K], b_tiles.layout)
     else:
@@ -286,29 +285,45 @@ def matmul_hopper_kernel(
         else:
             side_ring = gl.allocate_shared_memory(b_tiles.dtype, [STAGES, BLOCK_K, SIDE], side_tiles.layout)
     buffers = gl.allocate_shared_memory(
-        c_ptr.dtype.element_ty, [_GROUPS * BUFFERS, PART, PART], gl.NVMMASharedLayout(128, 16)
+        c_ptr.dtype.element_ty, [GROUPS * BUFFERS, PART, PART], gl.NVMMASharedLayout(128, 16)
     )
     # ``ready``: a stage has arrived. ``free``: a warpgroup has used it.
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    free = gl.allocate_shared_memory(gl.int64, [STAGES * _GROUPS, 1], mbarrier.MBarrierLayout())
+    free = gl.allocate_shared_memory(gl.int64, [STAGES * GROUPS, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(ready.index(i), count=1)
-    for i in gl.static_range(STAGES * _GROUPS):
+    for i in gl.static_range(STAGES * GROUPS):
         mbarrier.init(free.index(i), count=1)
     fence_async_shared()
     # Written out, because constants in a tuple that a variable holds are no longer constexpr.
-    gl.warp_specialize(
-        [
-            (_multiply, (0, c_tiles, c_ptr, stride_cm, scale_a_ptr, scale_b_ptr, a_ring, b_ring, side_ring, buffers, ready, free,
-                         M, N, K, whole, pieces, SCALES, A_COLUMNS, B_COLUMNS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, BUFFERS, TMA)),
-            (_multiply, (1, c_tiles, c_ptr, stride_cm, scale_a_ptr, scale_b_ptr, a_ring, b_ring, side_ring, buffers, ready, free,
-                         M, N, K, whole, pieces, SCALES, A_COLUMNS, B_COLUMNS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, BUFFERS, TMA)),
-            (_load, (a_tiles, b_tiles, side_tiles, a_ring, b_ring, side_ring, ready, free, M, N, K, whole, pieces,
-                     A_COLUMNS, B_COLUMNS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES)),
-        ],
-        [4, 1],
-        [_MULTIPLYING, _LOADING],
-    )  # fmt: skip
+    if GROUPS == 2:
+        gl.warp_specialize(
+            [
+                (_multiply, (0, c_tiles, c_ptr, stride_cm, scale_a_ptr, scale_b_ptr, a_ring, b_ring, side_ring, buffers, ready, free,
+                             M, N, K, whole, pieces, SCALES, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, BUFFERS, TMA)),
+                (_multiply, (1, c_tiles, c_ptr, stride_cm, scale_a_ptr, scale_b_ptr, a_ring, b_ring, side_ring, buffers, ready, free,
+                             M, N, K, whole, pieces, SCALES, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, BUFFERS, TMA)),
+                (_load, (a_tiles, b_tiles, side_tiles, a_ring, b_ring, side_ring, ready, free, M, N, K, whole, pieces,
+                         A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES)),
+            ],
+            [4, 1],
+            [_OF_TWO, _LOADING],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (_multiply, (0, c_tiles, c_ptr, stride_cm, scale_a_ptr, scale_b_ptr, a_ring, b_ring, side_ring, buffers, ready, free,
+                             M, N, K, whole, pieces, SCALES, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, BUFFERS, TMA)),
+                (_multiply, (1, c_tiles, c_ptr, stride_cm, scale_a_ptr, scale_b_ptr, a_ring, b_ring, side_ring, buffers, ready, free,
+                             M, N, K, whole, pieces, SCALES, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, BUFFERS, TMA)),
+                (_multiply, (2, c_tiles, c_ptr, stride_cm, scale_a_ptr, scale_b_ptr, a_ring, b_ring, side_ring, buffers, ready, free,
+                             M, N, K, whole, pieces, SCALES, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES, BUFFERS, TMA)),
+                (_load, (a_tiles, b_tiles, side_tiles, a_ring, b_ring, side_ring, ready, free, M, N, K, whole, pieces,
+                         A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, SIDE, CUT_ROWS, CUT_COLUMNS, STAGES)),
+            ],
+            [4, 4, 1],
+            [_OF_THREE, _OF_THREE, _LOADING],
+        )  # fmt: skip
 
 
 def serves(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -325,16 +340,16 @@ def serves(a: torch.Tensor, b: torch.Tensor) -> bool:
     return m > 64 and cdiv(m, 64) * cdiv(n, 128) > multiprocessors(a)
 
 
-def _askew(matrix: torch.Tensor) -> int:
-    """Number of elements if rows do not start at sectors but TMA can load them, else 0: other matrices are copied anyway."""
-    return matrix.numel() if is_aligned(matrix) and not is_aligned(matrix, _SECTOR) else 0
+def _askew(matrix: torch.Tensor) -> bool:
+    """Whether rows do not start at sectors but TMA can load them: other matrices are copied anyway."""
+    return is_aligned(matrix) and not is_aligned(matrix, _SECTOR)
 
 
 def _chosen(a: torch.Tensor, b: torch.Tensor) -> Tiling:
     (m, k), n = a.shape, b.shape[1]
     # A step takes as long in FP8: twice the elements, at twice the rate.
     k = cdiv(k * a.element_size(), 2)
-    return tiling(m, n, k, multiprocessors(a), _askew(a) + _askew(b), n % 8 == 0)
+    return tiling(m, n, k, multiprocessors(a), (_askew(a), _askew(b)), n % 8 == 0)
 
 
 def plan(a: torch.Tensor, b: torch.Tensor) -> Tiling | None:
@@ -360,7 +375,7 @@ def write_product(
         chosen.wide // chosen.cut_columns,
         _STEP.value // a.element_size(),
     )
-    tiles = cdiv(m, _GROUPS.value * chosen.rows) * cdiv(n, chosen.wide + chosen.side)
+    tiles = cdiv(m, chosen.groups * chosen.rows) * cdiv(n, chosen.wide + chosen.side)
     whole = whole_tiles(tiles, programs, chosen)
     pieces = whole + (tiles - whole) * chosen.cut_rows * chosen.cut_columns
     through = is_aligned(c)
@@ -373,7 +388,7 @@ def write_product(
         gluon_tiles(a, high, depth, a_columns), of_b(wide),
         of_b(chosen.side) if chosen.side else None, gluon_tiles(c, PART.value, PART.value) if through else None,
         c, c.stride(0), *scales, m, n, k, whole, pieces, SCALES=kind(scales),
-        A_COLUMNS=a_columns, B_COLUMNS=b_columns, ROWS=chosen.rows, WIDE=chosen.wide, SIDE=chosen.side,
+        A_COLUMNS=a_columns, B_COLUMNS=b_columns, GROUPS=chosen.groups, ROWS=chosen.rows, WIDE=chosen.wide, SIDE=chosen.side,
         CUT_ROWS=chosen.cut_rows, CUT_COLUMNS=chosen.cut_columns, STAGES=chosen.stages, BUFFERS=chosen.buffers,
         TMA=through, num_warps=4,
     )  # fmt: skip

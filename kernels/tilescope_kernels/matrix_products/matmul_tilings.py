@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from tilescope_kernels._shared.integers import cdiv
 
-#: Multiplying warpgroups, which share a tile's rows, and elements of a step along K: 128 bytes.
-GROUPS, BLOCK_K = 2, 64
+#: Elements of a step along K: 128 bytes.
+BLOCK_K = 64
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """A tile of ``rows`` rows per warpgroup and ``wide`` columns, with ``side`` more in an accumulator of their own.
+    """A tile of ``rows`` rows for each of ``groups`` warpgroups and ``wide`` columns, with ``side`` more in an accumulator of their own.
 
     Tiles of the last wave are cut into ``cut_rows`` x ``cut_columns`` parts. The ring of operands has ``stages``; each
     warpgroup stores through ``buffers``. ``copies``: operands whose rows do not start at memory sectors are copied first.
@@ -27,6 +27,7 @@ class Tiling:
     stages: int = 4
     buffers: int = 2
     copies: bool = False
+    groups: int = 2
 
 
 #: Uncut tilings come first, so that they win ties.
@@ -40,15 +41,18 @@ TILINGS = (
     Tiling(64, 256, cut_columns=4),
     Tiling(64, 128, cut_columns=2, stages=6),
     Tiling(128, 128, 64, cut_rows=2, stages=3, buffers=3),
+    Tiling(64, 128, 64, buffers=1, groups=3),
+    Tiling(64, 128, 128, stages=3, groups=3),
 )
 #: Rows and columns of operands that L2 delivers while a 128x256 tile multiplies one step along K: if all extents are multiples
-#: of 128 bytes, if rows start at sectors of 32 bytes, if they do not, and if they do not and tiles leave the ring three stages.
-#: The last number is the time of writing such a tile, in steps. Fitted to 126 timings of 11 sizes on an H200 (2026-11-26).
-_ARRIVING_WHOLE, _ARRIVING, _ARRIVING_ASKEW, _ARRIVING_ASKEW_LATE, _WRITING = 495, 463, 284, 248, 3
-#: Slowdown by ``side`` columns, whose wgmma instructions are short.
-_BESIDE = {0: 1.0, 32: 1.17, 64: 1.03}
+#: of 128 bytes, and if they are not. Rows that do not start at sectors count as so many.
+_ARRIVING_WHOLE, _ARRIVING, _ASKEW = 490, 440, 1.5
+#: Time of writing a 128x256 tile, in steps. This and the rest are fitted to 1000 timings of 45 sizes on an H200 (2026-11-27).
+_WRITING = 2
+#: Slowdown by 32 or 64 ``side`` columns of two warpgroups, whose wgmma instructions are short.
+_BESIDE = {32: 1.2, 64: 1.05}
 #: Cost of copying operands: steps of the launch, and elements that are copied per step.
-_COPYING, _COPIED = 5, 515_000
+_COPYING, _COPIED = 4, 1_000_000
 
 
 def whole_tiles(tiles: int, programs: int, chosen: Tiling) -> int:
@@ -56,18 +60,17 @@ def whole_tiles(tiles: int, programs: int, chosen: Tiling) -> int:
     return tiles if chosen.cut_rows * chosen.cut_columns == 1 else tiles // programs * programs
 
 
-def _time(m: int, n: int, k: int, programs: int, askew: bool, chosen: Tiling) -> float:
+def _time(m: int, n: int, k: int, programs: int, askew: tuple[bool, bool], chosen: Tiling) -> float:
     """Estimated time, in steps of a 128x256 tile along K. Infinite where a cut last wave is empty or exceeds one wave."""
-
-    straight = _ARRIVING if (m | n | k) % 64 else _ARRIVING_WHOLE
+    rate = _ARRIVING if (m | n | k) % 64 else _ARRIVING_WHOLE
+    of_a, of_b = (_ASKEW if each else 1.0 for each in askew)
+    slowdown = _BESIDE.get(chosen.side, 1.0) if chosen.groups == 2 else 1.0
 
     def wave(rows: int, columns: int) -> float:
         area = rows * columns / (128 * 256)
-        rate = (_ARRIVING_ASKEW_LATE if rows > 128 else _ARRIVING_ASKEW) if askew else straight
-        step = max(area * _BESIDE[chosen.side], (rows + columns) / rate)
-        return cdiv(k, BLOCK_K) * step + _WRITING * area
+        return cdiv(k, BLOCK_K) * max(area * slowdown, (of_a * rows + of_b * columns) / rate) + _WRITING * area
 
-    rows, columns = GROUPS * chosen.rows, chosen.wide + chosen.side
+    rows, columns = chosen.groups * chosen.rows, chosen.wide + chosen.side
     tiles, cut = cdiv(m, rows) * cdiv(n, columns), chosen.cut_rows * chosen.cut_columns
     last = tiles % programs
     if cut > 1 and not 0 < last * cut <= programs:
@@ -77,18 +80,21 @@ def _time(m: int, n: int, k: int, programs: int, askew: bool, chosen: Tiling) ->
 
 
 @functools.lru_cache(maxsize=4096)
-def tiling(m: int, n: int, k: int, programs: int, askew: int = 0, aligned_c: bool = True) -> Tiling:
+def tiling(
+    m: int, n: int, k: int, programs: int, askew: tuple[bool, bool] = (False, False), aligned_c: bool = True
+) -> Tiling:
     """The tiling with the least estimated time. A partial last wave takes as long as a full one unless its tiles are cut.
 
-    ``askew`` is the number of elements of operands whose rows do not start at sectors. Without ``aligned_c`` no tile is
-    cut, because writing takes too long.
+    ``askew``: rows of a, and of b, do not start at sectors. Without ``aligned_c`` no tile is cut, because writing takes too
+    long.
     """
     tilings = [chosen for chosen in TILINGS if aligned_c or chosen.cut_rows * chosen.cut_columns == 1]
     time, best = min(
-        ((_time(m, n, k, programs, askew > 0, chosen), chosen) for chosen in tilings), key=lambda each: each[0]
+        ((_time(m, n, k, programs, askew, chosen), chosen) for chosen in tilings), key=lambda each: each[0]
     )
-    if askew:
-        copied = tiling(m, n, k, programs, 0, aligned_c)
-        if _time(m, n, k, programs, False, copied) + _COPYING + askew / _COPIED < time:
+    if any(askew):
+        copied = tiling(m, n, k, programs, (False, False), aligned_c)
+        elements = askew[0] * m * k + askew[1] * k * n
+        if _time(m, n, k, programs, (False, False), copied) + _COPYING + elements / _COPIED < time:
             return replace(copied, copies=True)
     return best
