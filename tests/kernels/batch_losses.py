@@ -5,13 +5,13 @@ from __future__ import annotations
 from unittest import mock
 
 # First: it switches the interpreter on.
-from interpreted import against_reference, close, draw, grads, main, poisoned, targets, unusual  # isort: skip
+from interpreted import NAN, against_reference, close, draw, grads, main, poisoned, targets, unusual  # isort: skip
 
 import torch
 import torch.nn.functional as F
 from tilescope_kernels import CrossEntropyLoss, cross_entropy, linear_cross_entropy
+from tilescope_kernels.losses import accumulate_hopper, class_products, logits_in_gradient
 from tilescope_kernels.losses import linear_cross_entropy as linear
-from tilescope_kernels.losses import logits_in_gradient
 
 
 def check_cross_entropy_of_weighed_classes():
@@ -112,21 +112,31 @@ def check_a_gradient_computed_at_once_serves_every_backward_pass():
     close(leaf.grad, 3.0 * expected, 1e-5)
 
 
-def check_linear_cross_entropy_chunks_fit_their_memory():
-    from tilescope_kernels.losses.linear_cross_entropy import _ALIGNED, _chunks, _least
+def check_linear_cross_entropy_chunks_are_whole_tiles_of_about_four_times_the_memory_of_x():
+    for rows, columns, classes in ((8192, 4096, 128256), (16384, 4096, 32000), (3000, 700, 50000)):
+        chunk = linear._chunk(rows, columns, classes, 2)
+        assert chunk % 256 == 0 and (chunk == 512 or 2 * rows * columns < chunk * classes <= 4 * rows * columns)
+    # All rows at once where that takes little.
+    assert linear._chunk(781, 130, 1823, 4) == 781 and linear._chunk(5, 9, 1, 2) == 5 and linear._chunk(0, 4, 9, 2) == 0
 
-    for rows, columns, classes in ((8192, 4096, 128256), (781, 130, 1823), (3000, 7, 50000), (5, 9, 1), (0, 4, 9)):
-        for lent in (True, False):
-            for first in (0, rows // 2):
-                scratch = _least(rows, columns, classes, lent, 0)
-                chunks = _chunks(first, rows, columns, classes, lent, 0, scratch)
-                assert [row for part in chunks for row in range(part.start, part.stop)] == list(range(first, rows))
-                held = (rows * columns if lent else 0) + _ALIGNED + scratch * classes
-                for part in chunks:
-                    behind = -(-part.stop * columns // _ALIGNED) * _ALIGNED if lent else 0
-                    assert behind + (part.stop - part.start) * classes <= held
-    sizes = [part.stop - part.start for part in _chunks(0, 8192, 4096, 128256, True, 0, 256)]
-    assert sizes[0] == 496 and sizes == sorted(sizes, reverse=True)
+
+def check_odd_numbers_of_classes_are_multiplied_in_two_parts():
+    for dtype, classes, wanted in (
+        (torch.float16, 50257, [50256, 50257]), (torch.bfloat16, 9, [8, 9]), (torch.float16, 8, [8]), (torch.float16, 7, [7]),
+        (torch.float32, 9, [9]),
+    ):  # fmt: skip
+        pieces = sorted(class_products.slices(classes, dtype), key=lambda part: part.start)
+        assert [part.stop for part in pieces] == wanted and [part.start for part in pieces] == [0, *wanted[:-1]]
+    x, weight, bias = draw(6, 24).half(), draw(21, 24, seed=1).half(), draw(21, seed=2).half()
+    logits, dx, dw = torch.full((6, 32), NAN).half()[:, :21], torch.full_like(x, NAN), torch.full_like(weight, NAN)
+    class_products.write_logits(logits, x, weight, bias)
+    close(logits, x.double() @ weight.double().T + bias.double(), 1e-3)
+    class_products.write_dx(dx, logits, weight)
+    close(dx, logits.double() @ weight.double(), 1e-3)
+    class_products.write_dw(dw, logits, x)
+    close(dw, logits.double().T @ x.double(), 1e-3)
+    accumulate_hopper.add_product(dw, logits, x)
+    close(dw, 2.0 * (logits.double().T @ x.double()), 2e-3)
 
 
 def check_logits_in_the_weights_gradient_fit_there():
@@ -158,11 +168,11 @@ def check_linear_cross_entropy_with_logits_in_the_weights_gradient():
         x, weight, bias = (leaf if i in wanted_of else leaf.detach() for i, leaf in enumerate(leaves))
         with (
             mock.patch.multiple(logits_in_gradient, **SMALL, run=lambda *args: seen.append(args[7]) or run(*args)),
-            mock.patch.object(linear, "_least", lambda *_: 10),
+            mock.patch.object(linear, "_chunk", lambda *_: 10),
             poisoned(),
         ):
             actual = linear_cross_entropy(x, weight, target, linear_bias=bias if biased else None, **options)
-        assert seen.pop() == logits_in_gradient.Blocks(24, 4, 24)
+        assert seen.pop() == logits_in_gradient.Blocks(24, 3, 32)
         wanted = F.cross_entropy(F.linear(*twins[: 2 + biased]), target, **options)
         close(actual, wanted, 1e-6 if dtype == torch.float32 else 1e-3)
         found = grads(actual * 2.5, [leaves[i] for i in wanted_of])
@@ -178,8 +188,8 @@ def check_what_is_not_finite_stays_in_its_row_there():
     x[3], x[5, 0] = float("inf"), float("nan")
     target[3], target[5], target[7], target[9] = 1, 70, 85, 84
     weight[60:] = 0.0
-    losses, dx, dw, scratch = torch.empty(24), torch.empty(24, 30), torch.empty(85, 30), torch.empty(24 * 30)
-    plan = logits_in_gradient.Blocks(24, 4, 24)
+    losses, dx, dw, scratch = torch.empty(24), torch.empty(24, 30), torch.empty(85, 30), torch.empty(24 * 32)
+    plan = logits_in_gradient.Blocks(24, 3, 32)
     with mock.patch.multiple(logits_in_gradient, **SMALL):
         logits_in_gradient.run(x, weight, None, target, -100, 0.0, None, plan, losses, dx, dw, None, scratch)
     logits = F.linear(x, weight).double()

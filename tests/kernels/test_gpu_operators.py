@@ -52,7 +52,7 @@ def test_in_place_rotation_allocates_nothing():
     assert torch.equal(q_out, wanted[0]) and torch.equal(k_out, wanted[1])
 
 
-def test_linear_cross_entropy_at_a_language_models_size_holds_its_gradients_and_256_rows_of_logits():
+def test_linear_cross_entropy_at_a_language_models_size_holds_its_gradients_and_1024_rows_of_logits():
     rows, columns, vocabulary = 8192, 4096, 128256
     x = draw(rows, columns, dtype=torch.bfloat16)
     weight = draw(vocabulary, columns, dtype=torch.bfloat16, seed=1)
@@ -61,17 +61,17 @@ def test_linear_cross_entropy_at_a_language_models_size_holds_its_gradients_and_
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     torch.autograd.grad(kernels.linear_cross_entropy(x, weight, target), (x, weight))
-    held = 2 * (rows + vocabulary) * columns + 2 * 256 * vocabulary
+    held = 2 * (rows + vocabulary) * columns + 2 * 1024 * vocabulary
     assert torch.cuda.max_memory_allocated() - before < held + 2**20
 
 
 @pytest.mark.parametrize("vocabulary", [20000, 19997])
 def test_linear_cross_entropy_with_logits_in_the_weights_gradient(monkeypatch, vocabulary):
     """Rows whose logits lie there and others, of vocabularies whose rows start at 16 bytes and of others."""
-    rows, columns, seen, run = 1300, 640, [], logits_in_gradient.run
+    rows, columns, seen, run = 1400, 1152, [], logits_in_gradient.run
     monkeypatch.setattr(logits_in_gradient, "run", lambda *args: seen.append(args[7]) or run(*args))
     x, target = draw(rows, columns, dtype=torch.bfloat16), classes(rows, vocabulary)
-    weight, bias = draw(vocabulary, columns, dtype=torch.bfloat16, seed=1) / 25, draw(vocabulary, seed=2).bfloat16()
+    weight, bias = draw(vocabulary, columns, dtype=torch.bfloat16, seed=1) / 34, draw(vocabulary, seed=2).bfloat16()
     target[3] = -100
     leaves = [leaf.detach().requires_grad_() for leaf in (x, weight, bias)]
     twins = [leaf.detach().double().requires_grad_() for leaf in leaves]
@@ -83,7 +83,7 @@ def test_linear_cross_entropy_with_logits_in_the_weights_gradient(monkeypatch, v
         assert abs(float(loss) - float(expected)) <= 1e-2 * float(expected)
         for one, other in zip(found, wanted, strict=True):
             assert float((one.double() - other).norm() / other.norm()) <= 1e-2
-    assert len(seen) == 2 and seen[0].rows in range(512, rows)
+    assert len(seen) == 2 and seen[0].rows in range(1024, rows)
 
 
 def test_more_than_two_to_the_31_elements():

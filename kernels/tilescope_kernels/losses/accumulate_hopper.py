@@ -26,6 +26,7 @@ from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import capability, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
+from tilescope_kernels.losses.class_products import slices
 
 #: Warpgroups that multiply, and the rows of a tile of each.
 _GROUPS, _ROWS = gl.constexpr(2), gl.constexpr(64)
@@ -183,7 +184,8 @@ def _serves(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> bool:
 def add_product(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
     """Add ``a.T @ b`` of matrices (K, M) and (K, N) to ``c``, rounding once. cuBLAS does it where the kernel cannot."""
     if not _serves(c, a, b):
-        c.addmm_(a.T, b)
+        for part in slices(c.shape[0], c.dtype):
+            c[part].addmm_(a[:, part].T, b)
         return
     (k, m), n = a.shape, b.shape[1]
     pieces = cdiv(m, _GROUPS.value * _ROWS.value) * cdiv(n, _WIDE.value)

@@ -1,6 +1,6 @@
 """Linear layer and cross-entropy fused, a chunk of rows at a time, so that the logits of all rows never exist at once.
 
-cuBLAS computes the logits of a chunk, one Triton pass overwrites them with their gradient, and two more products give the
+cuBLAS computes the logits of a chunk (``class_products``), one Triton pass overwrites them with their gradient, and two more products give the
 chunk's dx and add to dW. All of this happens in the forward pass, with the same three products as eager code. The scheme is
 Liger-Kernel's (Hsu et al., arXiv:2410.10989). Where dW has room for the logits of more rows than a chunk, the first rows'
 logits are stored there (``logits_in_gradient``).
@@ -20,6 +20,7 @@ from tilescope_kernels._shared.launching import check_tensors, use_triton
 from tilescope_kernels._shared.operators import autocast_dtype, operator, pack, unpack, wants_grad
 from tilescope_kernels.losses import logits_in_gradient
 from tilescope_kernels.losses.accumulate_hopper import add_product
+from tilescope_kernels.losses.class_products import write_dw, write_dx, write_logits
 from tilescope_kernels.losses.cross_entropy import REDUCTIONS, check_loss, result_dtype, rows_loss
 from tilescope_kernels.losses.gradient_scaling import scaled
 from tilescope_kernels.losses.mean import count_rows, reduced
@@ -32,32 +33,21 @@ CONFIGS = tuple(
 )
 
 
-#: Rows of a chunk are a multiple of the first, except in the last chunk, and at least a tile of a product.
-_MULTIPLE, _TILE = 8, 256
-#: Alignment in elements: 16 bytes of any dtype.
-_ALIGNED = 8
+#: Rows of a chunk: a multiple of a tile of a product, and at least as many as keep the pass over dW shorter than its product.
+_TILE, _LEAST = 256, 512
+#: Bytes of logits that may exist at once however small ``x`` is.
+_SMALL = 2**24
+#: Rows of logits start at multiples of this many elements: sectors of 32 bytes in 16 bits.
+_ALIGNED = 16
 
 
-def _least(rows: int, columns: int, classes: int, lent: bool, asked: int) -> int:
-    """Rows of logits to allocate memory for: about twice the memory of ``x``.
+def _chunk(rows: int, columns: int, classes: int, itemsize: int) -> int:
+    """Rows of logits to hold at a time: those of about four times the memory of ``x``.
 
-    ``lent`` halves it, because chunks then also use the part of dx that is not written yet.
+    A chunk is rounded to tiles of the products: one of 368 rows takes as long as one of 384.
     """
-    wanted = rows * columns * (1 if lent else 2) // classes
-    return min(rows, asked or max(_TILE, wanted // _TILE * _TILE))
-
-
-def _chunks(start: int, rows: int, columns: int, classes: int, lent: bool, asked: int, least: int) -> list[slice]:
-    """Slices of rows from ``start`` on, one per chunk. With ``lent`` memory the first chunks are larger."""
-    chunks = []
-    while start < rows:
-        size = least
-        if lent and not asked:
-            fits = (least * classes + (rows - start) * columns) // (classes + columns)
-            size = max(least, fits // _MULTIPLE * _MULTIPLE)
-        chunks.append(slice(start, min(rows, start + size)))
-        start += size
-    return chunks
+    wanted = max(4 * rows * columns, _SMALL // itemsize) // classes
+    return min(rows, max(_LEAST, wanted // _TILE * _TILE))
 
 
 @operator("linear_cross_entropy")
@@ -68,53 +58,46 @@ def _linear_cross_entropy(
     """The loss and the gradients of x, weight and bias, empty where not wanted."""
     (rows, columns), classes = x.shape, weight.shape[0]
     chosen = unpack(config)
-    count = count_rows(target, ignore_index) if reduction == 1 else None
     asked = (chosen or {}).get("CHUNK", 0)
-    # Rows of logits are 16-byte aligned: products with unaligned ones take several times as long.
+    chunk = min(rows, asked) if asked else _chunk(rows, columns, classes, x.element_size())
     wide = triton.cdiv(classes, _ALIGNED) * _ALIGNED
-    scratch = _least(rows, columns, classes, wants_dx, asked)
-    # A chunk's logits come after the chunk's own rows of dx, at an aligned address.
-    kept = rows * columns if wants_dx else 0
-    memory = torch.empty(kept + _ALIGNED + scratch * wide, dtype=x.dtype, device=x.device)
-    dx = memory[:kept].view(rows, columns) if wants_dx else x.new_empty(0)
+    scratch = x.new_empty(chunk * wide)
+    dx = torch.empty_like(x) if wants_dx else x.new_empty(0)
     dw = torch.empty_like(weight) if wants_dw else x.new_empty(0)
     db = torch.zeros(classes, dtype=torch.float32, device=x.device) if wants_db else None
     losses = torch.empty(rows, dtype=torch.float32, device=x.device)
     tile = {name: value for name, value in (chosen or {}).items() if name != "CHUNK"} or None
     gradient = wants_dx or wants_dw or wants_db
-    blocks = logits_in_gradient.plan(rows, columns, classes, scratch * wide) if wants_dw and not asked else None
+    count = count_rows(target, ignore_index) if gradient and reduction == 1 else None
+    blocks = logits_in_gradient.plan(rows, columns, classes, scratch.numel()) if wants_dw and not asked else None
     first = 0 if blocks is None else blocks.rows
     if blocks is not None:
         # Their dx accumulates in fp32, in the memory of dx itself if it is large enough: its other rows are not written yet.
-        size, free = first * columns, memory[triton.cdiv(kept, _ALIGNED) * _ALIGNED :]
-        total = None
-        if wants_dx and 4 * size <= kept * x.element_size():
-            total = memory[: size * 4 // x.element_size()].view(torch.float32).view(first, columns)
+        size, total = first * columns, None
+        if wants_dx and 4 * size <= dx.numel() * x.element_size():
+            total = dx.view(-1)[: size * 4 // x.element_size()].view(torch.float32).view(first, columns)
         elif wants_dx:
             total = torch.empty((first, columns), dtype=torch.float32, device=x.device)
         logits_in_gradient.run(
             x[:first], weight, bias, target[:first], ignore_index, smoothing, count, blocks,
-            losses, total, dw, db, free,
+            losses, total, dw, db, scratch,
         )  # fmt: skip
         if total is not None:
-            free[:size].view(first, columns).copy_(total)
-            dx[:first] = free[:size].view(first, columns)
-    for part in _chunks(first, rows, columns, wide, wants_dx, asked, scratch):
-        behind = triton.cdiv(part.stop * columns, _ALIGNED) * _ALIGNED if wants_dx else 0
-        size = part.stop - part.start
-        logits = memory[behind : behind + size * wide].view(size, wide)[:, :classes]
-        if bias is None:
-            torch.mm(x[part], weight.T, out=logits)
-        else:
-            torch.addmm(bias, x[part], weight.T, out=logits)
+            scratch[:size].view(first, columns).copy_(total)
+            dx[:first] = scratch[:size].view(first, columns)
+    for start in range(first, rows, max(chunk, 1)):
+        part = slice(start, min(rows, start + chunk))
+        size = part.stop - start
+        logits = scratch[: size * wide].view(size, wide)[:, :classes]
+        write_logits(logits, x[part], weight, bias)
         losses[part] = rows_loss(
             logits, target[part], ignore_index, smoothing, tile,
             dx=logits if gradient else None, count=count,
         )  # fmt: skip
         if wants_dx:
-            torch.mm(logits, weight, out=dx[part])
-        if wants_dw and part.start == 0:
-            torch.mm(logits.T, x[part], out=dw)
+            write_dx(dx[part], logits, weight)
+        if wants_dw and start == 0:
+            write_dw(dw, logits, x[part])
         elif wants_dw:
             add_product(dw, logits, x[part])
         if db is not None:
@@ -173,9 +156,10 @@ def linear_cross_entropy(
     ``"sum"``; they are deterministic. In 16 bits the logits are rounded, and dW after each chunk. Under autocast the products
     have its dtype and the loss is fp32.
 
-    ``chunk_rows`` trades memory for time: the logits of that many rows exist at once, by default about as many as take the
-    memory of ``x`` (and those of the first rows in dW). 8192 rows of 4096 columns and 128256 classes took 46 to 47 ms and 1129
-    MiB, with ``chunk_rows=4096`` 38 ms and 2068 MiB, PyTorch's 40 ms and 6012 MiB (bf16, H200, 2026-11-27, torch 2.11).
+    ``chunk_rows`` trades memory for time: the logits of that many rows exist at once, by default at least 512 and about as many
+    as take four times the memory of ``x`` (and those of the first rows in dW). 8192 rows of 4096 columns and 128256 classes took
+    40.5 ms and 1317 MiB, in chunks of 512 rows 42.3 ms and 1192 MiB, PyTorch's 40 ms and 6012 MiB, compiled 39.2 ms and 3070
+    MiB (bf16, H200, 2026-11-27, torch 2.11).
     ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for other dtypes, shapes that do not fit, class
     weights, and devices without CUDA.
     """

@@ -16,9 +16,10 @@ import triton.language as tl
 
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.online_softmax import LOG2_E
+from tilescope_kernels.losses.class_products import slices, write_dw, write_logits
 
-#: Alignment of rows of logits, in elements: 16 bytes of any dtype. The classes of a block are a multiple of it.
-_ALIGNED = 8
+#: Alignment of rows of logits, in elements: sectors of 32 bytes in 16 bits. The classes of a block are a multiple of it.
+_ALIGNED = 16
 #: Fewest classes of a block, fewest rows, and the multiple that rows are rounded to: smaller products are slow.
 _LEAST_CLASSES, _LEAST_ROWS, _MULTIPLE = 1024, 256, 128
 #: Elements of a row that a program of eight warps holds at a time.
@@ -183,10 +184,7 @@ def run(
 
     for index in range(blocks.number):
         part, logits = block(index)
-        if bias is None:
-            torch.mm(x, weight[part].T, out=logits)
-        else:
-            torch.addmm(bias[part], x, weight[part].T, out=logits)
+        write_logits(logits, x, weight[part], None if bias is None else bias[part])
         launch(
             block_sums_kernel, (rows,),
             sums[index], chosen, logits, target, rows, logits.shape[1], logits.stride(0), part.start, ignore_index,
@@ -205,7 +203,9 @@ def run(
             smoothing, SMOOTH=smooth, BLOCK=_BLOCK, num_warps=8,
         )  # fmt: skip
         if dx is not None:
-            _add_product(dx, logits, weight[part], index == blocks.number - 1)
+            for number, classes_of in enumerate(slices(logits.shape[1], x.dtype)):
+                first = index == blocks.number - 1 and number == 0
+                _add_product(dx, logits[:, classes_of], weight[part][classes_of], first)
         if db is not None:
             db[part] += logits.sum(0, dtype=torch.float32)
-        torch.mm(logits.T, x, out=dw[part])
+        write_dw(dw[part], logits, x)
