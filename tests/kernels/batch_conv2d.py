@@ -8,6 +8,7 @@ from interpreted import INF, NAN, SPECS, against_reference, close, draw, main, p
 import torch
 import torch.nn.functional as F
 from tilescope_kernels import conv2d
+from tilescope_kernels.convolution import conv2d as conv2d_module
 
 CONFIGS = SPECS["conv2d"].implementations["triton"].configs
 
@@ -56,6 +57,33 @@ def check_rectangles_of_every_shape():
     for batch, height, width in ((130, 1, 1), (1, 70, 1), (1, 1, 70), (5, 3, 4), (2, 17, 9)):
         x = draw(batch, 8, height, width).half()
         close(conv2d(x, w, None, 1, 1, config=CONFIGS[0]), F.conv2d(x.double(), w.double(), None, 1, 1), 1e-3)
+
+
+def check_splits_of_every_number():
+    """More splits than steps along K, too; filters that are a multiple of 16 bytes and others."""
+    for filters in (16, 13):
+        x, w, b = draw(3, 24, 9, 5).half(), draw(filters, 24, 3, 3, seed=1).half(), draw(filters, seed=2).half()
+        wanted = F.conv2d(x.double(), w.double(), b.double(), 1, 1)
+        for splits in (2, 3, 16):
+            config = {**CONFIGS[-2], "SPLITS": splits}
+            with poisoned():
+                close(conv2d(x, w, b, 1, 1, config=config), wanted, 1e-3)
+                close(conv2d(x, w, b, 1, 1, relu=True, config=config), wanted.relu(), 1e-3)
+        x[0, 0, 0, 0], x[0, 0, 5, 3] = NAN, INF
+        special = conv2d(x, w, b, 1, 1, relu=True, config=config)
+        close(special, F.relu(F.conv2d(x.float(), w.float(), b.float(), 1, 1)).half(), 1e-3)
+
+
+def check_few_tiles_are_smaller_and_then_split():
+    for batch, channels, side, filters, kernel, wanted in (
+        (32, 128, 56, 128, 3, (128, 128, 1)), (8, 256, 28, 256, 3, (128, 128, 1)), (8, 512, 14, 512, 3, (64, 128, 1)),
+        (8, 256, 14, 256, 3, (64, 64, 1)), (4, 512, 7, 512, 3, (64, 64, 4)), (1, 64, 16, 64, 3, (64, 64, 1)),
+        (1, 2048, 7, 64, 1, (64, 64, 2)), (1, 2048, 7, 64, 5, (64, 64, 16)),
+    ):  # fmt: skip
+        x = torch.empty(batch, side, side, channels, dtype=torch.float16)
+        chosen = conv2d_module._default(x, batch * side * side, filters, kernel * kernel, True)
+        assert (chosen["PIXELS"], chosen["BLOCK_N"], chosen["SPLITS"]) == wanted, (batch, channels, side)
+        assert conv2d_module._default(x, batch * side * side, filters, kernel * kernel, False)["SPLITS"] == 1
 
 
 def check_filters_that_are_no_multiple_of_16_bytes():

@@ -14,6 +14,8 @@ SCRIPTS = {
         "check_few_channels_whose_taps_are_a_run",
         "check_filters_that_are_no_multiple_of_16_bytes",
         "check_rectangles_of_every_shape",
+        "check_splits_of_every_number",
+        "check_few_tiles_are_smaller_and_then_split",
     }
 }
 SPEC = next(spec for spec in CATALOG if spec.name == "conv2d")

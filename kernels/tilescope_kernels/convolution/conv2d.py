@@ -21,21 +21,24 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import multiprocessors, use_triton
+from tilescope_kernels._shared.launching import capability, multiprocessors, shared_memory, use_triton
 from tilescope_kernels._shared.operators import operator, pack, remembered, unpack
-from tilescope_kernels.convolution.conv2d_kernels import conv2d_kernel, conv2d_rectangles_kernel
+from tilescope_kernels.convolution.conv2d_kernels import add_splits_kernel, conv2d_kernel, conv2d_rectangles_kernel
 from tilescope_kernels.convolution.depthwise_conv2d import depthwise
 from tilescope_kernels.convolution.grouped_conv2d import grouped_conv2d
 from tilescope_kernels.convolution.problems import _out_extent, checked, gradients
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 
-def _config(pixels: int, filters: int, channels: int, warps: int, stages: int, tma: int) -> dict[str, int]:
-    tile = {"PIXELS": pixels, "BLOCK_N": filters, "BLOCK_K": channels, "TMA": tma}
+def _config(
+    pixels: int, filters: int, channels: int, warps: int, stages: int, tma: int, splits: int = 1
+) -> dict[str, int]:
+    tile = {"PIXELS": pixels, "BLOCK_N": filters, "BLOCK_K": channels, "TMA": tma, "SPLITS": splits}
     return {**tile, "num_warps": warps, "num_stages": stages}
 
 
-#: ``PIXELS`` of a tile are a rectangle of the image with ``TMA``, and consecutive in memory without.
+#: ``PIXELS`` of a tile are a rectangle of the image with ``TMA``, and consecutive in memory without. With ``TMA`` the sum over taps
+#: and channels may have ``SPLITS`` parts, which a second launch adds up.
 CONFIGS = tuple(
     _config(*parts)
     for parts in (
@@ -43,8 +46,19 @@ CONFIGS = tuple(
         (128, 128, 64, 8, 4, 1), (128, 128, 64, 4, 4, 1), (128, 64, 64, 4, 3, 1), (64, 128, 64, 4, 4, 1),
         (128, 128, 128, 8, 3, 1), (128, 128, 64, 8, 3, 0), (128, 128, 64, 4, 3, 0), (256, 128, 64, 8, 3, 0),
         (256, 64, 64, 8, 3, 0), (128, 128, 32, 8, 4, 0), (128, 64, 64, 4, 3, 0), (64, 64, 64, 4, 4, 0),
+        (64, 128, 128, 4, 4, 1), (64, 64, 128, 4, 5, 1), (64, 64, 128, 4, 5, 1, 4), (128, 128, 64, 4, 4, 1, 2),
     )
 )  # fmt: skip
+
+#: Tiles where every SM has at most one, the largest first: many stages hide latency, as no other tile of the SM does. They take
+#: up to 196 KB of shared memory. 8x256x28x28 by 256 filters of 3x3 takes 19.9 us with the first (24.5 with three stages),
+#: 8x512x14x14 by 512 20.8 with the second (28.4 with 64x64x64), 8x256x14x14 by 256 12.0 with the third (16.6), and 4x512x7x7 by
+#: 512 11.4 with the third in 4 splits (25.8; 16.3 without splits) (bf16, H200, 2026-11-27, torch 2.11, triton 3.6, cold L2).
+_SINGLE = ((128, 128, 64, 4, 4, 1), (64, 128, 128, 4, 4, 1), (64, 64, 128, 4, 5, 1))
+#: Elements that a program of the second launch adds up.
+_ADDED = 1024
+#: Least steps along K of a split, whose second launch takes as long, and most splits.
+_STEPS, _MOST_SPLITS = 8, 16
 
 #: fp32 products run on the CUDA cores, where registers bound the tile.
 _FULL_PRECISION = _config(64, 64, 16, 8, 2, 0)
@@ -88,12 +102,23 @@ def _tma_serves(x: torch.Tensor, weight: torch.Tensor, stride: Sequence[int]) ->
     return x.data_ptr() % 16 == 0 and weight.data_ptr() % 16 == 0
 
 
-def _default(x: torch.Tensor, pixels: int, filters: int) -> Mapping[str, int]:
-    """The default config: large tiles, or small ones if most SMs would have none."""
+def _default(x: torch.Tensor, pixels: int, filters: int, taps: int, tma: bool) -> Mapping[str, int]:
+    """The default config: large tiles, or smaller and deeper ones if not every SM would have one."""
     if x.dtype == torch.float32:
         return _FULL_PRECISION
-    few = triton.cdiv(pixels, 128) * triton.cdiv(filters, 128) < multiprocessors(x) / 2
-    return _config(64, 64, 64, 4, 4, 1) if few else CONFIGS[0]
+    programs = multiprocessors(x)
+
+    def tiles(high: int, wide: int) -> int:
+        return triton.cdiv(pixels, high) * triton.cdiv(filters, wide)
+
+    if tiles(128, 128) > programs:
+        return CONFIGS[0]
+    if not tma or shared_memory(x) < 227 * 1024:
+        return _config(64, 64, 64, 4, 4, 1) if tiles(128, 128) < programs / 2 else CONFIGS[0]
+    chosen = next((tile for tile in _SINGLE if tiles(*tile[:2]) >= programs / 2), _SINGLE[-1])
+    high, wide, deep = chosen[:3]
+    steps = taps * triton.cdiv(x.shape[3], min(deep, max(16, triton.next_power_of_2(x.shape[3]))))
+    return _config(*chosen, max(1, min(programs // tiles(high, wide), steps // _STEPS, _MOST_SPLITS)))
 
 
 def _tiles(tensor: torch.Tensor, block: list[int]) -> TensorDescriptor:
@@ -113,8 +138,9 @@ def _conv2d(
     if y.numel() == 0:
         return y
     (_, kernel_h, kernel_w, channels), pixels = weight.shape, batch * rows * columns
-    chosen = unpack(config) or _default(x, pixels, filters)
-    tma = chosen["TMA"] and _tma_serves(x, weight, stride)
+    serves = _tma_serves(x, weight, stride)
+    chosen = unpack(config) or _default(x, pixels, filters, kernel_h * kernel_w, serves)
+    tma = chosen["TMA"] and serves
     # So few channels that they would not fill the smallest step along K.
     run = not tma and channels < 16 and kernel_w > 1 and dilation[1] == 1
     if run and not config and x.element_size() == 2:
@@ -131,15 +157,25 @@ def _conv2d(
         tiles = [
             triton.cdiv(extent, side) for extent, side in zip((batch, rows, columns, filters), (*tile, n), strict=True)
         ]
-        taps = kernel_h * kernel_w
+        taps, splits = kernel_h * kernel_w, chosen["SPLITS"]
+        # Parts are sums without bias and ReLU, in fp32.
+        out, shifts = (y, bias) if splits == 1 else (x.new_empty((splits, *shape), dtype=torch.float32), None)
+        fixed["RELU"] = relu and splits == 1
+        # Programmatic dependent launch: the second launch starts early and waits for the parts.
+        pdl = splits > 1 and capability(x) >= 90
         launch(
-            conv2d_rectangles_kernel, (math.prod(tiles),),
-            y, x, weight, bias,
-            _tiles(y, [*tile, n]) if filters % 8 == 0 else None, _tiles(x, [*tile, k]),
+            conv2d_rectangles_kernel, (math.prod(tiles), splits),
+            out, x, weight, shifts,
+            _tiles(y, [*tile, n]) if splits == 1 and filters % 8 == 0 else None, _tiles(x, [*tile, k]),
             TensorDescriptor(weight, [taps, filters, channels], [channels, taps * channels, 1], [1, n, k]),
             batch, channels, rows, columns, filters, *padding, *dilation, **fixed,
-            IMAGES=tile[0], ROWS=tile[1], COLUMNS=tile[2], **options,
+            IMAGES=tile[0], ROWS=tile[1], COLUMNS=tile[2], PDL=pdl, **options,
         )  # fmt: skip
+        if splits > 1:
+            launch(
+                add_splits_kernel, (triton.cdiv(y.numel(), _ADDED),), y, out, bias, y.numel(), filters,
+                SPLITS=splits, RELU=relu, BLOCK=_ADDED, PDL=pdl, num_warps=4, **({"launch_pdl": True} if pdl else {}),
+            )  # fmt: skip
     else:
         m = chosen["PIXELS"]
         launch(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
@@ -94,12 +95,16 @@ def conv2d_rectangles_kernel(
     pad_h, pad_w, dilation_h, dilation_w,
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, RELU: tl.constexpr,
     IMAGES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """IMAGES x ROWS x COLUMNS pixels by BLOCK_N filters per program, at stride 1, through TMA descriptors.
 
     At stride 1 the inputs under one tap are a rectangle too. TMA fills it with zeros outside the image, so padding costs no
-    masks or address arithmetic. ``y_tiles`` is None if a pixel's filters are not a multiple of 16 bytes.
+    masks or address arithmetic. ``y_tiles`` is None if a pixel's filters are not a multiple of 16 bytes. The grid's second axis
+    splits the sum over taps and channels: each split has a result of its own in ``y``. ``PDL``: programmatic dependent launch.
     """
+    if PDL:
+        gdc_launch_dependents()
     tiles_n = tl.cdiv(filters, BLOCK_N)
     tile = tl.program_id(0) // tiles_n
     first_filter = tl.program_id(0) % tiles_n * BLOCK_N
@@ -112,7 +117,10 @@ def conv2d_rectangles_kernel(
     # The product is transposed, filters x pixels, because Triton keeps a reshaped operand in shared memory only on the right;
     # a left one must have the shape that was loaded.
     total = tl.zeros((BLOCK_N, IMAGES * ROWS * COLUMNS), tl.float32)
-    for step in range(0, KERNEL_H * KERNEL_W * blocks):
+    steps = KERNEL_H * KERNEL_W * blocks
+    each = tl.cdiv(steps, tl.num_programs(1))
+    first = tl.program_id(1) * each
+    for step in range(first, tl.minimum(steps, first + each)):
         tap = step // blocks
         start = step % blocks * BLOCK_K
         top = row - pad_h + tap // KERNEL_W * dilation_h
@@ -130,6 +138,28 @@ def conv2d_rectangles_kernel(
         r = row + pixel // COLUMNS % ROWS
         c = column + pixel % COLUMNS
         filter_ = first_filter + tl.arange(0, BLOCK_N)
-        y_rows = y_ptr + ((i.to(tl.int64) * out_height + r) * out_width + c)[:, None] * filters
+        y_rows = (
+            y_ptr + (((tl.program_id(1) * batch + i).to(tl.int64) * out_height + r) * out_width + c)[:, None] * filters
+        )
         inside = (i < batch) & (r < out_height) & (c < out_width)
         tl.store(y_rows + filter_[None, :], y, mask=inside[:, None] & (filter_ < filters)[None, :])
+
+
+@triton.jit
+def add_splits_kernel(
+    y_ptr, parts_ptr, bias_ptr, elements, filters,
+    SPLITS: tl.constexpr, RELU: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Add up SPLITS results of ``elements`` in a fixed order, then the bias, and apply ReLU."""
+    if PDL:
+        gdc_wait()
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = place < elements
+    total = tl.load(parts_ptr + place, mask=mask, other=0.0)
+    for split in tl.static_range(1, SPLITS):
+        total += tl.load(parts_ptr + tl.cast(elements, tl.int64) * split + place, mask=mask, other=0.0)
+    if bias_ptr is not None:
+        total += tl.load(bias_ptr + place % filters, mask=mask, other=0.0).to(tl.float32)
+    if RELU:
+        total = tl.where(total < 0.0, 0.0, total)
+    tl.store(y_ptr + place, total.to(y_ptr.dtype.element_ty), mask=mask)
