@@ -8,11 +8,11 @@ from interpreted import INF, NAN, SPECS, against_reference, close, draw, main, p
 import torch
 import torch.nn.functional as F
 from tilescope_kernels import conv2d
-from tilescope_kernels.convolution import grouped_conv2d
+from tilescope_kernels.convolution import depthwise_conv2d, grouped_conv2d
 
 LAYOUTS = (torch.contiguous_format, torch.channels_last)
 #: Channels, filters and groups: several groups together, with some left over; one at a time, in more than a block; by channel.
-GROUPS = ((4, 6, 2), (66, 33, 33), (30, 10, 10), (80, 70, 2), (6, 6, 6), (5, 15, 5))
+GROUPS = ((4, 6, 2), (66, 33, 33), (30, 10, 10), (80, 70, 2), (6, 6, 6), (5, 15, 5), (72, 30, 3), (32, 16, 4))
 
 
 def _operands(channels, filters, groups, kernel=(3, 3), extents=(7, 6), *, dtype=torch.float32):
@@ -45,6 +45,13 @@ def check_every_config_by_channel():
         for layout in LAYOUTS:
             y = conv2d(x.to(memory_format=layout), w, b, 1, 1, groups=12, config=config)
             close(y, _wanted(x, w, b, 1, 1, 1, 12), 1e-3)
+
+
+def check_few_outputs_have_taps_as_they_are():
+    w = torch.empty(73, 1, 5, 5)
+    for batch, turned in ((3, 0), (30, 1)):
+        x = torch.empty(batch, 73, 37, 29).to(memory_format=torch.channels_last)
+        assert depthwise_conv2d._default(x, w, (2, 2), batch * 73 * 19 * 15)["TURNED"] == turned
 
 
 def check_every_config_in_groups():

@@ -17,7 +17,7 @@ import triton
 
 from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import use_triton
+from tilescope_kernels._shared.launching import multiprocessors, use_triton
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels.convolution.depthwise_conv2d_kernels import depthwise_conv2d_kernel, turned_taps_kernel
 from tilescope_kernels.convolution.problems import _out_extent, checked, gradients
@@ -35,9 +35,14 @@ CONFIGS = tuple(
     _config(*parts)
     for parts in (
         (4, 4, 32, 8, 256, 0), (2, 4, 32, 8, 512, 0), (2, 2, 128, 4, 512, 1), (4, 4, 32, 8, 256, 1), (4, 4, 32, 8, 512, 1),
-        (2, 4, 32, 8, 512, 1), (2, 2, 32, 8, 512, 1), (2, 2, 64, 8, 1024, 1), (8, 2, 32, 4, 128, 0), (4, 2, 32, 4, 128, 0),
+        (2, 4, 32, 8, 512, 1), (2, 2, 32, 8, 512, 1), (2, 2, 64, 8, 1024, 1), (2, 2, 32, 4, 128, 0),
+        (8, 2, 32, 4, 128, 0), (4, 2, 32, 4, 128, 0),
     )
 )  # fmt: skip
+#: Outputs per SM up to which a strip per thread, with the taps as they are, is faster at 5x5: transposing taps is a launch, and
+#: most SMs would have no program. 3x73x37x29 by 5x5 at stride 2 takes 6.9 us instead of 11.3, in PyTorch compiled 9.8 (fp32, H200,
+#: 2026-11-27, torch 2.11, triton 3.6, cold L2).
+_FEW = 1024
 #: Most taps of a filter that is unrolled. Larger ones are walked row by row.
 _UNROLLED = 49
 
@@ -56,14 +61,16 @@ def _result(
     return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=order)
 
 
-def _default(x: torch.Tensor, weight: torch.Tensor, stride: Sequence[int]) -> Mapping[str, int]:
+def _default(x: torch.Tensor, weight: torch.Tensor, stride: Sequence[int], outputs: int) -> Mapping[str, int]:
     """The fastest configs at MobileNet's, EfficientNet's and ConvNeXt's sizes: two channels per thread at 3x3 and 7x7, else four."""
     taps, dense = weight.shape[2] * weight.shape[3], max(stride) == 1
     if not _is_last(x):
         return CONFIGS[-2] if taps <= 9 and dense else CONFIGS[-1]
     if taps <= 9:
         return CONFIGS[0] if dense else CONFIGS[1]
-    return CONFIGS[2] if taps <= 25 else CONFIGS[3]
+    if taps <= 25:
+        return CONFIGS[-3] if outputs <= _FEW * multiprocessors(x) else CONFIGS[2]
+    return CONFIGS[3]
 
 
 @operator("depthwise_conv2d")
@@ -76,7 +83,7 @@ def depthwise(
     if y.numel() == 0:
         return y
     (batch, filters, rows, columns), (kernel_h, kernel_w) = y.shape, weight.shape[2:]
-    chosen, last = unpack(config) or _default(x, weight, stride), _is_last(x)
+    chosen, last = unpack(config) or _default(x, weight, stride, y.numel()), _is_last(x)
     unrolled = kernel_h * kernel_w <= _UNROLLED
     strip = (chosen["ROWS"] if unrolled else 1), chosen["COLUMNS"]
     down, across = (triton.cdiv(extent, side) for extent, side in zip((rows, columns), strip, strict=True))

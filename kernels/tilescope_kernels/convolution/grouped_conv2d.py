@@ -59,11 +59,14 @@ def grouped_conv2d(
     n = min(chosen["BLOCK_N"], max(16, triton.next_power_of_2(own * together)))
     k = min(chosen["BLOCK_K"], max(16, triton.next_power_of_2(channels * together)))
     tiles = (triton.cdiv(pixels, m), triton.cdiv(groups, together), triton.cdiv(own * together, n))
+    # Channels of a group are counted in units, from which Triton infers how many it can load at once: 32x168x28x28 in 7 groups of
+    # 3x3 takes 42.6 us, and 117 one channel at a time (bf16, H200, 2026-11-27, torch 2.11, triton 3.6, cold L2; cuDNN 150).
+    unit = math.gcd(8, channels)
     launch(
         grouped_conv2d_kernel, (math.prod(tiles),),
-        y, x, weight, bias, batch, *x.shape[1:], rows, columns, filters, channels, own, *stride, *padding, *dilation,
+        y, x, weight, bias, batch, *x.shape[1:3], x.shape[3] // unit, rows, columns, filters, channels // unit, own, *stride, *padding, *dilation,
         KERNEL_H=kernel_h, KERNEL_W=kernel_w, RELU=relu, EVEN=channels * together % k == 0 and groups % together == 0,
-        TOGETHER=together, BLOCK_M=m, BLOCK_N=n, BLOCK_K=k,
+        TOGETHER=together, UNIT=unit, BLOCK_M=m, BLOCK_N=n, BLOCK_K=k,
         num_warps=chosen["num_warps"], num_stages=chosen["num_stages"],
     )  # fmt: skip
     return y

@@ -50,14 +50,16 @@ def grouped_conv2d_kernel(
     y_ptr, x_ptr, w_ptr, bias_ptr, batch, height, width, channels, out_height, out_width, filters, group_channels, group_filters,
     stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w,
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, RELU: tl.constexpr, EVEN: tl.constexpr, TOGETHER: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    UNIT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """BLOCK_M pixels by BLOCK_N filters per program, of TOGETHER consecutive groups.
 
     Filters of several groups are multiplied with the channels of all of them as one block-diagonal matrix: tensor cores take as
     long for 16 channels as for one, and a pixel's channels are read consecutively. ``EVEN``: these groups' channels are a
-    multiple of BLOCK_K.
+    multiple of BLOCK_K. ``channels`` and ``group_channels`` are in units of UNIT.
     """
+    channels *= UNIT
+    group_channels *= UNIT
     some_channels = group_channels * TOGETHER
     some_filters = group_filters * TOGETHER
     tiles_n = tl.cdiv(some_filters, BLOCK_N)
