@@ -90,7 +90,10 @@ def check_lora_linear():
     shapes = ((2, 5, 33), (17, 33), (3, 33), (17, 3))
     for wanted in (None, [0], [1], [2], [3], [2, 3]):
         compare(ours, _lora, shapes, wanted=wanted)
-    compare(ours, _lora, ((2, 5, 32), (48, 32), (3, 32), (48, 3)), 1e-3, dtype=torch.float16)
+    for odd in (((2, 5, 32), (48, 32), (3, 32), (48, 3)), shapes, ((19, 530), (264, 530), (24, 530), (264, 24))):
+        for wanted in (None, [0], [1, 2]):
+            with poisoned():
+                compare(ours, _lora, odd, 1e-3, wanted=wanted, dtype=torch.float16)
     compare(ours, _lora, ((0, 32), (48, 32), (3, 32), (48, 3)))
     compare(
         lambda x, *others: ours(x[:, 3:], *others), lambda x, *others: _lora(x[:, 3:], *others),
@@ -100,6 +103,19 @@ def check_lora_linear():
         lambda x, w, a, b: ours(x, w.T, a.T, b.T), lambda x, w, a, b: _lora(x, w.T, a.T, b.T),
         ((9, 33), (33, 17), (33, 3), (3, 17)),
     )  # fmt: skip
+
+
+def check_lora_linear_twice():
+    """A gradient's own gradient, where its products would be launched without a graph."""
+    operands = [draw(*shape, seed=i) for i, shape in enumerate(((5, 9), (7, 9), (3, 9), (7, 3)))]
+    found = []
+    for product, dtype in ((lora_linear, torch.float16), (_lora, torch.float64)):
+        leaves = [operand.half().to(dtype).requires_grad_() for operand in operands]
+        y = product(*leaves, *([0.5] if product is lora_linear else []))
+        (dx,) = torch.autograd.grad(y.pow(2).sum(), leaves[0], create_graph=True)
+        found.append(torch.autograd.grad(dx.pow(2).sum() / 2**14, leaves))
+    for one, other in zip(*found, strict=True):
+        close(one, other, 1e-2)
 
 
 def check_conv2d():

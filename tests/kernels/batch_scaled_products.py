@@ -78,7 +78,14 @@ def check_w8a16_matmul_shapes():
 
 
 def check_lora_linear():
-    for workload in ("1x1x1x1-fp32", "37x70x101x24-fp32", "40x70x112x16-bf16", "65x130x70x5-fp16", "70x70x96x100-bf16"):
+    for workload in (
+        "1x1x1x1-fp32",
+        "37x70x101x24-fp32",
+        "40x70x112x16-bf16",
+        "65x130x70x5-fp16",
+        "70x70x96x100-bf16",
+        "33x9x517x100-fp16",
+    ):
         against_reference("lora_linear", workload)
 
 

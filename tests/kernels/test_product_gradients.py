@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-SCRIPTS = {"batch_product_gradients.py": {"check_matmul", "check_lora_linear", "check_conv2d"}}
+SCRIPTS = {
+    "batch_product_gradients.py": {"check_matmul", "check_lora_linear", "check_lora_linear_twice", "check_conv2d"}
+}
 
 
 def test_interpreted(wrong):

@@ -5,7 +5,8 @@ after x and W, so y is written once and never read. A first launch computes ``al
 product then reads again, from L2 if it fits. With ``INLINE`` every tile computes it beside the product instead: x is read
 once, but at rank 64 a tile of 256 columns does 64 / 256 more work.
 
-Gradients are products by cuBLAS. ``x @ A.T`` is recomputed rather than saved.
+Rows that are not 16-byte aligned are copied (``lora_joined``). Gradients are products by cuBLAS, except that of x where rows
+are copied. ``x @ A.T`` is recomputed rather than saved.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tilescope_kernels._shared.launches import launch_tuned
 from tilescope_kernels._shared.launching import check_tensors, device_of, multiprocessors, use_triton
 from tilescope_kernels._shared.operators import as_rows, operator, pack, remembered, unpack
 from tilescope_kernels._shared.tile_order import tile_origin
+from tilescope_kernels.matrix_products import lora_joined
 from tilescope_kernels.matrix_products.scaled_matmul import pointer_operands, tma_serves
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
@@ -210,20 +212,9 @@ def _down(x: torch.Tensor, lora_a: torch.Tensor, alpha: float) -> torch.Tensor:
     tile = _DOWN_NARROW if x.dtype == torch.float32 or k % 8 else _DOWN if padded <= 64 else _DOWN_DEEP
     with device_of(x):
         launch_tuned(
-            lora_down_kernel,
-            (triton.cdiv(m, tile["BLOCK_M"]),),
-            down,
-            x,
-            lora_a,
-            alpha,
-            m,
-            k,
-            rank,
-            x.stride(0),
-            lora_a.stride(0),
-            RANK=padded,
-            **tile,
-        )
+            lora_down_kernel, (triton.cdiv(m, tile["BLOCK_M"]),),
+            down, x, lora_a, alpha, m, k, rank, x.stride(0), lora_a.stride(0), RANK=padded, **tile,
+        )  # fmt: skip
     return down
 
 
@@ -233,6 +224,9 @@ def _lora_linear(
 ) -> torch.Tensor:
     (m, k), (n, rank) = x.shape, lora_b.shape
     y = torch.empty((m, n), dtype=x.dtype, device=x.device)
+    if not config and lora_joined.serves(x, weight, lora_a, lora_b, y):
+        lora_joined.write_result(y, x, weight, lora_a, lora_b, alpha)
+        return y
     tma = _tma_serves(x, weight, lora_a, lora_b, y)
     given = unpack(config) or _chosen(x, n, rank, tma)
     if given is not None and given["TMA"] and not tma:
@@ -271,13 +265,17 @@ def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...
     x, weight, lora_a, lora_b = ctx.saved_tensors
     wants_dx, wants_dw, wants_da, wants_db, _, _ = ctx.needs_input_grad
     dx = dw = da = db = None
-    if wants_dx or wants_da:
+    dy = dy.contiguous()
+    # With a graph, gradients are PyTorch's products, which have gradients of their own.
+    if wants_dx and lora_joined.serves_gradient(weight) and not torch.is_grad_enabled():
+        dx, up = lora_joined.dx_and_up(dy, weight, lora_a, lora_b, ctx.alpha)
+    elif wants_dx or wants_da:
         up = dy @ (ctx.alpha * lora_b)
         if wants_dx:
             # addmm adds the layer's product to the update's, so that the larger one is rounded only once.
             dx = torch.addmm(up @ lora_a, dy, weight)
-        if wants_da:
-            da = up.T @ x
+    if wants_da:
+        da = up.T @ x
     if wants_db:
         db = dy.T @ (x @ (ctx.alpha * lora_a).T)
     if wants_dw:
