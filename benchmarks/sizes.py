@@ -30,7 +30,10 @@ SIZES = {
     "add_rms_norm": ("liger compile", "2048x20480-bf16 16384x5120-bf16 256x4096-bf16"),
     "group_norm": ("aten", "4x32x20x1024-bf16 2x32x4x65536-bf16 32x32x8x784-bf16 3x5x7x1000-fp16"),
     "cross_entropy": ("aten liger", "8192x50257-bf16 4096x128256-bf16 300x32000-fp32 4096x32001-bf16"),
-    "linear_cross_entropy": ("liger compile", "8192x4096x128256-bf16 4096x2048x50257-bf16"),
+    "linear_cross_entropy": (
+        "liger compile",
+        "8192x4096x128256-bf16 4096x2048x50257-bf16 4096x2048x32001-fp16 4096x2048x50257-fp32",
+    ),
     "matmul": (
         "eager compile",
         "4096x4096x4096-bf16 8192x8192x8192-bf16 16384x4096x14336-bf16 1024x1024x1024-bf16 128x4096x4096-bf16"
@@ -51,7 +54,10 @@ SIZES = {
         "cublas",
         "384x4096x4096-bf16 320x4096x4096-bf16 1024x14336x4096-bf16 16x8192x8192-bf16 1000x1001x1003-fp16",
     ),
-    "lora_linear": ("eager compile", "4096x4096x4096x16-bf16 1000x1001x1003x24-fp16"),
+    "lora_linear": (
+        "eager compile",
+        "4096x4096x4096x16-bf16 1000x1001x1003x24-fp16 37x1001x1003x24-fp16 513x4097x1025x64-bf16 16x8193x8193x16-bf16",
+    ),
     "attention": (
         "cudnn fa2",
         "8x16x1x2048x2048x64-bf16 8x16x1x2048x2048x128-bf16 2x8x4x1000x1000x128-bf16 32x8x4x1x8192x128-bf16"
@@ -60,7 +66,10 @@ SIZES = {
     "causal_attention": ("cudnn fa2", "8x16x1x2048x2048x64-bf16 4x8x4x4096x4096x128-bf16 1x3x2x781x781x64-fp16"),
     "ragged_attention": ("cudnn fa2", "16x16x1x4096x64-bf16 32x8x4x2048x128-bf16 100x16x1x333x96-fp16"),
     "paged_attention": ("aten compile", "64x8x8x1x4096x64x128-bf16 4x8x4x1x30000x16x64-bf16 8x2x3x2x517x24x96-fp16"),
-    "conv2d": ("eager compile", "16x64x56x56x64x3-bf16 8x512x14x14x512x3-bf16 3x72x37x29x95x5-fp16"),
+    "conv2d": (
+        "eager compile",
+        "16x64x56x56x64x3-bf16 8x512x14x14x512x3-bf16 4x512x7x7x512x3-bf16 16x512x7x7x512x3-bf16 1x2048x7x7x2048x3-bf16 3x72x37x29x95x5-fp16",
+    ),
     "depthwise_conv2d": (
         "eager compile",
         "32x32x112x112x3x1-bf16 32x144x56x56x3x2-bf16 16x1152x14x14x5x1-bf16 8x96x56x56x7x1-bf16 3x73x37x29x5x2-fp32",
