@@ -77,7 +77,7 @@ def test_plain_pytorch_where_triton_is_switched_off(monkeypatch):
 
 
 def test_long_sequences_that_may_differ_have_spans_to_spare():
-    assert _spans(32, 256, 8192, 64, 132) == 3
+    assert _spans(32, 256, 8192, 64, 132) == 4 and _spans(64, 512, 4096, 64, 132) == 2
     # Not where they are short, nor where there are programs enough, nor where there is one sequence, which is cut for itself.
     assert _spans(32, 256, 1000, 64, 132) == _spans(1, 256, 8192, 64, 132) == 1
     assert _spans(1000, 8000, 8192, 64, 132) == _spans(1, 8000, 8192, 64, 132)
