@@ -5,9 +5,12 @@ from __future__ import annotations
 # First: it switches the interpreter on.
 from interpreted import INF, NAN, SPECS, against_reference, close, draw, main, poisoned  # isort: skip
 
+from unittest import mock
+
 import torch
 import torch.nn.functional as F
 from tilescope_kernels import scaled_dot_product_attention as sdpa
+from tilescope_kernels.attention import few_gradients
 
 BOTH = ("attention", "causal_attention")
 
@@ -97,6 +100,15 @@ def check_windows():
     # A window of one key: each query's own value, whatever the scores.
     q, k, v = (draw(1, 2, 70, 16, seed=seed) for seed in range(3))
     assert torch.equal(sdpa(q, k, v, is_causal=True, window=1), v)
+
+
+def check_tiles_that_programs_share():
+    """Parts of the heads, spans of the queries and of the keys: some have nothing to do."""
+    for parts in ((1, 1, 1), (3, 2, 3), (1, 9, 9)):
+        for queries, keys, causal in ((70, 100, False), (130, 40, True), (40, 130, True)):
+            ours = leaves((1, 3, queries, 16), (1, 1, keys, 16), (1, 1, keys, 16))
+            with mock.patch.object(few_gradients, "_parts", lambda *_, parts=parts: parts), poisoned():
+                both_passes(ours, doubles(ours), is_causal=causal, enable_gqa=True)
 
 
 def check_strides():

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from tilescope.execution import observe
 from tilescope_kernels import scaled_dot_product_attention as sdpa
-from tilescope_kernels.attention import attention_configs, hopper_gradients
+from tilescope_kernels.attention import attention, attention_configs, few_gradients, hopper_gradients
 
 from . import on_gpu
 from .checks import INF, NAN, SPECS, relative_error
@@ -78,28 +78,43 @@ def test_hoppers_backward_pass(extents, causal, dtype, monkeypatch):
     assert len([one for one in made if "backward" in one["function"]]) == 3
 
 
+@pytest.mark.parametrize("dtype", ["fp16", "fp32"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("parts", [(1, 1, 1), (3, 1, 1), (1, 2, 3), (3, 3, 2), (3, 16, 16)])
+@pytest.mark.parametrize("extents", [(1, 2, 517, 769, 64), (2, 1, 130, 64, 96), (1, 1, 3, 700, 64)])
+def test_few_tiles_are_shared_out(extents, parts, causal, dtype, monkeypatch):
+    """Parts of the heads, spans of the queries and of the keys: some have nothing to do."""
+    monkeypatch.setattr(few_gradients, "_parts", lambda *_: parts)
+    batch, kv_heads, queries, keys, columns = extents
+    q = draw(batch, 3 * kv_heads, queries, columns, dtype=DTYPES[dtype])
+    k, v = (draw(batch, kv_heads, keys, columns, dtype=DTYPES[dtype], seed=seed) for seed in (1, 2))
+    with observe.launches() as made:
+        compare(q, k, v, TOLERANCE[dtype], is_causal=causal, enable_gqa=True)
+    assert made[-1]["function"] == "attention_backward_split_kernel"
+
+
 def test_rows_of_a_result_that_descriptors_do_not_reach():
     q = draw(2, 40, 300, 128)[..., :100]
     k, v = (draw(2, 40, 300, 128, seed=seed)[..., :100] for seed in (1, 2))
     compare(q, k, v, TOLERANCE["bf16"])
 
 
-@pytest.mark.parametrize("columns", [40, 64])
-@pytest.mark.parametrize("rows", [(192, 128), (3, 130), (517, 300), (1000, 333), (333, 1000)])
-@pytest.mark.parametrize(("warpgroups", "causal"), [(2, False), (3, False), (3, True)])
-def test_few_columns_of_hopper_s_kernel(warpgroups, causal, rows, columns, monkeypatch):
+@pytest.mark.parametrize("rows", [(3, 130), (517, 300), (333, 1000)])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("columns", "warpgroups"), [(40, 2), (40, 3), (64, 2), (64, 3), (80, 2), (128, 2), (200, 2)])
+def test_hopper_s_kernel(columns, warpgroups, causal, rows, monkeypatch):
     """Where it would not be chosen, too."""
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("Hopper's")
-    round_ = 0 if warpgroups == 3 else 1000
-    chosen = {"_ROUND": round_, "_ROUNDS": 0, "_LONG": 0, "_SHORT": 0, "multiprocessors": lambda _: 1}
-    for name, value in chosen.items():
-        monkeypatch.setattr(attention_configs, name, value)
+    specialized = attention_configs._forward(64 * warpgroups, 64 if columns > 128 else 128, 4, 2, 1, 1)
+    monkeypatch.setattr(attention_configs, "_specialized", lambda q, tiles, causal: specialized)
     q = draw(2, 4, rows[0], columns)
     k, v = (draw(2, 2, rows[1], columns, seed=seed) for seed in (1, 2))
-    with observe.launches() as made:
-        compare(q, k, v, TOLERANCE["bf16"], enable_gqa=True, is_causal=causal)
-    assert made[0]["function"] == "attention_hopper_kernel"
+    for programs in (5, 132):  # several tiles each, and one
+        monkeypatch.setattr(attention, "multiprocessors", lambda _, programs=programs: programs)
+        with observe.launches() as made:
+            compare(q, k, v, TOLERANCE["bf16"], enable_gqa=True, is_causal=causal)
+        assert made[0]["function"] == "attention_hopper_kernel"
 
 
 @pytest.mark.parametrize(
@@ -207,11 +222,14 @@ def test_tiles_for_every_multiprocessor(extents, dtype, causal):
     compare(q, k, v, TOLERANCE[dtype], is_causal=causal, enable_gqa=True)
 
 
-def test_gradients_are_the_same_every_time():
+@pytest.mark.parametrize("extents", [(2, 1024, 128), (1, 517, 64)])  # of Hopper's kernel, and of one with few tiles
+def test_gradients_are_the_same_every_time(extents):
+    batch, rows, columns = extents
+
     def gradients():
-        leaves = [draw(2, heads, 1024, 128, seed=heads).requires_grad_() for heads in (8, 2, 2)]
+        leaves = [draw(batch, heads, rows, columns, seed=heads).requires_grad_() for heads in (8, 2, 2)]
         out = sdpa(*leaves, is_causal=True, enable_gqa=True)
-        return torch.autograd.grad(out, leaves, draw(2, 8, 1024, 128, seed=7))
+        return torch.autograd.grad(out, leaves, draw(batch, 8, rows, columns, seed=7))
 
     first = gradients()
     for _ in range(5):

@@ -47,11 +47,11 @@ _EQUAL = tuple(_config(*parts) for parts in zip(_FORWARD, _BACKWARD_KV, _BACKWAR
 #: The Hopper kernel, for up to 128 columns and for more.
 _SPECIALIZED, _SPECIALIZED_WIDE = (_forward(QUERIES.value, keys, 4, 2, 1, 1) for keys in (128, 64))
 #: The Hopper kernel with three warpgroups, for 64 columns. A wave of its programs takes _ROUND times one of two warpgroups. With a
-#: causal mask it pays only from _LONG queries and _ROUNDS waves on. 4x32x4096 takes 1.19 ms (two warpgroups 1.38, Triton kernel 1.45,
-#: cuDNN 1.15); with a causal mask 2x16x16384 takes 2.35 (2.67, 2.53, 2.34) and 4x32x4096 0.78 (0.79, 0.69, 0.64). GPU time, H200,
-#: 2026-11-26, torch 2.11, triton 3.6.
-_SPECIALIZED_NARROW, _ROUND = _forward(MORE_QUERIES.value, 128, 4, 2, 1, 1), 1.25
-_LONG, _ROUNDS = 8192, 5
+#: causal mask it pays from _LONG queries and _ROUNDS waves on. 4x32x4096 takes 1.10 ms (two warpgroups 1.20, cuDNN 1.15), with a
+#: causal mask 0.60 (0.71, Triton kernel 0.69, cuDNN 0.64); 8x16x2048 takes 294 us (321, 308), with a causal mask 191 (205, 201, 186).
+#: GPU time, cold L2, H200, 2026-11-27, torch 2.11, triton 3.6.
+_SPECIALIZED_NARROW, _ROUND = _forward(MORE_QUERIES.value, 128, 4, 2, 1, 1), 1.35
+_LONG, _ROUNDS = 2048, 5
 #: Up to this many queries, heads of up to 64 columns use the Triton kernel, without any mask in small tiles.
 _SHORT = 1024
 CONFIGS = (
@@ -63,10 +63,9 @@ CONFIGS = (
 #: the CPU time of a launch. 1x12x1024x64 takes the CPU 81 us instead of 162 forward, 104 instead of 241 backward (H200, 2026-11-26,
 #: torch 2.11, triton 3.6).
 _FEW = _config((64, 64, 4, 3, 0), (64, 64, 4, 3), (64, 64, 4, 3))
-#: The same for more than 64 columns, where two backward programs of three stages do not fit on an SM, and four warps lack registers.
-_FEW_OF_128 = _config((64, 64, 4, 3, 0), (64, 64, 8, 2), (64, 64, 8, 2))
-#: Programs per SM up to which both backward kernels share a launch, if their warps and stages are equal: all are resident at once.
-SIDE_BY_SIDE = 2
+#: The same for more than 64 columns, where two backward programs of three stages do not fit on an SM, and four warps lack registers
+#: for larger tiles.
+_FEW_OF_128 = _config((64, 64, 4, 3, 0), (32, 64, 4, 2), (64, 32, 4, 2))
 #: For fp32, whose products run on CUDA cores: registers bound the tile.
 _FULL_PRECISION = _config((32, 32, 8, 2, 0), (32, 32, 8, 2), (32, 32, 8, 2))
 #: For GPUs with less than Hopper's 227 KB of shared memory per block.

@@ -229,13 +229,18 @@ def _attended(
     dk, dv, k, v, q_ptr, do_ptr, lse_ptr, delta_ptr, q_tiles, do_tiles, q_strides, do_strides, batch, head, start_k,
     first, last, queries, keys, score_scale, mask, mask_strides, window,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr, EVEN: tl.constexpr,
+    PADDED: tl.constexpr = False,
 ):  # fmt: skip
-    """Accumulate dK and dV over queries ``first`` to ``last`` of one head. Scores are (keys, queries)."""
+    """Accumulate dK and dV over queries ``first`` to ``last`` of one head. Scores are (keys, queries).
+
+    ``PADDED``: lse and delta lie in memory up to the end of the last tile, infinity and 0 past the last query. Masks of them are
+    many: each thread loads those of all its columns.
+    """
     for start in range(first, last, BLOCK_M):
         query = start + tl.arange(0, BLOCK_M)
         q = _rows(q_ptr, q_tiles, q_strides, batch, head, start, queries, BLOCK_M, COLUMNS, not EVEN)
         # Past the last query p is 2^(score - inf) = 0.
-        lse = tl.load(lse_ptr + query, mask=query < queries, other=float("inf"))
+        lse = tl.load(lse_ptr + query) if PADDED else tl.load(lse_ptr + query, mask=query < queries, other=float("inf"))
         scores = tl.dot(k, q.T, input_precision="ieee") * score_scale
         if MASKED or mask is not None:
             key = start_k + tl.arange(0, BLOCK_N)[:, None]
@@ -248,7 +253,7 @@ def _attended(
                 p = tl.where(key > query[None, :] - window, p, 0.0)
         do = _rows(do_ptr, do_tiles, do_strides, batch, head, start, queries, BLOCK_M, COLUMNS, not EVEN)
         dv = tl.dot(p.to(do.dtype), do, dv, input_precision="ieee")
-        delta = tl.load(delta_ptr + query, mask=query < queries, other=0.0)
+        delta = tl.load(delta_ptr + query) if PADDED else tl.load(delta_ptr + query, mask=query < queries, other=0.0)
         ds = p * (tl.dot(v, do.T, input_precision="ieee") - delta[None, :])
         dk = tl.dot(ds.to(q.dtype), q, dk, input_precision="ieee")
     return dk, dv
@@ -365,27 +370,3 @@ def attention_backward_q_kernel(
             whole, end, queries, keys, score_scale, mask, mask_strides, window, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, True,
         )  # fmt: skip
     _store_rows(dq_ptr, dq_strides, batch, head, start, queries, dq * scale, BLOCK_M, COLUMNS)
-
-
-@triton.jit(do_not_specialize=["queries", "keys"])
-def attention_backward_both_kernel(
-    dq_ptr, dk_ptr, dv_ptr, do_ptr, q_ptr, k_ptr, v_ptr, lse_ptr, delta_ptr, do_tiles, q_tiles, k_tiles, v_tiles,
-    dq_strides, dk_strides, dv_strides, do_strides, q_strides, k_strides, v_strides, kv_heads, queries, keys,
-    scale, score_scale, mask_ptr, mask_strides, window, kv_programs, q_programs,
-    GROUP: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, EVEN_QUERIES: tl.constexpr,
-    EVEN_KEYS: tl.constexpr, KV_M: tl.constexpr, KV_N: tl.constexpr, Q_M: tl.constexpr, Q_N: tl.constexpr,
-):  # fmt: skip
-    """Run both kernels above in one launch, selected by ``program_id(1)``: neither alone has enough programs for the GPU."""
-    if tl.program_id(1) == 0:
-        if tl.program_id(0) < kv_programs:
-            attention_backward_kv_kernel(
-                dk_ptr, dv_ptr, do_ptr, q_ptr, k_ptr, v_ptr, lse_ptr, delta_ptr, do_tiles, q_tiles, dk_strides, dv_strides,
-                do_strides, q_strides, k_strides, v_strides, kv_heads, queries, keys, scale, score_scale,
-                mask_ptr, mask_strides, window, GROUP, COLUMNS, CAUSAL, EVEN_QUERIES, KV_M, KV_N,
-            )  # fmt: skip
-    elif tl.program_id(0) < q_programs:
-        attention_backward_q_kernel(
-            dq_ptr, do_ptr, q_ptr, k_ptr, v_ptr, lse_ptr, delta_ptr, k_tiles, v_tiles, dq_strides, do_strides, q_strides,
-            k_strides, v_strides, kv_heads * GROUP, queries, keys, scale, score_scale, mask_ptr, mask_strides, window,
-            GROUP, COLUMNS, CAUSAL, EVEN_KEYS, Q_M, Q_N,
-        )  # fmt: skip

@@ -1,0 +1,196 @@
+"""Backward pass of ``attention`` where there are few tiles: programs share a tile's loop, and the last to end adds their sums up.
+
+Sums are added in the order of the programs' numbers, whichever ends last: gradients are deterministic.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tilescope_kernels.attention.flash import (
+    _attended,
+    _attending,
+    _key_bounds,
+    _origin,
+    _place,
+    _rows,
+    _store_rows,
+    padded,
+)
+
+
+@triton.jit
+def attention_backward_row_terms_kernel(
+    terms_ptr, counts_ptr, o_ptr, do_ptr, lse_ptr, o_strides, do_strides, heads, queries, rows, counts,
+    COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """lse and delta = sum(o * do) of each row. Also sets ``counts`` (at most BLOCK a program) integers to 0.
+
+    ``terms`` (batch, heads, 2, rows) in fp32. Past the last query they are infinity and 0, so that p = 2^(score - infinity) is 0.
+    """
+    batch, head, start = _place(rows, heads, BLOCK, False)
+    o = _rows(o_ptr, None, o_strides, batch, head, start, queries, BLOCK, COLUMNS, True).to(tl.float32)
+    do = _rows(do_ptr, None, do_strides, batch, head, start, queries, BLOCK, COLUMNS, True).to(tl.float32)
+    query = start + tl.arange(0, BLOCK)
+    place = tl.cast(batch * heads + head, tl.int64)
+    lse = tl.load(lse_ptr + place * queries + query, mask=query < queries, other=float("inf"))
+    terms_ptr += 2 * place * rows
+    tl.store(terms_ptr + query, lse)
+    tl.store(terms_ptr + rows + query, tl.sum(o * do, 1))
+    for first in range(tl.program_id(0) * BLOCK, counts, tl.num_programs(0) * BLOCK):
+        count = first + tl.arange(0, BLOCK)
+        tl.store(counts_ptr + count, 0, mask=count < counts)
+
+
+@triton.jit
+def _store_part(ptr, values, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    tl.store(ptr + tl.arange(0, ROWS)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :], values)
+
+
+@triton.jit
+def _sum_parts(ptr, parts, stride, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """Sum of what all programs of a tile have stored. Past L1, which may not know what other SMs have written."""
+    total = tl.zeros((ROWS, WIDTH), tl.float32)
+    pointers = ptr + tl.arange(0, ROWS)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+    for _ in range(parts):
+        total += tl.load(pointers, cache_modifier=".cg")
+        pointers += stride
+    return total
+
+
+@triton.jit
+def _is_last(count_ptr, parts):
+    """Whether the other programs of a tile have stored their parts. A barrier first: all warps of this one have."""
+    tl.debug_barrier()
+    return tl.atomic_add(count_ptr, 1, sem="acq_rel") == parts - 1
+
+
+@triton.jit
+def _kv_tile(
+    dk_ptr, dv_ptr, parts_ptr, counts_ptr, do_ptr, q_ptr, k_ptr, v_ptr, terms_ptr, dk_strides, dv_strides, do_strides,
+    q_strides, k_strides, v_strides, kv_heads, queries, keys, rows, scale, score_scale, mask_ptr, mask_strides, window,
+    tile, part, head_parts, spans,
+    GROUP: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, EVEN: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """dK and dV of BLOCK_N keys: of 1 / ``head_parts`` of the group's heads, and 1 / ``spans`` of the queries."""
+    WIDTH: tl.constexpr = padded(COLUMNS)
+    SIZE: tl.constexpr = BLOCK_N * WIDTH
+    blocks = tl.cdiv(keys, BLOCK_N)
+    batch, kv_head, start_k = tile // blocks // kv_heads, tile // blocks % kv_heads, tile % blocks * BLOCK_N
+    k = _rows(k_ptr, None, k_strides, batch, kv_head, start_k, keys, BLOCK_N, COLUMNS, True)
+    v = _rows(v_ptr, None, v_strides, batch, kv_head, start_k, keys, BLOCK_N, COLUMNS, True)
+    dk = tl.zeros((BLOCK_N, WIDTH), tl.float32)
+    dv = tl.zeros((BLOCK_N, WIDTH), tl.float32)
+    first = start_k // BLOCK_M * BLOCK_M if CAUSAL else 0
+    last = queries if window is None else tl.minimum(start_k + BLOCK_N - 1 + window, queries)
+    span = tl.cdiv(tl.cdiv(last - first, BLOCK_M), spans) * BLOCK_M
+    first += part % spans * span
+    last = tl.minimum(first + span, last)
+    members = GROUP // head_parts
+    member = kv_head * GROUP + part // spans * members
+    for head in range(member, member + members):
+        row = 2 * tl.cast(batch * kv_heads * GROUP + head, tl.int64) * rows
+        mask = mask_ptr
+        if mask_ptr is not None:
+            mask += _origin(mask_strides, batch, head, 0)
+        dk, dv = _attended(
+            dk, dv, k, v, q_ptr, do_ptr, terms_ptr + row, terms_ptr + row + rows, None, None, q_strides, do_strides,
+            batch, head, start_k, first, last, queries, keys, score_scale, mask, mask_strides, window,
+            BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, EVEN, True,
+        )  # fmt: skip
+    parts = head_parts * spans
+    whole = parts == 1
+    if not whole:
+        parts_ptr += 2 * SIZE * parts * tl.cast(tile, tl.int64)
+        _store_part(parts_ptr + 2 * SIZE * part, dk, BLOCK_N, WIDTH)
+        _store_part(parts_ptr + 2 * SIZE * part + SIZE, dv, BLOCK_N, WIDTH)
+        whole = _is_last(counts_ptr + tile, parts)
+        if whole:
+            dk = _sum_parts(parts_ptr, parts, 2 * SIZE, BLOCK_N, WIDTH)
+            dv = _sum_parts(parts_ptr + SIZE, parts, 2 * SIZE, BLOCK_N, WIDTH)
+    if whole:
+        _store_rows(dk_ptr, dk_strides, batch, kv_head, start_k, keys, dk * scale, BLOCK_N, COLUMNS)
+        _store_rows(dv_ptr, dv_strides, batch, kv_head, start_k, keys, dv, BLOCK_N, COLUMNS)
+
+
+@triton.jit
+def _q_tile(
+    dq_ptr, parts_ptr, counts_ptr, do_ptr, q_ptr, k_ptr, v_ptr, terms_ptr, dq_strides, do_strides, q_strides, k_strides,
+    v_strides, heads, queries, keys, rows, scale, score_scale, mask_ptr, mask_strides, window, tile, part, spans,
+    GROUP: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, EVEN: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """dQ of BLOCK_M queries, of 1 / ``spans`` of the keys that they see."""
+    WIDTH: tl.constexpr = padded(COLUMNS)
+    SIZE: tl.constexpr = BLOCK_M * WIDTH
+    blocks = tl.cdiv(queries, BLOCK_M)
+    batch, head, start = tile // blocks // heads, tile // blocks % heads, tile % blocks * BLOCK_M
+    q = _rows(q_ptr, None, q_strides, batch, head, start, queries, BLOCK_M, COLUMNS, True)
+    do = _rows(do_ptr, None, do_strides, batch, head, start, queries, BLOCK_M, COLUMNS, True)
+    terms_ptr += 2 * tl.cast(batch * heads + head, tl.int64) * rows + start + tl.arange(0, BLOCK_M)
+    lse, delta = tl.load(terms_ptr), tl.load(terms_ptr + rows)
+    dq = tl.zeros((BLOCK_M, WIDTH), tl.float32)
+    mask = mask_ptr
+    if mask_ptr is not None:
+        mask += _origin(mask_strides, batch, head, 0)
+    first, _, whole, last = _key_bounds(start, start + BLOCK_M, keys, window, BLOCK_N, CAUSAL)
+    span = tl.cdiv(tl.cdiv(last - first, BLOCK_N), spans) * BLOCK_N
+    first += part * span
+    last = tl.minimum(first + span, last)
+    if window is None:
+        dq = _attending(
+            dq, q, do, lse, delta, k_ptr, v_ptr, None, None, k_strides, v_strides, batch, head // GROUP, start,
+            first, tl.minimum(whole, last), queries, keys, score_scale, mask, mask_strides, window,
+            BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, False,
+        )  # fmt: skip
+        first = tl.maximum(first, whole)
+    if CAUSAL or not EVEN:
+        dq = _attending(
+            dq, q, do, lse, delta, k_ptr, v_ptr, None, None, k_strides, v_strides, batch, head // GROUP, start,
+            first, last, queries, keys, score_scale, mask, mask_strides, window, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, True,
+        )  # fmt: skip
+    done = spans == 1
+    if not done:
+        parts_ptr += SIZE * spans * tl.cast(tile, tl.int64)
+        _store_part(parts_ptr + SIZE * part, dq, BLOCK_M, WIDTH)
+        done = _is_last(counts_ptr + tile, spans)
+        if done:
+            dq = _sum_parts(parts_ptr, spans, SIZE, BLOCK_M, WIDTH)
+    if done:
+        _store_rows(dq_ptr, dq_strides, batch, head, start, queries, dq * scale, BLOCK_M, COLUMNS)
+
+
+# Specialized on a single query or key, ptxas crashes with a segmentation fault under a causal mask (sm_90, CUDA 12.8).
+@triton.jit(do_not_specialize=["queries", "keys", "kv_tiles", "head_parts", "spans", "q_spans"])
+def attention_backward_split_kernel(
+    dq_ptr, dk_ptr, dv_ptr, kv_parts_ptr, q_parts_ptr, counts_ptr, do_ptr, q_ptr, k_ptr, v_ptr, terms_ptr,
+    dq_strides, dk_strides, dv_strides, do_strides, q_strides, k_strides, v_strides, kv_heads, queries, keys, rows,
+    scale, score_scale, mask_ptr, mask_strides, window, kv_tiles, head_parts, spans, q_spans,
+    GROUP: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, EVEN_QUERIES: tl.constexpr,
+    EVEN_KEYS: tl.constexpr, KV_M: tl.constexpr, KV_N: tl.constexpr, Q_M: tl.constexpr, Q_N: tl.constexpr,
+):  # fmt: skip
+    """Compute all gradients in one launch, of ``kv_tiles * head_parts * spans`` programs for tiles of keys, then ``q_spans`` for each
+    tile of queries.
+
+    ``head_parts`` divides GROUP. ``terms`` and ``counts``, an integer 0 for each tile, come from
+    ``attention_backward_row_terms_kernel``. ``kv_parts`` and ``q_parts`` have room for a tile in fp32 (two for keys) of each program.
+    """
+    parts = head_parts * spans
+    program = tl.program_id(0)
+    if program < kv_tiles * parts:
+        _kv_tile(
+            dk_ptr, dv_ptr, kv_parts_ptr, counts_ptr, do_ptr, q_ptr, k_ptr, v_ptr, terms_ptr, dk_strides, dv_strides,
+            do_strides, q_strides, k_strides, v_strides, kv_heads, queries, keys, rows, scale, score_scale,
+            mask_ptr, mask_strides, window, program // parts, program % parts, head_parts, spans,
+            GROUP, COLUMNS, CAUSAL, EVEN_QUERIES, KV_M, KV_N,
+        )  # fmt: skip
+    else:
+        program -= kv_tiles * parts
+        _q_tile(
+            dq_ptr, q_parts_ptr, counts_ptr + kv_tiles, do_ptr, q_ptr, k_ptr, v_ptr, terms_ptr, dq_strides, do_strides,
+            q_strides, k_strides, v_strides, kv_heads * GROUP, queries, keys, rows, scale, score_scale,
+            mask_ptr, mask_strides, window, program // q_spans, program % q_spans, q_spans,
+            GROUP, COLUMNS, CAUSAL, EVEN_KEYS, Q_M, Q_N,
+        )  # fmt: skip
