@@ -61,9 +61,13 @@ SIZES = {
     "attention": (
         "cudnn fa2",
         "8x16x1x2048x2048x64-bf16 8x16x1x2048x2048x128-bf16 2x8x4x1000x1000x128-bf16 32x8x4x1x8192x128-bf16"
-        " 1x12x1x1024x1024x64-bf16 1x3x2x517x769x64-fp16 2x16x1x2048x2048x96-bf16",
+        " 1x12x1x1024x1024x64-bf16 1x3x2x517x769x64-fp16 2x16x1x2048x2048x96-bf16 1x8x4x1000x1500x80-bf16",
     ),
-    "causal_attention": ("cudnn fa2", "8x16x1x2048x2048x64-bf16 4x8x4x4096x4096x128-bf16 1x3x2x781x781x64-fp16"),
+    "causal_attention": (
+        "cudnn fa2",
+        "8x16x1x2048x2048x64-bf16 4x8x4x4096x4096x128-bf16 1x3x2x781x781x64-fp16 1x4x4x512x512x128-bf16"
+        " 1x8x4x1000x1500x80-bf16 1x16x1x1024x1024x64-bf16",
+    ),
     "ragged_attention": ("cudnn fa2", "16x16x1x4096x64-bf16 32x8x4x2048x128-bf16 100x16x1x333x96-fp16"),
     "paged_attention": ("aten compile", "64x8x8x1x4096x64x128-bf16 4x8x4x1x30000x16x64-bf16 8x2x3x2x517x24x96-fp16"),
     "conv2d": (
