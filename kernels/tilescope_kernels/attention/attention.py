@@ -44,6 +44,8 @@ from tilescope_kernels.attention.hopper import MORE_QUERIES, attention_hopper_ke
 from tilescope_kernels.attention.hopper_gradients import backward, backward_serves
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
+#: Bytes of keys and values whose heads lie side by side in tiles of three warpgroups: about half of an H200's L2.
+_L2 = 24 << 20
 #: Most columns of a head: their accumulator must fit in registers beside the scores.
 _MOST = 256
 
@@ -107,13 +109,17 @@ def _attention(
     if chosen["SPECIALIZED"]:
         # A program per SM takes tiles in turn: 8x16x2048x128 takes 420 us instead of 461 (H200, 2026-11-27, torch 2.11, triton 3.6).
         programs = grid if columns > 128 else (min(*grid, multiprocessors(q)),)
-        # Under a causal mask a wave has four tiles of each head of keys, which share them in L2, and all waves are equally long.
-        together = multiprocessors(q) // 4 * (heads // kv_heads) if causal else 1
+        more, together = m == MORE_QUERIES.value, 1
+        if causal:
+            # A wave has four tiles of each head of keys, which share them in L2, and all waves are equally long. With three
+            # warpgroups they are not: 8x16x2048x64 took 217 us so, and 191 with as many heads as L2 holds (H200, 2026-11-27).
+            heads_of_keys = _L2 // (4 * keys * columns) if more else multiprocessors(q) // 4
+            together = max(1, heads_of_keys) * (heads // kv_heads)
         with device_of(q):  # Triton launches on the current device.
             launch(
                 attention_hopper_kernel, programs,
                 query_tiles(o), asked, query_tiles(q), tiles(k, n), tiles(v, n), batch * heads, heads, queries, keys, together, score_scale,
-                BLOCK=n, STAGES=chosen["num_stages"], WARPGROUPS=3 if m == MORE_QUERIES.value else 2, **{**shared, "COLUMNS": padded(columns)},
+                BLOCK=n, STAGES=chosen["num_stages"], WARPGROUPS=3 if more else 2, **{**shared, "COLUMNS": padded(columns)},
             )  # fmt: skip
     else:
         launch(
