@@ -262,8 +262,9 @@ def test_the_offline_compiler_finds_what_the_gpu_reported(recordings, rows):
     # Left to itself a product times its configs on the GPU and may choose another than the guess made here: a sweep
     # names the config. Every config of it would take minutes: one in eight.
     merged = merged[(merged["config"] != "") | ~merged["kernel"].isin(TIMED)]
-    changed = {(loaded.run.id, name) for loaded in recordings for name in staleness.stale_kernels(loaded)}
-    merged = merged[[pair not in changed for pair in zip(merged["run_id"], merged["kernel"], strict=True)]]
+    changed = {(loaded.run.id, *problem) for loaded in recordings for problem in staleness.stale_problems(loaded)[0]}
+    problems = merged[["run_id", "kernel", "pass", "workload"]].itertuples(index=False, name=None)
+    merged = merged[[problem not in changed for problem in problems]]
     swept = merged.loc[merged["config"] != "", "config"].drop_duplicates().iloc[::8]
     merged = merged[(merged["config"] == "") | merged["config"].isin(swept)]
     keys = [tuple(key) for key in merged[CASE].drop_duplicates().to_numpy()]
