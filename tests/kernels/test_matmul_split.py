@@ -158,12 +158,6 @@ def test_the_last_wave_is_cut_where_that_is_quicker(extents, askew, expected):
     assert tiling.copies == (extents == (5000, 5000, 1000))
 
 
-def test_int8_has_two_warpgroups():
-    for dtype, groups in ((torch.int8, 2), (torch.float8_e4m3fn, 3)):
-        a, b = (torch.empty(3072, 3072, dtype=dtype, device="meta") for _ in range(2))
-        assert matmul_hopper._chosen(a, b.T).groups == groups
-
-
 def test_a_cut_wave_fits_the_gpu():
     for m in range(130, 6000, 321):
         for n, k in ((1000, 4096), (4096, 8192), (5000, 640)):

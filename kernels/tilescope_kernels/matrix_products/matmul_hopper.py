@@ -349,9 +349,7 @@ def _chosen(a: torch.Tensor, b: torch.Tensor) -> Tiling:
     (m, k), n = a.shape, b.shape[1]
     # A step takes as long in FP8: twice the elements, at twice the rate.
     k = cdiv(k * a.element_size(), 2)
-    # INT8 3072 cubed takes 79.5 us with three warpgroups, 58.7 with two, cuBLAS 86 (GPU time, cold L2, H200, 2026-11-27).
-    groups = 2 if a.dtype == torch.int8 else 3
-    return tiling(m, n, k, multiprocessors(a), (_askew(a), _askew(b)), n % 8 == 0, groups)
+    return tiling(m, n, k, multiprocessors(a), (_askew(a), _askew(b)), n % 8 == 0)
 
 
 def plan(a: torch.Tensor, b: torch.Tensor) -> Tiling | None:

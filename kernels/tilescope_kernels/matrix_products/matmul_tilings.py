@@ -81,24 +81,19 @@ def _time(m: int, n: int, k: int, programs: int, askew: tuple[bool, bool], chose
 
 @functools.lru_cache(maxsize=4096)
 def tiling(
-    m: int, n: int, k: int, programs: int, askew: tuple[bool, bool] = (False, False), aligned_c: bool = True,
-    most_groups: int = 3,
-) -> Tiling:  # fmt: skip
+    m: int, n: int, k: int, programs: int, askew: tuple[bool, bool] = (False, False), aligned_c: bool = True
+) -> Tiling:
     """The tiling with the least estimated time. A partial last wave takes as long as a full one unless its tiles are cut.
 
     ``askew``: rows of a, and of b, do not start at sectors. Without ``aligned_c`` no tile is cut, because writing takes too
-    long. No tiling has more than ``most_groups`` warpgroups.
+    long.
     """
-    tilings = [
-        chosen
-        for chosen in TILINGS
-        if chosen.groups <= most_groups and (aligned_c or chosen.cut_rows * chosen.cut_columns == 1)
-    ]
+    tilings = [chosen for chosen in TILINGS if aligned_c or chosen.cut_rows * chosen.cut_columns == 1]
     time, best = min(
         ((_time(m, n, k, programs, askew, chosen), chosen) for chosen in tilings), key=lambda each: each[0]
     )
     if any(askew):
-        copied = tiling(m, n, k, programs, (False, False), aligned_c, most_groups)
+        copied = tiling(m, n, k, programs, (False, False), aligned_c)
         elements = askew[0] * m * k + askew[1] * k * n
         if _time(m, n, k, programs, (False, False), copied) + _COPYING + elements / _COPIED < time:
             return replace(copied, copies=True)
