@@ -120,7 +120,10 @@ def _flops(func: Any, call: tuple[Any, Any, Any], read: list[torch.Tensor], writ
     args, kwargs, result = call
     counter = flop_registry.get(func.overloadpacket)
     if counter is not None:
-        return int(counter(*args, **kwargs, out_val=result))
+        try:
+            return int(counter(*args, **kwargs, out_val=result))
+        except AssertionError:  # PyTorch's formula does not know this form: 2.11's of attention refuses grouped heads
+            return None
     stem = func.overloadpacket.__name__.removesuffix("_")
     if stem in _NO_OPERATION:
         return 0

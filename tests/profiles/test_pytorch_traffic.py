@@ -1,0 +1,31 @@
+"""Operators of PyTorch: the bytes that they move and the operations they do."""
+
+from typing import Any
+
+import pytest
+import torch
+from tilescope.execution import pytorch_traffic
+from tilescope.execution.pytorch_traffic import CountOperators, Operation
+
+
+def product() -> Operation:
+    """What is counted of a product of 3x4 and 4x5."""
+    seen: list[Operation] = []
+    with CountOperators(seen.append):
+        torch.mm(torch.empty(3, 4, device="meta"), torch.empty(4, 5, device="meta"))
+    (found,) = seen
+    return found
+
+
+def test_a_product_reads_both_operands_and_has_a_formula() -> None:
+    assert product() == Operation("aten.mm", (12 + 20) * 4, 15 * 4, 2 * 3 * 4 * 5)
+
+
+def test_a_form_that_the_formula_refuses_has_unknown_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As PyTorch 2.11's formula of attention does with several query heads to a key head."""
+
+    def refuse(*args: Any, **kwargs: Any) -> int:
+        raise AssertionError("shapes are incompatible")
+
+    monkeypatch.setattr(pytorch_traffic, "flop_registry", {torch.ops.aten.mm: refuse})
+    assert product() == Operation("aten.mm", (12 + 20) * 4, 15 * 4, None)
