@@ -1,5 +1,4 @@
-// Keys for the whole page, the sheet that lists them, and a link past the bar. Every widget has a shadow root of its
-// own, so what is looked for is looked for through them all.
+// Keys for the whole page, the sheet that lists them, and a link past the bar.
 
 const STYLE = `
   button { font: 600 14px/1 inherit; width: 30px; height: 30px; border-radius: 50%; cursor: pointer; color: inherit;
@@ -17,13 +16,6 @@ const STYLE = `
 const TYPING = "input:not([type=checkbox]):not([type=radio]), textarea, select, [contenteditable=true], [role=combobox], [role=option]"
 const OPENING = ["Enter", " ", "ArrowDown", "ArrowUp"]
 const CLOSED = ".MuiSelect-select[aria-expanded=false]:not([aria-disabled=true])"
-
-function every(selector, root = document) {
-  const found = [...root.querySelectorAll(selector)]
-  for (const element of root.querySelectorAll("*"))
-    if (element.shadowRoot) found.push(...every(selector, element.shadowRoot))
-  return found
-}
 
 // A view that is asked for: the one before (-1) or after (1) the one that is seen, or that of the group with this number.
 const ask = detail => document.dispatchEvent(new CustomEvent("tilescope-view", {detail}))

@@ -23,13 +23,6 @@ const FIELDS = "input, [role=combobox], textarea"
 // Milliseconds for which a field is waited for before a button will do, and for which anything is; and between two looks.
 const PATIENCE = {field: 500, all: 30000, look: 60}
 
-function every(selector, root) {
-  const found = [...root.querySelectorAll(selector)]
-  for (const element of root.querySelectorAll("*"))
-    if (element.shadowRoot) found.push(...every(selector, element.shadowRoot))
-  return found
-}
-
 const seen = element => element.checkVisibility({visibilityProperty: true}) && !element.disabled && element.tabIndex >= 0
 
 // Whether a menu, a list or a dialog lies over everything: Esc is for that then.

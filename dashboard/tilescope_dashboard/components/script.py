@@ -9,9 +9,12 @@ from typing import Any
 
 from panel.custom import JSComponent
 
+#: What every component's script may call.
+_EVERY = Path(__file__).with_name("every.js").read_text(encoding="utf-8")
+
 
 class ScriptComponent(JSComponent):
-    """A component whose script is plain JavaScript: the file beside its module that has the module's name.
+    """A component whose script is plain JavaScript: the file beside its module that has the module's name, after ``every.js``.
 
     Panel has every page translate every script from TypeScript, which took a tenth of the browser's time for a page, unless it is
     told by ``bundle`` that this is done. Scripts with the same are one.
@@ -21,7 +24,8 @@ class ScriptComponent(JSComponent):
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
-        cls._esm = Path(inspect.getfile(cls)).with_suffix(".js")
+        own = Path(inspect.getfile(cls)).with_suffix(".js")
+        cls._esm = f"{_EVERY}\n{own.read_text(encoding='utf-8')}"
 
     def _get_properties(self, doc: Any) -> dict[str, Any]:
         properties = super()._get_properties(doc)

@@ -49,7 +49,8 @@ function (opens) {
   grid.addEventListener("keydown", event => {
     if (event.ctrlKey || event.metaKey || event.altKey) return
     const rows = [...grid.querySelectorAll(".tabulator-row")]
-    const at = rows.findIndex(row => row.classList.contains("tabulator-selected"))
+    // While the table is filled again no row is selected, but one may be chosen.
+    const at = rows.findIndex(row => opens ? numberOf(row) === chosen : row.classList.contains("tabulator-selected"))
     if (event.key in STEPS) {
       const row = at < 0 ? rows.at(FIRST[event.key]) : rows[at + STEPS[event.key]]
       event.preventDefault()
