@@ -58,7 +58,7 @@ SHOWN = {"kind": "boxes", "label": "pass", "visible": True, "disabled": False, "
 def test_a_late_answer_takes_no_tick_back(chromium: Any) -> None:
     """Two ticks; the server answers the first one, then both, then changes them itself."""
     page = chromium.new_page()
-    script = NativeFields._esm
+    script = NativeFields._esm.read_text(encoding="utf-8")
     page.goto("about:blank")
     page.add_script_tag(
         content=script.replace("export function render", "window.render = function render"), type="module"

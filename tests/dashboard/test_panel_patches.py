@@ -1,10 +1,9 @@
 """Each fault of Panel and Bokeh is there without its correction: where one of these fails, upstream has fixed it.
 
-``delivery``'s fault is shown in test_delivery.py, beside what mends it.
+``delivery``'s and ``lost_writes``' faults are shown in test_delivery.py and test_lost_writes.py.
 """
 
 import asyncio
-import gc
 import importlib.metadata
 import importlib.util
 import pkgutil
@@ -46,7 +45,6 @@ from tilescope_dashboard.panel_patches import (
     gone_rows,
     grown_pages,
     known_sheets,
-    lost_writes,
     model_defaults,
     page_address,
     page_lifetime,
@@ -54,7 +52,6 @@ from tilescope_dashboard.panel_patches import (
     pulled_page,
 )
 from tornado.ioloop import IOLoop
-from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 #: Of the pinned versions, which decide every slow test.
 pytestmark = pytest.mark.slow("dashboard/tilescope_dashboard")
@@ -337,52 +334,6 @@ def test_panel_raises_at_a_click_on_a_row_that_is_gone(monkeypatch: pytest.Monke
     for row in (1, 0):
         shown._process_event(CellClickEvent(model=None, column="name", row=row))
     assert clicked == [1, 1]
-
-
-class ClosingSocket(WebSocketHandler):
-    """A page's socket: the page goes while the first two parts of a message are written, and the third fails at once."""
-
-    def __init__(self) -> None:
-        self.ws_connection: Any = self
-        self.writes = 0
-
-    def is_closing(self) -> bool:
-        return self.writes == 2
-
-
-async def never_retrieved() -> list[str]:
-    """What asyncio complains of when a page closes that is being sent something, and its document is done away with."""
-    complaints: list[str] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["message"]))
-    message = SimpleNamespace(header_json="", metadata_json="", content_json="", _buffers=[])
-    for closes_at_once in (False, True):
-        socket = ClosingSocket()
-
-        async def fails() -> None:
-            raise WebSocketClosedError
-
-        def write(_: Any, binary: bool, socket: Any = socket, counts: bool = closes_at_once) -> asyncio.Future[None]:
-            socket.writes += counts
-            return asyncio.ensure_future(fails())
-
-        socket.ws_connection = SimpleNamespace(is_closing=socket.is_closing, write_message=write)
-        page: Any = ServerConnection(None, socket, None, SimpleNamespace(subscribe=lambda _: None))  # type: ignore[arg-type]
-        doc = Document()
-        document._WRITE_BLOCK[doc], document._WRITE_MSGS[doc] = True, {page: [message]}  # type: ignore[list-item]
-        document._dispatch_write_task(doc, document._dispatch_msgs, doc)
-        await asyncio.sleep(0)
-        for task in document._write_tasks.pop(doc, []):
-            task.cancel()
-        await asyncio.sleep(0.01)
-        gc.collect()
-    return complaints
-
-
-def test_panel_leaves_writes_behind_when_a_page_closes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WebSocketHandler, "write_message", lost_writes._tornados_write)
-    assert set(asyncio.run(never_retrieved())) == {"Task exception was never retrieved"}
-    lost_writes.forget()
-    assert not asyncio.run(never_retrieved())
 
 
 def test_bokeh_looks_through_the_whole_page_for_what_was_put_on_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,6 @@ in fp32 and fp16 (the interpreter computes bf16 wrongly): test_adapted starts on
 A module of such tests holds ``pytestmark = adapted.MARKS`` and ``device = adapted.device``.
 """
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Attention of few queries over many keys, in Triton's interpreter. Run by test_attention_decode."""
 
-from __future__ import annotations
-
 from unittest import mock
 
 # First: it switches the interpreter on.

@@ -1,7 +1,5 @@
 """What goes before and after attention's backward pass on Hopper, in Triton's interpreter. Run by test_attention_sums."""
 
-from __future__ import annotations
-
 # First: it switches the interpreter on.
 from interpreted import INF, NAN, close, draw, main  # isort: skip
 

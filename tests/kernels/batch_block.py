@@ -1,7 +1,5 @@
 """The example's decoder with every kernel interpreted, in fp32, against its plain twin in fp64. Run by test_gpu_block."""
 
-from __future__ import annotations
-
 # First: it switches the interpreter on.
 from interpreted import close, main  # isort: skip
 

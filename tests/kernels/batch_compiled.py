@@ -1,7 +1,5 @@
 """Kernels, by name, compiled for GPUs that are not there. Run by test_compiled; prints one JSON object, launch by launch."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """Kernels in Gluon that keep rows on chip, run on the CPU. Run by test_gluon; prints one JSON object, check by check."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from checks import main

@@ -1,7 +1,5 @@
 """Convolution in groups and by channel, in Triton's interpreter. Run by test_grouped_conv2d."""
 
-from __future__ import annotations
-
 # First: it switches the interpreter on.
 from interpreted import INF, NAN, SPECS, against_reference, close, draw, main, poisoned, told_apart  # isort: skip
 

@@ -1,7 +1,5 @@
 """Elementwise kernels, softmax and matmul in Triton's interpreter (fp32: it computes bf16 wrongly) against fp64 references. Run by test_interpreted."""
 
-from __future__ import annotations
-
 # First: it switches the interpreter on.
 from interpreted import INF, NAN, SPECS, against_reference, close, draw, main, poisoned  # isort: skip
 

@@ -1,7 +1,5 @@
 """Losses, and a linear layer joined with one, in Triton's interpreter. Run by test_interpreted."""
 
-from __future__ import annotations
-
 from unittest import mock
 
 # First: it switches the interpreter on.

@@ -3,8 +3,6 @@
 fp16, which descriptors serve and the interpreter computes rightly.
 """
 
-from __future__ import annotations
-
 from unittest import mock
 
 # First: it switches the interpreter on.

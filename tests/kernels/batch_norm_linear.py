@@ -1,7 +1,5 @@
 """Norms fused with linear layers, in Triton's interpreter. Run by test_norm_linear."""
 
-from __future__ import annotations
-
 import itertools
 
 # First: it switches the interpreter on.

@@ -1,7 +1,5 @@
 """Norms in Triton's interpreter (fp32: it computes bf16 wrongly) against fp64 references. Run by test_interpreted."""
 
-from __future__ import annotations
-
 # First: it switches the interpreter on.
 from interpreted import SPECS, against_reference, close, draw, few_multiprocessors, main, poisoned  # isort: skip
 

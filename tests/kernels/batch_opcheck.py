@@ -1,7 +1,5 @@
 """Every operator's description, in Triton's interpreter. Run by test_interpreted; apart, because every kernel decides it."""
 
-from __future__ import annotations
-
 # First: it switches the interpreter on.
 from interpreted import main  # isort: skip
 

@@ -1,7 +1,5 @@
 """Kernels that are PyTorch operators, in Triton's interpreter. Run by test_interpreted."""
 
-from __future__ import annotations
-
 import warnings
 
 # First: it switches the interpreter on.

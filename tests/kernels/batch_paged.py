@@ -1,7 +1,5 @@
 """Attention to keys and values in pages, in Triton's interpreter. Run by test_paged."""
 
-from __future__ import annotations
-
 from unittest import mock
 
 # First: it switches the interpreter on.

@@ -1,7 +1,5 @@
 """Gradients of products: of matmul, LoRA, convolution and linear layers behind norms. Run by test_product_gradients."""
 
-from __future__ import annotations
-
 # First: it switches the interpreter on.
 from interpreted import against_reference, close, draw, main, poisoned  # isort: skip
 

@@ -1,7 +1,5 @@
 """Quantization, interpreted by tilescope. Run by test_quantized; prints what went wrong, by name."""
 
-from __future__ import annotations
-
 import torch
 from checks import INF, NAN, SPECS, against_reference, draw, main, relative_error
 from metered import moved, moves_its_floor, run, writes_every_element

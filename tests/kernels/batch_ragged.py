@@ -1,7 +1,5 @@
 """Attention of packed sequences, in Triton's interpreter. Run by test_ragged."""
 
-from __future__ import annotations
-
 # First: it switches the interpreter on.
 from interpreted import INF, NAN, SPECS, against_reference, close, draw, main, poisoned  # isort: skip
 

@@ -1,7 +1,5 @@
 """Products of low-precision operands, interpreted by tilescope. Run by test_quantized; prints what went wrong, by name."""
 
-from __future__ import annotations
-
 from unittest import mock
 
 import torch

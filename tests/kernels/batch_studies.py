@@ -1,7 +1,5 @@
 """Every variant of the studies, in Triton's interpreter. Run by test_studies."""
 
-from __future__ import annotations
-
 import sys
 
 # First: it switches the interpreter on.

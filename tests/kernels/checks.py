@@ -1,7 +1,5 @@
 """What scripts of checks share: how they run, and a kernel against its reference in fp64."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json

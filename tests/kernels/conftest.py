@@ -4,8 +4,6 @@ A module of tests names its scripts: ``SCRIPTS = {"batch_softmax.py": {"check_qu
 those named are part of every run, the others are slow.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

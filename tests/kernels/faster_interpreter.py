@@ -6,8 +6,6 @@ here neighbours are combined, all pairs at once, then the results, as on a GPU. 
 product of integers twice, to see whether it overflows, which none of these few numbers can.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

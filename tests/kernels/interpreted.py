@@ -3,8 +3,6 @@
 It computes bf16 wrongly, so that checks in it are of fp32 and fp16, against fp64 references.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

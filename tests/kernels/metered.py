@@ -1,7 +1,5 @@
 """Launches in tilescope's interpreter, which knows e4m3 and bf16 and refuses accesses outside, and what they move."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from checks import SPECS, against_reference, poisoned

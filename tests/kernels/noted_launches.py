@@ -1,7 +1,5 @@
 """A GPU of which there is all but the chip: Triton compiles two small kernels for it, and what would be launched is noted."""
 
-from __future__ import annotations
-
 import functools
 from types import SimpleNamespace
 from typing import Any

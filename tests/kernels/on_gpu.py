@@ -3,8 +3,6 @@
 A module of such tests holds ``pytestmark = on_gpu.MARKS``, and ``on_gpu.INDUCTOR`` beside them where it compiles.
 """
 
-from __future__ import annotations
-
 import functools
 
 import pytest

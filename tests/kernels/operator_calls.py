@@ -1,7 +1,5 @@
 """Operators' arguments, small and ragged, for ``torch.library.opcheck`` on any device."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

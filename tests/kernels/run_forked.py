@@ -1,7 +1,5 @@
 """Run as a program: runs scripts of checks, each with its names in a process that is forked for it (``tests.forking``)."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 from pathlib import Path

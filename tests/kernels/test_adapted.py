@@ -1,7 +1,5 @@
 """The suites of test_gpu_adapted* in Triton's interpreter, in processes of their own: it patches ``triton.language``."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

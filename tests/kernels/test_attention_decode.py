@@ -1,7 +1,5 @@
 """Attention of few queries over many keys: interpreted values, and how keys are shared out."""
 
-from __future__ import annotations
-
 import pytest
 from tilescope_kernels.attention.decode import _span, decode_serves
 

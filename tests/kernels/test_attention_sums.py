@@ -1,7 +1,5 @@
 """Terms, bounds and integer sums of attention's backward pass on Hopper, interpreted."""
 
-from __future__ import annotations
-
 SCRIPTS = {"batch_attention_sums.py": {"check_no_dq_passes_the_bound"}}
 
 

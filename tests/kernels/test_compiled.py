@@ -1,7 +1,5 @@
 """Every kernel compiles for GPUs from sm_80 to sm_120, with the accesses and the memory that its speed rests on."""
 
-from __future__ import annotations
-
 import pytest
 from tilescope_kernels import CATALOG
 

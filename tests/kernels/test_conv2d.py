@@ -1,7 +1,5 @@
 """Convolution: interpreted values, and what can be said without running a kernel."""
 
-from __future__ import annotations
-
 import pytest
 import tilescope_kernels as kernels
 import torch

@@ -1,7 +1,5 @@
 """Kernels in Gluon that keep rows on chip, run on the CPU: what is read has come, what is written is right."""
 
-from __future__ import annotations
-
 SCRIPTS = {
     "batch_gluon.py": {
         "check_rows_that_do_not_count_are_not_read",

@@ -4,8 +4,6 @@ Each is compared with the twin in fp64. What rounding alone costs is the plain m
 same dtype; ours may be half as far again. On the CPU the functions are routed to PyTorch, which tests the comparison.
 """
 
-from __future__ import annotations
-
 import math
 import re
 

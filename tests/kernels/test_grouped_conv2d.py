@@ -1,7 +1,5 @@
 """Convolution in groups and by channel: interpreted values, what is refused, and that no config spills registers."""
 
-from __future__ import annotations
-
 import pytest
 import tilescope_kernels as kernels
 import torch

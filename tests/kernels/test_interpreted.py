@@ -1,7 +1,5 @@
 """Every kernel in Triton's interpreter: values, gradients, shapes, strides, special values."""
 
-from __future__ import annotations
-
 SCRIPTS = {
     "batch_interpreted.py": {
         "check_softmax_one_read", "check_softmax_special_values", "check_matmul", "check_matmul_strides_and_gradients",

@@ -1,7 +1,5 @@
 """The matrix product of few tiles and of unaligned rows: interpreted values, and which products it serves."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tilescope_kernels.matrix_products import (

@@ -1,7 +1,5 @@
 """Attention to keys and values in pages: interpreted values, and what can be said without running a kernel."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tilescope_kernels import paged_attention

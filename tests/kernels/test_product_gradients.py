@@ -1,7 +1,5 @@
 """Gradients of products, in Triton's interpreter."""
 
-from __future__ import annotations
-
 SCRIPTS = {
     "batch_product_gradients.py": {"check_matmul", "check_lora_linear", "check_lora_linear_twice", "check_conv2d"}
 }

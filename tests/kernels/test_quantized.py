@@ -1,7 +1,5 @@
 """Low-precision kernels in the interpreter, and what their functions refuse."""
 
-from __future__ import annotations
-
 import pytest
 import tilescope_kernels as kernels
 import torch

@@ -1,7 +1,5 @@
 """Attention of packed sequences: interpreted values and gradients, and what can be said without running a kernel."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tilescope_kernels import ragged_attention

@@ -1,7 +1,5 @@
 """Studies: interpreted values, and what can be said without running a kernel."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tilescope_kernels import FAMILIES

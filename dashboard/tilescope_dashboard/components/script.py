@@ -24,10 +24,10 @@ class ScriptComponent(JSComponent):
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
-        own = Path(inspect.getfile(cls)).with_suffix(".js")
-        cls._esm = f"{_EVERY}\n{own.read_text(encoding='utf-8')}"
+        cls._esm = Path(inspect.getfile(cls)).with_suffix(".js")
 
     def _get_properties(self, doc: Any) -> dict[str, Any]:
         properties = super()._get_properties(doc)
+        properties["esm"] = f"{_EVERY}\n{properties['esm']}"
         properties["bundle"] = hashlib.sha256(properties["esm"].encode()).hexdigest()
         return properties
