@@ -3,44 +3,54 @@
 import contextlib
 import itertools
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import triton
 from tilescope.collectors import events, torch_profiler
 from tilescope.execution import cold, execute
 from tilescope.table.case import Case
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
 
 CASE = Case("softmax", "triton", "forward", "1823x781-fp32")
 
 
-def on_cpu(monkeypatch: pytest.MonkeyPatch, l2: int) -> None:
-    """Has ``Flush`` allocate on the CPU for a GPU whose L2 has ``l2`` bytes."""
+@pytest.mark.parametrize("l2", [2**20, 24 * 2**20])
+def test_a_flush_reads_all_of_a_buffer_several_times_the_cache(monkeypatch: pytest.MonkeyPatch, l2: int) -> None:
+    """It allocates on the CPU for a GPU whose L2 has ``l2`` bytes, and its launch is looked at."""
     for name in ("zeros", "empty"):
         real = getattr(torch, name)
         monkeypatch.setattr(torch, name, lambda *shape, _real=real, device, **more: _real(*shape, **more))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(L2_cache_size=l2))
+    launched: list[tuple[int, Any, int, int]] = []
 
+    class Kernel:
+        def __getitem__(self, grid: tuple[int]) -> Any:
+            return lambda source, total, count, chunk: launched.append((grid[0], source, count, chunk))
 
-@pytest.mark.parametrize("l2", [2**20, 24 * 2**20])
-def test_a_flush_reads_all_of_a_buffer_several_times_the_cache_and_writes_none_of_it(
-    monkeypatch: pytest.MonkeyPatch, l2: int
-) -> None:
-    on_cpu(monkeypatch, l2)
+    monkeypatch.setattr(cold, "_read", Kernel())
     flush = cold.Flush()
+    flush()
+    ((programs, source, count, chunk),) = launched
     assert flush.nbytes >= max(4 * l2, 64 * 2**20)
-    # Every element counts in the sum, so none is left unread.
-    flush.buffer.fill_(1.0)
-    version = flush.buffer._version
-    flush()
-    assert flush.total.item() == flush.nbytes / 4
-    flush.buffer[-1] = flush.buffer[0] = 9.0
-    flush()
-    assert flush.total.item() == flush.nbytes / 4 + 16
-    assert flush.buffer._version == version + 2, "a line that is left dirty would be written while the kernel runs"
+    assert source is flush.buffer and not source.any(), "the kernel stores something only if one is not zero"
+    assert count * 4 == flush.nbytes and (programs - 1) * chunk < count <= programs * chunk
+
+
+def test_the_reads_of_a_flush_are_wide_and_evicted_last() -> None:
+    signature = {"source": "*fp32", "total": "*fp32", "count": "i32"}
+    aligned = {(0,): [["tt.divisibility", 16]], (2,): [["tt.divisibility", 16]]}
+    source = ASTSource(cold._read, signature, {"CHUNK": 4096}, aligned)
+    code = triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
+    loads = re.findall(r"ld\.global\S*", code)
+    assert loads and all(".L2::cache_hint.v4." in load for load in loads)
+    assert set(re.findall(r"createpolicy\S*", code)) == {"createpolicy.fractional.L2::evict_last.b64"}
 
 
 @pytest.fixture

@@ -136,6 +136,32 @@ def test_cupti(tmp_path: Path) -> None:
     assert launched["function"].tolist() == add["function"].unique().tolist()
 
 
+#: Counts the bytes that a kernel reads from HBM which has the L2 keep them, after a flush.
+KEEPING = """
+import torch
+import triton
+import triton.language as tl
+from tilescope.collectors.cupti.counters import of_call
+
+@triton.jit
+def keeping_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + tl.program_id(0), tl.sum(tl.load(x_ptr + offsets, eviction_policy="evict_last")))
+
+x, out = torch.randn(2**21, device="cuda"), torch.empty(2**9, device="cuda")
+(launch,) = of_call(lambda: keeping_kernel[(2**9,)](x, out, 2**12))["launches"]
+print(launch["counters"]["dram__bytes_read.sum"] / 2**23)
+"""
+
+
+@pytest.mark.skipif(cupti.unavailable() is not None, reason=str(cupti.unavailable()))
+def test_a_flush_leaves_nothing_of_what_a_kernel_has_the_cache_keep(tmp_path: Path) -> None:
+    (tmp_path / "keeping.py").write_text(KEEPING)
+    done = subprocess.run([sys.executable, tmp_path / "keeping.py"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) == pytest.approx(1, rel=0.01)
+
+
 @pytest.mark.ncu
 @pytest.mark.skipif(counters.unavailable() is not None, reason=str(counters.unavailable()))
 @pytest.mark.skipif(cupti.unavailable() is not None, reason=str(cupti.unavailable()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_FLUSHED = "L2 flushed by reading before each call"
+_FLUSHED = "L2 flushed before each call, by reads that are evicted last"
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ COLLECTORS = (
     Collector("events", "timing", "time, peak memory", measured=True, on_gpu=True, caches=_FLUSHED),
     Collector("torch_profiler", "tracing", "every launch", measured=True, on_gpu=True, caches=_FLUSHED),
     Collector("cupti", "counting", "bytes moved", "cupti.counters", measured=True, on_gpu=True,
-              caches="L2 flushed by reading before the case, kept between its launches"),
+              caches="L2 flushed before the case, by reads that are evicted last; kept between its launches"),
     Collector("ncu", "counting", "hardware counters", "ncu.counters", measured=True, on_gpu=True,
               caches="all caches emptied before each launch and replay pass"),
 )  # fmt: skip
