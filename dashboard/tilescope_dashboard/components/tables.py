@@ -58,7 +58,7 @@ def _formatter(unit: str) -> Any:
 
 #: Widths in pixels that hold what a unit's values look like; a narrower page scrolls the table sideways. A column of words
 #: becomes as wide as these need, up to ``_WIDEST``.
-_WIDTHS = {"text": 112, "byte": 114, "count": 82, "second": 80, "ratio": 78, "times": 80, "flop": 92,
+_WIDTHS = {"text": 112, "byte": 122, "count": 82, "second": 80, "ratio": 78, "times": 80, "flop": 92,
            "op": 92, "flop/second": 108, "op/second": 108, "flop/byte": 94, "byte/second": 84, "hertz": 88, "watt": 76, "celsius": 72}  # fmt: skip
 _NAMED = {
     "impl": 84,
