@@ -7,6 +7,7 @@ from gluon_on_cpu import launch
 from tilescope_kernels.losses.resident import cross_entropy_resident_kernel
 from tilescope_kernels.norms.shared_rows import norm_backward_shared_kernel, norm_skewed_shared_kernel
 from tilescope_kernels.norms.wide_rows_shared import norm_parts_backward_shared_kernel, norm_parts_shared_kernel
+from tilescope_kernels.reductions.softmax_held_rows import softmax_held_kernel
 from tilescope_kernels.reductions.softmax_wide_rows import softmax_parts_backward_shared_kernel
 
 IGNORED, NAN, INF = -100, float("nan"), float("inf")
@@ -174,9 +175,29 @@ def ring(x, programs, ahead, lag):
         "WHOLE": x.shape[1] % 256 == 0,
         "AHEAD": ahead,
         "LAG": lag,
+        "LANES": 32,
         "num_warps": 1,
     }
     return words, parts, parts * programs, constants
+
+
+def check_softmax_of_rows_in_shared_memory():
+    for columns, held, dtype in (
+        (2048, 6, torch.bfloat16), (2000, 3, torch.float16), (2000, 8, torch.bfloat16), (1999, 4, torch.float16),
+        (2041, 8, torch.bfloat16), (1024, 5, torch.float32), (1001, 8, torch.float32), (24, 1, torch.bfloat16),
+    ):  # fmt: skip
+        width = 16 // dtype.itemsize
+        tiles = -(-(columns // width) // 32)
+        x = (torch.randn(11, columns, generator=torch.Generator().manual_seed(columns)) * 3).to(dtype)
+        x[1], x[2, 5], x[3, -1], x[4, :-3], x[6, -1] = -INF, INF, NAN, -INF, INF
+        x[5] += 1000
+        y = torch.full_like(x, 7.0)
+        launch(
+            softmax_held_kernel, 11, y, x, columns, columns, HELD=held, TAIL=tiles - held, WIDTH=width,
+            SKEWED=columns % width > 0, num_warps=1,
+        )  # fmt: skip
+        tolerance = {"rtol": 8 * torch.finfo(dtype).eps, "atol": torch.finfo(dtype).eps / 8, "equal_nan": True}
+        torch.testing.assert_close(y.double(), x.double().softmax(1), **tolerance)
 
 
 RINGS = ((640, 2, 2, 1), (768, 1, 1, 2), (512, 3, 3, 2))
@@ -241,6 +262,18 @@ def check_norms_of_rows_that_are_cut_into_parts():
             wanted = (wanted[0] + (0 if centred else other.double()), *wanted[1:])
             for one, sure in zip((dx, *partial.sum(1)), wanted, strict=True):
                 assert (one.double() - sure).norm() / sure.norm() <= tolerance, (columns, centred)
+
+
+def check_layer_norm_of_numbers_that_are_far_apart_in_rows_that_are_cut_into_parts():
+    x = torch.zeros(4, 640).bfloat16()
+    x[0, ::3], x[0, 1::3], x[1], x[2, 0], x[3, 7] = 3e38, -3e38, 3e38, 1e30, INF
+    y = torch.full_like(x, 7.0)
+    words, parts, launched, constants = ring(x, 2, 2, 1)
+    launch(
+        norm_parts_shared_kernel, launched, y, None, None, words, x, None, None, None, 640, 640, 4, 640, parts, 1e-5,
+        CENTRED=True, together=True, **constants,
+    )  # fmt: skip
+    assert y[[0, 3]].isnan().all() and (y[1:3] == 0).all()
 
 
 if __name__ == "__main__":

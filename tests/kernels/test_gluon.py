@@ -8,6 +8,8 @@ SCRIPTS = {
         "check_norms_of_skewed_rows_by_way_of_shared_memory",
         "check_skewed_layer_norm_of_numbers_that_are_far_apart",
         "check_norms_of_rows_that_are_cut_into_parts",
+        "check_softmax_of_rows_in_shared_memory",
+        "check_layer_norm_of_numbers_that_are_far_apart_in_rows_that_are_cut_into_parts",
         "check_softmax_backward_of_rows_that_are_cut_into_parts",
     }
 }

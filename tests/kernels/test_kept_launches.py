@@ -3,11 +3,15 @@
 from typing import Any
 
 import pytest
+import tilescope_kernels as library
 import torch
 from tilescope.execution import launches as caught
 from tilescope_kernels._shared import kept as replays
-from tilescope_kernels._shared import launchers, launches, operators
+from tilescope_kernels._shared import launchers, launches, launching, operators
 from tilescope_kernels._shared.kept import Kept
+from torch.autograd import forward_ad
+from torch.overrides import BaseTorchFunctionMode
+from torch.profiler import profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton import knobs
 from triton.runtime import driver
@@ -168,6 +172,64 @@ def test_one_tensor_in_two_places_is_another_kind_than_two_tensors_and_two_views
     assert calls(Kept(two), x, x.view(1024), times=4) == 4
 
 
+def test_arguments_like_the_latest_ones_are_recognized_without_a_signature(monkeypatch):
+    kept, x = Kept(two), torch.zeros(1024)
+    assert kept.repeat((None, x), {}) is None
+    assert calls(kept, None, x, 64, times=3) == 2
+    monkeypatch.setattr(replays, "_kind", lambda *_: pytest.fail("a signature"))
+    MADE.clear()
+    CALLS.clear()
+    y = kept.repeat((None, other := torch.ones(1024), 64), {})
+    assert not CALLS and (MADE[0][3], MADE[1][2]) == (other.data_ptr(), y.data_ptr())
+    parameter, leaf = torch.nn.Parameter(x, requires_grad=False), torch.zeros(1024).requires_grad_()
+    unlike = (
+        x.half(), torch.zeros(1025), torch.zeros(32, 32), torch.zeros(2048)[::2], torch.zeros(1025)[1:], parameter, leaf,
+        x.as_subclass(Subclass), x.to("meta"), None, 1024,
+    )  # fmt: skip
+    for args in ((None, x), (None, x, 65), (None, x, 64.0), (x, x, 64), *((None, each, 64) for each in unlike)):
+        assert kept.repeat(args, {}) is None, args
+    assert kept.repeat((None, x), {"n": 64}) is None
+    with Look():
+        assert kept.repeat((None, x, 64), {}) is None
+    assert kept.repeat((None, x, int("64")), {}) is not None
+    kept.forget()
+    assert kept.repeat((None, x, 64), {}) is None and not CALLS
+
+
+def test_arguments_are_not_recognized_where_a_gradient_or_a_shared_address_matters(monkeypatch):
+    kept, leaf = Kept(two), torch.zeros(1024).requires_grad_()
+    with torch.no_grad():
+        assert calls(kept, None, leaf, times=3) == 2
+        assert kept.repeat((None, leaf), {}) is not None
+    assert kept.repeat((None, leaf), {}) is None
+
+    def given(y: torch.Tensor, x: torch.Tensor, *, n: int = 64) -> torch.Tensor:
+        return two(None, x, n + y.numel() - 1024)
+
+    kept, x, y = Kept(given), torch.zeros(1024), torch.zeros(1024)
+    for _ in range(3):
+        kept(y, x, n=True)
+    assert kept.repeat((x, y), {"n": True}) is not None
+    for args, kwargs in (
+        ((y, x), {"n": 1}),
+        ((y, x), {"m": True}),
+        ((x, x), {"n": True}),
+        ((x, x.view(1024)), {"n": True}),
+    ):
+        assert kept.repeat(args, kwargs) is None
+    for _ in range(3):
+        kept(x, x)
+    assert kept.repeat((x, x), {}) is None
+    shaped = Kept(lambda x, shape: two(None, x, shape[0]))
+    for _ in range(3):
+        shaped(x, (1000, 1))
+    assert shaped.repeat((x, (int("1000"), 1)), {}) is not None
+    assert shaped.repeat((x, (1000, True)), {}) is None and shaped.repeat((x, torch.Size((1000, 1))), {}) is None
+    monkeypatch.delattr(torch._C._dynamo.guards, "TensorGuards")
+    old = Kept(two)
+    assert calls(old, None, x, times=4) == 2 and old.repeat((None, x), {}) is None
+
+
 def doubled(x: torch.Tensor, dim: int = -1, *, shape: tuple[int, ...] | None = None) -> torch.Tensor:
     """A public function: of a view, by an operator, in another shape."""
     CALLS.append(dim)
@@ -215,14 +277,34 @@ def test_a_public_function_is_called_where_more_than_its_launches_matters(public
     torch.set_autocast_enabled("cuda", True)
     assert calls(public, x) == 1
     torch.set_autocast_enabled("cuda", False)
-    with Look():
-        assert calls(public, x) == 1
+    for onlooker in (Look(), BaseTorchFunctionMode(), profile(), forward_ad.dual_level()):
+        with onlooker:
+            assert calls(public, x) == 1
     monkeypatch.setenv("TILESCOPE_USE_TRITON", "0")
     assert calls(public, x) == 1
     monkeypatch.delenv("TILESCOPE_USE_TRITON")
     assert calls(public, x) == 0
     monkeypatch.setattr(torch.Tensor, "get_device", lambda tensor: int(tensor.shape[0] == 32))
     assert replays._kind((x, x), {}) is not None and replays._kind((x, torch.zeros(1024)), {}) is None
+
+
+def test_calls_of_the_library_s_functions_are_recognized(monkeypatch):
+    monkeypatch.setattr(operators, "DIRECT", "is_cpu")
+    monkeypatch.setattr(launching, "_agree", lambda *_, **__: True)
+    x, other = torch.ones(8, 1024).bfloat16(), torch.ones(8, 1024).bfloat16()
+    weight, bias = torch.ones(2, 1024).bfloat16()
+    known = [
+        lambda: library.softmax(x),
+        lambda: library.layer_norm(x, (1024,), weight, bias),
+        lambda: library.rms_norm(x, x.shape[-1:], weight),
+        lambda: library.add_rms_norm(x, other, weight)[0],
+        lambda: library.swiglu(x, other),
+        lambda: library.geglu(x, other),
+        lambda: library.matmul(x, other.T),
+    ]
+    shapes = [[call().shape for _ in range(3)][-1] for call in known]
+    monkeypatch.setattr(replays, "_kind", lambda *_: pytest.fail("a signature"))
+    assert [call().shape for call in known] == shapes
 
 
 class Subclass(torch.Tensor):

@@ -58,8 +58,8 @@ def test_rows_that_do_not_start_at_16_bytes_pass_shared_memory_in_16_bits_on_hop
 @pytest.mark.parametrize(("columns", "forward", "backward"), [
     (333, "softmax_rows_kernel", "softmax_rows_backward_kernel"),
     (1003, "softmax_pieces_kernel", "softmax_pieces_backward_kernel"),
-    (32001, "softmax_online_kernel", "softmax_pieces_backward_kernel"),
-    (50257, "softmax_online_kernel", "softmax_twice_backward_kernel"),
+    (32001, "softmax_held_kernel", "softmax_pieces_backward_kernel"),
+    (50257, "softmax_held_kernel", "softmax_twice_backward_kernel"),
     (100003, "softmax_online_kernel", "softmax_parts_backward_shared_kernel"),
 ])  # fmt: skip
 def test_softmax_of_rows_that_do_not_start_at_16_bytes(columns, forward, backward):
@@ -70,3 +70,38 @@ def test_softmax_of_rows_that_do_not_start_at_16_bytes(columns, forward, backwar
     assert [(launch.name, launch.constants.get("SKEWED", False)) for launch in seen] == [
         (forward, columns > 512), (backward, columns > 512)
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("columns", "dtype", "strided", "wanted"), [
+    (24576, torch.bfloat16, False, "softmax_pieces_kernel"),
+    (65536, torch.bfloat16, False, {"HELD": 14, "TAIL": 2, "WIDTH": 8, "SKEWED": False}),
+    (32768, torch.float16, True, {"HELD": 8, "TAIL": 0, "WIDTH": 8, "SKEWED": False}),
+    (32767, torch.float32, False, {"HELD": 28, "TAIL": 4, "WIDTH": 4, "SKEWED": True}),
+    (32767, torch.bfloat16, True, "softmax_online_kernel"),
+    (69632, torch.bfloat16, False, "softmax_online_kernel"),
+])  # fmt: skip
+def test_softmax_holds_rows_of_which_two_fit_an_sm(columns, dtype, strided, wanted):
+    x = torch.empty(99, columns + 16 * strided, dtype=dtype, device="meta")[:, :columns]
+    with offline.targeting("sm_90"), launches.catch() as seen:
+        kernels.softmax(x)
+    (launch,) = seen
+    if isinstance(wanted, str):
+        assert launch.name == wanted
+    else:
+        assert launch.name == "softmax_held_kernel" and wanted.items() <= launch.constants.items()
+        with offline.targeting("sm_90"):
+            kernel = offline.compile_launch(launch)
+        assert "cp.async.cg" in kernel.asm["ptx"] and ".local" not in kernel.asm["ptx"]
+        assert 2 * (kernel.metadata.shared + 1024) <= 228 * 1024
+
+
+@pytest.mark.parametrize(("shape", "wanted"), [
+    ((99, 32768), "layer_norm_pieces_kernel"), ((99, 40960), "norm_parts_shared_kernel"), ((99, 40968), "layer_norm_pieces_kernel"),
+    ((99, 65536), "norm_parts_shared_kernel"),
+])  # fmt: skip
+def test_layer_norm_splits_rows_only_where_it_reads_their_parts_once(shape, wanted):
+    with offline.targeting("sm_90"):
+        assert (
+            launched("layer_norm", torch.empty(shape, dtype=torch.bfloat16, device="meta", requires_grad=True))[0][0]
+            == wanted
+        )

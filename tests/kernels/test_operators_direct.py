@@ -138,6 +138,7 @@ def test_the_compiler_sees_the_operator():
 
 
 def test_an_old_pytorch_that_does_not_tell_has_all_dispatched(monkeypatch):
-    monkeypatch.setattr(operators, "_is_watched", operators._watch(object()))
+    for name, query in zip(("_is_watched", "_is_observed"), operators._watch(object()), strict=True):
+        monkeypatch.setattr(operators, name, query)
     square(torch.tensor([3.0]), 1.0)
     assert how() == "dispatched"

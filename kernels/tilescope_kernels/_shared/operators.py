@@ -50,7 +50,9 @@ class Operator:
 
             def forward(ctx: Any, *args: Any) -> Any:
                 # PyTorch would call ``setup_context`` itself, but binds the arguments to the signature first, which takes long.
-                output = launch(*args)
+                output = launch.repeat(args, _NO_NAMES)
+                if output is None:
+                    output = launch(*args)
                 setup_context(ctx, args, output)
                 return output
 
@@ -62,17 +64,16 @@ class Operator:
         """Launches, and records the backward pass for autograd."""
         if self._launch is None or torch.compiler.is_compiling():
             return self._operator(*args)
+        if not _is_observed() and (made := self._launch.repeat(args, _NO_NAMES)) is not None:
+            return made
         if _is_watched():
             # Recording a function's launches is a dispatch mode too, and must see those of its operators.
             return self._launch.function(*args) if launches.is_noted() else self._operator(*args)
         wants_gradient = False
         for value in args:
             kind = type(value)
-            if kind is torch.Tensor or kind is torch.nn.Parameter:
-                if not getattr(value, DIRECT):
-                    return self._operator(*args)
-                if value.requires_grad:
-                    wants_gradient = True
+            if (kind is torch.Tensor or kind is torch.nn.Parameter) and getattr(value, DIRECT):
+                wants_gradient = wants_gradient or value.requires_grad
             elif kind not in PLAIN:
                 return self._operator(*args)
         if not wants_gradient or not torch.is_grad_enabled():
@@ -86,24 +87,29 @@ def operator(name: str, mutates: Iterable[str] = ()) -> Callable[[Callable[..., 
     return lambda launch: Operator(name, launch, tuple(mutates))
 
 
-def _watch(inner: Any) -> Callable[[], bool]:
-    """A function that tells whether a call must go through the dispatcher. It always must where this PyTorch lacks a query."""
+def _watch(inner: Any) -> tuple[Callable[[], bool], Callable[[], bool]]:
+    """Functions that tell whether a call must go through the dispatcher, and whether for a reason that no dispatch key shows.
+
+    It always must where this PyTorch lacks a query.
+    """
     try:
         dispatching, functions = inner._len_torch_dispatch_stack, inner._is_torch_function_mode_enabled
         transforms, tracing = inner._functorch.peek_interpreter_stack, inner._get_tracing_state
         profiled = inner._autograd._profiler_enabled
     except AttributeError:
-        return lambda: True
+        return lambda: True, lambda: True
+
+    def is_observed() -> bool:
+        return bool(functions() or profiled() or forward_ad._current_level >= 0)
 
     def is_watched() -> bool:
-        return bool(
-            dispatching() or functions() or transforms() or tracing() or profiled() or forward_ad._current_level >= 0
-        )
+        return bool(dispatching() or transforms() or tracing() or is_observed())
 
-    return is_watched
+    return is_watched, is_observed
 
 
-_is_watched = _watch(torch._C)
+_is_watched, _is_observed = _watch(torch._C)
+_NO_NAMES: dict[str, Any] = {}
 
 
 def remembered(function: Callable[Given, Result]) -> Callable[Given, Result]:
@@ -115,11 +121,13 @@ def remembered(function: Callable[Given, Result]) -> Callable[Given, Result]:
 
     @functools.wraps(function)
     def call(*args: Given.args, **kwargs: Given.kwargs) -> Result:
-        if torch.compiler.is_compiling() or (
-            args and getattr(args[0], "requires_grad", False) and torch.is_grad_enabled()
-        ):
+        if torch.compiler.is_compiling():
             return function(*args, **kwargs)
-        if _is_watched() or not launching._is_on() or torch.is_autocast_enabled("cuda"):
+        if _is_observed() or not launching._is_on() or torch.is_autocast_enabled():
+            return function(*args, **kwargs)
+        if (made := kept.repeat(args, kwargs)) is not None:
+            return made
+        if _is_watched() or (args and getattr(args[0], "requires_grad", False) and torch.is_grad_enabled()):
             return function(*args, **kwargs)
         return kept.call(args, kwargs)
 

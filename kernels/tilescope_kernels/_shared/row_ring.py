@@ -20,12 +20,14 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
-from tilescope_kernels._shared.integers import cdiv
+from tilescope_kernels._shared.integers import cdiv, next_power_of_2
 from tilescope_kernels._shared.launching import capability, multiprocessors, shared_memory
 
 #: Bytes of a part, programs per SM, warps, rows copied ahead, and rows waiting for their sums.
 Plan = tuple[int, int, int, int, int]
-#: The plan where another one gives more parts than threads.
+#: Most parts of a row for programs of few threads, each of which then reads several parts' sums.
+_LANES = 128
+#: The plan where others give more parts than lanes.
 _LONGER: Plan = (8192, 2, 8, 3, 2)
 #: 32-bit registers of an SM.
 _REGISTERS = 65536
@@ -86,9 +88,9 @@ def publish_sums(words_ptr, first, second):
 
 
 @gluon.jit
-def ask_sums(words_ptr, parts, row, wanted, THREADS: gl.constexpr, LAYOUT: gl.constexpr):
+def ask_sums(words_ptr, parts, row, wanted, LANES: gl.constexpr, LAYOUT: gl.constexpr):
     """Addresses of the published sums of a row's parts, and their current words. Lanes without a part, or not ``wanted``, get 0."""
-    part = gl.arange(0, THREADS, layout=LAYOUT)
+    part = gl.arange(0, LANES, layout=LAYOUT)
     exist = ((part < parts) & wanted).to(gl.int32)
     place = words_ptr + row.to(gl.int64) * parts + part
     word = gl.inline_asm_elementwise(
@@ -148,8 +150,8 @@ class Ring(NamedTuple):
         return (self.parts * self.groups,)
 
 
-def ring(read: Sequence[torch.Tensor], plan: Plan, *, skewed: bool = False) -> Ring | None:
-    """Split rows as ``plan`` says, or into longer parts if it gives more parts than threads.
+def ring(read: Sequence[torch.Tensor], *plans: Plan, skewed: bool = False) -> Ring | None:
+    """Split rows as the first of ``plans`` says that gives no more parts than lanes, else into longer parts.
 
     ``skewed`` allows rows that are not 16-byte aligned if the tensors in ``read`` are contiguous and of one size of elements.
     All rows of a group then have the same misalignment.
@@ -157,7 +159,8 @@ def ring(read: Sequence[torch.Tensor], plan: Plan, *, skewed: bool = False) -> R
     None where rows are not aligned otherwise, where programs cannot wait for each other (in the interpreter, before Ampere), or
     where a row has more parts than programs can be resident.
     """
-    return _cut(read, skewed, *plan) or _cut(read, skewed, *_LONGER)
+    found = (_cut(read, skewed, *plan) for plan in (*plans, _LONGER))
+    return next((each for each in found if each), None)
 
 
 def _cut(
@@ -180,7 +183,7 @@ def _cut(
     if (
         not copied
         or capability(x) < 80
-        or parts > min(running, 32 * warps)
+        or parts > min(running, max(_LANES, 32 * warps))
         or room > shared_memory(x) - 2048 * programs
     ):
         return None
@@ -192,7 +195,15 @@ def _cut(
     words = torch.full((rows, parts), -1, dtype=torch.int64, device=x.device)
     # A cooperative launch needs all programs resident, which bounds their registers.
     registers = min(255, _REGISTERS // (32 * warps * programs) // 8 * 8)
-    parameters = {"BLOCK": block, "WIDTH": width, "WHOLE": columns % block == 0, "AHEAD": ahead, "LAG": lag}
+    lanes = max(32 * warps, min(_LANES, next_power_of_2(parts)))
+    parameters = {
+        "BLOCK": block,
+        "WIDTH": width,
+        "WHOLE": columns % block == 0,
+        "AHEAD": ahead,
+        "LAG": lag,
+        "LANES": lanes,
+    }
     if skewed:
         parameters["SKEWED"] = True
     options = {"num_warps": warps, "maxnreg": registers, "launch_cooperative_grid": True}

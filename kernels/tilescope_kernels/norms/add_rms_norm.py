@@ -144,14 +144,18 @@ def _in_pieces(
     return in_pieces(x, {"num_warps": 16, **options})
 
 
+def _wider(x: torch.Tensor, residual: torch.Tensor) -> torch.dtype:
+    """The dtype of the sum. ``torch.promote_types`` would be an operator, and calls with it are not replayed."""
+    return x.dtype if x.dtype == residual.dtype else torch.float32
+
+
 @operator("add_rms_norm")
 def _add_rms_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, save: bool, config: str
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """y, x + residual and, if ``save``, each row's 1 / RMS; else an empty tensor."""
     rows, columns = x.shape
-    dtype = torch.promote_types(x.dtype, residual.dtype)
-    y, total = (torch.empty((rows, columns), dtype=dtype, device=x.device) for _ in range(2))
+    y, total = (torch.empty((rows, columns), dtype=_wider(x, residual), device=x.device) for _ in range(2))
     rstd = x.new_empty(rows if save else 0, dtype=torch.float32)
     if y.numel() == 0:
         return y, total, rstd
@@ -181,7 +185,7 @@ def _add_rms_norm(
 def _(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, save: bool, config: str
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    dtype = torch.promote_types(x.dtype, residual.dtype)
+    dtype = _wider(x, residual)
     y, total = (torch.empty(x.shape, dtype=dtype, device=x.device) for _ in range(2))
     return y, total, torch.empty(x.shape[0] if save else 0, dtype=torch.float32, device=x.device)
 

@@ -57,10 +57,10 @@ CONFIGS = tuple(
     for warps in (4, 8, 16)
 )
 
-#: Bytes of the longest row in one program: half of an SM's registers. Longer rows are split into parts.
-_HELD = 128 * 1024
-#: Most columns of rows that share a backward program: 65536x128 in bf16 takes 45 us with several rows per program, and 25 with
-#: one prefetched row at a time.
+#: Bytes of the longest row in one program, half of an SM's registers. Longer rows are split into parts, and where each part is read once
+#: so are those of more columns than ``_ONCE``: 2048x65536 in bf16 took 150 us and takes 141 (H200, 2026-11-27, as in ``wide_rows``).
+_HELD, _ONCE = 128 * 1024, 32768
+#: Most columns of rows that share a backward program. Of 65536x128 in bf16 sharing takes 45 us, one prefetched row at a time 25.
 _SHORT = 64
 #: Most columns whose fp32 sums for both dW and dB fit in registers.
 _SUMMED_TWICE = 8192
@@ -139,8 +139,9 @@ def _layer_norm(
     block = next_power_of_2(columns)
     saved = stats if save else None
     few, early = _for_pieces(x)
-    if columns * x.element_size() > _HELD:
-        forward_in_parts(y, None, saved, x, None, weight, bias, eps, centred=True)
+    fits = columns * x.element_size() <= _HELD
+    long = not fits or (columns > _ONCE and not config)
+    if long and forward_in_parts(y, None, saved, x, None, weight, bias, eps, centred=True, twice=not fits):
         return y, stats
     if not config and serves_unaligned(x, centred=True):
         forward_unaligned(y, saved, x, weight, bias, eps, centred=True)
@@ -188,7 +189,6 @@ def _layer_norm_backward(
         return dx, none if both is None else both
     block = next_power_of_2(columns)
     chosen, options = split_config(unpack(config) or {})
-    stride = x.stride(0)
     keep = _keep(x, block, sums)
     dx = x.new_empty(rows, columns)
     if sums and (plan := _shared_plan(x, config, dy, weight)):
@@ -197,7 +197,7 @@ def _layer_norm_backward(
         piece = 256 * warps
         launch(
             norm_backward_shared_kernel, (partial.shape[1],),
-            dx, partial, dy, x, weight, stats, stride, columns, rows, columns,
+            dx, partial, dy, x, weight, stats, x.stride(0), columns, rows, columns,
             PIECE=piece, PIECES=cdiv(columns, piece), CHUNK=piece if columns <= _CHUNKED else next_power_of_2(columns),
             WHOLE=columns % piece == 0, CENTRED=True, SKEWED=False, num_warps=warps,
         )  # fmt: skip
@@ -227,7 +227,7 @@ def _layer_norm_backward(
         programs, stages, partial = rows, 1, None
     launch(
         layer_norm_backward_kernel, (programs,),
-        dx, partial, dy, x, weight, stats, stride, rows, columns,
+        dx, partial, dy, x, weight, stats, x.stride(0), rows, columns,
         BLOCK=block, KEEP=keep, STAGES=stages, VECTOR=vector(x), **options,
     )  # fmt: skip
     if partial is None:

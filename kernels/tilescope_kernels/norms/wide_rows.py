@@ -19,13 +19,14 @@ from tilescope_kernels.norms.wide_rows_shared import norm_parts_backward_shared_
 
 #: Columns of a part with two launches.
 _BLOCK = 4096
-#: Plans of the Gluon kernels, the fastest of twelve or more each. 2048x65536 in bf16 takes LayerNorm 146 us forward and 232 backward,
-#: RMSNorm 135 and 201, where the plans that an H100 had taken 154 and 235, 140 and 211; with a residual, whose plan is the H100's,
-#: 2048x32768 takes 136 (kernel durations, H200, 2026-11-27, torch 2.11, triton 3.6). With two launches they reached about two
-#: thirds of a copy's bandwidth (H100, 2026-11-25).
-_FORWARD, _FORWARD_SUM = (8192, 4, 4, 2, 3), (4096, 4, 8, 3, 2)
-#: Backward, and with a second gradient of x, an operand more.
-_BACKWARD, _BACKWARD_SUM = (8192, 3, 4, 1, 2), (4096, 4, 4, 3, 2)
+#: Plans of the Gluon kernels, the fastest of twelve or more each; where there are two, the second is for rows of more parts. Programs
+#: of one warp have no barriers: 2048x65536 in bf16 takes LayerNorm 141 us forward and 214 backward, where programs of four warps took
+#: 146 and 231, and RMSNorm 199 backward either way; with a residual, whose plan is an H100's, 2048x32768 takes 136 (kernel durations,
+#: H200, 2026-11-27, torch 2.11, triton 3.6). With two launches they reached about two thirds of a copy's bandwidth (H100, 2026-11-25).
+_FORWARD, _FORWARD_SUM = ((4096, 8, 1, 2, 3), (8192, 4, 4, 2, 3)), ((4096, 4, 8, 3, 2),)
+#: Backward; with dB of 16-bit rows; and with a second gradient of x, an operand more.
+_BACKWARD, _BACKWARD_SUM = ((8192, 3, 4, 1, 2),), ((4096, 4, 4, 3, 2),)
+_BACKWARD_CENTRED = ((2048, 12, 1, 1, 2), *_BACKWARD)
 
 
 @triton.jit
@@ -193,19 +194,25 @@ def norm_parts_backward_kernel(
 def forward_in_parts(
     y: torch.Tensor, total: torch.Tensor | None, stats: torch.Tensor | None, x: torch.Tensor,
     residual: torch.Tensor | None, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float, *, centred: bool,
-) -> None:  # fmt: skip
-    """Fill y, ``total`` with x + ``residual`` if that is given, and ``stats`` unless it is None."""
+    twice: bool = True,
+) -> bool:  # fmt: skip
+    """Fill y, ``total`` with x + ``residual`` if that is given, and ``stats`` unless it is None.
+
+    Returns False, with nothing done, where it would read rows ``twice`` and may not.
+    """
     rows, columns = x.shape
     residual_stride = 0 if residual is None else residual.stride(0)
-    read, plan = ((x,), _FORWARD) if residual is None else ((x, residual), _FORWARD_SUM)
-    if found := ring(read, plan):
+    read, plans = ((x,), _FORWARD) if residual is None else ((x, residual), _FORWARD_SUM)
+    if found := ring(read, *plans):
         launch(
             norm_parts_shared_kernel, found.grid,
             y, total, stats, found.words, x, residual, weight, bias, x.stride(0), residual_stride, rows, columns,
             found.parts, eps,
             CENTRED=centred, **found.parameters, **found.options,
         )  # fmt: skip
-        return
+        return True
+    if not twice:
+        return False
     parts = cdiv(columns, _BLOCK)
     sums = torch.empty((rows, parts, 2), device=x.device)
     launch(
@@ -219,6 +226,7 @@ def forward_in_parts(
         y, stats, sums, whole, weight, bias, whole.stride(0), columns, parts, eps,
         BLOCK=_BLOCK, PARTS=next_power_of_2(parts), CENTRED=centred, num_warps=8,
     )  # fmt: skip
+    return True
 
 
 def _backward_in_ring(
@@ -241,7 +249,9 @@ def backward_in_parts(
     rows, columns = x.shape
     dx = x.new_empty(rows, columns)
     parts = cdiv(columns, _BLOCK)
-    found = ring((x, dy), _BACKWARD if dsum is None else _BACKWARD_SUM)
+    plans = _BACKWARD_CENTRED if centred and x.element_size() == 2 else _BACKWARD
+    plans = plans if dsum is None else _BACKWARD_SUM
+    found = ring((x, dy), *plans)
     groups = found.groups if found else min(rows, max(1, 4 * multiprocessors(x) // parts))
     partial = torch.empty((1 + centred, groups, columns), device=x.device) if sums else None
     if found:

@@ -45,7 +45,10 @@ def _row_of(xs, residuals, slot, DTYPE: gl.constexpr, LAYOUT: gl.constexpr):
 
 @gluon.jit
 def _sum_up(words_ptr, x, valid, share, WHOLE: gl.constexpr, CENTRED: gl.constexpr):
-    """Publish a part's mean and sum of squared deviations, which a large mean does not cancel."""
+    """Publish a part's mean and sum of squared deviations, which a large mean does not cancel.
+
+    The mean is NaN if differences overflow fp32, as then PyTorch's is.
+    """
     mean = share * 0.0
     if CENTRED:
         # Scaled before the sum, which might overflow fp32 otherwise.
@@ -53,7 +56,11 @@ def _sum_up(words_ptr, x, valid, share, WHOLE: gl.constexpr, CENTRED: gl.constex
         x -= mean
         if not WHOLE:
             x = gl.where(valid, x, 0.0)
-    publish_sums(words_ptr, mean, gl.sum(x * x, 0))
+    squares = gl.sum(x * x, 0)
+    if CENTRED:  # noqa: SIM102 - one is known when compiling, the other is not
+        if squares == float("inf"):
+            mean += (gl.max(x, 0) + gl.max(-x, 0)) * 0.0
+    publish_sums(words_ptr, mean, squares)
 
 
 @gluon.jit
@@ -109,7 +116,7 @@ def norm_parts_shared_kernel(
     y_ptr, sum_ptr, stats_ptr, words_ptr, x_ptr, residual_ptr, weight_ptr, bias_ptr, x_stride, residual_stride,
     rows, columns, parts, eps,
     BLOCK: gl.constexpr, WIDTH: gl.constexpr, WHOLE: gl.constexpr, CENTRED: gl.constexpr, AHEAD: gl.constexpr,
-    LAG: gl.constexpr, num_warps: gl.constexpr,
+    LAG: gl.constexpr, LANES: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
     """A part of rows ``group, group + groups, ...``. ``AHEAD`` rows are prefetched; ``LAG`` rows wait for their other parts' sums.
 
@@ -143,7 +150,7 @@ def norm_parts_shared_kernel(
     for row in range(group, rows + LAG * groups, groups):
         async_copy.wait_group(AHEAD - 1)
         late = row - LAG * groups
-        place, word = ask_sums(words_ptr, parts, late, late >= 0, 32 * num_warps, EACH)
+        place, word = ask_sums(words_ptr, parts, late, late >= 0, LANES, EACH)
         ahead = (row + AHEAD * groups).to(gl.int64)
         x_row = x_ptr + ahead * x_stride + first
         if residual_ptr is not None:
@@ -225,7 +232,7 @@ def _store_sums(partial_ptr, dw, db, groups, columns, column, mask, CENTRED: gl.
 def norm_parts_backward_shared_kernel(
     dx_ptr, partial_ptr, words_ptr, dy_ptr, dsum_ptr, x_ptr, weight_ptr, stats_ptr, x_stride, rows, columns, parts,
     BLOCK: gl.constexpr, WIDTH: gl.constexpr, WHOLE: gl.constexpr, CENTRED: gl.constexpr, AHEAD: gl.constexpr,
-    LAG: gl.constexpr, num_warps: gl.constexpr,
+    LAG: gl.constexpr, LANES: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
     """A part of rows ``group, group + groups, ...``. ``AHEAD`` rows are prefetched; ``LAG`` rows wait for their other parts' sums.
 
@@ -255,7 +262,7 @@ def norm_parts_backward_shared_kernel(
     for row in range(group, rows + LAG * groups, groups):
         async_copy.wait_group(AHEAD - 1)
         late = row - LAG * groups
-        place, word = ask_sums(words_ptr, parts, late, late >= 0, 32 * num_warps, EACH)
+        place, word = ask_sums(words_ptr, parts, late, late >= 0, LANES, EACH)
         late_mean, late_rstd = _statistics(stats_ptr, gl.maximum(late, 0), CENTRED)
         mean = next_mean
         next_mean, _ = _statistics(stats_ptr, gl.minimum(row + groups, rows - 1), CENTRED)

@@ -1,4 +1,4 @@
-"""``softmax(x, dim)``, forward and backward: rows stay in registers, or long ones in L2, between reduction and result."""
+"""``softmax(x, dim)``, forward and backward: rows stay on chip, or long ones in L2, between reduction and result."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_tensors, split_config, use_triton
 from tilescope_kernels._shared.operators import as_rows, operator, pack, remembered, shaped_as, unpack
 from tilescope_kernels._shared.row_tiles import in_pieces, in_skewed_pieces, vector
+from tilescope_kernels.reductions.softmax_held_rows import softmax_with_held_rows
 from tilescope_kernels.reductions.softmax_kernels import (
     softmax_online_kernel,
     softmax_pieces_backward_kernel,
@@ -28,8 +29,8 @@ from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, Kern
 #: ``ROWS`` per program. The first is the launcher's choice for rows of about 4096 columns.
 CONFIGS = tuple({"ROWS": rows, "num_warps": warps} for rows in (1, 2, 4) for warps in (4, 1, 2, 8, 16, 32))
 
-#: Bytes of the longest row in registers, as a block and as pieces. Longer rows are read twice, the second time from L2, and
-#: several programs per SM overlap loads with arithmetic.
+#: Bytes of the longest row in registers, as a block and as pieces. Longer rows are held in shared memory, or where they do not fit
+#: read twice, the second time from L2, and several programs per SM overlap loads with arithmetic.
 _HELD, _HELD_IN_PIECES = 32 * 1024, 48 * 1024
 #: The same for each operand in the backward pass, by the bytes of an element. 4096x32768 in bf16 took 203 us with a second
 #: read from L2 and takes 192 (H200, 2026-11-23, torch 2.11, triton 3.6).
@@ -132,7 +133,7 @@ def _softmax(x: torch.Tensor, config: str) -> torch.Tensor:
             y, x, x.stride(0), rows, columns,
             **parameters, **options,
         )  # fmt: skip
-    else:
+    elif config or not softmax_with_held_rows(y, x, _skewed(x)):
         # Two or four 16-byte loads in flight per thread. With four and 32 warps, one program fills an SM: with two per SM, L2 would
         # evict very long rows before their second read. Rows with ends exchange more: 3000x50257 in bf16 takes 173 us in 32 warps
         # and 163 in 16 (kernel durations, H200, 2026-11-27, torch 2.11, triton 3.6).
@@ -204,7 +205,8 @@ def softmax(x: torch.Tensor, dim: int = -1, *, config: Mapping[str, int] | None 
     """Softmax of ``x`` (fp32, fp16, bf16; any shape and strides) along ``dim``, computed in fp32.
 
     As ``torch.nn.functional.softmax``, including infinities and NaN; once differentiable. Rows of up to 48 KB (32 KB if they
-    are neither contiguous nor 16-byte aligned) are read once, longer ones a second time from L2. ``config`` is one of ``CONFIGS``. Raises
+    are neither contiguous nor 16-byte aligned) are read once, and on GPUs with enough shared memory those of up to 128 KB;
+    longer ones a second time from L2. ``config`` is one of ``CONFIGS``. Raises
     ValueError, naming the argument, for other dtypes, a ``dim`` that ``x`` does not have, and devices without CUDA.
     """
     if not use_triton():

@@ -38,7 +38,7 @@ def _ends(dy_ptr, y_ptr, offsets, mask):
 def softmax_parts_backward_shared_kernel(  # noqa: PLR0915 - each line twice, for the parts and the ends
     dx_ptr, words_ptr, dy_ptr, y_ptr, rows, columns, parts,
     BLOCK: gl.constexpr, WIDTH: gl.constexpr, WHOLE: gl.constexpr, AHEAD: gl.constexpr, LAG: gl.constexpr,
-    num_warps: gl.constexpr, SKEWED: gl.constexpr = False,
+    LANES: gl.constexpr, num_warps: gl.constexpr, SKEWED: gl.constexpr = False,
 ):  # fmt: skip
     """``dx = (dy - sum(dy * y)) * y`` of a part of rows ``group, group + groups, ...``.
 
@@ -76,7 +76,7 @@ def softmax_parts_backward_shared_kernel(  # noqa: PLR0915 - each line twice, fo
     for row in range(group, rows + LAG * groups, groups):
         async_copy.wait_group(AHEAD - 1)
         late = row - LAG * groups
-        place, word = ask_sums(words_ptr, parts, late, late >= 0, 32 * num_warps, EACH)
+        place, word = ask_sums(words_ptr, parts, late, late >= 0, LANES, EACH)
         late_start = begin_of(late, columns, before, WIDTH, SKEWED)
         ahead = row + AHEAD * groups
         free = (slot + AHEAD) % SLOTS
