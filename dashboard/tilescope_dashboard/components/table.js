@@ -28,9 +28,9 @@ function (opens) {
   // for tags; the time is there for who opens a row twice.
   const all = function* (views) { for (const view of views) { yield view; yield* all(view.children?.() ?? []) } }
   const numberOf = row => this.getRow(row).getData().index
-  const open = number => {
-    const view = [...all(window.Bokeh.index)].find(({tabulator}) => tabulator === this)
-    if (view) view.model.source.tags = [number, performance.now()]
+  const source = () => [...all(window.Bokeh.index)].find(({tabulator}) => tabulator === this)?.model.source
+  const open = (number, of = source()) => {
+    if (of) of.tags = [number, performance.now()]
   }
   // The choice of a row that opens is the browser's alone. Panel, which knows of none, takes it away once while the page comes.
   let chosen = null
@@ -72,12 +72,13 @@ function (opens) {
   grid.addEventListener("pointerdown", event => {
     const row = rowOf(event)
     if (!row || !event.isPrimary || event.button !== 0) return
-    const number = numberOf(row), over = new AbortController()
+    // Panel may have built another table in this one's place by the time of the release; its source is the same.
+    const number = numberOf(row), pressed = source(), over = new AbortController()
     choose(row)
     const released = ({clientX, clientY}) => {
       over.abort()
       last = performance.now()
-      if (Math.hypot(clientX - event.clientX, clientY - event.clientY) < NEAR) open(number)
+      if (Math.hypot(clientX - event.clientX, clientY - event.clientY) < NEAR) open(number, pressed)
     }
     document.addEventListener("pointerup", released, {capture: true, signal: over.signal})
     document.addEventListener("pointercancel", () => over.abort(), {capture: true, signal: over.signal})

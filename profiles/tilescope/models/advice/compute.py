@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilescope.hardware import roofs
-from tilescope.models import bound
+from tilescope.models import bound, function_names
 from tilescope.models.advice.finding import Bound, Finding
-from tilescope.models.advice.subject import Subject
+from tilescope.models.advice.subject import Subject, launches
 from tilescope.table import units
 from tilescope.table.sources import COUNTERS
 
@@ -81,15 +81,16 @@ def no_tensor_cores(subject: Subject) -> Iterator[Finding]:
 
 
 def _of_products(subject: Subject) -> float:
-    """The share of GPU time of launches that may be products, those with the most fp32 operations counted by ncu.
+    """The share of GPU time of launches that may be products: those with the most fp32 operations counted by ncu.
 
-    It is 1 where these were not counted.
+    Where these were not counted it is that of cuBLAS's kernels, and 1 where there are none.
     """
     case = subject.case
     done = {launch: value for launch, value in case.values.get(("flops_fp32", "ncu"), {}).items() if launch is not None}
     times = {launch: known.value for launch in done if (known := case.launch_time(launch, "ncu"))}
     if not done or len(times) < len(done) or not sum(times.values()) > 0:
-        return 1.0
+        named = [launch for launch in launches(case) if function_names.library(launch.function) == "cuBLAS"]
+        return sum(launch.share or 0.0 for launch in named) or 1.0
     products = [launch for launch, value in done.items() if value >= _OF_MOST * max(done.values())]
     return sum(times[launch] for launch in products) / sum(times.values())
 
