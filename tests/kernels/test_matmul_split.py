@@ -8,6 +8,7 @@ from tilescope_kernels.matrix_products import (
     fp8_blocks_hopper,
     matmul_hopper,
     matmul_tilings,
+    scaled_matmul,
     split_k,
     w8a16_hopper,
 )
@@ -97,6 +98,22 @@ def test_products_of_bytes_of_few_tiles_are_one_wave(hopper, dtype):
     assert planned_bytes(16, 1024, 32768)["SPLITS"] > 1
     for extents in ((128, 4100, 4100), (128, 4096, 4100), (64, 256, 512), (2048, 2048, 2048)):
         assert planned_bytes(*extents) is None
+
+
+def test_products_of_int8_on_hopper_are_not_timed(hopper, monkeypatch):
+    launched = []
+    monkeypatch.setattr(scaled_matmul, "capability", lambda _: 90)
+    monkeypatch.setattr(scaled_matmul, "launch_tuned", lambda *args, **options: launched.append((args[0], options)))
+    for (m, n, k), tile, descriptors in (
+        ((4096, 4096, 4096), 128, 0), ((5000, 1008, 5008), 128, 1), ((8192, 8192, 8200), 128, 0), ((100000, 40, 1024), 64, 0),
+        ((100, 100, 32), 64, 0),
+    ):  # fmt: skip
+        a, b = (torch.empty(rows, k, dtype=torch.int8, device="meta") for rows in (m, n))
+        c = torch.empty(m, n, dtype=torch.int32, device="meta")
+        scaled_matmul.launch(a, b, c, (None, None), True, None)
+        kernel, options = launched.pop()
+        assert kernel is scaled_matmul.scaled_matmul_kernel
+        assert (options["BLOCK_M"], options["TMA"]) == (tile, descriptors), (m, n, k)
 
 
 def test_w8a16_on_hopper_has_a_part_for_most_multiprocessors():
