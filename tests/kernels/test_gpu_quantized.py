@@ -223,8 +223,12 @@ def test_hoppers_blocks_are_those_of_triton():
 @on_gpu.HOPPER
 @pytest.mark.parametrize("groups", [2, 3])
 @pytest.mark.parametrize(
-    "extents", [(1, 136, 16), (193, 264, 128), (100, 1000, 400), (3000, 4104, 1040), (256, 7168, 2048)]
-)
+    "extents",
+    [
+        (1, 136, 16), (193, 264, 128), (100, 1000, 400), (3000, 4104, 1040), (256, 7168, 2048), (130, 392, 2896),
+        (2000, 2056, 2704),
+    ],
+)  # fmt: skip
 def test_hoppers_blocks_of_two_and_three_warpgroups(extents, groups):
     m, n, k = extents
     blocks = -(-k // 128)
@@ -259,7 +263,9 @@ def test_hoppers_w8a16(m, n, k, dtype):
 
 @on_gpu.HOPPER
 @pytest.mark.parametrize(
-    "tiling", [(32, 8), (64, 3), (128, 2), (128, 1), (256, 2), (256, 1), (128, 1, 2), (256, 1, 2)], ids=str
+    "tiling",
+    [(32, 8), (64, 3), (80,), (128, 2), (128, 1), (192,), (256, 2), (256, 1), (128, 1, 2), (256, 1, 2)],
+    ids=str,
 )
 @pytest.mark.parametrize(("m", "n", "k"), [(33, 1000, 1040), (300, 4104, 4096), (513, 136, 784), (1000, 5128, 1040)])
 def test_hoppers_w8a16_is_cut(m, n, k, tiling):

@@ -6,6 +6,7 @@ from tilescope_kernels.matrix_products import (
     fp8_blocks_hopper,
     matmul_hopper,
     matmul_tilings,
+    scaled_matmul,
     split_k,
     w8a16_hopper,
 )
@@ -97,9 +98,26 @@ def test_products_of_bytes_of_few_tiles_are_one_wave(hopper, dtype):
         assert planned_bytes(*extents) is None
 
 
+def test_products_of_int8_on_hopper_are_not_timed(hopper, monkeypatch):
+    launched = []
+    monkeypatch.setattr(scaled_matmul, "capability", lambda _: 90)
+    monkeypatch.setattr(scaled_matmul, "launch_tuned", lambda *args, **options: launched.append((args[0], options)))
+    for (m, n, k), tile, descriptors in (
+        ((4096, 4096, 4096), 128, 0), ((5000, 1008, 5008), 128, 1), ((8192, 8192, 8200), 128, 0), ((100000, 40, 1024), 64, 0),
+        ((100, 100, 32), 64, 0),
+    ):  # fmt: skip
+        a, b = (torch.empty(rows, k, dtype=torch.int8, device="meta") for rows in (m, n))
+        c = torch.empty(m, n, dtype=torch.int32, device="meta")
+        scaled_matmul.launch(a, b, c, (None, None), True, None)
+        kernel, options = launched.pop()
+        assert kernel is scaled_matmul.scaled_matmul_kernel
+        assert (options["BLOCK_M"], options["TMA"]) == (tile, descriptors), (m, n, k)
+
+
 def test_w8a16_on_hopper_has_a_part_for_most_multiprocessors():
     for extents, expected in (
-        ((128, 4096, 4096), (128, 4)), ((320, 4096, 4096), (128, 1)), ((512, 4096, 4096), (128, 1)), ((256, 8192, 8192), (256, 2)), ((64, 14336, 4096), (64, 1)),
+        ((128, 4096, 4096), (128, 4)), ((320, 4096, 4096), (80,)), ((384, 4096, 4096), (128,)), ((768, 4096, 4096), (192,)), ((320, 14336, 4096), (192,)),
+        ((512, 4096, 4096), (128, 1)), ((256, 8192, 8192), (256, 2)), ((64, 14336, 4096), (64, 1)),
         ((1024, 4096, 4096), (256, 1)), ((1024, 14336, 4096), (256, 1, 2)), ((1024, 5120, 4096), (256, 1, 2)), ((40, 1000, 1024), None), ((200, 4096, 320), (64, 1)), ((200, 2048, 320), None),
     ):  # fmt: skip
         tiling = w8a16_hopper.tiling(*extents, 132)

@@ -62,7 +62,7 @@ def int8_matmul(
     Both fp32 scales are scalars (), or ``scale_a`` is (M, 1) and ``scale_b`` (1, N). More than 131,071 products of -128 * -128
     overflow int32, as in ``torch._int_mm``. Operands without stride 1 along K are copied, so ``b`` should be
     ``weight.T``. Not differentiable. ``config`` is one of ``CONFIGS``, with scales of ``SCALED_CONFIGS``; without one the
-    first call with new shapes may time a few. Raises ValueError, naming the argument, for what is not supported.
+    first call with new shapes may time a few, except on Hopper. Raises ValueError, naming the argument, for what is not supported.
     """
     if dtype not in FLOATING:
         raise ValueError(f"dtype is {dtype}: give torch.bfloat16, torch.float16 or torch.float32")
@@ -168,7 +168,7 @@ SPEC = KernelSpec(
     summary="INT8 a @ b, exact in INT32",
     dims=("m", "n", "k"),
     implementations={
-        "triton": Implementation(int8_matmul, "INT8 on tensor cores, autotuned tiles", CONFIGS),
+        "triton": Implementation(int8_matmul, "INT8 on tensor cores", CONFIGS),
         "eager": Implementation(eager, "converted to fp32, then cuBLAS"),
         "compile": Implementation(compiled(eager), "torch.compile of eager"),
         "cublas": Implementation(cublas, "torch._int_mm"),
