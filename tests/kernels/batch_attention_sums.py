@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from tilescope_kernels._shared.integers import next_power_of_2
 from tilescope_kernels.attention import hopper_backward_sums as sums_of
-from tilescope_kernels.attention.hopper_gradients import _LINES
+from tilescope_kernels.attention.hopper import LINES
 
 EXTENTS = ((1, 4, 2, 150, 200, 128), (2, 2, 2, 70, 130, 64), (1, 2, 1, 64, 64, 80))
 
@@ -50,18 +50,25 @@ class Problem:
         assert whole.abs().max() < 2**31
         parts = whole.reshape(*self.sums.shape[:2], 64, self.sums.shape[2], 64).transpose(2, 3).to(torch.int32)
         place, row, column = torch.arange(4096), 0, 0
-        for bit, (of_row, of_column) in enumerate(_LINES.offset_bases):
+        for bit, (of_row, of_column) in enumerate(LINES.offset_bases):
             row = row + (place >> bit & 1) * of_row
             column = column + (place >> bit & 1) * of_column
         self.sums += parts[..., row, column]
 
     def end(self, scale):
-        dq = torch.full_like(self.o, 9.0)
-        sums_of.attention_backward_q_sums_kernel[(self.programs,)](
-            dq, self.sums, self.terms, self.bounds, dq.stride()[:3], self.o.shape[1], self.group, self.queries, self.rows,
-            self.parts, scale, COLUMNS=self.columns, PADDED=self.width, PARTS=next_power_of_2(self.parts),
+        return self.end_of_all(scale, None)[0]
+
+    def end_of_all(self, scale, shares):
+        """dQ, dK and dV."""
+        (batch, heads), (kv_heads, keys) = self.o.shape[:2], self.k.shape[1:3]
+        gradients = [torch.full_like(t, 9.0) for t in (self.o, self.k, self.v)]
+        of_keys = 0 if shares is None else 4 * -(-keys // 128) * batch * kv_heads
+        sums_of.attention_backward_sums_kernel[(self.programs + of_keys,)](
+            *gradients, self.sums, shares, self.terms, self.bounds, *(t.stride()[:3] for t in gradients),
+            heads, kv_heads, self.queries, keys, self.rows, self.parts, self.programs, scale,
+            COLUMNS=self.columns, PADDED=self.width, PARTS=next_power_of_2(self.parts), SHARES=1 if shares is None else shares.shape[3],
         )  # fmt: skip
-        return dq
+        return gradients
 
 
 def check_terms_and_bounds():
@@ -87,6 +94,18 @@ def check_dq_from_sums():
         one.add(dq)
         one.add(-0.25 * dq)
         close(one.end(0.5), 0.375 * dq[:, :, : one.queries, : one.columns], 1e-3)
+
+
+def check_dk_and_dv_from_shares():
+    for extents in EXTENTS:
+        one = Problem(*extents).begin()
+        batch, kv_heads, keys, columns = one.k.shape
+        shares = draw(batch, kv_heads, -(-keys // 128), 3, 2, 128, one.width, seed=6)
+        shares[..., columns:] = NAN  # not stored
+        dq, *others = one.end_of_all(1.0, shares)
+        assert not dq.any()
+        for i, found in enumerate(others):
+            close(found, shares.sum(3)[:, :, :, i].flatten(2, 3)[:, :, :keys, :columns], 1e-3)
 
 
 def check_no_dq_passes_the_bound():

@@ -4,6 +4,7 @@ import pytest
 import tilescope_kernels as kernels
 import torch
 from tilescope_kernels import CATALOG
+from tilescope_kernels.attention import attention_configs
 from tilescope_kernels.spec import BACKWARD, FORWARD, Workload
 
 SCRIPTS = {"batch_attention.py": {"check_special_values", "check_empty"}}
@@ -53,6 +54,23 @@ def test_shapes_and_options_that_do_not_fit_are_named(caught, change, message):
     with pytest.raises(ValueError, match=message):
         kernels.scaled_dot_product_attention(**{"query": Q, "key": K, "value": K, "enable_gqa": True, **change})
     assert not caught
+
+
+def test_hopper_s_kernels_are_chosen_by_how_many_tiles_there_are(monkeypatch):
+    monkeypatch.setattr(attention_configs, "multiprocessors", lambda _: 132)
+    monkeypatch.setattr(attention_configs, "shared_memory", lambda _: 227 * 1024)
+
+    def chosen(causal, *shape):
+        config = attention_configs.chosen_config(torch.empty(shape, device="meta").half(), causal, "", False, True)
+        return config["BLOCK_M"] if config["SPECIALIZED"] else 0
+
+    # Queries of a program: 64 that two warpgroups share, 128, 192 of three warpgroups; 0 is a Triton kernel.
+    assert chosen(True, 1, 16, 1024, 64) == chosen(True, 4, 16, 2048, 64) == 64
+    assert chosen(True, 8, 16, 2048, 64) == chosen(True, 1, 32, 16384, 64) == 192
+    assert chosen(False, 1, 16, 1024, 64) == chosen(False, 1, 8, 1024, 40) == 64
+    assert chosen(False, 1, 32, 1024, 64) == chosen(False, 1, 2, 128, 64) == chosen(True, 1, 2, 128, 64) == 0
+    assert chosen(False, 2, 16, 2048, 128) == chosen(True, 2, 16, 2048, 128) == 128
+    assert chosen(True, 1, 16, 1024, 32) == 0
 
 
 def test_plain_pytorch_where_triton_is_switched_off(monkeypatch):

@@ -64,7 +64,7 @@ def _functions(launches, name, workload="large", target=90):
 
 @of("attention", "causal_attention")
 def test_hoppers_attention_is_hoppers(launches, name):
-    backward = {"attention_backward_hopper_kernel", "attention_backward_q_sums_kernel"}
+    backward = {"attention_backward_hopper_kernel", "attention_backward_sums_kernel"}
     assert {"attention_hopper_kernel", *backward} <= _functions(launches, name)
     for target in (80, 100, 120):
         assert "attention_kernel" in _functions(launches, name, "grouped", target)

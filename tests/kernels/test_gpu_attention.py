@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from tilescope.execution import observe
 from tilescope_kernels import scaled_dot_product_attention as sdpa
-from tilescope_kernels.attention import attention, attention_configs, few_gradients, hopper_gradients
+from tilescope_kernels.attention import attention_configs, few_gradients, hopper, hopper_few, hopper_gradients
 
 from . import on_gpu
 from .checks import INF, NAN, SPECS, relative_error
@@ -78,6 +78,26 @@ def test_hoppers_backward_pass(extents, causal, dtype, monkeypatch):
     assert len([one for one in made if "backward" in one["function"]]) == 3
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("shares", [2, 3, 30])
+@pytest.mark.parametrize(
+    "extents", [(1, 2, 1, 517, 130, 64), (2, 1, 3, 300, 700, 128), (1, 2, 2, 200, 333, 80), (1, 1, 4, 130, 130, 88)]
+)
+def test_hoppers_tiles_of_keys_are_shared_out(extents, shares, causal, monkeypatch):
+    """Programs of a tile of keys share its queries: some have none, and all do what one does."""
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("Hopper's")
+    monkeypatch.setattr(hopper_gradients, "_LEAST", 0)
+    monkeypatch.setattr(hopper_gradients, "multiprocessors", lambda _: 1)
+    monkeypatch.setattr(hopper_gradients, "shares", lambda *_: shares)
+    batch, kv_heads, group, queries, keys, columns = extents
+    q = draw(batch, kv_heads * group, queries, columns)
+    k, v = (draw(batch, kv_heads, keys, columns, seed=seed) for seed in (1, 2))
+    with observe.launches() as made:
+        compare(q, k, v, TOLERANCE["bf16"], is_causal=causal, enable_gqa=True)
+    assert made[-1]["function"] == "attention_backward_sums_kernel"
+
+
 @pytest.mark.parametrize("dtype", ["fp16", "fp32"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("parts", [(1, 1, 1), (3, 1, 1), (1, 2, 3), (3, 3, 2), (3, 16, 16)])
@@ -111,10 +131,28 @@ def test_hopper_s_kernel(columns, warpgroups, causal, rows, monkeypatch):
     q = draw(2, 4, rows[0], columns)
     k, v = (draw(2, 2, rows[1], columns, seed=seed) for seed in (1, 2))
     for programs in (5, 132):  # several tiles each, and one
-        monkeypatch.setattr(attention, "multiprocessors", lambda _, programs=programs: programs)
+        monkeypatch.setattr(hopper, "multiprocessors", lambda _, programs=programs: programs)
         with observe.launches() as made:
             compare(q, k, v, TOLERANCE["bf16"], enable_gqa=True, is_causal=causal)
         assert made[0]["function"] == "attention_hopper_kernel"
+
+
+@pytest.mark.parametrize("rows", [(3, 130), (64, 64), (65, 100), (517, 300), (333, 1000)])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("columns", "dtype"), [(40, "bf16"), (64, "bf16"), (64, "fp16")])
+def test_hopper_s_kernel_whose_warpgroups_share_queries(columns, dtype, causal, rows, monkeypatch):
+    """Where it would not be chosen, too: one tile of keys, so that a warpgroup has none, and orders of several waves."""
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("Hopper's")
+    shared = attention_configs._SPECIALIZED_SHARED
+    monkeypatch.setattr(attention_configs, "_specialized", lambda q, tiles, causal: shared)
+    q = draw(2, 6, rows[0], columns, dtype=DTYPES[dtype])
+    k, v = (draw(2, 2, rows[1], columns, dtype=DTYPES[dtype], seed=seed) for seed in (1, 2))
+    for processors in (5, 132):
+        monkeypatch.setattr(hopper_few, "multiprocessors", lambda _, processors=processors: processors)
+        with observe.launches() as made:
+            compare(q, k, v, TOLERANCE[dtype], enable_gqa=True, is_causal=causal)
+        assert made[0]["function"] == "attention_few_hopper_kernel"
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 FlashAttention-2 (Dao, arXiv:2307.08691) with grouped-query attention (Ainslie et al., arXiv:2305.13245). Gradients are
 deterministic: atomic additions are of integers only. ``flash`` serves every GPU, dtype, mask and window. ``hopper`` and
-``hopper_backward`` serve large problems on Hopper, in 16 bits with more than 32 columns a head. ``decode`` serves few
-queries over many keys, without a gradient.
+``hopper_backward`` serve large problems on Hopper, in 16 bits with more than 32 columns a head, and ``hopper_few`` few heads of up to 64.
+``decode`` serves few queries over many keys, without a gradient.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from tilescope_kernels._shared.launching import (
     FLOATING,
     capability,
     check_tensors,
-    device_of,
-    multiprocessors,
     use_triton,
 )
 from tilescope_kernels._shared.operators import operator, pack, remembered, wants_grad
@@ -40,12 +38,11 @@ from tilescope_kernels.attention.flash import (
     attention_kernel,
     padded,
 )
-from tilescope_kernels.attention.hopper import MORE_QUERIES, attention_hopper_kernel, query_tiles, tiles
+from tilescope_kernels.attention.hopper import attend
+from tilescope_kernels.attention.hopper_few import SHARED_QUERIES, attend_few
 from tilescope_kernels.attention.hopper_gradients import backward, backward_serves
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
-#: Bytes of keys and values whose heads lie side by side in tiles of three warpgroups: about half of an H200's L2.
-_L2 = 24 << 20
 #: Most columns of a head: their accumulator must fit in registers beside the scores.
 _MOST = 256
 
@@ -104,30 +101,16 @@ def _attention(
                 f"config has {name}=1, which these operands or this GPU do not allow: use one with {name}=0"
             )
     asked = lse if save else None
-    shared = {"GROUP": heads // kv_heads, "COLUMNS": columns, "CAUSAL": causal, "num_warps": chosen["num_warps"]}
-    grid = (cdiv(queries, m) * batch * heads,)
     if chosen["SPECIALIZED"]:
-        # A program per SM takes tiles in turn: 8x16x2048x128 takes 420 us instead of 461 (H200, 2026-11-27, torch 2.11, triton 3.6).
-        programs = grid if columns > 128 else (min(*grid, multiprocessors(q)),)
-        more, together = m == MORE_QUERIES.value, 1
-        if causal:
-            # A wave has four tiles of each head of keys, which share them in L2, and all waves are equally long. With three
-            # warpgroups they are not: 8x16x2048x64 took 217 us so, and 191 with as many heads as L2 holds (H200, 2026-11-27).
-            heads_of_keys = _L2 // (4 * keys * columns) if more else multiprocessors(q) // 4
-            together = max(1, heads_of_keys) * (heads // kv_heads)
-        with device_of(q):  # Triton launches on the current device.
-            launch(
-                attention_hopper_kernel, programs,
-                query_tiles(o), asked, query_tiles(q), tiles(k, n), tiles(v, n), batch * heads, heads, queries, keys, together, score_scale,
-                BLOCK=n, STAGES=chosen["num_stages"], WARPGROUPS=3 if more else 2, **{**shared, "COLUMNS": padded(columns)},
-            )  # fmt: skip
+        (attend_few if m == SHARED_QUERIES.value else attend)(o, asked, q, k, v, causal, score_scale, chosen)
     else:
         launch(
-            attention_kernel, grid,
+            attention_kernel, (cdiv(queries, m) * batch * heads,),
             o, asked, q, k, v, _tiles(q, m, tma), _tiles(k, n, tma), _tiles(v, n, tma),
             *(t.stride()[:3] for t in (o, q, k, v)), heads, queries, keys, score_scale, mask,
             None if mask is None else mask.stride(), window,
-            EVEN=keys % n == 0, BLOCK_M=m, BLOCK_N=n, num_stages=chosen["num_stages"], **shared,
+            EVEN=keys % n == 0, BLOCK_M=m, BLOCK_N=n, GROUP=heads // kv_heads, COLUMNS=columns, CAUSAL=causal,
+            num_warps=chosen["num_warps"], num_stages=chosen["num_stages"],
         )  # fmt: skip
     return o, lse
 

@@ -8,6 +8,7 @@ from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launching import multiprocessors, shared_memory
 from tilescope_kernels._shared.operators import unpack
 from tilescope_kernels.attention.hopper import MORE_QUERIES, QUERIES
+from tilescope_kernels.attention.hopper_few import SHARED_QUERIES
 
 
 def _forward(*parts: int) -> dict[str, int]:
@@ -51,7 +52,12 @@ _SPECIALIZED, _SPECIALIZED_WIDE = (_forward(QUERIES.value, keys, 4, 2, 1, 1) for
 #: causal mask 0.60 (0.71, Triton kernel 0.69, cuDNN 0.64); 8x16x2048 takes 294 us (321, 308), with a causal mask 191 (205, 201, 186).
 #: GPU time, cold L2, H200, 2026-11-27, torch 2.11, triton 3.6.
 _SPECIALIZED_NARROW, _ROUND = _forward(MORE_QUERIES.value, 128, 4, 2, 1, 1), 1.35
-_LONG, _ROUNDS = 2048, 5
+_LONG, _ROUNDS = 2048, 8
+#: The Hopper kernel whose warpgroups share 64 queries, for 64 columns: with a causal mask, and where all its programs run at the same
+#: time. With a mask 1x16x1024 takes 14.9 us (the Triton kernel 20.5, cuDNN 18.9), 1x8x2048 20.0 (33.0, 27.4), 2x16x1024 23.9 (27.2, 27.0),
+#: 4x16x2048 109 (three warpgroups 115, cuDNN 104); without one 1x8x1024 14.6 (15.8, 17.8), 1x12x1024 18.0 (18.7, 18.3), but 1x32x1024
+#: 29.6 (28.5, 28.8). GPU time with that of a launch, cold L2, H200, 2026-11-27, torch 2.11, triton 3.6.
+_SPECIALIZED_SHARED = _forward(SHARED_QUERIES.value, 64, 4, 2, 1, 1)
 #: Up to this many queries, heads of up to 64 columns use the Triton kernel, without any mask in small tiles.
 _SHORT = 1024
 CONFIGS = (
@@ -115,11 +121,16 @@ def _specialized(q: torch.Tensor, tiles: int, causal: bool) -> dict[str, int] | 
     programs = multiprocessors(q)
     if columns > 64:
         return (_SPECIALIZED_WIDE if columns > 128 else _SPECIALIZED) if 2 * tiles >= programs else None
-    # 2x16x1024 takes 25 us with the Triton kernel, 31 with two warpgroups, 26 with cuDNN.
-    if columns <= 32 or tiles <= 2 * programs or queries <= _SHORT:
+    if columns <= 32:
         return None
     # 64 columns have fewer products to hide the exp2 behind: a third warpgroup may pay.
     rounds = cdiv(cdiv(queries, MORE_QUERIES.value) * batch * heads, programs)
-    if causal:
-        return _SPECIALIZED_NARROW if queries >= _LONG and rounds >= _ROUNDS else None
+    if causal and queries >= _LONG and rounds >= _ROUNDS:
+        return _SPECIALIZED_NARROW
+    shared_tiles = cdiv(queries, SHARED_QUERIES.value) * batch * heads
+    if causal or shared_tiles <= 2 * programs:
+        return _SPECIALIZED_SHARED if 2 * shared_tiles >= programs else None
+    # 2x16x1024 takes 25 us with the Triton kernel, 31 with two warpgroups, 26 with cuDNN.
+    if tiles <= 2 * programs or queries <= _SHORT:
+        return None
     return _SPECIALIZED_NARROW if _ROUND * rounds <= cdiv(tiles, programs) else _SPECIALIZED

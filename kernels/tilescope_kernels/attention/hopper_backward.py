@@ -49,7 +49,7 @@ def _add_shared_to_global(tiles, place, shared, _semantic=None):
 @gluon.jit
 def _load_queries(
     q_tiles, do_tiles, k_tiles, v_tiles, qs, dos, ks, vs, shared_terms, terms_ptr, ready, free, batch, kv_head, kv_heads,
-    start, first, blocks, rows, GROUP: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr,
+    start, first, each, begin, steps, rows, GROUP: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """Producer warp: load both warpgroups' keys and values, then tiles of q and do with their lse and delta."""
     LANES: gl.constexpr = gl.BlockedLayout([BLOCK // 32], [32], [1], [0])
@@ -58,7 +58,10 @@ def _load_queries(
     step = first * 0
     for member in range(GROUP):
         head = kv_head * GROUP + member
-        for block in range(first, blocks):
+        # Of this head's tiles those from ``begin`` on that are among the ``steps`` of the program.
+        low = gl.maximum(begin - member * each, 0)
+        high = gl.minimum(begin + steps - member * each, each)
+        for block in range(first + low, first + high):
             slot = step % STAGES
             query = terms_ptr + block * BLOCK + gl.arange(0, BLOCK, layout=LANES)
             lse, delta = gl.load(query), gl.load(query + rows)
@@ -178,9 +181,18 @@ def _largest(bounds_ptr, parts):
 
 
 @gluon.jit
+def _store_share(shares_ptr, total, place, columns, PART: gl.constexpr, COLUMNS: gl.constexpr):
+    """Store one warpgroup's rows of a share of dK or dV, of which each program has two tiles, in fp32."""
+    row = PART * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(1, total.type.layout))[:, None]
+    column = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, total.type.layout))[None, :]
+    shares_ptr += place.to(gl.int64) * (PROGRAM * COLUMNS)
+    gl.store(shares_ptr + row * COLUMNS + column, total, mask=column < columns)
+
+
+@gluon.jit
 def _gather(
-    PART: gl.constexpr, dk_tiles, dv_tiles, sum_tiles, qs, dos, ks, vs, shared_terms, terms_ptr, ds, sums, ready, free, full,
-    batch, kv_head, kv_heads, start, first, blocks, keys, rows, scale, score_scale, inverse_key, value_units,
+    PART: gl.constexpr, dk_tiles, dv_tiles, shares_ptr, sum_tiles, qs, dos, ks, vs, shared_terms, terms_ptr, ds, sums, ready, free, full,
+    batch, kv_head, kv_heads, start, first, each, begin, steps, place, columns, keys, rows, scale, score_scale, inverse_key, value_units,
     GROUP: gl.constexpr, BLOCK: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr, CAUSAL: gl.constexpr,
     LINES: gl.constexpr,
 ):  # fmt: skip
@@ -199,12 +211,11 @@ def _gather(
     mbarrier.arrive(full.index(0), count=1)
     mbarrier.wait(ready.index(0), 0)
     head = (batch * kv_heads + kv_head) * GROUP
-    each = blocks - first
     before = head * (rows // BLOCK)
     units0, before0 = units, before
     dq = gl.zeros([PART_ROWS, PART_COLUMNS], gl.float32, DQ)
-    for step in range(GROUP * each):
-        block, member = block_of(step, first, each, GROUP)
+    for step in range(steps):
+        block, member = block_of(begin + step, first, each, GROUP)
         own = head + member
         dk, dv, dq, units, before, units0, before0 = _gather_step(
             dk, dv, dq, units, before, units0, before0, ks, vs, qs, dos, shared_terms,
@@ -212,21 +223,25 @@ def _gather(
             own * (rows // BLOCK) + block, step, keys, rows, score_scale, inverse_key, value_units, PART, BLOCK, COLUMNS, STAGES, CAUSAL, SCORES, TOTAL, DQ, LINES,
         )  # fmt: skip
     _add_dq(dq, units0, sums, sum_tiles, before0, PART, LINES)
-    mbarrier.wait(full.index(GROUP * each % 2), (GROUP * each // 2) & 1)
-    dq = warpgroup_mma_wait(0, deps=[_start_dq(GROUP * each, ds, ks, 0, PART, COLUMNS, DQ)])
+    mbarrier.wait(full.index(steps % 2), (steps // 2) & 1)
+    dq = warpgroup_mma_wait(0, deps=[_start_dq(steps, ds, ks, 0, PART, COLUMNS, DQ)])
     _add_dq(dq, units, sums, sum_tiles, before, PART, LINES)
-    # Wait until both warpgroups have read all keys, whose shared memory dK is stored through.
-    mbarrier.arrive(full.index((GROUP * each + 1) % 2), count=1)
-    mbarrier.wait(full.index((GROUP * each + 1) % 2), ((GROUP * each + 1) // 2) & 1)
-    store_own(dv_tiles, dv, vs, batch, kv_head, start, PART, COLUMNS)
-    store_own(dk_tiles, dk * scale, ks, batch, kv_head, start, PART, COLUMNS)
+    if shares_ptr is None:
+        # Wait until both warpgroups have read all keys, whose shared memory dK is stored through.
+        mbarrier.arrive(full.index((steps + 1) % 2), count=1)
+        mbarrier.wait(full.index((steps + 1) % 2), ((steps + 1) // 2) & 1)
+        store_own(dv_tiles, dv, vs, batch, kv_head, start, PART, COLUMNS)
+        store_own(dk_tiles, dk * scale, ks, batch, kv_head, start, PART, COLUMNS)
+    else:
+        _store_share(shares_ptr, dk * scale, 2 * place, columns, PART, COLUMNS)
+        _store_share(shares_ptr, dv, 2 * place + 1, columns, PART, COLUMNS)
     tma.store_wait(0)
 
 
 @gluon.jit
 def attention_backward_hopper_kernel(
-    dk_tiles, dv_tiles, sum_tiles, do_tiles, q_tiles, k_tiles, v_tiles, terms_ptr, bounds_ptr, kv_heads, queries, keys, rows,
-    parts, together, scale, score_scale,
+    dk_tiles, dv_tiles, shares_ptr, sum_tiles, do_tiles, q_tiles, k_tiles, v_tiles, terms_ptr, bounds_ptr, kv_heads, queries, keys,
+    rows, parts, together, shares, eighths, scale, score_scale,
     GROUP: gl.constexpr, COLUMNS: gl.constexpr, CAUSAL: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr,
     LINES: gl.constexpr,
 ):  # fmt: skip
@@ -234,25 +249,33 @@ def attention_backward_hopper_kernel(
 
     Launch with 4 warps. Descriptors are of 16-bit tensors (batch, heads, rows, COLUMNS), with BLOCK rows a tile for q and do, and 64
     for the others. BLOCK is 64, or 128 with 64 columns. ``sum_tiles`` has tiles of the part of dQ that a warpgroup adds at a time.
-    ``together`` is the number of heads whose programs run at the same time under a causal mask.
+    ``together`` is the number of heads whose programs run at the same time under a causal mask. ``shares`` programs share the queries
+    of a tile of keys. With more than one, ``shares_ptr`` (batch, kv_heads, tiles, shares, 2, 128, COLUMNS) in fp32 receives their parts of
+    dK and dV, of which 8 * ``eighths`` columns are stored; else it is None.
     """
     tiles = (keys + PROGRAM - 1) // PROGRAM
+    share = gl.program_id(0) % shares
+    program = gl.program_id(0) // shares
     if CAUSAL:
         # The first keys are seen by the most queries: their programs start first, for as many heads as L2 holds.
-        first_head = gl.program_id(0) // (tiles * together) * together
-        rest = gl.program_id(0) - first_head * tiles
-        together = gl.minimum(together, gl.num_programs(0) // tiles - first_head)
+        first_head = program // (tiles * together) * together
+        rest = program - first_head * tiles
+        together = gl.minimum(together, gl.num_programs(0) // shares // tiles - first_head)
         start = rest // together * PROGRAM
         head = first_head + rest % together
     else:
-        start = gl.program_id(0) % tiles * PROGRAM
-        head = gl.program_id(0) // tiles
+        start = program % tiles * PROGRAM
+        head = program // tiles
     batch = head // kv_heads
     kv_head = head % kv_heads
     blocks = (queries + BLOCK - 1) // BLOCK
     first = start * 0
     if CAUSAL:
         first = gl.minimum(start // BLOCK, blocks)
+    each = blocks - first
+    begin = share * (GROUP * each) // shares
+    steps = (share + 1) * (GROUP * each) // shares - begin
+    place = (head * tiles + start // PROGRAM) * shares + share
     bounds_ptr += 2 * (batch * kv_heads + kv_head).to(gl.int64) * parts
     inverse_key, value_units = bound_units(_largest(bounds_ptr, parts), _largest(bounds_ptr + parts, parts))
     ks = gl.allocate_shared_memory(q_tiles.dtype, [2, 1, 1, ROWS, COLUMNS], k_tiles.layout)
@@ -269,14 +292,16 @@ def attention_backward_hopper_kernel(
     ready, free = barriers(STAGES)
     gl.warp_specialize(
         [
-            (_gather, (0, dk_tiles, dv_tiles, sum_tiles, qs, dos, ks, vs, shared_terms, terms_ptr, ds, sums, ready, free,
-                       full, batch, kv_head, kv_heads, start, first, blocks, keys, rows, scale, score_scale, inverse_key, value_units,
+            (_gather, (0, dk_tiles, dv_tiles, shares_ptr, sum_tiles, qs, dos, ks, vs, shared_terms, terms_ptr, ds, sums, ready, free,
+                       full, batch, kv_head, kv_heads, start, first, each, begin, steps, place, 8 * eighths, keys, rows, scale, score_scale,
+                       inverse_key, value_units,
                        GROUP, BLOCK, COLUMNS, STAGES, CAUSAL, LINES)),
-            (_gather, (1, dk_tiles, dv_tiles, sum_tiles, qs, dos, ks, vs, shared_terms, terms_ptr, ds, sums, ready, free,
-                       full, batch, kv_head, kv_heads, start, first, blocks, keys, rows, scale, score_scale, inverse_key, value_units,
+            (_gather, (1, dk_tiles, dv_tiles, shares_ptr, sum_tiles, qs, dos, ks, vs, shared_terms, terms_ptr, ds, sums, ready, free,
+                       full, batch, kv_head, kv_heads, start, first, each, begin, steps, place, 8 * eighths, keys, rows, scale, score_scale,
+                       inverse_key, value_units,
                        GROUP, BLOCK, COLUMNS, STAGES, CAUSAL, LINES)),
             (_load_queries, (q_tiles, do_tiles, k_tiles, v_tiles, qs, dos, ks, vs, shared_terms, terms_ptr, ready, free, batch,
-                             kv_head, kv_heads, start, first, blocks, rows, GROUP, BLOCK, STAGES)),
+                             kv_head, kv_heads, start, first, each, begin, steps, rows, GROUP, BLOCK, STAGES)),
         ],
         [4, 1],
         [MULTIPLYING, LOADING],

@@ -84,7 +84,7 @@ def attention_backward_terms_kernel(
 
 
 @triton.jit
-def attention_backward_q_sums_kernel(
+def _q_from_sums(
     dq_ptr, sums_ptr, terms_ptr, bounds_ptr, dq_strides, heads, group, queries, rows, parts, scale,
     COLUMNS: tl.constexpr, PADDED: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
@@ -104,6 +104,47 @@ def attention_backward_q_sums_kernel(
     given = tl.permute(tl.reshape(given, [PADDED // 64, 8, 4, 8, 4, 2, 2]), [2, 5, 3, 0, 1, 4, 6])
     dq = tl.reshape(given, [64, PADDED]).to(tl.float32) * tl.where(units > 0, scale / units, float("nan"))[:, None]
     _store_rows(dq_ptr, dq_strides, batch, head, start, queries, dq.to(dq_ptr.dtype.element_ty), 64, COLUMNS)
+
+
+@triton.jit
+def _kv_from_shares(
+    dk_ptr, dv_ptr, shares_ptr, dk_strides, dv_strides, kv_heads, keys, program,
+    COLUMNS: tl.constexpr, PADDED: tl.constexpr, SHARES: tl.constexpr,
+):  # fmt: skip
+    """Add up what the programs that shared a tile of 128 keys have stored of dK and dV, for 32 of them."""
+    tiles = tl.cdiv(keys, 128)
+    tile = program // 4
+    row = program % 4 * 32 + tl.arange(0, 32)[:, None]
+    column = tl.arange(0, PADDED)[None, :]
+    shares_ptr += tl.cast(tile, tl.int64) * (SHARES * 2 * 128 * PADDED) + row * PADDED + column
+    dk = tl.zeros([32, PADDED], tl.float32)
+    dv = tl.zeros([32, PADDED], tl.float32)
+    for share in tl.static_range(SHARES):
+        dk += tl.load(shares_ptr + 2 * share * 128 * PADDED, mask=column < COLUMNS, other=0.0)
+        dv += tl.load(shares_ptr + (2 * share + 1) * 128 * PADDED, mask=column < COLUMNS, other=0.0)
+    head = tile // tiles
+    batch, head, start = head // kv_heads, head % kv_heads, tile % tiles * 128 + program % 4 * 32
+    _store_rows(dk_ptr, dk_strides, batch, head, start, keys, dk, 32, COLUMNS)
+    _store_rows(dv_ptr, dv_strides, batch, head, start, keys, dv, 32, COLUMNS)
+
+
+@triton.jit
+def attention_backward_sums_kernel(
+    dq_ptr, dk_ptr, dv_ptr, sums_ptr, shares_ptr, terms_ptr, bounds_ptr, dq_strides, dk_strides, dv_strides,
+    heads, kv_heads, queries, keys, rows, parts, row_programs, scale,
+    COLUMNS: tl.constexpr, PADDED: tl.constexpr, PARTS: tl.constexpr, SHARES: tl.constexpr,
+):  # fmt: skip
+    """Compute dQ from its sums and, by programs from ``row_programs`` on, dK and dV of shared tiles from what each share stored."""
+    if tl.program_id(0) < row_programs:
+        _q_from_sums(
+            dq_ptr, sums_ptr, terms_ptr, bounds_ptr, dq_strides, heads, heads // kv_heads, queries, rows, parts, scale,
+            COLUMNS, PADDED, PARTS,
+        )  # fmt: skip
+    elif shares_ptr is not None:
+        _kv_from_shares(
+            dk_ptr, dv_ptr, shares_ptr, dk_strides, dv_strides, kv_heads, keys, tl.program_id(0) - row_programs,
+            COLUMNS, PADDED, SHARES,
+        )  # fmt: skip
 
 
 @triton.jit

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
@@ -10,11 +12,11 @@ from tilescope_kernels._shared.integers import cdiv, next_power_of_2
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import device_of, multiprocessors
 from tilescope_kernels.attention.flash import padded
-from tilescope_kernels.attention.hopper import query_tiles, tiles
+from tilescope_kernels.attention.hopper import LINES, query_tiles, tiles
 from tilescope_kernels.attention.hopper_backward import PART_COLUMNS, PART_ROWS, WIDTH, attention_backward_hopper_kernel
 from tilescope_kernels.attention.hopper_backward_parts import PROGRAM, ROWS
 from tilescope_kernels.attention.hopper_backward_sums import (
-    attention_backward_q_sums_kernel,
+    attention_backward_sums_kernel,
     attention_backward_terms_kernel,
 )
 from tilescope_kernels.attention.hopper_backward_wide import (
@@ -32,13 +34,16 @@ _BLOCK, _STAGES = 8192, 2
 #: Bytes of q, do and the sums of dQ of the heads that run at the same time under a causal mask, so that they stay in L2. 4x32x4096
 #: takes 2.7 ms, with all 128 heads at the same time 4.3.
 _TOGETHER = 32 * 2**20
+#: Shared tiles of keys: most tiles per SM, most shares of a tile and fewest steps (tiles of queries) of a share; time that a program
+#: takes to start and to end, in steps; elements of dK that are stored and added up in the time of a step; the part of the time that may
+#: be left where it pays. 1x8x4x1000x1500x80 with a causal mask takes 171 us without, 108 in 2 shares, 89 in 3, 97 in 4, 114 in 6 and 134
+#: in 8 (cuDNN 106). GPU time, cold L2, H200, 2026-11-27, torch 2.11, triton 3.6.
+_FEW, _MOST_SHARES, _FEWEST = 4, 16, 4
+_STARTING, _ELEMENTS, _PAYS = 4.0, 750_000, 0.9
 #: Two passes: rows of a tile and stages, for dK and dV and for dQ. 4x16x4096 with 256 columns takes 5.5 ms (an earlier version
 #: 12.8, cuDNN 6.6), with a causal mask 3.1 (8.0, 3.6). Kernel durations, H200, 2026-11-26, torch 2.11, triton 3.6.
 _KV, _Q = {"BLOCK": 64, "STAGES": 2}, {"BLOCK": 32, "STAGES": 3}
-#: Layout of a warpgroup's share of dQ in shared memory: 16 bytes of each thread's registers, then the next 16 bytes of each.
-_LINES = gl.SharedLinearLayout(
-    [[0, 1], [8, 0], [0, 2], [0, 4], [1, 0], [2, 0], [4, 0], [16, 0], [32, 0], [0, 8], [0, 16], [0, 32]]
-)
+#: Descriptor of a warpgroup's share of dQ in memory.
 _SUM_LAYOUT = gl.NVMMASharedLayout(0, 32, 2)
 _SUM_BLOCK = [PART_ROWS.value * PART_COLUMNS.value // WIDTH.value, WIDTH.value]
 
@@ -48,6 +53,34 @@ def backward_serves(q: torch.Tensor, k: torch.Tensor) -> bool:
     batch, heads, queries, columns = q.shape
     tiles_of_heads = cdiv(queries, PROGRAM.value) * batch * heads
     return padded(columns) >= 64 and 2 * tiles_of_heads >= multiprocessors(q) and q.numel() * k.shape[2] >= _LEAST
+
+
+def shares(q: torch.Tensor, k: torch.Tensor, causal: bool) -> int:
+    """Programs that share the queries of each tile of keys in one pass, so that all SMs have about as much to do: 1 where there are
+    many tiles, or little would be saved.
+    """
+    (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
+    block, group, processors = _BLOCK // padded(columns), heads // kv_heads, multiprocessors(q)
+    tiles, blocks = cdiv(keys, PROGRAM.value), cdiv(queries, block)
+    programs = tiles * batch * kv_heads
+    if programs > _FEW * processors:
+        return 1
+    # Under a causal mask each tile of keys has ``later`` tiles of queries less than the one before.
+    later = PROGRAM.value // block if causal else 0
+    seen = min(tiles, cdiv(blocks, later)) if causal else tiles
+    steps, mean = group * blocks, group * (seen * blocks - later * seen * (seen - 1) // 2) / tiles
+    adding = programs * PROGRAM.value * columns / _ELEMENTS
+
+    def time(shares: int) -> float:
+        """In steps, of the programs and of adding up."""
+        waves = programs * shares / processors
+        waves = waves if causal else math.ceil(waves)
+        return (
+            max(cdiv(steps, shares) + _STARTING, waves * (mean / shares + _STARTING)) + (shares > 1) * shares * adding
+        )
+
+    best = min(range(1, max(min(steps // _FEWEST, _MOST_SHARES), 1) + 1), key=time)
+    return best if time(best) <= _PAYS * time(1) else 1
 
 
 def backward(
@@ -100,10 +133,17 @@ def _in_one_pass(
     bounds = torch.empty((batch, kv_heads, 2, parts), dtype=torch.float32, device=q.device)
     sums = torch.empty((batch * heads * rows * width // WIDTH.value, WIDTH.value), dtype=torch.int32, device=q.device)
     sum_tiles = TensorDescriptor(sums, list(sums.shape), list(sums.stride()), _SUM_BLOCK, _SUM_LAYOUT)
-    programs = cdiv(keys, PROGRAM.value)
+    tiles_of_keys = cdiv(keys, PROGRAM.value)
+    share = shares(q, k, causal)
+    shared = None
+    if share > 1:
+        shape = (batch * kv_heads * tiles_of_keys, share, 2, PROGRAM.value, width)
+        shared = torch.empty(shape, dtype=torch.float32, device=q.device)
     # At least a program per SM: else long programs of the last group of heads start after the short ones of the group before.
     # 1x32x8192 with 8 KV heads takes 2.55 to 2.6 ms instead of 2.82, 2x16x4096x96 with 4 KV heads 0.71 instead of 0.94.
-    together = max(cdiv(multiprocessors(q), programs), _TOGETHER // (heads // kv_heads * queries * width * 8))
+    together = max(
+        cdiv(multiprocessors(q), tiles_of_keys * share), _TOGETHER // (heads // kv_heads * queries * width * 8)
+    )
     with device_of(q):  # Triton launches on the current device.
         launch(
             attention_backward_terms_kernel, (row_programs + parts * batch * kv_heads,),
@@ -112,13 +152,14 @@ def _in_one_pass(
             COLUMNS=columns, PADDED=width, num_warps=4,
         )  # fmt: skip
         launch(
-            attention_backward_hopper_kernel, (programs * batch * kv_heads,),
-            query_tiles(dk), query_tiles(dv), sum_tiles, tiles(do, block), tiles(q, block), query_tiles(k), query_tiles(v),
-            terms, bounds, kv_heads, queries, keys, rows, parts, together, scale, score_scale,
-            GROUP=heads // kv_heads, COLUMNS=width, CAUSAL=causal, BLOCK=block, STAGES=_STAGES, LINES=_LINES, num_warps=4,
+            attention_backward_hopper_kernel, (tiles_of_keys * share * batch * kv_heads,),
+            query_tiles(dk), query_tiles(dv), shared, sum_tiles, tiles(do, block), tiles(q, block), query_tiles(k), query_tiles(v),
+            terms, bounds, kv_heads, queries, keys, rows, parts, together, share, cdiv(columns, 8), scale, score_scale,
+            GROUP=heads // kv_heads, COLUMNS=width, CAUSAL=causal, BLOCK=block, STAGES=_STAGES, LINES=LINES, num_warps=4,
         )  # fmt: skip
         launch(
-            attention_backward_q_sums_kernel, (row_programs,),
-            dq, sums, terms, bounds, dq.stride()[:3], heads, heads // kv_heads, queries, rows, parts, scale,
-            COLUMNS=columns, PADDED=width, PARTS=next_power_of_2(parts), num_warps=4,
+            attention_backward_sums_kernel, (row_programs + (4 * tiles_of_keys * batch * kv_heads if share > 1 else 0),),
+            dq, dk, dv, sums, shared, terms, bounds, *(t.stride()[:3] for t in (dq, dk, dv)),
+            heads, kv_heads, queries, keys, rows, parts, row_programs, scale,
+            COLUMNS=columns, PADDED=width, PARTS=next_power_of_2(parts), SHARES=share, num_warps=4,
         )  # fmt: skip
