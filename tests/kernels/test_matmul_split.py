@@ -184,7 +184,7 @@ def test_a_cut_wave_fits_the_gpu():
 
 
 def test_rings_fit_shared_memory():
-    for tiling in matmul_tilings.TILINGS:
+    for tiling in (*matmul_tilings.TILINGS, *matmul_tilings.PAIRS):
         step = (tiling.groups * tiling.rows + tiling.wide + tiling.side) * 64
         assert 2 * (tiling.stages * step + tiling.groups * tiling.buffers * 64 * 64) <= 226 * 1024
 

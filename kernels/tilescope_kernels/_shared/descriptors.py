@@ -50,7 +50,9 @@ def tiles(matrix: torch.Tensor, rows: int, wide: int, turned: bool = False) -> T
     return _filled(TensorDescriptor, matrix, rows, wide, turned)
 
 
-def gluon_tiles(matrix: torch.Tensor, rows: int, wide: int, turned: bool = False) -> GluonDescriptor:
-    """As ``tiles``, for a kernel in Gluon, with the swizzled shared-memory layout that wgmma reads."""
-    layout = _layout(wide, rows, matrix.dtype) if turned else _layout(rows, wide, matrix.dtype)
-    return _filled(GluonDescriptor, matrix, rows, wide, turned, layout=layout)
+def gluon_tiles(
+    matrix: torch.Tensor, rows: int, wide: int, turned: bool = False, layout: gl.NVMMASharedLayout | None = None
+) -> GluonDescriptor:
+    """As ``tiles``, for a kernel in Gluon, with the swizzled shared-memory layout that wgmma reads unless ``layout`` is given."""
+    shape = (wide, rows) if turned else (rows, wide)
+    return _filled(GluonDescriptor, matrix, rows, wide, turned, layout=layout or _layout(*shape, matrix.dtype))

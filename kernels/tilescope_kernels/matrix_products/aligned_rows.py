@@ -17,6 +17,8 @@ import triton.language as tl
 from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 
+#: Bytes of a memory sector.
+SECTOR = 32
 #: Alignment of the copies' rows, in bytes.
 _LINE = 128
 #: Rows and columns per program.
@@ -62,6 +64,11 @@ def is_aligned(matrix: torch.Tensor, to: int = 16) -> bool:
     """Whether rows (columns if column-major) start at multiples of ``to`` bytes. TMA needs 16."""
     inner, outer = sorted(matrix.stride())
     return inner == 1 and outer > 0 and outer * matrix.element_size() % to == 0 and matrix.data_ptr() % 16 == 0
+
+
+def is_askew(matrix: torch.Tensor) -> bool:
+    """Whether rows do not start at sectors but TMA can load them: other matrices are copied anyway."""
+    return is_aligned(matrix) and not is_aligned(matrix, SECTOR)
 
 
 def room(matrix: torch.Tensor) -> torch.Tensor:

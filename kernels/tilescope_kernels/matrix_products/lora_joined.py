@@ -9,8 +9,6 @@ In fp16 at rank 24 on an H200 (2026-11-27, torch 2.11, triton 3.6, cold L2; thro
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -20,7 +18,7 @@ from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import capability, device_of
 from tilescope_kernels._shared.operators import operator
 from tilescope_kernels.matrix_products import matmul_hopper
-from tilescope_kernels.matrix_products.aligned_rows import copy_rows, is_aligned
+from tilescope_kernels.matrix_products.aligned_rows import is_aligned
 from tilescope_kernels.matrix_products.split_k import split_matmul, split_plan
 
 #: Rows and a step along K of a program that computes the update, and rows and columns of one that only copies.
@@ -31,16 +29,18 @@ _LINE = 64
 
 @triton.jit
 def lora_joined_kernel(
-    joined_ptr, x_ptr, a_ptr, alpha, M, K, R, x_stride, a_row, a_column, wide,
-    other_ptr, weight_ptr, b_ptr, N, weight_stride, b_row, b_column, blocks,
+    joined_ptr, x_ptr, a_ptr, alpha, M, K, R, x_stride, a_row, a_column, wide, blocks,
+    other_ptr, weight_ptr, b_ptr, weight_rows, weight_columns, first_row, first_column, rows, columns, weight_stride, b_row, b_column, other_wide,
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, RANK: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Write ``[x, alpha * x @ A.T]`` in the first ``blocks`` programs and ``[W, B]``, unless ``other_ptr`` is None, in the others.
+    """Write ``[x, alpha * x @ A.T]`` in the first ``blocks`` programs, and W with B beside or below it in the others.
 
-    Rows of both results are ``wide`` elements apart, a multiple of 16. ``RANK`` is R padded to a size that ``tl.dot`` takes.
+    Rows of the results are ``wide`` and ``other_wide`` elements apart, multiples of 16. The second has ``rows`` x ``columns``
+    elements, W the first ``weight_rows`` x ``weight_columns`` of them, B those from ``first_row`` and ``first_column`` on. ``RANK``
+    is R padded to a size that ``tl.dot`` takes.
     """
     block = tl.program_id(0)
-    if other_ptr is None or block < blocks:
+    if block < blocks:
         m = block * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
         r = tl.arange(0, RANK)[None, :]
         x_rows = x_ptr + m.to(tl.int64) * x_stride
@@ -57,13 +57,19 @@ def lora_joined_kernel(
         tl.debug_barrier()
         tl.store(joined_rows + K + r, (alpha * down).to(joined_ptr.dtype.element_ty), mask=(m < M) & (r < R))
     else:
-        across = tl.cdiv(wide, COLUMNS)
+        across = tl.cdiv(other_wide, COLUMNS)
         n = (block - blocks) // across * ROWS + tl.arange(0, ROWS)[:, None]
         k = (block - blocks) % across * COLUMNS + tl.arange(0, COLUMNS)[None, :]
-        w = tl.load(weight_ptr + n.to(tl.int64) * weight_stride + k, mask=(n < N) & (k < K), other=0.0)
-        b_rows = b_ptr + n.to(tl.int64) * b_row
-        b = tl.load(b_rows + (k - K) * b_column, mask=(n < N) & (k >= K) & (k < K + R), other=0.0)
-        tl.store(other_ptr + n.to(tl.int64) * wide + k, tl.where(k < K, w, b), mask=(n < N) & (k < wide))
+        of_weight = (n < weight_rows) & (k < weight_columns)
+        of_b = (n >= first_row) & (k >= first_column) & (n < rows) & (k < columns)
+        w = tl.load(weight_ptr + n.to(tl.int64) * weight_stride + k, mask=of_weight, other=0.0)
+        b_rows = b_ptr + (n - first_row).to(tl.int64) * b_row
+        b = tl.load(b_rows + (k - first_column) * b_column, mask=of_b, other=0.0)
+        tl.store(
+            other_ptr + n.to(tl.int64) * other_wide + k,
+            tl.where(of_weight, w, b),
+            mask=(n < rows) & (k < other_wide),
+        )
 
 
 def serves(x: torch.Tensor, weight: torch.Tensor, lora_a: torch.Tensor, lora_b: torch.Tensor, y: torch.Tensor) -> bool:
@@ -77,23 +83,25 @@ def serves(x: torch.Tensor, weight: torch.Tensor, lora_a: torch.Tensor, lora_b: 
     return not all(map(is_aligned, every))
 
 
-def _joined(x: torch.Tensor, lora_a: torch.Tensor, alpha: float, *pair: torch.Tensor) -> list[torch.Tensor]:
-    """``[x, alpha * x @ lora_a.T]`` and, of a ``pair`` of weight and lora_b, ``[weight, lora_b]``, with aligned rows."""
-    (m, k), rank = x.shape, lora_a.shape[0]
-    wide, blocks, copies = cdiv(k + rank, _LINE) * _LINE, cdiv(m, _TILE["BLOCK_M"]), 0
-    results = [x.new_empty((matrix.shape[0], wide)) for matrix in (x, *pair[:1])]
-    others: tuple[Any, ...] = (None, None, None, 0, 0, 0, 0)
-    if pair:
-        (weight, lora_b), n = pair, pair[0].shape[0]
-        others = results[1], weight, lora_b, n, weight.stride(0), *lora_b.stride()
-        copies = cdiv(n, _TILE["ROWS"]) * cdiv(wide, _TILE["COLUMNS"])
+def _joined(
+    x: torch.Tensor, lora_a: torch.Tensor, alpha: float, weight: torch.Tensor, lora_b: torch.Tensor, below: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``[x, alpha * x @ lora_a.T]``, and ``weight`` with ``lora_b`` beside or ``below`` it, with aligned rows."""
+    (m, k), rank, (n, width) = x.shape, lora_a.shape[0], weight.shape
+    first = (n, 0) if below else (0, width)
+    rows, columns = (n + rank, width) if below else (n, width + rank)
+    wide, other_wide = (cdiv(extent, _LINE) * _LINE for extent in (k + rank, columns))
+    left, right = x.new_empty((m, wide)), x.new_empty((rows, other_wide))
+    blocks = cdiv(m, _TILE["BLOCK_M"])
+    copies = cdiv(rows, _TILE["ROWS"]) * cdiv(other_wide, _TILE["COLUMNS"])
     with device_of(x):
         launch(
             lora_joined_kernel, (blocks + copies,),
-            results[0], x, lora_a, alpha, m, k, rank, x.stride(0), *lora_a.stride(), wide, *others, blocks,
+            left, x, lora_a, alpha, m, k, rank, x.stride(0), *lora_a.stride(), wide, blocks,
+            right, weight, lora_b, n, width, *first, rows, columns, weight.stride(0), *lora_b.stride(), other_wide,
             RANK=max(16, triton.next_power_of_2(rank)), **_TILE,
         )  # fmt: skip
-    return [result[:, : k + rank] for result in results]
+    return left[:, : k + rank], right[:, :columns]
 
 
 def _write_product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
@@ -110,7 +118,7 @@ def write_result(
     y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, lora_a: torch.Tensor, lora_b: torch.Tensor, alpha: float
 ) -> None:
     """Write ``x @ weight.T + alpha * (x @ lora_a.T) @ lora_b.T`` to ``y``. Rows of ``x`` and ``weight`` have stride 1."""
-    left, right = _joined(x, lora_a, alpha, weight, lora_b)
+    left, right = _joined(x, lora_a, alpha, weight, lora_b, False)
     _write_product(left, right.T, y)
 
 
@@ -124,10 +132,8 @@ def dx_and_up(
     dy: torch.Tensor, weight: torch.Tensor, lora_a: torch.Tensor, lora_b: torch.Tensor, alpha: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The gradient of x, ``dy @ weight + up @ lora_a``, and ``up``, which is ``alpha * dy @ lora_b``."""
-    (n, k), rank = weight.shape, lora_a.shape[0]
-    (left,) = _joined(dy, lora_b.T, alpha)
-    right = weight.new_empty((n + rank, cdiv(k, _LINE) * _LINE))[:, :k]
-    copy_rows(right[:n], weight, right[n:], lora_a)
+    n, k = weight.shape
+    left, right = _joined(dy, lora_b.T, alpha, weight, lora_a, True)
     dx = dy.new_empty((dy.shape[0], k))
     _write_product(left, right, dx)
     return dx, left[:, n:]

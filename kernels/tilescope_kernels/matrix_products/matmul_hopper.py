@@ -7,12 +7,12 @@ Written in Gluon, because Triton's language cannot assign work to warps.
 In bf16 on an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2, cuBLAS in brackets): 4096x4096x4096 182 us (181),
 8192x8192x8192 1427 (1431), 16384x4096x14336 2528 (2589), 8192x8192x1024 199 (202), 2304x2304x2304 40.7 (41.4),
 1792x1792x1792 22.9 (24.4), 512x4096x4096 27.8 (27.1), 6000x6000x6000 595 (562), 1536x1536x1536 15.7 (12.7). 4097x4099x4101
-takes 255, 37 of them for copies to aligned rows. cuBLAS multicasts loads within a cluster, which Gluon of triton 3.6 cannot.
+takes 255, 37 of them for copies to aligned rows.
 
 Rows that do not start at 32-byte sectors load slowly: L2 gives an SM 54 GB/s of them through TMA, 66 of others, and through
 cp.async 44 and 67. Large tiles load least, those of three warpgroups (2026-11-27, two warpgroups, cuBLAS): 3000x3000x3000 98 us
 (103, 81), 5000x1000x5000 90 (94, 71), 3072x3000x3072 85 (94, 81), 3072x3072x3000 80 (82, 78). Copies pay for 4008x4008x4008,
-212 (222, 189), and 5000x5000x1000, 95 (105, 83). A copy of b alone gave 98 for 3000x3000x3000 and 91.5 for 5000x5000x1000.
+212 (222, 189), and 5000x5000x1000, 95 (105, 83). Most such products are quicker by pairs of SMs, ``matmul_pairs``.
 
 FP8 with scales (2026-11-27; cuBLAS, Triton kernel): 2048x2048x2048 16.1 us (15.6; 17.8), 3072x3072x3072 43.4 (41.9; 50.1),
 4096x4096x4096 96.9 (98.2; 98.3), 8192x8192x8192 749 (768; 754); with scales of rows 2048x2048x2048 17.0 (15.6).
@@ -37,9 +37,11 @@ from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import capability, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
-from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, is_aligned
+from tilescope_kernels.matrix_products import matmul_pairs
+from tilescope_kernels.matrix_products.aligned_rows import SECTOR, aligned, columns, is_aligned, is_askew
+from tilescope_kernels.matrix_products.hopper_pairs import KNOWN
 from tilescope_kernels.matrix_products.hopper_store import PART, store_parts
-from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Tiling, tiling, whole_tiles
+from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Tiling, split_pairs, tiling, whole_tiles
 from tilescope_kernels.matrix_products.scaled_matmul import kind
 
 #: A step along K, in bytes.
@@ -47,8 +49,6 @@ _STEP = gl.constexpr(2 * BLOCK_K)
 #: Rows of a group of tiles that are visited together, so that their operands stay in L2.
 _TOGETHER = gl.constexpr(2048)
 _DTYPES = (torch.float16, torch.bfloat16, torch.float8_e4m3fn)
-#: Bytes of a memory sector.
-_SECTOR = 32
 #: Registers per thread of two and of three multiplying warpgroups, and of the loading warp.
 _OF_TWO, _OF_THREE, _LOADING = gl.constexpr(232), gl.constexpr(160), gl.constexpr(24)
 
@@ -340,21 +340,21 @@ def serves(a: torch.Tensor, b: torch.Tensor) -> bool:
     return m > 64 and cdiv(m, 64) * cdiv(n, 128) > multiprocessors(a)
 
 
-def _askew(matrix: torch.Tensor) -> bool:
-    """Whether rows do not start at sectors but TMA can load them: other matrices are copied anyway."""
-    return is_aligned(matrix) and not is_aligned(matrix, _SECTOR)
-
-
-def _chosen(a: torch.Tensor, b: torch.Tensor) -> Tiling:
+def _chosen(a: torch.Tensor, b: torch.Tensor, aligned_c: bool) -> Tiling:
     (m, k), n = a.shape, b.shape[1]
     # A step takes as long in FP8: twice the elements, at twice the rate.
     k = cdiv(k * a.element_size(), 2)
-    return tiling(m, n, k, multiprocessors(a), (_askew(a), _askew(b)), n % 8 == 0)
+    return tiling(m, n, k, multiprocessors(a), (is_askew(a), is_askew(b)), aligned_c, a.element_size() == 2 and KNOWN)
 
 
 def plan(a: torch.Tensor, b: torch.Tensor) -> Tiling | None:
-    """The tiling of a product; None where this kernel does not serve it."""
-    return _chosen(a, b) if serves(a, b) else None
+    """The tiling of a product with a contiguous result; None where no kernel for Hopper serves it or splitting pays more."""
+    (m, k), n = a.shape, b.shape[1]
+    if serves(a, b):
+        return _chosen(a, b, n % 8 == 0)
+    if KNOWN and capability(a) == 90 and a.dtype in (torch.float16, torch.bfloat16) and n % 8 == 0:
+        return split_pairs(m, n, k, multiprocessors(a), (is_askew(a), is_askew(b)))
+    return None
 
 
 def write_product(
@@ -367,8 +367,12 @@ def write_product(
     """
     (m, k), n = a.shape, b.shape[1]
     programs = multiprocessors(a)
-    chosen = chosen or _chosen(a, b)
-    a, b = aligned(a, b, to=_SECTOR) if chosen.copies else aligned(a, b)
+    if chosen is None or (chosen.pairs and not is_aligned(c)):
+        chosen = _chosen(a, b, is_aligned(c))
+    if chosen.pairs:
+        matmul_pairs.write_product(a, b, c, chosen)
+        return
+    a, b = aligned(a, b, to=SECTOR) if chosen.copies else aligned(a, b)
     a_columns, b_columns = columns(a), columns(b)
     high, wide, depth = (
         chosen.rows // chosen.cut_rows,

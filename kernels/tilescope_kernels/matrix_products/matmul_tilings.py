@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tilescope_kernels._shared.integers import cdiv
@@ -17,6 +18,7 @@ class Tiling:
 
     Tiles of the last wave are cut into ``cut_rows`` x ``cut_columns`` parts. The ring of operands has ``stages``; each
     warpgroup stores through ``buffers``. ``copies``: operands whose rows do not start at memory sectors are copied first.
+    ``pairs``: two SMs share what they load of tiles that are "stacked" or "beside" each other. ``splits``: parts along K.
     """
 
     rows: int
@@ -28,6 +30,8 @@ class Tiling:
     buffers: int = 2
     copies: bool = False
     groups: int = 2
+    pairs: str = ""
+    splits: int = 1
 
 
 #: Uncut tilings come first, so that they win ties.
@@ -44,6 +48,15 @@ TILINGS = (
     Tiling(64, 128, 64, buffers=1, groups=3),
     Tiling(64, 128, 128, stages=3, groups=3),
 )
+#: Tilings of pairs. They are not cut.
+_PAIRED = (
+    Tiling(64, 256),
+    Tiling(128, 128),
+    Tiling(64, 128, stages=6),
+    Tiling(64, 128, stages=5, buffers=1, groups=3),
+    Tiling(64, 128, 64, buffers=1, groups=3),
+)
+PAIRS = tuple(replace(each, pairs=how) for each in _PAIRED for how in ("stacked", "beside"))
 #: Rows and columns of operands that L2 delivers while a 128x256 tile multiplies one step along K: if all extents are multiples
 #: of 128 bytes, and if they are not. Rows that do not start at sectors count as so many.
 _ARRIVING_WHOLE, _ARRIVING, _ASKEW = 490, 440, 1.5
@@ -51,6 +64,16 @@ _ARRIVING_WHOLE, _ARRIVING, _ASKEW = 490, 440, 1.5
 _WRITING = 2
 #: Slowdown by 32 or 64 ``side`` columns of two warpgroups, whose wgmma instructions are short.
 _BESIDE = {32: 1.2, 64: 1.05}
+#: Slowdown of pairs of 128x128 tiles, and so much longer three warpgroups write than two, which is compared with pairs only.
+#: Where rows do not start at sectors, pairs are chosen if the model says that others take so much longer, for so long a K.
+#: Of 28 such products on an H200 (2026-11-27) the model chose pairs for 20, which gained 9 to 30 %. It passes over gains of up
+#: to 4 % (1000x5000x5000, 6000x1000x3000) to avoid losses of 2 or 3 (5000x5000x1000, 1000x8000x1000). Where all rows start at
+#: sectors, pairs lost up to 9 % of large products whose extents are multiples of 64, and gained 0 to 4 % of four others.
+_NARROW, _LONGER, _GAIN, _LEAST_K = 1.1, 1.5, 1.035, 512
+#: Steps of adding up parts of a split product, the most parts, and how much quicker they must be than small tiles of one SM
+#: each. Fitted to four products with few tiles and ragged rows on an H200 (2026-11-27): of 1000x1000x10000 and 256x1000x10000
+#: the model chose tilings with 42 and 22 us instead of 79 and 36, of 1000x1000x4000 27 instead of 35, of 1000x1000x1000 none.
+_ADDING, _PARTS, _GAIN_SPLIT = 8, 6, 1.4
 #: Cost of copying operands: steps of the launch, and elements that are copied per step.
 _COPYING, _COPIED = 4, 1_000_000
 
@@ -60,41 +83,89 @@ def whole_tiles(tiles: int, programs: int, chosen: Tiling) -> int:
     return tiles if chosen.cut_rows * chosen.cut_columns == 1 else tiles // programs * programs
 
 
-def _time(m: int, n: int, k: int, programs: int, askew: tuple[bool, bool], chosen: Tiling) -> float:
-    """Estimated time, in steps of a 128x256 tile along K. Infinite where a cut last wave is empty or exceeds one wave."""
+def _time(
+    m: int, n: int, k: int, programs: int, askew: tuple[bool, bool], chosen: Tiling, longer: float = 1.0
+) -> float:
+    """Estimated time, in steps of a 128x256 tile along K. Infinite where a cut last wave is empty or exceeds one wave.
+
+    Three warpgroups write ``longer`` than two.
+    """
     rate = _ARRIVING if (m | n | k) % 64 else _ARRIVING_WHOLE
     of_a, of_b = (_ASKEW if each else 1.0 for each in askew)
+    stacked, beside = (1 + (chosen.pairs == how) for how in ("stacked", "beside"))
+    rows, columns = chosen.groups * chosen.rows, chosen.wide + chosen.side
+    # Parts are written in fp32.
+    writing = _WRITING * (longer if chosen.groups == 3 else 1.0) * (2 if chosen.splits > 1 else 1)
+    steps = cdiv(cdiv(k, BLOCK_K), chosen.splits)
     slowdown = _BESIDE.get(chosen.side, 1.0) if chosen.groups == 2 else 1.0
+    if chosen.pairs and rows == columns == 128:
+        slowdown = _NARROW
 
     def wave(rows: int, columns: int) -> float:
         area = rows * columns / (128 * 256)
-        return cdiv(k, BLOCK_K) * max(area * slowdown, (of_a * rows + of_b * columns) / rate) + _WRITING * area
+        # A pair loads what it shares once.
+        loads = of_a * rows / beside + of_b * columns / stacked
+        return steps * max(area * slowdown, loads / rate) + writing * area
 
-    rows, columns = chosen.groups * chosen.rows, chosen.wide + chosen.side
-    tiles, cut = cdiv(m, rows) * cdiv(n, columns), chosen.cut_rows * chosen.cut_columns
+    tiles = cdiv(m, stacked * rows) * cdiv(n, beside * columns) * chosen.splits
+    programs, cut = programs // (stacked * beside), chosen.cut_rows * chosen.cut_columns
     last = tiles % programs
     if cut > 1 and not 0 < last * cut <= programs:
         return float("inf")
-    time = tiles // programs * wave(rows, columns)
+    time = tiles // programs * wave(rows, columns) + (_ADDING if chosen.splits > 1 else 0)
     return time + (wave(rows // chosen.cut_rows, columns // chosen.cut_columns) if last else 0.0)
 
 
 @functools.lru_cache(maxsize=4096)
 def tiling(
-    m: int, n: int, k: int, programs: int, askew: tuple[bool, bool] = (False, False), aligned_c: bool = True
+    m: int,
+    n: int,
+    k: int,
+    programs: int,
+    askew: tuple[bool, bool] = (False, False),
+    aligned_c: bool = True,
+    pairs: bool = False,
 ) -> Tiling:
     """The tiling with the least estimated time. A partial last wave takes as long as a full one unless its tiles are cut.
 
     ``askew``: rows of a, and of b, do not start at sectors. Without ``aligned_c`` no tile is cut, because writing takes too
-    long.
+    long, and there are no pairs. ``pairs``: pairs of SMs may share what they load.
     """
     tilings = [chosen for chosen in TILINGS if aligned_c or chosen.cut_rows * chosen.cut_columns == 1]
+
+    def quickest(
+        tilings: Sequence[Tiling], askew: tuple[bool, bool] = askew, longer: float = 1.0
+    ) -> tuple[float, Tiling]:
+        times = ((_time(m, n, k, programs, askew, chosen, longer), chosen) for chosen in tilings)
+        return min(times, key=lambda each: each[0])
+
+    time, best = quickest(tilings)
+    if not any(askew):
+        return best
+    copied_time, copied = quickest(tilings, (False, False))
+    elements = askew[0] * m * k + askew[1] * k * n
+    copied_time += _COPYING + elements / _COPIED
+    if pairs and aligned_c and k >= _LEAST_K:
+        paired_time, paired = quickest(PAIRS, longer=_LONGER)
+        if _GAIN * paired_time < min(copied_time, quickest(tilings, longer=_LONGER)[0]):
+            return paired
+    return replace(copied, copies=True) if copied_time < time else best
+
+
+@functools.lru_cache(maxsize=4096)
+def split_pairs(m: int, n: int, k: int, programs: int, askew: tuple[bool, bool]) -> Tiling | None:
+    """The tiling of pairs for a result with few tiles, perhaps in parts along K. None where small tiles may be as quick.
+
+    Those are the ones of ``split_k``, one per SM of 64x64 elements or 64x128, which load more the smaller they are.
+    """
+    tiles = cdiv(m, 64) * cdiv(n, 64)
+    # Results with fewer tiles are split there too. Narrow ones were not measured.
+    if not any(askew) or programs >= 4 * tiles or min(m, n) < 256:
+        return None
+    of_a, of_b = (_ASKEW if each else 1.0 for each in askew)
+    alone = cdiv(k, BLOCK_K) * (of_a * 64 + of_b * (64 if tiles <= programs else 128)) / _ARRIVING
+    tilings = (replace(chosen, splits=parts) for chosen in PAIRS for parts in range(1, _PARTS + 1))
     time, best = min(
         ((_time(m, n, k, programs, askew, chosen), chosen) for chosen in tilings), key=lambda each: each[0]
     )
-    if any(askew):
-        copied = tiling(m, n, k, programs, (False, False), aligned_c)
-        elements = askew[0] * m * k + askew[1] * k * n
-        if _time(m, n, k, programs, (False, False), copied) + _COPYING + elements / _COPIED < time:
-            return replace(copied, copies=True)
-    return best
+    return best if _GAIN_SPLIT * time < alone else None

@@ -1,0 +1,93 @@
+"""Pairs of programs on Hopper, clusters of two that load for each other: what Gluon of triton 3.6 lacks, in PTX.
+
+Gluon launches clusters (``num_ctas`` 2) but has no multicast, no arrival at another program's mbarrier, and no address of shared
+memory. A kernel must keep what PTX addresses in one allocation, its largest: Triton puts it at the start. Every layout says that
+both programs have all of a matrix (``BOTH``): what differs between them is known to PTX only.
+"""
+
+from __future__ import annotations
+
+import triton
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+
+#: Whether this version of Triton names parameters and places shared memory as the PTX expects.
+KNOWN = triton.__version__.startswith("3.6.")
+#: How the programs divide a matrix: not at all.
+BOTH = [[0, 0]]
+#: Layouts in shared memory: of 16 bits, of 32 bits, of mbarriers. Other versions of Triton may describe them differently.
+SHARED = gl.constexpr(KNOWN and gl.NVMMASharedLayout(128, 16, 2, False, False, BOTH))
+SHARED_WIDE = gl.constexpr(KNOWN and gl.NVMMASharedLayout(128, 32, 2, False, False, BOTH))
+BARRIERS = gl.constexpr(KNOWN and mbarrier.MBarrierLayout([[0]]))
+
+
+def load_code(kernel: str, descriptor: int, shared: bool) -> gl.constexpr:
+    """PTX with which one thread loads a box to address $1, from column $2 and row $3, announced at mbarrier $4.
+
+    If ``shared``, the box and its announcement go to both programs. ``descriptor``: the place among the kernel's descriptors, which
+    are its first parameters. Each has five in PTX, with shape and strides.
+    """
+    both, programs = (".multicast::cluster", ", programs") if shared else ("", "")
+    return gl.constexpr(
+        "{ .reg .pred one; .reg .b64 tiles; .reg .b32 lane; .reg .b16 programs; mov.b16 programs, 3; mov.u32 lane, %laneid;"
+        f" setp.eq.u32 one, lane, 0; mov.b64 tiles, {kernel}_param_{5 * descriptor}; cvta.param.u64 tiles, tiles;"
+        f" @one cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes{both}"
+        f" [$1], [tiles, {{$2, $3}}], [$4]{programs}; mov.u32 $0, 0; }}"
+    )
+
+
+#: PTX of an arrival per warp at mbarrier $1 of program $2, if $3.
+_ARRIVE = gl.constexpr(
+    "{ .reg .pred one; .reg .b32 lane, there; mov.u32 lane, %laneid; setp.eq.u32 one, lane, 0; setp.ne.and.u32 one, $3, 0, one;"
+    " mapa.shared::cluster.u32 there, $1, $2; @one mbarrier.arrive.shared::cluster.b64 _, [there]; mov.u32 $0, 0; }"
+)
+
+
+@gluon.jit
+def _ptx(CODE: gl.constexpr):
+    return gl.inline_asm_elementwise(CODE, "=r", [], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def rank():
+    """Place of this program in its pair: 0 or 1."""
+    return _ptx("mov.u32 $0, %cluster_ctarank;")
+
+
+@gluon.jit
+def shared_memory():
+    """Address of the start of shared memory, where the largest allocation lies."""
+    return _ptx("mov.u32 $0, global_smem;")
+
+
+@gluon.jit
+def publish_barriers():
+    """Make initialized mbarriers visible to the other program once both have met."""
+    _ptx("fence.mbarrier_init.release.cluster; mov.u32 $0, 0;")
+
+
+@gluon.jit
+def meet():
+    """Wait for all threads of both programs: every warp must call it equally often."""
+    _ptx("barrier.cluster.arrive.release; barrier.cluster.wait.acquire; mov.u32 $0, 0;")
+
+
+@gluon.jit
+def idle():
+    """What a warp does that has nothing to do between two meetings."""
+    meet()
+    meet()
+
+
+@gluon.jit
+def load(CODE: gl.constexpr, place, column, row, arrived):
+    """Load a box as ``load_code`` says."""
+    gl.inline_asm_elementwise(CODE, "=r,r,r,r,r", [place, column, row, arrived], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def arrive_at_both(barrier, rank, valid):
+    """Arrive once per warp at the mbarrier with this address, of both programs, if ``valid`` is not 0."""
+    gl.inline_asm_elementwise(_ARRIVE, "=r,r,r,r", [barrier, rank, valid], dtype=gl.int32, is_pure=False, pack=1)
+    gl.inline_asm_elementwise(_ARRIVE, "=r,r,r,r", [barrier, rank ^ 1, valid], dtype=gl.int32, is_pure=False, pack=1)

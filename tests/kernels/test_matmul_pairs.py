@@ -1,0 +1,124 @@
+"""What the PTX of products by pairs of SMs rests on, in code compiled for sm_90."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+import triton
+from tilescope_kernels.matrix_products import hopper_pairs, matmul_hopper, matmul_pairs, matmul_tilings
+from triton.backends.compiler import GPUTarget
+from triton.experimental.gluon._runtime import GluonASTSource
+
+
+def compiled(tiling, splits):
+    """The kernel for row-major operands, for several parts along K or one."""
+    stacked = tiling.pairs == "stacked"
+    a, b = (tiling.rows if stacked else tiling.rows // 2, 64), (32 if stacked else 64, 64)
+    c = ("fp32", (64, 32), hopper_pairs.SHARED_WIDE) if splits > 1 else ("bf16", (64, 64), hopper_pairs.SHARED)
+    tiles = [("bf16", shape, hopper_pairs.SHARED) for shape in (a, b, b)] + [c]
+    types = [f"tensordesc<{dtype}[{rows},{wide}],{layout.value!r}>" for dtype, (rows, wide), layout in tiles]
+    constants = {
+        "A_COLUMNS": False, "B_COLUMNS": False, "GROUPS": tiling.groups, "ROWS": tiling.rows, "WIDE": tiling.wide, "SIDE": tiling.side,
+        "STAGES": tiling.stages, "BUFFERS": tiling.buffers, "STACKED": stacked,
+    }  # fmt: skip
+    if not tiling.side:
+        types[2], constants["side_tiles"] = "constexpr", None
+    names = matmul_pairs.matmul_pairs_kernel.arg_names
+    signature = dict(zip(names, [*types, *6 * ["i32"]], strict=False)) | dict.fromkeys(constants, "constexpr")
+    places = {(names.index(name),): value for name, value in constants.items()}
+    source = GluonASTSource(matmul_pairs.matmul_pairs_kernel, signature, places, attrs={})
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "num_ctas": 2})
+
+
+@pytest.mark.parametrize("tiling", [matmul_tilings.PAIRS[0], matmul_tilings.PAIRS[-1]], ids=str)
+@pytest.mark.parametrize("splits", [1, 2])
+def test_ptx_addresses_what_gluon_allocates(tiling, splits):
+    kernel = compiled(tiling, splits)
+    ptx, llir = kernel.asm["ptx"], kernel.asm["llir"]
+    assert ".reqnctapercluster 2" in ptx
+    # The rings are at the start of shared memory, as their mbarriers follow them there.
+    size = tiling.stages * (tiling.groups * tiling.rows + tiling.wide + tiling.side) * 128
+    assert min(int(found) for found in re.findall(r"@global_smem, i32 (\d+)\)", llir)) == size
+    for descriptor in range(3 if tiling.side else 2):
+        assert f".b8 matmul_pairs_kernel_param_{5 * descriptor}[128]" in ptx
+        assert len(re.findall(rf"mov.b64 tiles, matmul_pairs_kernel_param_{5 * descriptor};", ptx)) > 0
+
+
+def test_rings_are_in_whole_tiles():
+    for tiling in matmul_tilings.PAIRS:
+        assert tiling.stages * tiling.wide % tiling.rows == 0
+        assert not tiling.side or tiling.stages * (tiling.wide + tiling.groups * tiling.rows) % tiling.side == 0
+        assert tiling.rows * tiling.groups * (1 + (tiling.pairs == "stacked")) <= 2048
+
+
+@pytest.mark.parametrize(
+    ("extents", "askew", "expected"),
+    [
+        ((1800, 1800, 1800), "ab", (128, 256, "stacked")),
+        ((3000, 3000, 3000), "ab", (192, 192, "stacked")),
+        ((10000, 1000, 1000), "ab", (128, 256, "stacked")),
+        ((2048, 1000, 2048), "b", (128, 128, "stacked")),
+        ((3000, 1000, 3336), "ab", (192, 128, "beside")),
+        ((4096, 4104, 4096), "b", (256, 128, "stacked")),
+        ((5000, 1000, 5000), "ab", None),  # one wave of the largest tiles, 192x256, is as quick
+        ((5000, 5000, 1000), "ab", None),  # cut tiles of copies are quicker
+        ((1000, 8000, 1000), "a", None),  # only a loads slowly, and pairs with the same tiles would do two waves too
+        ((4096, 4104, 64), "b", None),  # so short a K was not measured
+        ((4096, 4096, 4096), "", None),
+        ((3504, 3504, 3504), "", None),  # rows are slow to load only if they do not start at sectors
+    ],
+)
+def test_pairs_where_they_are_clearly_quicker(extents, askew, expected):
+    askew = "a" in askew, "b" in askew
+    chosen = matmul_tilings.tiling(*extents, 132, askew, pairs=True)
+    assert (chosen in matmul_tilings.PAIRS) == bool(expected)
+    if expected:
+        assert (chosen.groups * chosen.rows, chosen.wide + chosen.side, chosen.pairs) == expected
+    else:
+        assert chosen == matmul_tilings.tiling(*extents, 132, askew)
+    assert matmul_tilings.tiling(*extents, 132, askew, aligned_c=False, pairs=True).pairs == ""
+
+
+@pytest.mark.parametrize(
+    ("extents", "askew", "expected"),
+    [
+        ((1000, 1000, 10000), (True, True), (128, 256, 4)),
+        ((1000, 1000, 4000), (True, True), (128, 256, 4)),
+        ((256, 1000, 10000), (False, True), (128, 128, 6)),
+        ((1000, 1000, 1000), (True, True), None),
+        ((1000, 1000, 10000), (False, False), None),
+        ((264, 264, 9000), (True, True), None),  # few enough tiles for ``split_k`` to split them
+        ((128, 4104, 8200), (True, True), None),
+    ],
+)
+def test_pairs_split_long_products_with_few_tiles(extents, askew, expected):
+    chosen = matmul_tilings.split_pairs(*extents, 132, askew)
+    assert (chosen and (chosen.groups * chosen.rows, chosen.wide + chosen.side, chosen.splits)) == expected
+
+
+def planned(a, b):
+    """The tiling of a product of matrices with these shapes and strides, on a Hopper GPU with 132 SMs."""
+    a, b = (torch.empty_strided(*each, dtype=torch.bfloat16, device="meta") for each in (a, b))
+    return matmul_hopper.plan(a, b)
+
+
+def test_plans_of_a_product_and_its_gradients(monkeypatch):
+    for module in (matmul_hopper, matmul_pairs):
+        monkeypatch.setattr(module, "multiprocessors", lambda _: 132)
+    monkeypatch.setattr(matmul_hopper, "capability", lambda _: 90)
+    # x (10000, 1000) @ w (1000, 1000), then the gradients dy @ w.T and x.T @ dy.
+    rows, square, turned = ((10000, 1000), (1000, 1)), ((1000, 1000), (1000, 1)), ((1000, 1000), (1, 1000))
+    forward, dx, dw = planned(rows, square), planned(rows, turned), planned(((1000, 10000), (1, 1000)), rows)
+    assert (forward.pairs, dx.pairs, dw.pairs) == ("stacked", "stacked", "stacked")
+    assert (forward.splits, dx.splits, dw.splits) == (1, 1, 4)
+    # A result with rows that TMA cannot write.
+    assert planned(((4096, 4096), (4096, 1)), ((4096, 4100), (4104, 1))).pairs == ""
+    # Other GPUs, and other versions of Triton.
+    monkeypatch.setattr(matmul_hopper, "capability", lambda _: 100)
+    assert planned(rows, square) is None
+    monkeypatch.setattr(matmul_hopper, "capability", lambda _: 90)
+    monkeypatch.setattr(matmul_hopper, "KNOWN", False)
+    assert planned(rows, square).pairs == ""
+    assert planned(((1000, 10000), (1, 1000)), rows) is None
