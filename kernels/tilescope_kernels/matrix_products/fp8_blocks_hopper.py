@@ -4,13 +4,12 @@ Tensor cores add up the 128 products that share scales; CUDA cores scale those s
 warpgroup scales, the others keep the tensor cores busy. Written in Gluon, because Triton's language cannot assign work to
 warps.
 
-Two warpgroups have registers for the products of two steps each: one step's are scaled during the next one's. Three read a
-sixth less from L2 per product. On an H200 (2026-11-27, torch 2.11, triton 3.6, cold L2; two warpgroups, three): 256x7168x2048
-14.9 us, 18.0; 1280x1280x4096 20.6, 25.2; 1024x4096x4096 34.7, 47.3; 2048x2048x2048 21.7, 27.1; 1536x1536x1536 18.3, 15.6;
-2560x2560x2560 39.7, 41.8; 3072x3072x3072 57.0, 51.3; 4096x4096x4096 117, 130; 2048x4096x7168 102, 111; 8192x8192x8192 979, 873.
-With all of a turn's scaling after its products, as ptxas would have it: 4096x4096x4096 123, 2560x2560x2560 42.0, 2048x4096x7168
-107. A ring of six stages, warpgroups a step apart or in a fixed order, and tiles of 256x128 are no faster. Halves of K, added up
-by a second launch, take 32.2 instead of 14.8 for 256x7168x2048.
+Two warpgroups have registers for the products of two steps each: the first are scaled during the second. Three read a sixth
+less from L2 per product. On an H200 (2026-11-27, torch 2.11, triton 3.6, cold L2; two warpgroups, three, cuBLAS): 256x7168x2048
+14.8 us, 17.2, 13.8; 1280x1280x4096 20.7, 24.9, 18.8; 1024x4096x4096 35.0, 45.8, 32.4; 2048x2048x2048 21.9, 27.2, 20.3;
+1536x1536x1536 18.0, 14.7, 16.5; 3072x3072x3072 59.9, 51.1, 56.3; 4096x4096x4096 123, 129, 115; 8192x8192x8192 1028, 869, 841.
+With 128 rows per warpgroup, half of them at a time, registers spill: 4096x4096x4096 takes 242. Halves of K, added up by a
+second launch, take 32.2 instead of 14.8 for 256x7168x2048.
 """
 
 from __future__ import annotations
@@ -75,21 +74,6 @@ def _product(WHICH: gl.constexpr, a_ring, b_ring, ready, slot, phase, GROUPS: gl
 
 
 @gluon.jit
-def _added(total, part, scale_a, scale_b, place, always, LATER: gl.constexpr):
-    """``total`` plus a step's products, scaled, once products of at most ``LATER`` later steps are in flight. Frees its ``place``.
-
-    ``always`` is true, which ptxas does not know: it moves no arithmetic out of a branch. Without one it scales when no
-    products are in flight any more.
-    """
-    part = warpgroup_mma_wait(LATER, deps=[part])
-    mbarrier.arrive(place, count=1)
-    scale = (scale_a * scale_b)[:, None]
-    if always:
-        total += part * scale
-    return total
-
-
-@gluon.jit
 def _scales(a_column, b_row, a_offset, b_offset, mask):
     """A step's scales of a and b, one of each per row."""
     return gl.load(a_column + a_offset, mask=mask, other=0.0), gl.load(b_row + b_offset, mask=mask, other=0.0)
@@ -98,13 +82,9 @@ def _scales(a_column, b_row, a_offset, b_offset, mask):
 @gluon.jit
 def _multiply(
     WHICH: gl.constexpr, c_tiles, scale_a_ptr, scale_b_ptr, a_ring, b_ring, c_buffers, ready, free, M, N, K, tiles,
-    scale_am, scale_ak, scale_bk, scale_bn, GROUPS: gl.constexpr, TURN: gl.constexpr,
+    scale_am, scale_ak, scale_bk, scale_bn, GROUPS: gl.constexpr,
 ):  # fmt: skip
-    """Consumer warpgroup: multiply its 64 rows of this program's tiles. Scales are loaded two steps ahead.
-
-    In a turn, ``TURN`` unrolled steps, one step's products are scaled during the next one's. ptxas keeps none in flight from turn
-    to turn. A turn of one step needs registers for its products alone.
-    """
+    """Consumer warpgroup: multiply its 64 rows of this program's tiles. Scales are loaded as many steps ahead as are multiplied at once."""
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 32])
     LINE: gl.constexpr = gl.SliceLayout(1, LAYOUT)
     blocks = (K + _GROUP - 1) // _GROUP
@@ -121,34 +101,37 @@ def _multiply(
         # Load the scale of b for every row: a scalar would move to a uniform register, which waits for the load at once.
         b_offset = gl.zeros([_ROWS], gl.int32, LINE)
         scale_a, scale_b = _scales(a_column, b_row, a_offset, b_offset, m < M)
-        a_column += scale_ak
-        b_row += scale_bk
-        next_a, next_b = _scales(a_column, b_row, a_offset, b_offset, (m < M) & (blocks > 1))
         total = gl.zeros([_ROWS, _GROUP], gl.float32, LAYOUT)
-        turned = blocks // TURN * TURN if TURN > 1 else 0
-        if TURN > 1:
-            for first in range(0, turned, TURN):
+        paired = blocks // 2 * 2 if GROUPS == 2 else 0
+        if GROUPS == 2:
+            second_a, second_b = _scales(
+                a_column + scale_ak, b_row + scale_bk, a_offset, b_offset, (m < M) & (blocks > 1)
+            )
+            for step in range(2, paired + 2, 2):
+                a_column += 2 * scale_ak
+                b_row += 2 * scale_bk
                 part = _product(WHICH, a_ring, b_ring, ready, slot, phase, GROUPS, LAYOUT)
-                for i in gl.static_range(1, TURN + 1):
-                    used = slot
-                    slot, phase = _advance(slot, phase)
-                    if i < TURN:
-                        later = _product(WHICH, a_ring, b_ring, ready, slot, phase, GROUPS, LAYOUT)
-                    total = _added(total, part, scale_a, scale_b, free.index(used), M > 0, 1 if i < TURN else 0)
-                    scale_a, scale_b = next_a, next_b
-                    a_column += scale_ak
-                    b_row += scale_bk
-                    more = first + i + 1 < blocks
-                    next_a, next_b = _scales(a_column, b_row, a_offset, b_offset, (m < M) & more)
-                    if i < TURN:
-                        part = later
-        for step in range(turned, blocks):
-            part = _product(WHICH, a_ring, b_ring, ready, slot, phase, GROUPS, LAYOUT)
-            total = _added(total, part, scale_a, scale_b, free.index(slot), True, 0)
-            scale_a, scale_b = next_a, next_b
+                after, after_phase = _advance(slot, phase)
+                second = _product(WHICH, a_ring, b_ring, ready, after, after_phase, GROUPS, LAYOUT)
+                part, second = warpgroup_mma_wait(1, deps=[part, second])
+                mbarrier.arrive(free.index(slot), count=1)
+                total += part * (scale_a * scale_b)[:, None]
+                scale_a, scale_b = _scales(a_column, b_row, a_offset, b_offset, (m < M) & (step < blocks))
+                second = warpgroup_mma_wait(0, deps=[second])
+                mbarrier.arrive(free.index(after), count=1)
+                total += second * (second_a * second_b)[:, None]
+                second_a, second_b = _scales(
+                    a_column + scale_ak, b_row + scale_bk, a_offset, b_offset, (m < M) & (step + 1 < blocks)
+                )
+                slot, phase = _advance(after, after_phase)
+        for step in range(paired, blocks):
             a_column += scale_ak
             b_row += scale_bk
-            next_a, next_b = _scales(a_column, b_row, a_offset, b_offset, (m < M) & (step + 2 < blocks))
+            part = _product(WHICH, a_ring, b_ring, ready, slot, phase, GROUPS, LAYOUT)
+            part = warpgroup_mma_wait(0, deps=[part])
+            mbarrier.arrive(free.index(slot), count=1)
+            total += part * (scale_a * scale_b)[:, None]
+            scale_a, scale_b = _scales(a_column, b_row, a_offset, b_offset, (m < M) & (step + 1 < blocks))
             slot, phase = _advance(slot, phase)
         # Wait until the previous tile has left the buffer. TMA clips at the edges.
         tma.store_wait(0)
@@ -162,7 +145,7 @@ def _multiply(
 @gluon.jit(do_not_specialize=["M", "N", "K"])
 def fp8_matmul_blocks_hopper_kernel(
     a_tiles, b_tiles, c_tiles, scale_a_ptr, scale_b_ptr, M, N, K, scale_am, scale_ak, scale_bk, scale_bn,
-    GROUPS: gl.constexpr, TURN: gl.constexpr,
+    GROUPS: gl.constexpr,
 ):  # fmt: skip
     """Compute tiles ``program, program + programs, ...``, 128 columns wide, of 64 rows for each of ``GROUPS`` warpgroups. Launch with 4 warps.
 
@@ -185,9 +168,9 @@ def fp8_matmul_blocks_hopper_kernel(
         gl.warp_specialize(
             [
                 (_multiply, (0, c_tiles, scale_a_ptr, scale_b_ptr, a_ring, b_ring, c_buffers, ready, free, M, N, K, tiles,
-                             scale_am, scale_ak, scale_bk, scale_bn, GROUPS, TURN)),
+                             scale_am, scale_ak, scale_bk, scale_bn, GROUPS)),
                 (_multiply, (1, c_tiles, scale_a_ptr, scale_b_ptr, a_ring, b_ring, c_buffers, ready, free, M, N, K, tiles,
-                             scale_am, scale_ak, scale_bk, scale_bn, GROUPS, TURN)),
+                             scale_am, scale_ak, scale_bk, scale_bn, GROUPS)),
                 (_load, (a_tiles, b_tiles, a_ring, b_ring, ready, free, M, N, K, tiles, GROUPS)),
             ],
             [4, 1],
@@ -197,11 +180,11 @@ def fp8_matmul_blocks_hopper_kernel(
         gl.warp_specialize(
             [
                 (_multiply, (0, c_tiles, scale_a_ptr, scale_b_ptr, a_ring, b_ring, c_buffers, ready, free, M, N, K, tiles,
-                             scale_am, scale_ak, scale_bk, scale_bn, GROUPS, TURN)),
+                             scale_am, scale_ak, scale_bk, scale_bn, GROUPS)),
                 (_multiply, (1, c_tiles, scale_a_ptr, scale_b_ptr, a_ring, b_ring, c_buffers, ready, free, M, N, K, tiles,
-                             scale_am, scale_ak, scale_bk, scale_bn, GROUPS, TURN)),
+                             scale_am, scale_ak, scale_bk, scale_bn, GROUPS)),
                 (_multiply, (2, c_tiles, scale_a_ptr, scale_b_ptr, a_ring, b_ring, c_buffers, ready, free, M, N, K, tiles,
-                             scale_am, scale_ak, scale_bk, scale_bn, GROUPS, TURN)),
+                             scale_am, scale_ak, scale_bk, scale_bn, GROUPS)),
                 (_load, (a_tiles, b_tiles, a_ring, b_ring, ready, free, M, N, K, tiles, GROUPS)),
             ],
             [4, 4, 1],
@@ -248,10 +231,8 @@ def launch(
     """Write ``c`` for operands that ``serves`` accepts, with ``chosen`` or ``groups`` warpgroups. Scales have any strides."""
     (m, n), programs = c.shape, multiprocessors(a)
     chosen = chosen or groups(m, n, programs)
-    # A turn of four loses 0.4 us where few steps follow: 256x7168x2048 takes 15.3 us, 14.9 with two (as above).
-    turn = 1 if chosen == 3 else 4 if a.shape[1] >= 20 * GROUP else 2
     start(
         fp8_matmul_blocks_hopper_kernel, (min(_count(m, n, chosen), programs),),
         _tiles(a, _ROWS.value), _tiles(b, GROUP), _tiles(c, _ROWS.value), scale_a, scale_b, m, n, a.shape[1],
-        *scale_a.stride(), *scale_b.stride(), GROUPS=chosen, TURN=turn, num_warps=4,
+        *scale_a.stride(), *scale_b.stride(), GROUPS=chosen, num_warps=4,
     )  # fmt: skip
