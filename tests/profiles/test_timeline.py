@@ -129,7 +129,8 @@ def test_the_golden_trace() -> None:
 
 def test_a_gpu_is_busy_at_most_all_the_time(recording: store.LoadedRun) -> None:
     launches = timeline.timeline(recording.table)
-    assert not launches.empty
+    # ncu may count without times beside it.
+    assert launches.empty == ("torch_profiler" not in set(recording.table["source"]))
     assert timeline.totals(launches)["busy_share"].between(0, 1).all()
 
 
