@@ -120,9 +120,11 @@ def test_no_recorded_case_and_no_measured_roof_passes_its_roof(recording: store.
     device = loaded.run.device
     rows = summary.summarise(loaded.table, device, loaded.run.kernels)
     timed = rows[rows["measured"] & (rows["gpu_time"] >= 5e-6)]
-    # Of as few bytes as these the L2 keeps some: they show nothing of HBM. RoPE wrote 42 MB, of which about 19 reached HBM.
+    # Of as few bytes as these the L2 keeps some: they show nothing of HBM. Where they were counted, those that reached it do: of
+    # 42 MB that RoPE writes, about 19 did.
     few = timed["bytes"] <= raised_roofs._PAST_L2 * device.l2_bytes
-    assert not (timed["floor_fraction"] > 1.0001).where(~few, timed["floor_fraction"] > 1.07).any()
+    reached = timed["floor_fraction"] * timed["bytes_ratio"].fillna(1).clip(upper=1)
+    assert not (timed["floor_fraction"] > 1.0001).where(~few, reached > 1.02).any()
     for ceiling in device.ceilings:
         sheet = device.ceiling(ceiling.name.removesuffix("_read"), "datasheet")
         assert sheet is None or ceiling.value <= sheet.value, ceiling
