@@ -75,8 +75,10 @@ def gpu(monkeypatch, tmp_path_factory):
         monkeypatch.setattr(kernel, "run", functools.partial(searched, kernel))
         monkeypatch.setattr(kernel, "device_caches", type(kernel.device_caches)(kernel.create_binder))
     launches._MADE.clear()
+    launches._CHOSEN.clear()
     MADE.clear()
     SEARCHES.clear()
     CONTEXTS.clear()
     yield
     launches._MADE.clear()
+    launches._CHOSEN.clear()
