@@ -55,21 +55,38 @@ def test_rows_that_do_not_start_at_16_bytes_pass_shared_memory_in_16_bits_on_hop
     assert (found == by_way) if shared else not set(found) & set(by_way)
 
 
-@pytest.mark.parametrize(("columns", "forward", "backward"), [
-    (333, "softmax_rows_kernel", "softmax_rows_backward_kernel"),
-    (1003, "softmax_pieces_kernel", "softmax_pieces_backward_kernel"),
-    (32001, "softmax_held_kernel", "softmax_pieces_backward_kernel"),
-    (50257, "softmax_held_kernel", "softmax_twice_backward_kernel"),
-    (100003, "softmax_online_kernel", "softmax_parts_backward_shared_kernel"),
+@pytest.mark.parametrize(("rows", "columns", "forward", "backward"), [
+    (99, 333, "softmax_rows_kernel", "softmax_rows_backward_kernel"),
+    (99, 1003, "softmax_rows_kernel", "softmax_pieces_backward_kernel"),
+    (4000, 1003, "softmax_pieces_kernel", "softmax_pieces_backward_kernel"),
+    (99, 1025, "softmax_pieces_kernel", "softmax_pieces_backward_kernel"),
+    (99, 32001, "softmax_held_kernel", "softmax_pieces_backward_kernel"),
+    (99, 50257, "softmax_held_kernel", "softmax_twice_backward_kernel"),
+    (99, 100003, "softmax_online_kernel", "softmax_parts_backward_shared_kernel"),
 ])  # fmt: skip
-def test_softmax_of_rows_that_do_not_start_at_16_bytes(columns, forward, backward):
-    x = torch.empty(99, columns, dtype=torch.bfloat16, device="meta", requires_grad=True)
+def test_softmax_of_rows_that_do_not_start_at_16_bytes(rows, columns, forward, backward):
+    x = torch.empty(rows, columns, dtype=torch.bfloat16, device="meta", requires_grad=True)
     with offline.targeting("sm_90"), launches.catch() as seen:
         y = kernels.softmax(x)
         torch.autograd.grad(y, x, torch.empty_like(y))
     assert [(launch.name, launch.constants.get("SKEWED", False)) for launch in seen] == [
-        (forward, columns > 512), (backward, columns > 512)
-    ]  # fmt: skip
+        (name, "rows" not in name) for name in (forward, backward)
+    ]
+
+
+@pytest.mark.parametrize(("shape", "tile", "warps", "early"), [
+    ((128, 1024), 1, 4, True), ((64, 2048), 1, 8, True), ((300, 512), 1, 2, True), ((5000, 1024), 2, 2, False),
+    ((64, 100), 8, 4, True),
+])  # fmt: skip
+def test_layer_norm_of_few_rows_has_a_program_a_row_and_loads_weights_with_it(shape, tile, warps, early):
+    x = torch.empty(shape, dtype=torch.bfloat16, device="meta")
+    weight = torch.empty(shape[1], dtype=torch.bfloat16, device="meta")
+    with offline.targeting("sm_90"), launches.catch() as seen:
+        kernels.layer_norm(x, shape[1:], weight, weight)
+    (launch,) = seen
+    assert launch.name == "layer_norm_kernel"
+    constants = launch.kwargs
+    assert (constants["ROWS"], constants["num_warps"], constants["EARLY"]) == (tile, warps, early)
 
 
 @pytest.mark.parametrize(("columns", "dtype", "strided", "wanted"), [

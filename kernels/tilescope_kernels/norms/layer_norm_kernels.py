@@ -28,11 +28,12 @@ def _nothing(largest, least):
 @triton.jit
 def layer_norm_kernel(
     y_ptr, stats_ptr, x_ptr, weight_ptr, bias_ptr, x_stride, rows, columns, eps,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """``ROWS`` rows per program. ``stats``, each row's mean and 1 / standard deviation, ``weight`` and ``bias`` may be None.
 
-    ``columns`` and ``x_stride`` are multiples of ``VECTOR``.
+    ``columns`` and ``x_stride`` are multiples of ``VECTOR``. ``EARLY`` loads weight and bias with the rows, not from L1 after the
+    reductions, where they take no registers while the rows are in flight.
     """
     x_stride = aligned(x_stride, VECTOR)
     columns = aligned(columns, VECTOR)
@@ -41,6 +42,10 @@ def layer_norm_kernel(
     valid = column < columns
     mask = (row < rows) & valid
     x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=0.0)
+    if weight_ptr is not None and EARLY:
+        weight = tl.load(weight_ptr + column, mask=valid, eviction_policy="evict_last")
+    if bias_ptr is not None and EARLY:
+        bias = tl.load(bias_ptr + column, mask=valid, eviction_policy="evict_last")
     mean = tl.sum(x.to(tl.float32) * _SMALLER, axis=1, keep_dims=True) / (columns * _SMALLER)
     centred = tl.where(valid, x.to(tl.float32) - mean, 0.0)
     rstd = tl.rsqrt(tl.sum(centred * centred, axis=1, keep_dims=True) / columns + eps)
@@ -51,11 +56,14 @@ def layer_norm_kernel(
     # The row stays in 16 bits across the reduction and is centred again. The expression is negated, or the compiler would
     # reuse the fp32 values from above, which halve the occupancy.
     y = (mean - x.to(tl.float32)) * -rstd
-    # Loaded after the reductions: the weights hit L1, and would take registers while the row is in flight.
     if weight_ptr is not None:
-        y *= tl.load(weight_ptr + column, mask=valid, eviction_policy="evict_last").to(tl.float32)
+        if not EARLY:
+            weight = tl.load(weight_ptr + column, mask=valid, eviction_policy="evict_last")
+        y *= weight.to(tl.float32)
     if bias_ptr is not None:
-        y += tl.load(bias_ptr + column, mask=valid, eviction_policy="evict_last").to(tl.float32)
+        if not EARLY:
+            bias = tl.load(bias_ptr + column, mask=valid, eviction_policy="evict_last")
+        y += bias.to(tl.float32)
     tl.store(y_ptr + row * columns + column, y.to(y_ptr.dtype.element_ty), mask=mask)
     if stats_ptr is not None:
         tl.store(stats_ptr + 2 * row, mean, mask=row < rows)

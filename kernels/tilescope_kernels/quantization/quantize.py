@@ -115,23 +115,31 @@ def _quantize(x: torch.Tensor, kind: torch.dtype, granularity: str, config: str)
         launch(
             quantize_tiles_kernel, grid, q, scale, x, stride, rows, columns, LARGEST=largest, **parameters, **options
         )
-    else:
+    elif granularity == "block":
         parameters, options = split_config(given or default(x, BLOCK_CONFIGS))
         groups = rows * a_row
-        pieces = triton.cdiv(groups, parameters["GROUPS"])
-        if granularity == "block":
-            launch(
-                quantize_blocks_kernel, (pieces,),
-                q, scale, x, stride, groups, columns, LARGEST=largest, **parameters, **options,
-            )  # fmt: skip
-        else:
-            partial = torch.empty(min(pieces, _PARTIALS), dtype=torch.float32, device=x.device)
-            launch(absmax_kernel, (len(partial),), partial, x, stride, groups, columns, **parameters, **options)
-            launch(
-                quantize_tensor_kernel, (pieces,),
-                q, scale, partial, x, stride, groups, columns, len(partial),
-                LARGEST=largest, PARTIALS=_PARTIALS, **parameters, **options,
-            )  # fmt: skip
+        launch(
+            quantize_blocks_kernel, (triton.cdiv(groups, parameters["GROUPS"]),),
+            q, scale, x, stride, groups, columns, LARGEST=largest, **parameters, **options,
+        )  # fmt: skip
+    else:
+        # Adjacent rows are one, whose blocks are aligned whatever the rows' length. Of FP8, 1823x781 in fp32 took 10.9 us and takes 6.1; the
+        # second pass begins where the first ended, and 16384x4096 in bf16 took 88 and takes 76 (torch.compile 8.9 and 88; kernel durations,
+        # H200, 2026-11-27, torch 2.11, triton 3.6).
+        flat = stride == columns and x.data_ptr() % 16 == 0
+        groups, tail = divmod(x.numel(), GROUP) if flat else (rows * a_row, 0)
+        parameters, options = split_config(given or (BLOCK_CONFIGS[0] if flat else default(x, BLOCK_CONFIGS)))
+        pieces = max(1, triton.cdiv(groups, parameters["GROUPS"]))
+        partial = torch.empty(min(pieces, _PARTIALS), dtype=torch.float32, device=x.device)
+        launch(
+            absmax_kernel, (len(partial),),
+            partial, x, stride, groups, columns, tail, FLAT=flat, **parameters, **options,
+        )  # fmt: skip
+        launch(
+            quantize_tensor_kernel, (pieces,),
+            q, scale, partial, x, stride, groups, columns, tail, len(partial),
+            LARGEST=largest, PARTIALS=_PARTIALS, FLAT=flat, **parameters, **options,
+        )  # fmt: skip
     return q, scale
 
 

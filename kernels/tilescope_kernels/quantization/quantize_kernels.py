@@ -103,31 +103,66 @@ def quantize_tiles_kernel(q_ptr, scale_ptr, x_ptr, x_stride, rows, columns, LARG
 
 
 @triton.jit
-def absmax_kernel(partial_ptr, x_ptr, x_stride, groups, columns, GROUPS: tl.constexpr):
-    """Largest magnitude of pieces ``program, program + programs, ...``, each of ``GROUPS`` blocks of 1x128."""
-    a_row = tl.cdiv(columns, _GROUP)
+def _tensor_blocks(piece, x_stride, groups, columns, GROUPS: tl.constexpr, FLAT: tl.constexpr):
+    """Offsets in x and q, and mask, of the ``GROUPS`` blocks of a piece: 128 adjacent elements if ``FLAT``, else of one row."""
+    group = piece * GROUPS + tl.arange(0, GROUPS)[:, None]
+    within = tl.arange(0, _GROUP)[None, :]
+    if FLAT:
+        offset = group.to(tl.int64) * _GROUP + within
+        place = offset
+        mask = group < groups
+    else:
+        a_row = tl.cdiv(columns, _GROUP)
+        column = group % a_row * _GROUP + within
+        row = (group // a_row).to(tl.int64)
+        offset = row * x_stride + column
+        place = row * columns + column
+        mask = (group < groups) & (column < columns)
+    return offset, place, mask
+
+
+@triton.jit
+def absmax_kernel(partial_ptr, x_ptr, x_stride, groups, columns, tail, GROUPS: tl.constexpr, FLAT: tl.constexpr):
+    """Largest magnitude of pieces ``program, program + programs, ...``, each of ``GROUPS`` blocks of 128 elements.
+
+    ``FLAT``: x is contiguous, and ``tail`` elements follow its ``groups`` blocks.
+    """
     largest = tl.zeros((GROUPS, _GROUP), tl.float32)
     pieces = tl.cdiv(groups, GROUPS)
     for piece in range(tl.program_id(0), pieces, tl.num_programs(0)):
-        group = piece * GROUPS + tl.arange(0, GROUPS)[:, None]
-        column = group % a_row * _GROUP + tl.arange(0, _GROUP)[None, :]
-        mask = (group < groups) & (column < columns)
-        x = tl.load(x_ptr + (group // a_row).to(tl.int64) * x_stride + column, mask=mask, other=0.0)
+        offset, _, mask = _tensor_blocks(piece, x_stride, groups, columns, GROUPS, FLAT)
+        x = tl.load(x_ptr + offset, mask=mask, other=0.0)
         largest = tl.maximum(largest, tl.abs(x).to(tl.float32))
-    tl.store(partial_ptr + tl.program_id(0), tl.max(tl.max(largest, axis=1), axis=0))
+    absmax = tl.max(tl.max(largest, axis=1), axis=0)
+    if FLAT:
+        within = tl.arange(0, _GROUP)
+        mask = (within < tail) & (tl.program_id(0) == 0)
+        rest = tl.load(x_ptr + tl.cast(groups, tl.int64) * _GROUP + within, mask=mask, other=0.0)
+        absmax = tl.maximum(absmax, tl.max(tl.abs(rest).to(tl.float32), axis=0))
+    tl.store(partial_ptr + tl.program_id(0), absmax)
 
 
 @triton.jit
 def quantize_tensor_kernel(
-    q_ptr, scale_ptr, partial_ptr, x_ptr, x_stride, groups, columns, partials,
-    LARGEST: tl.constexpr, GROUPS: tl.constexpr, PARTIALS: tl.constexpr,
+    q_ptr, scale_ptr, partial_ptr, x_ptr, x_stride, groups, columns, tail, partials,
+    LARGEST: tl.constexpr, GROUPS: tl.constexpr, PARTIALS: tl.constexpr, FLAT: tl.constexpr,
 ):  # fmt: skip
-    """Quantize ``GROUPS`` blocks of 1x128 with the tensor's scale, which each program computes from the partial magnitudes."""
+    """Quantize ``GROUPS`` blocks of 128 with the tensor's scale, which each program computes from the partial magnitudes.
+
+    ``FLAT`` and ``tail`` as in ``absmax_kernel``.
+    """
     index = tl.arange(0, PARTIALS)
     largest = tl.max(tl.load(partial_ptr + index, mask=index < partials, other=0.0), axis=0)
     absmax = tl.maximum(largest, _SMALLEST)
-    row, column, mask, _ = block_addresses(groups, columns, GROUPS)
-    x = tl.load(x_ptr + row * x_stride + column, mask=mask, other=0.0, eviction_policy="evict_first")
-    q = _codes(x, LARGEST / absmax, q_ptr.dtype.element_ty)
-    tl.store(q_ptr + row * columns + column, q, mask=mask)
-    tl.store(scale_ptr, absmax / LARGEST, mask=tl.program_id(0) == 0)
+    # Backwards: the tensor's end was read last, and is still in L2.
+    piece = tl.num_programs(0) - 1 - tl.program_id(0)
+    offset, place, mask = _tensor_blocks(piece, x_stride, groups, columns, GROUPS, FLAT)
+    x = tl.load(x_ptr + offset, mask=mask, other=0.0, eviction_policy="evict_first")
+    tl.store(q_ptr + place, _codes(x, LARGEST / absmax, q_ptr.dtype.element_ty), mask=mask)
+    if tl.program_id(0) == 0:
+        tl.store(scale_ptr, absmax / LARGEST)
+        if FLAT:
+            within = tl.arange(0, _GROUP)
+            offset = tl.cast(groups, tl.int64) * _GROUP + within
+            rest = tl.load(x_ptr + offset, mask=within < tail, other=0.0)
+            tl.store(q_ptr + offset, _codes(rest, LARGEST / absmax, q_ptr.dtype.element_ty), mask=within < tail)
