@@ -7,9 +7,16 @@ import torch
 import torch.nn.functional as F
 from tilescope_kernels._shared.integers import next_power_of_2
 from tilescope_kernels.attention import hopper_backward_sums as sums_of
-from tilescope_kernels.attention.hopper import LINES
+from tilescope_kernels.attention.hopper import lines
+from tilescope_kernels.attention.hopper_backward_middle import tail
 
-EXTENTS = ((1, 4, 2, 150, 200, 128), (2, 2, 2, 70, 130, 64), (1, 2, 1, 64, 64, 80))
+EXTENTS = (
+    (1, 4, 2, 150, 200, 128),
+    (2, 2, 2, 70, 130, 64),
+    (1, 2, 1, 64, 64, 80),
+    (1, 2, 2, 70, 64, 72),
+    (1, 2, 1, 130, 70, 96),
+)
 
 
 class Problem:
@@ -17,9 +24,11 @@ class Problem:
 
     def __init__(self, *extents):
         batch, heads, kv_heads, queries, keys, columns = extents
-        self.width = 64 if columns <= 64 else 128
+        #: Columns of each part of the sums.
+        self.widths = [64] if columns <= 64 else [64, tail(columns) if columns <= 96 else 64]
+        self.width = sum(self.widths)
         self.columns, self.queries, self.group = columns, queries, heads // kv_heads
-        block = 8192 // self.width
+        block = 128 if columns <= 64 else 64
         self.rows, self.parts = -(-queries // block) * block, -(-keys // 64)
         self.programs = self.rows // 64 * batch * heads
         self.o, self.do = (draw(batch, heads, queries, columns, seed=seed).half() for seed in (0, 1))
@@ -27,7 +36,7 @@ class Problem:
         self.lse = draw(batch, heads, queries, seed=4)
         self.terms = torch.full((batch, heads, 3, self.rows), NAN)
         self.bounds = torch.full((batch, kv_heads, 2, self.parts), NAN)
-        self.sums = torch.full((batch * heads, self.rows // 64, self.width // 64, 4096), 7, dtype=torch.int32)
+        self.sums = torch.full((batch * heads, self.rows // 64, 64 * self.width), 7, dtype=torch.int32)
 
     def begin(self):
         tensors = (self.o, self.do, self.k, self.v)
@@ -48,12 +57,15 @@ class Problem:
         """Add numbers (batch, heads, rows, width) to the sums, as the threads of the warpgroups have them."""
         whole = (dq.double() * self.units()[..., None]).round()
         assert whole.abs().max() < 2**31
-        parts = whole.reshape(*self.sums.shape[:2], 64, self.sums.shape[2], 64).transpose(2, 3).to(torch.int32)
-        place, row, column = torch.arange(4096), 0, 0
-        for bit, (of_row, of_column) in enumerate(LINES.offset_bases):
-            row = row + (place >> bit & 1) * of_row
-            column = column + (place >> bit & 1) * of_column
-        self.sums += parts[..., row, column]
+        tiles = whole.reshape(*self.sums.shape[:2], 64, self.width).to(torch.int32)
+        parts = []
+        for part in tiles.split(self.widths, 3):
+            place, row, column = torch.arange(64 * part.shape[3]), 0, 0
+            for bit, (of_row, of_column) in enumerate(lines(part.shape[3]).offset_bases):
+                row = row + (place >> bit & 1) * of_row
+                column = column + (place >> bit & 1) * of_column
+            parts.append(part[..., row, column])
+        self.sums += torch.cat(parts, 2)
 
     def end(self, scale):
         return self.end_of_all(scale, None)[0]

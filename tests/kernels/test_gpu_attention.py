@@ -62,6 +62,9 @@ def test_shapes(extents, causal, dtype):
         (1, 1, 1, 128, 128, 128), (2, 2, 3, 333, 1000, 64), (1, 2, 1, 257, 130, 128), (1, 2, 3, 1000, 333, 128),
         (2, 3, 1, 517, 517, 96), (2, 2, 1, 517, 130, 256), (1, 2, 3, 200, 333, 200), (1, 1, 1, 5, 900, 256),
         (1, 1, 1, 700, 3, 128), (1, 1, 1, 3, 700, 64),
+        # Columns that are multiplied as 64 and 16 or 32.
+        (1, 1, 4, 130, 130, 88), (1, 2, 3, 333, 1000, 72), (1, 1, 1, 700, 3, 80), (1, 1, 1, 5, 900, 96), (1, 2, 1, 257, 130, 88),
+        (1, 2, 2, 200, 333, 80), (2, 1, 1, 64, 128, 72),
     ],
 )  # fmt: skip
 def test_hoppers_backward_pass(extents, causal, dtype, monkeypatch):
@@ -81,8 +84,12 @@ def test_hoppers_backward_pass(extents, causal, dtype, monkeypatch):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("shares", [2, 3, 30])
 @pytest.mark.parametrize(
-    "extents", [(1, 2, 1, 517, 130, 64), (2, 1, 3, 300, 700, 128), (1, 2, 2, 200, 333, 80), (1, 1, 4, 130, 130, 88)]
-)
+    "extents",
+    [
+        (1, 2, 1, 517, 130, 64), (2, 1, 3, 300, 700, 128), (1, 2, 2, 200, 333, 80), (1, 1, 4, 130, 130, 88), (1, 2, 3, 333, 1000, 72),
+        (2, 1, 1, 517, 517, 96), (1, 1, 2, 300, 200, 104),
+    ],
+)  # fmt: skip
 def test_hoppers_tiles_of_keys_are_shared_out(extents, shares, causal, monkeypatch):
     """Programs of a tile of keys share its queries: some have none, and all do what one does."""
     if torch.cuda.get_device_capability() != (9, 0):
@@ -260,7 +267,10 @@ def test_tiles_for_every_multiprocessor(extents, dtype, causal):
     compare(q, k, v, TOLERANCE[dtype], is_causal=causal, enable_gqa=True)
 
 
-@pytest.mark.parametrize("extents", [(2, 1024, 128), (1, 517, 64)])  # of Hopper's kernel, and of one with few tiles
+# Of Hopper's kernels, and of one with few tiles.
+@pytest.mark.parametrize(
+    "extents", [(2, 1024, 128), (2, 1024, 72), (2, 1000, 80), (2, 1000, 88), (2, 1024, 96), (1, 517, 64)]
+)
 def test_gradients_are_the_same_every_time(extents):
     batch, rows, columns = extents
 

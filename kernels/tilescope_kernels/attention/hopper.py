@@ -35,10 +35,19 @@ QUERIES, MORE_QUERIES = gl.constexpr(128), gl.constexpr(192)
 _OF_TWO, _OF_THREE, _LOADING = gl.constexpr(240), gl.constexpr(160), gl.constexpr(24)
 #: Bytes of keys and values whose heads lie side by side in tiles of three warpgroups: about half of an H200's L2.
 _L2 = 24 << 20
-#: Layout in shared memory of an accumulator of a warpgroup, 64 x 64: 16 bytes of each thread's registers, then the next 16 of each.
-LINES = gl.SharedLinearLayout(
-    [[0, 1], [8, 0], [0, 2], [0, 4], [1, 0], [2, 0], [4, 0], [16, 0], [32, 0], [0, 8], [0, 16], [0, 32]]
-)
+
+
+@functools.cache
+def lines(columns: int) -> gl.SharedLinearLayout:
+    """Layout in shared memory of an accumulator of a warpgroup, 64 x ``columns``, at least 16 and a power of two.
+
+    It has 16 bytes of each thread's registers, then the next 16 of each.
+    """
+    within = [[0, 1], [8, 0], [0, 2], [0, 4], [1, 0], [2, 0], [4, 0], [16, 0], [32, 0]]
+    return gl.SharedLinearLayout(within + [[0, 1 << bit] for bit in range(3, columns.bit_length() - 1)])
+
+
+LINES = lines(64)
 
 
 @functools.cache
