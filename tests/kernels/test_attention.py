@@ -71,6 +71,10 @@ def test_hopper_s_kernels_are_chosen_by_how_many_tiles_there_are(monkeypatch):
     assert chosen(False, 1, 32, 1024, 64) == chosen(False, 1, 2, 128, 64) == chosen(True, 1, 2, 128, 64) == 0
     assert chosen(False, 2, 16, 2048, 128) == chosen(True, 2, 16, 2048, 128) == 128
     assert chosen(True, 1, 16, 1024, 32) == 0
+    # More than 64 columns: few tiles of many queries under a causal mask.
+    assert chosen(True, 1, 16, 512, 128) == chosen(True, 2, 8, 512, 96) == 64
+    assert chosen(False, 1, 16, 512, 128) == chosen(True, 1, 4, 512, 128) == chosen(True, 1, 32, 256, 128) == 0
+    assert chosen(True, 1, 16, 700, 128) == 128 and chosen(True, 1, 8, 512, 256) == 0
 
 
 def test_plain_pytorch_where_triton_is_switched_off(monkeypatch):

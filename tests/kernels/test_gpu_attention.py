@@ -146,7 +146,9 @@ def test_hopper_s_kernel(columns, warpgroups, causal, rows, monkeypatch):
 
 @pytest.mark.parametrize("rows", [(3, 130), (64, 64), (65, 100), (517, 300), (333, 1000)])
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("columns", "dtype"), [(40, "bf16"), (64, "bf16"), (64, "fp16")])
+@pytest.mark.parametrize(
+    ("columns", "dtype"), [(40, "bf16"), (64, "bf16"), (64, "fp16"), (96, "bf16"), (128, "bf16"), (128, "fp16")]
+)
 def test_hopper_s_kernel_whose_warpgroups_share_queries(columns, dtype, causal, rows, monkeypatch):
     """Where it would not be chosen, too: one tile of keys, so that a warpgroup has none, and orders of several waves."""
     if torch.cuda.get_device_capability() != (9, 0):
@@ -159,6 +161,18 @@ def test_hopper_s_kernel_whose_warpgroups_share_queries(columns, dtype, causal, 
         monkeypatch.setattr(hopper_few, "multiprocessors", lambda _, processors=processors: processors)
         with observe.launches() as made:
             compare(q, k, v, TOLERANCE[dtype], enable_gqa=True, is_causal=causal)
+        assert made[0]["function"] == "attention_few_hopper_kernel"
+
+
+def test_few_tiles_under_a_causal_mask_are_of_64_queries():
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("Hopper's")
+    programs = torch.cuda.get_device_properties(0).multi_processor_count
+    for columns in (96, 128):
+        q = draw(1, programs // 16 * 2, 512, columns)
+        k, v = (draw(1, programs // 16, 512, columns, seed=seed) for seed in (1, 2))
+        with observe.launches() as made:
+            compare(q, k, v, TOLERANCE["bf16"], enable_gqa=True, is_causal=True)
         assert made[0]["function"] == "attention_few_hopper_kernel"
 
 

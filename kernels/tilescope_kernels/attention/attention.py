@@ -2,7 +2,7 @@
 
 FlashAttention-2 (Dao, arXiv:2307.08691) with grouped-query attention (Ainslie et al., arXiv:2305.13245). Gradients are
 deterministic: atomic additions are of integers only. ``flash`` serves every GPU, dtype, mask and window. ``hopper`` and
-``hopper_backward`` serve large problems on Hopper, in 16 bits with more than 32 columns a head, and ``hopper_few`` few heads of up to 64.
+``hopper_backward`` serve large problems on Hopper, in 16 bits with more than 32 columns a head, and ``hopper_few`` few heads of up to 128.
 ``decode`` serves few queries over many keys, without a gradient.
 """
 

@@ -57,7 +57,10 @@ _LONG, _ROUNDS = 2048, 8
 #: time. With a mask 1x16x1024 takes 14.9 us (the Triton kernel 20.5, cuDNN 18.9), 1x8x2048 20.0 (33.0, 27.4), 2x16x1024 23.9 (27.2, 27.0),
 #: 4x16x2048 109 (three warpgroups 115, cuDNN 104); without one 1x8x1024 14.6 (15.8, 17.8), 1x12x1024 18.0 (18.7, 18.3), but 1x32x1024
 #: 29.6 (28.5, 28.8). GPU time with that of a launch, cold L2, H200, 2026-11-27, torch 2.11, triton 3.6.
-_SPECIALIZED_SHARED = _forward(SHARED_QUERIES.value, 64, 4, 2, 1, 1)
+#: For 65 to 128 columns with a mask, where tiles of 128 queries are too few and those of 64 give half of the SMs a program, from
+#: _SHARED_LONG queries on: 1x4x4x512x512x128 takes 9.0 us (the Triton kernel 12.7, with TMA 10.5, cuDNN 11.5), in tiles of 128 keys 9.5.
+#: No other size was timed: with fewer tiles each still has an SM to itself, with more queries more keys to share out. Kernel durations, cold L2, H200, 2026-11-27, torch 2.11, triton 3.6.
+_SPECIALIZED_SHARED, _SHARED_LONG = _forward(SHARED_QUERIES.value, 64, 4, 2, 1, 1), 512
 #: Up to this many queries, heads of up to 64 columns use the Triton kernel, without any mask in small tiles.
 _SHORT = 1024
 CONFIGS = (
@@ -119,15 +122,17 @@ def _specialized(q: torch.Tensor, tiles: int, causal: bool) -> dict[str, int] | 
     """Forward part of a config for the Hopper kernel; None where the Triton kernel is faster."""
     batch, heads, queries, columns = q.shape
     programs = multiprocessors(q)
+    shared_tiles = cdiv(queries, SHARED_QUERIES.value) * batch * heads
     if columns > 64:
-        return (_SPECIALIZED_WIDE if columns > 128 else _SPECIALIZED) if 2 * tiles >= programs else None
+        few = columns <= 128 and causal and queries >= _SHARED_LONG and 2 * shared_tiles >= programs
+        fewer = _SPECIALIZED_SHARED if few else None
+        return (_SPECIALIZED_WIDE if columns > 128 else _SPECIALIZED) if 2 * tiles >= programs else fewer
     if columns <= 32:
         return None
     # 64 columns have fewer products to hide the exp2 behind: a third warpgroup may pay.
     rounds = cdiv(cdiv(queries, MORE_QUERIES.value) * batch * heads, programs)
     if causal and queries >= _LONG and rounds >= _ROUNDS:
         return _SPECIALIZED_NARROW
-    shared_tiles = cdiv(queries, SHARED_QUERIES.value) * batch * heads
     if causal or shared_tiles <= 2 * programs:
         return _SPECIALIZED_SHARED if 2 * shared_tiles >= programs else None
     # 2x16x1024 takes 25 us with the Triton kernel, 31 with two warpgroups, 26 with cuDNN.

@@ -1,7 +1,7 @@
-"""Forward pass of attention on Hopper for few heads of 64 columns: two warpgroups share 64 queries, and take tiles of keys in turn.
+"""Forward pass of attention on Hopper for few heads of up to 128 columns: two warpgroups share 64 queries, and take tiles of keys in turn.
 
-Tiles of 64 queries are twice as many as the 128 of ``hopper``, and two programs fit on an SM: four warpgroups compute softmax and products
-in turns, so that none needs the registers to do both at once. At the end the first warpgroup adds the other one's part to its own.
+Tiles of 64 queries are twice as many as the 128 of ``hopper``. With 64 columns two programs fit on an SM: four warpgroups compute softmax and
+products in turns, so that none needs the registers to do both at once. At the end the first warpgroup adds the other one's part to its own.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import device_of, multiprocessors
-from tilescope_kernels.attention.hopper import LINES, _rescaled, _score, _sums, _weigh, query_tiles, tiles
+from tilescope_kernels.attention.flash import padded
+from tilescope_kernels.attention.hopper import _rescaled, _score, _sums, _weigh, lines, query_tiles, tiles
 
-#: Queries and columns of a program.
-SHARED_QUERIES, _COLUMNS = gl.constexpr(64), gl.constexpr(64)
-#: Registers per thread: of all warps at launch, so that two programs fit on an SM, then of the multiplying warps and of the loading one.
+#: Queries of a program.
+SHARED_QUERIES = gl.constexpr(64)
+#: Registers per thread with 64 columns: of all warps at launch, so that two programs fit on an SM, then of the multiplying warps and of
+#: the loading one. With 128 columns one program has an SM to itself.
 _REGISTERS, _MULTIPLYING, _LOADING = 80, gl.constexpr(104), gl.constexpr(24)
+_OF_128 = gl.constexpr(240)
 
 
 @gluon.jit
@@ -83,11 +86,12 @@ def _load(
 @gluon.jit
 def _step(
     total, largest, weight, q, ks, vs, ready, free, turn, start, query, keys, score_scale,
-    PART: gl.constexpr, BLOCK: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr, SCORES: gl.constexpr, TOTAL: gl.constexpr,
+    PART: gl.constexpr, BLOCK: gl.constexpr, COLUMNS: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr, SCORES: gl.constexpr,
+    TOTAL: gl.constexpr,
 ):  # fmt: skip
     """Online softmax of the keys from ``start`` on, and the product with their values."""
     mbarrier.wait(ready.index(PART), turn & 1)
-    scores = warpgroup_mma_wait(0, deps=[_score(q, ks, PART, BLOCK, _COLUMNS, SCORES)])
+    scores = warpgroup_mma_wait(0, deps=[_score(q, ks, PART, BLOCK, COLUMNS, SCORES)])
     mbarrier.arrive(free.index(PART), count=1)
     powers, larger = _weigh(scores, largest, query, start, keys, score_scale, CAUSAL, MASKED, SCORES)
     shrink = gl.exp2(largest - larger)
@@ -95,7 +99,7 @@ def _step(
     total = _rescaled(total, shrink)
     p = gl.convert_layout(powers.to(ks.dtype), gl.DotOperandLayout(0, TOTAL, 2))
     mbarrier.wait(ready.index(2 + PART), turn & 1)
-    product = warpgroup_mma(p, vs.index(PART).reshape([BLOCK, _COLUMNS]), total, is_async=True)
+    product = warpgroup_mma(p, vs.index(PART).reshape([BLOCK, COLUMNS]), total, is_async=True)
     total = warpgroup_mma_wait(0, deps=[product])
     mbarrier.arrive(free.index(2 + PART), count=1)
     return total, larger, weight
@@ -104,31 +108,31 @@ def _step(
 @gluon.jit
 def _attend(
     PART: gl.constexpr, o_tiles, lse_ptr, qs, ks, vs, ready, free, q_ready, passed, others, other_terms, batch, head, heads,
-    start, steps, whole, queries, keys, score_scale, BLOCK: gl.constexpr, CAUSAL: gl.constexpr,
+    start, steps, whole, queries, keys, score_scale, BLOCK: gl.constexpr, COLUMNS: gl.constexpr, CAUSAL: gl.constexpr,
 ):  # fmt: skip
     """Consumer warpgroup: attention to every other tile of keys, first those that need masking, then the ``whole`` others."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
-    TOTAL: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, _COLUMNS, 16])
+    TOTAL: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     OF_ROWS: gl.constexpr = gl.SliceLayout(1, SCORES)
     query = start + gl.arange(0, SHARED_QUERIES, layout=OF_ROWS)
-    q = qs.reshape([SHARED_QUERIES, _COLUMNS])
+    q = qs.reshape([SHARED_QUERIES, COLUMNS])
     # The lowest finite fp32, not -inf: a tile may hold no key that a query sees, and -inf - -inf is NaN.
     largest = gl.full([SHARED_QUERIES], -3.4028234663852886e38, gl.float32, OF_ROWS)
     weight = _sums(gl.zeros([SHARED_QUERIES, BLOCK], gl.float32, SCORES))
-    total = gl.zeros([SHARED_QUERIES, _COLUMNS], gl.float32, TOTAL)
+    total = gl.zeros([SHARED_QUERIES, COLUMNS], gl.float32, TOTAL)
     mbarrier.wait(q_ready, 0)
     masked = (steps - whole - PART + 1) // 2
     for turn in range(masked):
         place = (steps - 1 - PART - 2 * turn) * BLOCK
         total, largest, weight = _step(
             total, largest, weight, q, ks, vs, ready, free, turn, place, query, keys, score_scale,
-            PART, BLOCK, CAUSAL, True, SCORES, TOTAL,
+            PART, BLOCK, COLUMNS, CAUSAL, True, SCORES, TOTAL,
         )  # fmt: skip
     for turn in range(masked, (steps - PART + 1) // 2):
         place = (steps - 1 - PART - 2 * turn) * BLOCK
         total, largest, weight = _step(
             total, largest, weight, q, ks, vs, ready, free, turn, place, query, keys, score_scale,
-            PART, BLOCK, CAUSAL, False, SCORES, TOTAL,
+            PART, BLOCK, COLUMNS, CAUSAL, False, SCORES, TOTAL,
         )  # fmt: skip
     weight = gl.convert_layout(gl.sum(weight, 1), OF_ROWS)
     if PART == 1:
@@ -157,19 +161,19 @@ def _attend(
 @gluon.jit
 def attention_few_hopper_kernel(
     o_tiles, lse_ptr, q_tiles, k_tiles, v_tiles, places, heads, queries, keys, together, processors, score_scale,
-    GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK: gl.constexpr,
+    GROUP: gl.constexpr, COLUMNS: gl.constexpr, CAUSAL: gl.constexpr, BLOCK: gl.constexpr, LINES: gl.constexpr,
 ):  # fmt: skip
     """Compute 64 queries of one of ``places`` (batch times heads) heads per program. GROUP query heads share a head of keys.
 
-    Launch with 4 warps and ``_REGISTERS`` as ``maxnreg``. Descriptors are of 16-bit tensors (batch, heads, rows, 64), with BLOCK rows a
-    tile for k and v, and 64 for q and o. ``lse_ptr`` and ``score_scale`` are as in ``attention_kernel``.
+    Launch with 4 warps and, with 64 columns, ``_REGISTERS`` as ``maxnreg``. Descriptors are of 16-bit tensors (batch, heads, rows, COLUMNS),
+    with BLOCK rows a tile for k and v, and 64 for q and o. ``lse_ptr`` and ``score_scale`` are as in ``attention_kernel``.
     """
     batch, head, start, steps, whole = _tile(queries, keys, heads, places, together, processors, BLOCK, CAUSAL)
-    qs = gl.allocate_shared_memory(q_tiles.dtype, [1, 1, SHARED_QUERIES, _COLUMNS], q_tiles.layout)
+    qs = gl.allocate_shared_memory(q_tiles.dtype, [1, 1, SHARED_QUERIES, COLUMNS], q_tiles.layout)
     # Each warpgroup has a place for keys and one for values: while it computes the one, the other is loaded.
-    ks = gl.allocate_shared_memory(q_tiles.dtype, [2, 1, 1, BLOCK, _COLUMNS], k_tiles.layout)
-    vs = gl.allocate_shared_memory(q_tiles.dtype, [2, 1, 1, BLOCK, _COLUMNS], v_tiles.layout)
-    others = gl.allocate_shared_memory(gl.float32, [SHARED_QUERIES, _COLUMNS], LINES)
+    ks = gl.allocate_shared_memory(q_tiles.dtype, [2, 1, 1, BLOCK, COLUMNS], k_tiles.layout)
+    vs = gl.allocate_shared_memory(q_tiles.dtype, [2, 1, 1, BLOCK, COLUMNS], v_tiles.layout)
+    others = gl.allocate_shared_memory(gl.float32, [SHARED_QUERIES, COLUMNS], LINES)
     other_terms = gl.allocate_shared_memory(gl.float32, [2, SHARED_QUERIES], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     # ``ready``: each warpgroup's keys, then each one's values have arrived. ``free``: it has used them.
     ready = gl.allocate_shared_memory(gl.int64, [4, 1], mbarrier.MBarrierLayout())
@@ -185,13 +189,13 @@ def attention_few_hopper_kernel(
     gl.warp_specialize(
         [
             (_attend, (0, o_tiles, lse_ptr, qs, ks, vs, ready, free, q_ready, passed, others, other_terms, batch, head, heads,
-                       start, steps, whole, queries, keys, score_scale, BLOCK, CAUSAL)),
+                       start, steps, whole, queries, keys, score_scale, BLOCK, COLUMNS, CAUSAL)),
             (_attend, (1, o_tiles, lse_ptr, qs, ks, vs, ready, free, q_ready, passed, others, other_terms, batch, head, heads,
-                       start, steps, whole, queries, keys, score_scale, BLOCK, CAUSAL)),
+                       start, steps, whole, queries, keys, score_scale, BLOCK, COLUMNS, CAUSAL)),
             (_load, (q_tiles, k_tiles, v_tiles, qs, ks, vs, ready, free, q_ready, batch, head, start, steps, GROUP, BLOCK)),
         ],
         [4, 1],
-        [_MULTIPLYING, _LOADING],
+        [_MULTIPLYING if COLUMNS == 64 else _OF_128, _LOADING],
     )  # fmt: skip
 
 
@@ -200,12 +204,14 @@ def attend_few(
     score_scale: float, config: Mapping[str, int],
 ) -> None:  # fmt: skip
     """Write the output and, unless it is None, ``lse``. TMA must be able to load the others."""
-    (batch, heads, queries, _), (kv_heads, keys), block = q.shape, k.shape[1:3], config["BLOCK_N"]
+    (batch, heads, queries, columns), (kv_heads, keys), block = q.shape, k.shape[1:3], config["BLOCK_N"]
+    width = padded(columns)
     programs, processors = cdiv(queries, SHARED_QUERIES.value), multiprocessors(q)
     with device_of(q):  # Triton launches on the current device.
         launch(
             attention_few_hopper_kernel, (programs * batch * heads,),
             query_tiles(o), lse, query_tiles(q), tiles(k, block), tiles(v, block), batch * heads, heads, queries, keys,
             cdiv(2 * processors, programs), processors, score_scale,
-            GROUP=heads // kv_heads, CAUSAL=causal, BLOCK=block, num_warps=config["num_warps"], maxnreg=_REGISTERS,
+            GROUP=heads // kv_heads, COLUMNS=width, CAUSAL=causal, BLOCK=block, LINES=lines(width), num_warps=config["num_warps"],
+            maxnreg=_REGISTERS if width == 64 else None,
         )  # fmt: skip
