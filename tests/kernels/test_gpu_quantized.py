@@ -4,7 +4,8 @@ import pytest
 import torch
 from tilescope.execution import execute
 from tilescope_kernels import fp8_matmul, int8_matmul, nf4_quantize, quantize, w8a16_matmul
-from tilescope_kernels.matrix_products import fp8_blocks_hopper, w8a16_hopper
+from tilescope_kernels._shared.launching import multiprocessors
+from tilescope_kernels.matrix_products import fp8_blocks_hopper, w8a16_hopper, w8a16_rows_hopper
 
 from . import on_gpu
 from .checks import SPECS, relative_error
@@ -271,6 +272,50 @@ def test_hoppers_w8a16_is_cut(m, n, k, tiling):
         w8a16_hopper.write_product(x, codes, y, scale, w8a16_hopper.Tiling(*tiling))
     assert relative_error(found[0], x.double() @ (codes.double() * scale.double()).T) <= 3e-3
     assert torch.equal(*found)
+
+
+@on_gpu.HOPPER
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "tiling",
+    [(48,), (80,), (112,), (128,), (144,), (176,), (192,), (32, True), (96, True), (160, True), (192, True)],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    ("m", "n", "k"),
+    [(1, 8, 16), (33, 1000, 1040), (300, 4104, 4096), (513, 136, 784), (1000, 5128, 1040), (2100, 4200, 144)],
+)
+def test_hoppers_w8a16_in_tiles_of_some_rows(m, n, k, tiling, dtype):
+    x = torch.randn(m, 2 * k, device="cuda").to(dtype)[:, :k]
+    codes = torch.randint(-128, 128, (n, k), device="cuda", dtype=torch.int8)
+    scale = torch.rand(n, 1, device="cuda") / k**0.5 / 64
+    found = [torch.full((m, n), float("nan"), device="cuda", dtype=dtype) for _ in range(2)]
+    for y in found:
+        w8a16_rows_hopper.write_product(x, codes, y, scale, w8a16_rows_hopper.Tiling(*tiling))
+    expected = (x.double() @ (codes.double() * scale.double()).T).to(dtype).double()
+    # Two units of the last place; by element, since a few wrong ones would be lost in a norm.
+    last = torch.finfo(dtype).eps
+    torch.testing.assert_close(found[0].double(), expected, rtol=2 * last, atol=last)
+    assert torch.equal(*found)
+
+
+@on_gpu.HOPPER
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("m", "n", "k"),
+    [(160, 4096, 4096), (300, 4099, 3001), (352, 4104, 2064), (500, 5000, 5008), (576, 4096, 4096), (700, 4100, 4096)],
+)
+def test_hoppers_w8a16_of_some_rows(m, n, k, dtype):
+    x = (100 * torch.randn(m, k + 3, device="cuda")).to(dtype)[:, :k]
+    codes = torch.randint(-128, 128, (n, k + 1), device="cuda", dtype=torch.int8)[:, 1:]
+    # fp16 has not the sums, only what they are scaled to.
+    scale = torch.rand(n, 1, device="cuda") / k**0.5 * (1 if dtype == torch.float16 else 1e30)
+    assert w8a16_rows_hopper.tiling(m, n, k, multiprocessors(x)) is not None
+    found = w8a16_matmul(x, codes, scale)
+    expected = x.double() @ (codes.double() * scale.double()).T
+    assert found.isfinite().all()
+    assert relative_error(found, expected) <= (3e-3 if dtype == torch.bfloat16 else 5e-4)
+    assert all(torch.equal(w8a16_matmul(x, codes, scale), found) for _ in range(5))
 
 
 @pytest.mark.parametrize(

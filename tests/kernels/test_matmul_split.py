@@ -9,6 +9,7 @@ from tilescope_kernels.matrix_products import (
     scaled_matmul,
     split_k,
     w8a16_hopper,
+    w8a16_rows_hopper,
 )
 from tilescope_kernels.matrix_products.split_k import split_plan
 
@@ -128,6 +129,36 @@ def test_w8a16_on_hopper_has_a_part_for_most_multiprocessors():
                 assert tiling.split == 1 or tiles * tiling.split <= 132
                 assert tiling.cut == 1 or 0 < tiles % 132 * tiling.cut <= 132 < tiles
                 assert (tiling.split - 1) * -(-turns // tiling.split) < turns  # no part without a turn
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "expected"),
+    [
+        (144, 4096, 4096, (96, True)), (160, 4096, 4096, (96, True)), (192, 4096, 4096, (96, True)), (256, 4096, 4096, (128, True)),
+        (320, 4096, 4096, (160, True)), (384, 4096, 4096, (192, True)), (448, 4096, 4096, (112,)), (512, 4096, 4096, (128,)),
+        (640, 4096, 4096, (160,)), (768, 4096, 4096, (192,)), (1000, 4096, 4096, None), (320, 14336, 4096, (160,)),
+        (512, 14336, 4096, None), (320, 4096, 14336, (160, True)), (512, 4096, 14336, None), (256, 8192, 8192, None),
+        (500, 5000, 5008, (176,)), (300, 4104, 3008, (160, True)), (320, 4096, 1024, None), (40, 1000, 1024, None),
+    ],
+)  # fmt: skip
+def test_w8a16_of_some_rows_has_tiles_that_fill_hopper(m, n, k, expected):
+    assert w8a16_rows_hopper.tiling(m, n, k, 132) == (expected and w8a16_rows_hopper.Tiling(*expected))
+
+
+@pytest.mark.parametrize("n", [4096, 14336])
+@pytest.mark.parametrize("k", [4096, 14336])
+def test_w8a16_of_few_and_of_many_rows_is_as_it_was(n, k):
+    for m in (*range(1, 129), *range(1024, 2049, 32), 4096, 8192, 65536):
+        assert w8a16_rows_hopper.tiling(m, n, k, 132) is None, m
+
+
+def test_w8a16_split_within_clusters_has_one_wave():
+    for m in range(129, 1024, 5):
+        for n, k in ((4096, 4096), (1000, 8192), (14336, 2064), (5000, 3008)):
+            if chosen := w8a16_rows_hopper.tiling(m, n, k, 132):
+                # Each program of a cluster stores whole parts of 16 rows.
+                assert chosen.block_m % (32 if chosen.split else 16) == 0
+                assert not chosen.split or 2 * -(-m // chosen.block_m) * -(-n // 128) <= 132
 
 
 @pytest.fixture

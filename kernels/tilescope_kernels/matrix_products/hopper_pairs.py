@@ -91,3 +91,11 @@ def arrive_at_both(barrier, rank, valid):
     """Arrive once per warp at the mbarrier with this address, of both programs, if ``valid`` is not 0."""
     gl.inline_asm_elementwise(_ARRIVE, "=r,r,r,r", [barrier, rank, valid], dtype=gl.int32, is_pure=False, pack=1)
     gl.inline_asm_elementwise(_ARRIVE, "=r,r,r,r", [barrier, rank ^ 1, valid], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def arrive(barrier, rank):
+    """Arrive once per warp at the mbarrier with this address, of program ``rank``."""
+    gl.inline_asm_elementwise(
+        _ARRIVE, "=r,r,r,r", [barrier, rank, gl.to_tensor(1)], dtype=gl.int32, is_pure=False, pack=1
+    )

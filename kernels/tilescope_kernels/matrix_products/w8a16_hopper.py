@@ -324,7 +324,7 @@ _STEP = {64: 0.30e-6, 128: 0.40e-6, _MOST: 0.61e-6}
 _LAUNCH, _ADDING, _PART_BYTE = 7.6e-6, 2e-6, 0.45e-12
 
 
-def _time(m: int, n: int, k: int, programs: int, chosen: Tiling) -> float:
+def seconds(m: int, n: int, k: int, programs: int, chosen: Tiling) -> float:
     """Estimated seconds: waves of tiles, and the cost of adding up parts."""
     tiles = _tiles_of(m, n, chosen.block_m)
     rounds = tiles // programs if chosen.cut > 1 else cdiv(tiles * chosen.split, programs)
@@ -348,7 +348,7 @@ def tiling(m: int, n: int, k: int, programs: int) -> Tiling | None:
         for block_m in (128, _MOST)
         if _tiles_of(m, n, block_m) > programs and 0 < 2 * (_tiles_of(m, n, block_m) % programs) <= programs
     ]
-    best = min(candidates, key=functools.partial(_time, m, n, k, programs))
+    best = min(candidates, key=functools.partial(seconds, m, n, k, programs))
     return best if 2 * _tiles_of(m, n, best.block_m) * best.split >= programs else None
 
 
@@ -362,12 +362,16 @@ def _tiles_of(m: int, n: int, block_m: int) -> int:
     return cdiv(m, block_m) * cdiv(n, _BLOCK_N.value)
 
 
+def serves(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether this is Hopper and TMA loads the operands, which have 16 bits and more than a few rows, and INT8."""
+    m, k = x.shape
+    several = m > _FEW and x.element_size() == 2 and 0 not in (k, weight.shape[0])
+    return capability(x) == 90 and several and tma_serves(x, weight, x)
+
+
 def plan(x: torch.Tensor, weight: torch.Tensor) -> Tiling | None:
     """The tiling for ``x`` (M, K) and ``weight`` (N, K); None where this kernel does not serve them or is slower."""
-    (m, k), n = x.shape, weight.shape[0]
-    if capability(x) != 90 or x.element_size() != 2 or m <= _FEW or 0 in (n, k) or not tma_serves(x, weight, x):
-        return None
-    return tiling(m, n, k, multiprocessors(x))
+    return tiling(x.shape[0], weight.shape[0], x.shape[1], multiprocessors(x)) if serves(x, weight) else None
 
 
 def write_product(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, scale: torch.Tensor, chosen: Tiling) -> None:

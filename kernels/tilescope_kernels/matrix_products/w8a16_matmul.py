@@ -2,7 +2,7 @@
 
 INT8 is exact in fp16 and bf16, and a scale belongs to a row of weights, so it is applied in the epilogue. Tiles are computed
 as ``weight @ x.T``, because wgmma takes the left operand from the registers in which it was converted, but the right one only
-from shared memory. On Hopper, large products use ``w8a16_hopper``.
+from shared memory. On Hopper, large products use ``w8a16_hopper``, and many of 129 to 1023 rows ``w8a16_rows_hopper``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tilescope_kernels._shared.launching import check_no_grad, check_tensors, de
 from tilescope_kernels._shared.one_byte import check_operands
 from tilescope_kernels._shared.operators import as_rows, operator, pack, remembered, unpack
 from tilescope_kernels._shared.tile_order import tile_origin
-from tilescope_kernels.matrix_products import w8a16_hopper, w8a16_split
+from tilescope_kernels.matrix_products import w8a16_hopper, w8a16_rows_hopper, w8a16_split
 from tilescope_kernels.matrix_products.aligned_rows import padded
 from tilescope_kernels.matrix_products.scaled_matmul import padding_pays, tma_serves
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
@@ -219,6 +219,9 @@ def _w8a16_matmul(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, co
         x, weight = padded(x, weight)
         k = x.shape[1]
     if not config and m > _FEW:
+        if tile := w8a16_rows_hopper.plan(x, weight):
+            w8a16_rows_hopper.write_product(x, weight, y, scale, tile)
+            return y
         if tiling := w8a16_hopper.plan(x, weight):
             w8a16_hopper.write_product(x, weight, y, scale, tiling)
             return y
