@@ -142,3 +142,30 @@ def test_an_old_pytorch_that_does_not_tell_has_all_dispatched(monkeypatch):
         monkeypatch.setattr(operators, name, query)
     square(torch.tensor([3.0]), 1.0)
     assert how() == "dispatched"
+
+
+def test_autograd_and_the_profiler_know_what_writes_its_argument():
+    x = torch.ones(3)
+    y = x.detach().requires_grad_() * 1
+    product = y * y
+    with torch.no_grad():
+        double_in_place(y)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.sum().backward()
+    with torch.inference_mode():
+        inferred = torch.ones(3)
+        double_in_place(inferred)
+    assert inferred.tolist() == [2, 2, 2]
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        double_in_place(x)
+    assert "tilescope::test_double_in_place" in {event.name for event in profile.events()}
+
+
+def test_what_writes_its_argument_passes_the_dispatcher_by(monkeypatch):
+    written: list[str] = []
+    monkeypatch.setattr(double_in_place._launch, "function", lambda x: written.append("direct"))
+    double_in_place(torch.ones(3))
+    double_in_place(torch.ones(3).as_subclass(Subclass))
+    with Dispatch():
+        double_in_place(torch.ones(3))
+    assert written == ["direct"]

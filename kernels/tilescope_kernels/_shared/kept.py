@@ -2,12 +2,11 @@
 
 Those take longer than the launch. Two calls have the same signature when their tensors agree in dtype, shape, strides and alignment, and
 their other arguments in value. The first call of a signature runs normally. The second is observed: if it only allocated tensors, made
-views and launched kernels, later calls replay just that.
+views and launched kernels, later calls replay just that. Where a gradient is wanted they apply the operator that it applied (``applied``).
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
@@ -16,7 +15,9 @@ from typing import Any, NamedTuple
 import torch
 
 from tilescope_kernels._shared import launches
+from tilescope_kernels._shared.applied import Applied, Unknown, noted
 from tilescope_kernels._shared.launchers import Descriptor
+from tilescope_kernels._shared.recognizer import Recognizer
 from tilescope_kernels.dispatch import OnLooker
 
 #: Signatures remembered per operator. The cache is cleared when it is full.
@@ -44,14 +45,14 @@ def forget() -> None:
 
 
 class Kept:
-    """``function`` with a cache of its launches. It must return only tensors that it allocated."""
+    """``function`` with a cache of its launches. It must return only tensors that it allocated; instead of None a replay returns ()."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self._known: dict[Hashable, Any] = {}
         self._lost = 0
-        #: The replay that served last, with what recognizes its arguments.
-        self._latest: tuple[Recognizer, Again] | None = None
+        #: The replay that served last.
+        self._latest: Again | Applied | None = None
         _EVERY.append(self)
 
     def forget(self) -> None:
@@ -65,31 +66,33 @@ class Kept:
         return self.call(args, kwargs)
 
     def repeat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The latest replay's result for arguments like its own, found without a signature. None, with nothing launched, for others.
+        """The expected replay's result for arguments like its own, found without a signature. None, with nothing launched, for others.
 
-        No function mode, profiler or forward-mode gradient may be active.
+        Expected is the replay that followed the latest one before: a step of training makes the same calls in the same order. No function
+        mode, profiler or forward-mode gradient may be active.
         """
         if (latest := self._latest) is None:
             return None
-        recognizer, again = latest
-        tensors = recognizer.tensors_of(args, kwargs)
-        if tensors is None:
+        again = latest.next
+        found = again.recognizer.recognized(args, kwargs)
+        if found is None:
             return None
-        addresses = [tensor.data_ptr() for tensor in tensors]
-        return again(addresses, tensors) if recognizer.fits(addresses) else None
+        self._latest = again
+        return again(*found)
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """As ``__call__``, for arguments that are packed already."""
         kind = _kind(args, kwargs) if self._lost < _TRIES else None
         if kind is None:
             return self.function(*args, **kwargs)
-        found, addresses, tensors = kind
+        found, addresses, tensors, wants_gradient = kind
         again = self._known.get(found)
-        if type(again) is Again:
+        if type(again) in _REPLAYS:
             if again.recognizer is None:
                 again.recognizer = Recognizer(args, kwargs, addresses)
             if again.recognizer.check:
-                self._latest = again.recognizer, again
+                (self._latest or again).next = again
+                self._latest = again
             if (made := again(addresses, tensors)) is not None:
                 return made
         elif again is None:
@@ -97,12 +100,24 @@ class Kept:
                 self._known.clear()
             self._known[found] = _SEEN
         elif again is _SEEN:
-            made, again = self._watched(args, kwargs, tensors)
+            watched = self._applied if wants_gradient else self._watched
+            made, again = watched(args, kwargs, tensors)
             self._known[found] = again
-            # Computing signatures takes time as well: give up on a function that is never replayable.
-            self._lost = -1 if self._lost < 0 or type(again) is Again else self._lost + (again is _NEVER)
+            # Computing signatures takes time as well: give up on a function that is never replayable. One that is not where a gradient
+            # is wanted may be elsewhere.
+            if not wants_gradient:
+                self._lost = -1 if self._lost < 0 or type(again) is Again else self._lost + (again is _NEVER)
             return made
         return self.function(*args, **kwargs)
+
+    def _applied(self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]) -> tuple[Any, Any]:
+        """As ``_watched``, where a gradient is wanted."""
+        with noted() as notes:
+            result = self.function(*args, **kwargs)
+        try:
+            return result, Applied(notes, tensors, result)
+        except Unknown:
+            return result, _NEVER
 
     def _watched(self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]) -> tuple[Any, Any]:
         """Call the function and observe it. Returns its result, and its replay or ``_NEVER``.
@@ -118,19 +133,20 @@ class Kept:
             return result, _SEEN if all(each.made or each.watched for each in made) else _NEVER
         try:
             return result, Again(made, tensors, seen.tensors, result)
-        except _Unknown:
+        except Unknown:
             return result, _NEVER
 
 
-def _kind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Hashable, list[int], list[torch.Tensor]] | None:
-    """The signature of a call, its tensors' addresses, and its tensors.
+def _kind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Hashable, list[int], list[torch.Tensor], bool] | None:
+    """The signature of a call, its tensors' addresses, its tensors, and whether a gradient is wanted.
 
-    None where the function must run normally: a gradient is wanted, a tensor is of a subclass, or tensors are on several GPUs.
+    None where the function must run normally: a tensor is of a subclass, or tensors are on several GPUs.
     """
     tensors: list[torch.Tensor] = []
     addresses: list[int] = []
     key: list[Any] = [*kwargs]
-    device = -1
+    device, differentiable = -1, torch.is_grad_enabled()
+    wants_gradient = False
     for value in (*args, *kwargs.values()) if kwargs else args:
         kind = type(value)
         if kind is _TENSOR or kind is _PARAMETER:
@@ -139,12 +155,12 @@ def _kind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Hashable, list
                 if where < 0 or device >= 0:
                     return None
                 device = where
-            if value.requires_grad and torch.is_grad_enabled():
-                return None
             address = value.data_ptr()
             tensors.append(value)
             addresses.append(address)
-            key += (value.dtype, value.shape, value.stride(), address & 15)
+            wants = differentiable and value.requires_grad
+            wants_gradient = wants_gradient or wants
+            key += (value.dtype, value.shape, value.stride(), address & 15, wants)
         elif kind in PLAIN or (kind in _EXTENTS and all(type(item) is int for item in value)):
             key.append(value)
         else:
@@ -153,60 +169,7 @@ def _kind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Hashable, list
         return None
     # Tensors that share an address cannot be told apart in a launch, so which ones do is part of the signature.
     same = len({*addresses}) == len(addresses) or tuple(map(addresses.index, addresses))
-    return (*key, device, same), addresses, tensors
-
-
-def _is_same(value: Any, known: Any) -> bool:
-    """Whether arguments that are no tensors are of one type and value. ``known`` was in a signature."""
-    kind = type(known)
-    return type(value) is kind and value == known and (kind is not tuple or all(type(item) is int for item in value))
-
-
-class Recognizer:
-    """Recognizes arguments like those of an earlier call, in less time than a signature takes, but for that call alone.
-
-    A signature takes 1.4 us for softmax and 3.4 for layer_norm with a weight and a bias, this 0.5 for softmax. Calls took 21 and 26 us
-    and take 14, PyTorch's 11 and 18, then 8 and 12, as the host's load varied (H200, 2026-11-27, torch 2.11, triton 3.6).
-
-    PyTorch's compiler has a check in C++ of several tensors: their types, dtypes, devices, shapes, strides and requires_grad, and
-    that the same dispatch keys are active, which are others under autocast, function transforms, dispatch modes and tracing.
-    """
-
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], addresses: Sequence[int]) -> None:
-        values = (*args, *kwargs.values())
-        self._names, self._count = (*kwargs,), len(values)
-        self._places = [place for place, value in enumerate(values) if isinstance(value, _TENSOR)]
-        self._others = [(place, value) for place, value in enumerate(values) if place not in self._places]
-        tensors = [values[place] for place in self._places]
-        self._offsets = [address & 15 for address in addresses]
-        #: Whether the earlier call had no gradient only because gradients were switched off.
-        self._switched = any(tensor.requires_grad for tensor in tensors)
-        #: The check; None where there is none: with tensors that share an address, or in another version of PyTorch.
-        self.check: Callable[..., bool] | None = None
-        if len({*addresses}) == len(addresses):
-            with contextlib.suppress(AttributeError, TypeError, SystemError):
-                guards = torch._C._dynamo.guards.TensorGuards  # type: ignore[attr-defined]
-                self.check = guards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
-
-    def tensors_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor] | None:
-        """The call's tensors, or None if it differs in anything but their addresses."""
-        if self._switched and torch.is_grad_enabled():
-            return None
-        if kwargs or self._names:
-            if (*kwargs,) != self._names:
-                return None
-            args = (*args, *kwargs.values())
-        if len(args) != self._count:
-            return None
-        for place, value in self._others:
-            if args[place] is not value and not _is_same(args[place], value):
-                return None
-        tensors = [args[place] for place in self._places]
-        return tensors if self.check(*tensors) else None
-
-    def fits(self, addresses: list[int]) -> bool:
-        """Whether the tensors are aligned like the earlier call's and share no address."""
-        return [address & 15 for address in addresses] == self._offsets and len({*addresses}) == len(addresses)
+    return (*key, device, same), addresses, tensors, wants_gradient
 
 
 class _Allocations(OnLooker):
@@ -233,10 +196,6 @@ _EMPTY = {
 }  # fmt: skip
 
 
-class _Unknown(Exception):
-    """A tensor that was neither given nor allocated."""
-
-
 class _Output(NamedTuple):
     """A result: the index of its allocation, and its (shape, strides, offset) where it is a view."""
 
@@ -245,7 +204,7 @@ class _Output(NamedTuple):
 
 
 class Again:
-    """Replays recorded launches with other tensors. Raises _Unknown where a launch took a tensor from elsewhere."""
+    """Replays recorded launches with other tensors. Raises Unknown where a launch took a tensor from elsewhere."""
 
     def __init__(
         self,
@@ -255,8 +214,14 @@ class Again:
         result: Any,
     ) -> None:
         #: Recognizes the arguments, from the first replay on.
-        self.recognizer: Recognizer | None = None
+        self.recognizer: Any = None
+        #: The replay that followed this one.
+        self.next: Any = self
         self._index, self._modes = given[0].get_device(), launches.modes()
+        self._driver = launches.driver.active
+        current = self._driver.get_current_device
+        # PyTorch's function asks in Python whether CUDA is initialized, which it is.
+        self._current_device = torch._C._cuda_getDevice if current is torch.cuda.current_device else current
         every = [*given, *allocated]
         # A given tensor may begin anywhere in its storage; an allocated one owns its storage.
         self._exact = {tensor.data_ptr(): place for place, tensor in reversed([*enumerate(every)]) if tensor.numel()}
@@ -267,7 +232,7 @@ class Again:
         self._kernels: list[tuple[Any, str, Any]] = []
         self._launches = [self._launch(each) for each in made]
         self._single = isinstance(result, torch.Tensor)
-        outputs = [result] if self._single else result
+        outputs = [result] if self._single else result or ()
         self._outputs = [self._output(output, allocated, len(given)) for output in outputs]
         extents = [(tuple(t.shape), t.stride()) for t in allocated]
         # An allocation that serves one result alone is made in that result's shape.
@@ -279,13 +244,16 @@ class Again:
         # An allocation that no launch and no result uses is skipped, such as one for a gradient that is not wanted.
         taken = {which for _, _, pointers, tiles in self._launches for _, which, _ in (*pointers, *tiles)} | {*uses}
         # ``new_empty`` of a tensor of the same dtype is faster than ``torch.empty`` with a device and a dtype.
-        dtypes = [t.dtype for t in given]
-        self._allocations = [
-            (dtypes.index(t.dtype) if t.dtype in dtypes else 0, *shape, {} if t.dtype in dtypes else {"dtype": t.dtype})
-            if place in taken
-            else None
-            for place, (t, shape) in enumerate(zip(allocated, extents, strict=True), len(given))
-        ]
+        alike = {t.dtype: place for place, t in reversed([*enumerate(given)])}
+        #: For each allocation the tensor that it is made like, and the arguments; None where it is skipped.
+        self._allocations: list[tuple[Any, ...] | None] = []
+        for place, (tensor, shape) in enumerate(zip(allocated, extents, strict=True), len(given)):
+            if place in taken:
+                dtype = {} if tensor.dtype in alike else {"dtype": tensor.dtype}
+                self._allocations.append((alike.get(tensor.dtype, 0), *shape, dtype))
+                alike.setdefault(tensor.dtype, place)
+            else:
+                self._allocations.append(None)
 
     @staticmethod
     def _is_all(output: _Output, allocated: Sequence[torch.Tensor], given: int) -> bool:
@@ -302,12 +270,12 @@ class Again:
         for start, size, place in self._ranges:
             if start <= address < start + size:
                 return place, address - start
-        raise _Unknown
+        raise Unknown
 
     def _launch(self, each: launches.Noted) -> tuple[Any, ...]:
         launcher, run = each.made.launcher, each.made.compiled.run
         if getattr(run, "global_scratch_size", 0) or getattr(run, "profile_scratch_size", 0):
-            raise _Unknown  # Triton then asks a user-set allocator
+            raise Unknown  # Triton then asks a user-set allocator
         facts = iter(launcher.maps)
         template: list[Any] = []
         pointers, tiles = [], []
@@ -317,12 +285,15 @@ class Again:
             if not isinstance(tensor, torch.Tensor):
                 template.append(value)
                 continue
+            if not (described or tensor.data_ptr()):
+                template.append(0)  # without elements, so without memory
+                continue
             which, offset = self._place(tensor)
             place = len(template)
             template.append(None)
             if described:
                 if offset:
-                    raise _Unknown
+                    raise Unknown
                 descriptor = Descriptor(value, launcher.make_map, next(facts, None))
                 tiles.append((place, which, descriptor))
                 template += descriptor.rest
@@ -343,15 +314,17 @@ class Again:
             # PyTorch may wrap a tensor in a new object: compare storages.
             if output.untyped_storage()._cdata == tensor.untyped_storage()._cdata:
                 if output.dtype != tensor.dtype:
-                    raise _Unknown
+                    raise Unknown
                 view = tuple(output.shape), output.stride(), output.storage_offset()
                 return _Output(given + place, None if view == (tuple(tensor.shape), tensor.stride(), 0) else view)
-        raise _Unknown
+        raise Unknown
 
     def __call__(self, addresses: list[int], tensors: list[torch.Tensor]) -> Any:
         """Launch, and return the results. None, with nothing launched, while launches are watched or another GPU is current."""
-        active, index = launches.driver.active, self._index
-        if index != active.get_current_device() or launches.modes() != self._modes or launches.has_watcher():
+        index = self._index
+        if launches.driver.active is not self._driver or self._current_device() != index:
+            return None
+        if launches.modes() != self._modes or launches.has_watcher():
             return None
         for kernel, name, compiled in self._kernels:
             if kernel.pre_run_hooks or kernel.device_caches[index][0].get(name) is not compiled:
@@ -365,7 +338,7 @@ class Again:
             tensor = tensors[source].new_empty_strided(shape, strides, **dtype)
             tensors.append(tensor)
             addresses.append(tensor.data_ptr())
-        stream = active.get_current_stream(index)
+        stream = self._driver.get_current_stream(index)
         for start, template, pointers, tiles in self._launches:
             arguments = template.copy()
             arguments[_STREAM] = stream
@@ -384,3 +357,6 @@ class Again:
             return None
         tensor = tensors[output.which]
         return tensor if output.view is None else tensor.as_strided(*output.view)
+
+
+_REPLAYS = {Again, Applied}

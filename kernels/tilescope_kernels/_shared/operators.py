@@ -6,13 +6,14 @@ torch.compile does not trace into an operator, and ``torch.library.opcheck`` can
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch.autograd import forward_ad
 
-from tilescope_kernels._shared import launches, launching
+from tilescope_kernels._shared import applied, launches, launching
 from tilescope_kernels._shared.kept import PLAIN, Kept
 from tilescope_kernels.dispatch import without_compiler
 
@@ -34,8 +35,9 @@ class Operator:
         self._operator = self._definition._opoverload
         implementations = self._definition._backend_fns
         implementations.update({device: without_compiler(hidden) for device, hidden in implementations.items()})
-        # The dispatcher increments the version of a tensor that is written.
-        self._launch = None if mutates else Kept(launch)
+        self._launch = Kept(launch)
+        #: Places of the arguments that it writes to.
+        self._written = [place for place, name in enumerate(inspect.signature(launch).parameters) if name in mutates]
         self._apply: Any = None
         functools.update_wrapper(self, launch)
 
@@ -46,7 +48,8 @@ class Operator:
     def register_autograd(self, backward: Callable[..., Any], *, setup_context: Callable[..., Any]) -> None:
         """As of ``torch.library.custom_op``."""
         self._definition.register_autograd(backward, setup_context=setup_context)
-        if launch := self._launch:
+        if not self._written:
+            launch = self._launch
 
             def forward(ctx: Any, *args: Any) -> Any:
                 # PyTorch would call ``setup_context`` itself, but binds the arguments to the signature first, which takes long.
@@ -62,13 +65,14 @@ class Operator:
 
     def __call__(self, *args: Any) -> Any:
         """Launches, and records the backward pass for autograd."""
-        if self._launch is None or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
             return self._operator(*args)
         if not _is_observed() and (made := self._launch.repeat(args, _NO_NAMES)) is not None:
-            return made
+            return self._count(args) if self._written else made
         if _is_watched():
-            # Recording a function's launches is a dispatch mode too, and must see those of its operators.
-            return self._launch.function(*args) if launches.is_noted() else self._operator(*args)
+            # Recording a function's launches is a dispatch mode too, and must see those of its operators, and what they write to.
+            noted = launches.is_noted() and not self._written
+            return self._launch.function(*args) if noted else self._operator(*args)
         wants_gradient = False
         for value in args:
             kind = type(value)
@@ -77,9 +81,14 @@ class Operator:
             elif kind not in PLAIN:
                 return self._operator(*args)
         if not wants_gradient or not torch.is_grad_enabled():
-            return self._launch.call(args, {})
+            made = self._launch.call(args, {})
+            return self._count(args) if self._written else made
         # No function transform is active, for which PyTorch's ``apply`` in Python would examine every argument.
-        return self._apply(*args) if self._apply else self._operator(*args)
+        return applied.apply(self._apply, args) if self._apply else self._operator(*args)
+
+    def _count(self, args: tuple[Any, ...]) -> None:
+        """Count the versions of what was written, as the dispatcher does: autograd must know that what it saved has changed."""
+        torch.autograd.graph.increment_version([args[place] for place in self._written])
 
 
 def operator(name: str, mutates: Iterable[str] = ()) -> Callable[[Callable[..., Any]], Operator]:
@@ -113,9 +122,10 @@ _NO_NAMES: dict[str, Any] = {}
 
 
 def remembered(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """A public function whose repeated calls without a gradient replay their launches, without its checks and views.
+    """A public function whose repeated calls skip its checks and views.
 
-    Its launches may depend only on its arguments, on whether a gradient is wanted, on autocast and on ``TILESCOPE_USE_TRITON``.
+    Without a gradient they replay its launches, with one they apply its operator. Both may depend only on its arguments, on whether a
+    gradient is wanted, on autocast and on ``TILESCOPE_USE_TRITON``.
     """
     kept = Kept(function)
 
@@ -127,9 +137,7 @@ def remembered(function: Callable[Given, Result]) -> Callable[Given, Result]:
             return function(*args, **kwargs)
         if (made := kept.repeat(args, kwargs)) is not None:
             return made
-        if _is_watched() or (args and getattr(args[0], "requires_grad", False) and torch.is_grad_enabled()):
-            return function(*args, **kwargs)
-        return kept.call(args, kwargs)
+        return function(*args, **kwargs) if _is_watched() else kept.call(args, kwargs)
 
     return call
 

@@ -18,7 +18,7 @@ from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_tensors, multiprocessors, split_config, use_triton
-from tilescope_kernels._shared.operators import as_rows, operator, pack, remembered, unpack
+from tilescope_kernels._shared.operators import as_rows, operator, pack, remembered, shaped_as, unpack
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 
@@ -184,8 +184,7 @@ def _apply(gate: torch.Tensor, up: torch.Tensor, activation: int, config: Mappin
     if up.shape != gate.shape:
         raise ValueError(f"up has shape {tuple(up.shape)} but gate has {tuple(gate.shape)}: give both one shape")
     columns = gate.shape[-1] if gate.dim() else 1
-    rows = _gated(as_rows(gate, columns), as_rows(up, columns), activation, pack(config))
-    return rows.reshape(gate.shape)
+    return shaped_as(_gated(as_rows(gate, columns), as_rows(up, columns), activation, pack(config)), gate)
 
 
 @remembered
