@@ -1,5 +1,6 @@
 """Launches of an operator or a public function that are made again, without what was computed to make them."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from triton import knobs
 from triton.runtime import driver
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from .noted_launches import MADE, SEARCHES, Launcher, gpu, scaled_kernel, tiles_kernel  # noqa: F401 - gpu is a fixture
+from .noted_launches import CONTEXTS, MADE, SEARCHES, Launcher, gpu, scaled_kernel, tiles_kernel  # noqa: F401 - gpu is a fixture
 
 pytestmark = pytest.mark.usefixtures("gpu")
 
@@ -164,6 +165,23 @@ def test_one_tensor_in_two_places_is_another_kind_than_two_tensors_and_two_views
     assert calls(viewed, x, x.view(1024), times=4) == 4 and calls(viewed, other.view(1024), other) == 0
     # What writes one and returns it returns what was given, which is not to be had again.
     assert calls(Kept(two), x, x.view(1024), times=4) == 4
+
+
+def test_a_thread_without_a_context_gets_one_before_a_replay_encodes_a_descriptor():
+    def copied(x: torch.Tensor) -> torch.Tensor:
+        y = torch.empty_like(x)
+        tiles = [TensorDescriptor(tensor, [32, 64], [64, 1], [16, 64]) for tensor in (y, x)]
+        launches.launch(tiles_kernel, (2,), *tiles, BLOCK=16)
+        return y
+
+    kept, x = Kept(copied), torch.zeros(32, 64, dtype=torch.float16)
+    for _ in range(3):
+        kept(x)
+    CONTEXTS.clear()
+    with ThreadPoolExecutor(1) as thread:
+        for _ in range(2):
+            thread.submit(kept, x).result()
+    assert CONTEXTS == [0]
 
 
 def test_arguments_like_the_latest_ones_are_recognized_without_a_signature(monkeypatch):

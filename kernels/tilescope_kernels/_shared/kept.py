@@ -344,6 +344,8 @@ class Again:
             arguments[_STREAM] = stream
             for place, which, offset in pointers:
                 arguments[place] = addresses[which] + offset
+            if tiles:
+                launches.ensure_context(index)
             for place, which, descriptor in tiles:
                 arguments[place] = descriptor.of(tensors[which], addresses[which])
             start(*arguments)

@@ -51,6 +51,17 @@ class _Thread(threading.local):
 _THREAD = _Thread()
 
 
+def ensure_context(device: int) -> None:
+    """Sees to it that this thread has a CUDA context, without which no descriptor can be encoded.
+
+    A thread of autograd's gets one with its first runtime call, and allocating from PyTorch's cache makes none. This call makes one, also
+    while a graph is captured.
+    """
+    if not _THREAD.has_context:
+        torch.cuda.mem_get_info(device)
+        _THREAD.has_context = True
+
+
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> _Made | None:  # noqa: PLR0912, PLR0915 - each costs a call
     """``kernel[grid](*args, **constants)`` on the GPU of the first tensor. Returns the cached launch, or None where there is none.
 
@@ -82,11 +93,8 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
         elif kind.__name__ == DESCRIPTOR:
             if device < 0:
                 device = value.base.get_device()
-            if device >= 0 and not _THREAD.has_context:
-                # Encoding a descriptor fails in a thread without a CUDA context. An autograd thread gets one with its first
-                # runtime call, and allocating from PyTorch's cache makes none. This call makes one, also while a graph is captured.
-                torch.cuda.mem_get_info(device)
-                _THREAD.has_context = True
+            if device >= 0:
+                ensure_context(device)
             # Triton specializes on these, not on shape and strides.
             key += (kind, value.base.dtype, *value.block_shape, getattr(value, "layout", None))
             give(value)
