@@ -6,7 +6,7 @@ import pytest
 import torch
 from tilescope_kernels import matmul
 from tilescope_kernels.matrix_products import matmul_hopper, matmul_pairs
-from tilescope_kernels.matrix_products.matmul_tilings import PAIRS
+from tilescope_kernels.matrix_products.matmul_tilings import PAIRS, TAILS
 
 from . import on_gpu
 from .checks import relative_error
@@ -57,9 +57,18 @@ def test_parts_along_k(extents, tiling):
             assert relative_error(c, one.double() @ other.double()) <= DTYPES[torch.bfloat16]
 
 
+@pytest.mark.parametrize("tiling", [each for each in TAILS if each.splits in (2, 5)], ids=str)
+@pytest.mark.parametrize("extents", [(5000, 1000, 520), (4097, 2056, 200), (333, 8192, 1000)], ids=str)
+def test_a_split_last_wave(extents, tiling):
+    m, n, k = extents
+    a, b = draw(m, k), draw(k, n, seed=1)
+    for c, one, other in products(a, b, tiling):
+        assert relative_error(c, one.double() @ other.double()) <= DTYPES[torch.bfloat16]
+
+
 def test_results_between_others_are_written_alone():
     a, b = draw(300, 1000), draw(1000, 520, seed=1)
-    for tiling in PAIRS:
+    for tiling in (*PAIRS, *(each for each in TAILS if each.splits == 3)):
         room = torch.zeros(302, 600, device="cuda", dtype=torch.bfloat16)
         matmul_pairs.write_product(a, b, room[1:-1, 8:528], tiling)
         assert relative_error(room[1:-1, 8:528], a.double() @ b.double()) <= DTYPES[torch.bfloat16]
@@ -89,6 +98,12 @@ def test_a_long_product_with_few_tiles_goes_through_it_in_parts(monkeypatch):
     assert sorted(launched) == [1, 1, 4]
     assert relative_error(dx, upstream.double() @ w.detach().double().T) <= DTYPES[torch.bfloat16]
     assert relative_error(dw, x.detach().double().T @ upstream.double()) <= DTYPES[torch.bfloat16]
+
+
+def test_a_last_wave_of_few_tiles_is_split():
+    a, b = draw(5000, 5000), draw(5000, 1000, seed=1)
+    assert matmul_hopper.plan(a, b).tail
+    assert relative_error(matmul(a, b), a.double() @ b.double()) <= DTYPES[torch.bfloat16]
 
 
 def test_a_result_that_tma_cannot_write_goes_elsewhere():

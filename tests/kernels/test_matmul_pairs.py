@@ -16,13 +16,15 @@ def compiled(tiling, splits):
     """The kernel for row-major operands, for several parts along K or one."""
     stacked = tiling.pairs == "stacked"
     a, b = (tiling.rows if stacked else tiling.rows // 2, 64), (32 if stacked else 64, 64)
-    c = ("fp32", (64, 32), hopper_pairs.SHARED_WIDE) if splits > 1 else ("bf16", (64, 64), hopper_pairs.SHARED)
-    tiles = [("bf16", shape, hopper_pairs.SHARED) for shape in (a, b, b)] + [c]
+    tiles = [("bf16", shape, hopper_pairs.SHARED) for shape in (a, b, b, (64, 64))]
+    tiles.append(("fp32", (64, 32), hopper_pairs.SHARED_WIDE))
     types = [f"tensordesc<{dtype}[{rows},{wide}],{layout.value!r}>" for dtype, (rows, wide), layout in tiles]
     constants = {
         "A_COLUMNS": False, "B_COLUMNS": False, "GROUPS": tiling.groups, "ROWS": tiling.rows, "WIDE": tiling.wide, "SIDE": tiling.side,
         "STAGES": tiling.stages, "BUFFERS": tiling.buffers, "STACKED": stacked,
     }  # fmt: skip
+    if splits == 1:
+        types[4], constants["part_tiles"] = "constexpr", None
     if not tiling.side:
         types[2], constants["side_tiles"] = "constexpr", None
     names = matmul_pairs.matmul_pairs_kernel.arg_names
@@ -47,7 +49,7 @@ def test_ptx_addresses_what_gluon_allocates(tiling, splits):
 
 
 def test_rings_are_in_whole_tiles():
-    for tiling in matmul_tilings.PAIRS:
+    for tiling in (*matmul_tilings.PAIRS, *matmul_tilings.TAILS):
         assert tiling.stages * tiling.wide % tiling.rows == 0
         assert not tiling.side or tiling.stages * (tiling.wide + tiling.groups * tiling.rows) % tiling.side == 0
         assert tiling.rows * tiling.groups * (1 + (tiling.pairs == "stacked")) <= 2048
@@ -62,7 +64,6 @@ def test_rings_are_in_whole_tiles():
         ((2048, 1000, 2048), "b", (128, 128, "stacked")),
         ((3000, 1000, 3336), "ab", (192, 128, "beside")),
         ((4096, 4104, 4096), "b", (256, 128, "stacked")),
-        ((5000, 1000, 5000), "ab", None),  # one wave of the largest tiles, 192x256, is as quick
         ((5000, 5000, 1000), "ab", None),  # cut tiles of copies are quicker
         ((1000, 8000, 1000), "a", None),  # only a loads slowly, and pairs with the same tiles would do two waves too
         ((4096, 4104, 64), "b", None),  # so short a K was not measured
@@ -84,11 +85,32 @@ def test_pairs_where_they_are_clearly_quicker(extents, askew, expected):
 @pytest.mark.parametrize(
     ("extents", "askew", "expected"),
     [
+        ((5000, 1000, 5000), "ab", (128, 256, "stacked", 4)),
+        ((1000, 5000, 10000), "b", (128, 256, "stacked", 4)),
+        ((5000, 1000, 2000), "ab", None),  # so short parts would gain little
+        ((3000, 2000, 6000), "", None),
+        ((1504, 1504, 1504), "", None),
+    ],
+)
+def test_pairs_split_a_last_wave_of_few_tiles(extents, askew, expected):
+    chosen = matmul_tilings.tiling(*extents, 132, ("a" in askew, "b" in askew), pairs=True)
+    assert chosen.tail == bool(expected)
+    found = chosen.groups * chosen.rows, chosen.wide + chosen.side, chosen.pairs, chosen.splits
+    assert not expected or found == expected
+
+
+@pytest.mark.parametrize(
+    ("extents", "askew", "expected"),
+    [
         ((1000, 1000, 10000), (True, True), (128, 256, 4)),
         ((1000, 1000, 4000), (True, True), (128, 256, 4)),
         ((256, 1000, 10000), (False, True), (128, 128, 6)),
         ((1000, 1000, 1000), (True, True), None),
-        ((1000, 1000, 10000), (False, False), None),
+        ((1000, 1000, 10000), (False, False), (128, 256, 4)),  # rows start within lines of 128 bytes
+        ((1000, 1000, 4000), (False, True), None),
+        # Small tiles whose rows start at lines are quicker than estimated.
+        ((512, 512, 8192), (False, False), None),
+        ((256, 4096, 4096), (False, False), None),
         ((264, 264, 9000), (True, True), None),  # few enough tiles for ``split_k`` to split them
         ((128, 4104, 8200), (True, True), None),
     ],

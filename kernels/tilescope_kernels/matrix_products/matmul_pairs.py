@@ -6,12 +6,15 @@ Both have the same pieces with as many steps, so that neither waits for loads or
 beyond the edge is multiplied too, of zeros, and TMA stores none of it.
 
 Otherwise this is ``matmul_hopper`` without cut tiles: persistent, one warp loads and two or three warpgroups multiply. Tiles can
-be split along K, for results that are too small for all SMs.
+be split along K, for results that are too small for all SMs, or those of a last wave that would leave most SMs without a tile.
+Parts are added up by a second launch, in the order of K.
 
 In bf16 on an H200 (2026-11-27, torch 2.11, triton 3.6, cold L2; without pairs, cuBLAS): 2048x1000x2048 20.0 us (23.4, 17.1),
 1800x1800x1800 28.5 (33.3, 25.4), 10000x1000x1000 44.5 (49.8, 36.3), 2200x3400x1704 46.7 (56.8, 41.8), 3000x3000x3000 83.4 (97.4,
 79.1), 4008x4008x4008 191.9 (216.8, 194.3), 4096x4104x4096 186.4 (211.6, 184.2), 1000x1000x10000 in 4 parts with a column-major
-42.0 (78.9, 47.1). Where rows start at sectors it is slower: 512x4096x4096 29.1 (27.9, 27.1), 8192x8192x8192 1552 (1468, 1418).
+42.0 (78.9, 47.1), with b column-major, so that rows start at sectors, 37.3 (49.9, 35.9; spans of kernels, driver 580.159, as the
+next two), 5000x1000x5000 with a last wave in 4 parts 79.5 (86.8, 68.4), 256x1000x10000 in 6 parts 18.2 (20.6 as parts were added up
+before, 18.0). Where rows start at sectors it is slower: 512x4096x4096 29.1 (27.9, 27.1), 8192x8192x8192 1552 (1468, 1418).
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+from triton.language.extra.cuda import gdc_wait
 
 from tilescope_kernels._shared.descriptors import gluon_tiles
 from tilescope_kernels._shared.integers import cdiv
@@ -52,8 +56,8 @@ _OF_TWO, _OF_THREE, _BESIDE_TWO, _BESIDE_THREE = (
     gl.constexpr(40),
     gl.constexpr(32),
 )
-#: Rows of a program that adds up parts, and its columns.
-_ROWS, _COLUMNS = 4, 1024
+#: Rows of a program that adds up parts.
+_ROWS = 8
 
 
 #: Of a, b and the side columns of b: a load for this program, and for both.
@@ -69,11 +73,22 @@ def _advance(slot, phase, STAGES: gl.constexpr):
 
 
 @gluon.jit
-def _place(piece, rank, M, N, splits, ROWS: gl.constexpr, COLUMNS: gl.constexpr, STACKED: gl.constexpr):
-    """First row and column of this program's tile of a pair's piece."""
+def _span(piece, whole, splits, K):
+    """Tile of a piece, and where along K it begins and ends: one of the ``whole`` tiles, or one of ``splits`` parts of a later tile."""
+    part = gl.maximum(piece - whole, 0)
+    each = gl.cdiv(gl.cdiv(K, _STEP), splits) * _STEP
+    first = part % splits * each
+    tile = gl.where(piece < whole, piece, whole + part // splits)
+    # Of a whole tile `part` and `first` are 0.
+    return tile, first, gl.where(piece < whole, K, gl.minimum(first + each, K))
+
+
+@gluon.jit
+def _place(tile, rank, M, N, ROWS: gl.constexpr, COLUMNS: gl.constexpr, STACKED: gl.constexpr):
+    """First row and column of this program's tile of a pair's two."""
     DOWN: gl.constexpr = 2 * ROWS if STACKED else ROWS
     ACROSS: gl.constexpr = COLUMNS if STACKED else 2 * COLUMNS
-    start_m, start_n = tile_origin(piece // splits, M, N, DOWN, ACROSS, _TOGETHER // DOWN)
+    start_m, start_n = tile_origin(tile, M, N, DOWN, ACROSS, _TOGETHER // DOWN)
     if STACKED:
         start_m += rank * ROWS
     else:
@@ -103,7 +118,7 @@ def _fetch(
 
 @gluon.jit
 def _load(
-    barriers, M, N, K, pieces, splits, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr, WIDE: gl.constexpr,
+    barriers, M, N, K, whole, pieces, splits, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr, WIDE: gl.constexpr,
     SIDE: gl.constexpr, STAGES: gl.constexpr, STACKED: gl.constexpr, BARRIERS: gl.constexpr,
 ):  # fmt: skip
     """Producer warp: load operands as far ahead as the rings of both programs allow, those of the next piece during an epilogue."""
@@ -113,13 +128,12 @@ def _load(
     a_ring = b_ring + STAGES * WIDE * _LINE
     side_ring = a_ring + STAGES * GROUPS * ROWS * _LINE
     ready = b_ring + BARRIERS * 8
-    each = gl.cdiv(gl.cdiv(K, _STEP), splits) * _STEP
     # Every stage starts free: on a fresh mbarrier a wait for the previous phase returns at once.
     slot, phase = gl.to_tensor(0), gl.to_tensor(1)
     for piece in range(gl.program_id(0), pieces, gl.num_programs(0)):
-        start_m, start_n = _place(piece, rank, M, N, splits, GROUPS * ROWS, WIDE + SIDE, STACKED)
-        first = piece % splits * each
-        for k in range(first, gl.minimum(first + each, K), _STEP):
+        tile, first, end = _span(piece, whole, splits, K)
+        start_m, start_n = _place(tile, rank, M, N, GROUPS * ROWS, WIDE + SIDE, STACKED)
+        for k in range(first, end, _STEP):
             for i in gl.static_range(GROUPS):
                 mbarrier.wait(barriers.index(BARRIERS + STAGES + slot * GROUPS + i), phase)
             mbarrier.expect(barriers.index(BARRIERS + slot), (GROUPS * ROWS + WIDE + SIDE) * _LINE)
@@ -177,8 +191,23 @@ def _store(x, c_tiles, buffers, turn, start_m, start_n, WHICH: gl.constexpr, BUF
 
 
 @gluon.jit
+def _write(
+    x, c_tiles, part_tiles, buffers, turn, start_m, start_n, part, row, column: gl.constexpr, WHICH: gl.constexpr, BUFFERS: gl.constexpr,
+):  # fmt: skip
+    """Write a matrix to c, or if it is a ``part`` of sums to ``part_tiles`` from ``row`` and ``column`` on."""
+    if part_tiles is None:
+        turn = _store(x.to(c_tiles.dtype), c_tiles, buffers, turn, start_m, start_n, WHICH, BUFFERS)
+    elif part:
+        sums = buffers._reinterpret(gl.float32, [buffers.shape[0], PART, PART // 2], pairs.SHARED_WIDE)
+        turn = _store(x, part_tiles, sums, turn, row, gl.to_tensor(column), WHICH, BUFFERS)
+    else:
+        turn = _store(x.to(c_tiles.dtype), c_tiles, buffers, turn, start_m, start_n, WHICH, BUFFERS)
+    return turn
+
+
+@gluon.jit
 def _multiply(
-    WHICH: gl.constexpr, c_tiles, rings, buffers, barriers, M, N, K, pieces, splits, split_rows, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr,
+    WHICH: gl.constexpr, c_tiles, part_tiles, rings, buffers, barriers, M, N, K, whole, pieces, splits, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr,
     GROUPS: gl.constexpr, ROWS: gl.constexpr, WIDE: gl.constexpr, SIDE: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr,
     STACKED: gl.constexpr, BARRIERS: gl.constexpr,
 ):  # fmt: skip
@@ -190,30 +219,25 @@ def _multiply(
     SIDE_FIRST: gl.constexpr = STAGES * (WIDE + GROUPS * ROWS) // SIDE if SIDE > 0 else 0
     a_ring = _ring(rings, A_FIRST + STAGES * GROUPS, ROWS, not A_COLUMNS)
     b_ring = _ring(rings, STAGES, WIDE, B_COLUMNS)
-    side_ring = b_ring
-    if SIDE > 0:
-        side_ring = _ring(rings, SIDE_FIRST + STAGES, SIDE, B_COLUMNS)
+    side_ring = _ring(rings, SIDE_FIRST + STAGES, SIDE, B_COLUMNS) if SIDE > 0 else b_ring
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDE, 16], [[0, 0]])
     SIDES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, SIDE if SIDE > 0 else 8, 16], [[0, 0]])
-    each = gl.cdiv(gl.cdiv(K, _STEP), splits) * _STEP
     if WHICH > 0:
         # Wait for the previous warpgroup's first use of a stage: two warpgroups are two steps apart, three are one step apart.
         LAG: gl.constexpr = 4 - GROUPS
-        deep = gl.minimum(each, K - gl.program_id(0) % splits * each)
+        _, first, end = _span(gl.program_id(0), whole, splits, K)
         mbarrier.wait(
-            barriers.index(BARRIERS + STAGES + (LAG - 1) * GROUPS + WHICH - 1), 0, pred=deep > (LAG - 1) * _STEP
+            barriers.index(BARRIERS + STAGES + (LAG - 1) * GROUPS + WHICH - 1), 0, pred=end - first > (LAG - 1) * _STEP
         )
     slot, phase, turn = gl.to_tensor(0), gl.to_tensor(0), gl.to_tensor(WHICH * BUFFERS)
     for piece in range(gl.program_id(0), pieces, gl.num_programs(0)):
-        start_m, start_n = _place(piece, rank, M, N, splits, GROUPS * ROWS, WIDE + SIDE, STACKED)
-        start_m += WHICH * ROWS
+        tile, first, end = _span(piece, whole, splits, K)
         total = gl.zeros([ROWS, WIDE], gl.float32, LAYOUT)
         if SIDE > 0:
             beside = gl.zeros([ROWS, SIDE], gl.float32, SIDES)
-        first = piece % splits * each
         # Not `slot`: Triton does not carry a variable from step to step that enters the loop as an alias of another.
         used = gl.to_tensor(0)
-        for k in range(first, gl.minimum(first + each, K), _STEP):
+        for k in range(first, end, _STEP):
             mbarrier.wait(barriers.index(BARRIERS + slot), phase)
             a = _tile(a_ring, A_FIRST + slot * GROUPS + WHICH, A_COLUMNS)
             b = _tile(b_ring, slot, B_COLUMNS)
@@ -233,34 +257,35 @@ def _multiply(
         else:
             total = warpgroup_mma_wait(0, deps=[total])
         pairs.arrive_at_both(free + (used * GROUPS + WHICH) * 8, rank, gl.to_tensor(1))
-        start_m += piece % splits * split_rows
-        turn = _store(total.to(c_tiles.dtype), c_tiles, buffers, turn, start_m, start_n, WHICH, BUFFERS)
+        start_m, start_n = _place(tile, rank, M, N, GROUPS * ROWS, WIDE + SIDE, STACKED)
+        start_m += WHICH * ROWS
+        part, row = piece >= whole, (((piece - whole) * 2 + rank) * GROUPS + WHICH) * ROWS
+        turn = _write(total, c_tiles, part_tiles, buffers, turn, start_m, start_n, part, row, 0, WHICH, BUFFERS)
         if SIDE > 0:
-            turn = _store(beside.to(c_tiles.dtype), c_tiles, buffers, turn, start_m, start_n + WIDE, WHICH, BUFFERS)
+            start_n += WIDE
+            turn = _write(beside, c_tiles, part_tiles, buffers, turn, start_m, start_n, part, row, WIDE, WHICH, BUFFERS)
     tma.store_wait(0)
     pairs.meet()
 
 
 # Specialized on extents of 1, ptxas crashed with a segmentation fault in another kernel (sm_90, CUDA 12.8).
-@gluon.jit(do_not_specialize=["M", "N", "K", "pieces", "splits", "split_rows"])
+@gluon.jit(do_not_specialize=["M", "N", "K", "whole", "pieces", "splits"])
 def matmul_pairs_kernel(
-    a_tiles, b_tiles, side_tiles, c_tiles, M, N, K, pieces, splits, split_rows,
+    a_tiles, b_tiles, side_tiles, c_tiles, part_tiles, M, N, K, whole, pieces, splits,
     A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr, WIDE: gl.constexpr, SIDE: gl.constexpr,
     STAGES: gl.constexpr, BUFFERS: gl.constexpr, STACKED: gl.constexpr,
 ):  # fmt: skip
     """Compute pieces ``pair, pair + pairs, ...`` of two tiles each, ``STACKED`` one above the other or beside each other.
 
-    A tile has ``ROWS`` rows for each of ``GROUPS`` warpgroups and ``WIDE + SIDE`` columns. A piece is one of ``splits``
-    parts along K. If there are several, c has ``split_rows`` rows for each, in fp32. Launch with 4 warps and ``num_ctas`` 2.
-    Descriptors of a, b and the ``SIDE`` columns have boxes as ``_fetch`` loads them.
+    A tile has ``ROWS`` rows for each of ``GROUPS`` warpgroups and ``WIDE + SIDE`` columns. The first ``whole`` pieces are whole along
+    K and go to c, the others are one of ``splits`` parts and go to ``part_tiles`` in fp32: piece by piece, one tile below the other.
+    ``part_tiles`` is None if there are none. Launch with 4 warps and ``num_ctas`` 2. Descriptors of a, b and the ``SIDE`` columns
+    have boxes as ``_fetch`` loads them.
     """
     BARRIERS: gl.constexpr = STAGES * (WIDE + GROUPS * ROWS + SIDE) * _LINE // 8
     # The rings of b, a and the side columns, then mbarriers. It is the largest, so that it lies at the start of shared memory.
     rings = gl.allocate_shared_memory(a_tiles.dtype, [BARRIERS // 128 + 1, 8, 64], pairs.SHARED)
-    if c_tiles.dtype.primitive_bitwidth == 32:
-        buffers = gl.allocate_shared_memory(c_tiles.dtype, [GROUPS * BUFFERS, PART, PART // 2], pairs.SHARED_WIDE)
-    else:
-        buffers = gl.allocate_shared_memory(c_tiles.dtype, [GROUPS * BUFFERS, PART, PART], pairs.SHARED)
+    buffers = gl.allocate_shared_memory(c_tiles.dtype, [GROUPS * BUFFERS, PART, PART], pairs.SHARED)
     # First those of stages that have arrived, then those of stages that a warpgroup of each program has used: 4 warps each.
     barriers = rings._reinterpret(gl.int64, [BARRIERS + STAGES * (GROUPS + 1), 1], pairs.BARRIERS)
     for i in gl.static_range(STAGES):
@@ -274,11 +299,11 @@ def matmul_pairs_kernel(
     if GROUPS == 2:
         gl.warp_specialize(
             [
-                (_multiply, (0, c_tiles, rings, buffers, barriers, M, N, K, pieces, splits, split_rows, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, SIDE,
+                (_multiply, (0, c_tiles, part_tiles, rings, buffers, barriers, M, N, K, whole, pieces, splits, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, SIDE,
                              STAGES, BUFFERS, STACKED, BARRIERS)),
-                (_multiply, (1, c_tiles, rings, buffers, barriers, M, N, K, pieces, splits, split_rows, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, SIDE,
+                (_multiply, (1, c_tiles, part_tiles, rings, buffers, barriers, M, N, K, whole, pieces, splits, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, SIDE,
                              STAGES, BUFFERS, STACKED, BARRIERS)),
-                (_load, (barriers, M, N, K, pieces, splits, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, SIDE, STAGES, STACKED, BARRIERS)),
+                (_load, (barriers, M, N, K, whole, pieces, splits, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, SIDE, STAGES, STACKED, BARRIERS)),
                 (pairs.idle, ()), (pairs.idle, ()),
             ],
             [4, 1, 1, 2],
@@ -287,13 +312,13 @@ def matmul_pairs_kernel(
     else:
         gl.warp_specialize(
             [
-                (_multiply, (0, c_tiles, rings, buffers, barriers, M, N, K, pieces, splits, split_rows, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, SIDE,
+                (_multiply, (0, c_tiles, part_tiles, rings, buffers, barriers, M, N, K, whole, pieces, splits, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, SIDE,
                              STAGES, BUFFERS, STACKED, BARRIERS)),
-                (_multiply, (1, c_tiles, rings, buffers, barriers, M, N, K, pieces, splits, split_rows, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, SIDE,
+                (_multiply, (1, c_tiles, part_tiles, rings, buffers, barriers, M, N, K, whole, pieces, splits, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, SIDE,
                              STAGES, BUFFERS, STACKED, BARRIERS)),
-                (_multiply, (2, c_tiles, rings, buffers, barriers, M, N, K, pieces, splits, split_rows, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, SIDE,
+                (_multiply, (2, c_tiles, part_tiles, rings, buffers, barriers, M, N, K, whole, pieces, splits, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, SIDE,
                              STAGES, BUFFERS, STACKED, BARRIERS)),
-                (_load, (barriers, M, N, K, pieces, splits, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, SIDE, STAGES, STACKED, BARRIERS)),
+                (_load, (barriers, M, N, K, whole, pieces, splits, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, SIDE, STAGES, STACKED, BARRIERS)),
                 (pairs.idle, ()), (pairs.idle, ()),
             ],
             [4, 4, 1, 1, 2],
@@ -303,16 +328,30 @@ def matmul_pairs_kernel(
 
 @triton.jit
 def add_splits_kernel(
-    c_ptr, parts_ptr, M, N, stride_c, split_rows, ROWS: tl.constexpr, COLUMNS: tl.constexpr, SPLITS: tl.constexpr
-):
-    """Add up ``SPLITS`` matrices that are ``split_rows`` rows apart, ROWS x COLUMNS elements per program, in a fixed order."""
-    across = tl.cdiv(N, COLUMNS)
-    m = tl.program_id(0) // across * ROWS + tl.arange(0, ROWS)[:, None]
-    n = tl.program_id(0) % across * COLUMNS + tl.arange(0, COLUMNS)[None, :]
-    mask = (m < M) & (n < N)
+    c_ptr, parts_ptr, M, N, stride_c, whole, TILE_M: tl.constexpr, TILE_N: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    SPLITS: tl.constexpr, STACKED: tl.constexpr,
+):  # fmt: skip
+    """Add up the ``SPLITS`` parts of ROWS rows of a TILE_M x TILE_N tile per program, in a fixed order.
+
+    Pairs of tiles come from ``whole`` on. ``COLUMNS``: TILE_N rounded up to a power of two.
+    """
+    gdc_wait()
+    # Rounding shows the compiler that rows of c are 16-byte aligned.
+    stride_c = stride_c // 8 * 8
+    N = N // 8 * 8
+    DOWN: tl.constexpr = 2 * TILE_M if STACKED else TILE_M
+    ACROSS: tl.constexpr = TILE_N if STACKED else 2 * TILE_N
+    tile = tl.program_id(0) // (TILE_M // ROWS)
+    row = tl.program_id(0) % (TILE_M // ROWS) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.arange(0, COLUMNS)[None, :]
+    start_m, start_n = tile_origin(whole + tile // 2, M, N, DOWN, ACROSS, 2048 // DOWN)
+    m = start_m + row + (tile % 2 * TILE_M if STACKED else 0)
+    n = start_n + column + (0 if STACKED else tile % 2 * TILE_N)
+    mask = (m < M) & (n < N) & (column < TILE_N)
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
     for part in tl.static_range(SPLITS):
-        total += tl.load(parts_ptr + (part * split_rows + m).to(tl.int64) * N + n, mask=mask, other=0.0)
+        place = ((tile // 2 * SPLITS + part) * 2 + tile % 2) * TILE_M + row
+        total += tl.load(parts_ptr + place.to(tl.int64) * TILE_N + column, mask=mask, other=0.0)
     tl.store(c_ptr + m.to(tl.int64) * stride_c + n, total.to(c_ptr.dtype.element_ty), mask=mask)
 
 
@@ -326,9 +365,11 @@ def write_product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, chosen: Til
     splits = cdiv(steps, cdiv(steps, chosen.splits))
     rows, width = chosen.groups * chosen.rows, chosen.wide + chosen.side
     down, across = (2 * rows, width) if stacked else (rows, 2 * width)
-    pieces = cdiv(m, down) * cdiv(n, across) * splits
-    split_rows = cdiv(m, down) * down if splits > 1 else 0
-    out = torch.empty((splits * split_rows, n), dtype=torch.float32, device=c.device) if splits > 1 else c
+    tiles, programs = cdiv(m, down) * cdiv(n, across), multiprocessors(a) // 2
+    whole = tiles if splits == 1 else tiles // programs * programs if chosen.tail else 0
+    others = tiles - whole
+    pieces = whole + others * splits
+    parts = torch.empty((others * splits * 2 * rows, width), dtype=torch.float32, device=c.device) if others else None
     if a_columns:
         a_tiles = gluon_tiles(a, PART.value, BLOCK_K if stacked else BLOCK_K // 2, True, pairs.SHARED.value)
     else:
@@ -340,16 +381,17 @@ def write_product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, chosen: Til
         return gluon_tiles(b, BLOCK_K // 2 if stacked else BLOCK_K, PART.value, False, pairs.SHARED.value)
 
     # Parts are in fp32: 32 columns are 128 bytes.
-    width, layout = (PART.value // 2, pairs.SHARED_WIDE) if splits > 1 else (PART.value, pairs.SHARED)
-    c_tiles = gluon_tiles(out, PART.value, width, False, layout.value)
+    half = PART.value // 2
     launch(
-        matmul_pairs_kernel, (min(pieces, multiprocessors(a) // 2),),
-        a_tiles, of_b(chosen.wide), of_b(chosen.side) if chosen.side else None, c_tiles, m, n, k, pieces, splits, split_rows,
+        matmul_pairs_kernel, (min(pieces, programs),),
+        a_tiles, of_b(chosen.wide), of_b(chosen.side) if chosen.side else None,
+        gluon_tiles(c, PART.value, PART.value, False, pairs.SHARED.value),
+        None if parts is None else gluon_tiles(parts, PART.value, half, False, pairs.SHARED_WIDE.value), m, n, k, whole, pieces, splits,
         A_COLUMNS=a_columns, B_COLUMNS=b_columns, GROUPS=chosen.groups, ROWS=chosen.rows, WIDE=chosen.wide, SIDE=chosen.side,
         STAGES=chosen.stages, BUFFERS=chosen.buffers, STACKED=stacked, num_warps=4, num_ctas=2,
     )  # fmt: skip
-    if splits > 1:
+    if parts is not None:
         launch(
-            add_splits_kernel, (cdiv(m, _ROWS) * cdiv(n, _COLUMNS),), c, out, m, n, c.stride(0), split_rows,
-            ROWS=_ROWS, COLUMNS=_COLUMNS, SPLITS=splits, num_warps=4,
+            add_splits_kernel, (others * 2 * (rows // _ROWS),), c, parts, m, n, c.stride(0), whole, TILE_M=rows, TILE_N=width, ROWS=_ROWS,
+            COLUMNS=triton.next_power_of_2(width), SPLITS=splits, STACKED=stacked, num_warps=4, launch_pdl=True,
         )  # fmt: skip

@@ -18,7 +18,8 @@ class Tiling:
 
     Tiles of the last wave are cut into ``cut_rows`` x ``cut_columns`` parts. The ring of operands has ``stages``; each
     warpgroup stores through ``buffers``. ``copies``: operands whose rows do not start at memory sectors are copied first.
-    ``pairs``: two SMs share what they load of tiles that are "stacked" or "beside" each other. ``splits``: parts along K.
+    ``pairs``: two SMs share what they load of tiles that are "stacked" or "beside" each other. ``splits``: parts along K
+    of all their tiles, or with ``tail`` of those of the last wave.
     """
 
     rows: int
@@ -32,6 +33,7 @@ class Tiling:
     groups: int = 2
     pairs: str = ""
     splits: int = 1
+    tail: bool = False
 
 
 #: Uncut tilings come first, so that they win ties.
@@ -57,6 +59,8 @@ _PAIRED = (
     Tiling(64, 128, 64, buffers=1, groups=3),
 )
 PAIRS = tuple(replace(each, pairs=how) for each in _PAIRED for how in ("stacked", "beside"))
+#: Tilings of pairs whose last wave is split along K.
+TAILS = tuple(replace(each, splits=parts, tail=True) for each in PAIRS for parts in range(2, 7))
 #: Rows and columns of operands that L2 delivers while a 128x256 tile multiplies one step along K: if all extents are multiples
 #: of 128 bytes, and if they are not. Rows that do not start at sectors count as so many.
 _ARRIVING_WHOLE, _ARRIVING, _ASKEW = 490, 440, 1.5
@@ -70,10 +74,15 @@ _BESIDE = {32: 1.2, 64: 1.05}
 #: to 4 % (1000x5000x5000, 6000x1000x3000) to avoid losses of 2 or 3 (5000x5000x1000, 1000x8000x1000). Where all rows start at
 #: sectors, pairs lost up to 9 % of large products whose extents are multiples of 64, and gained 0 to 4 % of four others.
 _NARROW, _LONGER, _GAIN, _LEAST_K = 1.1, 1.5, 1.035, 512
-#: Steps of adding up parts of a split product, the most parts, and how much quicker they must be than small tiles of one SM
-#: each. Fitted to four products with few tiles and ragged rows on an H200 (2026-11-27): of 1000x1000x10000 and 256x1000x10000
-#: the model chose tilings with 42 and 22 us instead of 79 and 36, of 1000x1000x4000 27 instead of 35, of 1000x1000x1000 none.
-_ADDING, _PARTS, _GAIN_SPLIT = 8, 6, 1.4
+#: By so much a split last wave must be quicker than the best tiling without. One such product was measured, 5000x1000x5000: 80 us
+#: instead of 87, 8 % where the model says 11. Where rows start at sectors it was slower: 3000x2000x6000 118 and 97.
+_GAIN_TAIL = 1.1
+#: Steps of adding up parts of a split product, the most parts, and by which factor and by how many steps they must be quicker than
+#: small tiles of one SM each. Fitted to five products with few tiles and ragged rows on an H200 (2026-11-27): of 1000x1000x10000
+#: and 256x1000x10000 the model chose tilings with 42 and 22 us instead of 79 and 36, of 1000x1000x4000 27 instead of 35, of
+#: 1000x1000x1000 none; of 1000x1000x10000 whose rows start at sectors, but within lines of 128 bytes, 37 instead of 50. Where all
+#: extents are multiples of 64 small tiles take two thirds of what is estimated: 512x512x8192 17 us, 256x4096x4096 15, 768x768x3072 11.
+_ADDING, _PARTS, _GAIN_SPLIT, _LESS_SPLIT = 8, 6, 1.1, 9
 #: Cost of copying operands: steps of the launch, and elements that are copied per step.
 _COPYING, _COPIED = 4, 1_000_000
 
@@ -86,7 +95,7 @@ def whole_tiles(tiles: int, programs: int, chosen: Tiling) -> int:
 def _time(
     m: int, n: int, k: int, programs: int, askew: tuple[bool, bool], chosen: Tiling, longer: float = 1.0
 ) -> float:
-    """Estimated time, in steps of a 128x256 tile along K. Infinite where a cut last wave is empty or exceeds one wave.
+    """Estimated time, in steps of a 128x256 tile along K. Infinite where a cut or split last wave is empty, or a cut one exceeds a wave.
 
     Three warpgroups write ``longer`` than two.
     """
@@ -95,8 +104,9 @@ def _time(
     stacked, beside = (1 + (chosen.pairs == how) for how in ("stacked", "beside"))
     rows, columns = chosen.groups * chosen.rows, chosen.wide + chosen.side
     # Parts are written in fp32.
-    writing = _WRITING * (longer if chosen.groups == 3 else 1.0) * (2 if chosen.splits > 1 else 1)
-    steps = cdiv(cdiv(k, BLOCK_K), chosen.splits)
+    splits = 1 if chosen.tail else chosen.splits
+    writing = _WRITING * (longer if chosen.groups == 3 else 1.0) * (2 if splits > 1 else 1)
+    steps = cdiv(cdiv(k, BLOCK_K), splits)
     slowdown = _BESIDE.get(chosen.side, 1.0) if chosen.groups == 2 else 1.0
     if chosen.pairs and rows == columns == 128:
         slowdown = _NARROW
@@ -107,12 +117,17 @@ def _time(
         loads = of_a * rows / beside + of_b * columns / stacked
         return steps * max(area * slowdown, loads / rate) + writing * area
 
-    tiles = cdiv(m, stacked * rows) * cdiv(n, beside * columns) * chosen.splits
+    tiles = cdiv(m, stacked * rows) * cdiv(n, beside * columns) * splits
     programs, cut = programs // (stacked * beside), chosen.cut_rows * chosen.cut_columns
     last = tiles % programs
     if cut > 1 and not 0 < last * cut <= programs:
         return float("inf")
-    time = tiles // programs * wave(rows, columns) + (_ADDING if chosen.splits > 1 else 0)
+    if chosen.tail:
+        if tiles < programs or not last:
+            return float("inf")
+        waves = cdiv(last * chosen.splits, programs) / chosen.splits
+        return (tiles // programs + waves) * wave(rows, columns) + writing * rows * columns / (128 * 256) + _ADDING
+    time = tiles // programs * wave(rows, columns) + (_ADDING if splits > 1 else 0)
     return time + (wave(rows // chosen.cut_rows, columns // chosen.cut_columns) if last else 0.0)
 
 
@@ -147,7 +162,11 @@ def tiling(
     copied_time += _COPYING + elements / _COPIED
     if pairs and aligned_c and k >= _LEAST_K:
         paired_time, paired = quickest(PAIRS, longer=_LONGER)
-        if _GAIN * paired_time < min(copied_time, quickest(tilings, longer=_LONGER)[0]):
+        split_time, split = quickest(TAILS, longer=_LONGER)
+        alone = min(copied_time, quickest(tilings, longer=_LONGER)[0])
+        if _GAIN_TAIL * split_time < min(paired_time, alone):
+            return split
+        if _GAIN * paired_time < alone:
             return paired
     return replace(copied, copies=True) if copied_time < time else best
 
@@ -160,7 +179,7 @@ def split_pairs(m: int, n: int, k: int, programs: int, askew: tuple[bool, bool])
     """
     tiles = cdiv(m, 64) * cdiv(n, 64)
     # Results with fewer tiles are split there too. Narrow ones were not measured.
-    if not any(askew) or programs >= 4 * tiles or min(m, n) < 256:
+    if not (any(askew) or (m | n | k) % 64) or programs >= 4 * tiles or min(m, n) < 256:
         return None
     of_a, of_b = (_ASKEW if each else 1.0 for each in askew)
     alone = cdiv(k, BLOCK_K) * (of_a * 64 + of_b * (64 if tiles <= programs else 128)) / _ARRIVING
@@ -168,4 +187,4 @@ def split_pairs(m: int, n: int, k: int, programs: int, askew: tuple[bool, bool])
     time, best = min(
         ((_time(m, n, k, programs, askew, chosen), chosen) for chosen in tilings), key=lambda each: each[0]
     )
-    return best if _GAIN_SPLIT * time < alone else None
+    return best if _GAIN_SPLIT * time + _LESS_SPLIT < alone else None
