@@ -37,6 +37,17 @@ def load_code(kernel: str, descriptor: int, shared: bool) -> gl.constexpr:
     )
 
 
+@gluon.constexpr_function
+def barriers_code(barriers):
+    """PTX with which one thread initializes so many mbarriers from address $1 on, at each of which one thread arrives.
+
+    Gluon would have four warps meet after each mbarrier, before the first load can start.
+    """
+    each = "".join(f" @one mbarrier.init.shared::cta.b64 [$1+{8 * i}], 1;" for i in range(barriers))
+    thread = ".reg .b32 thread; mov.u32 thread, %tid.x; setp.eq.u32 one, thread, 0;"
+    return f"{{ .reg .pred one; {thread}{each} mov.u32 $0, 0; }}"
+
+
 #: PTX of an arrival per warp at mbarrier $1 of program $2, if $3.
 _ARRIVE = gl.constexpr(
     "{ .reg .pred one; .reg .b32 lane, there; mov.u32 lane, %laneid; setp.eq.u32 one, lane, 0; setp.ne.and.u32 one, $3, 0, one;"
@@ -51,7 +62,7 @@ def _ptx(CODE: gl.constexpr):
 
 @gluon.jit
 def rank():
-    """Place of this program in its pair: 0 or 1."""
+    """Place of this program in its cluster: in a pair 0 or 1."""
     return _ptx("mov.u32 $0, %cluster_ctarank;")
 
 
@@ -59,6 +70,12 @@ def rank():
 def shared_memory():
     """Address of the start of shared memory, where the largest allocation lies."""
     return _ptx("mov.u32 $0, global_smem;")
+
+
+@gluon.jit
+def initialize(CODE: gl.constexpr, first):
+    """Initialize mbarriers as ``barriers_code`` says."""
+    gl.inline_asm_elementwise(CODE, "=r,r", [first], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit

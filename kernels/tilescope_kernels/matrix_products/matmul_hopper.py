@@ -37,11 +37,11 @@ from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import capability, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
-from tilescope_kernels.matrix_products import matmul_pairs
+from tilescope_kernels.matrix_products import matmul_clusters, matmul_pairs
 from tilescope_kernels.matrix_products.aligned_rows import SECTOR, aligned, columns, is_aligned, is_askew
 from tilescope_kernels.matrix_products.hopper_pairs import KNOWN
 from tilescope_kernels.matrix_products.hopper_store import PART, store_parts
-from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Tiling, split_pairs, tiling, whole_tiles
+from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Tiling, clusters, split_pairs, tiling, whole_tiles
 from tilescope_kernels.matrix_products.scaled_matmul import kind
 
 #: A step along K, in bytes.
@@ -352,9 +352,14 @@ def plan(a: torch.Tensor, b: torch.Tensor) -> Tiling | None:
     (m, k), n = a.shape, b.shape[1]
     if serves(a, b):
         return _chosen(a, b, n % 8 == 0)
-    if KNOWN and capability(a) == 90 and a.dtype in (torch.float16, torch.bfloat16) and n % 8 == 0:
-        return split_pairs(m, n, k, multiprocessors(a), (is_askew(a), is_askew(b)))
-    return None
+    if not (KNOWN and capability(a) == 90 and a.dtype in (torch.float16, torch.bfloat16) and n % 8 == 0):
+        return None
+    rest = multiprocessors(a), (is_askew(a), is_askew(b))
+    found = split_pairs(m, n, k, *rest)
+    # Operands that are copied were not timed in clusters.
+    if not found and min(m, n) >= 64 and is_aligned(a) and is_aligned(b):
+        found = clusters(m, n, k, *rest)
+    return found
 
 
 def write_product(
@@ -365,20 +370,16 @@ def write_product(
 
     Operands whose rows are not 16-byte aligned are copied.
     """
-    (m, k), n = a.shape, b.shape[1]
-    programs = multiprocessors(a)
+    (m, k), n, programs = a.shape, b.shape[1], multiprocessors(a)
     if chosen is None or (chosen.pairs and not is_aligned(c)):
         chosen = _chosen(a, b, is_aligned(c))
-    if chosen.pairs:
-        matmul_pairs.write_product(a, b, c, chosen)
+    if chosen.pairs or chosen.cluster > 1:
+        (matmul_pairs if chosen.pairs else matmul_clusters).write_product(a, b, c, chosen)
         return
     a, b = aligned(a, b, to=SECTOR) if chosen.copies else aligned(a, b)
     a_columns, b_columns = columns(a), columns(b)
-    high, wide, depth = (
-        chosen.rows // chosen.cut_rows,
-        chosen.wide // chosen.cut_columns,
-        _STEP.value // a.element_size(),
-    )
+    high, wide = chosen.rows // chosen.cut_rows, chosen.wide // chosen.cut_columns
+    depth = _STEP.value // a.element_size()
     tiles = cdiv(m, chosen.groups * chosen.rows) * cdiv(n, chosen.wide + chosen.side)
     whole = whole_tiles(tiles, programs, chosen)
     pieces = whole + (tiles - whole) * chosen.cut_rows * chosen.cut_columns

@@ -19,7 +19,8 @@ class Tiling:
     Tiles of the last wave are cut into ``cut_rows`` x ``cut_columns`` parts. The ring of operands has ``stages``; each
     warpgroup stores through ``buffers``. ``copies``: operands whose rows do not start at memory sectors are copied first.
     ``pairs``: two SMs share what they load of tiles that are "stacked" or "beside" each other. ``splits``: parts along K
-    of all their tiles, or with ``tail`` of those of the last wave.
+    of all their tiles, or with ``tail`` of those of the last wave. ``cluster``: parts along K that the programs of a cluster
+    multiply and add up through shared memory.
     """
 
     rows: int
@@ -34,6 +35,7 @@ class Tiling:
     pairs: str = ""
     splits: int = 1
     tail: bool = False
+    cluster: int = 1
 
 
 #: Uncut tilings come first, so that they win ties.
@@ -61,6 +63,14 @@ _PAIRED = (
 PAIRS = tuple(replace(each, pairs=how) for each in _PAIRED for how in ("stacked", "beside"))
 #: Tilings of pairs whose last wave is split along K.
 TAILS = tuple(replace(each, splits=parts, tail=True) for each in PAIRS for parts in range(2, 7))
+#: Tilings of clusters, without buffers: results are written from registers.
+_CLUSTERED = (
+    Tiling(64, 128, stages=6, buffers=0),
+    Tiling(64, 64, stages=8, buffers=0),
+    Tiling(64, 128, stages=8, buffers=0, groups=1),
+    Tiling(64, 64, stages=10, buffers=0, groups=1),
+)
+CLUSTERS = tuple(replace(each, cluster=parts) for parts in (2, 4) for each in _CLUSTERED)
 #: Rows and columns of operands that L2 delivers while a 128x256 tile multiplies one step along K: if all extents are multiples
 #: of 128 bytes, and if they are not. Rows that do not start at sectors count as so many.
 _ARRIVING_WHOLE, _ARRIVING, _ASKEW = 490, 440, 1.5
@@ -83,6 +93,17 @@ _GAIN_TAIL = 1.1
 #: 1000x1000x1000 none; of 1000x1000x10000 whose rows start at sectors, but within lines of 128 bytes, 37 instead of 50. Where all
 #: extents are multiples of 64 small tiles take two thirds of what is estimated: 512x512x8192 17 us, 256x4096x4096 15, 768x768x3072 11.
 _ADDING, _PARTS, _GAIN_SPLIT, _LESS_SPLIT = 8, 6, 1.1, 9
+#: Of 132 SMs so many clusters of so many programs run at once (H200): they lie within a group of SMs, of which some remain.
+_AT_ONCE = {2: 66, 4: 30}
+#: Clusters in microseconds: a launch and filling the ring, a row or column of a step if few SMs load, so much more if all do, and
+#: exchanging the sums of a 128x128 tile. Fitted to 17 timings, which they miss by 4.5 % (root mean square), at most 10.
+_START, _ROW, _ROW_MORE, _EXCHANGING = 1.7, 0.83e-3, 1.07e-3, 3.3
+#: Small tiles likewise, their rows if all extents are multiples of 128 bytes and if not. Fitted to 11 timings: 2.7 %, at most 5.
+_START_SMALL, _ROW_SMALL, _ROW_WHOLE, _ROW_RAGGED = 2.8, 0.78e-3, 0.21e-3, 0.775e-3
+#: Bytes that HBM delivers per microsecond; by how much clusters must be quicker, for the estimates miss by so much; and how many steps
+#: the shortest part has that was timed, of 1000x1000x4000. All timings are of an H200 (2026-11-27, torch 2.11, triton 3.6, spans of
+#: kernels, cold L2, rotated inputs).
+_BYTES, _GAIN_CLUSTERS, _LEAST_STEPS = 3.85e6, 1.08, 31
 #: Cost of copying operands: steps of the launch, and elements that are copied per step.
 _COPYING, _COPIED = 4, 1_000_000
 
@@ -188,3 +209,45 @@ def split_pairs(m: int, n: int, k: int, programs: int, askew: tuple[bool, bool])
         ((_time(m, n, k, programs, askew, chosen), chosen) for chosen in tilings), key=lambda each: each[0]
     )
     return best if _GAIN_SPLIT * time + _LESS_SPLIT < alone else None
+
+
+def cluster_time(m: int, n: int, k: int, programs: int, askew: tuple[bool, bool], chosen: Tiling) -> float:
+    """Estimated microseconds of a tiling of clusters. Infinite where their parts are shorter than any that was measured."""
+    rows, columns, steps = chosen.groups * chosen.rows, chosen.wide, cdiv(k, BLOCK_K)
+    if steps // chosen.cluster < _LEAST_STEPS:
+        return float("inf")
+    of_a, of_b = (_ASKEW if each else 1.0 for each in askew)
+    loads, exchanging = of_a * rows + of_b * columns, _EXCHANGING * rows * columns / (128 * 128)
+
+    def wave(clusters: int) -> float:
+        row = _ROW + _ROW_MORE * clusters * chosen.cluster / programs
+        return cdiv(steps, chosen.cluster) * loads * row + exchanging
+
+    tiles, at_once = cdiv(m, rows) * cdiv(n, columns), programs * _AT_ONCE[chosen.cluster] // 132
+    last = tiles % at_once
+    time = tiles // at_once * wave(at_once) + (wave(last) if last else 0.0)
+    return _START + max(time, 2 * k * (m + n) / _BYTES + exchanging)
+
+
+def small_time(m: int, n: int, k: int, programs: int, askew: tuple[bool, bool]) -> float:
+    """Estimated microseconds of the tiles of ``split_k`` that are not split."""
+    columns = 64 if m <= 64 or cdiv(m, 64) * cdiv(n, 64) <= programs else 128
+    of_a, of_b = (_ASKEW if each else 1.0 for each in askew)
+    tiles = cdiv(m, 64) * cdiv(n, columns)
+    row = _ROW_SMALL + (_ROW_RAGGED if (m | n | k) % 64 else _ROW_WHOLE) * min(1, tiles / programs)
+    time = cdiv(tiles, programs) * cdiv(k, BLOCK_K) * (of_a * 64 + of_b * columns) * row
+    return _START_SMALL + max(time, 2 * k * (m + n) / _BYTES)
+
+
+@functools.lru_cache(maxsize=4096)
+def clusters(m: int, n: int, k: int, programs: int, askew: tuple[bool, bool]) -> Tiling | None:
+    """The tiling of clusters for a result with few tiles and a long K. None where the tiles of ``split_k`` may be as quick.
+
+    Where those are split, clusters were not: 256x256x16384 took 13.1 us in clusters of up to 4 programs (12.3), 128x1024x8192 11.2
+    (9.6), 64x2048x8192 12.6 (12.7). Nor where pairs are split, with the sums added up as they are now: 256x1000x10000 21.8 (18.2).
+    """
+    if programs >= 4 * cdiv(m, 64) * cdiv(n, 64):
+        return None
+    times = ((cluster_time(m, n, k, programs, askew, each), each) for each in CLUSTERS)
+    time, best = min(times, key=lambda each: each[0])
+    return best if _GAIN_CLUSTERS * time < small_time(m, n, k, programs, askew) else None

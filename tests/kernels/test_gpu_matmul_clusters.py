@@ -1,0 +1,75 @@
+"""Products whose tiles a cluster shares along K, on a GPU against fp64."""
+
+import pytest
+import torch
+from tilescope_kernels import matmul
+from tilescope_kernels.matrix_products import matmul_clusters, matmul_hopper
+from tilescope_kernels.matrix_products.matmul_tilings import CLUSTERS
+
+from . import on_gpu
+from .checks import relative_error
+from .on_gpu import draw
+
+pytestmark = [*on_gpu.MARKS, on_gpu.HOPPER]
+
+DTYPES = {torch.bfloat16: 3e-3, torch.float16: 4e-4}
+
+
+@pytest.mark.parametrize("tiling", CLUSTERS, ids=str)
+@pytest.mark.parametrize(
+    ("extents", "dtype"),
+    [
+        ((384, 384, 1024), torch.bfloat16),
+        ((131, 200, 777), torch.float16),
+        ((300, 333, 2001), torch.bfloat16),
+        ((1000, 1000, 8), torch.bfloat16),  # most parts have no step
+    ],
+    ids=str,
+)
+def test_against_fp64(extents, dtype, tiling):
+    m, n, k = extents
+    a, b = draw(m, k, dtype=dtype), draw(k, n, dtype=dtype, seed=1)
+    for one in (a, a.T.contiguous().T):
+        for other in (b, b.T.contiguous().T):
+            found = [torch.full((m, n), float("nan"), device="cuda", dtype=dtype) for _ in range(2)]
+            for c in found:
+                matmul_clusters.write_product(one, other, c, tiling)
+            assert torch.equal(*found)
+            assert relative_error(found[0], one.double() @ other.double()) <= DTYPES[dtype]
+
+
+def test_results_between_others_are_written_alone():
+    a, b = draw(300, 1000), draw(1000, 515, seed=1)
+    for tiling in CLUSTERS:
+        room = torch.zeros(302, 601, device="cuda", dtype=torch.bfloat16)
+        matmul_clusters.write_product(a, b, room[1:-1, 7:522], tiling)
+        assert relative_error(room[1:-1, 7:522], a.double() @ b.double()) <= DTYPES[torch.bfloat16]
+        room[1:-1, 7:522] = 0
+        assert not room.any()
+
+
+def test_what_is_not_finite_stays_in_its_row_and_column():
+    a, b = draw(384, 12288), draw(12288, 384, seed=1)
+    a[5, 7], b[9000, 200] = float("inf"), float("nan")
+    for tiling in CLUSTERS:
+        c = torch.empty(384, 384, device="cuda", dtype=torch.bfloat16)
+        matmul_clusters.write_product(a, b, c, tiling)
+        assert c[:, 200].isnan().all() and not c[5].isfinite().any()
+        c[5], c[:, 200] = 0, 0
+        assert c.isfinite().all()
+
+
+def test_few_tiles_with_a_long_k_go_through_it_and_a_graph_replays_it(monkeypatch):
+    launched, write = [], matmul_clusters.write_product
+    monkeypatch.setattr(matmul_clusters, "write_product", lambda *args: launched.append(args[3]) or write(*args))
+    a, b = draw(384, 12288), draw(12288, 384, seed=1)
+    assert matmul_hopper.plan(a, b).cluster > 1
+    expected = matmul(a, b)
+    assert launched
+    assert relative_error(expected, a.double() @ b.double()) <= DTYPES[torch.bfloat16]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        c = matmul(a, b)
+    c.zero_()
+    graph.replay()
+    assert torch.equal(c, expected)
