@@ -136,8 +136,8 @@ def absmax_kernel(partial_ptr, x_ptr, x_stride, groups, columns, tail, GROUPS: t
     absmax = tl.max(tl.max(largest, axis=1), axis=0)
     if FLAT:
         within = tl.arange(0, _GROUP)
-        mask = (within < tail) & (tl.program_id(0) == 0)
-        rest = tl.load(x_ptr + tl.cast(groups, tl.int64) * _GROUP + within, mask=mask, other=0.0)
+        left = (within < tail) & (tl.program_id(0) == 0)
+        rest = tl.load(x_ptr + tl.cast(groups, tl.int64) * _GROUP + within, mask=left, other=0.0)
         absmax = tl.maximum(absmax, tl.max(tl.abs(rest).to(tl.float32), axis=0))
     tl.store(partial_ptr + tl.program_id(0), absmax)
 
@@ -163,6 +163,6 @@ def quantize_tensor_kernel(
         tl.store(scale_ptr, absmax / LARGEST)
         if FLAT:
             within = tl.arange(0, _GROUP)
-            offset = tl.cast(groups, tl.int64) * _GROUP + within
-            rest = tl.load(x_ptr + offset, mask=within < tail, other=0.0)
-            tl.store(q_ptr + offset, _codes(rest, LARGEST / absmax, q_ptr.dtype.element_ty), mask=within < tail)
+            after = tl.cast(groups, tl.int64) * _GROUP + within
+            rest = tl.load(x_ptr + after, mask=within < tail, other=0.0)
+            tl.store(q_ptr + after, _codes(rest, LARGEST / absmax, q_ptr.dtype.element_ty), mask=within < tail)
