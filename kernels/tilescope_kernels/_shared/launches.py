@@ -148,7 +148,8 @@ def launch_tuned(kernel: Any, grid: Any, *args: Any, **options: Any) -> None:
     """``kernel[grid](*args, **options)`` for kernels under an autotuner or heuristics.
 
     These are asked once for arguments of the same dtypes and values on the same GPU; what they chose is launched as by ``launch``.
-    Triton would ask them at each launch: a product with a given config took 230 us of CPU time (H200, 2026-11-27).
+    Triton would ask them at each launch: an interval of INT8 4096x4096x4096 with a scale a row was 269 us and is 107, the kernel's time (H200,
+    2026-11-27, torch 2.11, triton 3.6).
     """
     key: tuple[Any, ...] | None = None
     if not has_watcher() and autotuner.Autotuner.run.__globals__ is _AUTOTUNER:
