@@ -31,17 +31,19 @@ MOST_BYTES, MOST_OPERATIONS = 2**28, 2**37
 #: More of them, for kernels that no workload comes to.
 MORE = {
     "softmax": "70x20000-fp32 9x50257-bf16 8x100000-bf16",
-    "layer_norm": "70x9001-bf16 300x65536-bf16 7x100003-bf16 2001x520-bf16",
+    "fp8_tensor": "300x781-fp32 3x37-fp16",
+    "layer_norm": "100x1024-bf16 70x9001-bf16 300x65536-bf16 7x100003-bf16 2001x520-bf16",
     "rms_norm": "70x9001-bf16 300x65536-bf16 7x100003-bf16 5000x128-bf16",
     "add_rms_norm": "300x20480-bf16 7x100003-bf16",
     "cross_entropy": "9x50257-bf16 130x128256-bf16",
     "linear_cross_entropy": "600x256x32000-bf16",
-    "attention": "1x8x4x1x8192x128-bf16 1x16x1x2048x2048x256-bf16 2x2x4x1024x1024x128-bf16",
-    "causal_attention": "2x16x1x2000x2000x64-bf16 1x16x1x2048x2048x256-bf16",
-    "matmul": "1000x1001x1003-bf16 300x300x300-bf16 128x4096x4096-bf16 256x256x16384-bf16 3000x3000x3000-bf16",
+    "attention": "1x8x4x1x8192x128-bf16 1x16x1x2048x2048x256-bf16 2x2x4x1024x1024x128-bf16 1x4x2x300x500x80-bf16",
+    "causal_attention": "1x4x2x300x500x88-bf16 1x4x4x512x512x128-bf16 2x16x1x2000x2000x64-bf16 1x16x1x2048x2048x256-bf16",
+    "matmul": "1000x1001x1003-bf16 300x300x300-bf16 128x4096x4096-bf16 256x256x16384-bf16 3000x3000x3000-bf16"
+    " 384x384x12288-bf16 1000x1000x4000-bf16 2000x1000x2000-bf16",
     "fp8_matmul": "128x1000x4104-fp8 16x8192x8192-fp8",
     "int8_matmul": "1023x517x769-int8",
-    "w8a16_matmul": "128x4096x4096-bf16 300x4096x4096-bf16 1000x1001x1003-fp16",
+    "w8a16_matmul": "128x4096x4096-bf16 300x4096x4096-bf16 640x4096x4096-bf16 1000x1001x1003-fp16",
     "conv2d": "4x128x56x56x130x3-bf16 2x7x20x21x9x5-fp32",
     "depthwise_conv2d": "3x73x37x29x9x2-fp32 2x144x56x56x5x1-bf16",
 }

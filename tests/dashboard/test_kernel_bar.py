@@ -10,6 +10,8 @@ from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.session.state import PANELS, State
 from tilescope_dashboard.views.kernel_bar import KernelBar, _offer
 
+from tests.recorded import recorded
+
 from .conftest import RUN, SLOW
 
 LISTS = ("kernel", "size", "pass", "implementation", "baseline")
@@ -99,16 +101,15 @@ def test_nothing_is_chosen_where_the_run_has_nothing(bar: KernelBar) -> None:
 
 
 def test_a_size_of_another_run_is_offered_and_opens_it(bar: KernelBar, monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded = [run for run in store.list_runs([store.recorded_dir()]) if "causal_attention" in run.kernels]
-    bar.state.runs = recorded
-    bar.state.param.update(run="20261126-055504-5e07", kernel="causal_attention")
+    bar.state.runs = [run for run in store.list_runs([store.recorded_dir()]) if "causal_attention" in run.kernels]
+    bar.state.param.update(run=recorded("attention: autotune sweeps"), kernel="causal_attention")
     before, long = list(bar._size.options), "1x8x1x16384x16384x128-bf16"
     assert long not in before
     while bar._join():
         pass
     assert list(bar._size.options)[: len(before)] == before
     bar._size.value = long
-    assert bar.state.run == "20261126-210807-8ec1"
+    assert bar.state.run == recorded("causal attention")
     assert bar.state.chosen == KernelCase("triton", "forward", long)
     assert not bar.state.ignored
     assert bar._size.value == long

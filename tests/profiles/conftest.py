@@ -16,11 +16,15 @@ from tilescope.jobs import questions
 from tilescope.runs import store
 from tilescope.runs.store import LoadedRun
 
+from tests.recorded import recorded
+
 from .fake_jobs import KIT, OWN
 
 FIXTURES = Path(__file__).parent / "fixtures"
 #: Recordings that stand for all where a test is of each: a family by every collector, a kernel's source lines, a sweep.
-EVERY_RUN = {"20261121-125608-a760", "20261124-050520-0bc2", "20261126-055606-7e77"}
+EVERY_RUN = {
+    recorded(title) for title in ("elementwise, by Nsight Compute", "softmax by source line", "losses: autotune sweeps")
+}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

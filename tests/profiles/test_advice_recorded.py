@@ -22,7 +22,8 @@ def one(found: list[Finding], rule: str) -> Finding:
 
 def recorded(kernel: str) -> store.LoadedRun:
     """The newest recording of the kernel by every collector."""
-    runs = [s for s in store.list_runs([store.recorded_dir()]) if kernel in s.kernels and "ncu" in s.sources]
+    both = {"ncu", "torch_profiler"}
+    runs = [s for s in store.list_runs([store.recorded_dir()]) if kernel in s.kernels and both <= {*s.sources}]
     return store.open_run(runs[0].path)
 
 

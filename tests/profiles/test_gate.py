@@ -16,6 +16,8 @@ from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.run import Device, Failure, Run
 
+from tests.recorded import recorded
+
 from . import made_up
 from .test_json_documents import check
 
@@ -179,8 +181,8 @@ def test_a_lower_clock_that_explains_the_slowdown_leaves_it_open(clock: float, v
     assert ("SM clock" in found.checks[0].said) == (verdict == "undecided")
 
 
-#: Softmax recorded whole, and one of its cases two days before, with other settings of what is predicted without a GPU.
-WHOLE, AGAIN = "20261126-072801-88fb", "20261124-050520-0bc2"
+#: Softmax recorded whole, and one of its cases before, with other settings of what is predicted without a GPU.
+WHOLE, AGAIN = recorded("softmax"), recorded("softmax by source line")
 
 
 def test_the_same_kernel_recorded_twice_is_let_through(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,8 +8,10 @@ import pytest
 from tilescope import cli
 from tilescope.models import json_documents
 
+from tests.recorded import recorded
+
 #: A kernel by every collector, and a sweep.
-NORMS, SWEEP = "20261126-235101-78aa", "20261126-055403-17a6"
+NORMS, SWEEP = recorded("LayerNorm"), recorded("norms: autotune sweeps")
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:

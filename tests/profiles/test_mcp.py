@@ -14,6 +14,8 @@ from tilescope import cli
 from tilescope.commands import mcp as command
 from tilescope.runs import store
 
+from tests.recorded import recorded
+
 from .fake_jobs import OWN
 from .test_json_documents import check
 
@@ -21,7 +23,7 @@ needs_sdk = pytest.mark.skipif(
     importlib.util.find_spec("mcp") is None, reason="the optional extra mcp is not installed"
 )
 #: A kernel by every collector.
-NORMS = "20261126-235101-78aa"
+NORMS = recorded("LayerNorm")
 
 
 def call(tool: str, **arguments: Any) -> tuple[bool, Any]:

@@ -28,10 +28,12 @@ from tilescope.table import launch_configs, line_values, schema
 from tilescope.table.case import Case
 from tilescope.table.run import Run
 
+from tests.recorded import recorded
+
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 RECORDED = Path(__file__).parents[3] / "profiles" / "recorded"
 #: A recording by every collector, with lines and listings.
-RUN = "20261124-021407-16dc"
+RUN = recorded("cross-entropy with its peers, by Nsight Compute")
 #: Seconds of the processor that one mutant may take, and bytes that the process may come to.
 SECONDS, MEMORY = 30, 3 << 30
 #: Files of other tools, one or two a format.
