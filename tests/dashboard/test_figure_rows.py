@@ -51,9 +51,9 @@ def rows_of_norm() -> pd.DataFrame:
 
 
 def launches(model: Callable[[pd.DataFrame], pd.DataFrame]) -> pd.DataFrame:
-    """One problem's launches, those that were counted by ncu or timed by the profiler."""
+    """One problem's launches, those that were counted or timed by the profiler."""
     found = model(rows_of_norm()).query("workload == '8192x16384-bf16' and `pass` == 'backward'")
-    return found[found["source"].isin(["ncu", "torch_profiler"])].reset_index(drop=True)
+    return found[found["source"].isin(["ncu", "cupti", "torch_profiler"])].reset_index(drop=True)
 
 
 def repetition() -> pd.DataFrame:

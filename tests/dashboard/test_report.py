@@ -35,7 +35,7 @@ def side(path: Path) -> Side:
 
 def counted(kernel: str) -> Side:
     """The newest recording of the kernel with counters."""
-    return side(next(s.path for s in recorded() if kernel in s.kernels and "ncu" in s.sources))
+    return side(next(s.path for s in recorded() if kernel in s.kernels and {"ncu", "torch_profiler"} <= {*s.sources}))
 
 
 @pytest.fixture(scope="module")

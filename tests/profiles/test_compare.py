@@ -120,7 +120,11 @@ def test_what_shares_no_case_is_refused() -> None:
 
 @pytest.fixture
 def norms() -> str:
-    return next(s.id for s in store.list_runs([store.recorded_dir()]) if "rms_norm" in s.kernels and "ncu" in s.sources)
+    return next(
+        s.id
+        for s in store.list_runs([store.recorded_dir()])
+        if "rms_norm" in s.kernels and {"ncu", "torch_profiler"} <= {*s.sources}
+    )
 
 
 def test_the_command_compares_recordings_and_fails_when_asked(norms: str, capsys: pytest.CaptureFixture[str]) -> None:
