@@ -70,15 +70,19 @@ def test_a_recorded_launch_is_told_in_a_sentence_and_its_counters_are_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
-    run = next(run for run in store.list_runs() if run.title == "softmax")
+    runs = store.list_runs()
     # Opened on a sweep, which has no counters: those of another recording, of the case that is most like the chosen one.
-    sweep = next(one for one in store.list_runs() if one.title == "reductions: autotune sweeps")
+    sweep = next(one for one in runs if one.title == "reductions: autotune sweeps")
     shown = Counters(State(run=sweep.id, kernel="softmax", view="counters"))
     shown.refresh()
     assert not shown._trouble.visible, shown._trouble.object
-    assert shown.origin[1] == run.id
-    assert "through HBM; warps spend" in shown._head.object
+    assert shown.origin[1] == next(run.id for run in runs if run.title == "softmax")
+    assert "through HBM" in shown._head.object
     assert "From softmax, recorded" in shown._whose.object
+    whole = next(run for run in runs if run.title == "softmax with its peers, by Nsight Compute")
+    shown.state.run = whole.id
+    shown.refresh()
+    assert "through HBM; warps spend" in shown._head.object
     assert len(shown._table.filled) > 50
     shown.state.choose(impl="eager", direction="backward")
     assert "eager, " in shown._head.object and ", backward" in shown._head.object
