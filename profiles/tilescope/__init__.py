@@ -12,7 +12,7 @@ from tilescope.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from tilescope.notebook.capturing import Capture, capture
-    from tilescope.notebook.opened_run import Profile, load, open_file
+    from tilescope.notebook.opened_run import Profile, load, open_file, recordings
     from tilescope.notebook.profiling import profile, resume
     from tilescope.notebook.user_kernel import spec
     from tilescope.runs.store import LoadedRun, find, list_runs, open_run
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Capture", "LoadedRun", "Profile", "__version__", "autotune", "capture", "find", "list_runs", "load", "open_file", "open_run",
-    "profile", "resume", "spec",
+    "profile", "recordings", "resume", "spec",
 ]  # fmt: skip
 
 _HOMES = {
@@ -29,6 +29,7 @@ _HOMES = {
     "load_ipython_extension": "notebook.cell_magic",
     "profile": "notebook.profiling", "resume": "notebook.profiling", "spec": "notebook.user_kernel",
     "Profile": "notebook.opened_run", "load": "notebook.opened_run", "open_file": "notebook.opened_run",
+    "recordings": "notebook.opened_run",
     "LoadedRun": "runs.store", "find": "runs.store", "list_runs": "runs.store", "open_run": "runs.store",
 }  # fmt: skip
 

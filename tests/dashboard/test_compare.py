@@ -8,7 +8,7 @@ import pytest
 from bokeh.document import Document
 from tilescope.models import claims as claims_model
 from tilescope.models import compare as model
-from tilescope.runs import store
+from tilescope.runs import recordings, store
 from tilescope_dashboard.data.run_cache import claimed
 from tilescope_dashboard.figures.claims import claims
 from tilescope_dashboard.figures.compare import MOST, compare
@@ -23,7 +23,7 @@ from .recordings import recorded
 
 @pytest.fixture(scope="module")
 def norms() -> store.Summary:
-    return next(run for run in recorded() if "rms_norm" in run.kernels and {"ncu", "torch_profiler"} <= {*run.sources})
+    return recordings.of_kernel("rms_norm")[0]
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from tilescope.models.advice.finding import DISTANCE
-from tilescope.runs import store
+from tilescope.runs import recordings, store
 from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import overview, summary, traffic
@@ -66,11 +66,7 @@ def test_a_chain_that_was_counted_with_cold_caches_is_called_so_wherever_its_byt
     ("layer_norm", "ncu, at most: caches cold before each launch"), ("softmax", "ncu"),
 ])  # fmt: skip
 def test_the_number_of_a_cold_chain_says_what_it_is(kernel: str, said: str) -> None:
-    run = next(
-        run
-        for run in store.list_runs([store.recorded_dir()])
-        if run.kernels == (kernel,) and {"ncu", "torch_profiler"} <= {*run.sources}
-    )
+    run = recordings.of_kernel(kernel)[0]
     rows = run_cache.summaries(run_cache.open_cached(run.path))
     (row,) = rows[
         rows["pass"].eq("backward") & rows["impl"].eq("triton") & rows["workload"].eq("128x1024-bf16")

@@ -12,7 +12,7 @@ import pytest
 from markdown_it import MarkdownIt
 from tilescope.models import compare
 from tilescope.models.compare import Side
-from tilescope.runs import staleness, store
+from tilescope.runs import recordings, staleness, store
 from tilescope.table import schema
 from tilescope.table.run import Failure, Run
 from tilescope_dashboard.data.columns import Column
@@ -21,8 +21,6 @@ from tilescope_dashboard.report import markdown, render
 from tilescope_dashboard.report.build import build
 from tilescope_dashboard.report.content import Part, Report
 from tilescope_dashboard.report.html import html
-
-from .recordings import recorded
 
 RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
 #: Text that is markup of one kind or another.
@@ -35,7 +33,7 @@ def side(path: Path) -> Side:
 
 def counted(kernel: str) -> Side:
     """The newest recording of the kernel with counters."""
-    return side(next(s.path for s in recorded() if kernel in s.kernels and {"ncu", "torch_profiler"} <= {*s.sources}))
+    return side(recordings.of_kernel(kernel)[0].path)
 
 
 @pytest.fixture(scope="module")

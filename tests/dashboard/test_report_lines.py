@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 from tilescope.models.compare import Side
+from tilescope.runs.recordings import of_kernel
 from tilescope_dashboard.data import recordings
 from tilescope_dashboard.report import markdown
 from tilescope_dashboard.report.build import build
@@ -31,9 +32,7 @@ def test_lines_of_source_are_in_it_with_what_they_cost() -> None:
 
 
 def test_lines_that_the_run_did_not_measure_and_its_sweep_come_from_another_which_is_named() -> None:
-    softmax = side(
-        next(s.path for s in recorded() if s.kernels == ("softmax",) and {"ncu", "torch_profiler"} <= {*s.sources})
-    )
+    softmax = side(of_kernel("softmax")[0].path)
     parts = build([softmax]).runs[0].kernels[0].parts
     own, other = (
         [part for part in parts if part.title.startswith(("Source", "Autotune")) and ("another" in part.text) == it]

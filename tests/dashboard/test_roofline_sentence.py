@@ -9,7 +9,7 @@ from bokeh.models import HoverTool
 from tilescope.hardware.roofs import all_roofs
 from tilescope.models import roofline as model
 from tilescope.models import summary
-from tilescope.runs import store
+from tilescope.runs import recordings, store
 from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.run import Ceiling, Device
@@ -80,12 +80,7 @@ def test_the_sentence_is_of_the_case_that_stands_in_the_bar() -> None:
 
 
 def test_roofline_and_overview_say_one_number_and_one_word() -> None:
-    found = [
-        s
-        for s in store.list_runs([store.recorded_dir()])
-        if "rms_norm" in s.kernels and {"ncu", "torch_profiler"} <= {*s.sources}
-    ]
-    loaded = store.open_run(found[0].path)
+    loaded = store.open_run(recordings.of_kernel("rms_norm")[0].path)
     table = loaded.table[loaded.table["kernel"] == "rms_norm"]
     case = summary.representative(summary.summarise(table, loaded.run.device, loaded.run.kernels))
     assert case is not None

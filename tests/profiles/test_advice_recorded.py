@@ -7,7 +7,7 @@ from tilescope import cli
 from tilescope.hardware import device
 from tilescope.models import advice
 from tilescope.models.advice import Finding
-from tilescope.runs import store
+from tilescope.runs import recordings, store
 from tilescope.table import schema
 
 
@@ -21,10 +21,8 @@ def one(found: list[Finding], rule: str) -> Finding:
 
 
 def recorded(kernel: str) -> store.LoadedRun:
-    """The newest recording of the kernel by every collector."""
-    both = {"ncu", "torch_profiler"}
-    runs = [s for s in store.list_runs([store.recorded_dir()]) if kernel in s.kernels and both <= {*s.sources}]
-    return store.open_run(runs[0].path)
+    """The newest recording of the kernel with times and counters."""
+    return store.open_run(recordings.of_kernel(kernel)[0].path)
 
 
 def found_in(kernel: str) -> list[Finding]:

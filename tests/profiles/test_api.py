@@ -5,6 +5,7 @@ import asyncio
 import pytest
 import tilescope
 from tilescope.hardware import device
+from tilescope.runs.store import StoreError
 
 from .fake_jobs import OWN
 
@@ -43,3 +44,16 @@ def test_a_bad_request_is_a_value_error(tmp_path):
             tilescope.profile(OWN, implementations=["goood"], collectors=["fakes.quick"], runs_dir=tmp_path)
 
     asyncio.run(as_in_a_notebook())
+
+
+def test_the_recording_with_times_and_counters_comes_first():
+    first, *others = tilescope.recordings("softmax")
+    assert {"torch_profiler", "ncu"} <= {*first.table["source"]}
+    assert all("softmax" in run.run.kernels for run in others)
+    left = [run.run.started for run in others if not {"torch_profiler", "ncu"} <= {*run.table["source"]}]
+    assert len(left) > 1 and left == sorted(left, reverse=True)
+
+
+def test_a_kernel_without_a_recording_is_said():
+    with pytest.raises(StoreError, match="no recording of 'sofmax': 'tilescope show' lists"):
+        tilescope.recordings("sofmax")

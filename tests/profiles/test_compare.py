@@ -9,7 +9,7 @@ import pytest
 from tilescope.cli import main
 from tilescope.models import compare
 from tilescope.models.compare import CompareError, Side
-from tilescope.runs import store
+from tilescope.runs import recordings, store
 from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.run import Device, Run
@@ -120,11 +120,7 @@ def test_what_shares_no_case_is_refused() -> None:
 
 @pytest.fixture
 def norms() -> str:
-    return next(
-        s.id
-        for s in store.list_runs([store.recorded_dir()])
-        if "rms_norm" in s.kernels and {"ncu", "torch_profiler"} <= {*s.sources}
-    )
+    return recordings.of_kernel("rms_norm")[0].id
 
 
 def test_the_command_compares_recordings_and_fails_when_asked(norms: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 from tilescope.collectors.cupti import planning
 from tilescope.models import bound, roofline, summary, traffic
-from tilescope.runs import store
+from tilescope.runs import recordings, store
 from tilescope.table.case_table import gather
 
 COUNTED = {*planning.FIRST, *planning.OPERATIONS}
@@ -13,12 +13,7 @@ COUNTED = {*planning.FIRST, *planning.OPERATIONS}
 @pytest.fixture(scope="module")
 def loaded() -> store.LoadedRun:
     """A recording of softmax with counters."""
-    found = (
-        run
-        for run in store.list_runs([store.recorded_dir()])
-        if "softmax" in run.kernels and {"ncu", "torch_profiler"} <= {*run.sources}
-    )
-    return store.open_run(next(found).path)
+    return store.open_run(recordings.of_kernel("softmax")[0].path)
 
 
 @pytest.fixture(scope="module")

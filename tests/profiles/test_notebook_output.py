@@ -9,7 +9,7 @@ from tilescope.hardware import device
 from tilescope.jobs.progress import TerminalLine
 from tilescope.notebook import live_progress
 from tilescope.notebook.opened_run import Profile
-from tilescope.runs import store
+from tilescope.runs import recordings, store
 from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.run import Failure, Run
@@ -57,14 +57,8 @@ def test_a_long_summary_says_how_much_is_left_out(tmp_path):
     assert "5 more cases" in run._repr_html_()
 
 
-def recording(kernel):
-    """The newest recording of the kernel that holds times and counters."""
-    both = {"ncu", "torch_profiler"}
-    return next(s for s in store.list_runs([store.recorded_dir()]) if kernel in s.kernels and both <= {*s.sources})
-
-
 def test_a_recording_can_be_loaded_and_shown():
-    recorded = recording("softmax")
+    recorded = recordings.of_kernel("softmax")[0]
     run = tilescope.load(recorded.id)
     assert isinstance(run, tilescope.LoadedRun)
     assert "(measured)" in repr(run)
@@ -75,7 +69,7 @@ def test_a_recording_can_be_loaded_and_shown():
 def test_a_runs_views_are_the_apps(name):
     from tilescope_dashboard.notebook.views import VIEWS
 
-    recorded = recording("softmax")
+    recorded = recordings.of_kernel("softmax")[0]
     run = tilescope.load(recorded.id)
     view = getattr(run, name)("softmax")
     assert type(view) is VIEWS[name]

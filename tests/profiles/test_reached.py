@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tilescope.hardware import ceilings
 from tilescope.models import claims, roofline, summary
-from tilescope.runs import raised_roofs, store
+from tilescope.runs import raised_roofs, recordings, store
 from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.run import Ceiling, Device, Run
@@ -133,12 +133,7 @@ def test_no_recorded_case_and_no_measured_roof_passes_its_roof(recording: store.
 
 @pytest.mark.parametrize("kernel", ["int8_rows", "rms_norm", "softmax"])
 def test_one_number_and_one_name_in_overview_roofline_and_claims(kernel: str) -> None:
-    found = [
-        s
-        for s in store.list_runs([store.recorded_dir()])
-        if kernel in s.kernels and {"ncu", "torch_profiler"} <= {*s.sources}
-    ]
-    loaded = store.open_run(found[-1].path)
+    loaded = store.open_run(recordings.of_kernel(kernel)[0].path)
     device = loaded.run.device
     rows = summary.summarise(loaded.table, device, loaded.run.kernels)
     points = roofline.points(loaded.table, device, loaded.run.kernels)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tilescope.commands.choices import Subparsers
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from tilescope.runs.store import LoadedRun
 
 #: The lines of a file between which ``--into`` writes.
@@ -30,7 +28,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.keep:
         return keep()
     if arguments.json:
-        print(claimed()[0].to_json(orient="records"))
+        from tilescope.models import recorded_claims  # noqa: PLC0415
+
+        print(recorded_claims.every()[0].to_json(orient="records"))
         return 0
     text = block()
     if arguments.into is None:
@@ -57,44 +57,22 @@ def keep() -> int:
         same_launches.keep(asyncio.run(relaunches.same_problems(recorded(), shown)))
     finally:
         shown.close()
-    found = recorded_claims.keep(_folders())
+    found = recorded_claims.keep(recorded_claims.folders())
     print(f"computed again: {', '.join(found) or 'none, all are up to date'}")
     return 0
 
 
 def recorded() -> list[LoadedRun]:
     """The recorded runs, oldest first."""
+    from tilescope.models import recorded_claims  # noqa: PLC0415
     from tilescope.runs import store  # noqa: PLC0415
 
-    return [store.open_run(folder) for folder in _folders()]
-
-
-def _folders() -> list[Path]:
-    from tilescope.runs import store  # noqa: PLC0415
-
-    return [run.path for run in reversed(store.list_runs([store.recorded_dir()])) if not run.error]
-
-
-def claimed() -> tuple[pd.DataFrame, str]:
-    """``claims.best`` and ``claims_text.provenance`` of the recorded runs: as they are kept, else computed."""
-    from tilescope.models import claims, claims_text, recorded_claims  # noqa: PLC0415
-    from tilescope.runs import store  # noqa: PLC0415
-
-    rows: list[dict[str, Any]] = []
-    measured: dict[str, None] = {}
-    for folder in _folders():
-        found = recorded_claims.kept(folder)
-        if found is None:
-            loaded = store.open_run(folder)
-            found = claims.of_run(loaded), claims_text.provenance([loaded])
-        rows += found[0]
-        measured |= dict.fromkeys(found[1].splitlines())
-    return claims.best(rows), "\n".join(measured)
+    return [store.open_run(folder) for folder in recorded_claims.folders()]
 
 
 def block() -> str:
     """The table as Markdown, after a line on device, date and versions."""
-    from tilescope.models import claims_text  # noqa: PLC0415
+    from tilescope.models import claims_text, recorded_claims  # noqa: PLC0415
 
-    table, measured = claimed()
+    table, measured = recorded_claims.every()
     return f"Measured on {measured}.\n\n{claims_text.markdown(table)}"

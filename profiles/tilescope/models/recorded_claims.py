@@ -14,6 +14,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from tilescope.models import claims, claims_text
 from tilescope.runs import same_launches, staleness, store
 from tilescope.runs.todays_code import packages_of
@@ -33,6 +35,25 @@ def kept(folder: Path, file: Path = FILE) -> tuple[list[dict[str, Any]], str] | 
         return None
     columns = line["rows"]
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)], line["provenance"]
+
+
+def every() -> tuple[pd.DataFrame, str]:
+    """``claims.best`` and ``claims_text.provenance`` of all recordings: as they are stored, else computed."""
+    rows: list[dict[str, Any]] = []
+    measured: dict[str, None] = {}
+    for folder in folders():
+        found = kept(folder)
+        if found is None:
+            loaded = store.open_run(folder)
+            found = claims.of_run(loaded), claims_text.provenance([loaded])
+        rows += found[0]
+        measured |= dict.fromkeys(found[1].splitlines())
+    return claims.best(rows), "\n".join(measured)
+
+
+def folders() -> list[Path]:
+    """The folders of the recordings that can be opened, oldest first."""
+    return [run.path for run in reversed(store.list_runs([store.recorded_dir()])) if not run.error]
 
 
 def keep(folders: Iterable[Path], file: Path = FILE) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from tilescope.models import text_table
 from tilescope.models.summary import summarise
 from tilescope.notebook import opening
 from tilescope.runs import store
+from tilescope.runs.recordings import of_kernel
 from tilescope.runs.store import LoadedRun
 from tilescope.table import units
 from tilescope.table.case import readable
@@ -134,6 +135,14 @@ class Profile(LoadedRun):
 def load(name: str = "latest") -> Profile:
     """Opens a run or a recording by its id, the start of it, its folder, or ``latest``. Raises StoreError if there is none."""
     return Profile.of(store.open_run(store.find(name)))
+
+
+def recordings(kernel: str) -> Iterator[Profile]:
+    """Opens the recordings of a kernel, each when it is asked for, in the order of ``runs.recordings.of_kernel``.
+
+    ``next(recordings("softmax"))`` tells the most of softmax. Raises StoreError where there is none.
+    """
+    return (Profile.of(store.open_run(found.path)) for found in of_kernel(kernel))
 
 
 def open_file(path: str | Path, runs: Path | None = None) -> Profile:
