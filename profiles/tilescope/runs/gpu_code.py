@@ -9,7 +9,7 @@ import ast
 import functools
 import io
 import tokenize
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from hashlib import sha256
 
 from tilescope.runs.definitions import DEFINITION, MODULE, NAMELESS, Code, Recorded, Target
@@ -62,6 +62,12 @@ def digest(code: Code, path: str) -> str:
 def files(code: Code, path: str) -> set[str]:
     """The files whose definitions a file uses, itself included."""
     return {path, *(target.file for target in reached(code, _defined(code, path)))}
+
+
+def files_of(code: Code, path: str, functions: Collection[str]) -> set[str]:
+    """The files that hold a file's GPU functions of these names and what they use, such as constants."""
+    targets = [target for name, every in _gpu_functions(code, [path]).items() if name in functions for target in every]
+    return {target.file for target in reached(code, targets)}
 
 
 def reached(code: Code, start: Iterable[Target]) -> set[Target]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 
 from tilescope.files import names
-from tilescope.runs import listings
+from tilescope.runs import listings, staleness
 from tilescope.runs.store import LoadedRun, RunWriter, StoreError, list_runs, open_run, read_run
 from tilescope.table import suggest
 from tilescope.table.case import readable
@@ -72,7 +72,8 @@ def publish(
     try:
         scratch.append(table)
         for name in kept:
-            scratch.append_lines(name, by_line[by_line["kernel"] == name], loaded.sources.get(name, {}))
+            texts = {**staleness.texts_on_gpu(loaded, name), **loaded.sources.get(name, {})}
+            scratch.append_lines(name, by_line[by_line["kernel"] == name], texts)
         scratch.append_configs(_of_cases(loaded.configs, table))
         listings.keep(loaded.folder, listings.largest(run, table), scratch.folder)
         if target.is_dir():

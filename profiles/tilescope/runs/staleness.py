@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from tilescope.files import names
-from tilescope.runs import same_code, same_launches, store
+from tilescope.runs import gpu_code, same_code, same_launches, store
 from tilescope.runs.definitions import Recorded
 from tilescope.runs.same_launches import Problem
 from tilescope.runs.todays_code import Today
@@ -83,6 +84,23 @@ def sides(run: store.LoadedRun, kernel: str) -> Sides | None:
     texts = {path.name: root, **own(kept)}
     today = Today(path.absolute())
     return Sides(Recorded(texts, today), path.name, today, str(path.absolute()))
+
+
+def texts_on_gpu(run: store.LoadedRun, kernel: str) -> dict[str, str]:
+    """Today's texts, by name, of the files that hold the GPU functions that a kernel launched, and what these use.
+
+    Empty where the kernel's code has changed. A run itself keeps only files that launch something. Without the others, such as one of
+    constants, nobody could tell later whether the GPU functions are the same.
+    """
+    try:
+        found = sides(run, kernel)
+        if found is None or not same_code.same(*found):
+            return {}
+        launched = set(run.table.loc[run.table["kernel"] == kernel, "function"])
+        files = gpu_code.files_of(found.today, found.path, launched)
+        return {Path(file).name: found.today.text(file) for file in sorted(files)}
+    except UNREADABLE:
+        return {}
 
 
 def own(kept: Mapping[str, str]) -> dict[str, str]:
