@@ -207,7 +207,7 @@ def check_w8a16_matmul_of_few_tiles():
             plan = w8a16_split.Plan(32, 16, split, 2)
             with poisoned():
                 y = torch.empty(m, n, dtype=torch.float16)
-                w8a16_split.write_product(y, x, codes, scale, plan)
+                w8a16_split.write_product(x, codes, y, scale, plan)
             expected = x.double() @ (codes.double() * scale.double()).T
             assert relative_error(y, expected) <= SPECS["w8a16_matmul"].tolerance["fp16"], (extents, split)
 

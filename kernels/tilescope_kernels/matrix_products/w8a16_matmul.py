@@ -211,6 +211,11 @@ def _few_rows(
         w8a16_split.add_parts(y, out, scale)
 
 
+#: Kernels of more than a few rows, in the order in which they are asked for a plan. The first has none where the second may be
+#: as quick.
+_KERNELS = (w8a16_rows_hopper, w8a16_hopper, w8a16_split)
+
+
 @operator("w8a16_matmul")
 def _w8a16_matmul(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, config: str) -> torch.Tensor:
     (m, k), n = x.shape, weight.shape[0]
@@ -219,15 +224,10 @@ def _w8a16_matmul(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, co
         x, weight = padded(x, weight)
         k = x.shape[1]
     if not config and m > _FEW:
-        if tile := w8a16_rows_hopper.plan(x, weight):
-            w8a16_rows_hopper.write_product(x, weight, y, scale, tile)
-            return y
-        if tiling := w8a16_hopper.plan(x, weight):
-            w8a16_hopper.write_product(x, weight, y, scale, tiling)
-            return y
-        if chosen := w8a16_split.plan(x, weight):
-            w8a16_split.write_product(y, x, weight, scale, chosen)
-            return y
+        for kernel in _KERNELS:
+            if chosen := kernel.plan(x, weight):
+                kernel.write_product(x, weight, y, scale, chosen)
+                return y
     given = unpack(config) or _chosen(x, weight)
     if given is not None and given["TMA"] and (given["SPLIT"] > 1 or not tma_serves(x, weight, y)):
         raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")

@@ -112,7 +112,7 @@ def plan(x: torch.Tensor, weight: torch.Tensor) -> Plan | None:
     return Plan(block_m, block_n, split, 4 if block_m == 128 else 6)
 
 
-def write_product(y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, chosen: Plan) -> None:
+def write_product(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, scale: torch.Tensor, chosen: Plan) -> None:
     """Write the product to contiguous ``y``."""
     (m, k), n = x.shape, weight.shape[0]
     out = torch.empty((chosen.split, m, n), dtype=torch.float32, device=x.device) if chosen.split > 1 else y
