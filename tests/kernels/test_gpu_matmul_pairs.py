@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 from tilescope_kernels import matmul
-from tilescope_kernels.matrix_products import matmul_hopper, matmul_pairs
-from tilescope_kernels.matrix_products.matmul_tilings import PAIRS, TAILS
+from tilescope_kernels.matrix_products import matmul_pairs, matmul_plans
+from tilescope_kernels.matrix_products.matmul_pairs_tilings import PAIRS, TAILS, Pairs
 
 from . import on_gpu
 from .checks import relative_error
@@ -102,16 +102,16 @@ def test_a_long_product_with_few_tiles_goes_through_it_in_parts(monkeypatch):
 
 def test_a_last_wave_of_few_tiles_is_split():
     a, b = draw(5000, 5000), draw(5000, 1000, seed=1)
-    assert matmul_hopper.plan(a, b).tail
+    assert matmul_plans.plan(a, b).tail
     assert relative_error(matmul(a, b), a.double() @ b.double()) <= DTYPES[torch.bfloat16]
 
 
 def test_a_result_that_tma_cannot_write_goes_elsewhere():
     a, b = draw(3000, 3000), draw(3000, 3000, seed=1)
-    tiling = matmul_hopper.plan(a, b)
-    assert tiling.pairs
+    tiling = matmul_plans.plan(a, b)
+    assert isinstance(tiling, Pairs)
     room = torch.zeros(3000, 3004, device="cuda", dtype=torch.bfloat16)
-    matmul_hopper.write_product(a, b, room[:, 1:3001], tiling)
+    matmul_plans.write_product(a, b, room[:, 1:3001], tiling)
     assert relative_error(room[:, 1:3001], a.double() @ b.double()) <= DTYPES[torch.bfloat16]
     assert not room[:, 0].any() and not room[:, 3001:].any()
 
@@ -119,7 +119,7 @@ def test_a_result_that_tma_cannot_write_goes_elsewhere():
 def test_what_is_not_finite_stays_in_its_row_and_column():
     a, b = draw(3000, 1800), draw(1800, 3000, seed=1)
     a[5, 7], b[9, 2000] = float("inf"), float("nan")
-    assert matmul_hopper.plan(a, b).pairs
+    assert isinstance(matmul_plans.plan(a, b), Pairs)
     c = matmul(a, b)
     assert c[:, 2000].isnan().all() and not c[5].isfinite().any()
     c[5], c[:, 2000] = 0, 0
@@ -128,7 +128,7 @@ def test_what_is_not_finite_stays_in_its_row_and_column():
 
 def test_a_graph_replays_it():
     a, b = draw(3000, 3000), draw(3000, 3000, seed=1)
-    assert matmul_hopper.plan(a, b).pairs
+    assert isinstance(matmul_plans.plan(a, b), Pairs)
     expected = matmul(a, b)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -7,18 +7,20 @@ import re
 import pytest
 import torch
 import triton
-from tilescope_kernels.matrix_products import matmul_clusters, matmul_hopper, matmul_tilings
+from tilescope_kernels.matrix_products import hopper_pairs, matmul_clusters, matmul_hopper, matmul_plans
+from tilescope_kernels.matrix_products.matmul_clusters_tilings import CLUSTERS, Clusters, small_time
+from tilescope_kernels.matrix_products.matmul_tilings import Product
 from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon._runtime import GluonASTSource
 
 
 def compiled(tiling):
     """The kernel for row-major operands."""
-    layout = matmul_clusters._layout(tiling.cluster)
+    layout = matmul_clusters._layout(tiling.parts)
     types = [f"tensordesc<bf16[{rows},64],{layout!r}>" for rows in (tiling.rows, 64)]
     constants = {
         "A_COLUMNS": False, "B_COLUMNS": False, "GROUPS": tiling.groups, "ROWS": tiling.rows, "WIDE": tiling.wide, "STAGES": tiling.stages,
-        "PARTS": tiling.cluster, "ALIGNED": True,
+        "PARTS": tiling.parts, "ALIGNED": True,
     }  # fmt: skip
     names = matmul_clusters.matmul_clusters_kernel.arg_names
     signature = dict(zip(names, [*types, "*bf16", *4 * ["i32"]], strict=False)) | dict.fromkeys(constants, "constexpr")
@@ -26,15 +28,13 @@ def compiled(tiling):
     source = GluonASTSource(
         matmul_clusters.matmul_clusters_kernel, signature, places, attrs={(2,): [["tt.divisibility", 16]]}
     )
-    options = {"num_warps": 4, "num_ctas": tiling.cluster}
+    options = {"num_warps": 4, "num_ctas": tiling.parts}
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
 
 
 @pytest.mark.parametrize(("groups", "wide", "parts"), [(1, 64, 2), (1, 128, 4), (2, 128, 2)])
 def test_ptx_addresses_what_gluon_allocates(groups, wide, parts):
-    tiling = next(
-        each for each in matmul_tilings.CLUSTERS if (each.groups, each.wide, each.cluster) == (groups, wide, parts)
-    )
+    tiling = next(each for each in CLUSTERS if (each.groups, each.wide, each.parts) == (groups, wide, parts))
     kernel = compiled(tiling)
     ptx, llir = kernel.asm["ptx"], kernel.asm["llir"]
     assert f".reqnctapercluster {parts}" in ptx
@@ -53,7 +53,7 @@ def test_ptx_addresses_what_gluon_allocates(groups, wide, parts):
 
 
 def test_rings_fit_shared_memory_and_hold_the_sums():
-    for tiling in matmul_tilings.CLUSTERS:
+    for tiling in CLUSTERS:
         rows = tiling.groups * tiling.rows
         assert 4 * rows * tiling.wide <= tiling.stages * (rows + tiling.wide) * 128 <= 226 * 1024
         assert tiling.stages * tiling.wide % tiling.rows == 0
@@ -80,13 +80,13 @@ def test_rings_fit_shared_memory_and_hold_the_sums():
     ],
 )
 def test_clusters_are_chosen_for_few_tiles_and_a_long_k(monkeypatch, extents, expected):
-    monkeypatch.setattr(matmul_hopper, "multiprocessors", lambda _: 132)
-    monkeypatch.setattr(matmul_hopper, "capability", lambda _: 90)
+    for module in (matmul_hopper, hopper_pairs):
+        monkeypatch.setattr(module, "capability", lambda _: 90)
     m, n, k = extents
     a, b = (torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in ((m, k), (k, n)))
-    chosen = matmul_hopper.plan(a, b)
-    found = chosen and chosen.cluster > 1 and (chosen.groups * chosen.rows, chosen.wide, chosen.cluster)
-    assert (found or None) == expected
+    chosen = matmul_plans.plan(a, b)
+    found = (chosen.height, chosen.wide, chosen.parts) if isinstance(chosen, Clusters) else None
+    assert found == expected
 
 
 @pytest.mark.parametrize(
@@ -108,8 +108,9 @@ def test_clusters_are_chosen_for_few_tiles_and_a_long_k(monkeypatch, extents, ex
     ],
 )
 def test_estimates_are_near_what_was_measured(extents, askew, tile, measured):
-    found = matmul_tilings.small_time(*extents, 132, askew)
+    product = Product(*extents, 132, askew)
+    found = small_time(product)
     if tile:
-        like = next(each for each in matmul_tilings.CLUSTERS if (each.groups, each.wide, each.cluster) == tile)
-        found = matmul_tilings.cluster_time(*extents, 132, askew, like)
+        like = next(each for each in CLUSTERS if (each.groups, each.wide, each.parts) == tile)
+        found = like.time(product)
     assert found == pytest.approx(measured, rel=0.11)

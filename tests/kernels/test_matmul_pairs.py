@@ -7,14 +7,17 @@ import re
 import pytest
 import torch
 import triton
-from tilescope_kernels.matrix_products import hopper_pairs, matmul_hopper, matmul_pairs, matmul_tilings
+from tilescope_kernels.matrix_products import aligned_rows, hopper_pairs, matmul_hopper, matmul_pairs, matmul_plans
+from tilescope_kernels.matrix_products.matmul_hopper_tilings import Alone
+from tilescope_kernels.matrix_products.matmul_pairs_tilings import PAIRS, TAILS, Pairs, few_tiles, many_tiles
+from tilescope_kernels.matrix_products.matmul_tilings import Product
 from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon._runtime import GluonASTSource
 
 
 def compiled(tiling, splits):
     """The kernel for row-major operands, for several parts along K or one."""
-    stacked = tiling.pairs == "stacked"
+    stacked = tiling.stacked
     a, b = (tiling.rows if stacked else tiling.rows // 2, 64), (32 if stacked else 64, 64)
     tiles = [("bf16", shape, hopper_pairs.SHARED) for shape in (a, b, b, (64, 64))]
     tiles.append(("fp32", (64, 32), hopper_pairs.SHARED_WIDE))
@@ -34,7 +37,7 @@ def compiled(tiling, splits):
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "num_ctas": 2})
 
 
-@pytest.mark.parametrize("tiling", [matmul_tilings.PAIRS[0], matmul_tilings.PAIRS[-1]], ids=str)
+@pytest.mark.parametrize("tiling", [PAIRS[0], PAIRS[-1]], ids=str)
 @pytest.mark.parametrize("splits", [1, 2])
 def test_ptx_addresses_what_gluon_allocates(tiling, splits):
     kernel = compiled(tiling, splits)
@@ -49,10 +52,15 @@ def test_ptx_addresses_what_gluon_allocates(tiling, splits):
 
 
 def test_rings_are_in_whole_tiles():
-    for tiling in (*matmul_tilings.PAIRS, *matmul_tilings.TAILS):
+    for tiling in (*PAIRS, *TAILS):
         assert tiling.stages * tiling.wide % tiling.rows == 0
         assert not tiling.side or tiling.stages * (tiling.wide + tiling.groups * tiling.rows) % tiling.side == 0
-        assert tiling.rows * tiling.groups * (1 + (tiling.pairs == "stacked")) <= 2048
+        assert tiling.extents[0] <= 2048
+
+
+def described(tiling):
+    """Rows and columns of a tile, and where those of a pair lie."""
+    return tiling.height, tiling.width, "stacked" if tiling.stacked else "beside"
 
 
 @pytest.mark.parametrize(
@@ -72,14 +80,9 @@ def test_rings_are_in_whole_tiles():
     ],
 )
 def test_pairs_where_they_are_clearly_quicker(extents, askew, expected):
-    askew = "a" in askew, "b" in askew
-    chosen = matmul_tilings.tiling(*extents, 132, askew, pairs=True)
-    assert (chosen in matmul_tilings.PAIRS) == bool(expected)
-    if expected:
-        assert (chosen.groups * chosen.rows, chosen.wide + chosen.side, chosen.pairs) == expected
-    else:
-        assert chosen == matmul_tilings.tiling(*extents, 132, askew)
-    assert matmul_tilings.tiling(*extents, 132, askew, aligned_c=False, pairs=True).pairs == ""
+    chosen = many_tiles(Product(*extents, 132, ("a" in askew, "b" in askew)))
+    assert (chosen in PAIRS) == bool(expected)
+    assert (chosen and described(chosen)) == expected
 
 
 @pytest.mark.parametrize(
@@ -93,10 +96,9 @@ def test_pairs_where_they_are_clearly_quicker(extents, askew, expected):
     ],
 )
 def test_pairs_split_a_last_wave_of_few_tiles(extents, askew, expected):
-    chosen = matmul_tilings.tiling(*extents, 132, ("a" in askew, "b" in askew), pairs=True)
-    assert chosen.tail == bool(expected)
-    found = chosen.groups * chosen.rows, chosen.wide + chosen.side, chosen.pairs, chosen.splits
-    assert not expected or found == expected
+    chosen = many_tiles(Product(*extents, 132, ("a" in askew, "b" in askew)))
+    assert bool(chosen and chosen.tail) == bool(expected)
+    assert not expected or (*described(chosen), chosen.splits) == expected
 
 
 @pytest.mark.parametrize(
@@ -116,31 +118,57 @@ def test_pairs_split_a_last_wave_of_few_tiles(extents, askew, expected):
     ],
 )
 def test_pairs_split_long_products_with_few_tiles(extents, askew, expected):
-    chosen = matmul_tilings.split_pairs(*extents, 132, askew)
-    assert (chosen and (chosen.groups * chosen.rows, chosen.wide + chosen.side, chosen.splits)) == expected
+    chosen = few_tiles(Product(*extents, 132, askew))
+    assert (chosen and (chosen.height, chosen.width, chosen.splits)) == expected
+
+
+def matrix(shape, strides):
+    return torch.empty_strided(shape, strides, dtype=torch.bfloat16, device="meta")
 
 
 def planned(a, b):
-    """The tiling of a product of matrices with these shapes and strides, on a Hopper GPU with 132 SMs."""
-    a, b = (torch.empty_strided(*each, dtype=torch.bfloat16, device="meta") for each in (a, b))
-    return matmul_hopper.plan(a, b)
+    """The tiling of a product of matrices with these shapes and strides, on a GPU with 132 SMs."""
+    return matmul_plans.plan(matrix(*a), matrix(*b))
+
+
+def on(monkeypatch, capability):
+    """Pretend that matrices are on such a GPU."""
+    for module in (matmul_hopper, hopper_pairs):
+        monkeypatch.setattr(module, "capability", lambda _: capability)
 
 
 def test_plans_of_a_product_and_its_gradients(monkeypatch):
-    for module in (matmul_hopper, matmul_pairs):
-        monkeypatch.setattr(module, "multiprocessors", lambda _: 132)
-    monkeypatch.setattr(matmul_hopper, "capability", lambda _: 90)
+    on(monkeypatch, 90)
     # x (10000, 1000) @ w (1000, 1000), then the gradients dy @ w.T and x.T @ dy.
     rows, square, turned = ((10000, 1000), (1000, 1)), ((1000, 1000), (1000, 1)), ((1000, 1000), (1, 1000))
     forward, dx, dw = planned(rows, square), planned(rows, turned), planned(((1000, 10000), (1, 1000)), rows)
-    assert (forward.pairs, dx.pairs, dw.pairs) == ("stacked", "stacked", "stacked")
+    assert (forward.stacked, dx.stacked, dw.stacked) == (True, True, True)
     assert (forward.splits, dx.splits, dw.splits) == (1, 1, 4)
     # A result with rows that TMA cannot write.
-    assert planned(((4096, 4096), (4096, 1)), ((4096, 4100), (4104, 1))).pairs == ""
+    assert isinstance(planned(((4096, 4096), (4096, 1)), ((4096, 4100), (4104, 1))), Alone)
     # Other GPUs, and other versions of Triton.
-    monkeypatch.setattr(matmul_hopper, "capability", lambda _: 100)
+    on(monkeypatch, 100)
     assert planned(rows, square) is None
-    monkeypatch.setattr(matmul_hopper, "capability", lambda _: 90)
-    monkeypatch.setattr(matmul_hopper, "KNOWN", False)
-    assert planned(rows, square).pairs == ""
+    on(monkeypatch, 90)
+    monkeypatch.setattr(hopper_pairs, "KNOWN", False)
+    assert isinstance(planned(rows, square), Alone)
     assert planned(((1000, 10000), (1, 1000)), rows) is None
+
+
+@pytest.mark.parametrize("extents", [(3000, 3000, 3000), (5000, 1000, 5000), (1000, 1000, 10000)], ids=str)
+def test_a_result_that_tma_cannot_write_has_tiles_of_one_sm(monkeypatch, extents):
+    launched = []
+    for module in (aligned_rows, matmul_hopper, matmul_pairs):
+        monkeypatch.setattr(module, "launch", lambda kernel, *_, **__: launched.append(kernel))
+    on(monkeypatch, 90)
+    m, n, k = extents
+    a, b = matrix((m, k), (k, 1)), matrix((k, n), (n, 1))
+    chosen = matmul_plans.plan(a, b)
+    assert isinstance(chosen, Pairs)
+    matmul_plans.write_product(a, b, matrix((m, n), (n, 1)), chosen)
+    assert matmul_pairs.matmul_pairs_kernel in launched and matmul_hopper.matmul_hopper_kernel not in launched
+    launched.clear()
+    matmul_plans.write_product(a, b, matrix((m, n), (n + 1, 1)), chosen)
+    assert matmul_hopper.matmul_hopper_kernel in launched and matmul_pairs.matmul_pairs_kernel not in launched
+    # Nor are pairs planned for one.
+    assert not isinstance(matmul_plans.plan(a, b[:, 4:]), Pairs)

@@ -5,12 +5,14 @@ import torch
 from tilescope_kernels.matrix_products import (
     fp8_blocks_hopper,
     matmul_hopper,
-    matmul_tilings,
+    matmul_hopper_tilings,
     scaled_matmul,
     split_k,
     w8a16_hopper,
     w8a16_rows_hopper,
 )
+from tilescope_kernels.matrix_products.matmul_pairs_tilings import PAIRS
+from tilescope_kernels.matrix_products.matmul_tilings import Product
 from tilescope_kernels.matrix_products.split_k import split_plan
 
 SCRIPTS = {"batch_matmul_split.py": {"check_few_rows", "check_parts_without_a_step_are_zeros"}}
@@ -195,7 +197,7 @@ def test_hopper_serves_what_fills_it(hoppers):
     ],
 )
 def test_the_last_wave_is_cut_where_that_is_quicker(extents, askew, expected):
-    tiling = matmul_tilings.tiling(*extents, 132, ("a" in askew, "b" in askew))
+    tiling = matmul_hopper_tilings.tiling(Product(*extents, 132, ("a" in askew, "b" in askew)))
     assert (
         tiling.groups * tiling.rows,
         tiling.wide + tiling.side,
@@ -207,14 +209,14 @@ def test_the_last_wave_is_cut_where_that_is_quicker(extents, askew, expected):
 def test_a_cut_wave_fits_the_gpu():
     for m in range(130, 6000, 321):
         for n, k in ((1000, 4096), (4096, 8192), (5000, 640)):
-            tiling = matmul_tilings.tiling(m, n, k, 132)
+            tiling = matmul_hopper_tilings.tiling(Product(m, n, k, 132))
             tiles = -(-m // (tiling.groups * tiling.rows)) * -(-n // (tiling.wide + tiling.side))
             cut = tiling.cut_rows * tiling.cut_columns
             assert cut == 1 or 0 < tiles % 132 * cut <= 132
 
 
 def test_rings_fit_shared_memory():
-    for tiling in (*matmul_tilings.TILINGS, *matmul_tilings.PAIRS):
+    for tiling in (*matmul_hopper_tilings.TILINGS, *PAIRS):
         step = (tiling.groups * tiling.rows + tiling.wide + tiling.side) * 64
         assert 2 * (tiling.stages * step + tiling.groups * tiling.buffers * 64 * 64) <= 226 * 1024
 

@@ -7,10 +7,13 @@ both programs have all of a matrix (``BOTH``): what differs between them is know
 
 from __future__ import annotations
 
+import torch
 import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+
+from tilescope_kernels._shared.launching import capability
 
 #: Whether this version of Triton names parameters and places shared memory as the PTX expects.
 KNOWN = triton.__version__.startswith("3.6.")
@@ -116,3 +119,8 @@ def arrive(barrier, rank):
     gl.inline_asm_elementwise(
         _ARRIVE, "=r,r,r,r", [barrier, rank, gl.to_tensor(1)], dtype=gl.int32, is_pure=False, pack=1
     )
+
+
+def serves(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether the GPU, Triton and 16-bit operands fit clusters of programs, and TMA can write a contiguous result."""
+    return KNOWN and capability(a) == 90 and a.dtype in (torch.float16, torch.bfloat16) and b.shape[1] % 8 == 0

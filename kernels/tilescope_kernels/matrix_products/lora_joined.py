@@ -17,7 +17,7 @@ from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import capability, device_of
 from tilescope_kernels._shared.operators import operator
-from tilescope_kernels.matrix_products import matmul_hopper
+from tilescope_kernels.matrix_products import matmul_plans
 from tilescope_kernels.matrix_products.aligned_rows import is_aligned
 from tilescope_kernels.matrix_products.split_k import split_matmul, split_plan
 
@@ -106,8 +106,8 @@ def _joined(
 
 def _write_product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
     """Write ``a @ b`` of matrices with aligned rows or columns to contiguous ``c``."""
-    if tiling := matmul_hopper.plan(a, b):
-        matmul_hopper.write_product(a, b, c, tiling)
+    if tiling := matmul_plans.plan(a, b):
+        matmul_plans.write_product(a, b, c, tiling)
     elif plan := split_plan(a, b):
         split_matmul(c, a, b, plan)
     else:

@@ -1,6 +1,6 @@
 """``a @ b`` of two matrices: autotuned tiles, visited in groups so that their operands stay in L2.
 
-Large 16-bit products on Hopper use ``matmul_hopper``, those with few tiles or unaligned rows ``split_k``.
+Large 16-bit products on Hopper use a kernel of ``matmul_plans``, those with few tiles or unaligned rows ``split_k``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tilescope_kernels._shared.launches import launch, launch_tuned
 from tilescope_kernels._shared.launching import check_tensors, device_of, multiprocessors, use_triton
 from tilescope_kernels._shared.operators import operator, pack, remembered, unpack
 from tilescope_kernels._shared.tile_order import tile_origin
-from tilescope_kernels.matrix_products import matmul_hopper
+from tilescope_kernels.matrix_products import matmul_plans
 from tilescope_kernels.matrix_products.matmul_tilings import Tiling
 from tilescope_kernels.matrix_products.split_k import split_matmul, split_plan
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
@@ -226,13 +226,13 @@ def _matmul(a: torch.Tensor, b: torch.Tensor, config: str) -> torch.Tensor:
     key = (a.dtype, a.shape, a.stride(), b.shape, b.stride(), a.get_device(), a.data_ptr() & 15, b.data_ptr() & 15)
     plan = _PLANS.get(key)
     if plan is None:
-        plan = matmul_hopper.plan(a, b) or split_plan(a, b) or (_timed(a, b, c) if a.is_cuda else _default(a, b))
+        plan = matmul_plans.plan(a, b) or split_plan(a, b) or (_timed(a, b, c) if a.is_cuda else _default(a, b))
         if a.is_cuda:
             if len(_PLANS) >= _MOST:
                 _PLANS.clear()
             _PLANS[key] = plan
     if isinstance(plan, Tiling):
-        matmul_hopper.write_product(a, b, c, plan)
+        matmul_plans.write_product(a, b, c, plan)
     elif "SPLITS" in plan:
         split_matmul(c, a, b, plan)
     else:

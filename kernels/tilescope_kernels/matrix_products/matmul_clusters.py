@@ -37,10 +37,12 @@ from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import hopper_pairs as pairs
+from tilescope_kernels.matrix_products import matmul_hopper
 from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, is_aligned
 from tilescope_kernels.matrix_products.hopper_pairs import load_code
+from tilescope_kernels.matrix_products.matmul_clusters_tilings import Clusters, tiling
 from tilescope_kernels.matrix_products.matmul_pairs import _TOGETHER, _advance, _fetch, _tile
-from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Tiling
+from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Product
 
 _STEP = gl.constexpr(BLOCK_K)
 #: Bytes of a row of a step.
@@ -250,16 +252,26 @@ def _layout(programs: int) -> gl.NVMMASharedLayout:
     return gl.NVMMASharedLayout(128, 16, 2, False, False, [[0, 0]] * (programs.bit_length() - 1))
 
 
-def write_product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, chosen: Tiling) -> None:
+def plan(a: torch.Tensor, b: torch.Tensor) -> Clusters | None:
+    """The tiling of a product with a contiguous result; None where clusters do not serve it or others may be as quick."""
+    if not pairs.serves(a, b) or matmul_hopper.serves(a, b):
+        return None
+    # Operands that are copied were not timed.
+    if min(a.shape[0], b.shape[1]) < 64 or not (is_aligned(a) and is_aligned(b)):
+        return None
+    return tiling(Product.of(a, b))
+
+
+def write_product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, chosen: Clusters) -> None:
     """Write the product to 16-bit ``c`` with stride 1 along a row. Operands whose rows or columns are not 16-byte aligned are copied."""
     (m, k), n = a.shape, b.shape[1]
     a, b = aligned(a, b)
-    a_columns, b_columns, layout = columns(a), columns(b), _layout(chosen.cluster)
+    a_columns, b_columns, layout = columns(a), columns(b), _layout(chosen.parts)
     of_a = (64, BLOCK_K) if a_columns else (chosen.rows, BLOCK_K)
     of_b = (BLOCK_K, chosen.wide if b_columns else 64)
     launch(
-        matmul_clusters_kernel, (cdiv(m, chosen.groups * chosen.rows) * cdiv(n, chosen.wide),),
+        matmul_clusters_kernel, (cdiv(m, chosen.height) * cdiv(n, chosen.wide),),
         gluon_tiles(a, *of_a, a_columns, layout), gluon_tiles(b, *of_b, b_columns, layout), c, c.stride(0), m, n, k,
         A_COLUMNS=a_columns, B_COLUMNS=b_columns, GROUPS=chosen.groups, ROWS=chosen.rows, WIDE=chosen.wide, STAGES=chosen.stages,
-        PARTS=chosen.cluster, ALIGNED=is_aligned(c), num_warps=4, num_ctas=chosen.cluster,
+        PARTS=chosen.parts, ALIGNED=is_aligned(c), num_warps=4, num_ctas=chosen.parts,
     )  # fmt: skip

@@ -37,11 +37,10 @@ from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import capability, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
-from tilescope_kernels.matrix_products import matmul_clusters, matmul_pairs
-from tilescope_kernels.matrix_products.aligned_rows import SECTOR, aligned, columns, is_aligned, is_askew
-from tilescope_kernels.matrix_products.hopper_pairs import KNOWN
+from tilescope_kernels.matrix_products.aligned_rows import SECTOR, aligned, columns, is_aligned
 from tilescope_kernels.matrix_products.hopper_store import PART, store_parts
-from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Tiling, clusters, split_pairs, tiling, whole_tiles
+from tilescope_kernels.matrix_products.matmul_hopper_tilings import Alone, tiling
+from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Product
 from tilescope_kernels.matrix_products.scaled_matmul import kind
 
 #: A step along K, in bytes.
@@ -340,30 +339,13 @@ def serves(a: torch.Tensor, b: torch.Tensor) -> bool:
     return m > 64 and cdiv(m, 64) * cdiv(n, 128) > multiprocessors(a)
 
 
-def _chosen(a: torch.Tensor, b: torch.Tensor, aligned_c: bool) -> Tiling:
-    (m, k), n = a.shape, b.shape[1]
-    # A step takes as long in FP8: twice the elements, at twice the rate.
-    k = cdiv(k * a.element_size(), 2)
-    return tiling(m, n, k, multiprocessors(a), (is_askew(a), is_askew(b)), aligned_c, a.element_size() == 2 and KNOWN)
-
-
-def plan(a: torch.Tensor, b: torch.Tensor) -> Tiling | None:
-    """The tiling of a product with a contiguous result; None where no kernel for Hopper serves it or splitting pays more."""
-    (m, k), n = a.shape, b.shape[1]
-    if serves(a, b):
-        return _chosen(a, b, n % 8 == 0)
-    if not (KNOWN and capability(a) == 90 and a.dtype in (torch.float16, torch.bfloat16) and n % 8 == 0):
-        return None
-    rest = multiprocessors(a), (is_askew(a), is_askew(b))
-    found = split_pairs(m, n, k, *rest)
-    # Operands that are copied were not timed in clusters.
-    if not found and min(m, n) >= 64 and is_aligned(a) and is_aligned(b):
-        found = clusters(m, n, k, *rest)
-    return found
+def plan(a: torch.Tensor, b: torch.Tensor) -> Alone | None:
+    """The tiling of a product with a contiguous result; None where this kernel does not serve it."""
+    return tiling(Product.of(a, b), b.shape[1] % 8 == 0) if serves(a, b) else None
 
 
 def write_product(
-    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, chosen: Tiling | None = None,
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, chosen: Alone,
     scales: tuple[torch.Tensor, torch.Tensor] | tuple[None, None] = (None, None),
 ) -> None:  # fmt: skip
     """Write the product to 16-bit ``c`` with stride 1 along a row, times ``scales`` of operands or of rows and columns.
@@ -371,18 +353,13 @@ def write_product(
     Operands whose rows are not 16-byte aligned are copied.
     """
     (m, k), n, programs = a.shape, b.shape[1], multiprocessors(a)
-    if chosen is None or (chosen.pairs and not is_aligned(c)):
-        chosen = _chosen(a, b, is_aligned(c))
-    if chosen.pairs or chosen.cluster > 1:
-        (matmul_pairs if chosen.pairs else matmul_clusters).write_product(a, b, c, chosen)
-        return
     a, b = aligned(a, b, to=SECTOR) if chosen.copies else aligned(a, b)
     a_columns, b_columns = columns(a), columns(b)
     high, wide = chosen.rows // chosen.cut_rows, chosen.wide // chosen.cut_columns
     depth = _STEP.value // a.element_size()
-    tiles = cdiv(m, chosen.groups * chosen.rows) * cdiv(n, chosen.wide + chosen.side)
-    whole = whole_tiles(tiles, programs, chosen)
-    pieces = whole + (tiles - whole) * chosen.cut_rows * chosen.cut_columns
+    tiles = cdiv(m, chosen.height) * cdiv(n, chosen.width)
+    whole = tiles if chosen.cut == 1 else tiles // programs * programs
+    pieces = whole + (tiles - whole) * chosen.cut
     through = is_aligned(c)
 
     def of_b(across: int) -> TensorDescriptor:

@@ -39,10 +39,12 @@ from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import hopper_pairs as pairs
-from tilescope_kernels.matrix_products.aligned_rows import aligned, columns
+from tilescope_kernels.matrix_products import matmul_hopper, matmul_hopper_tilings
+from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, is_aligned
 from tilescope_kernels.matrix_products.hopper_pairs import load_code
 from tilescope_kernels.matrix_products.hopper_store import PART, _halves
-from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Tiling
+from tilescope_kernels.matrix_products.matmul_pairs_tilings import Pairs, few_tiles, many_tiles
+from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Product
 
 _STEP = gl.constexpr(BLOCK_K)
 #: Bytes of a row of a step, and of 64 of them.
@@ -355,16 +357,29 @@ def add_splits_kernel(
     tl.store(c_ptr + m.to(tl.int64) * stride_c + n, total.to(c_ptr.dtype.element_ty), mask=mask)
 
 
-def write_product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, chosen: Tiling) -> None:
-    """Write the product to ``c``, which has 16-byte aligned rows. Operands whose rows or columns are not are copied."""
+def plan(a: torch.Tensor, b: torch.Tensor) -> Pairs | None:
+    """The tiling of a product with a contiguous result; None where pairs do not serve it or others may be as quick."""
+    if not pairs.serves(a, b):
+        return None
+    return (many_tiles if matmul_hopper.serves(a, b) else few_tiles)(Product.of(a, b))
+
+
+def write_product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, chosen: Pairs) -> None:
+    """Write the product to 16-bit ``c`` with stride 1 along a row. Operands whose rows or columns are not 16-byte aligned are copied.
+
+    A result that TMA cannot write has tiles of one SM.
+    """
+    if not is_aligned(c):
+        other = matmul_hopper_tilings.tiling(Product.of(a, b), aligned_c=False)
+        matmul_hopper.write_product(a, b, c, other)
+        return
     (m, k), n = a.shape, b.shape[1]
     a, b = aligned(a, b)
-    a_columns, b_columns, stacked = columns(a), columns(b), chosen.pairs == "stacked"
+    a_columns, b_columns, stacked = columns(a), columns(b), chosen.stacked
     steps = cdiv(k, BLOCK_K)
     # No part is empty.
     splits = cdiv(steps, cdiv(steps, chosen.splits))
-    rows, width = chosen.groups * chosen.rows, chosen.wide + chosen.side
-    down, across = (2 * rows, width) if stacked else (rows, 2 * width)
+    rows, width, (down, across) = chosen.height, chosen.width, chosen.extents
     tiles, programs = cdiv(m, down) * cdiv(n, across), multiprocessors(a) // 2
     whole = tiles if splits == 1 else tiles // programs * programs if chosen.tail else 0
     others = tiles - whole
