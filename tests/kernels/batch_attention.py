@@ -127,6 +127,20 @@ def check_strides():
     close(leaf.grad, twin.grad, 1e-5)
 
 
+def check_rows_that_overlap():
+    """Of fewer windows than they have columns, in steps of one, ``empty_like`` would lay out columns."""
+    ours = [draw(1, 2, 24, seed=seed, grad=True) for seed in range(3)]
+    wanted = [x.detach().double().requires_grad_() for x in ours]
+    found = sdpa(*(x.unfold(-1, 16, 1) for x in ours), is_causal=True)
+    # PyTorch's own result is wrong for the windows themselves.
+    expected = F.scaled_dot_product_attention(*(x.unfold(-1, 16, 1).contiguous() for x in wanted), is_causal=True)
+    close(found, expected, 1e-5)
+    upstream = draw(*found.shape, seed=3)
+    gradients = torch.autograd.grad(found, ours, upstream)
+    for one, other in zip(gradients, torch.autograd.grad(expected, wanted, upstream.double()), strict=True):
+        close(one, other, 2e-5)
+
+
 def check_scale():
     for scale in (0.3, 5.0):
         for causal in (False, True):

@@ -120,6 +120,10 @@ def check_rope_shapes_strides_and_tables():
             wanted = SPECS["rope"].reference(q.double(), k.double(), cos.double(), sin.double())
             for actual, expected in zip(rope(q, k, cos, sin), wanted, strict=True):
                 close(actual, expected)
+    # Windows that overlap, in steps of one.
+    q, (cos, sin) = draw(1, 2, 15).unfold(-1, 12, 1), rotation(1, 4, 12)
+    for actual, expected in zip(rope(q, q, cos, sin), SPECS["rope"].reference(q, q, cos, sin), strict=True):
+        close(actual, expected)
     # Tables whose halves differ, as the formula allows.
     cos, sin = draw(1, 4, 128, seed=6), draw(1, 4, 128, seed=7)
     leaf, twin = draw(2, 3, 4, 128, grad=True), draw(2, 3, 4, 128).double().requires_grad_()

@@ -177,6 +177,15 @@ def as_rows(x: torch.Tensor, columns: int) -> torch.Tensor:
     return flat if flat.stride(1) == 1 else flat.contiguous()
 
 
+def rows_like(x: torch.Tensor) -> torch.Tensor:
+    """``torch.empty_like``, with rows of adjacent elements as ``x`` has them, though rows of ``x`` may overlap.
+
+    Of windows that overlap, as ``unfold`` makes them, PyTorch may lay out columns instead.
+    """
+    y = torch.empty_like(x)
+    return y if y.stride(-1) == 1 or y.shape[-1] == 1 else y.new_empty(x.shape)
+
+
 def shaped_as(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """``y`` in the shape of ``x``."""
     return y if y.shape == x.shape else y.reshape(x.shape)

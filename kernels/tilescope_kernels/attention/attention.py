@@ -26,7 +26,7 @@ from tilescope_kernels._shared.launching import (
     check_tensors,
     use_triton,
 )
-from tilescope_kernels._shared.operators import operator, pack, remembered, wants_grad
+from tilescope_kernels._shared.operators import operator, pack, remembered, rows_like, wants_grad
 from tilescope_kernels.attention.attention_configs import CONFIGS, chosen_config
 from tilescope_kernels.attention.attention_cost import DIMS, causal_cost, cost
 from tilescope_kernels.attention.decode import decode, decode_serves
@@ -82,7 +82,7 @@ def _attention(
     ``mask`` has the shape of the scores (batch, heads, queries, keys) and any strides.
     """
     (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
-    o = torch.empty_like(q)
+    o = rows_like(q)
     lse = torch.empty((batch, heads, queries) if save else (0,), dtype=torch.float32, device=q.device)
     plain = mask is None and window is None
     if o.numel() == 0 or keys == 0:
@@ -120,7 +120,7 @@ def _(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, save: bool, config: str,
     mask: torch.Tensor | None = None, window: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    return torch.empty_like(q), torch.empty(q.shape[:3] if save else (0,), dtype=torch.float32, device=q.device)
+    return rows_like(q), torch.empty(q.shape[:3] if save else (0,), dtype=torch.float32, device=q.device)
 
 
 @operator("attention_backward")
@@ -130,7 +130,7 @@ def _attention_backward(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """dQ, dK and dV, like ``q``, ``k`` and ``v``."""
     (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
-    dq, dk, dv = (torch.empty_like(t) for t in (q, k, v))
+    dq, dk, dv = (rows_like(t) for t in (q, k, v))
     plain = mask is None and window is None and not config
     if q.numel() == 0 or keys == 0:
         return dq.zero_(), dk.zero_(), dv.zero_()
@@ -179,7 +179,7 @@ def _(
     do: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor,
     causal: bool, scale: float, config: str, mask: torch.Tensor | None = None, window: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    return rows_like(q), rows_like(k), rows_like(v)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:

@@ -24,7 +24,7 @@ from tilescope_kernels._shared.launching import (
     shared_memory,
     use_triton,
 )
-from tilescope_kernels._shared.operators import check_integers, operator, pack, unpack
+from tilescope_kernels._shared.operators import check_integers, operator, pack, rows_like, unpack
 from tilescope_kernels.attention.attention import _MOST, _neighbours
 from tilescope_kernels.attention.decode import _SPLITS, _span, attention_combine_kernel
 from tilescope_kernels.attention.paged_kernels import paged_attention_kernel
@@ -72,7 +72,7 @@ def _paged(
     config: str,
 ) -> torch.Tensor:  # fmt: skip
     (batch, heads, queries, columns), (_, page, kv_heads, _) = q.shape, k.shape
-    o = torch.empty_like(q)
+    o = rows_like(q)
     if o.numel() == 0 or table.numel() == 0 or k.numel() == 0:
         return o.zero_()
     chosen = _chosen(q, config)
@@ -103,7 +103,7 @@ def _(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, table: torch.Tensor, lengths: torch.Tensor, causal: bool, scale: float,
     config: str,
 ) -> torch.Tensor:  # fmt: skip
-    return torch.empty_like(q)
+    return rows_like(q)
 
 
 def _check(

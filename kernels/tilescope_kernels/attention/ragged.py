@@ -20,7 +20,7 @@ from tilescope_kernels._shared.declarations import generator, normal
 from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_tensors, shared_memory, use_triton
-from tilescope_kernels._shared.operators import check_integers, operator, pack, wants_grad
+from tilescope_kernels._shared.operators import check_integers, operator, pack, rows_like, wants_grad
 from tilescope_kernels.attention.attention import _MOST, _neighbours
 from tilescope_kernels.attention.attention_configs import chosen_config
 from tilescope_kernels.attention.flash import attention_delta_kernel
@@ -75,7 +75,7 @@ def _ragged(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """The output, and each row's log-sum-exp in base 2 (heads, rows) in fp32, or an empty tensor unless ``save``."""
     (rows, heads, columns), sequences = q.shape, len(q_bounds) - 1
-    o = torch.empty_like(q)
+    o = rows_like(q)
     lse = torch.empty((heads, rows) if save else (0,), dtype=torch.float32, device=q.device)
     if o.numel() == 0 or longest_q == 0:
         return o.zero_(), lse
@@ -97,7 +97,7 @@ def _(
     longest_q: int, longest_k: int, causal: bool, scale: float, save: bool, config: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     shape = (q.shape[1], q.shape[0]) if save else (0,)
-    return torch.empty_like(q), torch.empty(shape, dtype=torch.float32, device=q.device)
+    return rows_like(q), torch.empty(shape, dtype=torch.float32, device=q.device)
 
 
 @operator("ragged_attention_backward")
@@ -107,7 +107,7 @@ def _ragged_backward(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """dQ, dK and dV, like ``q``, ``k`` and ``v``."""
     (rows, heads, columns), (key_rows, kv_heads), sequences = q.shape, k.shape[:2], len(q_bounds) - 1
-    dq, dk, dv = (torch.empty_like(t) for t in (q, k, v))
+    dq, dk, dv = (rows_like(t) for t in (q, k, v))
     if dq.numel() == 0 or dk.numel() == 0 or longest_q == 0 or longest_k == 0:
         return dq.zero_(), dk.zero_(), dv.zero_()
     chosen, score_scale = _chosen(q, causal, config), scale * math.log2(math.e)
@@ -141,7 +141,7 @@ def _(
     do: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor,
     q_bounds: torch.Tensor, k_bounds: torch.Tensor, longest_q: int, longest_k: int, causal: bool, scale: float, config: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    return rows_like(q), rows_like(k), rows_like(v)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:

@@ -17,7 +17,7 @@ from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.integers import cdiv, next_power_of_2
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_tensors, multiprocessors, split_config, use_triton
-from tilescope_kernels._shared.operators import operator, pack, remembered, unpack
+from tilescope_kernels._shared.operators import operator, pack, remembered, rows_like, unpack
 from tilescope_kernels._shared.row_tiles import aligned
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
@@ -154,7 +154,7 @@ def _launch(
 def _rope(
     q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, inverse: bool, config: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    q_out, k_out = torch.empty_like(q), torch.empty_like(k)
+    q_out, k_out = rows_like(q), rows_like(k)
     _launch(q_out, k_out, q, k, cos, sin, inverse, config)
     return q_out, k_out
 
@@ -163,7 +163,7 @@ def _rope(
 def _(
     q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, inverse: bool, config: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.empty_like(q), torch.empty_like(k)
+    return rows_like(q), rows_like(k)
 
 
 @operator("rope_", mutates=("q", "k"))
