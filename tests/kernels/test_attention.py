@@ -4,7 +4,7 @@ import pytest
 import tilescope_kernels as kernels
 import torch
 from tilescope_kernels import CATALOG
-from tilescope_kernels.attention import attention_configs
+from tilescope_kernels.attention import attention, attention_configs
 from tilescope_kernels.spec import BACKWARD, FORWARD, Workload
 
 SCRIPTS = {"batch_attention.py": {"check_special_values", "check_empty", "check_rows_that_overlap"}}
@@ -75,6 +75,18 @@ def test_hopper_s_kernels_are_chosen_by_how_many_tiles_there_are(monkeypatch):
     assert chosen(True, 1, 16, 512, 128) == chosen(True, 2, 8, 512, 96) == 64
     assert chosen(False, 1, 16, 512, 128) == chosen(True, 1, 4, 512, 128) == chosen(True, 1, 32, 256, 128) == 0
     assert chosen(True, 1, 16, 700, 128) == 128 and chosen(True, 1, 8, 512, 256) == 0
+
+
+def test_a_scale_of_0_is_left_to_triton_s_kernel(monkeypatch):
+    monkeypatch.setattr(attention, "capability", lambda _: 90)
+    monkeypatch.setattr(attention_configs, "shared_memory", lambda _: 227 * 1024)
+    chosen = []
+    for name in ("attend", "attend_few", "launch"):
+        monkeypatch.setattr(attention, name, lambda *_, name=name, **__: chosen.append(name))
+    q = torch.empty(2, 16, 2048, 128, device="meta", dtype=torch.bfloat16)
+    for scale in (1.0, 0.0, 1e-40):
+        attention._attention._launch.function(q, q, q, True, scale, False, "")
+    assert chosen == ["attend", "launch", "launch"]
 
 
 def test_plain_pytorch_where_triton_is_switched_off(monkeypatch):

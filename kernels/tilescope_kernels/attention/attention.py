@@ -45,6 +45,8 @@ from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, Kern
 
 #: Most columns of a head: their accumulator must fit in registers beside the scores.
 _MOST = 256
+#: The least normal fp32: kernels may take a smaller scale for 0.
+_LEAST_SCALE = 2.0**-126
 
 
 def _tma_serves(*tensors: torch.Tensor) -> bool:
@@ -92,7 +94,8 @@ def _attention(
     if not config and plain and decode_serves(queries, keys, causal, save):
         decode(o, q, k, v, score_scale)
         return o, lse
-    specializes = plain and _specializes(o, q, k, v)
+    # The kernels for Hopper scale hidden scores too: -inf * 0 would be NaN.
+    specializes = plain and score_scale >= _LEAST_SCALE and _specializes(o, q, k, v)
     chosen = chosen_config(q, causal, config, mask is not None, specializes)
     m, n, tma = chosen["BLOCK_M"], chosen["BLOCK_N"], chosen["TMA"] and _tma_serves(q, k, v)
     for name, served in (("TMA", tma), ("SPECIALIZED", specializes)):
