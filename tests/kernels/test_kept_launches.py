@@ -286,6 +286,7 @@ def test_a_public_function_is_called_where_more_than_its_launches_matters(public
     assert calls(public, torch.zeros(64, 32)[::2], times=4) == 4  # a copy is made
     assert calls(public, x.as_subclass(Subclass), times=4) == 4
     assert calls(public, x, {}, times=4) == 4
+    assert calls(public, torch._neg_view(x), times=4) == 4  # memory has the other sign
     torch.set_autocast_enabled("cuda", True)
     assert calls(public, x) == 1
     torch.set_autocast_enabled("cuda", False)

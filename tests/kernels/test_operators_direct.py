@@ -117,6 +117,19 @@ def test_a_subclass_another_device_and_a_transform_go_through_the_dispatcher(mon
     assert how() == "dispatched"
 
 
+def test_what_memory_has_with_the_other_sign_goes_through_the_dispatcher():
+    signs = []
+
+    @operators.operator("test_first")
+    def first(x: torch.Tensor) -> torch.Tensor:
+        signs.append(x.is_neg())
+        return x + 0.0
+
+    imaginary = torch.tensor([3.0 + 4.0j]).conj().imag
+    assert imaginary.is_neg() and first(imaginary).item() == -4
+    assert signs == [False]
+
+
 def test_what_writes_its_argument_counts_its_version():
     x = torch.ones(3)
     before = x._version

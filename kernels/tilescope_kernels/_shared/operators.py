@@ -25,8 +25,8 @@ DIRECT = "is_cuda"
 class Operator:
     """A launcher registered as ``torch.ops.tilescope.name``, called directly where PyTorch's dispatcher has nothing to do.
 
-    The dispatcher takes longer than many kernels. A call bypasses it when every tensor is an ordinary one on a GPU and no compiler,
-    function transform, mode, profiler or forward-mode gradient is active. A gradient is then computed by an ``autograd.Function`` of
+    The dispatcher takes longer than many kernels. A call bypasses it when every tensor is an ordinary one on a GPU, as it is in memory, and
+    no compiler, function transform, mode, profiler or forward-mode gradient is active. A gradient is then computed by an ``autograd.Function`` of
     the same two functions that the operator has.
     """
 
@@ -76,7 +76,7 @@ class Operator:
         wants_gradient = False
         for value in args:
             kind = type(value)
-            if (kind is torch.Tensor or kind is torch.nn.Parameter) and getattr(value, DIRECT):
+            if (kind is torch.Tensor or kind is torch.nn.Parameter) and getattr(value, DIRECT) and not value.is_neg():
                 wants_gradient = wants_gradient or value.requires_grad
             elif kind not in PLAIN:
                 return self._operator(*args)
@@ -117,6 +117,11 @@ def _watch(inner: Any) -> tuple[Callable[[], bool], Callable[[], bool]]:
     return is_watched, is_observed
 
 
+def _is_negated(value: Any) -> bool:
+    """Whether memory has the tensor with the other sign, as of the imaginary part of a conjugate. The dispatcher negates it."""
+    return isinstance(value, torch.Tensor) and value.is_neg()
+
+
 _is_watched, _is_observed = _watch(torch._C)
 _NO_NAMES: dict[str, Any] = {}
 
@@ -137,7 +142,9 @@ def remembered(function: Callable[Given, Result]) -> Callable[Given, Result]:
             return function(*args, **kwargs)
         if (made := kept.repeat(args, kwargs)) is not None:
             return made
-        return function(*args, **kwargs) if _is_watched() else kept.call(args, kwargs)
+        if _is_watched() or any(map(_is_negated, (*args, *kwargs.values()))):
+            return function(*args, **kwargs)
+        return kept.call(args, kwargs)
 
     return call
 
