@@ -3,8 +3,9 @@
 import pytest
 import torch
 import triton
-from tilescope_kernels._shared import launches
+from tilescope_kernels._shared import autotuning, launches
 from tilescope_kernels._shared.kept import Kept
+from tilescope_kernels.matrix_products import matmul
 from triton.runtime import autotuner
 
 from .noted_launches import MADE, SEARCHES, gpu, scaled_kernel  # noqa: F401 - gpu is a fixture
@@ -112,3 +113,23 @@ def test_what_is_remembered_has_an_end(kernel, monkeypatch):
     for n in range(64, 70):
         launched(kernel, n=n)
     assert len(launches._CHOSEN) <= 2
+
+
+def test_a_product_is_computed_by_its_own_config_not_by_that_of_the_one_timed_last(monkeypatch):
+    configs = matmul.TUNED_FP32[-1], matmul.TUNED[-1]
+    key = ("M", "N", "K", "A_COLUMNS", "B_COLUMNS")
+    even = triton.heuristics({"EVEN_K": lambda args: args["K"] % args["BLOCK_K"] == 0})(matmul.matmul_kernel)
+    tuners = autotuning.autotuned(even, configs, key, matmul._prune)
+    for tuner in tuners:
+        monkeypatch.setattr(tuner, "_bench", lambda *_, **__: 1.0)
+    monkeypatch.setattr(matmul, "matmul_tuned", tuners)
+
+    def depth(dtype, offset=0):
+        a, b = (torch.zeros(69 * 41 + offset, dtype=dtype)[offset:] for _ in range(2))
+        config = matmul._timed(a.view(69, 41), b.view(41, 69), torch.zeros(69, 69, dtype=dtype))
+        return config["BLOCK_K"]
+
+    assert depth(torch.float32) == 16
+    assert depth(torch.bfloat16) == 64
+    # Another alignment is another plan, but not another choice.
+    assert depth(torch.float32, offset=1) == 16
