@@ -14,6 +14,7 @@ from tilescope_kernels.matrix_products import (
 from tilescope_kernels.matrix_products.matmul_pairs_tilings import PAIRS
 from tilescope_kernels.matrix_products.matmul_tilings import Product
 from tilescope_kernels.matrix_products.split_k import split_plan
+from tilescope_kernels.norms import norm_linear
 
 SCRIPTS = {"batch_matmul_split.py": {"check_few_rows", "check_parts_without_a_step_are_zeros"}}
 
@@ -236,3 +237,13 @@ def test_blocks_have_the_warpgroups_whose_waves_are_quicker(monkeypatch):
     monkeypatch.setattr(fp8_blocks_hopper, "tma_serves", lambda *_: True)
     assert serves(64, 7168, 4096) and serves(1024, 4096, 4096)
     assert not serves(64, 6000, 4096) and not serves(512, 512, 512) and not serves(4096, 4096, 4096, torch.float32)
+
+
+def test_a_row_that_repeats_is_not_loaded_by_descriptors(monkeypatch):
+    monkeypatch.setattr(w8a16_hopper, "capability", lambda _: 90)
+    x = torch.empty(256, 4096, dtype=torch.bfloat16, device="meta")
+    weight = torch.empty(4096, 4096, dtype=torch.int8, device="meta")
+    assert w8a16_hopper.serves(x, weight)
+    assert not w8a16_hopper.serves(x[:1].expand(256, -1), weight)
+    assert not w8a16_hopper.serves(x, weight[:1].expand(4096, -1))
+    assert norm_linear._tma_serves(x, 4096) and not norm_linear._tma_serves(x[:1].expand(256, -1), 4096)

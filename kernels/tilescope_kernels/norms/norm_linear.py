@@ -69,10 +69,11 @@ _HELD = 131072
 
 
 def _tma_serves(x: torch.Tensor, columns_out: int) -> bool:
-    """Whether TMA can access x, W * g and y: Hopper or later, 16-bit elements, rows of a multiple of 16 bytes."""
+    """Whether TMA can access x, W * g and y: Hopper or later, 16-bit elements, rows of a multiple of 16 bytes that do not repeat."""
     if x.element_size() != 2 or (x.is_cuda and torch.cuda.get_device_capability(x.device)[0] < 9):
         return False
-    return x.data_ptr() % 16 == 0 and not any(extent % 8 for extent in (x.stride(0), x.shape[1], columns_out))
+    extents = (x.stride(0), x.shape[1], columns_out)
+    return x.data_ptr() % 16 == 0 and x.stride(0) > 0 and not any(extent % 8 for extent in extents)
 
 
 def _default(x: torch.Tensor, columns_out: int) -> Mapping[str, int]:
