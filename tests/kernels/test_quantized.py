@@ -4,6 +4,7 @@ import pytest
 import tilescope_kernels as kernels
 import torch
 from tilescope_kernels import CATALOG
+from tilescope_kernels.quantization import quantize as quantization
 from tilescope_kernels.spec import FORWARD
 
 SCRIPTS = {
@@ -180,3 +181,17 @@ def test_costs_of_a_linear_layer_with_an_update():
     cost = SPECS["lora_linear"].cost(SPECS["lora_linear"].workload("10x300x200x16-bf16"), FORWARD)
     assert cost.flops == 2 * 10 * (300 * 200 + 200 * 16 + 16 * 300) + 10 * 16
     assert (cost.bytes_read, cost.bytes_written) == (2 * (2000 + 60000 + 3200 + 4800), 2 * 10 * 300)
+
+
+def test_more_tiles_than_a_grid_s_second_axis_has_are_quantized_in_slabs(monkeypatch):
+    grids, rows = [], []
+
+    def launch(_, grid, *args, **__):
+        grids.append(grid)
+        rows.append((*map(len, args[:3]), args[4]))
+
+    monkeypatch.setattr(quantization, "launch", launch)
+    x = torch.empty(65535 * 128 + 1, 2, device="meta")
+    quantization._quantize._launch.function(x, torch.int8, "tile", "")
+    assert grids == [(1, 65535), (1, 1)]
+    assert rows == [(65535 * 128, 65535, 65535 * 128, 65535 * 128), (1, 1, 1, 1)]

@@ -57,6 +57,8 @@ _HELD = 128 * 1024
 _WALKED = 8192
 #: Most programs that reduce a tensor's magnitude. Every program of the next kernel reads all their results.
 _PARTIALS = 1024
+#: Most programs along a grid's second axis.
+_SECOND_AXIS = 65535
 
 
 def default(x: torch.Tensor, configs: tuple[dict[str, int], ...]) -> dict[str, int]:
@@ -111,10 +113,16 @@ def _quantize(x: torch.Tensor, kind: torch.dtype, granularity: str, config: str)
         )  # fmt: skip
     elif granularity == "tile":
         parameters, options = split_config(given or default(x, TILE_CONFIGS))
-        grid = (triton.cdiv(a_row, parameters["TILES"]), triton.cdiv(rows, GROUP))
-        launch(
-            quantize_tiles_kernel, grid, q, scale, x, stride, rows, columns, LARGEST=largest, **parameters, **options
-        )
+        most = _SECOND_AXIS * GROUP
+        slabs = [(q, scale, x)]
+        if rows > most:
+            slabs = [*zip(q.split(most), scale.split(_SECOND_AXIS), x.split(most), strict=True)]
+        for of_q, of_scale, of_x in slabs:
+            grid = (triton.cdiv(a_row, parameters["TILES"]), of_scale.shape[0])
+            launch(
+                quantize_tiles_kernel, grid, of_q, of_scale, of_x, stride, of_x.shape[0], columns,
+                LARGEST=largest, **parameters, **options,
+            )  # fmt: skip
     elif granularity == "block":
         parameters, options = split_config(given or default(x, BLOCK_CONFIGS))
         groups = rows * a_row
