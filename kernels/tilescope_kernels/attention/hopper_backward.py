@@ -10,10 +10,8 @@ Heads of 65 to 96 columns have ``hopper_backward_middle``.
 
 from __future__ import annotations
 
-from triton._C.libtriton import ir
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language._core import builtin
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
@@ -22,6 +20,16 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from tilescope_kernels.attention.hopper_backward_one_pass import (
+    PART_COLUMNS,
+    PART_ROWS,
+    PASSED_TILES,
+    WIDTH,
+    add_shared_to_global,
+    hidden_zero,
+    load_queries,
+    own_part,
+)
 from tilescope_kernels.attention.hopper_backward_parts import (
     LOADING,
     MULTIPLYING,
@@ -29,61 +37,9 @@ from tilescope_kernels.attention.hopper_backward_parts import (
     ROWS,
     barriers,
     block_of,
-    load_own,
     store_own,
 )
-from tilescope_kernels.attention.hopper_backward_sums import bound_units, row_units
-
-#: Queries and columns of the part of dQ that a warpgroup adds at a time, and integers in a row of the sums' descriptor.
-PART_ROWS, PART_COLUMNS, WIDTH = gl.constexpr(64), gl.constexpr(64), gl.constexpr(256)
-#: Buffers of dS in shared memory: being written, being multiplied, and perhaps still multiplied by the other warpgroup.
-_PASSED = gl.constexpr(3)
-
-
-@builtin
-def _add_shared_to_global(tiles, place, shared, _semantic=None):
-    """TMA reduction: ``tma.async_copy_shared_to_global`` that adds."""
-    kind = ir.DESCRIPTOR_REDUCE_KIND.ADD
-    where = _semantic._convert_to_ir_values(place, require_i64=False)
-    _semantic.builder.create_async_tma_reduce(kind, tiles.handle, where, shared.handle)
-
-
-@gluon.jit
-def _load_queries(
-    q_tiles, do_tiles, k_tiles, v_tiles, qs, dos, ks, vs, shared_terms, terms_ptr, ready, free, batch, kv_head, kv_heads,
-    start, first, each, begin, steps, rows, GROUP: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr,
-):  # fmt: skip
-    """Producer warp: load both warpgroups' keys and values, then tiles of q and do with their lse and delta."""
-    LANES: gl.constexpr = gl.BlockedLayout([BLOCK // 32], [32], [1], [0])
-    load_own(k_tiles, v_tiles, ks, vs, ready, batch, kv_head, start)
-    terms_ptr += 3 * (batch * kv_heads + kv_head).to(gl.int64) * GROUP * rows
-    step = first * 0
-    for member in range(GROUP):
-        head = kv_head * GROUP + member
-        # Of this head's tiles those from ``begin`` on that are among the ``steps`` of the program.
-        low = gl.maximum(begin - member * each, 0)
-        high = gl.minimum(begin + steps - member * each, each)
-        for block in range(first + low, first + high):
-            slot = step % STAGES
-            query = terms_ptr + block * BLOCK + gl.arange(0, BLOCK, layout=LANES)
-            lse, delta = gl.load(query), gl.load(query + rows)
-            # Every stage starts free: on a fresh mbarrier a wait for the previous phase returns at once.
-            mbarrier.wait(free.index(slot), (step // STAGES) & 1 ^ 1)
-            shared_terms.index(2 * slot).store(lse)
-            shared_terms.index(2 * slot + 1).store(delta)
-            gl.thread_barrier()
-            arrived = ready.index(1 + slot)
-            mbarrier.expect(arrived, 2 * q_tiles.block_type.nbytes)
-            tma.async_copy_global_to_shared(q_tiles, [batch, head, block * BLOCK, 0], arrived, qs.index(slot))
-            tma.async_copy_global_to_shared(do_tiles, [batch, head, block * BLOCK, 0], arrived, dos.index(slot))
-            step += 1
-        terms_ptr += 3 * rows
-
-
-@gluon.jit
-def _hidden_zero(step):
-    """A 0 that is opaque to the compiler, which else hoists addresses of the resident tiles out of the loop and spills them."""
-    return gl.inline_asm_elementwise("mov.u32 $0, 0; // $1", "=r,r", [step], dtype=gl.int32, is_pure=True, pack=1)
+from tilescope_kernels.attention.hopper_backward_sums import row_units
 
 
 @gluon.jit
@@ -91,7 +47,7 @@ def _start_dq(step, ds, ks, hidden, PART: gl.constexpr, COLUMNS: gl.constexpr, D
     """Start the previous step's product for this warpgroup's share of dQ: half the columns or, with 64, half the queries."""
     dq = gl.zeros([PART_ROWS, PART_COLUMNS], gl.float32, DQ)
     for group in gl.static_range(2):
-        given = ds.index(2 * (step % _PASSED) + group)
+        given = ds.index(2 * (step % PASSED_TILES) + group)
         k = ks.index(group + hidden).reshape([ROWS, COLUMNS])
         if COLUMNS == PART_COLUMNS:
             given = given.slice(PART * PART_ROWS, PART_ROWS, dim=1)
@@ -110,7 +66,7 @@ def _add_dq(dq, units, sums, sum_tiles, place, PART: gl.constexpr, LINES: gl.con
     tma.store_wait(0)
     sums.index(PART)._reinterpret(gl.int32, [PART_ROWS, PART_COLUMNS], LINES).store(whole)
     fence_async_shared()
-    _add_shared_to_global(sum_tiles, [(2 * place + PART) * (PART_ROWS * PART_COLUMNS // WIDTH), 0], sums.index(PART))
+    add_shared_to_global(sum_tiles, [(2 * place + PART) * (PART_ROWS * PART_COLUMNS // WIDTH), 0], sums.index(PART))
 
 
 @gluon.jit
@@ -123,7 +79,7 @@ def _gather_step(
     """Accumulate a tile of queries into dK and dV, compute dQ of the previous tile, and store that of the one before."""
     slot = step % STAGES
     mbarrier.wait(ready.index(1 + slot), (step // STAGES) & 1)
-    hidden = _hidden_zero(step)
+    hidden = hidden_zero(step)
     k = ks.index(PART + hidden).reshape([ROWS, COLUMNS])
     v = vs.index(PART + hidden).reshape([ROWS, COLUMNS])
     q = qs.index(slot).reshape([BLOCK, COLUMNS])
@@ -157,7 +113,7 @@ def _gather_step(
     dv = warpgroup_mma(weights, do, dv, is_async=True)
     # Once the other warpgroup has written the previous dS, it has multiplied the buffer that is overwritten next.
     mbarrier.wait(full.index(step % 2), (step // 2) & 1)
-    ds.index(2 * ((step + 1) % _PASSED) + PART).store(given)
+    ds.index(2 * ((step + 1) % PASSED_TILES) + PART).store(given)
     fence_async_shared()
     mbarrier.arrive(full.index((step + 1) % 2), count=1)
     dk = warpgroup_mma(gl.convert_layout(given, gl.DotOperandLayout(0, TOTAL, 2)), q, dk, is_async=True)
@@ -169,17 +125,6 @@ def _gather_step(
     dk, dv, dq = warpgroup_mma_wait(0, deps=[dk, dv, dq])
     mbarrier.arrive(free.index(slot), count=1)
     return dk, dv, dq, row_units(inverse, inverse_key, value_units), place, units, before
-
-
-@gluon.jit
-def _largest(bounds_ptr, parts):
-    """Maximum of a head's bounds."""
-    LANES: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    largest = gl.zeros([128], gl.float32, LANES)
-    for start in range(0, parts, 128):
-        part = start + gl.arange(0, 128, layout=LANES)
-        largest = gl.maximum(largest, gl.load(bounds_ptr + part, mask=part < parts, other=0.0))
-    return gl.max(largest, 0)
 
 
 @gluon.jit
@@ -255,37 +200,15 @@ def attention_backward_hopper_kernel(
     of a tile of keys. With more than one, ``shares_ptr`` (batch, kv_heads, tiles, shares, 2, 128, COLUMNS) in fp32 receives their parts of
     dK and dV, of which 8 * ``eighths`` columns are stored; else it is None.
     """
-    tiles = (keys + PROGRAM - 1) // PROGRAM
-    share = gl.program_id(0) % shares
-    program = gl.program_id(0) // shares
-    if CAUSAL:
-        # The first keys are seen by the most queries: their programs start first, for as many heads as L2 holds.
-        first_head = program // (tiles * together) * together
-        rest = program - first_head * tiles
-        together = gl.minimum(together, gl.num_programs(0) // shares // tiles - first_head)
-        start = rest // together * PROGRAM
-        head = first_head + rest % together
-    else:
-        start = program % tiles * PROGRAM
-        head = program // tiles
-    batch = head // kv_heads
-    kv_head = head % kv_heads
-    blocks = (queries + BLOCK - 1) // BLOCK
-    first = start * 0
-    if CAUSAL:
-        first = gl.minimum(start // BLOCK, blocks)
-    each = blocks - first
-    begin = share * (GROUP * each) // shares
-    steps = (share + 1) * (GROUP * each) // shares - begin
-    place = (head * tiles + start // PROGRAM) * shares + share
-    bounds_ptr += 2 * (batch * kv_heads + kv_head).to(gl.int64) * parts
-    inverse_key, value_units = bound_units(_largest(bounds_ptr, parts), _largest(bounds_ptr + parts, parts))
+    batch, kv_head, start, first, each, begin, steps, place, inverse_key, value_units = own_part(
+        bounds_ptr, kv_heads, queries, keys, parts, together, shares, GROUP, CAUSAL, BLOCK
+    )
     ks = gl.allocate_shared_memory(q_tiles.dtype, [2, 1, 1, ROWS, COLUMNS], k_tiles.layout)
     vs = gl.allocate_shared_memory(q_tiles.dtype, [2, 1, 1, ROWS, COLUMNS], v_tiles.layout)
     qs = gl.allocate_shared_memory(q_tiles.dtype, [STAGES, 1, 1, BLOCK, COLUMNS], q_tiles.layout)
     dos = gl.allocate_shared_memory(q_tiles.dtype, [STAGES, 1, 1, BLOCK, COLUMNS], do_tiles.layout)
     PASSED: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, BLOCK], q_tiles.dtype)
-    ds = gl.allocate_shared_memory(q_tiles.dtype, [2 * _PASSED, ROWS, BLOCK], PASSED)
+    ds = gl.allocate_shared_memory(q_tiles.dtype, [2 * PASSED_TILES, ROWS, BLOCK], PASSED)
     sums = gl.allocate_shared_memory(gl.int32, [2, PART_ROWS * PART_COLUMNS // WIDTH, WIDTH], sum_tiles.layout)
     shared_terms = gl.allocate_shared_memory(gl.float32, [2 * STAGES, BLOCK], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
@@ -302,7 +225,7 @@ def attention_backward_hopper_kernel(
                        full, batch, kv_head, kv_heads, start, first, each, begin, steps, place, 8 * eighths, keys, rows, scale, score_scale,
                        inverse_key, value_units,
                        GROUP, BLOCK, COLUMNS, STAGES, CAUSAL, LINES)),
-            (_load_queries, (q_tiles, do_tiles, k_tiles, v_tiles, qs, dos, ks, vs, shared_terms, terms_ptr, ready, free, batch,
+            (load_queries, (q_tiles, do_tiles, k_tiles, v_tiles, qs, dos, ks, vs, shared_terms, terms_ptr, ready, free, batch,
                              kv_head, kv_heads, start, first, each, begin, steps, rows, GROUP, BLOCK, STAGES)),
         ],
         [4, 1],

@@ -23,17 +23,17 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from tilescope_kernels.attention.hopper_backward import (
-    _PASSED,
+from tilescope_kernels.attention.hopper_backward_one_pass import (
     PART_ROWS,
+    PASSED_TILES,
     WIDTH,
-    _add_shared_to_global,
-    _hidden_zero,
-    _largest,
-    _load_queries,
+    add_shared_to_global,
+    hidden_zero,
+    load_queries,
+    own_part,
 )
 from tilescope_kernels.attention.hopper_backward_parts import LOADING, MULTIPLYING, PROGRAM, ROWS, barriers, block_of
-from tilescope_kernels.attention.hopper_backward_sums import bound_units, row_units
+from tilescope_kernels.attention.hopper_backward_sums import row_units
 
 #: Columns of a tile in shared memory and of its first part, and queries of a tile.
 _COLUMNS, HEAD, _BLOCK = gl.constexpr(128), gl.constexpr(64), gl.constexpr(64)
@@ -75,7 +75,7 @@ def _start_dq(step, ds, ks, hidden, PART: gl.constexpr, TAIL: gl.constexpr, DQ: 
     """Start the previous step's product for this warpgroup's columns of dQ: the first 64, or the TAIL."""
     dq = gl.zeros([PART_ROWS, HEAD if PART == 0 else TAIL], gl.float32, DQ)
     for group in gl.static_range(2):
-        given = ds.index(2 * (step % _PASSED) + group).permute([1, 0])
+        given = ds.index(2 * (step % PASSED_TILES) + group).permute([1, 0])
         k = _halves(ks.index(group + hidden), TAIL)[PART]
         dq = warpgroup_mma(given, k, dq, use_acc=group > 0, is_async=True)
     return dq
@@ -94,7 +94,7 @@ def _add_dq(dq, units, sums, sum_tiles, place, PART: gl.constexpr, TAIL: gl.cons
     sums._reinterpret(gl.int32, [PART_ROWS, dq.shape[1]], LINES).store(whole)
     fence_async_shared()
     row = place * (PART_ROWS * (HEAD + TAIL) // WIDTH) + PART * (PART_ROWS * HEAD // WIDTH)
-    _add_shared_to_global(sum_tiles, [row, 0], sums)
+    add_shared_to_global(sum_tiles, [row, 0], sums)
 
 
 @gluon.jit
@@ -107,7 +107,7 @@ def _gather_step(
     """Accumulate a tile of queries into dK and dV, compute dQ of the previous tile, and store that of the one before."""
     slot = step % STAGES
     mbarrier.wait(ready.index(1 + slot), (step // STAGES) & 1)
-    hidden = _hidden_zero(step)
+    hidden = hidden_zero(step)
     q = qs.index(slot)
     do = dos.index(slot)
     scores = _start_scores(k_head, k_tail, q, SCORES, TAIL)
@@ -133,7 +133,7 @@ def _gather_step(
     dv, dv_tail = _start_sums(p.to(q.dtype), do, dv, dv_tail, TAIL)
     # Once the other warpgroup has written the previous dS, it has multiplied the buffer that is overwritten next.
     mbarrier.wait(full.index(step % 2), (step // 2) & 1)
-    ds.index(2 * ((step + 1) % _PASSED) + PART).store(given)
+    ds.index(2 * ((step + 1) % PASSED_TILES) + PART).store(given)
     fence_async_shared()
     mbarrier.arrive(full.index((step + 1) % 2), count=1)
     dk, dk_tail = _start_sums(given, q, dk, dk_tail, TAIL)
@@ -231,37 +231,15 @@ def attention_backward_middle_hopper_kernel(
     Launch with 4 warps. As ``attention_backward_hopper_kernel``, with tiles of 128 columns and 64 rows, but for ``shares_ptr`` (batch,
     kv_heads, tiles, shares, 2, 128, 64 + TAIL). ``sum_tiles`` has tiles of the sums of 64 columns of dQ, ``tail_sum_tiles`` of the others.
     """
-    tiles = (keys + PROGRAM - 1) // PROGRAM
-    share = gl.program_id(0) % shares
-    program = gl.program_id(0) // shares
-    if CAUSAL:
-        # The first keys are seen by the most queries: their programs start first, for as many heads as L2 holds.
-        first_head = program // (tiles * together) * together
-        rest = program - first_head * tiles
-        together = gl.minimum(together, gl.num_programs(0) // shares // tiles - first_head)
-        start = rest // together * PROGRAM
-        head = first_head + rest % together
-    else:
-        start = program % tiles * PROGRAM
-        head = program // tiles
-    batch = head // kv_heads
-    kv_head = head % kv_heads
-    blocks = (queries + _BLOCK - 1) // _BLOCK
-    first = start * 0
-    if CAUSAL:
-        first = gl.minimum(start // _BLOCK, blocks)
-    each = blocks - first
-    begin = share * (GROUP * each) // shares
-    steps = (share + 1) * (GROUP * each) // shares - begin
-    place = (head * tiles + start // PROGRAM) * shares + share
-    bounds_ptr += 2 * (batch * kv_heads + kv_head).to(gl.int64) * parts
-    inverse_key, value_units = bound_units(_largest(bounds_ptr, parts), _largest(bounds_ptr + parts, parts))
+    batch, kv_head, start, first, each, begin, steps, place, inverse_key, value_units = own_part(
+        bounds_ptr, kv_heads, queries, keys, parts, together, shares, GROUP, CAUSAL, _BLOCK
+    )
     ks = gl.allocate_shared_memory(q_tiles.dtype, [2, 1, 1, ROWS, _COLUMNS], k_tiles.layout)
     vs = gl.allocate_shared_memory(q_tiles.dtype, [2, 1, 1, ROWS, _COLUMNS], v_tiles.layout)
     qs = gl.allocate_shared_memory(q_tiles.dtype, [STAGES, 1, 1, _BLOCK, _COLUMNS], q_tiles.layout)
     dos = gl.allocate_shared_memory(q_tiles.dtype, [STAGES, 1, 1, _BLOCK, _COLUMNS], do_tiles.layout)
     PASSED: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, _BLOCK], q_tiles.dtype)
-    ds = gl.allocate_shared_memory(q_tiles.dtype, [2 * _PASSED, ROWS, _BLOCK], PASSED)
+    ds = gl.allocate_shared_memory(q_tiles.dtype, [2 * PASSED_TILES, ROWS, _BLOCK], PASSED)
     sums = gl.allocate_shared_memory(gl.int32, [PART_ROWS * HEAD // WIDTH, WIDTH], sum_tiles.layout)
     tail_sums = gl.allocate_shared_memory(gl.int32, [PART_ROWS * TAIL // WIDTH, WIDTH], tail_sum_tiles.layout)
     shared_terms = gl.allocate_shared_memory(gl.float32, [2 * STAGES, _BLOCK], gl.SwizzledSharedLayout(1, 1, 1, [0]))
@@ -277,7 +255,7 @@ def attention_backward_middle_hopper_kernel(
             (_gather, (1, dk_tiles, dv_tiles, shares_ptr, tail_sum_tiles, qs, dos, ks, vs, shared_terms, terms_ptr, ds, tail_sums, ready,
                        free, full, batch, kv_head, kv_heads, start, first, each, begin, steps, place, 8 * eighths, keys, rows, scale,
                        score_scale, inverse_key, value_units, GROUP, TAIL, STAGES, CAUSAL, TAIL_LINES)),
-            (_load_queries, (q_tiles, do_tiles, k_tiles, v_tiles, qs, dos, ks, vs, shared_terms, terms_ptr, ready, free, batch,
+            (load_queries, (q_tiles, do_tiles, k_tiles, v_tiles, qs, dos, ks, vs, shared_terms, terms_ptr, ready, free, batch,
                              kv_head, kv_heads, start, first, each, begin, steps, rows, GROUP, _BLOCK, STAGES)),
         ],
         [4, 1],

@@ -13,8 +13,9 @@ from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import device_of, multiprocessors
 from tilescope_kernels.attention.flash import padded
 from tilescope_kernels.attention.hopper import LINES, lines, query_tiles, tiles
-from tilescope_kernels.attention.hopper_backward import PART_COLUMNS, PART_ROWS, WIDTH, attention_backward_hopper_kernel
+from tilescope_kernels.attention.hopper_backward import attention_backward_hopper_kernel
 from tilescope_kernels.attention.hopper_backward_middle import HEAD, attention_backward_middle_hopper_kernel, tail
+from tilescope_kernels.attention.hopper_backward_one_pass import PART_COLUMNS, PART_ROWS, WIDTH
 from tilescope_kernels.attention.hopper_backward_parts import PROGRAM, ROWS
 from tilescope_kernels.attention.hopper_backward_sums import (
     attention_backward_sums_kernel,
