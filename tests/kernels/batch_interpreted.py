@@ -137,6 +137,18 @@ def check_matmul_strides_and_gradients():
         close(one, other, 1e-5)
 
 
+def check_matmul_of_rows_and_columns_far_apart():
+    # Within a tile offsets pass 2^31. Of 4 GB and more of address space only the pages of these elements are touched.
+    apart = 2**31 // 40
+    a = torch.empty(63 * apart + 5, dtype=torch.float16).as_strided((64, 5), (apart, 1))
+    b = torch.empty(63 * apart + 3, dtype=torch.float16).as_strided((64, 3), (apart, 1))
+    a.copy_(draw(64, 5))
+    b.copy_(draw(64, 3, seed=1))
+    close(matmul(a, b[:5]), a.double() @ b[:5].double(), 1e-3)
+    close(matmul(a.T, b), a.T.double() @ b.double(), 1e-3)
+    close(matmul(b.T, a), b.T.double() @ a.double(), 1e-3)
+
+
 def check_special_values_of_elementwise():
     x = torch.tensor([NAN, INF, -INF, -0.0, 1.0, -1.0])
     y = torch.tensor([1.0, 1.0, 1.0, 0.0, NAN, -1.0])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from tilescope.execution import execute
-from tilescope_kernels import layer_norm, softmax
+from tilescope_kernels import layer_norm, matmul, softmax
 
 from . import on_gpu
 from .checks import SPECS
@@ -112,6 +112,18 @@ def test_some_configs_of_matmul(which):
         against_reference("matmul", "304x504x200-bf16", config=config)
     except OutOfResources:
         pytest.skip("needs more shared memory than this GPU has")
+
+
+def test_a_product_whose_rows_are_far_apart():
+    """Offsets within a tile of the result pass 2^31."""
+    if torch.cuda.mem_get_info()[0] < 6e9:
+        pytest.skip("needs 6 GB")
+    a, b = (
+        torch.ones(64, 1, device="cuda", dtype=torch.half),
+        torch.ones(1, 34_200_000, device="cuda", dtype=torch.half),
+    )
+    c = matmul(a, b)
+    assert all(bool((row == 1).all()) for row in c[::9])
 
 
 def test_softmax_special_values():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from tilescope.execution import execute
-from tilescope_kernels import fp8_matmul, int8_matmul, nf4_quantize, quantize, w8a16_matmul
+from tilescope_kernels import dequantize, fp8_matmul, int8_matmul, nf4_quantize, quantize, w8a16_matmul
 from tilescope_kernels._shared.launching import multiprocessors
 from tilescope_kernels.matrix_products import fp8_blocks_hopper, w8a16_hopper, w8a16_rows_hopper
 
@@ -41,6 +41,17 @@ def compare(name: str, workload: str, impl: str = "triton", **options):
 @pytest.mark.parametrize(("name", "shape", "dtype"), CASES, ids=["-".join(case) for case in CASES])
 def test_triton_against_the_reference(name, shape, dtype):
     compare(name, f"{shape}-{dtype}")
+
+
+@pytest.mark.parametrize("granularity", ["row", "tensor", "block", "tile"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_codes_of_what_is_not_finite(granularity, dtype):
+    x = torch.randn(256, 256, device="cuda", dtype=dtype)
+    x[1, 3], x[130, 5] = float("nan"), float("inf")
+    q, scale = quantize(x, torch.int8, granularity)
+    assert q[1, 3] == 0 and q[130, 5] == 0
+    assert q.unique().numel() > 3 or granularity == "tensor"
+    assert dequantize(q, scale, torch.float32)[130, 5].isnan()
 
 
 @on_gpu.INDUCTOR

@@ -118,8 +118,8 @@ def test_what_is_remembered_has_an_end(kernel, monkeypatch):
 def test_a_product_is_computed_by_its_own_config_not_by_that_of_the_one_timed_last(monkeypatch):
     configs = matmul.TUNED_FP32[-1], matmul.TUNED[-1]
     key = ("M", "N", "K", "A_COLUMNS", "B_COLUMNS")
-    even = triton.heuristics({"EVEN_K": lambda args: args["K"] % args["BLOCK_K"] == 0})(matmul.matmul_kernel)
-    tuners = autotuning.autotuned(even, configs, key, matmul._prune)
+    told = triton.heuristics(matmul.RULES)(matmul.matmul_kernel)
+    tuners = autotuning.autotuned(told, configs, key, matmul._prune)
     for tuner in tuners:
         monkeypatch.setattr(tuner, "_bench", lambda *_, **__: 1.0)
     monkeypatch.setattr(matmul, "matmul_tuned", tuners)

@@ -28,7 +28,7 @@ from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, Kern
 @triton.jit
 def _pointer_tile(
     a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, start_m, start_n,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
     """Compute one tile of c through pointers, for any strides and extents."""
     m = tl.arange(0, BLOCK_M)[:, None]
@@ -36,7 +36,11 @@ def _pointer_tile(
     k = tl.arange(0, BLOCK_K)
     valid_m = start_m + m < M
     valid_n = start_n + n < N
-    # Only a tile's origin needs int64; offsets within a tile are int32.
+    # Only a tile's origin needs int64; offsets within a tile are int32, unless its rows or columns lie far apart.
+    advance = BLOCK_K
+    if FAR:
+        m, n, k = m.to(tl.int64), n.to(tl.int64), k.to(tl.int64)
+        advance = tl.full((), BLOCK_K, tl.int64)
     a_tile = a_ptr + start_m.to(tl.int64) * stride_am + m * stride_am + k[None, :] * stride_ak
     b_tile = b_ptr + start_n.to(tl.int64) * stride_bn + k[:, None] * stride_bk + n * stride_bn
     total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
@@ -50,8 +54,8 @@ def _pointer_tile(
             b = tl.load(b_tile, mask=valid_n & (k[:, None] < K - start_k), other=0.0)
         # "ieee": fp32 operands are multiplied as fp32, not rounded to tf32.
         total = tl.dot(a, b, total, input_precision="ieee")
-        a_tile += BLOCK_K * stride_ak
-        b_tile += BLOCK_K * stride_bk
+        a_tile += advance * stride_ak
+        b_tile += advance * stride_bk
     c_tile = c_ptr + start_m.to(tl.int64) * stride_cm + start_n + m * stride_cm + n
     tl.store(c_tile, total.to(c_ptr.dtype.element_ty), mask=valid_m & valid_n)
 
@@ -61,12 +65,12 @@ def matmul_kernel(
     a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm,
     A_COLUMNS: tl.constexpr, B_COLUMNS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    TMA: tl.constexpr, SPECIALIZE: tl.constexpr, EVEN_K: tl.constexpr,
+    TMA: tl.constexpr, SPECIALIZE: tl.constexpr, EVEN_K: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
     """Compute a tile per program or, with ``TMA``, persistently tiles ``program, program + programs, ...``.
 
     ``A_COLUMNS`` and ``B_COLUMNS``: the matrix is column-major, for example transposed. ``SPECIALIZE``: warp specialization
-    of loads and arithmetic (Hopper, 4 warps; ignored elsewhere).
+    of loads and arithmetic (Hopper, 4 warps; ignored elsewhere). ``FAR``: strides are so large that offsets within a tile need int64.
     """
     if TMA:
         if A_COLUMNS:
@@ -96,7 +100,7 @@ def matmul_kernel(
         start_m, start_n = tile_origin(tl.program_id(0), M, N, BLOCK_M, BLOCK_N, GROUP_M)
         _pointer_tile(
             a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, start_m, start_n,
-            BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K,
+            BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, FAR,
         )  # fmt: skip
 
 
@@ -184,9 +188,19 @@ def _prune(configs: Sequence[triton.Config], named_args: Mapping[str, Any], **_:
     ]
 
 
+def _is_far(*strides: int) -> bool:
+    """Whether offsets within the largest tile, of 256 rows or columns, may exceed int32."""
+    return 256 * max(strides) >= 2**31
+
+
+#: What the kernel is told of its arguments.
+RULES = {
+    "EVEN_K": lambda args: args["K"] % args["BLOCK_K"] == 0,
+    "FAR": lambda args: _is_far(*(args[f"stride_{name}"] for name in ("am", "ak", "bk", "bn", "cm"))),
+}
 #: Two autotuners: of the configs with pointers, and of all.
 matmul_tuned = autotuned(
-    triton.heuristics({"EVEN_K": lambda args: args["K"] % args["BLOCK_K"] == 0})(matmul_kernel),
+    triton.heuristics(RULES)(matmul_kernel),
     (*TUNED, *TUNED_FP32),
     ("M", "N", "K", "A_COLUMNS", "B_COLUMNS"),
     _prune,
@@ -250,9 +264,10 @@ def _tiled(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, config: Mapping[st
     (m, k), n = a.shape, b.shape[1]
     if config["TMA"] and a.is_cuda:
         triton.set_allocator(workspace)
+    strides = (*a.stride(), *b.stride(), c.stride(0))
     launch(
-        matmul_kernel, _grid(a, c, config), a, b, c, m, n, k, *a.stride(), *b.stride(), c.stride(0),
-        A_COLUMNS=_columns(a), B_COLUMNS=_columns(b), EVEN_K=k % config["BLOCK_K"] == 0, **config,
+        matmul_kernel, _grid(a, c, config), a, b, c, m, n, k, *strides,
+        A_COLUMNS=_columns(a), B_COLUMNS=_columns(b), EVEN_K=k % config["BLOCK_K"] == 0, FAR=_is_far(*strides), **config,
     )  # fmt: skip
     return c
 

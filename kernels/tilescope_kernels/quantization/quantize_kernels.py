@@ -18,9 +18,12 @@ _ROUNDER = tl.constexpr(12582912.0)
 
 @triton.jit
 def _codes(x, inverse, kind: tl.constexpr):
-    """Round ``x * inverse`` (fp32) half to even to ``kind``, int8 or float8e4nv."""
+    """Round ``x * inverse`` (fp32) half to even to ``kind``, int8 or float8e4nv. As int8 a NaN is 0."""
     if kind == tl.int8:
-        return (x.to(tl.float32) * inverse + _ROUNDER).to(tl.int32, bitcast=True).to(tl.int8)
+        rounded = x.to(tl.float32) * inverse + _ROUNDER
+        # The low byte of a GPU's NaN is -1.
+        rounded = tl.where(rounded == rounded, rounded, 0.0)  # noqa: PLR0124 (only NaN differs from itself)
+        return rounded.to(tl.int32, bitcast=True).to(tl.int8)
     else:
         return (x.to(tl.float32) * inverse).to(kind)
 
