@@ -179,10 +179,17 @@ def test_what_does_more_than_apply_an_operator_to_its_tensors_is_called_every_ti
     public = operators.remembered(counted)
     for size in range(64, 72):
         assert calls(public, leaf(size), times=4) == 4
-    assert not applied._NOTES
+    assert not applied.NOTES
     # That is no reason to give up on calls without a gradient.
     with torch.no_grad():
         assert calls(public, leaf(), times=4) == (2 if function in {twice, of_a_part, of_a_constant} else 4)
+
+
+def test_a_function_within_another_is_recorded_for_both():
+    inner = operators.remembered(weighed)
+    outer, x = operators.remembered(inner), leaf(2, 32)
+    assert calls(outer, x, times=4) == 2 and calls(inner, x) == 0
+    assert torch.equal(torch.autograd.grad(outer(x).sum(), x)[0], 2 * x) and not applied.NOTES
 
 
 def test_several_results_are_those_of_the_operator():

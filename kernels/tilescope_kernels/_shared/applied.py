@@ -6,12 +6,12 @@ with arguments alike applies the operator's ``autograd.Function`` at once, and a
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+
+from tilescope_kernels._shared.notes import Notes
 
 
 class Unknown(Exception):
@@ -26,25 +26,14 @@ class Note(NamedTuple):
     made: Any
 
 
-#: Records under way, by thread.
-_NOTES: dict[int, list[Note]] = {}
-
-
-@contextlib.contextmanager
-def noted() -> Iterator[list[Note]]:
-    """Record the operators that this thread applies. Yields the list they are appended to."""
-    thread = threading.get_ident()
-    notes = _NOTES[thread] = []
-    try:
-        yield notes
-    finally:
-        del _NOTES[thread]
+#: Records of the operators that are applied.
+NOTES: Notes[Note] = Notes()
 
 
 def apply(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """``function(*args)``, the ``apply`` of an operator's ``autograd.Function``, which is recorded where somebody records."""
     made = function(*args)
-    if _NOTES and (notes := _NOTES.get(threading.get_ident())) is not None:
+    if NOTES and (notes := NOTES.here()) is not None:
         notes.append(Note(function, args, made))
     return made
 

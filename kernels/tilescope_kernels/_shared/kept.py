@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tilescope_kernels._shared import launches
-from tilescope_kernels._shared.applied import Applied, Unknown, noted
+from tilescope_kernels._shared import applied, launches
+from tilescope_kernels._shared.applied import Applied, Unknown
 from tilescope_kernels._shared.launchers import Descriptor
 from tilescope_kernels._shared.recognizer import Recognizer
 from tilescope_kernels.dispatch import OnLooker
@@ -112,7 +112,7 @@ class Kept:
 
     def _applied(self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]) -> tuple[Any, Any]:
         """As ``_watched``, where a gradient is wanted."""
-        with noted() as notes:
+        with applied.NOTES.taken() as notes:
             result = self.function(*args, **kwargs)
         try:
             return result, Applied(notes, tensors, result)
@@ -125,7 +125,7 @@ class Kept:
         While a hook or a profiler watches the launches there is no replay, but a later call may give one: ``_SEEN``.
         """
         seen = _Allocations()
-        with launches.noted() as made, seen:
+        with launches.NOTES.taken() as made, seen:
             result = self.function(*args, **kwargs)
         if seen.other or not made:
             return result, _NEVER

@@ -6,9 +6,8 @@ CPU time, longer than many kernels run.
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +16,7 @@ from triton.compiler import compiler
 from triton.runtime import autotuner, driver, jit
 
 from tilescope_kernels._shared.launchers import Launcher, launcher_of, whole_launcher
+from tilescope_kernels._shared.notes import Notes
 
 #: Launches remembered, one for each set of shapes. The cache is cleared when it is full.
 _MOST = 8192
@@ -103,7 +103,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
             give(value)
     if device < 0:
         kernel[grid](*args, **constants)
-        if _NOTES:
+        if NOTES:
             _note(kernel, grid, args, None)
         return None
     active = driver.active
@@ -122,12 +122,12 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
             if len(_MADE) >= _MOST:
                 _MADE.clear()
             _MADE[tuple(key)] = made
-        if _NOTES:
+        if NOTES:
             _note(kernel, grid, args, made)
         return made
     x, y, z = (*grid, 1, 1)[:3]
     made.start(x, y, z, active.get_current_stream(device), *made.first, *given, *made.constants)
-    if _NOTES:
+    if NOTES:
         _note(kernel, grid, args, made)
     return made
 
@@ -159,7 +159,7 @@ def launch_tuned(kernel: Any, grid: Any, *args: Any, **options: Any) -> None:
             launch(chosen.kernel, chosen.grid, *args, **chosen.constants)
             return
     kernel[grid](*args, **options)
-    if _NOTES:
+    if NOTES:
         _note(kernel, (), args, None)
     if key and (found := _choice(kernel, grid, args, options)):
         if len(_CHOSEN) >= _MOST:
@@ -195,28 +195,12 @@ class Noted(NamedTuple):
     watched: bool
 
 
-#: Records under way, by thread: autograd computes gradients in threads of its own.
-_NOTES: dict[int, list[Noted]] = {}
-
-
-@contextlib.contextmanager
-def noted() -> Iterator[list[Noted]]:
-    """Record this thread's launches. Yields the list they are appended to."""
-    thread = threading.get_ident()
-    notes = _NOTES[thread] = []
-    try:
-        yield notes
-    finally:
-        del _NOTES[thread]
-
-
-def is_noted() -> bool:
-    """Whether this thread's launches are being recorded."""
-    return threading.get_ident() in _NOTES
+#: Records of launches.
+NOTES: Notes[Noted] = Notes()
 
 
 def _note(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], made: _Made | None) -> None:
-    if (notes := _NOTES.get(threading.get_ident())) is not None:
+    if (notes := NOTES.here()) is not None:
         watched = isinstance(kernel, jit.JITFunction) and is_watched(kernel)
         notes.append(Noted(kernel, grid, args, made, watched))
 

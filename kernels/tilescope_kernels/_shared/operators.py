@@ -71,7 +71,7 @@ class Operator:
             return self._count(args) if self._written else made
         if _is_watched():
             # Recording a function's launches is a dispatch mode too, and must see those of its operators, and what they write to.
-            noted = launches.is_noted() and not self._written
+            noted = launches.NOTES.here() is not None and not self._written
             return self._launch.function(*args) if noted else self._operator(*args)
         wants_gradient = False
         for value in args:
