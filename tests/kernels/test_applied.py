@@ -192,6 +192,44 @@ def test_a_function_within_another_is_recorded_for_both():
     assert torch.equal(torch.autograd.grad(outer(x).sum(), x)[0], 2 * x) and not applied.NOTES
 
 
+def of_a_gradient(x: torch.Tensor) -> torch.Tensor:
+    """Can be applied, but not replayed where no gradient is wanted."""
+    CALLS.append(x)
+    return weigh(x, None, 2.0)[0] if operators.wants_grad(x) else weigh(x.clone(), None, 2.0)[0]
+
+
+def of_none(x: torch.Tensor) -> torch.Tensor:
+    """Can be replayed, but not applied where a gradient is wanted."""
+    CALLS.append(x)
+    return weigh(x.clone() if operators.wants_grad(x) else x, None, 2.0)[0]
+
+
+@pytest.mark.parametrize(("function", "wanted"), [(of_a_gradient, False), (of_none, True)])
+def test_calls_with_a_gradient_and_without_are_given_up_apart(function, wanted):
+    kept = replays.Kept(function)
+    for size in range(64, 70):
+        assert calls(kept, leaf(size).requires_grad_(wanted), times=3) == 3
+    kept(x=leaf(70).requires_grad_(wanted))
+    assert len(kept._known) == 4  # no more signatures
+    for size in range(64, 70):
+        assert calls(kept, leaf(size).requires_grad_(not wanted), times=4) == 2
+    assert len(kept._known) == 10
+    # Without a gradient is also a leaf of which none is wanted.
+    with torch.no_grad():
+        assert calls(kept, leaf(), times=4) == (0 if wanted else 4)
+    kept.forget()
+    assert calls(kept, leaf(70).requires_grad_(wanted), times=3) == 3 and len(kept._known) == 1
+
+
+def test_calls_with_a_gradient_of_which_one_can_be_repeated_are_not_given_up():
+    kept = replays.Kept(lambda x: (nothing if x.numel() > 64 else weighed)(x))
+    assert calls(kept, leaf(), times=4) == 2
+    for size in range(65, 72):
+        kept(leaf(size))
+        kept(leaf(size))
+    assert len(kept._known) == 8 and calls(kept, leaf()) == 0
+
+
 def test_several_results_are_those_of_the_operator():
     def both(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         CALLS.append(x)

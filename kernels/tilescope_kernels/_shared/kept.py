@@ -22,7 +22,7 @@ from tilescope_kernels.dispatch import OnLooker
 
 #: Signatures remembered per operator. The cache is cleared when it is full.
 _MOST = 8192
-#: Signatures in a row that cannot be replayed before the operator is given up.
+#: Signatures in a row that cannot be replayed before a function is given up, with a gradient or without.
 _TRIES = 4
 _TENSOR, _PARAMETER = torch.Tensor, torch.nn.Parameter
 #: Types of the other arguments that are compared by value.
@@ -50,7 +50,10 @@ class Kept:
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self._known: dict[Hashable, Any] = {}
-        self._lost = 0
+        #: How many signatures could not be replayed, by whether a gradient is wanted; less than 0 where one could.
+        self._lost = [0, 0]
+        #: Calls whose signatures are not computed any more: those with a gradient (True), those without (False).
+        self._given_up: set[bool] = set()
         #: The replay that served last.
         self._latest: Again | Applied | None = None
         _EVERY.append(self)
@@ -58,7 +61,8 @@ class Kept:
     def forget(self) -> None:
         """Clears this operator's cache."""
         self._known.clear()
-        self._lost = 0
+        self._lost = [0, 0]
+        self._given_up.clear()
         self._latest = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -82,7 +86,9 @@ class Kept:
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """As ``__call__``, for arguments that are packed already."""
-        kind = _kind(args, kwargs) if self._lost < _TRIES else None
+        if self._given_up and _wants_gradient(args, kwargs) in self._given_up:
+            return self.function(*args, **kwargs)
+        kind = _kind(args, kwargs)
         if kind is None:
             return self.function(*args, **kwargs)
         found, addresses, tensors, wants_gradient = kind
@@ -103,12 +109,19 @@ class Kept:
             watched = self._applied if wants_gradient else self._watched
             made, again = watched(args, kwargs, tensors)
             self._known[found] = again
-            # Computing signatures takes time as well: give up on a function that is never replayable. One that is not where a gradient
-            # is wanted may be elsewhere.
-            if not wants_gradient:
-                self._lost = -1 if self._lost < 0 or type(again) is Again else self._lost + (again is _NEVER)
+            self._judge(again, wants_gradient)
             return made
         return self.function(*args, **kwargs)
+
+    def _judge(self, again: Any, wants_gradient: bool) -> None:
+        """Give the function up where it is never replayable, as computing signatures takes time as well.
+
+        One that is not where a gradient is wanted may be elsewhere, and the other way round.
+        """
+        lost = self._lost[wants_gradient]
+        lost = self._lost[wants_gradient] = -1 if lost < 0 or type(again) in _REPLAYS else lost + (again is _NEVER)
+        if lost >= _TRIES:
+            self._given_up.add(wants_gradient)
 
     def _applied(self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]) -> tuple[Any, Any]:
         """As ``_watched``, where a gradient is wanted."""
@@ -135,6 +148,16 @@ class Kept:
             return result, Again(made, tensors, seen.tensors, result)
         except Unknown:
             return result, _NEVER
+
+
+def _wants_gradient(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a gradient is wanted, as ``_kind`` finds on its way."""
+    if torch.is_grad_enabled():
+        for value in (*args, *kwargs.values()) if kwargs else args:
+            kind = type(value)
+            if (kind is _TENSOR or kind is _PARAMETER) and value.requires_grad:
+                return True
+    return False
 
 
 def _kind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Hashable, list[int], list[torch.Tensor], bool] | None:
