@@ -208,6 +208,24 @@ def test_arguments_like_the_latest_ones_are_recognized_without_a_signature(monke
     assert kept.repeat((None, x, 64), {}) is None and not CALLS
 
 
+def test_tensors_that_are_launched_alike_but_are_of_other_kinds_are_each_recognized():
+    kept, x = Kept(two), torch.zeros(1024)
+    with torch.inference_mode():
+        inferred = torch.zeros(1024)
+    kinds = [x, torch.nn.Parameter(x, requires_grad=False), x.clone().requires_grad_()]
+    every = [*((torch.no_grad, x) for x in kinds), *((torch.inference_mode, x) for x in (*kinds, inferred))]
+
+    def each(call: Any) -> list[Any]:
+        made = []
+        for mode, tensor in every:
+            with mode():
+                made.append(call(tensor))
+        return made
+
+    assert [each(lambda tensor: calls(kept, None, tensor)) for _ in range(4)] == [[1] * 7, [1] * 7, [0] * 7, [0] * 7]
+    assert None not in each(lambda tensor: kept.repeat((None, tensor), {}))
+
+
 def test_arguments_are_not_recognized_where_a_gradient_or_a_shared_address_matters(monkeypatch):
     kept, leaf = Kept(two), torch.zeros(1024).requires_grad_()
     with torch.no_grad():
@@ -274,7 +292,7 @@ def test_a_public_function_s_launches_are_made_again_and_its_result_is_as_it_was
         assert result.shape == kwargs.get("shape", x.shape)
     assert public.__name__ == "doubled"
     with torch.no_grad():
-        assert calls(public, x.requires_grad_()) == 0
+        assert calls(public, x.requires_grad_(), times=4) == 2
     assert not public(torch.zeros(32, 32)).requires_grad
 
 

@@ -1,8 +1,9 @@
 """Replays an operator's launches, so that a repeated call skips its checks, lookups and specialization.
 
-Those take longer than the launch. Two calls have the same signature when their tensors agree in dtype, shape, strides and alignment, and
-their other arguments in value. The first call of a signature runs normally. The second is observed: if it only allocated tensors, made
-views and launched kernels, later calls replay just that. Where a gradient is wanted they apply the operator that it applied (``applied``).
+Those take longer than the launch. Two calls have the same signature when their tensors agree in type, dtype, shape, strides, alignment
+and whether they require a gradient, and their other arguments in value. The first call of a signature runs normally. The second is
+observed: if it only allocated tensors, made views and launched kernels, later calls replay just that. Where a gradient is wanted they
+apply the operator that it applied (``applied``).
 """
 
 from __future__ import annotations
@@ -168,8 +169,7 @@ def _kind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Hashable, list
     tensors: list[torch.Tensor] = []
     addresses: list[int] = []
     key: list[Any] = [*kwargs]
-    device, differentiable = -1, torch.is_grad_enabled()
-    wants_gradient = False
+    device, wants_gradient = -1, False
     for value in (*args, *kwargs.values()) if kwargs else args:
         kind = type(value)
         if kind is _TENSOR or kind is _PARAMETER:
@@ -181,9 +181,9 @@ def _kind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Hashable, list
             address = value.data_ptr()
             tensors.append(value)
             addresses.append(address)
-            wants = differentiable and value.requires_grad
-            wants_gradient = wants_gradient or wants
-            key += (value.dtype, value.shape, value.stride(), address & 15, wants)
+            requires = value.requires_grad
+            wants_gradient = wants_gradient or requires
+            key += (kind, value.dtype, value.shape, value.stride(), address & 15, requires, value.is_inference())
         elif kind in PLAIN or (kind in _EXTENTS and all(type(item) is int for item in value)):
             key.append(value)
         else:
@@ -192,7 +192,9 @@ def _kind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Hashable, list
         return None
     # Tensors that share an address cannot be told apart in a launch, so which ones do is part of the signature.
     same = len({*addresses}) == len(addresses) or tuple(map(addresses.index, addresses))
-    return (*key, device, same), addresses, tensors, wants_gradient
+    wants_gradient = wants_gradient and torch.is_grad_enabled()
+    # What a recognizer tells apart is part of it, too, as that of the first call would not recognize the others.
+    return (*key, device, same, wants_gradient, torch.is_inference_mode_enabled()), addresses, tensors, wants_gradient
 
 
 class _Allocations(OnLooker):
