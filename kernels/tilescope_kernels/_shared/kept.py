@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from tilescope_kernels._shared import applied, launches
+from tilescope_kernels._shared.allocations import Allocated, Plan
 from tilescope_kernels._shared.applied import Applied, Unknown
 from tilescope_kernels._shared.launchers import Descriptor
 from tilescope_kernels._shared.recognizer import Recognizer
@@ -266,19 +267,14 @@ class Again:
             if output and output.view and uses[output.which] == 1 and self._is_all(output, allocated, len(given)):
                 extents[output.which - len(given)] = output.view[:2]
                 self._outputs[index] = _Output(output.which, None)
-        # An allocation that no launch and no result uses is skipped, such as one for a gradient that is not wanted.
-        taken = {which for _, _, pointers, tiles in self._launches for _, which, _ in (*pointers, *tiles)} | {*uses}
-        # ``new_empty`` of a tensor of the same dtype is faster than ``torch.empty`` with a device and a dtype.
-        alike = {t.dtype: place for place, t in reversed([*enumerate(given)])}
-        #: For each allocation the tensor that it is made like, and the arguments; None where it is skipped.
-        self._allocations: list[tuple[Any, ...] | None] = []
-        for place, (tensor, shape) in enumerate(zip(allocated, extents, strict=True), len(given)):
-            if place in taken:
-                dtype = {} if tensor.dtype in alike else {"dtype": tensor.dtype}
-                self._allocations.append((alike.get(tensor.dtype, 0), *shape, dtype))
-                alike.setdefault(tensor.dtype, place)
-            else:
-                self._allocations.append(None)
+        whole = {*uses} | {which for *_, tiles in self._launches for _, which, _ in tiles}
+        taken = whole | {which for _, _, pointers, _ in self._launches for _, which, _ in pointers}
+        plan = Plan(given, [Allocated(t, *extent) for t, extent in zip(allocated, extents, strict=True)], taken, whole)
+        self._allocations = plan.allocations
+        for _, _, pointers, tiles in self._launches:
+            pointers[:] = [(place, *plan.found(which, offset)) for place, which, offset in pointers]
+            tiles[:] = [(place, plan.found(which)[0], descriptor) for place, which, descriptor in tiles]
+        self._outputs = [output and output._replace(which=plan.found(output.which)[0]) for output in self._outputs]
 
     @staticmethod
     def _is_all(output: _Output, allocated: Sequence[torch.Tensor], given: int) -> bool:
@@ -354,12 +350,7 @@ class Again:
         for kernel, name, compiled in self._kernels:
             if kernel.pre_run_hooks or kernel.device_caches[index][0].get(name) is not compiled:
                 return None
-        for allocation in self._allocations:
-            if allocation is None:
-                tensors.append(tensors[0])
-                addresses.append(0)
-                continue
-            source, shape, strides, dtype = allocation
+        for source, shape, strides, dtype in self._allocations:
             tensor = tensors[source].new_empty_strided(shape, strides, **dtype)
             tensors.append(tensor)
             addresses.append(tensor.data_ptr())
