@@ -144,8 +144,10 @@ class _Chosen(NamedTuple):
 _CHOSEN: dict[Hashable, _Chosen] = {}
 
 
-def launch_tuned(kernel: Any, grid: Any, *args: Any, **options: Any) -> None:
-    """``kernel[grid](*args, **options)`` for kernels under an autotuner or heuristics.
+def launch_tuned(kernel: Any, grid: Any, *args: Any, **options: Any) -> Mapping[str, Any] | None:
+    """``kernel[grid](*args, **options)`` for kernels under an autotuner or heuristics. Returns all options of the launch.
+
+    They are None where Triton was asked and the launch is not remembered: then ``best_config`` is this launch's.
 
     These are asked once for arguments of the same dtypes and values on the same GPU; what they chose is launched as by ``launch``.
     Triton would ask them at each launch: an interval of INT8 4096x4096x4096 with a scale a row was 269 us and is 107, the kernel's time (H200,
@@ -157,7 +159,7 @@ def launch_tuned(kernel: Any, grid: Any, *args: Any, **options: Any) -> None:
         key = (id(kernel), *values, *options, *options.values())
         if chosen := _CHOSEN.get(key):
             launch(chosen.kernel, chosen.grid, *args, **chosen.constants)
-            return
+            return chosen.constants
     kernel[grid](*args, **options)
     if NOTES:
         _note(kernel, (), args, None)
@@ -165,6 +167,8 @@ def launch_tuned(kernel: Any, grid: Any, *args: Any, **options: Any) -> None:
         if len(_CHOSEN) >= _MOST:
             _CHOSEN.clear()
         _CHOSEN[key] = found
+        return found.constants
+    return None
 
 
 def _choice(kernel: Any, grid: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> _Chosen | None:

@@ -15,7 +15,7 @@ import triton.language as tl
 from tilescope_kernels._shared.autotuning import autotuned, workspace
 from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.integers import cdiv
-from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launches import launch, launch_tuned
 from tilescope_kernels._shared.launching import check_tensors, device_of, multiprocessors, use_triton
 from tilescope_kernels._shared.operators import operator, pack, remembered, unpack
 from tilescope_kernels._shared.tile_order import tile_origin
@@ -278,12 +278,13 @@ def _timed(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Mapping[str, in
     tuner = matmul_tuned[_tma_serves(a, b)]
     with device_of(a):
         triton.set_allocator(workspace)
-        # Not by ``launch_tuned``, which may remember a choice and not ask: ``best_config`` would be that of another product.
-        tuner[lambda config: _grid(a, c, config)](
+        found = launch_tuned(
+            tuner, lambda config: _grid(a, c, config),
             a, b, c, m, n, k, *a.stride(), *b.stride(), c.stride(0), A_COLUMNS=_columns(a), B_COLUMNS=_columns(b),
         )  # fmt: skip
-    best = tuner.best_config
-    return {**best.kwargs, "num_warps": best.num_warps, "num_stages": best.num_stages}
+    # The tuner's may be of another product, where it was not asked.
+    best = tuner.best_config.all_kwargs() if found is None else found
+    return {name: best[name] for name in TUNED[0]}
 
 
 @_matmul.register_fake
