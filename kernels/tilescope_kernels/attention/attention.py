@@ -289,6 +289,9 @@ def scaled_dot_product_attention(
         raise ValueError(f"scale is {scale}: give a number of at least 0")
     if window is not None and (not is_causal or window < 1):
         raise ValueError(f"window is {window} and is_causal is {is_causal}: give at least 1, with is_causal=True")
+    if window is not None:
+        # More than all queries have is all: ends of windows are 32-bit.
+        window = min(window, query.shape[2])
     mask = None if attn_mask is None else _check_mask(query, key, attn_mask, is_causal)
     save = wants_grad(query, key, value)
     q, k, v = (_neighbours(tensor) for tensor in (query, key, value))
