@@ -3,6 +3,7 @@
 import pytest
 import torch
 from tilescope_kernels import paged_attention
+from tilescope_kernels.attention import paged
 from tilescope_kernels.attention.paged import SPEC, _spans
 
 SCRIPTS = {"batch_paged.py": {"check_special_values", "check_empty"}}
@@ -87,3 +88,14 @@ def test_a_workloads_cache_is_its_sequences_pages():
     counts = -(-inputs["lengths"] // 24)
     used = [page for row, count in zip(inputs["page_table"].tolist(), counts, strict=True) for page in row[:count]]
     assert sorted(used) == list(range(len(inputs["key_cache"])))
+
+
+def test_queries_whose_heads_lie_far_apart_are_copied(monkeypatch):
+    given = []
+    monkeypatch.setattr(paged, "launch", lambda _, grid, *args, **__: given.append(args))
+    cache, table = torch.empty(9, 16, 8, 128, device="meta"), torch.empty(1, 4, dtype=torch.int32, device="meta")
+    # The last queries of 32 heads of a million: the 16th head is 2^31 elements from the first, or not quite.
+    for rows, is_copied in ((2**20, True), (2**19 - 1, False)):
+        q = torch.empty(1, 32, rows, 128, device="meta")[:, :, -4:]
+        paged._paged._launch.function(q, cache, cache, table, table[0, :1], True, 1.0, "")
+        assert given[-2][2].is_contiguous() == is_copied

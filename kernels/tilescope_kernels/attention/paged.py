@@ -41,6 +41,8 @@ CONFIGS = tuple(
 
 #: Shortest span, in keys, of a split that only evens out lengths.
 _LEAST = 1024
+#: Offsets of heads and of queries are less: they are 32-bit.
+_REACH = 2**31
 
 
 def _chosen(q: torch.Tensor, config: str) -> Mapping[str, int]:
@@ -75,6 +77,8 @@ def _paged(
     o = rows_like(q)
     if o.numel() == 0 or table.numel() == 0 or k.numel() == 0:
         return o.zero_()
+    if max(heads * q.stride(1), queries * q.stride(2)) >= _REACH:
+        q = q.contiguous()
     chosen = _chosen(q, config)
     group, n = heads // kv_heads, chosen["BLOCK_N"]
     rows = group * queries
