@@ -94,3 +94,16 @@ def test_no_registers_are_spilled_in_groups(dtype):
         weight = torch.empty(channels, own, 3, 3, dtype=dtype, device="meta")
         (made,) = compiled(images(8, channels, 28, 28, dtype=dtype), weight, channels // own, 1)
         assert made.n_spills == 0, own
+
+
+def test_strides_that_do_not_fit_32_bits_are_not_divided(monkeypatch):
+    """By what channels a thread loads at once: the kernel would multiply the quotient in 32 bits."""
+    given = []
+    monkeypatch.setattr(depthwise_conv2d, "launch", lambda _, grid, *args, **constants: given.append((args, constants)))
+    for height, unit in ((8191, 8), (8192, 1)):
+        x = torch.empty(2, height, 4096, 64, device="meta").permute(0, 3, 1, 2)
+        ones = [1, 1]
+        depthwise_conv2d.depthwise._launch.function(x, W[:1].expand(64, 1, 3, 3), None, ones, ones, ones, False, "")
+        args, constants = given[-1]
+        assert constants["UNIT"] == unit
+        assert args[13] * unit == x.stride(0)

@@ -45,6 +45,8 @@ CONFIGS = tuple(
 _FEW = 1024
 #: Most taps of a filter that is unrolled. Larger ones are walked row by row.
 _UNROLLED = 49
+#: The least stride that does not fit 32 bits.
+_FAR = 2**31
 
 
 def _is_last(x: torch.Tensor) -> bool:
@@ -90,7 +92,9 @@ def depthwise(
     block, unit, tile = chosen["BLOCK"], 1, (1, 1)
     if last:
         # Channels per access, up to 16 bytes at 16 bits: the most that divide the filters and all strides.
-        unit = math.gcd(8, filters, *(x.stride(i) for i in (0, 2, 3)))
+        apart = [x.stride(i) for i in (0, 2, 3)]
+        # The kernel multiplies strides by the unit again, in 32 bits if they fit without it.
+        unit = math.gcd(8, filters, *apart) if max(apart) < _FAR else 1
         side = min(chosen["CHANNELS"], triton.next_power_of_2(filters))
         tile = (side, min(chosen["ACROSS"], block // side))
         tiles = (
