@@ -147,8 +147,9 @@ def check_what_is_not_finite_reaches_dq():
         assert not dq[:, :2].any() and dq[:, 2:].isnan().all()
     one = Problem(1, 2, 1, 64, 64, 64)
     one.do[0, 1, 9, 2] = NAN
+    one.o[0, 0, 7] = NAN  # as of a query that is not finite
     dq = one.begin().end(1.0)
-    assert dq[0, 1, 9].isnan().all() and int(dq.isnan().sum()) == 64
+    assert dq[0, 1, 9].isnan().all() and dq[0, 0, 7].isnan().all() and int(dq.isnan().sum()) == 128
 
 
 if __name__ == "__main__":

@@ -269,6 +269,18 @@ def test_special_values(heads, columns):
     torch.testing.assert_close(sdpa(q, k, v).float(), wanted, equal_nan=True, rtol=3e-2, atol=3e-2)
 
 
+@pytest.mark.parametrize(
+    "columns", [64, 80, 128, 256]
+)  # all but the last: sums of integers on Hopper, which have no NaN
+def test_queries_that_are_not_finite_have_gradients_that_are_not(columns):
+    q, k, v, upstream = (draw(2, 16, 1024, columns, seed=seed) for seed in range(4))
+    q[0, 3, 5, 0], q[1, 2, 7, 1] = NAN, INF
+    q.requires_grad_()
+    (gradient,) = torch.autograd.grad(sdpa(q, k, v), [q], upstream)
+    assert gradient[0, 3, 5].isnan().all() and gradient[1, 2, 7].isnan().all()
+    assert int(gradient.isnan().sum()) == 2 * columns
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 @pytest.mark.parametrize(

@@ -61,8 +61,11 @@ def _row_terms(
             tl.store(sums_ptr + WHOLE + tl.arange(0, REST), tl.zeros([REST], tl.int32))
     terms_ptr += 3 * place * rows
     tl.store(terms_ptr + query, lse)
-    tl.store(terms_ptr + rows + query, tl.sum(o * do, 1))
-    tl.store(terms_ptr + 2 * rows + query, tl.where(query < queries, 1.0 / tl.maximum(_norms(do), 1e-37), 0.0))
+    delta = tl.sum(o * do, 1)
+    tl.store(terms_ptr + rows + query, delta)
+    # Also 0 where the output is not finite, as the query then is: integers would make 0 of its NaN.
+    weighs = (query < queries) & (tl.abs(delta) < float("inf"))
+    tl.store(terms_ptr + 2 * rows + query, tl.where(weighs, 1.0 / tl.maximum(_norms(do), 1e-37), 0.0))
 
 
 @triton.jit
@@ -86,7 +89,7 @@ def attention_backward_terms_kernel(
     """Compute terms of each query and bounds of the keys, and zero the sums of dQ. ``sums`` and ``bounds`` may be None.
 
     ``terms`` (batch, heads, 3, rows) in fp32: each query's lse, delta = sum(o * do) and 1 / norm(do). Past the last query they are
-    infinity, 0 and 0, so that p = 2^(score - infinity) is 0. ``bounds`` (batch, kv_heads, 2, parts) in fp32: the largest absolute
+    infinity, 0 and 0, so that p = 2^(score - infinity) is 0; the last is 0 where delta is not finite, too. ``bounds`` (batch, kv_heads, 2, parts) in fp32: the largest absolute
     element of each 64 keys, and the largest norm of their values, computed by programs from ``row_programs`` on.
     """
     if tl.program_id(0) < row_programs:
