@@ -293,6 +293,18 @@ def test_tiles_for_every_multiprocessor(extents, dtype, causal):
     compare(q, k, v, TOLERANCE[dtype], is_causal=causal, enable_gqa=True)
 
 
+@pytest.mark.parametrize("rows", [100, 1024])  # one launch for all tiles, and a launch each for keys and queries
+def test_a_window_of_any_size(rows):
+    leaves = [draw(1, 60, rows, 80, seed=seed).requires_grad_() for seed in range(3)]
+    upstream = draw(1, 60, rows, 80, seed=3)
+    found, wanted = (
+        torch.autograd.grad(sdpa(*leaves, is_causal=True, window=window), leaves, upstream)
+        for window in (2**31 - 1, rows)
+    )
+    for one, other in zip(found, wanted, strict=True):
+        assert one.any() and torch.equal(one, other)
+
+
 # Of Hopper's kernels, and of one with few tiles.
 @pytest.mark.parametrize(
     "extents", [(2, 1024, 128), (2, 1024, 72), (2, 1000, 80), (2, 1000, 88), (2, 1024, 96), (1, 517, 64)]
