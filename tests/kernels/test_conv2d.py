@@ -4,6 +4,7 @@ import pytest
 import tilescope_kernels as kernels
 import torch
 from tilescope_kernels import CATALOG
+from tilescope_kernels.convolution import conv2d, grouped_conv2d
 from tilescope_kernels.spec import FORWARD, Workload
 
 SCRIPTS = {
@@ -79,3 +80,24 @@ def test_cost_counts_every_tensor_once():
     moved = SPEC.cost(odd, FORWARD)
     assert moved.bytes_read == sum(t.numel() * 2 for t in inputs.values() if torch.is_tensor(t))
     assert moved.bytes_written == SPEC.reference(**inputs).numel() * 2
+
+
+def test_more_pixels_than_32_bits_can_count_are_taken_in_parts(monkeypatch):
+    images = []
+    for module in (conv2d, grouped_conv2d):
+        monkeypatch.setattr(
+            module, "launch", lambda _, grid, *args, **__: images.append((grid, args[4], len(args[0]), len(args[1])))
+        )
+    ones = [1, 1]
+    for channels, groups in ((1, 1), (2, 2)):
+        x, w = torch.empty(5, 2**15, 2**15, channels, device="meta"), torch.empty(channels, 3, 3, 1, device="meta")
+        given = (x, w, None, ones, ones, ones)
+        if groups == 1:
+            conv2d._conv2d._launch.function(*given, False, "")
+        else:
+            grouped_conv2d.grouped_conv2d._launch.function(*given, groups, False, "")
+    assert images == [((2**30 // 64,), 1, 1, 1)] * 10
+    with pytest.raises(ValueError, match="input gives images of 65536x32768: give parts"):
+        conv2d._conv2d._launch.function(
+            torch.empty(1, 2**16, 2**15, 1, device="meta"), w[:1], None, ones, ones, ones, False, ""
+        )

@@ -26,7 +26,7 @@ from tilescope_kernels._shared.operators import operator, pack, remembered, unpa
 from tilescope_kernels.convolution.conv2d_kernels import add_splits_kernel, conv2d_kernel, conv2d_rectangles_kernel
 from tilescope_kernels.convolution.depthwise_conv2d import depthwise
 from tilescope_kernels.convolution.grouped_conv2d import grouped_conv2d
-from tilescope_kernels.convolution.problems import _out_extent, checked, gradients
+from tilescope_kernels.convolution.problems import _out_extent, checked, gradients, slabs
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 
@@ -178,11 +178,12 @@ def _conv2d(
             )  # fmt: skip
     else:
         m = chosen["PIXELS"]
-        launch(
-            conv2d_kernel, (triton.cdiv(pixels, m) * triton.cdiv(filters, n),),
-            y, x, weight, bias, batch, *x.shape[1:], rows, columns, filters, *stride, *padding, *dilation, **fixed,
-            EVEN=together % k == 0, RUN=run, BLOCK_M=m, **options,
-        )  # fmt: skip
+        for of_y, of_x in slabs(y, x):
+            launch(
+                conv2d_kernel, (triton.cdiv(len(of_y) * rows * columns, m) * triton.cdiv(filters, n),),
+                of_y, of_x, weight, bias, *of_x.shape, rows, columns, filters, *stride, *padding, *dilation, **fixed,
+                EVEN=together % k == 0, RUN=run, BLOCK_M=m, **options,
+            )  # fmt: skip
     return y
 
 

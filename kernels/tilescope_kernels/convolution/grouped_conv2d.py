@@ -12,7 +12,7 @@ import triton
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.operators import operator, unpack
 from tilescope_kernels.convolution.grouped_conv2d_kernels import grouped_conv2d_kernel
-from tilescope_kernels.convolution.problems import _out_extent, gradients
+from tilescope_kernels.convolution.problems import _out_extent, gradients, slabs
 
 
 def _config(pixels: int, filters: int, channels: int, warps: int, stages: int) -> dict[str, int]:
@@ -48,27 +48,29 @@ def grouped_conv2d(
     dilation: Sequence[int], groups: int, relu: bool, config: str,
 ) -> torch.Tensor:  # fmt: skip
     """Convolve contiguous (batch, rows, columns, channels) with (filters, rows, columns, channels of a group)."""
-    batch, rows, columns, filters = shape = _out_shape(x, weight, stride, padding, dilation)
+    _, rows, columns, filters = shape = _out_shape(x, weight, stride, padding, dilation)
     y = torch.empty(shape, dtype=x.dtype, device=x.device)
     if y.numel() == 0:
         return y
-    (_, kernel_h, kernel_w, channels), pixels = weight.shape, batch * rows * columns
+    _, kernel_h, kernel_w, channels = weight.shape
     chosen, own = unpack(config) or _default(x, channels), filters // groups
     together = max(1, min(groups, chosen["BLOCK_K"] // channels, chosen["BLOCK_N"] // own))
     m = chosen["PIXELS"]
     n = min(chosen["BLOCK_N"], max(16, triton.next_power_of_2(own * together)))
     k = min(chosen["BLOCK_K"], max(16, triton.next_power_of_2(channels * together)))
-    tiles = (triton.cdiv(pixels, m), triton.cdiv(groups, together), triton.cdiv(own * together, n))
+    tiles = triton.cdiv(groups, together) * triton.cdiv(own * together, n)
     # Channels of a group are counted in units, from which Triton infers how many it can load at once: 32x168x28x28 in 7 groups of
     # 3x3 takes 42.6 us, and 117 one channel at a time (bf16, H200, 2026-11-27, torch 2.11, triton 3.6, cold L2; cuDNN 150).
     unit = math.gcd(8, channels)
-    launch(
-        grouped_conv2d_kernel, (math.prod(tiles),),
-        y, x, weight, bias, batch, *x.shape[1:3], x.shape[3] // unit, rows, columns, filters, channels // unit, own, *stride, *padding, *dilation,
-        KERNEL_H=kernel_h, KERNEL_W=kernel_w, RELU=relu, EVEN=channels * together % k == 0 and groups % together == 0,
-        TOGETHER=together, UNIT=unit, BLOCK_M=m, BLOCK_N=n, BLOCK_K=k,
-        num_warps=chosen["num_warps"], num_stages=chosen["num_stages"],
-    )  # fmt: skip
+    for of_y, of_x in slabs(y, x):
+        launch(
+            grouped_conv2d_kernel, (triton.cdiv(len(of_y) * rows * columns, m) * tiles,),
+            of_y, of_x, weight, bias, *of_x.shape[:3], x.shape[3] // unit, rows, columns, filters, channels // unit, own,
+            *stride, *padding, *dilation,
+            KERNEL_H=kernel_h, KERNEL_W=kernel_w, RELU=relu, EVEN=channels * together % k == 0 and groups % together == 0,
+            TOGETHER=together, UNIT=unit, BLOCK_M=m, BLOCK_N=n, BLOCK_K=k,
+            num_warps=chosen["num_warps"], num_stages=chosen["num_stages"],
+        )  # fmt: skip
     return y
 
 

@@ -9,6 +9,9 @@ import torch
 
 from tilescope_kernels._shared.launching import check_tensors
 
+#: Kernels count the pixels of a launch in 32 bits, with those of the last tile that do not exist.
+_MOST_PIXELS = 2**31 - 1024
+
 
 def _out_extent(extent: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
     """Extent of the result along one side."""
@@ -58,6 +61,22 @@ def checked(
             f"weight has shape {tuple(weight.shape)}: too large for images of {tuple(input.shape[2:])}, or empty"
         )
     return steps
+
+
+def slabs(y: torch.Tensor, x: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The result ``y`` (images, rows, columns, filters) and the images ``x``, in parts whose pixels can be counted: one, almost always.
+
+    Raises ValueError for a result whose single images have too many pixels.
+    """
+    pixels = y.shape[1] * y.shape[2]
+    if len(y) * pixels <= _MOST_PIXELS:
+        return [(y, x)]
+    if pixels > _MOST_PIXELS:
+        raise ValueError(
+            f"input gives images of {y.shape[1]}x{y.shape[2]}: give parts, with results of up to {_MOST_PIXELS} pixels"
+        )
+    images = _MOST_PIXELS // pixels
+    return [*zip(y.split(images), x.split(images), strict=True)]
 
 
 def gradients(
