@@ -4,6 +4,7 @@ import pytest
 import tilescope_kernels as kernels
 import torch
 from tilescope_kernels import CATALOG
+from tilescope_kernels.matrix_products import lora
 from tilescope_kernels.quantization import quantize as quantization
 from tilescope_kernels.spec import FORWARD
 
@@ -195,3 +196,15 @@ def test_more_tiles_than_a_grid_s_second_axis_has_are_quantized_in_slabs(monkeyp
     quantization._quantize._launch.function(x, torch.int8, "tile", "")
     assert grids == [(1, 65535), (1, 1)]
     assert rows == [(65535 * 128, 65535, 65535 * 128, 65535 * 128), (1, 1, 1, 1)]
+
+
+def test_the_update_of_more_rows_than_32_bits_reach_is_computed_in_parts(monkeypatch):
+    given = []
+    monkeypatch.setattr(
+        lora, "launch_tuned", lambda kernel, grid, *args, **_: given.append((kernel, *map(len, args[:2])))
+    )
+    x, square = torch.empty(2**27 + 3, 16, device="meta"), torch.empty(16, 16, device="meta")
+    y = lora._lora_linear._launch.function(x, square, square, square, 1.0, "")
+    down, whole = lora.lora_down_kernel, lora.lora_linear_kernel
+    assert given == [(kernel, rows, rows) for rows in (2**27, 3) for kernel in (down, whole)]
+    assert y.shape == x.shape

@@ -153,6 +153,8 @@ _DOWN_DEEP = {"BLOCK_M": 32, "BLOCK_K": 64, "num_warps": 4, "num_stages": 4}
 _DOWN_NARROW = {"BLOCK_M": 16, "BLOCK_K": 32, "num_warps": 4, "num_stages": 2}
 #: Largest rank: the update must fit beside the tile.
 _MOST = 128
+#: Elements of ``alpha * x @ A.T`` in a launch: offsets in it are 32-bit.
+_REACH = 2**31
 
 
 def _tma_serves(
@@ -222,11 +224,23 @@ def _down(x: torch.Tensor, lora_a: torch.Tensor, alpha: float) -> torch.Tensor:
 def _lora_linear(
     x: torch.Tensor, weight: torch.Tensor, lora_a: torch.Tensor, lora_b: torch.Tensor, alpha: float, config: str
 ) -> torch.Tensor:
+    y = torch.empty((x.shape[0], weight.shape[0]), dtype=x.dtype, device=x.device)
+    most = _REACH // lora_a.shape[0] // 128 * 128
+    if x.shape[0] <= most:
+        _write_result(y, x, weight, lora_a, lora_b, alpha, config)
+    else:
+        for of_y, of_x in zip(y.split(most), x.split(most), strict=True):
+            _write_result(of_y, of_x, weight, lora_a, lora_b, alpha, config)
+    return y
+
+
+def _write_result(
+    y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, lora_a: torch.Tensor, lora_b: torch.Tensor, alpha: float, config: str
+) -> None:  # fmt: skip
     (m, k), (n, rank) = x.shape, lora_b.shape
-    y = torch.empty((m, n), dtype=x.dtype, device=x.device)
     if not config and lora_joined.serves(x, weight, lora_a, lora_b, y):
         lora_joined.write_result(y, x, weight, lora_a, lora_b, alpha)
-        return y
+        return
     tma = _tma_serves(x, weight, lora_a, lora_b, y)
     given = unpack(config) or _chosen(x, n, rank, tma)
     if given is not None and given["TMA"] and not tma:
@@ -246,7 +260,6 @@ def _lora_linear(
             kernel, grid, y, x, weight, lora_a, lora_b, down, alpha, m, n, k, rank,
             x.stride(0), weight.stride(0), lora_a.stride(0), lora_b.stride(0), RANK=padded, **options,
         )  # fmt: skip
-    return y
 
 
 @_lora_linear.register_fake
