@@ -35,6 +35,7 @@ def test_a_tensor_on_no_gpu_is_named():
             "value_cache requires a gradient and paged_attention has none",
         ),
         ({"query": Q[0]}, "query has 3 dimensions"),
+        ({"query": Q[0, 0, 0, 0]}, "query has 0 dimensions"),
         ({"query": torch.ones(2, 4, 1, 257)}, "query has 257 columns a head: give 1 to 256"),
         ({"key_cache": CACHE[0]}, r"key_cache has shape \(8, 2, 16\): give \(pages, keys of a page, heads, 16\)"),
         ({"query": Q[:, :3]}, r"key_cache has shape \(5, 8, 2, 16\): give .* divides query's 3"),

@@ -30,6 +30,7 @@ def test_a_tensor_on_no_gpu_is_named():
     [
         ({"value": K.half()}, "value is torch.float16 but query is torch.float32"),
         ({"query": Q[0]}, "query has 2 dimensions"),
+        ({"query": Q[0, 0, 0]}, "query has 0 dimensions"),
         ({"query": torch.ones(9, 4, 257)}, "query has 257 columns a head: give 1 to 256"),
         ({"key": K[..., 1:]}, r"key has shape \(7, 2, 15\): give 16 columns, and a number of heads that divides query's 4"),
         ({"query": Q[:, :3]}, r"key has shape \(7, 2, 16\): give .* divides query's 3"),

@@ -164,13 +164,14 @@ def paged_attention(
     columns, pages of any size and any strides; a last stride other than 1 costs a copy. The result is deterministic.
     ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for what is not supported, such as a gradient.
     """
+    if use_triton():
+        _check(query, key_cache, value_cache, page_table, lengths)
     if scale is None:
         scale = 1.0 / math.sqrt(max(query.shape[-1], 1))
     if not 0.0 <= scale < math.inf:
         raise ValueError(f"scale is {scale}: give a number of at least 0")
     if not use_triton():
         return _composed(query, key_cache, value_cache, page_table, lengths, is_causal, scale)
-    _check(query, key_cache, value_cache, page_table, lengths)
     q, k, v, table = (_neighbours(tensor) for tensor in (query, key_cache, value_cache, page_table))
     return _paged(q, k, v, table, lengths.contiguous(), is_causal, float(scale), pack(config))
 

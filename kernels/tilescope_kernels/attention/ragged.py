@@ -219,14 +219,15 @@ def ragged_attention(
     1 costs a copy. Sequences may be empty, or none. Gradients are deterministic. ``config`` is one of ``CONFIGS``. Raises
     ValueError, naming the argument, for what is not supported.
     """
+    if use_triton():
+        bounds = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
+        _check(query, key, value, bounds, {"max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k})
     if scale is None:
         scale = 1.0 / math.sqrt(max(query.shape[-1], 1))
     if not 0.0 <= scale < math.inf:
         raise ValueError(f"scale is {scale}: give a number of at least 0")
     if not use_triton():
         return _composed(query, key, value, cu_seqlens_q, cu_seqlens_k, is_causal, scale)
-    bounds = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
-    _check(query, key, value, bounds, {"max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k})
     q, k, v = (_neighbours(tensor) for tensor in (query, key, value))
     return _ragged(
         q, k, v, cu_seqlens_q.contiguous(), cu_seqlens_k.contiguous(), max_seqlen_q, max_seqlen_k, is_causal, float(scale),
