@@ -124,6 +124,11 @@ def check_rope_shapes_strides_and_tables():
     q, (cos, sin) = draw(1, 2, 15).unfold(-1, 12, 1), rotation(1, 4, 12)
     for actual, expected in zip(rope(q, q, cos, sin), SPECS["rope"].reference(q, q, cos, sin), strict=True):
         close(actual, expected)
+    # One table for all batches, the other for each.
+    q, k, (cos, sin) = draw(3, 2, 4, 12), draw(3, 1, 4, 12, seed=1), rotation(3, 4, 12)
+    for tables in ((cos[:1], sin), (cos, sin[1:2]), (cos[:1].expand(3, 4, 12), sin)):
+        for actual, expected in zip(rope(q, k, *tables), SPECS["rope"].reference(q, k, *tables), strict=True):
+            close(actual, expected)
     # Tables whose halves differ, as the formula allows.
     cos, sin = draw(1, 4, 128, seed=6), draw(1, 4, 128, seed=7)
     leaf, twin = draw(2, 3, 4, 128, grad=True), draw(2, 3, 4, 128).double().requires_grad_()

@@ -254,6 +254,8 @@ def rope(
         rotated = reference(q, k, cos, sin)
         return (q.copy_(rotated[0]), k.copy_(rotated[1])) if inplace else rotated
     _check(q, k, cos, sin)
+    if cos.shape != sin.shape:  # one for all batches, the other for each
+        cos, sin = torch.broadcast_tensors(cos, sin)
     if sin.stride() != cos.stride() or cos.stride(2) != 1:
         cos, sin = cos.contiguous(), sin.contiguous()
     if inplace:
