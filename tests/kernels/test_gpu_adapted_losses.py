@@ -48,6 +48,16 @@ def test_cross_entropy_of_a_large_vocabulary_and_of_large_logits(device, dtype):
         compare(lambda x: kernels.cross_entropy(x, target), lambda x: F.cross_entropy(x, target), x)
 
 
+def test_linear_cross_entropy_of_no_columns_and_of_no_rows(device):
+    for rows, columns in ((5, 0), (0, 8), (0, 0)):
+        target = classes(rows, 9, device)
+        compare(
+            lambda x, w, b, target=target: kernels.linear_cross_entropy(x, w, target, linear_bias=b),
+            lambda x, w, b, target=target: F.cross_entropy(F.linear(x, w, b), target),
+            *(draw(*shape, device=device) for shape in ((rows, columns), (9, columns), (9,))),
+        )  # fmt: skip
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_losses_of_ignored_rows_alone(device, smoothing):
     x, weight = draw(4, 65, device=device).requires_grad_(), draw(65, 65, device=device, seed=1)

@@ -135,8 +135,8 @@ def plan(rows: int, columns: int, classes: int, scratch: int) -> Blocks | None:
 
     None where that is not at least twice a chunk, whose logits ``scratch`` holds, or where there would be a single block.
     """
-    most = scratch // columns // _ALIGNED * _ALIGNED
-    if not _LEAST_CLASSES <= most < classes:
+    most = scratch // max(columns, 1) // _ALIGNED * _ALIGNED
+    if columns < _MULTIPLE or not _LEAST_CLASSES <= most < classes:
         return None
     number = triton.cdiv(classes, most)
     each = triton.cdiv(triton.cdiv(classes, number), _ALIGNED) * _ALIGNED
