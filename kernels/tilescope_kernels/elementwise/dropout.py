@@ -125,6 +125,8 @@ def dropout(
     check_integers((torch.int64,), seed=seed)
     if seed.numel() != 1:
         raise ValueError(f"seed has shape {tuple(seed.shape)}: give one element")
+    if seed.device != x.device:
+        raise ValueError(f"seed is on {seed.device} but x is on {x.device}: move one of them")
     return _dropout(x.contiguous(), seed, float(p), pack(config))
 
 
