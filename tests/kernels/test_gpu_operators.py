@@ -102,6 +102,20 @@ def test_more_than_two_to_the_31_elements():
     torch.testing.assert_close(kernels.online_max(x)[1][-1:], last.logsumexp(-1), rtol=2e-2, atol=1e-3)
 
 
+def test_nearly_two_to_the_31_elements():
+    """The last of them: a number of blocks that is computed in int32 must not overflow."""
+    if torch.cuda.mem_get_info()[0] < 24 << 30:
+        pytest.skip("needs 24 GB of GPU memory")
+    x = torch.zeros(2**31 - 1, device="cuda", dtype=torch.int32)
+    x[-1] = 3
+    for count in (kernels.histogram, kernels.histogram_naive):
+        assert count(x, 5).tolist() == [2**31 - 2, 0, 0, 1, 0]
+    del x
+    gate = torch.zeros(1, 2**31 - 1, device="cuda", dtype=torch.bfloat16)
+    gate[0, -3:] = 2.0
+    torch.testing.assert_close(kernels.swiglu(gate, gate)[0, -4:], (F.silu(gate) * gate)[0, -4:], rtol=2e-2, atol=1e-3)
+
+
 def test_operands_that_descriptors_cannot_reach_are_right_after_some_that_they_can():
     a, b = draw(512, 512, dtype=torch.bfloat16, grad=False), draw(512, 512, dtype=torch.bfloat16, grad=False, seed=1)
     wide = draw(512, 513, dtype=torch.bfloat16, grad=False, seed=2)

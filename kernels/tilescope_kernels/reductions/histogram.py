@@ -50,22 +50,27 @@ NAIVE_CONFIGS = tuple({"BLOCK": block, "num_warps": warps} for block in (1024, 2
 
 #: Most bins of the shared-memory kernel: each thread of 8 warps then holds 16 counts.
 _MOST = 4096
+#: Most elements of a launch. In int32 the number of blocks of nearly 2**31 elements would be negative.
+_AT_ONCE = 2**30
 
 
 @operator("histogram")
 def _histogram(x: torch.Tensor, bins: int, naive: bool, config: str) -> torch.Tensor:
     counts = torch.zeros(bins, dtype=torch.int32, device=x.device)
-    n = x.numel()
-    if n and bins:
-        parameters, options = split_config(unpack(config) or (NAIVE_CONFIGS if naive else CONFIGS)[0])
+    if x.numel() == 0 or bins == 0:
+        return counts
+    parameters, options = split_config(unpack(config) or (NAIVE_CONFIGS if naive else CONFIGS)[0])
+    # Launches add to the counts, so several may share the elements.
+    for part in (x,) if x.numel() <= _AT_ONCE else x.view(-1).split(_AT_ONCE):
+        n = part.numel()
         blocks = cdiv(n, parameters["BLOCK"])
         if naive:
-            launch(histogram_naive_kernel, (blocks,), counts, x, n, bins, BLOCK=parameters["BLOCK"], **options)
-        else:
-            programs = min(blocks, parameters["PROGRAMS"] * multiprocessors(x))
-            # ``tl.histogram`` needs at least 32 bins, one per thread of a warp.
-            padded = max(32, next_power_of_2(bins))
-            launch(histogram_kernel, (programs,), counts, x, n, bins, BLOCK=parameters["BLOCK"], BINS=padded, **options)
+            launch(histogram_naive_kernel, (blocks,), counts, part, n, bins, BLOCK=parameters["BLOCK"], **options)
+            continue
+        programs = min(blocks, parameters["PROGRAMS"] * multiprocessors(x))
+        # ``tl.histogram`` needs at least 32 bins, one per thread of a warp.
+        padded = max(32, next_power_of_2(bins))
+        launch(histogram_kernel, (programs,), counts, part, n, bins, BLOCK=parameters["BLOCK"], BINS=padded, **options)
     return counts
 
 
