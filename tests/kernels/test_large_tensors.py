@@ -22,3 +22,14 @@ def test_a_histogram_s_number_of_blocks(caught, count):
     extents = [launch.arguments["n"] for launch in caught]
     assert sum(extents) == 2**31 - 1
     assert max(extents) < 2**31 - 8192
+
+
+@pytest.mark.parametrize("elements", [2**31 - 1, 2**31 - 2047])
+def test_the_number_of_blocks_of_gated_activations(caught, elements):
+    gate = meta(1, elements)
+    kernels.swiglu(gate, gate)
+    torch.ops.tilescope.gated_backward(gate, gate, gate, 0, "")
+    for two in (caught[:2], caught[2:]):
+        extents = [launch.arguments["columns"] for launch in two]
+        assert sum(extents) == elements
+        assert max(extents) < 2**31 - 8192

@@ -5,7 +5,7 @@ Shazeer, "GLU Variants Improve Transformer", arXiv:2002.05202.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -102,6 +102,9 @@ CONFIGS = tuple(
     for block, warps in ((2048, 4), (1024, 2), (1024, 4), (2048, 2), (2048, 8), (4096, 4), (4096, 8), (8192, 8))
 )
 
+#: Elements of the largest block.
+_MOST_BLOCK = max(config["BLOCK"] for config in CONFIGS)
+
 #: The kernels' codes of the activations.
 _SILU, _GELU = 0, {"none": 1, "tanh": 2}
 
@@ -115,6 +118,14 @@ def _chosen(gate: torch.Tensor, config: str) -> Mapping[str, int]:
     """The requested config, or the fastest known."""
     few = gate.numel() <= 4 * _FEW["BLOCK"] * multiprocessors(gate)
     return unpack(config) or (_FEW if few else CONFIGS[0])
+
+
+def _parts(*tensors: torch.Tensor) -> Iterable[tuple[torch.Tensor, ...]]:
+    """The tensors, or halves of contiguous ones of nearly 2**31 elements, whose number of blocks would be negative in int32."""
+    n = tensors[0].numel()
+    if not 2**31 - _MOST_BLOCK < n < 2**31 or not all(tensor.is_contiguous() for tensor in tensors):
+        return (tensors,)
+    return zip(*(tensor.view(1, n).split(2**30, 1) for tensor in tensors), strict=True)
 
 
 def _grid(gate: torch.Tensor, up: torch.Tensor, block: int) -> tuple[tuple[int], tuple[int, int, int], bool]:
@@ -131,8 +142,12 @@ def _gated(gate: torch.Tensor, up: torch.Tensor, activation: int, config: str) -
     y = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
     if y.numel():
         parameters, options = split_config(_chosen(gate, config))
-        grid, extents, flat = _grid(gate, up, parameters["BLOCK"])
-        launch(gated_kernel, grid, y, gate, up, *extents, ACTIVATION=activation, FLAT=flat, **parameters, **options)
+        for out, one, other in _parts(y, gate, up):
+            grid, extents, flat = _grid(one, other, parameters["BLOCK"])
+            launch(
+                gated_kernel, grid, out, one, other, *extents,
+                ACTIVATION=activation, FLAT=flat, **parameters, **options,
+            )  # fmt: skip
     return y
 
 
@@ -143,12 +158,13 @@ def _gated_backward(
     dgate, dup = (torch.empty(gate.shape, dtype=gate.dtype, device=gate.device) for _ in range(2))
     if dgate.numel():
         parameters, options = split_config(_chosen(gate, config))
-        grid, extents, flat = _grid(gate, up, parameters["BLOCK"])
-        launch(
-            gated_backward_kernel, grid,
-            dgate, dup, dy, gate, up, *extents,
-            ACTIVATION=activation, FLAT=flat, **parameters, **options,
-        )  # fmt: skip
+        for *others, one, other in _parts(dgate, dup, dy, gate, up):
+            grid, extents, flat = _grid(one, other, parameters["BLOCK"])
+            launch(
+                gated_backward_kernel, grid,
+                *others, one, other, *extents,
+                ACTIVATION=activation, FLAT=flat, **parameters, **options,
+            )  # fmt: skip
     return dgate, dup
 
 
