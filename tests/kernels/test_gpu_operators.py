@@ -116,6 +116,19 @@ def test_nearly_two_to_the_31_elements():
     torch.testing.assert_close(kernels.swiglu(gate, gate)[0, -4:], (F.silu(gate) * gate)[0, -4:], rtol=2e-2, atol=1e-3)
 
 
+def test_more_partial_sums_of_a_group_norm_than_int32_reaches():
+    if torch.cuda.mem_get_info()[0] < 40 << 30:
+        pytest.skip("needs 40 GB of GPU memory")
+    x = torch.randn(2**20 + 8, 1024, device="cuda", dtype=torch.bfloat16)
+    weight, bias = (torch.ones(1024, device="cuda").requires_grad_() for _ in range(2))
+    upstream = torch.ones_like(x)
+    upstream[:-8] = 0.0
+    kernels.group_norm(x, 32, weight, bias).backward(upstream)
+    assert (bias.grad == 8.0).all()
+    normed = F.group_norm(x[-8:].float(), 32).sum(0)
+    torch.testing.assert_close(weight.grad, normed, rtol=1e-2, atol=5e-2)
+
+
 def test_operands_that_descriptors_cannot_reach_are_right_after_some_that_they_can():
     a, b = draw(512, 512, dtype=torch.bfloat16, grad=False), draw(512, 512, dtype=torch.bfloat16, grad=False, seed=1)
     wide = draw(512, 513, dtype=torch.bfloat16, grad=False, seed=2)

@@ -4,6 +4,7 @@ import pytest
 import tilescope_kernels as kernels
 import torch
 from tilescope.execution import launches
+from tilescope_kernels._shared.weight_gradients import sum_partials
 
 
 @pytest.fixture
@@ -33,3 +34,14 @@ def test_the_number_of_blocks_of_gated_activations(caught, elements):
         extents = [launch.arguments["columns"] for launch in two]
         assert sum(extents) == elements
         assert max(extents) < 2**31 - 8192
+
+
+def test_partial_sums_of_more_programs_than_int32_reaches(caught):
+    for outputs, programs, columns in ((1, 2**20 + 8, 2048), (2, 3, 2**30), (1, 2**21, 4096)):
+        sums = sum_partials(meta(outputs, programs, columns, dtype=torch.float32), torch.bfloat16)
+        assert sums.shape == (outputs, columns)
+        given = [launch.arguments for launch in caught]
+        assert all(each["programs"] * each["columns"] <= 2**31 for each in given)
+        assert sum(each["programs"] for each in given[:-1]) == programs
+        assert given[-1]["programs"] == len(given) - 1
+        caught.clear()

@@ -61,6 +61,10 @@ def sums_dtype(x: torch.Tensor, weight: torch.Tensor | None) -> torch.dtype:
 def sum_partials(partial: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The sum over programs of fp32 ``partial`` (outputs, programs, columns), as (outputs, columns) in ``dtype``."""
     outputs, programs, columns = partial.shape
+    if programs > 1 and columns < 2**31 < programs * columns:
+        # The kernel's offsets into an output's partial sums are int32.
+        parts = partial.split(2**31 // columns, 1)
+        return sum_partials(torch.stack([sum_partials(part.contiguous(), torch.float32) for part in parts], 1), dtype)
     out = torch.empty((outputs, columns), dtype=dtype, device=partial.device)
     # Narrow blocks, so that a few thousand columns occupy every SM; 32 fp32 columns fill a cache line. Small programs,
     # several per SM, because latency dominates.
