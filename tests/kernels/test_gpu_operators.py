@@ -129,6 +129,12 @@ def test_more_partial_sums_of_a_group_norm_than_int32_reaches():
     torch.testing.assert_close(weight.grad, normed, rtol=1e-2, atol=5e-2)
 
 
+def test_more_heads_than_a_grid_s_second_axis_has_programs():
+    q, (cos, sin) = torch.randn(1, 600_000, 1, 16, device="cuda"), torch.randn(2, 1, 1, 16, device="cuda")
+    expected = q * cos + torch.cat((-q[..., 8:], q[..., :8]), -1) * sin
+    torch.testing.assert_close(kernels.rope(q, q[:, :3], cos, sin)[0], expected)
+
+
 def test_operands_that_descriptors_cannot_reach_are_right_after_some_that_they_can():
     a, b = draw(512, 512, dtype=torch.bfloat16, grad=False), draw(512, 512, dtype=torch.bfloat16, grad=False, seed=1)
     wide = draw(512, 513, dtype=torch.bfloat16, grad=False, seed=2)

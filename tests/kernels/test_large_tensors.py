@@ -45,3 +45,11 @@ def test_partial_sums_of_more_programs_than_int32_reaches(caught):
         assert sum(each["programs"] for each in given[:-1]) == programs
         assert given[-1]["programs"] == len(given) - 1
         caught.clear()
+
+
+def test_heads_of_a_rotation_fit_a_grid(caught):
+    q, k, table = meta(1, 1_100_000, 3, 16), meta(1, 7, 3, 16), meta(1, 3, 16)
+    kernels.rope(q, k, table, table)
+    assert max(launch.grid[1] for launch in caught) <= 65535
+    assert sum(launch.arguments["q_heads"] for launch in caught) == 1_100_000
+    assert sum(launch.arguments["k_heads"] for launch in caught) == 7

@@ -119,6 +119,8 @@ CONFIGS = tuple(
     {"HEADS": heads, "num_warps": warps}
     for heads, warps in ((32, 2), (32, 1), (8, 1), (8, 2), (8, 4), (16, 1), (16, 2), (16, 4), (32, 4), (32, 8))
 )
+#: Most programs along a grid's second axis.
+_MOST_GROUPS = 65535
 
 
 def _launch(
@@ -135,6 +137,11 @@ def _launch(
     together = q.stride(1) < q.stride(2) and batches * tokens > 4 * multiprocessors(q)
     chosen, options = split_config(unpack(config) or CONFIGS[0 if together else 2])
     groups = cdiv(heads, chosen["HEADS"])
+    if groups > _MOST_GROUPS:
+        for first in range(0, heads, _MOST_GROUPS * chosen["HEADS"]):
+            part = slice(first, first + _MOST_GROUPS * chosen["HEADS"])
+            _launch(*(tensor[:, part] for tensor in (q_out, k_out, q, k)), cos, sin, inverse, config)
+        return
     strides = [stride for tensor in (q_out, k_out, q, k) for stride in tensor.stride()[:3]]
     strides += (0 if cos.shape[0] == 1 else cos.stride(0), cos.stride(1))
     half, width = columns // 2, 16 // q.element_size()
