@@ -1,10 +1,13 @@
 """Launches of tensors too large for a machine without a GPU: what their kernels compute in int32 stays in its range."""
 
+import math
+
 import pytest
 import tilescope_kernels as kernels
 import torch
 from tilescope.execution import launches
 from tilescope_kernels._shared.weight_gradients import sum_partials
+from tilescope_kernels.norms import norm_linear
 
 
 @pytest.fixture
@@ -53,3 +56,14 @@ def test_heads_of_a_rotation_fit_a_grid(caught):
     assert max(launch.grid[1] for launch in caught) <= 65535
     assert sum(launch.arguments["q_heads"] for launch in caught) == 1_100_000
     assert sum(launch.arguments["k_heads"] for launch in caught) == 7
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_that_are_far_apart_are_read_where_they_are_or_copied(caught, dtype):
+    x = meta(300, 34_000_001, dtype=dtype)[:, :64]
+    kernels.layer_norm_linear(x, None, None, meta(8, 64, dtype=dtype))
+    strides = [launch.arguments["x_stride"] for launch in caught if launch.name == "norm_linear_kernel"]
+    assert strides == [64]
+    config = next(config for config in norm_linear.BEHIND if not config["TMA"])
+    kernels.layer_norm_linear(x, None, None, meta(8, 64, dtype=dtype), config=config)
+    assert math.prod((config["BLOCK_M"], caught[-1].arguments["x_stride"])) < 2**31

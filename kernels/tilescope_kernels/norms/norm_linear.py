@@ -127,6 +127,8 @@ def _behind(
     tma = config["TMA"] and _tma_serves(x, n)
     if config["TMA"] > tma:
         raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
+    if not tma and config["BLOCK_M"] * x.stride(0) >= 2**31:
+        x = x.contiguous()  # offsets within a tile are int32
     mean, rstd = (torch.empty(m, dtype=torch.float32, device=x.device) for _ in range(2))
     sums, shift = (torch.empty(n, dtype=torch.float32, device=x.device) for _ in range(2))
     folded = torch.empty((n, k), dtype=x.dtype, device=x.device)
