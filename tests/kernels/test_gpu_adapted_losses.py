@@ -58,6 +58,18 @@ def test_linear_cross_entropy_of_no_columns_and_of_no_rows(device):
         )  # fmt: skip
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_what_comes_in_for_ignored_rows_does_not_matter(device, at_once):
+    x, target = draw(6, 65, device=device).requires_grad_(), classes(6, 65, device)
+    ignored = target == -100
+    upstream = draw(6, device=device, seed=1)
+    loss = kernels.cross_entropy(x, target, reduction="none", gradient_in_forward=at_once)
+    (found,) = torch.autograd.grad(loss, x, upstream.masked_fill(ignored, float("nan")))
+    (wanted,) = torch.autograd.grad(F.cross_entropy(x, target, reduction="none"), x, upstream)
+    assert ignored.any()
+    torch.testing.assert_close(found, wanted)
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_losses_of_ignored_rows_alone(device, smoothing):
     x, weight = draw(4, 65, device=device).requires_grad_(), draw(65, 65, device=device, seed=1)
