@@ -67,6 +67,7 @@ def test_what_cannot_be_served_is_named(call, message):
         (lambda: kernels.add_rms_norm(MATRIX, MATRIX, torch.ones(4)), r"weight has shape \(4,\)"),
         (lambda: kernels.matmul(MATRIX, MATRIX.T, config=SPEC_CONFIG), "config has TMA=1"),
         (lambda: kernels.matmul(ROW, MATRIX), "a has 1 dimensions"),
+        (lambda: kernels.dropout(ROW, seed=CLASSES[:1].to("meta")), "seed is on meta but x is on cpu"),
         (lambda: kernels.gelu(ROW, "erf"), "approximate is 'erf': give 'none' or 'tanh'"),
         (lambda: kernels.swiglu(MATRIX, ROW), r"up has shape \(8,\) but gate has \(4, 8\)"),
         (lambda: kernels.rope(MATRIX, HEADS, TABLE, TABLE), "q has 2 dimensions"),
