@@ -140,20 +140,20 @@ def check_norms_of_skewed_rows_by_way_of_shared_memory():
 
 
 def check_skewed_layer_norm_of_numbers_that_are_far_apart():
-    """NaN where differences are beyond fp32, 0 where only their squares are."""
-    x = torch.full((2, 515), 1e25).bfloat16()
-    x[0, 3], x[0, 400] = 3e38, -3e38
+    """NaN where differences are beyond fp32, 0 where only their squares are, or their sum."""
+    x = torch.full((3, 515), 1e25).bfloat16()
+    x[0, 3], x[0, 400], x[2, 100:300] = 3e38, -3e38, 3e38
     y = torch.full_like(x, 7.0)
     x[1, 1:9] *= -1.0
     launch(
         norm_skewed_shared_kernel,
-        2,
+        3,
         y,
         None,
         x,
         None,
         None,
-        2,
+        3,
         515,
         1e-5,
         PIECE=256,
@@ -161,7 +161,7 @@ def check_skewed_layer_norm_of_numbers_that_are_far_apart():
         CENTRED=True,
         num_warps=1,
     )
-    assert y[0].isnan().all() and (y[1] == 0).all()
+    assert y[0].isnan().all() and (y[1:] == 0).all()
 
 
 def ring(x, programs, ahead, lag):

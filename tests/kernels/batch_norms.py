@@ -123,10 +123,16 @@ def check_layer_norm_large_mean():
 def check_layer_norm_of_numbers_that_are_far_apart():
     # As PyTorch on a GPU: NaN where differences are beyond fp32, 0 where only their squares are, or the sum of the row.
     for columns in (3, 63, 603, 3000, 3072):
-        apart, alike, one = torch.zeros(columns), torch.full((columns,), 3e38), torch.zeros(columns)
-        apart[::3], apart[1::3], one[0] = 3e38, -3e38, 1e30
-        y = layer_norm(torch.stack((apart, alike, one)), columns)
-        assert y[0].isnan().all() and (y[1:] == 0).all(), columns
+        apart, alike, one, half = (
+            torch.zeros(columns),
+            torch.full((columns,), 3e38),
+            torch.zeros(columns),
+            torch.zeros(columns),
+        )
+        apart[::3], apart[1::3], one[0], half[: columns // 2 + 1] = 3e38, -3e38, 1e30, 3e38
+        for dtype in (torch.float32, torch.bfloat16):
+            y = layer_norm(torch.stack((apart, alike, one, half)).to(dtype), columns)
+            assert y[0].isnan().all() and (y[1:] == 0).all(), (columns, dtype)
 
 
 def check_add_rms_norm_rows():

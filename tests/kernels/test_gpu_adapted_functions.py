@@ -97,6 +97,15 @@ def test_norms_of_constant_rows_and_of_rows_far_from_zero(device):
     torch.testing.assert_close(kernels.layer_norm(x, 40), wanted, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("dtype", [DTYPES["fp32"], DTYPES["bf16"]], ids=["fp32", "bf16"])
+def test_layer_norm_of_rows_whose_sum_fp32_does_not_hold(device, dtype):
+    """0 where only squares and sums are beyond fp32, as PyTorch on a GPU."""
+    for columns in (66, 603, 2051, 3000, 4096, 12289, 40000):
+        x = torch.zeros(2, columns, device=device, dtype=dtype)
+        x[0, 5:50], x[1, columns // 3 :] = 3e38, -3e38
+        assert (kernels.layer_norm(x, columns) == 0).all(), columns
+
+
 @pytest.mark.parametrize(
     ("ours", "plain", "shape"),
     [

@@ -103,16 +103,16 @@ def layer_norm_pieces_kernel(
         total = tl.zeros((LANES,), tl.float32)
         for i in tl.static_range(STEPS):
             apart = zero_beyond(held[i].to(tl.float32) - near, columns, i, LANES, WIDTH, STEPS, WHOLE)
-            total += tl.sum(apart, axis=1)
-        near += tl.sum(total, axis=0) / columns
+            total += tl.sum(apart * _SMALLER, axis=1)
+        near += tl.sum(total, axis=0) / (columns * _SMALLER)
     total = tl.zeros((LANES,), tl.float32)
     squares = tl.zeros((LANES,), tl.float32)
     for i in tl.static_range(STEPS):
         apart = zero_beyond(held[i].to(tl.float32) - near, columns, i, LANES, WIDTH, STEPS, WHOLE)
-        total += tl.sum(apart, axis=1)
+        total += tl.sum(apart * _SMALLER, axis=1)
         squares += tl.sum(apart * apart, axis=1)
     total, squares = tl.reduce((total, squares), 0, _add)
-    away = total / columns
+    away = total / (columns * _SMALLER)
     # Infinite squares stay infinite: inf - inf would be NaN.
     rstd = tl.rsqrt(tl.where(squares == float("inf"), squares, squares / columns - away * away) + eps)
     mean = near + away
