@@ -6,6 +6,7 @@ from interpreted import SPECS, against_reference, close, draw, few_multiprocesso
 import torch
 from tilescope_kernels import add_rms_norm, layer_norm
 from tilescope_kernels._shared.weight_gradients import sum_partials
+from tilescope_kernels.norms.group_norm_kernels import group_norm_parts_kernel
 from tilescope_kernels.norms.unaligned_rows import sum_skewed
 
 
@@ -133,6 +134,20 @@ def check_layer_norm_of_numbers_that_are_far_apart():
         for dtype in (torch.float32, torch.bfloat16):
             y = layer_norm(torch.stack((apart, alike, one, half)).to(dtype), columns)
             assert y[0].isnan().all() and (y[1:] == 0).all(), (columns, dtype)
+
+
+def check_elements_of_a_group_beyond_int32_are_counted():
+    # The first tile of a group, of whose tiles nothing else is known.
+    x, y, stats, sums = torch.full((64,), 7.0), torch.empty(64), torch.empty(2), torch.tensor([1e6, 1e12])
+    for channels, positions in ((2, 2**30 + 64), (64, 2**26), (1, 2**31 + 8)):
+        group_norm_parts_kernel[(1,)](
+            y, stats, x, None, None, sums, 1, channels, positions, 1, 1e-5,
+            CHANNELS=1, BLOCK=64, WHOLE=True, VECTOR=1, PARTS=1, HUGE=True,
+        )  # fmt: skip
+        mean = 64e6 / (channels * positions)
+        variance = (1e12 + 64 * (1e6 - mean) ** 2) / (channels * positions)
+        close(stats, torch.tensor([mean, variance**-0.5]), 1e-5)
+        close(y, (x - mean) * variance**-0.5, 1e-5)
 
 
 def check_add_rms_norm_rows():

@@ -129,6 +129,21 @@ def test_more_partial_sums_of_a_group_norm_than_int32_reaches():
     torch.testing.assert_close(weight.grad, normed, rtol=1e-2, atol=5e-2)
 
 
+def test_a_group_of_more_than_two_to_the_31_elements():
+    if torch.cuda.mem_get_info()[0] < 24 << 30:
+        pytest.skip("needs 24 GB of GPU memory")
+    x = torch.ones(1, 2, 2**30 + 8, device="cuda", dtype=torch.bfloat16)
+    x[:, 1] = 3.0
+    x.requires_grad_()
+    y = kernels.group_norm(x, 1)
+    assert (y[:, 0] == -1.0).all()
+    assert (y[:, 1] == 1.0).all()
+    upstream = torch.zeros_like(y)
+    upstream[:, 0, -4:] = 1.0
+    (dx,) = torch.autograd.grad(y, x, upstream)
+    torch.testing.assert_close(dx.detach(), upstream, rtol=1e-2, atol=1e-3)
+
+
 def test_more_heads_than_a_grid_s_second_axis_has_programs():
     q, (cos, sin) = torch.randn(1, 600_000, 1, 16, device="cuda"), torch.randn(2, 1, 1, 16, device="cuda")
     expected = q * cos + torch.cat((-q[..., 8:], q[..., :8]), -1) * sin

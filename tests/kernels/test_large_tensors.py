@@ -50,6 +50,18 @@ def test_partial_sums_of_more_programs_than_int32_reaches(caught):
         caught.clear()
 
 
+@pytest.mark.parametrize(
+    ("shape", "huge"), [((1, 2, 2**30), True), ((1, 64, 8192, 8193), True), ((2, 2, 2**29), False)]
+)
+def test_groups_beyond_int32_are_known_as_such(caught, shape, huge):
+    x, stats = meta(*shape), meta(shape[0], 2, dtype=torch.float32)
+    kernels.group_norm(x, 1)
+    flat = x.flatten(2)
+    torch.ops.tilescope.group_norm_backward(flat, flat, 1, None, stats, False, "")
+    found = {launch.name: launch.arguments["HUGE"] for launch in caught if "HUGE" in launch.arguments}
+    assert found == dict.fromkeys(("group_norm_parts_kernel", "group_norm_backward_parts_kernel"), huge)
+
+
 def test_heads_of_a_rotation_fit_a_grid(caught):
     q, k, table = meta(1, 1_100_000, 3, 16), meta(1, 7, 3, 16), meta(1, 3, 16)
     kernels.rope(q, k, table, table)

@@ -98,7 +98,7 @@ def _group_norm(
     launch(
         group_norm_parts_kernel, grid,
         y, saved, x, weight, bias, sums, groups, channels, positions, tiles.parts, eps,
-        PARTS=min(1024, next_power_of_2(tiles.parts)), **tiles.constants, **tiles.options,
+        PARTS=min(1024, next_power_of_2(tiles.parts)), HUGE=channels * positions >= 2**31, **tiles.constants, **tiles.options,
     )  # fmt: skip
     return y, stats
 
@@ -153,7 +153,7 @@ def _group_norm_backward(
         launch(
             group_norm_backward_parts_kernel, grid,
             dx, dy, x, weight, stats, partial, groups, channels, positions, tiles.parts,
-            PARTS=min(1024, next_power_of_2(tiles.across * channels)), **tiles.constants, **tiles.options,
+            PARTS=min(1024, next_power_of_2(tiles.across * channels)), HUGE=channels * positions >= 2**31, **tiles.constants, **tiles.options,
         )  # fmt: skip
     if not sums or partial is None:
         return dx, torch.empty((2, 0), dtype=kind, device=x.device)

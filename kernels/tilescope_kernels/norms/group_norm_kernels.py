@@ -112,7 +112,18 @@ def group_norm_sums_kernel(
 
 
 @triton.jit
-def _merged(sums_ptr, channels, positions, parts, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr):
+def _count(channels, positions, HUGE: tl.constexpr):
+    """Elements of a group, in fp32. ``HUGE`` groups have more than int32 can count."""
+    if HUGE:
+        channels = channels + tl.full((), 0, tl.int64)
+    return channels * positions * 1.0
+
+
+@triton.jit
+def _merged(
+    sums_ptr, channels, positions, parts,
+    CHANNELS: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, HUGE: tl.constexpr,
+):  # fmt: skip
     """Merge the tiles' means and sums of squared deviations, in a fixed order (Chan, Golub and LeVeque, 1979)."""
     total = tl.zeros((PARTS,), tl.float32)
     for begin in range(0, parts, PARTS):
@@ -121,7 +132,7 @@ def _merged(sums_ptr, channels, positions, parts, CHANNELS: tl.constexpr, BLOCK:
         count = tl.minimum(channels - first, CHANNELS) * tl.minimum(positions - place, BLOCK)
         mean = tl.load(sums_ptr + 2 * part, mask=part < parts, other=0.0)
         total += mean * tl.where(part < parts, count, 0).to(tl.float32)
-    whole = tl.sum(total, axis=0) / (channels * positions * 1.0)
+    whole = tl.sum(total, axis=0) / _count(channels, positions, HUGE)
     total = tl.zeros((PARTS,), tl.float32)
     for begin in range(0, parts, PARTS):
         part = begin + tl.arange(0, PARTS)
@@ -137,6 +148,7 @@ def _merged(sums_ptr, channels, positions, parts, CHANNELS: tl.constexpr, BLOCK:
 def group_norm_parts_kernel(
     y_ptr, stats_ptr, x_ptr, weight_ptr, bias_ptr, sums_ptr, groups, channels, positions, parts, eps,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr, VECTOR: tl.constexpr, PARTS: tl.constexpr,
+    HUGE: tl.constexpr,
 ):  # fmt: skip
     """Normalize one tile per program with the merged statistics of its row. The last rows go first: they are still in L2."""
     positions = aligned(positions, VECTOR)
@@ -148,8 +160,8 @@ def group_norm_parts_kernel(
     channel, position = tl.arange(0, CHANNELS)[:, None], tl.arange(0, BLOCK)[None, :]
     # Loaded before the statistics, so that both loads are in flight together.
     x = _load_tile(x_ptr + start, channel, position, positions, deep, left, WHOLE)
-    mean, squares = _merged(sums_ptr + 2 * row * parts, channels, positions, parts, CHANNELS, BLOCK, PARTS)
-    rstd = tl.rsqrt(squares / (channels * positions * 1.0) + eps)
+    mean, squares = _merged(sums_ptr + 2 * row * parts, channels, positions, parts, CHANNELS, BLOCK, PARTS, HUGE)
+    rstd = tl.rsqrt(squares / _count(channels, positions, HUGE) + eps)
     y = _normalized(x, mean, rstd, weight_ptr, bias_ptr, row % groups * channels + first, channel, deep)
     _store_tile(y_ptr + start, y, channel, position, positions, deep, left, WHOLE)
     if stats_ptr is not None and program % parts == 0:
@@ -220,6 +232,7 @@ def group_norm_backward_sums_kernel(
 def group_norm_backward_parts_kernel(
     dx_ptr, dy_ptr, x_ptr, weight_ptr, stats_ptr, sums_ptr, groups, channels, positions, parts,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr, VECTOR: tl.constexpr, PARTS: tl.constexpr,
+    HUGE: tl.constexpr,
 ):  # fmt: skip
     """``dx`` of one tile per program, from the sums of all tiles of its row. The last rows go first: they are still in L2."""
     positions = aligned(positions, VECTOR)
@@ -247,7 +260,7 @@ def group_norm_backward_parts_kernel(
         of_dy += others
     if weight_ptr is not None:
         g *= _of_channels(weight_ptr + of_group + first, channel, deep, 0.0)
-    count = channels * positions * 1.0
+    count = _count(channels, positions, HUGE)
     mean, rstd = tl.load(stats_ptr + 2 * row), tl.load(stats_ptr + 2 * row + 1)
     dx = rstd * (g - tl.sum(of_dy, axis=0) / count - (x - mean) * rstd * (tl.sum(by_n, axis=0) / count))
     _store_tile(dx_ptr + start, dx, channel, position, positions, deep, left, WHOLE)
