@@ -9,12 +9,10 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-_STAGES = gl.constexpr(4)
-
 
 @gluon.jit
-def _advance(slot, phase):
-    """Next stage of the ring and its phase, without dividing a running count."""
+def _advance(slot, phase, STAGES: gl.constexpr):
+    """Next stage of a ring of ``STAGES`` and its phase, without dividing a running count."""
     slot += 1
-    wrapped = slot == _STAGES
+    wrapped = slot == STAGES
     return gl.where(wrapped, 0, slot), gl.where(wrapped, phase ^ 1, phase)

@@ -40,8 +40,9 @@ from tilescope_kernels.matrix_products import hopper_pairs as pairs
 from tilescope_kernels.matrix_products import matmul_hopper
 from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, is_aligned
 from tilescope_kernels.matrix_products.hopper_pairs import load_code
+from tilescope_kernels.matrix_products.hopper_pipeline import _advance
 from tilescope_kernels.matrix_products.matmul_clusters_tilings import Clusters, tiling
-from tilescope_kernels.matrix_products.matmul_pairs import _TOGETHER, _advance, _fetch, _tile
+from tilescope_kernels.matrix_products.matmul_pairs import _TOGETHER, _fetch, _tile
 from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Product
 
 _STEP = gl.constexpr(BLOCK_K)

@@ -38,6 +38,7 @@ from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import capability, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products.aligned_rows import SECTOR, aligned, columns, is_aligned
+from tilescope_kernels.matrix_products.hopper_pipeline import _advance
 from tilescope_kernels.matrix_products.hopper_store import PART, store_parts
 from tilescope_kernels.matrix_products.matmul_hopper_tilings import Alone, tiling
 from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Product
@@ -50,13 +51,6 @@ _TOGETHER = gl.constexpr(2048)
 _DTYPES = (torch.float16, torch.bfloat16, torch.float8_e4m3fn)
 #: Registers per thread of two and of three multiplying warpgroups, and of the loading warp.
 _OF_TWO, _OF_THREE, _LOADING = gl.constexpr(232), gl.constexpr(160), gl.constexpr(24)
-
-
-@gluon.jit
-def _advance(slot, phase, STAGES: gl.constexpr):
-    slot += 1
-    wrapped = slot == STAGES
-    return gl.where(wrapped, 0, slot), gl.where(wrapped, phase ^ 1, phase)
 
 
 @gluon.jit

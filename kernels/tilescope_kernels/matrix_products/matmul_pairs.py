@@ -42,6 +42,7 @@ from tilescope_kernels.matrix_products import hopper_pairs as pairs
 from tilescope_kernels.matrix_products import matmul_hopper, matmul_hopper_tilings
 from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, is_aligned
 from tilescope_kernels.matrix_products.hopper_pairs import load_code
+from tilescope_kernels.matrix_products.hopper_pipeline import _advance
 from tilescope_kernels.matrix_products.hopper_store import PART, _halves
 from tilescope_kernels.matrix_products.matmul_pairs_tilings import Pairs, few_tiles, many_tiles
 from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Product
@@ -65,13 +66,6 @@ _ROWS = 8
 #: Of a, b and the side columns of b: a load for this program, and for both.
 _A, _B, _SIDE = (load_code("matmul_pairs_kernel", each, False) for each in range(3))
 _A_SHARED, _B_SHARED, _SIDE_SHARED = (load_code("matmul_pairs_kernel", each, True) for each in range(3))
-
-
-@gluon.jit
-def _advance(slot, phase, STAGES: gl.constexpr):
-    slot += 1
-    wrapped = slot == STAGES
-    return gl.where(wrapped, 0, slot), gl.where(wrapped, phase ^ 1, phase)
 
 
 @gluon.jit
