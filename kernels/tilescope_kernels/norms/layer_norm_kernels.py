@@ -16,7 +16,7 @@ from tilescope_kernels._shared.row_tiles import (
 )
 
 #: Scale of elements in a row sum, which else might overflow fp32. A power of two changes no bit of the mantissa.
-_SMALLER = tl.constexpr(2.0**-17)
+SMALLER = tl.constexpr(2.0**-17)
 
 
 @triton.jit
@@ -46,7 +46,7 @@ def layer_norm_kernel(
         weight = tl.load(weight_ptr + column, mask=valid, eviction_policy="evict_last")
     if bias_ptr is not None and EARLY:
         bias = tl.load(bias_ptr + column, mask=valid, eviction_policy="evict_last")
-    mean = tl.sum(x.to(tl.float32) * _SMALLER, axis=1, keep_dims=True) / (columns * _SMALLER)
+    mean = tl.sum(x.to(tl.float32) * SMALLER, axis=1, keep_dims=True) / (columns * SMALLER)
     centred = tl.where(valid, x.to(tl.float32) - mean, 0.0)
     rstd = tl.rsqrt(tl.sum(centred * centred, axis=1, keep_dims=True) / columns + eps)
     if tl.min(rstd) == 0.0:
@@ -103,16 +103,16 @@ def layer_norm_pieces_kernel(
         total = tl.zeros((LANES,), tl.float32)
         for i in tl.static_range(STEPS):
             apart = zero_beyond(held[i].to(tl.float32) - near, columns, i, LANES, WIDTH, STEPS, WHOLE)
-            total += tl.sum(apart * _SMALLER, axis=1)
-        near += tl.sum(total, axis=0) / (columns * _SMALLER)
+            total += tl.sum(apart * SMALLER, axis=1)
+        near += tl.sum(total, axis=0) / (columns * SMALLER)
     total = tl.zeros((LANES,), tl.float32)
     squares = tl.zeros((LANES,), tl.float32)
     for i in tl.static_range(STEPS):
         apart = zero_beyond(held[i].to(tl.float32) - near, columns, i, LANES, WIDTH, STEPS, WHOLE)
-        total += tl.sum(apart * _SMALLER, axis=1)
+        total += tl.sum(apart * SMALLER, axis=1)
         squares += tl.sum(apart * apart, axis=1)
     total, squares = tl.reduce((total, squares), 0, _add)
-    away = total / (columns * _SMALLER)
+    away = total / (columns * SMALLER)
     # Infinite squares stay infinite: inf - inf would be NaN.
     rstd = tl.rsqrt(tl.where(squares == float("inf"), squares, squares / columns - away * away) + eps)
     mean = near + away

@@ -15,7 +15,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
 from tilescope_kernels._shared.row_ring import add, begin_of, copy_part, ends_of, whole_part
-from tilescope_kernels.norms.layer_norm_kernels import _SMALLER
+from tilescope_kernels.norms.layer_norm_kernels import SMALLER
 
 #: Elements in 16 bytes.
 _WIDTH = gl.constexpr(8)
@@ -261,13 +261,13 @@ def _moments(
         x = _piece(xs, slot, i, PIECE, PIECE, LAYOUT) - near
         if i == PIECES - 1:  # masked elements were not copied
             x = gl.where(_column(i, PIECE, LAYOUT) < length, x, 0.0)
-        total += x * _SMALLER
+        total += x * SMALLER
         squares += x * x
     x = gl.where(at_end, x_end - near, 0.0)
     if CENTRED:
         total, squares = gl.reduce((total, squares), 0, add)
-        total_end, squares_end = gl.reduce((x * _SMALLER, x * x), 0, add)
-        away = (total + total_end) / (columns * _SMALLER)
+        total_end, squares_end = gl.reduce((x * SMALLER, x * x), 0, add)
+        away = (total + total_end) / (columns * SMALLER)
         squares += squares_end
         # Infinite squares stay infinite: inf - inf would be NaN.
         variance = gl.where(squares == float("inf"), squares, squares / columns - away * away)

@@ -20,7 +20,7 @@ from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import capability, multiprocessors, shared_memory
 from tilescope_kernels._shared.online_softmax import ends, whole_part
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
-from tilescope_kernels.norms.layer_norm_kernels import _SMALLER, _nothing
+from tilescope_kernels.norms.layer_norm_kernels import SMALLER, _nothing
 from tilescope_kernels.norms.shared_rows import norm_backward_shared_kernel, norm_skewed_shared_kernel
 
 #: Fewest and most columns, the latter forward and, by ``centred``, backward. Shorter rows are few accesses anyway; longer ones
@@ -79,8 +79,8 @@ def norm_unaligned_kernel(  # noqa: PLR0912, PLR0915 - each line twice, for the 
         x = tl.load(x_ptr + begin + column, mask=inner, other=0.0)
         x_end = tl.load(x_ptr + begin + offset, mask=at_end, other=0.0).to(tl.float32)
         if CENTRED:
-            total = tl.sum(x.to(tl.float32) * _SMALLER, axis=0) + tl.sum(x_end * _SMALLER, axis=0)
-            mean = total / (columns * _SMALLER)
+            total = tl.sum(x.to(tl.float32) * SMALLER, axis=0) + tl.sum(x_end * SMALLER, axis=0)
+            mean = total / (columns * SMALLER)
             apart = tl.where(inner, x.to(tl.float32) - mean, 0.0)
             apart_end = tl.where(at_end, x_end - mean, 0.0)
         else:
