@@ -11,6 +11,7 @@ import triton.language as tl
 
 from tilescope_kernels._shared.integers import cdiv, next_power_of_2
 from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.reach import BEYOND
 
 
 @triton.jit
@@ -61,9 +62,9 @@ def sums_dtype(x: torch.Tensor, weight: torch.Tensor | None) -> torch.dtype:
 def sum_partials(partial: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The sum over programs of fp32 ``partial`` (outputs, programs, columns), as (outputs, columns) in ``dtype``."""
     outputs, programs, columns = partial.shape
-    if programs > 1 and columns < 2**31 < programs * columns:
+    if programs > 1 and columns < BEYOND < programs * columns:
         # The kernel's offsets into an output's partial sums are int32.
-        parts = partial.split(2**31 // columns, 1)
+        parts = partial.split(BEYOND // columns, 1)
         return sum_partials(torch.stack([sum_partials(part.contiguous(), torch.float32) for part in parts], 1), dtype)
     out = torch.empty((outputs, columns), dtype=dtype, device=partial.device)
     # Narrow blocks, so that a few thousand columns occupy every SM; 32 fp32 columns fill a cache line. Small programs,

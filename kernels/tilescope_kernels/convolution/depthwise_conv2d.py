@@ -19,6 +19,7 @@ from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import multiprocessors, use_triton
 from tilescope_kernels._shared.operators import operator, pack, unpack
+from tilescope_kernels._shared.reach import BEYOND
 from tilescope_kernels.convolution.depthwise_conv2d_kernels import depthwise_conv2d_kernel, turned_taps_kernel
 from tilescope_kernels.convolution.problems import _out_extent, checked, gradients
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
@@ -45,8 +46,6 @@ CONFIGS = tuple(
 _FEW = 1024
 #: Most taps of a filter that is unrolled. Larger ones are walked row by row.
 _UNROLLED = 49
-#: The least stride that does not fit 32 bits.
-_FAR = 2**31
 
 
 def _is_last(x: torch.Tensor) -> bool:
@@ -94,7 +93,7 @@ def depthwise(
         # Channels per access, up to 16 bytes at 16 bits: the most that divide the filters and all strides.
         apart = [x.stride(i) for i in (0, 2, 3)]
         # The kernel multiplies strides by the unit again, in 32 bits if they fit without it.
-        unit = math.gcd(8, filters, *apart) if max(apart) < _FAR else 1
+        unit = math.gcd(8, filters, *apart) if max(apart) < BEYOND else 1
         side = min(chosen["CHANNELS"], triton.next_power_of_2(filters))
         tile = (side, min(chosen["ACROSS"], block // side))
         tiles = (

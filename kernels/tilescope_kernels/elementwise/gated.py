@@ -19,6 +19,7 @@ from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_tensors, multiprocessors, split_config, use_triton
 from tilescope_kernels._shared.operators import as_rows, operator, pack, remembered, shaped_as, unpack
+from tilescope_kernels._shared.reach import BEYOND
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 
@@ -123,7 +124,7 @@ def _chosen(gate: torch.Tensor, config: str) -> Mapping[str, int]:
 def _parts(*tensors: torch.Tensor) -> Iterable[tuple[torch.Tensor, ...]]:
     """The tensors, or halves of contiguous ones of nearly 2**31 elements, whose number of blocks would be negative in int32."""
     n = tensors[0].numel()
-    if not 2**31 - _MOST_BLOCK < n < 2**31 or not all(tensor.is_contiguous() for tensor in tensors):
+    if not BEYOND - _MOST_BLOCK < n < BEYOND or not all(tensor.is_contiguous() for tensor in tensors):
         return (tensors,)
     return zip(*(tensor.view(1, n).split(2**30, 1) for tensor in tensors), strict=True)
 

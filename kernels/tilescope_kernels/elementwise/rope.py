@@ -18,6 +18,7 @@ from tilescope_kernels._shared.integers import cdiv, next_power_of_2
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_tensors, multiprocessors, split_config, use_triton
 from tilescope_kernels._shared.operators import operator, pack, remembered, rows_like, unpack
+from tilescope_kernels._shared.reach import SECOND_AXIS
 from tilescope_kernels._shared.row_tiles import aligned
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
@@ -119,8 +120,6 @@ CONFIGS = tuple(
     {"HEADS": heads, "num_warps": warps}
     for heads, warps in ((32, 2), (32, 1), (8, 1), (8, 2), (8, 4), (16, 1), (16, 2), (16, 4), (32, 4), (32, 8))
 )
-#: Most programs along a grid's second axis.
-_MOST_GROUPS = 65535
 
 
 def _launch(
@@ -137,9 +136,10 @@ def _launch(
     together = q.stride(1) < q.stride(2) and batches * tokens > 4 * multiprocessors(q)
     chosen, options = split_config(unpack(config) or CONFIGS[0 if together else 2])
     groups = cdiv(heads, chosen["HEADS"])
-    if groups > _MOST_GROUPS:
-        for first in range(0, heads, _MOST_GROUPS * chosen["HEADS"]):
-            part = slice(first, first + _MOST_GROUPS * chosen["HEADS"])
+    if groups > SECOND_AXIS:
+        most = SECOND_AXIS * chosen["HEADS"]
+        for first in range(0, heads, most):
+            part = slice(first, first + most)
             _launch(*(tensor[:, part] for tensor in (q_out, k_out, q, k)), cos, sin, inverse, config)
         return
     strides = [stride for tensor in (q_out, k_out, q, k) for stride in tensor.stride()[:3]]

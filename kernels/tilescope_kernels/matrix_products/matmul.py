@@ -18,8 +18,10 @@ from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch, launch_tuned
 from tilescope_kernels._shared.launching import check_tensors, device_of, multiprocessors, use_triton
 from tilescope_kernels._shared.operators import operator, pack, remembered, unpack
+from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import matmul_plans
+from tilescope_kernels.matrix_products.aligned_rows import columns
 from tilescope_kernels.matrix_products.matmul_tilings import Tiling
 from tilescope_kernels.matrix_products.split_k import split_matmul, split_plan
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
@@ -157,11 +159,6 @@ def _sweep() -> tuple[dict[str, int], ...]:
 CONFIGS = _sweep()
 
 
-def _columns(matrix: torch.Tensor) -> bool:
-    """Whether the matrix is column-major."""
-    return matrix.stride(0) == 1 and matrix.stride(1) != 1
-
-
 def _tma_serves(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether TMA can load the operands: Hopper or later, 16-bit elements, 16-byte aligned rows or columns, extents from 16."""
     if a.element_size() != 2 or min(*a.shape, *b.shape) < 16:
@@ -188,15 +185,10 @@ def _prune(configs: Sequence[triton.Config], named_args: Mapping[str, Any], **_:
     ]
 
 
-def _is_far(*strides: int) -> bool:
-    """Whether offsets within the largest tile, of 256 rows or columns, may exceed int32."""
-    return 256 * max(strides) >= 2**31
-
-
 #: What the kernel is told of its arguments.
 RULES = {
     "EVEN_K": lambda args: args["K"] % args["BLOCK_K"] == 0,
-    "FAR": lambda args: _is_far(*(args[f"stride_{name}"] for name in ("am", "ak", "bk", "bn", "cm"))),
+    "FAR": lambda args: is_far(*(args[f"stride_{name}"] for name in ("am", "ak", "bk", "bn", "cm"))),
 }
 #: Two autotuners: of the configs with pointers, and of all.
 matmul_tuned = autotuned(
@@ -235,7 +227,7 @@ def _matmul(a: torch.Tensor, b: torch.Tensor, config: str) -> torch.Tensor:
         if chosen["TMA"] and not _tma_serves(a, b):
             raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
         return _tiled(a, b, c, chosen)
-    if a.dtype == torch.float32 and _columns(b) and a.shape[0] * b.numel() >= _COPIED:
+    if a.dtype == torch.float32 and columns(b) and a.shape[0] * b.numel() >= _COPIED:
         b = b.contiguous()
     key = (a.dtype, a.shape, a.stride(), b.shape, b.stride(), a.get_device(), a.data_ptr() & 15, b.data_ptr() & 15)
     plan = _PLANS.get(key)
@@ -267,7 +259,7 @@ def _tiled(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, config: Mapping[st
     strides = (*a.stride(), *b.stride(), c.stride(0))
     launch(
         matmul_kernel, _grid(a, c, config), a, b, c, m, n, k, *strides,
-        A_COLUMNS=_columns(a), B_COLUMNS=_columns(b), EVEN_K=k % config["BLOCK_K"] == 0, FAR=_is_far(*strides), **config,
+        A_COLUMNS=columns(a), B_COLUMNS=columns(b), EVEN_K=k % config["BLOCK_K"] == 0, FAR=is_far(*strides), **config,
     )  # fmt: skip
     return c
 
@@ -280,7 +272,7 @@ def _timed(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Mapping[str, in
         triton.set_allocator(workspace)
         found = launch_tuned(
             tuner, lambda config: _grid(a, c, config),
-            a, b, c, m, n, k, *a.stride(), *b.stride(), c.stride(0), A_COLUMNS=_columns(a), B_COLUMNS=_columns(b),
+            a, b, c, m, n, k, *a.stride(), *b.stride(), c.stride(0), A_COLUMNS=columns(a), B_COLUMNS=columns(b),
         )  # fmt: skip
     # The tuner's may be of another product, where it was not asked.
     best = tuner.best_config.all_kwargs() if found is None else found

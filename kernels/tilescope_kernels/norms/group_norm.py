@@ -17,6 +17,7 @@ from tilescope_kernels._shared.integers import cdiv, next_power_of_2
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_mixed, multiprocessors, split_config, use_triton
 from tilescope_kernels._shared.operators import as_vector, operator, pack, remembered, shaped_as, unpack, wants_grad
+from tilescope_kernels._shared.reach import BEYOND
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
 from tilescope_kernels.norms.group_norm_kernels import (
     group_norm_backward_kernel,
@@ -38,11 +39,15 @@ _FEW, _ENOUGH = 4096, 16384
 
 
 class _Tiles(NamedTuple):
-    """How groups are split: the kernels' constants, tiles per group, tiles along the positions, and launch options."""
+    """How groups are split: the kernels' constants, tiles per group, tiles along the positions, and launch options.
+
+    ``huge``: int32 does not hold the number of a group's elements.
+    """
 
     constants: dict[str, Any]
     parts: int
     across: int
+    huge: bool
     options: dict[str, int]
 
 
@@ -64,7 +69,7 @@ def _tiles(x: torch.Tensor, groups: int, config: str) -> _Tiles:
         "VECTOR": width if positions % width == 0 and positions % 16 else 1,
     }  # fmt: skip
     slabs = cdiv(positions, block)
-    return _Tiles(constants, cdiv(channels, deep) * slabs, slabs, options)
+    return _Tiles(constants, cdiv(channels, deep) * slabs, slabs, channels * positions >= BEYOND, options)
 
 
 @operator("group_norm")
@@ -98,7 +103,7 @@ def _group_norm(
     launch(
         group_norm_parts_kernel, grid,
         y, saved, x, weight, bias, sums, groups, channels, positions, tiles.parts, eps,
-        PARTS=min(1024, next_power_of_2(tiles.parts)), HUGE=channels * positions >= 2**31, **tiles.constants, **tiles.options,
+        PARTS=min(1024, next_power_of_2(tiles.parts)), HUGE=tiles.huge, **tiles.constants, **tiles.options,
     )  # fmt: skip
     return y, stats
 
@@ -153,7 +158,7 @@ def _group_norm_backward(
         launch(
             group_norm_backward_parts_kernel, grid,
             dx, dy, x, weight, stats, partial, groups, channels, positions, tiles.parts,
-            PARTS=min(1024, next_power_of_2(tiles.across * channels)), HUGE=channels * positions >= 2**31, **tiles.constants, **tiles.options,
+            PARTS=min(1024, next_power_of_2(tiles.across * channels)), HUGE=tiles.huge, **tiles.constants, **tiles.options,
         )  # fmt: skip
     if not sums or partial is None:
         return dx, torch.empty((2, 0), dtype=kind, device=x.device)

@@ -27,6 +27,7 @@ from tilescope_kernels._shared.integers import cdiv, next_power_of_2
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_tensors, multiprocessors, use_triton
 from tilescope_kernels._shared.operators import as_rows, operator, pack, remembered, unpack
+from tilescope_kernels._shared.reach import BEYOND
 from tilescope_kernels.norms.norm_linear_gradients import (
     differentiate_layer_norm,
     differentiate_rms_norm,
@@ -127,7 +128,7 @@ def _behind(
     tma = config["TMA"] and _tma_serves(x, n)
     if config["TMA"] > tma:
         raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
-    if not tma and config["BLOCK_M"] * x.stride(0) >= 2**31:
+    if not tma and config["BLOCK_M"] * x.stride(0) >= BEYOND:
         x = x.contiguous()  # offsets within a tile are int32
     mean, rstd = (torch.empty(m, dtype=torch.float32, device=x.device) for _ in range(2))
     sums, shift = (torch.empty(n, dtype=torch.float32, device=x.device) for _ in range(2))

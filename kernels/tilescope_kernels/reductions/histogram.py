@@ -14,6 +14,7 @@ from tilescope_kernels._shared.integers import cdiv, next_power_of_2
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import multiprocessors, split_config, use_triton
 from tilescope_kernels._shared.operators import check_integers, operator, pack, unpack
+from tilescope_kernels._shared.reach import BEYOND
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 
@@ -51,7 +52,7 @@ NAIVE_CONFIGS = tuple({"BLOCK": block, "num_warps": warps} for block in (1024, 2
 #: Most bins of the shared-memory kernel: each thread of 8 warps then holds 16 counts.
 _MOST = 4096
 #: Most elements of a launch. In int32 the number of blocks of nearly 2**31 elements would be negative.
-_AT_ONCE = 2**30
+_AT_ONCE = BEYOND // 2
 
 
 @operator("histogram")
@@ -83,7 +84,7 @@ def _checked(x: torch.Tensor, bins: int) -> torch.Tensor:
     check_integers(x=x)
     if bins < 0:
         raise ValueError(f"bins is {bins}: it must not be negative")
-    if x.numel() > 2**31 - 1:
+    if x.numel() >= BEYOND:
         raise ValueError(f"x has {x.numel()} elements: a bin counts at most 2147483647")
     return x.contiguous()
 

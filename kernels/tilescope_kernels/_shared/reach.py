@@ -1,0 +1,29 @@
+"""What one launch can reach: the programs of a grid and the integers of its kernels, and how to split what is beyond.
+
+Triton passes an integer argument in 32 bits if it fits, and a kernel's arithmetic stays in 32 bits until an operand has more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+#: The least integer that int32 does not hold.
+BEYOND = 2**31
+#: Most programs along a grid's second axis.
+SECOND_AXIS = 65535
+#: Most rows or columns of a tile of a matrix product.
+_TILE = 256
+
+
+def is_far(*strides: int) -> bool:
+    """Whether offsets within the largest tile of a matrix product, of 256 rows or columns, may exceed int32."""
+    return _TILE * max(strides) >= BEYOND
+
+
+def slabs(most: int, *tensors: torch.Tensor, axis: int = 0) -> Iterable[tuple[torch.Tensor, ...]]:
+    """Parts of tensors of one extent along ``axis``, each of at most ``most``, in order; the tensors themselves if they fit."""
+    if tensors[0].shape[axis] <= most:
+        return (tensors,)
+    return zip(*(tensor.split(most, axis) for tensor in tensors), strict=True)
