@@ -6,8 +6,11 @@ import pytest
 import tilescope_kernels as kernels
 import torch
 from tilescope.execution import launches
+from tilescope.execution.launches import as_tensor
 from tilescope_kernels._shared.weight_gradients import sum_partials
+from tilescope_kernels.matrix_products import fp8_matmul, int8_matmul, lora
 from tilescope_kernels.norms import norm_linear
+from tilescope_kernels.quantization import dequantize, quantize
 
 
 @pytest.fixture
@@ -79,3 +82,51 @@ def test_rows_that_are_far_apart_are_read_where_they_are_or_copied(caught, dtype
     config = next(config for config in norm_linear.BEHIND if not config["TMA"])
     kernels.layer_norm_linear(x, None, None, meta(8, 64, dtype=dtype), config=config)
     assert math.prod((config["BLOCK_M"], caught[-1].arguments["x_stride"])) < 2**31
+
+
+@pytest.mark.parametrize(("granularity", "columns"), [("block", 8), ("block", 130), ("tensor", 16)])
+def test_blocks_of_many_short_rows_are_counted_in_int32(caught, granularity, columns):
+    rows = 2**31 + 5
+    x = meta(rows, columns + 8)[:, :columns]
+    quantize.quantize(x, torch.int8, granularity)
+    assert max(launch.arguments["groups"] for launch in caught) <= 2**31 - 1024
+    if granularity == "block":
+        # The last program of a launch also counts blocks that do not exist.
+        assert sum(launch.arguments["groups"] for launch in caught) == rows * -(-columns // 128)
+    else:
+        assert all(launch.arguments["FLAT"] for launch in caught)
+
+
+@pytest.mark.parametrize("scales", [(), (2**31 + 5, 1), (2**24 + 1, 1)])
+def test_blocks_of_many_short_rows_are_counted_in_int32_of_codes_too(caught, scales):
+    q, scale = meta(2**31 + 5, 16, dtype=torch.int8), meta(*scales, dtype=torch.float32)
+    dequantize.dequantize(q, scale)
+    given = [launch.arguments for launch in caught]
+    assert len(given) == 2 and sum(each["groups"] for each in given) == 2**31 + 5
+    assert max(each["groups"] for each in given) <= 2**31 - 1024
+    assert len({(each["scale_row"], each["scale_block"], each["ROWS_A_SCALE"]) for each in given}) == 1
+    if scales:
+        a_scale = given[0]["ROWS_A_SCALE"]
+        assert given[0]["groups"] % a_scale == 0 and [len(as_tensor(each["scale_ptr"])) for each in given] == [
+            -(-each["groups"] // a_scale) for each in given
+        ]
+
+
+@pytest.mark.parametrize(("apart", "far"), [(2**23, True), (2**23 - 16, False)])
+def test_products_of_rows_that_are_far_apart_have_offsets_in_int64(caught, apart, far):
+    def rows(dtype, count=300, columns=64):
+        return meta(count, apart, dtype=dtype)[:, :columns]
+
+    config = next(config for config in int8_matmul.CONFIGS if not config["TMA"])
+    near = meta(64, 300, dtype=torch.int8)
+    kernels.int8_matmul(rows(torch.int8), near, config=config)
+    kernels.int8_matmul(near.T.contiguous(), rows(torch.int8).T, config=config)
+    fp8, scale = torch.float8_e4m3fn, meta(dtype=torch.float32)
+    kernels.fp8_matmul(rows(fp8), meta(300, 64, dtype=fp8).T, scale, scale, config=config)
+    scales = meta(300, 1, dtype=torch.float32), meta(1, 3, dtype=torch.float32)
+    config = next(config for config in fp8_matmul.BLOCK_CONFIGS if not config["TMA"])
+    kernels.fp8_matmul(rows(fp8), meta(300, 64, dtype=fp8).T, *scales, config=config)
+    config = next(config for config in lora.CONFIGS if not (config["TMA"] or config["INLINE"]))
+    kernels.lora_linear(rows(torch.bfloat16), meta(24, 64), meta(8, 64), meta(24, 8), 1.0, config=config)
+    found = [launch.arguments["FAR"] for launch in caught if "FAR" in launch.arguments]
+    assert found == [far] * 6

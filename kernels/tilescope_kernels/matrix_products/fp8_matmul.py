@@ -35,13 +35,13 @@ def _step(total, a, b_tiles, scale_a, scale_b_ptr, scale_bn, start_n, start_k, N
     return total + tl.dot(a, b_tiles.load([start_n, start_k]).T) * (scale_a * scale_b)[:, None]
 
 
-@triton.heuristics({"EVEN_K": lambda args: args["K"] % 128 == 0})
+@triton.heuristics({**scaled_matmul.RULES, "EVEN_K": lambda args: args["K"] % 128 == 0})
 @triton.jit
 def fp8_matmul_blocks_kernel(
     a_ptr, b_ptr, c_ptr, scale_a_ptr, scale_b_ptr, M, N, K, stride_am, stride_bn, stride_cm,
     scale_am, scale_ak, scale_bk, scale_bn,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr, TMA: tl.constexpr, PARTS: tl.constexpr,
-    EVEN_K: tl.constexpr,
+    EVEN_K: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
     """Compute tiles ``program, program + programs, ...`` through tensor descriptors (``TMA``), or a tile per program.
 
@@ -89,8 +89,8 @@ def fp8_matmul_blocks_kernel(
             scale_a = tl.load(scale_a_ptr, mask=m < M, other=0.0)
             scale_b = tl.load(scale_b_ptr)
             a, b = pointer_operands(
-                a_ptr, b_ptr, M, N, K, stride_am, stride_bn, start_m, start_n, start_k, BLOCK_M, BLOCK_N, _GROUP, EVEN_K
-            )
+                a_ptr, b_ptr, M, N, K, stride_am, stride_bn, start_m, start_n, start_k, BLOCK_M, BLOCK_N, _GROUP, EVEN_K, FAR,
+            )  # fmt: skip
             total += tl.dot(a, b) * (scale_a * scale_b)[:, None]
             scale_a_ptr += scale_ak
             scale_b_ptr += scale_bk

@@ -24,43 +24,50 @@ from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launches import launch_tuned
 from tilescope_kernels._shared.launching import check_tensors, device_of, multiprocessors, use_triton
 from tilescope_kernels._shared.operators import as_rows, operator, pack, remembered, unpack
+from tilescope_kernels._shared.reach import BEYOND, is_far, slabs
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import lora_joined
 from tilescope_kernels.matrix_products.scaled_matmul import pointer_operands, tma_serves
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
+#: What the kernels are told of their arguments.
+RULES = {
+    "EVEN_K": lambda args: args["K"] % args["BLOCK_K"] == 0,
+    "FAR": lambda args: is_far(*(args[name] for name in args if name.endswith("_stride"))),
+}
 
-@triton.heuristics({"EVEN_K": lambda args: args["K"] % args["BLOCK_K"] == 0})
+
+@triton.heuristics(RULES)
 @triton.jit
 def lora_down_kernel(
     down_ptr, x_ptr, a_ptr, alpha, M, K, R, x_stride, a_stride,
-    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, RANK: tl.constexpr, EVEN_K: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, RANK: tl.constexpr, EVEN_K: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
     """Compute ``alpha * x @ A.T`` (M, R) of BLOCK_M rows per program."""
     start_m = tl.program_id(0) * BLOCK_M
     down = tl.zeros((BLOCK_M, RANK), tl.float32)
     for start_k in range(0, K, BLOCK_K):
         x, a = pointer_operands(
-            x_ptr, a_ptr, M, R, K, x_stride, a_stride, start_m, 0 * start_m, start_k, BLOCK_M, RANK, BLOCK_K, EVEN_K
-        )
+            x_ptr, a_ptr, M, R, K, x_stride, a_stride, start_m, 0 * start_m, start_k, BLOCK_M, RANK, BLOCK_K, EVEN_K, FAR,
+        )  # fmt: skip
         down = tl.dot(x, a, down, input_precision="ieee")
     m = start_m + tl.arange(0, BLOCK_M)[:, None]
     r = tl.arange(0, RANK)[None, :]
     tl.store(down_ptr + m * R + r, (alpha * down).to(down_ptr.dtype.element_ty), mask=(m < M) & (r < R))
 
 
-@triton.heuristics({"EVEN_K": lambda args: args["K"] % args["BLOCK_K"] == 0})
+@triton.heuristics(RULES)
 @triton.jit
 def lora_linear_kernel(
     y_ptr, x_ptr, weight_ptr, a_ptr, b_ptr, down_ptr, alpha, M, N, K, R,
     x_stride, weight_stride, a_stride, b_stride,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, RANK: tl.constexpr,
-    TMA: tl.constexpr, HALVES: tl.constexpr, INLINE: tl.constexpr, EVEN_K: tl.constexpr,
+    TMA: tl.constexpr, HALVES: tl.constexpr, INLINE: tl.constexpr, EVEN_K: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
     """Compute tiles ``program, program + programs, ...`` through tensor descriptors (``TMA``), or a tile per program.
 
     ``down_ptr`` holds the result of ``lora_down_kernel``, unless ``INLINE``. ``RANK`` is R padded to a size that ``tl.dot``
-    takes. ``HALVES``: a tile is stored in two halves, which needs half the shared memory.
+    takes. ``HALVES``: a tile is stored in two halves, which needs half the shared memory. ``FAR``: offsets within a tile need int64.
     """
     if TMA:
         x_tiles = tl.make_tensor_descriptor(x_ptr, [M, K], [x_stride, 1], [BLOCK_M, BLOCK_K])
@@ -96,16 +103,17 @@ def lora_linear_kernel(
         m = start_m + tl.arange(0, BLOCK_M)[:, None]
         n = start_n + tl.arange(0, BLOCK_N)[None, :]
         r = tl.arange(0, RANK)
+        of_a = r.to(tl.int64) if FAR else r
         for start_k in range(0, K, BLOCK_K):
             x, weight = pointer_operands(
                 x_ptr, weight_ptr, M, N, K, x_stride, weight_stride, start_m, start_n, start_k,
-                BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K,
+                BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, FAR,
             )  # fmt: skip
             total = tl.dot(x, weight, total, input_precision="ieee")
             if INLINE:
                 k = start_k + tl.arange(0, BLOCK_K)[:, None]
                 valid = (r[None, :] < R) & (k < K)
-                a = tl.load(a_ptr + r[None, :] * a_stride + k, mask=valid, other=0.0)
+                a = tl.load(a_ptr + of_a[None, :] * a_stride + k, mask=valid, other=0.0)
                 low = tl.dot(x, a, low, input_precision="ieee")
         if INLINE:
             down = (alpha * low).to(y_ptr.dtype.element_ty)
@@ -153,8 +161,6 @@ _DOWN_DEEP = {"BLOCK_M": 32, "BLOCK_K": 64, "num_warps": 4, "num_stages": 4}
 _DOWN_NARROW = {"BLOCK_M": 16, "BLOCK_K": 32, "num_warps": 4, "num_stages": 2}
 #: Largest rank: the update must fit beside the tile.
 _MOST = 128
-#: Elements of ``alpha * x @ A.T`` in a launch: offsets in it are 32-bit.
-_REACH = 2**31
 
 
 def _tma_serves(
@@ -225,12 +231,10 @@ def _lora_linear(
     x: torch.Tensor, weight: torch.Tensor, lora_a: torch.Tensor, lora_b: torch.Tensor, alpha: float, config: str
 ) -> torch.Tensor:
     y = torch.empty((x.shape[0], weight.shape[0]), dtype=x.dtype, device=x.device)
-    most = _REACH // lora_a.shape[0] // 128 * 128
-    if x.shape[0] <= most:
-        _write_result(y, x, weight, lora_a, lora_b, alpha, config)
-    else:
-        for of_y, of_x in zip(y.split(most), x.split(most), strict=True):
-            _write_result(of_y, of_x, weight, lora_a, lora_b, alpha, config)
+    # Offsets in ``alpha * x @ A.T`` are 32-bit.
+    most = BEYOND // lora_a.shape[0] // 128 * 128
+    for of_y, of_x in slabs(most, y, x):
+        _write_result(of_y, of_x, weight, lora_a, lora_b, alpha, config)
     return y
 
 

@@ -15,6 +15,7 @@ import triton.language as tl
 from tilescope_kernels._shared.autotuning import autotuned, workspace
 from tilescope_kernels._shared.launches import launch_tuned
 from tilescope_kernels._shared.launching import capability, device_of, multiprocessors
+from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels._shared.tile_order import tile_origin
 
 #: Least multiply-adds for which copies of unaligned rows pay.
@@ -24,7 +25,7 @@ _LEAST = 2**20
 @triton.jit
 def pointer_operands(
     a_ptr, b_ptr, M, N, K, stride_am, stride_bn, start_m, start_n, start_k,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
     """Load tiles (BLOCK_M, BLOCK_K) of a and (BLOCK_K, BLOCK_N) of b through pointers, zeros past the edges."""
     m = tl.arange(0, BLOCK_M)[:, None]
@@ -34,7 +35,9 @@ def pointer_operands(
     if not EVEN_K:
         valid_a = valid_a & (k[None, :] < K - start_k)
         valid_b = valid_b & (k[:, None] < K - start_k)
-    # Only a tile's origin needs int64; offsets within a tile are int32.
+    # Only a tile's origin needs int64; offsets within a tile are int32, unless its rows lie far apart.
+    if FAR:
+        m, n = m.to(tl.int64), n.to(tl.int64)
     a_tile = a_ptr + start_m.to(tl.int64) * stride_am + start_k + m * stride_am + k[None, :]
     b_tile = b_ptr + start_n.to(tl.int64) * stride_bn + start_k + n * stride_bn + k[:, None]
     return tl.load(a_tile, mask=valid_a, other=0.0), tl.load(b_tile, mask=valid_b, other=0.0)
@@ -55,19 +58,26 @@ def _scaled(total, scale_a_ptr, scale_b_ptr, start_m, start_n, M, N, SCALES: tl.
         return total
 
 
-@triton.heuristics({"EVEN_K": lambda args: args["K"] % args["BLOCK_K"] == 0})
+#: What the kernels of this module and ``fp8_matmul`` are told of their arguments.
+RULES = {
+    "EVEN_K": lambda args: args["K"] % args["BLOCK_K"] == 0,
+    "FAR": lambda args: is_far(*(args[f"stride_{name}"] for name in ("am", "bn", "cm"))),
+}
+
+
+@triton.heuristics(RULES)
 @triton.jit
 def scaled_matmul_kernel(
     a_ptr, b_ptr, c_ptr, scale_a_ptr, scale_b_ptr, M, N, K, stride_am, stride_bn, stride_cm,
     SCALES: tl.constexpr, FAST: tl.constexpr, INTEGER: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    TMA: tl.constexpr, HALVES: tl.constexpr, EVEN_K: tl.constexpr,
+    TMA: tl.constexpr, HALVES: tl.constexpr, EVEN_K: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
     """Compute tiles ``program, program + programs, ...`` through tensor descriptors (``TMA``), or a tile per program.
 
     Accumulates in int32 (``INTEGER``) or fp32. Hopper's tensor cores accumulate FP8 products with 14 bits; unless ``FAST``,
     the sum of each ``BLOCK_K`` of them is added in fp32 registers. ``HALVES``: a tile is stored in two halves, which needs
-    half the shared memory.
+    half the shared memory. ``FAR``: rows lie so far apart that offsets within a tile need int64.
     """
     imprecise: tl.constexpr = None if FAST else BLOCK_K
     sums: tl.constexpr = tl.int32 if INTEGER else tl.float32
@@ -97,12 +107,14 @@ def scaled_matmul_kernel(
         for start_k in range(0, K, BLOCK_K):
             a, b = pointer_operands(
                 a_ptr, b_ptr, M, N, K, stride_am, stride_bn, start_m, start_n, start_k,
-                BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K,
+                BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, FAR,
             )  # fmt: skip
             total = tl.dot(a, b, total, max_num_imprecise_acc=imprecise, out_dtype=sums)
         c = _scaled(total, scale_a_ptr, scale_b_ptr, start_m, start_n, M, N, SCALES)
         m = tl.arange(0, BLOCK_M)[:, None]
         n = tl.arange(0, BLOCK_N)[None, :]
+        if FAR:
+            m = m.to(tl.int64)
         c_tile = c_ptr + start_m.to(tl.int64) * stride_cm + start_n + m * stride_cm + n
         tl.store(c_tile, c.to(c_ptr.dtype.element_ty), mask=(start_m + m < M) & (start_n + n < N))
 

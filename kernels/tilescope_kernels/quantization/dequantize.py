@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,12 +15,14 @@ from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import FLOATING, split_config, use_triton
 from tilescope_kernels._shared.one_byte import check_operands
 from tilescope_kernels._shared.operators import as_rows, operator, pack, remembered, unpack
+from tilescope_kernels._shared.reach import BEYOND, slabs
 from tilescope_kernels.quantization.quantize import (
     BLOCK_CONFIGS,
     LARGEST,
     TARGETS,
     default,
     inputs,
+    most_rows,
     reference,
     workloads,
 )
@@ -89,7 +92,7 @@ def _dequantize(
     steps = (scale.shape[1] if scale.shape[0] > 1 else 0, int(scale.shape[1] > 1)) if scale.dim() else (0, 0)
     # By rows, unaligned rows are accessed one element at a time: 8191x4095 to fp16 with a scale per row took 76 us and takes 59
     # (kernel durations, H200, 2026-11-24, torch 2.11, triton 3.6). Offsets within a program must fit 32 bits.
-    if not config and columns % 16 and q.is_contiguous() and columns < 2**31 - _FLAT:
+    if not config and columns % 16 and q.is_contiguous() and columns < BEYOND - _FLAT:
         launch(
             dequantize_flat_kernel, (triton.cdiv(q.numel(), _FLAT),),
             x, q, scale, q.numel(), columns, *steps,
@@ -97,11 +100,14 @@ def _dequantize(
         )  # fmt: skip
         return x
     parameters, options = split_config(unpack(config) or default(q, BLOCK_CONFIGS))
-    groups = rows * triton.cdiv(columns, GROUP)
-    launch(
-        dequantize_kernel, (triton.cdiv(groups, parameters["GROUPS"]),),
-        x, q, scale, q.stride(0), groups, columns, *steps, ROWS_A_SCALE=rows_a_scale, **parameters, **options,
-    )  # fmt: skip
+    most = most_rows(columns)
+    scales = slabs(most // rows_a_scale, scale) if steps[0] else itertools.repeat((scale,))
+    for (of_x, of_q), (of_scale,) in zip(slabs(most, x, q), scales, strict=False):
+        groups = len(of_q) * triton.cdiv(columns, GROUP)
+        launch(
+            dequantize_kernel, (triton.cdiv(groups, parameters["GROUPS"]),),
+            of_x, of_q, of_scale, q.stride(0), groups, columns, *steps, ROWS_A_SCALE=rows_a_scale, **parameters, **options,
+        )  # fmt: skip
     return x
 
 

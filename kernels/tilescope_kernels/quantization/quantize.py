@@ -19,6 +19,7 @@ from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_no_grad, check_tensors, split_config, use_triton
 from tilescope_kernels._shared.one_byte import check_has_fp8
 from tilescope_kernels._shared.operators import as_rows, operator, pack, remembered, unpack
+from tilescope_kernels._shared.reach import BEYOND, SECOND_AXIS, slabs
 from tilescope_kernels.quantization.quantize_kernels import (
     GROUP,
     SMALLEST,
@@ -57,8 +58,14 @@ _HELD = 128 * 1024
 _WALKED = 8192
 #: Most programs that reduce a tensor's magnitude. Every program of the next kernel reads all their results.
 _PARTIALS = 1024
-#: Most programs along a grid's second axis.
-_SECOND_AXIS = 65535
+#: Most blocks of 1x128 in a launch, whose last program also counts some that do not exist, in int32.
+MOST_BLOCKS = BEYOND - 1024
+
+
+def most_rows(columns: int) -> int:
+    """Most rows whose blocks of 1x128 a launch can count, a multiple of 128 unless rows are longer than any memory."""
+    rows = MOST_BLOCKS // triton.cdiv(columns, GROUP)
+    return rows // GROUP * GROUP or rows
 
 
 def default(x: torch.Tensor, configs: tuple[dict[str, int], ...]) -> dict[str, int]:
@@ -113,11 +120,8 @@ def _quantize(x: torch.Tensor, kind: torch.dtype, granularity: str, config: str)
         )  # fmt: skip
     elif granularity == "tile":
         parameters, options = split_config(given or default(x, TILE_CONFIGS))
-        most = _SECOND_AXIS * GROUP
-        slabs = [(q, scale, x)]
-        if rows > most:
-            slabs = [*zip(q.split(most), scale.split(_SECOND_AXIS), x.split(most), strict=True)]
-        for of_q, of_scale, of_x in slabs:
+        scales = slabs(SECOND_AXIS, scale)
+        for (of_q, of_x), (of_scale,) in zip(slabs(SECOND_AXIS * GROUP, q, x), scales, strict=True):
             grid = (triton.cdiv(a_row, parameters["TILES"]), of_scale.shape[0])
             launch(
                 quantize_tiles_kernel, grid, of_q, of_scale, of_x, stride, of_x.shape[0], columns,
@@ -125,15 +129,18 @@ def _quantize(x: torch.Tensor, kind: torch.dtype, granularity: str, config: str)
             )  # fmt: skip
     elif granularity == "block":
         parameters, options = split_config(given or default(x, BLOCK_CONFIGS))
-        groups = rows * a_row
-        launch(
-            quantize_blocks_kernel, (triton.cdiv(groups, parameters["GROUPS"]),),
-            q, scale, x, stride, groups, columns, LARGEST=largest, **parameters, **options,
-        )  # fmt: skip
+        for of_q, of_scale, of_x in slabs(most_rows(columns), q, scale, x):
+            groups = len(of_x) * a_row
+            launch(
+                quantize_blocks_kernel, (triton.cdiv(groups, parameters["GROUPS"]),),
+                of_q, of_scale, of_x, stride, groups, columns, LARGEST=largest, **parameters, **options,
+            )  # fmt: skip
     else:
         # Adjacent rows are one, whose blocks are aligned whatever the rows' length. Of FP8, 1823x781 in fp32 took 10.9 us and takes 6.1; the
         # second pass begins where the first ended, and 16384x4096 in bf16 took 88 and takes 76 (torch.compile 8.9 and 88; kernel durations,
         # H200, 2026-11-27, torch 2.11, triton 3.6).
+        if rows > most_rows(columns):
+            x, stride = x.contiguous(), columns
         flat = stride == columns and x.data_ptr() % 16 == 0
         groups, tail = divmod(x.numel(), GROUP) if flat else (rows * a_row, 0)
         parameters, options = split_config(given or (BLOCK_CONFIGS[0] if flat else default(x, BLOCK_CONFIGS)))
