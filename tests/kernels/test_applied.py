@@ -1,5 +1,6 @@
 """Calls of a public function whose gradient is wanted: repeated ones go straight to autograd, which sees what it saw."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -251,3 +252,47 @@ def test_calls_that_follow_each_other_as_before_are_recognized_without_a_signatu
     for _ in range(2):
         for x in args:
             assert public(x).shape == x.shape
+
+
+@operators.operator("test_applied_turned")
+def turned_weigh(x: torch.Tensor, weight: torch.Tensor | None, steps: Sequence[int]) -> torch.Tensor:
+    y = torch.empty_like(x)
+    launches.launch(scaled_kernel, (2,), y, x, weight, (1, 64), 64, float(steps[0]), BLOCK=32, num_warps=1)
+    return y
+
+
+def save_steps(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    _, _, ctx.steps = inputs
+
+
+turned_weigh.register_autograd(lambda ctx, dy: (dy * ctx.steps[0], None, None), setup_context=save_steps)
+
+
+def turned(x: torch.Tensor, weight: torch.Tensor | None, steps: tuple[int, ...]) -> torch.Tensor:
+    """A public function of images, whose operator has channels last and takes integers, as of a convolution."""
+    CALLS.append(x)
+    return turned_weigh(x.permute(0, 2, 3, 1).contiguous(), weight, tuple(steps)).permute(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 2, 4), (1, 64, 1, 1), (4, 1, 4, 4), (16, 4, 1, 1)])
+def test_a_call_of_permuted_views_is_applied_again(shape):
+    def images() -> torch.Tensor:
+        return torch.randn(shape).to(memory_format=torch.channels_last).requires_grad_()
+
+    public = operators.remembered(turned)
+    assert calls(public, images(), None, (3, 5), times=4) == 2
+    x = images()
+    MADE.clear()
+    CALLS.clear()
+    y = public(x, None, (3, 5))
+    assert not CALLS and [made[2:4] for made in MADE] == [(y.data_ptr(), x.data_ptr())]
+    expected = turned(x, None, (3, 5))
+    assert (y.shape, y.stride()) == (expected.shape, expected.stride())
+    upstream = torch.randn(shape)
+    assert torch.equal(torch.autograd.grad(y, x, upstream)[0], upstream * 3)
+    assert calls(public, x, None, (4, 5)) == 1
+
+
+def test_a_call_whose_copies_are_permuted_is_not_applied_again():
+    x = torch.randn(2, 4, 2, 4).requires_grad_()
+    assert calls(operators.remembered(turned), x, None, (3, 5), times=4) == 4

@@ -60,28 +60,47 @@ class Applied:
     def __call__(self, addresses: list[int], tensors: list[torch.Tensor]) -> Any:
         """Apply the operator to the tensors, and return the results."""
         args = self._template.copy()
-        for place, which, shape in self._places:
-            args[place] = tensors[which] if shape is None else tensors[which].view(shape)
+        for place, which, view in self._places:
+            args[place] = tensors[which] if view is None else view.of(tensors[which], view.given)
         made = self._apply(*args)
         if self._single_made:
             made = (made,)
-        outputs = [made[which] if shape is None else made[which].view(shape) for which, shape in self._outputs]
+        outputs = [made[which] if view is None else view.of(made[which], view.given) for which, view in self._outputs]
         return outputs[0] if self._single else tuple(outputs)
 
 
-def _source(value: Any, tensors: Sequence[Any]) -> tuple[int, tuple[int, ...] | None]:
-    """Which of the tensors ``value`` is, and its shape if it is a view of the same elements in the same order."""
+def _source(value: Any, tensors: Sequence[Any]) -> tuple[int, _View | None]:
+    """Which of the tensors ``value`` is, or which it is a view of with all its elements, and how."""
     for which, tensor in enumerate(tensors):
         if value is tensor:
             return which, None
     for which, tensor in enumerate(tensors):
-        if isinstance(value, torch.Tensor) and isinstance(tensor, torch.Tensor) and _is_view(value, tensor):
-            return which, tuple(value.shape)
+        if isinstance(value, torch.Tensor) and isinstance(tensor, torch.Tensor) and (view := _view(value, tensor)):
+            return which, view
     raise Unknown
 
 
-def _is_view(value: torch.Tensor, tensor: torch.Tensor) -> bool:
+class _View(NamedTuple):
+    """A method of a tensor that makes a view, and what it is given: a shape, or an order of dimensions."""
+
+    of: Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor]
+    given: tuple[int, ...]
+
+
+def _view(value: torch.Tensor, tensor: torch.Tensor) -> _View | None:
+    """How ``value`` is a view of all elements of ``tensor``: in the same order, or with permuted dimensions. None for others."""
     if not value.numel() or value.data_ptr() != tensor.data_ptr():
-        return False
+        return None
     alike = (value.numel(), value.dtype, value.requires_grad) == (tensor.numel(), tensor.dtype, tensor.requires_grad)
-    return alike and value._is_view() and value.is_contiguous() and tensor.is_contiguous()
+    if not alike or not value._is_view():
+        return None
+    shape, in_order = tuple(value.shape), value.is_contiguous() and tensor.is_contiguous()
+    wanted, found = ([*zip(each.shape, each.stride(), strict=True)] for each in (value, tensor))
+    # A view of a shape may give dimensions of extent 1 other strides than a permutation, which tell whether channels are last.
+    if sorted(wanted) == sorted(found) and not (in_order and tensor.detach().view(shape).stride() == value.stride()):
+        order = []
+        for side in wanted:
+            order.append(found.index(side))
+            found[order[-1]] = (-1, -1)  # taken: dimensions of extent 1 may be alike
+        return _View(torch.Tensor.permute, tuple(order))
+    return _View(torch.Tensor.view, shape) if in_order else None

@@ -152,6 +152,11 @@ class Kept:
             return result, _NEVER
 
 
+def is_extents(value: Any) -> bool:
+    """Whether an argument is a tuple of integers, which is compared by value too."""
+    return type(value) in _EXTENTS and all(type(item) is int for item in value)
+
+
 def _wants_gradient(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a gradient is wanted, as ``_kind`` finds on its way."""
     if torch.is_grad_enabled():
@@ -165,7 +170,8 @@ def _wants_gradient(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 def _kind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Hashable, list[int], list[torch.Tensor], bool] | None:
     """The signature of a call, its tensors' addresses, its tensors, and whether a gradient is wanted.
 
-    None where the function must run normally: a tensor is of a subclass, or tensors are on several GPUs.
+    None where the function must run normally: a tensor is of a subclass or negated, as of the imaginary part of a conjugate, where memory
+    has the other sign and the dispatcher negates it; or tensors are on several GPUs.
     """
     tensors: list[torch.Tensor] = []
     addresses: list[int] = []
@@ -173,7 +179,7 @@ def _kind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Hashable, list
     device, wants_gradient = -1, False
     for value in (*args, *kwargs.values()) if kwargs else args:
         kind = type(value)
-        if kind is _TENSOR or kind is _PARAMETER:
+        if (kind is _TENSOR or kind is _PARAMETER) and not value.is_neg():
             where = value.get_device()
             if where != device:
                 if where < 0 or device >= 0:
@@ -185,7 +191,7 @@ def _kind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Hashable, list
             requires = value.requires_grad
             wants_gradient = wants_gradient or requires
             key += (kind, value.dtype, value.shape, value.stride(), address & 15, requires, value.is_inference())
-        elif kind in PLAIN or (kind in _EXTENTS and all(type(item) is int for item in value)):
+        elif kind in PLAIN or is_extents(value):
             key.append(value)
         else:
             return None

@@ -14,7 +14,7 @@ import torch
 from torch.autograd import forward_ad
 
 from tilescope_kernels._shared import applied, launches, launching
-from tilescope_kernels._shared.kept import PLAIN, Kept
+from tilescope_kernels._shared.kept import PLAIN, Kept, is_extents
 from tilescope_kernels.dispatch import without_compiler
 
 Given, Result = ParamSpec("Given"), TypeVar("Result")
@@ -78,7 +78,7 @@ class Operator:
             kind = type(value)
             if (kind is torch.Tensor or kind is torch.nn.Parameter) and getattr(value, DIRECT) and not value.is_neg():
                 wants_gradient = wants_gradient or value.requires_grad
-            elif kind not in PLAIN:
+            elif kind not in PLAIN and not is_extents(value):
                 return self._operator(*args)
         if not wants_gradient or not torch.is_grad_enabled():
             made = self._launch.call(args, {})
@@ -117,11 +117,6 @@ def _watch(inner: Any) -> tuple[Callable[[], bool], Callable[[], bool]]:
     return is_watched, is_observed
 
 
-def _is_negated(value: Any) -> bool:
-    """Whether memory has the tensor with the other sign, as of the imaginary part of a conjugate. The dispatcher negates it."""
-    return isinstance(value, torch.Tensor) and value.is_neg()
-
-
 _is_watched, _is_observed = _watch(torch._C)
 _NO_NAMES: dict[str, Any] = {}
 
@@ -142,7 +137,7 @@ def remembered(function: Callable[Given, Result]) -> Callable[Given, Result]:
             return function(*args, **kwargs)
         if (made := kept.repeat(args, kwargs)) is not None:
             return made
-        if _is_watched() or any(map(_is_negated, (*args, *kwargs.values()))):
+        if _is_watched():
             return function(*args, **kwargs)
         return kept.call(args, kwargs)
 

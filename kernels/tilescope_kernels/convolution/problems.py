@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
+from tilescope_kernels._shared import reach
 from tilescope_kernels._shared.launching import check_tensors
 
 #: Kernels count the pixels of a launch in 32 bits, with those of the last tile that do not exist.
-_MOST_PIXELS = 2**31 - 1024
+_MOST_PIXELS = reach.BEYOND - 1024
 
 
 def _out_extent(extent: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
@@ -18,8 +19,8 @@ def _out_extent(extent: int, kernel: int, stride: int, padding: int, dilation: i
     return (extent + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
 
-def _pair(name: str, value: int | Sequence[int], least: int) -> list[int]:
-    pair = [value, value] if isinstance(value, int) else list(value)
+def _pair(name: str, value: int | Sequence[int], least: int) -> tuple[int, ...]:
+    pair = (value, value) if isinstance(value, int) else tuple(value)
     if len(pair) != 2 or any(not isinstance(part, int) or part < least for part in pair):
         raise ValueError(f"{name} is {value!r}: give a whole number of at least {least}, or two, down and across")
     return pair
@@ -33,10 +34,10 @@ def checked(
     padding: int | Sequence[int],
     dilation: int | Sequence[int],
     groups: int,
-) -> tuple[list[int], list[int], list[int]]:
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Check the arguments of a convolution of (batch, channels, height, width).
 
-    Returns stride, padding and dilation, each as [down, across]. Raises ValueError, naming the argument, where PyTorch's
+    Returns stride, padding and dilation, each as (down, across): of tuples a call's plan is kept. Raises ValueError, naming the argument, where PyTorch's
     ``conv2d`` has no result.
     """
     check_tensors(input=input, weight=weight, bias=bias)
@@ -63,20 +64,17 @@ def checked(
     return steps
 
 
-def slabs(y: torch.Tensor, x: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def slabs(y: torch.Tensor, x: torch.Tensor) -> Iterable[tuple[torch.Tensor, ...]]:
     """The result ``y`` (images, rows, columns, filters) and the images ``x``, in parts whose pixels can be counted: one, almost always.
 
     Raises ValueError for a result whose single images have too many pixels.
     """
     pixels = y.shape[1] * y.shape[2]
-    if len(y) * pixels <= _MOST_PIXELS:
-        return [(y, x)]
     if pixels > _MOST_PIXELS:
         raise ValueError(
             f"input gives images of {y.shape[1]}x{y.shape[2]}: give parts, with results of up to {_MOST_PIXELS} pixels"
         )
-    images = _MOST_PIXELS // pixels
-    return [*zip(y.split(images), x.split(images), strict=True)]
+    return reach.slabs(_MOST_PIXELS // pixels, y, x)
 
 
 def gradients(
