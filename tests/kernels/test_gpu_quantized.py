@@ -5,7 +5,7 @@ import torch
 from tilescope.execution import execute
 from tilescope_kernels import dequantize, fp8_matmul, int8_matmul, nf4_quantize, quantize, w8a16_matmul
 from tilescope_kernels._shared.launching import multiprocessors
-from tilescope_kernels.matrix_products import fp8_blocks_hopper, w8a16_hopper, w8a16_rows_hopper
+from tilescope_kernels.matrix_products import fp8_blocks_hopper, scaled_matmul, w8a16_hopper, w8a16_rows_hopper
 
 from . import on_gpu
 from .checks import SPECS, relative_error
@@ -357,3 +357,14 @@ def test_one_byte_elements_of_few_tiles_and_unaligned_rows(m, n, k):
     one = torch.ones((), device="cuda")
     a, b = (torch.randn(rows, k, device="cuda").to(torch.float8_e4m3fn) for rows in (m, n))
     assert relative_error(fp8_matmul(a, b.T, one, one), a.double() @ b.double().T) <= 1e-2
+
+
+def test_int8_of_rows_that_are_far_apart():
+    """Offsets within a tile of 128 rows exceed int32. Only the first elements of the 6.3 GB are written and read."""
+    config = scaled_matmul.config(128, 128, 128, 8, 3)
+    far = torch.empty((300, 21 * 2**20), dtype=torch.int8, device="cuda")[:, :64]
+    far.copy_(torch.randint(-127, 128, far.shape, device="cuda"))
+    near = torch.randint(-127, 128, (300, 64), dtype=torch.int8, device="cuda")
+    for a, b in ((far, near), (near, far)):
+        wanted = (a.double() @ b.double().T).int()
+        assert torch.equal(int8_matmul(a, b.T, config=config), wanted)
