@@ -8,7 +8,8 @@ from unittest import mock
 import torch
 import torch.nn.functional as F
 from tilescope_kernels import scaled_dot_product_attention as sdpa
-from tilescope_kernels.attention import few_gradients
+from tilescope_kernels.attention import attention, few_gradients
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 BOTH = ("attention", "causal_attention")
 
@@ -78,6 +79,38 @@ def check_masks():
                 ours = leaves(*shapes, dtype=dtype)
                 twin = mask if mask.dtype == torch.bool else mask.double()
                 both_passes(ours, doubles(ours), tolerance, attn_mask=(mask, twin), enable_gqa=True)
+
+
+def _math(q, k, v, mask):
+    with sdpa_kernel(SDPBackend.MATH):
+        return F.scaled_dot_product_attention(q, k, v, mask)
+
+
+def check_masks_of_large_numbers():
+    """Libraries hide keys with the lowest finite number: a row of nothing else is the mean of its values, as the sums of its numbers are
+    equal. Those sums are PyTorch's in fp32, and so are the gradients, which need the number of such keys."""
+    fp32, bf16, fp16 = (torch.finfo(dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16))
+    for low, dtype, tolerance in (
+        (fp32.min, torch.float32, 1e-5), (bf16.min, torch.float32, 1e-5), (-1e9, torch.float32, 1e-5), (fp16.min, torch.float16, 4e-3),
+    ):  # fmt: skip
+        mask = torch.zeros(70, 50)
+        # All keys, more than a tile of them, in part beside keys that are not there, and a key before all others.
+        mask[3], mask[4, :45], mask[5, 7:], mask[6] = low, low, low, low
+        mask[6, 20:], mask[7, 9], mask[64:, :30] = -INF, -low, low
+        mask = mask.to(dtype)
+        for parts in (None, (1, 1, 1), (1, 3, 3)):
+            ours = leaves((1, 2, 70, 16), (1, 2, 50, 16), (1, 2, 50, 16), dtype=dtype)
+            twins = [tensor.detach().float().requires_grad_() for tensor in ours]
+            several = mock.patch.object(attention, "few", lambda *_, parts=parts: parts is not None)
+            # PyTorch's fused backend on a CPU rounds the number of a row's keys away.
+            wanted = _math(*twins, mask.float())
+            with several, mock.patch.object(few_gradients, "_parts", lambda *_, parts=parts: parts), poisoned():
+                actual = sdpa(*ours, mask)
+                close(actual, wanted, tolerance)
+                upstream = draw(*actual.shape, seed=9)
+                found = torch.autograd.grad(actual, ours, upstream.to(dtype))
+            for one, other in zip(found, torch.autograd.grad(wanted, twins, upstream), strict=True):
+                close(one, other, 2 * tolerance)
 
 
 def check_windows():

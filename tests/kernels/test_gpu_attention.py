@@ -191,6 +191,29 @@ def test_masks(columns, dtype):
         compare(q, k, v, TOLERANCE[dtype], attn_mask=(mask, twin), enable_gqa=True)
 
 
+@pytest.mark.parametrize("queries", [300, 2048])  # one launch of a backward pass for all gradients, and several
+@pytest.mark.parametrize("dtype", list(DTYPES))
+def test_masks_of_the_lowest_number(dtype, queries):
+    """Rows of nothing else are means of their values: PyTorch's sums in fp32 are equal, as those of -65504 and a score are not."""
+    q, k, v = (draw(2, 16, queries, 64, dtype=DTYPES[dtype], seed=seed) for seed in range(3))
+    for low in (torch.finfo(DTYPES[dtype]).min, -1e4 if dtype == "fp16" else -1e9):
+        mask = torch.zeros(queries, queries, dtype=DTYPES[dtype], device="cuda")
+        mask[:40], mask[40:80, :200], mask[80:120, 64:], mask[130, 9] = low, low, low, -low
+        mask[20:40, 100:] = -INF
+        ours = [tensor.detach().requires_grad_() for tensor in (q, k, v)]
+        twins = [tensor.detach().float().requires_grad_() for tensor in (q, k, v)]
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            wanted = F.scaled_dot_product_attention(*twins, mask.float())
+        actual = sdpa(*ours, mask)
+        # Ours rounds -65504 and a score to 2^-8, as PyTorch's does: not the same way.
+        tolerance = max(TOLERANCE[dtype], 4e-3 if dtype == "fp16" else 0.0)
+        assert relative_error(actual, wanted) <= tolerance
+        upstream = draw(*actual.shape, seed=9)
+        found = torch.autograd.grad(actual, ours, upstream.to(actual.dtype))
+        for one, other in zip(found, torch.autograd.grad(wanted, twins, upstream.float()), strict=True):
+            assert relative_error(one, other) <= 3 * tolerance
+
+
 @pytest.mark.parametrize("dtype", list(DTYPES))
 @pytest.mark.parametrize("window", [2, 100, 1000])
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ from tilescope_kernels.attention.flash import (
 from tilescope_kernels.attention.hopper import attend
 from tilescope_kernels.attention.hopper_few import SHARED_QUERIES, attend_few
 from tilescope_kernels.attention.hopper_gradients import backward, backward_serves
+from tilescope_kernels.attention.masks import is_added, lse_shape
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 #: Most columns of a head: their accumulator must fit in registers beside the scores.
@@ -81,16 +82,16 @@ def _attention(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """The output, and each row's log-sum-exp in base 2 (batch, heads, queries) in fp32, or an empty tensor unless ``save``.
 
-    ``mask`` has the shape of the scores (batch, heads, queries, keys) and any strides.
+    Beside a mask of numbers the log-sum-exp is in two parts, as ``masks`` says. ``mask`` has the shape of the scores (batch, heads, queries, keys) and any strides.
     """
     (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
     o = rows_like(q)
-    lse = torch.empty((batch, heads, queries) if save else (0,), dtype=torch.float32, device=q.device)
+    lse = torch.empty(lse_shape(q, mask) if save else (0,), dtype=torch.float32, device=q.device)
     plain = mask is None and window is None
     if o.numel() == 0 or keys == 0:
         # The output of a query that sees no key is 0.
         return o.zero_(), lse.zero_()
-    score_scale = scale * math.log2(math.e)
+    score_scale = scale if is_added(mask) else scale * math.log2(math.e)
     if not config and plain and decode_serves(queries, keys, causal, save):
         decode(o, q, k, v, score_scale)
         return o, lse
@@ -123,7 +124,7 @@ def _(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, save: bool, config: str,
     mask: torch.Tensor | None = None, window: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    return rows_like(q), torch.empty(q.shape[:3] if save else (0,), dtype=torch.float32, device=q.device)
+    return rows_like(q), torch.empty(lse_shape(q, mask) if save else (0,), dtype=torch.float32, device=q.device)
 
 
 @operator("attention_backward")
@@ -137,7 +138,7 @@ def _attention_backward(
     plain = mask is None and window is None and not config
     if q.numel() == 0 or keys == 0:
         return dq.zero_(), dk.zero_(), dv.zero_()
-    group, score_scale = heads // kv_heads, scale * math.log2(math.e)
+    group, score_scale = heads // kv_heads, scale if is_added(mask) else scale * math.log2(math.e)
     if plain and backward_serves(q, k) and _specializes(do, q, k, v, o, dq, dk, dv):
         backward(dq, dk, dv, do, q, k, v, o, lse, causal, scale, score_scale)
         return dq, dk, dv
@@ -146,7 +147,7 @@ def _attention_backward(
         backward_of_few(dq, dk, dv, do, q, k, v, o, lse, causal, scale, score_scale, mask, window, chosen)
         return dq, dk, dv
     tma = chosen["TMA"] and _tma_serves(do, q, k, v)
-    delta = torch.empty_like(lse)
+    delta = torch.empty((batch, heads, queries), dtype=torch.float32, device=q.device)
     shared = {"GROUP": group, "COLUMNS": columns, "CAUSAL": causal}
     hidden = (mask, None if mask is None else mask.stride(), window)
     launch(

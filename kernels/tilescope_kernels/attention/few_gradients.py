@@ -14,6 +14,7 @@ from tilescope_kernels.attention.flash_split import (
     attention_backward_row_terms_kernel,
     attention_backward_split_kernel,
 )
+from tilescope_kernels.attention.masks import is_added
 
 #: Fewest products of tiles for a program that shares a loop: to store its part and to add parts up takes time. 1x3x2x517x769x64 takes
 #: 21 us (before the split 42, cuDNN 35), 1x3x2x781x781x64 with a causal mask 22 (62, 43), 1x8x1x512x512x64 with one 15, split 17 (26, 29).
@@ -64,7 +65,8 @@ def backward_of_few(
     parts = head_parts * spans
     whole = max(64, kv_m, q_m)
     rows = cdiv(queries, whole) * whole
-    terms = torch.empty((batch, heads, 2, rows), dtype=torch.float32, device=q.device)
+    added = is_added(mask)
+    terms = torch.empty((batch, heads, 3 if added else 2, rows), dtype=torch.float32, device=q.device)
     counts = torch.empty((kv_tiles + q_tiles,), dtype=torch.int32, device=q.device)
     kv_parts = torch.empty(
         (2 * kv_tiles * parts if parts > 1 else 0, kv_n, width), dtype=torch.float32, device=q.device
@@ -73,7 +75,7 @@ def backward_of_few(
     launch(
         attention_backward_row_terms_kernel, (rows // 64 * batch * heads,),
         terms, counts, o, do, lse, o.stride()[:3], do.stride()[:3], heads, queries, rows, len(counts),
-        COLUMNS=columns, BLOCK=64, num_warps=4,
+        COLUMNS=columns, BLOCK=64, ADDED=added, num_warps=4,
     )  # fmt: skip
     launch(
         attention_backward_split_kernel, (kv_tiles * parts + q_tiles * q_spans,),

@@ -7,6 +7,8 @@ columns, a width that ``tl.dot`` takes; only COLUMNS of them are loaded and stor
 
 ``mask_ptr`` is None or a tensor (batch, heads, queries, keys) of booleans or of numbers that are added to the scores;
 ``mask`` is its part of one head. ``window`` is None or the number of keys that a query sees under a causal mask.
+
+Beside numbers scores are not in base 2, and ``lse`` has two parts (batch, heads, 2, queries): ``masks`` says why.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-_LOG2_E = tl.constexpr(1.4426950408889634)
+from tilescope_kernels.attention.masks import adds, masked, power, softmax
 
 
 @triton.constexpr_function
@@ -98,17 +100,6 @@ def _visible(query, key, keys, window, CAUSAL: tl.constexpr):
 
 
 @triton.jit
-def _masked(scores, mask, strides, query, key, queries, keys):
-    """Apply one head's mask to base-2 scores: -inf where a boolean is false, a number is added."""
-    offsets = tl.cast(query, tl.int64) * strides[2] + tl.cast(key, tl.int64) * strides[3]
-    inside = (query < queries) & (key < keys)
-    if mask.dtype.element_ty == tl.int1:
-        return tl.where(tl.load(mask + offsets, mask=inside, other=0), scores, float("-inf"))
-    else:
-        return scores + tl.load(mask + offsets, mask=inside, other=0.0).to(tl.float32) * _LOG2_E
-
-
-@triton.jit
 def _key_bounds(start, queries_end, keys, window, BLOCK: tl.constexpr, CAUSAL: tl.constexpr):
     """Four bounds of three ranges of keys, for the queries from ``start`` to ``queries_end``.
 
@@ -145,16 +136,16 @@ def _attend(
             key = start + tl.arange(0, BLOCK_N)[None, :]
             scores = scores * score_scale
             if mask is not None:
-                scores = _masked(scores, mask, mask_strides, query, key, queries, keys)
+                scores = masked(scores, mask, mask_strides, query, key, queries, keys)
             if MASKED:
                 scores = tl.where(_visible(query, key, keys, window, CAUSAL), scores, float("-inf"))
             larger = tl.maximum(largest, tl.max(scores, 1))
-            p = tl.exp2(scores - larger[:, None])
+            p = power(scores - larger[:, None], mask)
         else:
             # Scale the row maximum, so that scaling and subtracting a score is one fused multiply-add.
             larger = tl.maximum(largest, tl.max(scores, 1) * score_scale)
             p = tl.exp2(scores * score_scale - larger[:, None])
-        shrink = tl.exp2(largest - larger)
+        shrink = power(largest - larger, mask)
         weight = weight * shrink + tl.sum(p, 1)
         total = total * shrink[:, None]
         v = _rows(v_ptr, v_tiles, v_strides, batch, head, start, keys, BLOCK_N, COLUMNS, MASKED)
@@ -173,7 +164,7 @@ def attention_kernel(
     """Compute BLOCK_M queries of one head per program. GROUP query heads share a head of keys.
 
     ``EVEN``: ``keys`` is a multiple of BLOCK_N. ``lse_ptr`` (batch, heads, queries) receives log2(sum of 2^score) of each
-    row, or is None. ``warp_specialize=True`` on the loop over keys compiles but hangs on an H200 (triton 3.6).
+    row, beside a mask of numbers its two parts, or is None. ``warp_specialize=True`` on the loop over keys compiles but hangs on an H200 (triton 3.6).
     """
     batch, head, start = _place(queries, heads, BLOCK_M, CAUSAL)
     q = _rows(q_ptr, q_tiles, q_strides, batch, head, start, queries, BLOCK_M, COLUMNS, True)
@@ -199,7 +190,7 @@ def attention_kernel(
             total, largest, weight, q, k_ptr, v_ptr, k_tiles, v_tiles, k_strides, v_strides, batch, head // GROUP,
             start, whole, end, queries, keys, score_scale, mask, mask_strides, window, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, True,
         )  # fmt: skip
-    lse = largest + tl.log2(weight)
+    lse = largest if adds(mask_ptr) else largest + tl.log2(weight)
     if mask_ptr is not None or window is not None:
         # A query that sees no key: its output is 0, and lse = inf makes its p 0 in the backward pass.
         lse = tl.where(weight == 0.0, float("inf"), lse)
@@ -207,8 +198,10 @@ def attention_kernel(
     _store_rows(o_ptr, o_strides, batch, head, start, queries, total / weight[:, None], BLOCK_M, COLUMNS)
     if lse_ptr is not None:
         query = start + tl.arange(0, BLOCK_M)
-        lse_ptr += tl.cast(batch * heads + head, tl.int64) * queries
+        lse_ptr += tl.cast(batch * heads + head, tl.int64) * (2 * queries if adds(mask_ptr) else queries)
         tl.store(lse_ptr + query, lse, mask=query < queries)
+        if adds(mask_ptr):
+            tl.store(lse_ptr + queries + query, tl.log2(weight), mask=query < queries)
 
 
 @triton.jit
@@ -229,12 +222,12 @@ def _attended(
     dk, dv, k, v, q_ptr, do_ptr, lse_ptr, delta_ptr, q_tiles, do_tiles, q_strides, do_strides, batch, head, start_k,
     first, last, queries, keys, score_scale, mask, mask_strides, window,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr, EVEN: tl.constexpr,
-    PADDED: tl.constexpr = False,
+    PADDED: tl.constexpr = False, log_ptr=None,
 ):  # fmt: skip
     """Accumulate dK and dV over queries ``first`` to ``last`` of one head. Scores are (keys, queries).
 
     ``PADDED``: lse and delta lie in memory up to the end of the last tile, infinity and 0 past the last query. Masks of them are
-    many: each thread loads those of all its columns.
+    many: each thread loads those of all its columns. ``log_ptr``: the second part of lse, read beside a mask of numbers alone.
     """
     for start in range(first, last, BLOCK_M):
         query = start + tl.arange(0, BLOCK_M)
@@ -245,8 +238,12 @@ def _attended(
         if MASKED or mask is not None:
             key = start_k + tl.arange(0, BLOCK_N)[:, None]
         if mask is not None:
-            scores = _masked(scores, mask, mask_strides, query[None, :], key, queries, keys)
-        p = tl.exp2(scores - lse[None, :])
+            scores = masked(scores, mask, mask_strides, query[None, :], key, queries, keys)
+        log = None
+        if adds(mask):
+            log = tl.load(log_ptr + query) if PADDED else tl.load(log_ptr + query, mask=query < queries, other=0.0)
+            log = log[None, :]
+        p = softmax(scores, lse[None, :], log, mask)
         if MASKED:
             p = tl.where(key <= query[None, :], p, 0.0)
             if window is not None:
@@ -287,24 +284,25 @@ def attention_backward_kv_kernel(
         mask = mask_ptr
         if mask_ptr is not None:
             mask += _origin(mask_strides, batch, head, 0)
+        lse = lse_ptr + (2 * row if adds(mask_ptr) else row)
         if CAUSAL and (GROUP > 1 or window is not None):
             # One masked loop: a masked and an unmasked one inside this loop need too many registers.
             dk, dv = _attended(
-                dk, dv, k, v, q_ptr, do_ptr, lse_ptr + row, delta_ptr + row, q_tiles, do_tiles, q_strides, do_strides,
+                dk, dv, k, v, q_ptr, do_ptr, lse, delta_ptr + row, q_tiles, do_tiles, q_strides, do_strides,
                 batch, head, start_k, seen, last, queries, keys, score_scale, mask, mask_strides, window,
-                BLOCK_M, BLOCK_N, COLUMNS, True, EVEN,
+                BLOCK_M, BLOCK_N, COLUMNS, True, EVEN, False, lse + queries,
             )  # fmt: skip
         else:
             if CAUSAL:
                 dk, dv = _attended(
-                    dk, dv, k, v, q_ptr, do_ptr, lse_ptr + row, delta_ptr + row, q_tiles, do_tiles, q_strides,
+                    dk, dv, k, v, q_ptr, do_ptr, lse, delta_ptr + row, q_tiles, do_tiles, q_strides,
                     do_strides, batch, head, start_k, seen, whole, queries, keys, score_scale, mask, mask_strides, window,
-                    BLOCK_M, BLOCK_N, COLUMNS, True, EVEN,
+                    BLOCK_M, BLOCK_N, COLUMNS, True, EVEN, False, lse + queries,
                 )  # fmt: skip
             dk, dv = _attended(
-                dk, dv, k, v, q_ptr, do_ptr, lse_ptr + row, delta_ptr + row, q_tiles, do_tiles, q_strides, do_strides,
+                dk, dv, k, v, q_ptr, do_ptr, lse, delta_ptr + row, q_tiles, do_tiles, q_strides, do_strides,
                 batch, head, start_k, whole, queries, queries, keys, score_scale, mask, mask_strides, window,
-                BLOCK_M, BLOCK_N, COLUMNS, False, EVEN,
+                BLOCK_M, BLOCK_N, COLUMNS, False, EVEN, False, lse + queries,
             )  # fmt: skip
     _store_rows(dk_ptr, dk_strides, batch, kv_head, start_k, keys, dk * scale, BLOCK_N, COLUMNS)
     _store_rows(dv_ptr, dv_strides, batch, kv_head, start_k, keys, dv, BLOCK_N, COLUMNS)
@@ -315,8 +313,9 @@ def _attending(
     dq, q, do, lse, delta, k_ptr, v_ptr, k_tiles, v_tiles, k_strides, v_strides, batch, head, start_q,
     first, last, queries, keys, score_scale, mask, mask_strides, window,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
+    log=None,
 ):  # fmt: skip
-    """Accumulate dQ over keys ``first`` to ``last``."""
+    """Accumulate dQ over keys ``first`` to ``last``. ``log``: the second part of ``lse`` (BLOCK_M, 1) beside a mask of numbers."""
     for start in range(first, last, BLOCK_N):
         k = _rows(k_ptr, k_tiles, k_strides, batch, head, start, keys, BLOCK_N, COLUMNS, MASKED)
         scores = tl.dot(q, k.T, input_precision="ieee") * score_scale
@@ -324,8 +323,8 @@ def _attending(
             query = start_q + tl.arange(0, BLOCK_M)[:, None]
             key = start + tl.arange(0, BLOCK_N)[None, :]
         if mask is not None:
-            scores = _masked(scores, mask, mask_strides, query, key, queries, keys)
-        p = tl.exp2(scores - lse[:, None])
+            scores = masked(scores, mask, mask_strides, query, key, queries, keys)
+        p = softmax(scores, lse[:, None], log, mask)
         v = _rows(v_ptr, v_tiles, v_strides, batch, head, start, keys, BLOCK_N, COLUMNS, MASKED)
         ds = p * (tl.dot(do, v.T, input_precision="ieee") - delta[:, None])
         if MASKED:
@@ -348,7 +347,11 @@ def attention_backward_q_kernel(
     do = _rows(do_ptr, None, do_strides, batch, head, start, queries, BLOCK_M, COLUMNS, True)
     query = start + tl.arange(0, BLOCK_M)
     row = tl.cast(batch * heads + head, tl.int64) * queries
-    lse = tl.load(lse_ptr + row + query, mask=query < queries, other=float("inf"))
+    part = 2 * row if adds(mask_ptr) else row
+    lse = tl.load(lse_ptr + part + query, mask=query < queries, other=float("inf"))
+    log = None
+    if adds(mask_ptr):
+        log = tl.load(lse_ptr + part + queries + query, mask=query < queries, other=0.0)[:, None]
     delta = tl.load(delta_ptr + row + query, mask=query < queries, other=0.0)
     dq = tl.zeros((BLOCK_M, padded(COLUMNS)), tl.float32)
     mask = mask_ptr
@@ -358,15 +361,15 @@ def attention_backward_q_kernel(
     if window is not None:
         dq = _attending(
             dq, q, do, lse, delta, k_ptr, v_ptr, k_tiles, v_tiles, k_strides, v_strides, batch, head // GROUP, start,
-            first, begin, queries, keys, score_scale, mask, mask_strides, window, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, True,
+            first, begin, queries, keys, score_scale, mask, mask_strides, window, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, True, log,
         )  # fmt: skip
     dq = _attending(
         dq, q, do, lse, delta, k_ptr, v_ptr, k_tiles, v_tiles, k_strides, v_strides, batch, head // GROUP, start,
-        begin, whole, queries, keys, score_scale, mask, mask_strides, window, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, False,
+        begin, whole, queries, keys, score_scale, mask, mask_strides, window, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, False, log,
     )  # fmt: skip
     if CAUSAL or not EVEN:
         dq = _attending(
             dq, q, do, lse, delta, k_ptr, v_ptr, k_tiles, v_tiles, k_strides, v_strides, batch, head // GROUP, start,
-            whole, end, queries, keys, score_scale, mask, mask_strides, window, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, True,
+            whole, end, queries, keys, score_scale, mask, mask_strides, window, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, True, log,
         )  # fmt: skip
     _store_rows(dq_ptr, dq_strides, batch, head, start, queries, dq * scale, BLOCK_M, COLUMNS)

@@ -18,26 +18,32 @@ from tilescope_kernels.attention.flash import (
     _store_rows,
     padded,
 )
+from tilescope_kernels.attention.masks import adds
 
 
 @triton.jit
 def attention_backward_row_terms_kernel(
     terms_ptr, counts_ptr, o_ptr, do_ptr, lse_ptr, o_strides, do_strides, heads, queries, rows, counts,
-    COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
+    COLUMNS: tl.constexpr, BLOCK: tl.constexpr, ADDED: tl.constexpr = False,
 ):  # fmt: skip
     """lse and delta = sum(o * do) of each row. Also sets ``counts`` (at most BLOCK a program) integers to 0.
 
     ``terms`` (batch, heads, 2, rows) in fp32. Past the last query they are infinity and 0, so that p = 2^(score - infinity) is 0.
+    ``ADDED``: beside a mask of numbers lse has two parts (batch, heads, 2, queries), and there are three terms, its second part last.
     """
     batch, head, start = _place(rows, heads, BLOCK, False)
     o = _rows(o_ptr, None, o_strides, batch, head, start, queries, BLOCK, COLUMNS, True).to(tl.float32)
     do = _rows(do_ptr, None, do_strides, batch, head, start, queries, BLOCK, COLUMNS, True).to(tl.float32)
     query = start + tl.arange(0, BLOCK)
     place = tl.cast(batch * heads + head, tl.int64)
-    lse = tl.load(lse_ptr + place * queries + query, mask=query < queries, other=float("inf"))
-    terms_ptr += 2 * place * rows
+    part = (2 * place if ADDED else place) * queries
+    lse = tl.load(lse_ptr + part + query, mask=query < queries, other=float("inf"))
+    terms_ptr += (3 if ADDED else 2) * place * rows
     tl.store(terms_ptr + query, lse)
     tl.store(terms_ptr + rows + query, tl.sum(o * do, 1))
+    if ADDED:
+        log = tl.load(lse_ptr + part + queries + query, mask=query < queries, other=0.0)
+        tl.store(terms_ptr + 2 * rows + query, log)
     for first in range(tl.program_id(0) * BLOCK, counts, tl.num_programs(0) * BLOCK):
         count = first + tl.arange(0, BLOCK)
         tl.store(counts_ptr + count, 0, mask=count < counts)
@@ -91,14 +97,14 @@ def _kv_tile(
     members = GROUP // head_parts
     member = kv_head * GROUP + part // spans * members
     for head in range(member, member + members):
-        row = 2 * tl.cast(batch * kv_heads * GROUP + head, tl.int64) * rows
+        terms = terms_ptr + (3 if adds(mask_ptr) else 2) * tl.cast(batch * kv_heads * GROUP + head, tl.int64) * rows
         mask = mask_ptr
         if mask_ptr is not None:
             mask += _origin(mask_strides, batch, head, 0)
         dk, dv = _attended(
-            dk, dv, k, v, q_ptr, do_ptr, terms_ptr + row, terms_ptr + row + rows, None, None, q_strides, do_strides,
+            dk, dv, k, v, q_ptr, do_ptr, terms, terms + rows, None, None, q_strides, do_strides,
             batch, head, start_k, first, last, queries, keys, score_scale, mask, mask_strides, window,
-            BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, EVEN, True,
+            BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, EVEN, True, terms + 2 * rows,
         )  # fmt: skip
     parts = head_parts * spans
     whole = parts == 1
@@ -129,8 +135,12 @@ def _q_tile(
     batch, head, start = tile // blocks // heads, tile // blocks % heads, tile % blocks * BLOCK_M
     q = _rows(q_ptr, None, q_strides, batch, head, start, queries, BLOCK_M, COLUMNS, True)
     do = _rows(do_ptr, None, do_strides, batch, head, start, queries, BLOCK_M, COLUMNS, True)
-    terms_ptr += 2 * tl.cast(batch * heads + head, tl.int64) * rows + start + tl.arange(0, BLOCK_M)
+    PARTS: tl.constexpr = 3 if adds(mask_ptr) else 2
+    terms_ptr += PARTS * tl.cast(batch * heads + head, tl.int64) * rows + start + tl.arange(0, BLOCK_M)
     lse, delta = tl.load(terms_ptr), tl.load(terms_ptr + rows)
+    log = None
+    if adds(mask_ptr):
+        log = tl.load(terms_ptr + 2 * rows)[:, None]
     dq = tl.zeros((BLOCK_M, WIDTH), tl.float32)
     mask = mask_ptr
     if mask_ptr is not None:
@@ -143,13 +153,13 @@ def _q_tile(
         dq = _attending(
             dq, q, do, lse, delta, k_ptr, v_ptr, None, None, k_strides, v_strides, batch, head // GROUP, start,
             first, tl.minimum(whole, last), queries, keys, score_scale, mask, mask_strides, window,
-            BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, False,
+            BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, False, log,
         )  # fmt: skip
         first = tl.maximum(first, whole)
     if CAUSAL or not EVEN:
         dq = _attending(
             dq, q, do, lse, delta, k_ptr, v_ptr, None, None, k_strides, v_strides, batch, head // GROUP, start,
-            first, last, queries, keys, score_scale, mask, mask_strides, window, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, True,
+            first, last, queries, keys, score_scale, mask, mask_strides, window, BLOCK_M, BLOCK_N, COLUMNS, CAUSAL, True, log,
         )  # fmt: skip
     done = spans == 1
     if not done:
