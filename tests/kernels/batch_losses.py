@@ -3,7 +3,7 @@
 from unittest import mock
 
 # First: it switches the interpreter on.
-from interpreted import NAN, against_reference, close, draw, grads, main, poisoned, targets, unusual  # isort: skip
+from interpreted import INF, NAN, against_reference, close, draw, grads, main, poisoned, targets, unusual  # isort: skip
 
 import torch
 import torch.nn.functional as F
@@ -95,6 +95,28 @@ def special_values(columns):
     assert loss.isnan() and not grads(loss, leaf)[0].any()
     assert cross_entropy(x[5:7], torch.tensor([columns, 1]), reduction="none").isnan().tolist() == [True, False]
     assert cross_entropy(x[:0], target[:0]).isnan() and cross_entropy(x[:0], target[:0], reduction="sum") == 0
+
+
+def check_an_upstream_gradient_that_is_not_finite_spares_ignored_rows():
+    x, target = draw(12, 40), targets(12, 40)
+    for upstream in (NAN, INF, 2.0):
+        leaf, twin = x.clone().requires_grad_(), x.clone().requires_grad_()
+        (wanted,) = grads(F.cross_entropy(twin, target), twin, torch.tensor(upstream))
+        (found,) = grads(cross_entropy(leaf, target, gradient_in_forward=True), leaf, torch.tensor(upstream))
+        assert torch.equal(found.isfinite(), wanted.isfinite())
+        close(found.nan_to_num(0.0, 0.0, 0.0), wanted.nan_to_num(0.0, 0.0, 0.0), 1e-5)
+        ours, twins = (
+            [draw(*shape, seed=seed, grad=True) for seed, shape in enumerate(((12, 40), (9, 40), (9,)))]
+            for _ in range(2)
+        )
+        chosen = torch.where(target < 0, target, target % 9)
+        loss = F.cross_entropy(F.linear(*twins), chosen)
+        found = linear_cross_entropy(*ours[:2], chosen, linear_bias=ours[2])
+        for one, other in zip(
+            grads(found, ours, torch.tensor(upstream)), grads(loss, twins, torch.tensor(upstream)), strict=True
+        ):
+            assert torch.equal(one.isfinite(), other.isfinite())
+            close(one.nan_to_num(0.0, 0.0, 0.0), other.nan_to_num(0.0, 0.0, 0.0), 1e-5)
 
 
 def check_a_gradient_computed_at_once_serves_every_backward_pass():

@@ -230,10 +230,8 @@ def _scale_gradient(ctx: Any, dloss: torch.Tensor | None, *_: None) -> tuple[tor
         )
     else:
         ctx.given = True
-        if ctx.reduction == 0:  # whatever comes in for ignored rows, 0 times it would be NaN
-            dloss = dloss.masked_fill(target == ctx.ignore_index, 1.0)
         # Through .data, so that autograd allows a later backward pass: that one recomputes dx.
-        dx = scaled(dx.data, dloss)
+        dx = scaled(dx.data, dloss, target, ctx.ignore_index)
     return dx, *(None,) * 6
 
 

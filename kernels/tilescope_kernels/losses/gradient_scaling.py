@@ -12,13 +12,21 @@ from tilescope_kernels._shared.operators import operator
 
 
 @triton.jit
-def scale_rows_kernel(x_ptr, factor_ptr, factor_stride, rows, columns, BLOCK: tl.constexpr):
-    """Multiply rows ``program, program + programs, ...`` by their factors in place. Rows with factor 1 are skipped."""
+def scale_rows_kernel(
+    x_ptr, factor_ptr, factor_stride, target_ptr, ignore_index, rows, columns, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Multiply rows ``program, program + programs, ...`` by their factors in place.
+
+    Rows with factor 1 are skipped, and those whose target is ``ignore_index`` unless ``target_ptr`` is None.
+    """
     offsets = tl.arange(0, BLOCK)
     for index in range(tl.program_id(0), rows, tl.num_programs(0)):
         row = index + tl.full((), 0, tl.int64)  # int64; the interpreter's loop index has no .to()
         factor = tl.load(factor_ptr + row * factor_stride).to(tl.float32)
-        if factor != 1.0:
+        scales = factor != 1.0
+        if target_ptr is not None:
+            scales = scales & (tl.load(target_ptr + row, mask=scales, other=0) != ignore_index)
+        if scales:
             x_row = x_ptr + row * columns
             for start in range(0, columns, BLOCK):
                 mask = start + offsets < columns
@@ -27,30 +35,41 @@ def scale_rows_kernel(x_ptr, factor_ptr, factor_stride, rows, columns, BLOCK: tl
 
 
 @operator("scale_rows_", mutates=("x",))
-def scale_rows_(x: torch.Tensor, factor: torch.Tensor) -> None:
-    """Multiply the rows of a contiguous matrix in place, by one factor or one per row. Factors are not copied to the host."""
+def scale_rows_(
+    x: torch.Tensor, factor: torch.Tensor, target: torch.Tensor | None = None, ignore_index: int = 0
+) -> None:  # fmt: skip
+    """Multiply the rows of a contiguous matrix in place, by one factor or one per row. Factors are not copied to the host.
+
+    Rows whose ``target`` is ``ignore_index`` stay as they are.
+    """
     rows, columns = x.shape
     if x.numel():
         # No more programs than fit the SMs: the factor is usually 1, and then their launch is the whole cost.
         programs = min(rows, 16 * multiprocessors(x))
         launch(
             scale_rows_kernel, (programs,),
-            x, factor, factor.stride(0) if factor.dim() else 0, rows, columns,
+            x, factor, factor.stride(0) if factor.dim() else 0, target, ignore_index, rows, columns,
             BLOCK=4096,
         )  # fmt: skip
 
 
 @scale_rows_.register_fake
-def _(x: torch.Tensor, factor: torch.Tensor) -> None: ...
+def _(x: torch.Tensor, factor: torch.Tensor, target: torch.Tensor | None = None, ignore_index: int = 0) -> None: ...
 
 
-def scaled(gradient: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+def scaled(
+    gradient: torch.Tensor, factor: torch.Tensor, target: torch.Tensor | None = None, ignore_index: int = 0
+) -> torch.Tensor:  # fmt: skip
     """Multiply the saved gradient by the incoming one, in place.
+
+    The rows whose ``target`` is ``ignore_index`` are 0, and stay so: times an incoming infinity or NaN they would be NaN.
 
     The saved tensor changes, so autograd refuses a second backward pass. torch.compile cannot trace that: for it the product
     is a new tensor.
     """
     if type(gradient) is not torch.Tensor:
+        if target is not None:
+            factor = torch.where(target == ignore_index, torch.ones_like(factor), factor)
         return gradient * (factor[:, None] if factor.dim() else factor)
-    scale_rows_(gradient if gradient.dim() == 2 else gradient[None], factor)
+    scale_rows_(gradient if gradient.dim() == 2 else gradient[None], factor, target, ignore_index)
     return gradient

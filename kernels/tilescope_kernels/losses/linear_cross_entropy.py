@@ -123,8 +123,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -
     # The gradients have no gradient: pass None for them, instead of zeros as large as the weight.
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(*output[1:])
-    ctx.save_for_backward(*output[1:])
-    ctx.wants = inputs[8:11]
+    ctx.save_for_backward(*output[1:], inputs[3])
+    ctx.wants, ctx.ignore_index = inputs[8:11], inputs[4]
 
 
 def _differentiate(ctx: Any, dloss: torch.Tensor | None, *_: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
@@ -135,8 +135,12 @@ def _differentiate(ctx: Any, dloss: torch.Tensor | None, *_: torch.Tensor | None
         raise RuntimeError(
             "linear_cross_entropy computed its gradient with the loss: it has no second derivative (create_graph)"
         )
-    kept = zip(ctx.saved_tensors, ctx.wants, strict=True)
-    gradients = [scaled(gradient, dloss) if wanted else None for gradient, wanted in kept]
+    *kept, target = ctx.saved_tensors
+    of_rows = ((target, ctx.ignore_index), (), ())
+    gradients = [
+        scaled(gradient, dloss, *rows) if wanted else None
+        for gradient, wanted, rows in zip(kept, ctx.wants, of_rows, strict=True)
+    ]
     return *gradients, *(None,) * 9
 
 
