@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from tilescope_kernels.matrix_products import w8a16_rows_hopper, w8a16_wgmma
 from triton.experimental.gluon import language as gl
 
@@ -51,6 +52,24 @@ def test_registers_are_fragments(columns):
             found[tuple(where[:, i].T)] = totals[f"${8 * part + i}"]
         in_order = found.reshape(16, 2, 2, 4).transpose(0, 1, 3, 2).reshape(16, 16)
         assert (in_order == (weights @ x)[:, 16 * part : 16 * part + 16]).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_bytes_become_numbers(dtype):
+    """What the PTX of a conversion does, one operation at a time: exact for each of the 256 bytes."""
+    named = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}[dtype]
+    code = w8a16_wgmma._conversion(named)
+    sign, power, less = (
+        int(re.search(rf"{line} (0x\w+|\d+);", code)[1], 0) for line in ("wide, wide,", "b32 power,", "b32 less,")
+    )
+    codes = torch.arange(-128, 128, dtype=torch.int8)
+
+    def number(bits):
+        return (torch.as_tensor(bits) & 0xFFFF).to(torch.uint16).view(dtype).double()
+
+    found = number((codes.int() & 0xFF) ^ sign) * number(power) + number(less)
+    assert "prmt.b32 wide, both, 0, 0x4140" in code and sign >> 16 == sign & 0xFFFF
+    assert torch.equal(found.to(dtype).double() * w8a16_wgmma.unit(named), codes.double())
 
 
 def test_rings_fit_shared_memory():

@@ -35,6 +35,7 @@ from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products.aligned_rows import copy_rows, is_aligned, room
 from tilescope_kernels.matrix_products.scaled_matmul import tma_serves
 from tilescope_kernels.matrix_products.w8a16_split import add_parts
+from tilescope_kernels.matrix_products.w8a16_wgmma import converted, unit
 
 #: Multiplying warpgroups, and rows of weights of each, the M of a wgmma instruction.
 _GROUPS, _ROWS = gl.constexpr(2), gl.constexpr(64)
@@ -122,44 +123,8 @@ def _load(
 
 @gluon.jit
 def _converted(pairs, dtype: gl.constexpr, LAYOUT: gl.constexpr):
-    """Convert ``pairs`` (_ROWS, _BLOCK_K / 2) int16, each two INT8 numbers adjacent along K, to (_ROWS, _BLOCK_K) of ``dtype``.
-
-    An INT8's bits become the mantissa of a power of two, which is then subtracted. Both steps are exact.
-    """
-    if dtype == gl.float16:
-        both = gl.inline_asm_elementwise(
-            """
-            {
-            .reg .b32 unsigned, first, second, zero;
-            mov.b32 zero, 0x64806480;
-            xor.b32 unsigned, $2, 0x80808080;
-            prmt.b32 first, unsigned, 0x64, 0x4140;
-            prmt.b32 second, unsigned, 0x64, 0x4342;
-            sub.f16x2 $0, first, zero;
-            sub.f16x2 $1, second, zero;
-            }
-            """,
-            "=r,=r,r", [pairs], dtype=gl.int32, is_pure=True, pack=2,
-        )  # fmt: skip
-    else:
-        # A bf16 mantissa has room for the lower seven bits; the sign bit makes the power of two 128 or 256.
-        gl.static_assert(dtype == gl.bfloat16)
-        both = gl.inline_asm_elementwise(
-            """
-            {
-            .reg .b32 first, second, bits, power;
-            prmt.b32 first, $2, 0x43, 0x4140;
-            prmt.b32 second, $2, 0x43, 0x4342;
-            and.b32 bits, first, 0xff7fff7f;
-            and.b32 power, first, 0xff80ff80;
-            sub.bf16x2 $0, bits, power;
-            and.b32 bits, second, 0xff7fff7f;
-            and.b32 power, second, 0xff80ff80;
-            sub.bf16x2 $1, bits, power;
-            }
-            """,
-            "=r,=r,r", [pairs], dtype=gl.int32, is_pure=True, pack=2,
-        )  # fmt: skip
+    """Convert ``pairs`` (_ROWS, _BLOCK_K / 2) int16, each two INT8 numbers adjacent along K, to (_ROWS, _BLOCK_K) of ``dtype``."""
+    both = converted(pairs, dtype)
     first = both.to(gl.int16).to(dtype, bitcast=True)
     second = (both >> 16).to(gl.int16).to(dtype, bitcast=True)
     return gl.convert_layout(gl.join(first, second).reshape(_ROWS, _BLOCK_K), LAYOUT, assert_trivial=True)
@@ -218,6 +183,7 @@ def _multiply_pieces(
             wrapped = slot == STAGES
             slot = gl.where(wrapped, 0, slot)
             phase = gl.where(wrapped, phase ^ 1, phase)
+        total *= unit(x_ring.dtype)
         if SPLIT == 1:
             # Wait until the previous tile has left the buffer. TMA clips at the edges.
             tma.store_wait(0)

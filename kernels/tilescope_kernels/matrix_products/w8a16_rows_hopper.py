@@ -44,6 +44,7 @@ from tilescope_kernels.matrix_products.w8a16_wgmma import (
     pair_layout,
     result_layout,
     send,
+    unit,
     waited,
 )
 
@@ -167,7 +168,9 @@ def _store(
         # Wait until the buffer has been stored. TMA clips at the edges.
         tma.store_wait(BUFFERS - 1 if i > 0 else 0)
         buffer = y_buffers.index(WHICH * BUFFERS + i % BUFFERS)
-        part = gl.convert_layout(in_order(totals[i]), RESULT, assert_trivial=True) * scale[:, None]
+        part = (
+            gl.convert_layout(in_order(totals[i]), RESULT, assert_trivial=True) * unit(y_tiles.dtype) * scale[:, None]
+        )
         buffer.permute([1, 0]).store(part.to(y_tiles.dtype))
         fence_async_shared()
         tma.async_copy_shared_to_global(y_tiles, [start_m + i * PART, start_n], buffer)

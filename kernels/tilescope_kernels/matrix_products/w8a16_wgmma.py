@@ -100,42 +100,33 @@ def in_order(part):
     return part.reshape(ROWS, 2, 2, 4).permute(0, 1, 3, 2).reshape(ROWS, PART)
 
 
+@gluon.constexpr_function
+def unit(dtype):
+    """What weights are divided by when they are converted to ``dtype``: what a product is to be multiplied by."""
+    return 512.0 if dtype == gl.float16 else 64.0
+
+
+@gluon.constexpr_function
+def _conversion(dtype):
+    """PTX that converts two INT8 numbers.
+
+    A byte that a zero byte precedes is, as fp16 or bf16, that many times the least subnormal number: in bf16 the upper half of bytes
+    lies in the first binade of normal numbers, which are as far apart. So one fused multiply-add turns bytes, their sign bit
+    inverted, into numbers: times the largest power of two, less that of byte 128. It is exact.
+    """
+    kind, power, less = ("f16", 0x7800, 0xB400) if dtype == gl.float16 else ("bf16", 0x7F00, 0xC000)
+    return (
+        "{ .reg .b32 both, wide, power, less; cvt.u32.u16 both, $1; prmt.b32 wide, both, 0, 0x4140;"
+        f" xor.b32 wide, wide, 0x00800080; mov.b32 power, {power << 16 | power}; mov.b32 less, {less << 16 | less};"
+        f" fma.rn.{kind}x2 $0, wide, power, less; }}"
+    )
+
+
 @gluon.jit
 def converted(codes, dtype: gl.constexpr):
-    """Convert int16, each two INT8 numbers adjacent along K, to two of ``dtype`` in int32.
-
-    An INT8's bits become the mantissa of a power of two, which is then subtracted. Both steps are exact.
-    """
-    if dtype == gl.float16:
-        return gl.inline_asm_elementwise(
-            """
-            {
-            .reg .b32 both, wide, unsigned, zero;
-            cvt.u32.u16 both, $1;
-            mov.b32 zero, 0x64806480;
-            prmt.b32 wide, both, 0x64, 0x4140;
-            xor.b32 unsigned, wide, 0x00800080;
-            sub.f16x2 $0, unsigned, zero;
-            }
-            """,
-            "=r,h", [codes], dtype=gl.int32, is_pure=True, pack=1,
-        )  # fmt: skip
-    else:
-        # A bf16 mantissa has room for the lower seven bits; the sign bit makes the power of two 128 or 256.
-        gl.static_assert(dtype == gl.bfloat16)
-        return gl.inline_asm_elementwise(
-            """
-            {
-            .reg .b32 both, wide, bits, power;
-            cvt.u32.u16 both, $1;
-            prmt.b32 wide, both, 0x43, 0x4140;
-            and.b32 bits, wide, 0xff7fff7f;
-            and.b32 power, wide, 0xff80ff80;
-            sub.bf16x2 $0, bits, power;
-            }
-            """,
-            "=r,h", [codes], dtype=gl.int32, is_pure=True, pack=1,
-        )  # fmt: skip
+    """Convert int16, each two INT8 numbers adjacent along K, to two of ``dtype`` in int32, divided by ``unit``."""
+    CODE: gl.constexpr = _conversion(dtype)
+    return gl.inline_asm_elementwise(CODE, "=r,h", [codes], dtype=gl.int32, is_pure=True, pack=1)
 
 
 @gluon.jit
