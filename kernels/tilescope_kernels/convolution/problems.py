@@ -37,8 +37,8 @@ def checked(
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Check the arguments of a convolution of (batch, channels, height, width).
 
-    Returns stride, padding and dilation, each as (down, across): of tuples a call's plan is kept. Raises ValueError, naming the argument, where PyTorch's
-    ``conv2d`` has no result.
+    Returns stride, padding and dilation, each as (down, across); a call with tuples keeps its plan. Raises ValueError, naming the argument,
+    where PyTorch's ``conv2d`` has no result.
     """
     check_tensors(input=input, weight=weight, bias=bias)
     for name, tensor in (("input", input), ("weight", weight)):
