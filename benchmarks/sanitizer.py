@@ -11,13 +11,14 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import dataclasses
+import functools
 import json
 import os
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tilescope_kernels
@@ -32,19 +33,23 @@ MOST_BYTES, MOST_OPERATIONS = 2**28, 2**37
 MORE = {
     "softmax": "70x20000-fp32 9x50257-bf16 8x100000-bf16",
     "fp8_tensor": "300x781-fp32 3x37-fp16",
-    "layer_norm": "100x1024-bf16 70x9001-bf16 300x65536-bf16 7x100003-bf16 2001x520-bf16",
-    "rms_norm": "70x9001-bf16 300x65536-bf16 7x100003-bf16 5000x128-bf16",
+    "layer_norm": "100x1024-bf16 70x9001-bf16 300x65536-bf16 7x100003-bf16 2001x520-bf16 30000x64-bf16",
+    "rms_norm": "30000x64-bf16 70x9001-bf16 300x65536-bf16 7x100003-bf16 5000x128-bf16",
     "add_rms_norm": "300x20480-bf16 7x100003-bf16",
     "cross_entropy": "9x50257-bf16 130x128256-bf16",
-    "linear_cross_entropy": "600x256x32000-bf16",
-    "attention": "1x8x4x1x8192x128-bf16 1x16x1x2048x2048x256-bf16 2x2x4x1024x1024x128-bf16 1x4x2x300x500x80-bf16",
-    "causal_attention": "1x4x2x300x500x88-bf16 1x4x4x512x512x128-bf16 2x16x1x2000x2000x64-bf16 1x16x1x2048x2048x256-bf16",
+    "linear_cross_entropy": "600x256x32000-bf16 1500x1536x20000-bf16",
+    "attention": "1x8x4x1x8192x128-bf16 1x16x1x2048x2048x256-bf16 2x2x4x1024x1024x128-bf16 1x4x2x300x500x80-bf16"
+    " 2x16x1x1024x1024x88-bf16 4x8x4x1x8192x128-fp16",
+    "causal_attention": "1x4x2x300x500x88-bf16 1x4x4x512x512x128-bf16 2x16x1x2000x2000x64-bf16 1x16x1x2048x2048x256-bf16"
+    " 2x16x1x1024x1024x80-bf16",
     "matmul": "1000x1001x1003-bf16 300x300x300-bf16 128x4096x4096-bf16 256x256x16384-bf16 3000x3000x3000-bf16"
-    " 384x384x12288-bf16 1000x1000x4000-bf16 2000x1000x2000-bf16",
+    " 384x384x12288-bf16 1000x1000x4000-bf16 2000x1000x2000-bf16 5000x1000x5000-bf16",
     "fp8_matmul": "128x1000x4104-fp8 16x8192x8192-fp8",
     "int8_matmul": "1023x517x769-int8",
-    "w8a16_matmul": "128x4096x4096-bf16 300x4096x4096-bf16 640x4096x4096-bf16 1000x1001x1003-fp16",
-    "conv2d": "4x128x56x56x130x3-bf16 2x7x20x21x9x5-fp32",
+    "w8a16_matmul": "128x4096x4096-bf16 300x4096x4096-bf16 640x4096x4096-bf16 1000x1001x1003-fp16 70x517x400-fp32",
+    "fp8_rows": "9x40000-bf16",
+    "int8_rows": "3x70001-fp32",
+    "conv2d": "1x2048x7x7x2048x3-bf16 4x128x56x56x130x3-bf16 2x7x20x21x9x5-fp32",
     "depthwise_conv2d": "3x73x37x29x9x2-fp32 2x144x56x56x5x1-bf16",
 }
 #: What a finding begins with: it says what and, in its next lines, in which kernel.
@@ -98,14 +103,31 @@ def cut(spec: KernelSpec, workload: Workload) -> Workload:
 
 
 def call(spec: KernelSpec, workload: Workload) -> None:
-    """Call the kernel forward and, where it has gradients, backward."""
-    inputs = spec.inputs(workload, "cuda")
-    result = spec.implementations["triton"].call(**inputs)
-    outputs = [out for out in (result if isinstance(result, tuple) else (result,)) if out.requires_grad]
-    leaves = [value for value in inputs.values() if torch.is_tensor(value) and value.requires_grad]
-    if leaves and outputs and spec.passes != (FORWARD,):
-        torch.autograd.grad(outputs, leaves, [torch.randn_like(out) for out in outputs])
+    """Call what the spec has of ours: without a gradient and, where there are gradients, forward and backward."""
+    for name, implementation in spec.implementations.items():
+        if name != "triton" and not implementation.configs:
+            continue
+        inputs = spec.inputs(workload, "cuda")
+        with torch.no_grad():
+            implementation.call(**inputs)
+        result = implementation.call(**inputs)
+        outputs = [out for out in (result if isinstance(result, tuple) else (result,)) if out.requires_grad]
+        leaves = [value for value in inputs.values() if torch.is_tensor(value) and value.requires_grad]
+        if leaves and outputs and spec.passes != (FORWARD,):
+            torch.autograd.grad(outputs, leaves, [torch.randn_like(out) for out in outputs])
+        torch.cuda.synchronize()
+
+
+def _grouped() -> None:
+    """A convolution in groups, which no workload has."""
+    x = torch.randn(3, 72, 29, 37, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    weight = torch.randn(96, 24, 3, 3, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    tilescope_kernels.conv2d(x, weight, stride=2, padding=1, groups=3).sum().backward()
     torch.cuda.synchronize()
+
+
+#: Calls beside those of workloads, by spec and name.
+BESIDE: Mapping[str, Mapping[str, Callable[[], None]]] = {"conv2d": {"groups": _grouped}}
 
 
 def without_timings() -> None:
@@ -119,16 +141,19 @@ def run(spec: KernelSpec, seconds: float) -> None:
     began = time.monotonic()
     without_timings()
     workloads = [cut(spec, known) for known in (*spec.workloads, *map(spec.workload, MORE.get(spec.name, "").split()))]
-    told: dict[str, Any] = {"called": [], "left": [known.id for known in workloads], "failed": {}, "ran": []}
-    for workload in sorted(workloads, key=lambda known: spec.cost(known, FORWARD).flops):
+    workloads.sort(key=lambda known: spec.cost(known, FORWARD).flops)
+    calls: dict[str, Callable[[], None]] = {known.id: functools.partial(call, spec, known) for known in workloads}
+    calls.update(BESIDE.get(spec.name, {}))
+    told: dict[str, Any] = {"called": [], "left": [*calls], "failed": {}, "ran": []}
+    for name, once in calls.items():
         if time.monotonic() - began > seconds:
             break
         try:
-            call(spec, workload)
-            told["called"].append(workload.id)
+            once()
+            told["called"].append(name)
         except Exception as error:  # told, and the others are called
-            told["failed"][workload.id] = f"{type(error).__name__}: {str(error)[:300]}"
-        told["left"].remove(workload.id)
+            told["failed"][name] = f"{type(error).__name__}: {str(error)[:300]}"
+        told["left"].remove(name)
         told["ran"] = [
             name for name, kernel in kernels().items() if any(cache[0] for cache in kernel.device_caches.values())
         ]
