@@ -52,7 +52,7 @@ def check_matmul():
 
 def check_column_major_fp32_operands_are_copied():
     a, b, taken, tiled = draw(70, 40, grad=True), draw(40, 90, seed=1, grad=True), [], MODULE._tiled
-    spy = mock.patch.object(MODULE, "_tiled", lambda *args: taken.append(MODULE._columns(args[1])) or tiled(*args))
+    spy = mock.patch.object(MODULE, "_tiled", lambda *args: taken.append(MODULE.columns(args[1])) or tiled(*args))
     for least, expected in ((1, [False, False, False]), (2**30, [False, True, False])):
         taken.clear()
         with spy, mock.patch.object(MODULE, "_COPIED", least):
