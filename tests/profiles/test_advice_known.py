@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -241,15 +240,11 @@ def test_of_every_measured_case_the_distance_is_said_once_and_last(recording: st
             assert all(b.ratio <= 1.0001 / row["floor_fraction"] for b in capped if b.clock == "gpu_time"), row
 
 
-#: Runs with counters that no run of ``profiles/recorded`` has now.
-COUNTED = Path(__file__).parent / "fixtures" / "counted"
-
-
 def of_recorded(
     kernel: str, direction: str, workload: str, impl: str = "triton", by: tuple[str, ...] = COUNTERS
 ) -> list[Finding]:
     """What is found in the newest recording that one of the collectors ``by`` has counted."""
-    for summary_of in store.list_runs([store.recorded_dir(), COUNTED]):
+    for summary_of in store.list_runs([store.recorded_dir()]):
         if kernel not in summary_of.kernels or not {*by} & {*summary_of.sources}:
             continue
         loaded = store.open_run(summary_of.path)
