@@ -26,11 +26,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from tilescope_kernels._shared.hopper_pipeline import advance
 from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch as start
 from tilescope_kernels._shared.launching import capability, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
-from tilescope_kernels.matrix_products.hopper_pipeline import _advance
 from tilescope_kernels.matrix_products.scaled_matmul import tma_serves
 from tilescope_kernels.quantization.quantize_kernels import GROUP
 
@@ -62,7 +62,7 @@ def _load(a_tiles, b_tiles, a_ring, b_ring, ready, free, M, N, K, tiles, GROUPS:
                 place = a_ring.index(slot * GROUPS + i)
                 tma.async_copy_global_to_shared(a_tiles, [start_m + i * _ROWS, k], arrived, place)
             tma.async_copy_global_to_shared(b_tiles, [start_n, k], arrived, b_ring.index(slot))
-            slot, phase = _advance(slot, phase, _STAGES)
+            slot, phase = advance(slot, phase, _STAGES)
 
 
 @gluon.jit
@@ -113,7 +113,7 @@ def _multiply(
                 a_column += 2 * scale_ak
                 b_row += 2 * scale_bk
                 part = _product(WHICH, a_ring, b_ring, ready, slot, phase, GROUPS, LAYOUT)
-                after, after_phase = _advance(slot, phase, _STAGES)
+                after, after_phase = advance(slot, phase, _STAGES)
                 second = _product(WHICH, a_ring, b_ring, ready, after, after_phase, GROUPS, LAYOUT)
                 part, second = warpgroup_mma_wait(1, deps=[part, second])
                 mbarrier.arrive(free.index(slot), count=1)
@@ -125,7 +125,7 @@ def _multiply(
                 second_a, second_b = _scales(
                     a_column + scale_ak, b_row + scale_bk, a_offset, b_offset, (m < M) & (step + 1 < blocks)
                 )
-                slot, phase = _advance(after, after_phase, _STAGES)
+                slot, phase = advance(after, after_phase, _STAGES)
         for step in range(paired, blocks):
             a_column += scale_ak
             b_row += scale_bk
@@ -134,7 +134,7 @@ def _multiply(
             mbarrier.arrive(free.index(slot), count=1)
             total += part * (scale_a * scale_b)[:, None]
             scale_a, scale_b = _scales(a_column, b_row, a_offset, b_offset, (m < M) & (step + 1 < blocks))
-            slot, phase = _advance(slot, phase, _STAGES)
+            slot, phase = advance(slot, phase, _STAGES)
         # Wait until the previous tile has left the buffer. TMA clips at the edges.
         tma.store_wait(0)
         buffer.store(total.to(c_tiles.dtype))

@@ -11,7 +11,7 @@ PART = gl.constexpr(64)
 
 
 @gluon.jit
-def _halves(x, ROWS: gl.constexpr):
+def halves(x, ROWS: gl.constexpr):
     """Upper and lower half of a matrix if ``ROWS``, else left and right half."""
     if ROWS:
         return x.reshape(2, x.shape[0] // 2, x.shape[1]).permute(1, 2, 0).split()
@@ -25,12 +25,12 @@ def store_parts(
 ):  # fmt: skip
     """Write a matrix in 64x64 parts through this warpgroup's buffers in turn. Returns the index of the next buffer."""
     if x.shape[0] > PART:
-        upper, lower = _halves(x, True)
+        upper, lower = halves(x, True)
         turn = store_parts(WHICH, upper, c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS, TMA)
         start_m += x.shape[0] // 2
         turn = store_parts(WHICH, lower, c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS, TMA)
     elif x.shape[1] > PART:
-        left, right = _halves(x, False)
+        left, right = halves(x, False)
         turn = store_parts(WHICH, left, c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS, TMA)
         start_n += x.shape[1] // 2
         turn = store_parts(WHICH, right, c_tiles, c_ptr, stride_cm, buffers, turn, start_m, start_n, M, N, BUFFERS, TMA)

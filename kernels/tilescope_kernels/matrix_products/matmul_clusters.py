@@ -33,6 +33,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from tilescope_kernels._shared.descriptors import gluon_tiles
+from tilescope_kernels._shared.hopper_pipeline import advance
 from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.tile_order import tile_origin
@@ -40,7 +41,6 @@ from tilescope_kernels.matrix_products import hopper_pairs as pairs
 from tilescope_kernels.matrix_products import matmul_hopper
 from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, is_aligned
 from tilescope_kernels.matrix_products.hopper_pairs import load_code
-from tilescope_kernels.matrix_products.hopper_pipeline import _advance
 from tilescope_kernels.matrix_products.matmul_clusters_tilings import Clusters, tiling
 from tilescope_kernels.matrix_products.matmul_pairs import _TOGETHER, _fetch, _tile
 from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Product
@@ -112,7 +112,7 @@ def _load(
             place = a_ring + (slot * GROUPS + i) * (ROWS * _LINE)
             _fetch(_A, _A, place, start_m + i * ROWS, k, arrived, part, False, ROWS, not A_COLUMNS)
         _fetch(_B, _B, b_ring + slot * (WIDE * _LINE), start_n, k, arrived, part, False, WIDE, B_COLUMNS)
-        slot, phase = _advance(slot, phase, STAGES)
+        slot, phase = advance(slot, phase, STAGES)
     pairs.meet()
     pairs.idle()
 
@@ -188,7 +188,7 @@ def _multiply(
         total = warpgroup_mma_wait(1, deps=[total])
         mbarrier.arrive(barriers.index(BARRIERS + STAGES + used * GROUPS + WHICH), count=1, pred=step > first)
         used = slot
-        slot, phase = _advance(slot, phase, STAGES)
+        slot, phase = advance(slot, phase, STAGES)
     total = warpgroup_mma_wait(0, deps=[total])
     # The sums take the place of the operands, once all warpgroups have used those.
     pairs.meet()

@@ -33,12 +33,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from tilescope_kernels._shared.descriptors import gluon_tiles
+from tilescope_kernels._shared.hopper_pipeline import advance
 from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import capability, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products.aligned_rows import SECTOR, aligned, columns, is_aligned
-from tilescope_kernels.matrix_products.hopper_pipeline import _advance
 from tilescope_kernels.matrix_products.hopper_store import PART, store_parts
 from tilescope_kernels.matrix_products.matmul_hopper_tilings import Alone, tiling
 from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Product
@@ -109,7 +109,7 @@ def _load_pieces(
                     tma.async_copy_global_to_shared(side_tiles, [start_n + WIDE, k], arrived, side_ring.index(slot))
                 else:
                     tma.async_copy_global_to_shared(side_tiles, [k, start_n + WIDE], arrived, side_ring.index(slot))
-            slot, phase = _advance(slot, phase, STAGES)
+            slot, phase = advance(slot, phase, STAGES)
     return slot, phase
 
 
@@ -190,7 +190,7 @@ def _multiply_pieces(
                 total = warpgroup_mma_wait(1, deps=[total])
             mbarrier.arrive(free.index(used * GROUPS + WHICH), count=1, pred=k > 0)
             used = slot
-            slot, phase = _advance(slot, phase, STAGES)
+            slot, phase = advance(slot, phase, STAGES)
         if SIDE > 0:
             total, beside = warpgroup_mma_wait(0, deps=[total, beside])
         else:

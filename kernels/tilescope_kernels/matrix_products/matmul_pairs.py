@@ -34,6 +34,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.language.extra.cuda import gdc_wait
 
 from tilescope_kernels._shared.descriptors import gluon_tiles
+from tilescope_kernels._shared.hopper_pipeline import advance
 from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import multiprocessors
@@ -42,8 +43,7 @@ from tilescope_kernels.matrix_products import hopper_pairs as pairs
 from tilescope_kernels.matrix_products import matmul_hopper, matmul_hopper_tilings
 from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, is_aligned
 from tilescope_kernels.matrix_products.hopper_pairs import load_code
-from tilescope_kernels.matrix_products.hopper_pipeline import _advance
-from tilescope_kernels.matrix_products.hopper_store import PART, _halves
+from tilescope_kernels.matrix_products.hopper_store import PART, halves
 from tilescope_kernels.matrix_products.matmul_pairs_tilings import Pairs, few_tiles, many_tiles
 from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Product
 
@@ -144,7 +144,7 @@ def _load(
                 _fetch(
                     _SIDE, _SIDE_SHARED, side_ring + slot * (SIDE * _LINE), start_n + WIDE, k, arrived, rank, STACKED, SIDE, B_COLUMNS
                 )  # fmt: skip
-            slot, phase = _advance(slot, phase, STAGES)
+            slot, phase = advance(slot, phase, STAGES)
     # The other program may still arrive at this one's mbarriers.
     pairs.meet()
 
@@ -167,11 +167,11 @@ def _tile(ring, index, TURNED: gl.constexpr):
 def _store(x, c_tiles, buffers, turn, start_m, start_n, WHICH: gl.constexpr, BUFFERS: gl.constexpr):
     """Write a matrix in parts through this warpgroup's buffers in turn. Returns the index of the next buffer."""
     if x.shape[0] > PART:
-        upper, lower = _halves(x, True)
+        upper, lower = halves(x, True)
         turn = _store(upper, c_tiles, buffers, turn, start_m, start_n, WHICH, BUFFERS)
         turn = _store(lower, c_tiles, buffers, turn, start_m + x.shape[0] // 2, start_n, WHICH, BUFFERS)
     elif x.shape[1] > buffers.shape[2]:
-        left, right = _halves(x, False)
+        left, right = halves(x, False)
         turn = _store(left, c_tiles, buffers, turn, start_m, start_n, WHICH, BUFFERS)
         turn = _store(right, c_tiles, buffers, turn, start_m, start_n + x.shape[1] // 2, WHICH, BUFFERS)
     else:
@@ -247,7 +247,7 @@ def _multiply(
                 total = warpgroup_mma_wait(1, deps=[total])
             pairs.arrive_at_both(free + (used * GROUPS + WHICH) * 8, rank, k - first)
             used = slot
-            slot, phase = _advance(slot, phase, STAGES)
+            slot, phase = advance(slot, phase, STAGES)
         if SIDE > 0:
             total, beside = warpgroup_mma_wait(0, deps=[total, beside])
         else:

@@ -11,7 +11,7 @@ from triton.experimental.gluon import language as gl
 
 
 @gluon.jit
-def _advance(slot, phase, STAGES: gl.constexpr):
+def advance(slot, phase, STAGES: gl.constexpr):
     """Next stage of a ring of ``STAGES`` and its phase, without dividing a running count."""
     slot += 1
     wrapped = slot == STAGES
