@@ -11,8 +11,8 @@ from triton.experimental.gluon import language as gl
 
 
 @gluon.jit
-def advance(slot, phase, STAGES: gl.constexpr):
-    """Next stage of a ring of ``STAGES`` and its phase, without dividing a running count."""
-    slot += 1
+def advance(slot, phase, STAGES: gl.constexpr, STEP: gl.constexpr = 1):
+    """The stage ``STEP`` further in a ring of ``STAGES``, a multiple of it, and its phase, without dividing a running count."""
+    slot += STEP
     wrapped = slot == STAGES
     return gl.where(wrapped, 0, slot), gl.where(wrapped, phase ^ 1, phase)

@@ -22,6 +22,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from tilescope_kernels._shared.descriptors import gluon_tiles
+from tilescope_kernels._shared.hopper_pipeline import advance
 from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import capability, multiprocessors
@@ -43,13 +44,6 @@ _LAG = gl.constexpr(2)
 _GROUP_M = gl.constexpr(8)
 #: Registers per thread of the warpgroups that multiply and of the warp that loads.
 _MULTIPLYING, _LOADING = gl.constexpr(232), gl.constexpr(40)
-
-
-@gluon.jit
-def _advance(slot, phase):
-    slot += 1
-    wrapped = slot == _STAGES
-    return gl.where(wrapped, 0, slot), gl.where(wrapped, phase ^ 1, phase)
 
 
 @gluon.jit
@@ -80,7 +74,7 @@ def _load(a_tiles, b_tiles, c_tiles, a_ring, b_ring, c_buffers, ready, free, com
                             c_tiles, [start_m + i * _ROWS, start_n + part * _PART], come.index(i),
                             c_buffers.index(i * _PARTS + part),
                         )  # fmt: skip
-            slot, phase = _advance(slot, phase)
+            slot, phase = advance(slot, phase, _STAGES)
         turn ^= 1
 
 
@@ -127,7 +121,7 @@ def _multiply(WHICH: gl.constexpr, c_tiles, a_ring, b_ring, c_buffers, ready, fr
             tma.store_wait(0)
             mbarrier.arrive(gone.index(WHICH), count=1, pred=k == 0)
             used = slot
-            slot, phase = _advance(slot, phase)
+            slot, phase = advance(slot, phase, _STAGES)
         total = warpgroup_mma_wait(0, deps=[total])
         mbarrier.arrive(free.index(used * _GROUPS + WHICH), count=1)
         mbarrier.wait(come.index(WHICH), turn)

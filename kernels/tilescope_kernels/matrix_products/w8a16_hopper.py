@@ -31,6 +31,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from tilescope_kernels._shared.descriptors import gluon_tiles
+from tilescope_kernels._shared.hopper_pipeline import advance
 from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import capability, multiprocessors
@@ -99,10 +100,7 @@ def _load_pieces(
                 tma.async_copy_global_to_shared(weight_tiles, [start_n + i * _ROWS, k], arrived, place)
             for i in gl.static_range(BOXES):
                 tma.async_copy_global_to_shared(x_tiles, [start_m + i * BOX, k], arrived, x_ring.index(slot * CUT + i))
-            slot += 1
-            wrapped = slot == STAGES
-            slot = gl.where(wrapped, 0, slot)
-            phase = gl.where(wrapped, phase ^ 1, phase)
+            slot, phase = advance(slot, phase, STAGES)
     return slot, phase
 
 
@@ -182,10 +180,7 @@ def _multiply_pieces(
                     mbarrier.arrive(free.index((slot + step - 1) * _GROUPS + WHICH), count=1)
             total = warpgroup_mma_wait(0, deps=[total])
             mbarrier.arrive(free.index((slot + _TURN - 1) * _GROUPS + WHICH), count=1)
-            slot += _TURN
-            wrapped = slot == STAGES
-            slot = gl.where(wrapped, 0, slot)
-            phase = gl.where(wrapped, phase ^ 1, phase)
+            slot, phase = advance(slot, phase, STAGES, _TURN)
         total *= unit(x_ring.dtype)
         if SPLIT == 1:
             # Wait until the previous tile has left the buffer. TMA clips at the edges.

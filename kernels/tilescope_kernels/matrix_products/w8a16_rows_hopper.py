@@ -29,6 +29,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from tilescope_kernels._shared.descriptors import gluon_tiles
+from tilescope_kernels._shared.hopper_pipeline import advance
 from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import multiprocessors
@@ -77,14 +78,6 @@ def _shared(bits, split):
 @gluon.constexpr_function
 def _barriers(split):
     return mbarrier.MBarrierLayout([[0]]) if split else mbarrier.MBarrierLayout()
-
-
-@gluon.jit
-def _advance(slot, phase, STAGES: gl.constexpr):
-    """Next stage of the ring and its phase, without dividing a running count."""
-    slot += 1
-    wrapped = slot == STAGES
-    return gl.where(wrapped, 0, slot), gl.where(wrapped, phase ^ 1, phase)
 
 
 @gluon.constexpr_function
@@ -141,7 +134,7 @@ def _load(
                 place = x_ring + slot * (2 * HALF) + half * HALF
                 for i in gl.static_range(BLOCK_M // BOX):
                     pairs.load(_X, place + i * (BOX * _BLOCK_K), k + half * (_BLOCK_K // 2), start_m + i * BOX, arrived)
-            slot, phase = _advance(slot, phase, STAGES)
+            slot, phase = advance(slot, phase, STAGES)
     if SPLIT:
         pairs.idle()
 
@@ -225,7 +218,7 @@ def _multiply(
                 totals = waited(totals)
                 totals = multiplied(weights, place + HALF, totals, y_tiles.dtype, SPLIT)
                 used = slot
-                slot, phase = _advance(slot, phase, STAGES)
+                slot, phase = advance(slot, phase, STAGES)
                 # After a tile's last stage what is read is not used.
                 mbarrier.wait(barriers.index(BARRIERS + slot), phase, pred=(stage + 1 < _TURN) | (turn + 1 < turns))
                 first, second = halves(weight_ring.index(slot * _GROUPS + WHICH).load(WIDE), NARROW)
