@@ -41,7 +41,7 @@ from tilescope_kernels.attention.flash import (
 from tilescope_kernels.attention.hopper import attend
 from tilescope_kernels.attention.hopper_few import SHARED_QUERIES, attend_few
 from tilescope_kernels.attention.hopper_gradients import backward, backward_serves
-from tilescope_kernels.attention.masks import is_added, lse_shape
+from tilescope_kernels.attention.masks import lse_shape, scale_of_scores
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 #: Most columns of a head: their accumulator must fit in registers beside the scores.
@@ -91,7 +91,7 @@ def _attention(
     if o.numel() == 0 or keys == 0:
         # The output of a query that sees no key is 0.
         return o.zero_(), lse.zero_()
-    score_scale = scale if is_added(mask) else scale * math.log2(math.e)
+    score_scale = scale_of_scores(scale, mask)
     if not config and plain and decode_serves(queries, keys, causal, save):
         decode(o, q, k, v, score_scale)
         return o, lse
@@ -138,7 +138,7 @@ def _attention_backward(
     plain = mask is None and window is None and not config
     if q.numel() == 0 or keys == 0:
         return dq.zero_(), dk.zero_(), dv.zero_()
-    group, score_scale = heads // kv_heads, scale if is_added(mask) else scale * math.log2(math.e)
+    group, score_scale = heads // kv_heads, scale_of_scores(scale, mask)
     if plain and backward_serves(q, k) and _specializes(do, q, k, v, o, dq, dk, dv):
         backward(dq, dk, dv, do, q, k, v, o, lse, causal, scale, score_scale)
         return dq, dk, dv

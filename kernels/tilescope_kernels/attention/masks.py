@@ -8,6 +8,8 @@ row's largest score, so that the log-sum-exp has two parts: the largest score, i
 
 from __future__ import annotations
 
+import math
+
 import torch
 import triton
 import triton.language as tl
@@ -18,6 +20,11 @@ _LOG2_E = tl.constexpr(1.4426950408889634)
 def is_added(mask: torch.Tensor | None) -> bool:
     """Whether a mask is of numbers."""
     return mask is not None and mask.dtype != torch.bool
+
+
+def scale_of_scores(scale: float, mask: torch.Tensor | None) -> float:
+    """``score_scale`` of the kernels: ``scale`` to base 2, for the hardware computes exp2, unless numbers are added to the scores."""
+    return scale if is_added(mask) else scale * math.log2(math.e)
 
 
 def lse_shape(q: torch.Tensor, mask: torch.Tensor | None) -> tuple[int, ...]:
