@@ -1,6 +1,7 @@
 """Kernels that are PyTorch operators, in Triton's interpreter. Run by test_interpreted."""
 
 import warnings
+from unittest import mock
 
 # First: it switches the interpreter on.
 from interpreted import (  # isort: skip
@@ -26,6 +27,7 @@ from tilescope_kernels import (
     row_sum,
     swiglu,
 )
+from tilescope_kernels.elementwise import rope as rotations
 
 #: One small workload of each kernel, ragged where it can be.
 SMALL = {
@@ -129,6 +131,12 @@ def check_rope_shapes_strides_and_tables():
     for tables in ((cos[:1], sin), (cos, sin[1:2]), (cos[:1].expand(3, 4, 12), sin)):
         for actual, expected in zip(rope(q, k, *tables), SPECS["rope"].reference(q, k, *tables), strict=True):
             close(actual, expected)
+    # Heads in several launches, the last ones with heads of k alone.
+    q, k, (cos, sin) = draw(2, 5, 4, 12), draw(2, 21, 4, 12, seed=1), rotation(2, 4, 12)
+    with mock.patch.object(rotations, "SECOND_AXIS", 1):
+        parts = rope(q, k, cos, sin, config={"HEADS": 8, "num_warps": 1})
+    for actual, expected in zip(parts, SPECS["rope"].reference(q, k, cos, sin), strict=True):
+        close(actual, expected)
     # Tables whose halves differ, as the formula allows.
     cos, sin = draw(1, 4, 128, seed=6), draw(1, 4, 128, seed=7)
     leaf, twin = draw(2, 3, 4, 128, grad=True), draw(2, 3, 4, 128).double().requires_grad_()

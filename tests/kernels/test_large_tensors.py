@@ -7,6 +7,7 @@ import tilescope_kernels as kernels
 import torch
 from tilescope.execution import launches
 from tilescope.execution.launches import as_tensor
+from tilescope_kernels._shared.reach import slabs
 from tilescope_kernels._shared.weight_gradients import sum_partials
 from tilescope_kernels.matrix_products import fp8_matmul, int8_matmul, lora
 from tilescope_kernels.norms import norm_linear
@@ -63,6 +64,14 @@ def test_groups_beyond_int32_are_known_as_such(caught, shape, huge):
     torch.ops.tilescope.group_norm_backward(flat, flat, 1, None, stats, False, "")
     found = {launch.name: launch.arguments["HUGE"] for launch in caught if "HUGE" in launch.arguments}
     assert found == dict.fromkeys(("group_norm_parts_kernel", "group_norm_backward_parts_kernel"), huge)
+
+
+def test_tensors_are_parted_along_an_axis_and_empty_past_their_end():
+    x, y = torch.arange(10).reshape(2, 5), torch.arange(4).reshape(2, 2)
+    ((same, other),) = slabs(5, x, y, axis=1)
+    assert same is x and other is y
+    found = [[part.tolist() for part in parts] for parts in slabs(2, x, y, axis=1)]
+    assert found == [[[[0, 1], [5, 6]], [[0, 1], [2, 3]]], [[[2, 3], [7, 8]], [[], []]], [[[4], [9]], [[], []]]]
 
 
 def test_heads_of_a_rotation_fit_a_grid(caught):

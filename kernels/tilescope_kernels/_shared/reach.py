@@ -6,6 +6,7 @@ Triton passes an integer argument in 32 bits if it fits, and a kernel's arithmet
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import zip_longest
 
 import torch
 
@@ -23,7 +24,11 @@ def is_far(*strides: int) -> bool:
 
 
 def slabs(most: int, *tensors: torch.Tensor, axis: int = 0) -> Iterable[tuple[torch.Tensor, ...]]:
-    """Parts of tensors of one extent along ``axis``, each of at most ``most``, in order; the tensors themselves if they fit."""
-    if tensors[0].shape[axis] <= most:
+    """Parts of tensors along ``axis``, each of at most ``most``, in order, empty past a tensor's end; the tensors themselves if they fit."""
+    if max(tensor.shape[axis] for tensor in tensors) <= most:
         return (tensors,)
-    return zip(*(tensor.split(most, axis) for tensor in tensors), strict=True)
+    every = zip_longest(*(tensor.split(most, axis) for tensor in tensors))
+    return (
+        tuple(tensor.narrow(axis, 0, 0) if part is None else part for tensor, part in zip(tensors, parts, strict=True))
+        for parts in every
+    )

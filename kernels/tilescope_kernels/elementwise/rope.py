@@ -18,7 +18,7 @@ from tilescope_kernels._shared.integers import cdiv, next_power_of_2
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_tensors, multiprocessors, split_config, use_triton
 from tilescope_kernels._shared.operators import operator, pack, remembered, rows_like, unpack
-from tilescope_kernels._shared.reach import SECOND_AXIS
+from tilescope_kernels._shared.reach import SECOND_AXIS, slabs
 from tilescope_kernels._shared.row_tiles import aligned
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
@@ -137,10 +137,8 @@ def _launch(
     chosen, options = split_config(unpack(config) or CONFIGS[0 if together else 2])
     groups = cdiv(heads, chosen["HEADS"])
     if groups > SECOND_AXIS:
-        most = SECOND_AXIS * chosen["HEADS"]
-        for first in range(0, heads, most):
-            part = slice(first, first + most)
-            _launch(*(tensor[:, part] for tensor in (q_out, k_out, q, k)), cos, sin, inverse, config)
+        for parts in slabs(SECOND_AXIS * chosen["HEADS"], q_out, k_out, q, k, axis=1):
+            _launch(*parts, cos, sin, inverse, config)
         return
     strides = [stride for tensor in (q_out, k_out, q, k) for stride in tensor.stride()[:3]]
     strides += (0 if cos.shape[0] == 1 else cos.stride(0), cos.stride(1))
