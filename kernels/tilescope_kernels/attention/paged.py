@@ -25,6 +25,7 @@ from tilescope_kernels._shared.launching import (
     use_triton,
 )
 from tilescope_kernels._shared.operators import check_integers, operator, pack, rows_like, unpack
+from tilescope_kernels._shared.reach import BEYOND
 from tilescope_kernels.attention.attention import _MOST, _neighbours
 from tilescope_kernels.attention.decode import _SPLITS, _span, attention_combine_kernel
 from tilescope_kernels.attention.paged_kernels import paged_attention_kernel
@@ -41,8 +42,6 @@ CONFIGS = tuple(
 
 #: Shortest span, in keys, of a split that only evens out lengths.
 _LEAST = 1024
-#: Offsets of heads and of queries are less: they are 32-bit.
-_REACH = 2**31
 
 
 def _chosen(q: torch.Tensor, config: str) -> Mapping[str, int]:
@@ -77,8 +76,8 @@ def _paged(
     o = rows_like(q)
     if o.numel() == 0 or table.numel() == 0 or k.numel() == 0:
         return o.zero_()
-    if max(heads * q.stride(1), queries * q.stride(2)) >= _REACH:
-        q = q.contiguous()
+    if max(heads * q.stride(1), queries * q.stride(2)) >= BEYOND:
+        q = q.contiguous()  # offsets of heads and of queries are 32-bit
     chosen = _chosen(q, config)
     group, n = heads // kv_heads, chosen["BLOCK_N"]
     rows = group * queries
