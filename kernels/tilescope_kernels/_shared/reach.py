@@ -24,7 +24,7 @@ def is_far(*strides: int) -> bool:
 
 
 def slabs(most: int, *tensors: torch.Tensor, axis: int = 0) -> Iterable[tuple[torch.Tensor, ...]]:
-    """Parts of tensors along ``axis``, each of at most ``most``, in order, empty past a tensor's end; the tensors themselves if they fit."""
+    """Parts of tensors along ``axis``, at most ``most`` each, in order, empty past a tensor's end; the tensors themselves if they fit."""
     if max(tensor.shape[axis] for tensor in tensors) <= most:
         return (tensors,)
     every = zip_longest(*(tensor.split(most, axis) for tensor in tensors))

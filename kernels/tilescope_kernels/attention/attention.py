@@ -82,7 +82,8 @@ def _attention(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """The output, and each row's log-sum-exp in base 2 (batch, heads, queries) in fp32, or an empty tensor unless ``save``.
 
-    Beside a mask of numbers the log-sum-exp is in two parts, as ``masks`` says. ``mask`` has the shape of the scores (batch, heads, queries, keys) and any strides.
+    Beside a mask of numbers the log-sum-exp is in two parts, as ``masks`` says. ``mask`` has the shape of the scores (batch,
+    heads, queries, keys) and any strides.
     """
     (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
     o = rows_like(q)

@@ -59,7 +59,8 @@ _LONG, _ROUNDS = 2048, 8
 #: 29.6 (28.5, 28.8). GPU time with that of a launch, cold L2, H200, 2026-11-27, torch 2.11, triton 3.6.
 #: For 65 to 128 columns with a mask, where tiles of 128 queries are too few and those of 64 give half of the SMs a program, from
 #: _SHARED_LONG queries on: 1x4x4x512x512x128 takes 9.0 us (the Triton kernel 12.7, with TMA 10.5, cuDNN 11.5), in tiles of 128 keys 9.5.
-#: No other size was timed: with fewer tiles each still has an SM to itself, with more queries more keys to share out. Kernel durations, cold L2, H200, 2026-11-27, torch 2.11, triton 3.6.
+#: No other size was timed: with fewer tiles each still has an SM to itself, with more queries more keys to share out. Kernel durations,
+#: cold L2, H200, 2026-11-27, torch 2.11, triton 3.6.
 _SPECIALIZED_SHARED, _SHARED_LONG = _forward(SHARED_QUERIES.value, 64, 4, 2, 1, 1), 512
 #: Up to this many queries, heads of up to 64 columns use the Triton kernel, without any mask in small tiles.
 _SHORT = 1024

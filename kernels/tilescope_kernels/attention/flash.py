@@ -164,7 +164,8 @@ def attention_kernel(
     """Compute BLOCK_M queries of one head per program. GROUP query heads share a head of keys.
 
     ``EVEN``: ``keys`` is a multiple of BLOCK_N. ``lse_ptr`` (batch, heads, queries) receives log2(sum of 2^score) of each
-    row, beside a mask of numbers its two parts, or is None. ``warp_specialize=True`` on the loop over keys compiles but hangs on an H200 (triton 3.6).
+    row, beside a mask of numbers its two parts, or is None. ``warp_specialize=True`` on the loop over keys compiles but hangs
+    on an H200 (triton 3.6).
     """
     batch, head, start = _place(queries, heads, BLOCK_M, CAUSAL)
     q = _rows(q_ptr, q_tiles, q_strides, batch, head, start, queries, BLOCK_M, COLUMNS, True)

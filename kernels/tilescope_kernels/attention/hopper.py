@@ -2,8 +2,8 @@
 
 One warp loads through TMA. Two warpgroups multiply, or three for heads of 64 columns, with 64 queries each. A warpgroup
 computes the softmax of one tile of keys while the tensor cores multiply the previous tile's values. Programs may compute
-several tiles of queries: the next tile's queries and first keys are loaded while a tile's output is computed and stored. Written in Gluon: with Triton's own
-warp specialization this loop compiles but hangs on an H200 (triton 3.6).
+several tiles of queries: the next tile's queries and first keys are loaded while a tile's output is computed and stored.
+Written in Gluon: with Triton's own warp specialization this loop compiles but hangs on an H200 (triton 3.6).
 """
 
 from __future__ import annotations

@@ -89,8 +89,9 @@ def attention_backward_terms_kernel(
     """Compute terms of each query and bounds of the keys, and zero the sums of dQ. ``sums`` and ``bounds`` may be None.
 
     ``terms`` (batch, heads, 3, rows) in fp32: each query's lse, delta = sum(o * do) and 1 / norm(do). Past the last query they are
-    infinity, 0 and 0, so that p = 2^(score - infinity) is 0; the last is 0 where delta is not finite, too. ``bounds`` (batch, kv_heads, 2, parts) in fp32: the largest absolute
-    element of each 64 keys, and the largest norm of their values, computed by programs from ``row_programs`` on.
+    infinity, 0 and 0, so that p = 2^(score - infinity) is 0; the last is 0 where delta is not finite, too. ``bounds`` (batch,
+    kv_heads, 2, parts) in fp32: the largest absolute element of each 64 keys, and the largest norm of their values, computed
+    by programs from ``row_programs`` on.
     """
     if tl.program_id(0) < row_programs:
         _row_terms(
