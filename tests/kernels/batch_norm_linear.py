@@ -64,6 +64,16 @@ def check_options():
     assert layer_norm_linear(x[0, 0], *none, w).shape == (9,)
 
 
+def check_rows_far_apart():
+    """Beyond int32 within a tile. Only the memory of the rows is ever touched."""
+    apart = 2**31 // 15 + 9
+    x = torch.empty(15 * apart + 24, dtype=torch.float16).as_strided((16, 24), (apart, 1))
+    x.copy_(draw(16, 24))
+    w = draw(9, 24, seed=1).half()
+    wanted = F.linear(F.layer_norm(x.double(), (24,)), w.double())
+    close(layer_norm_linear(x, None, None, w, config=TILES), wanted, 2e-3)
+
+
 def check_a_large_mean_cancels():
     """A number added to a row changes nothing, however the product is ordered."""
     x, g, w = draw(8, 256), draw(256, seed=1), draw(40, 256, seed=2)

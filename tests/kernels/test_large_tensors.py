@@ -1,11 +1,11 @@
 """Launches of tensors too large for a machine without a GPU: what their kernels compute in int32 stays in its range."""
 
-import math
+import re
 
 import pytest
 import tilescope_kernels as kernels
 import torch
-from tilescope.execution import launches
+from tilescope.execution import launches, offline
 from tilescope.execution.launches import as_tensor
 from tilescope_kernels._shared.reach import slabs
 from tilescope_kernels._shared.weight_gradients import sum_partials
@@ -82,15 +82,32 @@ def test_heads_of_a_rotation_fit_a_grid(caught):
     assert sum(launch.arguments["k_heads"] for launch in caught) == 7
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_rows_that_are_far_apart_are_read_where_they_are_or_copied(caught, dtype):
-    x = meta(300, 34_000_001, dtype=dtype)[:, :64]
-    kernels.layer_norm_linear(x, None, None, meta(8, 64, dtype=dtype))
-    strides = [launch.arguments["x_stride"] for launch in caught if launch.name == "norm_linear_kernel"]
-    assert strides == [64]
+def bits_of_rows(launch):
+    """Bits of the integers that rows of a tile are multiplied with their strides in."""
+    with offline.targeting("sm_90"):
+        code = offline.compile_launch(launch).asm["ttir"]
+    return set(re.findall(r"arith\.muli .*: tensor<\d+x1xi(\d+)>", code))
+
+
+@pytest.mark.parametrize(
+    ("apart", "columns_out", "far"),
+    [(34_000_001, 8, True), (2**23 + 1, 8, True), (2**23 - 1, 8, False), (65, 2**23, True), (65, 2**23 - 1, False)],
+)
+def test_a_norm_behind_a_product_of_rows_that_are_far_apart_has_offsets_in_int64(caught, apart, columns_out, far):
+    x, weight = meta(300, apart)[:, :64], meta(columns_out, 64)
     config = next(config for config in norm_linear.BEHIND if not config["TMA"])
-    kernels.layer_norm_linear(x, None, None, meta(8, 64, dtype=dtype), config=config)
-    assert math.prod((config["BLOCK_M"], caught[-1].arguments["x_stride"])) < 2**31
+    kernels.layer_norm_linear(x, None, None, weight, config=config)
+    given = caught[-1].arguments
+    assert (given["x_stride"], given["FAR"]) == (apart, far)
+    assert bits_of_rows(caught[-1]) == {"64" if far else "32"}
+
+
+def test_a_norm_behind_a_product_reads_rows_that_are_far_apart_where_they_are(caught):
+    kernels.layer_norm_linear(meta(300, 34_000_001)[:, :64], None, None, meta(8, 64))
+    assert caught[-1].arguments["x_stride"] == 34_000_001 and caught[-1].arguments["FAR"]
+    # TMA has addresses of its own.
+    kernels.layer_norm_linear(meta(300, 2**25)[:, :64], None, None, meta(8, 64), config=norm_linear.BEHIND[0])
+    assert not caught[-1].arguments["FAR"]
 
 
 @pytest.mark.parametrize(("granularity", "columns"), [("block", 8), ("block", 130), ("tensor", 16)])

@@ -27,7 +27,7 @@ from tilescope_kernels._shared.integers import cdiv, next_power_of_2
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_tensors, multiprocessors, use_triton
 from tilescope_kernels._shared.operators import as_rows, operator, pack, remembered, unpack
-from tilescope_kernels._shared.reach import BEYOND
+from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels.norms.norm_linear_gradients import (
     differentiate_layer_norm,
     differentiate_rms_norm,
@@ -128,8 +128,6 @@ def _behind(
     tma = config["TMA"] and _tma_serves(x, n)
     if config["TMA"] > tma:
         raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
-    if not tma and config["BLOCK_M"] * x.stride(0) >= BEYOND:
-        x = x.contiguous()  # offsets within a tile are int32
     mean, rstd = (torch.empty(m, dtype=torch.float32, device=x.device) for _ in range(2))
     sums, shift = (torch.empty(n, dtype=torch.float32, device=x.device) for _ in range(2))
     folded = torch.empty((n, k), dtype=x.dtype, device=x.device)
@@ -148,7 +146,7 @@ def _behind(
         y, x, folded,
         *(TensorDescriptor(t, list(t.shape), [t.stride(0), 1], [rows, columns]) if tma else None
           for t, rows, columns in operands),
-        mean, rstd, sums, shift, m, n, k, x.stride(0), EVEN_K=k % block_k == 0, **blocks,
+        mean, rstd, sums, shift, m, n, k, x.stride(0), EVEN_K=k % block_k == 0, FAR=not tma and is_far(x.stride(0), n), **blocks,
     )  # fmt: skip
     return y
 

@@ -62,11 +62,12 @@ def _corrected(
 def norm_linear_kernel(
     y_ptr, x_ptr, w_ptr, y_tiles, x_tiles, w_tiles, mean_ptr, rstd_ptr, sums_ptr, shift_ptr, M, N, K, x_stride,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, EVEN_K: tl.constexpr,
+    FAR: tl.constexpr,
 ):  # fmt: skip
     """x (M, K) times w (N, K) transposed, with LayerNorm's correction as epilogue.
 
     Persistent through TMA descriptors, or one tile per program through pointers where those are None. ``EVEN_K``: K is a
-    multiple of ``BLOCK_K``.
+    multiple of ``BLOCK_K``. ``FAR``: rows of x or y lie so far apart that offsets within a tile need int64.
     """
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     if x_tiles is not None:
@@ -85,7 +86,9 @@ def norm_linear_kernel(
         m = tl.arange(0, BLOCK_M)[:, None]
         n = tl.arange(0, BLOCK_N)[None, :]
         k = tl.arange(0, BLOCK_K)
-        # Only the tile's origin needs 64 bits; offsets within it fit 32.
+        # Only a tile's origin needs int64; offsets within a tile are int32, unless its rows lie far apart.
+        if FAR:
+            m = m.to(tl.int64)
         x_rows = x_ptr + start_m.to(tl.int64) * x_stride + m * x_stride + k[None, :]
         w_rows = w_ptr + start_n.to(tl.int64) * K + n * K + k[:, None]
         valid_m = start_m + m < M
