@@ -16,10 +16,8 @@ from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.integers import cdiv, next_power_of_2
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import (
-    capability,
     check_mixed,
     multiprocessors,
-    shared_memory,
     split_config,
     use_triton,
 )
@@ -35,6 +33,7 @@ from tilescope_kernels._shared.operators import (
 )
 from tilescope_kernels._shared.row_tiles import in_pieces, vector
 from tilescope_kernels._shared.weight_gradients import column_sums, sum_partials, sums_dtype
+from tilescope_kernels.norms.layer_norm_backward import backward_in_shared_memory
 from tilescope_kernels.norms.layer_norm_kernels import (
     _ALL,
     _NOTHING,
@@ -43,7 +42,6 @@ from tilescope_kernels.norms.layer_norm_kernels import (
     layer_norm_kernel,
     layer_norm_pieces_kernel,
 )
-from tilescope_kernels.norms.shared_rows import norm_backward_shared_kernel
 from tilescope_kernels.norms.special_rows_backward import SUMMED, backward_of_special_rows
 from tilescope_kernels.norms.unaligned_rows import forward_unaligned, serves_unaligned
 from tilescope_kernels.norms.wide_rows import forward_in_parts
@@ -66,14 +64,6 @@ _SHORT = 64
 _SUMMED_TWICE = 8192
 #: Warps and stages for 16-bit rows of more columns, where the shared-memory kernel does not apply.
 _ROW_WARPS, _ROW_STAGES = 32, 1
-#: Rows for the shared-memory kernel: columns above and up to, warps (three or four pieces per row), and programs per SM, whose
-#: sums take at most half of its registers. Rows of a power of two up to 8192 are faster in one block.
-_SHARED = ((2048, 3072, 4, 3), (4096, 6144, 8, 2), (8192, 16384, 16, 1))
-#: Columns up to which each piece has its own shared memory. In a power of two of elements, 16384x5120 in bf16 took 142 us and takes
-#: 128, but 8192x12288 takes 166 and would take 173 (kernel durations, H200, 2026-11-27, torch 2.11, triton 3.6).
-_CHUNKED = 8192
-#: Rows in a program's shared memory: two of x, two of dy and the weight.
-_SHARED_ROWS = 5
 
 
 def _warps(x: torch.Tensor, rows: int, elements: int) -> int:
@@ -106,23 +96,6 @@ def _keep(x: torch.Tensor, block: int, summed: bool) -> int:
     if block <= (_SUMMED_TWICE if summed else SUMMED):
         return int(_ALL.value)
     return int((_ROW if summed and x.element_size() == 2 else _NOTHING).value)
-
-
-def _shared_plan(x: torch.Tensor, config: str, *read: torch.Tensor | None) -> tuple[int, int] | None:
-    """Warps and programs per SM of the kernel with rows in shared memory; None where it does not apply."""
-    columns = x.shape[1]
-    # The compiler proves 16-byte alignment from addresses and extents that are multiples of 16.
-    copied = columns % 16 == x.stride(0) % 16 == 0 and all(
-        t is None or (t.element_size() == 2 and t.data_ptr() % 16 == 0) for t in (x, *read)
-    )
-    if config or not copied or capability(x) == 0:
-        return None
-    for beyond, most, warps, programs in _SHARED:
-        if beyond < columns <= most:
-            piece = 256 * warps
-            size = cdiv(columns, piece) * piece if columns <= _CHUNKED else next_power_of_2(columns)
-            return (warps, programs) if programs * _SHARED_ROWS * 2 * size < shared_memory(x) else None
-    return None
 
 
 @operator("layer_norm")
@@ -192,21 +165,12 @@ def _layer_norm_backward(
     if found := backward_of_special_rows(dy, x, weight, stats, sums, config, short=_SHORT, centred=True):
         dx, both = found
         return dx, none if both is None else both
+    if sums and (found := backward_in_shared_memory(dy, x, weight, stats, config)):
+        return found
     block = next_power_of_2(columns)
     chosen, options = split_config(unpack(config) or {})
     keep = _keep(x, block, sums)
     dx = x.new_empty(rows, columns)
-    if sums and (plan := _shared_plan(x, config, dy, weight)):
-        warps, programs = plan
-        partial = torch.empty((2, min(rows, programs * multiprocessors(x)), columns), device=x.device)
-        piece = 256 * warps
-        launch(
-            norm_backward_shared_kernel, (partial.shape[1],),
-            dx, partial, dy, x, weight, stats, x.stride(0), columns, rows, columns,
-            PIECE=piece, PIECES=cdiv(columns, piece), CHUNK=piece if columns <= _CHUNKED else next_power_of_2(columns),
-            WHOLE=columns % piece == 0, CENTRED=True, SKEWED=False, num_warps=warps,
-        )  # fmt: skip
-        return dx, sum_partials(partial, sums_dtype(x, weight))
     if sums:
         # An SM's registers hold the sums of 16384 columns. With fewer columns several programs fit and hide each other's
         # latency, at the cost of a row of partial sums each. Short rows are prefetched instead.
