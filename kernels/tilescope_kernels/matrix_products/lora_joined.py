@@ -17,9 +17,8 @@ from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import capability, device_of
 from tilescope_kernels._shared.operators import operator
-from tilescope_kernels.matrix_products import matmul_plans
 from tilescope_kernels.matrix_products.aligned_rows import is_aligned
-from tilescope_kernels.matrix_products.split_k import split_matmul, split_plan
+from tilescope_kernels.matrix_products.matmul import plan_product, write_product
 
 #: Rows and a step along K of a program that computes the update, and rows and columns of one that only copies.
 _TILE = {"BLOCK_M": 16, "BLOCK_K": 256, "ROWS": 4, "COLUMNS": 1024, "num_warps": 4}
@@ -106,10 +105,8 @@ def _joined(
 
 def _write_product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
     """Write ``a @ b`` of matrices with aligned rows or columns to contiguous ``c``."""
-    if tiling := matmul_plans.plan(a, b):
-        matmul_plans.write_product(a, b, c, tiling)
-    elif plan := split_plan(a, b):
-        split_matmul(c, a, b, plan)
+    if plan := plan_product(a, b):
+        write_product(a, b, c, plan)
     else:
         torch.mm(a, b, out=c)
 

@@ -217,6 +217,21 @@ _PLANS: dict[Hashable, Tiling | Mapping[str, int]] = {}
 _MOST = 8192
 
 
+def plan_product(a: torch.Tensor, b: torch.Tensor) -> Tiling | Mapping[str, int] | None:
+    """How a kernel of ``matmul_plans`` or ``split_k`` computes the product; None where none serves it or it does not pay."""
+    return matmul_plans.plan(a, b) or split_plan(a, b)
+
+
+def write_product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, plan: Tiling | Mapping[str, int]) -> None:
+    """Write the product to contiguous ``c``, by what ``plan_product`` gave or a config of ``matmul_kernel``."""
+    if isinstance(plan, Tiling):
+        matmul_plans.write_product(a, b, c, plan)
+    elif "SPLITS" in plan:
+        split_matmul(c, a, b, plan)
+    else:
+        _tiled(a, b, c, plan)
+
+
 @operator("matmul")
 def _matmul(a: torch.Tensor, b: torch.Tensor, config: str) -> torch.Tensor:
     c = torch.empty((a.shape[0], b.shape[1]), dtype=a.dtype, device=a.device)
@@ -232,17 +247,12 @@ def _matmul(a: torch.Tensor, b: torch.Tensor, config: str) -> torch.Tensor:
     key = (a.dtype, a.shape, a.stride(), b.shape, b.stride(), a.get_device(), a.data_ptr() & 15, b.data_ptr() & 15)
     plan = _PLANS.get(key)
     if plan is None:
-        plan = matmul_plans.plan(a, b) or split_plan(a, b) or (_timed(a, b, c) if a.is_cuda else _default(a, b))
+        plan = plan_product(a, b) or (_timed(a, b, c) if a.is_cuda else _default(a, b))
         if a.is_cuda:
             if len(_PLANS) >= _MOST:
                 _PLANS.clear()
             _PLANS[key] = plan
-    if isinstance(plan, Tiling):
-        matmul_plans.write_product(a, b, c, plan)
-    elif "SPLITS" in plan:
-        split_matmul(c, a, b, plan)
-    else:
-        _tiled(a, b, c, plan)
+    write_product(a, b, c, plan)
     return c
 
 
