@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from tilescope_kernels import scaled_dot_product_attention as sdpa
 from tilescope_kernels.attention import attention, few_gradients
+from tilescope_kernels.attention.decode import decode
+from tilescope_kernels.attention.masks import scale_of_scores
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 BOTH = ("attention", "causal_attention")
@@ -172,6 +174,25 @@ def check_rows_that_overlap():
     gradients = torch.autograd.grad(found, ours, upstream)
     for one, other in zip(gradients, torch.autograd.grad(expected, wanted, upstream.double()), strict=True):
         close(one, other, 2e-5)
+
+
+def check_rows_far_apart():
+    """Beyond int32 within a tile. Of some gigabytes of address space only the pages of these elements are touched."""
+    apart = 2**31 // 30
+    memory = torch.empty(39 * apart + 3 * 16, dtype=torch.float16)
+    ours = [memory.as_strided((1, 1, 40, 16), (1, 1, apart, 1), 16 * i) for i in range(3)]
+    for seed, tensor in enumerate(ours):
+        tensor.copy_(draw(1, 1, 40, 16, seed=seed))
+        tensor.requires_grad_()
+    every = SPECS["attention"].implementations["triton"].configs
+    pointers = next(config for config in every if not config["TMA"])
+    for config in (pointers, None):
+        for causal in (False, True):
+            both_passes(ours, doubles(ours), 1e-3, is_causal=causal, config=config)
+    q, k, v = (tensor.detach() for tensor in ours)
+    o = torch.empty(1, 1, 1, 16, dtype=torch.float16)
+    decode(o, q[:, :, :1], k, v, scale_of_scores(0.25, None))
+    close(o, F.scaled_dot_product_attention(q[:, :, :1].double(), k.double(), v.double(), scale=0.25), 1e-3)
 
 
 def check_scale():

@@ -44,7 +44,7 @@ class Problem:
         sums_of.attention_backward_terms_kernel[(self.programs + self.parts * batch * kv_heads,)](
             self.terms, self.bounds, self.sums, self.o, self.do, self.lse, self.k, self.v, *(t.stride()[:3] for t in tensors),
             heads, kv_heads, self.queries, keys, self.rows, self.parts, self.programs,
-            COLUMNS=self.columns, PADDED=self.width,
+            COLUMNS=self.columns, PADDED=self.width, FAR=False,
         )  # fmt: skip
         return self
 
@@ -78,7 +78,8 @@ class Problem:
         sums_of.attention_backward_sums_kernel[(self.programs + of_keys,)](
             *gradients, self.sums, shares, self.terms, self.bounds, *(t.stride()[:3] for t in gradients),
             heads, kv_heads, self.queries, keys, self.rows, self.parts, self.programs, scale,
-            COLUMNS=self.columns, PADDED=self.width, PARTS=next_power_of_2(self.parts), SHARES=1 if shares is None else shares.shape[3],
+            COLUMNS=self.columns, PADDED=self.width, PARTS=next_power_of_2(self.parts),
+            SHARES=1 if shares is None else shares.shape[3], FAR=False,
         )  # fmt: skip
         return gradients
 

@@ -86,7 +86,8 @@ def bits_of_rows(launch):
     """Bits of the integers that rows of a tile are multiplied with their strides in."""
     with offline.targeting("sm_90"):
         code = offline.compile_launch(launch).asm["ttir"]
-    return set(re.findall(r"arith\.muli .*: tensor<\d+x1xi(\d+)>", code))
+    # Constants are named %cst: other tensors of a launch have a number of columns that is known.
+    return set(re.findall(r"arith\.muli %\w+, %(?!cst)\w+ : tensor<\d+x1xi(\d+)>", code))
 
 
 @pytest.mark.parametrize(
@@ -108,6 +109,41 @@ def test_a_norm_behind_a_product_reads_rows_that_are_far_apart_where_they_are(ca
     # TMA has addresses of its own.
     kernels.layer_norm_linear(meta(300, 2**25)[:, :64], None, None, meta(8, 64), config=norm_linear.BEHIND[0])
     assert not caught[-1].arguments["FAR"]
+
+
+def heads_of_rows(apart, batch, rows, dtype=torch.bfloat16):
+    """Two heads of 64 columns (batch, 2, rows, 64), with rows ``apart``: of all batches between two rows if ``batch`` is None."""
+    every = meta(rows, apart // 128, 2, 64, dtype=dtype).permute(1, 2, 0, 3)
+    return every if batch is None else every[:batch]
+
+
+def attend(path, apart):
+    """Call attention so that it takes one of its ways, with a backward pass but in decoding."""
+    if path == "ragged":
+        q, k, v = (meta(300, apart // 64, 64)[:, :2].requires_grad_() for _ in range(3))
+        ends = torch.empty(3, dtype=torch.int32, device="meta")
+        o = kernels.ragged_attention(q, k, v, ends, ends, 300, 300, is_causal=True)
+    elif path == "decode":
+        q, k, v = (heads_of_rows(apart, 1, rows) for rows in (1, 600, 600))
+        return kernels.scaled_dot_product_attention(q, k, v)
+    else:
+        dtype = torch.bfloat16 if path == "hopper" else torch.float32
+        q, k, v = (heads_of_rows(apart, 1 if path == "few" else None, 300, dtype).requires_grad_() for _ in range(3))
+        o = kernels.scaled_dot_product_attention(q, k, v)
+    return o.backward(torch.empty_like(o))
+
+
+@pytest.mark.parametrize("far", [True, False])
+@pytest.mark.parametrize(
+    ("path", "kernels_of_rows"), [("whole", 4), ("few", 3), ("decode", 1), ("ragged", 4), ("hopper", 3)]
+)
+def test_attention_of_rows_that_are_far_apart_has_offsets_in_int64(caught, path, kernels_of_rows, far):
+    with offline.targeting("sm_90"):
+        attend(path, 2**23 - (0 if far else 128))
+    found = [launch for launch in caught if "FAR" in launch.arguments]
+    assert [launch.arguments["FAR"] for launch in found] == [far] * kernels_of_rows, [launch.name for launch in found]
+    if far:
+        assert [bits_of_rows(launch) for launch in found] == [{"64"}] * kernels_of_rows
 
 
 @pytest.mark.parametrize(("granularity", "columns"), [("block", 8), ("block", 130), ("tensor", 16)])

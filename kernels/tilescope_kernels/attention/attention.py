@@ -27,6 +27,7 @@ from tilescope_kernels._shared.launching import (
     use_triton,
 )
 from tilescope_kernels._shared.operators import operator, pack, remembered, rows_like, wants_grad
+from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels.attention.attention_configs import CONFIGS, chosen_config
 from tilescope_kernels.attention.attention_cost import DIMS, causal_cost, cost
 from tilescope_kernels.attention.decode import decode, decode_serves
@@ -115,7 +116,7 @@ def _attention(
             *(t.stride()[:3] for t in (o, q, k, v)), heads, queries, keys, score_scale, mask,
             None if mask is None else mask.stride(), window,
             EVEN=keys % n == 0, BLOCK_M=m, BLOCK_N=n, GROUP=heads // kv_heads, COLUMNS=columns, CAUSAL=causal,
-            num_warps=chosen["num_warps"], num_stages=chosen["num_stages"],
+            num_warps=chosen["num_warps"], num_stages=chosen["num_stages"], FAR=is_far(*(t.stride(2) for t in (o, q, k, v))),
         )  # fmt: skip
     return o, lse
 
@@ -149,12 +150,13 @@ def _attention_backward(
         return dq, dk, dv
     tma = chosen["TMA"] and _tma_serves(do, q, k, v)
     delta = torch.empty((batch, heads, queries), dtype=torch.float32, device=q.device)
-    shared = {"GROUP": group, "COLUMNS": columns, "CAUSAL": causal}
+    far = is_far(*(t.stride(2) for t in (dq, dk, dv, do, q, k, v, o)))
+    shared = {"GROUP": group, "COLUMNS": columns, "CAUSAL": causal, "FAR": far}
     hidden = (mask, None if mask is None else mask.stride(), window)
     launch(
         attention_delta_kernel, (cdiv(queries, 64) * batch * heads,),
         delta, o, do, o.stride()[:3], do.stride()[:3], heads, queries,
-        COLUMNS=columns, BLOCK=64, num_warps=4,
+        COLUMNS=columns, BLOCK=64, FAR=far, num_warps=4,
     )  # fmt: skip
     (kv_m, kv_n), (q_m, q_n) = ((chosen[f"{loop}_M"], chosen[f"{loop}_N"]) for loop in ("KV", "Q"))
     kv_programs, q_programs = cdiv(keys, kv_n) * batch * kv_heads, cdiv(queries, q_m) * batch * heads

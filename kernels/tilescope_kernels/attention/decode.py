@@ -17,7 +17,8 @@ import triton.language as tl
 from tilescope_kernels._shared.integers import cdiv, next_power_of_2
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import multiprocessors, shared_memory
-from tilescope_kernels.attention.flash import _attend, padded
+from tilescope_kernels._shared.reach import is_far
+from tilescope_kernels.attention.flash import _attend, padded, spread
 
 #: Most queries and fewest keys: more queries fill the GPU without a split, and fewer keys do not pay for one.
 _QUERIES, _KEYS = 16, 512
@@ -32,12 +33,14 @@ def attention_decode_kernel(
     totals_ptr, sums_ptr, q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides,
     kv_heads, queries, keys, span, splits, score_scale,
     GROUP: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    FAR: tl.constexpr,
 ):  # fmt: skip
     """Attend BLOCK_M rows of a group's queries to ``span`` keys per program. ``span`` is a multiple of BLOCK_N.
 
     ``totals`` (batch * kv_heads, splits, rows, COLUMNS) in fp32 receives sums of 2^(score - largest) * value; ``sums``, with 2
     for COLUMNS, the largest score and the sum of 2^(score - largest). ``EVEN``: ``keys`` is a multiple of BLOCK_N.
     """
+    k_strides, v_strides = spread(k_strides, FAR), spread(v_strides, FAR)
     rows = GROUP * queries
     split = tl.program_id(0) % splits
     block = tl.program_id(0) // splits % tl.cdiv(rows, BLOCK_M)
@@ -145,7 +148,8 @@ def decode(o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, s
     launch(
         attention_decode_kernel, (units * splits,),
         totals, sums, q, k, v, *(t.stride()[:3] for t in (q, k, v)), kv_heads, queries, keys, span, splits, score_scale,
-        GROUP=group, COLUMNS=columns, EVEN=keys % tiles["BLOCK_N"] == 0, BLOCK_M=block, **tiles,
+        GROUP=group, COLUMNS=columns, EVEN=keys % tiles["BLOCK_N"] == 0, BLOCK_M=block,
+        FAR=is_far(k.stride(2), v.stride(2)), **tiles,
     )  # fmt: skip
     launch(
         attention_combine_kernel, (batch * heads * queries,),

@@ -9,6 +9,7 @@ import torch
 from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import multiprocessors
+from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels.attention.flash import padded
 from tilescope_kernels.attention.flash_split import (
     attention_backward_row_terms_kernel,
@@ -65,7 +66,7 @@ def backward_of_few(
     parts = head_parts * spans
     whole = max(64, kv_m, q_m)
     rows = cdiv(queries, whole) * whole
-    added = is_added(mask)
+    added, far = is_added(mask), is_far(*(t.stride(2) for t in (dq, dk, dv, do, q, k, v, o)))
     terms = torch.empty((batch, heads, 3 if added else 2, rows), dtype=torch.float32, device=q.device)
     counts = torch.empty((kv_tiles + q_tiles,), dtype=torch.int32, device=q.device)
     kv_parts = torch.empty(
@@ -75,7 +76,7 @@ def backward_of_few(
     launch(
         attention_backward_row_terms_kernel, (rows // 64 * batch * heads,),
         terms, counts, o, do, lse, o.stride()[:3], do.stride()[:3], heads, queries, rows, len(counts),
-        COLUMNS=columns, BLOCK=64, ADDED=added, num_warps=4,
+        COLUMNS=columns, BLOCK=64, ADDED=added, FAR=far, num_warps=4,
     )  # fmt: skip
     launch(
         attention_backward_split_kernel, (kv_tiles * parts + q_tiles * q_spans,),
@@ -83,5 +84,5 @@ def backward_of_few(
         kv_heads, queries, keys, rows, scale, score_scale, mask, None if mask is None else mask.stride(), window,
         kv_tiles, head_parts, spans, q_spans,
         GROUP=heads // kv_heads, COLUMNS=columns, CAUSAL=causal, EVEN_QUERIES=queries % kv_m == 0, EVEN_KEYS=keys % q_n == 0,
-        KV_M=kv_m, KV_N=kv_n, Q_M=q_m, Q_N=q_n, num_warps=chosen["KV_WARPS"], num_stages=chosen["KV_STAGES"],
+        KV_M=kv_m, KV_N=kv_n, Q_M=q_m, Q_N=q_n, FAR=far, num_warps=chosen["KV_WARPS"], num_stages=chosen["KV_STAGES"],
     )  # fmt: skip

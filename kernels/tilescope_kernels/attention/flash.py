@@ -3,7 +3,8 @@
 Tensors are (batch, heads, rows, COLUMNS). ``*_tiles`` are their TMA descriptors, or None to load through pointers.
 ``*_strides`` are the strides of batch, head and row in elements; a row is contiguous. Scores are scaled to base 2,
 because the hardware computes exp2: ``score_scale`` is scale * log2(e). Tiles are padded with zeros to ``padded(COLUMNS)``
-columns, a width that ``tl.dot`` takes; only COLUMNS of them are loaded and stored.
+columns, a width that ``tl.dot`` takes; only COLUMNS of them are loaded and stored. ``FAR``: rows lie so far apart that
+offsets within a tile need int64.
 
 ``mask_ptr`` is None or a tensor (batch, heads, queries, keys) of booleans or of numbers that are added to the scores;
 ``mask`` is its part of one head. ``window`` is None or the number of keys that a query sees under a causal mask.
@@ -27,12 +28,21 @@ def padded(columns):
 
 @triton.jit
 def _origin(strides, batch, head, start):
-    """Offset of a tile in elements, as int64. Offsets within a tile are int32."""
+    """Offset of a tile in elements, as int64. Offsets within a tile are int32, unless ``spread`` made its rows' stride int64."""
     return (
         tl.cast(batch, tl.int64) * strides[0]
         + tl.cast(head, tl.int64) * strides[1]
         + tl.cast(start, tl.int64) * strides[2]
     )
+
+
+@triton.jit
+def spread(strides, FAR: tl.constexpr):
+    """Strides, that of rows as int64 if ``FAR``, so that offsets within a tile are int64, too."""
+    if FAR:
+        return strides[0], strides[1], tl.cast(strides[2], tl.int64)
+    else:
+        return strides
 
 
 @triton.jit
@@ -159,7 +169,7 @@ def attention_kernel(
     o_ptr, lse_ptr, q_ptr, k_ptr, v_ptr, q_tiles, k_tiles, v_tiles, o_strides, q_strides, k_strides, v_strides,
     heads, queries, keys, score_scale, mask_ptr, mask_strides, window,
     GROUP: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, EVEN: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
     """Compute BLOCK_M queries of one head per program. GROUP query heads share a head of keys.
 
@@ -167,6 +177,8 @@ def attention_kernel(
     row, beside a mask of numbers its two parts, or is None. ``warp_specialize=True`` on the loop over keys compiles but hangs
     on an H200 (triton 3.6).
     """
+    o_strides, q_strides = spread(o_strides, FAR), spread(q_strides, FAR)
+    k_strides, v_strides = spread(k_strides, FAR), spread(v_strides, FAR)
     batch, head, start = _place(queries, heads, BLOCK_M, CAUSAL)
     q = _rows(q_ptr, q_tiles, q_strides, batch, head, start, queries, BLOCK_M, COLUMNS, True)
     # The lowest finite fp32, not -inf: a row's first tiles may be all -inf, and -inf - -inf is NaN.
@@ -207,9 +219,11 @@ def attention_kernel(
 
 @triton.jit
 def attention_delta_kernel(
-    delta_ptr, o_ptr, do_ptr, o_strides, do_strides, heads, queries, COLUMNS: tl.constexpr, BLOCK: tl.constexpr
+    delta_ptr, o_ptr, do_ptr, o_strides, do_strides, heads, queries,
+    COLUMNS: tl.constexpr, BLOCK: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
     """delta = sum(o * do) of each row. The gradient of the softmax is dS = P * (dP - delta)."""
+    o_strides, do_strides = spread(o_strides, FAR), spread(do_strides, FAR)
     batch, head, start = _place(queries, heads, BLOCK, False)
     o = _rows(o_ptr, None, o_strides, batch, head, start, queries, BLOCK, COLUMNS, True)
     do = _rows(do_ptr, None, do_strides, batch, head, start, queries, BLOCK, COLUMNS, True)
@@ -263,12 +277,14 @@ def attention_backward_kv_kernel(
     do_strides, q_strides, k_strides, v_strides, kv_heads, queries, keys, scale, score_scale,
     mask_ptr, mask_strides, window,
     GROUP: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, EVEN: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
     """Compute dK and dV of BLOCK_N keys of one head per program, over all queries of the GROUP heads that share it.
 
     ``EVEN``: ``queries`` is a multiple of BLOCK_M.
     """
+    dk_strides, dv_strides, do_strides = spread(dk_strides, FAR), spread(dv_strides, FAR), spread(do_strides, FAR)
+    q_strides, k_strides, v_strides = spread(q_strides, FAR), spread(k_strides, FAR), spread(v_strides, FAR)
     # Under a causal mask the first keys are seen by the most queries: the longest programs start first already.
     batch, kv_head, start_k = _place(keys, kv_heads, BLOCK_N, False)
     k = _rows(k_ptr, None, k_strides, batch, kv_head, start_k, keys, BLOCK_N, COLUMNS, True)
@@ -340,9 +356,11 @@ def attention_backward_q_kernel(
     dq_ptr, do_ptr, q_ptr, k_ptr, v_ptr, lse_ptr, delta_ptr, k_tiles, v_tiles, dq_strides, do_strides, q_strides,
     k_strides, v_strides, heads, queries, keys, scale, score_scale, mask_ptr, mask_strides, window,
     GROUP: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, EVEN: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
     """Compute dQ of BLOCK_M queries of one head per program. ``EVEN``: ``keys`` is a multiple of BLOCK_N."""
+    dq_strides, do_strides, q_strides = spread(dq_strides, FAR), spread(do_strides, FAR), spread(q_strides, FAR)
+    k_strides, v_strides = spread(k_strides, FAR), spread(v_strides, FAR)
     batch, head, start = _place(queries, heads, BLOCK_M, CAUSAL)
     q = _rows(q_ptr, None, q_strides, batch, head, start, queries, BLOCK_M, COLUMNS, True)
     do = _rows(do_ptr, None, do_strides, batch, head, start, queries, BLOCK_M, COLUMNS, True)

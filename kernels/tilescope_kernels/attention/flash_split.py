@@ -17,6 +17,7 @@ from tilescope_kernels.attention.flash import (
     _rows,
     _store_rows,
     padded,
+    spread,
 )
 from tilescope_kernels.attention.masks import adds
 
@@ -24,13 +25,14 @@ from tilescope_kernels.attention.masks import adds
 @triton.jit
 def attention_backward_row_terms_kernel(
     terms_ptr, counts_ptr, o_ptr, do_ptr, lse_ptr, o_strides, do_strides, heads, queries, rows, counts,
-    COLUMNS: tl.constexpr, BLOCK: tl.constexpr, ADDED: tl.constexpr = False,
+    COLUMNS: tl.constexpr, BLOCK: tl.constexpr, ADDED: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
     """lse and delta = sum(o * do) of each row. Also sets ``counts`` (at most BLOCK a program) integers to 0.
 
     ``terms`` (batch, heads, 2, rows) in fp32. Past the last query they are infinity and 0, so that p = 2^(score - infinity) is 0.
     ``ADDED``: beside a mask of numbers lse has two parts (batch, heads, 2, queries), and there are three terms, its second part last.
     """
+    o_strides, do_strides = spread(o_strides, FAR), spread(do_strides, FAR)
     batch, head, start = _place(rows, heads, BLOCK, False)
     o = _rows(o_ptr, None, o_strides, batch, head, start, queries, BLOCK, COLUMNS, True).to(tl.float32)
     do = _rows(do_ptr, None, do_strides, batch, head, start, queries, BLOCK, COLUMNS, True).to(tl.float32)
@@ -180,6 +182,7 @@ def attention_backward_split_kernel(
     scale, score_scale, mask_ptr, mask_strides, window, kv_tiles, head_parts, spans, q_spans,
     GROUP: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, EVEN_QUERIES: tl.constexpr,
     EVEN_KEYS: tl.constexpr, KV_M: tl.constexpr, KV_N: tl.constexpr, Q_M: tl.constexpr, Q_N: tl.constexpr,
+    FAR: tl.constexpr,
 ):  # fmt: skip
     """Compute all gradients in one launch, of ``kv_tiles * head_parts * spans`` programs for tiles of keys, then ``q_spans`` for each
     tile of queries.
@@ -187,6 +190,9 @@ def attention_backward_split_kernel(
     ``head_parts`` divides GROUP. ``terms`` and ``counts``, an integer 0 for each tile, come from
     ``attention_backward_row_terms_kernel``. ``kv_parts`` and ``q_parts`` have room for a tile in fp32 (two for keys) of each program.
     """
+    dq_strides, dk_strides, dv_strides = spread(dq_strides, FAR), spread(dk_strides, FAR), spread(dv_strides, FAR)
+    do_strides, q_strides = spread(do_strides, FAR), spread(q_strides, FAR)
+    k_strides, v_strides = spread(k_strides, FAR), spread(v_strides, FAR)
     parts = head_parts * spans
     program = tl.program_id(0)
     if program < kv_tiles * parts:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tilescope_kernels.attention.flash import _place, _rows, _store_rows, padded
+from tilescope_kernels.attention.flash import _place, _rows, _store_rows, padded, spread
 
 
 @triton.constexpr_function
@@ -84,7 +84,7 @@ def _key_bounds(bounds_ptr, k_ptr, v_ptr, k_strides, v_strides, kv_heads, keys, 
 def attention_backward_terms_kernel(
     terms_ptr, bounds_ptr, sums_ptr, o_ptr, do_ptr, lse_ptr, k_ptr, v_ptr, o_strides, do_strides, k_strides, v_strides,
     heads, kv_heads, queries, keys, rows, parts, row_programs,
-    COLUMNS: tl.constexpr, PADDED: tl.constexpr,
+    COLUMNS: tl.constexpr, PADDED: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
     """Compute terms of each query and bounds of the keys, and zero the sums of dQ. ``sums`` and ``bounds`` may be None.
 
@@ -93,6 +93,8 @@ def attention_backward_terms_kernel(
     kv_heads, 2, parts) in fp32: the largest absolute element of each 64 keys, and the largest norm of their values, computed
     by programs from ``row_programs`` on.
     """
+    o_strides, do_strides = spread(o_strides, FAR), spread(do_strides, FAR)
+    k_strides, v_strides = spread(k_strides, FAR), spread(v_strides, FAR)
     if tl.program_id(0) < row_programs:
         _row_terms(
             terms_ptr, sums_ptr, o_ptr, do_ptr, lse_ptr, o_strides, do_strides, heads, queries, rows, COLUMNS, PADDED
@@ -177,8 +179,10 @@ def attention_backward_sums_kernel(
     dq_ptr, dk_ptr, dv_ptr, sums_ptr, shares_ptr, terms_ptr, bounds_ptr, dq_strides, dk_strides, dv_strides,
     heads, kv_heads, queries, keys, rows, parts, row_programs, scale,
     COLUMNS: tl.constexpr, PADDED: tl.constexpr, PARTS: tl.constexpr, SHARES: tl.constexpr,
+    FAR: tl.constexpr,
 ):  # fmt: skip
     """Compute dQ from its sums and, by programs from ``row_programs`` on, dK and dV of shared tiles from what each share stored."""
+    dq_strides, dk_strides, dv_strides = spread(dq_strides, FAR), spread(dk_strides, FAR), spread(dv_strides, FAR)
     if tl.program_id(0) < row_programs:
         _q_from_sums(
             dq_ptr, sums_ptr, terms_ptr, bounds_ptr, dq_strides, heads, heads // kv_heads, queries, rows, parts, scale,

@@ -11,6 +11,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from tilescope_kernels._shared.integers import cdiv, next_power_of_2
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import device_of, multiprocessors
+from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels.attention.flash import padded
 from tilescope_kernels.attention.hopper import LINES, lines, query_tiles, tiles
 from tilescope_kernels.attention.hopper_backward import attention_backward_hopper_kernel
@@ -115,7 +116,7 @@ def _in_two_passes(
             attention_backward_terms_kernel, (row_programs,),
             terms, None, None, o, do, lse, k, v, *(t.stride()[:3] for t in (o, do, k, v)),
             heads, kv_heads, queries, keys, rows, 0, row_programs,
-            COLUMNS=columns, PADDED=padded(columns), num_warps=4,
+            COLUMNS=columns, PADDED=padded(columns), FAR=is_far(*(t.stride(2) for t in (o, do))), num_warps=4,
         )  # fmt: skip
         launch(
             attention_backward_kv_wide_hopper_kernel, (cdiv(keys, ROWS.value) * batch * kv_heads,),
@@ -159,7 +160,7 @@ def _in_one_pass(
             attention_backward_terms_kernel, (row_programs + parts * batch * kv_heads,),
             terms, bounds, sums, o, do, lse, k, v, *(t.stride()[:3] for t in (o, do, k, v)),
             heads, kv_heads, queries, keys, rows, parts, row_programs,
-            COLUMNS=columns, PADDED=width, num_warps=4,
+            COLUMNS=columns, PADDED=width, FAR=is_far(*(t.stride(2) for t in (o, do, k, v))), num_warps=4,
         )  # fmt: skip
         operands = (tiles(do, block), tiles(q, block), query_tiles(k), query_tiles(v), terms, bounds)
         numbers = (kv_heads, queries, keys, rows, parts, together, share, cdiv(columns, 8), scale, score_scale)
@@ -180,5 +181,6 @@ def _in_one_pass(
             attention_backward_sums_kernel, (row_programs + (4 * tiles_of_keys * batch * kv_heads if share > 1 else 0),),
             dq, dk, dv, sums, shared, terms, bounds, *(t.stride()[:3] for t in (dq, dk, dv)),
             heads, kv_heads, queries, keys, rows, parts, row_programs, scale,
-            COLUMNS=columns, PADDED=width, PARTS=next_power_of_2(parts), SHARES=share, num_warps=4,
+            COLUMNS=columns, PADDED=width, PARTS=next_power_of_2(parts), SHARES=share,
+            FAR=is_far(*(t.stride(2) for t in (dq, dk, dv))), num_warps=4,
         )  # fmt: skip

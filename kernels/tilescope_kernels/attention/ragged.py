@@ -21,6 +21,7 @@ from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_tensors, shared_memory, use_triton
 from tilescope_kernels._shared.operators import check_integers, operator, pack, rows_like, wants_grad
+from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels.attention.attention import _MOST, _neighbours
 from tilescope_kernels.attention.attention_configs import chosen_config
 from tilescope_kernels.attention.flash import attention_delta_kernel
@@ -86,7 +87,7 @@ def _ragged(
         o, lse if save else None, q, k, v, q_bounds, k_bounds, *(_view(t).stride()[:3] for t in (o, q, k, v)),
         heads, rows, sequences, longest_q, scale * math.log2(math.e),
         GROUP=heads // k.shape[1], COLUMNS=columns, CAUSAL=causal, BLOCK_M=m, BLOCK_N=n,
-        num_warps=chosen["num_warps"], num_stages=chosen["num_stages"],
+        num_warps=chosen["num_warps"], num_stages=chosen["num_stages"], FAR=is_far(*(t.stride(0) for t in (o, q, k, v))),
     )  # fmt: skip
     return o, lse
 
@@ -112,13 +113,14 @@ def _ragged_backward(
         return dq.zero_(), dk.zero_(), dv.zero_()
     chosen, score_scale = _chosen(q, causal, config), scale * math.log2(math.e)
     delta = torch.empty_like(lse)
-    shared = {"GROUP": heads // kv_heads, "COLUMNS": columns, "CAUSAL": causal}
+    far = is_far(*(t.stride(0) for t in (dq, dk, dv, do, q, k, v, o)))
+    shared = {"GROUP": heads // kv_heads, "COLUMNS": columns, "CAUSAL": causal, "FAR": far}
     dq_strides, dk_strides, dv_strides, o_strides, *strides = (
         _view(t).stride()[:3] for t in (dq, dk, dv, o, do, q, k, v)
     )
     launch(
         attention_delta_kernel, (cdiv(rows, 64) * heads,),
-        delta, o, do, o_strides, strides[0], heads, rows, COLUMNS=columns, BLOCK=64, num_warps=4,
+        delta, o, do, o_strides, strides[0], heads, rows, COLUMNS=columns, BLOCK=64, FAR=far, num_warps=4,
     )  # fmt: skip
     m, n = chosen["KV_M"], chosen["KV_N"]
     launch(

@@ -23,6 +23,7 @@ from tilescope_kernels.attention.flash import (
     _rows,
     _store_rows,
     padded,
+    spread,
 )
 
 
@@ -45,11 +46,14 @@ def ragged_attention_kernel(
     o_ptr, lse_ptr, q_ptr, k_ptr, v_ptr, q_bounds, k_bounds, o_strides, q_strides, k_strides, v_strides,
     heads, rows, sequences, longest, score_scale,
     GROUP: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    FAR: tl.constexpr,
 ):  # fmt: skip
     """Compute BLOCK_M queries of one head of one sequence per program. GROUP query heads share a head of keys.
 
     ``lse_ptr`` (heads, rows) receives log2(sum of 2^score) of each row, infinity where it sees no key, or is None.
     """
+    o_strides, q_strides = spread(o_strides, FAR), spread(q_strides, FAR)
+    k_strides, v_strides = spread(k_strides, FAR), spread(v_strides, FAR)
     sequence, head, start = _place(longest, heads, BLOCK_M, CAUSAL)
     first = tl.load(q_bounds + sequence)
     if sequence == sequences:
@@ -91,8 +95,11 @@ def ragged_backward_kv_kernel(
     dk_ptr, dv_ptr, do_ptr, q_ptr, k_ptr, v_ptr, lse_ptr, delta_ptr, q_bounds, k_bounds, dk_strides, dv_strides,
     do_strides, q_strides, k_strides, v_strides, kv_heads, rows, key_rows, sequences, longest, scale, score_scale,
     GROUP: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    FAR: tl.constexpr,
 ):  # fmt: skip
     """Compute dK and dV of BLOCK_N keys of one head of one sequence per program, over the GROUP query heads that share it."""
+    dk_strides, dv_strides, do_strides = spread(dk_strides, FAR), spread(dv_strides, FAR), spread(do_strides, FAR)
+    q_strides, k_strides, v_strides = spread(q_strides, FAR), spread(k_strides, FAR), spread(v_strides, FAR)
     # Under a causal mask the first keys are seen by the most queries: the longest programs start first already.
     sequence, kv_head, start = _place(longest, kv_heads, BLOCK_N, False)
     first = tl.load(k_bounds + sequence)
@@ -149,8 +156,11 @@ def ragged_backward_q_kernel(
     dq_ptr, do_ptr, q_ptr, k_ptr, v_ptr, lse_ptr, delta_ptr, q_bounds, k_bounds, dq_strides, do_strides,
     q_strides, k_strides, v_strides, heads, rows, sequences, longest, scale, score_scale,
     GROUP: tl.constexpr, COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    FAR: tl.constexpr,
 ):  # fmt: skip
     """Compute dQ of BLOCK_M queries of one head of one sequence per program."""
+    dq_strides, do_strides, q_strides = spread(dq_strides, FAR), spread(do_strides, FAR), spread(q_strides, FAR)
+    k_strides, v_strides = spread(k_strides, FAR), spread(v_strides, FAR)
     sequence, head, start = _place(longest, heads, BLOCK_M, CAUSAL)
     first = tl.load(q_bounds + sequence)
     if sequence == sequences:
