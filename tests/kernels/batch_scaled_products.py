@@ -75,6 +75,17 @@ def check_w8a16_matmul_shapes():
         assert relative_error(y, view.double() @ weight.double().T) < 0.02
 
 
+def check_w8a16_matmul_of_rows_far_apart():
+    """Beyond int32 within a tile. Of some gigabytes of address space only the pages of these elements are touched."""
+    apart = 2**31 // 30
+    codes, scale = quantize(draw(64, 40))
+    weight = torch.empty(63 * apart + 40, dtype=INT8).as_strided((64, 40), (apart, 1)).copy_(codes)
+    x = torch.empty(31 * apart + 40, dtype=torch.float16).as_strided((32, 40), (apart, 1)).copy_(draw(32, 40, seed=1))
+    for one, other in ((x, codes), (x.contiguous(), weight)):
+        y = w8a16_matmul(one, other, scale, config=w8a16.NARROW)
+        assert relative_error(y, x.double() @ (codes * scale).double().T) < 1e-3
+
+
 def check_lora_linear():
     for workload in (
         "1x1x1x1-fp32",

@@ -3,8 +3,9 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from tilescope_kernels import layer_norm_linear, ragged_attention
+from tilescope_kernels import layer_norm_linear, quantize, ragged_attention, w8a16_matmul
 from tilescope_kernels import scaled_dot_product_attention as sdpa
+from tilescope_kernels.matrix_products import w8a16_matmul as w8a16
 from tilescope_kernels.norms import norm_linear
 
 from . import on_gpu
@@ -76,3 +77,13 @@ def test_attention_of_one_query():
     x = rows_of_heads(600, 2, torch.bfloat16, 64).detach()
     q = x[:, :, :1]
     assert relative_error(sdpa(q, x, x), F.scaled_dot_product_attention(q.double(), x.double(), x.double())) <= 9e-3
+
+
+def test_w8a16():
+    """Rows of x, then of weights, in tiles of 128 rows through pointers."""
+    config = next(each for each in w8a16.TUNED if (each["BLOCK_M"], each["BLOCK_N"]) == (128, 128))
+    near, (codes, scale) = on_gpu.draw(300, 64), quantize(on_gpu.draw(300, 64, seed=1))
+    x, weight = (torch.empty((300, 17 * 2**20), dtype=t.dtype, device="cuda")[:, :64].copy_(t) for t in (near, codes))
+    wanted = near.double() @ (codes * scale).double().T
+    for operands in ((x, codes), (near, weight)):
+        assert relative_error(w8a16_matmul(*operands, scale, config=config), wanted) <= 6e-3

@@ -9,7 +9,7 @@ from tilescope.execution import launches, offline
 from tilescope.execution.launches import as_tensor
 from tilescope_kernels._shared.reach import slabs
 from tilescope_kernels._shared.weight_gradients import sum_partials
-from tilescope_kernels.matrix_products import fp8_matmul, int8_matmul, lora
+from tilescope_kernels.matrix_products import fp8_matmul, int8_matmul, lora, w8a16_matmul
 from tilescope_kernels.norms import norm_linear
 from tilescope_kernels.quantization import dequantize, quantize
 
@@ -190,5 +190,8 @@ def test_products_of_rows_that_are_far_apart_have_offsets_in_int64(caught, apart
     kernels.fp8_matmul(rows(fp8), meta(300, 64, dtype=fp8).T, *scales, config=config)
     config = next(config for config in lora.CONFIGS if not (config["TMA"] or config["INLINE"]))
     kernels.lora_linear(rows(torch.bfloat16), meta(24, 64), meta(8, 64), meta(24, 8), 1.0, config=config)
+    config, scales = w8a16_matmul.NARROW, meta(300, 1, dtype=torch.float32)
+    kernels.w8a16_matmul(rows(torch.bfloat16), meta(300, 64, dtype=torch.int8), scales, config=config)
+    kernels.w8a16_matmul(meta(300, 64), rows(torch.int8), scales, config=config)
     found = [launch.arguments["FAR"] for launch in caught if "FAR" in launch.arguments]
-    assert found == [far] * 6
+    assert found == [far] * 8

@@ -20,6 +20,7 @@ from tilescope_kernels._shared.launches import launch, launch_tuned
 from tilescope_kernels._shared.launching import check_no_grad, check_tensors, device_of, multiprocessors, use_triton
 from tilescope_kernels._shared.one_byte import check_operands
 from tilescope_kernels._shared.operators import as_rows, operator, pack, remembered, unpack
+from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import w8a16_hopper, w8a16_rows_hopper, w8a16_split
 from tilescope_kernels.matrix_products.aligned_rows import padded
@@ -37,16 +38,24 @@ def _store_tile(y_ptr, scale_ptr, total, start_m, start_n, M, N):
     tl.store(y_tile, total.T.to(y_ptr.dtype.element_ty), mask=(m[:, None] < M) & (n[None, :] < N))
 
 
-@triton.heuristics({"EVEN_K": lambda args: args["K"] % args["BLOCK_K"] == 0})
+#: What ``w8a16_matmul_kernel`` is told of its arguments.
+RULES = {
+    "EVEN_K": lambda args: args["K"] % args["BLOCK_K"] == 0,
+    "FAR": lambda args: is_far(args["x_stride"], args["weight_stride"]),
+}
+
+
+@triton.heuristics(RULES)
 @triton.jit
 def w8a16_matmul_kernel(
     y_ptr, x_ptr, weight_ptr, scale_ptr, M, N, K, x_stride, weight_stride,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_N: tl.constexpr,
-    TMA: tl.constexpr, EVEN_K: tl.constexpr,
+    TMA: tl.constexpr, EVEN_K: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
     """Compute tiles ``program, program + programs, ...`` through tensor descriptors (``TMA``), or a tile per program.
 
-    Weights are the left operand, which Hopper's tensor cores take from registers.
+    Weights are the left operand, which Hopper's tensor cores take from registers. ``FAR``: rows lie so far apart that offsets within
+    a tile need int64.
     """
     if TMA:
         x_tiles = tl.make_tensor_descriptor(x_ptr, [M, K], [x_stride, 1], [BLOCK_M, BLOCK_K])
@@ -65,6 +74,8 @@ def w8a16_matmul_kernel(
         n = tl.arange(0, BLOCK_N)[:, None]
         m = tl.arange(0, BLOCK_M)[None, :]
         k = tl.arange(0, BLOCK_K)
+        if FAR:
+            n, m = n.to(tl.int64), m.to(tl.int64)
         weight_ptr += start_n.to(tl.int64) * weight_stride + n * weight_stride + k[None, :]
         x_ptr += start_m.to(tl.int64) * x_stride + m * x_stride + k[:, None]
         valid_n, valid_m = start_n + n < N, start_m + m < M
