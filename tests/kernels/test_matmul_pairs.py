@@ -3,123 +3,160 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
-import triton
+from tilescope.execution import launches, offline
 from tilescope_kernels.matrix_products import aligned_rows, hopper_pairs, matmul_hopper, matmul_pairs, matmul_plans
 from tilescope_kernels.matrix_products.matmul_hopper_tilings import Alone
-from tilescope_kernels.matrix_products.matmul_pairs_tilings import PAIRS, TAILS, Pairs, few_tiles, many_tiles
+from tilescope_kernels.matrix_products.matmul_pairs_tilings import PAIRS, Pairs, few_tiles, many_tiles
 from tilescope_kernels.matrix_products.matmul_tilings import Product
-from triton.backends.compiler import GPUTarget
-from triton.experimental.gluon._runtime import GluonASTSource
 
 
-def compiled(tiling, splits):
-    """The kernel for row-major operands, for several parts along K or one."""
-    stacked = tiling.stacked
-    a, b = (tiling.rows if stacked else tiling.rows // 2, 64), (32 if stacked else 64, 64)
-    tiles = [("bf16", shape, hopper_pairs.SHARED) for shape in (a, b, b, (64, 64))]
-    tiles.append(("fp32", (64, 32), hopper_pairs.SHARED_WIDE))
-    types = [f"tensordesc<{dtype}[{rows},{wide}],{layout.value!r}>" for dtype, (rows, wide), layout in tiles]
-    constants = {
-        "A_COLUMNS": False, "B_COLUMNS": False, "GROUPS": tiling.groups, "ROWS": tiling.rows, "WIDE": tiling.wide, "SIDE": tiling.side,
-        "STAGES": tiling.stages, "BUFFERS": tiling.buffers, "STACKED": stacked,
-    }  # fmt: skip
-    if splits == 1:
-        types[4], constants["part_tiles"] = "constexpr", None
-    if not tiling.side:
-        types[2], constants["side_tiles"] = "constexpr", None
-    names = matmul_pairs.matmul_pairs_kernel.arg_names
-    signature = dict(zip(names, [*types, *6 * ["i32"]], strict=False)) | dict.fromkeys(constants, "constexpr")
-    places = {(names.index(name),): value for name, value in constants.items()}
-    source = GluonASTSource(matmul_pairs.matmul_pairs_kernel, signature, places, attrs={})
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "num_ctas": 2})
+def caught(tiling, *, splits=1, turned_a=False, turned_b=False, dtype=torch.bfloat16):
+    """The kernel of a product with this tiling, compiled for sm_90."""
+    with offline.targeting("sm_90"):
+        a, b = (torch.empty(1504, 1504, dtype=dtype, device="meta") for _ in range(2))
+        a, b = a.T if turned_a else a, b.T if turned_b else b
+        with launches.catch() as seen:
+            matmul_pairs.write_product(a, b, torch.empty_like(a.contiguous()), replace(tiling, splits=splits))
+        kernel = offline.compile_launch(seen[0])
+        kernel._init_handles()
+        return kernel
 
 
 @pytest.mark.parametrize("tiling", [PAIRS[0], PAIRS[-1]], ids=str)
 @pytest.mark.parametrize("splits", [1, 2])
 def test_ptx_addresses_what_gluon_allocates(tiling, splits):
-    kernel = compiled(tiling, splits)
+    kernel = caught(replace(tiling, turned=tiling.turned and splits == 1), splits=splits, turned_b=True)
     ptx, llir = kernel.asm["ptx"], kernel.asm["llir"]
     assert ".reqnctapercluster 2" in ptx
     # The rings are at the start of shared memory, as their mbarriers follow them there.
-    size = tiling.stages * (tiling.groups * tiling.rows + tiling.wide + tiling.side) * 128
+    size = tiling.stages * (tiling.groups * tiling.rows + tiling.wide) * 128
     assert min(int(found) for found in re.findall(r"@global_smem, i32 (\d+)\)", llir)) == size
-    for descriptor in range(3 if tiling.side else 2):
+    for descriptor in range(2):
         assert f".b8 matmul_pairs_kernel_param_{5 * descriptor}[128]" in ptx
         assert len(re.findall(rf"mov.b64 tiles, matmul_pairs_kernel_param_{5 * descriptor};", ptx)) > 0
 
 
-def test_rings_are_in_whole_tiles():
-    for tiling in (*PAIRS, *TAILS):
-        assert tiling.stages * tiling.wide % tiling.rows == 0
-        assert not tiling.side or tiling.stages * (tiling.wide + tiling.groups * tiling.rows) % tiling.side == 0
-        assert tiling.extents[0] <= 2048
+@pytest.mark.parametrize("tiling", [each for each in PAIRS if each.stacked and each.turned], ids=str)
+def test_a_product_is_one_instruction_wide(tiling):
+    kernel = caught(tiling)
+    ptx = kernel.asm["ptx"]
+    # A warpgroup multiplies 16 elements of K at a time, 64 rows each.
+    assert (
+        ptx.count(f"wgmma.mma_async.sync.aligned.m64n{tiling.wide}k16.f32.bf16.bf16 ")
+        == 4 * tiling.groups * tiling.rows // 64
+    )
+    assert "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16" in ptx
+    assert kernel.n_spills == 0
+
+
+def test_descriptors_say_how_operands_lie():
+    # (K-contiguous, across K) of a and b, by the immediates of wgmma.
+    tiling = PAIRS[0]
+    for turned_a, turned_b, expected in (
+        (False, False, "0, 1"),
+        (True, False, "1, 1"),
+        (False, True, "0, 0"),
+        (True, True, "1, 0"),
+    ):
+        ptx = caught(replace(tiling, turned=False), turned_a=turned_a, turned_b=turned_b, dtype=torch.float16).asm[
+            "ptx"
+        ]
+        assert f"}}, a, b, add, 1, 1, {expected};" in ptx and ".f32.f16.f16 " in ptx
+
+
+def test_tilings_fit():
+    for tiling in PAIRS:
+        step = (tiling.height + tiling.wide) * 128
+        assert (
+            tiling.stages >= 3
+            and tiling.stages * step + tiling.groups * tiling.buffers * 64 * tiling.piece * 2 <= 226 * 1024
+        )
+        assert tiling.wide % 16 == 0 and tiling.wide <= 256 and tiling.extents[0] <= 2048
+        # Sums of a warpgroup fit the registers that it has.
+        assert tiling.rows * tiling.wide // 128 <= (120 if tiling.groups == 3 else 200)
+
+
+def test_widths_need_an_operand_that_is_contiguous_along_k():
+    narrow = next(each for each in PAIRS if each.wide == 96 and not each.turned)
+    assert narrow.serves((False, True)) and not narrow.serves((True, False))
+    turned = replace(narrow, turned=True)
+    assert turned.serves((True, False)) and not turned.serves((False, True))
+    assert all(each.serves((False, False)) for each in PAIRS if each.wide % 64 == 0)
 
 
 def described(tiling):
-    """Rows and columns of a tile, and where those of a pair lie."""
-    return tiling.height, tiling.width, "stacked" if tiling.stacked else "beside"
+    """Rows and columns of a tile, where those of a pair lie, and of what."""
+    return (
+        tiling.height,
+        tiling.wide,
+        "stacked" if tiling.stacked else "beside",
+        "turned" if tiling.turned else "straight",
+    )
+
+
+ROW_MAJOR = (True, False)
 
 
 @pytest.mark.parametrize(
     ("extents", "askew", "expected"),
     [
-        ((1800, 1800, 1800), "ab", (128, 256, "stacked")),
-        ((3000, 3000, 3000), "ab", (192, 192, "stacked")),
-        ((10000, 1000, 1000), "ab", (128, 256, "stacked")),
-        ((2048, 1000, 2048), "b", (128, 128, "stacked")),
-        ((3000, 1000, 3336), "ab", (192, 128, "beside")),
-        ((4096, 4104, 4096), "b", (256, 128, "stacked")),
-        ((5000, 5000, 1000), "ab", None),  # cut tiles of copies are quicker
-        ((1000, 8000, 1000), "a", None),  # only a loads slowly, and pairs with the same tiles would do two waves too
-        ((4096, 4104, 64), "b", None),  # so short a K was not measured
+        ((1504, 1504, 1504), "", (192, 96, "beside", "turned")),
+        ((1800, 1800, 1800), "ab", (192, 160, "beside", "turned")),
+        ((10000, 1000, 1000), "ab", (256, 160, "beside", "turned")),
+        ((2200, 3400, 1704), "ab", (192, 160, "beside", "turned")),
+        ((3504, 1504, 1504), "", (256, 160, "beside", "turned")),
+        ((5000, 1000, 5000), "ab", (256, 160, "beside", "turned")),
+        ((2048, 1000, 2048), "b", (128, 128, "stacked", "straight")),
+        ((1792, 1792, 1792), "", (128, 208, "stacked", "turned")),
+        # Measured to be no quicker.
+        ((2000, 2000, 2000), "", None),
+        ((1920, 1920, 1920), "", None),
+        ((3072, 3072, 3072), "", None),
+        ((8192, 1536, 8192), "", None),
         ((4096, 4096, 4096), "", None),
-        ((3504, 3504, 3504), "", None),  # rows are slow to load only if they do not start at sectors
+        ((4096, 1024, 1024), "", None),
+        ((4096, 4104, 64), "b", None),  # so short a K was not measured
     ],
 )
-def test_pairs_where_they_are_clearly_quicker(extents, askew, expected):
-    chosen = many_tiles(Product(*extents, 132, ("a" in askew, "b" in askew)))
+def test_pairs_where_they_are_quicker(extents, askew, expected):
+    chosen = many_tiles(Product(*extents, 132, ("a" in askew, "b" in askew)), ROW_MAJOR)
     assert (chosen in PAIRS) == bool(expected)
     assert (chosen and described(chosen)) == expected
 
 
-@pytest.mark.parametrize(
-    ("extents", "askew", "expected"),
-    [
-        ((5000, 1000, 5000), "ab", (128, 256, "stacked", 4)),
-        ((1000, 5000, 10000), "b", (128, 256, "stacked", 4)),
-        ((5000, 1000, 2000), "ab", None),  # so short parts would gain little
-        ((3000, 2000, 6000), "", None),
-        ((1504, 1504, 1504), "", None),
-    ],
-)
-def test_pairs_split_a_last_wave_of_few_tiles(extents, askew, expected):
-    chosen = many_tiles(Product(*extents, 132, ("a" in askew, "b" in askew)))
-    assert bool(chosen and chosen.tail) == bool(expected)
-    assert not expected or (*described(chosen), chosen.splits) == expected
+def test_orientations_and_orders_are_symmetric():
+    for m, n, k in ((1504, 1504, 1504), (5000, 1000, 5000), (3504, 1504, 1504)):
+        straight = many_tiles(Product(n, m, k, 132, (False, False)), (False, True))
+        turned = many_tiles(Product(m, n, k, 132, (False, False)), (True, False))
+        assert straight.time(Product(n, m, k, 132)) == turned.time(Product(m, n, k, 132))
+        # Gradients of weights have no operand that is contiguous along K.
+        neither = many_tiles(Product(m, n, k, 132, (True, True)), (False, False))
+        assert neither is None or neither.wide % 64 == 0
 
 
 @pytest.mark.parametrize(
     ("extents", "askew", "expected"),
     [
-        ((1000, 1000, 10000), (True, True), (128, 256, 4)),
-        ((1000, 1000, 4000), (True, True), (128, 256, 4)),
-        ((256, 1000, 10000), (False, True), (128, 128, 6)),
-        ((1000, 1000, 1000), (True, True), None),
-        ((1000, 1000, 10000), (False, False), (128, 256, 4)),  # rows start within lines of 128 bytes
-        ((1000, 1000, 4000), (False, True), None),
+        ((1000, 1000, 1000), (True, True), (64, 128, 1)),
+        ((1000, 1000, 4000), (False, True), (64, 128, 1)),
+        ((1000, 1000, 8000), (False, True), (128, 128, 2)),
+        ((256, 1000, 10000), (False, True), (64, 128, 4)),
         # Small tiles whose rows start at lines are quicker than estimated.
+        ((1024, 1024, 1024), (False, False), None),
         ((512, 512, 8192), (False, False), None),
         ((256, 4096, 4096), (False, False), None),
         ((264, 264, 9000), (True, True), None),  # few enough tiles for ``split_k`` to split them
         ((128, 4104, 8200), (True, True), None),
     ],
 )
-def test_pairs_split_long_products_with_few_tiles(extents, askew, expected):
-    chosen = few_tiles(Product(*extents, 132, askew))
-    assert (chosen and (chosen.height, chosen.width, chosen.splits)) == expected
+def test_pairs_of_products_with_few_tiles(extents, askew, expected):
+    chosen = few_tiles(Product(*extents, 132, askew), ROW_MAJOR)
+    assert (chosen and (chosen.height, chosen.wide, chosen.splits)) == expected
+    assert not (chosen and chosen.turned and chosen.splits > 1)
 
 
 def matrix(shape, strides):
@@ -142,7 +179,7 @@ def test_plans_of_a_product_and_its_gradients(monkeypatch):
     # x (10000, 1000) @ w (1000, 1000), then the gradients dy @ w.T and x.T @ dy.
     rows, square, turned = ((10000, 1000), (1000, 1)), ((1000, 1000), (1000, 1)), ((1000, 1000), (1, 1000))
     forward, dx, dw = planned(rows, square), planned(rows, turned), planned(((1000, 10000), (1, 1000)), rows)
-    assert (forward.stacked, dx.stacked, dw.stacked) == (True, True, True)
+    assert (forward.turned, dx.turned, dw.turned) == (True, True, False)
     assert (forward.splits, dx.splits, dw.splits) == (1, 1, 4)
     # A result with rows that TMA cannot write.
     assert isinstance(planned(((4096, 4096), (4096, 1)), ((4096, 4100), (4104, 1))), Alone)

@@ -11,7 +11,6 @@ from tilescope_kernels.matrix_products import (
     w8a16_hopper,
     w8a16_rows_hopper,
 )
-from tilescope_kernels.matrix_products.matmul_pairs_tilings import PAIRS
 from tilescope_kernels.matrix_products.matmul_tilings import Product
 from tilescope_kernels.matrix_products.split_k import split_plan
 from tilescope_kernels.norms import norm_linear
@@ -217,7 +216,7 @@ def test_a_cut_wave_fits_the_gpu():
 
 
 def test_rings_fit_shared_memory():
-    for tiling in (*matmul_hopper_tilings.TILINGS, *PAIRS):
+    for tiling in matmul_hopper_tilings.TILINGS:
         step = (tiling.groups * tiling.rows + tiling.wide + tiling.side) * 64
         assert 2 * (tiling.stages * step + tiling.groups * tiling.buffers * 64 * 64) <= 226 * 1024
 

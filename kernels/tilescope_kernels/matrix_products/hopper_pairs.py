@@ -14,7 +14,11 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from tilescope_kernels._shared.launching import capability
+from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K
 
+_STEP = gl.constexpr(BLOCK_K)
+#: Bytes of a row of a step, and of 64 of them.
+_LINE, _BOX = gl.constexpr(2 * BLOCK_K), gl.constexpr(64 * 2 * BLOCK_K)
 #: Whether this version of Triton names parameters and places shared memory as the PTX expects.
 KNOWN = triton.__version__.startswith("3.6.")
 #: How the programs divide a matrix: not at all.
@@ -88,6 +92,18 @@ def publish_barriers():
 
 
 @gluon.jit
+def come():
+    """Begin a meeting of all threads of both programs, which ``wait`` ends: every warp must take part equally often."""
+    _ptx("barrier.cluster.arrive.release; mov.u32 $0, 0;")
+
+
+@gluon.jit
+def wait():
+    """Wait until all threads of both programs have come."""
+    _ptx("barrier.cluster.wait.acquire; mov.u32 $0, 0;")
+
+
+@gluon.jit
 def meet():
     """Wait for all threads of both programs: every warp must call it equally often."""
     _ptx("barrier.cluster.arrive.release; barrier.cluster.wait.acquire; mov.u32 $0, 0;")
@@ -104,6 +120,45 @@ def idle():
 def load(CODE: gl.constexpr, place, column, row, arrived):
     """Load a box as ``load_code`` says."""
     gl.inline_asm_elementwise(CODE, "=r,r,r,r,r", [place, column, row, arrived], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.constexpr_function
+def box(extent, halved):
+    """Rows of a, or columns of b, of a load along K: a power of two, at most half of those that two programs share."""
+    return min(extent & -extent, 256, extent // 2 if halved else extent)
+
+
+@gluon.jit
+def _load_last(CODE: gl.constexpr, ring, k, across, arrived, rank, EXTENT: gl.constexpr, BOX: gl.constexpr):
+    """Load the last box, by the first program alone."""
+    if rank == 0:
+        load(CODE, ring + (EXTENT - BOX) * _LINE, k, across + (EXTENT - BOX), arrived)
+
+
+@gluon.jit
+def fetch(
+    ALONE: gl.constexpr, SHARED: gl.constexpr, ring, across, k, arrived, rank, HALVED: gl.constexpr, EXTENT: gl.constexpr, ALONG_K: gl.constexpr,
+):  # fmt: skip
+    """Load ``EXTENT`` rows of a or columns of b of a step to address ``ring``; if ``HALVED``, this program's half, to both programs.
+
+    ``ALONG_K``: the matrix is contiguous along K, as its boxes are. Others are ``EXTENT / 64`` boxes beside each other.
+    """
+    CODE: gl.constexpr = SHARED if HALVED else ALONE
+    PARTS: gl.constexpr = 2 if HALVED else 1
+    part = rank if HALVED else gl.to_tensor(0)
+    if ALONG_K:
+        # The programs take turns. Of an odd number of boxes the first loads one more.
+        BOX: gl.constexpr = box(EXTENT, HALVED)
+        BOXES: gl.constexpr = EXTENT // BOX
+        for i in gl.static_range(BOXES // PARTS):
+            first = (i * PARTS + part) * BOX
+            load(CODE, ring + first * _LINE, k, across + first, arrived)
+        if BOXES % PARTS > 0:
+            _load_last(CODE, ring, k, across, arrived, rank, EXTENT, BOX)
+    else:
+        DEEP: gl.constexpr = _STEP // PARTS
+        for i in gl.static_range(EXTENT // 64):
+            load(CODE, ring + i * _BOX + part * (DEEP * _LINE), across + i * 64, k + part * DEEP, arrived)
 
 
 @gluon.jit

@@ -42,7 +42,7 @@ from tilescope_kernels.matrix_products import matmul_hopper
 from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, is_aligned
 from tilescope_kernels.matrix_products.hopper_pairs import load_code
 from tilescope_kernels.matrix_products.matmul_clusters_tilings import Clusters, tiling
-from tilescope_kernels.matrix_products.matmul_pairs import _TOGETHER, _fetch, _tile
+from tilescope_kernels.matrix_products.matmul_pairs import TOGETHER
 from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Product
 
 _STEP = gl.constexpr(BLOCK_K)
@@ -95,7 +95,7 @@ def _load(
 ):  # fmt: skip
     """Producer warp: load this program's part of the operands as far ahead as the ring allows."""
     part = pairs.rank()
-    start_m, start_n = tile_origin(gl.program_id(0), M, N, GROUPS * ROWS, WIDE, _TOGETHER // (GROUPS * ROWS))
+    start_m, start_n = tile_origin(gl.program_id(0), M, N, GROUPS * ROWS, WIDE, TOGETHER // (GROUPS * ROWS))
     b_ring = pairs.shared_memory()
     a_ring = b_ring + STAGES * WIDE * _LINE
     ready = b_ring + BARRIERS * 8
@@ -110,8 +110,8 @@ def _load(
         arrived = ready + slot * 8
         for i in gl.static_range(GROUPS):
             place = a_ring + (slot * GROUPS + i) * (ROWS * _LINE)
-            _fetch(_A, _A, place, start_m + i * ROWS, k, arrived, part, False, ROWS, not A_COLUMNS)
-        _fetch(_B, _B, b_ring + slot * (WIDE * _LINE), start_n, k, arrived, part, False, WIDE, B_COLUMNS)
+            pairs.fetch(_A, _A, place, start_m + i * ROWS, k, arrived, part, False, ROWS, not A_COLUMNS)
+        pairs.fetch(_B, _B, b_ring + slot * (WIDE * _LINE), start_n, k, arrived, part, False, WIDE, B_COLUMNS)
         slot, phase = advance(slot, phase, STAGES)
     pairs.meet()
     pairs.idle()
@@ -131,6 +131,11 @@ def _ring(rings, tiles, EXTENT: gl.constexpr, ALONG_K: gl.constexpr, LAYOUT: gl.
         return rings._reinterpret(rings.dtype, [tiles, EXTENT, _STEP], LAYOUT)
     else:
         return rings._reinterpret(rings.dtype, [tiles, _STEP, EXTENT], LAYOUT)
+
+
+@gluon.jit
+def _tile(ring, index, TURNED: gl.constexpr):
+    return ring.index(index).permute([1, 0]) if TURNED else ring.index(index)
 
 
 @gluon.jit
@@ -194,7 +199,7 @@ def _multiply(
     pairs.meet()
     rings._reinterpret(gl.float32, [GROUPS, ROWS, WIDE], _sum_layout(RING)).index(WHICH).store(total)
     pairs.meet()
-    start_m, start_n = tile_origin(gl.program_id(0), M, N, GROUPS * ROWS, WIDE, _TOGETHER // (GROUPS * ROWS))
+    start_m, start_n = tile_origin(gl.program_id(0), M, N, GROUPS * ROWS, WIDE, TOGETHER // (GROUPS * ROWS))
     start_m += WHICH * ROWS
     _collect(c_ptr, stride_c, start_m, start_n, part, M, N, WHICH, ROWS, WIDE, PARTS, ALIGNED, RING)
     # The others may still read this program's shared memory.
@@ -210,7 +215,7 @@ def matmul_clusters_kernel(
     """Compute a tile of c per cluster of ``PARTS`` programs. Launch with 4 warps and ``num_ctas`` for all.
 
     A tile has ``ROWS`` rows for each of ``GROUPS`` warpgroups, 1 or 2, and ``WIDE`` columns. Descriptors of a and b have boxes as
-    ``_fetch`` loads them. ``ALIGNED``: rows of c start at multiples of 16 bytes.
+    ``pairs.fetch`` loads them. ``ALIGNED``: rows of c start at multiples of 16 bytes.
     """
     RING: gl.constexpr = a_tiles.layout
     BARRIERS: gl.constexpr = STAGES * (WIDE + GROUPS * ROWS) * _LINE // 8

@@ -38,16 +38,16 @@ class Alone(Tiling):
         """Parts of a tile of the last wave."""
         return self.cut_rows * self.cut_columns
 
-    def time(self, product: Product, longer: float = 1.0) -> float:
-        """Estimated steps. Infinite where a cut last wave is empty or exceeds a wave. Three warpgroups write ``longer`` than two.
+    def time(self, product: Product) -> float:
+        """Estimated steps. Infinite where a cut last wave is empty or exceeds a wave.
 
         A partial last wave takes as long as a full one unless its tiles are cut.
         """
-        slowdown, writing = (_BESIDE.get(self.side, 1.0), WRITING) if self.groups == 2 else (1.0, WRITING * longer)
+        slowdown = _BESIDE.get(self.side, 1.0) if self.groups == 2 else 1.0
 
         def wave(rows: int, columns: int) -> float:
             area = rows * columns / UNIT
-            return product.steps * product.step(area * slowdown, rows, columns) + writing * area
+            return product.steps * product.step(area * slowdown, rows, columns) + WRITING * area
 
         full, last = divmod(cdiv(product.m, self.height) * cdiv(product.n, self.width), product.programs)
         if self.cut > 1 and not 0 < last * self.cut <= product.programs:

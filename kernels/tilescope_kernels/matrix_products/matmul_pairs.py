@@ -28,8 +28,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
     tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
 )
 from triton.language.extra.cuda import gdc_wait
 
@@ -40,18 +38,18 @@ from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import hopper_pairs as pairs
+from tilescope_kernels.matrix_products import hopper_wgmma as wgmma
 from tilescope_kernels.matrix_products import matmul_hopper, matmul_hopper_tilings
 from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, is_aligned
 from tilescope_kernels.matrix_products.hopper_pairs import load_code
-from tilescope_kernels.matrix_products.hopper_store import PART, halves
 from tilescope_kernels.matrix_products.matmul_pairs_tilings import Pairs, few_tiles, many_tiles
 from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Product
 
 _STEP = gl.constexpr(BLOCK_K)
-#: Bytes of a row of a step, and of 64 of them.
-_LINE, _BOX = gl.constexpr(2 * BLOCK_K), gl.constexpr(64 * 2 * BLOCK_K)
+#: Bytes of a row of a step.
+_LINE = gl.constexpr(2 * BLOCK_K)
 #: Rows of a group of tiles that are visited together, so that their operands stay in L2.
-_TOGETHER = gl.constexpr(2048)
+TOGETHER = gl.constexpr(2048)
 #: Registers per thread of two and of three multiplying warpgroups, and of the warps beside either.
 _OF_TWO, _OF_THREE, _BESIDE_TWO, _BESIDE_THREE = (
     gl.constexpr(232),
@@ -63,20 +61,20 @@ _OF_TWO, _OF_THREE, _BESIDE_TWO, _BESIDE_THREE = (
 _ROWS = 8
 
 
-#: Of a, b and the side columns of b: a load for this program, and for both.
-_A, _B, _SIDE = (load_code("matmul_pairs_kernel", each, False) for each in range(3))
-_A_SHARED, _B_SHARED, _SIDE_SHARED = (load_code("matmul_pairs_kernel", each, True) for each in range(3))
+#: Of a and b: a load for this program, and for both.
+_A, _B = (load_code("matmul_pairs_kernel", each, False) for each in range(2))
+_A_SHARED, _B_SHARED = (load_code("matmul_pairs_kernel", each, True) for each in range(2))
 
 
 @gluon.jit
-def _span(piece, whole, splits, K):
-    """Tile of a piece, and where along K it begins and ends: one of the ``whole`` tiles, or one of ``splits`` parts of a later tile."""
-    part = gl.maximum(piece - whole, 0)
-    each = gl.cdiv(gl.cdiv(K, _STEP), splits) * _STEP
-    first = part % splits * each
-    tile = gl.where(piece < whole, piece, whole + part // splits)
-    # Of a whole tile `part` and `first` are 0.
-    return tile, first, gl.where(piece < whole, K, gl.minimum(first + each, K))
+def _span(piece, splits, K, SPLIT: gl.constexpr):
+    """Tile of a piece, and where along K it begins and ends: all of it, or if ``SPLIT`` one of ``splits`` parts."""
+    if SPLIT:
+        each = gl.cdiv(gl.cdiv(K, _STEP), splits) * _STEP
+        first = piece % splits * each
+        return piece // splits, first, gl.minimum(first + each, K)
+    else:
+        return piece, gl.to_tensor(0), K
 
 
 @gluon.jit
@@ -84,7 +82,7 @@ def _place(tile, rank, M, N, ROWS: gl.constexpr, COLUMNS: gl.constexpr, STACKED:
     """First row and column of this program's tile of a pair's two."""
     DOWN: gl.constexpr = 2 * ROWS if STACKED else ROWS
     ACROSS: gl.constexpr = COLUMNS if STACKED else 2 * COLUMNS
-    start_m, start_n = tile_origin(tile, M, N, DOWN, ACROSS, _TOGETHER // DOWN)
+    start_m, start_n = tile_origin(tile, M, N, DOWN, ACROSS, TOGETHER // DOWN)
     if STACKED:
         start_m += rank * ROWS
     else:
@@ -93,195 +91,163 @@ def _place(tile, rank, M, N, ROWS: gl.constexpr, COLUMNS: gl.constexpr, STACKED:
 
 
 @gluon.jit
-def _fetch(
-    ALONE: gl.constexpr, SHARED: gl.constexpr, ring, across, k, arrived, rank, HALVED: gl.constexpr, EXTENT: gl.constexpr, ALONG_K: gl.constexpr,
-):  # fmt: skip
-    """Load ``EXTENT`` rows of a or columns of b of a step to address ``ring``; if ``HALVED``, this program's half, to both programs.
-
-    ``ALONG_K``: the matrix is contiguous along K, as its boxes are. Others are ``EXTENT / 64`` boxes beside each other.
-    """
-    CODE: gl.constexpr = SHARED if HALVED else ALONE
-    PARTS: gl.constexpr = 2 if HALVED else 1
-    part = rank if HALVED else gl.to_tensor(0)
-    if ALONG_K:
-        HALF: gl.constexpr = EXTENT // PARTS
-        pairs.load(CODE, ring + part * (HALF * _LINE), k, across + part * HALF, arrived)
-    else:
-        DEEP: gl.constexpr = _STEP // PARTS
-        for i in gl.static_range(EXTENT // 64):
-            pairs.load(CODE, ring + i * _BOX + part * (DEEP * _LINE), across + i * 64, k + part * DEEP, arrived)
-
-
-@gluon.jit
 def _load(
-    barriers, M, N, K, whole, pieces, splits, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr, WIDE: gl.constexpr,
-    SIDE: gl.constexpr, STAGES: gl.constexpr, STACKED: gl.constexpr, BARRIERS: gl.constexpr,
+    barriers, M, N, K, pieces, splits, SPLIT: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr,
+    WIDTH: gl.constexpr, STAGES: gl.constexpr, STACKED: gl.constexpr, BARRIERS: gl.constexpr,
 ):  # fmt: skip
     """Producer warp: load operands as far ahead as the rings of both programs allow, those of the next piece during an epilogue."""
-    pairs.meet()
     rank = pairs.rank()
     b_ring = pairs.shared_memory()
-    a_ring = b_ring + STAGES * WIDE * _LINE
-    side_ring = a_ring + STAGES * GROUPS * ROWS * _LINE
+    a_ring = b_ring + STAGES * WIDTH * _LINE
     ready = b_ring + BARRIERS * 8
+    # Where the first piece lies is known before the programs have met, so that its loads start at once.
+    tile, first, end = _span(gl.program_id(0), splits, K, SPLIT)
+    start_m, start_n = _place(tile, rank, M, N, GROUPS * ROWS, WIDTH, STACKED)
+    pairs.meet()
     # Every stage starts free: on a fresh mbarrier a wait for the previous phase returns at once.
     slot, phase = gl.to_tensor(0), gl.to_tensor(1)
     for piece in range(gl.program_id(0), pieces, gl.num_programs(0)):
-        tile, first, end = _span(piece, whole, splits, K)
-        start_m, start_n = _place(tile, rank, M, N, GROUPS * ROWS, WIDE + SIDE, STACKED)
         for k in range(first, end, _STEP):
             for i in gl.static_range(GROUPS):
                 mbarrier.wait(barriers.index(BARRIERS + STAGES + slot * GROUPS + i), phase)
-            mbarrier.expect(barriers.index(BARRIERS + slot), (GROUPS * ROWS + WIDE + SIDE) * _LINE)
+            mbarrier.expect(barriers.index(BARRIERS + slot), (GROUPS * ROWS + WIDTH) * _LINE)
             arrived = ready + slot * 8
             for i in gl.static_range(GROUPS):
-                _fetch(
+                pairs.fetch(
                     _A, _A_SHARED, a_ring + (slot * GROUPS + i) * (ROWS * _LINE), start_m + i * ROWS, k, arrived, rank,
                     not STACKED, ROWS, not A_COLUMNS,
                 )  # fmt: skip
-            _fetch(_B, _B_SHARED, b_ring + slot * (WIDE * _LINE), start_n, k, arrived, rank, STACKED, WIDE, B_COLUMNS)
-            if SIDE > 0:
-                _fetch(
-                    _SIDE, _SIDE_SHARED, side_ring + slot * (SIDE * _LINE), start_n + WIDE, k, arrived, rank, STACKED, SIDE, B_COLUMNS
-                )  # fmt: skip
+            pairs.fetch(
+                _B, _B_SHARED, b_ring + slot * (WIDTH * _LINE), start_n, k, arrived, rank, STACKED, WIDTH, B_COLUMNS
+            )
             slot, phase = advance(slot, phase, STAGES)
+        # After the last piece this is the place of none, and not used.
+        tile, first, end = _span(piece + gl.num_programs(0), splits, K, SPLIT)
+        start_m, start_n = _place(tile, rank, M, N, GROUPS * ROWS, WIDTH, STACKED)
     # The other program may still arrive at this one's mbarriers.
     pairs.meet()
 
 
 @gluon.jit
-def _ring(rings, tiles, EXTENT: gl.constexpr, ALONG_K: gl.constexpr):
-    """Shared memory from its start as ``tiles`` tiles of ``EXTENT`` x 64 elements."""
-    if ALONG_K:
-        return rings._reinterpret(rings.dtype, [tiles, EXTENT, _STEP], pairs.SHARED)
+def _store(x, tiles, buffers, turn, start_m, start_n, WHICH: gl.constexpr, BUFFERS: gl.constexpr, TURNED: gl.constexpr):
+    """Write a matrix that has the size of a box, or its transpose, through this warpgroup's next buffer. Returns the next one's index."""
+    buffer = buffers.index(turn)
+    # Wait until the buffer has been stored. TMA clips at the edges.
+    tma.store_wait(BUFFERS - 1)
+    if TURNED:
+        buffer.permute([1, 0]).store(x)
     else:
-        return rings._reinterpret(rings.dtype, [tiles, _STEP, EXTENT], pairs.SHARED)
+        buffer.store(x)
+    fence_async_shared()
+    if TURNED:
+        tma.async_copy_shared_to_global(tiles, [start_n, start_m], buffer)
+    else:
+        tma.async_copy_shared_to_global(tiles, [start_m, start_n], buffer)
+    return gl.where(turn + 1 == (WHICH + 1) * BUFFERS, WHICH * BUFFERS, turn + 1)
 
 
 @gluon.jit
-def _tile(ring, index, TURNED: gl.constexpr):
-    return ring.index(index).permute([1, 0]) if TURNED else ring.index(index)
-
-
-@gluon.jit
-def _store(x, c_tiles, buffers, turn, start_m, start_n, WHICH: gl.constexpr, BUFFERS: gl.constexpr):
-    """Write a matrix in parts through this warpgroup's buffers in turn. Returns the index of the next buffer."""
-    if x.shape[0] > PART:
-        upper, lower = halves(x, True)
-        turn = _store(upper, c_tiles, buffers, turn, start_m, start_n, WHICH, BUFFERS)
-        turn = _store(lower, c_tiles, buffers, turn, start_m + x.shape[0] // 2, start_n, WHICH, BUFFERS)
-    elif x.shape[1] > buffers.shape[2]:
-        left, right = halves(x, False)
-        turn = _store(left, c_tiles, buffers, turn, start_m, start_n, WHICH, BUFFERS)
-        turn = _store(right, c_tiles, buffers, turn, start_m, start_n + x.shape[1] // 2, WHICH, BUFFERS)
-    else:
-        LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, x.shape[1], 16], [[0, 0]])
-        buffer = buffers.index(turn)
-        # Wait until the buffer has been stored. TMA clips at the edges.
-        tma.store_wait(BUFFERS - 1)
-        buffer.store(gl.convert_layout(x, LAYOUT))
-        fence_async_shared()
-        tma.async_copy_shared_to_global(c_tiles, [start_m, start_n], buffer)
-        turn = gl.where(turn + 1 == (WHICH + 1) * BUFFERS, WHICH * BUFFERS, turn + 1)
-    return turn
+def _store_part(x, tiles, buffers, turn, row, column: gl.constexpr, WHICH: gl.constexpr, BUFFERS: gl.constexpr):
+    """Write a matrix in fp32, of which a buffer holds half the columns."""
+    HALF: gl.constexpr = x.shape[1] // 2
+    halves = buffers._reinterpret(gl.float32, [buffers.shape[0], 64, HALF], tiles.layout)
+    left, right = halves(x, False)
+    left = gl.convert_layout(left, wgmma.layout(HALF))
+    right = gl.convert_layout(right, wgmma.layout(HALF))
+    turn = _store(left, tiles, halves, turn, row, gl.to_tensor(column), WHICH, BUFFERS, False)
+    return _store(right, tiles, halves, turn, row, gl.to_tensor(column + HALF), WHICH, BUFFERS, False)
 
 
 @gluon.jit
 def _write(
-    x, c_tiles, part_tiles, buffers, turn, start_m, start_n, part, row, column: gl.constexpr, WHICH: gl.constexpr, BUFFERS: gl.constexpr,
+    sums, c_tiles, part_tiles, buffers, turn, start_m, start_n, row, WHICH: gl.constexpr, ROWS: gl.constexpr, WIDTH: gl.constexpr,
+    BUFFERS: gl.constexpr, TURNED: gl.constexpr,
 ):  # fmt: skip
-    """Write a matrix to c, or if it is a ``part`` of sums to ``part_tiles`` from ``row`` and ``column`` on."""
-    if part_tiles is None:
-        turn = _store(x.to(c_tiles.dtype), c_tiles, buffers, turn, start_m, start_n, WHICH, BUFFERS)
-    elif part:
-        sums = buffers._reinterpret(gl.float32, [buffers.shape[0], PART, PART // 2], pairs.SHARED_WIDE)
-        turn = _store(x, part_tiles, sums, turn, row, gl.to_tensor(column), WHICH, BUFFERS)
-    else:
-        turn = _store(x.to(c_tiles.dtype), c_tiles, buffers, turn, start_m, start_n, WHICH, BUFFERS)
+    """Write sums to c, or to ``part_tiles`` from ``row`` on if there are any. Returns the index of the next buffer."""
+    PIECE: gl.constexpr = wgmma.piece(WIDTH)
+    for i in gl.static_range(ROWS // 64):
+        for j in gl.static_range(WIDTH // PIECE):
+            x, m, n = sums[i * (WIDTH // PIECE) + j], start_m + i * 64, start_n + j * PIECE
+            if part_tiles is None:
+                turn = _store(x.to(c_tiles.dtype), c_tiles, buffers, turn, m, n, WHICH, BUFFERS, TURNED)
+            else:
+                turn = _store_part(x, part_tiles, buffers, turn, row + i * 64, j * PIECE, WHICH, BUFFERS)
     return turn
 
 
 @gluon.jit
 def _multiply(
-    WHICH: gl.constexpr, c_tiles, part_tiles, rings, buffers, barriers, M, N, K, whole, pieces, splits, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr,
-    GROUPS: gl.constexpr, ROWS: gl.constexpr, WIDE: gl.constexpr, SIDE: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr,
-    STACKED: gl.constexpr, BARRIERS: gl.constexpr,
+    WHICH: gl.constexpr, c_tiles, part_tiles, buffers, barriers, M, N, K, pieces, splits, DTYPE: gl.constexpr, A_COLUMNS: gl.constexpr,
+    B_COLUMNS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr, WIDTH: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr,
+    STACKED: gl.constexpr, TURNED: gl.constexpr, BARRIERS: gl.constexpr,
 ):  # fmt: skip
     """Consumer warpgroup: multiply its rows of this program's tiles."""
+    SPLIT: gl.constexpr = part_tiles is not None
     pairs.meet()
     rank = pairs.rank()
-    free = pairs.shared_memory() + (BARRIERS + STAGES) * 8
-    A_FIRST: gl.constexpr = STAGES * WIDE // ROWS
-    SIDE_FIRST: gl.constexpr = STAGES * (WIDE + GROUPS * ROWS) // SIDE if SIDE > 0 else 0
-    a_ring = _ring(rings, A_FIRST + STAGES * GROUPS, ROWS, not A_COLUMNS)
-    b_ring = _ring(rings, STAGES, WIDE, B_COLUMNS)
-    side_ring = _ring(rings, SIDE_FIRST + STAGES, SIDE, B_COLUMNS) if SIDE > 0 else b_ring
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDE, 16], [[0, 0]])
-    SIDES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, SIDE if SIDE > 0 else 8, 16], [[0, 0]])
+    b_ring = pairs.shared_memory()
+    a_ring = b_ring + (STAGES * WIDTH + WHICH * ROWS) * _LINE
+    free = b_ring + (BARRIERS + STAGES) * 8
     if WHICH > 0:
         # Wait for the previous warpgroup's first use of a stage: two warpgroups are two steps apart, three are one step apart.
         LAG: gl.constexpr = 4 - GROUPS
-        _, first, end = _span(gl.program_id(0), whole, splits, K)
+        _, first, end = _span(gl.program_id(0), splits, K, SPLIT)
         mbarrier.wait(
             barriers.index(BARRIERS + STAGES + (LAG - 1) * GROUPS + WHICH - 1), 0, pred=end - first > (LAG - 1) * _STEP
         )
     slot, phase, turn = gl.to_tensor(0), gl.to_tensor(0), gl.to_tensor(WHICH * BUFFERS)
     for piece in range(gl.program_id(0), pieces, gl.num_programs(0)):
-        tile, first, end = _span(piece, whole, splits, K)
-        total = gl.zeros([ROWS, WIDE], gl.float32, LAYOUT)
-        if SIDE > 0:
-            beside = gl.zeros([ROWS, SIDE], gl.float32, SIDES)
+        tile, first, end = _span(piece, splits, K, SPLIT)
+        sums = wgmma.zeros(ROWS, WIDTH)
         # Not `slot`: Triton does not carry a variable from step to step that enters the loop as an alias of another.
         used = gl.to_tensor(0)
         for k in range(first, end, _STEP):
             mbarrier.wait(barriers.index(BARRIERS + slot), phase)
-            a = _tile(a_ring, A_FIRST + slot * GROUPS + WHICH, A_COLUMNS)
-            b = _tile(b_ring, slot, B_COLUMNS)
-            total = warpgroup_mma(a, b, total, is_async=True)
+            a, b = a_ring + slot * (GROUPS * ROWS * _LINE), b_ring + slot * (WIDTH * _LINE)
+            sums = wgmma.products(sums, a, b, ROWS, WIDTH, DTYPE, A_COLUMNS, not B_COLUMNS)
             # Once only this step's products are in flight, the previous step's have ended and its stage is free.
-            if SIDE > 0:
-                b = _tile(side_ring, SIDE_FIRST + slot, B_COLUMNS)
-                beside = warpgroup_mma(a, b, beside, is_async=True)
-                total, beside = warpgroup_mma_wait(2, deps=[total, beside])
-            else:
-                total = warpgroup_mma_wait(1, deps=[total])
+            sums = wgmma.wait(sums, ROWS, WIDTH, 1)
             pairs.arrive_at_both(free + (used * GROUPS + WHICH) * 8, rank, k - first)
             used = slot
             slot, phase = advance(slot, phase, STAGES)
-        if SIDE > 0:
-            total, beside = warpgroup_mma_wait(0, deps=[total, beside])
-        else:
-            total = warpgroup_mma_wait(0, deps=[total])
+        sums = wgmma.wait(sums, ROWS, WIDTH, 0)
         pairs.arrive_at_both(free + (used * GROUPS + WHICH) * 8, rank, gl.to_tensor(1))
-        start_m, start_n = _place(tile, rank, M, N, GROUPS * ROWS, WIDE + SIDE, STACKED)
+        if piece + gl.num_programs(0) >= pieces:
+            # This was the last arrival at the other's mbarriers.
+            pairs.come()
+        start_m, start_n = _place(tile, rank, M, N, GROUPS * ROWS, WIDTH, STACKED)
         start_m += WHICH * ROWS
-        part, row = piece >= whole, (((piece - whole) * 2 + rank) * GROUPS + WHICH) * ROWS
-        turn = _write(total, c_tiles, part_tiles, buffers, turn, start_m, start_n, part, row, 0, WHICH, BUFFERS)
-        if SIDE > 0:
-            start_n += WIDE
-            turn = _write(beside, c_tiles, part_tiles, buffers, turn, start_m, start_n, part, row, WIDE, WHICH, BUFFERS)
+        row = ((piece * 2 + rank) * GROUPS + WHICH) * ROWS
+        turn = _write(
+            sums, c_tiles, part_tiles, buffers, turn, start_m, start_n, row, WHICH, ROWS, WIDTH, BUFFERS, TURNED
+        )
     tma.store_wait(0)
-    pairs.meet()
+    pairs.wait()
 
 
 # Specialized on extents of 1, ptxas crashed with a segmentation fault in another kernel (sm_90, CUDA 12.8).
-@gluon.jit(do_not_specialize=["M", "N", "K", "whole", "pieces", "splits"])
+@gluon.jit(do_not_specialize=["M", "N", "K", "pieces", "splits"])
 def matmul_pairs_kernel(
-    a_tiles, b_tiles, side_tiles, c_tiles, part_tiles, M, N, K, whole, pieces, splits,
-    A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr, WIDE: gl.constexpr, SIDE: gl.constexpr,
-    STAGES: gl.constexpr, BUFFERS: gl.constexpr, STACKED: gl.constexpr,
+    a_tiles, b_tiles, c_tiles, part_tiles, M, N, K, pieces, splits,
+    A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr, WIDTH: gl.constexpr,
+    STAGES: gl.constexpr, BUFFERS: gl.constexpr, STACKED: gl.constexpr, TURNED: gl.constexpr,
 ):  # fmt: skip
     """Compute pieces ``pair, pair + pairs, ...`` of two tiles each, ``STACKED`` one above the other or beside each other.
 
-    A tile has ``ROWS`` rows for each of ``GROUPS`` warpgroups and ``WIDE + SIDE`` columns. The first ``whole`` pieces are whole along
-    K and go to c, the others are one of ``splits`` parts and go to ``part_tiles`` in fp32: piece by piece, one tile below the other.
-    ``part_tiles`` is None if there are none. Launch with 4 warps and ``num_ctas`` 2. Descriptors of a, b and the ``SIDE`` columns
-    have boxes as ``_fetch`` loads them.
+    A tile has ``ROWS`` rows for each of ``GROUPS`` warpgroups and ``WIDTH`` columns. If ``part_tiles`` is None, pieces are whole along
+    K and go to c, whose transpose ``c_tiles`` describes if ``TURNED``. Else each is one of ``splits`` parts, and they go to
+    ``part_tiles`` in fp32: piece by piece, one tile below the other. Launch with 4 warps and ``num_ctas`` 2. Descriptors of a and b
+    have boxes as ``pairs.fetch`` loads them, those of results boxes of 64 x ``wgmma.piece(WIDTH)``, of parts half as wide.
     """
-    BARRIERS: gl.constexpr = STAGES * (WIDE + GROUPS * ROWS + SIDE) * _LINE // 8
-    # The rings of b, a and the side columns, then mbarriers. It is the largest, so that it lies at the start of shared memory.
-    rings = gl.allocate_shared_memory(a_tiles.dtype, [BARRIERS // 128 + 1, 8, 64], pairs.SHARED)
-    buffers = gl.allocate_shared_memory(c_tiles.dtype, [GROUPS * BUFFERS, PART, PART], pairs.SHARED)
+    BARRIERS: gl.constexpr = STAGES * (WIDTH + GROUPS * ROWS) * _LINE // 8
+    DTYPE: gl.constexpr = a_tiles.dtype
+    SPLIT: gl.constexpr = part_tiles is not None
+    PIECE: gl.constexpr = wgmma.piece(WIDTH)
+    # The rings of b and a, then mbarriers. It is the largest, so that it lies at the start of shared memory.
+    rings = gl.allocate_shared_memory(DTYPE, [BARRIERS // 128 + 1, 8, 64], pairs.SHARED)
+    buffers = gl.allocate_shared_memory(
+        c_tiles.dtype, [GROUPS * BUFFERS, PIECE if TURNED else 64, 64 if TURNED else PIECE], c_tiles.layout
+    )
     # First those of stages that have arrived, then those of stages that a warpgroup of each program has used: 4 warps each.
     barriers = rings._reinterpret(gl.int64, [BARRIERS + STAGES * (GROUPS + 1), 1], pairs.BARRIERS)
     for i in gl.static_range(STAGES):
@@ -292,14 +258,25 @@ def matmul_pairs_kernel(
     pairs.publish_barriers()
     # Written out, because constants in a tuple that a variable holds are no longer constexpr. Idle warps fill the loading warp's
     # warpgroup, as Triton would: a meeting needs every warp that there is.
-    if GROUPS == 2:
+    if GROUPS == 1:
         gl.warp_specialize(
             [
-                (_multiply, (0, c_tiles, part_tiles, rings, buffers, barriers, M, N, K, whole, pieces, splits, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, SIDE,
-                             STAGES, BUFFERS, STACKED, BARRIERS)),
-                (_multiply, (1, c_tiles, part_tiles, rings, buffers, barriers, M, N, K, whole, pieces, splits, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, SIDE,
-                             STAGES, BUFFERS, STACKED, BARRIERS)),
-                (_load, (barriers, M, N, K, whole, pieces, splits, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, SIDE, STAGES, STACKED, BARRIERS)),
+                (_multiply, (0, c_tiles, part_tiles, buffers, barriers, M, N, K, pieces, splits, DTYPE, A_COLUMNS, B_COLUMNS, GROUPS, ROWS,
+                             WIDTH, STAGES, BUFFERS, STACKED, TURNED, BARRIERS)),
+                (_load, (barriers, M, N, K, pieces, splits, SPLIT, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDTH, STAGES, STACKED, BARRIERS)),
+                (pairs.idle, ()), (pairs.idle, ()),
+            ],
+            [1, 1, 2],
+            [_BESIDE_TWO, _BESIDE_TWO, _BESIDE_TWO],
+        )  # fmt: skip
+    elif GROUPS == 2:
+        gl.warp_specialize(
+            [
+                (_multiply, (0, c_tiles, part_tiles, buffers, barriers, M, N, K, pieces, splits, DTYPE, A_COLUMNS, B_COLUMNS, GROUPS, ROWS,
+                             WIDTH, STAGES, BUFFERS, STACKED, TURNED, BARRIERS)),
+                (_multiply, (1, c_tiles, part_tiles, buffers, barriers, M, N, K, pieces, splits, DTYPE, A_COLUMNS, B_COLUMNS, GROUPS, ROWS,
+                             WIDTH, STAGES, BUFFERS, STACKED, TURNED, BARRIERS)),
+                (_load, (barriers, M, N, K, pieces, splits, SPLIT, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDTH, STAGES, STACKED, BARRIERS)),
                 (pairs.idle, ()), (pairs.idle, ()),
             ],
             [4, 1, 1, 2],
@@ -308,13 +285,13 @@ def matmul_pairs_kernel(
     else:
         gl.warp_specialize(
             [
-                (_multiply, (0, c_tiles, part_tiles, rings, buffers, barriers, M, N, K, whole, pieces, splits, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, SIDE,
-                             STAGES, BUFFERS, STACKED, BARRIERS)),
-                (_multiply, (1, c_tiles, part_tiles, rings, buffers, barriers, M, N, K, whole, pieces, splits, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, SIDE,
-                             STAGES, BUFFERS, STACKED, BARRIERS)),
-                (_multiply, (2, c_tiles, part_tiles, rings, buffers, barriers, M, N, K, whole, pieces, splits, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, SIDE,
-                             STAGES, BUFFERS, STACKED, BARRIERS)),
-                (_load, (barriers, M, N, K, whole, pieces, splits, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, SIDE, STAGES, STACKED, BARRIERS)),
+                (_multiply, (0, c_tiles, part_tiles, buffers, barriers, M, N, K, pieces, splits, DTYPE, A_COLUMNS, B_COLUMNS, GROUPS, ROWS,
+                             WIDTH, STAGES, BUFFERS, STACKED, TURNED, BARRIERS)),
+                (_multiply, (1, c_tiles, part_tiles, buffers, barriers, M, N, K, pieces, splits, DTYPE, A_COLUMNS, B_COLUMNS, GROUPS, ROWS,
+                             WIDTH, STAGES, BUFFERS, STACKED, TURNED, BARRIERS)),
+                (_multiply, (2, c_tiles, part_tiles, buffers, barriers, M, N, K, pieces, splits, DTYPE, A_COLUMNS, B_COLUMNS, GROUPS, ROWS,
+                             WIDTH, STAGES, BUFFERS, STACKED, TURNED, BARRIERS)),
+                (_load, (barriers, M, N, K, pieces, splits, SPLIT, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDTH, STAGES, STACKED, BARRIERS)),
                 (pairs.idle, ()), (pairs.idle, ()),
             ],
             [4, 4, 1, 1, 2],
@@ -324,12 +301,12 @@ def matmul_pairs_kernel(
 
 @triton.jit
 def add_splits_kernel(
-    c_ptr, parts_ptr, M, N, stride_c, whole, TILE_M: tl.constexpr, TILE_N: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    c_ptr, parts_ptr, M, N, stride_c, TILE_M: tl.constexpr, TILE_N: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     SPLITS: tl.constexpr, STACKED: tl.constexpr,
 ):  # fmt: skip
     """Add up the ``SPLITS`` parts of ROWS rows of a TILE_M x TILE_N tile per program, in a fixed order.
 
-    Pairs of tiles come from ``whole`` on. ``COLUMNS``: TILE_N rounded up to a power of two.
+    ``COLUMNS``: TILE_N rounded up to a power of two.
     """
     gdc_wait()
     # Rounding shows the compiler that rows of c are 16-byte aligned.
@@ -340,7 +317,7 @@ def add_splits_kernel(
     tile = tl.program_id(0) // (TILE_M // ROWS)
     row = tl.program_id(0) % (TILE_M // ROWS) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, COLUMNS)[None, :]
-    start_m, start_n = tile_origin(whole + tile // 2, M, N, DOWN, ACROSS, 2048 // DOWN)
+    start_m, start_n = tile_origin(tile // 2, M, N, DOWN, ACROSS, 2048 // DOWN)
     m = start_m + row + (tile % 2 * TILE_M if STACKED else 0)
     n = start_n + column + (0 if STACKED else tile % 2 * TILE_N)
     mask = (m < M) & (n < N) & (column < TILE_N)
@@ -355,52 +332,61 @@ def plan(a: torch.Tensor, b: torch.Tensor) -> Pairs | None:
     """The tiling of a product with a contiguous result; None where pairs do not serve it or others may be as quick."""
     if not pairs.serves(a, b):
         return None
-    return (many_tiles if matmul_hopper.serves(a, b) else few_tiles)(Product.of(a, b))
+    return (many_tiles if matmul_hopper.serves(a, b) else few_tiles)(Product.of(a, b), _along_k(a, b))
+
+
+def _along_k(a: torch.Tensor, b: torch.Tensor) -> tuple[bool, bool]:
+    """Whether a and b are contiguous along K."""
+    return not columns(a), columns(b)
+
+
+def _results(matrix: torch.Tensor, rows: int, columns: int) -> object:
+    """A descriptor of ``columns`` columns, of at most 128 bytes, which lie in shared memory as long as they are."""
+    bits = 8 * matrix.element_size()
+    layout = gl.NVMMASharedLayout(columns * bits // 8, bits, 2, False, False, pairs.BOTH)
+    return gluon_tiles(matrix, rows, columns, False, layout)
 
 
 def write_product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, chosen: Pairs) -> None:
     """Write the product to 16-bit ``c`` with stride 1 along a row. Operands whose rows or columns are not 16-byte aligned are copied.
 
-    A result that TMA cannot write has tiles of one SM.
+    A result that TMA cannot write has tiles of one SM, and so have operands that such a tiling does not serve.
     """
-    if not is_aligned(c):
-        other = matmul_hopper_tilings.tiling(Product.of(a, b), aligned_c=False)
+    c_aligned = is_aligned(c)
+    if c_aligned:
+        a, b = aligned(a, b)
+    if not c_aligned or not chosen.serves(_along_k(a, b)):
+        other = matmul_hopper_tilings.tiling(Product.of(a, b), aligned_c=c_aligned)
         matmul_hopper.write_product(a, b, c, other)
         return
+    if chosen.turned:
+        a, b = b.T, a.T
     (m, k), n = a.shape, b.shape[1]
-    a, b = aligned(a, b)
     a_columns, b_columns, stacked = columns(a), columns(b), chosen.stacked
     steps = cdiv(k, BLOCK_K)
     # No part is empty.
     splits = cdiv(steps, cdiv(steps, chosen.splits))
-    rows, width, (down, across) = chosen.height, chosen.width, chosen.extents
+    rows, width, (down, across) = chosen.height, chosen.wide, chosen.extents
     tiles, programs = cdiv(m, down) * cdiv(n, across), multiprocessors(a) // 2
-    whole = tiles if splits == 1 else tiles // programs * programs if chosen.tail else 0
-    others = tiles - whole
-    pieces = whole + others * splits
-    parts = torch.empty((others * splits * 2 * rows, width), dtype=torch.float32, device=c.device) if others else None
+    pieces = tiles * splits
+    parts = torch.empty((pieces * 2 * rows, width), dtype=torch.float32, device=c.device) if splits > 1 else None
+    shared, deep, piece = pairs.SHARED.value, BLOCK_K // 2, chosen.piece
     if a_columns:
-        a_tiles = gluon_tiles(a, PART.value, BLOCK_K if stacked else BLOCK_K // 2, True, pairs.SHARED.value)
+        a_tiles = gluon_tiles(a, 64, BLOCK_K if stacked else deep, True, shared)
     else:
-        a_tiles = gluon_tiles(a, chosen.rows if stacked else chosen.rows // 2, BLOCK_K, False, pairs.SHARED.value)
-
-    def of_b(extent: int) -> object:
-        if b_columns:
-            return gluon_tiles(b, BLOCK_K, extent // 2 if stacked else extent, True, pairs.SHARED.value)
-        return gluon_tiles(b, BLOCK_K // 2 if stacked else BLOCK_K, PART.value, False, pairs.SHARED.value)
-
-    # Parts are in fp32: 32 columns are 128 bytes.
-    half = PART.value // 2
+        a_tiles = gluon_tiles(a, pairs.box(chosen.rows, not stacked), BLOCK_K, False, shared)
+    if b_columns:
+        b_tiles = gluon_tiles(b, BLOCK_K, pairs.box(width, stacked), True, shared)
+    else:
+        b_tiles = gluon_tiles(b, deep if stacked else BLOCK_K, 64, False, shared)
     launch(
-        matmul_pairs_kernel, (min(pieces, programs),),
-        a_tiles, of_b(chosen.wide), of_b(chosen.side) if chosen.side else None,
-        gluon_tiles(c, PART.value, PART.value, False, pairs.SHARED.value),
-        None if parts is None else gluon_tiles(parts, PART.value, half, False, pairs.SHARED_WIDE.value), m, n, k, whole, pieces, splits,
-        A_COLUMNS=a_columns, B_COLUMNS=b_columns, GROUPS=chosen.groups, ROWS=chosen.rows, WIDE=chosen.wide, SIDE=chosen.side,
-        STAGES=chosen.stages, BUFFERS=chosen.buffers, STACKED=stacked, num_warps=4, num_ctas=2,
+        matmul_pairs_kernel, (min(pieces, programs),), a_tiles, b_tiles, _results(c, *((piece, 64) if chosen.turned else (64, piece))),
+        None if parts is None else _results(parts, 64, piece // 2), m, n, k, pieces, splits, A_COLUMNS=a_columns, B_COLUMNS=b_columns,
+        GROUPS=chosen.groups, ROWS=chosen.rows, WIDTH=width, STAGES=chosen.stages, BUFFERS=chosen.buffers, STACKED=stacked,
+        TURNED=chosen.turned, num_warps=4, num_ctas=2,
     )  # fmt: skip
     if parts is not None:
         launch(
-            add_splits_kernel, (others * 2 * (rows // _ROWS),), c, parts, m, n, c.stride(0), whole, TILE_M=rows, TILE_N=width, ROWS=_ROWS,
+            add_splits_kernel, (tiles * 2 * (rows // _ROWS),), c, parts, m, n, c.stride(0), TILE_M=rows, TILE_N=width, ROWS=_ROWS,
             COLUMNS=triton.next_power_of_2(width), SPLITS=splits, STACKED=stacked, num_warps=4, launch_pdl=True,
         )  # fmt: skip

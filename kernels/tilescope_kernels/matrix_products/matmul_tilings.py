@@ -1,6 +1,6 @@
 """What tilings of 16-bit products on Hopper have in common, and the product that a tiling's time is estimated of.
 
-Estimates of tiles of one SM and of pairs are in steps of a 128x256 tile along K, those of clusters in microseconds.
+Estimates of tiles of one SM are in steps of a 128x256 tile along K, those of pairs and of clusters in microseconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tilescope_kernels.matrix_products.aligned_rows import is_askew
 BLOCK_K = 64
 #: Rows and columns of operands that L2 delivers while a 128x256 tile multiplies one step along K: if all extents are multiples
 #: of 128 bytes, and if they are not. Rows that do not start at memory sectors count as so many.
-_ARRIVING_WHOLE, ARRIVING, _ASKEW = 490, 440, 1.5
+_ARRIVING_WHOLE, _ARRIVING, _ASKEW = 490, 440, 1.5
 #: Elements of a tile whose step is the unit of time, and steps of writing it. This and what the estimates in steps add are fitted
 #: to 1000 timings of 45 sizes on an H200 (2026-11-27).
 UNIT, WRITING = 128 * 256, 2
@@ -44,6 +44,11 @@ class Product(NamedTuple):
         return cls(a.shape[0], b.shape[1], k, multiprocessors(a), (is_askew(a), is_askew(b)))
 
     @property
+    def turned(self) -> Product:
+        """The product of b.T and a.T."""
+        return self._replace(m=self.n, n=self.m, askew=self.askew[::-1])
+
+    @property
     def steps(self) -> int:
         """Steps along K."""
         return cdiv(self.k, BLOCK_K)
@@ -60,7 +65,7 @@ class Product(NamedTuple):
 
     def step(self, multiplying: float, rows: float, columns: float) -> float:
         """Time of a step that takes ``multiplying`` unless so many rows of a and columns of b arrive later."""
-        return max(multiplying, self.loads(rows, columns) / (ARRIVING if self.is_ragged else _ARRIVING_WHOLE))
+        return max(multiplying, self.loads(rows, columns) / (_ARRIVING if self.is_ragged else _ARRIVING_WHOLE))
 
 
 @dataclass(frozen=True)
