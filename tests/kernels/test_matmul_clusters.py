@@ -63,7 +63,7 @@ def test_rings_fit_shared_memory_and_hold_the_sums():
     ("extents", "expected"),
     [
         ((384, 384, 12288), (128, 64, 4)),
-        ((1000, 1000, 4000), (128, 128, 2)),
+        ((1000, 1000, 4000), None),  # pairs of SMs are quicker
         ((512, 512, 8192), None),  # 16 us instead of 17, which the model is not sure of
         # Others are as quick: small tiles, with a split K or without, and pairs in parts.
         ((128, 1024, 8192), None),

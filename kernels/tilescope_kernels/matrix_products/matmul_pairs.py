@@ -150,12 +150,12 @@ def _store(x, tiles, buffers, turn, start_m, start_n, WHICH: gl.constexpr, BUFFE
 def _store_part(x, tiles, buffers, turn, row, column: gl.constexpr, WHICH: gl.constexpr, BUFFERS: gl.constexpr):
     """Write a matrix in fp32, of which a buffer holds half the columns."""
     HALF: gl.constexpr = x.shape[1] // 2
-    halves = buffers._reinterpret(gl.float32, [buffers.shape[0], 64, HALF], tiles.layout)
+    narrow = buffers._reinterpret(gl.float32, [buffers.shape[0], 64, HALF], tiles.layout)
     left, right = halves(x, False)
     left = gl.convert_layout(left, wgmma.layout(HALF))
     right = gl.convert_layout(right, wgmma.layout(HALF))
-    turn = _store(left, tiles, halves, turn, row, gl.to_tensor(column), WHICH, BUFFERS, False)
-    return _store(right, tiles, halves, turn, row, gl.to_tensor(column + HALF), WHICH, BUFFERS, False)
+    turn = _store(left, tiles, narrow, turn, row, gl.to_tensor(column), WHICH, BUFFERS, False)
+    return _store(right, tiles, narrow, turn, row, gl.to_tensor(column + HALF), WHICH, BUFFERS, False)
 
 
 @gluon.jit
