@@ -42,6 +42,7 @@ from tilescope_kernels.matrix_products import hopper_wgmma as wgmma
 from tilescope_kernels.matrix_products import matmul_hopper, matmul_hopper_tilings
 from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, is_aligned
 from tilescope_kernels.matrix_products.hopper_pairs import load_code
+from tilescope_kernels.matrix_products.hopper_store import halves
 from tilescope_kernels.matrix_products.matmul_pairs_tilings import Pairs, few_tiles, many_tiles
 from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Product
 
