@@ -128,6 +128,11 @@ def test_pairs_where_they_are_quicker(extents, askew, expected):
     assert (chosen and described(chosen)) == expected
 
 
+def test_a_product_with_many_tiles_may_be_split():
+    chosen = many_tiles(Product(520, 2040, 4000, 132, (False, True)), ROW_MAJOR)
+    assert (chosen.height, chosen.wide, chosen.splits) == (192, 128, 2)
+
+
 def test_orientations_and_orders_are_symmetric():
     for m, n, k in ((1504, 1504, 1504), (5000, 1000, 5000), (3504, 1504, 1504)):
         straight = many_tiles(Product(n, m, k, 132, (False, False)), (False, True))

@@ -5,16 +5,18 @@ an SM needs fewer. A pair is a cluster of two programs. Each loads half of what 
 Both have the same pieces with as many steps, so that neither waits for loads or arrivals of the other that never come: a tile
 beyond the edge is multiplied too, of zeros, and TMA stores none of it.
 
-Otherwise this is ``matmul_hopper`` without cut tiles: persistent, one warp loads and two or three warpgroups multiply. Tiles can
-be split along K, for results that are too small for all SMs, or those of a last wave that would leave most SMs without a tile.
-Parts are added up by a second launch, in the order of K.
+Otherwise this is ``matmul_hopper`` without cut tiles: persistent, one warp loads and one to three warpgroups multiply. Tiles have any
+width that is a multiple of 16, and lie along the product or its transpose (``matmul_pairs_tilings``). They can be split along K, for
+results that are too small for all SMs. Parts are added up by a second launch, in the order of K.
 
-In bf16 on an H200 (2026-11-27, torch 2.11, triton 3.6, cold L2; without pairs, cuBLAS): 2048x1000x2048 20.0 us (23.4, 17.1),
-1800x1800x1800 28.5 (33.3, 25.4), 10000x1000x1000 44.5 (49.8, 36.3), 2200x3400x1704 46.7 (56.8, 41.8), 3000x3000x3000 83.4 (97.4,
-79.1), 4008x4008x4008 191.9 (216.8, 194.3), 4096x4104x4096 186.4 (211.6, 184.2), 1000x1000x10000 in 4 parts with a column-major
-42.0 (78.9, 47.1), with b column-major, so that rows start at sectors, 37.3 (49.9, 35.9; spans of kernels, driver 580.159, as the
-next two), 5000x1000x5000 with a last wave in 4 parts 79.5 (86.8, 68.4), 256x1000x10000 in 6 parts 18.2 (20.6 as parts were added up
-before, 18.0). Where rows start at sectors it is slower: 512x4096x4096 29.1 (27.9, 27.1), 8192x8192x8192 1552 (1468, 1418).
+In bf16 on an H200 (2026-11-28, torch 2.11, triton 3.6; spans of kernels, cold L2; before, with widths that were powers of two and
+tiles of one SM; cuBLAS): 1504x1504x1504 14.8 us (17.0, 12.4), 1000x1000x1000 9.0 (10.0, 8.0), 1800x1800x1800 25.0 (28.4, 23.0),
+10000x1000x1000 35.9 (41.5, 33.6), 5000x1000x5000 70.6 (80.5, 70.1), 3504x1504x1504 25.5 (29.3, 23.9), 2504x2504x2504 53.1 (59.8,
+50.6), 6000x1000x3000 55.0 (60.4, 54.9), 4104x4104x4104 205 (228, 195), 2560x2560x2560 47.3 (50.6, 54.1), 1000x1000x8000 in 2 parts
+30.5 (33.6, 30.9), 1000x1000x4000 20.5 (21.8, 18.7). Least of cuBLAS's speed: 700x3000x2000 20.5 (22.0, 16.2), 1256x1256x1256 13.2
+(13.6, 10.6), 1304x1304x2600 27.3 (27.5, 22.2), and 1504x1504x1504 of a column-major a and a row-major b, whose widths are multiples
+of 64: 17.2 by tiles of one SM (17.3, 12.0). Where rows start at sectors large products are slower by pairs: 8192x8192x8192 1552 (1468
+by tiles of one SM, 1418; 2026-11-27).
 """
 
 from __future__ import annotations
