@@ -6,8 +6,9 @@ import pytest
 import torch
 from tilescope_kernels import matmul
 from tilescope_kernels.losses.accumulate_hopper import _serves, add_product
-from tilescope_kernels.matrix_products import matmul_hopper, matmul_plans
-from tilescope_kernels.matrix_products.matmul_hopper_tilings import TILINGS
+from tilescope_kernels.matrix_products import matmul_hopper
+from tilescope_kernels.matrix_products.matmul_hopper_tilings import TILINGS, tiling
+from tilescope_kernels.matrix_products.matmul_tilings import Product
 
 from . import on_gpu
 from .checks import relative_error
@@ -81,9 +82,12 @@ def test_operands_whose_rows_do_not_start_at_sectors_are_copied(dtype):
             matmul_hopper.write_product(one, other, c, copied)
             assert relative_error(c, one.double() @ other.double()) <= DTYPES[dtype]
     a, b = draw(5000, 1000, dtype=dtype), draw(1000, 5000, dtype=dtype, seed=1)
-    assert matmul_plans.plan(a, b).copies
-    for _ in range(3):
-        assert relative_error(matmul(a, b), a.double() @ b.double()) <= DTYPES[dtype]
+    tilings = [tiling(Product.of(a, b), aligned_c) for aligned_c in (True, False)]
+    assert all(each.copies for each in tilings)
+    for each in tilings:
+        c = torch.empty(5000, 5000, device="cuda", dtype=dtype)
+        matmul_hopper.write_product(a, b, c, each)
+        assert relative_error(c, a.double() @ b.double()) <= DTYPES[dtype]
 
 
 def test_what_is_not_finite_stays_in_its_row_and_column():

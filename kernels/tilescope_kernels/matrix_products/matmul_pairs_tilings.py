@@ -39,8 +39,9 @@ _POWER = 8
 #: estimates, or if rows do not start at memory sectors, where pairs were quicker by 5 % or more of all seven: of 15 other products two
 #: gained 13 and 14 %, one 2 %, and one gain of 4 % is passed over (2304x2304x2304).
 _START_ALONE, _STEP_ALONE, _GAIN, _GAIN_ASKEW = 4.3, 0.635, 1.05, 0.97
-#: The shortest K that was measured, and the most parts.
-_LEAST_K, _PARTS = 512, 6
+#: The shortest K that was measured, the shortest one of many tiles that are split, and the most parts: 640x2048x16384 took 65 us (81 by
+#: tiles of one SM, cuBLAS 61), 768x3072x8192 of a column-major a 58 (59, 53), 520x2040x4000 40 (32 unsplit, 20).
+_LEAST_K, _LEAST_K_SPLIT, _PARTS = 512, 8192, 6
 #: Bytes of shared memory of the ring and of buffers: an SM's, less mbarriers and what Triton adds.
 _ROOM = 225 * 1024
 
@@ -121,10 +122,10 @@ PAIRS = tuple(
 )
 
 
-def _quickest(product: Product, along_k: tuple[bool, bool]) -> tuple[float, Pairs]:
-    """The least estimated time of tilings that load such operands, perhaps in parts along K, and the tiling."""
+def _quickest(product: Product, along_k: tuple[bool, bool], most_parts: int) -> tuple[float, Pairs]:
+    """The least estimated time of tilings that load such operands, in so many parts along K at most, and the tiling."""
     served = [each for each in PAIRS if each.serves(along_k)]
-    split = [replace(each, splits=parts) for each in served if not each.turned for parts in range(2, _PARTS + 1)]
+    split = [replace(each, splits=parts) for each in served if not each.turned for parts in range(2, most_parts + 1)]
     return quickest([*served, *split], lambda each: each.time(product))
 
 
@@ -133,7 +134,7 @@ def many_tiles(product: Product, along_k: tuple[bool, bool]) -> Pairs | None:
     """The tiling for a result with many tiles. None where tiles of one SM may be as quick."""
     if product.k < _LEAST_K:
         return None
-    time, best = _quickest(product, along_k)
+    time, best = _quickest(product, along_k, _PARTS if product.k >= _LEAST_K_SPLIT else 1)
     others, _ = quickest(alone.TILINGS, lambda each: each.time(product))
     if any(product.askew):
         others = min(others, alone.of_copies(product)[0])
@@ -152,6 +153,6 @@ def few_tiles(product: Product, along_k: tuple[bool, bool]) -> Pairs | None:
     is_slow = product.is_ragged or any(product.askew)
     if not is_slow or product.programs >= 4 * tiles or min(product.m, product.n) < 256:
         return None
-    time, best = _quickest(product, along_k)
+    time, best = _quickest(product, along_k, _PARTS)
     others, _ = quickest(clusters.CLUSTERS, lambda each: each.time(product))
     return best if _GAIN * time < min(clusters.small_time(product), others) else None
