@@ -8,7 +8,7 @@ of its transpose, whichever operand is contiguous along K.
 The time of a tiling is in microseconds. Its constants are fitted to 82 tilings of each of 22 products, m, n and k from 512 to 10000
 (H200, 2026-11-28, torch 2.11, triton 3.6, bf16, spans of kernels, cold L2). Of those products the tiling with the least estimate was
 the quickest one measured or at most 3 % slower, but for two of 6 (1256x1256x1256, 2048x1000x2048). Of 48 products of 30 sizes in three
-orders of operands the choice between kernels by these estimates gained 1 to 14 % of 34 and lost 2 to 3 % of three, by what was
+orders of operands the choice between kernels by these estimates gained 1 to 14 % of 34 and lost 1 to 3 % of five, by what was
 chosen before.
 
 Clusters of 2 x 2 SMs, in which each loads half of both operands, were tried before (2026-11-28): they multiply at the full rate, 0.28
