@@ -6,13 +6,16 @@ share of rows from all of them and writes it. There is no second launch, no sum 
 the order of K, so the result is deterministic. The programs of a cluster run at the same time, so that they can wait for each other.
 Triton knows of the shares: what all programs of a cluster have, it lets the first of them store.
 
-One warp loads through TMA, one or two warpgroups multiply.
+One warp loads through TMA, one or two warpgroups multiply. Before warps are specialized, which takes about a microsecond, the first thread
+fills the ring.
 
 In bf16 on an H200 (2026-11-27, torch 2.11, triton 3.6, driver 580.159; spans of kernels, cold L2, rotated inputs; small tiles of
 ``split_k``, cuBLAS): 384x384x12288 16.6 us (24.3, 12.0), which the plan chooses. It passes over 512x512x8192, 15.9 (16.9, 13.1), of
 which the model is not sure, and where others were as quick: 64x2048x8192 12.6 (12.7, 13.0), 128x1024x8192 11.2 (9.6, 10.7),
 256x256x16384 13.1 (12.3, 9.2); where pairs of SMs are quicker: 1000x1000x4000 21.8 (27.0, 19.1), pairs 21.3 (2026-11-28); and where
 pairs are split, 300x1000x8000 23.2 (22.9, 16.2) and 256x1000x10000 21.8 (18.2, 18.0).
+With the ring filled early (2026-11-28, the same way; before, now): 384x384x12288 16.9, 15.5 to 16.2 in three runs (cuBLAS 13.4).
+512x512x8192 takes 16.0 in clusters, and 17.7 in small tiles (14.0), which the plan chose until then.
 Of 8 programs only 15 clusters run at once: 256x256x16384 took 11.6 in them, 512x512x8192 18.9.
 Clusters of two tiles whose programs share what both need took 4 to 15 % less of five of nine sizes than the best here, 384x384x12288
 15.3, and 18 to 40 % more of three: their code is not here. The program of these times had them as an option that was off, and in
@@ -27,7 +30,6 @@ import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
     mbarrier,
     warpgroup_mma,
     warpgroup_mma_wait,
@@ -56,6 +58,8 @@ _CHUNK, _TURNS = gl.constexpr(8), gl.constexpr(8)
 
 #: PTX of loads of a and b.
 _A, _B = (load_code("matmul_clusters_kernel", each, False) for each in range(2))
+#: The same by the kernel's first thread, instead of a warp's.
+_A_EARLY, _B_EARLY = (load_code("matmul_clusters_kernel", each, False, "tid.x") for each in range(2))
 #: PTX of a load of four sums from address $4 of any program of the cluster.
 _READ = gl.constexpr("ld.shared::cluster.v4.f32 {$0, $1, $2, $3}, [$4];")
 #: PTX of the address in program $2 that $1 is in this one.
@@ -90,29 +94,56 @@ def _share_layout(ring, columns):
 
 
 @gluon.jit
+def _span(K, PARTS: gl.constexpr):
+    """Steps along K of this program: the first, and the one after the last."""
+    part, steps = pairs.rank(), gl.cdiv(K, _STEP)
+    return part * steps // PARTS, (part + 1) * steps // PARTS
+
+
+@gluon.jit
+def _load_step(
+    A: gl.constexpr, B: gl.constexpr, slot, step, start_m, start_n, BARRIERS: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr,
+    GROUPS: gl.constexpr, ROWS: gl.constexpr, WIDE: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """Load the operands of a step, by the PTX ``A`` and ``B``."""
+    k, b_ring = step * _STEP, pairs.shared_memory()
+    arrived = b_ring + (BARRIERS + slot) * 8
+    for i in gl.static_range(GROUPS):
+        place = b_ring + (STAGES * WIDE + (slot * GROUPS + i) * ROWS) * _LINE
+        pairs.fetch(A, A, place, start_m + i * ROWS, k, arrived, 0, False, ROWS, not A_COLUMNS)
+    pairs.fetch(B, B, b_ring + slot * (WIDE * _LINE), start_n, k, arrived, 0, False, WIDE, B_COLUMNS)
+
+
+@gluon.jit
+def _load_early(
+    M, N, K, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr, WIDE: gl.constexpr,
+    STAGES: gl.constexpr, PARTS: gl.constexpr, BARRIERS: gl.constexpr,
+):  # fmt: skip
+    """First thread: fill the ring while warps start."""
+    start_m, start_n = tile_origin(gl.program_id(0), M, N, GROUPS * ROWS, WIDE, TOGETHER // (GROUPS * ROWS))
+    first, end = _span(K, PARTS)
+    for slot in range(gl.minimum(end - first, STAGES)):
+        pairs.expect(pairs.shared_memory() + (BARRIERS + slot) * 8, (GROUPS * ROWS + WIDE) * _LINE)
+        _load_step(
+            _A_EARLY, _B_EARLY, slot, first + slot, start_m, start_n, BARRIERS, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, STAGES
+        )  # fmt: skip
+
+
+@gluon.jit
 def _load(
     barriers, M, N, K, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr, WIDE: gl.constexpr,
     STAGES: gl.constexpr, PARTS: gl.constexpr, BARRIERS: gl.constexpr,
 ):  # fmt: skip
     """Producer warp: load this program's part of the operands as far ahead as the ring allows."""
-    part = pairs.rank()
     start_m, start_n = tile_origin(gl.program_id(0), M, N, GROUPS * ROWS, WIDE, TOGETHER // (GROUPS * ROWS))
-    b_ring = pairs.shared_memory()
-    a_ring = b_ring + STAGES * WIDE * _LINE
-    ready = b_ring + BARRIERS * 8
-    steps = gl.cdiv(K, _STEP)
-    # Every stage starts free: on a fresh mbarrier a wait for the previous phase returns at once.
-    slot, phase = gl.to_tensor(0), gl.to_tensor(1)
-    for step in range(part * steps // PARTS, (part + 1) * steps // PARTS):
-        k = step * _STEP
+    first, end = _span(K, PARTS)
+    # Where the ring has not been filled, this program has no more steps.
+    slot, phase = gl.to_tensor(0), gl.to_tensor(0)
+    for step in range(first + STAGES, end):
         for i in gl.static_range(GROUPS):
             mbarrier.wait(barriers.index(BARRIERS + STAGES + slot * GROUPS + i), phase)
         mbarrier.expect(barriers.index(BARRIERS + slot), (GROUPS * ROWS + WIDE) * _LINE)
-        arrived = ready + slot * 8
-        for i in gl.static_range(GROUPS):
-            place = a_ring + (slot * GROUPS + i) * (ROWS * _LINE)
-            pairs.fetch(_A, _A, place, start_m + i * ROWS, k, arrived, part, False, ROWS, not A_COLUMNS)
-        pairs.fetch(_B, _B, b_ring + slot * (WIDE * _LINE), start_n, k, arrived, part, False, WIDE, B_COLUMNS)
+        _load_step(_A, _B, slot, step, start_m, start_n, BARRIERS, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, STAGES)
         slot, phase = advance(slot, phase, STAGES)
     pairs.meet()
     pairs.idle()
@@ -181,12 +212,11 @@ def _multiply(
     a_ring = _ring(rings, A_FIRST + STAGES * GROUPS, ROWS, not A_COLUMNS, RING)
     b_ring = _ring(rings, STAGES, WIDE, B_COLUMNS, RING)
     total = gl.zeros([ROWS, WIDE], gl.float32, _product_layout(RING, WIDE))
-    steps = gl.cdiv(K, _STEP)
-    first = part * steps // PARTS
+    first, end = _span(K, PARTS)
     slot, phase = gl.to_tensor(0), gl.to_tensor(0)
     # Not `slot`: Triton does not carry a variable from step to step that enters the loop as an alias of another.
     used = gl.to_tensor(0)
-    for step in range(first, (part + 1) * steps // PARTS):
+    for step in range(first, end):
         mbarrier.wait(barriers.index(BARRIERS + slot), phase)
         a = _tile(a_ring, A_FIRST + slot * GROUPS + WHICH, A_COLUMNS)
         total = warpgroup_mma(a, _tile(b_ring, slot, B_COLUMNS), total, is_async=True)
@@ -223,8 +253,8 @@ def matmul_clusters_kernel(
     # The rings of b and a, then mbarriers: of stages that have arrived, and that a warpgroup has used.
     rings = gl.allocate_shared_memory(a_tiles.dtype, [BARRIERS // 128 + 1, 8, 64], RING)
     barriers = rings._reinterpret(gl.int64, [BARRIERS + STAGES * (GROUPS + 1), 1], _barrier_layout(RING))
-    pairs.initialize(pairs.barriers_code(STAGES * (GROUPS + 1)), pairs.shared_memory() + BARRIERS * 8)
-    fence_async_shared()
+    pairs.initialize(pairs.barriers_code(STAGES, STAGES * GROUPS, 1), pairs.shared_memory() + BARRIERS * 8)
+    _load_early(M, N, K, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, STAGES, PARTS, BARRIERS)
     # Written out, because constants in a tuple that a variable holds are no longer constexpr. Idle warps fill the loading warp's
     # warpgroup, as Triton would: a meeting needs every warp that there is.
     if GROUPS == 1:

@@ -12,7 +12,7 @@ from tilescope_kernels.matrix_products.matmul_tilings import Product, Tiling, qu
 _AT_ONCE = {2: 66, 4: 30}
 #: Clusters in microseconds: a launch and filling the ring, a row or column of a step if few SMs load, so much more if all do, and
 #: exchanging the sums of a 128x128 tile. Fitted to 17 timings, which they miss by 4.5 % (root mean square), at most 10.
-_START, _ROW, _ROW_MORE, _EXCHANGING = 1.7, 0.83e-3, 1.07e-3, 3.3
+_START, _ROW, _ROW_MORE, _EXCHANGING = 1.6, 0.83e-3, 1.07e-3, 3.3
 #: Small tiles likewise, their rows if all extents are multiples of 128 bytes and if not. Fitted to 11 timings: 2.7 %, at most 5.
 _START_SMALL, _ROW_SMALL, _ROW_WHOLE, _ROW_RAGGED = 2.8, 0.78e-3, 0.21e-3, 0.775e-3
 #: Bytes that HBM delivers per microsecond; by how much clusters must be quicker, for the estimates miss by so much; and how many steps

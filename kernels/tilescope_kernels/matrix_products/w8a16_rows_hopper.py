@@ -16,6 +16,10 @@ cuBLAS): 160x4096x4096 19.0, 17.8, 19.5; 256x4096x4096 20.9, 19.6, 16.7; 320x409
 448x4096x4096 29.2, 26.8, 23.4; 512x4096x4096 29.8, 28.2, 23.6; 640x4096x4096 33.7, 32.5, 28.7; 768x4096x4096 37.9, 37.1, 33.9;
 320x4096x14336 62.4, 56.5, 48.1; 300x4104x3008 19.8, 18.6, 17.1; 500x5000x5008 45.6, 43.5, 36.3. Waits for mbarriers in which no warps meet
 were dropped: 2 % less at best (768x4096x4096), 2 % more at 512x4096x4096.
+
+The first thread fills the ring before warps are specialized, and a cluster's programs no longer meet before that (2026-11-28, the same
+way; before, now, cuBLAS with row-major weights): 160x4096x4096 17.8, 17.1, 19.4; 256x4096x4096 19.9, 18.4, 20.6; 320x4096x4096 22.8, 21.9,
+21.4; 512x4096x4096 29.8, 29.2, 25.2; 640x4096x4096 33.0, 32.5, 30.0; 320x4096x14336 59.3, 58.1, 55.3.
 """
 
 from __future__ import annotations
@@ -68,6 +72,8 @@ _GROUP_N = gl.constexpr(16)
 _MULTIPLYING, _LOADING = gl.constexpr(232), gl.constexpr(24)
 #: PTX that loads a box of x or of weights.
 _X, _WEIGHT = (load_code("w8a16_rows_hopper_kernel", each, False) for each in range(2))
+#: The same by the kernel's first thread, instead of a warp's.
+_X_EARLY, _WEIGHT_EARLY = (load_code("w8a16_rows_hopper_kernel", each, False, "tid.x") for each in range(2))
 
 
 @gluon.constexpr_function
@@ -98,10 +104,36 @@ def _part(rank, K, SPLIT: gl.constexpr):
 
 
 @gluon.jit
-def _idle():
-    """What a warp does that has nothing to do between three meetings: before the first stage, before and after sums are exchanged."""
-    pairs.idle()
-    pairs.meet()
+def _load_stage(
+    X: gl.constexpr, WEIGHT: gl.constexpr, slot, k, start_m, start_n, BLOCK_M: gl.constexpr, BOX: gl.constexpr, STAGES: gl.constexpr
+):  # fmt: skip
+    """Load the operands of a stage, by the PTX ``X`` and ``WEIGHT``."""
+    HALF: gl.constexpr = BLOCK_M * _BLOCK_K
+    rings = pairs.shared_memory()
+    arrived = rings + (_barriers_at(BLOCK_M, STAGES) + slot) * 8
+    pairs.load(WEIGHT, rings + slot * (_BLOCK_N * _BLOCK_K), k, start_n, arrived)
+    for half in gl.static_range(2):
+        place = rings + STAGES * _BLOCK_N * _BLOCK_K + slot * (2 * HALF) + half * HALF
+        for i in gl.static_range(BLOCK_M // BOX):
+            pairs.load(X, place + i * (BOX * _BLOCK_K), k + half * (_BLOCK_K // 2), start_m + i * BOX, arrived)
+
+
+@gluon.jit
+def _rank(SPLIT: gl.constexpr):
+    return pairs.rank() if SPLIT else gl.to_tensor(0)
+
+
+@gluon.jit
+def _load_early(
+    M, N, K, BLOCK_M: gl.constexpr, BOX: gl.constexpr, STAGES: gl.constexpr, SPLIT: gl.constexpr
+):  # fmt: skip
+    """First thread: fill the ring while warps start."""
+    ready = pairs.shared_memory() + _barriers_at(BLOCK_M, STAGES) * 8
+    first, turns = _part(_rank(SPLIT), K, SPLIT)
+    start_n, start_m = tile_origin(gl.program_id(0), N, M, _BLOCK_N, BLOCK_M, _GROUP_N)
+    for slot in range(gl.minimum(turns * _TURN, STAGES)):
+        pairs.expect(ready + slot * 8, (2 * BLOCK_M + _BLOCK_N) * _BLOCK_K)
+        _load_stage(_X_EARLY, _WEIGHT_EARLY, slot, first + slot * _BLOCK_K, start_m, start_n, BLOCK_M, BOX, STAGES)
 
 
 @gluon.jit
@@ -109,31 +141,19 @@ def _load(
     barriers, M, N, K, tiles, BLOCK_M: gl.constexpr, BOX: gl.constexpr, STAGES: gl.constexpr, SPLIT: gl.constexpr
 ):  # fmt: skip
     """Producer warp: load operands as far ahead as the ring allows, those of the next tile during an epilogue."""
-    rank = gl.to_tensor(0)
-    if SPLIT:
-        pairs.meet()
-        rank = pairs.rank()
-    HALF: gl.constexpr = BLOCK_M * _BLOCK_K
-    rings = pairs.shared_memory()
-    x_ring = rings + STAGES * _BLOCK_N * _BLOCK_K
-    ready = rings + _barriers_at(BLOCK_M, STAGES) * 8
     BARRIERS: gl.constexpr = _barriers_at(BLOCK_M, STAGES)
-    first, turns = _part(rank, K, SPLIT)
-    # Every stage starts free: on a fresh mbarrier a wait for the previous phase returns at once.
-    slot, phase = gl.to_tensor(0), gl.to_tensor(1)
+    first, turns = _part(_rank(SPLIT), K, SPLIT)
+    filled = gl.minimum(turns * _TURN, STAGES)
+    # Stages that have not been filled are free: on a fresh mbarrier a wait for the previous phase returns at once.
+    slot, phase = filled % STAGES, 1 - filled // STAGES
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         start_n, start_m = tile_origin(tile, N, M, _BLOCK_N, BLOCK_M, _GROUP_N)
-        for stage in range(turns * _TURN):
-            k = first + stage * _BLOCK_K
+        # Not a variable that a first tile sets: Triton does not carry one from tile to tile that is only set to a constant.
+        for stage in range(gl.where(tile == gl.program_id(0), filled, 0), turns * _TURN):
             for i in gl.static_range(_GROUPS):
                 mbarrier.wait(barriers.index(BARRIERS + STAGES + slot * _GROUPS + i), phase)
             mbarrier.expect(barriers.index(BARRIERS + slot), (2 * BLOCK_M + _BLOCK_N) * _BLOCK_K)
-            arrived = ready + slot * 8
-            pairs.load(_WEIGHT, rings + slot * (_BLOCK_N * _BLOCK_K), k, start_n, arrived)
-            for half in gl.static_range(2):
-                place = x_ring + slot * (2 * HALF) + half * HALF
-                for i in gl.static_range(BLOCK_M // BOX):
-                    pairs.load(_X, place + i * (BOX * _BLOCK_K), k + half * (_BLOCK_K // 2), start_m + i * BOX, arrived)
+            _load_stage(_X, _WEIGHT, slot, first + stage * _BLOCK_K, start_m, start_n, BLOCK_M, BOX, STAGES)
             slot, phase = advance(slot, phase, STAGES)
     if SPLIT:
         pairs.idle()
@@ -181,10 +201,7 @@ def _multiply(
     BLOCK_M: gl.constexpr, STAGES: gl.constexpr, SPLIT: gl.constexpr, BUFFERS: gl.constexpr,
 ):  # fmt: skip
     """Consumer warpgroup: multiply its 64 rows of weights of this program's tiles, converting half a stage during another's products."""
-    rank = gl.to_tensor(0)
-    if SPLIT:
-        pairs.meet()
-        rank = pairs.rank()
+    rank = _rank(SPLIT)
     PARTS: gl.constexpr = BLOCK_M // PART
     HALF: gl.constexpr = BLOCK_M * _BLOCK_K
     BARRIERS: gl.constexpr = _barriers_at(BLOCK_M, STAGES)
@@ -252,21 +269,19 @@ def w8a16_rows_hopper_kernel(
     y_buffers = gl.allocate_shared_memory(x_tiles.dtype, [_GROUPS * BUFFERS, PART, ROWS], _shared(16, SPLIT))
     # First those of stages that have arrived, then those of stages that a warpgroup has used.
     barriers = rings._reinterpret(gl.int64, [BARRIERS + STAGES * (1 + _GROUPS), 1], _barriers(SPLIT))
-    for i in gl.static_range(STAGES):
-        mbarrier.init(barriers.index(BARRIERS + i), count=1)
-    for i in gl.static_range(STAGES * _GROUPS):
-        # In a cluster each warp arrives by itself.
-        mbarrier.init(barriers.index(BARRIERS + STAGES + i), count=4 if SPLIT else 1)
-    fence_async_shared()
+    # In a cluster each warp arrives by itself.
+    pairs.initialize(
+        pairs.barriers_code(STAGES, STAGES * _GROUPS, 4 if SPLIT else 1), pairs.shared_memory() + BARRIERS * 8
+    )
+    _load_early(M, N, K, BLOCK_M, BOX, STAGES, SPLIT)
     if SPLIT:
-        pairs.publish_barriers()
         # Idle warps fill the loading warp's warpgroup, as Triton would: a meeting needs every warp that there is.
         gl.warp_specialize(
             [
                 (_multiply, (0, y_tiles, scale_ptr, rings, y_buffers, barriers, M, N, K, tiles, BLOCK_M, STAGES, SPLIT, BUFFERS)),
                 (_multiply, (1, y_tiles, scale_ptr, rings, y_buffers, barriers, M, N, K, tiles, BLOCK_M, STAGES, SPLIT, BUFFERS)),
                 (_load, (barriers, M, N, K, tiles, BLOCK_M, BOX, STAGES, SPLIT)),
-                (_idle, ()), (_idle, ()),
+                (pairs.idle, ()), (pairs.idle, ()),
             ],
             [4, 1, 1, 2],
             [_MULTIPLYING, _LOADING, _LOADING, _LOADING],
@@ -313,8 +328,9 @@ class Tiling:
 #: figures of 22 sizes (H200, 2026-11-27, torch 2.11, triton 3.6, cold L2): half are within 2.4 %, nine of ten within 4.7 %. The worst
 #: are 160x4096x4096 in tiles of 128 rows, split, and 256x8192x8192 in tiles of 192, which were chosen for neither: 20 and 14 % longer.
 #: Since weights are converted in half of the instructions a step takes 0.136e-6 and 1.88e-9 per row (36 figures of 13 sizes, 2026-11-28),
-#: with which the sizes measured would have the same tilings, or one that took as long: the choice was not made anew.
-_LAUNCH, _EXCHANGE, _TILE, _STEP, _ROW = 3.4e-6, 3.9e-6, 1.2e-6, 0.182e-6, 1.7e-9
+#: with which the sizes measured would have the same tilings, or one that took as long: the choice was not made anew. A launch took 3.4e-6
+#: until the ring was filled early, which six sizes gained 0.5 to 1.5 by.
+_LAUNCH, _EXCHANGE, _TILE, _STEP, _ROW = 2.6e-6, 3.9e-6, 1.2e-6, 0.182e-6, 1.7e-9
 #: ``w8a16_hopper`` estimates what events measure: its kernels take this many times as long, less these seconds (17 sizes, the same day).
 _SLOWER, _LESS = 1.09, 5.3e-6
 #: How much less time it must be estimated to take than ``w8a16_hopper``.
