@@ -68,9 +68,10 @@ def test_descriptors_say_how_operands_lie():
         assert f"}}, a, b, add, 1, 1, {expected};" in ptx and ".f32.f16.f16 " in ptx
 
 
-def test_tilings_fit():
-    for tiling in PAIRS:
-        step = (tiling.height + tiling.wide) * 128
+@pytest.mark.parametrize("along_k", [(True, True), (True, False), (False, True), (False, False)], ids=str)
+def test_tilings_fit(along_k):
+    for tiling in (each.ordered(along_k) for each in PAIRS):
+        step = (tiling.height + tiling.loaded) * 128
         assert (
             tiling.stages >= 3
             and tiling.stages * step + tiling.groups * tiling.buffers * 64 * tiling.piece * 2 <= 226 * 1024
@@ -80,12 +81,32 @@ def test_tilings_fit():
         assert tiling.rows * tiling.wide // 128 <= (120 if tiling.groups == 3 else 200)
 
 
-def test_widths_need_an_operand_that_is_contiguous_along_k():
-    narrow = next(each for each in PAIRS if each.wide == 96 and not each.turned)
-    assert narrow.serves((False, True)) and not narrow.serves((True, False))
+def test_an_operand_that_is_not_contiguous_along_k_is_loaded_in_whole_boxes():
+    narrow = next(each for each in PAIRS if each.wide == 96 and each.stacked and not each.turned)
+    assert narrow.ordered((False, True)) == narrow and narrow.loaded == 96
+    boxed = narrow.ordered((True, False))
+    assert (boxed.wide, boxed.loaded, boxed.extents) == (96, 128, (384, 96))
+    assert boxed.ordered((True, True)) == narrow
     turned = replace(narrow, turned=True)
-    assert turned.serves((True, False)) and not turned.serves((False, True))
-    assert all(each.serves((False, False)) for each in PAIRS if each.wide % 64 == 0)
+    assert turned.ordered((True, False)) == turned and turned.ordered((False, True)).loaded == 128
+    # A longer load takes longer.
+    product = Product(1504, 1504, 1504, 132)
+    assert boxed.time(product) > narrow.time(product)
+    for each in PAIRS:
+        assert (each.ordered((False, False)).loaded == each.wide) == (each.wide % 64 == 0)
+
+
+@pytest.mark.parametrize(
+    "tiling", [each for each in PAIRS if each.stacked and not each.turned and each.wide % 64], ids=str
+)
+def test_the_last_box_of_columns_may_be_used_in_part(tiling):
+    kernel = caught(tiling)
+    boxed = tiling.ordered((True, False))
+    ptx = kernel.asm["ptx"]
+    # Both operands' bytes are expected, and products are as wide as the tile.
+    assert f", {(boxed.height + boxed.loaded) * 128};" in ptx
+    assert f"wgmma.mma_async.sync.aligned.m64n{tiling.wide}k16.f32.bf16.bf16 " in ptx
+    assert kernel.n_spills == 0 and kernel.metadata.shared <= 227 * 1024
 
 
 def described(tiling):
@@ -140,9 +161,22 @@ def test_orientations_and_orders_are_symmetric():
         straight = many_tiles(Product(n, m, k, 132, (False, False)), (False, True))
         turned = many_tiles(Product(m, n, k, 132, (False, False)), (True, False))
         assert straight.time(Product(n, m, k, 132)) == turned.time(Product(m, n, k, 132))
-        # Gradients of weights have no operand that is contiguous along K.
-        neither = many_tiles(Product(m, n, k, 132, (True, True)), (False, False))
-        assert neither is None or neither.wide % 64 == 0
+
+
+@pytest.mark.parametrize(
+    ("extents", "askew", "expected"),
+    [
+        ((1504, 1504, 1504), "", (192, 96)),
+        ((5000, 1000, 5000), "ab", (256, 160)),
+        ((3504, 1504, 1504), "", (256, 160)),
+        ((4104, 4104, 4104), "ab", (256, 192)),
+        ((2048, 2048, 2048), "", None),
+        ((4096, 4096, 4096), "", None),
+    ],
+)
+def test_gradients_of_weights_have_no_operand_that_is_contiguous_along_k(extents, askew, expected):
+    chosen = many_tiles(Product(*extents, 132, ("a" in askew, "b" in askew)), (False, False))
+    assert (chosen and (chosen.height, chosen.wide)) == expected
 
 
 @pytest.mark.parametrize(

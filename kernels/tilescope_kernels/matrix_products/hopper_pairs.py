@@ -144,6 +144,12 @@ def box(extent, halved):
     return min(extent & -extent, 256, extent // 2 if halved else extent)
 
 
+@gluon.constexpr_function
+def loaded(width, along_k):
+    """Columns of b that ``fetch`` loads for so many: whole boxes where b is not contiguous along K."""
+    return width if along_k else (width + 63) // 64 * 64
+
+
 @gluon.jit
 def _load_last(CODE: gl.constexpr, ring, k, across, arrived, rank, EXTENT: gl.constexpr, BOX: gl.constexpr):
     """Load the last box, by the first program alone."""
@@ -157,7 +163,7 @@ def fetch(
 ):  # fmt: skip
     """Load ``EXTENT`` rows of a or columns of b of a step to address ``ring``; if ``HALVED``, this program's half, to both programs.
 
-    ``ALONG_K``: the matrix is contiguous along K, as its boxes are. Others are ``EXTENT / 64`` boxes beside each other.
+    ``ALONG_K``: the matrix is contiguous along K, as its boxes are. Others are ``EXTENT / 64`` boxes beside each other (``loaded``).
     """
     CODE: gl.constexpr = SHARED if HALVED else ALONE
     PARTS: gl.constexpr = 2 if HALVED else 1

@@ -99,9 +99,10 @@ def _load(
     WIDTH: gl.constexpr, STAGES: gl.constexpr, STACKED: gl.constexpr, BARRIERS: gl.constexpr,
 ):  # fmt: skip
     """Producer warp: load operands as far ahead as the rings of both programs allow, those of the next piece during an epilogue."""
+    LOADED: gl.constexpr = pairs.loaded(WIDTH, B_COLUMNS)
     rank = pairs.rank()
     b_ring = pairs.shared_memory()
-    a_ring = b_ring + STAGES * WIDTH * _LINE
+    a_ring = b_ring + STAGES * LOADED * _LINE
     ready = b_ring + BARRIERS * 8
     # Where the first piece lies is known before the programs have met, so that its loads start at once.
     tile, first, end = _span(gl.program_id(0), splits, K, SPLIT)
@@ -113,7 +114,7 @@ def _load(
         for k in range(first, end, _STEP):
             for i in gl.static_range(GROUPS):
                 mbarrier.wait(barriers.index(BARRIERS + STAGES + slot * GROUPS + i), phase)
-            mbarrier.expect(barriers.index(BARRIERS + slot), (GROUPS * ROWS + WIDTH) * _LINE)
+            mbarrier.expect(barriers.index(BARRIERS + slot), (GROUPS * ROWS + LOADED) * _LINE)
             arrived = ready + slot * 8
             for i in gl.static_range(GROUPS):
                 pairs.fetch(
@@ -121,7 +122,7 @@ def _load(
                     not STACKED, ROWS, not A_COLUMNS,
                 )  # fmt: skip
             pairs.fetch(
-                _B, _B_SHARED, b_ring + slot * (WIDTH * _LINE), start_n, k, arrived, rank, STACKED, WIDTH, B_COLUMNS
+                _B, _B_SHARED, b_ring + slot * (LOADED * _LINE), start_n, k, arrived, rank, STACKED, LOADED, B_COLUMNS
             )
             slot, phase = advance(slot, phase, STAGES)
         # After the last piece this is the place of none, and not used.
@@ -189,7 +190,8 @@ def _multiply(
     pairs.meet()
     rank = pairs.rank()
     b_ring = pairs.shared_memory()
-    a_ring = b_ring + (STAGES * WIDTH + WHICH * ROWS) * _LINE
+    LOADED: gl.constexpr = pairs.loaded(WIDTH, B_COLUMNS)
+    a_ring = b_ring + (STAGES * LOADED + WHICH * ROWS) * _LINE
     free = b_ring + (BARRIERS + STAGES) * 8
     if WHICH > 0:
         # Wait for the previous warpgroup's first use of a stage: two warpgroups are two steps apart, three are one step apart.
@@ -206,7 +208,7 @@ def _multiply(
         used = gl.to_tensor(0)
         for k in range(first, end, _STEP):
             mbarrier.wait(barriers.index(BARRIERS + slot), phase)
-            a, b = a_ring + slot * (GROUPS * ROWS * _LINE), b_ring + slot * (WIDTH * _LINE)
+            a, b = a_ring + slot * (GROUPS * ROWS * _LINE), b_ring + slot * (LOADED * _LINE)
             sums = wgmma.products(sums, a, b, ROWS, WIDTH, DTYPE, A_COLUMNS, not B_COLUMNS)
             # Once only this step's products are in flight, the previous step's have ended and its stage is free.
             sums = wgmma.wait(sums, ROWS, WIDTH, 1)
@@ -242,7 +244,7 @@ def matmul_pairs_kernel(
     ``part_tiles`` in fp32: piece by piece, one tile below the other. Launch with 4 warps and ``num_ctas`` 2. Descriptors of a and b
     have boxes as ``pairs.fetch`` loads them, those of results boxes of 64 x ``wgmma.piece(WIDTH)``, of parts half as wide.
     """
-    BARRIERS: gl.constexpr = STAGES * (WIDTH + GROUPS * ROWS) * _LINE // 8
+    BARRIERS: gl.constexpr = STAGES * (pairs.loaded(WIDTH, B_COLUMNS) + GROUPS * ROWS) * _LINE // 8
     DTYPE: gl.constexpr = a_tiles.dtype
     SPLIT: gl.constexpr = part_tiles is not None
     PIECE: gl.constexpr = wgmma.piece(WIDTH)
@@ -353,15 +355,13 @@ def _results(matrix: torch.Tensor, rows: int, columns: int) -> object:
 def write_product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, chosen: Pairs) -> None:
     """Write the product to 16-bit ``c`` with stride 1 along a row. Operands whose rows or columns are not 16-byte aligned are copied.
 
-    A result that TMA cannot write has tiles of one SM, and so have operands that such a tiling does not serve.
+    A result that TMA cannot write has tiles of one SM.
     """
-    c_aligned = is_aligned(c)
-    if c_aligned:
-        a, b = aligned(a, b)
-    if not c_aligned or not chosen.serves(_along_k(a, b)):
-        other = matmul_hopper_tilings.tiling(Product.of(a, b), aligned_c=c_aligned)
-        matmul_hopper.write_product(a, b, c, other)
+    if not is_aligned(c):
+        matmul_hopper.write_product(a, b, c, matmul_hopper_tilings.tiling(Product.of(a, b), aligned_c=False))
         return
+    a, b = aligned(a, b)
+    chosen = chosen.ordered(_along_k(a, b))
     if chosen.turned:
         a, b = b.T, a.T
     (m, k), n = a.shape, b.shape[1]

@@ -2,8 +2,8 @@
 
 A tile's width, any multiple of 16, is chosen so that tiles fill whole waves: of 1504x1504x1504 96 columns give 128 tiles for 132 SMs,
 of 5000x1000x5000 tiles of 256x160, turned, as many. That is what cuBLAS does, by the names of its kernels: 96x192, 152x256. A matrix
-that is contiguous along K can be loaded with any width, another one in boxes of 64. So tiles lie along the rows of the product or
-of its transpose, whichever operand is contiguous along K.
+that is contiguous along K is loaded with any width, another one in whole boxes of 64, of whose last a part may not be used. Tiles lie
+along the rows of the product or of its transpose.
 
 The time of a tiling is in microseconds. Its constants are fitted to 82 tilings of each of 22 products, m, n and k from 512 to 10000
 (H200, 2026-11-28, torch 2.11, triton 3.6, bf16, spans of kernels, cold L2). Of those products the tiling with the least estimate was
@@ -50,36 +50,49 @@ _ROOM = 225 * 1024
 class Pairs(Tiling):
     """Tiles of pairs of SMs, ``stacked`` one above the other or beside each other, of the product or if ``turned`` of its transpose.
 
-    Each warpgroup stores through ``buffers``. ``splits``: parts along K, of tiles that are not turned.
+    Each warpgroup stores through ``buffers``. ``splits``: parts along K, of tiles that are not turned. ``boxed``: what is loaded along
+    a tile's width is loaded in boxes of 64 columns, the last of them in part for nothing.
     """
 
     buffers: int = 2
     stacked: bool = True
     turned: bool = False
     splits: int = 1
+    boxed: bool = False
 
     @property
     def piece(self) -> int:
         """Columns that are stored at once: the largest power of two that divides a tile's, 64 at most."""
-        return min(self.wide & -self.wide, 64)
+        return _piece(self.wide)
+
+    @property
+    def loaded(self) -> int:
+        """Columns that are loaded for a tile."""
+        return cdiv(self.wide, 64) * 64 if self.boxed else self.wide
 
     @property
     def extents(self) -> tuple[int, int]:
         """Rows and columns of both tiles of a pair."""
-        return (2 * self.height, self.wide) if self.stacked else (self.height, 2 * self.wide)
+        return self._of_pair(self.wide)
 
-    def serves(self, along_k: tuple[bool, bool]) -> bool:
-        """Whether the operand along a tile's width can be loaded: ``along_k`` says which of a and b are contiguous along K."""
-        return self.wide % 64 == 0 or along_k[0 if self.turned else 1]
+    def _of_pair(self, columns: int) -> tuple[int, int]:
+        return (2 * self.height, columns) if self.stacked else (self.height, 2 * columns)
+
+    def ordered(self, along_k: tuple[bool, bool]) -> Pairs:
+        """The tiling for these operands, with a ring that fits. ``along_k`` says which of a and b are contiguous along K."""
+        boxed = replace(self, boxed=self.wide % 64 != 0 and not along_k[0 if self.turned else 1])
+        stages, buffers = _ring(self.groups, self.rows, boxed.loaded, self.wide)
+        return replace(boxed, stages=stages, buffers=buffers)
 
     def time(self, product: Product) -> float:
         """Estimated microseconds."""
         if self.turned:
             product = product.turned
         (down, across), area = self.extents, self.height * self.wide / UNIT
+        loaded_m, loaded_n = self._of_pair(self.loaded)
         slower = (_OF_THREE if self.groups == 3 else 1.0) * (_TALL if self.rows == 128 else 1.0)
         # A pair loads what it shares once.
-        multiplying, loading = area * slower * _MULTIPLYING + _STEP, product.loads(down / 2, across / 2) * _ROW
+        multiplying, loading = area * slower * _MULTIPLYING + _STEP, product.loads(loaded_m / 2, loaded_n / 2) * _ROW
         step = (multiplying**_POWER + loading**_POWER) ** (1 / _POWER)
         waves = cdiv(cdiv(product.m, down) * cdiv(product.n, across) * self.splits, product.programs // 2)
         # Parts are written in fp32.
@@ -90,11 +103,20 @@ class Pairs(Tiling):
         return _START + waves * (cdiv(product.steps, self.splits) * step + writing * area) + adding
 
 
+def _piece(wide: int) -> int:
+    return min(wide & -wide, 64)
+
+
+def _ring(groups: int, rows: int, loaded: int, wide: int) -> tuple[int, int]:
+    """Stages, as many as fit and eight at most, and buffers for each warpgroup: two if four stages fit beside them, else one."""
+    step, buffer = 2 * BLOCK_K * (groups * rows + loaded), 128 * _piece(wide)
+    two, one = (min(8, (_ROOM - groups * buffers * buffer) // step) for buffers in (2, 1))
+    return (two, 2) if two >= 4 else (one, 1)
+
+
 def _pairs(groups: int, rows: int, wide: int) -> Pairs:
-    """The tiling with two buffers for each warpgroup if four stages fit beside them, and as many stages as fit, eight at most."""
-    step, piece = 2 * BLOCK_K * (groups * rows + wide), 128 * min(wide & -wide, 64)
-    two, one = (min(8, (_ROOM - groups * buffers * piece) // step) for buffers in (2, 1))
-    return Pairs(rows, wide, two if two >= 4 else one, groups, buffers=2 if two >= 4 else 1)
+    stages, buffers = _ring(groups, rows, wide, wide)
+    return Pairs(rows, wide, stages, groups, buffers=buffers)
 
 
 #: Of 44 tiles, with 64 to 256 columns, these had the least time of a product, or the least of those that load any operand.
@@ -123,8 +145,8 @@ PAIRS = tuple(
 
 
 def _quickest(product: Product, along_k: tuple[bool, bool], most_parts: int) -> tuple[float, Pairs]:
-    """The least estimated time of tilings that load such operands, in so many parts along K at most, and the tiling."""
-    served = [each for each in PAIRS if each.serves(along_k)]
+    """The least estimated time of tilings of such operands, in so many parts along K at most, and the tiling."""
+    served = [each.ordered(along_k) for each in PAIRS]
     split = [replace(each, splits=parts) for each in served if not each.turned for parts in range(2, most_parts + 1)]
     return quickest([*served, *split], lambda each: each.time(product))
 
