@@ -16,9 +16,8 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from tilescope_kernels._shared.launching import capability
 from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K
 
-_STEP = gl.constexpr(BLOCK_K)
-#: Bytes of a row of a step, and of 64 of them.
-_LINE, _BOX = gl.constexpr(2 * BLOCK_K), gl.constexpr(64 * 2 * BLOCK_K)
+#: Elements of a step along K, bytes of a row of it, and of 64 rows.
+STEP, LINE, _BOX = gl.constexpr(BLOCK_K), gl.constexpr(2 * BLOCK_K), gl.constexpr(64 * 2 * BLOCK_K)
 #: Whether this version of Triton names parameters and places shared memory as the PTX expects.
 KNOWN = triton.__version__.startswith("3.6.")
 #: How the programs divide a matrix: not at all.
@@ -154,7 +153,7 @@ def loaded(width, along_k):
 def _load_last(CODE: gl.constexpr, ring, k, across, arrived, rank, EXTENT: gl.constexpr, BOX: gl.constexpr):
     """Load the last box, by the first program alone."""
     if rank == 0:
-        load(CODE, ring + (EXTENT - BOX) * _LINE, k, across + (EXTENT - BOX), arrived)
+        load(CODE, ring + (EXTENT - BOX) * LINE, k, across + (EXTENT - BOX), arrived)
 
 
 @gluon.jit
@@ -174,13 +173,13 @@ def fetch(
         BOXES: gl.constexpr = EXTENT // BOX
         for i in gl.static_range(BOXES // PARTS):
             first = (i * PARTS + part) * BOX
-            load(CODE, ring + first * _LINE, k, across + first, arrived)
+            load(CODE, ring + first * LINE, k, across + first, arrived)
         if BOXES % PARTS > 0:
             _load_last(CODE, ring, k, across, arrived, rank, EXTENT, BOX)
     else:
-        DEEP: gl.constexpr = _STEP // PARTS
+        DEEP: gl.constexpr = STEP // PARTS
         for i in gl.static_range(EXTENT // 64):
-            load(CODE, ring + i * _BOX + part * (DEEP * _LINE), across + i * 64, k + part * DEEP, arrived)
+            load(CODE, ring + i * _BOX + part * (DEEP * LINE), across + i * 64, k + part * DEEP, arrived)
 
 
 @gluon.jit

@@ -8,14 +8,16 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from tilescope_kernels.matrix_products import matmul_tilings
+
+#: Bytes of 64 rows of a step in shared memory, in either order.
+_ROWS_64 = gl.constexpr(64 * 128)
 #: Of a descriptor: the distance between boxes of 64 lines, and the half with that between 8 lines and the swizzle's code, 1.
 _BOX, _HIGH = 64 * 128 // 16, 8 * 128 // 16 + (1 << 30)
 
 
-@gluon.constexpr_function
-def piece(width):
-    """Columns of a tensor: the largest power of two that divides ``width``, 64 at most."""
-    return min(width & -width, 64)
+#: Columns of a tensor of sums of so many columns.
+piece = gluon.constexpr_function(matmul_tilings.piece)
 
 
 @gluon.constexpr_function
@@ -99,8 +101,9 @@ def products(
     TENSORS: gl.constexpr = WIDTH // piece(WIDTH)
     new = _products(sums[:TENSORS], a, b, WIDTH, DTYPE, A_ACROSS, B_ACROSS)
     for i in gl.static_range(1, ROWS // 64):
-        # 64 rows of a step are 8 KB in either order.
-        new = new + _products(sums[i * TENSORS : (i + 1) * TENSORS], a + i * 8192, b, WIDTH, DTYPE, A_ACROSS, B_ACROSS)
+        new = new + _products(
+            sums[i * TENSORS : (i + 1) * TENSORS], a + i * _ROWS_64, b, WIDTH, DTYPE, A_ACROSS, B_ACROSS
+        )
     return new
 
 

@@ -43,14 +43,11 @@ from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import hopper_pairs as pairs
 from tilescope_kernels.matrix_products import matmul_hopper
 from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, is_aligned
-from tilescope_kernels.matrix_products.hopper_pairs import load_code
+from tilescope_kernels.matrix_products.hopper_pairs import LINE, STEP, load_code
 from tilescope_kernels.matrix_products.matmul_clusters_tilings import Clusters, tiling
 from tilescope_kernels.matrix_products.matmul_pairs import TOGETHER
 from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Product
 
-_STEP = gl.constexpr(BLOCK_K)
-#: Bytes of a row of a step.
-_LINE = gl.constexpr(2 * BLOCK_K)
 #: Registers per thread of the second multiplying warpgroup, and of the warps beside the first.
 _OF_SECOND, _OTHERS = gl.constexpr(232), gl.constexpr(40)
 #: Columns in fp32 that lie together in shared memory, and rows after which their order repeats: warps write without conflicts.
@@ -96,7 +93,7 @@ def _share_layout(ring, columns):
 @gluon.jit
 def _span(K, PARTS: gl.constexpr):
     """Steps along K of this program: the first, and the one after the last."""
-    part, steps = pairs.rank(), gl.cdiv(K, _STEP)
+    part, steps = pairs.rank(), gl.cdiv(K, STEP)
     return part * steps // PARTS, (part + 1) * steps // PARTS
 
 
@@ -106,12 +103,12 @@ def _load_step(
     GROUPS: gl.constexpr, ROWS: gl.constexpr, WIDE: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """Load the operands of a step, by the PTX ``A`` and ``B``."""
-    k, b_ring = step * _STEP, pairs.shared_memory()
+    k, b_ring = step * STEP, pairs.shared_memory()
     arrived = b_ring + (BARRIERS + slot) * 8
     for i in gl.static_range(GROUPS):
-        place = b_ring + (STAGES * WIDE + (slot * GROUPS + i) * ROWS) * _LINE
+        place = b_ring + (STAGES * WIDE + (slot * GROUPS + i) * ROWS) * LINE
         pairs.fetch(A, A, place, start_m + i * ROWS, k, arrived, 0, False, ROWS, not A_COLUMNS)
-    pairs.fetch(B, B, b_ring + slot * (WIDE * _LINE), start_n, k, arrived, 0, False, WIDE, B_COLUMNS)
+    pairs.fetch(B, B, b_ring + slot * (WIDE * LINE), start_n, k, arrived, 0, False, WIDE, B_COLUMNS)
 
 
 @gluon.jit
@@ -123,7 +120,7 @@ def _load_early(
     start_m, start_n = tile_origin(gl.program_id(0), M, N, GROUPS * ROWS, WIDE, TOGETHER // (GROUPS * ROWS))
     first, end = _span(K, PARTS)
     for slot in range(gl.minimum(end - first, STAGES)):
-        pairs.expect(pairs.shared_memory() + (BARRIERS + slot) * 8, (GROUPS * ROWS + WIDE) * _LINE)
+        pairs.expect(pairs.shared_memory() + (BARRIERS + slot) * 8, (GROUPS * ROWS + WIDE) * LINE)
         _load_step(
             _A_EARLY, _B_EARLY, slot, first + slot, start_m, start_n, BARRIERS, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, STAGES
         )  # fmt: skip
@@ -142,7 +139,7 @@ def _load(
     for step in range(first + STAGES, end):
         for i in gl.static_range(GROUPS):
             mbarrier.wait(barriers.index(BARRIERS + STAGES + slot * GROUPS + i), phase)
-        mbarrier.expect(barriers.index(BARRIERS + slot), (GROUPS * ROWS + WIDE) * _LINE)
+        mbarrier.expect(barriers.index(BARRIERS + slot), (GROUPS * ROWS + WIDE) * LINE)
         _load_step(_A, _B, slot, step, start_m, start_n, BARRIERS, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDE, STAGES)
         slot, phase = advance(slot, phase, STAGES)
     pairs.meet()
@@ -160,9 +157,9 @@ def _idle():
 def _ring(rings, tiles, EXTENT: gl.constexpr, ALONG_K: gl.constexpr, LAYOUT: gl.constexpr):
     """Shared memory from its start as ``tiles`` tiles of ``EXTENT`` x 64 elements."""
     if ALONG_K:
-        return rings._reinterpret(rings.dtype, [tiles, EXTENT, _STEP], LAYOUT)
+        return rings._reinterpret(rings.dtype, [tiles, EXTENT, STEP], LAYOUT)
     else:
-        return rings._reinterpret(rings.dtype, [tiles, _STEP, EXTENT], LAYOUT)
+        return rings._reinterpret(rings.dtype, [tiles, STEP, EXTENT], LAYOUT)
 
 
 @gluon.jit
@@ -249,7 +246,7 @@ def matmul_clusters_kernel(
     ``pairs.fetch`` loads them. ``ALIGNED``: rows of c start at multiples of 16 bytes.
     """
     RING: gl.constexpr = a_tiles.layout
-    BARRIERS: gl.constexpr = STAGES * (WIDE + GROUPS * ROWS) * _LINE // 8
+    BARRIERS: gl.constexpr = STAGES * (WIDE + GROUPS * ROWS) * LINE // 8
     # The rings of b and a, then mbarriers: of stages that have arrived, and that a warpgroup has used.
     rings = gl.allocate_shared_memory(a_tiles.dtype, [BARRIERS // 128 + 1, 8, 64], RING)
     barriers = rings._reinterpret(gl.int64, [BARRIERS + STAGES * (GROUPS + 1), 1], _barrier_layout(RING))

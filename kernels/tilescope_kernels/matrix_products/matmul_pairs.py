@@ -14,8 +14,8 @@ tiles of one SM; cuBLAS): 1504x1504x1504 14.8 us (17.0, 12.4), 1000x1000x1000 9.
 10000x1000x1000 35.9 (41.5, 33.6), 5000x1000x5000 70.6 (80.5, 70.1), 3504x1504x1504 25.5 (29.3, 23.9), 2504x2504x2504 53.1 (59.8,
 50.6), 6000x1000x3000 55.0 (60.4, 54.9), 4104x4104x4104 205 (228, 195), 2560x2560x2560 47.3 (50.6, 54.1), 1000x1000x8000 in 2 parts
 30.5 (33.6, 30.9), 1000x1000x4000 20.5 (21.8, 18.7). Least of cuBLAS's speed: 700x3000x2000 20.5 (22.0, 16.2), 1256x1256x1256 13.2
-(13.6, 10.6), 1304x1304x2600 27.3 (27.5, 22.2), and 1504x1504x1504 of a column-major a and a row-major b, whose widths are multiples
-of 64: 17.2 by tiles of one SM (17.3, 12.0). Where rows start at sectors large products are slower by pairs: 8192x8192x8192 1552 (1468
+(13.6, 10.6), 1304x1304x2600 27.3 (27.5, 22.2), and 1504x1504x1504 of a column-major a and a row-major b, where tiles of 96 columns load
+128: 17.3 by tiles of one SM, 16.6 in such tiles (12.6), 5000x1000x5000 so 77.2 in tiles of 160 (83.1, 69.3). Where rows start at sectors large products are slower by pairs: 8192x8192x8192 1552 (1468
 by tiles of one SM, 1418; 2026-11-27).
 """
 
@@ -43,14 +43,11 @@ from tilescope_kernels.matrix_products import hopper_pairs as pairs
 from tilescope_kernels.matrix_products import hopper_wgmma as wgmma
 from tilescope_kernels.matrix_products import matmul_hopper, matmul_hopper_tilings
 from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, is_aligned
-from tilescope_kernels.matrix_products.hopper_pairs import load_code
+from tilescope_kernels.matrix_products.hopper_pairs import LINE, STEP, load_code
 from tilescope_kernels.matrix_products.hopper_store import halves
 from tilescope_kernels.matrix_products.matmul_pairs_tilings import Pairs, few_tiles, many_tiles
 from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Product
 
-_STEP = gl.constexpr(BLOCK_K)
-#: Bytes of a row of a step.
-_LINE = gl.constexpr(2 * BLOCK_K)
 #: Rows of a group of tiles that are visited together, so that their operands stay in L2.
 TOGETHER = gl.constexpr(2048)
 #: Registers per thread of two and of three multiplying warpgroups, and of the warps beside either.
@@ -73,7 +70,7 @@ _A_SHARED, _B_SHARED = (load_code("matmul_pairs_kernel", each, True) for each in
 def _span(piece, splits, K, SPLIT: gl.constexpr):
     """Tile of a piece, and where along K it begins and ends: all of it, or if ``SPLIT`` one of ``splits`` parts."""
     if SPLIT:
-        each = gl.cdiv(gl.cdiv(K, _STEP), splits) * _STEP
+        each = gl.cdiv(gl.cdiv(K, STEP), splits) * STEP
         first = piece % splits * each
         return piece // splits, first, gl.minimum(first + each, K)
     else:
@@ -102,7 +99,7 @@ def _load(
     LOADED: gl.constexpr = pairs.loaded(WIDTH, B_COLUMNS)
     rank = pairs.rank()
     b_ring = pairs.shared_memory()
-    a_ring = b_ring + STAGES * LOADED * _LINE
+    a_ring = b_ring + STAGES * LOADED * LINE
     ready = b_ring + BARRIERS * 8
     # Where the first piece lies is known before the programs have met, so that its loads start at once.
     tile, first, end = _span(gl.program_id(0), splits, K, SPLIT)
@@ -111,18 +108,18 @@ def _load(
     # Every stage starts free: on a fresh mbarrier a wait for the previous phase returns at once.
     slot, phase = gl.to_tensor(0), gl.to_tensor(1)
     for piece in range(gl.program_id(0), pieces, gl.num_programs(0)):
-        for k in range(first, end, _STEP):
+        for k in range(first, end, STEP):
             for i in gl.static_range(GROUPS):
                 mbarrier.wait(barriers.index(BARRIERS + STAGES + slot * GROUPS + i), phase)
-            mbarrier.expect(barriers.index(BARRIERS + slot), (GROUPS * ROWS + LOADED) * _LINE)
+            mbarrier.expect(barriers.index(BARRIERS + slot), (GROUPS * ROWS + LOADED) * LINE)
             arrived = ready + slot * 8
             for i in gl.static_range(GROUPS):
                 pairs.fetch(
-                    _A, _A_SHARED, a_ring + (slot * GROUPS + i) * (ROWS * _LINE), start_m + i * ROWS, k, arrived, rank,
+                    _A, _A_SHARED, a_ring + (slot * GROUPS + i) * (ROWS * LINE), start_m + i * ROWS, k, arrived, rank,
                     not STACKED, ROWS, not A_COLUMNS,
                 )  # fmt: skip
             pairs.fetch(
-                _B, _B_SHARED, b_ring + slot * (LOADED * _LINE), start_n, k, arrived, rank, STACKED, LOADED, B_COLUMNS
+                _B, _B_SHARED, b_ring + slot * (LOADED * LINE), start_n, k, arrived, rank, STACKED, LOADED, B_COLUMNS
             )
             slot, phase = advance(slot, phase, STAGES)
         # After the last piece this is the place of none, and not used.
@@ -191,14 +188,14 @@ def _multiply(
     rank = pairs.rank()
     b_ring = pairs.shared_memory()
     LOADED: gl.constexpr = pairs.loaded(WIDTH, B_COLUMNS)
-    a_ring = b_ring + (STAGES * LOADED + WHICH * ROWS) * _LINE
+    a_ring = b_ring + (STAGES * LOADED + WHICH * ROWS) * LINE
     free = b_ring + (BARRIERS + STAGES) * 8
     if WHICH > 0:
         # Wait for the previous warpgroup's first use of a stage: two warpgroups are two steps apart, three are one step apart.
         LAG: gl.constexpr = 4 - GROUPS
         _, first, end = _span(gl.program_id(0), splits, K, SPLIT)
         mbarrier.wait(
-            barriers.index(BARRIERS + STAGES + (LAG - 1) * GROUPS + WHICH - 1), 0, pred=end - first > (LAG - 1) * _STEP
+            barriers.index(BARRIERS + STAGES + (LAG - 1) * GROUPS + WHICH - 1), 0, pred=end - first > (LAG - 1) * STEP
         )
     slot, phase, turn = gl.to_tensor(0), gl.to_tensor(0), gl.to_tensor(WHICH * BUFFERS)
     for piece in range(gl.program_id(0), pieces, gl.num_programs(0)):
@@ -206,9 +203,9 @@ def _multiply(
         sums = wgmma.zeros(ROWS, WIDTH)
         # Not `slot`: Triton does not carry a variable from step to step that enters the loop as an alias of another.
         used = gl.to_tensor(0)
-        for k in range(first, end, _STEP):
+        for k in range(first, end, STEP):
             mbarrier.wait(barriers.index(BARRIERS + slot), phase)
-            a, b = a_ring + slot * (GROUPS * ROWS * _LINE), b_ring + slot * (LOADED * _LINE)
+            a, b = a_ring + slot * (GROUPS * ROWS * LINE), b_ring + slot * (LOADED * LINE)
             sums = wgmma.products(sums, a, b, ROWS, WIDTH, DTYPE, A_COLUMNS, not B_COLUMNS)
             # Once only this step's products are in flight, the previous step's have ended and its stage is free.
             sums = wgmma.wait(sums, ROWS, WIDTH, 1)
@@ -244,7 +241,7 @@ def matmul_pairs_kernel(
     ``part_tiles`` in fp32: piece by piece, one tile below the other. Launch with 4 warps and ``num_ctas`` 2. Descriptors of a and b
     have boxes as ``pairs.fetch`` loads them, those of results boxes of 64 x ``wgmma.piece(WIDTH)``, of parts half as wide.
     """
-    BARRIERS: gl.constexpr = STAGES * (pairs.loaded(WIDTH, B_COLUMNS) + GROUPS * ROWS) * _LINE // 8
+    BARRIERS: gl.constexpr = STAGES * (pairs.loaded(WIDTH, B_COLUMNS) + GROUPS * ROWS) * LINE // 8
     DTYPE: gl.constexpr = a_tiles.dtype
     SPLIT: gl.constexpr = part_tiles is not None
     PIECE: gl.constexpr = wgmma.piece(WIDTH)
@@ -322,7 +319,7 @@ def add_splits_kernel(
     tile = tl.program_id(0) // (TILE_M // ROWS)
     row = tl.program_id(0) % (TILE_M // ROWS) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, COLUMNS)[None, :]
-    start_m, start_n = tile_origin(tile // 2, M, N, DOWN, ACROSS, 2048 // DOWN)
+    start_m, start_n = tile_origin(tile // 2, M, N, DOWN, ACROSS, TOGETHER // DOWN)
     m = start_m + row + (tile % 2 * TILE_M if STACKED else 0)
     n = start_n + column + (0 if STACKED else tile % 2 * TILE_N)
     mask = (m < M) & (n < N) & (column < TILE_N)

@@ -28,6 +28,11 @@ UNIT, WRITING = 128 * 256, 2
 T = TypeVar("T")
 
 
+def piece(width: int) -> int:
+    """Columns of a tile that are stored at once: the largest power of two that divides its ``width``, 64 at most."""
+    return min(width & -width, 64)
+
+
 class Product(NamedTuple):
     """Extents of a product, the GPU's SMs, and ``askew``: whether rows of a, and of b, do not start at memory sectors."""
 
