@@ -18,7 +18,7 @@ tiles of one SM; cuBLAS): 1504x1504x1504 14.8 us (17.0, 12.4), 1000x1000x1000 9.
 128: 17.3 by tiles of one SM, 16.6 in such tiles (12.6), 5000x1000x5000 so 77.2 in tiles of 160 (83.1, 69.3).
 
 Where rows start at sectors large products are slower by pairs: 8192x8192x8192 1552 (1468 by tiles of one SM, 1418; 2026-11-27). Nor did it
-gain that each program loads its first steps for itself while warps start and before the pair meets, or has L2 fetch them: of 13 sizes
+gain that each program loads its first steps for itself while warps start and before the pair meets, or has L2 fetch them:
 1504x1504x1504 took 7 % less, 1000x1000x1000 7 % more (2026-11-28).
 """
 
