@@ -1,8 +1,10 @@
 """Compares the launches of today's code with those of a recording, for kernels whose code has changed since.
 
 A problem is the same if its GPU functions have the same text and its launches are equal: functions in order, grid, threads,
-registers, shared memory. The recording's launches are from the profiler, today's from the compiler. A problem with an autotuner
-or with PyTorch's launches never counts as the same, because these are not known without a GPU. Imports neither torch nor triton.
+registers, shared memory. The recording's launches are from the profiler, today's from the compiler. It is also the same if the
+code that was recorded, taken out of git, makes the recorded launches and is compiled to what today's is (``recompiled``). A problem
+with an autotuner or with PyTorch's launches never counts as the same, because these are not known without a GPU. Imports neither
+torch nor triton.
 """
 
 from __future__ import annotations
@@ -11,13 +13,13 @@ import math
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from tilescope.collectors import compiler
-from tilescope.jobs import supervisor
+from tilescope.jobs import recompiled, supervisor
 from tilescope.jobs.job import Job, OnEvent
 from tilescope.runs import artefacts, gpu_code, same_launches, staleness, store
 from tilescope.runs.same_launches import Problem
@@ -32,6 +34,22 @@ _MOST_CASES = 32
 Launches = list[tuple[Any, ...]]
 
 
+class Key(NamedTuple):
+    """A kernel of a recording: architecture, the run's id, the kernel, and the digest of its code today."""
+
+    target: str
+    run: str
+    kernel: str
+    code: str
+
+
+class Candidate(NamedTuple):
+    """A problem that may be solved in the same way: recorded launches by case, and whether their functions have the same texts."""
+
+    cases: Mapping[Case, Launches]
+    same_texts: bool
+
+
 async def same_problems(
     runs: Iterable[store.LoadedRun], on_event: OnEvent = lambda event: None
 ) -> dict[tuple[str, str, str], set[Problem]]:
@@ -40,52 +58,100 @@ async def same_problems(
     Kept answers are not computed again.
     """
     found: dict[tuple[str, str, str], set[Problem]] = {}
-    asked: dict[tuple[str, str, str, str], dict[Problem, dict[Case, Launches]]] = {}
+    asked: dict[Key, dict[Problem, Candidate]] = {}
+    trees: dict[Key, tuple[str, Path] | None] = {}
     for run in runs:
         for kernel in staleness.stale_kernels(run):
             file = str(run.run.kernels[kernel].get("file", ""))
-            key = run.run.id, kernel, same_launches.code(file)
-            if same_launches.is_kept(*key):
-                found[key] = same_launches.known(run.run.id, {kernel: file})
+            key = Key(run.run.device.target, run.run.id, kernel, same_launches.code(file))
+            if same_launches.is_kept(*key[1:]):
+                found[key[1:]] = same_launches.known(run.run.id, {kernel: file})
             else:
-                asked[run.run.device.target, *key] = _candidates(run, kernel)
-    made: dict[tuple[str, Case], Launches] = {}
-    for target in dict.fromkeys(target for target, *_ in asked):
-        cases = [
-            case for at, problems in asked.items() if at[0] == target for then in problems.values() for case in then
-        ]
-        launched = await _launches_today(target, list(dict.fromkeys(cases)), on_event) if cases else {}
-        made |= {(target, case): launches for case, launches in launched.items()}
-    for (target, run_id, kernel, code), problems in asked.items():
-        found[run_id, kernel, code] = {
-            problem
-            for problem, cases in problems.items()
-            if all(made.get((target, case)) == then for case, then in cases.items())
-        }
+                asked[key] = _candidates(run, kernel)
+                trees[key] = recompiled.tree_of(run, kernel) if asked[key] else None
+                found[key[1:]] = set()
+    for key, same in (await _with_the_same_texts(asked, on_event)).items():
+        found[key[1:]] |= same
+    left = {
+        key: {problem: one for problem, one in problems.items() if problem not in found[key[1:]]}
+        for key, problems in asked.items()
+        if trees[key]
+    }
+    for key, same in (await _with_the_same_compiled_code(left, trees, on_event)).items():
+        found[key[1:]] |= same
     return found
 
 
-def _candidates(run: store.LoadedRun, kernel: str) -> dict[Problem, dict[Case, Launches]]:
-    """The problems with unchanged GPU functions, with the recorded launches of each case that has its own ones."""
+async def _with_the_same_texts(
+    asked: Mapping[Key, Mapping[Problem, Candidate]], on_event: OnEvent
+) -> dict[Key, set[Problem]]:
+    """The problems whose GPU functions have the same texts, and whose launches are the recorded ones today."""
+    made: dict[tuple[str, Case], Launches] = {}
+    for target in dict.fromkeys(key.target for key in asked):
+        cases = [
+            case
+            for key, problems in asked.items()
+            for one in problems.values()
+            for case in one.cases
+            if key.target == target and one.same_texts
+        ]
+        launched = await _launches_today(target, list(dict.fromkeys(cases)), on_event) if cases else {}
+        made |= {(target, case): launches for case, launches in launched.items()}
+    return {
+        key: {
+            problem
+            for problem, one in problems.items()
+            if one.same_texts and all(made.get((key.target, case)) == then for case, then in one.cases.items())
+        }
+        for key, problems in asked.items()
+    }
+
+
+async def _with_the_same_compiled_code(
+    asked: Mapping[Key, Mapping[Problem, Candidate]], trees: Mapping[Key, tuple[str, Path] | None], on_event: OnEvent
+) -> dict[Key, set[Problem]]:
+    """The problems whose recorded code makes the recorded launches, and which today's code has the GPU solve in the same way."""
+    wanted = {
+        (key, case): (recompiled.Wanted(key.target, *tree, case), then)
+        for key, problems in asked.items()
+        if (tree := trees[key])
+        for one in problems.values()
+        for case, then in one.cases.items()
+    }
+    functions = {one: [function for function, *_ in then] for one, then in wanted.values()}
+    same = await recompiled.same_cases(functions, on_event)
+
+    def is_same(key: Key, case: Case) -> bool:
+        one, then = wanted[key, case]
+        return [_launch(made["function"], made["figures"]) for made in same.get(one, ())] == then
+
+    return {
+        key: {problem for problem, one in problems.items() if all(is_same(key, case) for case in one.cases)}
+        for key, problems in asked.items()
+    }
+
+
+def _candidates(run: store.LoadedRun, kernel: str) -> dict[Problem, Candidate]:
+    """The problems that only GPU functions of the recorded files solve; none where anything else of the kernel has changed."""
     try:
         sides = staleness.sides(run, kernel)
-        if sides is None:
+        if sides is None or not gpu_code.same_beside(*sides):
             return {}
         every, same = gpu_code.functions(sides.recorded), gpu_code.unchanged(*sides)
     except staleness.UNREADABLE:
         return {}
     of_kernel = run.table[(run.table["kernel"] == kernel) & run.table["launch"].notna()]
-    found: dict[Problem, dict[Case, Launches]] = {}
+    found: dict[Problem, Candidate] = {}
     for (direction, workload), rows in of_kernel.groupby(["pass", "workload"]):
         own = rows[rows["function"].isin(every)]
         cases = {
             Case(kernel, *key): _launches(rows, *key)
             for key in own[["impl", "pass", "workload", "config"]].drop_duplicates().itertuples(index=False, name=None)
         }
-        if 0 < len(cases) <= _MOST_CASES and all(
-            launches and {function for function, *_ in launches} <= same for launches in cases.values()
-        ):
-            found[Problem(kernel, direction, workload)] = cases
+        launched = [{function for function, *_ in launches} for launches in cases.values()]
+        if 0 < len(cases) <= _MOST_CASES and all(functions and functions <= every for functions in launched):
+            same_texts = all(functions <= same for functions in launched)
+            found[Problem(kernel, direction, workload)] = Candidate(cases, same_texts)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Problems of recordings whose launches are known to be the same today, although the CPU's code has changed.
+"""Problems of recordings whose launches are known to be the same today, although code has changed.
 
 ``same_launches.jsonl`` has a line for each kernel of a recording, written by ``tilescope claims --keep``. A line is valid as
 long as the digest of the kernel's code is the one in the line. Without a valid line nothing is known.
@@ -16,6 +16,9 @@ from tilescope.runs import gpu_code, store
 from tilescope.runs.todays_code import Today
 
 FILE = Path(__file__).with_name("same_launches.jsonl")
+#: How launches are compared: by texts of GPU functions (1, or no number), or also by what they are compiled to (2). An older line
+#: says what is the same, but not what has changed.
+_METHOD = 2
 
 
 class Problem(NamedTuple):
@@ -38,9 +41,9 @@ def known(run: str, files: Mapping[str, str]) -> set[Problem]:
 
 
 def is_kept(run: str, kernel: str, digest: str) -> bool:
-    """Whether there is a line, perhaps of no problems, for the kernel's code of that digest."""
+    """Whether there is a line, perhaps of no problems, for the kernel's code of that digest, and made as lines are today."""
     line = _lines().get((run, kernel))
-    return line is not None and line["code"] == digest
+    return line is not None and line["code"] == digest and line.get("method") == _METHOD
 
 
 def keep(found: Mapping[tuple[str, str, str], Iterable[Problem]]) -> None:
@@ -50,6 +53,7 @@ def keep(found: Mapping[tuple[str, str, str], Iterable[Problem]]) -> None:
             "run": run,
             "kernel": kernel,
             "code": digest,
+            "method": _METHOD,
             "problems": sorted([one.direction, one.workload] for one in problems),
         }
         for (run, kernel, digest), problems in sorted(found.items())

@@ -47,7 +47,7 @@ def stale_kernels(run: store.LoadedRun) -> list[str]:
 
 def stale_problems(run: store.LoadedRun, stale: Iterable[str] | None = None) -> tuple[set[Problem], set[Problem]]:
     """The problems of ``stale_kernels`` in two sets: those whose GPU code may have changed, and those known to launch the same
-    GPU code, where only the CPU's code has changed.
+    GPU code, where only the CPU's code has changed or GPU code is compiled to what it was.
     """
     stale = set(stale_kernels(run) if stale is None else stale)
     columns = run.table[["kernel", "pass", "workload"]].drop_duplicates()
