@@ -104,6 +104,24 @@ def test_a_digest_covers_all_code_that_is_used_without_comments(tmp_path: Path) 
     assert digest("no python (", HELPERS) == ""
 
 
+@pytest.mark.parametrize(
+    "named", ["{int: pairs, str: alone}", "(pairs, alone)", "[alone, *(pairs,)]", "dict(one=pairs, other=alone)"]
+)
+def test_a_digest_covers_modules_that_are_only_named_as_values(tmp_path: Path, named: str) -> None:
+    (tmp_path / "own.py").write_text("import plans\ndef product(x):\n    return plans.plan(x)\n")
+    plan = "def plan(x):\n    return next(kernel.plan(x) for kernel in KERNELS)\n"
+    (tmp_path / "plans.py").write_text(f"import alone\nimport pairs\nKERNELS = {named}\n{plan}")
+    (tmp_path / "alone.py").write_text("def plan(x):\n    return x\n")
+    (tmp_path / "pairs.py").write_text("import tilings\ndef plan(x):\n    return tilings.best(x)\n")
+    (tmp_path / "tilings.py").write_text("GAIN = 1.05\ndef best(x):\n    return GAIN * x\n")
+    first = same_launches.code(str(tmp_path / "own.py"))
+    assert same_launches.files(str(tmp_path / "own.py")) == {
+        f"{name}.py" for name in ("own", "plans", "alone", "pairs", "tilings")
+    }
+    (tmp_path / "tilings.py").write_text("GAIN = 1.06\ndef best(x):\n    return GAIN * x\n")
+    assert same_launches.code(str(tmp_path / "own.py")) != first
+
+
 @pytest.fixture
 def relaunched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> store.LoadedRun:
     """A recording of which only the CPU's code has changed since, of one kernel, and nothing kept of that."""

@@ -2,12 +2,13 @@
 
 import asyncio
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from tilescope.collectors import bare_ptx, compiled_launches
 from tilescope.jobs import recompiled
-from tilescope.runs import recorded_tree, same_launches
+from tilescope.runs import recorded_tree, same_launches, staleness, store
 from tilescope.runs.provenance import git_revision
 from tilescope.runs.same_launches import Problem
 from tilescope.table.case import Case
@@ -118,9 +119,8 @@ def test_launches_that_cannot_be_compared_are_never_the_same(
 def test_nothing_is_compiled_where_there_are_other_launches(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(KERNELS)
     case = Case(f"{tmp_path / 'own.py'}:SPEC", "triton", "forward", "1000-fp32")
-    assert compiled_launches.of_case(case, TARGET, None, ["scale_kernel"], [[4, 1, 1]]) == [
-        {"function": "scale_kernel", "grid": [4, 1, 1]}
-    ]
+    (launch,) = compiled_launches.of_case(case, TARGET, None, ["scale_kernel"], [[4, 1, 1]])
+    assert launch == {"function": "scale_kernel", "grid": [4, 1, 1], "constants": "{'BLOCK': 256}"}
     for names, grids in ((["times_kernel"], None), (["scale_kernel"] * 2, None), (None, [[5, 1, 1]])):
         with pytest.raises(compiled_launches.Unknown, match="other launches"):
             compiled_launches.of_case(case, TARGET, None, names, grids)
@@ -195,6 +195,72 @@ def test_a_process_answers_for_the_package_that_it_was_asked_about(tmp_path: Pat
     request.write_text(request.read_text().replace(str(package), str(tmp_path)))
     with pytest.raises(SystemExit, match="were asked for"):
         compiled_launches.main(request)
+
+
+CASES = {name: Case("own", "triton", "forward", name) for name in ("same", "tiled", "constant", "unknown", "gone")}
+
+
+#: Their grid and constants by commit.
+CAUGHT = {
+    "": {"same": (4, "8"), "tiled": (5, "8"), "constant": (4, "9"), "unknown": (6, "8"), "gone": None},
+    "then": {"same": (4, "8"), "tiled": (4, "8"), "constant": (4, "8"), "unknown": None, "gone": (4, "8")},
+}
+
+
+class FakeAsking:
+    """Answers as processes would: the launches of five cases at a commit and today. ``asked`` has what was compiled where."""
+
+    asked: list[tuple[str, set[str]]]
+
+    def __init__(self, target: str, scratch: Path, on_event: object) -> None:
+        assert target == TARGET
+
+    async def __call__(
+        self, package: Path, questions: Iterable[recompiled.Question], commit: str = "", *, compiled: bool = True
+    ) -> dict[Case, recompiled.Compiled]:
+        found: dict[Case, recompiled.Compiled] = {}
+        for case, functions, grids in questions:
+            assert functions in (None, ["kernel"])
+            if (caught := CAUGHT[commit][case.workload]) and grids in (None, [[caught[0]]]):
+                launch = {"function": "kernel", "grid": [caught[0]], "constants": caught[1]}
+                # Neither constant is used in the compiled code.
+                found[case] = [launch | ({"ptx": "p", "options": {}, "arguments": []} if compiled else {})]
+        if compiled:
+            self.asked.append((commit, {case.workload for case in found}))
+        return found
+
+
+def test_only_launches_that_may_be_what_is_asked_for_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recompiled, "_Asking", FakeAsking)
+    wanted = {recompiled.Wanted(TARGET, "then", Path("own"), case): ["kernel"] for case in CASES.values()}
+    FakeAsking.asked = []
+    same = asyncio.run(recompiled.same_cases(wanted))
+    assert {one.case.workload for one in same} == {"same", "constant"}
+    assert FakeAsking.asked == [("then", {"same", "constant"}), ("", {"same", "constant"})]
+    FakeAsking.asked = []
+    other = asyncio.run(recompiled.other_cases(wanted))
+    assert {one.case.workload for one in other} == {"tiled"}
+    assert FakeAsking.asked == [("then", {"tiled", "constant"}), ("", {"tiled", "constant"})]
+
+
+def test_problems_that_are_launched_otherwise_make_a_kernel_stale(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(same_launches, "FILE", tmp_path / "kept.jsonl")
+    runs = (store.open_run(known.path) for known in store.list_runs([store.recorded_dir()]))
+    run = next(one for one in runs if one.run.kernels and not staleness.stale_by_text(one))
+    kernel = next(iter(run.run.kernels))
+    key = run.run.id, kernel, same_launches.code(str(run.run.kernels[kernel]["file"]))
+    assert staleness.stale_kernels(run) == []
+    problem = Problem(kernel, *run.table.loc[run.table["kernel"] == kernel, ["pass", "workload"]].iloc[0])
+    same_launches.keep({}, {key: {problem}})
+    assert same_launches.is_kept(*key)
+    assert staleness.stale_kernels(run) == staleness.stale_on_gpu(run) == [kernel]
+    assert staleness.stale_problems(run) == ({problem}, set())
+    # Of other code it is no answer.
+    same_launches.keep({}, {(*key[:2], "0"): {problem}})
+    same_launches._read.cache_clear()
+    assert staleness.stale_kernels(run) == []
 
 
 def test_older_lines_are_made_again_and_keep_what_they_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def of_case(
     names: Sequence[str] | None = None,
     grids: Sequence[Sequence[int]] | None = None,
 ) -> list[dict[str, Any]]:
-    """The case's launches in order: ``function`` and ``grid``, and what a ``Compiler`` adds.
+    """The case's launches in order: ``function``, ``grid``, ``constants`` as text, and what a ``Compiler`` adds.
 
     Raises Unknown where an autotuner or PyTorch launches something, or where the functions or grids are not those given.
     """
@@ -72,7 +72,9 @@ def of_case(
         grids is not None and [list(launch.grid) for launch in made] != [list(grid) for grid in grids]
     ):
         raise Unknown("there are other launches")
-    described = [{"function": launch.name, "grid": list(launch.grid)} for launch in made]
+    described = [
+        {"function": launch.name, "grid": list(launch.grid), "constants": repr(launch.constants)} for launch in made
+    ]
     if compile_one is None:
         return described
     return [known | compile_one(launch) for known, launch in zip(described, made, strict=True)]

@@ -75,15 +75,11 @@ async def same_cases(
 
     ``recorded`` has the functions that the recordings saw launched, in order. Each distinct launch is compiled once.
     """
-    sides: dict[tuple[str, Path], dict[str, list[Wanted]]] = {}
-    for one in recorded:
-        sides.setdefault((one.target, one.package), {}).setdefault(one.commit, []).append(one)
     same: dict[Wanted, list[dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory(prefix="tilescope-recompiled-") as scratch:
-        for (target, package), commits in sides.items():
+        for (target, package), commits in _by_commit(recorded).items():
             ask = _Asking(target, Path(scratch), on_event)
-            cases = dict.fromkeys(one.case for every in commits.values() for one in every)
-            grids = _grids(await ask(package, map(Question, cases), compiled=False))
+            grids = _grids(await ask(package, _questions(commits), compiled=False))
             before: dict[Wanted, list[dict[str, Any]]] = {}
             for commit, every in commits.items():
                 asked = [Question(one.case, recorded[one], grids[one.case]) for one in every if one.case in grids]
@@ -94,6 +90,30 @@ async def same_cases(
     return same
 
 
+async def other_cases(
+    recorded: Mapping[Wanted, Sequence[str]], on_event: OnEvent = lambda event: None
+) -> dict[Wanted, list[dict[str, Any]]]:
+    """The cases that are known to be launched otherwise today, with their launches as the recorded code makes them.
+
+    ``recorded`` is as for ``same_cases``. Only where functions, grids or constants differ is anything compiled.
+    """
+    other: dict[Wanted, list[dict[str, Any]]] = {}
+    with tempfile.TemporaryDirectory(prefix="tilescope-recompiled-") as scratch:
+        for (target, package), commits in _by_commit(recorded).items():
+            ask = _Asking(target, Path(scratch), on_event)
+            caught = await ask(package, _questions(commits), compiled=False)
+            before: dict[Wanted, list[dict[str, Any]]] = {}
+            for commit, every in commits.items():
+                asked = [Question(one.case, recorded[one]) for one in every if caught.get(one.case)]
+                there = await ask(package, asked, commit=commit, compiled=False)
+                unlike = [one for one in asked if there.get(one.case) not in (None, caught[one.case])]
+                compiled = await ask(package, unlike, commit=commit)
+                before |= {one: made for one in every if (made := compiled.get(one.case))}
+            now = await ask(package, [Question(case) for case in dict.fromkeys(one.case for one in before)])
+            other |= {one: was for one, was in before.items() if now.get(one.case) and not equal(was, now[one.case])}
+    return other
+
+
 def equal(was: Compiled, now: Compiled) -> bool:
     """Whether two lists of launches are known and have the GPU do the same."""
     return bool(was and now) and _compared(was) == _compared(now)
@@ -101,6 +121,19 @@ def equal(was: Compiled, now: Compiled) -> bool:
 
 def _compared(launches: Compiled) -> list[list[Any]]:
     return [[launch[name] for name in _COMPARED] for launch in launches or ()]
+
+
+def _by_commit(wanted: Iterable[Wanted]) -> dict[tuple[str, Path], dict[str, list[Wanted]]]:
+    """The cases by commit, of each target and package."""
+    found: dict[tuple[str, Path], dict[str, list[Wanted]]] = {}
+    for one in wanted:
+        found.setdefault((one.target, one.package), {}).setdefault(one.commit, []).append(one)
+    return found
+
+
+def _questions(commits: Mapping[str, Iterable[Wanted]]) -> list[Question]:
+    """One about each case."""
+    return [Question(case) for case in dict.fromkeys(one.case for every in commits.values() for one in every)]
 
 
 def _grids(found: Mapping[Case, Compiled]) -> dict[Case, list[Any]]:

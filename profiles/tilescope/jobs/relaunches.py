@@ -3,15 +3,17 @@
 A problem is the same if its GPU functions have the same text and its launches are equal: functions in order, grid, threads,
 registers, shared memory. The recording's launches are from the profiler, today's from the compiler. It is also the same if the
 code that was recorded, taken out of git, makes the recorded launches and is compiled to what today's is (``recompiled``). A problem
-with an autotuner or with PyTorch's launches never counts as the same, because these are not known without a GPU. Imports neither
-torch nor triton.
+with an autotuner or with PyTorch's launches never counts as the same, because these are not known without a GPU.
+
+A recording keeps the files that launch something. Where all those are unchanged, rules in others may still have a problem launched
+otherwise: a problem of which that is known has changed. Imports neither torch nor triton.
 """
 
 from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,11 +63,10 @@ async def same_problems(
     asked: dict[Key, dict[Problem, Candidate]] = {}
     trees: dict[Key, tuple[str, Path] | None] = {}
     for run in runs:
-        for kernel in staleness.stale_kernels(run):
-            file = str(run.run.kernels[kernel].get("file", ""))
-            key = Key(run.run.device.target, run.run.id, kernel, same_launches.code(file))
+        for kernel in staleness.stale_by_text(run):
+            key = _key(run, kernel)
             if same_launches.is_kept(*key[1:]):
-                found[key[1:]] = same_launches.known(run.run.id, {kernel: file})
+                found[key[1:]] = same_launches.known(run.run.id, {kernel: _file(run, kernel)})
             else:
                 asked[key] = _candidates(run, kernel)
                 trees[key] = recompiled.tree_of(run, kernel) if asked[key] else None
@@ -77,9 +78,41 @@ async def same_problems(
         for key, problems in asked.items()
         if trees[key]
     }
-    for key, same in (await _with_the_same_compiled_code(left, trees, on_event)).items():
+    same_code = await _by_compiled_code(left, trees, lambda recorded: recompiled.same_cases(recorded, on_event), all)
+    for key, same in same_code.items():
         found[key[1:]] |= same
     return found
+
+
+async def other_problems(
+    runs: Iterable[store.LoadedRun], on_event: OnEvent = lambda event: None
+) -> dict[tuple[str, str, str], set[Problem]]:
+    """The problems of other kernels in these runs, not stale by what was kept, that today's code is known to launch otherwise.
+
+    Kept answers are not computed again.
+    """
+    found: dict[tuple[str, str, str], set[Problem]] = {}
+    asked: dict[Key, dict[Problem, Candidate]] = {}
+    trees: dict[Key, tuple[str, Path] | None] = {}
+    for run in runs:
+        for kernel in sorted(run.run.kernels.keys() - set(staleness.stale_by_text(run))):
+            key = _key(run, kernel)
+            if same_launches.is_kept(*key[1:]):
+                found[key[1:]] = same_launches.others(run.run.id, {kernel: _file(run, kernel)})
+            elif tree := recompiled.tree_of(run, kernel):
+                asked[key], trees[key], found[key[1:]] = _candidates(run, kernel), tree, set()
+    changed = await _by_compiled_code(asked, trees, lambda recorded: recompiled.other_cases(recorded, on_event), any)
+    for key, problems in changed.items():
+        found[key[1:]] |= problems
+    return found
+
+
+def _file(run: store.LoadedRun, kernel: str) -> str:
+    return str(run.run.kernels[kernel].get("file", ""))
+
+
+def _key(run: store.LoadedRun, kernel: str) -> Key:
+    return Key(run.run.device.target, run.run.id, kernel, same_launches.code(_file(run, kernel)))
 
 
 async def _with_the_same_texts(
@@ -107,10 +140,17 @@ async def _with_the_same_texts(
     }
 
 
-async def _with_the_same_compiled_code(
-    asked: Mapping[Key, Mapping[Problem, Candidate]], trees: Mapping[Key, tuple[str, Path] | None], on_event: OnEvent
+async def _by_compiled_code(
+    asked: Mapping[Key, Mapping[Problem, Candidate]],
+    trees: Mapping[Key, tuple[str, Path] | None],
+    compare: Callable[
+        [Mapping[recompiled.Wanted, Sequence[str]]], Awaitable[Mapping[recompiled.Wanted, recompiled.Compiled]]
+    ],
+    of_cases: Callable[[Iterable[bool]], bool],
 ) -> dict[Key, set[Problem]]:
-    """The problems whose recorded code makes the recorded launches, and which today's code has the GPU solve in the same way."""
+    """The problems with all or any (``of_cases``) of their cases among those that ``compare`` gives and whose recorded code makes the
+    recorded launches.
+    """
     wanted = {
         (key, case): (recompiled.Wanted(key.target, *tree, case), then)
         for key, problems in asked.items()
@@ -119,14 +159,14 @@ async def _with_the_same_compiled_code(
         for case, then in one.cases.items()
     }
     functions = {one: [function for function, *_ in then] for one, then in wanted.values()}
-    same = await recompiled.same_cases(functions, on_event)
+    compared = await compare(functions)
 
-    def is_same(key: Key, case: Case) -> bool:
+    def is_found(key: Key, case: Case) -> bool:
         one, then = wanted[key, case]
-        return [_launch(made["function"], made["figures"]) for made in same.get(one, ())] == then
+        return [_launch(made["function"], made["figures"]) for made in compared.get(one) or ()] == then
 
     return {
-        key: {problem for problem, one in problems.items() if all(is_same(key, case) for case in one.cases)}
+        key: {problem for problem, one in problems.items() if of_cases(is_found(key, case) for case in one.cases)}
         for key, problems in asked.items()
     }
 

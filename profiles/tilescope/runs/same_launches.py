@@ -1,4 +1,5 @@
-"""Problems of recordings whose launches are known to be the same today, although code has changed.
+"""Problems of recordings whose launches are known to be the same today, although code has changed, or to be others, although the
+code that was kept has not.
 
 ``same_launches.jsonl`` has a line for each kernel of a recording, written by ``tilescope claims --keep``. A line is valid as
 long as the digest of the kernel's code is the one in the line. Without a valid line nothing is known.
@@ -31,12 +32,21 @@ class Problem(NamedTuple):
 
 def known(run: str, files: Mapping[str, str]) -> set[Problem]:
     """The problems of a run with unchanged launches. ``run`` is its id; ``files`` maps kernels to their declaring files."""
+    return _of_lines(run, files, "problems")
+
+
+def others(run: str, files: Mapping[str, str]) -> set[Problem]:
+    """The problems of a run that are launched otherwise today, by code that the run did not keep. Arguments as of ``known``."""
+    return _of_lines(run, files, "others")
+
+
+def _of_lines(run: str, files: Mapping[str, str], field: str) -> set[Problem]:
     lines, digest = _lines(), functools.cache(code)
     return {
         Problem(kernel, direction, workload)
         for kernel, file in files.items()
-        if (line := lines.get((run, kernel))) and line["problems"] and line["code"] == digest(file)
-        for direction, workload in line["problems"]
+        if (line := lines.get((run, kernel))) and line.get(field) and line["code"] == digest(file)
+        for direction, workload in line[field]
     }
 
 
@@ -46,19 +56,28 @@ def is_kept(run: str, kernel: str, digest: str) -> bool:
     return line is not None and line["code"] == digest and line.get("method") == _METHOD
 
 
-def keep(found: Mapping[tuple[str, str, str], Iterable[Problem]]) -> None:
-    """Rewrites the file. ``found`` maps run id, kernel and digest of its code to problems."""
+def keep(
+    found: Mapping[tuple[str, str, str], Iterable[Problem]],
+    others: Mapping[tuple[str, str, str], Iterable[Problem]] | None = None,
+) -> None:
+    """Rewrites the file. Both arguments map run id, kernel and digest of its code to problems: the same ones, and others."""
+    changed = others or {}
     lines = [
         {
             "run": run,
             "kernel": kernel,
             "code": digest,
             "method": _METHOD,
-            "problems": sorted([one.direction, one.workload] for one in problems),
+            "problems": _sorted(found.get((run, kernel, digest), ())),
+            **({"others": _sorted(told)} if (told := changed.get((run, kernel, digest))) else {}),
         }
-        for (run, kernel, digest), problems in sorted(found.items())
+        for run, kernel, digest in sorted({*found, *changed})
     ]
     FILE.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines), encoding="utf-8")
+
+
+def _sorted(problems: Iterable[Problem]) -> list[list[str]]:
+    return sorted([one.direction, one.workload] for one in problems)
 
 
 def text(run: str) -> str:
