@@ -19,7 +19,7 @@ import torch
 from triton.runtime import driver
 
 from tilescope.collectors import assembly, bare_ptx, compiler
-from tilescope.execution import compiling, execute, launches, offline
+from tilescope.execution import compiling, execute, offline
 from tilescope.execution.launches import Launch
 from tilescope.hardware import occupancy
 from tilescope.table.case import Case
@@ -81,10 +81,7 @@ def of_case(
 
 
 class Compiler:
-    """Compiles launches for a target, each distinct one once.
-
-    Triton's cache is told nothing of the lines that functions begin at, so that code which has only moved is found there.
-    """
+    """Compiles launches for a target, each distinct one once."""
 
     def __init__(self, target: str) -> None:
         self.target = target
@@ -111,8 +108,6 @@ class Compiler:
 
     def _compiled(self, launch: Launch) -> tuple[Mapping[str, Any], dict[str, Any]]:
         """The types of the kernel's parameters by name, and the data of any launch of it, with the blocks of a grid of one."""
-        for function in launches.reached(launch.function):
-            function.starting_line_number = 1
         with offline.targeting(self.target):
             kernel, _ = compiling.compiled(launch, compiler.LIMIT)
             said = kernel.metadata._asdict()

@@ -55,7 +55,7 @@ class Launch:
 
         Files that Python cannot find are left out.
         """
-        files = dict.fromkeys(Path(function.fn.__code__.co_filename) for function in reached(self.function))
+        files = dict.fromkeys(Path(function.fn.__code__.co_filename) for function in _reached(self.function))
         texts = {file.name: "".join(linecache.getlines(str(file))) for file in files}
         return {name: text for name, text in texts.items() if text}
 
@@ -97,7 +97,7 @@ def as_tensor(value: Any) -> Any:
     return value
 
 
-def reached(function: Any) -> Iterator[Any]:
+def _reached(function: Any) -> Iterator[Any]:
     """Yields the function and those that it calls, found by the names in their code."""
     seen, waiting = set[Any](), [function]
     while waiting:

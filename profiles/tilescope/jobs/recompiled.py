@@ -141,7 +141,11 @@ def _grids(found: Mapping[Case, Compiled]) -> dict[Case, list[Any]]:
 
 
 class _Asking:
-    """Asks processes for launches. All share one cache of Triton's in the folder ``scratch``."""
+    """Asks processes for launches.
+
+    Each commit, and today's code, has a cache of Triton's of its own in the folder ``scratch``: in one cache kernels that differ only
+    in a constant of another module (``module.NAME``) would be taken for the same.
+    """
 
     def __init__(self, target: str, scratch: Path, on_event: OnEvent) -> None:
         self.target, self.scratch, self.on_event = target, scratch, on_event
@@ -161,11 +165,12 @@ class _Asking:
         cases = [[dataclasses.astuple(one.case), one.functions, one.grids] for one in asked]
         said = {"package": str(tree), "target": self.target, "compile": compiled, "cases": cases}
         request.write_text(json.dumps(said), encoding="utf-8")
-        found = await self._answers(tree, request, asked, f"at {commit[:8]}" if commit else "today")
+        found = await self._answers(tree, request, asked, commit)
         return dict(zip((one.case for one in asked), found, strict=False))
 
-    async def _answers(self, tree: Path, request: Path, asked: list[Question], when: str) -> list[Compiled]:
-        cache = {"TRITON_CACHE_DIR": str(self.scratch / "triton")}
+    async def _answers(self, tree: Path, request: Path, asked: list[Question], commit: str) -> list[Compiled]:
+        when = f"at {commit[:8]}" if commit else "today"
+        cache = {"TRITON_CACHE_DIR": str(self.scratch / "triton" / (commit or "today"))}
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", _MODULE, str(request), limit=_LONGEST,
             env={**revisions.environment(tree), **ptxas.environment(), **cache},
