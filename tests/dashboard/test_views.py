@@ -242,7 +242,7 @@ def test_what_holds_on_every_page_is_one_line_on_a_phone(monkeypatch: pytest.Mon
     shown.state.narrow = False
     assert "<b>No GPU on this machine:</b>" in shown._notices.object
     assert "<b>Changed since this run:</b>" in shown._notices.object
-    assert "Launched otherwise" not in shown._notices.object
+    assert "Written otherwise" not in shown._notices.object
 
 
 def test_a_page_names_its_own_kernels_changes_and_that_of_a_run_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,12 +258,12 @@ def test_a_page_names_its_own_kernels_changes_and_that_of_a_run_all(monkeypatch:
     assert not shown._notices.object
 
 
-def test_of_what_only_the_cpus_code_has_changed_gpu_times_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_of_the_gpu_stand_where_it_runs_what_it_ran(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "no_gpu", lambda: "")
     monkeypatch.setattr(State, "stale", [])
     monkeypatch.setattr(State, "relaunched", ["softmax"])
     said = Context(State(run=RUN, kernel="softmax"))._notices.object
-    assert "notice info" in said and "only code of the CPU&#x27;s, of softmax. Times of the GPU stand" in said
+    assert "notice info" in said and "the code of softmax, but not what the GPU runs. Its times stand" in said
     assert "Changed since" not in said
 
 

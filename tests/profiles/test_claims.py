@@ -265,9 +265,13 @@ def test_what_was_measured_before_a_change_is_marked(monkeypatch):
     gpu = text({small, large}, set())
     assert f"| {KERNEL}* | 2 |" in gpu and "\n\\* Measured before the latest change of the kernel's GPU code" in gpu
     assert "†" not in gpu
-    # After a change of the CPU's code GPU times stand, and intervals are marked.
+    # Where the GPU runs what it ran its times stand, and intervals are marked.
     cpu = text(set(), {small, large})
-    assert f"| {KERNEL}† | 2 |" in cpu and "interval 0.50×†" in cpu and "\n† Since then only code of the CPU's" in cpu
+    assert (
+        f"| {KERNEL}† | 2 |" in cpu
+        and "interval 0.50×†" in cpu
+        and "\n† Since then code has changed, but not what the GPU runs" in cpu
+    )
     assert "*" not in cpu
     mixed = text({small}, {large})
     assert f"| {KERNEL}*† | 2 (1*, 1†) |" in mixed and "\n\\* " in mixed and "\n† " in mixed

@@ -2,12 +2,14 @@
 
 import asyncio
 import dataclasses
+import shutil
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from tilescope.jobs import relaunches
-from tilescope.runs import gpu_code, same_launches, staleness, store
+import tilescope_kernels
+from tilescope.jobs import recompiled, relaunches
+from tilescope.runs import gpu_code, recorded_tree, same_launches, staleness, store
 from tilescope.runs.definitions import Recorded
 from tilescope.runs.same_launches import Problem
 from tilescope.runs.todays_code import Today
@@ -89,6 +91,18 @@ def test_a_gpu_function_without_kept_helpers_is_not_known_to_be_unchanged(tmp_pa
     assert unchanged(tmp_path, {"own.py": KERNELS}, here) == frozenset()
 
 
+def test_gpu_functions_are_whole_if_all_that_they_use_was_kept(tmp_path: Path) -> None:
+    for name, text in {
+        "own.py": KERNELS + "ALONE = 1\n@triton.jit\ndef alone(x):\n    return x + ALONE\n",
+        "helpers.py": HELPERS,
+    }.items():
+        (tmp_path / name).write_text(text)
+    today = Today(tmp_path / "own.py")
+    texts = {name: (tmp_path / name).read_text() for name in ("own.py", "helpers.py")}
+    assert gpu_code.kept_whole(Recorded(texts, today)) == BOTH | {"alone"}
+    assert gpu_code.kept_whole(Recorded({"own.py": texts["own.py"]}, today)) == {"alone"}
+
+
 def test_a_digest_covers_all_code_that_is_used_without_comments(tmp_path: Path) -> None:
     def digest(kernels: str, helpers: str) -> str:
         (tmp_path / "own.py").write_text(kernels)
@@ -102,6 +116,24 @@ def test_a_digest_covers_all_code_that_is_used_without_comments(tmp_path: Path) 
     assert digest(KERNELS, HELPERS.replace("def blocks(x):\n    return x", "def blocks(x):\n    return x + 1")) != first
     assert digest(KERNELS.replace('["x"]', '["# x"]'), HELPERS) != first
     assert digest("no python (", HELPERS) == ""
+
+
+@pytest.mark.parametrize(
+    "named", ["{int: pairs, str: alone}", "(pairs, alone)", "[alone, *(pairs,)]", "dict(one=pairs, other=alone)"]
+)
+def test_a_digest_covers_modules_that_are_only_named_as_values(tmp_path: Path, named: str) -> None:
+    (tmp_path / "own.py").write_text("import plans\ndef product(x):\n    return plans.plan(x)\n")
+    plan = "def plan(x):\n    return next(kernel.plan(x) for kernel in KERNELS)\n"
+    (tmp_path / "plans.py").write_text(f"import alone\nimport pairs\nKERNELS = {named}\n{plan}")
+    (tmp_path / "alone.py").write_text("def plan(x):\n    return x\n")
+    (tmp_path / "pairs.py").write_text("import tilings\ndef plan(x):\n    return tilings.best(x)\n")
+    (tmp_path / "tilings.py").write_text("GAIN = 1.05\ndef best(x):\n    return GAIN * x\n")
+    first = same_launches.code(str(tmp_path / "own.py"))
+    assert same_launches.files(str(tmp_path / "own.py")) == {
+        f"{name}.py" for name in ("own", "plans", "alone", "pairs", "tilings")
+    }
+    (tmp_path / "tilings.py").write_text("GAIN = 1.06\ndef best(x):\n    return GAIN * x\n")
+    assert same_launches.code(str(tmp_path / "own.py")) != first
 
 
 @pytest.fixture
@@ -141,6 +173,32 @@ def test_problems_are_told_to_be_the_same_when_todays_launches_are(relaunched: s
     same_launches.keep(asyncio.run(relaunches.same_problems([relaunched])))
     assert staleness.stale_problems(relaunched) == (set(), every)
     assert staleness.stale_on_gpu(relaunched) == []
+
+
+@pytest.mark.slow("profiles/tilescope", "kernels", "profiles/recorded")
+def test_problems_are_the_same_if_their_gpu_functions_are_compiled_to_the_same(
+    monkeypatch: pytest.MonkeyPatch, relaunched: store.LoadedRun
+) -> None:
+    package = Path(tilescope_kernels.__file__).parent
+
+    def as_recorded(text: str) -> str:
+        assert "_add_block(" in text
+        return text.replace("_add_block(", "_sum_block(")
+
+    def take_out(commit: str, package: Path, folder: Path) -> Path:
+        shutil.copytree(package, folder / package.name)
+        file = folder / package.name / "elementwise" / "vector_add.py"
+        file.write_text(as_recorded(file.read_text()))
+        return folder / package.name
+
+    text = as_recorded(relaunched.sources["vector_add"]["vector_add.py"])
+    relaunched.sources["vector_add"]["vector_add.py"] = text
+    relaunched.run.kernels["vector_add"]["sha256"] = sha256(text.encode()).hexdigest()
+    monkeypatch.setattr(recompiled, "tree_of", lambda run, kernel: ("then", package))
+    monkeypatch.setattr(recorded_tree, "take_out", take_out)
+    assert not any(one.same_texts for one in relaunches._candidates(relaunched, "vector_add").values())
+    (problems,) = asyncio.run(relaunches.same_problems([relaunched])).values()
+    assert len(problems) == 5
 
 
 def test_problems_with_pytorchs_kernels_are_not_compared() -> None:

@@ -126,8 +126,10 @@ class Context(pn.viewable.Viewer):
             text = f"the source of {', '.join(stale)} is not what was recorded."
             found.append(("warning", "Changed since this run", text))
         if relaunched := self._of_page(self.state.relaunched):
-            text = f"only code of the CPU's, of {', '.join(relaunched)}. Times of the GPU stand, intervals may not."
-            found.append(("info", "Launched otherwise since this run", text))
+            text = (
+                f"the code of {', '.join(relaunched)}, but not what the GPU runs. Its times stand, intervals may not."
+            )
+            found.append(("info", "Written otherwise since this run", text))
         if not self.state.narrow or not found:
             return [html_text.notice(kind, f"{title}:", text) for kind, title, text in found]
         (_, first, _), *others = found

@@ -54,7 +54,9 @@ def keep() -> int:
 
     shown = progress.terminal()
     try:
-        same_launches.keep(asyncio.run(relaunches.same_problems(recorded(), shown)))
+        runs = recorded()
+        same = asyncio.run(relaunches.same_problems(runs, shown))
+        same_launches.keep(same, asyncio.run(relaunches.other_problems(runs, shown)))
     finally:
         shown.close()
     found = recorded_claims.keep(recorded_claims.folders())

@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         print("not complete: it was cancelled, or its process died; the finished cases follow")
     on_gpu = staleness.stale_on_gpu(loaded)
     for kernel in staleness.stale_kernels(loaded):
-        only = "" if kernel in on_gpu else ": only the CPU's code, so GPU times stand"
+        only = "" if kernel in on_gpu else ", but not what the GPU runs, so its times stand"
         print(f"note: {kernel} has changed since this run{only}")
     print(text_table.text(loaded))
     for sweep, lines in sweeps.conclusions(loaded.table, run.device.target):

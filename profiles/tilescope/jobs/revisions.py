@@ -64,7 +64,7 @@ def profile(name: str, kernels: Sequence[str], runs: Path, options: Mapping[str,
         if not place.is_dir():
             raise RevisionError(f"{name} has no folder {below}: run this where both revisions have one")
         done = subprocess.run(
-            command, cwd=place, env=_environment(library), stdout=sys.stderr, stderr=subprocess.PIPE, text=True, check=False
+            command, cwd=place, env=environment(library), stdout=sys.stderr, stderr=subprocess.PIPE, text=True, check=False
         )  # fmt: skip
     made = sorted(set(runs.iterdir()) - known) if runs.is_dir() else []
     finished = [path for path in made if not path.name.startswith(store.PARTIAL)]
@@ -74,8 +74,8 @@ def profile(name: str, kernels: Sequence[str], runs: Path, options: Mapping[str,
     return store.open_run(finished[-1])
 
 
-def _environment(library: Path) -> dict[str, str]:
-    """The environment of the process: it imports the revision's kernels if there are any, and otherwise the packages here."""
+def environment(library: Path) -> dict[str, str]:
+    """The environment of a process that imports the revision's kernels, if there are any, and otherwise the packages here."""
     searched = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path]
     here = dict.fromkeys(str(Path(entry).absolute()) for entry in searched if entry and Path(entry).is_dir())
     there = [str(library.parent)] if library.is_dir() else []

@@ -65,7 +65,7 @@ def best(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
     If several runs have a row, the best is taken by these criteria in order: it has other implementations to compare with, its
     kernel's code is today's (not ``changed``), it has more implementations, more workloads, it is newer. All rows of a kernel and
     pass are of one GPU. If its best row is of today's code, ``changed`` rows of other runs are left out. ``relaunched`` marks
-    rows where only the CPU's code has changed, so that GPU times stand.
+    rows where code has changed, but not what the GPU runs, so that its times stand.
 
     ``over_…`` are speed ratios by GPU time (the other implementation's over ours), ``low_…`` and ``high_…`` their 95 %
     intervals, ``interval_…`` the ratio by the interval, which includes the CPU's delays. ``of_roof`` is the floor's time

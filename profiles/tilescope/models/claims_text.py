@@ -21,8 +21,7 @@ _HEADINGS = [
 _MARKS = {"*": "changed", "†": "relaunched"}
 _SAID = {
     "*": "\\* Measured before the latest change of the kernel's GPU code, or of code that may launch it otherwise: to be measured again.",
-    "†": "† Since then only code of the CPU's has changed. The GPU runs what it ran, so its times stand; intervals are to be measured "
-    "again.",
+    "†": "† Since then code has changed, but not what the GPU runs, so its times stand; intervals are to be measured again.",
 }
 
 

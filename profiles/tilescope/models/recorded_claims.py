@@ -106,8 +106,9 @@ def _by_name(top: Path) -> dict[str, list[Path]]:
 def _line(loaded: store.LoadedRun) -> dict[str, Any]:
     rows = claims.of_run(loaded)
     declared = sorted({str(facts.get("file", "")) for facts in loaded.run.kernels.values()})
-    _, same = staleness.stale_problems(loaded)
-    launching = {loaded.run.kernels[problem.kernel]["file"] for problem in same}
+    declaring = {name: str(facts.get("file", "")) for name, facts in loaded.run.kernels.items()}
+    told = staleness.stale_problems(loaded)[1] | same_launches.others(loaded.run.id, declaring)
+    launching = {declaring[problem.kernel] for problem in told}
     kept = {name for files in loaded.sources.values() for name in staleness.own(files)}
     texts = sorted(kept.union(*map(same_launches.files, launching)))
     return {

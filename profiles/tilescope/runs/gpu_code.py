@@ -12,7 +12,7 @@ import tokenize
 from collections.abc import Callable, Collection, Iterable, Iterator
 from hashlib import sha256
 
-from tilescope.runs.definitions import DEFINITION, MODULE, NAMELESS, Code, Recorded, Target
+from tilescope.runs.definitions import DEFINITION, MODULE, NAMELESS, NOT_KEPT, Code, Recorded, Target
 from tilescope.runs.same_code import Comparison, names_of
 
 #: Tokens whose text depends on the indentation, and the text that replaces them in a digest.
@@ -20,20 +20,11 @@ _SHAPE = {tokenize.INDENT: "{", tokenize.DEDENT: "}", tokenize.NEWLINE: "\n"}
 
 
 def unchanged(recorded: Recorded, root: str, today: Code, path: str) -> frozenset[str]:
-    """Names of the recorded GPU functions that are unchanged today.
+    """Names of the recorded GPU functions that are unchanged today; none where ``same_beside`` is False.
 
-    The set is empty where something else of the ``KernelSpec`` has changed: other implementations, inputs, cost. Code that
-    leads to a launch is not compared. A name of two functions is left out.
+    Code that leads to a launch is not compared. A name of two functions is left out.
     """
-    launches = _launching(recorded)
-    beside = Comparison(recorded, today, launches)
-    for name in recorded.names(root):
-        was, now = Target(DEFINITION, root, name), today.target(path, name)
-        if _declares(recorded, was):
-            if now is None:
-                return frozenset()
-            beside.add(was, now)
-    if not beside.seen or not beside.follow():
+    if not same_beside(recorded, root, today, path):
         return frozenset()
     here = _gpu_functions(today, [path])
     before = _gpu_functions(recorded, recorded.texts)
@@ -41,6 +32,27 @@ def unchanged(recorded: Recorded, root: str, today: Code, path: str) -> frozense
         name
         for name, targets in before.items()
         if len(targets) == len(here.get(name, ())) == 1 and _same(recorded, targets[0], today, here[name][0])
+    )
+
+
+def same_beside(recorded: Recorded, root: str, today: Code, path: str) -> bool:
+    """Whether everything else of the ``KernelSpec`` is unchanged: other implementations, inputs, cost."""
+    beside = Comparison(recorded, today, _launching(recorded))
+    for name in recorded.names(root):
+        was, now = Target(DEFINITION, root, name), today.target(path, name)
+        if _declares(recorded, was):
+            if now is None:
+                return False
+            beside.add(was, now)
+    return bool(beside.seen) and beside.follow()
+
+
+def kept_whole(recorded: Recorded) -> frozenset[str]:
+    """Names of the recorded GPU functions of which the run kept everything that they use, such as constants."""
+    return frozenset(
+        name
+        for name, targets in _gpu_functions(recorded, recorded.texts).items()
+        if not any(_lacks(recorded, used) for used in reached(recorded, targets))
     )
 
 
@@ -92,6 +104,16 @@ def _used(code: Code, target: Target) -> Iterator[Target]:
                 yield from _defined(code, found.file)
             elif found and found.kind == DEFINITION:
                 yield found
+
+
+def _lacks(code: Code, target: Target) -> bool:
+    """Whether a definition uses one that was not kept."""
+    return any(
+        found is not None and found.kind == NOT_KEPT
+        for statement in code.statements(target.file, target.name)
+        for name, _ in names_of(statement.text)
+        for found in [code.target(target.file, name)]
+    )
 
 
 def _defined(code: Code, file: str) -> list[Target]:

@@ -27,7 +27,13 @@ class Sides(NamedTuple):
 
 
 def stale_kernels(run: store.LoadedRun) -> list[str]:
-    """Names of the run's kernels whose code has changed.
+    """Names of the run's kernels whose code has changed: by what was kept of it, or as is known otherwise (``same_launches``)."""
+    found = {*stale_by_text(run), *(problem.kernel for problem in _launched_otherwise(run))}
+    return [name for name in run.run.kernels if name in found]
+
+
+def stale_by_text(run: store.LoadedRun) -> list[str]:
+    """Names of the run's kernels whose code has changed, by what was kept of it.
 
     The code is everything that the declaring file defines, and everything it uses in the other files that the run kept.
     Comments and docstrings are ignored, and code may move within its package (see ``same_code``). If the run kept no texts,
@@ -47,15 +53,24 @@ def stale_kernels(run: store.LoadedRun) -> list[str]:
 
 def stale_problems(run: store.LoadedRun, stale: Iterable[str] | None = None) -> tuple[set[Problem], set[Problem]]:
     """The problems of ``stale_kernels`` in two sets: those whose GPU code may have changed, and those known to launch the same
-    GPU code, where only the CPU's code has changed.
+    GPU code, where only the CPU's code has changed or GPU code is compiled to what it was.
     """
     stale = set(stale_kernels(run) if stale is None else stale)
     columns = run.table[["kernel", "pass", "workload"]].drop_duplicates()
+    others = {problem for problem in _launched_otherwise(run) if problem.kernel in stale}
+    # Of these kernels the code that was kept is unchanged, and so are the other problems.
+    stale -= {problem.kernel for problem in others}
     problems = {Problem(*row) for row in columns.itertuples(index=False) if row[0] in stale}
     same = problems & same_launches.known(
         run.run.id, {name: str(run.run.kernels[name].get("file", "")) for name in stale}
     )
-    return problems - same, same
+    return problems - same | others, same
+
+
+def _launched_otherwise(run: store.LoadedRun) -> set[Problem]:
+    return same_launches.others(
+        run.run.id, {name: str(facts.get("file", "")) for name, facts in run.run.kernels.items()}
+    )
 
 
 def stale_on_gpu(run: store.LoadedRun, stale: Iterable[str] | None = None) -> list[str]:
