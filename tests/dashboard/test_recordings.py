@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tilescope.runs import store
+from tilescope.runs import staleness, store
 from tilescope_dashboard.data import best_run, recordings
+from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.data.measurements import measurements, newest
 from tilescope_dashboard.data.recordings import ANYTHING, COUNTERS, MEASURED_LINES, SWEEP, Question
-from tilescope_dashboard.data.run_cache import open_cached, stale_on_gpu
+from tilescope_dashboard.data.run_cache import open_cached, representative
 
 RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
 
@@ -53,9 +54,36 @@ def test_a_run_of_the_code_that_is_here_comes_before_one_of_other_code(
     fuller = store.Summary("fuller", Path("fuller"), sources=("check", "events", "ncu"), cases=9, **facts)
     monkeypatch.setattr(best_run, "open_cached", lambda path: path)
     monkeypatch.setattr(best_run, "stale_on_gpu", lambda path: ["own"] if path.name in changed else ["another"])
+    monkeypatch.setattr(best_run, "changed_sizes", lambda path, kernel: [])
+    monkeypatch.setattr(best_run, "representative", lambda path, kernel: KernelCase("", "forward", "4096x4096-bf16"))
     found = best_run.best_run([sweep, current, fuller], "own")
     assert found
     assert found.id == ("fuller" if recorded and best == "sweep" else best)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "best"), [(["0x4096-bf16"], "fuller"), (["4096x4096-bf16"], "current"), ([], "current")]
+)
+def test_a_run_may_have_changed_at_sizes_that_do_not_stand_for_it(
+    monkeypatch: pytest.MonkeyPatch, sizes: list[str], best: str
+) -> None:
+    facts = {"kernels": ("own",), "measured": True, "recorded": True}
+    current = store.Summary("current", Path("current"), sources=("ncu",), **facts)
+    fuller = store.Summary("fuller", Path("fuller"), sources=("events", "ncu"), **facts)
+    monkeypatch.setattr(best_run, "open_cached", lambda path: path)
+    monkeypatch.setattr(best_run, "stale_on_gpu", lambda path: ["own"] if path.name == "fuller" else [])
+    monkeypatch.setattr(best_run, "changed_sizes", lambda path, kernel: sizes)
+    monkeypatch.setattr(best_run, "representative", lambda path, kernel: KernelCase("", "forward", "4096x4096-bf16"))
+    found = best_run.best_run([current, fuller], "own")
+    assert found and found.id == best
+
+
+def may_have_changed(loaded: store.LoadedRun, kernel: str) -> bool:
+    """Whether what the kernel launches at the size that stands for it may have changed."""
+    case = representative(loaded, kernel)
+    assert case
+    at_sizes = {problem.workload for problem in staleness.stale_problems(loaded)[0] if problem.kernel == kernel}
+    return case.workload in at_sizes
 
 
 def test_no_page_opens_on_other_code_where_a_recording_with_counters_is_of_todays() -> None:
@@ -67,7 +95,7 @@ def test_no_page_opens_on_other_code_where_a_recording_with_counters_is_of_today
         if len(of_kernel) < 2:
             continue
         found = recordings.best(recorded, kernel, COUNTERS, of_kernel[0].device)
-        current = {run.id for run in of_kernel if kernel not in stale_on_gpu(open_cached(run.path))}
+        current = {run.id for run in of_kernel if not may_have_changed(open_cached(run.path), kernel)}
         assert found
         assert not current or found.summary.id in current
 

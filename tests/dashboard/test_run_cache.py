@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from pandas.testing import assert_frame_equal
+from tilescope.runs.same_launches import Problem
 from tilescope.table import case_table
 from tilescope_dashboard.data import frames, run_cache
 from tilescope_dashboard.data.run_cache import open_cached, usual
@@ -67,3 +68,20 @@ def test_what_another_thread_drops_meanwhile_is_returned(runs: Path, monkeypatch
     monkeypatch.setattr(run_cache, "_KEPT", OrderedDict())
     monkeypatch.setattr(run_cache, "_MOST_KEPT", 0)
     assert run_cache.kept(open_cached(runs / RUN), "dropped", lambda: 1) == 1
+
+
+def test_changed_sizes_are_those_of_a_kernel_that_has_others(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_cache, "_KEPT", OrderedDict())
+    changed = {
+        Problem("softmax", "forward", "0x8"),
+        Problem("softmax", "backward", "0x8"),
+        Problem("matmul", "forward", "8"),
+    }
+    monkeypatch.setattr(run_cache.staleness, "stale_kernels", lambda run: ["softmax", "matmul"])
+    monkeypatch.setattr(
+        run_cache.staleness, "stale_problems", lambda run, stale: (changed, {Problem("softmax", "forward", "8x8")})
+    )
+    loaded = open_cached(runs / RUN)
+    assert run_cache.changed_sizes(loaded, "softmax") == ["0x8"]
+    # All of matmul may have changed, and nothing of layer_norm.
+    assert run_cache.changed_sizes(loaded, "matmul") == run_cache.changed_sizes(loaded, "layer_norm") == []

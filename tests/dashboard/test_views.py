@@ -258,6 +258,19 @@ def test_a_page_names_its_own_kernels_changes_and_that_of_a_run_all(monkeypatch:
     assert not shown._notices.object
 
 
+def test_sizes_that_may_have_changed_are_named_where_others_have_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "no_gpu", lambda: "")
+    monkeypatch.setattr(State, "stale", ["matmul", "softmax"])
+    monkeypatch.setattr(State, "relaunched", [])
+    sizes = {"softmax": ["0x512-bf16", "1x2-fp32"]}
+    monkeypatch.setattr(context, "changed_sizes", lambda _, kernel: sizes.get(kernel, []))
+    shown = Context(State(run=RUN, kernel="softmax"))
+    said = "hat softmax launches at 0x512-bf16, 1x2-fp32 may not be what was recorded."
+    assert f"w{said}" in shown._notices.object and "the source of" not in shown._notices.object
+    shown.state.view = "overview"
+    assert f"the source of matmul is not what was recorded. W{said}" in shown._notices.object
+
+
 def test_times_of_the_gpu_stand_where_it_runs_what_it_ran(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "no_gpu", lambda: "")
     monkeypatch.setattr(State, "stale", [])

@@ -127,6 +127,14 @@ def stale_on_gpu(loaded: LoadedRun) -> list[str]:
     return _for_a_while(loaded, "on GPU", lambda: staleness.stale_on_gpu(loaded, stale_kernels(loaded)))
 
 
+def changed_sizes(loaded: LoadedRun, kernel: str) -> list[str]:
+    """Workloads at which what a kernel launches may have changed since, where it has not at others; else none. Cached likewise."""
+    changed, same = _for_a_while(loaded, "sizes", lambda: staleness.stale_problems(loaded, stale_kernels(loaded)))
+    if all(problem.kernel != kernel for problem in same):
+        return []
+    return list(dict.fromkeys(problem.workload for problem in sorted(changed) if problem.kernel == kernel))
+
+
 def _for_a_while(loaded: LoadedRun, key: Hashable, make: Callable[[], Result]) -> Result:
     """As ``kept``, for ``_STALE_FOR`` seconds. A later answer takes the place of the former."""
     now = time.monotonic()

@@ -261,5 +261,5 @@ class State(param.Parameterized):
 
     @property
     def relaunched(self) -> list[str]:
-        """Kernels of the run whose CPU code alone has changed since."""
+        """Kernels of the run whose code has changed since, but not what the GPU runs."""
         return [name for name in stale_kernels(self.loaded) if name not in self.stale] if self.loaded else []

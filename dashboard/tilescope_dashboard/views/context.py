@@ -13,6 +13,7 @@ from tilescope.table.case import readable
 
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.data.best_run import no_gpu
+from tilescope_dashboard.data.run_cache import changed_sizes
 from tilescope_dashboard.data.units import short
 from tilescope_dashboard.session.state import OF_ALL, WHOLE_RUN, State
 from tilescope_dashboard.topics.failures import plain
@@ -123,8 +124,7 @@ class Context(pn.viewable.Viewer):
             text = f"{what}. The compiler and interpreter collectors work here."
             found.append(("info", "No GPU on this machine", text))
         if stale := self._of_page(self.state.stale):
-            text = f"the source of {', '.join(stale)} is not what was recorded."
-            found.append(("warning", "Changed since this run", text))
+            found.append(("warning", "Changed since this run", _changed(loaded, stale)))
         if relaunched := self._of_page(self.state.relaunched):
             text = (
                 f"the code of {', '.join(relaunched)}, but not what the GPU runs. Its times stand, intervals may not."
@@ -154,3 +154,16 @@ def _label(summary: Any) -> str:
     where = "recorded" if summary.recorded else ("predicted for" if not summary.measured else "on")
     started, device = summary.started[:16].replace("T", " "), summary.device.removeprefix("NVIDIA ")
     return short(f"{summary.title or summary.id} · {where} {device} · {started}", 76) + f" · {summary.id[-4:]}"
+
+
+def _changed(loaded: LoadedRun, kernels: list[str]) -> str:
+    """Says what of these kernels is not what was recorded: the sizes where it is not all."""
+    sizes = {name: changed_sizes(loaded, name) for name in kernels}
+    said = [
+        f"what {name} launches at {', '.join(some)} may not be what was recorded."
+        for name, some in sizes.items()
+        if some
+    ]
+    if whole := [name for name, some in sizes.items() if not some]:
+        said.insert(0, f"the source of {', '.join(whole)} is not what was recorded.")
+    return " ".join([said[0], *(one[:1].upper() + one[1:] for one in said[1:])])
