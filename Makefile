@@ -4,19 +4,19 @@ PYTHON ?= python3
 PORT   ?=
 VENV   := .venv
 BIN    := $(VENV)/bin
-# jupyter as well: make test EXTRAS=dev,jupyter also tests a real JupyterLab.
-EXTRAS ?= dev
-# One for each choice of extras: another choice is installed, too.
+# With JupyterLab, which its tests drive.
+EXTRAS ?= dev,jupyter
+# One stamp for each choice of extras.
 STAMP  := $(VENV)/.installed-$(EXTRAS)
 RECORD := --collect check,compiler,interpreter,events,torch_profiler,ncu --repetitions 20
 FAMILIES := elementwise reductions norms "norms and linear layers" losses "matrix products" quantization attention convolution studies
 BY_LINE := matmul softmax layer_norm attention cross_entropy
 
-# A file's tests share servers and browsers; files begin in the order of tests/conftest.py, the longest first.
+# A file's tests share servers and browsers; tests/conftest.py puts the longest files first.
 PROCESSES := --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-all test-slow style lint format browser bench-dashboard bench-kernels bench-regret bench-tuning bench-foreign record clean
+.PHONY: help setup serve test style lint format browser bench-dashboard bench-kernels bench-regret bench-tuning bench-foreign record clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -38,15 +38,9 @@ style: setup ## Check style alone
 lint: style ## Check style and types
 	$(BIN)/mypy
 
-test: style ## Check style, then run the tests this machine can run, slow ones if what they test has changed (commit tests/passed.json)
+test: style ## Check style, then run every test that this machine can run
 	@$(BIN)/python -c "import shutil; print('browser tests:', shutil.which('chromium') or 'skipped, no Chromium found (apt-get install chromium)')"
 	$(BIN)/python -m pytest $(PROCESSES)
-
-test-all: style ## Check style, then run every test, slow ones too
-	$(BIN)/python -m pytest $(PROCESSES) --slow all
-
-test-slow: lint ## Lint, then run the slow tests alone
-	$(BIN)/python -m pytest $(PROCESSES) --slow all -m slow
 
 browser: setup ## Run the browser tests alone
 	$(BIN)/python -m pytest -m browser

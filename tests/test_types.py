@@ -1,4 +1,4 @@
-"""Types hold, as far as mypy sees: it takes half a minute, so it is asked once what it reads has changed."""
+"""Types hold, as far as mypy sees."""
 
 import subprocess
 import sys
@@ -13,6 +13,5 @@ def mypy() -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "mypy"], cwd=root, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.slow("profiles/tilescope", "kernels/tilescope_kernels", "pyproject.toml")
 def test_types_hold(mypy: subprocess.CompletedProcess[str]) -> None:
     assert mypy.returncode == 0, mypy.stdout

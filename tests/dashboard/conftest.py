@@ -24,8 +24,6 @@ from tests.held_port import HeldPort
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
-#: Of a test that opens pages, or draws every view, and need not in every run: what decides its result.
-SLOW = pytest.mark.slow("dashboard", "profiles/tilescope", "tests/dashboard/conftest.py")
 FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",

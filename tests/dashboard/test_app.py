@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import PREDICTED, RUN, SLOW, look_at, start_button
+from .conftest import PREDICTED, RUN, look_at, start_button
 
 NVIDIA = Path("/dev/nvidia0")
 
@@ -53,7 +53,6 @@ def test_opens_on_numbers_and_says_what_they_are(visit: Any) -> None:
     page.get_by_text("cannot be read").first.wait_for()
 
 
-@SLOW
 def test_every_view_shows_its_chart_and_its_table_and_is_in_the_address(visit: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax")
     said = {
@@ -72,7 +71,6 @@ def test_every_view_shows_its_chart_and_its_table_and_is_in_the_address(visit: A
         page.locator('[class*="place-"]:not(.away) .tabulator-row:visible').first.wait_for()
 
 
-@SLOW
 def test_a_point_selects_its_row_and_a_row_its_point(visit: Any, built: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax&view=roofline")
     built(page, "Roofline")  # what is chosen before the table is drawn is chosen, but not marked in it
@@ -91,7 +89,6 @@ def test_a_point_selects_its_row_and_a_row_its_point(visit: Any, built: Any) -> 
     page.wait_for_function(f"() => ({POINTS})()?.chosen?.[0] === 1")
 
 
-@SLOW
 def test_autotune_marks_the_best_and_says_why_a_config_failed(visit: Any) -> None:
     page = visit(f"run={RUN}&kernel=matmul&view=autotune")
     page.get_by_text("Best time: 200 µs").wait_for()
@@ -100,7 +97,6 @@ def test_autotune_marks_the_best_and_says_why_a_config_failed(visit: Any) -> Non
     page.locator(".tabulator-cell", has_text="needs 262,144 bytes of shared memory").first.wait_for()
 
 
-@SLOW
 def test_a_choice_that_cannot_run_is_refused_beside_the_button(visit: Any) -> None:
     page = visit(f"run={PREDICTED}&kernel=softmax")
     button = start_button(page)
@@ -119,7 +115,6 @@ def test_a_choice_that_cannot_run_is_refused_beside_the_button(visit: Any) -> No
     assert notice["y"] + notice["height"] < 1100
 
 
-@SLOW
 def test_unavailable_collectors_say_why(visit: Any) -> None:
     if NVIDIA.exists():
         pytest.skip("this machine has a GPU")
@@ -128,7 +123,6 @@ def test_unavailable_collectors_say_why(visit: Any) -> None:
     assert page.get_by_text("you are looking at a run recorded on a real Synthetic GPU").is_visible()
 
 
-@SLOW
 def test_export_opens_offline_with_its_figures(visit: Any, tmp_path: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax")
     with page.expect_download() as download:
@@ -143,14 +137,12 @@ def test_export_opens_offline_with_its_figures(visit: Any, tmp_path: Any) -> Non
     assert report.locator("canvas").count() >= 8
 
 
-@SLOW
 def test_a_run_that_is_not_there_is_said_in_place(visit: Any) -> None:
     page = visit("run=20200101-000000-ffff&view=nonsense&theme=purple")
     page.get_by_text("This run cannot be shown.").wait_for()
     assert page.get_by_text("no run '20200101-000000-ffff'").is_visible()
 
 
-@SLOW
 def test_theme_is_in_the_address_and_on_the_page(visit: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax&theme=dark")
     page.get_by_text("85.4 %").first.wait_for()

@@ -15,7 +15,7 @@ import pytest
 
 from tests.held_port import HeldPort
 
-from .conftest import RUN, SLOW
+from .conftest import RUN
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -81,7 +81,6 @@ def killable(runs: Path) -> Iterator[Killable]:
     one.kill()
 
 
-@SLOW
 def test_a_lost_connection_is_said_in_both_themes_and_so_is_its_return(chromium: Any, killable: Killable) -> None:
     wrong: list[str] = []
     pages = []
@@ -126,7 +125,6 @@ def test_a_lost_connection_is_said_in_both_themes_and_so_is_its_return(chromium:
     assert set(wrong) <= {NO_LETTERS}
 
 
-@SLOW
 def test_nothing_is_said_while_the_server_answers(visit: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax")
     page.get_by_text("85.4 %").first.wait_for()

@@ -25,7 +25,7 @@ from tilescope_dashboard.views.summary import Summary
 from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
 
-from .conftest import PREDICTED, RUN, SLOW, looked_at
+from .conftest import PREDICTED, RUN, looked_at
 
 #: Of a text to its ground; of a large text, of a mark and of what is needed to make out a control.
 TEXT, LARGE = 4.5, 3.0
@@ -117,7 +117,7 @@ def of(glyph: Model, name: str, row: pd.Series) -> Any:
 VIEWS: tuple[type[View], ...] = (Overview, Roofline, Traffic, Timeline, Occupancy, Compare, Summary, Sizes, History)
 
 
-@pytest.mark.parametrize("run", [RUN, pytest.param(PREDICTED, marks=SLOW)])
+@pytest.mark.parametrize("run", [RUN, PREDICTED])
 @pytest.mark.parametrize("look", [LIGHT, DARK], ids=["light", "dark"])
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.name_in_address)
 def test_what_a_figure_draws_is_told_from_its_ground(
@@ -210,7 +210,6 @@ TABS = (
 )  # fmt: skip
 
 
-@SLOW
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize(("kernel", "tabs"), [("softmax", TABS), ("matmul", ("Tune",))])
 def test_every_text_on_the_page_is_readable(visit: Any, kernel: str, tabs: tuple[str, ...], theme: str) -> None:
@@ -234,7 +233,6 @@ def test_every_text_on_the_page_is_readable(visit: Any, kernel: str, tabs: tuple
         assert not faint, "\n".join([tab, *sorted(faint)])
 
 
-@SLOW
 def test_a_faint_text_is_found(visit: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax&view=claims")
     page.locator("h2:visible").first.wait_for()

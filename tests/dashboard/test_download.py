@@ -17,7 +17,7 @@ from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.export import Export
 
-from .conftest import RUN, SLOW
+from .conftest import RUN
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -112,7 +112,6 @@ def full_server(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     assert "No space left on device" in served.stop()
 
 
-@SLOW
 @pytest.mark.browser
 @pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 390)])
 def test_the_page_says_it_beside_the_button(chromium: Any, full_server: Any, theme: str, width: int) -> None:

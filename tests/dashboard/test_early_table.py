@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import RUN, SLOW
+from .conftest import RUN
 
 pytestmark = pytest.mark.browser
 #: Draws the page's table anew and, before it is built, tells it another number of pages, as a frame that comes then does.
@@ -20,7 +20,6 @@ EARLY = """async () => {
 }"""
 
 
-@SLOW
 def test_pages_that_come_before_the_table_is_built_count_and_warn_of_nothing(visit: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax&view=roofline")
     page.locator('[class*="place-"]:not(.away) .tabulator-row:visible').first.wait_for()

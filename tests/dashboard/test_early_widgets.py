@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from .conftest import SLOW, start_button
+from .conftest import start_button
 
-pytestmark = [pytest.mark.browser, SLOW]
+pytestmark = [pytest.mark.browser]
 #: What the page's HTML imports, what its models import, and what was requested.
 ADDRESSES = """() => {
   const whole = address => new URL(address, document.baseURI).href

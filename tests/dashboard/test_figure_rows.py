@@ -187,7 +187,6 @@ def test_absent_numbers_are_not_written_as_numbers(name: str) -> None:
     draw_without(name, frame(name), numbers(name))
 
 
-@pytest.mark.slow("dashboard/tilescope_dashboard", "profiles/recorded", "profiles/tilescope")
 def test_nor_are_any_two_of_which_one_is_absent(name: str) -> None:
     for some in apart(numbers(name)):
         # A figure's words are of one row, or of all: with some of the rows each of the many is drawn quickly.

@@ -23,7 +23,7 @@ from tilescope_dashboard.views import gpu
 from tilescope_dashboard.views.gpu import GpuPopover
 from tilescope_dashboard.views.jobs import gpu_readings
 
-from .conftest import PREDICTED, RUN, SLOW
+from .conftest import PREDICTED, RUN
 
 FAKE = Path(__file__).with_name("fake_nvml.py")
 
@@ -196,7 +196,6 @@ POWER = """() => {
 }"""
 
 
-@SLOW
 @pytest.mark.browser
 def test_readings_arrive_on_the_page_and_stop_when_it_is_closed(gpu_server: Any, visit: Any) -> None:
     visit.server = gpu_server
@@ -213,7 +212,6 @@ def test_readings_arrive_on_the_page_and_stop_when_it_is_closed(gpu_server: Any,
     assert page.evaluate(POWER) <= left
 
 
-@SLOW
 @pytest.mark.browser
 def test_it_opens_over_the_views_and_closes_by_key_and_by_a_press_elsewhere(visit: Any, built: Any) -> None:
     if Path("/dev/nvidia0").exists():

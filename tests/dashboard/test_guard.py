@@ -285,7 +285,6 @@ def test_a_handlers_own_headers_stay_and_no_host_becomes_a_rule() -> None:
     assert "*" not in found["Content-Security-Policy"]
 
 
-@pytest.mark.slow("dashboard/tilescope_dashboard/serving")
 def test_what_panel_and_bokeh_leave_open_is_why_the_guard_is_there(plain: Panel) -> None:
     """Where one of these fails, they have fixed it: then its part of ``guard`` or ``components`` can go."""
     # Panel 1.9.4.

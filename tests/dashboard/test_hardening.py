@@ -16,8 +16,6 @@ from tilescope_dashboard.serving.login import local
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.export import sides
 
-from .conftest import SLOW
-
 RUN, OUTSIDE, LINKED, LEAKY = (
     "20260102-030405-aaaa", "20260102-030410-0aaa", "20260102-030411-0bbb", "20260102-030412-0ccc",
 )  # fmt: skip
@@ -159,7 +157,6 @@ ADDRESS = """text => {
 }"""
 
 
-@SLOW
 @pytest.mark.browser
 @pytest.mark.parametrize(
     ("query", "said"),
@@ -188,7 +185,6 @@ def test_the_page_says_in_a_line_what_it_does_not_open(visit: Any, query: str, s
 
 
 @pytest.mark.browser
-@SLOW
 def test_a_megabyte_in_the_address_is_refused_in_a_line(visit: Any, server: Any) -> None:
     # As a request it is no page at all: the server takes no such header, and goes on.
     connection = HTTPConnection("127.0.0.1", server.port, timeout=120)
@@ -212,7 +208,6 @@ TOLD = """(field, value) => {
 
 
 @pytest.mark.browser
-@SLOW
 def test_a_forged_message_opens_no_file_of_ones_own(visit: Any, runs: Path) -> None:
     spy = runs.parent / "spy.py"
     spy.write_text(f"open({str(runs.parent / 'ran')!r}, 'w').close()\nSPEC = 1\n")
@@ -226,7 +221,6 @@ def test_a_forged_message_opens_no_file_of_ones_own(visit: Any, runs: Path) -> N
 
 
 @pytest.mark.browser
-@SLOW
 def test_a_forged_message_from_elsewhere_starts_no_work(chromium: Any, outside_server: Any, runs: Path) -> None:
     page = chromium.new_page()
     before = sorted(runs.iterdir())
@@ -244,7 +238,6 @@ def test_a_forged_message_from_elsewhere_starts_no_work(chromium: Any, outside_s
 
 
 @pytest.mark.browser
-@SLOW
 def test_who_is_not_on_this_machine_may_look_but_not_launch(chromium: Any, outside_server: Any) -> None:
     page = chromium.new_page()
     page.goto(f"{outside_server.url}?run={RUN}&kernel=softmax&panel=profile")

@@ -5,13 +5,10 @@ from typing import Any
 
 from playwright.sync_api import expect
 
-from .conftest import SLOW
-
 #: How long a slow machine may take, in milliseconds.
 PATIENCE = 120_000
 
 
-@SLOW
 def test_back_and_forward_go_through_views_and_kernels(visit: Any, built: Callable[[Any, str], None]) -> None:
     page = visit("run=20260102-030405-aaaa&kernel=softmax&theme=light")
 

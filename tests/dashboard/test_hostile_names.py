@@ -21,7 +21,7 @@ from tilescope_dashboard.report import render
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.export import Export
 
-from .conftest import SLOW, TITLES, looked_at
+from .conftest import TITLES, looked_at
 
 RUN = "20260102-030405-0bad"
 IMAGE = "<img src=x onerror=alert(1)>"
@@ -150,7 +150,6 @@ def hover_cells(page: Any) -> int:
     return told
 
 
-@SLOW
 @pytest.mark.browser
 @pytest.mark.parametrize("kernel", NAMES, ids=["image", "script", "template"])
 def test_every_view_shows_the_name_as_text(watched: Any, kernel: str) -> None:
@@ -169,7 +168,6 @@ def test_every_view_shows_the_name_as_text(watched: Any, kernel: str) -> None:
     assert page.title() == "Tilescope"
 
 
-@SLOW
 @pytest.mark.browser
 def test_on_a_phone_a_long_name_widens_nothing(watched: Any) -> None:
     page = watched(f"run={RUN}&kernel={quote(TEMPLATE)}", width=390, height=844)
@@ -180,7 +178,6 @@ def test_on_a_phone_a_long_name_widens_nothing(watched: Any) -> None:
         assert page.evaluate("() => document.documentElement.scrollWidth") <= 390, view
 
 
-@SLOW
 @pytest.mark.browser
 def test_the_html_report_holds_names_as_text(watched: Any, runs: Path, tmp_path: Path) -> None:
     file = tmp_path / "report.html"

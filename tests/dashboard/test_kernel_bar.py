@@ -12,7 +12,7 @@ from tilescope_dashboard.views.kernel_bar import KernelBar, _offer
 
 from tests.recorded import recorded
 
-from .conftest import RUN, SLOW
+from .conftest import RUN
 
 LISTS = ("kernel", "size", "pass", "implementation", "baseline")
 
@@ -122,7 +122,6 @@ def choose(page: Any, label: str, option: str) -> None:
     page.get_by_role("listbox").wait_for(state="detached")
 
 
-@SLOW
 def test_from_the_bar_to_sizes_and_back_where_the_address_names_no_run(visit: Any, built: Any) -> None:
     page = visit("kernel=softmax&theme=light")
     built(page, "Summary")

@@ -12,7 +12,7 @@ from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.roofline import Roofline
 from tilescope_dashboard.views.traffic import Traffic
 
-from .conftest import RUN, SLOW, TITLES, looked_at, start_button
+from .conftest import RUN, TITLES, looked_at, start_button
 
 #: What has the focus, through the shadow roots: its role or tag, and its name.
 FOCUSED = """() => {
@@ -74,7 +74,6 @@ def tab_to(page: Any, role: str, name: str) -> None:
     raise AssertionError(f"the Tab key does not reach {role} {name!r}")
 
 
-@SLOW
 @pytest.mark.browser
 def test_from_the_first_key_to_a_saved_table_without_a_mouse(visit: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax")
@@ -129,7 +128,7 @@ def test_from_the_first_key_to_a_saved_table_without_a_mouse(visit: Any) -> None
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("count", [2, pytest.param(len(TITLES), marks=SLOW)])
+@pytest.mark.parametrize("count", [2, len(TITLES)])
 def test_every_view_has_a_key_but_for_who_is_writing(visit: Any, count: int) -> None:
     page = visit(f"run={RUN}&kernel=softmax")
     page.get_by_role("tab", name="Library").wait_for()
@@ -165,7 +164,6 @@ def test_every_view_has_a_key_but_for_who_is_writing(visit: Any, count: int) -> 
     assert seen() == TITLES[count - 2]
 
 
-@SLOW
 @pytest.mark.browser
 def test_every_control_of_every_view_has_a_name(visit: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import RUN, SLOW, start_button
+from .conftest import RUN, start_button
 
 pytestmark = pytest.mark.browser
 
@@ -67,7 +67,7 @@ def opened(visit: Any, query: str = "", **settings: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("view", "theme"),
-    [("overview", "light"), pytest.param("roofline", "dark", marks=SLOW), pytest.param("compare", "dark", marks=SLOW)],
+    [("overview", "light"), pytest.param("roofline", "dark"), pytest.param("compare", "dark")],
 )
 def test_every_stop_shows_the_focus_and_none_is_a_trap(visit: Any, built: Any, view: str, theme: str) -> None:
     page = opened(visit, f"&view={view}&theme={theme}")
@@ -90,7 +90,6 @@ def test_every_stop_shows_the_focus_and_none_is_a_trap(visit: Any, built: Any, v
     tab_to(page, "a", "Skip to the views", "Shift+Tab")
 
 
-@SLOW
 def test_kernel_view_and_export_are_changed_and_the_focus_stays(visit: Any, built: Any) -> None:
     page = opened(visit)
     page.keyboard.press("Tab")
@@ -148,7 +147,6 @@ def test_kernel_view_and_export_are_changed_and_the_focus_stays(visit: Any, buil
     assert (focus(page)["role"], focus(page)["name"]) == ("button", "Export report")
 
 
-@SLOW
 def test_the_drawer_opens_on_its_first_field_and_esc_leads_back(visit: Any) -> None:
     page = opened(visit)
     wide = page.locator("main").bounding_box()["width"]
@@ -190,7 +188,6 @@ def test_the_drawer_opens_on_its_first_field_and_esc_leads_back(visit: Any) -> N
     page.get_by_role("button", name="Start profiling").wait_for()
 
 
-@SLOW
 def test_a_kernel_is_profiled_without_a_mouse(job_server: Any, visit: Any) -> None:
     visit.server = job_server
     page = opened(visit)

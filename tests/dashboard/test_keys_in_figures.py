@@ -4,8 +4,6 @@ from typing import Any
 
 from playwright.sync_api import expect
 
-from .conftest import SLOW
-
 #: Both ends of the timeline's axis.
 SEEN = """() => {
   const all = function* (views) { for (const view of views) { yield view; yield* all(view.children?.() ?? []) } }
@@ -19,7 +17,6 @@ FOCUS = """() => {
 }"""
 
 
-@SLOW
 def test_keys_move_along_a_timeline_and_numbers_work_after_a_list(visit: Any, built: Any) -> None:
     page = visit("run=20260102-030405-aaaa&kernel=softmax&view=timeline")
     built(page, "Timeline")

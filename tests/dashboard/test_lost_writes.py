@@ -12,9 +12,6 @@ from panel.io import document
 from tilescope_dashboard.panel_patches import lost_writes
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
-#: Of the pinned versions, which decide every slow test.
-pytestmark = pytest.mark.slow("dashboard/tilescope_dashboard")
-
 
 class ClosingSocket(WebSocketHandler):
     """A page's socket: the page goes while the first two parts of a message are written, and the third fails at once."""

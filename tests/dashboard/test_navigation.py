@@ -21,7 +21,7 @@ from tilescope_dashboard.views.roofline import Roofline
 from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
 
-from .conftest import RUN, SLOW, looked_at
+from .conftest import RUN, looked_at
 
 
 class Clock:
@@ -264,7 +264,6 @@ def test_a_tab_that_is_pressed_is_the_view_of_the_address(runs: Path, monkeypatc
     assert shown._tabs.view == "roofline"
 
 
-@SLOW
 def test_one_view_is_seen_and_the_others_are_out_of_the_keys_way(visit: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax&view=roofline")
     roof = page.get_by_text("of roofline at")
@@ -323,7 +322,6 @@ def at_rest(page: Any) -> None:
         assert time.monotonic() < deadline, f"{calls} in two seconds"
 
 
-@SLOW
 def test_a_page_comes_to_rest_and_what_was_out_of_sight_is_up_to_date_when_seen(
     preparing_server: Any, visit: Any, built: Any
 ) -> None:

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 from tilescope_dashboard.panel_patches import page_layout
 
-from .conftest import SLOW
-
 pytestmark = pytest.mark.browser
 #: The views of Bokeh's that are seen and are figures.
 FIGURES = """
@@ -27,7 +25,6 @@ WITHOUT = f"""() => {{ {FIGURES}
 }}"""
 
 
-@SLOW
 def test_a_figure_that_is_longer_than_the_screen_has_its_height_and_one_that_is_exchanged_is_not_missed(
     visit: Any, built: Any
 ) -> None:

@@ -53,9 +53,6 @@ from tilescope_dashboard.panel_patches import (
 )
 from tornado.ioloop import IOLoop
 
-#: Of the pinned versions, which decide every slow test.
-pytestmark = pytest.mark.slow("dashboard/tilescope_dashboard")
-
 
 def test_each_is_for_a_version_that_is_here() -> None:
     modules = {module.name for module in pkgutil.iter_modules(panel_patches.__path__)}

@@ -147,7 +147,6 @@ def test_the_sweep_is_in_it(runs: Path) -> None:
     assert failed and all(row[0] == "–" for row in failed), "a config that failed has no time, not a zero"
 
 
-@pytest.mark.slow("profiles/recorded", "profiles/tilescope", "dashboard/tilescope_dashboard")
 @pytest.mark.parametrize("folder", sorted(store.recorded_dir().glob("2*")), ids=lambda folder: folder.name)
 def test_every_recorded_run_fits(folder: Path) -> None:
     report = build([side(folder)])

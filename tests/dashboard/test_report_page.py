@@ -12,7 +12,7 @@ from tilescope_dashboard.report.html import html
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.export import sides
 
-from .conftest import PREDICTED, RUN, SLOW
+from .conftest import PREDICTED, RUN
 from .test_report import side
 
 
@@ -24,7 +24,6 @@ def test_the_app_exports_what_the_address_compares(runs: Path, monkeypatch: pyte
     assert [side.name for side in sides(state)] == [RUN, f"{RUN}:eager", PREDICTED]
 
 
-@SLOW
 def test_the_app_saves_the_comparison_as_markdown(visit: Any, tmp_path: Path) -> None:
     page = visit(f"run={RUN}&kernel=softmax&compared=%5B%22{RUN}%3Aeager%22%5D")
     page.get_by_role("combobox", name="as", exact=True).click()
@@ -71,7 +70,6 @@ def test_it_opens_offline_with_every_figure(chromium: Any, reported: Callable[[s
     page.context.close()
 
 
-@SLOW
 def test_the_figures_follow_the_scheme_and_are_printed_in_light_colours(
     chromium: Any, reported: Callable[[str], Report], tmp_path: Path
 ) -> None:
@@ -87,7 +85,6 @@ def test_the_figures_follow_the_scheme_and_are_printed_in_light_colours(
     page.context.close()
 
 
-@SLOW
 def test_a_phone_is_not_scrolled_sideways_and_its_figures_move_the_page(
     chromium: Any, reported: Callable[[str], Report], tmp_path: Path
 ) -> None:

@@ -20,10 +20,7 @@ from tilescope_dashboard.report import runs as report
 from tilescope_dashboard.topics import occupancy
 from tilescope_dashboard.views import overview
 
-from tests.profiles.conftest import EVERY_RUN
-
 RECORDED = sorted(store.recorded_dir().iterdir())
-SLOW = pytest.mark.slow("profiles/recorded", "profiles/tilescope", "dashboard/tilescope_dashboard")
 #: Columns of ``results``, of a launch each or of the case, and what the other three call them.
 LAUNCHES = {"registers": "registers", "shared_memory": "shared_memory", "spills": "spill_bytes",
             "occupancy": "theoretical_occupancy"}  # fmt: skip
@@ -93,9 +90,7 @@ def by_launch(loaded: store.LoadedRun, terminal: dict[tuple[str, ...], dict[str,
         assert tuple(launches["occupancy"]) == pytest.approx(terminal[key]["occupancy"], abs=6e-5)
 
 
-@pytest.mark.parametrize(
-    "folder", [pytest.param(f, id=f.name, marks=() if f.name in EVERY_RUN else SLOW) for f in RECORDED]
-)
+@pytest.mark.parametrize("folder", [pytest.param(f, id=f.name) for f in RECORDED])
 def test_a_case_has_one_number_wherever_it_is_told(folder: Path) -> None:
     check(run_cache.open_cached(folder))
 

@@ -126,7 +126,6 @@ def test_the_form_runs_a_script_of_which_it_knows_no_kernel(monkeypatch: pytest.
     assert form._button.disabled
 
 
-@pytest.mark.slow
 def test_a_script_is_run_and_what_it_launches_is_profiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
     (tmp_path / "k.py").write_text(LAUNCHES)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import RUN, SLOW
+from .conftest import RUN
 
 NAME = "Rows: the arrow keys choose one"
 
@@ -34,7 +34,6 @@ class Tree:
         return [child for child in children if self.role(child) == role and not child["ignored"]] + deeper
 
 
-@SLOW
 @pytest.mark.browser
 def test_a_table_is_a_grid_that_holds_titles_and_rows_and_says_which_is_chosen(visit: Any, built: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax&view=sizes")

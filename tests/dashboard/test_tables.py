@@ -17,7 +17,7 @@ from tilescope_dashboard.data import exports
 from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.figures.style import theme
 
-from .conftest import RUN, SLOW
+from .conftest import RUN
 
 COLUMNS = (
     Column("impl", "impl.", "text"),
@@ -147,7 +147,6 @@ def shadow(page: Any, title: str) -> Any:
     return page.locator(f'.bk-Figure:visible [title="{title}"]').first
 
 
-@SLOW
 @pytest.mark.browser
 def test_the_browser_saves_a_table_twice_and_a_figure_in_both_formats(visit: Any, tmp_path: Path) -> None:
     page = visit(f"run={RUN}&kernel=softmax&view=roofline&theme=dark")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tilescope_dashboard.browser.visitor import Visitor
 
-from .conftest import PREDICTED, SLOW, start_button
+from .conftest import PREDICTED, start_button
 
 NVIDIA = Path("/dev/nvidia0")
 browser = pytest.mark.browser
@@ -35,7 +35,6 @@ def server(job_server: Any) -> Iterator[Any]:
     assert not job_server.failures()
 
 
-@SLOW
 @browser
 def test_profile_with_progress_then_the_result_without_a_reload(visit: Any) -> None:
     page = visit(f"run={PREDICTED}&kernel=vector_add&view=overview")
@@ -58,7 +57,6 @@ def test_profile_with_progress_then_the_result_without_a_reload(visit: Any) -> N
 
 
 @browser
-@SLOW
 def test_cancel_stops_the_job_and_says_so(visit: Any) -> None:
     page = visit(f"run={PREDICTED}&kernel=softmax")
     with visit.server.held():
@@ -69,7 +67,6 @@ def test_cancel_stops_the_job_and_says_so(visit: Any) -> None:
     page.get_by_text("softmax: cancelled after").wait_for(state="hidden")
 
 
-@SLOW
 @browser
 def test_a_job_stays_the_persons_own_when_the_page_is_loaded_anew(visit: Any) -> None:
     page = visit(f"run={PREDICTED}&kernel=softmax")
@@ -97,7 +94,6 @@ def test_a_job_stays_the_persons_own_when_the_page_is_loaded_anew(visit: Any) ->
         other.get_by_text("softmax: cancelled after").wait_for()
 
 
-@SLOW
 @browser
 def test_its_result_is_opened_once_in_the_tab_that_was_loaded_anew(visit: Any) -> None:
     page = visit(f"run={PREDICTED}&kernel=vector_add")
@@ -120,7 +116,6 @@ def test_its_result_is_opened_once_in_the_tab_that_was_loaded_anew(visit: Any) -
     assert not page.get_by_role("button", name="Show results").count(), "how it ended was told already"
 
 
-@SLOW
 @browser
 def test_what_ended_while_the_page_was_away_is_opened_when_it_is_back(visit: Any) -> None:
     page = visit(f"run={PREDICTED}&kernel=vector_add")

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from .conftest import SLOW
-
 #: The masks of the tables that are seen, with whether there are columns off the page.
 MASKS = """() => {
   const every = (selector, root = document) => [...root.querySelectorAll(selector), ...[...root.querySelectorAll("*")]
@@ -18,7 +16,6 @@ TO_THE_END = """() => {
 }"""
 
 
-@SLOW
 def test_columns_off_the_page_fade_until_they_are_reached(visit: Any, built: Any) -> None:
     page = visit("view=home", width=390)
     built(page, "Kernels")

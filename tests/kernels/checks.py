@@ -1,7 +1,6 @@
 """What scripts of checks share: how they run, and a kernel against its reference in fp64."""
 
 import contextlib
-import importlib
 import json
 import sys
 import time
@@ -11,21 +10,10 @@ from typing import Any
 from unittest import mock
 
 import torch
-from tilescope_kernels.spec import FORWARD, KernelSpec
+from tilescope_kernels import CATALOG
+from tilescope_kernels.spec import FORWARD
 
-from tests import closure
-
-
-class Specs(dict[str, KernelSpec]):
-    """Every kernel's, imported when it is asked for: a change of another kernel has no check of this one run again."""
-
-    def __missing__(self, name: str) -> KernelSpec:
-        module = importlib.import_module(f"tilescope_kernels.{closure.home_of(name)}")
-        self.update((spec.name, spec) for spec in vars(module).values() if isinstance(spec, KernelSpec))
-        return self[name]
-
-
-SPECS = Specs()
+SPECS = {spec.name: spec for spec in CATALOG}
 NAN, INF = float("nan"), float("inf")
 
 

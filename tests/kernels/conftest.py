@@ -1,7 +1,6 @@
 """Runs checks of kernels in a process of their own, because Triton's interpreter patches ``triton.language`` there.
 
-A module of tests names its scripts: ``SCRIPTS = {"batch_softmax.py": {"check_quick"}}``. Each ``check_...`` of them is a test;
-those named are part of every run, the others are slow.
+A module of tests names its scripts: ``SCRIPTS = ["batch_softmax.py"]``. Each ``check_...`` function of a script is a test.
 """
 
 import os
@@ -15,27 +14,19 @@ from typing import Any
 
 import pytest
 
-from tests import closure
 from tests.forking import Host
 
 HERE = Path(__file__).parent
 pytest.register_assert_rewrite("tests.kernels.adapted")
 
 
-def decides(script: str) -> pytest.MarkDecorator:
-    """``slow``, with what decides the results of a script: what it imports and what runs it does, and how it is run."""
-    return pytest.mark.slow("tests/kernels/conftest.py", *closure.decides(HERE / script, HERE / "run_forked.py"))
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "wrong" not in metafunc.fixturenames:
         return
     cases = []
-    for script, quick in metafunc.module.SCRIPTS.items():
-        slow, text = decides(script), (HERE / script).read_text(encoding="utf-8")
-        checks = re.findall(r"^def (check_\w+)", text, re.M)
-        assert set(quick) <= set(checks), f"{script} has no {set(quick) - set(checks)}"
-        cases += [pytest.param((script, name), marks=() if name in quick else slow, id=name) for name in checks]
+    for script in metafunc.module.SCRIPTS:
+        checks = re.findall(r"^def (check_\w+)", (HERE / script).read_text(encoding="utf-8"), re.M)
+        cases += [pytest.param((script, name), id=name) for name in checks]
     metafunc.parametrize("wrong", cases, indirect=True)
 
 

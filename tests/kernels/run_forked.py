@@ -6,7 +6,6 @@ from pathlib import Path
 
 import checks  # noqa: F401 - what takes longest, and all scripts need
 
-from tests.closure import unforeseen
 from tests.forking import serve
 
 
@@ -15,9 +14,6 @@ def work(job: list[str]) -> None:
     path = str(Path(__file__).with_name(script))
     sys.argv = [path, *names]
     runpy.run_path(path, run_name="__main__")
-    assert not (more := unforeseen(Path(path), Path(__file__))), (
-        f"{script} needs {more}, which tests/closure.py does not say"
-    )
 
 
 if __name__ == "__main__":

@@ -11,9 +11,6 @@ HERE = Path(__file__).parent
 SUITES = sorted(path.stem for path in HERE.glob("test_gpu_adapted*.py"))
 
 
-@pytest.mark.slow(
-    "kernels", *(f"tests/kernels/{name}.py" for name in ("adapted", "checks", "faster_interpreter", *SUITES))
-)
 @pytest.mark.parametrize("suite", SUITES)
 def test_in_the_interpreter(suite):
     # Not as a process of this run: it has a cache of its own, which it removes.

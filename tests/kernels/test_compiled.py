@@ -3,29 +3,14 @@
 import pytest
 from tilescope_kernels import CATALOG
 
-from tests import closure
-
 #: Bytes of shared memory a block may use, by target.
 LIMITS = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024, 120: 99 * 1024}
 TARGETS = {spec.name: {target for target in LIMITS if f"sm_{target}" in spec.targets} for spec in CATALOG}
-#: Compiled in every run; the others when something has changed.
-QUICK = {"softmax", "matmul"}
-HOW = (
-    "profiles/tilescope",
-    "tests/forking.py",
-    *(f"tests/kernels/{file}" for file in ("conftest.py", "run_forked.py", "batch_compiled.py")),
-)
-
-
-def slow(name):
-    """What decides how a kernel is compiled: no other kernel does."""
-    return pytest.mark.slow(*HOW, *closure.of_kernel(name))
 
 
 def of(*names):
     """A test of each of those kernels."""
-    cases = [pytest.param(name, marks=() if name in QUICK else slow(name)) for name in names]
-    return pytest.mark.parametrize("name", cases)
+    return pytest.mark.parametrize("name", names)
 
 
 @pytest.fixture

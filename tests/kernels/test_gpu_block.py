@@ -14,9 +14,9 @@ import transformer_block as example
 from . import on_gpu
 from .checks import relative_error
 
-SCRIPTS = {"batch_block.py": set()}
+SCRIPTS = ["batch_block.py"]
 DEVICES = [
-    pytest.param("cpu", marks=pytest.mark.slow("kernels", "notebooks/transformer_block.py")),
+    "cpu",
     pytest.param("cuda", marks=[*on_gpu.MARKS, on_gpu.INDUCTOR]),
 ]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -100,7 +100,6 @@ def test_either_model_loads_the_other_s_weights():
     plain.load_state_dict(ours.state_dict())
 
 
-@pytest.mark.slow("notebooks/transformer_block.py")
 def test_gradients_of_the_interpreted_kernels(wrong):
     assert not wrong, wrong
 

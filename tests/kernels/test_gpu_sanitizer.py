@@ -74,7 +74,6 @@ def test_a_process_tells_what_it_called_and_what_failed(monkeypatch, capsys):
 
 
 @pytest.mark.gpu
-@pytest.mark.slow("kernels", "benchmarks/sanitizer.py")
 @pytest.mark.skipif(shutil.which("compute-sanitizer") is None, reason="needs compute-sanitizer and an NVIDIA GPU")
 @pytest.mark.parametrize("name", [spec.name for spec in CATALOG])
 @pytest.mark.parametrize("tool", sanitizer.TOOLS)

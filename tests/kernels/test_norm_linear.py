@@ -6,7 +6,7 @@ import torch
 from tilescope_kernels import CATALOG
 from tilescope_kernels.spec import FORWARD, Workload
 
-SCRIPTS = {"batch_norm_linear.py": {"check_special_values", "check_a_large_mean_cancels", "check_empty"}}
+SCRIPTS = ["batch_norm_linear.py"]
 SPECS = {spec.name: spec for spec in CATALOG}
 X, G, W, C = torch.ones(3, 8), torch.ones(8), torch.ones(5, 8), torch.ones(5)
 

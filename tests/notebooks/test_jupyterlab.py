@@ -63,7 +63,6 @@ run
 
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.slow("dashboard", "profiles/tilescope"),
     pytest.mark.skipif(
         importlib.util.find_spec("jupyterlab") is None, reason="no JupyterLab: pip install 'tilescope[jupyter]'"
     ),

@@ -15,8 +15,6 @@ NOTEBOOKS = sorted((ROOT / "notebooks").rglob("*.ipynb"))
 PUZZLES = [path for path in NOTEBOOKS if path.parent.name == "puzzles"]
 GUIDES = [path for path in NOTEBOOKS if path not in PUZZLES]
 
-#: All that a notebook runs.
-SLOW = pytest.mark.slow("notebooks", "kernels", "profiles", "dashboard", "tests/notebooks/run_notebooks.py")
 #: What each notebook said, and how it ended.
 Answers = dict[Path, dict[str, Any]]
 
@@ -48,13 +46,11 @@ def named(path: Path) -> str:
     return path.stem
 
 
-@SLOW
 @pytest.mark.parametrize("notebook", GUIDES, ids=named)
 def test_a_guide_runs(notebook: Path, guides: Answers) -> None:
     assert not guides[notebook]["error"]
 
 
-@SLOW
 @pytest.mark.parametrize("notebook", PUZZLES, ids=named)
 def test_the_solution_solves_the_puzzle(notebook: Path, puzzles: Answers) -> None:
     assert not puzzles[notebook]["error"]
@@ -69,14 +65,12 @@ def test_it_is_kept_without_outputs(notebook: Path) -> None:
     assert all(not cell["outputs"] and cell["execution_count"] is None for cell in cells if cell["cell_type"] == "code")
 
 
-@SLOW
 def test_the_quickstart_counts_what_it_says(guides: Answers) -> None:
     said = guides[ROOT / "notebooks" / "quickstart.ipynb"]["text"]
     # The grouped frame of the bytes of an fp32 softmax of 256 x 781.
     assert said.count("799,744") >= 2
 
 
-@SLOW
 def test_the_guides_say_what_their_figures_are(guides: Answers) -> None:
     fusion = guides[ROOT / "notebooks" / "fusion.ipynb"]["text"]
     # Seven transfers of 65536 bf16 numbers against three.
@@ -86,7 +80,6 @@ def test_the_guides_say_what_their_figures_are(guides: Answers) -> None:
     assert own.index(">12.5%<") < own.index(">99.2%<")
 
 
-@SLOW
 @pytest.mark.parametrize("name", ["quickstart", "fusion"])
 def test_a_guide_takes_a_recording_that_has_what_it_tells_of(name: str, guides: Answers) -> None:
     """Of several recordings of a kernel, one is timed against nothing and has no counters."""
@@ -96,7 +89,6 @@ def test_a_guide_takes_a_recording_that_has_what_it_tells_of(name: str, guides: 
     assert "no counters say" not in said
 
 
-@SLOW
 @pytest.mark.parametrize("notebook", GUIDES, ids=named)
 def test_tables_are_written_for_people(notebook: Path, guides: Answers) -> None:
     cells = re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", guides[notebook]["text"])

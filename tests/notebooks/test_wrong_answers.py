@@ -17,7 +17,6 @@ from tilescope.notebook.opened_run import Profile
 
 pytest.importorskip("triton")
 
-SLOW = pytest.mark.slow("notebooks", "profiles/tilescope")
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks" / "puzzles"
 HEAD = "import torch\nimport triton\nimport triton.language as tl\n"
 UNMASKED = "(mask those lanes, or look at the offsets), at: "
@@ -131,9 +130,7 @@ def said_of(puzzle: str, folder: Path) -> dict[str, str]:
     return said
 
 
-@pytest.mark.parametrize(
-    "puzzle", [name if name == "vector_add" else pytest.param(name, marks=SLOW) for name in ANSWERS]
-)
+@pytest.mark.parametrize("puzzle", ANSWERS)
 def test_the_verdict_says_what_is_wrong_and_where_to_look(
     puzzle: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,7 +149,6 @@ def test_every_puzzle_has_wrong_answers() -> None:
     assert set(ANSWERS) == set(puzzles.PUZZLES)
 
 
-@SLOW
 def test_a_loop_that_does_not_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "detect", lambda: None)
     monkeypatch.setattr(puzzles, "_LIMIT", 15)

@@ -28,12 +28,11 @@ EVERY_RUN = {
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that asks for a ``recording`` is of each; in most runs of the tests of a few."""
+    """A test that asks for a ``recording`` runs once for each of a few that stand for all."""
     if "recording" in metafunc.fixturenames:
         folders = sorted(path.parent for path in store.recorded_dir().glob("*/run.json"))
         assert {folder.name for folder in folders} >= EVERY_RUN
-        slow = pytest.mark.slow("profiles/recorded", "profiles/tilescope")
-        cases = [pytest.param(f, id=f.name, marks=() if f.name in EVERY_RUN else slow) for f in folders]
+        cases = [pytest.param(f, id=f.name) for f in folders if f.name in EVERY_RUN]
         metafunc.parametrize("recording", cases, indirect=True)
 
 

@@ -15,11 +15,6 @@ from tilescope.table.case import Case
 #: The fake collectors, and the kernel.
 KIT = Path(__file__).parent / "fixtures" / "orchestration"
 OWN = f"{KIT / 'own.py'}:SPEC"
-#: What decides how a job of theirs goes.
-SLOW = pytest.mark.slow(
-    "profiles/tilescope",
-    *(f"tests/profiles/{name}" for name in ("fixtures/light", "fixtures/orchestration", "conftest.py", "fake_jobs.py")),
-)
 
 
 def cases(*fates: str) -> list[Case]:

@@ -293,7 +293,6 @@ def test_a_thread_that_begins_meanwhile_is_answered_too(there) -> None:
     assert made[0].is_cuda
 
 
-@pytest.mark.slow
 def test_functions_of_pytorchs_compiler_run_as_they_were_written() -> None:
     """It would refuse a whole graph where somebody looks on, and compile it for the CPU elsewhere."""
 

@@ -305,7 +305,6 @@ def test_without_a_reference_a_check_is_skipped_and_says_why(tmp_path):
         check.capture(Case(reference, "triton", "forward", spec.workloads[0].id), spec, tmp_path / "x.json", {})
 
 
-@pytest.mark.slow("profiles/tilescope", "tests/profiles/foreign_launches.py")
 def test_an_object_that_only_a_default_asks_and_a_library_loaded_by_its_path_are_written_down(tmp_path):
     with Capture("sm_90") as capture:
         x = torch.tensor([4.0, 0.0], device="cuda")
@@ -316,7 +315,6 @@ def test_an_object_that_only_a_default_asks_and_a_library_loaded_by_its_path_are
     assert {"registers", "unique_bytes_read"} <= set(found.table["metric"])
 
 
-@pytest.mark.slow("profiles/tilescope", "tests/profiles/foreign_launches.py")
 def test_what_only_looks_like_a_tensor_is_the_memory_that_it_points_into(tmp_path):
     with Capture("sm_90") as capture:
         x, out = torch.arange(16.0, device="cuda"), torch.empty(16, device="cuda")

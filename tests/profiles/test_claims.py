@@ -22,8 +22,6 @@ MEASURED = Path(__file__).parents[2] / "docs" / "measured.md"
 ROOF = Ceiling("hbm", 4e12, "byte/second", "measured", "copy")
 
 
-#: All recordings are read, and what is stale of them is told from the kernels.
-SLOW = pytest.mark.slow("docs/measured.md", "profiles/recorded", "profiles/tilescope", "kernels")
 KERNEL = "softmax"
 CLAIM = published_claims.of(KERNEL, "forward")
 LARGE = f"{KERNEL}/liger/forward/8x8-fp32"
@@ -182,7 +180,6 @@ def measured(recordings):
     return claims.claims(recordings)
 
 
-@SLOW
 def test_what_is_left_out_of_a_recording_says_nothing_of_claims(recordings, measured, monkeypatch):
     runs, found = recordings, measured
     every = {metric for run in runs for metric in run.table["metric"].unique()}
@@ -190,13 +187,11 @@ def test_what_is_left_out_of_a_recording_says_nothing_of_claims(recordings, meas
     pd.testing.assert_frame_equal(claims.claims(runs), found)
 
 
-@SLOW
 def test_the_page_says_what_the_recordings_say():
     page = MEASURED.read_text(encoding="utf-8")
     assert page.split(BEGIN)[1].split(END)[0].strip() == block(), "run: tilescope claims --into docs/measured.md"
 
 
-@SLOW
 def test_the_command_writes_between_the_marks_and_nowhere_else(tmp_path, capsys, monkeypatch):
     recorded = tmp_path / "recorded"
     for run in store.list_runs([store.recorded_dir()]):
@@ -216,7 +211,6 @@ def test_the_command_writes_between_the_marks_and_nowhere_else(tmp_path, capsys,
     assert kernels == {"softmax", "rms_norm"}
 
 
-@SLOW
 def test_every_claim_is_of_a_kernel_that_is_recorded(measured):
     recorded = {(row.kernel, row.direction) for row in published_claims.CLAIMS}
     assert recorded <= set(zip(measured["kernel"], measured["pass"], strict=True))

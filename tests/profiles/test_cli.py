@@ -19,7 +19,7 @@ from tilescope.table.case import Case
 from tilescope.table.run import Failure
 
 from . import made_up
-from .fake_jobs import OWN, SLOW
+from .fake_jobs import OWN
 
 ROOTS = [str(Path(__file__).parents[2] / root) for root in ("kernels", "profiles", "dashboard")]
 QUICK = ["profile", OWN, "--collect", "fakes.quick"]
@@ -82,7 +82,6 @@ def test_bad_input_is_one_line_and_status_2(capsys, arguments, said):
 
 
 @pytest.mark.usefixtures("torch_and_catalog")
-@pytest.mark.slow("profiles/tilescope", "kernels/tilescope_kernels/catalog.py")
 def test_an_unknown_kernel_of_the_catalog(capsys):
     status, _, err = tilescope(capsys, "profile", "sofmax", "--collect", "fakes.quick")
     assert "unknown kernel 'sofmax': did you mean 'softmax'?" in err
@@ -206,7 +205,7 @@ def _registers(printed: str) -> list[str]:
     return [row.split()[-1] for row in printed.splitlines() if row.startswith("own.py ")]
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=SLOW)], ids=["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 def test_interrupting_keeps_the_finished_cases(tmp_path, capsys, stop):
     command = [sys.executable, "-m", "tilescope", *QUICK, "--impl", "good,hangs", "--workload", "small"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], *ROOTS])}
@@ -251,7 +250,6 @@ sys.exit(main(["record", *sys.argv[2:]]))
 
 
 @pytest.mark.usefixtures("torch_and_catalog")
-@pytest.mark.slow("profiles/tilescope", "kernels/tilescope_kernels/reductions")
 def test_a_recording_that_is_told_to_stop_publishes_what_is_done(tmp_path):
     recorded = tmp_path / "recorded"
     recorded.mkdir()

@@ -16,8 +16,6 @@ from triton import knobs
 
 from .processes import alive, wait_for
 
-SLOW = pytest.mark.slow("profiles/tilescope", "tests/profiles/processes.py")
-
 
 @triton.constexpr_function
 def trap(block):
@@ -85,7 +83,7 @@ def run_again(block):
     return hits, kernel
 
 
-@pytest.mark.parametrize("start", [compile_pool._forked, pytest.param(compile_pool._started, marks=SLOW)])
+@pytest.mark.parametrize("start", [compile_pool._forked, compile_pool._started])
 def test_what_a_host_compiled_is_what_the_launcher_looks_for(start, monkeypatch):
     host = start()
     compile_pool._hosts[os.getpid()] = host
@@ -123,7 +121,6 @@ def test_what_is_the_same_to_the_compiler_is_compiled_once(monkeypatch):
     assert found["BLOCK=256"].kernels[0]["code"] != same["code"]
 
 
-@SLOW
 def test_a_config_that_crashes_or_hangs_costs_only_itself(monkeypatch):
     monkeypatch.setattr(compile_pool, "PATIENCE", 60.0)
     compile_one = compile_jobs.Maker._compile
@@ -165,7 +162,6 @@ def test_without_a_host_and_when_it_dies_this_process_compiles(monkeypatch):
     assert {a.reason for _, a in compile_pool.Pool(describer.code).compile(jobs)} == {""}
 
 
-@SLOW
 def test_a_host_ends_with_the_process_that_it_is_for():
     code = "from tilescope.tuning import compile_pool as pool\npool.prepare()\nprint(pool.host().pid)\n"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
@@ -198,7 +194,6 @@ def test_no_fork_where_a_thread_runs_or_a_gpu_is_in_use(monkeypatch):
     assert os.getpid() not in compile_pool._hosts
 
 
-@SLOW
 def test_the_thread_that_watches_a_supervisor_is_in_nobodys_way():
     code = (
         "import threading, time\n"

@@ -12,8 +12,6 @@ from benchmarks.foreign_kernels import Entry
 
 from . import foreign_launches
 
-slow = pytest.mark.slow("benchmarks", "profiles/tilescope/captures", "profiles/tilescope/notebook/capturing.py")
-
 
 def gathered() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(50, 64), torch.tensor([3, 1, 3])
@@ -30,7 +28,6 @@ def raises(table: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
 RIGHT = Entry("ours", "gather", gathered, foreign_launches.gather, lambda table, where: table[where])
 
 
-@slow
 @pytest.mark.skipif(sys.platform != "linux", reason="entries are forked")
 def test_each_entry_is_told_by_what_became_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     entries = [

@@ -213,7 +213,6 @@ def test_a_function_that_cannot_be_counted_says_why(functions: str, name: str, s
         fusion_trace.count(f"{functions}:{name}", fusion.parse_problem("64x64-fp32"))
 
 
-@pytest.mark.slow("profiles/tilescope")
 def test_the_command_counts_a_function_in_a_process_of_its_own(
     functions: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

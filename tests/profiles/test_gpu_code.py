@@ -151,7 +151,6 @@ def relaunched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> store.LoadedR
     return one
 
 
-@pytest.mark.slow("profiles/tilescope", "kernels", "profiles/recorded")
 def test_problems_are_told_to_be_the_same_when_todays_launches_are(relaunched: store.LoadedRun) -> None:
     every = {Problem("vector_add", "forward", name) for name in relaunched.table["workload"].unique()}
     assert len(every) == 5
@@ -175,7 +174,6 @@ def test_problems_are_told_to_be_the_same_when_todays_launches_are(relaunched: s
     assert staleness.stale_on_gpu(relaunched) == []
 
 
-@pytest.mark.slow("profiles/tilescope", "kernels", "profiles/recorded")
 def test_problems_are_the_same_if_their_gpu_functions_are_compiled_to_the_same(
     monkeypatch: pytest.MonkeyPatch, relaunched: store.LoadedRun
 ) -> None:

@@ -11,7 +11,6 @@ from .interpreting import constructs, interpret
 TRITON = tuple(int(part) for part in importlib.metadata.version("triton").split(".")[:2])
 #: Constructs as programs combine them, which are tried in every run, and each alone.
 IDIOMS, MODULES = "idioms", ("constants", "reductions", "blocks", "memory")
-SLOW = pytest.mark.slow("profiles/tilescope", "tests/profiles/language", "tests/profiles/interpreting.py")
 
 
 @functools.cache
@@ -31,7 +30,6 @@ def test_idiom(name: str) -> None:
     assert answer["problems"] == []
 
 
-@SLOW
 @pytest.mark.parametrize("name", [name for module in MODULES for name in constructs(module)])
 def test_construct(name: str) -> None:
     answer = found(*MODULES)[name]

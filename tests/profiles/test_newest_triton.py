@@ -14,10 +14,6 @@ FILES = ("tests/profiles/test_interpreter_language.py", "tests/profiles/test_nar
 VERSION = "import importlib.metadata as known; print(known.version('triton'))"
 
 
-@pytest.mark.slow(
-    "profiles/tilescope/interpreter", "profiles/tilescope/execution", "profiles/tilescope/collectors/interpreter.py",
-    "tests/profiles/language", "tests/profiles/interpreting.py", *FILES,
-)  # fmt: skip
 def test_the_interpreters_tests_pass_with_it() -> None:
     with tempfile.TemporaryDirectory() as folder:
         pip = [

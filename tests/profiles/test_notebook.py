@@ -307,7 +307,6 @@ def test_a_function_without_examples_is_told_what_to_give(notebook):
         tilescope.profile(notebook["triple"])
 
 
-@pytest.mark.slow("profiles/tilescope")
 def test_a_function_of_a_cell_is_profiled_from_end_to_end(notebook, tmp_path, monkeypatch):
     monkeypatch.setattr(device, "detect", lambda: None)
     run = tilescope.profile(

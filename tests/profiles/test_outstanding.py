@@ -13,7 +13,7 @@ from tilescope.jobs import attempt, machine_limits, questions, schedule, scratch
 from tilescope.jobs.job import WorkerError
 from tilescope.runs import journal, store
 
-from .fake_jobs import SLOW, run
+from .fake_jobs import run
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,6 @@ def tried(events):
     return Counter(event["case"].rpartition(".py:")[2].split("/")[1] for event in events if event["event"] == "case")
 
 
-@SLOW
 def test_a_worker_killed_while_it_starts_costs_no_case(catalog, monkeypatch, tmp_path):
     deaths = tmp_path / "deaths"
     deaths.write_text("2")
@@ -48,7 +47,6 @@ def test_a_worker_killed_while_it_starts_costs_no_case(catalog, monkeypatch, tmp
     assert loaded.run.failures == () and loaded.run.notes == ()
 
 
-@SLOW
 def test_one_that_is_always_killed_leaves_its_cases_outstanding_and_resume_takes_them_up(
     catalog, monkeypatch, tmp_path
 ):
@@ -76,7 +74,6 @@ def test_one_that_is_always_killed_leaves_its_cases_outstanding_and_resume_takes
     assert said.startswith("interrupted, and gone on with at ")
 
 
-@SLOW
 def test_a_full_disk_is_the_machines_fault_and_its_cases_are_taken_up_when_there_is_room(catalog, monkeypatch):
     loaded, events = run(catalog, ["full", "good", "raises"])
     assert measured(loaded) == ["good"]
@@ -95,7 +92,6 @@ def test_a_full_disk_is_the_machines_fault_and_its_cases_are_taken_up_when_there
     assert [failure.message for failure in again.run.failures] == ["RuntimeError: this kernel is wrong"]
 
 
-@SLOW
 def test_a_case_that_kills_its_worker_each_time_is_settled_but_not_when_memory_ran_out(catalog, monkeypatch):
     loaded, events = run(catalog, ["killed", "good"])
     assert loaded.run.complete and measured(loaded) == ["good"]
@@ -156,7 +152,6 @@ def test_what_the_machine_lacks():
     assert machine_limits.lacking(RuntimeError("this kernel is wrong")) == ""
 
 
-@SLOW
 def test_a_run_that_another_process_finished_meanwhile_is_not_gone_on_with(catalog, monkeypatch, tmp_path):
     loaded, _ = run(catalog, ["full", "good"])
     monkeypatch.setenv("FAKES_ANSWER", "1")

@@ -17,7 +17,6 @@ from tilescope.notebook import profiling, puzzles
 from tilescope.notebook.opened_run import Profile
 from tilescope.runs.store import LoadedRun
 
-SLOW = pytest.mark.slow("profiles/tilescope", "kernels/tilescope_kernels/spec.py")
 SOLUTIONS = Path(__file__).parents[2] / "notebooks" / "puzzles" / "solutions"
 
 #: To grade at, a round one and a ragged one: smaller than a learner's.
@@ -134,7 +133,6 @@ def verdict(run: LoadedRun, name: str) -> puzzles.Verdict:
     return puzzles.judge("softmax", Profile(dataclasses.replace(run.run, failures=failures), table, run.folder))
 
 
-@SLOW
 def test_a_right_kernel_is_solved(run: LoadedRun) -> None:
     said = verdict(run, "right")
     assert said.solved
@@ -142,7 +140,6 @@ def test_a_right_kernel_is_solved(run: LoadedRun) -> None:
     assert "try next   profile it at larger sizes" in str(said)
 
 
-@SLOW
 def test_reading_the_row_again_is_seen_in_the_bytes_asked_for(run: LoadedRun) -> None:
     said = verdict(run, "three_reads")
     assert (said.correct, said.thrifty, said.coalesced) == (True, False, True)
@@ -151,7 +148,6 @@ def test_reading_the_row_again_is_seen_in_the_bytes_asked_for(run: LoadedRun) ->
     assert said.hint == puzzles.PUZZLES["softmax"].hints["bytes"]
 
 
-@SLOW
 def test_what_pytorch_computes_on_the_way_is_counted(run: LoadedRun) -> None:
     said = verdict(run, "unfused")
     assert (said.correct, said.thrifty) == (True, False)
@@ -159,7 +155,6 @@ def test_what_pytorch_computes_on_the_way_is_counted(run: LoadedRun) -> None:
     assert said.bytes_text.startswith("asks for 2.50× and touches 2.50×")
 
 
-@SLOW
 def test_padding_that_counts_is_wrong_at_the_ragged_size_only(run: LoadedRun) -> None:
     said = verdict(run, "wrong_padding")
     assert (said.correct, said.thrifty, said.coalesced) == (False, True, True)
@@ -168,7 +163,6 @@ def test_padding_that_counts_is_wrong_at_the_ragged_size_only(run: LoadedRun) ->
     assert "  correct    no " in str(said)
 
 
-@SLOW
 def test_lanes_a_row_apart_use_little_of_each_sector(run: LoadedRun) -> None:
     said = verdict(run, "scattered")
     assert said.correct
@@ -177,7 +171,6 @@ def test_lanes_a_row_apart_use_little_of_each_sector(run: LoadedRun) -> None:
     assert said.coalesced_text == "uses 12% of the sectors it touches"
 
 
-@SLOW
 @pytest.mark.parametrize(
     ("name", "said"),
     [

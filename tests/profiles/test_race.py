@@ -18,7 +18,6 @@ from .fake_jobs import KIT, tune_with
 
 FIXTURES = KIT.parent
 
-slow = pytest.mark.slow("profiles/tilescope/tuning", "profiles/tilescope/jobs", "tests/profiles/test_race.py")
 OWN = f"{KIT / 'tunable.py'}:SPEC"
 TIMES = {"": 3e-6, "BLOCK=64,num_warps=64": 9e-6, "BLOCK=256,num_warps=4": 2e-6, "BLOCK=512,num_warps=4": 4e-6}
 
@@ -51,7 +50,6 @@ def rows(loaded, metric):
     return found.groupby("config")["value"].median().to_dict()
 
 
-@slow
 def test_every_config_is_in_the_run_and_what_is_remembered_is_not_timed_again(raced, tmp_path, capsys):
     loaded, timed = raced()
     assert loaded.run.complete
@@ -76,7 +74,6 @@ def test_every_config_is_in_the_run_and_what_is_remembered_is_not_timed_again(ra
     assert lines[7].endswith("costs: BLOCK +100 %")
 
 
-@slow
 def test_a_config_that_faults_costs_only_itself(raced):
     loaded, _ = raced({**TIMES, "BLOCK=512,num_warps=4": "fault"})
     why = {failure.case.rpartition("/")[2]: failure.message for failure in loaded.run.failures}

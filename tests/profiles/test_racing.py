@@ -156,7 +156,6 @@ def test_student_s_quantiles(degrees, quantile):
     assert racing.student(0.975, degrees) == pytest.approx(quantile, rel=2e-4)
 
 
-@pytest.mark.slow("profiles/recorded", "profiles/tilescope", "benchmarks")
 @pytest.mark.parametrize("kernel", ["softmax", "matmul", "attention"])
 def test_recorded_sweeps_are_won_by_their_best_within_one_percent(kernel):
     (sweep,) = (sweep for sweep in regret.recorded() if sweep.name.startswith(f"{kernel} "))

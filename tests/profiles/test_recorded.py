@@ -22,7 +22,6 @@ KERNELS = {
     name: facts["passes"] for run in RUNS if "sweep" not in run["title"] for name, facts in run["kernels"].items()
 }
 CASE = ["kernel", "impl", "pass", "workload", "config"]
-of_all = pytest.mark.slow("profiles/recorded", "profiles/tilescope")
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +64,6 @@ def test_nothing_recorded_is_called_wrong(rows):
         assert both[both[error] > both[accepted]].empty
 
 
-@pytest.mark.slow("profiles/recorded", "profiles/tilescope", "kernels")
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_a_recording_says_which_of_its_kernels_have_changed_since(opened, folder):
     loaded = opened(folder)
@@ -86,7 +84,6 @@ def test_another_librarys_lines_are_not_those_of_the_kernels_own_file(recording)
         assert set(rows["file"].str.startswith(f"{impl}/")) == {foreign}
 
 
-@of_all
 @pytest.mark.parametrize(("kernel", "direction"), [(k, d) for k, passes in KERNELS.items() for d in passes])
 def test_every_kernel_by_every_collector(recordings, rows, kernel, direction):
     found = rows[(rows["kernel"] == kernel) & (rows["pass"] == direction) & (rows["config"] == "")]
@@ -137,7 +134,6 @@ def _no_kernel(rows: pd.DataFrame) -> bool:
 ROUND = ("layer_norm_linear", "rms_norm_gelu_linear")
 
 
-@of_all
 def test_the_workloads_reach_past_the_l2_and_are_ragged(recordings, rows):
     needed = rows[rows["metric"].str.startswith("algorithm_bytes_") & (rows["impl"] == "triton")]
     moved = needed.groupby(["kernel", "pass", "workload", "metric"])["value"].max().unstack("metric").sum(axis=1)
@@ -152,7 +148,6 @@ def test_the_workloads_reach_past_the_l2_and_are_ragged(recordings, rows):
     assert dims.all()
 
 
-@of_all
 def test_ceilings_were_measured_on_the_device(recordings):
     measured = [loaded.run for loaded in recordings if loaded.run.settings.get("measure_ceilings", True)]
     assert measured
@@ -168,7 +163,6 @@ def test_ceilings_were_measured_on_the_device(recordings):
             assert 0.5 * sheet.value < roof.value <= sheet.value
 
 
-@of_all
 def test_sweeps_tried_every_config(recordings):
     """Timed, or said to fail; of the product all are timed."""
     swept = {}
@@ -187,7 +181,6 @@ def test_sweeps_tried_every_config(recordings):
     assert len({kernel for kernel, _ in swept}) >= 30
 
 
-@of_all
 def test_theoretical_occupancy_is_what_ncu_says_of_every_launch(rows):
     limits = ["registers", "shared_memory", "warps", "blocks", "barriers"]
     names = [f"occupancy_limit_{name}" for name in limits]
@@ -209,7 +202,6 @@ def test_theoretical_occupancy_is_what_ncu_says_of_every_launch(rows):
         assert mine.ratio == pytest.approx(launch["theoretical_occupancy"], abs=6e-5), launch
 
 
-@of_all
 def test_tensor_operations_of_matmul_are_those_of_its_tiles(rows):
     types = {"bf16": "tensor_ops_bf16", "fp16": "tensor_ops_fp16"}
     found = launches(rows, "ncu", *types.values(), "grid_blocks")
@@ -263,7 +255,6 @@ def side_by_side(on_gpu, compiled):
     return numbered[0].merge(numbered[1].drop(columns="launch"), on=[*nth, "nth"])
 
 
-@pytest.mark.slow("profiles/recorded", "profiles/tilescope", "kernels")
 def test_the_offline_compiler_finds_what_the_gpu_reported(recordings, rows):
     """Compiled here, without a GPU: registers and shared memory as the GPU's launches had them, spills as ptxas said there."""
     on_gpu, said = launches(rows, "torch_profiler", *RESOURCES), launches(rows, "compiler", *SPILLS)
@@ -296,7 +287,6 @@ def test_the_offline_compiler_finds_what_the_gpu_reported(recordings, rows):
     assert compared > 55
 
 
-@of_all
 def test_the_gpu_spills_where_the_compiler_says_so(rows):
     merged = side_by_side(launches(rows, "ncu", "spill_loads", "spill_stores"), launches(rows, "compiler", *SPILLS))
     assert len(merged) > 50

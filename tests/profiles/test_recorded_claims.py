@@ -4,7 +4,6 @@ import json
 import shutil
 from pathlib import Path
 
-import pytest
 from tilescope.cli import main
 from tilescope.models import claims, claims_text, recorded_claims
 from tilescope.runs import same_launches, store
@@ -49,7 +48,6 @@ def test_another_table_or_another_code_is_not_taken_for_what_was_kept(tmp_path: 
     assert recorded_claims.kept(folder, file) is None
 
 
-@pytest.mark.slow("profiles/recorded", "profiles/tilescope", "kernels")
 def test_the_command_says_what_it_computed(capsys) -> None:
     files = recorded_claims.FILE, same_launches.FILE
     before = [file.read_bytes() for file in files]

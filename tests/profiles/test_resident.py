@@ -19,7 +19,7 @@ from tilescope.jobs.process import WorkerProcess
 from tilescope.jobs.worker import fork_server
 
 from .conftest import FIXTURES, search
-from .fake_jobs import OWN, SLOW, cases, run
+from .fake_jobs import OWN, cases, run
 from .processes import alive, wait_for
 
 #: Says what a process can know of itself, and leaves another behind that no signal to its group reaches.
@@ -78,7 +78,6 @@ def asked(kernel, **more):
     return asyncio.run(ask())
 
 
-@SLOW
 def test_every_fate_costs_its_own_case_only(forking, catalog, tmp_path):
     fates = ("good", "noisy", "exits", "skips", "segfaults", "killed", "loses_device", "fine")
     pids = tmp_path / "pids"
@@ -94,7 +93,6 @@ def test_every_fate_costs_its_own_case_only(forking, catalog, tmp_path):
     assert len(set(pids.read_text().split())) > 3
 
 
-@SLOW
 def test_a_worker_that_has_done_everything_is_not_waited_for_and_goes(forking, catalog, tmp_path):
     pids = tmp_path / "pids"
     loaded, _ = run(catalog, ("good", "lingers"), pids=str(pids))
@@ -140,7 +138,6 @@ def test_a_server_killed_at_work_costs_no_case(forking, catalog, monkeypatch):
     assert not alive(seen[0])
 
 
-@SLOW
 def test_a_worker_goes_with_who_asked_and_the_server_stays(forking, catalog, tmp_path):
     script = (
         "import asyncio, json, sys\n"
@@ -182,7 +179,6 @@ def test_what_was_imported_and_then_edited_is_imported_anew(forking, tmp_path, m
     assert "edited 7" in asked(f"{looks}:SPEC")[1]
 
 
-@SLOW
 def test_without_a_private_folder_or_torch_workers_start_cold(forking, tmp_path, monkeypatch):
     folder = Path(os.environ["XDG_RUNTIME_DIR"]) / f"tilescope-resident-{os.getuid()}"
     folder.mkdir(mode=0o755)
@@ -202,7 +198,6 @@ def test_without_a_private_folder_or_torch_workers_start_cold(forking, tmp_path,
     assert resident._refused == ["torch does not import: RuntimeError"]
 
 
-@SLOW
 def test_who_asks_for_the_gpu_again_finds_a_worker_that_is_ready(forking, tmp_path, monkeypatch):
     looks = tmp_path / "looks.py"
     looks.write_text(AGE)
@@ -233,7 +228,6 @@ def test_who_asks_for_the_gpu_again_finds_a_worker_that_is_ready(forking, tmp_pa
     wait_for(lambda: not alive(waiting))
 
 
-@SLOW
 def test_a_server_that_is_started_for_the_gpu_has_a_worker_ready_before_anybody_asks(forking, tmp_path, monkeypatch):
     code = "import sys, pathlib; from tilescope.jobs.worker import fork_server as f; f.ready.DRIVER = pathlib.Path(sys.argv.pop()); f.main(sys.argv[1:])"
     path = Path(os.environ["XDG_RUNTIME_DIR"]) / "early.socket"
@@ -249,7 +243,6 @@ def test_a_server_that_is_started_for_the_gpu_has_a_worker_ready_before_anybody_
             server.kill()
 
 
-@SLOW
 def test_nobody_waits_for_what_takes_long_to_import_where_there_is_a_gpu(forking, tmp_path):
     imported = {name: tmp_path / name for name in ("compiler", "gradients")}
     for file in imported.values():
@@ -303,7 +296,6 @@ def children(process):
     return {pid for pid in map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()) if alive(pid)}
 
 
-@SLOW
 def test_it_ends_when_nobody_asks(forking):
     path = Path(os.environ["XDG_RUNTIME_DIR"]) / "idle.socket"
     code = (
@@ -314,7 +306,6 @@ def test_it_ends_when_nobody_asks(forking):
     assert not path.exists()
 
 
-@SLOW
 def test_servers_that_were_asked_longest_ago_make_room(forking):
     folder = Path(os.environ["XDG_RUNTIME_DIR"])
     code = """if True:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tilescope import cli
 
-from .fake_jobs import KIT, SLOW
+from .fake_jobs import KIT
 
 OWN = """
 import torch
@@ -67,7 +67,6 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@SLOW
 def test_each_side_is_profiled_from_its_own_files(
     kit: None, repository: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -119,11 +118,6 @@ def test_out_of_a_repository_only_runs_are_compared(
     assert "nor is it a git revision here" in capsys.readouterr().err
 
 
-@pytest.mark.slow(
-    "profiles/tilescope/jobs/revisions.py",
-    "profiles/tilescope/models/gate.py",
-    "profiles/tilescope/collectors/compiler.py",
-)
 def test_the_compiled_part_needs_no_gpu(
     repository: Path, torch_and_catalog: None, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,7 +18,7 @@ from tilescope.jobs.ledger import Ledger
 from tilescope.runs import journal, staleness, store, writer
 from tilescope.table.case import Case
 
-from .fake_jobs import KIT, OWN, SLOW, cases, run
+from .fake_jobs import KIT, OWN, cases, run
 from .processes import alive, wait_for
 
 pytestmark = pytest.mark.usefixtures("kit")
@@ -60,7 +60,6 @@ def test_every_fate_costs_its_own_case_only(catalog):
     assert [event["index"] for event in events] == sorted(event["index"] for event in events)
 
 
-@SLOW
 def test_the_text_of_the_declaring_file_is_kept_though_no_collector_speaks_of_its_lines(catalog):
     loaded, _ = run(catalog, ["good"])
     [(name, texts)] = loaded.sources.items()
@@ -93,7 +92,6 @@ def test_a_wrapper_reports_after_the_worker_ended(catalog):
     assert "skipped 1 of fine" in loaded.run.notes[0]
 
 
-@SLOW
 def test_a_crash_under_a_wrapper_costs_its_case_only(catalog):
     loaded, _ = run(catalog, ["good", "killed", "noisy"], ["fakes.wrapped"])
     assert registers(loaded) == {"good": 64, "noisy": 64}
@@ -212,7 +210,6 @@ def test_describe_takes_a_persons_own_workloads(catalog):
     assert {name: entry[name] for name in same} == {name: catalog[0][name] for name in same}, "alike without torch"
 
 
-@pytest.mark.slow("kernels", "profiles/tilescope")
 @pytest.mark.usefixtures("torch_and_catalog")
 def test_a_run_says_where_the_interpreter_counts_another_kernel_than_a_gpu_runs():
     """Kernels in Gluon run on GPUs only; the interpreter and older GPUs use other implementations."""
@@ -296,7 +293,6 @@ def test_an_interrupted_run_goes_on_where_it_stopped(catalog, monkeypatch):
         asyncio.run(supervisor.resume(folder))
 
 
-@SLOW
 def test_a_run_whose_writer_was_killed_goes_on_too(catalog, monkeypatch, tmp_path):
     monkeypatch.setattr(process, "GRACE", 0.5)
     monkeypatch.setattr(schedule, "processors", lambda: 1)
@@ -341,7 +337,6 @@ WOULD_NOT_FIT = (
 )
 
 
-@SLOW
 def test_what_would_not_fit_is_not_added_to_a_run_and_nothing_is_lost(catalog, monkeypatch):
     monkeypatch.setattr(process, "GRACE", 0.5)
     folder = interrupted(catalog, "good", "stubborn")

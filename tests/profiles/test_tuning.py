@@ -10,7 +10,7 @@ from tilescope.jobs import questions, tuning
 from tilescope.jobs.plan import RequestError
 from tilescope.runs import store
 
-from .fake_jobs import OWN, SLOW, tune_with
+from .fake_jobs import OWN, tune_with
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +64,6 @@ def test_of_several_kernels_those_without_configs_are_left_out(monkeypatch):
         asyncio.run(tuning.plan_tuning(["b"]))
 
 
-@SLOW
 def test_a_family_s_sweeps_are_published_in_place_of_its_former_ones(monkeypatch, capsys, tmp_path):
     describe = questions.describe
 

@@ -145,7 +145,6 @@ def cluster(torch_and_catalog, monkeypatch, tmp_path):
         yield here.scheduler_address
 
 
-@pytest.mark.slow("profiles/tilescope/tuning", "profiles/tilescope/jobs", "tests/profiles/test_tuning_elsewhere.py")
 def test_the_workers_of_a_dask_cluster_share_a_sweep_out(cluster, capsys, monkeypatch):
     assert cli.main(["tune", OWN, "--workload", "2048-fp32", "--scheduler", cluster]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -14,7 +14,6 @@ from tilescope.notebook.capturing import Capture
 
 from . import unseen_launches as unseen
 
-SLOW = pytest.mark.slow("profiles/tilescope", "tests/profiles/unseen_launches.py")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="launches are interpreted where there is no GPU")
 
 
@@ -24,7 +23,6 @@ def counted(found) -> dict[str, float]:
     return dict(zip(found.table["metric"], found.table["value"], strict=True))
 
 
-@SLOW
 def test_a_function_of_triton_that_a_person_wrapped_is_written_down(tmp_path):
     with Capture("sm_90") as capture:
         out = unseen.bits(torch.ones(64, device="cuda"))
@@ -46,7 +44,6 @@ def test_a_launch_that_takes_too_long_is_tried_once_however_often_it_is_made():
     assert "it would take longer than one launch may of the 2 s of CPU time" in note
 
 
-@SLOW
 def test_a_program_that_never_ends_is_stopped_at_its_line_and_the_next_launch_is_made(tmp_path):
     with Capture("sm_90", limit=5.0) as capture:
         x, out = torch.ones(16, device="cuda"), torch.zeros(16, device="cuda")
@@ -125,7 +122,6 @@ kernel[(1,)](torch.ones(64, device="cuda"), torch.empty(64, device="cuda"), KIND
 """
 
 
-@SLOW
 def test_a_class_is_imported_from_where_the_script_found_it(tmp_path):
     library, script = tmp_path / "library", tmp_path / "script.py"
     library.mkdir()

@@ -16,7 +16,6 @@ def test_mutants_are_told_in_one_line():
     assert fuzz.many(fuzz.EVERY, SEED, COUNT) == []
 
 
-@pytest.mark.slow("profiles/tilescope", "tests/profiles/fuzz")
 @pytest.mark.parametrize("kind", fuzz.KINDS)
 def test_more_mutants_are_told_in_one_line(kind):
     assert fuzz.many(kind, SEED, 60, start=COUNT) == []
