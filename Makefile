@@ -16,7 +16,7 @@ BY_LINE := matmul softmax layer_norm attention cross_entropy
 PROCESSES := --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test style lint format browser bench-dashboard bench-kernels bench-regret bench-tuning bench-foreign record clean
+.PHONY: help setup serve test style lint format browser bench-dashboard bench-kernels bench-regret bench-tuning bench-foreign record changelog clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -67,6 +67,9 @@ record: setup ## Record the whole catalog on this machine's GPU into profiles/re
 		--collect compiler,torch_profiler,ncu_source && \
 		$(BIN)/tilescope publish latest --title "$$kernel by source line" --replace || exit 1; done
 	$(BIN)/tilescope claims --keep
+
+changelog: setup ## Collect changelog.d into CHANGELOG.md (VERSION=0.2.0)
+	$(BIN)/towncrier build --yes --version $(VERSION)
 
 format: setup ## Format the code
 	$(BIN)/ruff check --fix .
