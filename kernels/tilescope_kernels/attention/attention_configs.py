@@ -48,19 +48,12 @@ _EQUAL = tuple(_config(*parts) for parts in zip(_FORWARD, _BACKWARD_KV, _BACKWAR
 #: The Hopper kernel, for up to 128 columns and for more.
 _SPECIALIZED, _SPECIALIZED_WIDE = (_forward(QUERIES.value, keys, 4, 2, 1, 1) for keys in (128, 64))
 #: The Hopper kernel with three warpgroups, for 64 columns. A wave of its programs takes _ROUND times one of two warpgroups. With a
-#: causal mask it pays from _LONG queries and _ROUNDS waves on. 4x32x4096 takes 1.10 ms (two warpgroups 1.20, cuDNN 1.15), with a
-#: causal mask 0.60 (0.71, Triton kernel 0.69, cuDNN 0.64); 8x16x2048 takes 294 us (321, 308), with a causal mask 191 (205, 201, 186).
-#: GPU time, cold L2, H200, 2026-11-27, torch 2.11, triton 3.6.
+#: causal mask it is faster from _LONG queries and _ROUNDS waves on.
 _SPECIALIZED_NARROW, _ROUND = _forward(MORE_QUERIES.value, 128, 4, 2, 1, 1), 1.35
 _LONG, _ROUNDS = 2048, 8
-#: The Hopper kernel whose warpgroups share 64 queries, for 64 columns: with a causal mask, and where all its programs run at the same
-#: time. With a mask 1x16x1024 takes 14.9 us (the Triton kernel 20.5, cuDNN 18.9), 1x8x2048 20.0 (33.0, 27.4), 2x16x1024 23.9 (27.2, 27.0),
-#: 4x16x2048 109 (three warpgroups 115, cuDNN 104); without one 1x8x1024 14.6 (15.8, 17.8), 1x12x1024 18.0 (18.7, 18.3), but 1x32x1024
-#: 29.6 (28.5, 28.8). GPU time with that of a launch, cold L2, H200, 2026-11-27, torch 2.11, triton 3.6.
-#: For 65 to 128 columns with a mask, where tiles of 128 queries are too few and those of 64 give half of the SMs a program, from
-#: _SHARED_LONG queries on: 1x4x4x512x512x128 takes 9.0 us (the Triton kernel 12.7, with TMA 10.5, cuDNN 11.5), in tiles of 128 keys 9.5.
-#: No other size was timed: with fewer tiles each still has an SM to itself, with more queries more keys to share out. Kernel durations,
-#: cold L2, H200, 2026-11-27, torch 2.11, triton 3.6.
+#: The Hopper kernel whose warpgroups share 64 queries. For 64 columns it is faster with a causal mask, and where all its programs run
+#: at the same time. For 65 to 128 columns it is faster with a mask from _SHARED_LONG queries on, where tiles of 128 queries are too few
+#: and tiles of 64 queries give half of the SMs a program.
 _SPECIALIZED_SHARED, _SHARED_LONG = _forward(SHARED_QUERIES.value, 64, 4, 2, 1, 1), 512
 #: Up to this many queries, heads of up to 64 columns use the Triton kernel, without any mask in small tiles.
 _SHORT = 1024
@@ -70,8 +63,7 @@ CONFIGS = (
 )
 
 #: Small tiles for small problems, so that more SMs get one. They use pointers: descriptors do not save GPU time here and double
-#: the CPU time of a launch. 1x12x1024x64 takes the CPU 81 us instead of 162 forward, 104 instead of 241 backward (H200, 2026-11-26,
-#: torch 2.11, triton 3.6).
+#: the CPU time of a launch.
 _FEW = _config((64, 64, 4, 3, 0), (64, 64, 4, 3), (64, 64, 4, 3))
 #: The same for more than 64 columns, where two backward programs of three stages do not fit on an SM, and four warps lack registers
 #: for larger tiles.
@@ -81,12 +73,9 @@ _FULL_PRECISION = _config((32, 32, 8, 2, 0), (32, 32, 8, 2), (32, 32, 8, 2))
 #: For GPUs with less than Hopper's 227 KB of shared memory per block.
 _SMALL = _config((128, 64, 8, 2, 0), (32, 64, 4, 2), (64, 32, 4, 2))
 #: With ``attn_mask``, whose tiles need registers and shared memory as well: with 227 KB of shared memory, and with less.
-#: 4x32x4096 with 128 columns and booleans (4, 1, 4096, 4096) takes 4.0 ms forward and 18.4 backward; cuDNN 3.1 and 9.2,
-#: PyTorch's memory-efficient kernel 8.4 and 22.1 (H100, 2026-11-25, torch 2.11, triton 3.6, intervals, cold L2).
 _MASKED = _config((128, 64, 8, 2, 1), (64, 64, 8, 2), (64, 64, 4, 2))
 _MASKED_SMALL = _config((64, 32, 4, 2, 0), (32, 32, 4, 2), (32, 32, 4, 2))
-#: For more than 128 columns: without and with a causal mask, in fp32, and with less than 227 KB of shared memory. The backward
-#: pass of 4x16x4096 with 256 columns takes 12.5 ms, with a causal mask 7.9 (H100, 2026-11-25, torch 2.11, triton 3.6).
+#: For more than 128 columns: without and with a causal mask, in fp32, and with less than 227 KB of shared memory.
 _WIDE = (
     _config((128, 64, 8, 2, 1), (32, 64, 8, 3), (128, 32, 8, 2)),
     _config((128, 64, 8, 2, 1), (64, 64, 8, 2), (64, 32, 8, 3)),
@@ -112,7 +101,7 @@ def chosen_config(
     known = _WIDE[int(causal)] if wide else _MASKED if masked else CONFIGS[int(causal)]
     if specializes and (forward := _specialized(q, tiles, causal)):
         return {**known, **forward}
-    # 4x32x1024 takes 89 us in small tiles, 108 in larger ones, 105 to 113 with the Hopper kernel.
+    # Small tiles are faster than the Hopper kernel up to _SHORT queries.
     short = columns <= 64 and queries <= _SHORT and not causal and not masked
     if wide or (tiles > (2 if columns <= 64 else 1) * multiprocessors(q) and not short):
         return known
@@ -136,7 +125,7 @@ def _specialized(q: torch.Tensor, tiles: int, causal: bool) -> dict[str, int] | 
         return _SPECIALIZED_NARROW
     if causal or shared_tiles <= 2 * programs:
         return _SPECIALIZED_SHARED if 2 * shared_tiles >= programs else None
-    # 2x16x1024 takes 25 us with the Triton kernel, 31 with two warpgroups, 26 with cuDNN.
+    # The Triton kernel is faster than two warpgroups with few tiles or short queries.
     if tiles <= 2 * programs or queries <= _SHORT:
         return None
     return _SPECIALIZED_NARROW if _ROUND * rounds <= cdiv(tiles, programs) else _SPECIALIZED

@@ -17,9 +17,7 @@ from tilescope_kernels.attention.flash_split import (
 )
 from tilescope_kernels.attention.masks import is_added
 
-#: Fewest products of tiles for a program that shares a loop: to store its part and to add parts up takes time. 1x3x2x517x769x64 takes
-#: 21 us (before the split 42, cuDNN 35), 1x3x2x781x781x64 with a causal mask 22 (62, 43), 1x8x1x512x512x64 with one 15, split 17 (26, 29).
-#: GPU time of a backward pass, cold L2, H200, 2026-11-27, torch 2.11, triton 3.6.
+#: Fewest products of tiles for a program that shares a loop: storing its part and adding parts up takes time.
 _PRODUCTS = 24
 #: Programs per SM up to which tiles are few: all programs are resident at once.
 _SIDE_BY_SIDE = 2

@@ -178,8 +178,7 @@ def _sums(powers):
 def _packed(powers, dtype: gl.constexpr):
     """Pairs of neighbouring columns, rounded to 16 bits, in one integer.
 
-    16-bit values that a loop carries get a register each, and 64 instructions a step to pack them. 2x8x4x1000x1000x128 takes 63 us
-    instead of 67 (H200, 2026-11-27, torch 2.11, triton 3.6).
+    A loop keeps 16-bit values in a register each, and needs 64 instructions a step to pack them.
     """
     left, right = gl.split(gl.reshape(powers, [powers.shape[0], powers.shape[1] // 2, 2]))
     PACK: gl.constexpr = "cvt.rn.bf16x2.f32 $0, $2, $1;" if dtype == gl.bfloat16 else "cvt.rn.f16x2.f32 $0, $2, $1;"
@@ -355,13 +354,13 @@ def attend(
     """Write the output and, unless it is None, ``lse``. TMA must be able to load the others."""
     (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
     m, n, group = config["BLOCK_M"], config["BLOCK_N"], heads // kv_heads
-    # A program per SM takes tiles in turn: 8x16x2048x128 takes 420 us instead of 461 (H200, 2026-11-27, torch 2.11, triton 3.6).
+    # One program an SM takes tiles in turn, which is faster than one program a tile.
     grid = cdiv(queries, m) * batch * heads
     programs = grid if columns > 128 else min(grid, multiprocessors(q))
     more, together = m == MORE_QUERIES.value, 1
     if causal:
-        # A wave has four tiles of each head of keys, which share them in L2, and all waves are equally long. With three
-        # warpgroups they are not: 8x16x2048x64 took 217 us so, and 191 with as many heads as L2 holds (H200, 2026-11-27).
+        # A wave has four tiles of each head of keys, which share them in L2, and all waves are equally long. Three warpgroups make
+        # waves of different lengths: there as many heads run together as L2 holds.
         heads_of_keys = _L2 // (4 * keys * columns) if more else multiprocessors(q) // 4
         together = max(1, heads_of_keys) * group
     with device_of(q):  # Triton launches on the current device.

@@ -85,8 +85,8 @@ def _gather_step(
     q = qs.index(slot).reshape([BLOCK, COLUMNS])
     do = dos.index(slot).reshape([BLOCK, COLUMNS])
     none = gl.zeros([ROWS, BLOCK], gl.float32, SCORES)
-    # With 128 columns too few registers are free to start the next product before dQ is stored: 4x32x4096 takes 4.9 ms in
-    # this order instead of 5.5. With 64 columns the other order is faster, 2.9 ms instead of 3.7.
+    # With 128 columns too few registers are free to start the next product before dQ is stored. With 64 columns the other order is
+    # faster.
     if COLUMNS > PART_COLUMNS:
         _add_dq(dq, units0, sums, sum_tiles, before0, PART, LINES)
     scores = warpgroup_mma(k, q.permute([1, 0]), none, use_acc=False, is_async=True)

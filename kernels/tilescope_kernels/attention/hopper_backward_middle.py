@@ -4,11 +4,7 @@ As ``hopper_backward``, whose tiles in shared memory have 128 columns. What tens
 or 96: tensors have a power of two of columns, so every product is one of the first 64 columns and one of the TAIL of 16 or 32. The registers
 that this leaves hold the warpgroup's keys, the left operand of the scores.
 
-1x8x4x1000x1500x80 takes 136 to 141 us where 128 columns took 174 (cuDNN 144), with a causal mask 70 (85, 98); 2x16x2048x96 300 to 316 (355, 327),
-with one 198 (219, 237); 2x16x2048x80 285 (344, 317). Without keys in registers 96 columns take 306, or 334 where dQ is added after both
-products have started; with them it may as well be added before. With the values in registers, too, 80 columns take 133, but registers
-spill at 96: 315. As it is they do not in the loops of the multiplying warps.
-Kernel durations, cold L2, H200, 2026-11-27, torch 2.11, triton 3.6.
+Keys stay in registers and values do not: with both, registers spill at 96 columns.
 """
 
 from __future__ import annotations

@@ -27,24 +27,18 @@ from tilescope_kernels.attention.hopper_backward_wide import (
     attention_backward_q_hopper_kernel,
 )
 
-#: Least multiply-adds of a product. 2x16x1024 with 64 columns takes 69 us (Triton kernels 88, cuDNN 81), 1x12x1024 40 (46, 42),
-#: 2x8x1000 with 128 columns 68 (74, 62). H200, 2026-11-27, torch 2.11, triton 3.6.
+#: Least multiply-adds of a product: below, the Triton kernels are faster.
 _LEAST = 8 * 10**8
-#: One pass: elements of a tile of q or do, and stages. They fill shared memory. 4x32x4096 with 128 columns takes 4.9 ms (an
-#: earlier version 6.3, cuDNN 5.0), with a causal mask 2.7 (3.8, 2.8); with 64 columns 2.9 (4.4, 3.0), with a causal mask 1.7 (2.4, 1.8).
-#: GPU time, cold L2, H200, 2026-11-26, torch 2.11, triton 3.6.
+#: One pass: elements of a tile of q or do, and stages. They fill shared memory.
 _BLOCK, _STAGES = 8192, 2
-#: Bytes of q, do and the sums of dQ of the heads that run at the same time under a causal mask, so that they stay in L2. 4x32x4096
-#: takes 2.7 ms, with all 128 heads at the same time 4.3.
+#: Bytes of q, do and the sums of dQ of the heads that run at the same time under a causal mask, so that they stay in L2.
 _TOGETHER = 32 * 2**20
 #: Shared tiles of keys: most tiles per SM, most shares of a tile and fewest steps (tiles of queries) of a share; time that a program
-#: takes to start and to end, in steps; elements of dK that are stored and added up in the time of a step; the part of the time that may
-#: be left where it pays. 1x8x4x1000x1500x80 with a causal mask takes 171 us without, 108 in 2 shares, 89 in 3, 97 in 4, 114 in 6 and 134
-#: in 8 (cuDNN 106). GPU time, cold L2, H200, 2026-11-27, torch 2.11, triton 3.6.
+#: takes to start and to end, in steps; elements of dK that are stored and added up in the time of a step; the largest part of the time
+#: that sharing may leave.
 _FEW, _MOST_SHARES, _FEWEST = 4, 16, 4
 _STARTING, _ELEMENTS, _PAYS = 4.0, 750_000, 0.9
-#: Two passes: rows of a tile and stages, for dK and dV and for dQ. 4x16x4096 with 256 columns takes 5.5 ms (an earlier version
-#: 12.8, cuDNN 6.6), with a causal mask 3.1 (8.0, 3.6). Kernel durations, H200, 2026-11-26, torch 2.11, triton 3.6.
+#: Two passes: rows of a tile and stages, for dK and dV and for dQ.
 _KV, _Q = {"BLOCK": 64, "STAGES": 2}, {"BLOCK": 32, "STAGES": 3}
 #: Descriptor of a warpgroup's share of dQ in memory.
 _SUM_LAYOUT = gl.NVMMASharedLayout(0, 32, 2)
@@ -151,7 +145,6 @@ def _in_one_pass(
         shape = (batch * kv_heads * tiles_of_keys, share, 2, PROGRAM.value, width)
         shared = torch.empty(shape, dtype=torch.float32, device=q.device)
     # At least a program per SM: else long programs of the last group of heads start after the short ones of the group before.
-    # 1x32x8192 with 8 KV heads takes 2.55 to 2.6 ms instead of 2.82, 2x16x4096x96 with 4 KV heads 0.71 instead of 0.94.
     together = max(
         cdiv(multiprocessors(q), tiles_of_keys * share), _TOGETHER // (heads // kv_heads * queries * width * 8)
     )

@@ -60,8 +60,7 @@ def _spans(batch: int, units: int, keys: int, block: int, programs: int) -> int:
     """Spans per sequence, chosen for sequences of ``keys`` keys each. Two programs fit on each of ``programs`` SMs.
 
     The host does not know the lengths. If they differ, extra spans let SMs that finish short sequences take over work of long
-    ones: 32 sequences of 4,096 to 8,192 keys with 8 heads take 221 us in one span each, 206 in three, and 64 of 2,048 to 4,096 keys
-    232 in one and 213 in two. If all have 8,192 keys, 251 and 260. Kernel durations, cold L2, H200, 2026-11-27, torch 2.11, triton 3.6.
+    sequences. If all are equally long, extra spans cost a little.
     """
     alike = cdiv(keys, _span(units, keys, block, 2 * programs))
     return alike if batch == 1 else max(alike, min(8 * programs // units, keys // _LEAST, _SPLITS))

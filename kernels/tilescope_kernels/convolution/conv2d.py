@@ -3,8 +3,7 @@
 Implicit GEMM (Chetlur et al., arXiv:1410.0759) is a matrix product whose left operand is never materialized: a row is an output
 pixel, a column is a filter, and each step along K multiplies a block of channels under one tap of the filters.
 
-The gradients are cuDNN's. At stride 1, that of the images is a convolution too, but this kernel is no faster: the backward pass
-of 32x128x56x56 by 128 filters of 3x3 took 249 us with it and 236 without (H100, 2026-11-25, torch 2.11, triton 3.6, cold L2).
+The gradients are cuDNN's. At stride 1 the gradient of the images is a convolution too, but this kernel is no faster.
 """
 
 from __future__ import annotations
@@ -51,9 +50,7 @@ CONFIGS = tuple(
 )  # fmt: skip
 
 #: Tiles where every SM has at most one, the largest first: many stages hide latency, as no other tile of the SM does. They take
-#: up to 196 KB of shared memory. 8x256x28x28 by 256 filters of 3x3 takes 19.9 us with the first (24.5 with three stages),
-#: 8x512x14x14 by 512 20.8 with the second (28.4 with 64x64x64), 8x256x14x14 by 256 12.0 with the third (16.6), and 4x512x7x7 by
-#: 512 11.4 with the third in 4 splits (25.8; 16.3 without splits) (bf16, H200, 2026-11-27, torch 2.11, triton 3.6, cold L2).
+#: up to 196 KB of shared memory.
 _SINGLE = ((128, 128, 64, 4, 4, 1), (64, 128, 128, 4, 4, 1), (64, 64, 128, 4, 5, 1))
 #: Elements that a program of the second launch adds up.
 _ADDED = 1024
@@ -62,8 +59,7 @@ _STEPS, _MOST_SPLITS = 8, 16
 
 #: fp32 products run on the CUDA cores, where registers bound the tile.
 _FULL_PRECISION = _config(64, 64, 16, 8, 2, 0)
-#: For runs of taps (``RUN``), whose elements are read one at a time. 32x3x224x224 by 64 filters of 7x7 at stride 2 takes 152
-#: us, and 291 with steps of 32 along K (H100, 2026-11-25, torch 2.11, triton 3.6, cold L2); eager 348.
+#: For runs of taps (``RUN``), whose elements are read one at a time: short steps along K are faster.
 _RUN = _config(128, 64, 16, 4, 4, 0)
 
 

@@ -1,9 +1,7 @@
 """Depthwise 2-D convolution with bias and ReLU, in the images' memory format: channels-last or contiguous.
 
-Instructions per output (addresses, masks, loads) cost more than its bytes. So each thread computes a strip of outputs of one
-channel, or of several adjacent ones, and loads each input and tap of the strip once. 32x32x112x112 by 3x3 takes 20.7 us, its
-bytes 12.1 and cuDNN 56.5; 8x96x56x56 by 7x7 takes 17.9, 2.3 and 39.1 (bf16, channels last; H200, 2026-11-27, torch 2.11, triton
-3.6, cold L2). Contiguous images take the same time here, and in PyTorch two to three times as long.
+Instructions per output (addresses, masks, loads) cost more than its bytes. Each thread therefore computes a strip of outputs of one
+channel, or of several adjacent ones, and loads each input and tap of the strip once.
 """
 
 from __future__ import annotations
@@ -41,8 +39,7 @@ CONFIGS = tuple(
     )
 )  # fmt: skip
 #: Outputs per SM up to which a strip per thread, with the taps as they are, is faster at 5x5: transposing taps is a launch, and
-#: most SMs would have no program. 3x73x37x29 by 5x5 at stride 2 takes 6.9 us instead of 11.3, in PyTorch compiled 9.8 (fp32, H200,
-#: 2026-11-27, torch 2.11, triton 3.6, cold L2).
+#: most SMs would have no program.
 _FEW = 1024
 #: Most taps of a filter that is unrolled. Larger ones are walked row by row.
 _UNROLLED = 49

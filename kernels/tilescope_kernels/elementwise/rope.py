@@ -130,9 +130,8 @@ def _launch(
     heads = max(q.shape[1], k.shape[1])
     if batches * tokens * heads * columns == 0:
         return
-    # Projections give adjacent heads, which a program reads together. Gradients have the heads apart: fewer per program. So have few
-    # tokens, to fill the GPU: 128 tokens of 32 heads took 3.0 us, and with 8 heads per program 2.2 (kernel durations, H200, 2026-11-27,
-    # torch 2.11, triton 3.6).
+    # Projections give adjacent heads, which a program reads together. Gradients have the heads apart, so a program reads fewer. Few
+    # tokens also get fewer heads a program, to fill the GPU.
     together = q.stride(1) < q.stride(2) and batches * tokens > 4 * multiprocessors(q)
     chosen, options = split_config(unpack(config) or CONFIGS[0 if together else 2])
     groups = cdiv(heads, chosen["HEADS"])

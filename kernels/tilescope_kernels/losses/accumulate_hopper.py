@@ -4,8 +4,7 @@ For a small K, such as a chunk of rows whose product is added to a weight's grad
 product. Here the load of a tile of c overlaps the tile's main loop, the tile is updated in shared memory, and its store
 overlaps the next tile's main loop. The kernel is in Gluon, because Triton does not assign work to warps.
 
-With c of 128256x4096, products of 256 rows take 613 us (cuBLAS 823), of 368 rows 805 (842) and, between other launches, 706
-(831), of 512 rows 940 (908): with more rows cuBLAS overlaps as much (bf16, H200, 2026-11-27, torch 2.11, triton 3.6, cold L2).
+It is faster than cuBLAS for chunks of few rows; with more rows cuBLAS overlaps as much.
 """
 
 from __future__ import annotations

@@ -9,17 +9,7 @@ Triton knows of the shares: what all programs of a cluster have, it lets the fir
 One warp loads through TMA, one or two warpgroups multiply. Before warps are specialized, which takes about a microsecond, the first thread
 fills the ring.
 
-In bf16 on an H200 (2026-11-27, torch 2.11, triton 3.6, driver 580.159; spans of kernels, cold L2, rotated inputs; small tiles of
-``split_k``, cuBLAS): 384x384x12288 16.6 us (24.3, 12.0), which the plan chooses. It passes over 512x512x8192, 15.9 (16.9, 13.1), of
-which the model is not sure, and where others were as quick: 64x2048x8192 12.6 (12.7, 13.0), 128x1024x8192 11.2 (9.6, 10.7),
-256x256x16384 13.1 (12.3, 9.2); where pairs of SMs are quicker: 1000x1000x4000 21.8 (27.0, 19.1), pairs 21.3 (2026-11-28); and where
-pairs are split, 300x1000x8000 23.2 (22.9, 16.2) and 256x1000x10000 21.8 (18.2, 18.0).
-With the ring filled early (2026-11-28, the same way; before, now): 384x384x12288 16.9, 15.5 to 16.2 in three runs (cuBLAS 13.4).
-512x512x8192 takes 16.0 in clusters, and 17.7 in small tiles (14.0), which the plan chose until then.
-Of 8 programs only 15 clusters run at once: 256x256x16384 took 11.6 in them, 512x512x8192 18.9.
-Clusters of two tiles whose programs share what both need took 4 to 15 % less of five of nine sizes than the best here, 384x384x12288
-15.3, and 18 to 40 % more of three: their code is not here. The program of these times had them as an option that was off, and in
-its PTX one instruction more per warpgroup, which nothing used.
+The plan chooses clusters where their model beats small tiles of ``split_k`` and pairs of SMs by its own error.
 """
 
 from __future__ import annotations

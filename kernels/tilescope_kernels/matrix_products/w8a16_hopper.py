@@ -4,14 +4,9 @@ While one warpgroup converts weights, the other's products keep the tensor cores
 all warps wait for the same loads, so all convert at once and the tensor cores idle. Few tiles are split along K, and a second
 launch adds the parts up in a fixed order.
 
-In bf16 on an H200 (2026-11-26, torch 2.11, triton 3.6, cold L2; in brackets cuBLAS with 16-bit weights, and this kernel
-without converting a step ahead): 64x4096x4096 15.5 us (13.8, 17.1), 128x4096x4096 19.4 us (16.4, 20.2), 256x4096x4096 24.1
-(19.6, 25.0), 512x4096x4096 33.1 (26.8, 36.7), 256x8192x8192 57.0 (47.6, 57.3), 64x14336x4096 27.9 (35.2, 34.7),
-128x14336x4096 34.8 (34.8, 43.3), 1024x4096x4096 49.7 (46.9, 62.0), 1024x14336x4096 165 (156; not cut 180), 4096x4096x4096 181 (178,
-208), 8192x8192x8192 1451 (1444, 1516).
+A step's weights are converted while the step before multiplies, which is faster than converting them in their own step.
 
-With weights converted in half of the instructions (2026-11-28, kernel durations; before, now, cuBLAS): 1024x4096x4096 47.0, 45.6, 43.6;
-512x14336x4096 90.2, 88.2, 86.4; 1024x14336x4096 161, 156, 145; 256x8192x8192 54.1, 52.8, 43.9; 4096x4096x4096 175.7, 171.3, 168.8.
+Two weights are converted in three instructions.
 """
 
 from __future__ import annotations
@@ -282,8 +277,7 @@ class Tiling:
 #: Up to this many rows smaller tiles are used.
 _FEW = 32
 #: Seconds of a step along K by a tile's rows of x; of a launch besides its steps, of the launch that adds up parts, and per byte of
-#: parts. Fitted to 44 timings of 9 sizes (H200, 2026-11-26, torch 2.11, triton 3.6, cold L2). Where parts were estimated to gain
-#: little they lost: 320x4096x4096 takes 34.4 us whole, 43.1 in two parts (2026-11-27).
+#: parts. Fitted to timings of 9 sizes on an H200.
 _STEP = {64: 0.30e-6, 128: 0.40e-6, _MOST: 0.61e-6}
 _LAUNCH, _ADDING, _PART_BYTE = 7.6e-6, 2e-6, 0.45e-12
 

@@ -4,22 +4,11 @@ As ``w8a16_hopper``, but in tiles that Gluon has no instruction for (``w8a16_wgm
 an SM a row of up to 128 bytes in the same time. Few tiles have two SMs each, a cluster of two programs with a part along K each, which
 send each other sums through shared memory: no second launch. Pairs of SMs that load x for each other (multicast) gained nothing.
 
-In bf16 on an H200 (2026-11-27, torch 2.11, triton 3.6, kernel durations, cold L2; in brackets ``w8a16_hopper`` and cuBLAS with 16-bit
-weights): 160x4096x4096 19.0 us (24.3, 18.7), 192x4096x4096 19.0 (21.5, 18.2), 256x4096x4096 20.7 (21.7, 15.9), 320x4096x4096 23.5 (30.4,
-16.9), 384x4096x4096 24.7 (30.1, 22.6), 448x4096x4096 28.9 (30.9, 23.5), 512x4096x4096 29.7 (30.7, 23.8), 640x4096x4096 33.3 (44.7, 28.9),
-768x4096x4096 38.0 (45.0, 34.7), 320x14336x4096 63.2 (85.8, 54.2), 320x4096x14336 62.8 (95.6, 49.4), 300x4104x3008 19.8 (24.2, 16.8),
-500x5000x5008 in tiles of 192 rows 47.0 (54.9, 35.5). Slower, and left to ``w8a16_hopper``: 128x4096x4096 17.4 (16.4, 14.0), 1024x4096x4096
-54.8 (47.2, 44.2), 512x14336x4096 108 (91.5, 89.2), 512x4096x14336 93.6 (86.7, 76.8), 256x8192x8192 53.9 (53.6, 44.5).
+It is faster than ``w8a16_hopper`` from 160 to 768 rows of x.
 
-Two weights were then converted in five to six instructions, now in three to three and a half (2026-11-28, the same way; before, now,
-cuBLAS): 160x4096x4096 19.0, 17.8, 19.5; 256x4096x4096 20.9, 19.6, 16.7; 320x4096x4096 23.6, 21.9, 17.6; 384x4096x4096 24.7, 24.1, 20.5;
-448x4096x4096 29.2, 26.8, 23.4; 512x4096x4096 29.8, 28.2, 23.6; 640x4096x4096 33.7, 32.5, 28.7; 768x4096x4096 37.9, 37.1, 33.9;
-320x4096x14336 62.4, 56.5, 48.1; 300x4104x3008 19.8, 18.6, 17.1; 500x5000x5008 45.6, 43.5, 36.3. Waits for mbarriers in which no warps meet
-were dropped: 2 % less at best (768x4096x4096), 2 % more at 512x4096x4096.
+Two weights are converted in three to three and a half instructions. Waits for mbarriers stay even where no warps meet.
 
-The first thread fills the ring before warps are specialized, and a cluster's programs no longer meet before that (2026-11-28, the same
-way; before, now, cuBLAS with row-major weights): 160x4096x4096 17.8, 17.1, 19.4; 256x4096x4096 19.9, 18.4, 20.6; 320x4096x4096 22.8, 21.9,
-21.4; 512x4096x4096 29.8, 29.2, 25.2; 640x4096x4096 33.0, 32.5, 30.0; 320x4096x14336 59.3, 58.1, 55.3.
+The first thread fills the ring before warps are specialized, because Triton starts specialized warps late.
 """
 
 from __future__ import annotations
@@ -64,7 +53,7 @@ _GROUPS = gl.constexpr(2)
 _BLOCK_N = gl.constexpr(_GROUPS.value * ROWS.value)
 #: Elements of a stage along K: 128 bytes of weights, twice 128 bytes of x.
 _BLOCK_K = gl.constexpr(128)
-#: Stages of a turn, an unrolled part of the loop. With 1 or 4 times differed by 3 % at most (80 and 128 rows, H200, 2026-11-27).
+#: Stages of a turn, an unrolled part of the loop. One or four are as fast.
 _TURN = gl.constexpr(2)
 #: Rows of tiles that are visited together, so that their operands stay in L2.
 _GROUP_N = gl.constexpr(16)
@@ -324,14 +313,10 @@ class Tiling:
     split: bool = False
 
 
-#: Seconds of a launch, of exchanging the sums of two parts, of a tile, of 64 columns of a tile, and of those per row of x. Fitted to 114
-#: figures of 22 sizes (H200, 2026-11-27, torch 2.11, triton 3.6, cold L2): half are within 2.4 %, nine of ten within 4.7 %. The worst
-#: are 160x4096x4096 in tiles of 128 rows, split, and 256x8192x8192 in tiles of 192, which were chosen for neither: 20 and 14 % longer.
-#: Since weights are converted in half of the instructions a step takes 0.136e-6 and 1.88e-9 per row (36 figures of 13 sizes, 2026-11-28),
-#: with which the sizes measured would have the same tilings, or one that took as long: the choice was not made anew. A launch took 3.4e-6
-#: until the ring was filled early, which six sizes gained 0.5 to 1.5 by.
+#: Seconds of a launch, of exchanging the sums of two parts, of a tile, of 64 columns of a tile, and of those per row of x. Fitted to
+#: timings of 22 sizes on an H200.
 _LAUNCH, _EXCHANGE, _TILE, _STEP, _ROW = 2.6e-6, 3.9e-6, 1.2e-6, 0.182e-6, 1.7e-9
-#: ``w8a16_hopper`` estimates what events measure: its kernels take this many times as long, less these seconds (17 sizes, the same day).
+#: ``w8a16_hopper`` estimates what events measure: its kernels take this many times as long, less these seconds.
 _SLOWER, _LESS = 1.09, 5.3e-6
 #: How much less time it must be estimated to take than ``w8a16_hopper``.
 _GAIN = 0.98

@@ -56,9 +56,9 @@ CONFIGS = tuple(
 )
 
 #: Bytes of the longest row in one program, half of an SM's registers. Longer rows are split into parts, and where each part is read once
-#: so are those of more columns than ``_ONCE``: 2048x65536 in bf16 took 150 us and takes 141 (H200, 2026-11-27, as in ``wide_rows``).
+#: so are rows of more columns than ``_ONCE``.
 _HELD, _ONCE = 128 * 1024, 32768
-#: Most columns of rows that share a backward program. Of 65536x128 in bf16 sharing takes 45 us, one prefetched row at a time 25.
+#: Most columns of rows that share a backward program: wider rows are faster one at a time with prefetching.
 _SHORT = 64
 #: Most columns whose fp32 sums for both dW and dB fit in registers.
 _SUMMED_TWICE = 8192
@@ -77,10 +77,8 @@ def _warps(x: torch.Tensor, rows: int, elements: int) -> int:
 def _for_pieces(x: torch.Tensor) -> tuple[dict[str, int], bool]:
     """Options of 16-bit rows in pieces, and whether weights are loaded early, with a row: few rows would not find them in L1.
 
-    With 4 warps twelve programs fit an SM instead of six: 16384x4096 took 67.4 us and takes 66.6, 11000x6144 67.2 and 66.7
-    (intervals, H200, 2026-11-23, torch 2.11, triton 3.6). With 8 warps instead of 16, 8192x16384 took 132.9 us and takes
-    129.5 on one H200, 130.4 and 129.7 on another (kernel durations, 2026-11-24). Early and in 8 warps, 256x4096 took 3.4 us and takes
-    2.8, 256x5120 3.8 and 3.2, but 1024x4096 would take 6.2 instead of 5.6 (kernel durations, 2026-11-27).
+    With 4 warps twelve programs fit an SM instead of six. With 8 warps instead of 16, wide rows leave fewer lanes idle. Few rows are
+    faster in 8 warps that load weights early; more rows are not.
     """
     rows, columns = x.shape
     if x.element_size() != 2 or columns > 16384:
@@ -129,8 +127,7 @@ def _layer_norm(
         # Two rows of 4096 per program share its latency; with more short rows, small inputs would have too few programs.
         # 32 elements per thread are four 16-byte loads in flight at 16 bits.
         tile = max(1, min(2, 8192 // block)) if block > 512 else 1024 // block
-        # Few rows find no weights in L1 and leave SMs idle: 128x1024 in bf16 took 2.4 us and takes 2.2, 64x2048 takes 2.2 (torch.compile 2.0
-        # and 2.6; kernel durations, H200, 2026-11-27, torch 2.11, triton 3.6).
+        # Few rows find no weights in L1 and leave SMs idle: they load weights early.
         early = rows <= 4 * multiprocessors(x)
         if early and block >= 512:
             tile = 1
@@ -177,8 +174,7 @@ def _layer_norm_backward(
         most = min(4, _SUMMED_TWICE // block) if block > 1024 else min(8, 4096 // block)
         each = multiprocessors(x)
         # At least eight rows per program, down to one program per SM: with few rows, the partial sums are as much traffic as
-        # the rows. 256x4096 in bf16 took 9.6 us and takes 7.5, 1024x2048 10.8 and 9.1 (kernel durations, H100, 2026-11-25,
-        # torch 2.11, triton 3.6).
+        # the rows.
         programs = min(max(1, most) * each, max(each, rows // 8))
         programs = min(rows, chosen["PROGRAMS"] * each if chosen.get("PROGRAMS") else programs)
         # A row that is read twice hits L1 the second time, which asynchronous copies would bypass.

@@ -13,8 +13,7 @@ from tilescope_kernels.norms.shared_rows import norm_backward_shared_kernel
 #: Rows that the kernel serves: columns above and up to, warps (three or four pieces per row), and programs per SM, whose sums take at
 #: most half of its registers. Rows of a power of two up to 8192 are faster in one block.
 _SERVED = ((2048, 3072, 4, 3), (4096, 6144, 8, 2), (8192, 16384, 16, 1))
-#: Columns up to which each piece has its own shared memory. In a power of two of elements, 16384x5120 in bf16 took 142 us and takes
-#: 128, but 8192x12288 takes 166 and would take 173 (kernel durations, H200, 2026-11-27, torch 2.11, triton 3.6).
+#: Columns up to which each piece has its own shared memory. Wider rows are faster in a power of two of elements.
 _CHUNKED = 8192
 #: Rows in a program's shared memory: two of x, two of dy and the weight.
 _HELD_ROWS = 5

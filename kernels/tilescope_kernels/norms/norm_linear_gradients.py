@@ -1,9 +1,7 @@
 """Gradients of the norms that are fused with linear layers: the norms' own kernels between cuBLAS's products.
 
 Only x is saved. The normalized rows are recomputed for the weight's gradient: one pass over x, where saving them would cost
-a tensor as large as x. RMSNorm and GELU have one backward pass together. For 16384x4096 by 4096 columns the backward pass took
-1771 us (eager 1905, torch.compile, which saves them, 1674), LayerNorm's 1671 (1769, 1620) (H100, 2026-11-25, torch 2.11,
-triton 3.6, intervals, cold L2).
+a tensor as large as x. RMSNorm and GELU have one backward pass together.
 """
 
 from __future__ import annotations

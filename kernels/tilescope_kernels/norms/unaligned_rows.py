@@ -5,8 +5,7 @@ accessed 16 bytes at a time; its two ends are accessed separately. With ``WIDTH`
 has the same misalignment. A program walks such rows, so that weights and gradient sums stay in the same registers.
 
 16-bit rows of more than a few columns pass shared memory (``shared_rows``), which holds the next row while one is worked on, and other
-rows registers. In bf16, 1000x12289 took LayerNorm 29 us forward and takes 18, RMSNorm 24 and 14, 4000x4097 51 and 20, 24 and 17,
-20000x2051 LayerNorm 91 and 44 (kernel durations, H200, 2026-11-27, torch 2.11, triton 3.6).
+rows registers.
 """
 
 from __future__ import annotations
@@ -26,17 +25,15 @@ from tilescope_kernels.norms.shared_rows import norm_backward_shared_kernel, nor
 #: Fewest and most columns, the latter forward and, by ``centred``, backward. Shorter rows are few accesses anyway; longer ones
 #: leave too few registers beside the sums for dW and dB.
 _LEAST, _MOST, _MOST_BACKWARD = 513, 16384, {True: 8192, False: 16384}
-#: Elements per thread and warps per SM: forward, backward, and LayerNorm's backward pass of few columns. In bf16, 16384x4097
-#: took LayerNorm 291 us forward and takes 206, backward 312 and 233; 32768x1003 71 and 52, 99 and 76; 777x12345 38 and 26
-#: forward, but 76 and 116 backward, so it keeps the plain kernel where rows do not pass shared memory (intervals, H200, 2026-11-26, torch 2.11, triton 3.6).
+#: Elements per thread and warps per SM: forward, backward, and LayerNorm's backward pass of few columns. Where rows do not pass shared
+#: memory, LayerNorm keeps the plain kernel for backward passes of few rows.
 _FORWARD, _BACKWARD, _BACKWARD_FEW = (32, 32), (16, 32), (16, 48)
 #: Most elements of a block that leave registers for the weights: forward (by ``centred``), and backward.
 _HELD, _HELD_BACKWARD = {True: 16384, False: 8192}, 8192
 #: Rows that pass shared memory: most columns and warps of a program, and by ``centred`` warps per SM. LayerNorm's weights leave
 #: registers for half as many.
 _SHARED, _SHARED_WARPS = ((2304, 2), (6144, 4), (16384, 16)), {True: 16, False: 32}
-#: Backward, where programs hold sums: most columns, warps, and programs per SM. In bf16, 4000x4097 took LayerNorm 65 us and RMSNorm 52,
-#: and so 50 and 37, 1000x12289 89 and 55, and so 58 and 39, with stores of sums that were not aligned yet, as they are now.
+#: Backward, where programs hold sums: most columns, warps, and programs per SM.
 _SHARED_BACKWARD = ((3072, 4, 4), (7168, 4, 2), (16384, 8, 1))
 #: Fewest columns of rows that pass shared memory, forward and backward.
 _LEAST_SHARED, _LEAST_SHARED_BACKWARD = 1025, 2049

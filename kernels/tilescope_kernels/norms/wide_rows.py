@@ -20,9 +20,7 @@ from tilescope_kernels.norms.wide_rows_shared import norm_parts_backward_shared_
 #: Columns of a part with two launches.
 _BLOCK = 4096
 #: Plans of the Gluon kernels, the fastest of twelve or more each; where there are two, the second is for rows of more parts. Programs
-#: of one warp have no barriers: 2048x65536 in bf16 takes LayerNorm 141 us forward and 214 backward, where programs of four warps took
-#: 146 and 231, and RMSNorm 199 backward either way; with a residual, whose plan is an H100's, 2048x32768 takes 136 (kernel durations,
-#: H200, 2026-11-27, torch 2.11, triton 3.6). With two launches they reached about two thirds of a copy's bandwidth (H100, 2026-11-25).
+#: of one warp have no barriers.
 _FORWARD, _FORWARD_SUM = ((4096, 8, 1, 2, 3), (8192, 4, 4, 2, 3)), ((4096, 4, 8, 3, 2),)
 #: Backward; with dB of 16-bit rows; and with a second gradient of x, an operand more.
 _BACKWARD, _BACKWARD_SUM = ((8192, 3, 4, 1, 2),), ((4096, 4, 4, 3, 2),)

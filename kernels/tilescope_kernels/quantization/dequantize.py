@@ -90,8 +90,8 @@ def _dequantize(
     x = torch.empty((rows, columns), dtype=dtype, device=q.device)
     # The strides of the scales encode the granularity: 0 along a dimension that shares one scale.
     steps = (scale.shape[1] if scale.shape[0] > 1 else 0, int(scale.shape[1] > 1)) if scale.dim() else (0, 0)
-    # By rows, unaligned rows are accessed one element at a time: 8191x4095 to fp16 with a scale per row took 76 us and takes 59
-    # (kernel durations, H200, 2026-11-24, torch 2.11, triton 3.6). Offsets within a program must fit 32 bits.
+    # By rows, unaligned rows are accessed one element at a time, so contiguous tensors are one row. Offsets within a program must fit
+    # 32 bits.
     if not config and columns % 16 and q.is_contiguous() and columns < BEYOND - _FLAT:
         launch(
             dequantize_flat_kernel, (triton.cdiv(q.numel(), _FLAT),),

@@ -136,9 +136,8 @@ def _quantize(x: torch.Tensor, kind: torch.dtype, granularity: str, config: str)
                 of_q, of_scale, of_x, stride, groups, columns, LARGEST=largest, **parameters, **options,
             )  # fmt: skip
     else:
-        # Adjacent rows are one, whose blocks are aligned whatever the rows' length. Of FP8, 1823x781 in fp32 took 10.9 us and takes 6.1; the
-        # second pass begins where the first ended, and 16384x4096 in bf16 took 88 and takes 76 (torch.compile 8.9 and 88; kernel durations,
-        # H200, 2026-11-27, torch 2.11, triton 3.6).
+        # Adjacent rows are one, whose blocks are aligned whatever the rows' length. The second pass begins where the first ended, so
+        # that it finds the end of x in L2.
         if rows > most_rows(columns):
             x, stride = x.contiguous(), columns
         flat = stride == columns and x.data_ptr() % 16 == 0

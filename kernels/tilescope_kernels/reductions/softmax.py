@@ -32,11 +32,10 @@ CONFIGS = tuple({"ROWS": rows, "num_warps": warps} for rows in (1, 2, 4) for war
 #: Bytes of the longest row in registers, as a block and as pieces. Longer rows are held in shared memory, or where they do not fit
 #: read twice, the second time from L2, and several programs per SM overlap loads with arithmetic.
 _HELD, _HELD_IN_PIECES = 32 * 1024, 48 * 1024
-#: The same for each operand in the backward pass, by the bytes of an element. 4096x32768 in bf16 took 203 us with a second
-#: read from L2 and takes 192 (H200, 2026-11-23, torch 2.11, triton 3.6).
+#: The same for each operand in the backward pass, by the bytes of an element.
 _HELD_BACKWARD = {2: 64 * 1024, 4: 32 * 1024}
-#: Bytes above which a row is split into parts in the backward pass, where possible. Rows that are not 16-byte aligned: 3000x50257 in
-#: bf16 takes 255 us read twice and 267 in parts, 1000x100003 185 and 161 (kernel durations, H200, 2026-11-27, torch 2.11, triton 3.6).
+#: Bytes above which a row is split into parts in the backward pass, where possible: aligned rows, and rows that are not 16-byte
+#: aligned, for which a second read is cheaper up to twice the length.
 _CUT, _CUT_SKEWED = 64 * 1024, 128 * 1024
 #: Bytes of the longest row for which an H200's L2 holds the rows of two programs per SM.
 _IN_L2 = 176 * 1024
@@ -49,8 +48,7 @@ _MOST = 32768
 def _skewed(x: torch.Tensor) -> bool:
     """Whether rows are contiguous but not 16-byte aligned, so that those of all operands share their misalignment.
 
-    In blocks and pieces that access elements one by one, 3000x50257 in bf16 took 756 us backward and takes 255, 4000x12289 107
-    forward and 126 backward, and takes 48 and 67 (kernel durations, H200, 2026-11-27, torch 2.11, triton 3.6).
+    Blocks and pieces access such rows one element at a time, which takes twice to three times as long.
     """
     return x.stride(0) == x.shape[1] and x.shape[1] * x.element_size() % 16 > 0
 
@@ -58,8 +56,7 @@ def _skewed(x: torch.Tensor) -> bool:
 def _is_small(x: torch.Tensor) -> bool:
     """Whether few short rows are sooner done element by element, in more warps each, than in aligned pieces and their ends.
 
-    1823x781 took 4.3 us in fp32 and 3.7 in bf16, and takes 4.1 and 3.3; 4000x1001 takes 8.2 and 6.1, and would take 8.5 and 6.3 (kernel
-    durations, H200, 2026-11-27, torch 2.11, triton 3.6).
+    Longer rows are not faster this way.
     """
     return x.shape[1] <= 1024 and x.shape[0] <= 16 * multiprocessors(x)
 
@@ -75,7 +72,7 @@ def _in_pieces(x: torch.Tensor, config: Mapping[str, int] | None) -> tuple[dict[
     if columns <= _ROWS:
         return None
     if 12288 <= columns <= 16384:
-        # Norms take 16 warps here, but exchange less: 133 us against 138 for 8192x16384 in bf16 (as in ``row_tiles``).
+        # Norms take 16 warps here, but exchange less.
         options.setdefault("num_warps", 8)
     return in_pieces(x, options)
 
@@ -85,7 +82,7 @@ def _backward_in_pieces(
 ) -> tuple[dict[str, int], dict[str, int]] | None:
     """As ``_in_pieces``, for the backward pass. With a power of two of columns a block has no idle lanes and is as fast.
 
-    13000x5120 in bf16 took 111 us in a block and takes 99, as an addition does (H200, 2026-11-23, as in ``row_tiles``).
+    Pieces take as long as an addition of two such tensors.
     """
     columns = y.shape[1]
     chosen, options = split_config(config or {})
@@ -144,8 +141,7 @@ def _softmax(x: torch.Tensor, config: str) -> torch.Tensor:
         )  # fmt: skip
     elif config or not softmax_with_held_rows(y, x, _skewed(x)):
         # Two or four 16-byte loads in flight per thread. With four and 32 warps, one program fills an SM: with two per SM, L2 would
-        # evict very long rows before their second read. Rows with ends exchange more: 3000x50257 in bf16 takes 173 us in 32 warps
-        # and 163 in 16 (kernel durations, H200, 2026-11-27, torch 2.11, triton 3.6).
+        # evict very long rows before their second read. Rows with ends exchange more, so they take 16 warps.
         skewed, long = _skewed(x), columns * x.element_size() > _IN_L2
         options = _walked(unpack(config), 16 if skewed and not long else 32)
         launch(

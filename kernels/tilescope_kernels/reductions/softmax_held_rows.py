@@ -1,9 +1,7 @@
 """Softmax's forward pass for long rows, in Gluon: a row stays in shared memory and registers between its sum and its result.
 
 Several programs share an SM, so that one loads its row while another one computes. In Triton a row of 48 KB and more is read a second
-time, from L2. Kernel durations in us, read twice and held: 2048x65536 in bf16 137 and 132, 4096x32768 135 and 128, 2000x40960 90 and
-79, 3000x50257 166 and 150. Longer rows are as fast read twice, or faster, and so are those of which a program would hold a part; copying
-the next wave's rows to L2 meanwhile took 180 us instead of 137 (2048x65536; H200, 2026-11-27, torch 2.11, triton 3.6).
+time, from L2. Longer rows are as fast read twice, or faster, and so are rows of which a program would hold a part.
 """
 
 from __future__ import annotations
@@ -23,8 +21,7 @@ from tilescope_kernels._shared.row_ring import begin_of, ends_of, whole_part
 _LOWEST = gl.constexpr(-3.4028234663852886e38)
 #: Tiles per group of copies, which are awaited together.
 _GROUP = gl.constexpr(2)
-#: Warps of a program, and for rows that are not 16-byte aligned: with 8 instead of 16, 3000x50257 in bf16 took 153 us and takes 150,
-#: with 16 instead of 8, 2048x65536 134 and 132 (as above).
+#: Warps of a program, and for rows that are not 16-byte aligned.
 _WARPS, _WARPS_SKEWED = 16, 8
 #: Bytes of shared memory of a program for reductions and for the system.
 _OTHER = 1536

@@ -1,8 +1,6 @@
 """Softmax's backward pass for rows split into parts, in Gluon, with a ring of rows in shared memory (``row_ring``).
 
-2048x65536 in bf16 took 285 us and takes 278, 1024x131072 370 and 274: 96 and 98 % of a copy's bandwidth. 4096x32768, whose rows
-fit one program, takes 266 in one program and 280 in parts. The forward pass is faster with a second read from L2: 191 us
-against 196 (kernel durations, H100, 2026-11-25, torch 2.11, triton 3.6).
+Rows that fit one program are faster in one program than in parts. The forward pass is faster with a second read from L2.
 """
 
 from __future__ import annotations
@@ -110,8 +108,7 @@ def softmax_parts_backward_shared_kernel(  # noqa: PLR0915 - each line twice, fo
         slot = (slot + 1) % SLOTS
 
 
-#: Of twelve plans the fastest for 1000x100003 in bf16, 161 us, and within 2 % of the fastest for 2048x65536, 191 us, where the plan
-#: that an H100 had takes 168 and 195 (kernel durations, H200, 2026-11-27, torch 2.11, triton 3.6).
+#: The fastest of twelve plans, or within 2 % of it.
 _PLAN = (4096, 4, 4, 2, 3)
 
 
