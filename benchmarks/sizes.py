@@ -95,7 +95,7 @@ def measured(name: str, runs: str) -> list[dict[str, Any]]:
     the quickest peer.
     """
     peers, workloads = SIZES[name]
-    result = tilescope.profile(
+    result = tilescope.profile_kernels(
         name,
         workloads=workloads.split(),
         implementations=["triton", *peers.split()],

@@ -13,21 +13,22 @@ from tilescope.version import VERSION as __version__
 if TYPE_CHECKING:
     from tilescope.notebook.capturing import Capture, capture
     from tilescope.notebook.opened_run import Profile, load, open_file, recordings
-    from tilescope.notebook.profiling import profile, resume
+    from tilescope.notebook.profiling import profile, profile_kernels, resume
     from tilescope.notebook.user_kernel import spec
     from tilescope.runs.store import LoadedRun, find, list_runs, open_run
     from tilescope.tuning.autotuning import autotune
 
 __all__ = [
     "Capture", "LoadedRun", "Profile", "__version__", "autotune", "capture", "find", "list_runs", "load", "open_file", "open_run",
-    "profile", "recordings", "resume", "spec",
+    "profile", "profile_kernels", "recordings", "resume", "spec",
 ]  # fmt: skip
 
 _HOMES = {
     "autotune": "tuning.autotuning",
     "Capture": "notebook.capturing", "capture": "notebook.capturing",
     "load_ipython_extension": "notebook.cell_magic",
-    "profile": "notebook.profiling", "resume": "notebook.profiling", "spec": "notebook.user_kernel",
+    "profile": "notebook.profiling", "profile_kernels": "notebook.profiling", "resume": "notebook.profiling",
+    "spec": "notebook.user_kernel",
     "Profile": "notebook.opened_run", "load": "notebook.opened_run", "open_file": "notebook.opened_run",
     "recordings": "notebook.opened_run",
     "LoadedRun": "runs.store", "find": "runs.store", "list_runs": "runs.store", "open_run": "runs.store",

@@ -6,13 +6,14 @@ Installed packages add subcommands through the entry-point group ``tilescope.com
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.metadata
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from tilescope.commands import COMMANDS, profile
+from tilescope.commands import COMMANDS, GROUPS, RECORDINGS, profile
 from tilescope.commands.choices import Subparsers
 from tilescope.version import VERSION
 
@@ -30,7 +31,7 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status: 2 for bad input, 130 when interrupted."""
     given, of_script = profile.split(list(sys.argv[1:] if arguments is None else arguments))
-    known = parser()
+    known = parser(given[0] if given else "")
     chosen, rest = known.parse_known_args(given)
     # argparse takes the positional arguments of one place alone: kernels may also follow an option.
     if hasattr(chosen, "kernels") and not any(text.startswith("-") for text in rest):
@@ -56,19 +57,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BAD_INPUT
 
 
-def parser() -> argparse.ArgumentParser:
-    """The parser, with Tilescope's commands and those of installed packages."""
-    top = _Parser(prog="tilescope", description="Runs Triton kernels and shows why each is fast or slow.")
+def parser(command: str = "") -> argparse.ArgumentParser:
+    """The parser, with one command, or with Tilescope's commands and those of installed packages where there is no such one."""
+    top = _Parser(
+        prog="tilescope",
+        description="Runs Triton kernels and shows why each is fast or slow.",
+        usage="tilescope [-h] [--version] COMMAND …",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     top.add_argument("--version", action="version", version=f"tilescope {VERSION}")
-    subparsers = top.add_subparsers(required=True, metavar="COMMAND", dest="command", parser_class=_Parser)
-    for command in COMMANDS:
-        command(subparsers)
-    for entry in importlib.metadata.entry_points(group="tilescope.commands"):
-        try:
-            entry.load()(subparsers)
-        except ImportError as error:
-            _broken(subparsers, entry.name, error)
+    subparsers = top.add_subparsers(
+        required=True, metavar="COMMAND", dest="command", parser_class=_Parser, help=argparse.SUPPRESS
+    )
+    listed, modules = _Listed(subparsers), COMMANDS | {name: name for name in RECORDINGS}
+    for module in [modules[command]] if command in modules else modules.values():
+        importlib.import_module(f"tilescope.commands.{module}").command(listed)
+    if command not in modules:
+        for entry in importlib.metadata.entry_points(group="tilescope.commands"):
+            try:
+                entry.load()(listed)
+            except ImportError as error:
+                _broken(listed, entry.name, error)
+        top.epilog = listed.text()
     return top
+
+
+class _Listed:
+    """Subparsers that keep each command's line of help, and list it in a group."""
+
+    def __init__(self, subparsers: Subparsers) -> None:
+        self._subparsers, self._helps = subparsers, dict[str, str]()
+
+    def add_parser(self, name: str, *, help: str = "", **more: Any) -> argparse.ArgumentParser:
+        self._helps[name] = help
+        added: argparse.ArgumentParser = self._subparsers.add_parser(name, **{"description": help, **more})
+        return added
+
+    def text(self) -> str:
+        """A line for each command in a group, and one that names the others."""
+        lines = []
+        for group, names in GROUPS.items():
+            lines += [f"{group}:", *(f"  {name:10}{self._helps[name]}" for name in names if name in self._helps), ""]
+        listed = {*RECORDINGS, *(name for names in GROUPS.values() for name in names)}
+        others = ", ".join(name for name in self._helps if name not in listed)
+        return "\n".join([*lines, f"Also: {others} (see 'tilescope COMMAND --help')"])
 
 
 def _broken(subparsers: Subparsers, name: str, error: ImportError) -> None:

@@ -57,7 +57,7 @@ def reference(x):
     return x + x
 """
 PROFILE = """
-run = tilescope.profile(double, inputs={"x": torch.randn(1000)}, reference=reference, collectors=["interpreter"])
+run = tilescope.profile_kernels(double, inputs={"x": torch.randn(1000)}, reference=reference, collectors=["interpreter"])
 run
 """
 

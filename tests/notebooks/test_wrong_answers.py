@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tilescope
 from tilescope.hardware import device
-from tilescope.jobs.plan import Request
-from tilescope.notebook import profiling, puzzles
+from tilescope.notebook import puzzles
 from tilescope.notebook.opened_run import Profile
 
 pytest.importorskip("triton")
@@ -23,72 +23,31 @@ UNMASKED = "(mask those lanes, or look at the offsets), at: "
 RAGGED = "Right at the round size, wrong at the ragged one: look at the mask."
 FORMULA = "Wrong at the round size as well: look at the formula and the offsets before the mask."
 
-#: Puzzle -> what the answer is called -> what of the solution is replaced by what, and what the verdict must say.
-Change = tuple[list[tuple[str, str]], str]
+#: Puzzle -> the answer's name -> the replaced text of the solution, the new text, and what the verdict must say.
+Change = tuple[str, str, str]
 ANSWERS: dict[str, dict[str, Change]] = {
     "vector_add": {
-        "unmasked": ([(", mask=mask", "")], UNMASKED + "x = tl.load(x_ptr + offsets)"),
-        "first_block": ([("tl.program_id(0) * BLOCK + ", "")], "does the grid reach every result?"),
+        "unmasked": (", mask=mask", "", UNMASKED + "x = tl.load(x_ptr + offsets)"),
+        "first_block": ("tl.program_id(0) * BLOCK + ", "", "does the grid reach every result?"),
         "far_apart": (
-            [
-                (
-                    "tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)",
-                    "tl.program_id(0) + tl.arange(0, BLOCK) * tl.num_programs(0)",
-                )
-            ],
+            "tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)",
+            "tl.program_id(0) + tl.arange(0, BLOCK) * tl.num_programs(0)",
             "Neighbouring lanes should touch neighbouring addresses",
         ),
-        "minus": ([("x + y", "x - y")], FORMULA),
-        "nothing_returned": ([("    return out\n", "")], "not yet: "),
-        "fails": ([("out.numel()", "out.number()")], "AttributeError: 'Tensor' object has no attribute 'number'"),
-        "not_launched": (
-            [("vector_add_kernel[", "[vector_add_kernel][0] or (lambda *a, **k: None)  # [")],
-            "not yet: ",
-        ),
+        "nothing_returned": ("    return out\n", "", "not yet: "),
+        "fails": ("out.numel()", "out.number()", "AttributeError: 'Tensor' object has no attribute 'number'"),
     },
-    "add_relu": {
-        "no_relu": ([("tl.maximum(total, 0.0)", "total")], FORMULA),
-        "unfused": (
-            [("tl.maximum(total, 0.0)", "total"), ("return out", "return out.relu()")],
-            "The sum need never reach memory",
-        ),
-    },
+    "add_relu": {"unfused": ("return out", "return out.relu()", "The sum need never reach memory")},
     "row_sum": {
-        "unmasked": ([(", mask=column < columns, other=0.0", "")], UNMASKED + "x = tl.load("),
-        "padded_by_one": ([("other=0.0", "other=1.0")], f"{RAGGED} Masked lanes must add nothing"),
-        "other_axis": ([("axis=0", "axis=1")], "axis 1 is not one of a block of shape (1024,), at: tl.store("),
-        "mean": ([("tl.sum(x, axis=0)", "tl.sum(x, axis=0) / columns")], FORMULA),
+        "padded_by_one": ("other=0.0", "other=1.0", f"{RAGGED} Masked lanes must add nothing"),
+        "other_axis": ("axis=0", "axis=1", "axis 1 is not one of a block of shape (1024,), at: tl.store("),
     },
-    "softmax": {
-        "no_maximum": ([("x - tl.max(x, axis=0)", "x")], "Subtract the maximum before tl.exp."),
-        "padded_by_zero": ([('-float("inf")', "0.0")], RAGGED),
-        "other_axis": ([("axis=0", "axis=1")], "axis 1 is not one of a block of shape (1024,), at: e = tl.exp("),
-        "read_again": (
-            [("    e = ", '    x = tl.load(x_ptr + row * columns + column, mask=mask, other=-float("inf"))\n    e = ')],
-            "Load each row once",
-        ),
-    },
-    "layer_norm": {
-        "masked_once": ([("tl.where(mask, x - mean, 0.0)", "x - mean")], f"{RAGGED} Masked lanes are not zero"),
-        "no_eps": ([(" + eps", "")], FORMULA),
-        "no_bias": ([("* weight + bias", "* weight")], FORMULA),
-    },
-    "matmul": {
-        "no_mask_along_k": ([(" & (across < k)", ""), ("(down < k) & ", "")], UNMASKED),
-        "one_step": ([("range(0, k, BLOCK_K)", "range(0, BLOCK_K, BLOCK_K)")], FORMULA),
-    },
-    "gelu": {
-        "another_gelu": ([("tl.sigmoid(2.0 * u)", "tl.sigmoid(1.702 * x)")], f"{FORMULA} tanh(u) is 2 * tl.sigmoid"),
-        "tanh": ([("tl.sigmoid(2.0 * u)", "tl.tanh(u)")], "has no attribute 'tanh', at: tl.store("),
-    },
-    "online_max": {
-        "not_rescaled": ([("total * tl.exp(maximum - higher)", "total")], "the sum so far is worth exp(m - n) as much"),
-        "one_answer": ([("return maximum, lse", "return maximum")], "the reference returns output 0, output 1"),
-    },
-    "rms_norm": {
-        "by_the_block": ([("/ columns", "/ BLOCK")], f"{RAGGED} Divide the sum of squares by columns"),
-        "no_eps": ([(" + eps", "")], FORMULA),
-    },
+    "softmax": {"no_maximum": ("x - tl.max(x, axis=0)", "x", "Subtract the maximum before tl.exp.")},
+    "layer_norm": {"no_eps": (" + eps", "", FORMULA)},
+    "matmul": {"one_step": ("range(0, k, BLOCK_K)", "range(0, BLOCK_K, BLOCK_K)", FORMULA)},
+    "gelu": {"tanh": ("tl.sigmoid(2.0 * u)", "tl.tanh(u)", "has no attribute 'tanh', at: tl.store(")},
+    "online_max": {"one_answer": ("return maximum, lse", "return maximum", "the reference returns output 0, output 1")},
+    "rms_norm": {"by_the_block": ("/ columns", "/ BLOCK", f"{RAGGED} Divide the sum of squares by columns")},
 }
 
 
@@ -100,56 +59,44 @@ def defined(text: str, name: str) -> dict[str, Any]:
     return namespace
 
 
-def said_of(puzzle: str, folder: Path) -> dict[str, str]:
-    """The verdict on each wrong answer of a puzzle, all from one run: starting workers takes longer than grading."""
+def declared(puzzle: str) -> Any:
+    """The puzzle's kernel, with each wrong answer as an implementation."""
     whole = (NOTEBOOKS / "solutions" / f"{puzzle}.py").read_text(encoding="utf-8")
-    solution = whole[whole.index("@triton.jit") :]
-    text = HEAD
-    for name, (changes, _) in ANSWERS[puzzle].items():
-        answer = solution
-        for old, new in changes:
-            assert old in answer, (name, old)
-            answer = answer.replace(old, new)
-        answer = re.sub(rf"\b{puzzle}_kernel\b", f"{name}_kernel", answer)
+    solution, text = whole[whole.index("@triton.jit") :], HEAD
+    for name, (old, new, _) in ANSWERS[puzzle].items():
+        assert old in solution, (name, old)
+        answer = re.sub(rf"\b{puzzle}_kernel\b", f"{name}_kernel", solution.replace(old, new))
         text += "\n\n" + answer.replace(f"def {puzzle}(", f"def {name}(")
     calls = defined(text, f"<wrong answers to {puzzle}>")
-    declared = puzzles.spec(puzzle, calls[next(iter(ANSWERS[puzzle]))])
-    implementation = declared.implementations[puzzles.YOURS]
+    kernel = puzzles.spec(puzzle, calls[next(iter(ANSWERS[puzzle]))])
+    implementation = kernel.implementations[puzzles.YOURS]
     tried = {name: dataclasses.replace(implementation, call=calls[name]) for name in ANSWERS[puzzle]}
-    kernel = profiling.reference_to(dataclasses.replace(declared, implementations=tried), folder / profiling.CELLS)
-    limits = {"check_limit": 200, "interpreter_limit": 200}
-    request = Request([kernel], collectors=["check", "interpreter"], target="sm_90", settings=limits)
-    run = profiling.run(request, folder, lambda event: None)
-    said = {}
-    for name in tried:
-        failures = tuple(failure for failure in run.run.failures if f"/{name}/" in failure.case)
-        mine = Profile(
-            dataclasses.replace(run.run, failures=failures), run.table[run.table["impl"] == name], run.folder
-        )
-        said[name] = str(puzzles.judge(puzzle, mine))
-    return said
+    return dataclasses.replace(kernel, implementations=tried)
 
 
-@pytest.mark.parametrize("puzzle", ANSWERS)
-def test_the_verdict_says_what_is_wrong_and_where_to_look(
-    puzzle: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verdict_says_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "detect", lambda: None)
-    verdicts = said_of(puzzle, tmp_path)
-    for name, verdict in verdicts.items():
-        _, wanted = ANSWERS[puzzle][name]
-        words = " ".join(verdict.split())
-        assert " ".join(wanted.split()) in words, f"{name}: {verdict}"
-        assert not words.startswith(f"{puzzle}: solved"), name
-        assert "Traceback" not in words
-        assert str(tmp_path) not in words, "no one knows the worker's files"
-
-
-def test_every_puzzle_has_wrong_answers() -> None:
     assert set(ANSWERS) == set(puzzles.PUZZLES)
+    # One run of all, because starting workers takes longer than grading.
+    run = tilescope.profile_kernels(
+        *map(declared, ANSWERS), collectors=["check", "interpreter"], target="sm_90", runs_dir=tmp_path,
+        on_event=lambda event: None, check_limit=200, interpreter_limit=200,
+    )  # fmt: skip
+    for puzzle, answers in ANSWERS.items():
+        for name, (_, _, wanted) in answers.items():
+            table = run.table[(run.table["kernel"] == puzzle) & (run.table["impl"] == name)]
+            failures = tuple(f for f in run.run.failures if f"{puzzle}-" in f.case and f"/{name}/" in f.case)
+            verdict = str(
+                puzzles.judge(puzzle, Profile(dataclasses.replace(run.run, failures=failures), table, run.folder))
+            )
+            words = " ".join(verdict.split())
+            assert " ".join(wanted.split()) in words, f"{name}: {verdict}"
+            assert not words.startswith(f"{puzzle}: solved"), name
+            assert "Traceback" not in words
+            assert str(tmp_path) not in words, "no one knows the worker's files"
 
 
-def test_a_loop_that_does_not_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_loop_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "detect", lambda: None)
     monkeypatch.setattr(puzzles, "_LIMIT", 15)
     solution = (NOTEBOOKS / "solutions" / "vector_add.py").read_text(encoding="utf-8")
@@ -159,7 +106,7 @@ def test_a_loop_that_does_not_end_is_stopped(monkeypatch: pytest.MonkeyPatch) ->
     assert str(verdict).startswith("vector_add: not yet: it is not done after 15 s: does every loop end")
 
 
-def test_a_name_that_no_cell_defines_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_undefined_name_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     calls = defined(f"{HEAD}def vector_add(x, y):\n    return later(x, y)\n", "<later>")
     puzzles.check("vector_add", calls["vector_add"])
     said = capsys.readouterr().out

@@ -45,7 +45,7 @@ from tilescope.table.sources import MEASURED
 from tilescope.table.case_table import gather
 device.detect = lambda: None
 said = []
-run = tilescope.profile(
+run = tilescope.profile_kernels(
     sys.argv[1], implementations=["good"], workloads=["small"], collectors=[sys.argv[2]], runs_dir=sys.argv[3], on_event=said.append
 )
 rows = run.table[run.table["metric"] == "interval"]

@@ -16,7 +16,7 @@ def no_gpu(kit, monkeypatch):
 
 
 def profile(tmp_path, **more):
-    return tilescope.profile(
+    return tilescope.profile_kernels(
         OWN, implementations=["good"], workloads=["small"], collectors=["fakes.quick"], runs_dir=tmp_path, **more
     )
 
@@ -31,6 +31,15 @@ def test_profile_returns_the_run(tmp_path):
     assert [summary.path for summary in tilescope.list_runs([tmp_path])] == [loaded.folder]
 
 
+def test_profile_old_form_warns_and_works(tmp_path):
+    with pytest.warns(DeprecationWarning, match="call tilescope.profile_kernels"):
+        loaded = tilescope.profile(OWN, implementations=["good"], workloads=["small"], collectors=["fakes.quick"],
+                                   runs_dir=tmp_path, repetitions=3)  # fmt: skip
+    assert loaded.run.settings["repetitions"] == 3
+    with pytest.warns(DeprecationWarning), pytest.raises(ValueError, match="no input is a tensor"):
+        tilescope.profile(len, inputs={"n": 3}, reference=len, runs_dir=tmp_path)
+
+
 def test_profile_works_while_an_event_loop_runs(tmp_path):
     async def as_in_a_notebook():
         return profile(tmp_path)
@@ -41,7 +50,7 @@ def test_profile_works_while_an_event_loop_runs(tmp_path):
 def test_a_bad_request_is_a_value_error(tmp_path):
     async def as_in_a_notebook():
         with pytest.raises(ValueError, match="did you mean 'good'"):
-            tilescope.profile(OWN, implementations=["goood"], collectors=["fakes.quick"], runs_dir=tmp_path)
+            tilescope.profile_kernels(OWN, implementations=["goood"], collectors=["fakes.quick"], runs_dir=tmp_path)
 
     asyncio.run(as_in_a_notebook())
 

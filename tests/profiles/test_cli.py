@@ -70,6 +70,8 @@ def a_run(tmp_path, **fields):
         (["show", "20250101"], "no run '20250101'"),
         (["show", "latest"], "there are no runs yet"),
         (["recover", "20250101"], "no run '20250101'"),
+        (["recordings", "recover", "20250101"], "no run '20250101'"),
+        (["recordings", "publish", "20250101", "softmax"], "no run '20250101'"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(capsys, arguments, said):
@@ -79,6 +81,14 @@ def test_bad_input_is_one_line_and_status_2(capsys, arguments, said):
     assert status == 2
     assert out == ""
     assert "Traceback" not in err
+
+
+def test_help_lists_twelve_commands_in_groups(capsys):
+    status, out, _ = tilescope(capsys, "--help")
+    listed = re.findall(r"^  (\w+) {2,}\S", out.partition("Profile:")[2], re.MULTILINE)
+    assert status == 0 and len(listed) == 12
+    assert "Also: resume, fuse, mcp, recordings" in out
+    assert not {"record", "publish", "claims", "recover"} & {*listed}
 
 
 @pytest.mark.usefixtures("torch_and_catalog")

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -32,13 +33,15 @@ sys.meta_path.insert(0, Blocker())
 
 
 def imported(file: Path) -> set[str]:
-    """Top-level names of everything a file imports, inside functions too."""
+    """Top-level names of everything that a file imports, inside functions and by a string too."""
     names = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
             names |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             names.add((node.module or "").split(".")[0])
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names |= {root for root in ROOTS if re.fullmatch(rf"{root}(\.\w+)*(:\w+)?", node.value)}
     return names
 
 

@@ -157,7 +157,7 @@ def triple(x: torch.Tensor, *, out: dict | None = None) -> dict[str, list[torch.
 @pytest.mark.parametrize("wrap", [lambda f: f, functools.partial, lambda f: lambda *a, **k: (f(*a, **k), None)])
 def test_a_live_call_takes_inputs_as_they_are(kept, wrap):
     x = torch.ones(8, 32, dtype=torch.bfloat16, requires_grad=True)[:, ::2]
-    tilescope.profile(wrap(triple), x, out={"a": 1}, repetitions=7, collectors=["compiler"])
+    tilescope.profile(wrap(triple), x, out={"a": 1}, settings={"repetitions": 7}, collectors=["compiler"])
     ((capture, _, settings),) = kept
     assert (capture.calls, settings["collectors"], settings["repetitions"]) == (1, ["compiler"], 7)
     assert capture.checked == ""

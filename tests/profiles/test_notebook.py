@@ -236,7 +236,7 @@ def test_what_listening_raises_ends_the_job(tmp_path, monkeypatch):
 
     async def as_in_a_notebook():
         with pytest.raises(RuntimeError, match="heard enough"):
-            tilescope.profile(
+            tilescope.profile_kernels(
                 OWN, implementations=["hangs"], workloads=["small"],
                 collectors=["fakes.quick"], runs_dir=tmp_path, on_event=raise_at_the_hanging_case,
             )  # fmt: skip
@@ -304,12 +304,12 @@ def test_examples_that_will_not_do_are_said_in_a_line(notebook, function, inputs
 
 def test_a_function_without_examples_is_told_what_to_give(notebook):
     with pytest.raises(ValueError, match="triple: give examples of its inputs and a reference"):
-        tilescope.profile(notebook["triple"])
+        tilescope.profile_kernels(notebook["triple"])
 
 
 def test_a_function_of_a_cell_is_profiled_from_end_to_end(notebook, tmp_path, monkeypatch):
     monkeypatch.setattr(device, "detect", lambda: None)
-    run = tilescope.profile(
+    run = tilescope.profile_kernels(
         notebook["triple"],
         inputs={"x": notebook["torch"].ones(8, 5)},
         reference=notebook["right"],
@@ -344,7 +344,7 @@ def test_interrupting_keeps_what_is_done_and_says_where(tmp_path, monkeypatch):
 
     async def as_in_a_notebook():
         with pytest.raises(KeyboardInterrupt) as stopped:
-            tilescope.profile(
+            tilescope.profile_kernels(
                 OWN, implementations=["good", "hangs"], workloads=["small"],
                 collectors=["fakes.quick"], runs_dir=tmp_path, on_event=interrupt_after_the_first,
             )  # fmt: skip

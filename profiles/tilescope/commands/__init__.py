@@ -4,30 +4,18 @@ Each module has ``command(subparsers)``, which adds a parser whose ``run`` defau
 returns the exit status. Modules import their dependencies when they run, so that ``--help`` is fast.
 """
 
-from tilescope.commands import (
-    advise,
-    catalog,
-    check,
-    claims,
-    compare,
-    doctor,
-    fuse,
-    gate,
-    mcp,
-    open,
-    profile,
-    publish,
-    record,
-    recover,
-    resume,
-    show,
-    tune,
-)  # fmt: skip
-
-COMMANDS = tuple(
-    module.command
-    for module in (
-        catalog, check, profile, tune, show, open, compare, gate, advise, fuse, resume, recover, publish, record, claims,
-        doctor, mcp,
-    )
-)  # fmt: skip
+#: The module of each command.
+COMMANDS = {
+    "profile": "profile", "check": "check", "tune": "tune", "resume": "resume", "list": "catalog", "show": "show",
+    "open": "open", "advise": "advise", "compare": "compare", "gate": "gate", "fuse": "fuse", "doctor": "doctor",
+    "mcp": "mcp", "recordings": "recordings",
+}  # fmt: skip
+#: The maintainer's commands, below ``recordings``. At the top they are accepted and not listed.
+RECORDINGS = ("record", "publish", "claims", "recover")
+#: The commands that the help lists, by group. It only names the others.
+GROUPS = {
+    "Profile": ("profile", "check", "tune"),
+    "Read": ("list", "show", "open", "advise", "report"),
+    "Compare and gate": ("compare", "gate"),
+    "Serve and examine": ("serve", "doctor"),
+}

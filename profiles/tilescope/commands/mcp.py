@@ -8,16 +8,11 @@ from __future__ import annotations
 import argparse
 import functools
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import Any
 
 from tilescope.commands import advise as advise_command
 from tilescope.commands import choices, running
 from tilescope.version import VERSION
-
-if TYPE_CHECKING:
-    from tilescope.models.documents import Document
 
 _MISSING = "the MCP server needs a package that is not installed: pip install 'tilescope[mcp]'"
 _INSTRUCTIONS = (
@@ -61,7 +56,7 @@ async def list_runs(limit: int = _LISTED) -> dict[str, Any]:
 
     if limit < 1:
         raise ValueError("limit must be at least 1")
-    return _data(json_documents.runs(store.list_runs()[:limit]))
+    return json_documents.runs(store.list_runs()[:limit])
 
 
 async def profile(
@@ -78,7 +73,7 @@ async def profile(
     that this machine can run, and measures where it has a GPU. target is the architecture to compile for, such as sm_90.
     It takes seconds to minutes; fewer workloads are quicker.
     """
-    from tilescope.jobs import standby, supervisor  # noqa: PLC0415
+    from tilescope.jobs import supervisor, warm  # noqa: PLC0415
     from tilescope.jobs.plan import Request, plan  # noqa: PLC0415
     from tilescope.runs import store  # noqa: PLC0415
     from tilescope.table.case import readable  # noqa: PLC0415
@@ -92,14 +87,13 @@ async def profile(
         collectors=tuple(collectors or ("check", "compiler", "interpreter")),
         target=target,
     )
-    standby.stay()
+    warm.prepare()
     # Progress is not printed, because standard output is the protocol's.
     loaded = store.open_run(await supervisor.run(await plan(request), lambda event: None))
-    standby.again()
     if set(loaded.table["source"]) <= {store.MODEL} and loaded.run.failures:
         first = loaded.run.failures[0]
         raise ValueError(f"nothing could be profiled: {first.collector} {readable(first.case)}: {first.message}")
-    return _data(advise_command.document(loaded))
+    return advise_command.document(loaded)
 
 
 async def advise(
@@ -113,26 +107,21 @@ async def advise(
     from tilescope.runs import store  # noqa: PLC0415
 
     wanted = {"kernel": kernel, "impl": impl, "direction": direction, "workload": workload}
-    return _data(advise_command.document(store.open_run(running.found(run)), **wanted))
+    return advise_command.document(store.open_run(running.found(run)), **wanted)
 
 
-async def compare(baseline: str, candidate: str, kernel: str = "") -> dict[str, Any]:
-    """Compares two runs, or two implementations as RUN:IMPL, case by case: speedups with their 95 % intervals.
+async def compare(base: str, other: str, kernel: str = "") -> dict[str, Any]:
+    """Compares two runs, or two implementations as RUN:IMPL, case by case: time ratios with their 95 % intervals.
 
-    speedup is the baseline's time over the candidate's: above 1 the candidate is faster. A case is slower or faster only where its
-    interval excludes 1. Times are not compared across GPUs or settings; the obstacles say why.
+    A case is slower or faster only where its interval leaves out 1. Times are not compared across GPUs or settings; the
+    obstacles say why.
     """
     from tilescope.models import compare as model  # noqa: PLC0415
     from tilescope.models import json_documents  # noqa: PLC0415
     from tilescope.runs import store  # noqa: PLC0415
 
-    one, two = (model.side(side, running.found, store.open_run) for side in (baseline, candidate))
-    return _data(json_documents.comparison(one, [two], [model.compare(one, two, kernel)]))
-
-
-def _data(document: Document) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(document)
-    return found
+    one, two = (model.side(side, running.found, store.open_run) for side in (base, other))
+    return json_documents.comparison(one, [two], [model.compare(one, two, kernel)])
 
 
 def _refusing(tool: Tool, refusal: type[Exception]) -> Tool:

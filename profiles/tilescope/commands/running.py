@@ -34,10 +34,10 @@ def run(plan: Callable[[], Awaitable[Job]]) -> tuple[LoadedRun, bool]:
 
     Raises KeyboardInterrupt when it was interrupted before any case had finished.
     """
-    from tilescope.jobs import resident, supervisor  # noqa: PLC0415
+    from tilescope.jobs import supervisor, warm  # noqa: PLC0415
     from tilescope.jobs.progress import READING  # noqa: PLC0415
 
-    resident.prepare()
+    warm.prepare()
 
     async def work(progress: Progress) -> None:
         progress({"event": "waiting", "doing": READING})

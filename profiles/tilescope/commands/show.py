@@ -14,7 +14,6 @@ def command(subparsers: choices.Subparsers) -> None:
     parser.add_argument(
         "--json", action="store_true", help="the list, or the run with its whole table (schemas: runs, run)"
     )
-    parser.add_argument("--schema", metavar="NAME", help="print the JSON Schema of a document, such as advice")
     parser.set_defaults(run=run)
 
 
@@ -23,9 +22,6 @@ def run(arguments: argparse.Namespace) -> int:
     from tilescope.runs import provenance, raised_roofs, staleness, store  # noqa: PLC0415
     from tilescope.table.schema import CASE_COLUMNS  # noqa: PLC0415
 
-    if arguments.schema:
-        print(json_documents.schema_text(arguments.schema))
-        return 0
     if arguments.name is None:
         return _list(arguments.json)
     folder = running.found(arguments.name)

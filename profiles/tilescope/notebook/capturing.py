@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilescope.jobs import resident
+from tilescope.jobs import warm
 from tilescope.jobs.job import Catalog, Given, OnEvent
 from tilescope.jobs.plan import AUTO, Request, choose_target
 from tilescope.notebook import job_waiting, live_progress
@@ -55,7 +55,7 @@ class Capture:
         if self._recorder is not None:
             raise ValueError("a capture is used once: make another")
         # The profile will need a worker, whose imports can begin now.
-        resident.prepare(gpu=self._here == self.target)
+        warm.prepare()
         from tilescope.captures import processes, recorder, recording  # noqa: PLC0415 (they import torch and triton)
         from tilescope.tuning import ahead  # noqa: PLC0415
 
@@ -68,15 +68,11 @@ class Capture:
         if on_this:
             self._stack.enter_context(recording.on_gpu(self._recorder, ahead.compile_ahead))
         else:
-            self._assumed = self._stack.enter_context(self._without_gpu(self._recorder))
+            telling = live_progress.Telling()
+            self._stack.callback(telling.close)
+            without = recording.without_gpu(self._recorder, self.target, self.limit, telling)
+            self._assumed = self._stack.enter_context(without)
         return self
-
-    def _without_gpu(self, recorder: Recorder) -> contextlib.AbstractContextManager[Any]:
-        from tilescope.captures import recording  # noqa: PLC0415 (it imports torch and triton)
-
-        telling = live_progress.Telling()
-        self._stack.callback(telling.close)
-        return recording.without_gpu(recorder, self.target, self.limit, telling)
 
     def __exit__(self, *raised: object) -> None:
         self._stack.close()
@@ -132,20 +128,6 @@ class Capture:
                 seen |= dict.fromkeys(f"{kernel.name}: {note}" for note in record.data["notes"])
         return [*said, *seen]
 
-    def _floors(self) -> list[str]:
-        """Lines on kernels whose floor is that of whole tensors, because their accesses were not counted."""
-        kernels = self._recorder.kernels if self._recorder else ()
-        return [
-            f"{kernel.name}: its floor is the bytes of whole tensors, because its accesses were not counted"
-            for kernel in kernels
-            if any("counted" not in record.data and record.data.get("touched") for record in kernel.records)
-        ]
-
-    def _unchecked(self, collectors: Sequence[str]) -> list[Skipped]:
-        """The skipped check, unless a check was made or the collector ``check`` takes part."""
-        says_itself = "check" in collectors or (AUTO in collectors and self._here)
-        return [] if self.checked or says_itself else [_UNCHECKED]
-
     @property
     def unassumed(self) -> str:
         """Reasons, related to the absent GPU, why nothing may have been captured; empty where there are none."""
@@ -199,17 +181,23 @@ class Capture:
         references = self.write(folder / CAPTURED / store.new_id())
         catalog = [describe.entry(reference, execute.load_spec(reference)) for reference in references]
         told = {"assumed": {"capture": self._assumed.as_data()}} if self._assumed else {}
-        given = [found for reference in references for found in _counted(reference)]
-        skipped = self._unchecked(collectors)
+        # The collector ``check`` says itself why it makes no check.
+        checking = self.checked or "check" in collectors or (AUTO in collectors and self._here)
+        skipped = [] if checking else [_UNCHECKED]
         check = [self.checked] if self.checked else [f"{one.collector} skipped: {one.message}" for one in skipped]
+        floors = [
+            f"{kernel.name}: its floor is the bytes of whole tensors, because its accesses were not counted"
+            for kernel in (self._recorder.kernels if self._recorder else ())
+            if any("counted" not in record.data and record.data.get("touched") for record in kernel.records)
+        ]
         request = Request(
             references,
             collectors=collectors,
             target=self.target,
             settings={**(settings or {}), **told},
             title=title,
-            given=given,
-            notes=[*self.notes, *self._floors(), *check],
+            given=[found for reference in references for found in _counted(reference)],
+            notes=[*self.notes, *floors, *check],
             skipped=skipped,
         )
         return request, folder, catalog

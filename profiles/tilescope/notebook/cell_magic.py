@@ -6,7 +6,7 @@ import argparse
 import shlex
 from typing import Any, NoReturn
 
-from tilescope.jobs import resident
+from tilescope.jobs import warm
 from tilescope.notebook.capturing import LIMIT, Capture
 from tilescope.notebook.opened_run import Profile
 from tilescope.runs import store
@@ -21,7 +21,7 @@ class _Options(argparse.ArgumentParser):
 
 def load_ipython_extension(shell: Any) -> None:
     """Registers the magic with IPython, and starts the fork server for the first cell."""
-    resident.prepare(gpu=True)
+    warm.prepare()
 
     def tilescope(line: str, cell: str) -> Profile | None:
         """Runs the cell and profiles the Triton kernels that it launches, each as it was launched."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from tilescope.jobs import resident, standby, supervisor
+from tilescope.jobs import supervisor, warm
 from tilescope.jobs.job import Catalog, OnEvent
 from tilescope.jobs.plan import Request, plan
 from tilescope.runs import store
@@ -20,7 +20,7 @@ def run(request: Request, folder: Path, on_event: OnEvent, catalog: Catalog = ()
 
     ``catalog`` has the kernels' declarations; a worker is asked if it is empty.
     """
-    resident.prepare()
+    warm.prepare()
 
     async def work(on_event: OnEvent) -> Path:
         return await supervisor.run(await plan(request, folder, catalog), on_event)
@@ -47,13 +47,10 @@ def wait_for(work: Callable[[OnEvent], Coroutine[Any, Any, Path]], on_event: OnE
         looping = False
     else:
         looping = True
-    standby.stay()
     try:
         return _in_a_thread(work, heard) if looping else asyncio.run(work(heard))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(*kept) from None
-    finally:
-        standby.again()
 
 
 def _in_a_thread(work: Callable[[OnEvent], Coroutine[Any, Any, Path]], on_event: OnEvent) -> Path:

@@ -5,35 +5,12 @@ Imports torch when it is used, which the person's arguments have imported alread
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tilescope.notebook import user_kernel
 from tilescope.notebook.capturing import LIMIT, Capture
 from tilescope.notebook.opened_run import Profile
-from tilescope.table.description import Settings
-
-
-def is_live(kernels: Sequence[Any], inputs: Mapping[str, Any] | None, reference: Any, named: Mapping[str, Any]) -> bool:
-    """Whether ``profile`` was given a function to call, rather than kernels."""
-    if not kernels or isinstance(kernels[0], str) or hasattr(kernels[0], "implementations"):
-        return False
-    if inputs is not None and reference is not None:
-        return False
-    user_kernel.check_launcher(kernels[0])
-    return len(kernels) > 1 or inputs is not None or bool(named) or _needs_nothing(kernels[0])
-
-
-def _needs_nothing(function: Any) -> bool:
-    """Whether the function can be called without arguments, as far as its signature is known."""
-    try:
-        inspect.signature(function).bind()
-    except TypeError:
-        return False
-    except ValueError:  # an extension's function has no signature
-        return True
-    return True
 
 
 def profile(
@@ -44,23 +21,21 @@ def profile(
     reference: Callable[..., Any] | None,
     target: str,
     title: str,
+    settings: Mapping[str, Any],
     **options: Any,
 ) -> Profile:
     """Calls the function, and the reference with copies of the arguments, and profiles the function's launches.
 
-    A keyword of ``named`` is a setting of the job if ``Settings`` has it and the function has no such parameter. ``options`` are
-    those of ``Capture.profile``. Raises the function's own exceptions.
+    ``options`` are those of ``Capture.profile``. Raises the function's own exceptions.
     """
-    own = _parameters(function)
-    settings = {n: v for n, v in named.items() if n in Settings.__annotations__ and n not in own}
-    given = {n: v for n, v in named.items() if n not in settings}
-    copies = _copied((list(arguments), given)) if reference is not None else None
+    user_kernel.check_launcher(function)
+    copies = _copied((list(arguments), dict(named))) if reference is not None else None
     capture = Capture(target, float(settings.get("interpreter_limit", LIMIT)))
     with capture:
-        result = function(*arguments, **given)
+        result = function(*arguments, **named)
     if reference is not None and copies is not None:
         expected = reference(*copies[0], **copies[1])
-        capture.checked = compared(result, (arguments, given), expected, copies)
+        capture.checked = compared(result, (arguments, named), expected, copies)
     name = getattr(function, "__name__", type(function).__name__)
     return capture.profile(title=title or ("" if name == "<lambda>" else name), **options, **settings)
 
@@ -106,11 +81,3 @@ def _copied(value: Any) -> Any:
         return leaf.detach().clone().requires_grad_(leaf.requires_grad)
 
     return tree_map(copy, value)
-
-
-def _parameters(function: Any) -> set[str]:
-    called = function.forward if hasattr(function, "forward") else function
-    try:
-        return set(inspect.signature(called).parameters)
-    except (TypeError, ValueError):
-        return set()

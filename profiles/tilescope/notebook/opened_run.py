@@ -5,7 +5,7 @@ Imports neither torch, triton nor panel; a view imports the dashboard when it is
 
 from __future__ import annotations
 
-import importlib
+import importlib.metadata
 import math
 from collections.abc import Iterable, Iterator
 from html import escape
@@ -24,6 +24,8 @@ from tilescope.table import units
 from tilescope.table.case import readable
 from tilescope.table.run import Failure
 
+#: The entry-point group of functions that draw a view: they take the run, the view's name and a kernel.
+VIEWS = "tilescope.views"
 #: Rows of a summary in a notebook's output; the app shows them all.
 _ROWS = 20
 _COLUMNS = {
@@ -95,8 +97,9 @@ class Profile(LoadedRun):
         return self._view("source", kernel)
 
     def _view(self, name: str, kernel: str) -> Any:
-        # Imported by name and only here, because the profiler does not depend on the dashboard.
-        return importlib.import_module("tilescope_dashboard.notebook.views").view(self, name, kernel)
+        for entry in importlib.metadata.entry_points(group=VIEWS):
+            return entry.load()(self, name, kernel)
+        raise ValueError("no installed package draws views: pip install tilescope")
 
     def __repr__(self) -> str:
         notes = (f"note: {note}" for note in self.run.notes)

@@ -1,9 +1,10 @@
-"""``tilescope.profile`` and ``tilescope.resume``: run kernels from Python. Imports neither torch nor triton."""
+"""``tilescope.profile``, ``profile_kernels`` and ``resume``: run kernels from Python. Imports neither torch nor triton."""
 
 from __future__ import annotations
 
 import shutil
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,42 @@ CELLS = "cells"
 
 
 def profile(
+    function: Callable[..., Any],
+    *arguments: Any,
+    reference: Callable[..., Any] | None = None,
+    collectors: Sequence[str] = (AUTO,),
+    target: str = "",
+    title: str = "",
+    runs_dir: Path | str | None = None,
+    on_event: OnEvent | None = None,
+    settings: Mapping[str, Any] | None = None,
+    **named: Any,
+) -> Profile:
+    """Calls ``function(*arguments, **named)`` and profiles each Triton launch that it makes (see ``tilescope.capture``).
+
+    ``reference`` is called with copies of the same arguments, and the results are compared. ``settings`` are those of
+    ``jobs.job.Job``. ``on_event`` is called with each event of the job; without it, a notebook and a terminal show the progress.
+    This works where an event loop already runs, as in JupyterLab.
+
+    Raises ValueError, in one line, for a request that cannot be served, and the function's own exceptions. Interrupting stops the
+    workers and keeps the finished cases; the KeyboardInterrupt says how to open them.
+
+    Names of the catalog, specs, and functions with ``inputs`` belong to ``profile_kernels``. Until 0.2 they are accepted here too.
+    """
+    about: dict[str, Any] = {"collectors": collectors, "target": target, "title": title, "on_event": on_event}
+    if isinstance(function, str) or hasattr(function, "implementations") or isinstance(named.get("inputs"), Mapping):
+        said = "profile() of a name, a spec or inputs= ends with 0.2: call tilescope.profile_kernels() with the same arguments"
+        warnings.warn(said, DeprecationWarning, stacklevel=2)
+        about |= {"reference": reference, "runs_dir": runs_dir, **(settings or {}), **named}
+        return profile_kernels(function, *arguments, **about)
+    folder = Path(runs_dir) if runs_dir else store.runs_dir()
+    store.check_writable(folder)
+    return live_call.profile(
+        function, arguments, named, reference=reference, settings=settings or {}, runs_dir=folder, **about
+    )
+
+
+def profile_kernels(
     *kernels: Any,
     inputs: Mapping[str, Any] | None = None,
     reference: Callable[..., Any] | None = None,
@@ -40,25 +77,13 @@ def profile(
 ) -> Profile:
     """Profiles ``kernels`` and returns the finished run.
 
-    ``profile(function, *args, **kwargs)`` calls a live function, which launches Triton kernels, and profiles each launch as it
-    was made (see ``tilescope.capture``). An optional ``reference`` is called with the same arguments, and the results are
-    compared. Keywords with the names of this function's own arguments are not passed to ``function``.
-
-    Otherwise each kernel is a name from the catalog, ``path/to/file.py:SPEC``, a ``KernelSpec``, or a function that launches a
-    Triton kernel, with examples of its ``inputs`` and its ``reference`` (see ``tilescope.spec``), against which it is checked.
+    Each kernel is a name from the catalog, ``path/to/file.py:SPEC``, a ``KernelSpec``, or a function that launches a Triton
+    kernel, with examples of its ``inputs`` and its ``reference`` (see ``tilescope.spec``), against which it is checked.
     Definitions of a notebook's cells are written to a file for the worker (see ``cell_source``). The other arguments are those
-    of ``jobs.plan.Request``, ``settings`` those of ``jobs.job.Job``.
-
-    ``on_event`` is called with each event of the job; without it, the progress is shown in a notebook and on a terminal.
-    Works where an event loop already runs, as in JupyterLab. Raises ValueError, in one line, for a request that cannot be
-    served. Interrupting stops the workers and keeps the finished cases; the KeyboardInterrupt says how to open them.
+    of ``jobs.plan.Request``, ``settings`` those of ``jobs.job.Job``. ``on_event``, errors and interrupts are as in ``profile``.
     """
     folder = Path(runs_dir) if runs_dir else store.runs_dir()
     store.check_writable(folder)
-    if live_call.is_live(kernels, inputs, reference, settings):
-        named, options = {**(inputs or {}), **settings}, {"runs_dir": folder, "on_event": on_event}
-        told: dict[str, Any] = {**options, "collectors": collectors, "reference": reference}
-        return live_call.profile(kernels[0], kernels[1:], named, target=target, title=title, **told)
     names = [reference_to(kernel, folder / CELLS, inputs, reference) for kernel in kernels]
     if reference is not None and AUTO in collectors:
         collectors = ("check", *collectors)
@@ -103,8 +128,8 @@ def reference_to(
     if inputs is None or reference is None:
         name = getattr(kernel, "__name__", repr(kernel))
         raise ValueError(
-            f"{name}: give examples of its inputs and a reference, as in profile({name}, inputs={{'x': torch.randn(64, 100)}}, "
-            "reference=in_plain_pytorch)"
+            f"{name}: give examples of its inputs and a reference, as in profile_kernels({name}, "
+            f"inputs={{'x': torch.randn(64, 100)}}, reference=in_plain_pytorch)"
         )
     return cell_source.write_spec(user_kernel.spec(kernel, inputs=inputs, reference=reference), folder)
 

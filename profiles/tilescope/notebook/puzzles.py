@@ -15,13 +15,12 @@ import re
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from tilescope.jobs.plan import Request
-from tilescope.jobs.scratch import Scratch
+from tilescope.jobs.process import Scratch
 from tilescope.notebook import job_waiting, profiling
 from tilescope.notebook.cell_source import CannotCarry
 from tilescope.notebook.puzzle_list import PUZZLES
@@ -206,7 +205,7 @@ def _stub(loaded: LoadedRun) -> str:
         if nothing and nothing[1] == nothing[2]:
             return "nothing is written to the output: fill in the kernel"
         if failure.collector == "interpreter" or not (nothing or "is not finite" in failure.message):
-            return _with_source(failure, loaded.folder)
+            return _with_source(failure)
     if not loaded.table["metric"].str.startswith("sector_efficiency").any():
         return "no Triton kernel is launched: launch yours with kernel[grid](...)"
     return ""
@@ -220,11 +219,11 @@ _OUTSIDE = re.compile(
 )
 
 
-def _with_source(failure: Failure, folder: Path) -> str:
+def _with_source(failure: Failure) -> str:
     """A failure's message with the text of the learner's line that it names."""
     found = re.search(r"line (\d+)", failure.message)
-    (file,) = (folder.parent / profiling.CELLS).glob("*.py")
-    text = linecache.getline(str(file), int(found[1])).strip() if found else ""
+    file = failure.case.partition(".py:")[0] + ".py"
+    text = linecache.getline(file, int(found[1])).strip() if found else ""
     # The number is left out: it counts lines of the worker's file, which the learner does not see.
     message = re.sub(r", line \d+", "", _bare(failure))
     message = _OUTSIDE.sub(r"\g<0> (mask those lanes, or look at the offsets)", message)
