@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tilescope.jobs import attempt, machine_limits, questions, schedule, scratch, supervisor
+from tilescope.jobs import attempt, process, questions, supervisor, worker_output
 from tilescope.jobs.job import WorkerError
 from tilescope.runs import journal, store
 
@@ -19,7 +19,7 @@ from .fake_jobs import run
 @pytest.fixture(autouse=True)
 def one_process_at_a_time(kit, monkeypatch, tmp_path):
     """One worker at a time, and a folder for what is temporary."""
-    monkeypatch.setattr(schedule, "processors", lambda: 1)
+    monkeypatch.setattr(supervisor, "processors", lambda: 1)
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
 
@@ -37,7 +37,7 @@ def tried(events):
     return Counter(event["case"].rpartition(".py:")[2].split("/")[1] for event in events if event["event"] == "case")
 
 
-def test_a_worker_killed_while_it_starts_costs_no_case(catalog, monkeypatch, tmp_path):
+def test_worker_killed_at_start_costs_no_case(catalog, monkeypatch, tmp_path):
     deaths = tmp_path / "deaths"
     deaths.write_text("2")
     monkeypatch.setenv("FAKES_DEATHS", str(deaths))
@@ -47,9 +47,7 @@ def test_a_worker_killed_while_it_starts_costs_no_case(catalog, monkeypatch, tmp
     assert loaded.run.failures == () and loaded.run.notes == ()
 
 
-def test_one_that_is_always_killed_leaves_its_cases_outstanding_and_resume_takes_them_up(
-    catalog, monkeypatch, tmp_path
-):
+def test_worker_always_killed_leaves_outstanding_cases(catalog, monkeypatch, tmp_path):
     deaths = tmp_path / "deaths"
     deaths.write_text("1000")
     monkeypatch.setenv("FAKES_DEATHS", str(deaths))
@@ -74,7 +72,7 @@ def test_one_that_is_always_killed_leaves_its_cases_outstanding_and_resume_takes
     assert said.startswith("interrupted, and gone on with at ")
 
 
-def test_a_full_disk_is_the_machines_fault_and_its_cases_are_taken_up_when_there_is_room(catalog, monkeypatch):
+def test_full_disk_leaves_its_case_to_resume(catalog, monkeypatch):
     loaded, events = run(catalog, ["full", "good", "raises"])
     assert measured(loaded) == ["good"]
     assert not loaded.run.complete
@@ -92,12 +90,12 @@ def test_a_full_disk_is_the_machines_fault_and_its_cases_are_taken_up_when_there
     assert [failure.message for failure in again.run.failures] == ["RuntimeError: this kernel is wrong"]
 
 
-def test_a_case_that_kills_its_worker_each_time_is_settled_but_not_when_memory_ran_out(catalog, monkeypatch):
+def test_killing_case_fails_unless_memory_ran_out(catalog, monkeypatch):
     loaded, events = run(catalog, ["killed", "good"])
     assert loaded.run.complete and measured(loaded) == ["good"]
     assert tried(events) == {"killed": attempt.TRIES, "good": 1}
     kills = iter(range(1000))
-    monkeypatch.setattr(machine_limits, "oom_kills", lambda: next(kills))
+    monkeypatch.setattr(worker_output, "oom_kills", lambda: next(kills))
     loaded, _ = run(catalog, ["killed", "good"])
     assert not loaded.run.complete and measured(loaded) == ["good"]
     (failure,) = loaded.run.failures
@@ -107,7 +105,7 @@ def test_a_case_that_kills_its_worker_each_time_is_settled_but_not_when_memory_r
     )
 
 
-def test_a_message_that_no_file_can_hold_and_no_screen_is_cut_and_costs_its_case_only(catalog):
+def test_endless_message_is_cut(catalog):
     loaded, _ = run(catalog, ["unspeakable", "good"])
     assert loaded.run.complete and measured(loaded) == ["good"]
     (failure,) = loaded.run.failures
@@ -115,15 +113,15 @@ def test_a_message_that_no_file_can_hold_and_no_screen_is_cut_and_costs_its_case
     assert len(failure.detail) <= 64 << 10
 
 
-def test_what_a_dead_worker_had_for_a_while_goes(catalog):
+def test_temporary_files_of_a_dead_worker_go(catalog):
     run(catalog, ["leaves", "good"])
     assert list(Path(tempfile.gettempdir()).iterdir()) == []
 
 
-def test_the_next_job_sweeps_what_dead_ones_left_and_nothing_else(tmp_path):
+def test_sweep_removes_folders_of_dead_jobs_only(tmp_path):
     runs = tmp_path / "runs"
-    held = scratch.Scratch()
-    dead, new, old = (Path(tempfile.mkdtemp(prefix=scratch.PREFIX)) for _ in range(3))
+    held = process.Scratch()
+    dead, new, old = (Path(tempfile.mkdtemp(prefix=process.PREFIX)) for _ in range(3))
     (dead / "lock").touch()
     others = Path(tempfile.mkdtemp(prefix="tilescope-runs-"))
     (others / "lock").touch()
@@ -136,23 +134,23 @@ def test_the_next_job_sweeps_what_dead_ones_left_and_nothing_else(tmp_path):
     long_ago = time.time() - 86_400
     for folder in (old, others):
         os.utime(folder, (long_ago, long_ago))
-    assert scratch.sweep(runs) == 3
+    assert process.sweep(runs) == 3
     assert [path.exists() for path in (dead, old, begun)] == [False] * 3
     assert all(path.exists() for path in (held.path, new, others, resumable, fresh))
     held.close()
     assert not held.path.exists()
 
 
-def test_what_the_machine_lacks():
-    assert machine_limits.lacking(OSError(errno.EFBIG, "File too large")) == "File too large (EFBIG)"
-    assert machine_limits.lacking(FileNotFoundError(errno.ENOENT, "no")) == ""
-    assert machine_limits.lacking(RuntimeError("ptxas fatal: No space left on device")) == "No space left on device"
-    assert machine_limits.lacking(MemoryError(), starting=True) == "Cannot allocate memory"
-    assert machine_limits.lacking(MemoryError()) == ""
-    assert machine_limits.lacking(RuntimeError("this kernel is wrong")) == ""
+def test_lacking_resources_are_named():
+    assert worker_output.lacking(OSError(errno.EFBIG, "File too large")) == "File too large (EFBIG)"
+    assert worker_output.lacking(FileNotFoundError(errno.ENOENT, "no")) == ""
+    assert worker_output.lacking(RuntimeError("ptxas fatal: No space left on device")) == "No space left on device"
+    assert worker_output.lacking(MemoryError(), starting=True) == "Cannot allocate memory"
+    assert worker_output.lacking(MemoryError()) == ""
+    assert worker_output.lacking(RuntimeError("this kernel is wrong")) == ""
 
 
-def test_a_run_that_another_process_finished_meanwhile_is_not_gone_on_with(catalog, monkeypatch, tmp_path):
+def test_run_finished_meanwhile_is_not_resumed(catalog, monkeypatch, tmp_path):
     loaded, _ = run(catalog, ["full", "good"])
     monkeypatch.setenv("FAKES_ANSWER", "1")
 
@@ -170,7 +168,7 @@ def test_a_run_that_another_process_finished_meanwhile_is_not_gone_on_with(catal
     assert measured(store.open_run(loaded.folder)) == ["full", "good"]
 
 
-def test_describe_waits_no_longer_for_a_kernels_own_code_than_it_is_told(tmp_path):
+def test_describe_has_a_timeout(tmp_path):
     slow = tmp_path / "slow.py"
     slow.write_text("import time\ntime.sleep(1000)\n")
     with pytest.raises(WorkerError, match="the worker did not answer for 1 s and was killed"):

@@ -4,7 +4,7 @@ import pytest
 from tilescope import collectors
 from tilescope.jobs import plan
 from tilescope.jobs.plan import Request, RequestError
-from tilescope.jobs.schedule import deal
+from tilescope.jobs.supervisor import deal
 
 
 def entry(kernel="k", passes=("forward", "backward"), **implementations):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tilescope.hardware import device
-from tilescope.jobs import schedule
+from tilescope.jobs import supervisor
 from tilescope.jobs.plan import Request
 from tilescope.notebook import profiling, puzzles
 from tilescope.notebook.opened_run import Profile
@@ -115,7 +115,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedRun]:
         smaller = dataclasses.replace(puzzles.PUZZLES["softmax"], sizes=SIZES)
         patch.setitem(puzzles.PUZZLES, "softmax", smaller)
         patch.setattr(device, "detect", lambda: None)
-        patch.setattr(schedule, "processors", lambda: 1)  # each imports torch
+        patch.setattr(supervisor, "processors", lambda: 1)  # each imports torch
         declared = puzzles.spec("softmax", namespace["right"])
         implementation = declared.implementations[puzzles.YOURS]
         tried = {name: dataclasses.replace(implementation, call=namespace[name]) for name in names}

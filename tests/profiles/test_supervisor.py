@@ -12,16 +12,20 @@ from pathlib import Path
 
 import pytest
 from tilescope.hardware.gpu_lock import gpu_lock
-from tilescope.jobs import attempt, process, ptxas, questions, schedule, supervisor
+from tilescope.jobs import attempt, process, ptxas, questions, supervisor
 from tilescope.jobs.job import Job, WorkerError
 from tilescope.jobs.ledger import Ledger
-from tilescope.runs import journal, staleness, store, writer
+from tilescope.runs import journal, staleness, store
 from tilescope.table.case import Case
 
 from .fake_jobs import KIT, OWN, cases, run
 from .processes import alive, wait_for
 
-pytestmark = pytest.mark.usefixtures("kit")
+
+@pytest.fixture(autouse=True)
+def impatient(kit, monkeypatch):
+    """Stubborn workers are killed soon."""
+    monkeypatch.setattr(process, "GRACE", 0.5)
 
 
 def registers(loaded):
@@ -60,7 +64,7 @@ def test_every_fate_costs_its_own_case_only(catalog):
     assert [event["index"] for event in events] == sorted(event["index"] for event in events)
 
 
-def test_the_text_of_the_declaring_file_is_kept_though_no_collector_speaks_of_its_lines(catalog):
+def test_run_keeps_the_text_of_the_declaring_file(catalog):
     loaded, _ = run(catalog, ["good"])
     [(name, texts)] = loaded.sources.items()
     path = Path(catalog[0]["path"])
@@ -69,7 +73,7 @@ def test_the_text_of_the_declaring_file_is_kept_though_no_collector_speaks_of_it
     assert not run(edited, ["good"])[0].sources
 
 
-def test_what_the_algorithm_needs_is_written_for_every_case(catalog):
+def test_run_has_declared_costs_of_every_case(catalog):
     loaded, _ = run(catalog, ["raises"])
     model = loaded.table[loaded.table["source"] == "model"]
     assert dict(zip(model["metric"], model["value"], strict=True)) == {
@@ -79,26 +83,26 @@ def test_what_the_algorithm_needs_is_written_for_every_case(catalog):
     assert staleness.stale_kernels(loaded) == []
 
 
-def test_a_worker_that_never_answers_is_killed(catalog):
+def test_silent_worker_is_killed(catalog):
     loaded, _ = run(catalog, ["good", "hangs", "fine"], timeout=8)
     assert registers(loaded) == {"good": 32, "fine": 32}
     assert "did not answer for 8 s and was killed while running" in failures(loaded)["hangs"].message
 
 
-def test_a_wrapper_reports_after_the_worker_ended(catalog):
+def test_wrapper_reports_after_its_worker(catalog):
     loaded, _ = run(catalog, ["good", "noisy", "raises", "fine"], ["fakes.wrapped"])
     assert registers(loaded) == {"good": 64, "noisy": 64}
     assert list(failures(loaded)) == ["raises"]
     assert "skipped 1 of fine" in loaded.run.notes[0]
 
 
-def test_a_crash_under_a_wrapper_costs_its_case_only(catalog):
+def test_crash_under_a_wrapper_costs_its_case_only(catalog):
     loaded, _ = run(catalog, ["good", "killed", "noisy"], ["fakes.wrapped"])
     assert registers(loaded) == {"good": 64, "noisy": 64}
     assert "was killed (SIGKILL)" in failures(loaded)["killed"].message
 
 
-def test_a_missing_wrapper_and_an_unavailable_collector_leave_the_others(catalog):
+def test_unavailable_collectors_leave_the_others(catalog):
     loaded, events = run(catalog, ["good"], ["fakes.quick", "fakes.lost", "fakes.absent", "fakes.broken"])
     assert registers(loaded) == {"good": 32}
     said = {failure.collector: failure.message for failure in loaded.run.failures}
@@ -116,8 +120,7 @@ def test_a_missing_wrapper_and_an_unavailable_collector_leave_the_others(catalog
     assert all(note.endswith(f"go on with 'tilescope resume {loaded.run.id}'") for note in loaded.run.notes)
 
 
-def test_cancelling_keeps_finished_cases_and_leaves_no_process(catalog, tmp_path, monkeypatch):
-    monkeypatch.setattr(process, "GRACE", 0.5)
+def test_cancelling_keeps_cases_and_leaves_no_process(catalog, tmp_path, monkeypatch):
     pids, events = tmp_path / "pids", []
     job = Job(cases("good", "stubborn"), ["fakes.quick"], {"pids": str(pids)}, catalog=catalog)
 
@@ -145,7 +148,7 @@ def test_cancelling_keeps_finished_cases_and_leaves_no_process(catalog, tmp_path
     assert not any(alive(int(pid)) for pid in pids.read_text().split())
 
 
-def test_cancelling_before_anything_finished_leaves_nothing(catalog):
+def test_cancelling_before_a_result_leaves_nothing(catalog):
     async def cancel_at_once():
         job = Job(cases("good"), ["fakes.quick"], catalog=catalog)
         started = asyncio.Event()
@@ -159,7 +162,7 @@ def test_cancelling_before_anything_finished_leaves_nothing(catalog):
     assert list(store.runs_dir().iterdir()) == []
 
 
-def test_workers_die_with_their_supervisor_and_the_run_can_be_recovered(tmp_path, catalog):
+def test_workers_die_with_their_supervisor(tmp_path, catalog):
     script = (
         "import asyncio, json, sys\n"
         "from tilescope.jobs import supervisor\nfrom tilescope.jobs.job import Job\nfrom tilescope.table.case import Case\n"
@@ -201,7 +204,7 @@ def test_describe_says_what_is_wrong_with_a_file(tmp_path):
 
 
 @pytest.mark.usefixtures("torch_and_catalog")
-def test_describe_takes_a_persons_own_workloads(catalog):
+def test_describe_takes_other_workloads(catalog):
     (entry,) = asyncio.run(questions.describe([OWN], ["24-fp16", "large"]))
     assert entry["selected"] == ["24-fp16", "64-fp32"]
     assert [workload["id"] for workload in entry["workloads"]] == ["8-fp32", "64-fp32", "24-fp16"]
@@ -211,7 +214,7 @@ def test_describe_takes_a_persons_own_workloads(catalog):
 
 
 @pytest.mark.usefixtures("torch_and_catalog")
-def test_a_run_says_where_the_interpreter_counts_another_kernel_than_a_gpu_runs():
+def test_note_where_the_interpreter_counts_other_kernels():
     """Kernels in Gluon run on GPUs only; the interpreter and older GPUs use other implementations."""
     wide = [Case("layer_norm", "triton", direction, "4x8208-bf16") for direction in ("forward", "backward")]
     job = Job(wide, ("compiler", "interpreter"), {"target": "sm_90"})
@@ -225,7 +228,7 @@ def test_a_run_says_where_the_interpreter_counts_another_kernel_than_a_gpu_runs(
     assert "norm_backward_shared_kernel" in set(loaded.configs["function"])
 
 
-def test_one_holder_of_a_gpu_at_a_time(tmp_path, monkeypatch):
+def test_gpu_lock_has_one_holder(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     order = []
 
@@ -273,9 +276,8 @@ def resumed(folder, monkeypatch):
     ]
 
 
-def test_an_interrupted_run_goes_on_where_it_stopped(catalog, monkeypatch):
-    monkeypatch.setattr(process, "GRACE", 0.5)
-    monkeypatch.setattr(schedule, "processors", lambda: 1)
+def test_interrupted_run_resumes_where_it_stopped(catalog, monkeypatch):
+    monkeypatch.setattr(supervisor, "processors", lambda: 1)
     folder = interrupted(catalog, "good", "raises", "skips", "fine", "stubborn")
     before = store.open_run(folder)
     loaded, asked = resumed(folder, monkeypatch)
@@ -293,9 +295,8 @@ def test_an_interrupted_run_goes_on_where_it_stopped(catalog, monkeypatch):
         asyncio.run(supervisor.resume(folder))
 
 
-def test_a_run_whose_writer_was_killed_goes_on_too(catalog, monkeypatch, tmp_path):
-    monkeypatch.setattr(process, "GRACE", 0.5)
-    monkeypatch.setattr(schedule, "processors", lambda: 1)
+def test_run_of_a_killed_writer_resumes(catalog, monkeypatch, tmp_path):
+    monkeypatch.setattr(supervisor, "processors", lambda: 1)
     folder = interrupted(catalog, "good", "stubborn", collectors=("fakes.absent", "fakes.quick"))
     # As it is left then: half-written, with a line that was not written to its end.
     partial = folder.rename(folder.with_name(store.PARTIAL + folder.name))
@@ -317,8 +318,7 @@ def test_a_run_whose_writer_was_killed_goes_on_too(catalog, monkeypatch, tmp_pat
     assert registers(loaded) == {"good": 32, "stubborn": 32}
 
 
-def test_a_case_whose_rows_nobody_noted_is_not_measured_twice(catalog, monkeypatch):
-    monkeypatch.setattr(process, "GRACE", 0.5)
+def test_case_with_rows_is_not_measured_twice(catalog):
     folder = interrupted(catalog, "good", "stubborn")
     ledger = Ledger(Job(cases("good", "stubborn"), ["compiler"]), None, print)
     ledger.recall((), store.open_run(folder).table)
@@ -337,12 +337,11 @@ WOULD_NOT_FIT = (
 )
 
 
-def test_what_would_not_fit_is_not_added_to_a_run_and_nothing_is_lost(catalog, monkeypatch):
-    monkeypatch.setattr(process, "GRACE", 0.5)
+def test_resume_refuses_what_would_not_fit(catalog, monkeypatch):
     folder = interrupted(catalog, "good", "stubborn")
     run = store.open_run(folder).run
     for change, said in WOULD_NOT_FIT:
-        writer._write_json(dataclasses.replace(run, **change(run)).to_json(), folder / "run.json")
+        (folder / "run.json").write_text(json.dumps(dataclasses.replace(run, **change(run)).to_json()))
         before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
         with pytest.raises(WorkerError, match=said):
             asyncio.run(supervisor.resume(folder))

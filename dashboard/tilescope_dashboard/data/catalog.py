@@ -7,7 +7,7 @@ import threading
 from concurrent.futures import Future
 from typing import Any
 
-from tilescope.jobs import questions, resident
+from tilescope.jobs import questions, warm
 
 _asked: list[Future[list[dict[str, Any]]]] = []
 
@@ -30,7 +30,7 @@ def known() -> list[dict[str, Any]]:
 
 def _answer(answer: Future[list[dict[str, Any]]]) -> None:
     # The next request will be a job.
-    resident.prepare()
+    warm.prepare()
     try:
         answer.set_result(asyncio.run(questions.describe()))
     except BaseException as error:  # pages wait for the future, so it must end

@@ -15,22 +15,20 @@ from tilescope_dashboard.figures.compare import MOST, compare
 from tilescope_dashboard.report.content import Comparison, Part, Table
 from tilescope_dashboard.topics.compare import CHANGES, RESOURCES
 
-_SAID = "Slowest candidate first; a bar is the 95 % interval of the speedup."
+_SAID = "Worst first; a bar is the 95 % interval of the ratio of medians."
 
 
-def comparison(baseline: Side, candidate: Side, kernel: str = "") -> Comparison:
-    """The candidate compared with the baseline. A candidate that is one implementation is compared with ``triton`` by default."""
-    if candidate.impl and not baseline.impl:
-        baseline = Side(baseline.loaded, "triton")
-    obstacles = model.obstacles(baseline, candidate)
+def comparison(base: Side, other: Side, kernel: str = "") -> Comparison:
+    """``other`` compared with ``base``; an implementation of ``other`` against the base's own, or against its ``triton``."""
+    if other.impl and not base.impl:
+        base = Side(base.loaded, "triton")
+    obstacles = model.obstacles(base, other)
     try:
-        rows = model.compare(baseline, candidate, kernel)
+        rows = model.compare(base, other, kernel)
     except CompareError as error:
-        return Comparison(baseline.name, candidate.name, "nothing to compare", (f"{error}.",), (), None)
-    rows = rows.assign(
-        interval=[_interval(*ends) for ends in zip(rows["speedup_low"], rows["speedup_high"], strict=True)]
-    )
-    drawn = int(rows["speedup"].notna().sum())
+        return Comparison(base.name, other.name, "nothing to compare", (f"{error}.",), (), None)
+    rows = rows.assign(interval=[_interval(*ends) for ends in zip(rows["ratio_low"], rows["ratio_high"], strict=True)])
+    drawn = int(rows["ratio"].notna().sum())
     part = Part(
         title="Cases",
         text=_SAID + (f" The figure shows {MOST} of {drawn}." if drawn > MOST else "") if drawn else "",
@@ -39,11 +37,11 @@ def comparison(baseline: Side, candidate: Side, kernel: str = "") -> Comparison:
         wide=True,
     )
     return Comparison(
-        baseline=baseline.name,
-        candidate=candidate.name,
-        verdict=verdicts.sentence(rows, candidate.name, baseline.name),
+        base=base.name,
+        other=other.name,
+        verdict=verdicts.sentence(rows, other.name, base.name, of_base=False),
         obstacles=tuple(f"No times are compared: {line}." for line in obstacles),
-        changes=tuple(model.changes(baseline, candidate)),
+        changes=tuple(model.changes(base, other)),
         part=part,
     )
 

@@ -89,13 +89,13 @@ class RunPart:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Changes from ``baseline`` to ``candidate``. ``obstacles`` say why no times are compared; ``changes`` what else differs.
+    """Changes from ``base`` to ``other``. ``obstacles`` say why no times are compared; ``changes`` what else differs.
 
     ``part`` is None where they have no case in common.
     """
 
-    baseline: str
-    candidate: str
+    base: str
+    other: str
     verdict: str
     obstacles: tuple[str, ...]
     changes: tuple[str, ...]

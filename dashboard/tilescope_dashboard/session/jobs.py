@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import panel as pn
-from tilescope.jobs import plan, standby, supervisor
+from tilescope.jobs import plan, supervisor
 from tilescope.table.case import Case
 
 from tilescope_dashboard.session import script_run
@@ -178,7 +178,6 @@ class JobManager:
             self._tasks.pop(state.number, None)
             self._forget()
             self._tell()
-            asyncio.get_running_loop().run_in_executor(None, standby.again)
 
     def _on_event(self, state: JobState, event: Mapping[str, Any]) -> None:
         kind = event["event"]

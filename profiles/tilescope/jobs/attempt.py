@@ -1,4 +1,4 @@
-"""One worker process on some of a collector's cases, and the cause when it ends early.
+"""A collector's cases, in as many worker processes as needed, and the cause when a process ends early.
 
 A case that kills its worker every time has failed. A case that failed for lack of the machine's resources, or that was never
 tried, is left to another process. Imports neither torch nor triton.
@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
-from types import ModuleType
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-from tilescope.jobs import machine_limits
+from tilescope import collectors
+from tilescope.jobs import worker_output
+from tilescope.jobs.job import BATCH
 from tilescope.jobs.ledger import Ledger, one_line
-from tilescope.jobs.process import StartError, WorkerProcess
+from tilescope.jobs.process import Standby, StartError, WorkerProcess
 from tilescope.jobs.worker_output import last_line, tail
 from tilescope.runs import store
 from tilescope.table.case import Case
@@ -25,171 +25,186 @@ from tilescope.table.case import Case
 TRIES = 3
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The cases that an attempt left for a new process: ``first`` those without trouble, ``last`` the others.
-
-    ``obstacle`` is the reason why they are left, ``detail`` the process's output. ``hopeless``: another process would meet the
-    same obstacle. ``settled``: the collector cannot give results here for any case. ``counted``: the death of the process counts
-    against one case, which fails after ``TRIES`` deaths.
-    """
-
-    first: tuple[Case, ...] = ()
-    last: tuple[Case, ...] = ()
-    obstacle: str = ""
-    detail: str = ""
-    hopeless: bool = False
-    settled: bool = False
-    counted: bool = False
-
-
-class Attempt:
-    """One worker process. ``killed`` counts by case the workers that were killed from outside while running it.
+async def collect(
+    ledger: Ledger, name: str, cases: Sequence[Case], *, leaving: bool, standby: Standby | None = None
+) -> None:
+    """Runs the cases with one collector, in as many processes as needed; gives up after ``TRIES`` without progress.
 
     ``leaving``: nothing needs to wait for the exit of a process that is done.
     """
+    wrapped = hasattr(collectors.load(name), "command")
+    size = int(ledger.job.settings.get("batch", BATCH)) if wrapped else len(cases)
+    left, tries, killed = list(cases), 0, Counter[str]()
+    while left:
+        end = await _Attempt(ledger, name, left[:size], killed=killed, leaving=leaving, standby=standby).run()
+        if end.impossible:
+            ledger.give_up(name, cases, end.obstacle, end.detail)
+            return
+        remaining = [*end.first, *left[size:], *end.last]
+        tries = 0 if len(remaining) < len(left) or end.counted else tries + 1
+        if end.hopeless or tries == TRIES:
+            times = f" ({tries} times)" if tries > 1 else ""
+            ledger.leave(name, f"{end.obstacle or 'its worker settled no case'}{times}", end.detail)
+            return
+        left = remaining
+
+
+class _End(NamedTuple):
+    """The cases that an attempt left for a new process: ``first`` those without trouble, ``last`` the others.
+
+    ``obstacle`` is the reason why they are left, ``detail`` the process's output. ``hopeless``: another process would meet the
+    same obstacle. ``impossible``: the collector cannot give results here for any case. ``counted``: the death of the process
+    counts against one case, which fails after ``TRIES`` deaths.
+    """
+
+    first: Sequence[Case] = ()
+    last: Sequence[Case] = ()
+    obstacle: str = ""
+    detail: str = ""
+    hopeless: bool = False
+    impossible: bool = False
+    counted: bool = False
+
+
+class _Attempt:
+    """One worker process. ``killed`` counts by case the workers that were killed from outside while running it."""
 
     def __init__(
         self,
         ledger: Ledger,
         name: str,
-        collector: ModuleType,
-        cases: list[Case],
-        killed: Counter[str],
+        cases: Sequence[Case],
         *,
+        killed: Counter[str],
         leaving: bool,
+        standby: Standby | None,
     ) -> None:
-        self.ledger, self.name, self.collector, self.killed, self.leaving = ledger, name, collector, killed, leaving
+        self.ledger, self.name, self.killed, self.leaving, self.standby = ledger, name, killed, leaving, standby
+        self.collector = collectors.load(name)
         self.open = {case.id: case for case in cases}
-        #: Cases whose artefacts the wrapper writes after the worker has ended.
-        self.wrapped: list[Case] = []
-        #: Cases whose artefacts are parsed together after the worker has ended.
-        self.together: list[Case] = []
+        #: Cases whose artefacts exist only after the process has ended: the wrapper's, and those that are parsed together.
+        self.pending: list[Case] = []
         #: Cases that failed for lack of the machine's resources.
         self.later: dict[str, Case] = {}
-        self.obstacle = self.detail = ""
+        self.obstacle = self.detail = self.doing = ""
         self.current: Case | None = None
-        self.doing = ""
         self.finished = self.refused = self.begun = False
-        self.folder = ledger.writer.artefact_folder(name)
 
-    async def run(self) -> Outcome:
+    async def run(self) -> _End:
         """Runs the cases until the process ends. Raises StoreError where the run cannot be written."""
+        ledger, folder = self.ledger, self.ledger.writer.artefact_folder(self.name)
         job = {
             "action": "capture",
             "collector": self.name,
             "cases": [case.to_json() for case in self.open.values()],
-            "folder": str(self.folder),
-            "settings": dict(self.ledger.job.settings),
+            "folder": str(folder),
+            "settings": dict(ledger.job.settings),
         }
-        command = getattr(self.collector, "command", None)
+        command: Any = getattr(self.collector, "command", None)
         variables: dict[str, str] = getattr(self.collector, "environment", dict)()
-        killed = machine_limits.oom_kills()
+        oom_kills = worker_output.oom_kills()
         try:
-            async with WorkerProcess(job, command, variables) as worker:
+            async with WorkerProcess(job, command, variables, self.standby) as worker:
                 try:
-                    async for event in worker.events(self.ledger.job.patience):
+                    async for event in worker.events(ledger.job.patience):
                         await self.hear(event)
-                        if self.leaving and self.finished and not (self.open or self.later or self.wrapped):
+                        if self.leaving and self.finished and not (self.open or self.later or command):
                             worker.leave()
                 except asyncio.CancelledError:
                     await worker.stop()
                     for event in worker.drain():
                         await self.hear(event)
                     with contextlib.suppress(Exception):
-                        await self.ledger.keep_together(self.name, self.collector, self.together)
-                        await self.unwrap(worker)
+                        await self.keep_pending(worker)
                     raise
-                return await self.conclude(worker, machine_limits.oom_kills() > killed)
+                missing, unwritten = [], ""
+                try:
+                    missing = await self.keep_pending(worker)
+                except store.StoreError:
+                    raise
+                except Exception as error:
+                    missing, unwritten = self.pending, one_line(error)
+                return self.conclude(worker, missing, unwritten, worker_output.oom_kills() > oom_kills)
         except StartError as error:
             return self.left(str(error), hopeless=not error.lacking)
 
     async def hear(self, event: Mapping[str, Any]) -> None:
         """Handles one event. Events of a case that is settled already are ignored."""
-        kind, case = event["event"], self.open.get(event.get("case", ""))
+        kind, case, ledger = event["event"], self.open.get(event.get("case", "")), self.ledger
         if kind == "start":
-            self.ledger.emit({"event": "waiting", "collector": self.name, "doing": "starting the worker"})
+            ledger.emit({"event": "waiting", "collector": self.name, "doing": "starting the worker"})
+        elif kind == "done":
+            self.finished = True
         elif kind == "case" and case:
             self.begun = True
             if (self.current, self.doing) != (case, event["doing"]):
                 self.current, self.doing = case, event["doing"]
-                self.ledger.emit({"event": "case", "case": case.id, "collector": self.name, "doing": event["doing"]})
-        elif kind == "done":
-            self.finished = True
+                ledger.emit({"event": "case", "case": case.id, "collector": self.name, "doing": event["doing"]})
+        elif kind == "error" and (lacking := event.get("environment")) and (case or not event.get("case")):
+            self.obstacle, self.detail = _machine(lacking), event.get("detail", "")
+            self.current = None
+            if case:
+                self.later[case.id] = self.open.pop(case.id)
         elif kind == "error" and not event.get("case"):
             self.refused, self.current = True, None
             self.obstacle, self.detail = event["message"], event.get("detail", "")
-            if lacking := event.get("environment"):
-                self.refused, self.obstacle = False, _machine(lacking)
         elif case and kind in ("error", "skipped", "result"):
             del self.open[case.id]
             self.current = None
-            await self.settle(kind, case, event)
+            if kind == "error":
+                ledger.fail(case, self.name, event["message"], event.get("detail", ""))
+            elif kind == "skipped":
+                ledger.skip(case, self.name, event["message"])
+            elif hasattr(self.collector, "command") or hasattr(self.collector, "capture_all"):
+                self.pending.append(case)
+            elif not await ledger.keep(self.name, case):
+                ledger.fail(case, self.name, f"{self.name} left no artefact")
 
-    async def settle(self, kind: str, case: Case, event: Mapping[str, Any]) -> None:
-        """Settles a case by its last event: an error, a skip, or an artefact that is parsed now or after the process."""
-        if kind == "error" and event.get("environment"):
-            self.later[case.id] = case
-            self.obstacle, self.detail = _machine(event["environment"]), event.get("detail", "")
-        elif kind == "error":
-            self.ledger.fail(case, self.name, event["message"], event.get("detail", ""))
-        elif kind == "skipped":
-            self.ledger.skip(case, self.name, event["message"])
-        elif hasattr(self.collector, "command"):
-            self.wrapped.append(case)
-        elif hasattr(self.collector, "capture_all"):
-            self.together.append(case)
-        elif not await self.ledger.keep(self.name, self.collector, case):
-            self.ledger.fail(case, self.name, f"{self.name} left no artefact")
+    async def keep_pending(self, worker: WorkerProcess) -> list[Case]:
+        """Keeps the artefacts that exist only now; returns the wrapper's cases without one.
 
-    async def unwrap(self, worker: WorkerProcess) -> list[Case]:
-        """Splits the wrapper's output into one artefact a case and keeps these; returns the cases without one.
-
-        Raises the collector's exception where ``finish`` finds no usable output.
+        Raises the collector's exception where ``finish`` finds no usable output of the wrapper.
         """
-        if not self.wrapped:
+        if not hasattr(self.collector, "command"):
+            await self.ledger.keep_together(self.name, self.pending)
             return []
-        await asyncio.to_thread(worker.take_wrapped, self.folder)
-        await asyncio.to_thread(self.collector.finish, self.folder, self.wrapped)
-        return [case for case in self.wrapped if not await self.ledger.keep(self.name, self.collector, case)]
+        if not self.pending:
+            return []
+        folder = self.ledger.writer.artefact_folder(self.name)
+        await asyncio.to_thread(worker.take_wrapped, folder)
+        await asyncio.to_thread(self.collector.finish, folder, self.pending)
+        return [case for case in self.pending if not await self.ledger.keep(self.name, case)]
 
-    async def conclude(self, worker: WorkerProcess, out_of_memory: bool) -> Outcome:
-        """Handles the end of the process: keeps the wrapper's output, finds the cause of an early end, and the cases left."""
+    def conclude(self, worker: WorkerProcess, missing: Sequence[Case], unwritten: str, out_of_memory: bool) -> _End:
+        """The cause of the process's end, and the cases left. ``missing`` have no output of the wrapper; ``unwritten`` says why."""
         log = worker.log()
-        await self.ledger.keep_together(self.name, self.collector, self.together)
         if self.refused:
             return self.left(self.obstacle, self.detail, hopeless=not self.begun)
-        try:
-            missing = await self.unwrap(worker)
-        except store.StoreError:
-            raise
-        except Exception as error:
-            missing = list(self.wrapped)
-            if self.current is None:
-                return self.blame_wrapper(missing, one_line(error), log)
         if self.current is not None:
             return self.blame(self.current, worker, missing, log, out_of_memory)
+        if unwritten and self.name not in self.ledger.productive:
+            return _End(obstacle=unwritten, detail=tail(log), impossible=True)
         for case in missing:
-            self.ledger.skip(case, self.name, "it launches nothing that could be counted")
-        if not self.finished and not self.begun and not self.obstacle:
-            explain = getattr(self.collector, "explain", None)
-            explained = explain(log) if explain else None
-            last = explained or (_machine("out of memory") if out_of_memory else last_line(log))
-            text = f"worker {worker.ending()} before its first case"
-            said, detail = f"{text}: {last}" if last else text, tail(log)
-            return Outcome(obstacle=said, detail=detail, settled=True) if explained else self.left(said, detail)
-        between = "" if self.finished else f"worker {worker.ending()} between two cases"
-        return self.left(self.obstacle or between, self.detail or tail(log))
+            if unwritten:
+                self.ledger.fail(case, self.name, unwritten, tail(log))
+            else:
+                self.ledger.skip(case, self.name, "it launches nothing that could be counted")
+        if self.finished or self.begun or self.obstacle:
+            between = "" if self.finished or unwritten else f"worker {worker.ending()} between two cases"
+            return self.left(self.obstacle or between, self.detail or tail(log))
+        explained = getattr(self.collector, "explain", lambda log: None)(log)
+        last = explained or (_machine("out of memory") if out_of_memory else last_line(log))
+        said = ": ".join(filter(None, [f"worker {worker.ending()} before its first case", last]))
+        return self.left(said, tail(log))._replace(impossible=bool(explained))
 
-    def blame(self, case: Case, worker: WorkerProcess, missing: list[Case], log: str, out_of_memory: bool) -> Outcome:
-        """The outcome of a process that ended during ``case``. The case fails, or is tried again if the cause is outside of it."""
+    def blame(self, case: Case, worker: WorkerProcess, missing: Sequence[Case], log: str, out_of_memory: bool) -> _End:
+        """The end of a process that died during ``case``. The case fails, or is tried again if the cause is outside of it."""
         self.ledger.writer.artefact_path(self.name, case, self.collector.SUFFIX).unlink(missing_ok=True)
         text = f"worker {worker.ending()} while {self.doing} {case.id}; finished cases are kept"
         del self.open[case.id]
-        again: list[Case] = []
-        counted = False
-        limit = worker.signal in machine_limits.LIMITS
-        outside = worker.signal in machine_limits.FROM_OUTSIDE and not worker.silent
+        again, counted = list[Case](), False
+        limit = worker.signal in worker_output.LIMITS
+        outside = worker.signal in worker_output.FROM_OUTSIDE and not worker.silent
         self.killed[case.id] += outside
         if limit or (outside and out_of_memory):
             lacking = f"a limit of this process's ({worker.signal})" if limit else "out of memory"
@@ -200,19 +215,11 @@ class Attempt:
             self.ledger.fail(case, self.name, text, tail(log))
         # The case that is tried again goes last, because it may kill the next process too.
         first, last = (*missing, *self.open.values()), (*self.later.values(), *again)
-        return Outcome(first, last, self.obstacle, self.detail, counted=counted)
+        return _End(first, last, self.obstacle, self.detail, counted=counted)
 
-    def left(self, obstacle: str = "", detail: str = "", hopeless: bool = False) -> Outcome:
-        """The outcome with all open cases."""
-        return Outcome(tuple(self.open.values()), tuple(self.later.values()), obstacle, detail, hopeless)
-
-    def blame_wrapper(self, cases: list[Case], reason: str, log: str) -> Outcome:
-        """The outcome of a wrapper without output: these cases fail, or the collector is given up if it never had any."""
-        if self.name not in self.ledger.productive:
-            return Outcome(obstacle=reason, detail=tail(log), settled=True)
-        for case in cases:
-            self.ledger.fail(case, self.name, reason, tail(log))
-        return self.left(self.obstacle, self.detail)
+    def left(self, obstacle: str = "", detail: str = "", hopeless: bool = False) -> _End:
+        """The end with all open cases."""
+        return _End(tuple(self.open.values()), tuple(self.later.values()), obstacle, detail, hopeless)
 
 
 def _machine(lacking: str) -> str:

@@ -7,12 +7,12 @@ nor triton.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pandas as pd
@@ -48,11 +48,12 @@ class Ledger:
         self.obstacles: dict[str, dict[str, None]] = defaultdict(dict)
 
     @classmethod
-    def begin(cls, job: Job, run: Run, sources: Mapping[str, Mapping[str, str]], on_event: OnEvent) -> Ledger:
-        """The ledger of a new run. ``sources`` are texts of the declaring files, by kernel and file name."""
+    def begin(cls, job: Job, run: Run, on_event: OnEvent) -> Ledger:
+        """The ledger of a new run."""
         writer = store.RunWriter(job.runs_dir, run)
         writer.plan(job.cases)
-        writer.keep_sources(sources)
+        # Collectors only keep the files that launch something.
+        writer.keep_sources({Case(entry["kernel"], "", "", "").name: _declaring(entry) for entry in job.catalog})
         writer.append(model_rows(job), store.MODEL)
         return cls(job, writer, on_event)
 
@@ -115,24 +116,23 @@ class Ledger:
         raced: dict[str, list[Case]] = defaultdict(list)
         for name, case, artefact in self.job.given:
             if (name, case.id) in self.outstanding:
-                collector = collectors.load(name)
                 self.writer.artefact_folder(name)
-                shutil.copy(artefact, self.writer.artefact_path(name, case, collector.SUFFIX))
-                if hasattr(collector, "capture_all"):
+                shutil.copy(artefact, self._artefact(name, case))
+                if hasattr(collectors.load(name), "capture_all"):
                     raced[name].append(case)
                 else:
-                    await self.keep(name, collector, case)
+                    await self.keep(name, case)
         for name, cases in raced.items():
-            await self.keep_together(name, collectors.load(name), cases)
+            await self.keep_together(name, cases)
 
-    async def keep_together(self, name: str, collector: ModuleType, cases: Iterable[Case]) -> None:
+    async def keep_together(self, name: str, cases: Iterable[Case]) -> None:
         """Parses artefacts of several cases into one part of the table, which is faster than one part each."""
         frames: dict[Case, pd.DataFrame] = {}
         for case in cases:
-            artefact = self.writer.artefact_path(name, case, collector.SUFFIX)
+            artefact = self._artefact(name, case)
             try:
                 if artefact.is_file():
-                    frames[case] = await asyncio.to_thread(collector.parse, artefact, case)
+                    frames[case] = await asyncio.to_thread(collectors.load(name).parse, artefact, case)
                 else:
                     self.fail(case, name, f"{name} left no artefact")
             except Exception as error:
@@ -140,18 +140,16 @@ class Ledger:
         if frames:
             self.writer.append(pd.concat(frames.values(), ignore_index=True))
         for case, frame in frames.items():
-            self.functions[case.id] |= _functions(frame)
-            self._conclude(name, collector, case)
+            self._conclude(name, case, frame)
 
-    async def keep(self, name: str, collector: ModuleType, case: Case) -> bool:
+    async def keep(self, name: str, case: Case) -> bool:
         """Parses a case's artefact into the table. Returns False where the collector left none."""
-        artefact = self.writer.artefact_path(name, case, collector.SUFFIX)
+        artefact, collector = self._artefact(name, case), collectors.load(name)
         if not artefact.is_file():
             return False
         try:
             frame = await asyncio.to_thread(collector.parse, artefact, case)
             self.writer.append(frame, name, case)
-            self.functions[case.id] |= _functions(frame)
             if parse_lines := getattr(collector, "parse_lines", None):
                 lines, sources = await asyncio.to_thread(parse_lines, artefact, case)
                 if self.job.is_foreign(case):
@@ -166,18 +164,24 @@ class Ledger:
         except Exception as error:
             self.fail(case, name, f"what {name} wrote cannot be read: {one_line(error)}")
         else:
-            self._conclude(name, collector, case)
+            self._conclude(name, case, frame)
         return True
 
-    def _conclude(self, name: str, collector: ModuleType, case: Case) -> None:
+    def _artefact(self, name: str, case: Case) -> Path:
+        return self.writer.artefact_path(name, case, collectors.load(name).SUFFIX)
+
+    def _conclude(self, name: str, case: Case, frame: pd.DataFrame) -> None:
         """Settles a case whose rows are written, as failed where the artefact has a failure."""
         self.productive.add(name)
-        artefact = self.writer.artefact_path(name, case, collector.SUFFIX)
-        remark, failure = (getattr(collector, what, lambda artefact: "") for what in ("remark", "failure"))
-        if said := remark(artefact):
-            self.remarked[name, said].append(case)
-        if reason := failure(artefact):
-            self.fail(case, name, reason)
+        self.functions[case.id] |= _functions(frame)
+        remark, failure = (
+            getattr(collectors.load(name), what, lambda artefact: "")(self._artefact(name, case))
+            for what in ("remark", "failure")
+        )
+        if remark:
+            self.remarked[name, remark].append(case)
+        if failure:
+            self.fail(case, name, failure)
         else:
             self._settle("result", case, name)
 
@@ -281,6 +285,15 @@ def model_rows(job: Job) -> pd.DataFrame:
 def one_line(error: BaseException) -> str:
     """The first line of an exception's message, or its type where it has none."""
     return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
+def _declaring(entry: Mapping[str, Any]) -> dict[str, str]:
+    """The text of the file that declares a kernel, by its name; empty where it has changed since."""
+    path = Path(entry["path"])
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        if (text := store.text_of(path, entry["sha256"])) is not None:
+            return {path.name: text}
+    return {}
 
 
 def _functions(rows: pd.DataFrame) -> dict[str, set[str]]:

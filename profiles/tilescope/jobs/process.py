@@ -1,75 +1,249 @@
 """Starts a worker process, reads its events, stops it, and reports how it ended.
 
-A bounded part of its output is kept. At its end all processes that it started are killed. Imports neither torch nor triton.
+A bounded part of its output is kept. At its end all processes that it started are killed. Its temporary folder is in use while a
+process holds the lock on the folder's file ``lock``, which the system releases at the process's end; ``sweep`` removes folders that
+killed processes left. Imports neither torch nor triton.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
+import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tilescope.jobs import machine_limits, resident, standby, worker_start
+from tilescope.jobs import warm, worker_output
 from tilescope.jobs.worker_output import BoundedLog, EventLines
-from tilescope.jobs.worker_start import StartedProcess, WorkerFolder, Wrap
-from tilescope.table.sources import KNOWN
+from tilescope.runs import journal, store
 
+#: Changes a worker's command line; the wrapper may write into the folder.
+Wrap = Callable[[list[str], Path], list[str]]
 #: Least seconds that a worker has for its imports before its first case.
 STARTUP = 120.0
 #: Seconds that a worker has to end after SIGTERM before it is killed.
 GRACE = 3.0
 #: Bytes read at a time, and the most reads after the process has ended, because others may still write.
 _PIECE, _LAST = 64 << 10, 64
-#: The most looks at a process without an environment, and the seconds in between.
+#: The most looks at a process without an environment, and the seconds in between and between two looks at a cold process.
 _LOOKS, _PAUSE = 5, 0.01
+
+#: The start of these folders' names, which no person's folder is likely to have.
+PREFIX = "tilescope-scratch-"
+_LOCK = "lock"
+#: Age in seconds from which a folder without a lock file counts as abandoned: its creator locks it at once.
+_UNLOCKED = 3600.0
+#: The same for the folder of a run.
+_BEGUN = 60.0
 
 
 class StartError(RuntimeError):
     """A worker that cannot be started. The message has the reason; ``lacking`` names the machine's lacking resource, if any."""
 
-    def __init__(self, message: str, lacking: str = "") -> None:
-        super().__init__(message)
-        self.lacking = lacking
+    def __init__(self, error: Exception) -> None:
+        what = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+        super().__init__(f"the worker cannot be started: {what}")
+        self.lacking = worker_output.lacking(error)
+
+
+class Scratch:
+    """A folder for temporary files, removed by ``close``. Raises OSError where none can be made."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
+        try:
+            self._lock = (self.path / _LOCK).open("w")
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            shutil.rmtree(self.path, ignore_errors=True)
+            raise
+
+    def close(self) -> None:
+        """Removes the folder with its content."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._lock.close()
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class Place:
+    """A worker's temporary folder, and the reading ends of the two pipes for its events and its output. Raises OSError.
+
+    ``job`` is the file of the job's description, ``wrapped`` the folder for the wrapper's output.
+    """
+
+    def __init__(self) -> None:
+        self.events = self.output = self._writing = -1
+        self._scratch = Scratch()
+        folder = self._scratch.path
+        self.mark, self.job, self.wrapped = folder.name, folder / "job.json", folder / "wrapped"
+        try:
+            for made in (self.wrapped, folder / "tmp"):
+                made.mkdir()
+            # A pipe needs no disk and slows a writer that is too fast. It has a name because a wrapper may close inherited
+            # descriptors. It is also open for writing, so that reading never sees an end of file.
+            os.mkfifo(folder / "events")
+            self.events = os.open(folder / "events", os.O_RDWR | os.O_NONBLOCK)
+            self.output, self._writing = os.pipe()
+            os.set_blocking(self.output, False)
+            for pipe in (self.events, self.output):
+                with contextlib.suppress(OSError, AttributeError):  # where the system allows it, to read less often
+                    fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, 1 << 20)
+        except BaseException:
+            self.close()
+            raise
+
+    def variables(self, more: Mapping[str, str]) -> dict[str, str]:
+        """The worker's whole environment; ``more`` are its collector's variables."""
+        return warm.environment({**more, warm.MARK: self.mark})
+
+    def describe(self, job: Mapping[str, Any], variables: Mapping[str, str]) -> None:
+        """Writes the job's description atomically, because a standby worker may be waiting for the file."""
+        folder, written = self.job.parent, self.job.with_suffix(".part")
+        pipes = {"events": str(folder / "events"), "temporary": str(folder / "tmp"), "supervisor": os.getpid()}
+        written.write_text(json.dumps({**job, **pipes, "environment": dict(variables), "directory": str(Path.cwd())}))
+        written.rename(self.job)
+
+    async def fork(self, variables: Mapping[str, str]) -> warm.Forked | None:
+        """A worker of the fork server; None where it must be started cold."""
+        forked = await warm.fork(self.job, variables, self._writing)
+        if forked:
+            self._hand_over()
+        return forked
+
+    def start(self, wrap: Wrap | None, variables: Mapping[str, str], *more: str) -> StartedProcess:
+        """A worker in a process group of its own, with further arguments ``more``. Raises OSError."""
+        own = [sys.executable, *warm.WORKER, str(self.job), *more]
+        started = subprocess.Popen(
+            wrap(own, self.wrapped) if wrap else own, stdin=subprocess.DEVNULL, stdout=self._writing, stderr=self._writing,
+            env=variables, start_new_session=True,
+        )  # fmt: skip
+        self._hand_over()
+        return StartedProcess(started)
+
+    def _hand_over(self) -> None:
+        """Closes this process's writing end of the output's pipe, which the worker has inherited."""
+        if self._writing >= 0:
+            os.close(self._writing)
+            self._writing = -1
+
+    def close(self) -> None:
+        """Closes the pipes and removes the folder."""
+        self._hand_over()
+        for number in (self.events, self.output):
+            if number >= 0:
+                os.close(number)
+        self.events = self.output = -1
+        self._scratch.close()
+
+
+class StartedProcess:
+    """A started process, with the part of ``asyncio.subprocess.Process`` that a supervisor needs."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process, self.pid = process, process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.poll()
+
+    async def wait(self) -> int:
+        """The exit status, negative for a signal, once it has ended."""
+        while (status := self._process.poll()) is None:
+            await asyncio.sleep(_PAUSE)
+        return status
+
+
+class Standby:
+    """A wrapped worker that was started before its job is known: it imports torch and makes a CUDA context meanwhile.
+
+    Raises OSError where it cannot be started. ``end`` kills it, unless it has got a job.
+    """
+
+    def __init__(self, wrap: Wrap, environment: Mapping[str, str]) -> None:
+        self.place = Place()
+        try:
+            self.variables = self.place.variables(environment)
+            self.process = self.place.start(wrap, self.variables, warm.STAND_BY, str(os.getpid()))
+        except BaseException:
+            self.place.close()
+            raise
+        self.taken = False
+
+    def end(self) -> None:
+        """Kills the worker and its wrapper, and removes its folder."""
+        if not self.taken:
+            _signal_group(self.process.pid, signal.SIGKILL)
+            while self.process.returncode is None:
+                time.sleep(_PAUSE)
+            self.place.close()
 
 
 class WorkerProcess:
     """A process ``python -m tilescope.jobs.worker`` on one job, in a process group of its own.
 
-    It is forked from the fork server, or taken from standby under a wrapper, or started cold. ``wrap`` may change the command line
-    (ncu goes in front of it); ``environment`` adds variables. Use it as an asynchronous context manager, which stops the process
-    at its end. ``status`` is the exit status once ``events`` has ended; ``silent`` is True when it was killed for not answering.
+    It is the ``standby`` worker, or forked from the fork server, or started cold. ``wrap`` may change the command line (ncu goes
+    in front of it); ``environment`` adds variables. Use it as an asynchronous context manager, which stops the process at its
+    end. ``status`` is the exit status once ``events`` has ended; ``silent`` is True when it was killed for not answering.
     """
 
     def __init__(
-        self, job: Mapping[str, Any], wrap: Wrap | None = None, environment: Mapping[str, str] | None = None
+        self,
+        job: Mapping[str, Any],
+        wrap: Wrap | None = None,
+        environment: Mapping[str, str] | None = None,
+        standby: Standby | None = None,
     ) -> None:
-        self._job, self._wrap, self._environment = dict(job), wrap, dict(environment or {})
-        self._folder: WorkerFolder | None = None
+        self._job, self._wrap, self._environment, self._standby = job, wrap, environment or {}, standby
         self._lines, self._log = EventLines(), BoundedLog()
-        self._process: StartedProcess | resident.Forked | None = None
+        self._place: Place | None = None
+        self._process: StartedProcess | warm.Forked | None = None
         self._patience = 0.0
         self._left = False
         self.status: int | None = None
         self.silent = False
 
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._process.pid if self._process else 0
+
+    @property
+    def forked(self) -> bool:
+        """Whether the fork server made it."""
+        return isinstance(self._process, warm.Forked)
+
     async def __aenter__(self) -> WorkerProcess:
         """Raises StartError when the command cannot be started."""
         try:
-            await self._start()
+            standby = self._standby if self._standby and self._standby.process.returncode is None else None
+            self._place = place = standby.place if standby else Place()
+            variables = standby.variables if standby else place.variables(self._environment)
+            place.describe(self._job, variables)
+            if standby:
+                standby.taken, self._process = True, standby.process
+            elif self._wrap is None:
+                self._process = await place.fork(variables)
+            self._process = self._process or place.start(self._wrap, variables)
+            asyncio.get_running_loop().add_reader(place.output, self._hear_output)
         except BaseException as error:
             self._close()
-            if not isinstance(error, Exception):
-                raise
-            what = (
-                f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
-            )
-            raise StartError(f"the worker cannot be started: {what}", machine_limits.lacking(error)) from error
+            if isinstance(error, Exception):
+                raise StartError(error) from error
+            raise
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -78,38 +252,14 @@ class WorkerProcess:
         finally:
             self._close()
 
-    async def _start(self) -> None:
-        """Takes a worker from standby, has one forked, or starts one."""
-        standing = standby.take(self._wrap, self._environment) if self._wrap else None
-        self._folder = folder = standing.folder if standing else WorkerFolder()
-        folder.describe(self._job)
-        if standing:
-            self._process = StartedProcess(standing.process)
-        else:
-            argv, variables = (
-                worker_start.command(folder, self._wrap),
-                worker_start.variables(folder, self._environment),
-            )
-            if not self._wrap:
-                self._process = await resident.fork(folder.job, variables, folder.writing, self._on_gpu())
-            if self._process is None:
-                self._process = StartedProcess(worker_start.start(folder, argv, variables))
-            folder.hand_over()
-        asyncio.get_running_loop().add_reader(folder.output, self._hear_output)
-
-    def _on_gpu(self) -> bool:
-        """Whether the job needs exclusive use of the GPU."""
-        collector = KNOWN.get(str(self._job.get("collector")))
-        return self._job.get("action") == "ceilings" or bool(collector and collector.on_gpu)
-
     def _hear_output(self) -> None:
-        if self._folder and not self._take_output():
-            asyncio.get_running_loop().remove_reader(self._folder.output)
+        if self._place and not self._take_output():
+            asyncio.get_running_loop().remove_reader(self._place.output)
 
     def _take_output(self) -> bool:
         """Adds one piece of output to the log. Returns False when every writer has closed the pipe."""
         with contextlib.suppress(BlockingIOError):
-            piece = os.read(self._folder.output, _PIECE) if self._folder else b""
+            piece = os.read(self._place.output, _PIECE) if self._place else b""
             self._log.write(piece)
             return bool(piece)
         return True
@@ -119,46 +269,41 @@ class WorkerProcess:
 
         Before its first event, and after ``start``, it has at least ``STARTUP`` seconds.
         """
-        assert self._process is not None  # noqa: S101 - only used inside the context
+        assert self._process is not None and self._place is not None  # noqa: S101 - only used inside the context
         self._patience = patience
-        clock = asyncio.get_running_loop().time
-        heard, limit, last = clock(), max(patience, STARTUP), None
+        loop = asyncio.get_running_loop()
+        come, last = asyncio.Event(), None
+        heard, limit = loop.time(), max(patience, STARTUP)
         ended = asyncio.ensure_future(self._process.wait())
+        ended.add_done_callback(lambda _: come.set())
         try:
             while True:
-                await self._said(ended, heard + limit - clock())
+                # Only while waiting: otherwise the callback would fire repeatedly while an event is handled.
+                loop.add_reader(self._place.events, come.set)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(come.wait(), max(0.0, heard + limit - loop.time()))
+                loop.remove_reader(self._place.events)
+                come.clear()
                 done = ended.done()
                 for event in self.drain() if done else self._take_events() or ():
                     if event != last:  # repeated events are no progress
-                        heard, limit = clock(), max(patience, STARTUP) if event["event"] == "start" else patience
+                        heard, limit = loop.time(), max(patience, STARTUP) if event["event"] == "start" else patience
                     last = event
                     yield event
                 if done or self._left:
                     break
-                if clock() - heard > limit:
-                    self.silent, heard = True, clock()
+                if loop.time() - heard > limit:
+                    self.silent, heard = True, loop.time()
                     _signal_group(self._process.pid, signal.SIGKILL)
             self.status = 0 if self._left else ended.result()
         finally:
+            loop.remove_reader(self._place.events)
             ended.cancel()
-
-    async def _said(self, ended: asyncio.Future[int], seconds: float) -> None:
-        """Waits for data in the pipe of events, for the process's end, or for this many seconds."""
-        assert self._folder is not None  # noqa: S101 - only used inside the context
-        loop, pipe = asyncio.get_running_loop(), self._folder.events
-        come: asyncio.Future[Any] = loop.create_future()
-        waited: set[asyncio.Future[Any]] = {ended, come}
-        # Only while waiting: otherwise the callback would fire repeatedly while an event is handled.
-        loop.add_reader(pipe, lambda: None if come.done() else come.set_result(None))
-        try:
-            await asyncio.wait(waited, timeout=max(0.0, seconds), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            loop.remove_reader(pipe)
 
     def _take_events(self) -> list[dict[str, Any]] | None:
         """Events completed by the next piece of the pipe; None when the pipe is empty."""
         with contextlib.suppress(BlockingIOError):
-            piece = os.read(self._folder.events, _PIECE) if self._folder else b""
+            piece = os.read(self._place.events, _PIECE) if self._place else b""
             return self._lines.feed(piece) if piece else None
         return None
 
@@ -177,7 +322,7 @@ class WorkerProcess:
 
         A cold process is still waited for.
         """
-        self._left = isinstance(self._process, resident.Forked)
+        self._left = self.forked
 
     async def stop(self) -> None:
         """Ends the process group: SIGTERM, then SIGKILL after ``GRACE`` seconds, or at once after ``leave`` or a cancellation."""
@@ -192,26 +337,25 @@ class WorkerProcess:
         finally:
             # Also kills processes that the worker left behind, even in groups of their own.
             _signal_group(process.pid, signal.SIGKILL)
-            if self._folder:
-                _kill_marked(self._folder.mark)
+            if self._place:
+                kill_marked(self._place.mark)
             if not self._left:
                 await process.wait()
 
     def take_wrapped(self, folder: Path) -> None:
         """Moves the wrapper's files into ``folder``. Raises OSError."""
-        for file in self._folder.wrapped.iterdir() if self._folder else ():
+        for file in self._place.wrapped.iterdir() if self._place else ():
             shutil.move(file, folder / file.name)
 
     def log(self) -> str:
         """The output of the worker and its wrapper; the beginning and the end where it is long."""
-        if self._folder:
+        if self._place:
             # Not until its end, because a process that outlives the worker may hold the pipe open.
             for _ in range(_LAST):
                 known = self._log.written
                 if not self._take_output() or self._log.written == known:
                     break
-        said = self._log.text()
-        ignored = self._lines.ignored
+        said, ignored = self._log.text(), self._lines.ignored
         return f"{said}\n[{ignored} lines in the worker's stream of events were no events]" if ignored else said
 
     @property
@@ -219,10 +363,9 @@ class WorkerProcess:
         """The name of the signal that ended the process; empty where none did."""
         status = self.status or 0
         # A shell or ncu reports a signal of its child as 128 + its number.
-        number = -status if status < 0 else status - 128
         if status < 0 or 128 < status < 160:
             with contextlib.suppress(ValueError):
-                return signal.Signals(number).name
+                return signal.Signals(-status if status < 0 else status - 128).name
         return ""
 
     def ending(self) -> str:
@@ -230,17 +373,17 @@ class WorkerProcess:
         if self.silent:
             return f"did not answer for {self._patience:g} s and was killed"
         if name := self.signal:
-            return f"{'was killed' if name in machine_limits.FROM_OUTSIDE else 'crashed'} ({name})"
+            return f"{'was killed' if name in worker_output.FROM_OUTSIDE else 'crashed'} ({name})"
         return f"ended with status {self.status or 0}"
 
     def _close(self) -> None:
-        if isinstance(self._process, resident.Forked):
+        if isinstance(self._process, warm.Forked):
             self._process.close()
-        if self._folder:
+        if self._place:
             with contextlib.suppress(RuntimeError):
-                asyncio.get_running_loop().remove_reader(self._folder.output)
-            self._folder.close()
-            self._folder = None
+                asyncio.get_running_loop().remove_reader(self._place.output)
+            self._place.close()
+            self._place = None
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:
@@ -248,9 +391,9 @@ def _signal_group(group: int, number: signal.Signals) -> None:
         os.killpg(group, number)
 
 
-def _kill_marked(mark: str) -> None:
+def kill_marked(mark: str) -> None:
     """Kills processes that a worker started and that left its group, as daemons do. They are found by their environment."""
-    sign = f"{resident.MARK}={mark}".encode()
+    sign = f"{warm.MARK}={mark}".encode()
     with contextlib.suppress(OSError):
         unclear = [process for process in Path("/proc").iterdir() if process.name.isdigit()]
         for _ in range(_LOOKS):
@@ -271,3 +414,48 @@ def _kill_if_marked(process: Path, sign: bytes) -> bool:
             (process / "exe").readlink()
             return False
     return True
+
+
+def sweep(runs: Path) -> int:
+    """Removes folders of dead processes: temporary ones, and runs in ``runs`` without anything to resume.
+
+    Returns their number. Never raises; folders of other users stay.
+    """
+    swept = 0
+    for folder in _folders(Path(tempfile.gettempdir()), PREFIX):
+        swept += _remove(folder, _LOCK, _UNLOCKED)
+    for folder in _folders(runs, store.PARTIAL):
+        holds = journal.kept(folder) or any((folder / "parts").glob("*"))
+        swept += 0 if holds else _remove(folder, ".lock", _BEGUN)
+    return swept
+
+
+def _folders(place: Path, prefix: str) -> list[Path]:
+    found = []
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(place):
+            mine = entry.name.startswith(prefix) and entry.is_dir(follow_symlinks=False)
+            if mine and entry.stat(follow_symlinks=False).st_uid == os.getuid():
+                found.append(Path(entry.path))
+    return found
+
+
+def _remove(folder: Path, lock: str, unlocked: float) -> bool:
+    """Removes the folder unless a process holds its lock. Returns whether it is gone."""
+    try:
+        handle: Any = (folder / lock).open("r+")
+    except FileNotFoundError:
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_mtime < unlocked:
+                return False
+            shutil.rmtree(folder, ignore_errors=True)
+        return not folder.exists()
+    except OSError:
+        return False
+    with handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tilescope.files import bounded_reading
-from tilescope.jobs import resident
+from tilescope.jobs import warm
 from tilescope.runs import store
 
 #: The working tree as it is, with what is not committed.
@@ -80,7 +80,7 @@ def environment(library: Path) -> dict[str, str]:
     here = dict.fromkeys(str(Path(entry).absolute()) for entry in searched if entry and Path(entry).is_dir())
     there = [str(library.parent)] if library.is_dir() else []
     # A fork server would keep modules of a folder that is removed afterwards.
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([*there, *here]), resident.SWITCH: "0"}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([*there, *here]), warm.SWITCH: "0"}
 
 
 @contextlib.contextmanager

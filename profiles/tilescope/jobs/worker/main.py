@@ -26,8 +26,8 @@ from typing import Any
 from tilescope import collectors
 from tilescope.execution.not_applicable import NotApplicable
 from tilescope.execution.parentage import WATCH, die_with
-from tilescope.jobs import machine_limits
-from tilescope.jobs.worker import ready
+from tilescope.jobs import worker_output
+from tilescope.jobs.worker import fork_server
 from tilescope.table.case import Case
 from tilescope.table.sources import KNOWN
 
@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
     file, *standing = arguments
     if standing:
         _die_with(int(standing[1]))
-        ready.stand_by(Path(file))
+        fork_server.stand_by(Path(file))
     job = json.loads(Path(file).read_text(encoding="utf-8"))
     _die_with(job.get("supervisor"))
     _work_in(job.get("temporary"))
@@ -73,7 +73,7 @@ def line(error: BaseException) -> str:
 
 def _said(error: BaseException, starting: bool = False) -> dict[str, str]:
     """The fields of an event that reports an error; ``environment`` names the machine's lacking resource, if that caused it."""
-    lacking = machine_limits.lacking(error, starting)
+    lacking = worker_output.lacking(error, starting)
     said = {"message": line(error), "detail": "".join(traceback.format_exception(error))[-_DETAILS:]}
     return {**said, "environment": lacking} if lacking else said
 
