@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tilescope.runs import staleness, store
+from tilescope.runs import changes, store
 from tilescope_dashboard.data import best_run, recordings
 from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.data.measurements import measurements, newest
@@ -53,7 +53,7 @@ def test_a_run_of_the_code_that_is_here_comes_before_one_of_other_code(
     current = store.Summary("current", Path("current"), sources=("events", "ncu"), failures=1, **facts)
     fuller = store.Summary("fuller", Path("fuller"), sources=("check", "events", "ncu"), cases=9, **facts)
     monkeypatch.setattr(best_run, "open_cached", lambda path: path)
-    monkeypatch.setattr(best_run, "stale_on_gpu", lambda path: ["own"] if path.name in changed else ["another"])
+    monkeypatch.setattr(best_run, "changed_kernels", lambda path: ["own"] if path.name in changed else ["another"])
     monkeypatch.setattr(best_run, "changed_sizes", lambda path, kernel: [])
     monkeypatch.setattr(best_run, "representative", lambda path, kernel: KernelCase("", "forward", "4096x4096-bf16"))
     found = best_run.best_run([sweep, current, fuller], "own")
@@ -71,7 +71,7 @@ def test_a_run_may_have_changed_at_sizes_that_do_not_stand_for_it(
     current = store.Summary("current", Path("current"), sources=("ncu",), **facts)
     fuller = store.Summary("fuller", Path("fuller"), sources=("events", "ncu"), **facts)
     monkeypatch.setattr(best_run, "open_cached", lambda path: path)
-    monkeypatch.setattr(best_run, "stale_on_gpu", lambda path: ["own"] if path.name == "fuller" else [])
+    monkeypatch.setattr(best_run, "changed_kernels", lambda path: ["own"] if path.name == "fuller" else [])
     monkeypatch.setattr(best_run, "changed_sizes", lambda path, kernel: sizes)
     monkeypatch.setattr(best_run, "representative", lambda path, kernel: KernelCase("", "forward", "4096x4096-bf16"))
     found = best_run.best_run([current, fuller], "own")
@@ -82,7 +82,7 @@ def may_have_changed(loaded: store.LoadedRun, kernel: str) -> bool:
     """Whether what the kernel launches at the size that stands for it may have changed."""
     case = representative(loaded, kernel)
     assert case
-    at_sizes = {problem.workload for problem in staleness.stale_problems(loaded)[0] if problem.kernel == kernel}
+    at_sizes = {problem.workload for problem in changes.changed_problems(loaded) if problem.kernel == kernel}
     return case.workload in at_sizes
 
 

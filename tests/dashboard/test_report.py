@@ -12,7 +12,7 @@ import pytest
 from markdown_it import MarkdownIt
 from tilescope.models import compare
 from tilescope.models.compare import Side
-from tilescope.runs import recordings, staleness, store
+from tilescope.runs import changes, recordings, store
 from tilescope.table import schema
 from tilescope.table.run import Failure, Run
 from tilescope_dashboard.data.columns import Column
@@ -164,19 +164,15 @@ def test_a_prediction_says_so_and_has_no_time(runs: Path) -> None:
     assert " 0 s" not in text and "nan" not in text.lower()
 
 
-def test_a_stale_or_broken_off_run_warns(
+def test_report_warns_of_changed_and_incomplete_runs(
     tmp_path: Path, synthetic: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staleness, "stale_kernels", lambda loaded: ["softmax"])
+    monkeypatch.setattr(changes, "changed_kernels", lambda loaded: ["softmax"])
     loaded = bare(tmp_path, synthetic, ("softmax",)).loaded
     report = build([Side(replace(loaded, run=replace(loaded.run, complete=False)))])
     for text in (visible(html(report)), markdown.markdown(report)):
         assert "Changed since this run: softmax." in text
         assert "not complete" in text
-    # Of what only the CPU's code has changed, GPU times stand.
-    monkeypatch.setattr(staleness, "stale_on_gpu", lambda loaded, stale=None: [])
-    text = markdown.markdown(build([Side(loaded)]))
-    assert "Changed since" not in text and "Launched by other code since this run: softmax." in text
 
 
 def test_a_run_without_a_value_is_a_report_all_the_same(tmp_path: Path, synthetic: ModuleType) -> None:

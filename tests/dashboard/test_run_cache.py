@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from pandas.testing import assert_frame_equal
-from tilescope.runs.same_launches import Problem
+from tilescope.runs.changes import Problem
 from tilescope.table import case_table
 from tilescope_dashboard.data import frames, run_cache
 from tilescope_dashboard.data.run_cache import open_cached, usual
@@ -17,6 +17,7 @@ from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
 
 RUN = "20260102-030405-aaaa"
+SMALL = Problem("softmax", "forward", "0x8")
 
 
 def test_a_kernels_usual_rows_are_made_once_a_run(runs: Path) -> None:
@@ -54,14 +55,14 @@ def test_what_is_looked_at_outlasts_what_is_not_and_old_answers_about_code(
     monkeypatch.setattr(run_cache, "_MOST_KEPT", 4)
     loaded, now, asked = open_cached(runs / RUN), [0.0], []
     monkeypatch.setattr(run_cache.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(run_cache.staleness, "stale_kernels", lambda run: asked.append(now[0]) or ["softmax"])
+    monkeypatch.setattr(run_cache.changes, "changed_problems", lambda run: asked.append(now[0]) or {SMALL})
     for number in range(9):
         now[0] = 3.0 * number
         assert run_cache.kept(loaded, "looked at", lambda number=number: number) == 0
         assert run_cache.kept(loaded, number, lambda: "once") == "once"
-        assert run_cache.stale_kernels(loaded) == ["softmax"]
+        assert run_cache.changed_kernels(loaded) == ["softmax"]
     assert asked == [0.0, 6.0, 12.0, 18.0, 24.0]
-    assert [place[-1] for place in run_cache._KEPT] == [7, "looked at", 8, "stale"]
+    assert [place[-1] for place in run_cache._KEPT] == [7, "looked at", 8, "changed"]
 
 
 def test_what_another_thread_drops_meanwhile_is_returned(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,16 +73,14 @@ def test_what_another_thread_drops_meanwhile_is_returned(runs: Path, monkeypatch
 
 def test_changed_sizes_are_those_of_a_kernel_that_has_others(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_cache, "_KEPT", OrderedDict())
-    changed = {
-        Problem("softmax", "forward", "0x8"),
-        Problem("softmax", "backward", "0x8"),
-        Problem("matmul", "forward", "8"),
-    }
-    monkeypatch.setattr(run_cache.staleness, "stale_kernels", lambda run: ["softmax", "matmul"])
-    monkeypatch.setattr(
-        run_cache.staleness, "stale_problems", lambda run, stale: (changed, {Problem("softmax", "forward", "8x8")})
-    )
     loaded = open_cached(runs / RUN)
+    of_matmul = loaded.table.loc[loaded.table["kernel"] == "matmul", "workload"].unique()
+    changed = {
+        SMALL,
+        Problem("softmax", "backward", "0x8"),
+        *(Problem("matmul", "forward", size) for size in of_matmul),
+    }
+    monkeypatch.setattr(run_cache.changes, "changed_problems", lambda run: changed)
     assert run_cache.changed_sizes(loaded, "softmax") == ["0x8"]
-    # All of matmul may have changed, and nothing of layer_norm.
+    # All of matmul has changed, and nothing of layer_norm.
     assert run_cache.changed_sizes(loaded, "matmul") == run_cache.changed_sizes(loaded, "layer_norm") == []

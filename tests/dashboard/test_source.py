@@ -325,16 +325,16 @@ def test_of_a_recording_the_measured_lines_come_first(tmp_path: Path, monkeypatc
     monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
     of_title = {one.title: one for one in store.list_runs()}
     changed = {of_title["softmax"].path, of_title["softmax by source line"].path}
-    monkeypatch.setattr(recordings, "stale_on_gpu", lambda loaded: ["softmax"] if loaded.folder in changed else [])
+    monkeypatch.setattr(recordings, "changed_kernels", lambda loaded: ["softmax"] if loaded.folder in changed else [])
     view = shown(of_title["softmax"].id)
     assert "From softmax by source line, recorded" in view._whose.object
-    assert "whose code has changed since" in view._whose.object
+    assert "changed since it was recorded" in view._whose.object
     assert next(iter(view._recording.widget.options)).startswith("softmax, recorded")
     # But not those of other code where there are lines of today's.
     changed.discard(of_title["softmax"].path)
     view = shown(of_title["softmax"].id)
     assert "From softmax, recorded" in view._whose.object
-    assert list(view._recording.widget.options)[1].endswith("whose code has changed since")
+    assert list(view._recording.widget.options)[1].endswith("changed since it was recorded")
 
 
 def test_an_own_kernel_is_profiled_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -234,25 +234,22 @@ def test_what_failed_is_said_beside_its_own_kernel_only() -> None:
 def test_what_holds_on_every_page_is_one_line_on_a_phone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "no_gpu", lambda: "none")
     shown = Context(State(run=RUN, kernel="softmax"))
-    monkeypatch.setattr(State, "stale", ["softmax"])
-    monkeypatch.setattr(State, "relaunched", [])
+    monkeypatch.setattr(State, "changed", ["softmax"])
     shown.state.narrow = True
     assert "<summary><b>No GPU on this machine; changed since this run</b>" in shown._notices.object
     assert "notice warning" in shown._notices.object and "the source of softmax is not" in shown._notices.object
     shown.state.narrow = False
     assert "<b>No GPU on this machine:</b>" in shown._notices.object
     assert "<b>Changed since this run:</b>" in shown._notices.object
-    assert "Written otherwise" not in shown._notices.object
 
 
 def test_a_page_names_its_own_kernels_changes_and_that_of_a_run_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "no_gpu", lambda: "")
-    monkeypatch.setattr(State, "stale", ["matmul", "softmax"])
-    monkeypatch.setattr(State, "relaunched", ["layer_norm"])
+    monkeypatch.setattr(State, "changed", ["matmul", "softmax"])
     shown = Context(State(run=RUN, kernel="softmax"))
-    assert "the source of softmax is not" in shown._notices.object and "layer_norm" not in shown._notices.object
+    assert "the source of softmax is not" in shown._notices.object and "matmul" not in shown._notices.object
     shown.state.view = "overview"
-    assert "the source of matmul, softmax is not" in shown._notices.object and "layer_norm" in shown._notices.object
+    assert "the source of matmul, softmax is not" in shown._notices.object
     shown.state.view = "timeline"
     shown.state.kernel = "vector_add"
     assert not shown._notices.object
@@ -260,24 +257,14 @@ def test_a_page_names_its_own_kernels_changes_and_that_of_a_run_all(monkeypatch:
 
 def test_sizes_that_may_have_changed_are_named_where_others_have_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "no_gpu", lambda: "")
-    monkeypatch.setattr(State, "stale", ["matmul", "softmax"])
-    monkeypatch.setattr(State, "relaunched", [])
+    monkeypatch.setattr(State, "changed", ["matmul", "softmax"])
     sizes = {"softmax": ["0x512-bf16", "1x2-fp32"]}
     monkeypatch.setattr(context, "changed_sizes", lambda _, kernel: sizes.get(kernel, []))
     shown = Context(State(run=RUN, kernel="softmax"))
-    said = "hat softmax launches at 0x512-bf16, 1x2-fp32 may not be what was recorded."
+    said = "hat softmax launches at 0x512-bf16, 1x2-fp32 is not what was recorded."
     assert f"w{said}" in shown._notices.object and "the source of" not in shown._notices.object
     shown.state.view = "overview"
     assert f"the source of matmul is not what was recorded. W{said}" in shown._notices.object
-
-
-def test_times_of_the_gpu_stand_where_it_runs_what_it_ran(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(context, "no_gpu", lambda: "")
-    monkeypatch.setattr(State, "stale", [])
-    monkeypatch.setattr(State, "relaunched", ["softmax"])
-    said = Context(State(run=RUN, kernel="softmax"))._notices.object
-    assert "notice info" in said and "the code of softmax, but not what the GPU runs. Its times stand" in said
-    assert "Changed since" not in said
 
 
 def test_an_interrupted_run_says_how_it_goes_on_where_it_can(

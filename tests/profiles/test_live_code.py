@@ -16,7 +16,7 @@ from tilescope import cli
 from tilescope.commands import profile as profile_command
 from tilescope.interpreter import interpret
 from tilescope.notebook import capturing, live_call
-from tilescope.runs import staleness, store
+from tilescope.runs import changes, store
 
 from . import foreign_launches as foreign
 
@@ -68,7 +68,7 @@ def test_a_script_is_run_with_its_arguments_and_profiled(tmp_path, capsys):
     (listed,) = tilescope.list_runs([runs])
     run = store.open_run(listed.path)
     assert run.run.kernels["in_a_script"]["summary"].endswith("train.py:15")
-    assert staleness.stale_kernels(run) == []
+    assert changes.changed_files(run.run) == []
     # The run takes its records along.
     assert (run.folder / "captured" / "in_a_script" / "launches.json").is_file()
     # The text that is shown is the script's own, by its own lines.

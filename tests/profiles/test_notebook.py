@@ -16,7 +16,7 @@ import pytest
 import tilescope
 from tilescope.hardware import device
 from tilescope.notebook import cell_source, user_kernel
-from tilescope.runs import staleness, store
+from tilescope.runs import changes, store
 
 from .fake_jobs import OWN
 
@@ -327,9 +327,9 @@ def test_a_function_of_a_cell_is_profiled_from_end_to_end(notebook, tmp_path, mo
     (kept,) = (run.path / "cells").iterdir()
     assert "def triple(x):" in kept.read_text()
     # What was measured can be told from what the cell says later.
-    assert staleness.stale_kernels(run) == []
+    assert changes.changed_files(run.run) == []
     Path(run.run.kernels["triple"]["file"]).write_text("changed")
-    assert staleness.stale_kernels(run) == ["triple"]
+    assert changes.changed_files(run.run) == ["triple"]
 
 
 @pytest.mark.usefixtures("fakes")

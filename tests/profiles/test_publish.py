@@ -1,11 +1,10 @@
 """Publishing a run as a recording."""
 
 import dataclasses
-import hashlib
 
 import pytest
 from tilescope.cli import main
-from tilescope.runs import store
+from tilescope.runs import function_digests, store
 from tilescope.runs.publish import finished, publish
 from tilescope.runs.store import RunWriter, StoreError
 from tilescope.table import line_values, schema
@@ -143,24 +142,17 @@ def test_a_recording_made_anew_replaces_the_old_one_of_its_title(written, tmp_pa
     ]
 
 
-def test_texts_of_what_the_launched_functions_use_are_kept_as_long_as_nothing_has_changed(tmp_path):
-    texts = {
-        "own.py": "import triton\nfrom sizes import WIDTH\nfrom other import other_kernel\n@triton.jit\ndef a_kernel(x): return WIDTH\n",
-        "sizes.py": "WIDTH = 4\n",
-        "other.py": "import triton\n@triton.jit\ndef other_kernel(x): return x\n",
-    }
-    for name, text in texts.items():
-        (tmp_path / name).write_text(text)
-    facts = {"file": str(tmp_path / "own.py"), "sha256": hashlib.sha256(texts["own.py"].encode()).hexdigest()}
-
-    def kept(number):
-        writer = RunWriter(tmp_path / "runs", made_up.run(f"20260102-030405-000{number}", kernels={"softmax": facts}))
+def test_published_run_keeps_digests_of_launched_functions(tmp_path):
+    own = tmp_path / "own.py"
+    own.write_text(
+        "import triton\n@triton.jit\ndef a_kernel(x): return x\n@triton.jit\ndef other_kernel(x): return -x\n"
+    )
+    facts = {"softmax": {"file": str(own), "functions": {"a_kernel": "1", "other_kernel": "2"}}}
+    for number, (kernels, digest) in enumerate(((facts, "1"), ({"softmax": {"file": str(own)}}, None))):
+        writer = RunWriter(tmp_path / "runs", made_up.run(f"20260102-030405-000{number}", kernels=kernels))
         writer.append(schema.frame([SOFTMAX.row("gpu_time", 1e-6, "torch_profiler", launch=0, function="a_kernel")]))
-        writer.keep_sources({"softmax": {"own.py": texts["own.py"]}})
-        folder = publish(store.open_run(writer.finish()), tmp_path / "kept")
-        return {name: text for name, text in store.open_run(folder).sources["softmax"].items() if name != "own.py"}
-
-    # Not the file of a function that was not launched.
-    assert kept(1) == {"sizes.py": texts["sizes.py"]}
-    (tmp_path / "own.py").write_text(texts["own.py"].replace("return WIDTH", "return -WIDTH"))
-    assert kept(2) == {}
+        # An older run kept texts alone.
+        writer.keep_sources({"softmax": {"own.py": own.read_text()}})
+        published = store.open_run(publish(store.open_run(writer.finish()), tmp_path / "kept"))
+        kept = published.run.kernels["softmax"]["functions"]
+        assert kept == {"a_kernel": digest or function_digests.of(own)["a_kernel"]}

@@ -7,7 +7,7 @@ import re
 import pandas as pd
 import pytest
 from tilescope.hardware import occupancy, roofs
-from tilescope.runs import staleness, store
+from tilescope.runs import changes, store
 from tilescope.table import schema
 from tilescope.table.case import Case, config_text
 from tilescope.table.sources import COUNTERS
@@ -64,12 +64,13 @@ def test_nothing_recorded_is_called_wrong(rows):
         assert both[both[error] > both[accepted]].empty
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_a_recording_says_which_of_its_kernels_have_changed_since(opened, folder):
-    loaded = opened(folder)
-    run = loaded.run
-    said = [name for name in run.kernels for note in run.notes if re.search(rf"\b{name}\b.*changed since", note)]
-    assert staleness.stale_kernels(loaded) == said, "record them again (make record), or say so in the run's notes"
+def test_recordings_have_digests_of_their_functions(recordings):
+    digests = {
+        (loaded.run.id, name): changes.recorded(loaded, name) for loaded in recordings for name in loaded.run.kernels
+    }
+    assert all(digests.values())
+    changed = {(loaded.run.id, name) for loaded in recordings for name in changes.changed_kernels(loaded)}
+    assert changed < digests.keys()
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
@@ -264,7 +265,7 @@ def test_the_offline_compiler_finds_what_the_gpu_reported(recordings, rows):
     # Left to itself a product times its configs on the GPU and may choose another than the guess made here: a sweep
     # names the config. Every config of it would take minutes: one in eight.
     merged = merged[(merged["config"] != "") | ~merged["kernel"].isin(TIMED)]
-    changed = {(loaded.run.id, *problem) for loaded in recordings for problem in staleness.stale_problems(loaded)[0]}
+    changed = {(loaded.run.id, *problem) for loaded in recordings for problem in changes.changed_problems(loaded)}
     problems = merged[["run_id", "kernel", "pass", "workload"]].itertuples(index=False, name=None)
     merged = merged[[problem not in changed for problem in problems]]
     swept = merged.loc[merged["config"] != "", "config"].drop_duplicates().iloc[::8]

@@ -15,7 +15,7 @@ from tilescope.hardware.gpu_lock import gpu_lock
 from tilescope.jobs import attempt, process, ptxas, questions, supervisor
 from tilescope.jobs.job import Job, WorkerError
 from tilescope.jobs.ledger import Ledger
-from tilescope.runs import journal, staleness, store
+from tilescope.runs import changes, journal, store
 from tilescope.table.case import Case
 
 from .fake_jobs import KIT, OWN, cases, run
@@ -80,7 +80,7 @@ def test_run_has_declared_costs_of_every_case(catalog):
         "algorithm_flops": 8, "algorithm_bytes_read": 32, "algorithm_bytes_written": 4
     }  # fmt: skip
     assert loaded.run.kernels["own.py"]["sha256"]
-    assert staleness.stale_kernels(loaded) == []
+    assert changes.changed_files(loaded.run) == []
 
 
 def test_silent_worker_is_killed(catalog):

@@ -9,7 +9,7 @@ from tilescope.hardware import device
 from tilescope.runs import store
 from tilescope.table.sources import COUNTERS
 
-from tilescope_dashboard.data.run_cache import changed_sizes, open_cached, representative, stale_on_gpu
+from tilescope_dashboard.data.run_cache import changed_kernels, changed_sizes, open_cached, representative
 
 #: Kernel that opens first without a GPU: its recording has data for every view.
 SHOWN_FIRST = "softmax"
@@ -54,7 +54,7 @@ def _is_current(run: store.Summary, kernel: str) -> bool:
     """Whether the kernel's GPU code is still the run's, at least where its representative case is; False for a damaged run."""
     try:
         loaded = open_cached(run.path)
-        if kernel not in stale_on_gpu(loaded):
+        if kernel not in changed_kernels(loaded):
             return True
         sizes, case = changed_sizes(loaded, kernel), representative(loaded, kernel)
         return bool(sizes) and case is not None and case.workload not in sizes

@@ -11,7 +11,7 @@ from tilescope.runs import store
 from tilescope.table import sources
 
 from tilescope_dashboard.data.best_run import best_run
-from tilescope_dashboard.data.run_cache import open_cached, stale_on_gpu
+from tilescope_dashboard.data.run_cache import changed_kernels, open_cached
 
 #: Returns something true if the run has what is sought of the kernel with that name.
 Found = Callable[[store.LoadedRun, str], object]
@@ -40,12 +40,12 @@ class Recording:
         return f"{run.title or run.id}, {kind} {run.started[:10]} {where} {run.device}".strip()
 
     def changed(self, kernel: str) -> bool:
-        """Whether the kernel's GPU code may have changed since."""
-        return kernel in stale_on_gpu(self.loaded)
+        """Whether the kernel has changed since."""
+        return kernel in changed_kernels(self.loaded)
 
     def origin_of(self, kernel: str) -> str:
         """``origin``, with a remark if the kernel's code has changed since."""
-        return f"{self.origin}, whose code has changed since" if self.changed(kernel) else self.origin
+        return f"{self.origin}, changed since it was recorded" if self.changed(kernel) else self.origin
 
 
 def best(runs: Iterable[store.Summary], kernel: str, question: Question, device: str = "") -> Recording | None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 import pandas as pd
 from tilescope.models import advice, claims, claims_text, recorded_claims, summary
 from tilescope.models.advice import Finding
-from tilescope.runs import staleness, store
+from tilescope.runs import changes, store
 from tilescope.runs.store import LoadedRun
 
 from tilescope_dashboard.data import frames, kernel_cases
@@ -29,7 +29,7 @@ _KEPT: OrderedDict[tuple[Hashable, ...], Any] = OrderedDict()
 _MOST_KEPT = 256
 _NONE = object()
 #: Seconds for which the answer whether a run's code is the present one is kept.
-_STALE_FOR = 5.0
+_CURRENT_FOR = 5.0
 #: Columns that identify a case within a run.
 CASE = ("kernel", "impl", "pass", "workload", "config")
 #: Claims by a run's folder and its time of change; a few rows each.
@@ -117,29 +117,27 @@ def representative(loaded: LoadedRun, kernel: str) -> KernelCase | None:
     return kept(loaded, ("representative", kernel), found)
 
 
-def stale_kernels(loaded: LoadedRun) -> list[str]:
-    """``staleness.stale_kernels``, cached for ``_STALE_FOR`` seconds."""
-    return _for_a_while(loaded, "stale", lambda: staleness.stale_kernels(loaded))
-
-
-def stale_on_gpu(loaded: LoadedRun) -> list[str]:
-    """``staleness.stale_on_gpu``, cached for ``_STALE_FOR`` seconds."""
-    return _for_a_while(loaded, "on GPU", lambda: staleness.stale_on_gpu(loaded, stale_kernels(loaded)))
+def changed_kernels(loaded: LoadedRun) -> list[str]:
+    """Kernels of the run that have changed since (``changes.changed_problems``), cached for ``_CURRENT_FOR`` seconds."""
+    return list(dict.fromkeys(problem.kernel for problem in _changed_problems(loaded)))
 
 
 def changed_sizes(loaded: LoadedRun, kernel: str) -> list[str]:
-    """Workloads at which what a kernel launches may have changed since, where it has not at others; else none. Cached likewise."""
-    changed, same = _for_a_while(loaded, "sizes", lambda: staleness.stale_problems(loaded, stale_kernels(loaded)))
-    if all(problem.kernel != kernel for problem in same):
-        return []
-    return list(dict.fromkeys(problem.workload for problem in sorted(changed) if problem.kernel == kernel))
+    """Workloads at which a kernel has changed since, where it has not at others; else none. Cached likewise."""
+    changed = dict.fromkeys(problem.workload for problem in _changed_problems(loaded) if problem.kernel == kernel)
+    rows = loaded.table
+    return [] if len(changed) == rows.loc[rows["kernel"] == kernel, "workload"].nunique() else list(changed)
+
+
+def _changed_problems(loaded: LoadedRun) -> list[changes.Problem]:
+    return _for_a_while(loaded, "changed", lambda: sorted(changes.changed_problems(loaded)))
 
 
 def _for_a_while(loaded: LoadedRun, key: Hashable, make: Callable[[], Result]) -> Result:
-    """As ``kept``, for ``_STALE_FOR`` seconds. A later answer takes the place of the former."""
+    """As ``kept``, for ``_CURRENT_FOR`` seconds. A later answer takes the place of the former."""
     now = time.monotonic()
     answers: list[tuple[float, Result]] = kept(loaded, key, list)
-    if answers and now - answers[-1][0] < _STALE_FOR:
+    if answers and now - answers[-1][0] < _CURRENT_FOR:
         return answers[-1][1]
     answers[:] = [(now, found := make())]
     return found

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 from tilescope.models import summary
-from tilescope.runs import provenance, staleness
+from tilescope.runs import changes, provenance
 from tilescope.runs.store import LoadedRun
 from tilescope.table.units import text
 
@@ -62,14 +62,11 @@ def run_part(loaded: LoadedRun, chosen: str = "") -> RunPart:
 def _warnings(loaded: LoadedRun, kernels: Sequence[str]) -> Iterator[str]:
     """Reasons to doubt the numbers of these kernels."""
     run = loaded.run
-    stale = [name for name in staleness.stale_on_gpu(loaded) if name in kernels]
-    relaunched = [name for name in staleness.stale_kernels(loaded) if name in kernels and name not in stale]
+    changed = [name for name in changes.changed_kernels(loaded) if name in kernels]
     if not run.device.measured:
         yield f"Predicted for a {run.device.name}, not measured: no such GPU took part."
-    if stale:
-        yield f"Changed since this run: {', '.join(stale)}."
-    if relaunched:
-        yield f"Launched by other code since this run: {', '.join(relaunched)}. Times of the GPU stand, intervals may not."
+    if changed:
+        yield f"Changed since this run: {', '.join(changed)}."
     if not run.complete:
         yield "This run is not complete: it was cancelled, or its worker died."
 

@@ -16,7 +16,7 @@ from tilescope_dashboard.data import command_line, kernel_cases, url_state
 from tilescope_dashboard.data.best_run import best_run, first_shown
 from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.data.recordings import Question, Recording, best, having
-from tilescope_dashboard.data.run_cache import cases_of, open_cached, representative, stale_kernels, stale_on_gpu
+from tilescope_dashboard.data.run_cache import cases_of, changed_kernels, open_cached, representative
 from tilescope_dashboard.figures.style import Theme, theme
 
 #: Fields that the address holds.
@@ -255,11 +255,6 @@ class State(param.Parameterized):
         return list(dict.fromkeys(filter(None, known)))
 
     @property
-    def stale(self) -> list[str]:
-        """Kernels of the run whose GPU code may have changed since."""
-        return stale_on_gpu(self.loaded) if self.loaded else []
-
-    @property
-    def relaunched(self) -> list[str]:
-        """Kernels of the run whose code has changed since, but not what the GPU runs."""
-        return [name for name in stale_kernels(self.loaded) if name not in self.stale] if self.loaded else []
+    def changed(self) -> list[str]:
+        """Kernels of the run that have changed since."""
+        return changed_kernels(self.loaded) if self.loaded else []

@@ -38,12 +38,10 @@ _NOTHING = "Nothing is recorded here: 'make record' on a machine with a GPU reco
 
 
 def listed(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of ``tilescope.models.claims.best`` for the table, with remarks on older code and unknown versions."""
-    earlier = np.select(
-        [rows["changed"], rows["relaunched"]], [" (an earlier version)", " (intervals: an earlier version)"], ""
-    )
+    """Rows of ``tilescope.models.claims.best`` for the table, with remarks on changed code and unknown versions."""
+    changed = np.where(rows["changed"], " (changed since it was recorded)", "")
     versions = rows["library_version"].mask(rows["library"].ne("") & rows["library_version"].eq(""), _NOT_RECORDED)
-    return rows.assign(standing=model.standings(rows), started=rows["started"] + earlier, library_version=versions)
+    return rows.assign(standing=model.standings(rows), started=rows["started"] + changed, library_version=versions)
 
 
 def chosen(rows: pd.DataFrame, text: str, standing: str, families: Mapping[str, str]) -> pd.DataFrame:

@@ -61,7 +61,7 @@ def kernels(
         others = {other: row[f"over_{other}"] for other in model.OVER if row[f"over_{other}"] > 0}
         other = min(others, key=lambda name: others[name], default="")
         whose = "" if row["run"] in recorded else "yours: "
-        changed = " *" if row["changed"] else ""
+        changed = " (changed since it was recorded)" if row["changed"] else ""
         found.append(
             {
                 **row, **head, "quickest": others.get(other), "other": _NAMES.get(other, row["library"] if other else ""),
@@ -118,8 +118,6 @@ def sentence(rows: pd.DataFrame) -> Sentence:
         parts.append(f"{others} not compared")
     title = several(len(rows), "kernel") + (f": {', '.join(parts)}" if parts else "")
     text = "Speedups at the largest forward size, by GPU time; on par is within 5 %. Click a kernel to open its page."
-    if rows["changed"].eq(True).any():
-        text += " *: what the GPU runs has changed since."
     return Sentence(title, text if len(rows) else "No kernel is known here yet.")
 
 

@@ -123,13 +123,8 @@ class Context(pn.viewable.Viewer):
             )
             text = f"{what}. The compiler and interpreter collectors work here."
             found.append(("info", "No GPU on this machine", text))
-        if stale := self._of_page(self.state.stale):
-            found.append(("warning", "Changed since this run", _changed(loaded, stale)))
-        if relaunched := self._of_page(self.state.relaunched):
-            text = (
-                f"the code of {', '.join(relaunched)}, but not what the GPU runs. Its times stand, intervals may not."
-            )
-            found.append(("info", "Written otherwise since this run", text))
+        if changed := self._of_page(self.state.changed):
+            found.append(("warning", "Changed since this run", _changed(loaded, changed)))
         if not self.state.narrow or not found:
             return [html_text.notice(kind, f"{title}:", text) for kind, title, text in found]
         (_, first, _), *others = found
@@ -160,9 +155,7 @@ def _changed(loaded: LoadedRun, kernels: list[str]) -> str:
     """Says what of these kernels is not what was recorded: the sizes where it is not all."""
     sizes = {name: changed_sizes(loaded, name) for name in kernels}
     said = [
-        f"what {name} launches at {', '.join(some)} may not be what was recorded."
-        for name, some in sizes.items()
-        if some
+        f"what {name} launches at {', '.join(some)} is not what was recorded." for name, some in sizes.items() if some
     ]
     if whole := [name for name, some in sizes.items() if not some]:
         said.insert(0, f"the source of {', '.join(whole)} is not what was recorded.")

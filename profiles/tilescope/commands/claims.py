@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tilescope.commands.choices import Subparsers
-
-if TYPE_CHECKING:
-    from tilescope.runs.store import LoadedRun
 
 #: The lines of a file between which ``--into`` writes.
 BEGIN, END = "<!-- claims: written by 'tilescope claims --into docs/measured.md' -->", "<!-- end of claims -->"
@@ -46,30 +42,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def keep() -> int:
     """Writes the file that the app's Claims view reads; prints the recordings that were computed again."""
-    import asyncio  # noqa: PLC0415
-
-    from tilescope.jobs import progress, relaunches  # noqa: PLC0415
     from tilescope.models import recorded_claims  # noqa: PLC0415
-    from tilescope.runs import same_launches  # noqa: PLC0415
 
-    shown = progress.terminal()
-    try:
-        runs = recorded()
-        same = asyncio.run(relaunches.same_problems(runs, shown))
-        same_launches.keep(same, asyncio.run(relaunches.other_problems(runs, shown)))
-    finally:
-        shown.close()
-    found = recorded_claims.keep(recorded_claims.folders())
+    found = recorded_claims.keep()
     print(f"computed again: {', '.join(found) or 'none, all are up to date'}")
     return 0
-
-
-def recorded() -> list[LoadedRun]:
-    """The recorded runs, oldest first."""
-    from tilescope.models import recorded_claims  # noqa: PLC0415
-    from tilescope.runs import store  # noqa: PLC0415
-
-    return [store.open_run(folder) for folder in recorded_claims.folders()]
 
 
 def block() -> str:

@@ -19,7 +19,7 @@ def command(subparsers: choices.Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from tilescope.models import impossible, json_documents, sweeps, text_table  # noqa: PLC0415
-    from tilescope.runs import provenance, raised_roofs, staleness, store  # noqa: PLC0415
+    from tilescope.runs import changes, provenance, raised_roofs, store  # noqa: PLC0415
     from tilescope.table.schema import CASE_COLUMNS  # noqa: PLC0415
 
     if arguments.name is None:
@@ -39,10 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"note: {line}")
     if not run.complete and not said:
         print("not complete: it was cancelled, or its process died; the finished cases follow")
-    on_gpu = staleness.stale_on_gpu(loaded)
-    for kernel in staleness.stale_kernels(loaded):
-        only = "" if kernel in on_gpu else ", but not what the GPU runs, so its times stand"
-        print(f"note: {kernel} has changed since this run{only}")
+    for kernel in changes.changed_kernels(loaded):
+        print(f"note: {kernel} has changed since this run")
     print(text_table.text(loaded))
     for sweep, lines in sweeps.conclusions(loaded.table, run.device.target):
         print("\n  ".join([sweep, *lines]))

@@ -24,9 +24,8 @@ from tilescope.jobs import attempt, kept_ceilings, process, ptxas, questions, wa
 from tilescope.jobs.job import ON_GPU, Job, OnEvent, WorkerError
 from tilescope.jobs.ledger import Ledger
 from tilescope.jobs.versions import versions
-from tilescope.runs import journal, store
+from tilescope.runs import changes, journal, store
 from tilescope.runs.provenance import git_revision
-from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.run import Device, Run
 
@@ -58,8 +57,6 @@ async def resume(folder: Path, on_event: OnEvent = lambda event: None) -> Path:
     disk may have room now. The run gets a note with the time. Raises WorkerError when the run is complete, when it does not
     record its cases, or when device, versions or code have changed; StoreError when it cannot be read or is still being written.
     """
-    from tilescope.runs import staleness  # noqa: PLC0415 - no other job needs it
-
     run, known = store.read_run(folder), journal.read(folder)
     if run.complete:
         raise WorkerError(f"{run.id} is complete: there is nothing to resume")
@@ -67,8 +64,8 @@ async def resume(folder: Path, on_event: OnEvent = lambda event: None) -> Path:
         raise WorkerError(f"{run.id} does not record its cases: profile it again")
     job, here = await _prepared(Job(known.cases, run.settings["collectors"], run.settings, folder.parent, run.title))
     changed = _changed(run, await asyncio.to_thread(_about, job, here))
-    if not changed and (stale := staleness.stale_kernels(store.LoadedRun(run, schema.frame([]), folder))):
-        changed = f"the code of {', '.join(stale)} has changed"
+    if not changed and (kernels := changes.changed_files(run)):
+        changed = f"the code of {', '.join(kernels)} has changed"
     if changed:
         raise WorkerError(f"{run.id} cannot be resumed: {changed}: profile it again")
     return await _collect_all(Ledger.reopen(job, folder, on_event), here)
@@ -98,7 +95,8 @@ def _about(job: Job, here: Device | None) -> Run:
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         device=job.device or (here if here and here.target == target else device.for_target(target)),
         kernels={
-            name: {field: entry[field] for field in _KEPT} | {"variable": entry["kernel"].rpartition(":")[2]}
+            name: {field: entry[field] for field in _KEPT}
+            | {"variable": entry["kernel"].rpartition(":")[2], "functions": changes.today(Path(entry["path"]))}
             for name, entry in entries.items()
         },
         versions=dict(job.versions or versions()) | ({"ptxas": assembler} if assembler else {}),

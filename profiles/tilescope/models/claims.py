@@ -1,6 +1,6 @@
 """Claims about fused kernels at every recorded size: the published claim, the traffic bound, and the measured speedup.
 
-Runs -> frame; it also compares each kernel's source with today's. Only measured times of right results count. The bound is the
+Runs -> frame; it also compares each kernel's GPU functions with today's. Only measured times of right results count. The bound is the
 bytes of the unfused implementation over those of the fused one (``traffic.speedup``). Moving fewer bytes gains at most that
 ratio, but an unfused implementation may also be slow for other reasons.
 """
@@ -16,7 +16,8 @@ import pandas as pd
 
 from tilescope.hardware import roofs
 from tilescope.models import compare, published_claims, summary, traffic
-from tilescope.runs.staleness import stale_problems
+from tilescope.runs import changes
+from tilescope.runs.changes import Problem
 from tilescope.runs.store import LoadedRun
 from tilescope.table.case_table import GPU_TIME_SOURCES, CaseValues, by_problem, gather, problem_of
 
@@ -49,7 +50,7 @@ COLUMNS = {
     **dict.fromkeys(["library", "library_version", "roof"], "str"),
     "of_roof": "float64",
     **dict.fromkeys(["run", "device", "started"], "str"),
-    **dict.fromkeys(["changed", "relaunched"], "bool"),
+    "changed": "bool",
     "floor": "float64",
 }
 
@@ -64,8 +65,7 @@ def best(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
 
     If several runs have a row, the best is taken by these criteria in order: it has other implementations to compare with, its
     kernel's code is today's (not ``changed``), it has more implementations, more workloads, it is newer. All rows of a kernel and
-    pass are of one GPU. If its best row is of today's code, ``changed`` rows of other runs are left out. ``relaunched`` marks
-    rows where code has changed, but not what the GPU runs, so that its times stand.
+    pass are of one GPU. If its best row is of today's code, ``changed`` rows of other runs are left out.
 
     ``over_…`` are speed ratios by GPU time (the other implementation's over ours), ``low_…`` and ``high_…`` their 95 %
     intervals, ``interval_…`` the ratio by the interval, which includes the CPU's delays. ``of_roof`` is the floor's time
@@ -96,7 +96,8 @@ def best(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
 def of_run(loaded: LoadedRun) -> list[dict[str, Any]]:
     """One row for each kernel, pass and workload with right results of the Triton implementation, measured.
 
-    A row has ``COLUMNS``, and ``workloads``, the number of the run's rows of its kernel and pass.
+    A row has ``COLUMNS``, ``functions``, the GPU functions of the library that its problem launched, and ``workloads``, the number of
+    the run's rows of its kernel and pass.
     """
     if not loaded.run.device.measured:
         return []
@@ -107,16 +108,19 @@ def of_run(loaded: LoadedRun) -> list[dict[str, Any]]:
     cases = gather(table)
     problems = by_problem(cases)
     failed = {failure.case for failure in loaded.run.failures if failure.collector == "check"}
-    changed, relaunched = stale_problems(loaded)
+    launched = changes.launched(loaded)
+    changed = {name: changes.changed_functions(loaded, name) for name in loaded.run.kernels}
     rows = []
     for case, ours in zip(cases, every.to_dict("records"), strict=True):
         if case.key["impl"] != "triton" or not ours["measured"] or not _right(case, failed):
             continue
         others = {name: other for name, other in problems[problem_of(case)].items() if _right(other, failed)}
         known = {str(name): value for name, value in ours.items()}
-        problem = tuple(case.key[name] for name in ("kernel", "pass", "workload"))
-        marks = {"changed": problem in changed, "relaunched": problem in relaunched}
-        rows.append({**_row(case, known, others, bounds, loaded), **marks})
+        functions = launched[Problem(*problem_of(case)[1:])]
+        row = _row(case, known, others, bounds, loaded)
+        rows.append(
+            {**row, "functions": sorted(functions), "changed": not functions.isdisjoint(changed.get(row["kernel"], ()))}
+        )
     for row in rows:
         alike = (other for other in rows if all(other[name] == row[name] for name in ("kernel", "pass")))
         row["workloads"] = len({other["workload"] for other in alike})

@@ -17,16 +17,9 @@ _HEADINGS = [
     "kernel", "sizes", "published claim", "traffic bound", "vs eager", "vs torch.compile", "vs library", "of roofline",
 ]  # fmt: skip
 
-#: Marks of a row, with the column that sets each.
-_MARKS = {"*": "changed", "†": "relaunched"}
-_SAID = {
-    "*": "\\* Measured before the latest change of the kernel's GPU code, or of code that may launch it otherwise: to be measured again.",
-    "†": "† Since then code has changed, but not what the GPU runs, so its times stand; intervals are to be measured again.",
-}
-
 
 def markdown(rows: pd.DataFrame) -> str:
-    """The table of ``claims.best``'s frame, with the meaning of its marks below. An absent value is a dash.
+    """The table of ``claims.best``'s frame. An absent value is a dash.
 
     A cell holds the ratio at the worst size and at the best, each with the size. It adds the range by the interval where the two
     clocks disagree on which implementation is ahead.
@@ -38,11 +31,10 @@ def markdown(rows: pd.DataFrame) -> str:
         claim = published_claims.of(str(kernel), str(direction))
         said = f"[{claim.said}]({claim.source}): {verdict[kernel, direction]}" if claim else "–"
         cells = [
-            name + "".join(mark for mark, which in _MARKS.items() if sizes[which].any()), _counted(sizes), said, _span(sizes["bound"]),
+            name, _counted(sizes), said, _span(sizes["bound"]),
             *(_over(sizes, other) for other in OVER), _roof(sizes),
         ]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
-    lines += [line for mark, which in _MARKS.items() if rows[which].any() for line in ("", _SAID[mark])]
     return "\n".join([*lines, "", *_below(rows)])
 
 
@@ -64,10 +56,9 @@ def _text(words: object) -> str:
 
 
 def _counted(sizes: pd.DataFrame) -> str:
-    """The number of sizes, and of those with a mark that not all of them have."""
-    counts = {mark: int(sizes[which].sum()) for mark, which in _MARKS.items()}
-    apart = [f"{count}{mark}" for mark, count in counts.items() if 0 < count < len(sizes)]
-    return f"{len(sizes)} ({', '.join(apart)})" if apart else str(len(sizes))
+    """The number of sizes, and of those that have changed since they were recorded."""
+    changed = int(sizes["changed"].sum())
+    return f"{len(sizes)}, {changed} changed since" if changed else str(len(sizes))
 
 
 def _code(name: object) -> str:
@@ -79,8 +70,7 @@ def _over(sizes: pd.DataFrame, other: str) -> str:
     """The worst and the best size, with their intervals, and the other clock's range where the two disagree."""
     lines = [_ratio(row, other) for row in _ends(sizes, f"over_{other}")]
     if disagree(sizes, other).any():
-        mark = "†" if sizes["relaunched"].any() else ""
-        lines.append(f"interval {_span(sizes[f'interval_{other}'])}{mark}")
+        lines.append(f"interval {_span(sizes[f'interval_{other}'])}")
     return "<br>".join(lines) or "–"
 
 

@@ -1,7 +1,7 @@
-"""Claims of the recordings, stored beside the code, because computing them takes seconds.
+"""Claims of the recordings, stored beside them, because computing them takes seconds.
 
-``tilescope claims --keep`` writes ``recorded_claims.jsonl``, one line a recording; ``make record`` ends with it. A line is valid
-while the recording's files and its kernels' code are unchanged. A test compares the lines with today's models.
+``tilescope claims --keep`` writes ``claims.jsonl``, one line a recording; ``tilescope record`` ends with it. A line is
+valid while the recording's files are unchanged. Whether a row has changed since is computed when it is read.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import json
 import operator
-from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -17,24 +16,28 @@ from typing import Any
 import pandas as pd
 
 from tilescope.models import claims, claims_text
-from tilescope.runs import same_launches, staleness, store
-from tilescope.runs.todays_code import packages_of
+from tilescope.runs import changes, store
 
-FILE = Path(__file__).with_name("recorded_claims.jsonl")
+#: The file beside the recordings.
+_FILE = "claims.jsonl"
 #: Files of a recording that claims are computed from.
-_READ = ("run.json", "table.parquet", "sources.json.gz")
+_READ = ("run.json", "table.parquet")
 
 
-def kept(folder: Path, file: Path = FILE) -> tuple[list[dict[str, Any]], str] | None:
+def kept(folder: Path) -> tuple[list[dict[str, Any]], str] | None:
     """The stored ``claims.of_run`` and ``claims_text.provenance`` of the recording in ``folder``; None where no line is valid.
 
     The caller must not change the rows.
     """
-    line = _valid(folder, file)
+    line = _valid(folder)
     if line is None:
         return None
     columns = line["rows"]
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)], line["provenance"]
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    changed = {name: changes.changed_since(line["files"][name], digests) for name, digests in line["digests"].items()}
+    return [{**row, "changed": not changed[row["kernel"]].isdisjoint(row["functions"])} for row in rows], line[
+        "provenance"
+    ]
 
 
 def every() -> tuple[pd.DataFrame, str]:
@@ -56,65 +59,42 @@ def folders() -> list[Path]:
     return [run.path for run in reversed(store.list_runs([store.recorded_dir()])) if not run.error]
 
 
-def keep(folders: Iterable[Path], file: Path = FILE) -> list[str]:
-    """Writes the claims of these recordings, computing those without a valid line; returns the ids of those computed."""
+def keep() -> list[str]:
+    """Stores the claims of all recordings, computing those without a valid line. Returns the ids of those computed."""
     lines, computed = [], []
-    for folder in sorted(folders):
-        line = _valid(folder, file)
+    for folder in sorted(folders()):
+        line = _valid(folder)
         if line is None:
             line = _line(store.open_run(folder))
             computed.append(folder.name)
         lines.append(json.dumps(line, separators=(",", ":"), default=operator.methodcaller("item")))  # NumPy's scalars
-    file.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    (store.recorded_dir() / _FILE).write_text("\n".join([*lines, ""]), encoding="utf-8")
     return computed
 
 
-def digest(folder: Path, declared: Iterable[str], texts: Iterable[str]) -> str:
-    """The digest of everything that a recording's claims depend on: its files, its kernels' code today, and kept launches.
-
-    ``declared`` are the files that declare its kernels; ``texts`` are the names of other files with their code.
-    """
+def digest(folder: Path) -> str:
+    """The digest of the recording's files."""
     found = sha256()
-    for path in [*(folder / name for name in _READ), *_code(declared, set(texts))]:
-        content = path.read_bytes() if path.is_file() else None
-        found.update(f"{path.name} {None if content is None else len(content)}\n".encode() + (content or b""))
-    found.update(same_launches.text(folder.name).encode())
+    for name in _READ:
+        content = (folder / name).read_bytes() if (folder / name).is_file() else b""
+        found.update(f"{name} {len(content)}\n".encode() + content)
     return found.hexdigest()
 
 
-def _valid(folder: Path, file: Path) -> dict[str, Any] | None:
+def _valid(folder: Path) -> dict[str, Any] | None:
+    file = folder.parent / _FILE
     line = _lines(file, file.stat().st_mtime if file.is_file() else 0.0).get(folder.name)
-    return line if line and line["digest"] == digest(folder, line["declared"], line["texts"]) else None
-
-
-def _code(declared: Iterable[str], texts: set[str]) -> list[Path]:
-    """The declaring files, and files of their packages with one of these names."""
-    found = {path for path in map(store.source_file, declared) if path}
-    for top in {[path.parent, *packages_of(path)][-1] for path in found}:
-        found |= {path for name, paths in _by_name(top).items() if name in texts for path in paths}
-    return sorted(found)
-
-
-@functools.cache
-def _by_name(top: Path) -> dict[str, list[Path]]:
-    found: dict[str, list[Path]] = {}
-    for path in top.rglob("*.py"):
-        found.setdefault(path.name, []).append(path)
-    return found
+    return line if line and line["digest"] == digest(folder) else None
 
 
 def _line(loaded: store.LoadedRun) -> dict[str, Any]:
     rows = claims.of_run(loaded)
-    declared = sorted({str(facts.get("file", "")) for facts in loaded.run.kernels.values()})
-    declaring = {name: str(facts.get("file", "")) for name, facts in loaded.run.kernels.items()}
-    told = staleness.stale_problems(loaded)[1] | same_launches.others(loaded.run.id, declaring)
-    launching = {declaring[problem.kernel] for problem in told}
-    kept = {name for files in loaded.sources.values() for name in staleness.own(files)}
-    texts = sorted(kept.union(*map(same_launches.files, launching)))
+    kernels = dict.fromkeys(row["kernel"] for row in rows)
+    columns = {name: [row[name] for row in rows] for name in (rows[0] if rows else {}) if name != "changed"}
     return {
-        "run": loaded.folder.name, "digest": digest(loaded.folder, declared, texts), "declared": declared, "texts": texts,
-        "provenance": claims_text.provenance([loaded]),
-        "rows": {name: [row[name] for row in rows] for name in (rows[0] if rows else {})},
+        "run": loaded.folder.name, "digest": digest(loaded.folder), "provenance": claims_text.provenance([loaded]),
+        "files": {kernel: str(loaded.run.kernels[kernel].get("file", "")) for kernel in kernels},
+        "digests": {kernel: dict(changes.recorded(loaded, kernel)) for kernel in kernels}, "rows": columns,
     }  # fmt: skip
 
 

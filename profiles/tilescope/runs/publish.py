@@ -10,11 +10,12 @@ import dataclasses
 import shutil
 from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from tilescope.files import names
-from tilescope.runs import listings, staleness
+from tilescope.runs import changes, listings
 from tilescope.runs.store import LoadedRun, RunWriter, StoreError, list_runs, open_run, read_run
 from tilescope.table import suggest
 from tilescope.table.case import readable
@@ -38,13 +39,13 @@ def publish(
     for name in kernels:
         if name not in run.kernels:
             raise StoreError(suggest.unknown("kernel of this run", name, run.kernels))
-    kept = {name: facts for name, facts in run.kernels.items() if not kernels or name in kernels}
-    table = loaded.table[loaded.table["kernel"].isin(kept)]
+    table = loaded.table[loaded.table["kernel"].isin(kernels or run.kernels)]
     sizes = _ids(run, workloads) if workloads else None
     if sizes is not None:
         table = table[table["workload"].isin(sizes)]
     if not run.complete and (broken := cut_off(table)):
         raise StoreError(f"{run.id} was interrupted amid {', '.join(broken)}: publish its other kernels")
+    kept = {name: _declared(loaded, name, table) for name in run.kernels if not kernels or name in kernels}
     by_line = _of_cases(loaded.lines, table)
     try:
         target = folder / names.file_name(run.id, "a run's id")
@@ -72,8 +73,7 @@ def publish(
     try:
         scratch.append(table)
         for name in kept:
-            texts = {**staleness.texts_on_gpu(loaded, name), **loaded.sources.get(name, {})}
-            scratch.append_lines(name, by_line[by_line["kernel"] == name], texts)
+            scratch.append_lines(name, by_line[by_line["kernel"] == name], loaded.sources.get(name, {}))
         scratch.append_configs(_of_cases(loaded.configs, table))
         listings.keep(loaded.folder, listings.largest(run, table), scratch.folder)
         if target.is_dir():
@@ -82,6 +82,13 @@ def publish(
     except BaseException:
         scratch.discard()
         raise
+
+
+def _declared(loaded: LoadedRun, kernel: str, table: pd.DataFrame) -> dict[str, Any]:
+    """The kernel's declaration with the digests of the functions that it launched."""
+    launched = set(table.loc[table["kernel"] == kernel, "function"])
+    digests = {name: digest for name, digest in changes.recorded(loaded, kernel).items() if name in launched}
+    return {**loaded.run.kernels[kernel], "functions": digests}
 
 
 def _skipped(skipped: Iterable[Skipped], kernels: Container[str], sizes: Container[str] | None) -> Iterator[Skipped]:

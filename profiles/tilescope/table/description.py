@@ -36,12 +36,13 @@ class Workload(TypedDict, total=False):
 
 
 class DeclaredKernel(TypedDict, total=False):
-    """A kernel's spec as a run keeps it. There may be other parts."""
+    """A kernel's spec as a run keeps it, and the digest of each GPU function. There may be other parts."""
 
     summary: str
     file: str
     variable: str
     sha256: str
+    functions: Mapping[str, str]
     dims: list[str]
     passes: list[str]
     implementations: Mapping[str, Implementation]

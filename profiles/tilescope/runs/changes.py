@@ -1,0 +1,128 @@
+"""Which of a run's kernels have changed since they were recorded, by the digests of the GPU functions that they launched.
+
+An older run kept texts and no digests: its digests are those of the kept texts, and of today's texts for files that it did not keep.
+A function that only such a file changed counts as current. Imports neither torch nor triton.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tilescope.files import user_cache
+from tilescope.runs import function_digests, store
+from tilescope.table.run import Run
+
+#: How digests are computed: cached ones are of this method.
+_METHOD = 1
+#: Digests of a package's files by the state of the package.
+_known: dict[str, dict[str, dict[str, str]]] = {}
+
+
+class Problem(NamedTuple):
+    """A kernel's workload in one direction, which its implementations solve."""
+
+    kernel: str
+    direction: str
+    workload: str
+
+
+def changed_kernels(loaded: store.LoadedRun) -> list[str]:
+    """Names of the run's kernels that launch a function which has changed since."""
+    found = {problem.kernel for problem in changed_problems(loaded)}
+    return [name for name in loaded.run.kernels if name in found]
+
+
+def changed_problems(loaded: store.LoadedRun) -> set[Problem]:
+    """The run's problems that launch a function which has changed since."""
+    changed = {name: changed_functions(loaded, name) for name in loaded.run.kernels}
+    return {
+        problem for problem, functions in launched(loaded).items() if functions & changed.get(problem.kernel, set())
+    }
+
+
+def launched(loaded: store.LoadedRun) -> dict[Problem, set[str]]:
+    """The GPU functions with a digest that each of the run's problems launched."""
+    found: dict[Problem, set[str]] = {}
+    known = {name: recorded(loaded, name) for name in loaded.run.kernels}
+    rows = loaded.table[["kernel", "pass", "workload", "function"]].drop_duplicates()
+    for *problem, function in rows.itertuples(index=False, name=None):
+        functions = found.setdefault(Problem(*problem), set())
+        if function in known.get(problem[0], ()):
+            functions.add(function)
+    return found
+
+
+def changed_functions(loaded: store.LoadedRun, kernel: str) -> set[str]:
+    """The kernel's GPU functions whose code has changed, or is gone; none where its file does not exist here."""
+    return changed_since(str(loaded.run.kernels[kernel].get("file", "")), recorded(loaded, kernel))
+
+
+def changed_since(file: str, digests: Mapping[str, str]) -> set[str]:
+    """Those of the functions with these ``digests`` that have changed. ``file`` declared their kernel."""
+    path = store.source_file(file)
+    if path is None:
+        return set()
+    now = today(path)
+    return {name for name, digest in digests.items() if now.get(name) != digest}
+
+
+def recorded(loaded: store.LoadedRun, kernel: str) -> Mapping[str, str]:
+    """The digests of a kernel's GPU functions when it was recorded."""
+    facts = loaded.run.kernels[kernel]
+    if "functions" in facts:
+        digests: Mapping[str, str] = facts["functions"]
+        return digests
+    path = store.source_file(str(facts.get("file", "")))
+    try:
+        return function_digests.of(path, loaded.sources.get(kernel, {})) if path else {}
+    except function_digests.UNREADABLE:  # a StoreError, too: whoever opens the texts is told of the damage
+        return {}
+
+
+def today(path: Path) -> dict[str, str]:
+    """The digests of the GPU functions that a file declares or imports; none where its code cannot be read.
+
+    Those of a file in a package are cached until a file of the package changes.
+    """
+    packages = list(itertools.takewhile(lambda folder: (folder / "__init__.py").is_file(), path.absolute().parents))
+    try:
+        return _of_package(path, packages[-1]) if packages else function_digests.of(path)
+    except function_digests.UNREADABLE:
+        return {}
+
+
+def _of_package(path: Path, package: Path) -> dict[str, str]:
+    state = [str(package)]
+    for file in sorted(package.rglob("*.py")):
+        seen = file.stat()
+        state.append(f"{file.relative_to(package)} {seen.st_mtime_ns} {seen.st_size}")
+    key = user_cache.digest([_METHOD, *state])
+    if key not in _known:
+        _known.clear()
+        _known[key] = user_cache.read("functions", key) or {}
+    name = str(path.absolute().relative_to(package))
+    if name not in _known[key]:
+        _known[key][name] = function_digests.of(path)
+        user_cache.write("functions", key, _known[key])
+    return _known[key][name]
+
+
+def changed_files(run: Run) -> list[str]:
+    """Names of the run's kernels whose declaring file, or any GPU function, has changed since the run began."""
+    return [
+        name
+        for name, facts in run.kernels.items()
+        if _file_changed(facts) or changed_since(str(facts.get("file", "")), facts.get("functions", {}))
+    ]
+
+
+def _file_changed(facts: Mapping[str, Any]) -> bool:
+    path = store.source_file(str(facts.get("file", "")))
+    try:
+        return path is not None and sha256(store.source_bytes(path)).hexdigest() != facts.get("sha256")
+    except OSError:
+        return True
