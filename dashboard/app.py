@@ -29,6 +29,11 @@ from tilescope_dashboard.views.kernel_bar import KernelBar
 from tilescope_dashboard.views.navigation import Navigation
 
 LOG = logging.getLogger("tilescope")
+#: The page says this while its connection is lost. The session is gone with it; a reload makes a new one, from the address.
+LOST = (
+    "The connection to the server is lost. What you see stays, but this page no longer answers. If the server has ended, start it "
+    "again (make serve or tilescope serve), then reload this page."
+)
 _SX = {
     "& .header a, & .header .title": {"color": "inherit !important", "fontSize": "20px"},
     # The drawer's own button stands beside the kernel.
@@ -189,7 +194,7 @@ def report_callback_error(error: Exception) -> None:
         next_tick(functools.partial(pn.state.notifications.error, said))
 
 
-pn.extension("tabulator", notifications=True, exception_handler=report_callback_error)
+pn.extension("tabulator", notifications=True, disconnect_notification=LOST, exception_handler=report_callback_error)
 try:
     build().servable()
 except Exception as error:  # a script that raises is served as a blank page

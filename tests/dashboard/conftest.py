@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import panel as pn
 import pytest
 from tilescope.runs import store
 
@@ -136,8 +137,7 @@ class Server:
         deadline = time.monotonic() + PATIENCE / 1000
         while time.monotonic() < deadline:
             try:
-                with urllib.request.urlopen(self.url, timeout=120) as answer:  # noqa: S310 - our own server
-                    assert answer.status == 200
+                assert self.answers()
                 # What is to run before the app may name what is no longer there: nobody else says so.
                 assert "Error in sitecustomize" not in self.log.read_text(), self.log.read_text()
                 return
@@ -145,6 +145,11 @@ class Server:
                 assert self.process.poll() is None, self.log.read_text()
                 time.sleep(0.2)
         raise AssertionError(self.log.read_text())
+
+    def answers(self) -> bool:
+        """Whether it serves its page."""
+        with urllib.request.urlopen(self.url, timeout=120) as answer:  # noqa: S310 - our own server
+            return bool(answer.status == 200)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -239,6 +244,17 @@ def patient(make: Callable[..., Any]) -> Callable[..., Any]:
         return place
 
     return made
+
+
+def field(shown: Any, label: str) -> Any:
+    """The widget in what is shown whose label begins so."""
+    return next(iter(shown.__panel__().select(lambda part: (getattr(part, "label", None) or "").startswith(label))))
+
+
+def said(shown: Any) -> str:
+    """The markup of all visible texts in what is shown."""
+    texts = (part for part in shown.__panel__().select(pn.pane.HTML) if part.visible)
+    return "\n".join(part.object or "" for part in texts)
 
 
 #: Whether the place of a view is the one that is seen and all in it is built: then of how many parts it consists, else 0.

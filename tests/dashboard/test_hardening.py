@@ -158,89 +158,72 @@ ADDRESS = """text => {
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize(
-    ("query", "said"),
-    [
-        (f"run=../{OUTSIDE}", SAID),
+def test_page_says_what_it_does_not_open(visit: Any) -> None:
+    page = visit(f"run=../{OUTSIDE}")
+    page.get_by_text(SAID).first.wait_for()
+    page.get_by_role("tab", name="Library").wait_for()
+    for query, said in (
         (f"run={RUN}&view=compare&compared=%5B%22..%2f{OUTSIDE}%22%5D", "not compared: "),
         (f"run={RUN}&kernel=a%00b", "not the name of a kernel"),
-        (f"run=%2e%2e%2f{OUTSIDE}", SAID),
         (f"run=%252e%252e%252f{OUTSIDE}", "cannot be shown"),
-        (f"run={RUN}%00", SAID),
         (f"run={RUN}%0d%0aSet-Cookie:%20a=b", SAID),
-        ("run=/etc/passwd", SAID),
         (f"run={OUTSIDE}", f"no run '{OUTSIDE}'"),
         (f"run={LINKED}", "lies outside of the folder of runs"),
-        (f"run={RUN}&compared=..%2f{OUTSIDE}", "not compared: "),
-        ("run=" + "x" * 60_000, SAID),
-    ],
-    ids=lambda text: text[:50],
-)
-def test_the_page_says_in_a_line_what_it_does_not_open(visit: Any, query: str, said: str) -> None:
-    page = visit(query)
-    page.get_by_text(said).first.wait_for()
-    page.get_by_role("tab", name="Library").wait_for()
-    assert page.get_by_text(PRIVATE).count() == 0
-    assert page.evaluate("() => document.documentElement.scrollWidth - innerWidth") <= 0
+        ("run=" + "x" * 1_000_000, SAID),
+    ):
+        page.evaluate(ADDRESS, f"?{query}")
+        page.get_by_text(said).first.wait_for()
+        assert page.get_by_text(PRIVATE).count() == 0
+        assert page.evaluate("() => document.documentElement.scrollWidth - innerWidth") <= 0
 
 
-@pytest.mark.browser
-def test_a_megabyte_in_the_address_is_refused_in_a_line(visit: Any, server: Any) -> None:
+def test_megabyte_address_is_refused(server: Any) -> None:
     # As a request it is no page at all: the server takes no such header, and goes on.
     connection = HTTPConnection("127.0.0.1", server.port, timeout=120)
     with contextlib.closing(connection), contextlib.suppress(OSError, HTTPException):
         connection.request("GET", "/app?run=" + "x" * 1_000_000)
         assert connection.getresponse().status >= 400
-    page = visit(f"run={RUN}")
-    page.get_by_text("85.4 %").first.wait_for()
-    page.get_by_role("tab", name="Library").wait_for()
-    page.evaluate(ADDRESS, "?run=" + "x" * 1_000_000)
-    page.get_by_text(SAID).wait_for()
-    page.evaluate(ADDRESS, f"?run={RUN}&kernel=" + "x" * 1_000_000)
-    page.get_by_text("not the name of a kernel").wait_for()
+    assert server.answers()
 
 
-#: A widget of the page changed, and a button pressed, as no page of ours would: what is disabled is not.
-TOLD = """(field, value) => {
-  Object.assign(field, {disabled: false, value})
-  for (const name of ["input", "change"]) field.dispatchEvent(new Event(name, {bubbles: true}))
+#: A widget's model changed and an event sent as no page of ours would: what is disabled is not.
+TOLD = """([label, value]) => {
+  const models = Bokeh.documents.flatMap(document => [...document._all_models.values()])
+  models.find(model => model.data?.attributes?.label?.startsWith(label)).data.setv({disabled: false, value, value_input: value})
 }"""
 
 
 @pytest.mark.browser
-def test_a_forged_message_opens_no_file_of_ones_own(visit: Any, runs: Path) -> None:
+def test_forged_message_opens_no_own_file(visit: Any, runs: Path) -> None:
     spy = runs.parent / "spy.py"
     spy.write_text(f"open({str(runs.parent / 'ran')!r}, 'w').close()\nSPEC = 1\n")
     page = visit(f"run={RUN}&kernel=softmax&panel=profile")
     page.get_by_role("button", name="Start profiling").wait_for()
-    # A field that is disabled is not heard, whatever a page says, nor is what no page of ours would say.
     for path in (str(spy), "../spy.py", "/etc/passwd", "x" * 100_000):
-        page.get_by_label("own kernel").first.evaluate(TOLD, f"{path}:SPEC")
-    page.wait_for_timeout(1000)
+        page.evaluate(TOLD, ["own kernel", f"{path}:SPEC"])
+        page.get_by_text("Not opened:").wait_for()
     assert not (runs.parent / "ran").exists()
 
 
 @pytest.mark.browser
-def test_a_forged_message_from_elsewhere_starts_no_work(chromium: Any, outside_server: Any, runs: Path) -> None:
+def test_forged_message_from_elsewhere_starts_nothing(chromium: Any, outside_server: Any, runs: Path) -> None:
     page = chromium.new_page()
     before = sorted(runs.iterdir())
     page.goto(f"{outside_server.url}?run={RUN}&kernel=softmax&panel=profile")
     page.get_by_text("Profiling can be started only from the machine").wait_for()
-    page.get_by_role("button", name="Start profiling").wait_for()
-    page.get_by_label("own kernel").first.evaluate(TOLD, "spy.py:SPEC")
-    page.get_by_label("another size").first.evaluate(TOLD, "16x16-fp32")
-    page.get_by_role("button", name="Start profiling").evaluate("button => { button.disabled = false; button.click() }")
+    start = page.get_by_role("button", name="Start profiling")
+    start.wait_for()
+    assert start.is_disabled()
+    page.evaluate(TOLD, ["own kernel", "spy.py:SPEC"])
+    page.evaluate(TOLD, ["another size", "16x16-fp32"])
+    page.evaluate("""() => {
+      const models = Bokeh.documents.flatMap(document => [...document._all_models.values()])
+      models.find(model => model.data?.attributes?.label === "Start profiling").data.setv({disabled: false})
+    }""")
+    page.wait_for_timeout(500)
+    start.click()
     page.wait_for_timeout(2000)
     assert page.get_by_text("is being profiled").count() == 0
     assert page.get_by_text("Reading", exact=True).count() == 0
     assert sorted(runs.iterdir()) == before
-    page.close()
-
-
-@pytest.mark.browser
-def test_who_is_not_on_this_machine_may_look_but_not_launch(chromium: Any, outside_server: Any) -> None:
-    page = chromium.new_page()
-    page.goto(f"{outside_server.url}?run={RUN}&kernel=softmax&panel=profile")
-    page.get_by_text("Profiling can be started only from the machine").wait_for()
-    assert page.get_by_role("button", name="Start profiling").is_disabled()
     page.close()

@@ -6,13 +6,14 @@ from typing import Any
 import panel_material_ui as pmui
 import pytest
 from tilescope.runs import store
+from tilescope_dashboard.components.opener import Opener
 from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.session.state import PANELS, State
 from tilescope_dashboard.views.kernel_bar import KernelBar, _offer
 
 from tests.recorded import recorded
 
-from .conftest import RUN
+from .conftest import RUN, field
 
 LISTS = ("kernel", "size", "pass", "implementation", "baseline")
 
@@ -25,15 +26,20 @@ def bar(runs: Path, monkeypatch: pytest.MonkeyPatch) -> KernelBar:
     return KernelBar(state)
 
 
+def opener(bar: KernelBar, opens: str) -> Opener:
+    """The button that opens that."""
+    return next(button for button in bar.__panel__().select(Opener) if button.opens == opens)
+
+
 def test_it_shows_the_case_that_stands_for_the_kernel_and_chooses_nothing(bar: KernelBar) -> None:
-    assert (bar._kernel.value, bar._size.value, bar._pass.value, bar._impl.value) == (
+    assert (field(bar, "kernel").value, field(bar, "size").value, field(bar, "pass").value, field(bar, "implementation").value) == (
         "softmax", "16384x4096-bf16", "forward", "triton",
     )  # fmt: skip
     assert bar.state.case == ""
-    assert bar._baseline.value == ""
+    assert field(bar, "baseline").value == ""
     # What Summary compares with then.
-    assert next(iter(bar._baseline.options)) == "eager (usual)"
-    assert bar._gpu.text == "Synthetic GPU"
+    assert next(iter(field(bar, "baseline").options)) == "eager (usual)"
+    assert opener(bar, "gpu").text == "Synthetic GPU"
 
 
 def test_the_same_choice_under_another_name_is_seen_by_that_name() -> None:
@@ -44,15 +50,19 @@ def test_the_same_choice_under_another_name_is_seen_by_that_name() -> None:
 
 
 def test_each_list_changes_its_own_part_of_the_case(bar: KernelBar) -> None:
-    bar._size.value = "1823x781-bf16"
-    bar._pass.value = "backward"
-    bar._impl.value = "eager"
+    field(bar, "size").value = "1823x781-bf16"
+    field(bar, "pass").value = "backward"
+    field(bar, "implementation").value = "eager"
     assert bar.state.chosen == KernelCase("eager", "backward", "1823x781-bf16")
     bar.state.case = ""
-    assert (bar._size.value, bar._pass.value, bar._impl.value) == ("16384x4096-bf16", "forward", "triton")
-    bar._baseline.value = f"{RUN}:eager"
+    assert (field(bar, "size").value, field(bar, "pass").value, field(bar, "implementation").value) == (
+        "16384x4096-bf16",
+        "forward",
+        "triton",
+    )
+    field(bar, "baseline").value = f"{RUN}:eager"
     assert bar.state.compared == [f"{RUN}:eager"]
-    bar._baseline.value = ""
+    field(bar, "baseline").value = ""
     assert bar.state.compared == []
 
 
@@ -61,9 +71,9 @@ def test_on_home_a_kernel_leads_to_its_page_and_there_is_no_case_to_choose(bar: 
     assert bar._lists.css_classes == ["of-all"]
     for kernel in ("matmul", "matmul"):  # the one that was looked at last as well
         bar.state.view = "home"
-        assert bar._kernel.value == ""
-        bar._kernel.value = kernel
-        assert (bar.state.view, bar.state.kernel, bar._kernel.value) == ("summary", kernel, kernel)
+        assert field(bar, "kernel").value == ""
+        field(bar, "kernel").value = kernel
+        assert (bar.state.view, bar.state.kernel, field(bar, "kernel").value) == ("summary", kernel, kernel)
     assert bar._lists.css_classes == []
 
 
@@ -71,48 +81,48 @@ def test_several_baselines_of_an_address_stay(bar: KernelBar) -> None:
     both = [f"{RUN}:compile", f"{RUN}:eager"]
     bar.state.compared = both
     assert bar.state.compared == both
-    assert "2 baselines" in bar._baseline.options
+    assert "2 baselines" in field(bar, "baseline").options
 
 
 @pytest.mark.parametrize("panel", PANELS)
 def test_what_is_open_is_one_thing_and_each_button_knows_it(bar: KernelBar, panel: str) -> None:
     bar.state.panel = panel
-    assert (bar._gpu.panel, bar._profile.panel) == (panel, panel)
-    assert panel in (bar._gpu.opens, bar._profile.opens)
-    bar._profile.panel = ""
-    assert bar.state.panel == bar._gpu.panel == ""
+    assert (opener(bar, "gpu").panel, opener(bar, "profile").panel) == (panel, panel)
+    assert panel in (opener(bar, "gpu").opens, opener(bar, "profile").opens)
+    opener(bar, "profile").panel = ""
+    assert bar.state.panel == opener(bar, "gpu").panel == ""
 
 
 def test_an_address_that_opens_what_there_is_not_is_told_so(bar: KernelBar) -> None:
     bar.state.panel = "cupboard"
-    assert (bar.state.panel, bar._profile.panel) == ("", "")
+    assert (bar.state.panel, opener(bar, "profile").panel) == ("", "")
     assert "nothing that opens: 'cupboard'" in bar.state.ignored
 
 
 def test_nothing_is_chosen_where_the_run_has_nothing(bar: KernelBar) -> None:
     bar.state.kernel = "in_no_run"
-    assert bar._size.disabled and bar._pass.disabled and bar._impl.disabled
-    assert (bar._size.value, bar._pass.value, bar._impl.value) == ("–", "–", "–")
+    assert field(bar, "size").disabled and field(bar, "pass").disabled and field(bar, "implementation").disabled
+    assert (field(bar, "size").value, field(bar, "pass").value, field(bar, "implementation").value) == ("–", "–", "–")
     assert bar.state.standing is None
     bar.state.kernel = "layer_norm"
-    assert not bar._size.disabled
+    assert not field(bar, "size").disabled
     bar.state.run = "20200101-000000-0000"
-    assert bar._kernel.value == "layer_norm"
+    assert field(bar, "kernel").value == "layer_norm"
 
 
 def test_a_size_of_another_run_is_offered_and_opens_it(bar: KernelBar, monkeypatch: pytest.MonkeyPatch) -> None:
     bar.state.runs = [run for run in store.list_runs([store.recorded_dir()]) if "causal_attention" in run.kernels]
     bar.state.param.update(run=recorded("attention: autotune sweeps"), kernel="causal_attention")
-    before, long = list(bar._size.options), "1x8x1x16384x16384x128-bf16"
+    before, long = list(field(bar, "size").options), "1x8x1x16384x16384x128-bf16"
     assert long not in before
     while bar._join():
         pass
-    assert list(bar._size.options)[: len(before)] == before
-    bar._size.value = long
+    assert list(field(bar, "size").options)[: len(before)] == before
+    field(bar, "size").value = long
     assert bar.state.run == recorded("causal attention")
     assert bar.state.chosen == KernelCase("triton", "forward", long)
     assert not bar.state.ignored
-    assert bar._size.value == long
+    assert field(bar, "size").value == long
 
 
 def choose(page: Any, label: str, option: str) -> None:

@@ -20,31 +20,27 @@ import panel_material_ui as pmui
 import pytest
 from bokeh.core.has_props import HasProps
 from bokeh.core.property.descriptors import PropertyDescriptor
-from bokeh.core.serialization import Deserializer, Serializer
+from bokeh.core.serialization import Serializer
 from bokeh.document import Document
 from bokeh.document.events import ModelChangedEvent
 from bokeh.document.models import DocumentModelManager
 from bokeh.model import Model
-from bokeh.models import Div, ImportedStyleSheet, Plot, Row
+from bokeh.models import Div, Plot, Row
 from bokeh.protocol import Protocol
 from bokeh.protocol.exceptions import ProtocolError
 from bokeh.server.connection import ServerConnection
 from bokeh.server.session import ServerSession
 from bokeh.server.views.ws import WSHandler
-from bokeh.util import callback_manager
-from bokeh.util.warnings import BokehUserWarning
 from panel.io import document
 from panel.models.tabulator import CellClickEvent
 from panel.widgets.select import SingleSelectBase
 from param import Parameter
 from tilescope_dashboard import panel_patches
 from tilescope_dashboard.panel_patches import (
-    callback_checks,
     closed_connection,
     gone_choices,
     gone_rows,
     grown_pages,
-    known_sheets,
     model_defaults,
     page_address,
     page_lifetime,
@@ -122,23 +118,6 @@ def test_bokeh_looks_the_defaults_of_a_class_up_for_each_model(monkeypatch: pyte
     assert asked.total() - first > 50
 
 
-def test_bokeh_inspects_the_signature_of_each_callback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(callback_manager, "_check_callback", inspecting_check())
-    with pytest.raises(ValueError, match="signature"):
-        Plot().on_change("width", lambda: None)
-    callback_checks.leave_out()
-    Plot().on_change("width", lambda: None)
-
-
-def inspecting_check() -> Any:
-    """Bokeh's own, whatever was done in this process before."""
-    spec = importlib.util.find_spec("bokeh.util.callback_manager")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module._check_callback
-
-
 def test_param_asks_each_field_of_a_parameter_that_it_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     parameters = [own for kind in (pmui.Select, pmui.Page, pn.pane.HTML) for own in kind.param.objects().values()]
     owner = pmui.Select()
@@ -191,25 +170,6 @@ print(len([f for f in faces(bundle) if "unicode-range" not in f]), len([f for f 
 """
     bundled, second = map(int, bare(code).split())
     assert bundled == 0 < second
-
-
-def test_panel_looks_on_disk_for_the_files_of_a_class_each_time() -> None:
-    code = """
-import pathlib; import panel_material_ui as pmui; from tilescope_dashboard.components.copy_button import CopyButton
-from tilescope_dashboard.panel_patches import component_paths
-def looks():
-    asked = []
-    real, pathlib.Path.is_file = pathlib.Path.is_file, lambda path: asked.append(path) or real(path)
-    found = [(kind._bundle_path, kind._bundle_css) for kind in (CopyButton, pmui.Button)]
-    pathlib.Path.is_file = real
-    return len(asked), found
-looks(); count, found = looks()
-component_paths.remember()
-assert looks()[1] == found, found
-print(count, looks()[0])
-"""
-    often, once_more = map(int, bare(code).split())
-    assert often > 0 and once_more == 0
 
 
 def test_a_page_follows_whether_the_server_is_busy() -> None:
@@ -282,22 +242,6 @@ def test_panel_drops_what_changes_while_a_page_is_drawn(monkeypatch: pytest.Monk
     assert asyncio.run(heard_once_pulled()) == []
     pulled_page.follow()
     assert asyncio.run(heard_once_pulled()) == ["new"]
-
-
-def test_bokeh_warns_of_a_style_sheet_that_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    sheet, plot = ImportedStyleSheet(url="a.css"), Plot()
-    sent = {known: Serializer().encode(known) for known in (sheet, plot)}
-
-    def received(model: Model) -> Any:
-        return Deserializer(references=[sheet, plot]).decode(sent[model])
-
-    monkeypatch.setattr(Deserializer, "_decode_object_ref", known_sheets._bokehs_decode)
-    with pytest.warns(BokehUserWarning, match="already known"):
-        assert received(sheet) is sheet
-    known_sheets.accept()
-    assert received(sheet) is sheet
-    with pytest.warns(BokehUserWarning, match="already known"):
-        received(plot)
 
 
 def test_panel_raises_at_a_choice_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,8 @@ from tilescope_dashboard.views.form.fields import ProfileFields
 from tilescope_dashboard.views.form.profile import ProfileForm
 from tilescope_dashboard.views.jobs.job_text import beside_the_button
 
+from .conftest import field, said
+
 ENTRY = {
     "name": "softmax", "kernel": "tilescope_kernels.softmax:SPEC", "passes": ["forward", "backward"],
     "workloads": [{"id": "128x1024-bf16", "label": "small", "elements": 131072}],
@@ -30,19 +32,19 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def fields() -> ProfileFields:
     shown = ProfileFields()
     shown.fill(ENTRY)
-    shown._collectors.param.update(options={"compiler": "compiler"}, value=["compiler"])
+    field(shown, "collectors").param.update(options={"compiler": "compiler"}, value=["compiler"])
     return shown
 
 
 def test_the_fields_ask_for_what_is_chosen_and_for_another_size_beside_it() -> None:
     shown = fields()
-    assert "128x1024-bf16" in shown._size.label
-    shown._size.value = " 1823x781-fp32 "
-    shown._passes.value = ["forward"]
+    assert "128x1024-bf16" in field(shown, "another size").label
+    field(shown, "another size").value = " 1823x781-fp32 "
+    field(shown, "pass").value = ["forward"]
     request = shown.request(ENTRY)
     assert request == Request(("tilescope_kernels.softmax:SPEC",), ("triton",), ("128x1024-bf16", "1823x781-fp32"),
                               ("forward",), ("compiler",), target="sm_90", title="softmax")  # fmt: skip
-    shown._every.value = True
+    field(shown, "every config").value = True
     assert shown.request(ENTRY).configs == ("all",)
 
 
@@ -53,25 +55,27 @@ def test_the_fields_ask_for_what_is_chosen_and_for_another_size_beside_it() -> N
 )  # fmt: skip
 def test_a_size_is_judged_while_one_types(size: str, fits: bool) -> None:
     shown = fields()
-    shown._size.value_input = size
-    assert shown._size.error_state != fits
-    assert shown._size.helper_text == ("" if fits else "2 numbers with x between, then a dtype, as 128x1024-bf16")
+    field(shown, "another size").value_input = size
+    assert field(shown, "another size").error_state != fits
+    assert field(shown, "another size").helper_text == (
+        "" if fits else "2 numbers with x between, then a dtype, as 128x1024-bf16"
+    )
 
 
 def test_all_that_is_missing_is_named_at_once() -> None:
     shown = fields()
-    shown._workloads.value, shown._passes.value = [], []
+    field(shown, "workloads").value, field(shown, "pass").value = [], []
     with pytest.raises(ValueError, match=r"^choose a workload and a pass\.$"):
         shown.request(ENTRY)
 
 
 def test_choices_stay_until_they_are_about_another_kernel() -> None:
     shown = fields()
-    shown._passes.value = ["forward"]
+    field(shown, "pass").value = ["forward"]
     shown.fill(ENTRY)
-    assert shown._passes.value == ["forward"]
+    assert field(shown, "pass").value == ["forward"]
     shown.fill({**ENTRY, "name": "other"})
-    assert shown._passes.value == ["forward", "backward"]
+    assert field(shown, "pass").value == ["forward", "backward"]
 
 
 def test_what_cannot_run_stands_greyed_below_what_can(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,31 +84,29 @@ def test_what_cannot_run_stands_greyed_below_what_can(monkeypatch: pytest.Monkey
     monkeypatch.setattr(this_machine.device, "detect", lambda: None)
     shown = ProfileFields()
     shown.offer(asyncio.run(this_machine.ask()))
-    assert not why.keys() & set(shown._collectors.options.values())
+    assert not why.keys() & set(field(shown, "collectors").options.values())
     for reason in why.values():
-        assert reason in shown._unable.object
-    assert not shown._missing.visible
+        assert reason in said(shown)
     liger = {"available": False, "configs": [], "requires": ["liger-kernel"]}
     shown.fill({**ENTRY, "implementations": {**ENTRY["implementations"], "liger": liger}})
-    assert shown._impls.options == ["triton"]
-    assert "not installed: pip install liger-kernel" in shown._missing.object
-    assert shown._missing.visible
+    assert field(shown, "implementations").options == ["triton"]
+    assert "not installed: pip install liger-kernel" in said(shown)
 
 
 def test_no_target_is_chosen_that_the_kernel_is_not_for() -> None:
     shown = fields()
-    shown._target.value = "sm_80"
+    field(shown, "target GPU").value = "sm_80"
     shown.fill({**ENTRY, "name": "fp8", "targets": ["sm_89", "sm_90"]})
-    assert shown._target.value == "sm_90"
-    assert "sm_80" in shown._target.disabled_options
+    assert field(shown, "target GPU").value == "sm_90"
+    assert "sm_80" in field(shown, "target GPU").disabled_options
     shown.fill(dict(ENTRY))
-    assert shown._target.disabled_options == []
+    assert field(shown, "target GPU").disabled_options == []
 
 
 def form(planner: Callable[[Request], Any]) -> ProfileForm:
     state = State(may_launch=True, catalog=[ENTRY], kernel="softmax")
     shown = ProfileForm(state, JobManager(planner, lambda *_: None))
-    shown._fields._collectors.param.update(options={"compiler": "compiler"}, value=["compiler"])
+    field(shown, "collectors").param.update(options={"compiler": "compiler"}, value=["compiler"])
     return shown
 
 
@@ -118,18 +120,14 @@ def test_what_was_refused_is_said_beside_the_button() -> None:
 
     async def scenario() -> None:
         shown = form(refuse)
-        shown._fields._size.value = "banana"
-        shown._profile()
-        assert "is being profiled" in shown._trouble.object
+        field(shown, "another size").value = "banana"
+        field(shown, "Start profiling").param.trigger("clicks")
+        assert "is being profiled" in said(shown)
         while shown.started.active:
             await asyncio.sleep(0)
         shown._say()
         assert shown.started.status == FAILED
-        assert "no workload &lt;b&gt;banana" in shown._trouble.object
-        # It has been told: what other jobs do is not said here.
-        shown._trouble.object = ""
-        shown._say()
-        assert shown._trouble.object == ""
+        assert "no workload &lt;b&gt;banana" in said(shown)
 
     asyncio.run(scenario())
 
@@ -137,21 +135,19 @@ def test_what_was_refused_is_said_beside_the_button() -> None:
 def test_a_kernel_that_is_not_in_the_library_starts_nothing() -> None:
     shown = form(never)
     shown.state.kernel = "not_in_the_library"
-    assert shown._button.disabled
-    assert "Not in the library" in shown._trouble.object
-    shown._profile()
+    assert field(shown, "Start profiling").disabled
+    assert "Not in the library" in said(shown)
+    field(shown, "Start profiling").param.trigger("clicks")
     assert shown.started is None
 
 
 def test_with_a_file_in_its_field_that_is_not_open_nothing_else_is_profiled() -> None:
     async def scenario() -> None:
         shown = form(never)
-        shown._own.field.value = "nowhere/<b>.py:SPEC"
-        shown._profile()
+        field(shown, "own kernel").value = "nowhere/<b>.py:SPEC"
+        field(shown, "Start profiling").param.trigger("clicks")
         assert shown.started is None
-        assert "nowhere/&lt;b&gt;.py:SPEC is not open" in shown._trouble.object
-        shown._own.field.value = ""
-        assert not shown._own.unopened
+        assert "nowhere/&lt;b&gt;.py:SPEC is not open" in said(shown)
 
     asyncio.run(scenario())
 

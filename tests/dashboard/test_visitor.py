@@ -14,7 +14,7 @@ NVIDIA = Path("/dev/nvidia0")
 browser = pytest.mark.browser
 
 
-def test_a_result_that_was_opened_meanwhile_stays_opened() -> None:
+def test_visitor_keeps_opened_result() -> None:
     visitor = Visitor()
     visitor._handle_msg({"person": "p", "tab": "t", "opened": None})
     assert (visitor.person, visitor.tab, visitor.opened) == ("p", "t", "")
@@ -36,13 +36,18 @@ def server(job_server: Any) -> Iterator[Any]:
 
 
 @browser
-def test_profile_with_progress_then_the_result_without_a_reload(visit: Any) -> None:
+def test_job_progress_then_result(visit: Any) -> None:
     page = visit(f"run={PREDICTED}&kernel=vector_add&view=overview")
     button = start_button(page)
-    page.get_by_label("eager").uncheck()
-    page.get_by_label("compile", exact=True).uncheck()
+    # Without a mouse: what is chosen, and the button.
+    for name in ("eager", "compile"):
+        box = page.get_by_label(name, exact=True)
+        box.focus()
+        page.keyboard.press("Space")
+        assert not box.is_checked()
+    button.focus()
     with visit.server.held():
-        button.click()
+        page.keyboard.press("Enter")
         page.get_by_text("case 1 of 2").first.wait_for()
         # Another session sees the same job, and a reload does not lose it.
         other = visit(f"run={PREDICTED}")
@@ -50,6 +55,7 @@ def test_profile_with_progress_then_the_result_without_a_reload(visit: Any) -> N
         other.reload()
         other.get_by_text("Profiling vector_add").wait_for()
     page.get_by_text("vector_add: finished in").wait_for()
+    assert button.evaluate("button => button === button.getRootNode().activeElement")
     page.wait_for_url(lambda url: PREDICTED not in url)
     page.get_by_text("Predicted, not measured").first.wait_for()
     assert page.get_by_text("this run was predicted for a").is_visible() or NVIDIA.exists()
@@ -57,18 +63,7 @@ def test_profile_with_progress_then_the_result_without_a_reload(visit: Any) -> N
 
 
 @browser
-def test_cancel_stops_the_job_and_says_so(visit: Any) -> None:
-    page = visit(f"run={PREDICTED}&kernel=softmax")
-    with visit.server.held():
-        start_button(page).click()
-        page.get_by_role("button", name="Cancel").click()
-        page.get_by_text("softmax: cancelled after").wait_for()
-    page.get_by_role("button", name="Dismiss").click()
-    page.get_by_text("softmax: cancelled after").wait_for(state="hidden")
-
-
-@browser
-def test_a_job_stays_the_persons_own_when_the_page_is_loaded_anew(visit: Any) -> None:
+def test_job_stays_own_after_reload_and_cancels(visit: Any) -> None:
     page = visit(f"run={PREDICTED}&kernel=softmax")
     with visit.server.held():
         start(page)
@@ -92,10 +87,12 @@ def test_a_job_stays_the_persons_own_when_the_page_is_loaded_anew(visit: Any) ->
         tab.get_by_role("button", name="Cancel").click()
         page.get_by_text("softmax: cancelled after").wait_for()
         other.get_by_text("softmax: cancelled after").wait_for()
+    page.get_by_role("button", name="Dismiss").click()
+    page.get_by_text("softmax: cancelled after").wait_for(state="hidden")
 
 
 @browser
-def test_its_result_is_opened_once_in_the_tab_that_was_loaded_anew(visit: Any) -> None:
+def test_job_result_opens_once_in_reloaded_tab(visit: Any) -> None:
     page = visit(f"run={PREDICTED}&kernel=vector_add")
     with visit.server.held():
         start(page)
@@ -114,16 +111,12 @@ def test_its_result_is_opened_once_in_the_tab_that_was_loaded_anew(visit: Any) -
     page.wait_for_timeout(1500)
     assert PREDICTED in page.url
     assert not page.get_by_role("button", name="Show results").count(), "how it ended was told already"
-
-
-@browser
-def test_what_ended_while_the_page_was_away_is_opened_when_it_is_back(visit: Any) -> None:
-    page = visit(f"run={PREDICTED}&kernel=vector_add")
+    # One that ends while its page is away is opened when the page is back.
     address = page.url
     with visit.server.held():
         start(page)
-        other = visit(f"run={PREDICTED}")
         page.goto("about:blank")
-    other.get_by_role("button", name="Show results").wait_for()
+        tab.get_by_text("Profiling vector_add").wait_for()
+    tab.get_by_role("button", name="Show results").wait_for()
     page.goto(address)
     page.wait_for_url(lambda url: PREDICTED not in url)

@@ -1,25 +1,15 @@
 // Back and Forward. Panel pushes the address of each change that the server makes, and hears nothing when the browser goes
 // back to an earlier one: here such an address becomes the page's, and only what a person did makes an entry of its own.
 
-const THEME = "theme", TYPED = "find"
-
-function place() {
-  for (const shown of window.Bokeh?.documents ?? [])
-    for (const root of shown.roots())
-      if (root.type === "panel.models.location.Location") return root
-  return null
-}
+const place = () => (window.Bokeh?.documents ?? []).flatMap(shown => shown.roots())
+  .find(root => root.type === "panel.models.location.Location")
 
 // The address with one thing as another search has it.
 function taking(name, address, search) {
-  const url = new URL(address)
-  const value = new URLSearchParams(search).get(name)
+  const url = new URL(address), value = new URLSearchParams(search).get(name)
   if (value !== null) url.searchParams.set(name, value)
   return url
 }
-
-// The same address but for its theme, which is no place that one goes back from.
-const themed = (address, search) => taking(THEME, address, search)
 
 export function render({model}) {
   const original = history.pushState
@@ -28,28 +18,27 @@ export function render({model}) {
   function push(data, title, address) {
     const url = new URL(address, location.href)
     if (url.href === location.href) return
-    const only_theme = themed(location.href, url.search).href === url.href
-    // Letters that are typed one after the other are one change.
-    const typed = taking(TYPED, location.href, url.search).href === url.href
-    if (acted && !only_theme && !(typed && typing)) original.call(history, data, title, address)
+    const only = name => taking(name, location.href, url.search).href === url.href
+    // A theme is no place that one goes back from. Letters that are typed one after the other are one change.
+    const typed = only("find")
+    if (acted && !only("theme") && !(typed && typing)) original.call(history, data, title, address)
     else history.replaceState(data, title, address)
     if (acted) typing = typed
     // What follows from the same act, as another kernel's run does, belongs to its entry.
     acted = false
   }
 
-  function act() { acted = true }
-
   function went() {
     const shown = place()
     acted = typing = false
-    if (shown === null || location.search === shown.search) return
-    const url = themed(location.href, shown.search)
+    if (!shown || location.search === shown.search) return
+    const url = taking("theme", location.href, shown.search)
     history.replaceState(history.state, "", url)
     shown.search = url.search
     model.send_msg(url.search)
   }
 
+  const act = () => { acted = true }
   history.pushState = push
   for (const name of ["pointerdown", "keydown"]) document.addEventListener(name, act, true)
   window.addEventListener("popstate", went)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from html import escape
 from typing import Any
 
 import param
@@ -21,17 +22,31 @@ KEYS = (
     ("← →, + −, 0", "in a figure: move along it, closer, farther, all of it"),
     ("Esc", "close what is open, or choose no row"),
 )
+_ROWS = "".join(f"<dt>{escape(key)}</dt><dd>{escape(does)}</dd>" for key, does in KEYS)
+_MARKUP = (
+    '<button aria-label="Keys" title="Keys (?)">?</button>'
+    f'<dialog aria-label="Keys"><strong>Keys</strong><dl>{_ROWS}</dl><button>Close</button></dialog>'
+)
 
 
 class Keyboard(ScriptComponent):
-    """The button of the sheet, and keys for the whole page. ``clear`` is called for Esc when nothing is open."""
+    """The button of the sheet, and keys for the whole page.
 
-    keys = param.List(doc="Pairs of keys and what they do.")
+    ``pressed`` gets what a key asks for: ``clear`` for Esc when nothing is open, ``number`` of a group, ``step`` to another view, or
+    ``panel`` to open or close.
+    """
 
-    def __init__(self, clear: Callable[[], None], **settings: Any) -> None:
-        super().__init__(keys=[list(pair) for pair in KEYS], **settings)
-        self._clear = clear
+    markup = param.String(default=_MARKUP)
+
+    def __init__(self, pressed: Callable[[str, Any], None], **settings: Any) -> None:
+        super().__init__(**settings)
+        self._pressed = pressed
 
     def _handle_msg(self, data: Any) -> None:
-        if data == "clear":
-            self._clear()
+        if isinstance(data, dict):
+            for name, value in data.items():
+                self._pressed(name, value)
+
+    def focus_tab(self) -> None:
+        """Put the focus on the tab of the open view."""
+        self._send_msg({"focus": "tab"})

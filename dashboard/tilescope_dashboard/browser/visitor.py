@@ -6,12 +6,12 @@ from typing import Any
 
 import param
 
-from tilescope_dashboard.components.script import ScriptComponent
+from tilescope_dashboard.components.script import Invisible
 from tilescope_dashboard.session.scheduling import next_tick, once_loaded
 
 
-class Visitor(ScriptComponent):
-    """Invisible. ``person`` and ``tab`` are random ids that the browser keeps for this site and for this tab of it.
+class Visitor(Invisible):
+    """``person`` and ``tab`` are random ids that the browser keeps for this site and for this tab of it.
 
     They are empty until it has told them, and where it keeps nothing. They are secrets: whoever knows them may do what
     the person may. So they stand in no address, which people hand on, and no other session is told them.
@@ -20,9 +20,6 @@ class Visitor(ScriptComponent):
     person = param.String()
     tab = param.String()
     opened = param.String(doc="Id of the run of the last job whose result this tab has opened by itself.")
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**{"width": 0, "height": 0, "margin": 0, **settings})
 
     def _handle_msg(self, data: Any) -> None:
         told = {name: str(data.get(name) or "") for name in ("person", "tab", "opened")}

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import param
@@ -32,9 +30,6 @@ class CodePair(ScriptComponent):
     markup = param.String()
     line = param.Integer(default=0)
     stage = param.Selector(default="sass", objects=list(STAGES))
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(stylesheets=[Path(__file__).with_suffix(".css").read_text(encoding="utf-8")], **settings)
 
 
 def pair(left: str, right: str, look: Theme) -> str:

@@ -16,18 +16,33 @@ _EVERY = Path(__file__).with_name("every.js").read_text(encoding="utf-8")
 class ScriptComponent(JSComponent):
     """A component whose script is plain JavaScript: the file beside its module that has the module's name, after ``every.js``.
 
-    Panel has every page translate every script from TypeScript, which took a tenth of the browser's time for a page, unless it is
-    told by ``bundle`` that this is done. Scripts with the same are one.
+    A style sheet of that name is the component's. Panel has every page translate every script from TypeScript, which took a tenth of
+    the browser's time for a page, unless ``bundle`` says that this is done. Scripts with the same ``bundle`` are one.
     """
 
     __abstract = True
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
-        cls._esm = Path(inspect.getfile(cls)).with_suffix(".js")
+        module = Path(inspect.getfile(cls))
+        cls._esm = module.with_suffix(".js")
+
+    def __init__(self, **settings: Any) -> None:
+        style = self._esm.with_suffix(".css")
+        own = {"stylesheets": [style.read_text(encoding="utf-8")]} if style.exists() else {}
+        super().__init__(**own | settings)
 
     def _get_properties(self, doc: Any) -> dict[str, Any]:
         properties = super()._get_properties(doc)
         properties["esm"] = f"{_EVERY}\n{properties['esm']}"
         properties["bundle"] = hashlib.sha256(properties["esm"].encode()).hexdigest()
         return properties
+
+
+class Invisible(ScriptComponent):
+    """A script that takes no space."""
+
+    __abstract = True
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"width": 0, "height": 0, "margin": 0, **settings})

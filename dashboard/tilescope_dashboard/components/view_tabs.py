@@ -1,15 +1,92 @@
-"""Row of groups of views, and a row of the open group's views. Their script is ``view_tabs.js``."""
+"""Row of groups of views, and a row of the open group's views."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import panel as pn
+import panel_material_ui as pmui
 import param
 
-from tilescope_dashboard.components.script import ScriptComponent
+#: No scroll buttons: on a phone the row scrolls sideways, and fades out where it goes on.
+_SCROLLS = {
+    "@media (max-width: 640px)": {
+        "maskImage": "linear-gradient(to left, transparent, #000 32px)",
+        "paddingRight": "32px",
+    }
+}
+_TAB = {
+    "fontSize": 14,
+    "padding": "12px 11px",
+    "minHeight": 40,
+    "minWidth": 0,
+    "color": "text.primary",
+    "opacity": 0.78,
+}
+_GROUPS = {
+    **_SCROLLS, "minHeight": 40, "borderBottom": 1, "borderColor": "divider",
+    "& .MuiTab-root": _TAB, "& .MuiTab-root.Mui-selected": {"color": "text.primary", "opacity": 1},
+}  # fmt: skip
+_APART = {"& .MuiTab-root:first-of-type": {"marginRight": "14px", "borderRight": 1, "borderColor": "divider"}}
+_VIEWS = {
+    **_SCROLLS, "minHeight": 32, "padding": "6px 8px 2px", "& .MuiTabs-indicator": {"display": "none"},
+    "& .MuiTab-root": {**_TAB, "fontSize": 13, "padding": "7px 12px", "minHeight": 32, "borderRadius": 16, "marginRight": "4px"},
+    "& .MuiTab-root.Mui-selected": {"color": "text.primary", "opacity": 1, "backgroundColor": "action.selected"},
+}  # fmt: skip
 
 
-class ViewTabs(ScriptComponent):
-    """``view`` is the open view's name, bound both ways. A group opens its last open view."""
+class ViewTabs(pn.viewable.Viewer):
+    """``view`` is the open view's name, bound both ways. A group opens its last open view.
 
-    groups = param.List(doc="For each group its title, and its views: pairs of a name and a title.")
-    apart = param.String(doc="Title of the group that stands apart from the others.")
+    ``groups`` maps a title to the group's views: pairs of a name and a title. The first group stands apart if ``apart``.
+    """
+
     view = param.String()
+
+    def __init__(
+        self, groups: Mapping[str, Sequence[tuple[str, str]]], *, apart: bool = False, **settings: Any
+    ) -> None:
+        super().__init__(**settings)
+        self._groups = [dict(views) for views in groups.values()]
+        self._order = [name for views in self._groups for name in views]
+        self._last = [next(iter(views)) for views in self._groups]
+        look: dict[str, Any] = {"variant": "scrollable", "scroll_buttons": "false", "sizing_mode": "stretch_width"}
+        self._top = pmui.TabMenu(items=list(groups), active=0, sx=_GROUPS | _APART if apart else _GROUPS, **look)
+        self._below = pmui.TabMenu(items=[], sx=_VIEWS, visible=False, **look)
+        self._top.param.watch(lambda event: self._open(self._last[event.new]), "active")
+        self._below.param.watch(lambda event: self._open([*self._groups[self._here]][event.new]), "active")
+        self._layout = pn.Column(
+            self._top, self._below, sizing_mode="stretch_width", margin=0, styles={"min-width": "0", "flex": "1 1 0"}
+        )
+
+    @property
+    def _here(self) -> int:
+        return next((at for at, views in enumerate(self._groups) if self.view in views), 0)
+
+    def _open(self, name: str) -> None:
+        if not self._showing:
+            self.view = name
+
+    _showing = False
+
+    @param.depends("view", watch=True)
+    def _show(self) -> None:
+        here = self._here
+        views = self._groups[here]
+        self._last[here], self._showing = self.view, True
+        self._below.param.update(items=list(views.values()), active=0, visible=len(views) > 1)  # bounds of ``active``
+        self._below.active = [*views].index(self.view)
+        self._top.active = here
+        self._showing = False
+
+    def beside(self, step: int) -> str:
+        """The view so many places after the open one, over all groups and round."""
+        return self._order[(self._order.index(self.view) + step) % len(self._order)]
+
+    def of_group(self, number: int) -> str:
+        """The last open view of the group with this number, counted from 1; empty if there is none."""
+        return self._last[number - 1] if 0 < number <= len(self._last) else ""
+
+    def __panel__(self) -> pn.viewable.Viewable:
+        return self._layout

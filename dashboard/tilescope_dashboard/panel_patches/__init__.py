@@ -6,16 +6,13 @@ module. ``page_lifetime.settle`` installs the patches that pages need, ``serving
 
 #: Module to the distribution and version that it patches.
 FOR = {
-    "callback_checks": ("bokeh", "3.9.2"),
     "closed_connection": ("bokeh", "3.9.2"),
     "component_files": ("panel", "1.9.4"),
-    "component_paths": ("panel", "1.9.4"),
     "debounce": ("panel", "1.9.4"),
     "delivery": ("panel", "1.9.4"),
     "gone_choices": ("panel", "1.9.4"),
     "gone_rows": ("panel", "1.9.4"),
     "grown_pages": ("bokeh", "3.9.2"),
-    "known_sheets": ("panel-material-ui", "0.16.6"),
     "lost_writes": ("panel", "1.9.4"),
     "model_defaults": ("bokeh", "3.9.2"),
     "page_address": ("panel", "1.9.4"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,21 +13,19 @@ from typing import Any
 
 import panel as pn
 import panel_material_ui as pmui
+from bokeh.util.warnings import BokehUserWarning
 from panel.io.resources import JS_VERSION, LOCAL_DIST
 from panel.models.tabulator import THEME_PATH
 from tilescope.runs import store
 
 from tilescope_dashboard.data import catalog, run_cache, this_machine
 from tilescope_dashboard.panel_patches import (
-    callback_checks,
     closed_connection,
-    component_paths,
     debounce,
     delivery,
     gone_choices,
     gone_rows,
     grown_pages,
-    known_sheets,
     lost_writes,
     model_defaults,
     page_address,
@@ -62,8 +61,6 @@ def settle() -> None:
         asyncio.run(this_machine.ask())
     page_fonts.once()
     model_defaults.remember()
-    component_paths.remember()
-    callback_checks.leave_out()
     parameter_copies.shorten()
     page_resources.remember()
     delivery.complete()
@@ -71,7 +68,8 @@ def settle() -> None:
     gone_choices.refuse()
     gone_rows.leave()
     grown_pages.follow()
-    known_sheets.accept()
+    # Material UI's theme sends a table's style sheets back, those that the server has among them.
+    warnings.filterwarnings("ignore", "reference already known", BokehUserWarning)
     lost_writes.forget()
     page_address.mend()
     pulled_page.follow()

@@ -11,7 +11,6 @@ import panel_material_ui as pmui
 import param
 from tilescope.runs import store
 
-from tilescope_dashboard.browser.list_search import ListSearch
 from tilescope_dashboard.components.opener import Opener
 from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.data.kernel_cases import KernelCase
@@ -51,7 +50,7 @@ class KernelBar(pn.viewable.Viewer):
         self._unread: list[store.Summary] = []
         self._of: tuple[Any, ...] = ()
         self._spare = IdleWork(self._join)
-        self._kernel = self._list("kernel", 188, self._choose_kernel, searchable=True, filter_on_search=True)
+        self._kernel = self._list("kernel", 188, self._choose_kernel)
         self._pass = self._list("pass", 116, lambda value: state.choose(direction=value))
         self._size = self._list("size", 242, lambda value: state.choose(workload=value))
         self._impl = self._list("implementation", 128, lambda value: state.choose(impl=value))
@@ -75,9 +74,8 @@ class KernelBar(pn.viewable.Viewer):
         state.param.watch(lambda event: next_tick(self._show_panel), "panel")
         state.param.watch(lambda event: setattr(self._lists, "css_classes", _of(event.new)), "view")
         row = pn.Row(
-            self._lists, self._profile, ListSearch(width=0, margin=0), sizing_mode="stretch_width", margin=0,
-            styles={"align-items": "flex-start"},
-        )  # fmt: skip
+            self._lists, self._profile, sizing_mode="stretch_width", margin=0, styles={"align-items": "flex-start"}
+        )
         self._layout = pn.Column(row, GpuPopover(state), sizing_mode="stretch_width", margin=0, stylesheets=[_CSS])
 
     def _list(self, label: str, width: int, chosen: Callable[[Any], Any], **settings: Any) -> pmui.Select:
@@ -89,11 +87,8 @@ class KernelBar(pn.viewable.Viewer):
         self._gpu.panel = self._profile.panel = self.state.panel
 
     def _choose_kernel(self, name: str) -> None:
-        if not name:
-            return
-        # After a search the list stays open and filtered: close and clear it.
-        self._kernel.param.update(dropdown_open=False, filter_str="")
-        self.state.go_to(kernel=name)
+        if name:
+            self.state.go_to(kernel=name)
 
     def _choose_baseline(self, token: str) -> None:
         self.state.compared = [token] if token else []

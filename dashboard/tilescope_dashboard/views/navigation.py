@@ -8,8 +8,7 @@ from typing import Any
 import panel as pn
 import param
 
-from tilescope_dashboard.browser.connection import Connection
-from tilescope_dashboard.browser.focus_ring import FocusRing
+from tilescope_dashboard.browser.focus import Focus
 from tilescope_dashboard.browser.history import History
 from tilescope_dashboard.browser.keyboard import Keyboard
 from tilescope_dashboard.components.stack import Stack
@@ -17,7 +16,7 @@ from tilescope_dashboard.components.view_tabs import ViewTabs
 from tilescope_dashboard.data import url_state
 from tilescope_dashboard.session.idle_work import IdleWork
 from tilescope_dashboard.session.scheduling import Pulled, in_session, next_tick, once_loaded
-from tilescope_dashboard.session.state import IN_ADDRESS, State
+from tilescope_dashboard.session.state import IN_ADDRESS, PANELS, State
 from tilescope_dashboard.views.base import View
 
 
@@ -47,14 +46,9 @@ class Navigation(pn.viewable.Viewer):
         self._made: dict[str, View] = {}
         # Back does not undo a change of theme.
         self._begun = {name: getattr(state, name) for name in IN_ADDRESS if name != "theme"}
-        titles = [[title, [[view.name_in_address, view.title] for view in group]] for title, group in groups.items()]
-        self._tabs = ViewTabs(
-            groups=titles,
-            apart=apart,
-            sizing_mode="stretch_width",
-            margin=0,
-            styles={"min-width": "0", "flex": "1 1 0"},
-        )
+        titles = {title: [(view.name_in_address, view.title) for view in group] for title, group in groups.items()}
+        self._tabs = ViewTabs(titles, apart=bool(apart))
+        self._keyboard = Keyboard(self._pressed, align="start", margin=(6, 8))
         self._stack = Stack(self._views)
         self._tabs.param.watch(lambda _: next_tick(self._go), "view")
         state.param.watch(self._switch, "view")
@@ -66,12 +60,8 @@ class Navigation(pn.viewable.Viewer):
             # Make views while the browser draws the page and the server is idle, so that the first click waits less.
             ahead = IdleWork(self._make, at_once=True)
             pn.state.curdoc.on_event(Pulled, lambda _: ahead.start())
-        top = pn.Row(
-            self._tabs, Keyboard(self._clear, align="start", margin=(6, 8)), sizing_mode="stretch_width", margin=0
-        )
-        self._layout = pn.Column(
-            top, self._stack, Connection(), FocusRing(), History(self._went), sizing_mode="stretch_width", margin=0
-        )
+        top = pn.Row(self._tabs, self._keyboard, sizing_mode="stretch_width", margin=0)
+        self._layout = pn.Column(top, self._stack, Focus(), History(self._went), sizing_mode="stretch_width", margin=0)
 
     def _switch(self, *_: param.parameterized.Event) -> None:
         asked = self.state.view
@@ -147,8 +137,20 @@ class Navigation(pn.viewable.Viewer):
     def _went(self, named: set[str]) -> None:
         self.state.param.update(**{name: value for name, value in self._begun.items() if name not in named})
 
-    def _clear(self) -> None:
-        self._made[self.state.view].clear()
+    def _pressed(self, asked: str, value: Any) -> None:
+        """Do what a key asks for."""
+        state = self.state
+        if asked == "clear":
+            self._made[state.view].clear()
+        elif asked == "panel" and value in PANELS:
+            next_tick(lambda: setattr(state, "panel", "" if state.panel == value else value))
+        elif asked in ("number", "step") and isinstance(value, int):
+            name = self._tabs.of_group(value) if asked == "number" else self._tabs.beside(value)
+            next_tick(lambda: self._turn_to(name or state.view))
+
+    def _turn_to(self, name: str) -> None:
+        self.state.view = name
+        next_tick(self._keyboard.focus_tab)
 
     def __panel__(self) -> pn.viewable.Viewable:
         return self._layout

@@ -9,7 +9,6 @@ import panel_material_ui as pmui
 import param
 
 from tilescope_dashboard.components import html_text
-from tilescope_dashboard.components.native_button import NativeButton
 from tilescope_dashboard.session.scheduling import next_tick
 from tilescope_dashboard.session.state import PROFILE, State
 
@@ -22,7 +21,8 @@ class Drawer(pn.viewable.Viewer):
     def __init__(self, state: State, **settings: Any) -> None:
         super().__init__(state=state, **settings)
         self.filled = False
-        close = NativeButton(lambda: next_tick(self._close), label="Close", width=72, margin=(2, 4), align="center")
+        close = pmui.Button(label="Close", variant="text", size="small", width=72, margin=(2, 4), align="center")
+        close.on_click(lambda _: next_tick(self._close))
         title = html_text.pane(html_text.heading("Profile"))
         self._body = pn.Column(
             html_text.pane(html_text.notice("info", "Looking what can run here…")),

@@ -6,12 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import panel as pn
+import panel_material_ui as pmui
 from tilescope.hardware import ceilings
 from tilescope.jobs.plan import DEFAULT_TARGET, Request
 
-from tilescope_dashboard.components.native_fields import Box, Boxes, Choice, NativeFields, Note, Text
+from tilescope_dashboard.components import html_text
 from tilescope_dashboard.data.this_machine import Machine
 from tilescope_dashboard.views.form import choices
+
+#: A kernel may have dozens of workloads.
+_MANY = {"maxHeight": 360, "overflow": "auto", "flexWrap": "nowrap"}
 
 
 class ProfileFields(pn.viewable.Viewer):
@@ -21,20 +25,21 @@ class ProfileFields(pn.viewable.Viewer):
         super().__init__(**settings)
         self._filled: Mapping[str, Any] | None = None
         self._machine = Machine("", {})
-        self._workloads = Boxes(label="workloads", options={})
-        self._size = Text(label="another size")
+        wide: dict[str, Any] = {"sizing_mode": "stretch_width", "size": "small"}
+        self._workloads = pmui.CheckBoxGroup(label="workloads", options={}, sx=_MANY, **wide)
+        self._size = pmui.TextInput(label="another size", **wide)
         self._size.param.watch(lambda event: self._judge(event.new), "value_input")
-        self._passes = Boxes(label="pass")
-        self._impls = Boxes(label="implementations")
-        self._missing, self._unable = Note(visible=False), Note(visible=False)
-        self._every = Box(label="every config (autotune)")
-        self._collectors = Boxes(label="collectors", options={})
+        self._passes = pmui.CheckBoxGroup(label="pass", options=[], inline=True, **wide)
+        self._impls = pmui.CheckBoxGroup(label="implementations", options=[], inline=True, **wide)
+        self._missing, self._unable = html_text.pane(visible=False), html_text.pane(visible=False)
+        self._every = pmui.Checkbox(label="every config (autotune)", size="small")
+        self._collectors = pmui.CheckBoxGroup(label="collectors", options={}, **wide)
         options = choices.targets(ceilings.PRODUCTS)[0]
-        self._target = Choice(label="target GPU", options=options, value=DEFAULT_TARGET)
+        self._target = pmui.Select(label="target GPU", options=options, value=DEFAULT_TARGET, **wide)
         self._of_kernel = (self._workloads, self._size, self._passes, self._impls, self._every)
         *above, every = self._of_kernel
         below = [self._missing, every, self._collectors, self._unable, self._target]
-        self._layout = NativeFields([*above, *below], sizing_mode="stretch_width", margin=0)
+        self._layout = pn.Column(*above, *below, sizing_mode="stretch_width", margin=0)
 
     def offer(self, machine: Machine) -> None:
         """Offer what can run on this machine, the rest greyed."""
@@ -109,6 +114,6 @@ class ProfileFields(pn.viewable.Viewer):
         return self._layout
 
 
-def _grey(place: Note, unavailable: Mapping[str, str | None]) -> None:
+def _grey(place: pn.pane.HTML, unavailable: Mapping[str, str | None]) -> None:
     markup = choices.greyed(unavailable)
     place.param.update(object=markup, visible=bool(markup))

@@ -9,7 +9,6 @@ import panel_material_ui as pmui
 import param
 
 from tilescope_dashboard.components import html_text
-from tilescope_dashboard.components.native_button import NativeButton
 from tilescope_dashboard.data.this_machine import Machine
 from tilescope_dashboard.session.job_follower import JobFollower
 from tilescope_dashboard.session.jobs import JobManager, JobState
@@ -34,14 +33,8 @@ class ProfileForm(pn.viewable.Viewer):
         self._kernel = pmui.Select(label="kernel", options=[], sizing_mode="stretch_width", size="small")
         self._fields, self._trouble = ProfileFields(), html_text.pane()
         self._own = UserKernelField(state)
-        self._button = NativeButton(
-            self._profile,
-            label="Start profiling",
-            main=True,
-            sizing_mode="stretch_width",
-            margin=(8, 10),
-            disabled=True,
-        )
+        self._button = pmui.Button(label="Start profiling", sizing_mode="stretch_width", disabled=True)
+        self._button.on_click(lambda _: self._profile())
         self._own.param.watch(self._fill, "script")
         self._kernel.param.watch(self._chosen, "value")
         state.param.watch(self._fill, ["catalog", "catalog_error", "kernel", "loaded", "may_launch"])

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import panel as pn
+import panel_material_ui as pmui
 import param
 from tilescope.jobs import questions
 from tilescope.table.case import Case
 
 from tilescope_dashboard.components import html_text
-from tilescope_dashboard.components.native_fields import NativeFields, Text
 from tilescope_dashboard.session.access import user_kernel, user_script
 from tilescope_dashboard.session.latest_request import LatestRequest
 from tilescope_dashboard.session.scheduling import next_tick
@@ -32,14 +32,12 @@ class UserKernelField(pn.viewable.Viewer):
         super().__init__(state=state, **settings)
         self.said, self._latest, self._opened = html_text.pane(), LatestRequest(), ""
         pn.state.on_session_destroyed(lambda _: self._latest.close())
-        self.field = Text(label="own kernel or captured launch", placeholder="script.py, or file.py:SPEC")
+        self.field = pmui.TextInput(
+            label="own kernel or captured launch", helper_text="script.py, or file.py:SPEC", sizing_mode="stretch_width",
+            size="small",
+        )  # fmt: skip
         self.field.param.watch(self._read, "value")
-        self._layout = pn.Column(
-            NativeFields([self.field], sizing_mode="stretch_width", margin=0),
-            self.said,
-            sizing_mode="stretch_width",
-            margin=0,
-        )
+        self._layout = pn.Column(self.field, self.said, sizing_mode="stretch_width", margin=0)
 
     @property
     def unopened(self) -> str:
