@@ -1,6 +1,7 @@
 """Run as a program: captures cases as a worker would, each job in a process that is forked for it.
 
-A job is ``{"collector", "settings", "cases": [...]}``; each case's answer is a JSON line with its table, artefact or error.
+A job is ``{"collector", "settings", "cases": [...]}``; each case's answer is a JSON line with its table, artefact or error. A job
+``{"constructs": [...]}`` interprets these modules of ``language``.
 """
 
 import gzip
@@ -17,9 +18,13 @@ from tilescope.table import schema
 from tilescope.table.case import Case
 
 from tests.forking import serve
+from tests.profiles import interpreting
 
 
 def work(job: dict[str, Any]) -> None:
+    if "constructs" in job:
+        interpreting.interpret(job["constructs"])
+        return
     if "share" in job["settings"]:
         interpret.WORTH_SHARING = 0.1
         multiprocess.processors = lambda: job["settings"]["share"]

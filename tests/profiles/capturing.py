@@ -34,6 +34,13 @@ def capture(collector: str, cases: list[Case], **settings: Any) -> dict[str, dic
 
 
 @functools.cache
+def constructs(*modules: str) -> dict[str, dict[str, Any]]:
+    """What came of each construct of modules of ``language``, by name (see ``interpreting.interpret``)."""
+    answers = _host().ask({"constructs": modules}, {**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    return {answer["name"]: answer for answer in answers}
+
+
+@functools.cache
 def _host() -> Host:
     path = os.pathsep.join([*ROOTS, os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}

@@ -1,25 +1,21 @@
-"""Interprets the constructs of ``language/*.py`` in a subprocess, as ``capturing`` captures cases.
+"""Interprets the constructs of ``language/*.py`` in the process that ``capturing`` captures cases in.
 
-A construct is a function of no arguments, or a ``partial`` of one with some, that returns ``Launched``: what its kernel made of which inputs. It is run with
-and without values.
+A construct is a function of no arguments, or a ``partial`` of one, that returns ``Launched``: what its kernel made of which inputs. It is
+run with and without values.
 """
 
 import contextlib
 import dataclasses
 import importlib
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-HERE = Path(__file__).parent
-ROOTS = [str(root) for root in (HERE.parents[1] / "kernels", HERE.parents[1] / "profiles", HERE)]
+LANGUAGE = Path(__file__).parent / "language"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,34 +36,17 @@ class Launched:
 
 def constructs(module: str) -> list[str]:
     """Names of the constructs in ``language/<module>.py``, without importing it."""
-    text = (HERE / "language" / f"{module}.py").read_text()
-    return re.findall(r"^(?:def )?(\w+)(?:\(\) -> Launched:| = partial\(.*\))$", text, re.MULTILINE)
+    text = (LANGUAGE / f"{module}.py").read_text()
+    return re.findall(r"^(?:def )?([a-z]\w+)(?:\(\) -> Launched:| = partial\(.*\))$", text, re.MULTILINE)
 
 
-def interpret(*modules: str) -> dict[str, dict[str, Any]]:
-    """What came of each construct of those modules, by name: ``problems`` (none: it is right), ``error``, ``counted`` without values."""
-    done = subprocess.run(
-        [sys.executable, str(HERE / "interpreting.py"), *modules],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([*ROOTS, os.environ.get("PYTHONPATH", "")]),
-            "CUDA_VISIBLE_DEVICES": "",
-        },
-    )
-    assert done.returncode == 0, done.stderr
-    return {answer["name"]: answer for answer in map(json.loads, done.stdout.splitlines())}
-
-
-def main(*modules: str) -> None:
-    """One line of JSON for each construct."""
+def interpret(modules: Sequence[str]) -> None:
+    """Prints what came of each construct, a line of JSON: ``problems`` (none: it is right), ``error``, ``counted`` without values."""
     from tilescope.interpreter import memory
 
-    memory._PATIENCE = 1_000  # its own takes seconds
+    memory.PATIENCE = 1_000  # its own takes seconds
     for module, name in [(one, name) for one in modules for name in constructs(one)]:
-        found = importlib.import_module(f"language.{module}")
+        found = importlib.import_module(f".language.{module}", __package__)
         answer: dict[str, Any] = {"name": name, "problems": [], "error": None, "counted": None}
         with contextlib.suppress(Exception):
             answer["counted"] = _run(getattr(found, name), values=False)[1]
@@ -124,12 +103,8 @@ def _run(construct: Callable[[], Launched], *, values: bool) -> tuple[Launched, 
         meter = interpreter.meter(launch)
         interpreter.run(launch, meter=meter, values=values)
         for name in counted:
-            counted[name] += getattr(meter, name)
+            counted[name] += meter.counts[name]
 
     torch.manual_seed(0)
     with launches.catch(run):
         return construct(), counted
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

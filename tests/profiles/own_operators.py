@@ -114,13 +114,11 @@ SINE = KernelSpec(
     implementations={
         "triton_op": Implementation(sine),
         "custom_op": Implementation(custom_sine),
-        "function": Implementation(_Sine.apply),
         "module": Implementation(Module()),
         "compiled_helper": Implementation(with_a_compiled_helper),
         "warps": Implementation(lambda x: _launched(warps_kernel, x)),
         "gpu_only": Implementation(lambda x: _launched(sine_kernel, torch.ops.tilescope_tests.gpu_sine(x.detach()))),
         "fullgraph": Implementation(compiled_as_a_whole),
-        "eager": Implementation(torch.sin),
     },
     reference=torch.sin,
     inputs=_draw,

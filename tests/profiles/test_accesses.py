@@ -37,7 +37,7 @@ def blocks(draw: st.DrawFn) -> tuple[np.ndarray, int]:
 
 
 @given(blocks())
-def test_runs_cover_exactly_the_bytes(block: tuple[np.ndarray, int]) -> None:
+def test_runs_cover_the_bytes(block: tuple[np.ndarray, int]) -> None:
     addresses, size = block
     found = runs(addresses, size)
     bytes_touched = expected(addresses, size)
@@ -47,50 +47,41 @@ def test_runs_cover_exactly_the_bytes(block: tuple[np.ndarray, int]) -> None:
 
 
 @given(st.lists(blocks(), max_size=5))
-def test_a_footprint_is_the_union(several: list[tuple[np.ndarray, int]]) -> None:
+def test_footprint_is_the_union_of_accesses(several: list[tuple[np.ndarray, int]]) -> None:
     footprint = Footprint([(BASE, 20_000)])
     for addresses, size in several:
         footprint.add(runs(addresses, size))
     assert footprint.bytes == len(set().union(*(expected(addresses, size) for addresses, size in several)))
 
 
-def test_many_short_runs_are_marked() -> None:
+def test_footprint_of_many_short_runs_is_marked() -> None:
     places = np.cumsum(np.arange(1000) % 7 + 2)
     footprint = Footprint([(BASE, 10_000)])
     footprint.add(runs((BASE + places).astype(np.uint64), 1))
+    footprint.add(runs(np.array([], dtype=np.uint64), 4))
     assert footprint.bytes == 1000
 
 
-def test_one_access_may_span_tensors() -> None:
+def test_footprint_of_one_access_spans_tensors() -> None:
     footprint = Footprint([(BASE, 64), (BASE + 512, 64)])
     footprint.add(runs(np.array([BASE, BASE + 512], dtype=np.uint64), 8))
     assert footprint.bytes == 16
 
 
 @pytest.mark.parametrize(
-    ("address", "message"),
+    ("address", "near", "message"),
     [
-        (BASE + 60, "4 bytes past the end"),
-        (BASE + 72, "8 bytes after the end"),
-        (BASE + 64, "what follows the end"),
-        (BASE - 16, "16 bytes before the start"),
-        (BASE + 600, "bytes after the end"),
+        (BASE + 60, BASE, "4 bytes past the end of y"),
+        (BASE + 72, BASE, "8 bytes after the end of y"),
+        (BASE + 64, BASE, "what follows the end of y"),
+        (BASE - 16, BASE, "16 bytes before the start of y"),
+        (BASE + 500, BASE + 512, "12 bytes before the start of y"),
+        (BASE + 600, BASE + 512, "24 bytes after the end of y"),
     ],
 )
-def test_bytes_of_no_tensor_are_refused(address: int, message: str) -> None:
-    footprint = Footprint([(BASE, 64), (BASE + 512, 64)])
-    with pytest.raises(OutOfBounds, match=message):
-        footprint.add(runs(np.array([address], dtype=np.uint64), 8))
-
-
-def test_an_access_outside_can_be_told_by_the_name_of_the_nearest_tensor() -> None:
+def test_footprint_refuses_bytes_of_no_tensor(address: int, near: int, message: str) -> None:
     footprint = Footprint([(BASE, 64), (BASE + 512, 64)])
     with pytest.raises(OutOfBounds) as raised:
-        footprint.add(runs(np.array([BASE + 500], dtype=np.uint64), 8))
-    assert (raised.value.near, raised.value.beside("y")) == (BASE + 512, "12 bytes before the start of y")
-
-
-def test_nothing_is_nothing() -> None:
-    footprint = Footprint([(BASE, 64)])
-    footprint.add(runs(np.array([], dtype=np.uint64), 4))
-    assert footprint.bytes == 0
+        footprint.add(runs(np.array([address], dtype=np.uint64), 8))
+    assert (raised.value.near, raised.value.beside("y")) == (near, message)
+    assert message.replace("of y", "of a tensor") == str(raised.value)

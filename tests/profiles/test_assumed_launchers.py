@@ -1,6 +1,5 @@
 """Launchers that query the GPU run without one, as on the assumed GPU: compiled, counted and checked."""
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +32,7 @@ def counted() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("key", ANSWERED)
-def test_a_launcher_has_as_many_programs_as_the_target_has_multiprocessors(
-    counted: dict[str, Any], key: tuple[str, str]
-) -> None:
+def test_launcher_has_a_program_for_each_multiprocessor(counted: dict[str, Any], key: tuple[str, str]) -> None:
     answer = counted[CASES[key].id]
     assert "artefact" in answer, answer
     launch = next(each for each in answer["artefact"]["launches"] if each["function"] == "scale_kernel")
@@ -43,45 +40,27 @@ def test_a_launcher_has_as_many_programs_as_the_target_has_multiprocessors(
     assert launch["unique_bytes_read"] == 4 * 5000
 
 
-def test_what_a_launcher_was_told_stands_in_the_artefact(counted: dict[str, Any]) -> None:
+def test_launcher_answers_are_in_the_artefact(counted: dict[str, Any]) -> None:
     assumed = counted[CASES["driver", "forward"].id]["artefact"]["assumed"]
     asked = "triton.runtime.driver.active.utils.get_device_properties()['multiprocessor_count']"
-    assert assumed["target"] == TARGET
-    assert assumed["answers"][asked] == MULTIPROCESSORS
+    assert assumed["target"] == TARGET and assumed["answers"][asked] == MULTIPROCESSORS
     (note,) = assumptions.notes({"assumed": {"interpreter": assumed}})
     assert f"multiprocessor_count {MULTIPROCESSORS}" in note
+    refused = counted[CASES["clock", "forward"].id]
+    assert "get_device_properties().clock_rate has no answer" in refused["message"]
 
 
-def test_a_question_without_an_honest_answer_is_named(counted: dict[str, Any]) -> None:
-    answer = counted[CASES["clock", "forward"].id]
-    assert "get_device_properties().clock_rate has no answer" in answer["message"]
-
-
-def test_the_compiler_asks_the_same_gpu() -> None:
-    answers = capture("compiler", [CASES[key] for key in FEW], target=TARGET)
+def test_launcher_is_compiled_and_checked_for_the_same_gpu() -> None:
+    compiled = capture("compiler", [CASES[key] for key in FEW], target=TARGET)
+    checked = capture("check", [CASES[key] for key in FEW], check_limit=60)
     for key in FEW:
-        answer = answers[CASES[key].id]
-        assert "artefact" in answer, answer
-        assert answer["artefact"]["launches"][0]["grid"] == [MULTIPROCESSORS, 1, 1]
+        assert "artefact" in compiled[CASES[key].id], compiled
+        assert compiled[CASES[key].id]["artefact"]["launches"][0]["grid"] == [MULTIPROCESSORS, 1, 1]
+        assert "artefact" in checked[CASES[key].id], checked
+        assert max(checked[CASES[key].id]["artefact"]["errors"].values()) < 1e-6
 
 
-def test_it_is_checked_with_the_values_that_it_would_have() -> None:
-    answers = capture("check", [CASES[key] for key in FEW], check_limit=60)
-    for key in FEW:
-        answer = answers[CASES[key].id]
-        assert "artefact" in answer, answer
-        assert max(answer["artefact"]["errors"].values()) < 1e-6
-
-
-@pytest.mark.skipif(importlib.util.find_spec("liger_kernel") is None, reason="liger-kernel is not installed")
-@pytest.mark.parametrize("collector", ["compiler", "interpreter"])
-def test_ligers_backward_pass_has_a_program_for_each_multiprocessor(collector: str) -> None:
-    case = Case("rms_norm", "liger", "backward", "128x1024-bf16", "")
-    (answer,) = capture(collector, [case], target=TARGET).values()
-    assert answer["artefact"]["launches"][0]["grid"] == [MULTIPROCESSORS, 1, 1]
-
-
-def test_answers_of_several_cases_are_kept_in_the_run_and_said(
+def test_answers_of_several_cases_are_joined_in_the_run(
     kit: None, catalog: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = iter([

@@ -5,14 +5,13 @@ import itertools
 import json
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import triton
 from tilescope.collectors import events, torch_profiler
-from tilescope.execution import cold, execute
+from tilescope.execution import assumed_device, cold, execute, launches
 from tilescope.table.case import Case
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -20,33 +19,23 @@ from triton.compiler import ASTSource
 CASE = Case("softmax", "triton", "forward", "1823x781-fp32")
 
 
-@pytest.mark.parametrize("l2", [2**20, 24 * 2**20])
-def test_a_flush_reads_all_of_a_buffer_several_times_the_cache(monkeypatch: pytest.MonkeyPatch, l2: int) -> None:
-    """It allocates on the CPU for a GPU whose L2 has ``l2`` bytes, and its launch is looked at."""
-    for name in ("zeros", "empty"):
-        real = getattr(torch, name)
-        monkeypatch.setattr(torch, name, lambda *shape, _real=real, device, **more: _real(*shape, **more))
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(L2_cache_size=l2))
-    launched: list[tuple[int, Any, int, int]] = []
-
-    class Kernel:
-        def __getitem__(self, grid: tuple[int]) -> Any:
-            return lambda source, total, count, chunk: launched.append((grid[0], source, count, chunk))
-
-    monkeypatch.setattr(cold, "_read", Kernel())
-    flush = cold.Flush()
-    flush()
-    ((programs, source, count, chunk),) = launched
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here, which would be flushed")
+@pytest.mark.parametrize(("target", "l2"), [("sm_86", 6 * 2**20), ("sm_90", 60 * 2**20)])
+def test_flush_reads_a_buffer_several_times_the_cache(target: str, l2: int) -> None:
+    with assumed_device.assumed(target), launches.catch() as caught:
+        flush = cold.Flush()
+        flush()
+    given, programs = caught[0].arguments, caught[0].grid[0]
     assert flush.nbytes >= max(4 * l2, 64 * 2**20)
-    assert source is flush.buffer and not source.any(), "the kernel stores something only if one is not zero"
-    assert count * 4 == flush.nbytes and (programs - 1) * chunk < count <= programs * chunk
+    assert given["source"] is flush.buffer and not given["source"].any(), "the kernel stores a sum that is not zero"
+    assert given["count"] * 4 == flush.nbytes
+    assert (programs - 1) * given["CHUNK"] < given["count"] <= programs * given["CHUNK"]
 
 
-def test_the_reads_of_a_flush_are_wide_and_evicted_last() -> None:
+def test_flush_reads_are_wide_and_evicted_last() -> None:
     signature = {"source": "*fp32", "total": "*fp32", "count": "i32"}
     aligned = {(0,): [["tt.divisibility", 16]], (2,): [["tt.divisibility", 16]]}
-    source = ASTSource(cold._read, signature, {"CHUNK": 4096}, aligned)
+    source = ASTSource(cold.read_zeros, signature, {"CHUNK": 4096}, aligned)
     code = triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
     loads = re.findall(r"ld\.global\S*", code)
     assert loads and all(".L2::cache_hint.v4." in load for load in loads)
@@ -105,7 +94,7 @@ def repetitions(happened: list[str], of: str) -> list[str]:
     return [after for before, after in itertools.pairwise(happened) if before == "flush" and of in after]
 
 
-def test_every_interval_begins_cold_with_the_next_inputs(calls: list[str], tmp_path: Path) -> None:
+def test_events_begin_cold_with_the_next_inputs(calls: list[str], tmp_path: Path) -> None:
     events.capture(CASE, None, tmp_path / "a.json", {"repetitions": 7, "warmup": 2})
     replayed = repetitions(calls, "replay")
     for timed in ([one for one in repetitions(calls, "inputs") if one not in replayed], replayed):
@@ -115,7 +104,7 @@ def test_every_interval_begins_cold_with_the_next_inputs(calls: list[str], tmp_p
     assert json.loads((tmp_path / "a.json").read_text())["rotate"] == events.ROTATE
 
 
-def test_the_memory_that_a_cuda_graph_holds_is_not_called_zero(
+def test_peak_memory_of_a_cuda_graph_is_absent(
     calls: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events.capture(CASE, None, tmp_path / "plain.json", {"repetitions": 2})
@@ -128,7 +117,7 @@ def test_the_memory_that_a_cuda_graph_holds_is_not_called_zero(
     assert any("CUDA graph holds" in note for note in found["notes"])
 
 
-def test_every_profiled_repetition_begins_cold_with_the_next_inputs(
+def test_torch_profiler_begins_cold_with_the_next_inputs(
     calls: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Profiler:

@@ -31,7 +31,7 @@ def test_bytes_of_tensors_that_share_memory_count_once() -> None:
     x, other = torch.randn(8, 4), torch.randn(6)
     given = {"x": x, "same": x, "row": x[2], "other": other, "expanded": other[:1].expand(100), "n": 3}
     data = arguments.Writer().arguments(given, "kernel")
-    assert replay._bytes(data, ["x", "other"]) == x.nbytes + other.nbytes
-    assert replay._bytes(data, ["x", "same", "row"]) == x.nbytes
-    assert replay._bytes(data, ["row", "n", "absent"]) == 16
-    assert replay._bytes(data, ["expanded"]) == 4
+    assert replay.tensor_bytes(data, ["x", "other"]) == x.nbytes + other.nbytes
+    assert replay.tensor_bytes(data, ["x", "same", "row"]) == x.nbytes
+    assert replay.tensor_bytes(data, ["row", "n", "absent"]) == 16
+    assert replay.tensor_bytes(data, ["expanded"]) == 4

@@ -98,25 +98,6 @@ def test_the_seconds_of_a_launch_are_the_cpus_whatever_else_the_machine_does(mon
     assert 0 < waited[0] < waited[1] < 60
 
 
-def test_a_sample_of_slow_programs_gets_the_time_left_by_the_rule():
-    x, out, spent = torch.randn(16), torch.empty(16), []
-
-    def slowly(number):
-        ended = time.thread_time() + 0.05
-        while time.thread_time() < ended:
-            pass
-        spent.append(number)
-
-    with launches.catch() as caught:
-        triangle_kernel[(100,)](x, out, 1)
-    meter = interpret.meter(caught[0])
-    counting = interpret.Counting(meter, True, "", 0.0)
-    interpret._interpret_sample(
-        slowly, counting, meter, 100, seconds=0.02, last=time.thread_time() + 60, independent=True
-    )
-    assert len(spent) == interpret.FEWEST and meter.sampled == (interpret.FEWEST, 100)
-
-
 def collected(kernel: Any, arguments: tuple[Any, ...], tmp_path, lines=False) -> tuple[dict[str, float], str]:
     """What the interpreter's collector finds of a launch in far less time than it needs, and its remark."""
     with Capture("sm_90", limit=0) as capture:
@@ -242,7 +223,7 @@ def test_an_error_of_an_independent_program_is_reported(tmp_path):
 
 @pytest.mark.parametrize("count", [1, 4, 6, 97, 1000])
 def test_a_sample_is_spread_evenly(count):
-    numbers = list(interpret._spread(count))
+    numbers = list(interpret.spread(count))
     assert sorted(numbers) == list(range(count))
     # No gap between the first few is much wider than if they were placed evenly.
     first = sorted(numbers[: max(1, count // 4)])

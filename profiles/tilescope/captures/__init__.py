@@ -6,10 +6,11 @@
 they run in the user's process and in workers.
 
 A folder of records has a subfolder for each kernel function. It holds ``captured_launches.py`` (the spec, for ``load_spec``),
-``launches.json`` (described in ``recorder``), the source files, and a file for each piece of memory whose contents are kept.
+``launches.json`` (described in ``recorder``), the source files, a file for each piece of memory whose contents are kept, and the
+interpreter's artefact of each launch that was counted.
 """
 
 #: Version of ``launches.json``. Other versions are refused.
 FORMAT = 1
-#: The files of a kernel's spec and of its records.
-SPEC_FILE, RECORDS_FILE = "captured_launches.py", "launches.json"
+#: The files of a kernel's spec, of its records, and of the interpreter's artefact of the launch of a number.
+SPEC_FILE, RECORDS_FILE, COUNTED_FILE = "captured_launches.py", "launches.json", "counted-{}.json.gz"

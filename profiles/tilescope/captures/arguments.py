@@ -6,7 +6,7 @@ Imports torch and triton.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -127,17 +127,6 @@ def is_descriptor(value: Any) -> bool:
     return isinstance(value, TensorDescriptor) or (
         type(value).__module__.startswith("triton.") and hasattr(value, "base") and hasattr(value, "block_shape")
     )
-
-
-def tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Yields every tensor in an argument, also those of descriptors."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, TensorWrapper) or is_descriptor(value):
-        yield from tensors(value.base)
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from tensors(item)
 
 
 def shape_of(value: Any, with_contents: bool) -> Any:

@@ -27,37 +27,47 @@ import re
 import shutil
 import sys
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from tilescope.captures import FORMAT, RECORDS_FILE, SPEC_FILE, arguments, float_addresses, float_flow
+from tilescope.captures import COUNTED_FILE, FORMAT, RECORDS_FILE, SPEC_FILE, arguments, float_addresses
+from tilescope.captures.data_flow import Flow
+from tilescope.collectors import interpreter
 from tilescope.execution.launches import Launch
 
 #: Most distinct launches of a process, of a kernel, and of launches that differ only in the contents of their tensors.
 MOST, MOST_OF_KERNEL, MOST_ALIKE = 256, 64, 4
-#: Most bytes of contents of a process.
-MOST_BYTES = 512 << 20
+#: Most bytes of contents of a process, and most call sites of a launch.
+MOST_BYTES, MOST_SITES = 512 << 20, 16
 
 
 @dataclass
 class Record:
-    """A distinct launch. ``data`` is its part of ``launches.json``, ``files`` are contents by name."""
+    """A distinct launch. ``data`` is its part of ``launches.json``."""
 
     function: Any
     data: dict[str, Any]
-    files: dict[str, bytes]
-    calls: int = 1
-    sites: dict[str, int] = field(default_factory=dict)
+    calls: int = 0
+    sites: Counter[str] = field(default_factory=Counter)
 
     def called(self, site: tuple[str, ...]) -> None:
         """Counts a call from a call site."""
+        self.calls += 1
         key = " < ".join(site)
-        if key in self.sites or len(self.sites) < 16:
-            self.sites[key] = self.sites.get(key, 0) + 1
+        if key in self.sites or len(self.sites) < MOST_SITES:
+            self.sites[key] += 1
+
+    def note(self, text: str) -> None:
+        """Adds a remark, once."""
+        if text not in self.data["notes"]:
+            self.data["notes"].append(text)
+
+    def note_code(self, flow: Flow) -> None:
+        """Adds what the compiled kernel's text shows."""
+        self.data |= {"touched": flow.touched, "multiplies": flow.multiplies}
 
 
 class Recorder:
@@ -67,9 +77,8 @@ class Recorder:
         self.kernels: list[Kernel] = []
         self._by_function: dict[int, Kernel] = {}
         #: Number of launches that could not be recorded, by reason.
-        self.refused: dict[str, int] = {}
+        self.refused: Counter[str] = Counter()
         self.calls = 0
-        self.bytes = 0
         #: Number of launches in forked processes, in memory that all of them share.
         self._elsewhere = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")
         self._process = os.getpid()
@@ -94,28 +103,27 @@ class Recorder:
         ``readable`` says whether the arguments' memory may be read now. ``stages`` are the compiled kernel's texts by name.
         """
         with self._lock:
-            return self._take(launch, site, readable, stages or {})
+            self.calls += 1
+            if os.getpid() != self._process:
+                self._elsewhere[0] += 1
+            kernel = self._by_function.get(id(launch.function))
+            if kernel is None:
+                kernel = self._by_function[id(launch.function)] = Kernel(launch.function, self._name(launch.name))
+                self.kernels.append(kernel)
+            try:
+                record = kernel.record(launch, readable, stages or {}, self._full())
+            except ValueError as error:
+                self.refused[f"{site[0] if site else launch.name}: {error}"] += 1
+                return None
+            record.called(site)
+            return record
 
-    def _take(self, launch: Launch, site: tuple[str, ...], readable: bool, stages: Mapping[str, Any]) -> Record | None:
-        self.calls += 1
-        if os.getpid() != self._process:
-            self._elsewhere[0] += 1
-        kernel = self._by_function.get(id(launch.function))
-        if kernel is None:
-            kernel = self._by_function[id(launch.function)] = Kernel(launch.function, self._name(launch.name))
-            self.kernels.append(kernel)
-        try:
-            return kernel.take(launch, site, readable, stages, self)
-        except ValueError as error:
-            reason = f"{site[0] if site else launch.name}: {error}"
-            self.refused[reason] = self.refused.get(reason, 0) + 1
-            return None
-
-    def full(self) -> str:
+    def _full(self) -> str:
         """The reason why no more launches can be kept; empty while there is room."""
         if len(self.records) >= MOST:
             return f"more than {MOST} distinct launches: the others are counted and not kept"
-        return "their tensors hold more than can be kept" if self.bytes >= MOST_BYTES else ""
+        held = sum(len(content) for kernel in self.kernels for content in kernel.writer.files.values())
+        return "their tensors hold more than can be kept" if held >= MOST_BYTES else ""
 
     def _name(self, function: str) -> str:
         plain = re.sub(r"\W", "_", function)
@@ -135,14 +143,17 @@ class Kernel:
         self.writer = arguments.Writer()
         self.records: list[Record] = []
         self._known: dict[Any, Record] = {}
+        #: The records of launches that differ only in the contents of their tensors.
         self._alike: dict[Any, list[Record]] = {}
         self._number: int | None = None
         #: Where modules were found at the last record: a script changes it for itself.
         self._path: list[str] = []
 
-    def take(
-        self, launch: Launch, site: tuple[str, ...], readable: bool, stages: Mapping[str, Any], recorder: Recorder
-    ) -> Record | None:
+    def record(self, launch: Launch, readable: bool, stages: Mapping[str, Any], full: str) -> Record:
+        """The record of a launch, a new one for the first of its kind. Raises ValueError where it cannot be recorded.
+
+        ``full`` is the reason why no new record can be kept; empty while there is room.
+        """
         bound = launch.arguments
         options = {name: value for name, value in launch.kwargs.items() if name not in bound}
         fixed = (launch.grid, tuple(sorted((name, repr(value)) for name, value in options.items())))
@@ -151,38 +162,17 @@ class Kernel:
         alike = self._alike.setdefault(shapes, [])
         known = self._known.get(key) or (alike[-1] if len(alike) >= MOST_ALIKE or (alike and not readable) else None)
         if known is not None:
-            known.calls += 1
-            known.called(site)
             return known
-        if why := recorder.full() or (
-            len(self.records) >= MOST_OF_KERNEL and f"{self.name} has more than {MOST_OF_KERNEL}"
-        ):
-            raise ValueError(why)
-        record = self._made(launch, bound, options, readable, stages)
-        record.called(site)
-        recorder.bytes += sum(map(len, record.files.values()))
-        self.records.append(record)
-        self._known[key] = record
-        alike.append(record)
-        return record
-
-    def _made(
-        self,
-        launch: Launch,
-        bound: Mapping[str, Any],
-        options: Mapping[str, Any],
-        readable: bool,
-        stages: Mapping[str, Any],
-    ) -> Record:
+        if full or len(self.records) >= MOST_OF_KERNEL:
+            raise ValueError(full or f"{self.name} has more than {MOST_OF_KERNEL}")
         if self._number is None:
             self._number = self.writer.function(launch.function)
         self._path = [*dict.fromkeys((*self._path, *sys.path))]
-        before = set(self.writer.files)
+        flow = Flow(stages)
         given = self.writer.arguments(bound, self.name, readable=readable)
         drawn = any(held["holds"]["kind"] == "normal" for held in given["storages"])
         # Interpreting takes up to a second: not where the compiler's text rules it out.
-        possible = float_flow.may_reach(str(stages.get("ttir") or ""))
-        if drawn and readable and possible and float_addresses.in_use(launch):
+        if drawn and readable and flow.by_floats and float_addresses.in_use(launch):
             given = self.writer.arguments(bound, self.name, exact=True)
         data = {
             "arguments": given,
@@ -191,20 +181,21 @@ class Kernel:
             "config": {name: self.writer.value(value, name) for name, value in launch.config.items()},
             "notes": list(dict.fromkeys(self.writer.notes)),
         }
-        return Record(
-            launch.function, data, {n: content for n, content in self.writer.files.items() if n not in before}
-        )
+        record = self._known[key] = Record(launch.function, data)
+        if stages:
+            record.note_code(flow)
+        self.records.append(record)
+        alike.append(record)
+        return record
 
     def write(self, folder: Path) -> str:
         """Writes the kernel's folder. Returns the reference of its spec."""
-        if folder.exists():
-            shutil.rmtree(folder)
+        shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         for name, text in self.writer.texts.items():
             (folder / name).write_text(text, encoding="utf-8")
         for name, content in self.writer.files.items():
             (folder / name).write_bytes(content)
-        launches = [{**record.data, "calls": record.calls, "sites": record.sites} for record in self.records]
         data = {
             "format": FORMAT,
             "name": self.name,
@@ -212,12 +203,16 @@ class Kernel:
             "functions": self.writer.functions,
             "versions": {name: importlib.metadata.version(name) for name in ("torch", "triton")},
             "path": self._path,
-            "launches": launches,
+            "launches": [{**record.data, "calls": record.calls, "sites": record.sites} for record in self.records],
         }
         (folder / RECORDS_FILE).write_text(json.dumps(data, indent=1), encoding="utf-8")
-        spec = folder / SPEC_FILE
-        spec.write_text(_SPEC.format(name=self.name), encoding="utf-8")
-        return f"{spec}:{self.name}"
+        for number, record in enumerate(self.records):
+            if counted := record.data.get("counted"):
+                file = self.writer.functions[self._number or 0]["file"]
+                about = {"file": file, "grid": record.data["grid"], "config": record.data["config"]}
+                interpreter.write([({**counted, **about}, self.writer.texts)], folder / COUNTED_FILE.format(number))
+        (folder / SPEC_FILE).write_text(_SPEC.format(name=self.name), encoding="utf-8")
+        return f"{folder / SPEC_FILE}:{self.name}"
 
 
 _SPEC = '''"""Launches of {name} that Tilescope captured, as a kernel that can be profiled. See launches.json beside it."""
@@ -235,8 +230,3 @@ def _inputs(workload, device):
 
 {name} = _records.spec(_inputs)
 '''
-
-
-def torch_is_capturing() -> bool:
-    """Whether a CUDA graph is being captured: memory must not be read then."""
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()

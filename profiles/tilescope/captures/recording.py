@@ -14,15 +14,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
+import torch
 from triton.compiler.compiler import CompiledKernel
 from triton.runtime.autotuner import Autotuner
 
 from tilescope.captures import arguments, inductor
 from tilescope.captures.call_site import call_site
-from tilescope.captures.recorder import Record, Recorder, torch_is_capturing
-from tilescope.captures.touched import multiplies, touched
+from tilescope.captures.data_flow import Flow
+from tilescope.captures.recorder import Record, Recorder
 from tilescope.execution import assumed_device, assumed_tensors, compiling, launches, offline
 from tilescope.interpreter import blocks, interpret
+from tilescope.interpreter.arguments import tensors
 
 #: Called with an autotuner, the configs that it is about to try, and the arguments and keywords of the launch.
 Searching = Callable[[Any, Sequence[Any], Sequence[Any], Mapping[str, Any]], object]
@@ -60,8 +62,7 @@ def on_gpu(recorder: Recorder, searching: Searching = lambda *about: None) -> It
             best = tuner.best_config if tuner is not None and tuner.base_fn is function.fn else None
             chosen = best.all_kwargs() if best is not None else {}
             launch = _launch(kernel, function, grid, args, chosen)
-            record = recorder.take(launch, call_site(), readable=not torch_is_capturing(), stages=kernel.asm)
-            _note_code(record, kernel)
+            recorder.take(launch, call_site(), readable=not _capturing_graph(), stages=kernel.asm)
         return describe(kernel, grid, stream, *args)
 
     def tuned(tuner: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -86,11 +87,12 @@ def on_gpu(recorder: Recorder, searching: Searching = lambda *about: None) -> It
             state.trial = before
 
     def generated(launch: launches.Launch) -> None:
-        record = recorder.take(launch, call_site(), readable=not torch_is_capturing())
+        record = recorder.take(launch, call_site(), readable=not _capturing_graph())
         if record is not None and "touched" not in record.data:
             # Inductor keeps no text of its code, so it is compiled again, as a replay will do.
             with contextlib.suppress(Exception):
-                _note_code(record, launch.function.run(*launch.args, **launch.kwargs, grid=launch.grid, warmup=True))
+                kernel = launch.function.run(*launch.args, **launch.kwargs, grid=launch.grid, warmup=True)
+                record.note_code(Flow(kernel.asm))
 
     with (
         mock.patch.object(CompiledKernel, "launch_metadata", described),
@@ -130,10 +132,9 @@ def without_gpu(
         yield there
 
 
-def _note_code(record: Record | None, kernel: Any) -> None:
-    """Adds to the record what the compiled kernel's text shows."""
-    if record is not None and "touched" not in record.data:
-        record.data |= {"touched": touched(kernel.asm), "multiplies": multiplies(kernel.asm)}
+def _capturing_graph() -> bool:
+    """Whether a CUDA graph is being captured: memory must not be read then."""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 def _fitting(target: str) -> Callable[[launches.Launch], bool]:
@@ -171,55 +172,52 @@ class _Interpreting:
     def __call__(self, launch: launches.Launch) -> None:
         # One at a time: Triton's interpreter has one state for the process.
         with self.lock:
-            self._make(launch)
+            site = call_site()
+            # What cannot be recorded is still made; remarks on it go to a record that nobody keeps.
+            record = self.recorder.take(launch, site) or Record(launch.function, {"notes": [], "touched": None})
+            if "waited" in record.data:
+                return  # an equal launch took too long before
+            where = f"the launch at {site[0] if site else launch.name}"
+            if 0 in launch.grid:
+                record.note(f"{where} has no program: its grid is {launch.grid}")
+            if "arguments" in record.data and (refused := _out_of_reach(launch)):
+                record.note(f"{where} would be refused by a GPU: {refused}")
+            if self.unmade:
+                record.note(f"{self.unmade} was not made before it: contents may not be what they would be")
+            if why := self._interpreted(launch, record):
+                self.unmade = self.unmade or launch.name
+                self._touch(launch, record)
+                record.note(f"{where} was not made, so its results are missing from what follows: {why}")
 
-    def _make(self, launch: launches.Launch) -> None:
-        site = call_site()
-        record = self.recorder.take(launch, site)
-        notes: list[str] = record.data["notes"] if record else []
-        if record is not None and "waited" in record.data:
-            return  # an equal launch took too long before
-        if 0 in launch.grid:
-            _note(notes, f"the launch at {site[0] if site else launch.name} has no program: its grid is {launch.grid}")
-        if record is not None and (refused := _out_of_reach(launch)):
-            _note(notes, f"the launch at {site[0] if site else launch.name} would be refused by a GPU: {refused}")
-        if self.unmade:
-            _note(notes, f"{self.unmade} was not made before it: contents may not be what they would be")
+    def _interpreted(self, launch: launches.Launch, record: Record) -> str:
+        """Interprets the launch and records its counts. Returns the reason why that was not possible, otherwise nothing."""
         if self.left <= 0:
-            self._not_made(launch, site, record, f"nothing is left of {self._allowed}")
-            return
-        began = time.thread_time()
-        meter = interpret.meter(launch)
-        allowed, why = min(self.left, self.limit * ONE_LAUNCH), ""
+            return f"nothing is left of {self._allowed}"
+        began, meter = time.thread_time(), interpret.meter(launch)
+        allowed = min(self.left, self.limit * ONE_LAUNCH)
         try:
             interpret.run(launch, meter=meter, allowance=interpret.Allowance(allowed), progress=self.progress)
         except interpret.TooLong as error:
+            record.data["waited"] = time.thread_time() - began
             most = "one launch may" if allowed < self.left else "what is left"
-            if record is not None:
-                record.data["waited"] = time.thread_time() - began
             unending = f"{error}: a loop without end, or" if isinstance(error, interpret.Unending) else "it would take"
-            why = f"{unending} longer than {most} of {self._allowed}"
+            return f"{unending} longer than {most} of {self._allowed}"
         except (blocks.NotServed, interpret.InterpretationFailed) as error:
-            why = str(error)
+            return str(error)
         finally:
             self.left -= time.thread_time() - began
-        if why:
-            self._not_made(launch, site, record, why)
-        elif record is not None and "counted" not in record.data:
+        if "counted" not in record.data:
             counted = meter.record(launch)
             record.data["counted"] = {n: v for n, v in counted.items() if n not in ("config", "constants", "grid")}
+        return ""
 
-    def _not_made(self, launch: launches.Launch, site: Sequence[str], record: Record | None, why: str) -> None:
-        notes: list[str] = record.data["notes"] if record else []
-        self.unmade = self.unmade or launch.name
-        where = site[0] if site else launch.name
-        if record is not None and "touched" not in record.data and self.touching > 0:
-            # The compiler knows which parameters are accessed, though not how many bytes.
+    def _touch(self, launch: launches.Launch, record: Record) -> None:
+        """Records which parameters a launch accesses, as the compiler knows, though not how many bytes."""
+        if "touched" not in record.data and self.touching > 0:
             began = time.perf_counter()
             with contextlib.suppress(Exception):
-                record.data["touched"] = touched(compiling.compiled(launch, min(TOUCHED, self.touching))[0].asm)
+                record.note_code(Flow(compiling.compiled(launch, min(TOUCHED, self.touching))[0].asm))
             self.touching -= time.perf_counter() - began
-        _note(notes, f"the launch at {where} was not made, so its results are missing from what follows: {why}")
 
 
 def _out_of_reach(launch: launches.Launch) -> str:
@@ -228,7 +226,7 @@ def _out_of_reach(launch: launches.Launch) -> str:
     numbered = enumerate((name, item) for name, value in launch.arguments.items() for item in _items(value))
     far: dict[str, int] = {}
     for number, (name, item) in numbered:
-        if not all(map(assumed_tensors.reachable, arguments.tensors(item))):
+        if not all(map(assumed_tensors.reachable, tensors(item))):
             far.setdefault(name, number)
     if not far:
         return ""
@@ -242,11 +240,6 @@ def _items(value: Any) -> Iterator[Any]:
             yield from _items(item)
     else:
         yield value
-
-
-def _note(notes: list[str], text: str) -> None:
-    if text not in notes:
-        notes.append(text)
 
 
 def _launch(kernel: Any, function: Any, grid: Any, args: tuple[Any, ...], chosen: Mapping[str, Any]) -> launches.Launch:

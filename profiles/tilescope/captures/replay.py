@@ -16,8 +16,9 @@ import torch
 import triton
 from tilescope_kernels.spec import FORWARD, Cost, Implementation, KernelSpec, Workload
 
-from tilescope.captures import FORMAT, RECORDS_FILE, arguments
+from tilescope.captures import COUNTED_FILE, FORMAT, RECORDS_FILE, arguments
 from tilescope.files import bounded_reading
+from tilescope.interpreter.arguments import tensors
 
 #: Most bytes of ``launches.json``.
 MOST = 64 << 20
@@ -76,11 +77,11 @@ class NoReference:
 class CapturedSpec(KernelSpec):
     """A kernel of captured launches.
 
-    ``counted(workload)`` is the interpreter's record of the launch, as its artefact has it, and the texts of its files; None where
-    it was not interpreted at the capture. ``waited(workload)`` are the seconds of an interpretation that was stopped.
+    ``counted(workload)`` is the interpreter's artefact of the launch; None where it was not interpreted at the capture.
+    ``waited(workload)`` are the seconds of an interpretation that was stopped.
     """
 
-    counted: Callable[[Workload], tuple[dict[str, Any], dict[str, str]] | None] = lambda workload: None
+    counted: Callable[[Workload], Path | None] = lambda workload: None
     waited: Callable[[Workload], float] = lambda workload: 0.0
 
 
@@ -147,7 +148,7 @@ class Records:
         """Integer tensors on a GPU that the launch both reads and writes, as counters and locks, each with a copy."""
         through = self.launches[number].get("touched") or {"read": [], "written": []}
         both = [given[name] for name in through["read"] if name in through["written"] and name in given]
-        found = (t for t in arguments.tensors(both) if not (t.dtype.is_floating_point or t.dtype.is_complex))
+        found = (t for t in tensors(both) if not (t.dtype.is_floating_point or t.dtype.is_complex))
         return [(t, t.clone()) for t in found if t.untyped_storage().device.type == "cuda"]
 
     def call(self, _launch: int, _memory: Any = None, _before: Any = (), **given: Any) -> tuple[torch.Tensor, ...]:
@@ -166,7 +167,7 @@ class Records:
         function[tuple(record["grid"])](
             **{name: value for name, value in given.items() if name not in config}, **options
         )
-        return tuple(t for value in given.values() for t in arguments.tensors(value))
+        return tuple(t for value in given.values() for t in tensors(value))
 
     def cost(self, workload: Workload, direction: str) -> Cost | None:
         """The distinct bytes that the launch reads and writes, and its operations, as the interpreter counted them.
@@ -179,20 +180,15 @@ class Records:
             read, written = int(counted["unique_bytes_read"]), int(counted["unique_bytes_written"])
             return Cost(int(counted["requested_flops"]), read, written, pipe)
         if through := record.get("touched"):
-            read, written = (_bytes(record["arguments"], through[way]) for way in ("read", "written"))
+            read, written = (tensor_bytes(record["arguments"], through[way]) for way in ("read", "written"))
             kind = BytesOnly if record.get("multiplies", True) else BytesWithoutProducts
             return kind(0, read, written, pipe)
         return None
 
-    def counted(self, workload: Workload) -> tuple[dict[str, Any], dict[str, str]] | None:
+    def counted(self, workload: Workload) -> Path | None:
         """See ``CapturedSpec``."""
-        record = self.launches[self._number(workload)]
-        if "counted" not in record:
-            return None
-        file = self.data["functions"][self.data["kernel"]]["file"]
-        about = {"file": file, "grid": record["grid"], "config": record["config"]}
-        texts = {f["file"]: (self.folder / f["file"]).read_text(encoding="utf-8") for f in self.data["functions"]}
-        return {**record["counted"], **about}, texts
+        artefact = self.folder / COUNTED_FILE.format(self._number(workload))
+        return artefact if artefact.is_file() else None
 
     def waited(self, workload: Workload) -> float:
         """See ``CapturedSpec``."""
@@ -229,7 +225,7 @@ def _tensors(data: Any) -> Any:
             yield from _tensors(item)
 
 
-def _bytes(data: Mapping[str, Any], names: Sequence[str]) -> int:
+def tensor_bytes(data: Mapping[str, Any], names: Sequence[str]) -> int:
     """The bytes of the tensors in these parameters, without elements that a stride of 0 repeats.
 
     Tensors that share memory count for no more bytes than it has.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 
 from tilescope.collectors import interpreter
-from tilescope.execution.not_applicable import NotApplicable
+from tilescope.execution.not_applicable import NotApplicable, without_gpu
 from tilescope.files import bounded_reading
 from tilescope.table import assumptions, schema
 from tilescope.table.case import Case
@@ -64,13 +64,11 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     """
     import torch  # noqa: PLC0415 (worker-side only)
 
-    from tilescope.execution import without_gpu  # noqa: PLC0415
-
     on_gpu = torch.cuda.is_available()
     if absent := getattr(spec.reference, "absent", ""):
         raise NotApplicable(absent)
     assumed: dict[str, Any] = {}
-    with contextlib.nullcontext() if on_gpu else without_gpu.refusing(case):
+    with contextlib.nullcontext() if on_gpu else without_gpu(case):
         errors = _on_gpu(case, spec) if on_gpu else _interpreted(case, spec, settings, assumed)
     dtype = case.dtype if on_gpu or case.dtype == "fp64" else "fp32"
     result = {

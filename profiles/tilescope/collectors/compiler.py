@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from tilescope.collectors import assembly, compiled_text, products_under_way
-from tilescope.execution.not_applicable import NotApplicable
+from tilescope.execution.not_applicable import NotApplicable, without_gpu
 from tilescope.files import bounded_reading, json_shape
 from tilescope.hardware import occupancy
 from tilescope.table import assumptions, launch_configs, line_values, schema
@@ -94,12 +94,12 @@ def launches_of(
 
     Names of PyTorch operators that move data are added to ``operators``. Raises NotApplicable as ``capture``.
     """
-    from tilescope.execution import assumed_device, execute, launches, offline, pytorch_traffic, without_gpu  # noqa: PLC0415 (they import torch)
+    from tilescope.execution import assumed_device, execute, launches, offline, pytorch_traffic  # noqa: PLC0415 (they import torch)
 
     beside = [] if operators is None else operators
     occupancy.limits(target)
     with (
-        without_gpu.refusing(case),
+        without_gpu(case),
         assumed_device.for_launcher(spec, case, target, "meta") as there,
         contextlib.nullcontext() if there else offline.targeting(target),
         pytorch_traffic.CountOperators(lambda moved: beside.append(moved.name)),

@@ -12,6 +12,7 @@ import gzip
 import importlib.metadata
 import importlib.util
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from tilescope.execution.not_applicable import without_gpu
 from tilescope.files import bounded_reading, json_shape
 from tilescope.table import assumptions, line_values, schema
 from tilescope.table.case import Case
@@ -58,14 +60,14 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     ``settings["interpreter_limit"]`` seconds of CPU time (40); of a captured launch a sample is counted then. Raises
     InterpretationFailed for an error of a kernel.
     """
-    from tilescope.execution import pytorch_traffic, without_gpu  # noqa: PLC0415 (they import torch and triton)
+    from tilescope.execution import pytorch_traffic  # noqa: PLC0415 (they import torch and triton)
     from tilescope.interpreter import blocks  # noqa: PLC0415 (it imports triton)
 
     # A captured launch may have been counted in the user's process, with the values there.
     if hasattr(spec, "counted") and (known := spec.counted(spec.workload(case.workload))):
-        _write([known], out, {})
+        shutil.copyfile(known, out)
         return
-    with without_gpu.refusing(case):
+    with without_gpu(case):
         try:
             records, assumed = _count(case, spec, settings, "meta", values=False)
         except (_LaunchSeen, pytorch_traffic.NeedsData, RuntimeError):
@@ -73,10 +75,11 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
                 records, assumed = _count(case, spec, settings, "cpu", values=False)
             except (blocks.NeedsValues, pytorch_traffic.NeedsData):
                 records, assumed = _count(case, spec, settings, "cpu", values=True)
-    _write(records, out, assumed)
+    write(records, out, assumed)
 
 
-def _write(records: list[_Counted], out: Path, assumed: Mapping[str, Any]) -> None:
+def write(records: list[_Counted], out: Path, assumed: Mapping[str, Any] | None = None) -> None:
+    """Writes the artefact of launches. ``assumed`` is the assumption about a GPU."""
     with gzip.open(out, "wt", encoding="utf-8", compresslevel=9) as file:
         artefact: dict[str, Any] = {
             "triton": importlib.metadata.version("triton"),

@@ -258,49 +258,44 @@ def _signed(number: int) -> int:
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
-def queries(answers: Answers, active: Callable[[], bool]) -> Iterator[Replacement]:
-    """Yields (owner, name, replacement) of queries about the device. They apply also where a real GPU is here.
-
-    While not ``active()``, a kept replacement calls PyTorch's own function.
-    """
-    cuda, say = torch.cuda, functools.partial(_saying, answers, active)
+def queries(answers: Answers) -> Iterator[Replacement]:
+    """Yields (owner, name, value) of replaced queries about the device. They apply also where a real GPU is here."""
+    say = functools.partial(_saying, answers)
+    memory, properties = answers.device.memory_bytes, Properties(answers)
     yield say("get_device_name", lambda device=None: answers.device.name)
     yield say("get_device_capability", lambda device=None: answers.capability)
-    properties = Properties(answers)
     for name in ("get_device_properties", "_get_device_properties"):
-        if hasattr(cuda, name):
-            yield _while(active, cuda, name, lambda device=None: answers.index(device) or properties)
+        if hasattr(torch.cuda, name):
+            yield torch.cuda, name, lambda device=None: answers.index(device) or properties
     yield say("is_bf16_supported", lambda *_, **__: answers.capability >= (8, 0))
     yield say("is_tf32_supported", lambda: answers.capability >= (8, 0))
     yield say("get_arch_list", lambda: [answers.device.target])
-    memory = answers.device.memory_bytes
     yield say("mem_get_info", lambda device=None: (memory, memory))
 
 
-def absent_gpu(answers: Answers, active: Callable[[], bool]) -> Iterator[Replacement]:
+def absent_gpu(answers: Answers) -> Iterator[Replacement]:
     """As ``queries``, for functions that are replaced only where there is no GPU: availability, streams, memory, randomness."""
-    cuda, say = torch.cuda, functools.partial(_saying, answers, active)
+    cuda, say = torch.cuda, functools.partial(_saying, answers)
     yield say("is_available", lambda: True)
-    yield _while(active, cuda, "is_initialized", lambda: True)
     yield say("device_count", lambda: 1)
     yield say("current_device", lambda: 0)
-    yield _while(active, cuda, "set_device", lambda device: answers.index(device) and None)
+    yield cuda, "is_initialized", lambda: True
+    yield cuda, "set_device", lambda device: answers.index(device) and None
     for name in ("_exchange_device", "_maybe_exchange_device"):
         yield cuda, name, lambda index: 0
     nothing = "_lazy_init init synchronize empty_cache ipc_collect set_stream reset_accumulated_memory_stats"
     for name in nothing.split():
-        yield _while(active, cuda, name, lambda *_, **__: None)
+        yield cuda, name, lambda *_, **__: None
     for name, answer in memory.answers().items():
         yield say(name, answer)
-    yield _while(active, cuda, "reset_peak_memory_stats", lambda device=None: memory.reset_peak())
+    yield cuda, "reset_peak_memory_stats", lambda device=None: memory.reset_peak()
     for name in ("memory_stats", "clock_rate", "temperature", "power_draw", "utilization", "memory_usage"):
-        yield _while(active, cuda, name, functools.partial(_refusing, answers, f"torch.cuda.{name}"))
-    yield from _streams(answers, active)
-    yield from _randomness(active)
+        yield cuda, name, functools.partial(_refusing, answers, f"torch.cuda.{name}")
+    yield from _streams(answers)
+    yield from _randomness()
     yield torch.backends.cuda, "is_built", lambda: True
     if torch.version.cuda is None:
         yield torch.version, "cuda", answers.toolkit
-    accelerator = torch.accelerator
     here = torch.device("cuda")
     values = {
         "is_available": True, "device_count": 1, "current_accelerator": here, "current_device_index": 0,
@@ -308,24 +303,22 @@ def absent_gpu(answers: Answers, active: Callable[[], bool]) -> Iterator[Replace
         "empty_cache": None,
     }  # fmt: skip
     for name, value in values.items():
-        if hasattr(accelerator, name):
-            yield _while(active, accelerator, name, lambda *_, value=value, **__: value)
+        if hasattr(torch.accelerator, name):
+            yield torch.accelerator, name, lambda *_, value=value, **__: value
     yield torch._C, "_get_accelerator", lambda *_: here
     # The context manager of a device calls these.
     for name in ("_accelerator_exchangeDevice", "_accelerator_maybeExchangeDevice"):
-        yield _while(active, torch._C, name, lambda index: answers.index(max(index, 0)))
+        yield torch._C, name, lambda index: answers.index(max(index, 0))
 
 
-def _streams(answers: Answers, active: Callable[[], bool]) -> Iterator[Replacement]:
-    event = type("Event", (Event,), {"answers": answers})
-    stream = Stream()
-    for owner in (torch.cuda, torch):
+def _streams(answers: Answers) -> Iterator[Replacement]:
+    cuda, stream = torch.cuda, Stream()
+    for owner in (cuda, torch):
         yield owner, "Stream", Stream
-        yield owner, "Event", event
-    cuda = torch.cuda
+        yield owner, "Event", type("Event", (Event,), {"answers": answers})
     for name in ("current_stream", "default_stream"):
-        yield _while(active, cuda, name, lambda device=None: stream)
-    yield _while(active, cuda, "stream", contextlib.nullcontext)
+        yield cuda, name, lambda device=None: stream
+    yield cuda, "stream", lambda stream: contextlib.nullcontext(stream)  # noqa: PLW0108 - functions only are guarded
     yield cuda, "is_current_stream_capturing", lambda: False
     # Private functions that launchers call. A build without CUDA lacks them.
     yield torch._C, "_cuda_getCurrentRawStream", lambda device=0: answers.index(device)
@@ -333,36 +326,27 @@ def _streams(answers: Answers, active: Callable[[], bool]) -> Iterator[Replaceme
     yield torch._C, "_cuda_isCurrentStreamCapturing", lambda: False
     for name in ("CUDAGraph", "graph"):
         # Types, because annotations name them.
-        refused = {"__init__": functools.partialmethod(_refusing_self, answers, f"torch.cuda.{name}")}
-        yield cuda, name, type(name, (), refused)
+        refused = functools.partialmethod(lambda _self, *given, **_: _refusing(*given), answers, f"torch.cuda.{name}")
+        yield cuda, name, type(name, (), {"__init__": refused})
     for name in ("range_push", "range_pop", "mark"):
         yield cuda.nvtx, name, lambda *_, **__: 0
 
 
-def _randomness(active: Callable[[], bool]) -> Iterator[Replacement]:
+def _randomness() -> Iterator[Replacement]:
     """Replacements that let the host's generator draw."""
-    cuda = torch.cuda
-
-    def seed(value: int) -> None:
-        torch.default_generator.manual_seed(int(value))
-
     for name in ("manual_seed", "manual_seed_all"):
-        yield _while(active, cuda, name, seed)
-    yield cuda, "default_generators", (Generator(),)
-    yield _while(active, cuda, "initial_seed", torch.initial_seed)
-    yield _while(active, cuda, "get_rng_state", lambda device=None: torch.get_rng_state())
-    yield _while(active, cuda, "set_rng_state", lambda state, device=None: torch.set_rng_state(state))
+        yield torch.cuda, name, lambda seed: torch.default_generator.manual_seed(int(seed)) and None
+    yield torch.cuda, "default_generators", (Generator(),)
+    yield torch.cuda, "initial_seed", torch.initial_seed
+    yield torch.cuda, "get_rng_state", lambda device=None: torch.get_rng_state()
+    yield torch.cuda, "set_rng_state", lambda state, device=None: torch.set_rng_state(state)
 
 
 def _refusing(answers: Answers, query: str, *_args: Any, **_options: Any) -> Any:
     raise answers.refuse(query)
 
 
-def _refusing_self(_instance: Any, answers: Answers, query: str, *_args: Any, **_options: Any) -> None:
-    raise answers.refuse(query)
-
-
-def _saying(answers: Answers, active: Callable[[], bool], name: str, answer: Callable[..., Any]) -> Replacement:
+def _saying(answers: Answers, name: str, answer: Callable[..., Any]) -> Replacement:
     """Replaces ``torch.cuda``'s function of that name. Its value is kept."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -370,15 +354,4 @@ def _saying(answers: Answers, active: Callable[[], bool], name: str, answer: Cal
             answers.index(*args, **kwargs)
         return answers.tell(f"torch.cuda.{name}()", answer(*args, **kwargs))
 
-    return _while(active, torch.cuda, name, call)
-
-
-def _while(active: Callable[[], bool], owner: Any, name: str, answer: Callable[..., Any]) -> Replacement:
-    """Replaces a function while ``active()``."""
-    original = getattr(owner, name)
-
-    @functools.wraps(answer)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return (answer if active() else original)(*args, **kwargs)
-
-    return owner, name, call
+    return torch.cuda, name, call

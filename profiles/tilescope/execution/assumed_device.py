@@ -86,16 +86,12 @@ class Assumed:
             yield
 
     def _replacements(self) -> Iterator[tuple[Any, str, Any]]:
-        def active() -> bool:
-            return self.active
-
-        yield from assumed_answers.queries(self.answers, active)
-        if not self.tensors:
-            return
-        yield from assumed_answers.absent_gpu(self.answers, active)
-        yield from assumed_tensors.DeviceReplacements(self.place, active).replacements()
-        yield threading.Thread, "start", self._starting(threading.Thread.start)
-        yield torch, "compile", self._compiling(torch.compile)
+        yield from assumed_answers.queries(self.answers)
+        if self.tensors:
+            yield from assumed_answers.absent_gpu(self.answers)
+            yield from assumed_tensors.DeviceReplacements(self.place).replacements()
+            yield threading.Thread, "start", functools.partial(self._start, threading.Thread.start)
+            yield torch, "compile", functools.partial(self._compile, torch.compile)
 
     @contextlib.contextmanager
     def without_compiler(self) -> Iterator[None]:
@@ -117,30 +113,21 @@ class Assumed:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             self.uncompiled = True
 
-    def _compiling(self, original: Any) -> Any:
-        @functools.wraps(original)
-        def compiled(*args: Any, **kwargs: Any) -> Any:
-            made = original(*args, **kwargs)
-            if self.active:
-                self.asked_to_compile = True
-                self._run_uncompiled()
-            return made
+    def _compile(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        made = original(*args, **kwargs)
+        self.asked_to_compile = True
+        self._run_uncompiled()
+        return made
 
-        return compiled
+    def _start(self, original: Any, thread: threading.Thread) -> None:
+        run = thread.run
 
-    def _starting(self, original: Any) -> Any:
-        def start(thread: threading.Thread) -> None:
-            run = thread.run
+        def inside() -> None:
+            with self.in_this_thread() if self.active else contextlib.nullcontext():
+                run()
 
-            def inside() -> None:
-                with self.in_this_thread() if self.active else contextlib.nullcontext():
-                    run()
-
-            if self.active:
-                thread.run = inside  # type: ignore[method-assign]
-            original(thread)
-
-        return start
+        thread.run = inside  # type: ignore[method-assign]
+        original(thread)
 
 
 @contextlib.contextmanager

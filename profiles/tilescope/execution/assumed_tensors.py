@@ -15,7 +15,7 @@ import contextlib
 import functools
 import gc
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -191,14 +191,10 @@ def _on_cuda_in_python(func: Any) -> bool:
 
 
 class DeviceReplacements:
-    """Replacements of PyTorch's functions and attributes that show marked tensors as being on the GPU.
+    """Replacements of PyTorch's functions and attributes that show marked tensors as being on the GPU."""
 
-    While not ``active()``, replacements that a module has kept call PyTorch's own functions.
-    """
-
-    def __init__(self, place: str, active: Callable[[], bool]) -> None:
+    def __init__(self, place: str) -> None:
         self.place = place
-        self.active = active
         self._tensor = torch.tensor
 
     def replacements(self) -> Iterator[tuple[Any, str, Any]]:
@@ -208,35 +204,25 @@ class DeviceReplacements:
         yield tensor, "is_cuda", property(lambda x: self._on_gpu(x) or _DEVICE(x).type == "cuda")
         yield tensor, "is_cpu", property(lambda x: _DEVICE(x).type == "cpu" and not self._on_gpu(x))
         yield tensor, "get_device", lambda x: 0 if self._on_gpu(x) else torch._C.TensorBase.get_device(x)
-        yield tensor, "to", self._guarded(torch._C.TensorBase.to, self._to)
-        yield tensor, "cuda", self._guarded(torch._C.TensorBase.cuda, self._cuda)
-        yield tensor, "cpu", self._guarded(torch._C.TensorBase.cpu, self._cpu)
-        yield tensor, "new_tensor", self._guarded(torch._C.TensorBase.new_tensor, self._new_tensor)
-        yield tensor, "__deepcopy__", self._guarded(tensor.__deepcopy__, _deep_copy)
+        yield tensor, "to", self._to
+        yield tensor, "cuda", self._cuda
+        yield tensor, "cpu", lambda x, **layout: self._to(x, "cpu", **layout)
+        yield tensor, "new_tensor", self._new_tensor
+        yield tensor, "__deepcopy__", _deep_copy
         yield tensor, "record_stream", lambda _x, _stream: None
-        yield tensor, "__new__", self._guarded(torch._C.TensorBase.__new__, _new)
+        yield tensor, "__new__", _new
         for name in ("tensor", "as_tensor", "asarray"):
-            yield torch, name, self._guarded(getattr(torch, name), functools.partial(self._made, getattr(torch, name)))
+            yield torch, name, functools.partial(self._made, getattr(torch, name))
         for owner, names in ((tensor, _NEW), (torch, _LIKE)):
             for name in names:
-                original = getattr(owner, name)
-                yield owner, name, self._guarded(original, functools.partial(_perhaps_on_host, original))
+                yield owner, name, functools.partial(_perhaps_on_host, getattr(owner, name))
         # Code that PyTorch's compiler generates allocates by this.
-        guards: Any = torch._C._dynamo.guards
-        yield guards, "_empty_strided_cuda", self._guarded(guards._empty_strided_cuda, _empty)
+        yield torch._C._dynamo.guards, "_empty_strided_cuda", _empty
         for owner in (torch, dlpack):
-            yield owner, "from_dlpack", self._guarded(dlpack.from_dlpack, _shared)
+            yield owner, "from_dlpack", _shared
         yield torch, "Generator", _AnyGenerator
         for name, answer in (("__enter__", _enter), ("__exit__", _exit)):
-            original = getattr(torch.autocast, name)
-            yield torch.autocast, name, self._guarded(original, functools.partial(answer, original))
-
-    def _guarded(self, original: Any, answer: Any) -> Any:
-        @functools.wraps(original)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return (answer if self.active() else original)(*args, **kwargs)
-
-        return call
+            yield torch.autocast, name, functools.partial(answer, getattr(torch.autocast, name))
 
     def _on_gpu(self, tensor: torch.Tensor) -> bool:
         if getattr(_inside, "operator", False):
@@ -275,9 +261,6 @@ class DeviceReplacements:
 
     def _cuda(self, tensor: torch.Tensor, device: Any = None, non_blocking: Any = False, **layout: Any) -> Any:
         return self._to(tensor, "cuda" if device is None else device, non_blocking=bool(non_blocking), **layout)
-
-    def _cpu(self, tensor: torch.Tensor, **layout: Any) -> Any:
-        return self._to(tensor, "cpu", **layout)
 
     def _made(self, original: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
         """Makes a tensor of data on the host and moves it."""
@@ -347,24 +330,39 @@ def _exit(original: Any, autocast: Any, *error: Any) -> Any:
 def replaced(replacements: Iterator[tuple[Any, str, Any]]) -> Iterator[None]:
     """While active, applies ``replacements`` (owner, name, value); attributes that were absent are removed afterwards.
 
-    Functions that TorchScript knows as operators stay operators.
+    Functions that TorchScript knows as operators stay operators. A replaced function that a module has kept calls the original one
+    afterwards.
     """
     absent = object()
     done: list[tuple[Any, str, Any]] = []
     operators = torch.jit._builtins._get_builtin_table()  # type: ignore[no-untyped-call]
-    scripted: list[Any] = []
+    scripted: list[int] = []
+    active = True
+
+    def while_active(answer: Any, original: Any) -> Any:
+        if original is None or isinstance(answer, type) or not callable(answer):
+            return answer
+
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return (answer if active else original)(*args, **kwargs)
+
+        return call
+
     try:
-        for owner, name, value in replacements:
+        for owner, name, answer in replacements:
+            value = while_active(answer, getattr(owner, name, None))
             before = vars(owner).get(name, absent)
             done.append((owner, name, before))
             setattr(owner, name, value)
             if id(before) in operators:
                 operators[id(value)] = operators[id(before)]
-                scripted.append(value)
+                scripted.append(id(value))
         yield
     finally:
-        for value in scripted:
-            del operators[id(value)]
+        active = False
+        for key in scripted:
+            del operators[key]
         for owner, name, before in reversed(done):
             if before is absent:
                 delattr(owner, name)

@@ -1,4 +1,4 @@
-"""Parses a compiled kernel's MLIR (TTIR or TTGIR) into operations, one for each line. Pure."""
+"""Parses a compiled kernel's MLIR text (TTIR or TTGIR) into operations, one for each line. Pure."""
 
 from __future__ import annotations
 
@@ -9,62 +9,34 @@ from dataclasses import dataclass
 _VALUE = re.compile(r"%[\w$.-]+(?:#\d+)?")
 _RESULT = re.compile(r"(%[\w$.-]+)(?::(\d+))?")
 _ASSIGNED = re.compile(r"^((?:%[\w$.-]+(?::\d+)?(?:, )?)+) = (.*)$")
-_GIVEN = re.compile(r"%[\w$.-]+(?= = )")
-_CARRIED = re.compile(r"(%[\w$.-]+) = (%[\w$.-]+(?:#\d+)?)")
+#: A loop's index or carried value, which is local to the loop.
+_LOCAL = re.compile(r"%[\w$.-]+(?= = )")
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation, with values by name.
-
-    ``text`` lacks the assignment and the source location. ``values`` are the operands, in order, and ``results`` the results.
-    ``given`` are the arguments of a block that it opens: a loop's index and carried values. ``carried`` pairs each carried value
-    within the loop with its initial value.
-    """
+    """One operation. ``text`` lacks the assignment and the source location; ``results`` and the operands ``values`` are names."""
 
     text: str
     results: tuple[str, ...]
     values: tuple[str, ...]
-    given: tuple[str, ...]
-    carried: tuple[tuple[str, str], ...]
-
-    @property
-    def opens(self) -> bool:
-        """Whether the operation opens a block."""
-        return self.text.endswith("{")
-
-    @property
-    def closes(self) -> bool:
-        """Whether the line ends a block."""
-        return self.text.startswith("}")
 
 
-def read(text: str) -> tuple[str, list[Operation]]:
-    """The line that declares the kernel, and the operations after it; empty where there is no kernel."""
+def read(text: str) -> list[Operation]:
+    """The operations of the kernel in a text; empty where there is no kernel."""
     lines = text.splitlines()
-    at = next((number for number, line in enumerate(lines) if "tt.func public" in line), None)
-    return ("", []) if at is None else (lines[at], [_operation(line) for line in lines[at + 1 :]])
-
-
-def base(value: str) -> str:
-    """The name of an operation's results together, from that of one result."""
-    return value.partition("#")[0]
+    at = next((number for number, line in enumerate(lines) if "tt.func public" in line), len(lines))
+    return [_operation(line) for line in lines[at + 1 :]]
 
 
 def _operation(line: str) -> Operation:
     code = line.partition(" loc(")[0].strip()
     assigned = _ASSIGNED.match(code)
     body = assigned[2] if assigned else code
-    header = body.startswith("^")  # of a block, with its arguments
-    given = _VALUE.findall(body) if header else _GIVEN.findall(body)
-    return Operation(
-        body,
-        tuple(name for found in _RESULT.findall(assigned[1] if assigned else "") for name in _numbered(*found)),
-        () if header else tuple(_VALUE.findall(_GIVEN.sub("", body))),
-        tuple(given),
-        # A loop's index is not carried.
-        tuple(_CARRIED.findall(body.partition(" iter_args(")[2] if body.startswith("scf.for ") else body)),
-    )
+    # A line that begins with ``^`` declares the arguments of a block.
+    values = () if body.startswith("^") else tuple(_VALUE.findall(_LOCAL.sub("", body)))
+    results = [name for found in _RESULT.findall(assigned[1] if assigned else "") for name in _numbered(*found)]
+    return Operation(body, tuple(results), values)
 
 
 def _numbered(name: str, count: str) -> list[str]:

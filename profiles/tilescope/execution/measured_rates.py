@@ -1,31 +1,26 @@
 """Measures roofs: the rates that this GPU reaches with plain programs on random data.
 
-Copies, reads and cuBLAS products stand for very good programs. Times are by CUDA events, the median of several runs. Compiling
-with Triton and loading cuBLAS's kernels take longest; both are done first, at the same time. Imports torch and triton:
-worker-side only.
+Copies, reads and cuBLAS products stand for very good programs. Times are by CUDA events, the median of several runs. Imports torch
+and triton: worker-side only.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import statistics
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
-from triton.runtime.cache import triton_key
 
 from tilescope.execution.intervals import intervals
 from tilescope.hardware.ceilings import MEASURED, unit
 from tilescope.table.run import Ceiling
 
 _RUNS = 9
-#: Clock cycles (about 10 ms) that the GPU waits while the runs are queued. Without them a busy CPU that launches late is measured
-#: too: once as 8 % of the memory's bandwidth.
+#: Clock cycles that the GPU waits while the runs are queued. Without them a CPU that launches late would be measured too.
 _AHEAD = 20_000_000
 
 #: A function from a call to its seconds.
@@ -36,7 +31,7 @@ _ABSENT = (RuntimeError, AttributeError, NotImplementedError, ValueError)
 
 #: Pipe -> sizes of the timed square products. Power limits the large one, wave quantisation the small one.
 _SIZES = {"fp32": (4096,), "fp64": (4096,), "default": (4096, 8192)}
-#: int32 values that a block of ``_read`` loads at a time.
+#: int32 values that a block of ``read_chunks`` loads at a time.
 _CHUNK = 4096
 
 
@@ -45,7 +40,6 @@ def measure(progress: Callable[[str], None] = lambda doing: None) -> list[Ceilin
 
     ``progress`` gets the name of what is being measured.
     """
-    _load()
     found: list[Ceiling] = []
     for doing, roof in _roofs():
         progress(doing)
@@ -62,43 +56,12 @@ def _roofs() -> Iterator[tuple[str, Roof]]:
     yield "HBM read bandwidth", _hbm_read
     yield "L2 read bandwidth", _l2_read
     yield "L1 read bandwidth", _l1_read
-    for pipe in _PRODUCTS:
+    for pipe in PRODUCTS:
         yield f"cuBLAS {pipe}", functools.partial(_product, pipe)
 
 
-def _load() -> None:
-    """Makes every call once, so that all is compiled and loaded before timing. Triton's calls are made in another thread."""
-
-    def make(by_triton: bool) -> None:
-        for _, roof in _roofs():
-            if (roof in (_hbm_read, _l2_read, _l1_read)) is by_triton:
-                with contextlib.suppress(*_ABSENT):  # raised again when it is timed
-                    roof(_once)
-
-    def compiled() -> None:
-        with contextlib.suppress(Exception):
-            triton.runtime.driver.active.get_current_device()
-            # Triton hashes all its own files for its cache's keys. Asked meanwhile, it would do so twice.
-            reading.join()
-            make(by_triton=True)
-
-    reading = threading.Thread(target=triton_key)
-    compiling = threading.Thread(target=compiled)
-    for thread in (reading, compiling):
-        thread.start()
-    make(by_triton=False)
-    compiling.join()
-    torch.cuda.empty_cache()
-
-
-def _once(run: Callable[[], Any]) -> float:
-    run()
-    torch.cuda.synchronize()
-    return 1.0
-
-
 def _seconds(run: Callable[[], Any]) -> float:
-    """Median seconds of a call on the GPU, after two warm-up calls."""
+    """Median seconds of a call on the GPU, after two calls that compile and load it."""
     run()
     run()
     torch.cuda._sleep(_AHEAD)  # type: ignore[no-untyped-call]
@@ -125,7 +88,7 @@ def _hbm_copy(seconds: Time) -> Ceiling:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _read(source, sums, chunks, steps, CHUNK: tl.constexpr, STRIDE: tl.constexpr, MODE: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: PLR0917
+def read_chunks(source, sums, chunks, steps, CHUNK: tl.constexpr, STRIDE: tl.constexpr, MODE: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: PLR0917
     """Sums ``steps`` chunks of int32 from a ring of ``chunks``, so that no load is optimised away and little is written."""
     program = tl.program_id(0)
     total = tl.zeros((CHUNK,), tl.int32)
@@ -146,7 +109,7 @@ def _read_rate(
 ) -> float:
     """Bytes a second that ``programs`` blocks read, each of them ``steps`` chunks."""
     sums = source.new_empty(programs)
-    time = seconds(lambda: _read[(programs,)](source, sums, chunks, steps, _CHUNK, stride, mode, num_warps=8))
+    time = seconds(lambda: read_chunks[(programs,)](source, sums, chunks, steps, _CHUNK, stride, mode, num_warps=8))
     return programs * steps * _CHUNK * 4 / time
 
 
@@ -196,7 +159,7 @@ def _int8(size: int) -> Callable[[], Any]:
 
 
 #: Pipe -> a function that prepares a square product of a size, and PyTorch's matmul precision meanwhile.
-_PRODUCTS: dict[str, tuple[Callable[[int], Callable[[], Any]], str]] = {
+PRODUCTS: dict[str, tuple[Callable[[int], Callable[[], Any]], str]] = {
     "bf16": (lambda size: _matmul(torch.bfloat16, size), "highest"),
     "fp16": (lambda size: _matmul(torch.float16, size), "highest"),
     "tf32": (lambda size: _matmul(torch.float32, size), "high"),
@@ -208,7 +171,7 @@ _PRODUCTS: dict[str, tuple[Callable[[int], Callable[[], Any]], str]] = {
 
 
 def _product(pipe: str, seconds: Time) -> Ceiling:
-    prepare, precision = _PRODUCTS[pipe]
+    prepare, precision = PRODUCTS[pipe]
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
     try:

@@ -34,19 +34,20 @@ def _scalar(value: Any, dtype: Any, kind: Any) -> Any:
     return tl.core.tensor(TensorHandle(np.array([value], dtype=dtype), kind), kind)
 
 
-def tensors(value: Any) -> Iterator[Any]:
-    """Yields every tensor in an argument, and every descriptor of one."""
-    if hasattr(value, "data_ptr") or hasattr(value, "base"):
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Yields every tensor in an argument, also those of descriptors and of tensors that are passed as another dtype."""
+    if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (Mapping, tuple, list)):
         for item in value.values() if isinstance(value, Mapping) else value:
             yield from tensors(item)
+    elif hasattr(value, "base"):
+        yield from tensors(value.base)
 
 
 def storages(value: Any) -> Iterator[torch.UntypedStorage]:
     """Yields the memory of every tensor in an argument, and of tensors whose addresses it holds."""
-    for found in tensors(value):
-        tensor = found if isinstance(found, torch.Tensor) else found.base
+    for tensor in tensors(value):
         yield tensor.untyped_storage()
         if tensor.dtype in (torch.int64, torch.uint64) and true_device(tensor).type == "cpu":
             numbers = tensor.detach().view(torch.int64).reshape(-1).numpy()

@@ -100,6 +100,7 @@ class Arithmetic:
 
     def elementwise(self, create: Callable[..., Any], flops: int) -> Callable[..., Any]:
         def created(*args: Any, **kwargs: Any) -> Any:
+            self.counting.check_time()
             if not is_opaque(args):
                 result = create(*args, **kwargs)
             else:

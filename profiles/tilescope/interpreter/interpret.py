@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,15 +21,15 @@ from triton.runtime.interpreter import InterpreterBuilder, InterpreterOptions, i
 from tilescope.execution import multiprocess
 from tilescope.execution.launches import Launch
 from tilescope.execution.not_applicable import NotApplicable
-from tilescope.interpreter import accesses, arguments, regular, watch
+from tilescope.interpreter import accesses, arguments, regular
 from tilescope.interpreter.blocks import NeedsValues, NotServed
-from tilescope.interpreter.memory import OutOfTime
-from tilescope.interpreter.meter import Counting, Meter
+from tilescope.interpreter.meter import Counting, Meter, OutOfTime
 from tilescope.interpreter.triton_hooks import hooked
-from tilescope.interpreter.turns import Turns
 
 #: A launch is shared out over processes if the rest of it would take longer than this many seconds.
 WORTH_SHARING = 2.0
+#: Most programs that may wait for others at a time, and frames of Python's stack for each.
+MOST_WAITING, FRAMES = 160, 60
 #: Fewest programs of a sample.
 FEWEST = 4
 #: Seconds for a sample, where no rule was found, as a share of those spent on the rule.
@@ -84,145 +86,189 @@ def run(
     evenly over the grid (``meter.sampled``). Raises NeedsValues where ``values`` is False and accesses depend on them,
     NotServed for an unsupported operation, and InterpretationFailed for any other error of the kernel.
     """
-    python = launch.function.fn
-    source = inspect.getsourcefile(python) or ""
     if type(launch.function).__name__ == "GluonJITFunction":
         raise NotServed(f"{launch.name} is written in Gluon, and what is interpreted is Triton's language")
     # Without values, programs that handle floats only cannot depend on each other.
-    sharable = meter is not None and not values and floats_only(launch)
-    clock = _Clock(launch, allowance or Allowance(), progress, multiprocess.processors() if sharable else 1)
-    counting = Counting(meter, values, source, clock.deadline)
-    constants = launch.constants
-    given = {n: value if n in constants else arguments.as_block(value) for n, value in launch.arguments.items()}
-    with hooked(python, counting) as kernel, np.errstate(all="ignore"), watch.watching(counting) as watched:
-        interpreter_builder.set_grid_dim(*launch.grid)
-
-        def interpret(number: int) -> None:
-            rest, z = divmod(number, launch.grid[2])
-            place = (*divmod(rest, launch.grid[1]), z)
-            within = getattr(interpreter_builder, "grid_idx", place)
-            interpreter_builder.set_grid_idx(*place)
-            outer, watched.running = watched.running, True
-            try:
-                kernel(**given)
-            except OutOfTime as error:
-                clock.at = _where(launch.name, place, source, error)
-                raise
-            except (NeedsValues, TooLong, InterpretationFailed):
-                raise
-            except NotServed as error:
-                raise error.at(_where(launch.name, place, source, error)) from None
-            except Exception as error:
-                raise _failure(launch, place, source, error) from error
-            finally:
-                # It may have run while another one waits.
-                watched.running = outer
-                interpreter_builder.grid_idx = within
-
+    independent = not values and floats_only(launch)
+    processes = multiprocess.processors() if independent and meter is not None else 1
+    clock = _Clock(launch, allowance or Allowance(), progress, processes)
+    python = launch.function.fn
+    counting = Counting(meter, values, inspect.getsourcefile(python) or "", clock.deadline)
+    with hooked(python, counting) as kernel, np.errstate(all="ignore"):
+        programs = _Programs(launch, kernel, counting, clock)
         try:
-            _interpret_all(interpret, counting, meter, clock)
+            programs.interpret_all()
         except (OutOfTime, TooLong):
             too_long = clock.too_long()
+            last = time.thread_time() + sample * (1 + AFTER_RULE)
             if meter is None or not sample:
                 raise too_long from None
-            independent = not values and floats_only(launch)
-            last = time.thread_time() + sample * (1 + AFTER_RULE)
-            if values or not _interpret_by_rule(interpret, counting, meter, launch.grid, sample):
-                _interpret_sample(
-                    interpret,
-                    counting,
-                    meter,
-                    clock.programs,
-                    seconds=sample * AFTER_RULE,
-                    last=last,
-                    independent=independent,
-                )
+            if values or not programs.follow_rule(meter, sample):
+                programs.interpret_sample(meter, sample * AFTER_RULE, last, independent=independent)
             if meter.sampled is meter.by_rule is None:
                 raise too_long from None
         finally:
             clock.end()
 
 
-def _interpret_all(interpret: Callable[[int], None], counting: Counting, meter: Meter | None, clock: _Clock) -> None:
-    turns = Turns(clock.programs, interpret, clock.tick)
-    counting.another = turns.another
-    try:
-        while turns.begun < clock.programs and not (
-            clock.processes > 1 and (clock.left(turns.begun) or 0.0) > WORTH_SHARING
-        ):
-            turns.another()
-    finally:
-        counting.another = None
-    if meter is not None and turns.begun < clock.programs:
-        _share_out(interpret, range(turns.begun, clock.programs), counting, meter, clock)
+@dataclass
+class _Programs:
+    """The programs of a launch, interpreted while the language is hooked. ``kernel`` is the rewritten function.
 
-
-def _interpret_by_rule(
-    interpret: Callable[[int], None], counting: Counting, meter: Meter, grid: tuple[int, int, int], seconds: float
-) -> bool:
-    """Derives the counts of all programs from some of them, within ``seconds``. Returns whether that was possible."""
-    began = time.thread_time()
-    counting.deadline, counting.blind = began + seconds, True
-
-    def one(place: regular.Place) -> Meter:
-        counting.meter = traced = meter.traced()
-        x, y, z = place
-        interpret((x * grid[1] + y) * grid[2] + z)
-        return traced
-
-    try:
-        all_of_them, counted = regular.count(grid, one, began + seconds / 2)
-    except (OutOfTime, regular.Irregular, NeedsValues, NotServed, InterpretationFailed):
-        # An error of the kernel is found again when values are read.
-        return False
-    finally:
-        counting.blind = False
-    meter.take(all_of_them)
-    meter.read, meter.written = all_of_them.read, all_of_them.written
-    meter.by_rule = counted, grid[0] * grid[1] * grid[2]
-    return True
-
-
-def _interpret_sample(
-    interpret: Callable[[int], None],
-    counting: Counting,
-    meter: Meter,
-    programs: int,
-    *,
-    seconds: float,
-    last: float,
-    independent: bool,
-) -> None:
-    """Counts some programs, spread evenly over the grid: as many as ``seconds`` allow, and at least ``FEWEST`` until ``last``.
-
-    The meter is not changed where there were too few. A program that is not ``independent`` may need the results of others:
-    then an error in it ends the sample and is not reported.
+    ``begun`` and ``done`` are numbers of programs, ``within`` the number of those that wait for others.
     """
-    mine = meter.fresh()
-    soon = time.thread_time() + seconds
-    counting.deadline = max(soon, last)
-    done: set[int] = set()
-    for number in _spread(programs):
-        # The counts of an unfinished program are dropped.
-        counting.meter = one = meter.fresh()
+
+    launch: Launch
+    kernel: Callable[..., Any]
+    counting: Counting
+    clock: _Clock
+    begun: int = 0
+    done: int = 0
+    within: int = 0
+
+    def __post_init__(self) -> None:
+        constants = self.launch.constants
+        self.given = {n: v if n in constants else arguments.as_block(v) for n, v in self.launch.arguments.items()}
+        interpreter_builder.set_grid_dim(*self.launch.grid)
+
+    def interpret(self, number: int) -> None:
+        """Interprets one program."""
+        rest, z = divmod(number, self.launch.grid[2])
+        place = (*divmod(rest, self.launch.grid[1]), z)
+        within = getattr(interpreter_builder, "grid_idx", place)
+        interpreter_builder.set_grid_idx(*place)
         try:
-            interpret(number)
-        except OutOfTime:
-            break
-        except InterpretationFailed:
-            if independent:
-                raise
-            return
-        mine.merge(one)
-        done.add(number)
-        if time.thread_time() > soon and len(done) >= FEWEST:
-            break
-    if len(done) >= FEWEST:
-        meter.take(mine)
-        meter.sampled = len(done), programs
+            self.kernel(**self.given)
+        except OutOfTime as error:
+            self.clock.at = self._where(place, error)
+            raise
+        except (NeedsValues, TooLong, InterpretationFailed):
+            raise
+        except NotServed as error:
+            raise error.at(self._where(place, error)) from None
+        except Exception as error:
+            raise self._failure(self._where(place, error), error) from error
+        finally:
+            # It may have run while another one waits.
+            interpreter_builder.grid_idx = within
+
+    def _where(self, place: tuple[int, ...], error: Exception) -> str:
+        line, trace = 0, error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == self.counting.source:
+                line = trace.tb_lineno
+            trace = trace.tb_next
+        return f"{self.launch.name}, program {place}, line {line}"
+
+    def _failure(self, where: str, error: Exception) -> Exception:
+        if isinstance(error, AttributeError) and isinstance(error.obj, (InterpreterBuilder, InterpreterOptions)):
+            missing = (error.name or "").removeprefix("create_")
+            return NotServed(f"Triton's interpreter has no {missing}").at(where)
+        if isinstance(error, accesses.OutOfBounds):
+            return InterpretationFailed(f"{where}: {_out_of_bounds(self.launch, error)}")
+        message = str(error).strip().splitlines()
+        return InterpretationFailed(f"{where}: {type(error).__name__}: {message[-1] if message else ''}")
+
+    def another(self) -> bool:
+        """Interprets the next program that has not begun, if there is one. Returns whether there was.
+
+        A program that waits for later ones, at a lock or a barrier of the grid, calls this, and continues when they have ended.
+        """
+        if self.begun == self.clock.programs or self.within == MOST_WAITING:
+            return False
+        number, self.begun = self.begun, self.begun + 1
+        if self.within:
+            sys.setrecursionlimit(max(sys.getrecursionlimit(), MOST_WAITING * FRAMES))
+        self.within += 1
+        try:
+            self.interpret(number)
+        finally:
+            self.within -= 1
+        self.done += 1
+        self.clock.tick(self.done)
+        return True
+
+    def interpret_all(self) -> None:
+        """Interprets all programs, and shares the rest of them out over processes where that is worth it and allowed."""
+        clock, self.counting.another = self.clock, self.another
+        try:
+            while self.begun < clock.programs:
+                if clock.processes > 1 and (clock.left(self.begun) or 0.0) > WORTH_SHARING:
+                    break
+                self.another()
+        finally:
+            self.counting.another = None
+        if self.begun < clock.programs and self.counting.meter is not None:
+            self._share_out(range(self.begun, clock.programs), self.counting.meter)
+
+    def _share_out(self, numbers: range, meter: Meter) -> None:
+        # Each process counts from 0.
+        self.counting.meter = mine = meter.fresh()
+        processes = min(self.clock.processes, len(numbers))
+        # The CPU time of a forked process begins at 0.
+        self.counting.deadline = self.clock.share(numbers.start)
+        for counted in multiprocess.share_out(
+            numbers,
+            self.interpret,
+            lambda: mine,
+            lambda done: self.clock.tick(numbers.start + done),
+            processes=processes,
+        ):
+            meter.merge(counted)
+
+    def follow_rule(self, meter: Meter, seconds: float) -> bool:
+        """Derives the counts of all programs from some of them, within ``seconds``. Returns whether that was possible."""
+        grid, began = self.launch.grid, time.thread_time()
+        self.counting.deadline, self.counting.blind = began + seconds, True
+
+        def one(place: regular.Place) -> Meter:
+            self.counting.meter = traced = meter.traced()
+            x, y, z = place
+            self.interpret((x * grid[1] + y) * grid[2] + z)
+            return traced
+
+        try:
+            all_of_them, counted = regular.count(grid, one, began + seconds / 2)
+        except (OutOfTime, regular.Irregular, NeedsValues, NotServed, InterpretationFailed):
+            # An error of the kernel is found again when values are read.
+            return False
+        finally:
+            self.counting.blind = False
+        meter.counts, meter.lines = all_of_them.counts, all_of_them.lines
+        meter.read, meter.written = all_of_them.read, all_of_them.written
+        meter.by_rule = counted, self.clock.programs
+        return True
+
+    def interpret_sample(self, meter: Meter, seconds: float, last: float, *, independent: bool) -> None:
+        """Counts some programs, spread evenly over the grid: as many as ``seconds`` allow, and at least ``FEWEST`` until ``last``.
+
+        The meter is not changed where there were too few. A program that is not ``independent`` may need the results of others:
+        then an error in it ends the sample and is not reported.
+        """
+        mine, done = meter.fresh(), 0
+        soon = time.thread_time() + seconds
+        self.counting.deadline = max(soon, last)
+        for number in spread(self.clock.programs):
+            # The counts of an unfinished program are dropped.
+            self.counting.meter = one = meter.fresh()
+            try:
+                self.interpret(number)
+            except OutOfTime:
+                break
+            except InterpretationFailed:
+                if independent:
+                    raise
+                return
+            mine.merge(one)
+            done += 1
+            if time.thread_time() > soon and done >= FEWEST:
+                break
+        if done >= FEWEST:
+            meter.counts, meter.lines = mine.counts, mine.lines
+            meter.sampled = done, self.clock.programs
 
 
-def _spread(count: int) -> Iterator[int]:
+def spread(count: int) -> Iterator[int]:
     """Yields the numbers below ``count``, each once, in steps of the golden section: any first few are spread evenly."""
     seen: set[int] = set()
     for step in itertools.count():
@@ -236,87 +282,37 @@ def _spread(count: int) -> Iterator[int]:
 
 def floats_only(launch: Launch) -> bool:
     """Whether a launch has only tensors of floating-point numbers, which cannot be addresses."""
-    given = arguments.tensors(launch.arguments)
-    return all(isinstance(tensor, torch.Tensor) and tensor.is_floating_point() for tensor in given)
+    return all(tensor.is_floating_point() for tensor in arguments.tensors(launch.arguments))
 
 
-def _share_out(
-    interpret: Callable[[int], None], numbers: range, counting: Counting, meter: Meter, clock: _Clock
-) -> None:
-    # Each process counts from 0.
-    counting.meter = mine = meter.fresh()
-    processes = min(clock.processes, len(numbers))
-    # Of a forked process the CPU's seconds begin anew.
-    counting.deadline = clock.share(numbers.start)
-    for counted in multiprocess.share_out(
-        numbers, interpret, lambda: mine, lambda done: clock.tick(numbers.start + done), processes=processes
-    ):
-        meter.merge(counted)
-
-
-def _where(name: str, place: tuple[int, ...], source: str, error: Exception) -> str:
-    line, trace = 0, error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == source:
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return f"{name}, program {place}, line {line}"
-
-
-def _failure(launch: Launch, place: tuple[int, ...], source: str, error: Exception) -> Exception:
-    where = _where(launch.name, place, source, error)
-    if isinstance(error, AttributeError) and isinstance(error.obj, (InterpreterBuilder, InterpreterOptions)):
-        missing = (error.name or "").removeprefix("create_")
-        return NotServed(f"Triton's interpreter has no {missing}").at(where)
-    if isinstance(error, accesses.OutOfBounds):
-        beside = error.beside(_parameter(launch, error.near))
-        return InterpretationFailed(
-            f"{where}: {error.verb} {beside}{_element(launch, error)}{_repeated(launch, error.near)}"
-        )
-    message = str(error).strip().splitlines()
-    return InterpretationFailed(f"{where}: {type(error).__name__}: {message[-1] if message else ''}")
-
-
-def _parameter(launch: Launch, address: int | None) -> str:
-    """The parameter whose tensor has its memory at an address, or several that are views of the same memory."""
+def _out_of_bounds(launch: Launch, error: accesses.OutOfBounds) -> str:
+    """Describes the access by the nearest tensors: their parameters, the element that it would be, and whether they are expanded."""
     names = [
         name
         for name, value in launch.arguments.items()
-        if any(storage.data_ptr() == address for storage in arguments.storages(value))
+        if any(storage.data_ptr() == error.near for storage in arguments.storages(value))
     ]
-    return f"the memory of {', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names) or "a tensor"
-
-
-def _element(launch: Launch, error: accesses.OutOfBounds) -> str:
-    """The element of the nearest tensor that the access would be, counted from its pointer, of how many there are.
-
-    Empty where several tensors share that memory.
-    """
-    near = [
-        value
-        for value in launch.arguments.values()
+    memory = f"the memory of {', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
+    said = f"{error.verb} {error.beside(memory or 'a tensor')}"
+    near = {
+        name: value
+        for name, value in launch.arguments.items()
         if isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() == error.near
-    ]
-    if len(near) != 1:
-        return ""
-    size, first = near[0].element_size(), near[0].data_ptr()
-    left = near[0].untyped_storage().data_ptr() + near[0].untyped_storage().nbytes() - first
-    return f": element {(error.at - first) // size:,} of {left // size:,}"
-
-
-def _repeated(launch: Launch, address: int | None) -> str:
-    """A remark that tensors at an address are expanded: they have fewer elements in memory than their shape says."""
-    names = [
+    }
+    if len(near) == 1:
+        (tensor,) = near.values()
+        size, first, storage = tensor.element_size(), tensor.data_ptr(), tensor.untyped_storage()
+        left = storage.data_ptr() + storage.nbytes() - first
+        said += f": element {(error.at - first) // size:,} of {left // size:,}"
+    expanded = [
         name
-        for name, value in launch.arguments.items()
-        if isinstance(value, torch.Tensor)
-        and value.untyped_storage().data_ptr() == address
-        and any(extent > 1 and not stride for extent, stride in zip(value.shape, value.stride(), strict=True))
+        for name, tensor in near.items()
+        if any(extent > 1 and not stride for extent, stride in zip(tensor.shape, tensor.stride(), strict=True))
     ]
-    if not names:
-        return ""
-    many = len(names) > 1
-    return f" ({' and '.join(names)} {'are' if many else 'is'} expanded, as the gradient of a sum is: .contiguous() copies)"
+    if expanded:
+        are = "are" if len(expanded) > 1 else "is"
+        said += f" ({' and '.join(expanded)} {are} expanded, as the gradient of a sum is: .contiguous() copies)"
+    return said
 
 
 class _Clock:

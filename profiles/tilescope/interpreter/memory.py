@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 import types
 from collections.abc import Callable
 from typing import Any
@@ -19,17 +18,13 @@ from tilescope.interpreter.blocks import Array, NeedsValues, NotServed, is_opaqu
 from tilescope.interpreter.meter import Counting
 
 #: Consecutive accesses to one unchanged address after which the program is taken to wait for ever.
-_PATIENCE = 10_000
+PATIENCE = 10_000
 #: Consecutive accesses to one unchanged address after which the next program runs.
 _POLLS = 200
 _WAITS = (
     "it waits for what another program is to write, and those that could are done or wait themselves: "
     "time and count it on a GPU"
 )
-
-
-class OutOfTime(Exception):
-    """The deadline passed in the middle of a program."""
 
 
 class Memory:
@@ -60,25 +55,20 @@ class Memory:
         self.masked_store(pointers, value, None)
 
     def masked_load(self, pointers: Any, mask: Any, other: Any, *_: Any, **__: Any) -> Any:
-        addresses = self._addresses(pointers, mask)
-        if self.counting.meter is not None:
-            self.counting.meter.load(addresses, _size(pointers), self._line())
-        self._watch(pointers, addresses)
+        self._watch(pointers, self._access(pointers, mask, "read"))
         element = pointers.get_element_ty()
         if self.counting.blind or (not self.counting.values and element.is_floating()):
             return unknown(element, pointers.data.shape)
         return TensorHandle(_read(pointers, mask, other, element), element)
 
     def masked_store(self, pointers: Any, value: Any, mask: Any, *_: Any, **__: Any) -> None:
-        addresses = self._addresses(pointers, mask)
-        if self.counting.meter is not None:
-            self.counting.meter.store(addresses, _size(pointers), self._line())
+        self._access(pointers, mask, "written")
         self._asked = 0
         if not (self.counting.blind or is_opaque(value)):
             interpreter._interpreter.store(_whole(pointers.data), _whole(value.data), _mask(mask, pointers))
 
     def atomic_rmw(self, operation: Any, pointers: Any, value: Any, mask: Any, *options: Any) -> Any:
-        self._atomic(pointers, mask)
+        self._access(pointers, mask, "read", "written")
         if self.counting.blind or is_opaque(value):
             return unknown(value.dtype, value.data.shape)
         if value.dtype.scalar.name in narrow.FORMATS:
@@ -89,7 +79,7 @@ class Memory:
         return before
 
     def atomic_cas(self, pointers: Any, compare: Any, value: Any, *options: Any) -> Any:
-        self._atomic(pointers, None)
+        self._access(pointers, None, "read", "written")
         if self.counting.blind:
             return unknown(value.dtype, value.data.shape)
         if is_opaque((compare, value)):
@@ -113,11 +103,18 @@ class Memory:
         mask = mask if isinstance(mask, TensorHandle) else TensorHandle(mask, tl.int1)
         self.atomic_rmw(operation, pointers, value, mask, *options)
 
-    def _atomic(self, pointers: Any, mask: Any) -> None:
-        addresses = self._addresses(pointers, mask)
+    def _access(self, pointers: Any, mask: Any, *ways: str) -> Array:
+        """Counts an access that reads, writes or does both. Returns the addresses that the mask leaves."""
+        if is_opaque((pointers, mask)):
+            raise NeedsValues
+        self.counting.check_time()
+        addresses: Array = pointers.data
+        if mask is not None and not (wanted := np.broadcast_to(_data(mask), addresses.shape)).all():
+            addresses = addresses[wanted]
         if self.counting.meter is not None:
-            self.counting.meter.load(addresses, _size(pointers), self._line())
-            self.counting.meter.store(addresses, _size(pointers), self._line())
+            for way in ways:
+                self.counting.meter.access(way, addresses, _size(pointers), self._line())
+        return addresses
 
     def _watch(self, pointers: Any, addresses: Array, atomic: bool = False) -> None:
         """Counts repeated accesses to one address. Raises NotServed for a program that would poll for ever."""
@@ -128,7 +125,7 @@ class Memory:
         self._times += 1
         if self._times % _POLLS == 0 and pointers.get_element_ty().is_int():
             self._let_another(pointers, atomic)
-        if self._times > _PATIENCE:
+        if self._times > PATIENCE:
             raise NotServed(_WAITS)
 
     def _let_another(self, pointers: Any, atomic: bool) -> None:
@@ -153,17 +150,6 @@ class Memory:
             self._watch(pointers, pointers.data, atomic=True)
         else:
             self._asked = 0
-
-    def _addresses(self, pointers: Any, mask: Any) -> Array:
-        if is_opaque((pointers, mask)):
-            raise NeedsValues
-        if time.thread_time() > self.counting.deadline:
-            raise OutOfTime
-        addresses: Array = pointers.data
-        if mask is None:
-            return addresses
-        wanted: Array = np.broadcast_to(_data(mask), addresses.shape)
-        return addresses if wanted.all() else addresses[wanted]
 
     def _line(self) -> int:
         """The line of the kernel's file that is being executed."""

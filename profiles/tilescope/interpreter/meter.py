@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,74 +22,60 @@ Array = npt.NDArray[Any]
 class Meter:
     """The memory requests and operations of one launch.
 
-    ``requested_*`` are bytes, each access in full. ``distinct_*`` (bytes) and ``sectors_*`` are those of each load or store
-    instruction of a whole block, summed over instructions. ``read`` and ``written`` mark which bytes were touched at all. An
-    atomic reads and writes. ``flops`` include masked lanes. ``lines`` maps a line of the kernel's file to its
-    ``requested_bytes_*`` and ``sectors_*``. ``sampled`` is (counted, all) programs where only a sample was counted, ``by_rule``
-    the same where the others were derived from those counted.
+    ``counts`` has for each way, ``read`` and ``written``: ``requested_WAY``, the bytes of each access in full; ``distinct_WAY`` (bytes)
+    and ``sectors_WAY`` of each load or store instruction of a whole block, summed over instructions. ``flops`` include masked lanes.
+    An atomic reads and writes. ``read`` and ``written`` mark which bytes were touched at all. ``lines`` maps a line of the kernel's
+    file to its ``requested_bytes_WAY`` and ``sectors_WAY``. ``sampled`` is (counted, all) programs where only a sample was counted,
+    ``by_rule`` the same where the others were derived from those counted.
     """
 
     read: accesses.Footprint
     written: accesses.Footprint
-    requested_read: int = 0
-    requested_written: int = 0
-    distinct_read: int = 0
-    distinct_written: int = 0
-    sectors_read: int = 0
-    sectors_written: int = 0
-    flops: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
     lines: dict[int, Counter[str]] = field(default_factory=dict)
     sampled: tuple[int, int] | None = None
     by_rule: tuple[int, int] | None = None
 
-    def load(self, addresses: Array, size: int, line: int) -> None:
-        """Counts an access that reads elements of ``size`` bytes at ``addresses``. Raises OutOfBounds."""
-        self._access("read", "reads", addresses, size, line)
-
-    def store(self, addresses: Array, size: int, line: int) -> None:
-        """Counts an access that writes elements of ``size`` bytes at ``addresses``. Raises OutOfBounds."""
-        self._access("written", "writes", addresses, size, line)
-
-    def _access(self, way: str, verb: str, addresses: Array, size: int, line: int) -> None:
+    def access(self, way: str, addresses: Array, size: int, line: int) -> None:
+        """Counts an access to elements of ``size`` bytes that are ``read`` or ``written``. Raises OutOfBounds."""
         found = accesses.runs(addresses, size)
         try:
             getattr(self, way).add(found)
         except accesses.OutOfBounds as error:
-            error.verb = verb
+            error.verb = {"read": "reads", "written": "writes"}[way]
             raise
         self._count(way, line, addresses.size * size, found.bytes, found.sectors)
 
     def _count(self, way: str, line: int, requested: int, distinct: int, sectors: int) -> None:
-        for name, count in (("requested", requested), ("distinct", distinct), ("sectors", sectors)):
-            setattr(self, f"{name}_{way}", getattr(self, f"{name}_{way}") + count)
+        self.counts.update({f"requested_{way}": requested, f"distinct_{way}": distinct, f"sectors_{way}": sectors})
         self._at(line).update({f"requested_bytes_{way}": requested, f"sectors_{way}": sectors})
+
+    def _at(self, line: int) -> Counter[str]:
+        return self.lines.setdefault(line, Counter())
 
     def forget(self, times: int, size: int, line: int, *, written: bool) -> None:
         """Takes back accesses of a program that polled one element in vain, because their number is chance."""
         for way in ("read", "written") if written else ("read",):
             self._count(way, line, -times * size, -times * size, -times)
 
-    def traced(self) -> Meter:
-        """A new meter for the same memory, which keeps ranges of bytes instead of marking them."""
-        return Meter(accesses.Trace(self.read), accesses.Trace(self.written))
+    def without_sectors(self) -> Meter:
+        """The counts that do not depend on where blocks begin in sectors, in a meter with the same footprints."""
 
-    def counts(self) -> tuple[Any, ...]:
-        """The counts that do not depend on addresses: all without the footprints and sectors."""
-        return (*(getattr(self, name) for name in _COUNTS if not name.startswith("sectors")), self.lines.keys())
+        def kept(counts: Counter[str]) -> Counter[str]:
+            return Counter({name: count for name, count in counts.items() if not name.startswith("sectors")})
+
+        lines = {line: kept(counts) for line, counts in self.lines.items()}
+        return Meter(self.read, self.written, kept(self.counts), lines)
 
     def add(self, share: Meter, times: int = 1) -> None:
         """Adds the counts of another meter, ``times`` times. Footprints are not added."""
-        for name in _COUNTS:
-            setattr(self, name, getattr(self, name) + times * getattr(share, name))
+        self.counts.update({name: times * count for name, count in share.counts.items()})
         for line, counts in share.lines.items():
             self._at(line).update({name: times * count for name, count in counts.items()})
 
-    def without_sectors(self) -> None:
-        """Drops the sectors."""
-        self.sectors_read = self.sectors_written = 0
-        for counts in self.lines.values():
-            for name in ("sectors_read", "sectors_written"):
-                counts.pop(name, None)
+    def traced(self) -> Meter:
+        """A new meter for the same memory, which keeps ranges of bytes instead of marking them."""
+        return Meter(accesses.Trace(self.read), accesses.Trace(self.written))
 
     def fresh(self) -> Meter:
         """A new meter with the same footprints: for one process's share of a launch."""
@@ -100,11 +87,6 @@ class Meter:
         self.read.used |= share.read.used
         self.written.used |= share.written.used
 
-    def take(self, share: Meter) -> None:
-        """Replaces the counts, not the footprints, by those of another meter."""
-        for name in (*_COUNTS, "lines"):
-            setattr(self, name, getattr(share, name))
-
     def record(self, launch: Launch) -> dict[str, Any]:
         """The launch's record in the interpreter's artefact. Figures of a sample are scaled to all programs."""
         about: dict[str, Any] = {
@@ -114,6 +96,7 @@ class Meter:
             "constants": launch.constants,
             "file": launch.file.name,
         }
+        counts = self.counts
         if self.sampled is not None:
             # A sample does not show how many bytes of all programs are distinct.
             counted, programs = self.sampled
@@ -121,26 +104,26 @@ class Meter:
                 **about,
                 "sampled_programs": counted,
                 "programs": programs,
-                "sampled_bytes_read": self.requested_read * programs / counted,
-                "sampled_bytes_written": self.requested_written * programs / counted,
-                "sampled_flops": self.flops * programs / counted,
+                "sampled_bytes_read": counts["requested_read"] * programs / counted,
+                "sampled_bytes_written": counts["requested_written"] * programs / counted,
+                "sampled_flops": counts["flops"] * programs / counted,
             }
         if self.by_rule is not None:
             about |= {"programs_by_rule": self.by_rule[0], "programs": self.by_rule[1]}
-        return {
-            **about,
-            "requested_bytes_read": self.requested_read,
-            "requested_bytes_written": self.requested_written,
-            "unique_bytes_read": self.read.bytes,
-            "unique_bytes_written": self.written.bytes,
-            "sector_efficiency_read": _efficiency(self.distinct_read, self.sectors_read),
-            "sector_efficiency_written": _efficiency(self.distinct_written, self.sectors_written),
-            "requested_flops": self.flops,
-            "lines": self.lines,
-        }
+        for way in ("read", "written"):
+            sectors = counts[f"sectors_{way}"]
+            about |= {
+                f"requested_bytes_{way}": counts[f"requested_{way}"],
+                f"unique_bytes_{way}": getattr(self, way).bytes,
+                f"sector_efficiency_{way}": counts[f"distinct_{way}"] / (accesses.SECTOR * sectors)
+                if sectors
+                else None,
+            }
+        return {**about, "requested_flops": counts["flops"], "lines": self.lines}
 
-    def _at(self, line: int) -> Counter[str]:
-        return self.lines.setdefault(line, Counter())
+
+class OutOfTime(Exception):
+    """The deadline passed in the middle of a program."""
 
 
 @dataclass
@@ -160,16 +143,12 @@ class Counting:
     another: Callable[[], bool] | None = None
     blind: bool = False
 
+    def check_time(self) -> None:
+        """Raises OutOfTime after the deadline. Each operation calls this, so that a loop without end is stopped."""
+        if time.thread_time() > self.deadline:
+            raise OutOfTime
+
     def flops(self, count: int) -> None:
         """Counts that many floating-point operations."""
         if self.meter is not None:
-            self.meter.flops += count
-
-
-def _efficiency(distinct: int, sectors: int) -> float | None:
-    return distinct / (accesses.SECTOR * sectors) if sectors else None
-
-
-_COUNTS = (
-    "requested_read", "requested_written", "distinct_read", "distinct_written", "sectors_read", "sectors_written", "flops",
-)  # fmt: skip
+            self.meter.counts["flops"] += count

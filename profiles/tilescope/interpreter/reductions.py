@@ -104,11 +104,12 @@ class Reductions:
         # Not the JITFunction itself: its hash reads the sources of all its callees.
         key = (getattr(combine, "fn", combine), tuple(part.dtype.name for part in parts))
         if key not in self._flops:
-            before = self.counting.meter.flops
+            counts = self.counting.meter.counts
+            before = counts["flops"]
             one = [as_tensor(first(part.handle), part.dtype, (1,) * part.handle.data.ndim) for part in parts]
             combine(*one, *one)
-            self._flops[key] = self.counting.meter.flops - before
-            self.counting.meter.flops = before
+            self._flops[key] = counts["flops"] - before
+            counts["flops"] = before
         self.counting.flops(self._flops[key] * combinations)
 
 

@@ -141,7 +141,7 @@ def _count(grid: Place, at: Callable[[Place], Meter], until: float) -> Meter:
             touched.setdefault(key, []).append(all_of_them)
             whole_sectors &= not any(step[key] % accesses.SECTOR for step in steps)
     if not whole_sectors:
-        total.without_sectors()
+        total = total.without_sectors()
     for way in _WAYS:
         distinct = sum(accesses.merged(found).bytes for key, found in touched.items() if key[0] == way)
         setattr(total, way, Counted(distinct))
@@ -182,8 +182,8 @@ def _check(
     first: Meter, ranges: dict[Any, accesses.Runs], steps: list[dict[Any, int]], away: Place, other: Meter
 ) -> None:
     """Raises Irregular where the program at the distance ``away`` does not touch the first one's ranges, shifted by the steps."""
-    found = _ranges(other)
-    if found.keys() != ranges.keys() or other.counts() != first.counts():
+    found, mine, theirs = _ranges(other), first.without_sectors(), other.without_sectors()
+    if found.keys() != ranges.keys() or (mine.counts, mine.lines) != (theirs.counts, theirs.lines):
         raise Irregular
     for key, expected in ranges.items():
         shift = sum(distance * step[key] for distance, step in zip(away, steps, strict=True))

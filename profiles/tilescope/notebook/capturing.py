@@ -6,10 +6,11 @@ import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tilescope.captures import COUNTED_FILE
 from tilescope.jobs import warm
 from tilescope.jobs.job import Catalog, Given, OnEvent
 from tilescope.jobs.plan import AUTO, Request, choose_target
@@ -174,13 +175,20 @@ class Capture:
         settings: Mapping[str, Any] | None = None,
     ) -> tuple[Request, Path, Catalog]:
         """Writes the records; returns the arguments of ``plan``: the request, the folder of runs, the catalog."""
-        from tilescope.execution import describe, execute  # noqa: PLC0415 (they import torch and the kernels)
+        from tilescope.execution import describe  # noqa: PLC0415 (it imports torch and the kernels)
 
         folder = (Path(runs_dir) if runs_dir else store.runs_dir()).absolute()
         store.check_writable(folder)
         references = self.write(folder / CAPTURED / store.new_id())
-        catalog = [describe.entry(reference, execute.load_spec(reference)) for reference in references]
+        catalog = describe.catalog(references)
         told = {"assumed": {"capture": self._assumed.as_data()}} if self._assumed else {}
+        # Launches that the interpreter counted during the capture.
+        given = [
+            Given("interpreter", Case(reference, "triton", "forward", workload["id"]), artefact)
+            for reference, entry in zip(references, catalog, strict=True)
+            for number, workload in enumerate(entry["workloads"])
+            if (artefact := Path(reference.rpartition(":")[0]).with_name(COUNTED_FILE.format(number))).is_file()
+        ]
         # The collector ``check`` says itself why it makes no check.
         checking = self.checked or "check" in collectors or (AUTO in collectors and self._here)
         skipped = [] if checking else [_UNCHECKED]
@@ -196,7 +204,7 @@ class Capture:
             target=self.target,
             settings={**(settings or {}), **told},
             title=title,
-            given=[found for reference in references for found in _counted(reference)],
+            given=given,
             notes=[*self.notes, *floors, *check],
             skipped=skipped,
         )
@@ -211,20 +219,6 @@ class Capture:
     def __repr__(self) -> str:
         kernels = len({record.function.__name__ for record in self.records})
         return f"<captured {several(self.calls, 'launch', 'launches')}: {len(self.records)} distinct, of {several(kernels, 'kernel')}>"
-
-
-def _counted(reference: str) -> Iterator[Given]:
-    """The interpreter's artefacts of launches that were counted during the capture."""
-    from tilescope.collectors import interpreter  # noqa: PLC0415
-    from tilescope.execution import execute  # noqa: PLC0415
-
-    spec: Any = execute.load_spec(reference)
-    for number, workload in enumerate(spec.workloads):
-        if spec.counted(workload):
-            case = Case(reference, "triton", "forward", workload.id)
-            artefact = Path(reference.rpartition(":")[0]).with_name(f"counted-{number}{interpreter.SUFFIX}")
-            interpreter.capture(case, spec, artefact, {})
-            yield Given("interpreter", case, artefact)
 
 
 def _linked(source: str, target: str) -> None:

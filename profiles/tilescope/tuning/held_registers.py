@@ -29,7 +29,7 @@ def held(ttgir: str, warps: int) -> int:
     #: Value to the loads whose reduction it depends on.
     after: dict[str, set[str]] = {}
     most = 0
-    for line in compiled_lines.read(ttgir)[1]:
+    for line in compiled_lines.read(ttgir):
         late = set[str]().union(*(after.get(value, ()) for value in line.values))
         known = {value: kept[value] for value in line.values if value in kept}
         for value, loads in known.items():

@@ -7,10 +7,11 @@ from functools import partial
 import torch
 import triton
 import triton.language as tl
-from interpreting import Launched
 from triton.language.extra import libdevice
 from triton.language.extra.cuda.libdevice import rsqrt
 from triton.language.extra.libdevice import erf, tanh
+
+from ..interpreting import Launched
 
 M, N = 16, 32
 
@@ -32,7 +33,6 @@ def _choosing(kind: torch.dtype, tolerance: float, flops: int | None = None) -> 
 
 where_clamp_minimum_and_maximum = partial(_choosing, torch.float32, 1e-6, 4 * N)
 choosing_in_bfloat16 = partial(_choosing, torch.bfloat16, 1e-2)
-choosing_in_float16 = partial(_choosing, torch.float16, 1e-3)
 
 
 @triton.jit
@@ -66,21 +66,7 @@ def _converted(kind: tl.dtype, through: torch.dtype) -> Launched:
 
 conversion_to_bfloat16 = partial(_converted, tl.bfloat16, torch.bfloat16)
 conversion_to_e4m3 = partial(_converted, tl.float8e4nv, torch.float8_e4m3fn)
-conversion_to_e5m2 = partial(_converted, tl.float8e5, torch.float8_e5m2)
 conversion_to_float64 = partial(_converted, tl.float64, torch.float64)
-
-
-@triton.jit
-def bits_kernel(x_ptr, out_ptr, N: tl.constexpr):
-    at = tl.arange(0, N)
-    bits = tl.load(x_ptr + at).to(tl.int32, bitcast=True)
-    tl.store(out_ptr + at, (bits ^ -0x80000000).to(tl.float32, bitcast=True))
-
-
-def bitcast() -> Launched:
-    x, out = torch.randn(N), torch.empty(N)
-    bits_kernel[(1,)](x, out, N)
-    return Launched(out, -x, x)
 
 
 @triton.jit
@@ -126,12 +112,6 @@ def filling_kernel(out_ptr, N: tl.constexpr, KIND: tl.constexpr):
 
 
 def full_zeros_and_cat() -> Launched:
-    out = torch.empty(N)
-    filling_kernel[(1,)](out, N, tl.float32)
-    return Launched(out, torch.full((N,), 1.5))
-
-
-def full_in_bfloat16() -> Launched:
     out = torch.empty(N, dtype=torch.bfloat16)
     filling_kernel[(1,)](out, N, tl.bfloat16)
     return Launched(out, torch.full((N,), 1.5))
@@ -155,23 +135,9 @@ def _product(kind: torch.dtype, accumulator: tl.dtype = tl.float32) -> Launched:
 
 
 dot_of_float32 = partial(_product, torch.float32)
-dot_of_float16 = partial(_product, torch.float16)
 dot_of_bfloat16 = partial(_product, torch.bfloat16)
 dot_of_int8 = partial(_product, torch.int8, tl.int32)
 dot_of_e4m3 = partial(_product, torch.float8_e4m3fn)
-dot_of_e5m2 = partial(_product, torch.float8_e5m2)
-
-
-@triton.jit
-def batched_kernel(a_ptr, b_ptr, c_ptr, B: tl.constexpr, M: tl.constexpr):
-    at = tl.arange(0, B)[:, None, None] * M * M + tl.arange(0, M)[None, :, None] * M + tl.arange(0, M)[None, None, :]
-    tl.store(c_ptr + at, tl.dot(tl.load(a_ptr + at), tl.load(b_ptr + at), input_precision="ieee"))
-
-
-def batched_dot() -> Launched:
-    a, b, c = torch.randn(2, M, M), torch.randn(2, M, M), torch.empty(2, M, M)
-    batched_kernel[(1,)](a, b, c, 2, M)
-    return Launched(c, a @ b, [a, b], flops=2 * 2 * M**3, tolerance=1e-5)
 
 
 @triton.jit
@@ -218,22 +184,15 @@ def random_kernel(out_ptr, ints_ptr, seed, N: tl.constexpr):
     tl.store(out_ptr + N + at, (tl.randn(seed, at) + tl.randn(seed, at + N)) * 0.0)
 
 
-def _philox(seed: int, offset: int) -> int:
-    """The first of four words of Philox-4x32-10 (Salmon et al., Parallel random numbers: as easy as 1, 2, 3)."""
-    c, k, mask = [offset, 0, 0, 0], [seed, 0], 0xFFFFFFFF
-    for _ in range(10):
-        a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
-        c = [(b >> 32) ^ c[1] ^ k[0], b & mask, (a >> 32) ^ c[3] ^ k[1], a & mask]
-        k = [(k[0] + 0x9E3779B9) & mask, (k[1] + 0xBB67AE85) & mask]
-    return c[0]
+#: The first of the four words of Philox-4x32-10 with seed 7, for the first four offsets (Salmon et al., Parallel random numbers).
+_WORDS = torch.tensor([-195003859, 1747881627, 26092480, 1675892246])
 
 
 def random_numbers() -> Launched:
-    out, ints = torch.empty(2 * N), torch.empty(N, dtype=torch.int32)
-    random_kernel[(1,)](out, ints, 7, N)
-    words = torch.tensor([_philox(7, offset) for offset in range(N)]).int()
-    uniform = torch.where(words < 0, -words - 1, words).double() * 4.6566127342e-10
-    return Launched([ints, out], [words, torch.cat([uniform, torch.zeros(N)])])
+    out, ints = torch.empty(2 * 4), torch.empty(4, dtype=torch.int32)
+    random_kernel[(1,)](out, ints, 7, 4)
+    uniform = torch.where(_WORDS < 0, -_WORDS - 1, _WORDS).double() * 4.6566127342e-10
+    return Launched([ints, out], [_WORDS, torch.cat([uniform, torch.zeros(4)])])
 
 
 @triton.jit

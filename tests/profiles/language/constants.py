@@ -7,34 +7,25 @@ from typing import NamedTuple
 import torch
 import triton
 import triton.language as tl
-from interpreting import Launched
 from triton.language import cdiv as how_many
 from triton.language import minimum
 from triton.language.math import rsqrt
+
+from ..interpreting import Launched
 
 N = 64
 SCALE: tl.constexpr = tl.constexpr(2.5)
 
 
 @triton.jit
-def float_argument_kernel(x_ptr, out_ptr, eps, MODE: tl.constexpr, N: tl.constexpr):
+def float_argument_kernel(x_ptr, out_ptr, eps, N: tl.constexpr):
     x = tl.load(x_ptr + tl.arange(0, N))
-    if MODE == 0:  # noqa: SIM108
-        eps = eps.to(x.dtype)
-    else:
-        eps = eps.to(tl.float32)
-    tl.store(out_ptr + tl.arange(0, N), x + eps)
+    tl.store(out_ptr + tl.arange(0, N), x + eps.to(x.dtype))
 
 
 def a_float_argument_has_to() -> Launched:
-    x, out = torch.randn(N), torch.empty(N)
-    float_argument_kernel[(1,)](x, out, 0.1, 1, N)
-    return Launched(out, x + 0.1, x, flops=N)
-
-
-def a_float_argument_in_bfloat16() -> Launched:
     x, out = torch.randn(N).bfloat16(), torch.empty(N, dtype=torch.bfloat16)
-    float_argument_kernel[(1,)](x, out, 0.1, 0, N)
+    float_argument_kernel[(1,)](x, out, 0.1, N)
     return Launched(out, x + torch.tensor(0.1).bfloat16(), x, flops=N)
 
 
@@ -191,39 +182,6 @@ def nested_functions() -> Launched:
     x, out = torch.randn(N), torch.empty(N)
     nested_kernel[(1,)](x, out, N, pair)
     return Launched(out, -(2 * x * x + 1 / (3 * x).abs()), x, tolerance=1e-5)
-
-
-@triton.autotune([triton.Config({"BLOCK": 32}, num_warps=2), triton.Config({"BLOCK": 64})], key=["n"])
-@triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})
-@triton.jit
-def decorated_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    if EVEN:
-        tl.store(out_ptr + at, tl.load(x_ptr + at))
-    else:
-        tl.store(out_ptr + at, tl.load(x_ptr + at, mask=at < n) + 1, mask=at < n)
-
-
-def autotune_and_heuristics() -> Launched:
-    x, out = torch.randn(100), torch.empty(100)
-    decorated_kernel[lambda meta: (triton.cdiv(100, meta["BLOCK"]),)](x, out, 100)
-    return Launched(out, x + 1, x, flops=128)
-
-
-def made(factor):
-    power = tl.constexpr(factor)
-
-    @triton.jit
-    def closure_kernel(x_ptr, out_ptr, N: tl.constexpr):
-        tl.store(out_ptr + tl.arange(0, N), tl.load(x_ptr + tl.arange(0, N)) * power)
-
-    return closure_kernel
-
-
-def a_kernel_made_by_a_function() -> Launched:
-    x, out = torch.randn(N), torch.empty(N)
-    made(3)[(1,)](x, out, N)
-    return Launched(out, x * 3, x)
 
 
 class Pair(NamedTuple):

@@ -5,8 +5,9 @@
 import torch
 import triton
 import triton.language as tl
-from interpreting import Launched
 from triton.tools.tensor_descriptor import TensorDescriptor
+
+from ..interpreting import Launched
 
 N = 64
 
@@ -48,22 +49,6 @@ def a_grid_of_three_dimensions_and_an_early_return() -> Launched:
     grid_kernel[(2, 2, 3)](out, 1)
     swizzled = torch.tensor([[0, 10, 1], [11, 2, 12]])
     return Launched(out, torch.stack([swizzled, swizzled * 0]), written=6 * 4)
-
-
-@triton.jit
-def halves_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    at = tl.arange(0, BLOCK)
-    for half in range(tl.cdiv(n, BLOCK) - 1, -1, -1):
-        more = (half + 1) * BLOCK < n
-        after = tl.load(x_ptr + (half + 1) * BLOCK + at, mask=(at < BLOCK) & more, other=0.0)
-        tl.store(out_ptr + half * BLOCK + at, after, mask=(at >= 0) & more)
-        tl.store(out_ptr + half * BLOCK + at, -1.0, mask=(at >= 0) & ~more)
-
-
-def a_mask_of_a_row_and_a_condition_of_one_number() -> Launched:
-    x, out = torch.randn(2 * N), torch.empty(2 * N)
-    halves_kernel[(1,)](x, out, 2 * N, N)
-    return Launched(out, torch.cat([x[N:], -torch.ones(N)]), read=x.nbytes // 2)
 
 
 @triton.jit
@@ -170,27 +155,6 @@ def unsigned_integers_and_remainders() -> Launched:
     whole = x.int()
     expected = (whole >> 1) * 3 % 7 + whole + (whole.float() % 2.5).int() + (torch.arange(N) + 5) // 2
     return Launched(out, expected, x, flops=N)
-
-
-@triton.jit
-def split_kernel(a_ptr, b_ptr, out_ptr, locks_ptr, K, BK: tl.constexpr, M: tl.constexpr):
-    """Split-K: the last of three programs adds up what the others left, by a counter."""
-    m, k = tl.arange(0, M), tl.program_id(0) * BK + tl.arange(0, BK)
-    a = tl.load(a_ptr + m[:, None] * K + k[None, :], mask=k[None, :] < K, other=0.0)
-    b = tl.load(b_ptr + k[:, None] * M + m[None, :], mask=k[:, None] < K, other=0.0)
-    tl.atomic_add(out_ptr + m[:, None] * M + m[None, :], tl.dot(a, b), sem="release")
-    tl.debug_barrier()
-    if tl.atomic_add(locks_ptr, 1, sem="acq_rel", scope="gpu") == tl.num_programs(0) - 1:
-        tl.atomic_xchg(locks_ptr, 0)
-
-
-def split_products_with_atomics() -> Launched:
-    a, b, out = torch.randn(16, 40).half(), torch.randn(40, 16).half(), torch.zeros(16, 16)
-    lock = torch.zeros(1, dtype=torch.int32)
-    split_kernel[(3,)](a, b, out, lock, 40, 16, 16)
-    traffic = 3 * out.nbytes + 4 * 4
-    read = a.nbytes + b.nbytes + traffic
-    return Launched([out, lock], [a.float() @ b.float(), lock * 0], read=read, written=traffic, flops=3 * 2 * 16**3)
 
 
 @triton.jit

@@ -2,11 +2,14 @@
 
 # ruff: noqa: PLR0917
 
+from functools import partial
+
 import torch
 import triton
 import triton.language as tl
-from interpreting import Launched
 from triton.tools.tensor_descriptor import TensorDescriptor
+
+from ..interpreting import Launched
 
 N = 64
 
@@ -32,22 +35,14 @@ def policies_kernel(x_ptr, out_ptr, n, N: tl.constexpr):
     tl.store(out_ptr + at, x, at < n, eviction_policy="evict_last", cache_modifier=".wt")
 
 
-def cache_modifiers_and_64_bit_offsets() -> Launched:
-    x, out = torch.randn(100), torch.empty(100)
+def _copied(kind: torch.dtype) -> Launched:
+    x, out = torch.randn(100).to(kind), torch.empty(100, dtype=kind)
     policies_kernel[(2,)](x, out, 100, N)
     return Launched(out, x, x, flops=0)
 
 
-def bfloat16_in_and_out() -> Launched:
-    x, out = torch.randn(100).bfloat16(), torch.empty(100, dtype=torch.bfloat16)
-    policies_kernel[(2,)](x, out, 100, N)
-    return Launched(out, x, x)
-
-
-def float64_in_and_out() -> Launched:
-    x, out = torch.randn(100, dtype=torch.float64), torch.empty(100, dtype=torch.float64)
-    policies_kernel[(2,)](x, out, 100, N)
-    return Launched(out, x, x)
+bfloat16_in_and_out = partial(_copied, torch.bfloat16)
+float64_in_and_out = partial(_copied, torch.float64)
 
 
 @triton.jit
@@ -86,16 +81,8 @@ def _atomics(kind: torch.dtype) -> Launched:
     return Launched([sums, most, before], [expected, last, torch.tensor([1, 6])], read=read, written=written)
 
 
-def atomics_with_masks() -> Launched:
-    return _atomics(torch.float32)
-
-
-def atomics_in_float16() -> Launched:
-    return _atomics(torch.float16)
-
-
-def atomics_in_bfloat16() -> Launched:
-    return _atomics(torch.bfloat16)
+atomics_with_masks = partial(_atomics, torch.float32)
+atomics_in_bfloat16 = partial(_atomics, torch.bfloat16)
 
 
 @triton.jit
@@ -207,22 +194,6 @@ def pointers_of_pointers() -> Launched:
 
 
 @triton.jit
-def scalars_kernel(x_ptr, out_ptr, N: tl.constexpr):
-    for i in range(N):
-        value = tl.load(x_ptr + i)
-        if value > 0:
-            tl.store(out_ptr + i, value)
-        else:
-            tl.store(out_ptr + i, 0.0)
-
-
-def scalars_and_branches() -> Launched:
-    x, out = torch.randn(8), torch.empty(8)
-    scalars_kernel[(1,)](x, out, 8)
-    return Launched(out, x.relu(), x)
-
-
-@triton.jit
 def waiting_kernel(flags_ptr, out_ptr, HOW: tl.constexpr):
     """Each program waits for the one after it, which on a GPU runs beside it."""
     program = tl.program_id(0)
@@ -248,16 +219,9 @@ def _waiting(how: str) -> Launched:
     return Launched(out, torch.arange(3.0), out, read=waits + sets, written=out.nbytes + sets + (how != "load") * waits)
 
 
-def waiting_by_loads() -> Launched:
-    return _waiting("load")
-
-
-def waiting_by_exchange() -> Launched:
-    return _waiting("exchange")
-
-
-def waiting_by_comparison() -> Launched:
-    return _waiting("compare")
+waiting_by_loads = partial(_waiting, "load")
+waiting_by_exchange = partial(_waiting, "exchange")
+waiting_by_comparison = partial(_waiting, "compare")
 
 
 @triton.jit

@@ -2,10 +2,13 @@
 
 # ruff: noqa: PLR0917
 
+from functools import partial
+
 import torch
 import triton
 import triton.language as tl
-from interpreting import Launched
+
+from ..interpreting import Launched
 
 M, N = 8, 16
 
@@ -22,22 +25,18 @@ def reductions_kernel(x_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr):
     tl.store(out_ptr + 3 * N + columns, tl.sum(centred * centred, 0) + tl.max(x) - tl.min(x, axis=None))
 
 
-def reductions_over_axes() -> Launched:
-    x, out = torch.randn(M, N), torch.empty(4, N)
+def _reduced(kind: torch.dtype, tolerance: float) -> Launched:
+    x, out = torch.randn(M, N).to(kind), torch.empty(4, N)
     reductions_kernel[(1,)](x, out, M, N)
-    centred = x - x.mean(1, keepdim=True)
-    expected = torch.stack([x.sum(0), x.amax(0), x.amin(0), (centred * centred).sum(0) + x.max() - x.min()])
+    y = x.float()
+    centred = y - y.mean(1, keepdim=True)
+    expected = torch.stack([y.sum(0), y.amax(0), y.amin(0), (centred * centred).sum(0) + y.max() - y.min()])
     flops = (M - 1) * N + M * (N - 1) + M + 2 * M * N + (M - 1) * N + 2 * N
-    return Launched(out, expected, x, flops=flops, tolerance=1e-5)
+    return Launched(out, expected, x, flops=flops, tolerance=tolerance)
 
 
-def reductions_in_bfloat16() -> Launched:
-    x, out = torch.randn(M, N).bfloat16(), torch.empty(4, N)
-    reductions_kernel[(1,)](x, out, M, N)
-    x = x.float()
-    centred = x - x.mean(1, keepdim=True)
-    expected = torch.stack([x.sum(0), x.amax(0), x.amin(0), (centred * centred).sum(0) + x.max() - x.min()])
-    return Launched(out, expected, read=M * N * 2, tolerance=2e-2)
+reductions_over_axes = partial(_reduced, torch.float32, 1e-5)
+reductions_in_bfloat16 = partial(_reduced, torch.bfloat16, 2e-2)
 
 
 @triton.jit
@@ -98,19 +97,16 @@ def scans_kernel(x_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr):
     tl.store(out_ptr + 2 * M * N + at, tl.cumprod(x, axis=1))
 
 
-def cumulative_sums_and_products() -> Launched:
-    x, out = torch.randn(M, N), torch.empty(3, M, N)
+def _scanned(kind: torch.dtype, tolerance: float) -> Launched:
+    x, out = torch.randn(M, N).to(kind), torch.empty(3, M, N)
     scans_kernel[(1,)](x, out, M, N)
-    expected = torch.stack([x.cumsum(1), x.flip(0).cumsum(0).flip(0), x.cumprod(1)])
-    return Launched(out, expected, x, flops=2 * M * (N - 1) + (M - 1) * N, tolerance=1e-5)
+    y = x.float()
+    expected = torch.stack([y.cumsum(1), y.flip(0).cumsum(0).flip(0), y.cumprod(1)])
+    return Launched(out, expected, x, flops=2 * M * (N - 1) + (M - 1) * N, tolerance=tolerance)
 
 
-def cumulative_sums_in_bfloat16() -> Launched:
-    x, out = torch.randn(M, N).bfloat16(), torch.empty(3, M, N)
-    scans_kernel[(1,)](x, out, M, N)
-    x = x.float()
-    expected = torch.stack([x.cumsum(1), x.flip(0).cumsum(0).flip(0), x.cumprod(1)])
-    return Launched(out, expected, read=M * N * 2, tolerance=2e-2)
+cumulative_sums_and_products = partial(_scanned, torch.float32, 1e-5)
+cumulative_sums_in_bfloat16 = partial(_scanned, torch.bfloat16, 2e-2)
 
 
 @triton.jit
@@ -133,17 +129,12 @@ def _recurrence(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.stack(rows, 1)
 
 
-def an_associative_scan_of_ones_own() -> Launched:
-    """h[i] = a[i] h[i-1] + b[i], three operations an element but for the first of a row."""
-    a, b, out = torch.rand(M, N), torch.randn(M, N), torch.empty(M, N)
-    recurrence_kernel[(1,)](a, b, out, M, N, False)
-    return Launched(out, _recurrence(a, b), [a, b], flops=3 * M * (N - 1), tolerance=1e-5)
-
-
-def a_reversed_associative_scan() -> Launched:
+def a_reversed_associative_scan_of_ones_own() -> Launched:
+    """h[i] = a[i] h[i+1] + b[i], three operations an element but for the last of a row."""
     a, b, out = torch.rand(M, N), torch.randn(M, N), torch.empty(M, N)
     recurrence_kernel[(1,)](a, b, out, M, N, True)
-    return Launched(out, _recurrence(a.flip(1), b.flip(1)).flip(1), [a, b], tolerance=1e-5)
+    expected = _recurrence(a.flip(1), b.flip(1)).flip(1)
+    return Launched(out, expected, [a, b], flops=3 * M * (N - 1), tolerance=1e-5)
 
 
 @triton.jit
@@ -158,13 +149,6 @@ def sort_kernel(x_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr, K: tl.constexp
 
 
 def sort_flip_and_topk() -> Launched:
-    x, out = torch.randn(M, N), torch.empty(3 * M * N + 4 * M)
-    sort_kernel[(1,)](x, out, M, N, 4)
-    expected = [x.sort(1).values, x.sort(1, descending=True).values, x.flip(1), x.topk(4, 1).values]
-    return Launched(out, torch.cat([part.flatten() for part in expected]), x)
-
-
-def sort_in_bfloat16() -> Launched:
     x = torch.randn(M, N).bfloat16()
     out = torch.empty(3 * M * N + 4 * M, dtype=torch.bfloat16)
     sort_kernel[(1,)](x, out, M, N, 4)

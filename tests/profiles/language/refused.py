@@ -1,13 +1,16 @@
 """What is not served, each for its own reason."""
 
+from functools import partial
+
 import torch
 import triton
 import triton.language as tl
-from interpreting import Launched
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra import cuda, libdevice
 from triton.runtime.interpreter import InterpreterBuilder, interpreter_builder
+
+from ..interpreting import Launched
 
 N = 32
 
@@ -26,8 +29,7 @@ def assembly_kernel(x_ptr, out_ptr, N: tl.constexpr):
     tl.store(out_ptr + at, y)
 
 
-def inline_assembly() -> Launched:
-    return _launched(assembly_kernel)
+inline_assembly = partial(_launched, assembly_kernel)
 
 
 @triton.jit
@@ -36,8 +38,7 @@ def gamma_kernel(x_ptr, out_ptr, N: tl.constexpr):
     tl.store(out_ptr + at, libdevice.tgamma(tl.load(x_ptr + at)))
 
 
-def an_unknown_function_of_libdevice() -> Launched:
-    return _launched(gamma_kernel)
+an_unknown_function_of_libdevice = partial(_launched, gamma_kernel)
 
 
 @triton.jit
@@ -46,8 +47,7 @@ def warps_kernel(x_ptr, out_ptr, N: tl.constexpr):
     tl.store(out_ptr + at, tl.load(x_ptr + at) * cuda.num_warps())
 
 
-def the_number_of_warps() -> Launched:
-    return _launched(warps_kernel)
+the_number_of_warps = partial(_launched, warps_kernel)
 
 
 @triton.jit
@@ -61,8 +61,7 @@ def packed_kernel(x_ptr, out_ptr, N: tl.constexpr):
     tl.store(out_ptr + at, tl.map_elementwise(both, tl.load(x_ptr + at), pack=2))
 
 
-def several_elements_to_a_call() -> Launched:
-    return _launched(packed_kernel)
+several_elements_to_a_call = partial(_launched, packed_kernel)
 
 
 @gluon.jit
@@ -71,8 +70,7 @@ def gluon_kernel(x_ptr, out_ptr, N: gl.constexpr):
     gl.store(out_ptr + at, gl.load(x_ptr + at))
 
 
-def gluon_is_another_language() -> Launched:
-    return _launched(gluon_kernel)
+gluon_is_another_language = partial(_launched, gluon_kernel)
 
 
 def novel(x):
@@ -101,8 +99,7 @@ def static_kernel(x_ptr, out_ptr, N: tl.constexpr):
     tl.static_assert(N == 3, "N must be 3")
 
 
-def a_failing_static_assertion() -> Launched:
-    return _launched(static_kernel)
+a_failing_static_assertion = partial(_launched, static_kernel)
 
 
 @triton.jit
@@ -128,13 +125,10 @@ def _meeting(how: str) -> Launched:
     return Launched(out, torch.ones(3), out)
 
 
-def meeting_by_loads() -> Launched:
-    return _meeting("load")
+meeting_by_loads = partial(_meeting, "load")
 
 
-def meeting_by_exchange() -> Launched:
-    return _meeting("exchange")
+meeting_by_exchange = partial(_meeting, "exchange")
 
 
-def meeting_by_comparison() -> Launched:
-    return _meeting("compare")
+meeting_by_comparison = partial(_meeting, "compare")

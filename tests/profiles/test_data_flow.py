@@ -1,11 +1,11 @@
-"""Data flow of floats to addresses in the compiler's text, compared with what interpreting shows."""
+"""Data flow in the compiler's text: accessed parameters, and floats that decide addresses, masks and branches."""
 
 import pytest
 import torch
 import triton
 import triton.language as tl
-from tilescope.captures import float_flow, touched
-from tilescope.execution import compiled_lines, offline
+from tilescope.captures.data_flow import Flow
+from tilescope.execution import offline
 
 from benchmarks import chunk_states
 
@@ -71,7 +71,15 @@ def looked_up_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
     tl.store(y_ptr + offsets, tl.argmax(tl.load(x_ptr + offsets), 0))
 
 
-def text(kernel, given: dict, **constants) -> str:
+@triton.jit
+def halving_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    x = tl.load(x_ptr)
+    while x > 1:
+        x = x / 2
+    tl.store(y_ptr, x)
+
+
+def flow(kernel, given: dict, **constants) -> Flow:
     aligned = {
         name: offline._AlignedTensor(value.to("meta")) if isinstance(value, torch.Tensor) else value
         for name, value in given.items()
@@ -80,50 +88,38 @@ def text(kernel, given: dict, **constants) -> str:
     with offline.targeting("sm_90"):
         found = kernel.run(**aligned, **constants, grid=(1,), warmup=True)
     kernel.device_caches.clear()
-    return str(found.asm["ttir"])
+    return Flow({"ttir": found.asm["ttir"]})
 
 
 @pytest.mark.parametrize(
-    ("kernel", "may"),
+    ("kernel", "by_floats"),
     [
         (plain_kernel, False), (summed_kernel, False), (masked_kernel, True), (addressed_kernel, True),
-        (branching_kernel, True), (carried_kernel, True), (chosen_kernel, True),
+        (branching_kernel, True), (carried_kernel, True), (chosen_kernel, True), (halving_kernel, True),
     ],
     ids=lambda value: getattr(getattr(value, "fn", None), "__name__", ""),
 )  # fmt: skip
-def test_addresses_masks_and_branches_that_depend_on_floats_are_found(kernel, may: bool) -> None:
-    x = torch.ones(64)
-    assert float_flow.may_reach(text(kernel, {"x_ptr": x, "y_ptr": x, "n": 7}, BLOCK=64)) is may
+def test_flow_of_floats_to_accesses_is_found(kernel, by_floats: bool) -> None:
+    found = flow(kernel, {"x_ptr": torch.ones(64), "y_ptr": torch.ones(64), "n": 7}, BLOCK=64)
+    assert found.by_floats is by_floats
+    atomic = ["y_ptr"] if kernel is addressed_kernel else []
+    assert found.touched == {"read": ["x_ptr", *atomic], "written": ["y_ptr"]}
 
 
-def test_a_whole_number_made_of_floats_and_written_may_be_read_as_an_address() -> None:
+def test_flow_of_a_stored_integer_made_of_floats_may_be_an_address() -> None:
     given = {"x_ptr": torch.ones(64), "y_ptr": torch.ones(64, dtype=torch.int64), "n": 7}
-    assert float_flow.may_reach(text(looked_up_kernel, given, BLOCK=64))
+    assert flow(looked_up_kernel, given, BLOCK=64).by_floats
 
 
-def test_a_loop_of_products_is_ruled_out_and_unknown_flow_is_not() -> None:
+def test_flow_of_a_loop_of_products_is_ruled_out() -> None:
     given = chunk_states.arguments(batch=1, steps=128, heads=2, channels=32, state=32, chunk=64, device="cpu")
-    blocks = {"BLOCK_P": 32, "BLOCK_N": 32, "BLOCK_T": 32}
-    known = text(chunk_states.chunk_states_kernel, given, **blocks)
-    assert not float_flow.may_reach(known)
-    assert touched.multiplies({"ttir": known})
-    assert not touched.multiplies(
-        {"ttir": text(plain_kernel, {"x_ptr": torch.ones(64), "y_ptr": torch.ones(64), "n": 7}, BLOCK=64)}
-    )
-    assert float_flow.may_reach("")
-    assert float_flow.may_reach(known.replace("scf.for", "scf.while"))
+    found = flow(chunk_states.chunk_states_kernel, given, BLOCK_P=32, BLOCK_N=32, BLOCK_T=32)
+    assert (found.by_floats, found.multiplies) == (False, True)
+    assert found.touched == {"read": ["b_ptr", "cum_ptr", "dt_ptr", "x_ptr"], "written": ["s_ptr"]}
+    plain = flow(plain_kernel, {"x_ptr": torch.ones(64), "y_ptr": torch.ones(64), "n": 7}, BLOCK=64)
+    assert not plain.multiplies
 
 
-def test_a_line_is_parsed_into_results_operands_and_carried_values() -> None:
-    text = """#loc = loc("own.py":1:1)
-  tt.func public @own(%x_ptr: !tt.ptr<f32> loc("x_ptr"(#loc))) attributes {noinline = false} {
-    %0:2, %1 = scf.for %i = %lo to %hi step %one iter_args(%a = %x_ptr, %b = %0#1) -> (f32, f32)  : i32 { loc(#loc)
-    } else { loc(#loc)
-"""
-    head, (loop, other) = compiled_lines.read(text)
-    assert "@own" in head
-    assert (loop.results, loop.given) == (("%0#0", "%0#1", "%1"), ("%i", "%a", "%b"))
-    assert loop.values == ("%lo", "%hi", "%one", "%x_ptr", "%0#1")
-    assert loop.carried == (("%a", "%x_ptr"), ("%b", "%0#1"))
-    assert (loop.opens, loop.closes, other.opens, other.closes) == (True, False, True, True)
-    assert compiled_lines.read("no kernel") == ("", [])
+def test_flow_without_a_text_is_unknown() -> None:
+    found = Flow({})
+    assert (found.by_floats, found.multiplies, found.touched) == (True, True, None)
