@@ -9,7 +9,7 @@ import triton.language as tl
 FACTOR = tl.constexpr(3)
 #: Used as a default alone.
 ADDED = 2
-#: Of an object that cannot be written down a default asks one number.
+#: A default reads one number of this object, which cannot be recorded.
 RANGE = torch.finfo(torch.float16)
 
 

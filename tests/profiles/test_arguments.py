@@ -22,14 +22,14 @@ from triton.tools.tensor_descriptor import TensorDescriptor
         (0.1, "fp32", np.float32),
     ],
 )
-def test_numbers_are_scalars_of_the_type_that_triton_passes(value: Any, kind: str, dtype: Any) -> None:
+def test_as_block_gives_tritons_types(value: Any, kind: str, dtype: Any) -> None:
     block = arguments.as_block(value)
     assert block.dtype.name == kind
     assert block.handle.data.dtype == dtype
     assert block.handle.data.tolist() == [dtype(value)]
 
 
-def test_values_other_than_numbers_are_unchanged() -> None:
+def test_as_block_keeps_other_values() -> None:
     assert arguments.as_block(None) is None
     assert arguments.as_block("text") == "text"
     pair = arguments.as_block((1, (2.0, None)))
@@ -42,13 +42,13 @@ def _addresses(value: Any) -> set[int]:
     return {storage.data_ptr() for storage in arguments.storages(value)}
 
 
-def test_memory_is_found_in_tuples_and_descriptors() -> None:
+def test_storages_of_tuples_and_descriptors() -> None:
     x, y = torch.zeros(4, 4), torch.zeros(4, 4)
     given = {"a": (x[1:], 3), "b": TensorDescriptor.from_tensor(y, [4, 4]), "c": None}
     assert _addresses(given) == {x.data_ptr(), y.data_ptr()}
 
 
-def test_memory_is_found_behind_a_table_of_addresses() -> None:
+def test_storages_of_a_table_of_addresses() -> None:
     parts = [torch.zeros(5), torch.zeros(6)]
     table = torch.tensor([part[1:].data_ptr() for part in parts])
     apart, sparse = torch.zeros(5), torch.eye(3).to_sparse()  # a sparse tensor has no one memory to look at
@@ -66,7 +66,7 @@ def test_memory_is_found_behind_a_table_of_addresses() -> None:
         (((torch.zeros(2), torch.zeros(2, dtype=torch.int32)), 3), False),
     ],
 )
-def test_tensors_of_integers_are_noticed(given: tuple[Any, Any], floats: bool) -> None:
+def test_floats_only_notices_integers(given: tuple[Any, Any], floats: bool) -> None:
     class Function:
         @staticmethod
         def fn(first: Any, second: Any) -> None: ...

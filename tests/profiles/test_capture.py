@@ -52,16 +52,14 @@ def compiled(reference: str, folder: Path, target: str = "sm_90") -> dict[str, A
     return compiler.load(folder / "compiled.json.gz")
 
 
-def test_a_launch_computes_is_recorded_and_is_made_again(tmp_path):
+def test_launch_is_recorded_and_made_again(tmp_path):
     table, where = torch.randn(10, 64), torch.tensor([3, 3, 9])
     with Capture() as capture:
         out = foreign.gather(table, where)
     assert torch.equal(out, table[where])
     (record,) = capture.records
     assert record.data["grid"] == [3, 1, 1]
-    assert list(record.sites) == ["tests/profiles/foreign_launches.py:63"] or "foreign_launches.py" in next(
-        iter(record.sites)
-    )
+    assert "foreign_launches.py:" in next(iter(record.sites))
     (reference,) = capture.write(tmp_path)
     launch = again(reference)
     assert launch.arguments["columns"] == 64
@@ -74,22 +72,20 @@ def test_a_launch_computes_is_recorded_and_is_made_again(tmp_path):
     assert (made["function"], made["file"]) == ("gather_kernel", "foreign_launches.py")
 
 
-def test_the_floor_is_the_distinct_bytes_and_what_is_not_known_is_absent(tmp_path):
+def test_cost_is_distinct_bytes_or_whole_tensors(tmp_path):
     with Capture() as capture:
         foreign.gather(torch.randn(10, 64), torch.tensor([3, 3, 9]))
     (reference,) = capture.write(tmp_path / "counted")
-    spec = execute.load_spec(reference)
-    cost = spec.cost(spec.workloads[0], "forward")
-    assert (cost.bytes_read, cost.bytes_written) == (2 * 64 * 4 + 3 * 8, 3 * 64 * 4)
+    (cost,) = describe.entry(reference, execute.load_spec(reference))["cost"].values()
+    assert (cost["forward"]["bytes_read"], cost["forward"]["bytes_written"]) == (2 * 64 * 4 + 3 * 8, 3 * 64 * 4)
+    assert "whole_tensors" not in cost["forward"]
     with Capture(limit=0) as capture:
         foreign.gather(torch.randn(10, 64).cuda(), torch.tensor([3, 3, 9]).cuda())
         foreign.grouped_kernel[(1,)](torch.tensor([1]), torch.tensor([1]), 64)
-    assert "test_capture.py" in capture.notes[-1]
-    assert "was not made" in capture.notes[0]
+    assert "was not made" in capture.notes[0] and "test_capture.py" in capture.notes[-1]
     gathered, grouped = capture.write(tmp_path / "uncounted")
-    spec = execute.load_spec(gathered)
-    # Nobody has counted: the tensors that the compiler sees it read and write are the floor, and of operations there is none.
-    (cost,) = describe.entry(gathered, spec)["cost"].values()
+    # Without counts the floor is the tensors that the compiled code reads and writes, and the operations are unknown.
+    (cost,) = describe.entry(gathered, execute.load_spec(gathered))["cost"].values()
     least = {"bytes_read": 10 * 64 * 4 + 3 * 8, "bytes_written": 3 * 64 * 4}
     assert cost["forward"] == {**least, "pipe": "fp32", "whole_tensors": True}
     # Its addresses come from memory.
@@ -98,7 +94,7 @@ def test_the_floor_is_the_distinct_bytes_and_what_is_not_known_is_absent(tmp_pat
 
 
 @pytest.mark.parametrize(("target", "rows"), [("sm_90", 128), ("sm_86", 16)])
-def test_a_config_that_does_not_fit_is_passed_over(tmp_path, target, rows):
+def test_config_that_does_not_fit_is_passed_over(tmp_path, target, rows):
     x = torch.randn(128, 256)
     with Capture(target) as capture:
         assert torch.equal(foreign.turned(x), 3 * x.T)
@@ -109,27 +105,17 @@ def test_a_config_that_does_not_fit_is_passed_over(tmp_path, target, rows):
     assert launch.kwargs["num_warps"] == capture.records[0].data["config"]["num_warps"]
 
 
-def test_configs_are_not_compiled_for_longer_than_somebody_waits(monkeypatch):
-    compiled = []
-
-    def slowly(launch: Any, target: str) -> bool:
-        compiled.append(launch)
-        time.sleep(600)
-        return False
-
-    monkeypatch.setattr(recording.offline, "fits", slowly)
+def test_config_search_that_compiles_too_long_is_ended(monkeypatch):
+    monkeypatch.setattr(recording.offline, "fits", lambda launch, target: time.sleep(600))
     monkeypatch.setattr(recording, "FITTING", 0.5)
     x = torch.randn(128, 256)
-    began = time.monotonic()
     with Capture("sm_90") as capture:
         assert torch.equal(foreign.turned(x), 3 * x.T)
-    assert time.monotonic() - began < 120
-    # The first config, which nobody knows not to fit; it was compiled in another process.
+    # The first config, which nobody knows not to fit.
     assert capture.records[0].data["config"]["ROWS"] == foreign.turned_kernel.configs[0].kwargs["ROWS"]
-    assert not compiled
 
 
-def test_calls_are_counted_and_launches_told_apart(tmp_path):
+def test_launches_are_distinguished_and_calls_counted(tmp_path):
     table = torch.randn(10, 64)
     with Capture() as capture:
         for _ in range(3):
@@ -144,7 +130,7 @@ def test_calls_are_counted_and_launches_told_apart(tmp_path):
     assert again(reference, 1).arguments["where_ptr"].tolist() == [1, 3]
 
 
-def test_memory_that_is_shared_is_shared_again_as_it_was_aligned(tmp_path):
+def test_shared_memory_is_shared_and_aligned_again(tmp_path):
     whole = torch.arange(100, dtype=torch.float32)
     with Capture() as capture:
         foreign.two_views_kernel[(1,)](whole[1:], whole[33:], 32)
@@ -158,7 +144,7 @@ def test_memory_that_is_shared_is_shared_again_as_it_was_aligned(tmp_path):
     assert (on_meta["a_ptr"].storage_offset(), on_meta["b_ptr"].storage_offset()) == (1, 33)
 
 
-def test_a_launch_is_as_large_as_its_largest_tensor(tmp_path):
+def test_workload_is_as_large_as_its_largest_tensor(tmp_path):
     # Sizes of several tensors, as a page table has beside keys and queries, multiply to more than any file holds.
     with Capture(limit=0) as capture:
         foreign.two_views_kernel[(1,)](torch.ones(1).expand(30000, 32001, 16), torch.ones(1).expand(1001, 9048, 128), 1)
@@ -181,7 +167,7 @@ def test_arguments_of_every_kind_come_back(tmp_path):
     assert compiled(reference, tmp_path)["launches"][0]["registers"] > 0
 
 
-def test_addresses_in_a_table_lead_to_what_they_led_to(tmp_path):
+def test_table_of_addresses_points_to_the_new_memory(tmp_path):
     tensors = [torch.zeros(size) for size in (10, 30, 50)]
     addresses = torch.tensor([tensor.data_ptr() for tensor in tensors])
     with Capture() as capture:
@@ -194,17 +180,7 @@ def test_addresses_in_a_table_lead_to_what_they_led_to(tmp_path):
     assert (counted["unique_bytes_written"], counted["unique_bytes_read"]) == (90 * 4, 90 * 4 + 2 * 3 * 8)
 
 
-def test_an_atomic_counter_is_interpreted_as_one_launch(tmp_path):
-    counter, out = torch.zeros(1, dtype=torch.int32), torch.zeros(4, dtype=torch.int32)
-    with Capture(limit=0) as capture:
-        foreign.counting_kernel[(4,)](counter, out)
-    (reference,) = capture.write(tmp_path)
-    assert interpreted(reference, tmp_path)["unique_bytes_written"] == 4 + 4 * 4
-    # A default that is a name is looked up by the compiler.
-    assert compiled(reference, tmp_path)["launches"][0]["registers"] > 0
-
-
-def test_what_a_kernel_reads_and_writes_through_is_told_by_its_code():
+def test_code_shows_what_is_read_and_written(tmp_path):
     counter, out = torch.zeros(1, dtype=torch.int32), torch.zeros(4, dtype=torch.int32)
     with Capture(limit=0) as capture:
         foreign.counting_kernel[(4,)](counter, out)
@@ -216,21 +192,13 @@ def test_what_a_kernel_reads_and_writes_through_is_told_by_its_code():
         {"read": ["x"], "written": ["out"]},
         {"read": ["pair"], "written": ["out_ptr"]},
     ]
+    reference, *_ = capture.write(tmp_path)
+    assert interpreted(reference, tmp_path)["unique_bytes_written"] == 4 + 4 * 4
+    # A default that is a name is looked up by the compiler.
+    assert compiled(reference, tmp_path)["launches"][0]["registers"] > 0
 
 
-def test_whole_tensors_are_told_from_bytes_that_were_counted(tmp_path):
-    def declared(**limit) -> dict:
-        with Capture(**limit) as capture:
-            foreign.counting_kernel[(4,)](torch.zeros(1, dtype=torch.int32), torch.zeros(9, dtype=torch.int32))
-        (reference,) = capture.write(tmp_path / str(len(limit)))
-        (costs,) = describe.entry(reference, execute.load_spec(reference))["cost"].values()
-        return costs["forward"]
-
-    assert declared(limit=0) == {"bytes_read": 4, "bytes_written": 4 + 9 * 4, "pipe": "fp32", "whole_tensors": True}
-    assert "whole_tensors" not in declared()
-
-
-def test_a_descriptor_of_the_host_comes_back(tmp_path):
+def test_descriptor_of_the_host_comes_back(tmp_path):
     x, out = torch.randn(32, 64), torch.empty(32, 64)
     given = (TensorDescriptor.from_tensor(tensor, [16, 64]) for tensor in (x, out))
     with Capture() as capture:
@@ -241,7 +209,7 @@ def test_a_descriptor_of_the_host_comes_back(tmp_path):
     assert compiled(reference, tmp_path)["launches"][0]["registers"] > 0
 
 
-def test_a_compiled_kernel_that_is_called_itself_is_seen(tmp_path):
+def test_compiled_kernel_called_directly_is_recorded(tmp_path):
     x = torch.ones(2, 128)
     with Capture() as capture:
         kernel = foreign.two_views_kernel.warmup(x[0], x[1], 128, num_warps=2, grid=(1,))
@@ -253,7 +221,7 @@ def test_a_compiled_kernel_that_is_called_itself_is_seen(tmp_path):
     assert again(reference).kwargs["num_warps"] == 2
 
 
-def test_a_closures_kernel_is_written_down_with_what_it_closes_over(tmp_path):
+def test_closure_is_recorded_with_its_values(tmp_path):
     x, y = torch.ones(16), torch.ones(16)
     with Capture() as capture:
         foreign.multiplier(5)(x)
@@ -268,7 +236,7 @@ def test_a_closures_kernel_is_written_down_with_what_it_closes_over(tmp_path):
     ]
 
 
-def test_launches_in_a_backward_pass_an_operator_and_another_thread_are_seen():
+def test_launches_of_backward_operator_and_thread_are_recorded():
     with Capture() as capture:
         x = torch.ones(16, device="cuda", requires_grad=True)
         foreign.Doubled.apply(x).sum().backward()
@@ -282,7 +250,7 @@ def test_launches_in_a_backward_pass_an_operator_and_another_thread_are_seen():
     assert capture.notes == []
 
 
-def test_floats_are_drawn_from_how_they_were_unless_they_are_addresses(tmp_path):
+def test_large_floats_are_drawn_unless_they_are_addresses(tmp_path):
     large = torch.randn(1 << 19) * 3 + 5
     places = torch.full((1 << 19,), 7.0)
     with Capture(limit=0) as capture:
@@ -296,7 +264,7 @@ def test_floats_are_drawn_from_how_they_were_unless_they_are_addresses(tmp_path)
     assert torch.equal(again(kept).arguments["where_ptr"], places)
 
 
-def test_without_a_reference_a_check_is_skipped_and_says_why(tmp_path):
+def test_check_without_a_reference_is_skipped(tmp_path):
     with Capture() as capture:
         foreign.multiplier(5)(torch.ones(16))
     (reference,) = capture.write(tmp_path)
@@ -305,7 +273,7 @@ def test_without_a_reference_a_check_is_skipped_and_says_why(tmp_path):
         check.capture(Case(reference, "triton", "forward", spec.workloads[0].id), spec, tmp_path / "x.json", {})
 
 
-def test_an_object_that_only_a_default_asks_and_a_library_loaded_by_its_path_are_written_down(tmp_path):
+def test_objects_of_defaults_and_loaded_libraries_are_recorded(tmp_path):
     with Capture("sm_90") as capture:
         x = torch.tensor([4.0, 0.0], device="cuda")
         foreign.bounded_kernel[(1,)](x, BLOCK=2)
@@ -315,7 +283,7 @@ def test_an_object_that_only_a_default_asks_and_a_library_loaded_by_its_path_are
     assert {"registers", "unique_bytes_read"} <= set(found.table["metric"])
 
 
-def test_what_only_looks_like_a_tensor_is_the_memory_that_it_points_into(tmp_path):
+def test_view_that_is_no_tensor_is_the_memory_behind_it(tmp_path):
     with Capture("sm_90") as capture:
         x, out = torch.arange(16.0, device="cuda"), torch.empty(16, device="cuda")
         foreign.flip_kernel[(1,)](foreign.Backwards(x), out, -1, BLOCK=16)
@@ -327,7 +295,7 @@ def test_what_only_looks_like_a_tensor_is_the_memory_that_it_points_into(tmp_pat
 
 
 @pytest.mark.parametrize("kind", [triton.runtime.Autotuner, triton.KernelInterface])
-def test_a_librarys_own_autotuner_times_nothing_where_there_is_no_gpu(kind):
+def test_own_autotuner_without_a_gpu_times_nothing(kind):
     before = foreign.tuned_by_itself(kind)
     x = torch.ones(32)
     with Capture("sm_90") as capture:

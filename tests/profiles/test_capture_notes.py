@@ -11,7 +11,7 @@ from . import foreign_launches as foreign
 pytestmark = pytest.mark.usefixtures("no_gpu")
 
 
-def test_a_tensor_of_the_host_would_be_refused_by_a_gpu_and_is_named():
+def test_note_names_a_tensor_on_the_cpu():
     table, where = torch.randn(10, 64), torch.tensor([3, 3, 9])
     with Capture() as capture:
         foreign.gather(table.cuda(), where.cuda())
@@ -21,7 +21,7 @@ def test_a_tensor_of_the_host_would_be_refused_by_a_gpu_and_is_named():
     assert "where_ptr is on the CPU (Triton there: Pointer argument (at 1) cannot be accessed" in said
 
 
-def test_a_kernel_that_goes_wrong_is_told_with_its_line():
+def test_note_of_a_wrong_access_names_line_and_element():
     with Capture() as capture:
         foreign.gather(torch.randn(10, 64).cuda(), torch.tensor([11]).cuda())
     (note,) = capture.notes
@@ -35,7 +35,7 @@ def test_a_kernel_that_goes_wrong_is_told_with_its_line():
     )
 
 
-def test_what_would_take_too_long_is_said_with_what_cures_it():
+def test_note_of_a_slow_launch_names_the_cure():
     counter, out = torch.zeros(1, dtype=torch.int32), torch.empty(100_000, dtype=torch.int32)
     with Capture("sm_90", 0.2) as capture:
         for _ in range(2):
@@ -45,7 +45,7 @@ def test_what_would_take_too_long_is_said_with_what_cures_it():
     assert [one for one in said if one] == [allowed]
 
 
-def test_launches_of_a_forked_process_are_told_where_they_are_not_recorded():
+def test_note_counts_launches_of_forked_processes():
     with Capture("sm_90") as capture:
         foreign.multiplier(5)(torch.ones(16))
         child = multiprocessing.get_context("fork").Process(target=foreign.multiplier(5), args=(torch.ones(16),))
@@ -57,23 +57,23 @@ def test_launches_of_a_forked_process_are_told_where_they_are_not_recorded():
     ]
 
 
-def test_a_kernel_for_another_vendors_gpu_is_told_so():
+def test_note_names_another_vendors_library():
     with Capture("sm_90") as capture:
         foreign.of_amd_kernel[(1,)](torch.ones(16), torch.ones(16), BLOCK=16)
     assert any(note.endswith("llrint of AMD's device library is not interpreted") for note in capture.notes)
 
 
-def test_what_cannot_be_recorded_is_told_with_its_line_and_the_rest_is_kept(tmp_path):
+def test_note_names_what_cannot_be_recorded(tmp_path):
     with Capture() as capture:
         foreign.multiplier(5)(torch.ones(16))
         foreign.odd_arguments_kernel[(1,)]((torch.ones(4), 2), None, object(), None, None, torch.ones(1))
     assert len(capture.write(tmp_path)) == 1
     (note, *_) = capture.notes
     assert "test_capture_notes.py" in note
-    assert "odd_arguments_kernel's name is a object, which cannot be written down" in note
+    assert "odd_arguments_kernel's name is a object, which cannot be recorded" in note
 
 
-def test_nothing_captured_is_said():
+def test_write_without_launches_is_refused():
     with Capture() as capture:
         pass
     with pytest.raises(ValueError, match="no Triton kernel was launched"):

@@ -23,7 +23,7 @@ def launch() -> launches.Launch:
     return caught[0]
 
 
-def test_a_launch_is_compiled_elsewhere_and_found_here(monkeypatch, tmp_path):
+def test_compiled_launch_is_found_in_the_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     with offline.targeting("sm_90"):
         kernel, took = compiling.compiled(launch(), 200)
@@ -31,7 +31,7 @@ def test_a_launch_is_compiled_elsewhere_and_found_here(monkeypatch, tmp_path):
     assert kernel.asm["cubin"] == again.asm["cubin"] and took > 0 and at_once is None
 
 
-def test_what_does_not_compile_says_why(monkeypatch):
+def test_compiled_error_is_raised(monkeypatch):
     def broken(_launch):
         raise ValueError("no such thing")
 
@@ -40,7 +40,7 @@ def test_what_does_not_compile_says_why(monkeypatch):
         compiling.compiled(launch(), 200)
 
 
-def test_a_slow_compiler_is_ended_with_what_it_started(monkeypatch, tmp_path):
+def test_compiled_too_slow_ends_the_compiler(monkeypatch, tmp_path):
     started = tmp_path / "assembler"
 
     def slow(_launch):
@@ -56,7 +56,7 @@ def test_a_slow_compiler_is_ended_with_what_it_started(monkeypatch, tmp_path):
     wait_for(lambda: not alive(int(started.read_text())))
 
 
-def test_a_case_that_compiles_for_too_long_is_skipped_with_its_line_and_a_cure(monkeypatch, tmp_path):
+def test_compiler_skips_slow_cases_with_line_and_cure(monkeypatch, tmp_path):
     monkeypatch.setattr(compiler, "LIMIT", 0.0)
     monkeypatch.setattr(offline, "compile_launch", lambda _launch: time.sleep(300))
     spec = execute.load_spec(SOFTMAX.kernel)

@@ -18,7 +18,7 @@ def case(name: str, impl: str = "eager", direction: str = "forward", workload: s
     return Case(ref, impl, direction, spec.workload(workload).id, config)
 
 
-def test_a_file_is_loaded_once() -> None:
+def test_load_spec_loads_a_file_once() -> None:
     first = execute.load_spec(f"{FILE}:TIMES")
     assert first.name == "times_three"
     assert execute.load_spec(f"{FILE}:TIMES") is first
@@ -34,7 +34,7 @@ def test_a_file_is_loaded_once() -> None:
         (f"{FILE}:TOLERANCE", "is a dict, not a KernelSpec"),
     ],
 )
-def test_an_unknown_kernel_is_an_error_of_one_line(ref: str, message: str) -> None:
+def test_load_spec_unknown_kernel_is_refused(ref: str, message: str) -> None:
     with pytest.raises(ValueError, match=message) as caught:
         execute.load_spec(ref)
     assert "\n" not in str(caught.value)
@@ -47,7 +47,7 @@ def test_an_unknown_kernel_is_an_error_of_one_line(ref: str, message: str) -> No
         ("import sys\nsys.exit('that\\nis all')", "it calls sys.exit; keep what only a script does under if __name__"),
     ],
 )
-def test_a_file_that_does_not_import_says_why(code: str, why: str, tmp_path: Path) -> None:
+def test_load_spec_file_that_does_not_import_says_why(code: str, why: str, tmp_path: Path) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text(code)
     before = set(sys.modules)
@@ -68,12 +68,12 @@ def test_a_file_that_does_not_import_says_why(code: str, why: str, tmp_path: Pat
         (case("MATMUL", "triton", config="BLOCK=1"), "it takes BM, BN, BK, num_warps, num_stages"),
     ],
 )
-def test_a_case_that_cannot_run_is_an_error_that_says_why(wanted: Case, message: str) -> None:
+def test_prepare_case_that_cannot_run_says_why(wanted: Case, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         execute.prepare(execute.load_spec(wanted.kernel), wanted, "cpu")
 
 
-def test_forward_and_backward() -> None:
+def test_prepare_runs_forward_and_backward() -> None:
     spec = execute.load_spec(f"{FILE}:TIMES")
     forward = execute.prepare(spec, case("TIMES"), "cpu")()
     x = execute.draw_inputs(spec, case("TIMES"), "cpu")["x"]
@@ -86,7 +86,7 @@ def test_forward_and_backward() -> None:
     assert torch.allclose(gradient / 3, execute.draw_gradients((x.requires_grad_(),))[0])
 
 
-def test_inputs_take_turns() -> None:
+def test_prepare_rotates_inputs() -> None:
     seen: list[int] = []
     spec = KernelSpec(
         name="identity",
@@ -106,7 +106,7 @@ def test_inputs_take_turns() -> None:
     assert seen[:3] == seen[3:]
 
 
-def test_meta_inputs_keep_their_geometry_where_the_generator_cannot_draw_them() -> None:
+def test_draw_inputs_on_meta_keeps_the_geometry() -> None:
     def inputs(workload: Workload, device: torch.device) -> dict[str, torch.Tensor]:
         torch.Generator(device)  # raises on meta
         base = torch.zeros(workload.elements + 3, device=device)
@@ -120,7 +120,7 @@ def test_meta_inputs_keep_their_geometry_where_the_generator_cannot_draw_them() 
     assert drawn["y"].stride() == (1, 4)
 
 
-def test_dtype_converts_floating_inputs_only() -> None:
+def test_draw_inputs_converts_floats_only() -> None:
     spec = execute.load_spec(f"{FILE}:GATHER")
     drawn = execute.draw_inputs(spec, case("GATHER", "triton"), "cpu", torch.float64)
     assert drawn["x"].dtype == torch.float64

@@ -37,18 +37,18 @@ def floats(text: str, *values: list[float]) -> list[float]:
     ("sub.s32 $0, $1, $2; max.s32 $0, $0, 0;", [0, 125, 0]),
     ("{ .reg .b32 t; /* twice */ add.u32 t, $1, $1; mov.b32 $0, t; // done\n }", [0xE1E1E1E0, 256, 2]),
 ])  # fmt: skip
-def test_whole_numbers(text: str, expected: list[int]) -> None:
+def test_integer_instructions(text: str, expected: list[int]) -> None:
     assert bits(text, A, B, C) == expected
 
 
-def test_the_nth_bit_is_found_up_and_down_or_not() -> None:
+def test_fns_finds_the_nth_bit() -> None:
     mask = np.full(6, 0b1010_0110, dtype=np.uint32)
     base = np.array([0, 0, 7, 5, 0, 1], dtype=np.uint32)
     offset = np.array([1, 4, -2, 0, 5, 0], dtype=np.int32).view(np.uint32)
     assert bits("fns.b32 $0, $1, $2, $3;", mask, base, offset) == [1, 7, 5, 5, 0xFFFFFFFF, 1]
 
 
-def test_floats() -> None:
+def test_float_instructions() -> None:
     assert floats("tanh.approx.f32 $0, $1;", [0.5]) == [pytest.approx(np.tanh(0.5))]
     assert floats("ex2.approx.ftz.f32 $0, $1;", [3.0]) == [8.0]
     assert floats("fma.rn.f32 $0, $1, $2, 0f3F800000;", [2.0], [5.0]) == [11.0]
@@ -72,13 +72,13 @@ def test_halves_of_a_register() -> None:
         "add.u32 $0, $1;",
     ],
 )  # fmt: skip
-def test_unknown_instructions_are_refused(text: str) -> None:
+def test_unknown_instruction_is_refused(text: str) -> None:
     with pytest.raises(inline_assembly.NotKnown):
         inline_assembly.compute(text, 1, [A])
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="launches are interpreted where there is no GPU")
-def test_a_kernels_assembly_is_computed_and_addresses_may_follow_from_it() -> None:
+def test_kernel_addresses_may_depend_on_assembly() -> None:
     with Capture("sm_90") as capture:
         x = torch.arange(32.0, device="cuda")
         out = torch.zeros(32, device="cuda")

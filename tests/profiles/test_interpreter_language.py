@@ -24,16 +24,16 @@ def test_construct_is_right(name: str) -> None:
 
 
 REFUSED = {
-    "an_unknown_method_of_the_builder": "novel of bf16 is not interpreted: convert to float32 first",
-    "inline_assembly": "inline assembly (cvt.rna.tf32.f32) cannot be run off the GPU, and its result is needed here",
-    "an_unknown_function_of_libdevice": "what __nv_tgammaf computes is not known off the GPU, and its result is needed",
+    "an_unknown_method_of_the_builder": "the interpreter does not support novel of bf16: convert to float32 first",
+    "inline_assembly": "the interpreter does not support inline assembly (cvt.rna.tf32.f32), whose result is needed",
+    "an_unknown_function_of_libdevice": "the interpreter does not support __nv_tgammaf, whose result is needed",
     "the_number_of_warps": "Triton's interpreter has no num_warps",
     "several_elements_to_a_call": "map_elementwise is interpreted with one element to a call: leave pack out",
     **dict.fromkeys(
         ("meeting_by_loads", "meeting_by_exchange", "meeting_by_comparison"),
-        "it waits for what another program is to write",
+        "it waits for a value that no other program writes",
     ),
-    "gluon_is_another_language": "gluon_kernel is written in Gluon, and what is interpreted is Triton's language",
+    "gluon_is_another_language": "gluon_kernel is written in Gluon: the interpreter supports Triton's language only",
 }
 
 

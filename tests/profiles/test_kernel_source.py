@@ -39,14 +39,14 @@ def raising() -> None:
     raise KeyError
 
 
-def test_constants_mean_what_they_do_in_python() -> None:
+def test_rewrite_keeps_the_meaning_of_constants() -> None:
     rewritten = kernel_source.rewrite(kernel, same)
     assert rewritten(0, 4, first) == [0, 4, False, True, 9]
     with pytest.raises(ZeroDivisionError):  # a constant that is true does not end an or
         rewritten(1, 4, first)
 
 
-def test_imported_functions_are_replaced_without_changing_the_file() -> None:
+def test_rewrite_replaces_imported_functions() -> None:
     def used(x: int) -> list[int]:
         return [first(x)]
 
@@ -56,7 +56,7 @@ def test_imported_functions_are_replaced_without_changing_the_file() -> None:
     assert globals() == before
 
 
-def test_lines_are_those_of_the_file() -> None:
+def test_rewrite_keeps_line_numbers() -> None:
     with pytest.raises(KeyError) as caught:
         kernel_source.rewrite(raising, same)()
     frame = caught.traceback[-1]
@@ -64,7 +64,7 @@ def test_lines_are_those_of_the_file() -> None:
     assert str(frame.path) == __file__
 
 
-def test_an_assertion_is_evaluated_and_does_not_fail() -> None:
+def test_rewrite_evaluates_assertions_only() -> None:
     def asserting(x: int) -> list[int]:
         assert x < 0, "negative"
         return [x]
@@ -72,14 +72,14 @@ def test_an_assertion_is_evaluated_and_does_not_fail() -> None:
     assert kernel_source.rewrite(asserting, same)(2) == [2]
 
 
-def test_a_function_without_source_cannot_be_rewritten() -> None:
+def test_rewrite_without_source_is_refused() -> None:
     namespace: dict[str, Any] = {}
     exec(compile(ast.parse("def unseen():\n    pass"), "<nowhere>", "exec"), namespace)  # noqa: S102
     with pytest.raises(OSError, match="source"):
         kernel_source.rewrite(namespace["unseen"], same)
 
 
-def test_a_kernel_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rewrite_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     def printing(x: int) -> list[int]:
         print("x", x)
         return [x]
@@ -88,7 +88,7 @@ def test_a_kernel_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == ""
 
 
-def test_numbers_that_are_assigned_or_returned_are_scalars_unless_constant() -> None:
+def test_rewrite_makes_assigned_numbers_scalars() -> None:
     def numbers(x: Any) -> Any:
         a, b = 1, (2.0, None)
         c: tl.constexpr = 4

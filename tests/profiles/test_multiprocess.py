@@ -24,17 +24,14 @@ def total(
     )
 
 
-def test_every_item_is_done_once() -> None:
+def test_share_out_does_every_item_once() -> None:
     done: list[int] = []
     assert sum(total(lambda item: item, tick=done.append)) == sum(range(20))
     assert done[-1] == 20
-
-
-def test_more_processes_than_items() -> None:
     assert sorted(total(lambda item: item + 1, count=2, processes=4)) == [0, 0, 1, 2]
 
 
-def test_an_error_is_raised_here_and_so_is_the_end_of_a_process() -> None:
+def test_share_out_raises_errors_and_killed_processes() -> None:
     def work(item: int) -> int:
         if item == 7:
             raise KeyError("seven")
@@ -52,7 +49,7 @@ def test_an_error_is_raised_here_and_so_is_the_end_of_a_process() -> None:
         total(killed)
 
 
-def test_an_exception_of_tick_ends_the_work() -> None:
+def test_share_out_ends_when_tick_raises() -> None:
     def never(_: int) -> int:
         signal.pause()
         return 0
@@ -66,7 +63,7 @@ def test_an_exception_of_tick_ends_the_work() -> None:
     assert multiprocessing.active_children() == []
 
 
-def test_the_processes_end_with_the_one_that_shared_out(tmp_path: Path) -> None:
+def test_share_out_processes_end_with_their_parent(tmp_path: Path) -> None:
     """Killed, it can say nothing to them: at work on one long item, they would go on."""
     script = (
         "import os, sys, time\nfrom pathlib import Path\nfrom tilescope.execution import multiprocess\n"

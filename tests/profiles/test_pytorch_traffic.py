@@ -17,11 +17,11 @@ def product() -> Operation:
     return found
 
 
-def test_a_product_reads_both_operands_and_has_a_formula() -> None:
+def test_product_reads_both_operands() -> None:
     assert product() == Operation("aten.mm", (12 + 20) * 4, 15 * 4, 2 * 3 * 4 * 5)
 
 
-def test_a_form_that_the_formula_refuses_has_unknown_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_product_without_a_formula_has_unknown_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     """As PyTorch 2.11's formula of attention does with several query heads to a key head."""
 
     def refuse(*args: Any, **kwargs: Any) -> int:

@@ -76,7 +76,7 @@ def records(kernel: Any, grid: tuple[int, ...], *arguments: Any) -> list[dict[st
     return [meter.record(launch) for launch, meter in found]
 
 
-def test_seconds_spent_before_count_towards_the_allowance():
+def test_allowance_includes_seconds_spent_before():
     with launches.catch() as caught:
         triangle_kernel[(4000,)](torch.randn(16), torch.empty(16), 1)
     meter, allowance = interpret.meter(caught[0]), interpret.Allowance(6000, waited=6000)
@@ -85,7 +85,7 @@ def test_seconds_spent_before_count_towards_the_allowance():
     assert not isinstance(raised.value, interpret.Unending)
 
 
-def test_the_seconds_of_a_launch_are_the_cpus_whatever_else_the_machine_does(monkeypatch):
+def test_allowance_is_in_cpu_seconds(monkeypatch):
     hours = itertools.count(step=3600)
     monkeypatch.setattr(time, "perf_counter", lambda: float(next(hours)))
     allowance = interpret.Allowance(60)
@@ -112,7 +112,7 @@ def collected(kernel: Any, arguments: tuple[Any, ...], tmp_path, lines=False) ->
     return found, interpreter.remark(artefact)
 
 
-def test_figures_of_a_sample_are_scaled_and_marked(tmp_path):
+def test_sample_is_scaled_and_marked(tmp_path):
     every = 300_001
     found, said = collected(triangle_kernel, (torch.randn(16), torch.empty(16), every), tmp_path)
     # So many programs each read once, twice and three times, and the rest four times: the spread finds the mean.
@@ -127,8 +127,8 @@ def test_figures_of_a_sample_are_scaled_and_marked(tmp_path):
     assert "of 1,048,576 programs, spread evenly, were interpreted" in said
 
 
-@pytest.mark.parametrize(("rows", "columns", "depth"), [(37, 53, 5), (32, 64, 3), (16, 70, 2), (5, 6, 1)])
-def test_counts_of_regular_programs_follow_from_a_few(rows, columns, depth):
+@pytest.mark.parametrize(("rows", "columns", "depth"), [(37, 53, 5), (32, 64, 3)])
+def test_rule_gives_counts_of_all_programs(rows, columns, depth):
     a, b, out = torch.randn(rows, depth), torch.randn(depth, columns), torch.empty(rows, columns)
     grid = triton.cdiv(rows, 8), triton.cdiv(columns, 8)
     whole, followed = records(tiles_kernel, grid, a, b, out, (rows, columns, depth), 8)
@@ -154,8 +154,8 @@ def grouped_kernel(x_ptr, table_ptr, out_ptr, sizes, GROUP: tl.constexpr):
     tl.store(out_ptr + tile, tl.load(x_ptr + tile) + tl.load(table_ptr + offsets))
 
 
-@pytest.mark.parametrize(("programs", "period", "columns"), [(96, 24, 6), (60, 12, 3), (90, 12, 3)])
-def test_counts_follow_for_programs_that_are_divided_into_rows(programs, period, columns):
+@pytest.mark.parametrize(("programs", "period", "columns"), [(96, 24, 6), (90, 12, 3)])
+def test_rule_of_rows_gives_counts_of_all_programs(programs, period, columns):
     x, table, out = torch.randn(4096), torch.randn(8 * period), torch.empty(4096)
     whole, followed = records(grouped_kernel, (programs,), x, table, out, (columns, period), 4)
     if programs % period:
@@ -182,7 +182,7 @@ def unpacked_kernel(packed_ptr, where_ptr, out_ptr, FOLLOWS: tl.constexpr):
 
 
 @pytest.mark.parametrize("follows", [False, True])
-def test_integers_are_not_read_unless_addresses_depend_on_them(follows):
+def test_rule_fails_where_addresses_depend_on_integers(follows):
     packed, where, out = (torch.zeros(size, dtype=torch.int32) for size in (640, 40, 640))
     # As regular as can be: what matters is that it need not be.
     where.copy_(torch.arange(40))
@@ -192,7 +192,7 @@ def test_integers_are_not_read_unless_addresses_depend_on_them(follows):
 
 
 @pytest.mark.parametrize("odd", [1, 8, 9])
-def test_an_irregular_program_is_found(odd):
+def test_rule_fails_for_an_irregular_program(odd):
     x, out = torch.randn(160), torch.empty(160)
     _, meter = metered(odd_one_kernel, (10,), x, out, odd)
     # The last one stands by itself.
@@ -203,26 +203,26 @@ def test_an_irregular_program_is_found(odd):
         assert meter.sampled == (10, 10)
 
 
-def test_a_grid_of_different_quarters_is_counted_by_quarter(tmp_path):
+def test_rule_of_different_quarters_is_by_quarter(tmp_path):
     found, said = collected(triangle_kernel, (torch.randn(16), torch.empty(16), PROGRAMS // 4), tmp_path, lines=True)
     assert (found["requested_bytes_read"], found["unique_bytes_read"]) == (2.5 * 64 * PROGRAMS, 64)
     assert "of which each touches" in said
 
 
-def test_an_error_of_a_dependent_program_is_not_reported(tmp_path):
+def test_sample_hides_errors_of_dependent_programs(tmp_path):
     following = torch.full((PROGRAMS + 1,), 1 << 40)
     following[0] = 5
     with pytest.raises(NotApplicable, match="would take longer to interpret"):
         collected(chained_kernel, (following, torch.zeros(16)), tmp_path)
 
 
-def test_an_error_of_an_independent_program_is_reported(tmp_path):
+def test_sample_reports_errors_of_independent_programs(tmp_path):
     with pytest.raises(interpret.InterpretationFailed, match="the end of x_ptr"):
         collected(beyond_kernel, (torch.zeros(70),), tmp_path)
 
 
-@pytest.mark.parametrize("count", [1, 4, 6, 97, 1000])
-def test_a_sample_is_spread_evenly(count):
+@pytest.mark.parametrize("count", [1, 6, 97])
+def test_sample_is_spread_evenly(count):
     numbers = list(interpret.spread(count))
     assert sorted(numbers) == list(range(count))
     # No gap between the first few is much wider than if they were placed evenly.

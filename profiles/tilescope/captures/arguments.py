@@ -1,4 +1,4 @@
-"""Converts a launch's arguments to data and back. Tensors keep their layout, and those that share memory share it again.
+"""Converts a launch's arguments to data and back. Tensors keep their layout, and shared memory stays shared.
 
 Imports torch and triton.
 """
@@ -21,7 +21,7 @@ from tilescope.interpreter.arguments import pointed_at
 #: New memory is aligned to this many bytes; the original address is recorded modulo this.
 ALIGNMENT = 64
 #: Launches with integer tensors of at most this many bytes are distinguished by the contents.
-TOLD_APART = 64 << 10
+DISTINGUISHED = 64 << 10
 #: Most elements of a table that is searched for addresses.
 MOST_ADDRESSES = 1 << 14
 
@@ -77,9 +77,9 @@ class Writer(kernel_code.Writer):
             self._known[key] = len(self._storages)
             holds = self._holds(storage, tensor)
             if holds["kind"] == "uniform":
-                why = "too large to be kept" if self._readable else "not read, for a CUDA graph was being captured"
+                why = "too many to be stored" if self._readable else "not read, because a CUDA graph was being captured"
                 self.notes.append(
-                    f"{what} holds {storage.nbytes()} bytes of {holds['dtype']}, {why}: drawn within bounds"
+                    f"{what} holds {storage.nbytes()} bytes of {holds['dtype']}, {why}: random values within their bounds replace them"
                 )
             held: dict[str, Any] = {
                 "bytes": storage.nbytes(),
@@ -132,10 +132,10 @@ def is_descriptor(value: Any) -> bool:
 def shape_of(value: Any, with_contents: bool) -> Any:
     """A hashable key that is equal for arguments of equal launches, ``with_contents`` of small integer tensors or without."""
     if isinstance(value, torch.Tensor):
-        told = with_contents and not _is_float(value) and value.untyped_storage().nbytes() <= TOLD_APART
+        distinct = with_contents and not _is_float(value) and value.untyped_storage().nbytes() <= DISTINGUISHED
         return (
             str(value.dtype), tuple(value.shape), value.stride(), value.storage_offset() * value.element_size() % 16,
-            contents.digest(value.detach()) if told else "",
+            contents.digest(value.detach()) if distinct else "",
         )  # fmt: skip
     if isinstance(value, TensorWrapper):
         return (shape_of(value.base, with_contents), str(value.dtype))

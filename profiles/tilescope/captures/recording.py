@@ -22,7 +22,7 @@ from tilescope.captures import arguments, inductor
 from tilescope.captures.call_site import call_site
 from tilescope.captures.data_flow import Flow
 from tilescope.captures.recorder import Record, Recorder
-from tilescope.execution import assumed_device, assumed_tensors, compiling, launches, offline
+from tilescope.execution import assumed_device, assumed_tensors, compiling, launches, observe, offline
 from tilescope.interpreter import blocks, interpret
 from tilescope.interpreter.arguments import tensors
 
@@ -47,44 +47,20 @@ def on_gpu(recorder: Recorder, searching: Searching = lambda *about: None) -> It
 
     ``searching`` is called before the first trial of an autotuner's search.
     """
-    state = threading.local()
-    describe, tune, bench, prune = (
-        CompiledKernel.launch_metadata,
-        Autotuner.run,
-        Autotuner._bench,
-        Autotuner.prune_configs,
-    )
+    prune = Autotuner.prune_configs
 
-    def described(kernel: Any, grid: Any, stream: Any, *args: Any) -> Any:
+    def take(kernel: Any, grid: Any, args: tuple[Any, ...], tuner: Any) -> None:
         function = getattr(kernel.src, "fn", None)
-        if function is not None and not getattr(state, "trial", False):
-            tuner = getattr(state, "tuner", None)
+        if function is not None:
             best = tuner.best_config if tuner is not None and tuner.base_fn is function.fn else None
-            chosen = best.all_kwargs() if best is not None else {}
-            launch = _launch(kernel, function, grid, args, chosen)
+            launch = _launch(kernel, function, grid, args, best.all_kwargs() if best is not None else {})
             recorder.take(launch, call_site(), readable=not _capturing_graph(), stages=kernel.asm)
-        return describe(kernel, grid, stream, *args)
 
-    def tuned(tuner: Any, /, *args: Any, **kwargs: Any) -> Any:
-        before, state.tuner = getattr(state, "tuner", None), tuner
-        try:
-            return tune(tuner, *args, **kwargs)
-        finally:
-            state.tuner = before
-
-    def pruned(tuner: Any, *args: Any, **kwargs: Any) -> Any:
-        state.untried = tuner, prune(tuner, *args, **kwargs)
-        return state.untried[1]
-
-    def tried(tuner: Any, *args: Any, config: Any, **kwargs: Any) -> Any:
-        before, state.trial = getattr(state, "trial", False), True
-        (searcher, configs), state.untried = getattr(state, "untried", (None, ())), (None, ())
-        try:
-            if searcher is tuner:
-                searching(tuner, configs, args, kwargs)
-            return bench(tuner, *args, config=config, **kwargs)
-        finally:
-            state.trial = before
+    def pruned(tuner: Any, kwargs: Mapping[str, Any]) -> Any:
+        configs = prune(tuner, kwargs)
+        if not tuner.cache_results:  # otherwise the choice may be on disk
+            searching(tuner, configs, tuple(tuner.nargs.values()), kwargs)
+        return configs
 
     def generated(launch: launches.Launch) -> None:
         record = recorder.take(launch, call_site(), readable=not _capturing_graph())
@@ -95,10 +71,8 @@ def on_gpu(recorder: Recorder, searching: Searching = lambda *about: None) -> It
                 record.note_code(Flow(kernel.asm))
 
     with (
-        mock.patch.object(CompiledKernel, "launch_metadata", described),
-        mock.patch.object(Autotuner, "run", tuned),
+        observe.each_launch(take),
         mock.patch.object(Autotuner, "prune_configs", pruned),
-        mock.patch.object(Autotuner, "_bench", tried),
         inductor.watched(generated),
     ):
         yield
@@ -173,7 +147,7 @@ class _Interpreting:
         # One at a time: Triton's interpreter has one state for the process.
         with self.lock:
             site = call_site()
-            # What cannot be recorded is still made; remarks on it go to a record that nobody keeps.
+            # A launch that cannot be recorded is still made. Its remarks go to a record that is dropped.
             record = self.recorder.take(launch, site) or Record(launch.function, {"notes": [], "touched": None})
             if "waited" in record.data:
                 return  # an equal launch took too long before
@@ -183,7 +157,7 @@ class _Interpreting:
             if "arguments" in record.data and (refused := _out_of_reach(launch)):
                 record.note(f"{where} would be refused by a GPU: {refused}")
             if self.unmade:
-                record.note(f"{self.unmade} was not made before it: contents may not be what they would be")
+                record.note(f"{self.unmade} was not made before it, so its inputs may be wrong")
             if why := self._interpreted(launch, record):
                 self.unmade = self.unmade or launch.name
                 self._touch(launch, record)

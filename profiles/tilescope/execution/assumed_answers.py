@@ -166,12 +166,8 @@ class Entries(Mapping[str, Any]):
         return len(self._answers.entries)
 
 
-class Stream:
-    """A stream on which nothing runs: all work is done."""
-
-    cuda_stream = stream_id = priority = device_index = 0
-    device_type = 1
-    device = torch.device("cuda", 0)
+class _Idle:
+    """A stream on which nothing runs, or an event that has happened."""
 
     def __init__(self, *_args: Any, **_options: Any) -> None:
         pass
@@ -179,15 +175,23 @@ class Stream:
     def synchronize(self, _other: Any = None) -> None:
         """Returns at once, as there is nothing to wait for."""
 
-    wait_stream = wait_event = synchronize
-
-    def record_event(self, event: Any = None) -> Any:
-        """An event that has happened."""
-        return event or torch.cuda.Event()  # type: ignore[no-untyped-call]
+    wait_stream = wait_event = record = wait = synchronize
 
     def query(self) -> bool:
         """Whether all work is done: always."""
         return True
+
+
+class Stream(_Idle):
+    """A stream on which nothing runs: all work is done."""
+
+    cuda_stream = stream_id = priority = device_index = 0
+    device_type = 1
+    device = torch.device("cuda", 0)
+
+    def record_event(self, event: Any = None) -> Any:
+        """An event that has happened."""
+        return event or torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def __enter__(self) -> Stream:
         return self
@@ -196,22 +200,10 @@ class Stream:
         pass
 
 
-class Event:
+class Event(_Idle):
     """An event that has happened, at no known time."""
 
     answers: Answers
-
-    def __init__(self, *_args: Any, **_options: Any) -> None:
-        pass
-
-    def synchronize(self, _stream: Any = None) -> None:
-        """Returns at once, as the event has happened."""
-
-    record = wait = synchronize
-
-    def query(self) -> bool:
-        """Whether the event has happened: always."""
-        return True
 
     def elapsed_time(self, end: Any) -> float:
         """Raises NoAnswer, as nothing was timed."""
@@ -274,7 +266,7 @@ def queries(answers: Answers) -> Iterator[Replacement]:
 
 
 def absent_gpu(answers: Answers) -> Iterator[Replacement]:
-    """As ``queries``, for functions that are replaced only where there is no GPU: availability, streams, memory, randomness."""
+    """Yields replacements for use where there is no GPU: of availability, streams, memory, randomness."""
     cuda, say = torch.cuda, functools.partial(_saying, answers)
     yield say("is_available", lambda: True)
     yield say("device_count", lambda: 1)

@@ -39,7 +39,7 @@ class Flush:
 
 @triton.jit  # type: ignore[untyped-decorator]
 def read_zeros(source, total, count, CHUNK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Reads ``count`` zeros. What is stored if one is none keeps the reads from being optimised away."""
+    """Reads ``count`` zeros. The store of a sum that is not 0 keeps the reads from being optimised away."""
     element = tl.program_id(0) * CHUNK + tl.arange(0, CHUNK)
     sum_of_zeros = tl.sum(tl.load(source + element, mask=element < count, other=0.0, eviction_policy="evict_last"))
     tl.store(total, sum_of_zeros, mask=sum_of_zeros != 0)

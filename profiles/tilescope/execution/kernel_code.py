@@ -34,7 +34,7 @@ from triton.runtime.jit import ConstexprFunction, JITCallable, jit
 
 from tilescope.execution import notebook_cells
 
-#: Packages that a worker imports. Of other modules the members that a kernel uses are recorded.
+#: Packages that a worker imports. The members of other modules that a kernel uses are recorded.
 LIBRARIES = frozenset({*sys.stdlib_module_names, "numpy", "torch", "triton"}) - {"__main__"}
 _OPTIONS = ("do_not_specialize", "do_not_specialize_on_alignment", "debug", "noinline")
 #: Python's instructions that look a name up outside of the function; those of attributes are others.
@@ -100,7 +100,7 @@ class Writer:
             return {"dataclass": list(home), "fields": fields}
         if inspect.isfunction(value):
             return {"function": self.function(value)}
-        raise CannotRecord(f"{what} is a {type(value).__name__}, which cannot be written down")
+        raise CannotRecord(f"{what} is a {type(value).__name__}, which cannot be recorded")
 
     def function(self, function: Any) -> int:
         """The number of a function in ``functions``, to which it and the functions it uses are added if missing."""

@@ -1,4 +1,4 @@
-"""Observes the config of each Triton launch while it is made.
+"""Observes Triton launches while they are made.
 
 ``JITFunction.run`` is not replaced, because kernels look at it to know whether launches are caught. Instead this hooks the
 compiled kernel's metadata, which every launch asks for. Imports triton: worker-side only.
@@ -7,6 +7,7 @@ compiled kernel's metadata, which every launch asks for. Imports triton: worker-
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,30 +21,52 @@ from tilescope.table.case import Case
 
 
 @contextlib.contextmanager
-def launches() -> Iterator[list[launch_configs.Launched]]:
-    """While active, notes every launch that Triton makes. Yields the list of launches so far.
+def each_launch(handle: Callable[[Any, Any, tuple[Any, ...], Any], object]) -> Iterator[None]:
+    """While active, calls ``handle`` before every launch with the compiled kernel, the grid, the arguments and the autotuner or None.
 
-    Of an autotuner's launches, which include trials, only the last is kept, the one for its caller. Inductor's own launches are
-    not seen. Not for use from two threads at once, but a backward pass may run in another.
+    Trials of autotuners and Inductor's own launches are left out.
     """
-    seen: list[launch_configs.Launched] = []
-    describe, tune = CompiledKernel.launch_metadata, Autotuner.run
+    state = threading.local()
+    describe, tune, bench = CompiledKernel.launch_metadata, Autotuner.run, Autotuner._bench
 
     def described(kernel: Any, grid: Any, stream: Any, *args: Any) -> Any:
-        parameters = getattr(getattr(kernel.src, "fn", None), "params", ())
-        constants = {p.name: value for p, value in zip(parameters, args, strict=False) if p.is_constexpr}
-        seen.append(launch_configs.launched(kernel.name, constants, kernel.metadata))
+        if not getattr(state, "trial", False):
+            handle(kernel, grid, args, getattr(state, "tuner", None))
         return describe(kernel, grid, stream, *args)
 
-    def tuned(tuner: Any, /, *args: Any, **kwargs: Any) -> Any:
-        before = len(seen)
-        result = tune(tuner, *args, **kwargs)
-        for last in seen[before:][-1:]:
-            chosen = [name for name in tuner.best_config.all_kwargs() if name in last["config"]]
-            seen[before:] = [{**last, "autotuned": [*last["autotuned"], *chosen]}]
-        return result
+    def setting(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The method of a tuner with the tuner as ``state.name`` meanwhile."""
 
-    with mock.patch.object(CompiledKernel, "launch_metadata", described), mock.patch.object(Autotuner, "run", tuned):
+        def called(tuner: Any, /, *args: Any, **kwargs: Any) -> Any:
+            before = getattr(state, name, None)
+            setattr(state, name, tuner)
+            try:
+                return call(tuner, *args, **kwargs)
+            finally:
+                setattr(state, name, before)
+
+        return called
+
+    with (
+        mock.patch.object(CompiledKernel, "launch_metadata", described),
+        mock.patch.object(Autotuner, "run", setting("tuner", tune)),
+        mock.patch.object(Autotuner, "_bench", setting("trial", bench)),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def launches() -> Iterator[list[launch_configs.Launched]]:
+    """While active, notes the config of every launch. Yields the list of launches so far."""
+    seen: list[launch_configs.Launched] = []
+
+    def note(kernel: Any, _grid: Any, args: tuple[Any, ...], tuner: Any) -> None:
+        parameters = getattr(getattr(kernel.src, "fn", None), "params", ())
+        constants = {p.name: value for p, value in zip(parameters, args, strict=False) if p.is_constexpr}
+        chosen = tuner.best_config.all_kwargs() if tuner is not None else ()
+        seen.append(launch_configs.launched(kernel.name, constants, kernel.metadata, chosen))
+
+    with each_launch(note):
         yield seen
 
 

@@ -52,7 +52,7 @@ class _Utilities:
         return Entries(self.answers)
 
     def load_binary(self, name: str, cubin: bytes, shared: int, device: int) -> tuple[int, int, int, int, int]:
-        """What a driver says of a cubin: two handles (0), registers per thread, spills per thread in words of 4 bytes, and the most
+        """A driver's description of a cubin: two handles (0), registers per thread, spills per thread in words of 4 bytes, and the most
         threads of a block that the registers of a multiprocessor allow."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "kernel.cubin")

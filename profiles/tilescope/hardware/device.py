@@ -108,7 +108,7 @@ def driver() -> str:
 
 
 def _answer(ask: Callable[[Any], Answer], otherwise: Answer) -> Answer:
-    """What ``ask`` makes of NVML, or ``otherwise`` where no GPU can be used."""
+    """The value of ``ask`` for NVML, or ``otherwise`` where no GPU can be used."""
     try:
         with _nvml() as nvml:
             return ask(nvml)

@@ -56,7 +56,7 @@ class Arithmetic:
         self.original = interpreter_builder
 
     def methods(self) -> dict[str, Callable[..., Any]]:
-        """By the name that Triton's builder has for each."""
+        """The methods by their names in Triton's builder."""
         methods: dict[str, Callable[..., Any]] = {
             "create_dot": self.dot,
             "cast_impl": self.cast,
@@ -180,8 +180,8 @@ class Arithmetic:
                 return _Results(_computed(text, blocks, kinds, pack, shape))
         except inline_assembly.NotKnown as error:
             if self.counting.values:
-                said = f"inline assembly ({error}) cannot be run off the GPU, and its result is needed here"
-                raise NotServed(said) from None
+                why = f"the interpreter does not support inline assembly ({error}), whose result is needed here"
+                raise NotServed(why) from None
         return _Results(unknown(kind, shape) for kind in kinds)
 
     def extern_elementwise(self, _name: str, path: str, symbol: str, blocks: Any, kind: Any, _pure: bool) -> Any:
@@ -193,7 +193,7 @@ class Arithmetic:
             return unknown(kind, shape)
         compute = None if path else libdevice.function(symbol)
         if compute is None:
-            raise NotServed(f"what {symbol} computes is not known off the GPU, and its result is needed here")
+            raise NotServed(f"the interpreter does not support {symbol}, whose result is needed here")
         computed = compute(*(block.data for block in blocks))
         return TensorHandle(computed.astype(interpreter._get_np_dtype(kind.scalar)).reshape(shape), kind.scalar)
 
@@ -244,8 +244,8 @@ def _refusing_narrow(name: str, create: Callable[..., Any]) -> Callable[..., Any
     def created(*args: Any, **kwargs: Any) -> Any:
         for block in (*args, *kwargs.values()):
             if _is_narrow(block) and not is_opaque(block):
-                said = f"{name.removeprefix('create_')} of {block.dtype.scalar.name}"
-                raise NotServed(f"{said} is not interpreted: convert to float32 first")
+                operation = f"{name.removeprefix('create_')} of {block.dtype.scalar.name}"
+                raise NotServed(f"the interpreter does not support {operation}: convert to float32 first")
         return create(*args, **kwargs)
 
     return created

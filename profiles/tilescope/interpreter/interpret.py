@@ -87,11 +87,11 @@ def run(
     NotServed for an unsupported operation, and InterpretationFailed for any other error of the kernel.
     """
     if type(launch.function).__name__ == "GluonJITFunction":
-        raise NotServed(f"{launch.name} is written in Gluon, and what is interpreted is Triton's language")
+        raise NotServed(f"{launch.name} is written in Gluon: the interpreter supports Triton's language only")
     # Without values, programs that handle floats only cannot depend on each other.
     independent = not values and floats_only(launch)
     processes = multiprocess.processors() if independent and meter is not None else 1
-    clock = _Clock(launch, allowance or Allowance(), progress, processes)
+    clock = Clock(launch, allowance or Allowance(), progress, processes)
     python = launch.function.fn
     counting = Counting(meter, values, inspect.getsourcefile(python) or "", clock.deadline)
     with hooked(python, counting) as kernel, np.errstate(all="ignore"):
@@ -121,7 +121,7 @@ class _Programs:
     launch: Launch
     kernel: Callable[..., Any]
     counting: Counting
-    clock: _Clock
+    clock: Clock
     begun: int = 0
     done: int = 0
     within: int = 0
@@ -315,7 +315,7 @@ def _out_of_bounds(launch: Launch, error: accesses.OutOfBounds) -> str:
     return said
 
 
-class _Clock:
+class Clock:
     """Estimates the duration of a launch from the pace of its programs, and stops it when it would take too long."""
 
     def __init__(

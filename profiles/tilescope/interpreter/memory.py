@@ -21,10 +21,7 @@ from tilescope.interpreter.meter import Counting
 PATIENCE = 10_000
 #: Consecutive accesses to one unchanged address after which the next program runs.
 _POLLS = 200
-_WAITS = (
-    "it waits for what another program is to write, and those that could are done or wait themselves: "
-    "time and count it on a GPU"
-)
+_WAITS = "it waits for a value that no other program writes, because all others have ended or wait too: time and count it on a GPU"
 
 
 class Memory:
@@ -37,7 +34,7 @@ class Memory:
         self._asked, self._times, self._before = 0, 0, 0
 
     def methods(self) -> dict[str, Callable[..., Any]]:
-        """By the name that Triton's builder has for each."""
+        """The methods by their names in Triton's builder."""
         return {
             "create_load": self.load,
             "create_store": self.store,

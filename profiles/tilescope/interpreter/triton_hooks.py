@@ -4,7 +4,7 @@ The methods of the interpreter's builder compute with NumPy arrays. The hooks re
 
 * report each access, with its addresses, and each floating-point operation to a ``Meter``;
 * can leave out floating-point values (``values=False``): addresses seldom depend on them, and without them a large workload
-  takes seconds. Where an address, a mask or a branch depends on one, ``NeedsValues`` is raised;
+  takes seconds. An address, a mask or a branch that depends on such a value raises ``NeedsValues``;
 * compute with bfloat16 and 8-bit floats as the hardware does. Unknown methods refuse such operands.
 
 Patches ``triton.language`` meanwhile, so it belongs in a worker. Imports triton.
