@@ -180,18 +180,6 @@ def softmax_run(source: str = "ncu") -> str:
     return next(found.id for found in runs if "softmax" in found.kernels and source in found.sources)
 
 
-def test_a_view_draws_and_its_widget_answers(lab: tuple[str, Path], page: Any) -> None:
-    run_cells(
-        page, lab, "view", f"import tilescope\ntilescope.load('{softmax_run('interpreter')}').roofline('softmax')"
-    )
-    page.wait_for_selector(".bk-Figure canvas, .bk-Canvas, canvas")
-    heading = page.locator("h2").filter(has_text="of roofline")
-    before = heading.inner_text()
-    page.locator("input[type=checkbox]").first.click()
-    wrong = "the switch changed nothing: pyviz_comms must be in JupyterLab's environment"
-    reaches(page, lambda: heading.inner_text() != before, wrong)
-
-
 def drawn(page: Any) -> int:
     """Figures with something on them: a canvas of more than two colours."""
     return int(page.evaluate(COUNT_DRAWN))
@@ -214,7 +202,7 @@ COUNT_DRAWN = """() => {
 }"""
 
 
-def test_every_kind_of_control_is_answered(lab: tuple[str, Path], page: Any) -> None:
+def test_controls_of_a_view_are_answered(lab: tuple[str, Path], page: Any) -> None:
     """A choice from a list, buttons, a heading that sorts, a row: each changes what is seen."""
     run_cells(page, lab, "controls", f"import tilescope\ntilescope.load('{softmax_run()}').roofline('softmax')")
     page.wait_for_selector("h2 >> text=of roofline")
@@ -243,27 +231,6 @@ def test_every_kind_of_control_is_answered(lab: tuple[str, Path], page: Any) -> 
     assert "algorithm" in saved.value.path().read_text()
 
 
-def test_a_view_is_drawn_again_after_the_page_was_closed_and_the_cell_run_anew(
-    lab: tuple[str, Path], page: Any
-) -> None:
-    """What draws lies in an output. It must be there still when that cell has run twice, and the page is a new one."""
-    opened = f"import tilescope\nrun = tilescope.load('{softmax_run()}')\nrun.roofline('softmax')"
-    run_cells(page, lab, "again", opened, "run.occupancy('softmax')")
-    page.wait_for_selector("h2 >> text=occupancy, limited by")
-    reaches(page, lambda: drawn(page) >= 4, "not all figures were drawn")
-    run_all(page)
-    page.wait_for_selector(".jp-InputPrompt >> text=[4]:")
-    reaches(page, lambda: drawn(page) >= 4, "not all figures were drawn a second time")
-    save(page)
-    end_kernels(page)
-
-    # A new page, and a kernel that knows nothing: what was saved has all to draw it.
-    page.goto("about:blank")
-    page.goto(f"{lab[0]}/lab/workspaces/reopened/tree/again.ipynb?token={TOKEN}")
-    page.wait_for_selector("h2 >> text=occupancy, limited by")
-    reaches(page, lambda: drawn(page) >= 4, "what was saved is not drawn when it is opened again")
-
-
 def save(page: Any) -> None:
     """Saves the notebook, and waits until that is done."""
     with page.expect_response(lambda answer: "/api/contents/" in answer.url and answer.request.method == "PUT"):
@@ -284,7 +251,7 @@ def end_kernels(page: Any) -> None:
     )
 
 
-def test_a_saved_notebook_shows_all_as_a_page_of_its_own(lab: tuple[str, Path], page: Any) -> None:
+def test_exported_notebook_shows_all(lab: tuple[str, Path], page: Any) -> None:
     """Exported by nbconvert and opened from the disk: no kernel, no server, and nothing is asked of another host."""
     pytest.importorskip("nbconvert")
     folder = lab[1]
@@ -307,9 +274,7 @@ def test_a_saved_notebook_shows_all_as_a_page_of_its_own(lab: tuple[str, Path], 
     reaches(page, lambda: drawn(page) >= figures, "figures are missing in the export")
 
 
-def test_a_saved_notebook_is_small_and_shows_its_tables_where_it_is_not_trusted(
-    lab: tuple[str, Path], page: Any
-) -> None:
+def test_saved_notebook_is_small_and_shows_its_tables(lab: tuple[str, Path], page: Any) -> None:
     """Most of its bytes are what draws, which lies in it once; a view adds little."""
     address, folder = lab
     opened = f"import tilescope\nrun = tilescope.load('{softmax_run()}')\nrun.roofline('softmax')"
@@ -367,7 +332,7 @@ def test_figures_follow_the_dark_theme(lab: tuple[str, Path], page: Any) -> None
         choose_theme(page, "JupyterLab Light")
 
 
-def test_a_kernel_of_a_cell_is_profiled_and_its_summary_shown(lab: tuple[str, Path], page: Any) -> None:
+def test_kernel_of_a_cell_is_profiled(lab: tuple[str, Path], page: Any) -> None:
     run_cells(page, lab, "own", KERNEL, PROFILE)
     page.wait_for_selector(".jp-OutputArea-output th >> text=bytes vs minimum")
     said = page.inner_text(".jp-Notebook")
@@ -380,7 +345,7 @@ def test_a_kernel_of_a_cell_is_profiled_and_its_summary_shown(lab: tuple[str, Pa
     assert page.locator(".jp-OutputArea-output progress").count() == 0
 
 
-def test_the_tile_opens_the_app(lab: tuple[str, Path], page: Any) -> None:
+def test_tile_opens_the_app(lab: tuple[str, Path], page: Any) -> None:
     page.goto(f"{lab[0]}/lab/workspaces/tile?token={TOKEN}")
     # A slow start can open two launchers, one behind the other.
     tile = page.locator(".jp-LauncherCard:visible", has_text="Tilescope").first

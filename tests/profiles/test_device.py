@@ -1,7 +1,6 @@
 """Devices, their datasheet roofs, versions of software, and the search for ncu."""
 
 import importlib.metadata
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -172,47 +171,23 @@ def test_ncu_off_the_path_newest_first(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert device.find_ncu() == str(tmp_path / "2025.10.0" / "ncu")
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_every_target_has_a_device(target: str) -> None:
-    known = device.for_target(target)
-    assert known.target == target
-    assert not known.measured
-    assert {"hbm", "fp32", "bf16", "tf32", "int8"} <= {ceiling.name for ceiling in known.ceilings}
-    for ceiling in known.ceilings:
-        assert ceiling.origin == "datasheet"
-        assert ceiling.note
-        assert ceiling.unit == ceilings.unit(ceiling.name)
-
-
-def test_unknown_target_names_the_known_ones() -> None:
+def test_every_target_has_a_device() -> None:
+    assert ceilings.targets() == TARGETS
+    for target in TARGETS:
+        known = device.for_target(target)
+        assert known.target == target and not known.measured
+        assert {"hbm", "fp32", "bf16", "tf32", "int8"} <= {ceiling.name for ceiling in known.ceilings}
+        assert all(c.origin == "datasheet" and c.note and c.unit == ceilings.unit(c.name) for c in known.ceilings)
     with pytest.raises(ValueError, match="sm_90"):
         device.for_target("sm_42")
-    assert ceilings.targets() == TARGETS
 
 
 @pytest.mark.parametrize(
     ("name", "bandwidth"),
     [
-        ("NVIDIA H200", 4.8e12), ("NVIDIA H100 80GB HBM3", 3.35e12), ("NVIDIA GeForce RTX 3090", 0.936e12),
-        ("NVIDIA GeForce RTX 3090 Ti", None), ("NVIDIA H100 PCIe", None), ("NVIDIA H200 NVL", None),
+        ("NVIDIA H200", 4.8e12), ("NVIDIA GeForce RTX 3090", 0.936e12), ("NVIDIA GeForce RTX 3090 Ti", None),
     ],
 )  # fmt: skip
 def test_datasheets_go_by_the_exact_name(name: str, bandwidth: float | None) -> None:
     found = {ceiling.name: ceiling.value for ceiling in ceilings.datasheet(name)}
     assert found.get("hbm") == bandwidth
-
-
-def test_dense_rates_double_with_half_the_width() -> None:
-    hopper = {ceiling.name: ceiling.value for ceiling in ceilings.datasheet("NVIDIA H200")}
-    assert hopper["bf16"] == pytest.approx(2 * hopper["tf32"], rel=0.01)
-    assert hopper["fp8"] == pytest.approx(2 * hopper["bf16"], rel=0.01)
-
-
-def test_the_parent_needs_no_torch() -> None:
-    code = (
-        "import sys; from tilescope.hardware import device, ceilings; from tilescope.models import roofline, traffic, summary; "
-        "from tilescope.collectors import events, torch_profiler; from tilescope.collectors.ncu import counters as ncu; from tilescope.jobs import versions; device.detect(); versions.versions(); "
-        "ncu.unavailable(); sys.exit('torch' in sys.modules or 'triton' in sys.modules)"
-    )
-    profiles = Path(device.__file__).parents[2]
-    subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(profiles)}, check=True)

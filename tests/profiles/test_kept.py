@@ -12,6 +12,7 @@ from tilescope.hardware import device
 from tilescope.jobs import declarations, kept_ceilings, questions, supervisor
 from tilescope.jobs.job import Job
 from tilescope.jobs.ledger import Ledger
+from tilescope.runs.store import RunWriter
 from tilescope.table.case import Case
 from tilescope.table.run import Ceiling, Device, Run
 
@@ -118,8 +119,7 @@ def test_ceilings_are_measured_once_for_a_device_and_its_versions(tmp_path, monk
         gpu = Device("NVIDIA H200", "sm_90", 132, 1, 1, True)
         job = Job([Case("softmax", "triton", "forward", "8x8-fp32")], ["events"], settings, tmp_path / str(len(asked)))
         about = Run("20270101-000000-0000", "2027-01-01T00:00:00+00:00", gpu, {}, versions, {"target": "sm_90"})
-        monkeypatch.setattr(Ledger, "emit", lambda self, event: None)
-        ledger = Ledger.begin(job, about, lambda event: None)
+        ledger = Ledger(job, RunWriter(job.runs_dir, about), lambda event: None)
         asyncio.run(supervisor.measure_ceilings(ledger))
         (found,) = ledger.writer.run.device.ceilings
         ledger.writer.discard()

@@ -158,23 +158,12 @@ def test_modules_beside_the_notebook_are_found_by_the_worker(notebook, tmp_path,
     assert Path(reference.rpartition(":")[0]).read_text().count("sys.path") == 1
 
 
-def test_the_same_cells_give_the_same_file(notebook, tmp_path):
-    written = {cell_source.write_spec(declared(notebook), tmp_path) for _ in range(2)}
-    assert len(written) == len(list(tmp_path.iterdir())) == 1
-    assert cell_source.write_spec(declared(notebook, tolerance={"fp32": 1e-3}), tmp_path) not in written
-
-
 def test_a_kernel_keeps_its_function_where_other_code_calls_it(notebook, tmp_path):
     spec = dataclasses.replace(declared(notebook), name="right", reference=notebook["twice"])
     reference = cell_source.write_spec(spec, tmp_path)
     assert reference.endswith(":right_")
     x = notebook["torch"].ones(2)
     assert loaded(reference).reference(x).tolist() == [9, 9]
-
-
-def test_names_become_identifiers(notebook, tmp_path):
-    spec = dataclasses.replace(declared(notebook), name="<b>my kernel</b>")
-    assert loaded(cell_source.write_spec(spec, tmp_path)).name == "<b>my kernel</b>"
 
 
 @pytest.mark.parametrize(
@@ -243,18 +232,6 @@ def test_what_listening_raises_ends_the_job(tmp_path, monkeypatch):
 
     asyncio.run(as_in_a_notebook())
     assert store.list_runs([tmp_path]) == []
-
-
-def test_torchs_own_operators_are_references(notebook, tmp_path):
-    torch = notebook["torch"]
-    for operator in (torch.relu, torch.nn.functional.softplus, notebook["F"].gelu):
-        assert loaded(cell_source.write_spec(declared(notebook, reference=operator), tmp_path)).reference is operator
-
-
-def test_partials_and_aliases_are_carried(notebook, tmp_path):
-    spec = declared(notebook, reference=notebook["partial"], name="other")
-    x = notebook["torch"].ones(2)
-    assert loaded(cell_source.write_spec(spec, tmp_path)).reference(x).tolist() == [3, 3]
 
 
 def test_examples_are_drawn_again_at_any_size(notebook):

@@ -31,11 +31,6 @@ def test_everything_is_chosen_by_default_but_what_is_not_installed():
     assert cases == [f"k/triton/{direction}/{n}-fp32" for n in (8, 9) for direction in ("forward", "backward")]
 
 
-def test_choices_narrow_it_down():
-    chosen = Request(implementations=["triton"], directions=["forward"], workloads=["seven"])
-    assert ids(chosen) == ["k/triton/forward/7-fp32"]
-
-
 def test_an_implementation_of_one_kernel_is_left_out_of_the_other():
     request = Request(implementations=["aten"], directions=["forward"])
     assert ids(request, entry("a", aten=[]), entry("b")) == ["a/aten/forward/8-fp32", "a/aten/forward/9-fp32"]
@@ -97,9 +92,11 @@ def test_collectors_run_in_the_order_of_the_ladder():
 
 
 def test_each_process_gets_some_of_each_implementation():
-    cases = plan.choose_cases(Request(), [entry()])
-    sizes = {case.id: len(cases) - index for index, case in enumerate(cases)}
-    dealt = deal(cases, sizes, 2)
+    catalog = [
+        {**entry(), "cost": {f"{n}-fp32": {way: {"bytes_read": n} for way in ("forward", "backward")} for n in (8, 9)}}
+    ]
+    cases = plan.choose_cases(Request(), catalog)
+    dealt = deal(cases, catalog, 2)
     assert sorted(case.id for share in dealt for case in share) == sorted(case.id for case in cases)
     assert [sorted(case.impl for case in share) for share in dealt] == [["eager"] * 2 + ["triton"] * 2] * 2
-    assert deal(cases[:3], sizes, 8) == [sorted(cases[:3], key=lambda case: sizes[case.id])]
+    assert [[case.workload for case in share] for share in deal(cases[1:4], catalog, 8)] == [["8-fp32"] * 3]

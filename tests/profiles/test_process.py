@@ -67,18 +67,6 @@ os.write(1, f"\\nlast words {sum(job['kept'])}\\n".encode())
     assert list(temporary.iterdir()) == []
 
 
-def test_log_says_how_much_it_left_out():
-    log = worker_output.BoundedLog(kept=4)
-    for piece in (b"ab", b"cdef", b"ghij", b"klmnopqrstuvwxyz"):
-        log.write(piece)
-    assert log.text() == "abcd\n[… 18 bytes left out …]\nwxyz"
-    short = worker_output.BoundedLog(kept=4)
-    short.write(b"\xff\xfeabcd")
-    assert short.text() == "\ufffd\ufffdabcd"
-    assert len(worker_output.last_line("y" * 10_000 + "\n\n")) == 301
-    assert len(worker_output.tail("z" * 1_000_000)) == 16 << 10
-
-
 def test_lines_without_an_event_are_ignored():
     script = r"""
 say(b'{"event": "start"}\n' + b"not json\n" + b"\xff\xfe\n" + b"[1]\n" + b'{"event": 3}\n' + b'{"event": "nonsense"}\n')
@@ -117,15 +105,6 @@ while True:
             return worker.silent
 
     assert asyncio.run(live())
-
-
-def test_closed_or_binary_output_ends_nothing():
-    events, log, worker, _ = lived(
-        "os.write(1, b'\\xff\\xfe caf\\xe9')\nos.close(1); os.close(2)\nsay(b'{\"event\": \"done\"}\\n')"
-    )
-    assert events == [{"event": "done"}]
-    assert log == "\ufffd\ufffd caf\ufffd"
-    assert worker.status == 0
 
 
 def test_daemon_with_the_output_is_killed(tmp_path):

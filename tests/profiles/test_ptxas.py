@@ -1,12 +1,10 @@
 """The assembler that Triton has to use."""
 
-import asyncio
 import importlib.util
 from pathlib import Path
 
 import pytest
 from tilescope.jobs import ptxas
-from tilescope.jobs.process import WorkerProcess
 from triton import knobs
 
 
@@ -50,17 +48,3 @@ def test_what_is_not_there_is_absent(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert ptxas.environment() == {}
     assert ptxas.version("sm_90") is None
-
-
-def test_workers_are_held_to_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    seen = tmp_path / "environment"
-
-    async def start() -> None:
-        command = ["sh", "-c", f'echo "$TRITON_PTXAS_PATH" > {seen}']
-        async with WorkerProcess({}, wrap=lambda argv, folder: command) as worker:
-            async for _ in worker.events(60):
-                pass
-
-    monkeypatch.delenv("TRITON_PTXAS_PATH", raising=False)
-    asyncio.run(start())
-    assert seen.read_text().strip() == knobs.nvidia.ptxas.path

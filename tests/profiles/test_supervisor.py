@@ -96,12 +96,6 @@ def test_wrapper_reports_after_its_worker(catalog):
     assert "skipped 1 of fine" in loaded.run.notes[0]
 
 
-def test_crash_under_a_wrapper_costs_its_case_only(catalog):
-    loaded, _ = run(catalog, ["good", "killed", "noisy"], ["fakes.wrapped"])
-    assert registers(loaded) == {"good": 64, "noisy": 64}
-    assert "was killed (SIGKILL)" in failures(loaded)["killed"].message
-
-
 def test_unavailable_collectors_leave_the_others(catalog):
     loaded, events = run(catalog, ["good"], ["fakes.quick", "fakes.lost", "fakes.absent", "fakes.broken"])
     assert registers(loaded) == {"good": 32}
@@ -320,9 +314,10 @@ def test_run_of_a_killed_writer_resumes(catalog, monkeypatch, tmp_path):
 
 def test_case_with_rows_is_not_measured_twice(catalog):
     folder = interrupted(catalog, "good", "stubborn")
-    ledger = Ledger(Job(cases("good", "stubborn"), ["compiler"]), None, print)
-    ledger.recall((), store.open_run(folder).table)
+    ledger = Ledger(Job(cases("good", "stubborn"), ["compiler"]), store.RunWriter.reopen(folder), print)
+    ledger.recall()
     assert [case.impl for case in ledger.left("compiler")] == ["stubborn"]
+    ledger.close(interrupted=True)
 
 
 #: What has changed since a run was interrupted, and why it cannot be resumed.

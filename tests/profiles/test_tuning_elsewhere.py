@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 from tilescope import cli
 from tilescope.hardware import device
-from tilescope.jobs import dask_executor, heats
+from tilescope.jobs import executors, heats
 from tilescope.jobs.executors import Gpu, Heat
 from tilescope.jobs.job import Job, WorkerError
 from tilescope.runs import store
@@ -159,6 +159,6 @@ def test_the_workers_of_a_dask_cluster_share_a_sweep_out(cluster, capsys, monkey
     assert any("GPU-1 takes 0.333 times as long at the default" in note for note in loaded.run.notes)
     timed = {winner.problem.uuid: winner.config for winner in memory.Memory().winners()}
     assert timed == {"GPU-0": "BLOCK=512,num_warps=4", "GPU-1": "BLOCK=256,num_warps=4"}
-    monkeypatch.setattr(dask_executor, "PATIENCE", 1.0)
+    monkeypatch.setattr(executors, "PATIENCE", 1.0)
     assert cli.main(["tune", OWN, "--scheduler", "tcp://127.0.0.1:1"]) == cli.BAD_INPUT
     assert "no Dask scheduler answers at tcp://127.0.0.1:1" in capsys.readouterr().err

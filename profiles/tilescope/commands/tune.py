@@ -83,11 +83,11 @@ def _here(arguments: argparse.Namespace) -> int:
 
 def _elsewhere(arguments: argparse.Namespace) -> int:
     """Tunes on the GPUs of a Dask cluster: a run for each kind of GPU."""
-    from tilescope.jobs import dask_executor, heats, supervisor, tuning  # noqa: PLC0415
+    from tilescope.jobs import executors, heats, supervisor, tuning  # noqa: PLC0415
     from tilescope.jobs.progress import Progress  # noqa: PLC0415
 
     async def kinds() -> tuple[list[list[Gpu]], list[str]]:
-        async with dask_executor.connect(arguments.scheduler) as cluster:
+        async with executors.connect(arguments.scheduler) as cluster:
             return await heats.kinds(cluster, [arguments.kernel])
 
     found, notes = asyncio.run(kinds())
@@ -100,7 +100,7 @@ def _elsewhere(arguments: argparse.Namespace) -> int:
             progress({"event": "waiting", "doing": f"racing on {device.name}{many}"})
             job, _ = await tuning.plan_tuning(**_asked(arguments), elsewhere=device)
             job = dataclasses.replace(job, notes=(*job.notes, *notes))
-            async with dask_executor.connect(arguments.scheduler) as cluster:
+            async with executors.connect(arguments.scheduler) as cluster:
                 job = await heats.timed(cluster, gpus, job)
             await supervisor.run(job, progress)
 

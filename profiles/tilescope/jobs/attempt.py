@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from tilescope import collectors
 from tilescope.jobs import worker_output
-from tilescope.jobs.job import BATCH
+from tilescope.jobs.job import BATCH, patience
 from tilescope.jobs.ledger import Ledger, one_line
 from tilescope.jobs.process import Standby, StartError, WorkerProcess
 from tilescope.jobs.worker_output import last_line, tail
@@ -23,20 +23,28 @@ from tilescope.table.case import Case
 
 #: Number of processes in a row that may die at one case, or end without settling any.
 TRIES = 3
+_FREE = contextlib.nullcontext()
 
 
 async def collect(
-    ledger: Ledger, name: str, cases: Sequence[Case], *, leaving: bool, standby: Standby | None = None
+    ledger: Ledger,
+    name: str,
+    cases: Sequence[Case],
+    *,
+    leaving: bool,
+    standby: Standby | None = None,
+    slots: contextlib.AbstractAsyncContextManager[Any] = _FREE,
 ) -> None:
     """Runs the cases with one collector, in as many processes as needed; gives up after ``TRIES`` without progress.
 
-    ``leaving``: nothing needs to wait for the exit of a process that is done.
+    ``leaving``: nothing needs to wait for the exit of a process that is done. ``slots`` limits the processes at a time.
     """
     wrapped = hasattr(collectors.load(name), "command")
     size = int(ledger.job.settings.get("batch", BATCH)) if wrapped else len(cases)
     left, tries, killed = list(cases), 0, Counter[str]()
     while left:
-        end = await _Attempt(ledger, name, left[:size], killed=killed, leaving=leaving, standby=standby).run()
+        async with slots:
+            end = await _Attempt(ledger, name, left[:size], killed=killed, leaving=leaving, standby=standby).run()
         if end.impossible:
             ledger.give_up(name, cases, end.obstacle, end.detail)
             return
@@ -106,7 +114,7 @@ class _Attempt:
         try:
             async with WorkerProcess(job, command, variables, self.standby) as worker:
                 try:
-                    async for event in worker.events(ledger.job.patience):
+                    async for event in worker.events(patience(ledger.job.settings)):
                         await self.hear(event)
                         if self.leaving and self.finished and not (self.open or self.later or command):
                             worker.leave()
@@ -157,7 +165,7 @@ class _Attempt:
                 ledger.skip(case, self.name, event["message"])
             elif hasattr(self.collector, "command") or hasattr(self.collector, "capture_all"):
                 self.pending.append(case)
-            elif not await ledger.keep(self.name, case):
+            elif await ledger.keep(self.name, [case]):
                 ledger.fail(case, self.name, f"{self.name} left no artefact")
 
     async def keep_pending(self, worker: WorkerProcess) -> list[Case]:
@@ -165,15 +173,14 @@ class _Attempt:
 
         Raises the collector's exception where ``finish`` finds no usable output of the wrapper.
         """
-        if not hasattr(self.collector, "command"):
-            await self.ledger.keep_together(self.name, self.pending)
-            return []
-        if not self.pending:
-            return []
-        folder = self.ledger.writer.artefact_folder(self.name)
-        await asyncio.to_thread(worker.take_wrapped, folder)
-        await asyncio.to_thread(self.collector.finish, folder, self.pending)
-        return [case for case in self.pending if not await self.ledger.keep(self.name, case)]
+        if hasattr(self.collector, "command") and self.pending:
+            folder = self.ledger.writer.artefact_folder(self.name)
+            await asyncio.to_thread(worker.take_wrapped, folder)
+            await asyncio.to_thread(self.collector.finish, folder, self.pending)
+            return [case for case in self.pending if await self.ledger.keep(self.name, [case])]
+        for case in await self.ledger.keep(self.name, self.pending):
+            self.ledger.fail(case, self.name, f"{self.name} left no artefact")
+        return []
 
     def conclude(self, worker: WorkerProcess, missing: Sequence[Case], unwritten: str, out_of_memory: bool) -> _End:
         """The cause of the process's end, and the cases left. ``missing`` have no output of the wrapper; ``unwritten`` says why."""

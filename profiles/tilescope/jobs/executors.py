@@ -1,4 +1,8 @@
-"""Executors: GPUs of other processes or machines, and races on them. Imports neither torch nor triton."""
+"""GPUs of other processes or machines, and races on them: those of a Dask cluster (``pip install 'tilescope[dask]'``).
+
+A worker of the cluster has the first GPU of its CUDA_VISIBLE_DEVICES, so start one worker a GPU. Races run in Tilescope's own processes
+beside it, so that a faulting kernel harms neither the worker nor the cluster. Imports neither torch nor triton.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,23 @@ import asyncio
 import dataclasses
 import hashlib
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tilescope.hardware import device
 from tilescope.jobs import supervisor
 from tilescope.jobs.job import Job, WorkerError
+from tilescope.jobs.ledger import one_line
 from tilescope.jobs.versions import versions
 from tilescope.runs import artefacts, store
 from tilescope.table.case import Case
 from tilescope.table.run import Device
 from tilescope.tuning import problems
+
+#: Seconds to wait for an answer of the scheduler.
+PATIENCE = 10.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -45,18 +54,6 @@ class Heat:
 
     artefacts: Mapping[str, str]
     failures: Mapping[str, str]
-
-
-class Executor(Protocol):
-    """A set of GPUs that kernels can be timed on."""
-
-    async def gpus(self, kernels: Sequence[str]) -> Sequence[Gpu]:
-        """The GPUs, with the code of these kernels on each. Raises WorkerError where it cannot be asked."""
-        ...
-
-    async def race(self, gpu: Gpu, collector: str, cases: Sequence[Case], settings: Mapping[str, Any]) -> Heat:
-        """Races the cases on that GPU. Raises WorkerError where it is lost."""
-        ...
 
 
 def here(kernels: Sequence[str], place: str = "") -> Gpu | None:
@@ -88,3 +85,55 @@ def race_here(collector: str, cases: Sequence[Case], settings: Mapping[str, Any]
         if not found:
             raise WorkerError(next(iter(failures.values()), "its worker settled no case"))
         return Heat(found, failures)
+
+
+@asynccontextmanager
+async def connect(address: str) -> AsyncIterator[Dask]:
+    """Connects to a scheduler; yields its executor. Raises WorkerError where none answers or Dask is not installed."""
+    try:
+        from distributed import Client  # noqa: PLC0415 - optional
+    except ImportError as error:
+        raise WorkerError("--scheduler needs Dask: pip install 'tilescope[dask]'") from error
+    try:
+        client = await Client(address, asynchronous=True, timeout=PATIENCE, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise WorkerError(f"no Dask scheduler answers at {address}: {type(error).__name__}") from error
+    async with client:
+        yield Dask(client)
+
+
+class Dask:
+    """The GPUs of the workers of ``client``."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    async def gpus(self, kernels: Sequence[str]) -> list[Gpu]:
+        """The workers' GPUs. Raises WorkerError where a worker cannot answer, for example without Tilescope."""
+        try:
+            asked: Mapping[str, Any] = await self._client.run(here, list(kernels), on_error="return")
+        except Exception as error:
+            raise WorkerError(f"the Dask workers cannot be asked: {one_line(error)}") from error
+        if not asked:
+            raise WorkerError("the Dask scheduler has no workers")
+        found = []
+        for place, answer in asked.items():
+            if isinstance(answer, BaseException):
+                raise WorkerError(f"the Dask worker {place} cannot say which GPU it has: {one_line(answer)}")
+            if answer is not None:
+                found.append(Gpu(place, answer.uuid, answer.device, answer.versions, answer.code))
+        return found
+
+    async def race(self, gpu: Gpu, collector: str, cases: Sequence[Case], settings: Mapping[str, Any]) -> Heat:
+        """Races the cases on the GPU's worker. Raises WorkerError where it is lost."""
+        future = self._client.submit(
+            race_here, collector, list(cases), dict(settings),
+            workers=[gpu.place], allow_other_workers=False, pure=False, retries=0,
+        )  # fmt: skip
+        try:
+            found: Heat = await future
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            raise WorkerError(one_line(error)) from error
+        return found

@@ -21,13 +21,13 @@ from typing import Any
 
 from tilescope import collectors
 from tilescope.jobs import executors
-from tilescope.jobs.executors import Executor, Gpu, Heat
+from tilescope.jobs.executors import Dask, Gpu, Heat
 from tilescope.jobs.job import Given, Job, WorkerError
 from tilescope.table.case import Case
 from tilescope.tuning import memory, problems, race
 
 
-async def kinds(executor: Executor, kernels: Sequence[str]) -> tuple[list[list[Gpu]], list[str]]:
+async def kinds(executor: Dask, kernels: Sequence[str]) -> tuple[list[list[Gpu]], list[str]]:
     """The executor's GPUs with the same code as here, grouped by kind, and notes on those that are left out.
 
     Raises WorkerError where there is none.
@@ -46,7 +46,7 @@ async def kinds(executor: Executor, kernels: Sequence[str]) -> tuple[list[list[G
     return [list(gpus.values()) for gpus in found.values()], notes
 
 
-async def timed(executor: Executor, gpus: Sequence[Gpu], job: Job) -> Job:
+async def timed(executor: Dask, gpus: Sequence[Gpu], job: Job) -> Job:
     """The job with the artefact of each of its cases, raced on GPUs of one kind. The memory here keeps all timings too.
 
     The run's device is the GPU of the final. Raises WorkerError where every GPU is lost.
@@ -94,9 +94,7 @@ async def timed(executor: Executor, gpus: Sequence[Gpu], job: Job) -> Job:
     )
 
 
-async def _final(
-    executor: Executor, job: Job, heats: Mapping[Gpu, Heat], lost: dict[Gpu, WorkerError]
-) -> tuple[Gpu, Heat]:
+async def _final(executor: Dask, job: Job, heats: Mapping[Gpu, Heat], lost: dict[Gpu, WorkerError]) -> tuple[Gpu, Heat]:
     """The final's GPU, and its race over its own share, the other heats' best, and the shares of lost GPUs."""
     (collector,) = job.collectors
     done = {case for heat in heats.values() for case in heat.artefacts.keys() | heat.failures.keys()}

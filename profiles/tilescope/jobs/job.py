@@ -60,22 +60,24 @@ class Job:
     device: Device | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def patience(self) -> float:
-        """Seconds of silence after which a worker counts as hung."""
-        return float(self.settings.get("timeout", TIMEOUT))
-
     def names(self, field: str) -> list[str]:
         """The distinct values of a field of the cases (``kernel``, ``workload``), in order."""
         return list(dict.fromkeys(getattr(case, field) for case in self.cases))
 
-    def cost(self, case: Case) -> Mapping[str, Any]:
-        """The case's cost as its kernel declares it; empty for a case that is not in the catalog."""
-        costs: Mapping[str, Any] = next((e["cost"] for e in self.catalog if e["kernel"] == case.kernel), {})
-        found: Mapping[str, Any] = costs.get(case.workload, {}).get(case.direction, {})
-        return found
 
-    def is_foreign(self, case: Case) -> bool:
-        """Whether the case's implementation comes from another library."""
-        declared = (e["implementations"].get(case.impl) for e in self.catalog if e["kernel"] == case.kernel)
-        return any(known and known["requires"] for known in declared)
+def patience(settings: Mapping[str, Any]) -> float:
+    """Seconds of silence after which a worker counts as hung."""
+    return float(settings.get("timeout", TIMEOUT))
+
+
+def declared_cost(case: Case, catalog: Catalog) -> Mapping[str, Any]:
+    """The case's cost as its kernel declares it; empty for a case that is not in the catalog."""
+    costs: Mapping[str, Any] = next((entry["cost"] for entry in catalog if entry["kernel"] == case.kernel), {})
+    found: Mapping[str, Any] = costs.get(case.workload, {}).get(case.direction, {})
+    return found
+
+
+def is_foreign(case: Case, catalog: Catalog) -> bool:
+    """Whether the case's implementation comes from another library."""
+    declared = (entry["implementations"].get(case.impl) for entry in catalog if entry["kernel"] == case.kernel)
+    return any(known and known["requires"] for known in declared)

@@ -18,11 +18,11 @@ from typing import Any
 import pandas as pd
 
 from tilescope import collectors
-from tilescope.jobs.job import Job, OnEvent, WorkerError
+from tilescope.jobs.job import Catalog, Job, OnEvent, WorkerError, declared_cost, is_foreign
 from tilescope.runs import journal, store
 from tilescope.table import assumptions, launch_configs, line_values, schema
 from tilescope.table.case import Case
-from tilescope.table.run import Failure, Run, Skipped
+from tilescope.table.run import Failure, Skipped
 from tilescope.table.sources import SOURCES
 
 #: The start of a run's note on outstanding cases.
@@ -34,6 +34,10 @@ class Ledger:
 
     def __init__(self, job: Job, writer: store.RunWriter, on_event: OnEvent) -> None:
         self.job, self.writer, self.on_event = job, writer, on_event
+        # Collectors only keep the files that launch something.
+        writer.keep_sources({Case(entry["kernel"], "", "", "").name: _declaring(entry) for entry in job.catalog})
+        if not (writer.rows["source"] == store.MODEL).any():
+            writer.append(declared_rows(job.cases, job.catalog), store.MODEL)
         self.of = len(job.cases) * len(job.collectors)
         self.outstanding = {(name, case.id) for name in job.collectors for case in job.cases}
         #: Collectors that gave a result.
@@ -47,38 +51,11 @@ class Ledger:
         #: Reasons why a collector has outstanding cases, in order.
         self.obstacles: dict[str, dict[str, None]] = defaultdict(dict)
 
-    @classmethod
-    def begin(cls, job: Job, run: Run, on_event: OnEvent) -> Ledger:
-        """The ledger of a new run."""
-        writer = store.RunWriter(job.runs_dir, run)
-        writer.plan(job.cases)
-        # Collectors only keep the files that launch something.
-        writer.keep_sources({Case(entry["kernel"], "", "", "").name: _declaring(entry) for entry in job.catalog})
-        writer.append(model_rows(job), store.MODEL)
-        return cls(job, writer, on_event)
-
-    @classmethod
-    def reopen(cls, job: Job, folder: Path, on_event: OnEvent) -> Ledger:
-        """The ledger of an interrupted run. Settled cases stay settled; failures of whole collectors are forgotten."""
-        writer = store.RunWriter.reopen(folder)
-        ledger = cls(job, writer, on_event)
-        rows = writer.rows
+    def recall(self) -> None:
+        """Restores the state of a reopened run. Settled cases stay settled; failures of whole collectors are forgotten."""
         # Read again, because another process may have resumed the run meanwhile, or a part of it may be damaged.
-        known = journal.read(writer.folder)
-        ledger.recall(known.settled if known else (), rows)
-        if not (rows["source"] == store.MODEL).any():
-            writer.append(model_rows(job), store.MODEL)
-        said, skipped = set(ledger._remarks()), set(ledger._skipped())
-        writer.update(
-            failures=tuple(failure for failure in writer.run.failures if failure.case),
-            notes=tuple(note for note in writer.run.notes if note not in said and not note.startswith(OUTSTANDING)),
-            skipped=tuple(one for one in writer.run.skipped if one not in skipped),
-        )
-        writer.note(f"interrupted, and gone on with at {datetime.now(UTC).isoformat(timespec='seconds')}")
-        return ledger
-
-    def recall(self, settled: Iterable[journal.Settled], rows: pd.DataFrame) -> None:
-        """Restores the state at the interruption from the settled cases and the ``rows`` written by then."""
+        known, rows = journal.read(self.writer.folder), self.writer.rows
+        settled = known.settled if known else ()
         cases = {case.id: case for case in self.job.cases}
         for done in settled:
             self.outstanding.discard((done.collector, done.case))
@@ -102,6 +79,14 @@ class Ledger:
             for name in self.functions[case_id].keys() & set(self.job.collectors):
                 self.outstanding.discard((name, case_id))
                 self.productive.add(name)
+        run, said, skipped = self.writer.run, set(self._remarks()), set(self._skipped())
+        notes = [note for note in run.notes if note not in said and not note.startswith(OUTSTANDING)]
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self.writer.update(
+            failures=tuple(failure for failure in run.failures if failure.case),
+            notes=(*notes, f"interrupted, and gone on with at {now}"),
+            skipped=tuple(one for one in run.skipped if one not in skipped),
+        )
 
     def left(self, name: str) -> list[Case]:
         """The cases that are outstanding for this collector."""
@@ -113,85 +98,59 @@ class Ledger:
 
     async def take_given(self) -> None:
         """Keeps the job's existing artefacts as if a worker had made them."""
-        raced: dict[str, list[Case]] = defaultdict(list)
+        taken: dict[str, list[Case]] = defaultdict(list)
         for name, case, artefact in self.job.given:
             if (name, case.id) in self.outstanding:
-                self.writer.artefact_folder(name)
-                shutil.copy(artefact, self._artefact(name, case))
-                if hasattr(collectors.load(name), "capture_all"):
-                    raced[name].append(case)
-                else:
-                    await self.keep(name, case)
-        for name, cases in raced.items():
-            await self.keep_together(name, cases)
+                shutil.copy(artefact, self.writer.artefact_path(name, case, collectors.load(name).SUFFIX))
+                taken[name].append(case)
+        for name, cases in taken.items():
+            await self.keep(name, cases)
 
-    async def keep_together(self, name: str, cases: Iterable[Case]) -> None:
-        """Parses artefacts of several cases into one part of the table, which is faster than one part each."""
-        frames: dict[Case, pd.DataFrame] = {}
+    async def keep(self, name: str, cases: Iterable[Case]) -> list[Case]:  # noqa: PLR0912 - reads from top to bottom
+        """Parses artefacts into one part of the table and settles their cases. Returns the cases without an artefact.
+
+        A case is settled as failed where its artefact cannot be read, or says that it failed.
+        """
+        collector, missing, frames = collectors.load(name), list[Case](), dict[Case, pd.DataFrame]()
         for case in cases:
-            artefact = self._artefact(name, case)
+            artefact = self.writer.artefact_path(name, case, collector.SUFFIX)
+            if not artefact.is_file():
+                missing.append(case)
+                continue
             try:
-                if artefact.is_file():
-                    frames[case] = await asyncio.to_thread(collectors.load(name).parse, artefact, case)
-                else:
-                    self.fail(case, name, f"{name} left no artefact")
+                frame = schema.validate(await asyncio.to_thread(collector.parse, artefact, case))
+                if parse_lines := getattr(collector, "parse_lines", None):
+                    lines, sources = await asyncio.to_thread(parse_lines, artefact, case)
+                    if is_foreign(case, self.job.catalog):
+                        lines, sources = line_values.of_another(case.impl, lines, sources)
+                    self.writer.append_lines(case.name, lines, sources)
+                if parse_assumed := getattr(collector, "parse_assumed", None):
+                    said, kept = await asyncio.to_thread(parse_assumed, artefact), self.writer.run.settings
+                    if said:  # launchers have asked for properties of a GPU that is not there
+                        by_name = kept.get("assumed", {})
+                        both = {**by_name, name: assumptions.merged(by_name.get(name, {}), said)}
+                        self.writer.update(settings={**kept, "assumed": both})
+                if name in SOURCES:
+                    self.writer.append_configs(await asyncio.to_thread(launch_configs.beside, artefact, case, name))
+                frames[case] = frame
+            except store.StoreError:
+                raise
             except Exception as error:
                 self.fail(case, name, f"what {name} wrote cannot be read: {one_line(error)}")
         if frames:
-            self.writer.append(pd.concat(frames.values(), ignore_index=True))
+            only = next(iter(frames)) if len(frames) == 1 else None
+            self.writer.append(pd.concat(frames.values(), ignore_index=True), name if only else "", only)
+            self.productive.add(name)
         for case, frame in frames.items():
-            self._conclude(name, case, frame)
-
-    async def keep(self, name: str, case: Case) -> bool:
-        """Parses a case's artefact into the table. Returns False where the collector left none."""
-        artefact, collector = self._artefact(name, case), collectors.load(name)
-        if not artefact.is_file():
-            return False
-        try:
-            frame = await asyncio.to_thread(collector.parse, artefact, case)
-            self.writer.append(frame, name, case)
-            if parse_lines := getattr(collector, "parse_lines", None):
-                lines, sources = await asyncio.to_thread(parse_lines, artefact, case)
-                if self.job.is_foreign(case):
-                    lines, sources = line_values.of_another(case.impl, lines, sources)
-                self.writer.append_lines(case.name, lines, sources)
-            if parse_assumed := getattr(collector, "parse_assumed", None):
-                self._assume(name, await asyncio.to_thread(parse_assumed, artefact))
-            if name in SOURCES:
-                self.writer.append_configs(await asyncio.to_thread(launch_configs.beside, artefact, case, name))
-        except store.StoreError:
-            raise
-        except Exception as error:
-            self.fail(case, name, f"what {name} wrote cannot be read: {one_line(error)}")
-        else:
-            self._conclude(name, case, frame)
-        return True
-
-    def _artefact(self, name: str, case: Case) -> Path:
-        return self.writer.artefact_path(name, case, collectors.load(name).SUFFIX)
-
-    def _conclude(self, name: str, case: Case, frame: pd.DataFrame) -> None:
-        """Settles a case whose rows are written, as failed where the artefact has a failure."""
-        self.productive.add(name)
-        self.functions[case.id] |= _functions(frame)
-        remark, failure = (
-            getattr(collectors.load(name), what, lambda artefact: "")(self._artefact(name, case))
-            for what in ("remark", "failure")
-        )
-        if remark:
-            self.remarked[name, remark].append(case)
-        if failure:
-            self.fail(case, name, failure)
-        else:
-            self._settle("result", case, name)
-
-    def _assume(self, name: str, found: Mapping[str, Any]) -> None:
-        """Stores the assumptions about an absent GPU, which launchers asked for, in the run's settings."""
-        if found:
-            kept = self.writer.run.settings.get("assumed", {})
-            both = assumptions.merged(kept.get(name, {}), found)
-            if both != kept.get(name):
-                self.writer.update(settings={**self.writer.run.settings, "assumed": {**kept, name: both}})
+            self.functions[case.id] |= _functions(frame)
+            artefact = self.writer.artefact_path(name, case, collector.SUFFIX)
+            if remark := getattr(collector, "remark", _nothing)(artefact):
+                self.remarked[name, remark].append(case)
+            if failure := getattr(collector, "failure", _nothing)(artefact):
+                self.fail(case, name, failure)
+            else:
+                self._settle("result", case, name)
+        return missing
 
     def fail(self, case: Case, name: str, message: str, detail: str = "") -> None:
         """Settles a case as failed."""
@@ -267,24 +226,25 @@ class Ledger:
                 yield f"{OUTSTANDING}{left} of {len(self.job.cases)} cases of {name} are outstanding ({why}): {go_on}"
 
 
-def model_rows(job: Job) -> pd.DataFrame:
+def declared_rows(cases: Iterable[Case], catalog: Catalog) -> pd.DataFrame:
     """Rows of every case's declared cost: flops, bytes read and written, and ``tensor_bytes`` where it counts whole tensors."""
-    names = ("flops", "bytes_read", "bytes_written")
-    costs = [(case, job.cost(case)) for case in job.cases]
-    rows = [
-        case.row(f"algorithm_{name}", cost[name], "model") for case, cost in costs for name in names if name in cost
-    ]
-    rows += [
-        case.row("tensor_bytes", cost["bytes_read"] + cost["bytes_written"], "model")
-        for case, cost in costs
-        if cost.get("whole_tensors")
-    ]
+    rows = []
+    for case in cases:
+        cost = declared_cost(case, catalog)
+        values = {f"algorithm_{name}": cost[name] for name in ("flops", "bytes_read", "bytes_written") if name in cost}
+        if cost.get("whole_tensors"):
+            values["tensor_bytes"] = cost["bytes_read"] + cost["bytes_written"]
+        rows += [case.row(name, value, "model") for name, value in values.items()]
     return schema.frame(rows)
 
 
 def one_line(error: BaseException) -> str:
     """The first line of an exception's message, or its type where it has none."""
     return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
+def _nothing(artefact: Path) -> str:
+    return ""
 
 
 def _declaring(entry: Mapping[str, Any]) -> dict[str, str]:

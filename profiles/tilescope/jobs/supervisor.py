@@ -12,16 +12,17 @@ import contextlib
 import dataclasses
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from tilescope import collectors
 from tilescope.collectors.conditions import conditions
 from tilescope.hardware import device
 from tilescope.hardware.gpu_lock import gpu_lock
 from tilescope.jobs import attempt, kept_ceilings, process, ptxas, questions, warm
-from tilescope.jobs.job import ON_GPU, Job, OnEvent, WorkerError
+from tilescope.jobs.job import ON_GPU, Catalog, Job, OnEvent, WorkerError, declared_cost, patience
 from tilescope.jobs.ledger import Ledger
 from tilescope.jobs.versions import versions
 from tilescope.runs import changes, journal, store
@@ -46,8 +47,10 @@ async def run(job: Job, on_event: OnEvent = lambda event: None) -> Path:
     CancelledError after the ``done`` event. Raises WorkerError or StoreError where nothing can be run or written.
     """
     store.check_writable(job.runs_dir)
-    job, here = await _prepared(job)
-    return await _collect_all(Ledger.begin(job, await asyncio.to_thread(_about, job, here), on_event), here)
+    job, here, about = await _described(job)
+    writer = store.RunWriter(job.runs_dir, about)
+    writer.plan(job.cases)
+    return await _collect_all(Ledger(job, writer, on_event), here)
 
 
 async def resume(folder: Path, on_event: OnEvent = lambda event: None) -> Path:
@@ -62,50 +65,65 @@ async def resume(folder: Path, on_event: OnEvent = lambda event: None) -> Path:
         raise WorkerError(f"{run.id} is complete: there is nothing to resume")
     if known is None:
         raise WorkerError(f"{run.id} does not record its cases: profile it again")
-    job, here = await _prepared(Job(known.cases, run.settings["collectors"], run.settings, folder.parent, run.title))
-    changed = _changed(run, await asyncio.to_thread(_about, job, here))
+    asked = Job(known.cases, run.settings["collectors"], run.settings, folder.parent, run.title)
+    job, here, about = await _described(asked)
+    changed = _changed(run, about)
     if not changed and (kernels := changes.changed_files(run)):
         changed = f"the code of {', '.join(kernels)} has changed"
     if changed:
         raise WorkerError(f"{run.id} cannot be resumed: {changed}: profile it again")
-    return await _collect_all(Ledger.reopen(job, folder, on_event), here)
+    ledger = Ledger(job, store.RunWriter.reopen(folder), on_event)
+    ledger.recall()
+    return await _collect_all(ledger, here)
 
 
-async def _prepared(job: Job) -> tuple[Job, Device | None]:
-    """The job with its kernels' declarations, and this machine's GPU. Removes folders of dead jobs."""
+async def _described(job: Job) -> tuple[Job, Device | None, Run]:
+    """The job with its kernels' declarations, this machine's GPU, and the run's description before anything has run.
+
+    Removes folders of dead jobs.
+    """
     for name in job.collectors:
         collectors.load(name)
     await asyncio.to_thread(process.sweep, job.runs_dir)
-    catalog = job.catalog or await questions.describe(job.names("kernel"), job.names("workload"), job.patience)
-    return dataclasses.replace(job, catalog=catalog), await asyncio.to_thread(device.detect)
-
-
-def _about(job: Job, here: Device | None) -> Run:
-    """The run's description before anything has run."""
+    catalog = job.catalog or await questions.describe(
+        job.names("kernel"), job.names("workload"), patience(job.settings)
+    )
+    here = await asyncio.to_thread(device.detect)
     target = str(job.settings.get("target") or (here.target if here else "sm_90"))
-    entries = {Case(entry["kernel"], "", "", "").name: entry for entry in job.catalog}
-    assembler = ptxas.version(target)
-    settings = {
+    kernels = await asyncio.to_thread(_kernels, catalog)
+    assembler = await asyncio.to_thread(ptxas.version, target)
+    measured = {
         "target": target,
         "collectors": list(job.collectors),
         "conditions": conditions(job.collectors, job.settings),
     }
-    return Run(
+    about = Run(
         id=store.new_id(),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         device=job.device or (here if here and here.target == target else device.for_target(target)),
-        kernels={
-            name: {field: entry[field] for field in _KEPT}
-            | {"variable": entry["kernel"].rpartition(":")[2], "functions": changes.today(Path(entry["path"]))}
-            for name, entry in entries.items()
-        },
-        versions=dict(job.versions or versions()) | ({"ptxas": assembler} if assembler else {}),
-        settings={**job.settings, **settings},
-        git_revision=next(filter(None, (git_revision(Path(entry["path"])) for entry in job.catalog)), ""),
-        title=job.title or ", ".join(entries),
+        kernels=kernels,
+        versions=dict(job.versions or await asyncio.to_thread(versions)) | ({"ptxas": assembler} if assembler else {}),
+        settings={**job.settings, **measured},
+        git_revision=await asyncio.to_thread(_revision, [entry["path"] for entry in catalog]),
+        title=job.title or ", ".join(kernels),
         notes=tuple(job.notes),
         skipped=tuple(job.skipped),
     )
+    return dataclasses.replace(job, catalog=catalog), here, about
+
+
+def _kernels(catalog: Catalog) -> dict[str, dict[str, Any]]:
+    """Each kernel's declaration as its run keeps it, with the digests of its file's GPU functions."""
+    return {
+        Case(entry["kernel"], "", "", "").name: {field: entry[field] for field in _KEPT}
+        | {"variable": entry["kernel"].rpartition(":")[2], "functions": changes.today(Path(entry["path"]))}
+        for entry in catalog
+    }
+
+
+def _revision(paths: Sequence[str]) -> str:
+    """The commit that the first of these files in a repository is from."""
+    return next(filter(None, (git_revision(Path(path)) for path in paths)), "")
 
 
 def _changed(run: Run, now: Run) -> str:
@@ -122,62 +140,50 @@ def _changed(run: Run, now: Run) -> str:
 
 async def _collect_all(ledger: Ledger, here: Device | None) -> Path:
     """Runs the outstanding cases as far as possible, and closes the run in any case. ``here`` is this machine's GPU."""
-    names = ledger.job.collectors
-    on_gpu = [name for name in names if name in ON_GPU or (name == "check" and here is not None)]
     ledger.emit({"event": "start", "run": ledger.writer.run.id})
     try:
-        await ledger.take_given()
-        await _collect_together(ledger, [name for name in names if name not in on_gpu])
-        if any(map(ledger.left, on_gpu)):
+        if ledger.job.given:
+            await ledger.take_given()
+        left = {name: cases for name in ledger.job.collectors if (cases := ledger.left(name))}
+        for name in list(left):
+            if reason := await asyncio.to_thread(collectors.load(name).unavailable):
+                ledger.leave(name, reason)
+                del left[name]
+        on_gpu = {name for name in left if name in ON_GPU or (name == "check" and here is not None)}
+        # Collectors that need no GPU share the processors.
+        slots, catalog = asyncio.Semaphore(processors()), ledger.job.catalog
+        async with asyncio.TaskGroup() as group:
+            for name in left.keys() - on_gpu:
+                for share in deal(left[name], catalog, processors()):
+                    group.create_task(attempt.collect(ledger, name, share, leaving=True, slots=slots))
+        # The others measure one after the other, and while no other job does. A wrapped worker starts ahead of its turn.
+        measuring = [name for name in left if name in on_gpu]
+        if measuring:
             waiting = {"event": "waiting", "doing": "waiting for another job on this GPU"}
-            async with gpu_lock(await asyncio.to_thread(device.lock_name), lambda: ledger.emit(waiting)):
-                await _measure(ledger, on_gpu)
-    except BaseException:
+            async with (
+                gpu_lock(await asyncio.to_thread(device.lock_name), lambda: ledger.emit(waiting)),
+                contextlib.AsyncExitStack() as ending,
+            ):
+                standing = {name: stand_by(name) for name in measuring[1:]}
+                for standby in filter(None, standing.values()):
+                    ending.callback(standby.end)
+                await measure_ceilings(ledger)
+                for name in measuring:
+                    # The next collector must wait until this worker has ended and freed the GPU; after the last nothing waits.
+                    last = name == measuring[-1]
+                    await attempt.collect(ledger, name, left[name], leaving=last, standby=standing.get(name))
+    except BaseException as error:
         ledger.close(interrupted=True)
+        if isinstance(error, BaseExceptionGroup):
+            raise error.exceptions[0] from error
         raise
     return ledger.close()
 
 
-async def _collect_together(ledger: Ledger, names: Sequence[str]) -> None:
-    """Runs collectors that need no GPU, in as many processes as the machine has processors."""
-    slots = asyncio.Semaphore(processors())
-    costs = {case.id: ledger.job.cost(case) for case in ledger.job.cases}
-    sizes = {case: cost.get("bytes_read", 0) + cost.get("bytes_written", 0) for case, cost in costs.items()}
-
-    async def collect(name: str, cases: Sequence[Case]) -> None:
-        async with slots:
-            await attempt.collect(ledger, name, cases, leaving=True)
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            for name in names:
-                if ledger.left(name) and await _available(ledger, name):
-                    for cases in deal(ledger.left(name), sizes, processors()):
-                        group.create_task(collect(name, cases))
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from errors
-
-
-async def _measure(ledger: Ledger, names: Sequence[str]) -> None:
-    """Runs collectors that measure, one after the other. A wrapped worker starts while the collectors before it run."""
-    outstanding = [name for name in names if ledger.left(name)]
-    standing = {name: stand_by(name) for name in outstanding[1:] if hasattr(collectors.load(name), "command")}
-    try:
-        await measure_ceilings(ledger)
-        for number, name in enumerate(outstanding, 1):
-            if await _available(ledger, name):
-                # The next collector must wait until this worker has ended and freed the GPU; after the last nothing waits.
-                leaving = number == len(outstanding)
-                await attempt.collect(ledger, name, ledger.left(name), leaving=leaving, standby=standing.get(name))
-    finally:
-        for standby in filter(None, standing.values()):
-            standby.end()
-
-
 def stand_by(name: str) -> process.Standby | None:
-    """A standby worker for this wrapped collector; None where none is to be used, or no processor is free for it."""
+    """A standby worker for a wrapped collector; None for another one, and where no processor is free for it."""
     collector = collectors.load(name)
-    if os.environ.get(warm.SWITCH, "1") == "0" or processors() < _ROOMY or collector.unavailable():
+    if os.environ.get(warm.SWITCH, "1") == "0" or processors() < _ROOMY or not hasattr(collector, "command"):
         return None
     with contextlib.suppress(OSError):
         return process.Standby(collector.command, getattr(collector, "environment", dict)())
@@ -198,7 +204,7 @@ async def measure_ceilings(ledger: Ledger) -> None:
     if not found:
         ledger.emit({"event": "waiting", "doing": "measuring the device's ceilings"})
         try:
-            measured_now = await questions.ceilings(ledger.job.patience)
+            measured_now = await questions.ceilings(patience(settings))
         except WorkerError as error:
             ledger.writer.note(f"the device's ceilings could not be measured: {error}")
             return
@@ -206,23 +212,16 @@ async def measure_ceilings(ledger: Ledger) -> None:
     ledger.writer.update(device=dataclasses.replace(known, ceilings=(*known.ceilings, *found)))
 
 
-async def _available(ledger: Ledger, name: str) -> bool:
-    """Whether the collector can run here; where it cannot, its cases stay outstanding."""
-    reason = await asyncio.to_thread(collectors.load(name).unavailable)
-    if reason:
-        ledger.leave(name, reason)
-    return not reason
-
-
-def deal(cases: Sequence[Case], sizes: Mapping[str, float], processes: int) -> list[Sequence[Case]]:
-    """The cases of each process, at most ``processes`` and at least ``SHARE`` cases each; small ones first.
+def deal(cases: Sequence[Case], catalog: Catalog, processes: int) -> list[Sequence[Case]]:
+    """The cases of each process, at most ``processes`` and at least ``SHARE`` cases each; those with few bytes first.
 
     Implementations differ more in their cost to a collector than workloads do, so each process gets some of each.
     """
+    costs = {case: declared_cost(case, catalog) for case in cases}
+    sizes = {case: cost.get("bytes_read", 0) + cost.get("bytes_written", 0) for case, cost in costs.items()}
     count = max(1, min(processes, math.ceil(len(cases) / SHARE)))
-    ordered = sorted(cases, key=lambda case: (case.kernel, case.impl, sizes.get(case.id, 0)))
-    dealt = [ordered[start::count] for start in range(count)]
-    return [sorted(share, key=lambda case: sizes.get(case.id, 0)) for share in dealt]
+    ordered = sorted(cases, key=lambda case: (case.kernel, case.impl, sizes[case]))
+    return [sorted(ordered[start::count], key=sizes.__getitem__) for start in range(count)]
 
 
 def processors() -> int:

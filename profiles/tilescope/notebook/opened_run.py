@@ -35,9 +35,7 @@ _COLUMNS = {
 }  # fmt: skip
 _TEXT = ("kernel", "impl", "pass", "workload", "config")
 _VIEWS = "Its views: .advice(), .source(), .roofline(), .traffic(), .occupancy(), .timeline(), .autotune()."
-_STYLE = "text-align: {align}; padding: 4px 8px; vertical-align: top; font-variant-numeric: tabular-nums; {wrap}"
-#: Characters of the longest text that is not broken into lines.
-_LONG = 24
+_ABSENT = "–"
 
 
 class Profile(LoadedRun):
@@ -108,21 +106,19 @@ class Profile(LoadedRun):
     def _repr_html_(self) -> str:
         """The summary as a table. The run's texts are escaped."""
         rows = self.summary
-        shown = rows.head(_ROWS).astype({"relative_error": "object"})
-        shown.loc[text_table.unchecked(shown, self.run), "relative_error"] = text_table.UNCHECKED
-        columns = {
-            name: title for name, title in _COLUMNS.items() if name in ("kernel", "impl") or _filled(shown[name])
-        }
-        head = "".join(_cell("th", title, name) for name, title in columns.items())
-        body = "".join(
-            f"<tr>{''.join(_cell('td', _written(row, name), name) for name in columns)}</tr>{_why(row, len(columns))}"
-            for row in shown.to_dict("records")
+        shown = rows.head(_ROWS)
+        unchecked = text_table.unchecked(shown, self.run)
+        written = pd.DataFrame(
+            {title: [_written(name, value) for value in shown[name]] for name, title in _COLUMNS.items()}
         )
+        written.loc[unchecked.to_numpy(), _COLUMNS["relative_error"]] = text_table.UNCHECKED
+        written["why"] = [_why(row) for row in shown.to_dict("records")]
+        always = [column for column in written if column in ("kernel", "impl.") or (written[column] != _ABSENT).any()]
+        with pd.option_context("display.max_colwidth", None):
+            table = written[always].to_html(index=False, border=0)
         more = f"<p>{len(rows) - _ROWS} more cases: .summary has them all.</p>" if len(rows) > _ROWS else ""
-        return (
-            f"<p><b>{escape(self._title())}</b></p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-            f"{more}{_list('No result from:', self._failed())}{_list('Notes:', self.run.notes)}<p>{_VIEWS}</p>"
-        )
+        lists = f"{_list('No result from:', self._failed())}{_list('Notes:', self.run.notes)}"
+        return f"<p><b>{escape(self._title())}</b></p>{table}{more}{lists}<p>{_VIEWS}</p>"
 
     def _title(self) -> str:
         device = self.run.device
@@ -157,17 +153,12 @@ def open_file(path: str | Path, runs: Path | None = None) -> Profile:
     return Profile.of(opening.open_file(path, runs))
 
 
-def _filled(values: pd.Series) -> bool:
-    return bool((values.notna() & (values.astype("str") != "")).any())
-
-
-def _written(row: dict[Any, Any], name: str) -> str:
+def _written(name: str, value: Any) -> str:
     """One value as text, an en dash where it is absent."""
-    value = row[name]
-    if name in _TEXT or value == text_table.UNCHECKED:
-        return str(value) or "–"
+    if name in _TEXT:
+        return str(value) or _ABSENT
     if math.isnan(value):
-        return "–"
+        return _ABSENT
     if name == "gpu_time":
         return units.text(value, "second")
     if name in ("floor_fraction", "theoretical_occupancy"):
@@ -177,23 +168,11 @@ def _written(row: dict[Any, Any], name: str) -> str:
     )
 
 
-def _cell(tag: str, text: str, name: str) -> str:
-    long = "min-width: 160px; max-width: 420px; white-space: normal; overflow-wrap: anywhere"
-    wrap = long if len(text) > _LONG else "white-space: nowrap"
-    style = _STYLE.format(align="left" if name in _TEXT else "right", wrap=wrap)
-    return f'<{tag} style="{style}">{escape(text)}</{tag}>'
-
-
-def _why(row: dict[Any, Any], columns: int) -> str:
-    """A row below the case with what is too long for a column: the sentence on its bound, the chosen config, and who measured."""
+def _why(row: dict[Any, Any]) -> str:
+    """The sentence on the case's bound, the chosen config, and who measured."""
     sources = ", ".join(dict.fromkeys(filter(None, (row["time_source"], row["bytes_source"]))))
-    chosen = str(row["chosen"]).replace(",", ", ")
-    said = "; ".join(filter(None, (chosen, f"from {sources}" if sources else "")))
-    text = " ".join(filter(None, (str(row["why"]), f"({said})" if said else "")))
-    if not text:
-        return ""
-    style = _STYLE.format(align="left", wrap="padding-top: 0; max-width: 0; white-space: normal; opacity: 0.75")
-    return f'<tr style="background: none"><td colspan="{columns}" style="{style}">{escape(text)}</td></tr>'
+    said = "; ".join(filter(None, (str(row["chosen"]).replace(",", ", "), f"from {sources}" if sources else "")))
+    return " ".join(filter(None, (str(row["why"]), f"({said})" if said else ""))) or _ABSENT
 
 
 def _list(title: str, lines: Iterable[str]) -> str:
