@@ -71,7 +71,7 @@ def test_without_a_clock_a_change_is_told_by_its_findings(
     shown.refresh()
     assert "no times to compare; 1 finding is gone" in shown._head.object
     assert shown._findings.shown and not shown._drawn.visible
-    assert "ratio" in shown._table.hidden_columns and "registers" not in shown._table.hidden_columns
+    assert "speedup" in shown._table.hidden_columns and "registers" not in shown._table.hidden_columns
     assert "<th>gone</th><td>It spills</td><td>2×</td><td>–</td>" in shown._findings._said.object
     assert compare_topic.before(shown.loaded, "layer_norm", state.runs) == BEFORE
     assert compare_topic.before(shown.loaded, "matmul", state.runs) == ""
@@ -82,10 +82,10 @@ def test_without_a_clock_a_change_is_told_by_its_findings(
 
 def test_a_baseline_is_named_by_its_time_and_its_resources_stand_beside() -> None:
     row = {
-        "impl": "triton", "other_impl": "triton", "run": "b", "other_run": "a", "registers": 20.0,
-        "other_registers": 22.0,
+        "impl": "triton", "baseline_impl": "triton", "run": "b", "baseline_run": "a", "registers": 20.0,
+        "baseline_registers": 22.0,
     }  # fmt: skip
     assert summary_topic._was(pd.DataFrame([row]), "registers", "count") == "; baseline 22"
-    assert summary_topic._was(pd.DataFrame([row | {"other_impl": "eager"}]), "registers", "count") == ""
-    assert summary_topic._was(pd.DataFrame([row | {"other_registers": 20.0}]), "registers", "count") == ""
+    assert summary_topic._was(pd.DataFrame([row | {"baseline_impl": "eager"}]), "registers", "count") == ""
+    assert summary_topic._was(pd.DataFrame([row | {"baseline_registers": 20.0}]), "registers", "count") == ""
     assert compare_topic._dated("run", "2026-01-02T03:04:08+00:00") == "run of 2026-01-02 03:04"

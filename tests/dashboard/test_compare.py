@@ -14,7 +14,6 @@ from tilescope_dashboard.figures.claims import claims
 from tilescope_dashboard.figures.compare import MOST, compare
 from tilescope_dashboard.figures.style import DARK, LIGHT, ratio_ticks
 from tilescope_dashboard.session.state import State
-from tilescope_dashboard.topics import compare as compare_topic
 from tilescope_dashboard.views.claims import Claims
 from tilescope_dashboard.views.compare import Compare
 
@@ -29,7 +28,7 @@ def norms() -> store.Summary:
 @pytest.fixture(scope="module")
 def rows(norms: store.Summary) -> pd.DataFrame:
     run = store.open_run(norms.path)
-    return model.compare(model.Side(run, "triton"), model.Side(run, "compile"))
+    return model.compare(model.Side(run, "compile"), model.Side(run, "triton"))
 
 
 def drawn(plot: object) -> int:
@@ -47,28 +46,24 @@ def test_the_figure_takes_no_row_one_and_more_than_it_draws(rows: pd.DataFrame) 
     assert drawn(compare(many, LIGHT)) == MOST < len(many)
 
 
-def test_a_mark_says_of_whom_it_speaks(rows: pd.DataFrame) -> None:
-    one = rows.head(1).assign(ratio=2.0, ratio_low=1.9, ratio_high=2.1, verdict="slower")
-    for of_base, said, axis in (
-        (False, "slower", "time vs baseline"),
-        (True, "faster", "speedup vs baseline"),
-    ):
-        plot = compare(one, LIGHT, of_base=of_base)
-        assert [r.name for r in plot.renderers if r.name in ("slower", "faster", "alike")] == [said]
-        assert plot.xaxis[0].axis_label == axis
+def test_mark_of_faster_candidate_says_faster(rows: pd.DataFrame) -> None:
+    one = rows.head(1).assign(speedup=2.0, speedup_low=1.9, speedup_high=2.1, verdict="faster")
+    plot = compare(one, LIGHT)
+    assert [r.name for r in plot.renderers if r.name in ("slower", "faster", "alike")] == ["faster"]
+    assert plot.xaxis[0].axis_label == "speedup vs baseline"
 
 
 def test_a_row_names_the_baseline_where_there_are_several(rows: pd.DataFrame) -> None:
-    alone = compare(rows, LIGHT, of_base=True)
+    alone = compare(rows, LIGHT)
     assert not any("compile" in label or "rms_norm" in label for label in alone.y_range.factors)
-    both = compare(pd.concat([rows, rows.assign(other_impl="eager")]), LIGHT, of_base=True)
+    both = compare(pd.concat([rows, rows.assign(baseline_impl="eager")]), LIGHT)
     assert all("compile" in label or "eager" in label for label in both.y_range.factors)
 
 
 def test_rows_without_a_ratio_are_left_out_and_an_open_interval_is_drawn_to_an_end(rows: pd.DataFrame) -> None:
     some = rows.head(3).copy()
-    some.loc[some.index[0], ["ratio", "ratio_low", "ratio_high"]] = float("nan")
-    some.loc[some.index[1], "ratio_high"] = float("inf")
+    some.loc[some.index[0], ["speedup", "speedup_low", "speedup_high"]] = float("nan")
+    some.loc[some.index[1], "speedup_high"] = float("inf")
     assert drawn(compare(some, LIGHT)) == 2
 
 
@@ -116,11 +111,11 @@ def test_the_view_holds_what_the_address_says_against_the_run(norms: store.Summa
     cases = len(shown._table.filled)
     assert cases >= 4
     assert re.search(rf"rms_norm is [\d.]+–[\d.]+× faster than eager in all {cases} cases", shown._head.object)
-    assert set(shown._table.filled["other_impl"]) == {"eager"}
-    assert shown._table.hidden_columns == ["other_run"], "both are of the run that is open"
+    assert set(shown._table.filled["baseline_impl"]) == {"eager"}
+    assert shown._table.hidden_columns == ["baseline_run"], "both are of the run that is open"
     shown._others.value = [f"{norms.id}:eager", f"{norms.id}:compile"]
     assert state.compared == [f"{norms.id}:eager", f"{norms.id}:compile"]
-    assert set(shown._table.filled["other_impl"]) == {"eager", "compile"}
+    assert set(shown._table.filled["baseline_impl"]) == {"eager", "compile"}
     assert shown._body.visible
     # Where none is chosen it is the one that Summary compares with.
     state.compared = []
@@ -175,13 +170,8 @@ def test_claims_that_nothing_matches_are_said_to_be_none_and_come_back() -> None
     assert len(shown._table.filled) == len(shown._rows)
 
 
-def test_a_row_stands_as_the_quickest_other_implementation_says() -> None:
+def test_a_row_stands_as_the_quickest_baseline_implementation_says() -> None:
     nan = float("nan")
     columns = {"over_eager": [3, 1.04, 0.96, 0.5, nan], "over_compile": [1.1, 2, nan, nan, nan], "over_library": nan}
     found = claims_model.standings(pd.DataFrame(columns))
     assert list(found) == ["faster", "on par", "on par", "slower", ""]
-
-
-def test_the_table_says_what_became_of_this_one() -> None:
-    rows = pd.DataFrame({"verdict": ["slower", "faster", "unchanged", ""]})
-    assert list(compare_topic.listed(rows)["verdict"]) == ["faster", "slower", "unchanged", ""]

@@ -88,7 +88,7 @@ FRAMES: dict[str, Callable[[], pd.DataFrame]] = {
     "timeline": repetition,
     "autotune": cells,
     "compare": lambda: compare_model.compare(
-        compare_model.Side(norms(), "triton"), compare_model.Side(norms(), "compile"), "rms_norm"
+        compare_model.Side(norms(), "compile"), compare_model.Side(norms(), "triton"), "rms_norm"
     ),
     "claims": lambda: claims_model.best(row for run in recorded() for row in claimed(run.path)[0]),
     "occupancy": steps,
@@ -106,7 +106,7 @@ DRAWN: dict[str, Callable[[pd.DataFrame, Theme], figure]] = {
 }
 #: The glyphs that stand for rows.
 NAMES = {"points", "bars", "cells", "failed", "shared", "actual", "slower", "faster", "alike", "eager", "compile", "aten", "curve"}  # fmt: skip
-WORDS = ["kernel", "impl", "other_impl", "workload", "function", "config", "reason", "library"]
+WORDS = ["kernel", "impl", "baseline_impl", "workload", "function", "config", "reason", "library"]
 
 
 @functools.cache

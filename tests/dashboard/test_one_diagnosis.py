@@ -71,7 +71,7 @@ def test_the_number_of_a_cold_chain_says_what_it_is(kernel: str, said: str) -> N
     (row,) = rows[
         rows["pass"].eq("backward") & rows["impl"].eq("triton") & rows["workload"].eq("128x1024-bf16")
     ].to_dict("records")
-    for numbers in (overview.stats(row), summary.stats(row, pd.DataFrame({"ratio": []}))):
+    for numbers in (overview.stats(row), summary.stats(row, pd.DataFrame({"speedup": []}))):
         (note,) = [stat.note for stat in numbers if stat.label.startswith("HBM traffic")]
         assert note == said
 

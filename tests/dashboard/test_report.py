@@ -302,7 +302,7 @@ def test_several_runs_are_compared_first(norms: Side, slower: Side, both: Report
     assert [part.run.id for part in both.runs] == [norms.loaded.run.id, slower.loaded.run.id]
     text = visible(html(replace(both, runs=tuple(replace(run, kernels=()) for run in both.runs))))
     assert text.index("20270101-000000-eeee against") < text.index("Every case")
-    row = r"\| rms_norm \| forward \| 8192x16384-bf16 \| triton \| triton \| 1\d\d µs \| 19\d µs \| 1\.50× \|"
+    row = r"\| rms_norm \| forward \| 8192x16384-bf16 \| triton \| triton \| 1\d\d µs \| 19\d µs \| 0\.667× \|"
     assert re.search(row, markdown.markdown(both))
     title = norms.loaded.run.title
     assert both.title == f"{title} (eeee) against {title} ({norms.loaded.run.id[-4:]})"
@@ -320,7 +320,7 @@ def test_other_settings_are_not_compared(norms: Side, tmp_path: Path) -> None:
     assert "different settings: cold_l2" in comparison.obstacles[0]
     assert comparison.part and comparison.part.table
     assert not comparison.part.drawings and not comparison.part.text
-    assert comparison.part.table.rows["ratio"].isna().all()
+    assert comparison.part.table.rows["speedup"].isna().all()
 
 
 def test_runs_with_nothing_in_common_and_one_without_the_chosen_kernel_say_so(norms: Side) -> None:
@@ -337,7 +337,7 @@ def test_runs_with_nothing_in_common_and_one_without_the_chosen_kernel_say_so(no
 def test_an_implementation_is_held_against_triton(norms: Side) -> None:
     report = build([norms, Side(norms.loaded, "compile")], "rms_norm")
     (comparison,) = report.comparisons
-    assert (comparison.base, comparison.other) == (f"{norms.name}:triton", f"{norms.name}:compile")
+    assert (comparison.baseline, comparison.candidate) == (f"{norms.name}:triton", f"{norms.name}:compile")
     assert len(report.runs) == 1, "a run has its sections once"
     assert report.title == f"{norms.loaded.run.title}: compile against triton"
 

@@ -96,7 +96,7 @@ def test_a_bar_of_a_sample_is_empty_and_says_what_it_is_of(look: Theme) -> None:
 
 def test_the_page_says_what_was_asked_for_and_of_how_many_programs(synthetic: ModuleType) -> None:
     row = summarise(counted(NEAR), synthetic.DEVICE).iloc[0].to_dict()
-    for stats in (overview.stats(row), summary_topic.stats(row, pd.DataFrame({"ratio": []}))):
+    for stats in (overview.stats(row), summary_topic.stats(row, pd.DataFrame({"speedup": []}))):
         (stat,) = [one for one in stats if one.label == "bytes requested"]
         assert stat.value == "≈ 8.00 MB"
         assert stat.note == f"6.00 MB read, 2.00 MB written; from a sample of {PROGRAMS}"

@@ -104,11 +104,11 @@ def test_what_the_compiler_says_has_no_noise(change: Launch, what: str, limit: d
 def test_launches_are_compared_one_by_one_where_they_are_the_same_ones() -> None:
     small = {**COMPILED, "registers": 32}
     (check,) = gate.gate(run(COMPILED, small), run(COMPILED, {**small, "registers": 40}), LIMITS).of("fail")
-    assert (check.base, check.head, check.function) == (32, 40, "kernel_1")
+    assert (check.baseline, check.candidate, check.function) == (32, 40, "kernel_1")
     # Fused into one: the largest of each side.
     assert verdicts(run(COMPILED, small), run(COMPILED))["registers"] == "pass"
     (check,) = gate.gate(run(COMPILED, small), run({**COMPILED, "registers": 80}), LIMITS).of("fail")
-    assert (check.base, check.head, check.function) == (64, 80, "")
+    assert (check.baseline, check.candidate, check.function) == (64, 80, "")
 
 
 @pytest.mark.parametrize(("source", "factor", "verdict"), [
@@ -139,7 +139,7 @@ def test_a_case_that_is_gone_or_failed_shuts_the_gate_unless_allowed() -> None:
     assert "case" not in verdicts(failed, failed)  # it failed before, too
     own = run(COMPILED, failures=(dataclasses.replace(FAILED, case=f"path/to/own.py:{CASE.id}"),))
     assert verdicts(base, own)["case"] == "fail"
-    added = "1 case of the head is not in the base, and not judged"
+    added = "1 case of the candidate is not in the baseline, and not judged"
     # A slowdown was to be judged, and nothing was timed.
     assert gate.gate(base, both, LIMITS).notes == ("no times are compared: no case was timed in both runs", added)
     assert gate.gate(base, both, dataclasses.replace(LIMITS, slowdown=float("inf"))).notes == (added,)
@@ -199,7 +199,7 @@ def test_the_command_says_why_and_writes_summaries(
     arguments = ["gate", WHOLE, AGAIN, "--impl", "triton", "--markdown", str(tmp_path / "own.md")]
     assert cli.main(arguments) == 1
     said = capsys.readouterr().out
-    assert said.startswith("gate failed: 10 of 22 checks fail, 2 not compared") and "absent in the head" in said
+    assert said.startswith("gate failed: 10 of 22 checks fail, 2 not compared") and "absent in the candidate" in said
     markdown = (tmp_path / "own.md").read_text()
     assert markdown.startswith("## ❌ Kernels: gate failed") and "| --- |" in markdown
     assert step.read_text() == "before\n" + markdown

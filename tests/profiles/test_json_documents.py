@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tilescope import cli
-from tilescope.models import json_documents
+from tilescope.models import documents, json_documents
 
 from tests.recorded import recorded
 
@@ -22,19 +22,26 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 def check(document: Any, name: str) -> None:
     import jsonschema  # takes four seconds where all of its formats are installed, which not every process of a run has to
 
-    assert (document["schema"], document["version"]) == (name, json_documents.VERSIONS[name])
-    jsonschema.Draft202012Validator(json_documents.schema(name)).validate(document)
+    schema = json_documents.schema(name)
+    assert schema["$id"] == f"tilescope/{document['schema']}/{document['version']}"
+    jsonschema.Draft202012Validator(schema).validate(document)
 
 
-@pytest.mark.parametrize("name", json_documents.VERSIONS)
-def test_a_schema_is_one_and_every_field_of_it_is_asked_for(name: str) -> None:
+@pytest.mark.parametrize("name", documents.TYPES)
+def test_schema_is_printed_and_requires_every_field(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     import jsonschema
 
-    schema = json_documents.schema(name)
+    assert cli.main(["show", "--schema", name]) == 0
+    schema = json.loads(capsys.readouterr().out)
     jsonschema.Draft202012Validator.check_schema(schema)
-    assert schema["$id"] == f"tilescope/{name}/{json_documents.VERSIONS[name]}"
-    assert set(schema["required"]) == set(schema["properties"])
-    assert all(set(part["required"]) == set(part["properties"]) for part in schema["$defs"].values())
+    assert schema["$id"].startswith(f"tilescope/{name}/")
+    for part in (schema, *schema["$defs"].values()):
+        assert set(part["required"]) == set(part["properties"])
+
+
+def test_unknown_schema_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["show", "--schema", "advise"]) == 2
+    assert "did you mean 'advice'?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [[], ["--workload", "all", "--impl", "eager"]])
@@ -53,9 +60,10 @@ def test_advice(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_comparison(capsys: pytest.CaptureFixture[str]) -> None:
     document = printed(capsys, "compare", f"{NORMS}:triton", f"{NORMS}:eager", f"{NORMS}:compile")
     check(document, "comparison")
-    assert [one["other"]["impl"] for one in document["comparisons"]] == ["eager", "compile"]
+    assert [one["candidate"]["impl"] for one in document["comparisons"]] == ["eager", "compile"]
     first = document["comparisons"][0]["cases"][0]
-    assert first["verdict"] == "slower" and first["ratio_low"] <= first["ratio"] <= first["ratio_high"]
+    assert first["verdict"] == "slower" and first["speedup_low"] <= first["speedup"] <= first["speedup_high"] < 1
+    assert first["speedup"] == pytest.approx(first["baseline_time"] / first["time"])
 
 
 def test_a_run_and_the_list_of_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,7 +71,7 @@ def test_runs_are_listed_advised_on_and_compared() -> None:
     refused, advice = call("advise", run=NORMS, kernel="layer_norm", direction="backward")
     check(advice, "advice")
     assert not refused and {case["pass"] for case in advice["cases"]} == {"backward"} and advice["findings"]
-    refused, compared = call("compare", base=f"{NORMS}:triton", other=f"{NORMS}:eager", kernel="layer_norm")
+    refused, compared = call("compare", baseline=f"{NORMS}:triton", candidate=f"{NORMS}:eager", kernel="layer_norm")
     check(compared, "comparison")
     assert not refused and compared["comparisons"][0]["cases"][0]["verdict"] == "slower"
 
@@ -80,7 +80,7 @@ def test_runs_are_listed_advised_on_and_compared() -> None:
 @pytest.mark.parametrize(("tool", "arguments", "said"), [
     ("advise", {"run": "nowhere"}, "no run 'nowhere': 'tilescope show' lists the runs there are"),
     ("advise", {"run": NORMS, "kernel": "layernorm"}, "unknown kernel 'layernorm': did you mean 'layer_norm'?"),
-    ("compare", {"base": f"{NORMS}:trton", "other": NORMS}, f"{NORMS} has no implementation 'trton': use one of"),
+    ("compare", {"baseline": f"{NORMS}:trton", "candidate": NORMS}, f"{NORMS} has no implementation 'trton': use one of"),
     ("profile", {"kernels": []}, "name a kernel"),
     ("profile", {"kernels": [OWN], "collectors": ["nope"]}, "unknown collector 'nope'"),
     ("profile", {"kernels": [OWN], "target": "sm_1"}, "unknown target 'sm_1'"),

@@ -1,4 +1,4 @@
-"""Speedup or slowdown of each case against the other side, with its interval."""
+"""The speedup of each case over its baseline, with its interval."""
 
 from __future__ import annotations
 
@@ -15,39 +15,37 @@ from tilescope_dashboard.figures.style import Theme, blank, empty, legend, probl
 MOST = 40
 #: Marks by outcome: they differ in shape as well as in colour.
 _MARKS = {"faster": "triangle", "slower": "inverted_triangle", "alike": "circle"}
-_FLIPPED = {"faster": "slower", "slower": "faster"}
 
 
-def compare(rows: pd.DataFrame, look: Theme, *, of_base: bool = False) -> figure:
-    """A mark a case (``tilescope.models.compare.compare``'s frame) at the ratio of times, a bar for its interval, a line at 1.
+def compare(rows: pd.DataFrame, look: Theme) -> figure:
+    """A mark a case (``tilescope.models.compare.compare``'s frame) at its speedup, a bar for its interval, a line at 1.
 
-    ``slower`` and ``faster`` describe the other side, such as a run after a change, or with ``of_base`` the base. The scale is
-    logarithmic. The first ``MOST`` cases with a ratio are drawn.
+    The scale is logarithmic. The first ``MOST`` cases with a speedup are drawn.
     """
-    timed = rows[rows["ratio"].notna()].head(MOST)
+    timed = rows[rows["speedup"].notna()].head(MOST)
     if timed.empty:
         return empty(look, "compare", "No times that can be compared.", 160)
     # The title and the table say what all rows share.
-    several = len(timed[["other_impl", "other_config", "other_run"]].drop_duplicates()) > 1 or not of_base
+    several = len(timed[["kernel", "baseline_impl", "baseline_config", "baseline_run"]].drop_duplicates()) > 1
     labels = [_label(row, look.narrow, several=several) for row in timed.to_dict("records")]
     # Two cases with equal shortened names stay two rows.
     names = [label + "\u200b" * labels[:place].count(label) for place, label in enumerate(labels)]
-    low = timed["ratio_low"].where(timed["ratio_low"] > 0, timed["ratio"] / 2)
-    high = timed["ratio_high"].where(timed["ratio_high"] < math.inf, timed["ratio"] * 2)
+    low = timed["speedup_low"].where(timed["speedup_low"] > 0, timed["speedup"] / 2)
+    high = timed["speedup_high"].where(timed["speedup_high"] < math.inf, timed["speedup"] * 2)
     ends = (min(0.9, low.min() / 1.05), max(1.1, high.max() * 1.05))
     height = 130 + (36 if look.narrow and several else 24) * len(names)
     plot = blank(look, "compare", height, x_axis_type="log", y_range=names[::-1], x_range=ends)
-    said = "speedup vs baseline" if of_base else "time vs baseline"
+    said = "speedup vs baseline"
     plot.xaxis.axis_label, plot.xaxis.formatter = said, ticks("times")
     plot.xaxis.ticker = plot.xgrid.ticker = FixedTicker(ticks=ratio_ticks(*ends, most=5 if look.narrow else 8))
     plot.yaxis.major_label_text_color = look.ink
     plot.ray(x=1, y=0, angle=math.pi / 2, line_color=look.ink, line_dash=[6, 4], line_width=1.5)
     colours = {"slower": look.warning, "faster": look.accent, "alike": look.muted}
-    ratios = zip(timed["ratio"], low, high, strict=True)
+    speedups = zip(timed["speedup"], low, high, strict=True)
     data = pd.DataFrame({
-        "row": names, "ratio": timed["ratio"].to_numpy(), "low": low.to_numpy(), "high": high.to_numpy(),
-        "verdict": timed["verdict"].replace(_FLIPPED if of_base else {}).to_numpy(),
-        "said": [f"{ratio:.3f} ({least:.3f} to {most:.3f})" for ratio, least, most in ratios],
+        "row": names, "speedup": timed["speedup"].to_numpy(), "low": low.to_numpy(), "high": high.to_numpy(),
+        "verdict": timed["verdict"].to_numpy(),
+        "said": [f"{speedup:.3f} ({least:.3f} to {most:.3f})" for speedup, least, most in speedups],
     })  # fmt: skip
     items = []
     for verdict, marker in _MARKS.items():
@@ -56,7 +54,7 @@ def compare(rows: pd.DataFrame, look: Theme, *, of_base: bool = False) -> figure
             source = ColumnDataSource(some)
             plot.segment("low", "row", "high", "row", source=source, line_color=colours[verdict], line_width=3)
             drawn = plot.scatter(
-                "ratio", "row", source=source, marker=marker, size=11, color=colours[verdict], name=verdict
+                "speedup", "row", source=source, marker=marker, size=11, color=colours[verdict], name=verdict
             )
             plot.add_tools(HoverTool(renderers=[drawn], tooltips=[("", "@row"), (said, "@said")]))
             items.append(LegendItem(label=verdict, renderers=[drawn]))
@@ -65,15 +63,15 @@ def compare(rows: pd.DataFrame, look: Theme, *, of_base: bool = False) -> figure
 
 
 def _label(row: dict, narrow: bool, *, several: bool) -> str:
-    """The label of a comparison: the case, and the other side where there are ``several``.
+    """The label of a comparison: the case, and its baseline where there are ``several``.
 
     A ``narrow`` page has two lines without the kernel, which is in the title.
     """
     case = f"{problem('', row['pass'])} {row['workload']}".strip()
     if not several:
         return short(case, 20 if narrow else 46)
-    other = f"{row['other_impl']} {row['other_config']}".strip()
-    where = "" if row["run"] == row["other_run"] else f" in {row['other_run'][-4:]}"
+    baseline = f"{row['baseline_impl']} {row['baseline_config']}".strip()
+    where = "" if row["run"] == row["baseline_run"] else f" in {row['baseline_run'][-4:]}"
     if narrow:
-        return f"{short(case, 20)}\n{short(other + where, 20)}"
-    return short(f"{problem(row['kernel'], row['pass'])} {row['workload']} {other}{where}", 46)
+        return f"{short(case, 20)}\n{short(baseline + where, 20)}"
+    return short(f"{problem(row['kernel'], row['pass'])} {row['workload']} {baseline}{where}", 46)

@@ -15,20 +15,22 @@ from tilescope_dashboard.figures.compare import MOST, compare
 from tilescope_dashboard.report.content import Comparison, Part, Table
 from tilescope_dashboard.topics.compare import CHANGES, RESOURCES
 
-_SAID = "Worst first; a bar is the 95 % interval of the ratio of medians."
+_SAID = "Slowest candidate first; a bar is the 95 % interval of the speedup."
 
 
-def comparison(base: Side, other: Side, kernel: str = "") -> Comparison:
-    """``other`` compared with ``base``; an implementation of ``other`` against the base's own, or against its ``triton``."""
-    if other.impl and not base.impl:
-        base = Side(base.loaded, "triton")
-    obstacles = model.obstacles(base, other)
+def comparison(baseline: Side, candidate: Side, kernel: str = "") -> Comparison:
+    """The candidate compared with the baseline. A candidate that is one implementation is compared with ``triton`` by default."""
+    if candidate.impl and not baseline.impl:
+        baseline = Side(baseline.loaded, "triton")
+    obstacles = model.obstacles(baseline, candidate)
     try:
-        rows = model.compare(base, other, kernel)
+        rows = model.compare(baseline, candidate, kernel)
     except CompareError as error:
-        return Comparison(base.name, other.name, "nothing to compare", (f"{error}.",), (), None)
-    rows = rows.assign(interval=[_interval(*ends) for ends in zip(rows["ratio_low"], rows["ratio_high"], strict=True)])
-    drawn = int(rows["ratio"].notna().sum())
+        return Comparison(baseline.name, candidate.name, "nothing to compare", (f"{error}.",), (), None)
+    rows = rows.assign(
+        interval=[_interval(*ends) for ends in zip(rows["speedup_low"], rows["speedup_high"], strict=True)]
+    )
+    drawn = int(rows["speedup"].notna().sum())
     part = Part(
         title="Cases",
         text=_SAID + (f" The figure shows {MOST} of {drawn}." if drawn > MOST else "") if drawn else "",
@@ -37,11 +39,11 @@ def comparison(base: Side, other: Side, kernel: str = "") -> Comparison:
         wide=True,
     )
     return Comparison(
-        base=base.name,
-        other=other.name,
-        verdict=verdicts.sentence(rows, other.name, base.name, of_base=False),
+        baseline=baseline.name,
+        candidate=candidate.name,
+        verdict=verdicts.sentence(rows, candidate.name, baseline.name),
         obstacles=tuple(f"No times are compared: {line}." for line in obstacles),
-        changes=tuple(model.changes(base, other)),
+        changes=tuple(model.changes(baseline, candidate)),
         part=part,
     )
 

@@ -89,13 +89,13 @@ class RunPart:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Changes from ``base`` to ``other``. ``obstacles`` say why no times are compared; ``changes`` what else differs.
+    """Changes from ``baseline`` to ``candidate``. ``obstacles`` say why no times are compared; ``changes`` what else differs.
 
     ``part`` is None where they have no case in common.
     """
 
-    base: str
-    other: str
+    baseline: str
+    candidate: str
     verdict: str
     obstacles: tuple[str, ...]
     changes: tuple[str, ...]

@@ -68,7 +68,7 @@ class _Writer:
         yield from self._rest(report.runs, "runs")
 
     def _comparison(self, comparison: Comparison) -> Iterator[str]:
-        yield f"### {escape(comparison.other)} against {escape(comparison.base)}"
+        yield f"### {escape(comparison.candidate)} against {escape(comparison.baseline)}"
         yield escape(comparison.verdict)
         for line in self._some(comparison.obstacles):
             yield f"> **Warning:** {escape(line)}"
@@ -78,7 +78,7 @@ class _Writer:
             rows = comparison.part.table.rows
             told = rows["verdict"].isin(["slower", "faster"])
             if told.any():
-                yield "Worst first, with the 95 % interval of the ratio of medians."
+                yield "Slowest candidate first, with the 95 % interval of the speedup."
                 yield self._table(rows[told], CHANGES)
             if not told.all():
                 others = f"Neither slower nor faster for certain: {(~told).sum()}"

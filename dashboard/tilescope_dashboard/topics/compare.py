@@ -11,41 +11,41 @@ from tilescope.models import verdicts
 from tilescope.runs import store
 from tilescope.runs.store import LoadedRun
 
-from tilescope_dashboard.data.columns import GPU_TIME, IMPL, KERNEL, PASS, WORKLOAD, Column
+from tilescope_dashboard.data.columns import IMPL, KERNEL, PASS, WORKLOAD, Column
 from tilescope_dashboard.data.units import short
 from tilescope_dashboard.figures.compare import MOST
 from tilescope_dashboard.topics.sentence import Sentence
 
-#: Columns of ``tilescope.models.compare.compare``'s frame, where the open run is compared with a baseline.
+#: Columns of ``tilescope.models.compare.compare``'s frame, where the open run is the candidate.
 COLUMNS = (
-    PASS, WORKLOAD, IMPL, Column("other_impl", "baseline"), Column("other_run", "its run"),
-    Column("time", "GPU time", "second"), Column("other_time", "baseline's", "second"),
-    Column("ratio", "speedup", "times"), Column("ratio_low", "95 %, from", "times"), Column("ratio_high", "to", "times"),
+    PASS, WORKLOAD, IMPL, Column("baseline_impl", "baseline"), Column("baseline_run", "its run"),
+    Column("time", "GPU time", "second"), Column("baseline_time", "baseline's", "second"),
+    Column("speedup", "speedup", "times"), Column("speedup_low", "95 %, from", "times"), Column("speedup_high", "to", "times"),
     Column("verdict", "this one is"), Column("bytes", "HBM bytes", "byte"),
-    Column("other_bytes", "baseline's", "byte"), Column("registers", "registers", "count"),
-    Column("other_registers", "baseline's", "count"), Column("shared_memory", "shared", "byte"),
-    Column("other_shared_memory", "baseline's", "byte"), Column("theoretical_occupancy", "occupancy", "ratio"),
-    Column("other_theoretical_occupancy", "baseline's", "ratio"), Column("source", "clock"),
+    Column("baseline_bytes", "baseline's", "byte"), Column("registers", "registers", "count"),
+    Column("baseline_registers", "baseline's", "count"), Column("shared_memory", "shared", "byte"),
+    Column("baseline_shared_memory", "baseline's", "byte"), Column("theoretical_occupancy", "occupancy", "ratio"),
+    Column("baseline_theoretical_occupancy", "baseline's", "ratio"), Column("source", "clock"),
 )  # fmt: skip
 #: Those of them with times.
-TIMES = ("time", "other_time", "ratio", "ratio_low", "ratio_high")
-#: Columns where a change is compared with the version before: times, then other resources.
+TIMES = ("time", "baseline_time", "speedup", "speedup_low", "speedup_high")
+#: Columns of a report: times, then resources.
 CHANGES = (
-    KERNEL, PASS, WORKLOAD, Column("impl", "baseline"), Column("other_impl", "other"),
-    Column("time", GPU_TIME.title, "second"), Column("other_time", "other's", "second"),
-    Column("ratio", "ratio", "times"), Column("interval", "95 % interval", "spread"),
-    Column("verdict", "the other is"), Column("source", "clock"),
+    KERNEL, PASS, WORKLOAD, Column("baseline_impl", "baseline"), Column("impl", "candidate"),
+    Column("baseline_time", "baseline's time", "second"), Column("time", "candidate's", "second"),
+    Column("speedup", "speedup", "times"), Column("interval", "95 % interval", "spread"),
+    Column("verdict", "candidate is"), Column("source", "clock"),
 )  # fmt: skip
 RESOURCES = (
-    Column("bytes", "HBM bytes", "byte"), Column("other_bytes", "other's", "byte"),
-    Column("registers", "registers", "count"), Column("other_registers", "other's", "count"),
-    Column("shared_memory", "shared memory (B)", "byte"), Column("other_shared_memory", "other's", "byte"),
-    Column("theoretical_occupancy", "occupancy", "ratio"), Column("other_theoretical_occupancy", "other's", "ratio"),
+    Column("baseline_bytes", "HBM bytes", "byte"), Column("bytes", "candidate's", "byte"),
+    Column("baseline_registers", "registers", "count"), Column("registers", "candidate's", "count"),
+    Column("baseline_shared_memory", "shared memory (B)", "byte"), Column("shared_memory", "candidate's", "byte"),
+    Column("baseline_theoretical_occupancy", "occupancy", "ratio"), Column("theoretical_occupancy", "candidate's", "ratio"),
 )  # fmt: skip
 _NOTHING = "Choose a baseline: another implementation, or another run."
 _READING = (
     "Speedup is the baseline's GPU time over this one's: above 1 this one is faster. Largest speedup first; a bar is the "
-    "95 % interval of the ratio of medians."
+    "95 % interval of the speedup."
 )
 
 
@@ -94,31 +94,25 @@ def against(
     frames, said = [pd.DataFrame(columns=list(model.COLUMNS)).astype(model.COLUMNS)], []
     for token in tokens:
         run, _, impl = token.partition(":")
-        base = model.Side(loaded, "triton" if impl else "")
+        candidate = model.Side(loaded, "triton" if impl else "")
         try:
-            other = model.Side(opened(store.find(run)), impl)
-            frames.append(model.compare(base, other, kernel))
+            baseline = model.Side(opened(store.find(run)), impl)
+            frames.append(model.compare(baseline, candidate, kernel))
         except (store.StoreError, model.CompareError, OSError) as error:
             said.append(f"{token}: {error}")
             continue
-        name = impl if other.loaded.run.id == loaded.run.id else _dated("run", other.loaded.run.started)
-        said += [f"{name}: no times are compared, {line}" for line in model.obstacles(base, other)]
-        # From the baseline to the open run.
-        said += [f"{name}: {line}" for line in model.changes(other, base)]
+        name = impl if baseline.loaded.run.id == loaded.run.id else _dated("run", baseline.loaded.run.started)
+        said += [f"{name}: no times are compared, {line}" for line in model.obstacles(baseline, candidate)]
+        said += [f"{name}: {line}" for line in model.changes(baseline, candidate)]
     rows = pd.concat(frames[1:] or frames, ignore_index=True)
-    return rows.sort_values("ratio", ascending=False, kind="stable", na_position="last", ignore_index=True), said
-
-
-def listed(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of ``against`` for the table."""
-    return rows.assign(verdict=rows["verdict"].replace({"slower": "faster", "faster": "slower"}))
+    return rows.sort_values("speedup", ascending=False, kind="stable", na_position="last", ignore_index=True), said
 
 
 def sentence(kernel: str, others: Sequence[str], rows: pd.DataFrame, of_case: str = "") -> Sentence:
     """The headline of ``against``'s rows, followed by ``of_case``; ``others`` names the baselines."""
     if not others:
         return Sentence("Compare", _NOTHING)
-    more = f" The figure shows the first {MOST}." if rows["ratio"].notna().sum() > MOST else ""
+    more = f" The figure shows the first {MOST}." if rows["speedup"].notna().sum() > MOST else ""
     return Sentence(verdicts.sentence(rows, kernel, _listed(others)), of_case + _READING + more)
 
 

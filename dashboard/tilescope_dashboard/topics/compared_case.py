@@ -34,8 +34,8 @@ def said(rows: pd.DataFrame, case: KernelCase | None) -> str:
     """The case's speedups over up to two baselines, a sentence each."""
     ours = of_case(rows, case)
     return "".join(
-        f"{row['impl']} on {row['workload']}, {row['pass']}: {times(row['ratio'])} vs {row['other_impl']}. "
-        for row in ours[ours["ratio"].notna()].head(2).to_dict("records")
+        f"{row['impl']} on {row['workload']}, {row['pass']}: {times(row['speedup'])} vs {row['baseline_impl']}. "
+        for row in ours[ours["speedup"].notna()].head(2).to_dict("records")
     )
 
 

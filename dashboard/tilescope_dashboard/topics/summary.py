@@ -141,7 +141,7 @@ def stats(case: Mapping[str, Any], against: pd.DataFrame) -> list[Stat]:
         f"{write(case['gpu_time_low'], 'second')} – {write(case['gpu_time_high'], 'second')}, {case['time_source']}"
     )
     found = [Stat("GPU time", write(case["gpu_time"], "second"), spread)]
-    found += [_delta(row) for row in against[against["ratio"].notna()].to_dict("records")]
+    found += [_delta(row) for row in against[against["speedup"].notna()].to_dict("records")]
     found += [
         Stat("HBM traffic vs minimum", times(case["bytes_ratio"]), counted(case)),
         *requested_of_sample(case),
@@ -158,19 +158,19 @@ def _was(against: pd.DataFrame, column: str, unit: str) -> str:
     """``; baseline 22`` if the same implementation had another value in the baseline run; empty otherwise."""
     if column not in against:
         return ""
-    same = against[against["impl"].eq(against["other_impl"]) & against["run"].ne(against["other_run"])]
-    values = [row for row in same[[column, f"other_{column}"]].dropna().to_numpy() if row[0] != row[1]]
+    same = against[against["impl"].eq(against["baseline_impl"]) & against["run"].ne(against["baseline_run"])]
+    values = [row for row in same[[column, f"baseline_{column}"]].dropna().to_numpy() if row[0] != row[1]]
     return f"; baseline {write(float(values[0][1]), unit)}" if values else ""
 
 
 def _delta(row: Mapping[str, Any]) -> Stat:
     """The baseline's time over the case's, with its interval."""
-    where = "" if row["run"] == row["other_run"] else f" in {row['other_run']}"
+    where = "" if row["run"] == row["baseline_run"] else f" in {row['baseline_run']}"
     alike = "no difference can be told; " if row["verdict"] == "alike" else ""
-    interval = f"95 %: {times(row['ratio_low'])} – {times(row['ratio_high'])}"
+    interval = f"95 %: {times(row['speedup_low'])} – {times(row['speedup_high'])}"
     return Stat(
-        f"speedup of {row['impl']} vs {row['other_impl']}{where}", times(row["ratio"]),
-        f"{alike}{interval}; it takes {write(row['other_time'], 'second')}",
+        f"speedup of {row['impl']} vs {row['baseline_impl']}{where}", times(row["speedup"]),
+        f"{alike}{interval}; it takes {write(row['baseline_time'], 'second')}",
     )  # fmt: skip
 
 
@@ -190,12 +190,12 @@ def baseline(
     try:
         rows, said = compare.against(narrowed(loaded), kernel, tokens, lambda path: narrowed(opened(path)))
     except store.StoreError as error:
-        return pd.DataFrame(columns=["ratio"]), [str(error)]
+        return pd.DataFrame(columns=["speedup"]), [str(error)]
     ours = rows[rows["impl"].eq(case.impl) & rows["config"].eq(case.config)]
     found = ours if len(ours) else rows
     if not chosen:
         return found, []
     # If no times are compared at all, say so once.
     told = any("no times are compared" in line for line in said)
-    without = [] if told else found[found["ratio"].isna()].to_dict("records")
-    return found, said + [f"{row['other_impl']} in {row['other_run']}: {row['verdict']}" for row in without]
+    without = [] if told else found[found["speedup"].isna()].to_dict("records")
+    return found, said + [f"{row['baseline_impl']} in {row['baseline_run']}: {row['verdict']}" for row in without]

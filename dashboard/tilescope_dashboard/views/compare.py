@@ -75,21 +75,21 @@ class Compare(View):
         came_and_went = self._findings.show(chosen)
         title, text = topic.sentence(state.kernel, names, rows, compared_case.said(rows, state.chosen))
         # Without times, the findings tell whether a change helped.
-        more = f"; {came_and_went}" if came_and_went and not rows["ratio"].notna().any() else ""
+        more = f"; {came_and_went}" if came_and_went and not rows["speedup"].notna().any() else ""
         self._head.object = html_text.heading(title + more, text)
-        self._drawn.visible = not (rows["ratio"].isna().all() and self._findings.shown)
+        self._drawn.visible = not (rows["speedup"].isna().all() and self._findings.shown)
         self._said.object = "".join(
             html_text.notice("info", line.partition(": ")[0] + ":", line.partition(": ")[2]) for line in said
         )
         self._body.visible = bool(chosen)
-        self._chart.object = compare(rows, state.look, of_base=True)
+        self._chart.object = compare(rows, state.look)
         self._settled, self._rows = False, rows
         # Leave out the column of runs if there is one, and columns without times, to give the others room.
-        own = ["other_run"] if rows["other_run"].eq(rows["run"]).all() else []
+        own = ["baseline_run"] if rows["baseline_run"].eq(rows["run"]).all() else []
         own += [name for name in topic.TIMES if rows[name].isna().all()]
         if own != self._table.hidden_columns:
             self._table.hidden_columns = own
-        fill(self._table, topic.listed(rows))
+        fill(self._table, rows)
         self._table.choose([int(place) for place in compared_case.of_case(rows, state.chosen).index[:1]])
         self._settled = True
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tilescope.models.advice import Finding
+    from tilescope.models.documents import Advice
     from tilescope.runs.store import LoadedRun
 
 _WIDTH = 110
@@ -57,9 +58,7 @@ def _nothing(table: pd.DataFrame, case: tuple[str, ...]) -> str:
     return f"  No known bottleneck found.{more}"
 
 
-def document(
-    loaded: LoadedRun, *, kernel: str = "", impl: str = "", direction: str = "", workload: str = ""
-) -> dict[str, Any]:
+def document(loaded: LoadedRun, *, kernel: str = "", impl: str = "", direction: str = "", workload: str = "") -> Advice:
     """The document ``advice`` on these cases; by default the largest workload of each kernel and pass, of its Triton code.
 
     Raises ValueError for a kernel, implementation, pass or workload that the run does not have.

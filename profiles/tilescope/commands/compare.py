@@ -15,47 +15,53 @@ if TYPE_CHECKING:
 
 def command(subparsers: choices.Subparsers) -> None:
     parser = subparsers.add_parser("compare", help="show what changed between runs, or between implementations")
-    parser.add_argument("base", metavar="RUN[:IMPL]", help="the baseline, such as latest, or latest:triton")
-    parser.add_argument("others", nargs="+", metavar="RUN[:IMPL]", help="the runs to compare with it")
+    parser.add_argument("baseline", metavar="BASELINE", help="a run, or RUN:IMPL, such as latest:triton")
+    parser.add_argument("candidates", nargs="+", metavar="CANDIDATE", help="runs to compare with it, or RUN:IMPL")
     parser.add_argument("--kernel", default="", metavar="KERNEL", help="only this kernel (all)")
     parser.add_argument(
-        "--fail-above", type=float, metavar="RATIO", help="status 1 when a case is certainly slower than this ratio"
+        "--fail-below", type=float, metavar="SPEEDUP", help="status 1 when a case's speedup is certainly below this"
     )
+    # The option before speedups: a limit on the candidate's time over the baseline's.
+    parser.add_argument("--fail-above", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="every case as JSON (schema: comparison)")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints a table for each of the others, the worst cases first."""
+    """Prints a table for each candidate, the slowest cases first."""
     from tilescope.models import compare, json_documents  # noqa: PLC0415
     from tilescope.runs import store  # noqa: PLC0415
 
-    base, *others = (compare.side(text, running.found, store.open_run) for text in (arguments.base, *arguments.others))
-    found = [compare.compare(base, other, arguments.kernel) for other in others]
+    limits = [arguments.fail_below, 1 / arguments.fail_above if arguments.fail_above else None]
+    limit = max((one for one in limits if one is not None), default=0.0)
+    baseline, *candidates = (
+        compare.side(text, running.found, store.open_run) for text in (arguments.baseline, *arguments.candidates)
+    )
+    found = [compare.compare(baseline, candidate, arguments.kernel) for candidate in candidates]
     if arguments.json:
-        print(json_documents.text(json_documents.comparison(base, others, found)))
+        print(json_documents.text(json_documents.comparison(baseline, candidates, found)))
     else:
-        for other, rows in zip(others, found, strict=True):
-            _print(base, other, rows)
-    return int(arguments.fail_above is not None and compare.worst(found) > arguments.fail_above)
+        for candidate, rows in zip(candidates, found, strict=True):
+            _print(baseline, candidate, rows)
+    return int(compare.worst(found) < limit)
 
 
-def _print(base: Side, other: Side, rows: pd.DataFrame) -> None:
+def _print(baseline: Side, candidate: Side, rows: pd.DataFrame) -> None:
     from tilescope.models import compare, text_table, verdicts  # noqa: PLC0415
     from tilescope.table.units import text  # noqa: PLC0415
 
-    print(f"{base.name} → {other.name}\n{verdicts.sentence(rows, other.name, base.name, of_base=False)}")
-    for line in compare.obstacles(base, other):
+    print(f"{baseline.name} → {candidate.name}\n{verdicts.sentence(rows, candidate.name, baseline.name)}")
+    for line in compare.obstacles(baseline, candidate):
         print(f"no times are compared: {line}")
-    for line in compare.changes(base, other):
+    for line in compare.changes(baseline, candidate):
         print(f"changed: {line}")
-    headings = ["kernel", "pass", "workload", "implementation", "time", "then", "ratio", "95 %", ""]
+    headings = ["kernel", "pass", "workload", "implementation", "baseline", "candidate", "speedup", "95 %", ""]
     cells = [
         [
             row["kernel"], row["pass"], row["workload"], _named(row),
-            text(row["time"], "second"), text(row["other_time"], "second"),
-            "–" if row["ratio"] != row["ratio"] else f"{row['ratio']:.3f}",
-            "–" if row["ratio"] != row["ratio"] else f"{row['ratio_low']:.3f} to {row['ratio_high']:.3f}",
+            text(row["baseline_time"], "second"), text(row["time"], "second"),
+            "–" if row["speedup"] != row["speedup"] else f"{row['speedup']:.3f}",
+            "–" if row["speedup"] != row["speedup"] else f"{row['speedup_low']:.3f} to {row['speedup_high']:.3f}",
             row["verdict"],
         ]
         for row in rows.to_dict("records")
@@ -64,8 +70,5 @@ def _print(base: Side, other: Side, rows: pd.DataFrame) -> None:
 
 
 def _named(row: dict[Any, Any]) -> str:
-    def one(impl: str, config: str) -> str:
-        return f"{impl} {config}".strip()
-
-    ours, theirs = one(row["impl"], row["config"]), one(row["other_impl"], row["other_config"])
-    return ours if ours == theirs else f"{ours} → {theirs}"
+    before, after = (f"{row[of + 'impl']} {row[of + 'config']}".strip() for of in ("baseline_", ""))
+    return after if before == after else f"{before} → {after}"

@@ -22,13 +22,15 @@ def command(subparsers: choices.Subparsers) -> None:
     parser = subparsers.add_parser(
         "gate",
         help="status 1 when a change makes kernels slower or larger",
-        description="Compares every case of BASE with the same case of HEAD. Status 0: passed; 1: failed; 2: nothing to "
+        description="Compares every case of BASELINE with the same case of CANDIDATE. Status 0: passed; 1: failed; 2: nothing to "
         "compare. Checks that noise leaves undecided, or that one side lacks, are listed and fail only with --strict.",
     )
     parser.add_argument(
-        "base", metavar="BASE", help="a run (id, its start, or folder), a git revision, or . for the working tree"
+        "baseline",
+        metavar="BASELINE",
+        help="a run (id, its start, or folder), a git revision, or . for the working tree",
     )
-    parser.add_argument("head", metavar="HEAD", help="the run or revision to compare with it")
+    parser.add_argument("candidate", metavar="CANDIDATE", help="the run or revision to compare with it")
     listed = {"type": choices.names, "action": "extend", "default": []}
     parser.add_argument("--kernel", metavar="NAME,…", help="only these kernels (all); a revision needs them", **listed)
     parser.add_argument("--impl", metavar="NAME,…", help="only these implementations (all)", **listed)
@@ -71,20 +73,20 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.max_slowdown, arguments.max_bytes, arguments.max_registers, arguments.max_shared_memory,
         arguments.max_spills, arguments.max_occupancy_loss,
     )  # fmt: skip
-    folders = [_found(name) for name in (arguments.base, arguments.head)]
+    folders = [_found(name) for name in (arguments.baseline, arguments.candidate)]
     with tempfile.TemporaryDirectory(prefix="tilescope-gate-") as made:
-        pairs = zip((arguments.base, arguments.head), folders, strict=True)
-        base, head = (
+        pairs = zip((arguments.baseline, arguments.candidate), folders, strict=True)
+        baseline, candidate = (
             store.open_run(folder) if folder else _profiled(name, arguments, Path(made)) for name, folder in pairs
         )
         found = gate.gate(
-            base,
-            head,
+            baseline,
+            candidate,
             limits,
             kernels=[Case(kernel, "", "", "").name for kernel in arguments.kernel],
             impls=arguments.impl,
             allow_missing=arguments.allow_missing,
-            names=(_name(arguments.base, folders[0]), _name(arguments.head, folders[1])),
+            names=(_name(arguments.baseline, folders[0]), _name(arguments.candidate, folders[1])),
         )
     print(json_documents.text(json_documents.gate(found)) if arguments.json else gate_text.text(found))
     _summarise(gate_text.markdown(found), arguments.markdown)

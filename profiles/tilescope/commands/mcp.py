@@ -8,11 +8,16 @@ from __future__ import annotations
 import argparse
 import functools
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from tilescope.commands import advise as advise_command
 from tilescope.commands import choices, running
 from tilescope.version import VERSION
+
+if TYPE_CHECKING:
+    from tilescope.models.documents import Document
 
 _MISSING = "the MCP server needs a package that is not installed: pip install 'tilescope[mcp]'"
 _INSTRUCTIONS = (
@@ -56,7 +61,7 @@ async def list_runs(limit: int = _LISTED) -> dict[str, Any]:
 
     if limit < 1:
         raise ValueError("limit must be at least 1")
-    return json_documents.runs(store.list_runs()[:limit])
+    return _data(json_documents.runs(store.list_runs()[:limit]))
 
 
 async def profile(
@@ -93,7 +98,7 @@ async def profile(
     if set(loaded.table["source"]) <= {store.MODEL} and loaded.run.failures:
         first = loaded.run.failures[0]
         raise ValueError(f"nothing could be profiled: {first.collector} {readable(first.case)}: {first.message}")
-    return advise_command.document(loaded)
+    return _data(advise_command.document(loaded))
 
 
 async def advise(
@@ -107,21 +112,26 @@ async def advise(
     from tilescope.runs import store  # noqa: PLC0415
 
     wanted = {"kernel": kernel, "impl": impl, "direction": direction, "workload": workload}
-    return advise_command.document(store.open_run(running.found(run)), **wanted)
+    return _data(advise_command.document(store.open_run(running.found(run)), **wanted))
 
 
-async def compare(base: str, other: str, kernel: str = "") -> dict[str, Any]:
-    """Compares two runs, or two implementations as RUN:IMPL, case by case: time ratios with their 95 % intervals.
+async def compare(baseline: str, candidate: str, kernel: str = "") -> dict[str, Any]:
+    """Compares two runs, or two implementations as RUN:IMPL, case by case: speedups with their 95 % intervals.
 
-    A case is slower or faster only where its interval leaves out 1. Times are not compared across GPUs or settings; the
-    obstacles say why.
+    speedup is the baseline's time over the candidate's: above 1 the candidate is faster. A case is slower or faster only where its
+    interval excludes 1. Times are not compared across GPUs or settings; the obstacles say why.
     """
     from tilescope.models import compare as model  # noqa: PLC0415
     from tilescope.models import json_documents  # noqa: PLC0415
     from tilescope.runs import store  # noqa: PLC0415
 
-    one, two = (model.side(side, running.found, store.open_run) for side in (base, other))
-    return json_documents.comparison(one, [two], [model.compare(one, two, kernel)])
+    one, two = (model.side(side, running.found, store.open_run) for side in (baseline, candidate))
+    return _data(json_documents.comparison(one, [two], [model.compare(one, two, kernel)]))
+
+
+def _data(document: Document) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(document)
+    return found
 
 
 def _refusing(tool: Tool, refusal: type[Exception]) -> Tool:

@@ -14,6 +14,7 @@ def command(subparsers: choices.Subparsers) -> None:
     parser.add_argument(
         "--json", action="store_true", help="the list, or the run with its whole table (schemas: runs, run)"
     )
+    parser.add_argument("--schema", metavar="NAME", help="print the JSON Schema of a document, such as advice")
     parser.set_defaults(run=run)
 
 
@@ -22,6 +23,9 @@ def run(arguments: argparse.Namespace) -> int:
     from tilescope.runs import changes, provenance, raised_roofs, store  # noqa: PLC0415
     from tilescope.table.schema import CASE_COLUMNS  # noqa: PLC0415
 
+    if arguments.schema:
+        print(json_documents.schema_text(arguments.schema))
+        return 0
     if arguments.name is None:
         return _list(arguments.json)
     folder = running.found(arguments.name)

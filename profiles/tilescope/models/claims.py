@@ -212,7 +212,7 @@ def _ratios(ours: CaseValues, other: CaseValues | None) -> dict[str, float]:
         if mine.size and theirs.size and np.median(mine) > 0:
             found["over"] = float(np.median(theirs) / np.median(mine))
             if min(mine.size, theirs.size) > 1:
-                found["low"], found["high"] = compare.interval(mine, theirs)
+                found["low"], found["high"] = compare.interval(baseline=theirs, candidate=mine)
             break
     mine, theirs = (np.array(case.totals.get(("interval", "events"), ())) for case in (ours, other))
     if mine.size and theirs.size and np.median(mine) > 0:

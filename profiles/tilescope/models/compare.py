@@ -1,6 +1,6 @@
 """Comparison of two runs, or of two implementations. Pure: runs -> frame.
 
-A time ratio is only given where both sides were measured on the same device, with the same settings, by the same clock.
+A speedup is only given where both sides were measured on the same device, with the same settings, by the same clock.
 Its interval is the percentile bootstrap of the ratio of medians (Efron and Tibshirani, "An Introduction to the
 Bootstrap", 1993) over the repetitions that the runs keep. An interval that contains 1 shows no significant difference.
 Repetitions of one run share its clocks and temperature, so the interval leaves out variation between runs.
@@ -31,13 +31,13 @@ COMPARED = ("bytes", "registers", "shared_memory", "spill_bytes", "theoretical_o
 _DRAWS, _CONFIDENCE = 2000, 0.95
 
 COLUMNS = {
-    **dict.fromkeys([*_PROBLEM, "impl", "config", "other_impl", "other_config"], "str"),
-    **dict.fromkeys(["time", "other_time", "ratio", "ratio_low", "ratio_high"], "float64"),
+    **dict.fromkeys([*_PROBLEM, "impl", "config", "baseline_impl", "baseline_config"], "str"),
+    **dict.fromkeys(["time", "baseline_time", "speedup", "speedup_low", "speedup_high"], "float64"),
     "verdict": "str",
-    **{name: "float64" for column in COMPARED for name in (column, f"other_{column}")},
+    **{name: "float64" for column in COMPARED for name in (column, f"baseline_{column}")},
     "source": "str",
     "run": "str",
-    "other_run": "str",
+    "baseline_run": "str",
 }
 
 
@@ -58,58 +58,60 @@ class Side:
         return self.loaded.run.id + (f":{self.impl}" if self.impl else "")
 
 
-def obstacles(base: Side, other: Side) -> list[str]:
+def obstacles(baseline: Side, candidate: Side) -> list[str]:
     """Reasons why times of the two sides cannot be compared: devices or settings that differ, a line each."""
-    ours, theirs = base.loaded.run, other.loaded.run
+    before, after = baseline.loaded.run, candidate.loaded.run
     found = []
-    if not (ours.device.measured and theirs.device.measured):
+    if not (before.device.measured and after.device.measured):
         found.append("one of the runs was not measured: its figures are predictions")
-    elif (ours.device.name, ours.device.target) != (theirs.device.name, theirs.device.target):
-        found.append(f"measured on different devices: {ours.device.name} and {theirs.device.name}")
-    for name in sorted({*ours.settings, *theirs.settings} - _INDIFFERENT):
-        one, two = ours.settings.get(name, "not set"), theirs.settings.get(name, "not set")
+    elif (before.device.name, before.device.target) != (after.device.name, after.device.target):
+        found.append(f"measured on different devices: {before.device.name} and {after.device.name}")
+    for name in sorted({*before.settings, *after.settings} - _INDIFFERENT):
+        one, two = before.settings.get(name, "not set"), after.settings.get(name, "not set")
         if one != two:
             found.append(f"measured with different settings: {name} is {one} and {two}")
     return found
 
 
-def changes(base: Side, other: Side) -> list[str]:
+def changes(baseline: Side, candidate: Side) -> list[str]:
     """Other differences between the two runs that may explain their times: versions and sources, a line each."""
-    ours, theirs = base.loaded.run, other.loaded.run
+    before, after = baseline.loaded.run, candidate.loaded.run
     found = []
-    for name in dict.fromkeys([*ours.versions, *theirs.versions]):
-        one, two = ours.versions.get(name, "absent"), theirs.versions.get(name, "absent")
+    for name in dict.fromkeys([*before.versions, *after.versions]):
+        one, two = before.versions.get(name, "absent"), after.versions.get(name, "absent")
         if one != two:
             found.append(f"{name} {one} → {two}")
-    for kernel in ours.kernels:
-        digests = [str(run.kernels.get(kernel, {}).get("sha256", "")) for run in (ours, theirs)]
-        if kernel in theirs.kernels and all(digests) and digests[0] != digests[1]:
+    for kernel in before.kernels:
+        digests = [str(run.kernels.get(kernel, {}).get("sha256", "")) for run in (before, after)]
+        if kernel in after.kernels and all(digests) and digests[0] != digests[1]:
             found.append(f"the source of {kernel} changed ({digests[0][:8]} → {digests[1][:8]})")
-    if ours.git_revision != theirs.git_revision and ours.git_revision and theirs.git_revision:
-        found.append(f"revision {ours.git_revision[:12]} → {theirs.git_revision[:12]}")
+    if before.git_revision != after.git_revision and before.git_revision and after.git_revision:
+        found.append(f"revision {before.git_revision[:12]} → {after.git_revision[:12]}")
     return found
 
 
-def compare(base: Side, other: Side, kernel: str = "") -> pd.DataFrame:
-    """One row for each case that both sides have, worst first: those slower for certain, by how much, then the others.
+def compare(baseline: Side, candidate: Side, kernel: str = "") -> pd.DataFrame:
+    """One row for each case that both sides have, worst first: the certainly slower ones, then the others.
 
-    ``ratio`` is the other's GPU time over the base's (above 1: the other is slower), ``ratio_low`` and ``ratio_high`` its
-    95 % interval, ``source`` the clock. ``verdict`` is ``slower``, ``faster``, ``alike`` (no difference can be told),
-    ``not timed``, or ``not comparable`` (see ``obstacles``). Absent values are NaN. ``kernel`` empty is every kernel.
+    Columns without a prefix are the candidate's. ``speedup`` is the baseline's GPU time over the candidate's (above 1: the
+    candidate is faster), ``speedup_low`` and ``speedup_high`` its 95 % interval, ``source`` the clock. ``verdict`` on the
+    candidate is ``slower``, ``faster``, ``alike`` (no significant difference), ``not timed``, or ``not comparable`` (see
+    ``obstacles``). Absent values are NaN. ``kernel`` empty is every kernel.
 
     Raises CompareError where the sides share no case.
     """
-    sides = [_cases(side, kernel) for side in (base, other)]
-    keys = [key for key in sides[0] if key in sides[1]]
+    before, after = _cases(baseline, kernel), _cases(candidate, kernel)
+    keys = [key for key in after if key in before]
     if not keys:
-        raise CompareError(f"{base.name} and {other.name} have no case in common: they share no kernel and workload")
-    fair = not obstacles(base, other)
-    rows = [_row(*sides[0][key], *sides[1][key], fair) for key in keys]
+        raise CompareError(
+            f"{baseline.name} and {candidate.name} have no case in common: they share no kernel and workload"
+        )
+    fair = not obstacles(baseline, candidate)
+    rows = [_row(*before[key], *after[key], fair) for key in keys]
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
-    frame["run"], frame["other_run"] = base.loaded.run.id, other.loaded.run.id
-    order = frame.assign(certain=frame["verdict"].eq("slower"), by=frame["ratio"].fillna(-math.inf))
-    places = order.sort_values(["certain", "by"], ascending=False, kind="stable").index
-    return frame.loc[places].reset_index(drop=True)
+    frame["run"], frame["baseline_run"] = candidate.loaded.run.id, baseline.loaded.run.id
+    order = frame.assign(uncertain=frame["verdict"].ne("slower")).sort_values(["uncertain", "speedup"], kind="stable")
+    return frame.loc[order.index].reset_index(drop=True)
 
 
 def _cases(side: Side, kernel: str) -> dict[tuple[str, ...], tuple[CaseValues, dict[str, Any]]]:
@@ -128,34 +130,38 @@ def _cases(side: Side, kernel: str) -> dict[tuple[str, ...], tuple[CaseValues, d
 
 
 def _row(
-    mine: CaseValues, ours: dict[str, Any], others: CaseValues, theirs: dict[str, Any], fair: bool
-) -> dict[str, Any]:  # fmt: skip
-    row = {name: ours[name] for name in (*_PROBLEM, "impl", "config")}
-    row |= {"other_impl": theirs["impl"], "other_config": theirs["config"]}
-    for column in COMPARED:
-        row[column], row[f"other_{column}"] = ours[column], theirs[column]
-    source = next((s for s in GPU_TIME_SOURCES if all(case.totals.get(("gpu_time", s)) for case in (mine, others))), "")
+    baseline: CaseValues, before: dict[str, Any], candidate: CaseValues, after: dict[str, Any], fair: bool
+) -> dict[str, Any]:
+    row = {name: after[name] for name in _PROBLEM}
+    for column in ("impl", "config", *COMPARED):
+        row[column], row[f"baseline_{column}"] = after[column], before[column]
+    cases = (baseline, candidate)
+    source = next((s for s in GPU_TIME_SOURCES if all(case.totals.get(("gpu_time", s)) for case in cases)), "")
     if not source:
         return {**row, "verdict": "not timed"}
-    base, other = (np.array(case.totals["gpu_time", source]) for case in (mine, others))
-    row |= {"time": float(np.median(base)), "other_time": float(np.median(other)), "source": source}
+    old, new = (np.array(case.totals["gpu_time", source]) for case in cases)
+    row |= {"time": float(np.median(new)), "baseline_time": float(np.median(old)), "source": source}
     if not fair:
         return {**row, "verdict": "not comparable"}
-    low, high = interval(base, other)
-    verdict = "slower" if low > 1 else "faster" if high < 1 else "alike"
-    return {**row, "ratio": row["other_time"] / row["time"], "ratio_low": low, "ratio_high": high, "verdict": verdict}
+    low, high = interval(baseline=old, candidate=new)
+    verdict = "slower" if high < 1 else "faster" if low > 1 else "alike"
+    speedup = row["baseline_time"] / row["time"] if row["time"] else math.nan
+    return {**row, "speedup": speedup, "speedup_low": low, "speedup_high": high, "verdict": verdict}
 
 
-def interval(base: np.ndarray, other: np.ndarray) -> tuple[float, float]:
-    """The 95 % bootstrap interval of ``median(other) / median(base)``; unbounded where one side has a single repetition."""
-    if min(base.size, other.size) < 2:
+def interval(*, baseline: np.ndarray, candidate: np.ndarray) -> tuple[float, float]:
+    """The 95 % bootstrap interval of the speedup ``median(baseline) / median(candidate)``.
+
+    It is unbounded where one side has a single repetition, or the candidate's time is below the clock's tick.
+    """
+    if min(baseline.size, candidate.size) < 2 or not candidate.min() > 0:
         return (0.0, math.inf)
     numbers = np.random.default_rng(0)
-    medians = [
-        np.median(side[numbers.integers(0, side.size, (_DRAWS, side.size))], axis=1) for side in (base, other)
-    ]  # fmt: skip
+    new, old = (
+        np.median(side[numbers.integers(0, side.size, (_DRAWS, side.size))], axis=1) for side in (candidate, baseline)
+    )
     tail = (1 - _CONFIDENCE) / 2
-    low, high = np.quantile(medians[1] / medians[0], [tail, 1 - tail])
+    low, high = np.quantile(old / new, [tail, 1 - tail])
     return (float(low), float(high))
 
 
@@ -173,6 +179,6 @@ def side(text: str, find: Any, open_run: Any) -> Side:
 
 
 def worst(rows: Sequence[pd.DataFrame]) -> float:
-    """The largest certain slowdown: the lower end of its ratio's interval. 0 where nothing is slower for certain."""
-    lows = [frame.loc[frame["verdict"] == "slower", "ratio_low"].max() for frame in rows]
-    return max((float(low) for low in lows if not math.isnan(low)), default=0.0)
+    """The smallest certain speedup below 1: the upper end of its interval. Infinity where nothing is slower for certain."""
+    highs = [frame.loc[frame["verdict"] == "slower", "speedup_high"].min() for frame in rows]
+    return min((float(high) for high in highs if not math.isnan(high)), default=math.inf)

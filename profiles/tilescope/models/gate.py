@@ -1,10 +1,9 @@
 """A gate: checks whether a change increases times, bytes or resources of launches beyond limits. Pure: runs -> checks.
 
-Every case of the base is compared with the same case of the head, each quantity by the same source on both sides. A time
-fails only if the whole 95 % interval of the ratio of medians (``compare.interval``) lies above the limit. If the interval
-contains the limit, the check is undecided. Repetitions of one run share its conditions: the same code recorded twice on an
-H200 differed by up to 1.5 % (12 pairs of recordings), so a limit below 2 % is within the noise between runs. The compiler's
-values have no noise.
+Every case of the baseline is compared with the same case of the candidate, each quantity by the same source on both sides. A
+time fails only if the whole 95 % interval of its growth (``compare.interval``) lies above the limit. If the interval contains the
+limit, the check is undecided. Repetitions of one run share its conditions, so a limit below 2 % is within the noise between
+runs. The compiler's values have no noise.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ KEY = tuple(name for name in CASE_COLUMNS if name != "dtype")
 class Limits:
     """The largest accepted losses; infinity leaves a quantity out.
 
-    ``slowdown``, ``bytes``, ``registers`` and ``shared_memory`` are growth as a share of the base (0.03 is 3 %), ``spills``
+    ``slowdown``, ``bytes``, ``registers`` and ``shared_memory`` are growth as a share of the baseline (0.03 is 3 %), ``spills``
     bytes a thread, ``occupancy`` a difference of ratios (0.1 is ten percentage points).
     """
 
@@ -66,7 +65,7 @@ class Limits:
 class Check:
     """A check of one quantity of one case, or (``what`` is ``case``) of the case's presence. ``key`` has the values of KEY.
 
-    ``base`` and ``head`` are in the metric's base unit, None where absent. A resource is that of the launch (``function``) that
+    ``baseline`` and ``candidate`` are in the metric's base unit, None where absent. A resource is that of the launch (``function``) that
     lost most. ``change``, which ``limit`` limits, is growth as a share, spilled bytes, or occupancy lost; ``low`` and ``high`` are
     the 95 % interval of a time's change. ``said`` explains the verdict.
     """
@@ -75,8 +74,8 @@ class Check:
     what: str
     verdict: str
     said: str
-    base: float | None = None
-    head: float | None = None
+    baseline: float | None = None
+    candidate: float | None = None
     change: float | None = None
     low: float | None = None
     high: float | None = None
@@ -94,11 +93,11 @@ class Check:
 class Gate:
     """The result of a gate. ``notes`` are lines about both runs: reasons not to compare times, and other changes.
 
-    ``names`` identify the base and the head: a run's id, or a revision.
+    ``names`` identify the baseline and the candidate: a run's id, or a revision.
     """
 
-    base: LoadedRun
-    head: LoadedRun
+    baseline: LoadedRun
+    candidate: LoadedRun
     limits: Limits
     checks: tuple[Check, ...]
     notes: tuple[str, ...]
@@ -106,7 +105,7 @@ class Gate:
 
     @property
     def verdict(self) -> str:
-        """``fail``, ``undecided``, ``not compared`` (of some quantity that the base has) or ``pass``."""
+        """``fail``, ``undecided``, ``not compared`` (of some quantity that the baseline has) or ``pass``."""
         found = {check.verdict for check in self.checks}
         return next((verdict for verdict in VERDICTS if verdict in found), PASS)
 
@@ -116,8 +115,8 @@ class Gate:
 
 
 def gate(
-    base: LoadedRun,
-    head: LoadedRun,
+    baseline: LoadedRun,
+    candidate: LoadedRun,
     limits: Limits,
     *,
     kernels: Sequence[str] = (),
@@ -125,21 +124,27 @@ def gate(
     allow_missing: bool = False,
     names: tuple[str, str] | None = None,
 ) -> Gate:
-    """Checks every case of the base against the head's. Empty ``kernels`` and ``impls`` are all.
+    """Checks every case of the baseline against the candidate's. Empty ``kernels`` and ``impls`` are all.
 
-    A case that is absent in the head, or failed there and not in the base, fails unless ``allow_missing``. Raises
-    CompareError where the base has no such case, or nothing at all can be compared.
+    A case that is absent in the candidate, or failed there and not in the baseline, fails unless ``allow_missing``. Raises
+    CompareError where the baseline has no such case, or nothing at all can be compared.
     """
-    ours, theirs = (_cases(loaded, kernels, impls) for loaded in (base, head))
+    ours, theirs = (_cases(loaded, kernels, impls) for loaded in (baseline, candidate))
     if not ours:
         what = " and ".join(filter(None, (", ".join(kernels), ", ".join(impls)))) or "case"
         raise CompareError(
-            f"{base.run.id} has no {what} to compare with: 'tilescope show {base.run.id}' lists its cases"
+            f"{baseline.run.id} has no {what} to compare with: 'tilescope show {baseline.run.id}' lists its cases"
         )
-    obstacles = compare.obstacles(compare.Side(base), compare.Side(head))
-    both = _Both(base, head, limits, obstacles, base.run.settings.get("target") == head.run.settings.get("target"))
-    known = {(failure.case, failure.collector) for failure in base.run.failures}
-    failures = [failure for failure in head.run.failures if (failure.case, failure.collector) not in known]
+    obstacles = compare.obstacles(compare.Side(baseline), compare.Side(candidate))
+    both = _Both(
+        baseline,
+        candidate,
+        limits,
+        obstacles,
+        baseline.run.settings.get("target") == candidate.run.settings.get("target"),
+    )
+    known = {(failure.case, failure.collector) for failure in baseline.run.failures}
+    failures = [failure for failure in candidate.run.failures if (failure.case, failure.collector) not in known]
     checks: list[Check] = []
     for key, case in ours.items():
         failed = [failure for failure in failures if _concerns(failure, key)]
@@ -148,18 +153,18 @@ def gate(
             checks += both.checks(case, theirs[key])
     if all(check.verdict == ABSENT for check in checks):
         reasons = "; ".join(dict.fromkeys([*obstacles, *(check.said for check in checks)])) or "they share no quantity"
-        raise CompareError(f"nothing of {base.run.id} and {head.run.id} can be compared: {reasons}")
+        raise CompareError(f"nothing of {baseline.run.id} and {candidate.run.id} can be compared: {reasons}")
     added = len(theirs.keys() - ours.keys())
     timed = any(check.what in _TIMES for check in checks)
     untimed = obstacles if timed else ["no case was timed in both runs"]
     notes = [
         *(f"no times are compared: {line}" for line in untimed if limits.slowdown < math.inf),
-        *(f"changed: {line}" for line in compare.changes(compare.Side(base), compare.Side(head))),
+        *(f"changed: {line}" for line in compare.changes(compare.Side(baseline), compare.Side(candidate))),
     ]
     if added:
-        found = units.several(added, "case of the head is", "cases of the head are")
-        notes.append(f"{found} not in the base, and not judged")
-    return Gate(base, head, limits, tuple(checks), tuple(notes), names or (base.run.id, head.run.id))
+        found = units.several(added, "case of the candidate is", "cases of the candidate are")
+        notes.append(f"{found} not in the baseline, and not judged")
+    return Gate(baseline, candidate, limits, tuple(checks), tuple(notes), names or (baseline.run.id, candidate.run.id))
 
 
 _TIMES = {clock for clock, _ in _CLOCKS}
@@ -179,10 +184,10 @@ def _concerns(failure: Failure, key: tuple[str, ...]) -> bool:
 
 
 def _presence(key: tuple[str, ...], there: bool, failed: list[Failure], allowed: bool) -> Iterator[Check]:
-    """A failing check where the case is absent in the head or a collector failed on it; none otherwise."""
+    """A failing check where the case is absent in the candidate or a collector failed on it; none otherwise."""
     if there and not failed:
         return
-    said = "; ".join(f"failed: {f.collector}: {f.message}" for f in failed) or "absent in the head"
+    said = "; ".join(f"failed: {f.collector}: {f.message}" for f in failed) or "absent in the candidate"
     yield Check(key, what="case", verdict=ABSENT if allowed else FAIL, said=said)
 
 
@@ -190,8 +195,8 @@ def _presence(key: tuple[str, ...], there: bool, failed: list[Failure], allowed:
 class _Both:
     """The two runs, and the obstacles to comparing them."""
 
-    base: LoadedRun
-    head: LoadedRun
+    baseline: LoadedRun
+    candidate: LoadedRun
     limits: Limits
     obstacles: list[str]
     same_target: bool
@@ -219,15 +224,20 @@ class _Both:
         if not clocks or limit == math.inf:
             return
         if shared is None or self.obstacles:
-            said = self.obstacles[0] if self.obstacles else "the head has no time by a clock of the base"
+            said = self.obstacles[0] if self.obstacles else "the candidate has no time by a clock of the baseline"
             yield Check(key, what=clocks[0][0], verdict=ABSENT, said=said)
             return
-        base, head = (np.array(case.totals[shared]) for case in (mine, other))
-        medians = float(np.median(base)), float(np.median(head))
+        before, after = (np.array(case.totals[shared]) for case in (mine, other))
+        medians = float(np.median(before)), float(np.median(after))
         if not medians[0] > 0:
-            yield Check(key, what=shared[0], verdict=ABSENT, said="the base's time is shorter than the clock's tick")
+            yield Check(
+                key, what=shared[0], verdict=ABSENT, said="the baseline's time is shorter than the clock's tick"
+            )
             return
-        low, high = compare.interval(base, head)
+        # The growth of the time is the inverse of the speedup.
+        low, high = (
+            1 / end if end else math.inf for end in reversed(compare.interval(baseline=before, candidate=after))
+        )
         verdict = PASS if high <= 1 + limit else FAIL if low > 1 + limit else UNDECIDED
         said = f"{_grown(medians[1] / medians[0] - 1)}, at most {_share(limit)} allowed"
         if math.isfinite(high):
@@ -238,54 +248,58 @@ class _Both:
             verdict, said = UNDECIDED, f"not decided: {clock}: {said}"
         verdict, said = self._believed(mine, other, verdict, said)
         yield Check(
-            key, what=shared[0], verdict=verdict, said=said, base=medians[0], head=medians[1],
+            key, what=shared[0], verdict=verdict, said=said, baseline=medians[0], candidate=medians[1],
             change=medians[1] / medians[0] - 1, low=low - 1, high=high - 1, limit=limit, source=shared[1],
         )  # fmt: skip
 
     def _believed(self, mine: CaseValues, other: CaseValues, verdict: str, said: str) -> tuple[str, str]:
-        """The verdict, or FAIL where the head's measurement is impossible, or UNDECIDED where the base's is."""
-        for side, case, then in ((self.head, other, FAIL), (self.base, mine, UNDECIDED)):
+        """The verdict, or FAIL where the candidate's measurement is impossible, or UNDECIDED where the baseline's is."""
+        for side, case, then in ((self.candidate, other, FAIL), (self.baseline, mine, UNDECIDED)):
             wrong = impossible.reasons(case, side.run.device, roofs.pipe_of(case, side.run.kernels))
             if wrong:
-                whose = "head" if then == FAIL else "base"
+                whose = "candidate" if then == FAIL else "baseline"
                 return then, f"the {whose}'s measurement is impossible: {wrong[0].said}"
         return verdict, said
 
     def _bytes(self, key: tuple[str, ...], mine: CaseValues, other: CaseValues) -> Iterator[Check]:
         limit = self.limits.bytes
         for source in traffic.BYTES if limit < math.inf else ():
-            base, head = (traffic.moved(case, source) for case in (mine, other))
-            if base and head:
-                yield self._grows(key, "bytes", (base.value, head.value), limit, source=source)
+            before, after = (traffic.moved(case, source) for case in (mine, other))
+            if before and after:
+                yield self._grows(key, "bytes", (before.value, after.value), limit, source=source)
                 return
         if limit < math.inf and any(traffic.moved(mine, source) for source in traffic.BYTES):
-            yield Check(key, what="bytes", verdict=ABSENT, said="the head has no bytes by a source of the base")
+            yield Check(
+                key, what="bytes", verdict=ABSENT, said="the candidate has no bytes by a source of the baseline"
+            )
 
     def _resource(
         self, key: tuple[str, ...], mine: CaseValues, other: CaseValues, metric: str, limit: float
     ) -> Iterator[Check]:
         """The check of the launch that lost most. Launches are paired by function and by their place among its launches."""
         for source in _SOURCES:
-            base, head = (_of_launches(case, metric, source) for case in (mine, other))
-            if base and head:
+            before, after = (_of_launches(case, metric, source) for case in (mine, other))
+            if before and after:
                 break
         else:
             if any(_of_launches(mine, metric, source) for source in _SOURCES):
-                yield Check(key, what=metric, verdict=ABSENT, said="the head has no value from a source of the base")
+                yield Check(
+                    key, what=metric, verdict=ABSENT, said="the candidate has no value from a source of the baseline"
+                )
             return
         if source == "compiler" and not self.same_target:
             yield Check(key, what=metric, verdict=ABSENT, said="compiled for different targets")
             return
         loses = -1 if metric == "theoretical_occupancy" else 1
-        pairs = [(base[place], head[place], place[0]) for place in base] if base.keys() == head.keys() else []
+        pairs = [(before[place], after[place], place[0]) for place in before] if before.keys() == after.keys() else []
         if not pairs:
             worst = min if loses < 0 else max
-            pairs = [(worst(base.values()), worst(head.values()), "")]
+            pairs = [(worst(before.values()), worst(after.values()), "")]
         found = [
             self._grows(key, metric, (one, two), limit, source=source, function=function)
             for one, two, function in pairs
         ]
-        yield max(found, key=lambda check: (check.change or 0.0, abs(check.base or 0.0)))
+        yield max(found, key=lambda check: (check.change or 0.0, abs(check.baseline or 0.0)))
 
     def _grows(
         self,
@@ -297,25 +311,25 @@ class _Both:
         source: str,
         function: str = "",
     ) -> Check:
-        """The check of a quantity without noise; ``values`` are the base's and the head's."""
-        base, head = values
+        """The check of a quantity without noise; ``values`` are the baseline's and the candidate's."""
+        before, after = values
         unit = METRICS[what].unit if what in METRICS else "byte"
         if what == "theoretical_occupancy":
-            change = base - head
+            change = before - after
             said = f"{change * -100:+.1f} points, at most {limit * 100:.3g} may be lost"
         elif what == "spill_bytes":
-            change, said = head - base, f"{head - base:+,.0f} B a thread, at most {limit:+,.0f} B allowed"
+            change, said = after - before, f"{after - before:+,.0f} B a thread, at most {limit:+,.0f} B allowed"
         else:
-            change = head / base - 1 if base else math.inf if head else 0.0
+            change = after / before - 1 if before else math.inf if after else 0.0
             said = (
                 f"{_grown(change)}, at most {_share(limit)} allowed"
-                if base
-                else f"0 before, {units.text(head, unit)} now"
+                if before
+                else f"0 before, {units.text(after, unit)} now"
             )
         # Allows for rounding.
         verdict = FAIL if change > limit + 1e-9 else PASS
         return Check(
-            key, what=what, verdict=verdict, said="unchanged" if not change else said, base=base, head=head, change=change,
+            key, what=what, verdict=verdict, said="unchanged" if not change else said, baseline=before, candidate=after, change=change,
             limit=limit, source=source, function=function,
         )  # fmt: skip
 
@@ -335,17 +349,17 @@ def _of_launches(case: CaseValues, metric: str, source: str) -> dict[tuple[str, 
 
 
 def _slower_clock(mine: CaseValues, other: CaseValues, low: float, limit: float) -> str:
-    """A sentence where the head's lower SM clock may explain the whole slowdown; empty otherwise."""
+    """A sentence where the candidate's lower SM clock may explain the whole slowdown; empty otherwise."""
     for source in ("torch_profiler", "events", *COUNTERS):
-        base, head = (
+        before, after = (
             case.at("sm_clock", case.main_launch(source) if source in COUNTERS else None, source)
             for case in (mine, other)
         )
-        if base and head and head.value > 0:
-            ratio = base.value / head.value
+        if before and after and after.value > 0:
+            ratio = before.value / after.value
             if ratio > _SAME_CLOCK and low / ratio <= 1 + limit:
                 return (
-                    f"the SM clock fell from {units.text(base.value, 'hertz')} to {units.text(head.value, 'hertz')}, "
+                    f"the SM clock fell from {units.text(before.value, 'hertz')} to {units.text(after.value, 'hertz')}, "
                     "which may explain it"
                 )
             return ""

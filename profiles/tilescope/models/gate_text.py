@@ -19,7 +19,7 @@ _WHAT = {
 }  # fmt: skip
 _HEADLINES = {FAIL: "failed", UNDECIDED: "passed as far as it could be decided", ABSENT: "passed as far as it could be compared",
               PASS: "passed"}  # fmt: skip
-_HEADINGS = ["", "case", "what", "base", "head", "source", "why"]
+_HEADINGS = ["", "case", "what", "baseline", "candidate", "source", "why"]
 
 
 def headline(gate: Gate) -> str:
@@ -43,7 +43,7 @@ def markdown(gate: Gate) -> str:
     """The same for GitHub: a heading, a table of checks that do not pass, and the changed passes folded away."""
     mark = {FAIL: "❌", PASS: "✅"}.get(gate.verdict, "⚠️")
     parts = [f"## {mark} Kernels: gate {_escaped(headline(gate))}"]
-    run = gate.head.run
+    run = gate.candidate.run
     how = "measured" if run.device.measured else "predicted, no such GPU took part"
     parts.append(f"{_escaped(run.device.name)} ({_escaped(run.device.target)}), {how}.")
     if gate.notes:
@@ -79,7 +79,7 @@ def _table(checks: list[Check]) -> str:
 
 def _cells(check: Check) -> list[str]:
     what = _WHAT.get(check.what, check.what) + (f" of {check.function}" if check.function else "")
-    return [check.case, what, _value(check, check.base), _value(check, check.head), check.source, check.said]
+    return [check.case, what, _value(check, check.baseline), _value(check, check.candidate), check.source, check.said]
 
 
 def _value(check: Check, value: float | None) -> str:

@@ -8,28 +8,25 @@ import pandas as pd
 _PERCENT = 1.1
 
 
-def sentence(rows: pd.DataFrame, subject: str, other: str, *, of_base: bool = True) -> str:
+def sentence(rows: pd.DataFrame, candidate: str, baseline: str) -> str:
     """``softmax is 6.1–11× faster than eager in all 12 cases``.
 
-    ``rows`` are those of ``compare.compare``. ``subject`` names the base, or with ``of_base`` False the other side, such as a
-    run after a change. Only significant differences count as faster or slower.
+    ``rows`` are those of ``compare.compare``. Only significant differences count as faster or slower.
     """
-    timed = rows[rows["ratio"].notna()]
+    timed = rows[rows["speedup"].notna()]
     if timed.empty:
-        return f"{subject} against {other}: {_why_not(rows)}"
-    # ``ratio`` is the other's time over the base's.
-    speeds = timed["ratio"] if of_base else 1 / timed["ratio"]
-    won, lost = ("slower", "faster") if of_base else ("faster", "slower")
-    faster, slower = speeds[timed["verdict"] == won], 1 / speeds[timed["verdict"] == lost]
+        return f"{candidate} against {baseline}: {_why_not(rows)}"
+    speeds = timed["speedup"]
+    faster, slower = speeds[timed["verdict"] == "faster"], 1 / speeds[timed["verdict"] == "slower"]
     alike = int((timed["verdict"] == "alike").sum())
     parts = [(f"{_range(faster)} faster than", faster.size), (f"{_range(slower)} slower than", slower.size)]
     parts = [part for part in parts if part[1]]
     if len(parts) + bool(alike) == 1:
         said = parts[0][0] if parts else "as fast as"
-        return f"{subject} is {said} {other} in {_all(len(timed))}{_missing(rows)}"
+        return f"{candidate} is {said} {baseline} in {_all(len(timed))}{_missing(rows)}"
     first, *rest = [*parts, ("as fast as", alike)] if alike else parts
     others = ", ".join(f"{said.removesuffix(' than').removesuffix(' as')} in {count}" for said, count in rest)
-    return f"{subject} is {first[0]} {other} in {first[1]} of {len(timed)} cases, {others}{_missing(rows)}"
+    return f"{candidate} is {first[0]} {baseline} in {first[1]} of {len(timed)} cases, {others}{_missing(rows)}"
 
 
 def _all(count: int) -> str:
@@ -38,7 +35,7 @@ def _all(count: int) -> str:
 
 def _missing(rows: pd.DataFrame) -> str:
     """A remark on the number of cases without times on both sides; empty where there are none."""
-    count = int(rows["ratio"].isna().sum())
+    count = int(rows["speedup"].isna().sum())
     return f" ({count} more {'has' if count == 1 else 'have'} no times to compare)" if count else ""
 
 

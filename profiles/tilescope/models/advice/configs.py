@@ -34,7 +34,7 @@ def quicker_config(subject: Subject) -> Iterator[Finding]:
         return
     own = np.array(subject.case.totals[clock])
     ratio = float(np.median(own) / np.median(times))
-    low, high = compare.interval(times, own)
+    low, high = compare.interval(baseline=own, candidate=times)
     if low <= 1 or ratio < _WORTH:
         return
     config, key = parse_config(best.key["config"]), subject.case.key

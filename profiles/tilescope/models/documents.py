@@ -1,0 +1,319 @@
+"""Types of the JSON documents that commands print for other programs. JSON Schemas are generated from them.
+
+Within a version fields may be added; to remove a field or change its meaning takes a new version. Values are in base SI units. An
+unknown value is null, never 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct, field
+
+
+def _is(text: str) -> Meta:
+    return Meta(description=text)
+
+
+Number = float | None
+Kernel = Annotated[str, _is("The kernel's name.")]
+Impl = Annotated[str, _is("The implementation: triton, eager, compile or a library's.")]
+Pass = Annotated[str, _is("forward, backward, or forward+backward.")]
+Workload = Annotated[str, _is("The problem size: 8192x4096-bf16.")]
+Config = Annotated[
+    str, _is("The config of the case: BLOCK=128,num_warps=8; empty for the implementation's own choice.")
+]
+Verdict = Literal["fail", "undecided", "not compared", "pass"]
+
+
+class Document(Struct, kw_only=True, tag_field="schema"):
+    """Fields of every document."""
+
+    tilescope: Annotated[str, _is("The version of Tilescope that wrote the document.")]
+
+
+class Failed(Struct):
+    """A case that gave no result of a collector."""
+
+    case: str
+    collector: str
+    message: Annotated[str, _is("The reason, for people.")]
+
+
+class Gpu(Struct):
+    """The GPU of a run."""
+
+    name: Annotated[str, _is("The GPU's name as its driver reports it.")]
+    target: Annotated[str, _is("Its architecture: sm_90.")]
+    measured: Annotated[bool, _is("False where no such GPU took part: the whole run is predicted.")]
+
+
+class About(Struct):
+    """The identification of a run."""
+
+    id: Annotated[str, _is("The run's id.")]
+    title: Annotated[str, _is("Its title, or empty.")]
+    started: Annotated[str, _is("ISO 8601, UTC.")]
+    complete: Annotated[bool, _is("False where it was cancelled or its process died.")]
+    git_revision: Annotated[str, _is("The revision of its source, with + where it had changes; or empty.")]
+    notes: Annotated[list[str], _is("Remarks on the run: skipped cases, versions, damage.")]
+    failures: list[Failed]
+    device: Gpu
+
+
+class Identified(Struct, kw_only=True):
+    """The columns that identify a case within a run."""
+
+    kernel: Kernel
+    impl: Impl
+    direction: Pass = field(name="pass")
+    workload: Workload
+    config: Config
+
+
+class AdvisedCase(Identified):
+    """A case with its times and its bound."""
+
+    measured: Annotated[bool, _is("Whether its GPU time is known.")]
+    gpu_time: Annotated[Number, _is("Median over repetitions of the sum over launches, in seconds.")]
+    gpu_time_low: Annotated[Number, _is("The 5 % quantile, in seconds.")]
+    gpu_time_high: Annotated[Number, _is("The 95 % quantile, in seconds.")]
+    time_source: Annotated[str, _is("The collector that timed it: torch_profiler or ncu; empty without a time.")]
+    interval: Annotated[Number, _is("Interval between events around the call, in seconds.")]
+    graph_time: Annotated[Number, _is("CUDA-graph replay of the call, in seconds.")]
+    floor: Annotated[Number, _is("Seconds that the algorithm's bytes and operations take at the device's roofs.")]
+    floor_fraction: Annotated[Number, _is("floor / gpu_time: the share of the roofline that is reached.")]
+    roof: Annotated[str, _is("The roof of floor_fraction.")]
+    bound: Annotated[Literal["memory", "compute", "latency", ""], _is("The limit of its speed; empty without a cost.")]
+    why: Annotated[str, _is("A sentence for people.")]
+    impossible: Annotated[bool, _is("Whether its measurements are impossible: its findings say why.")]
+
+
+class PotentialSpeedup(Struct):
+    """The largest speedup that a remedy can give."""
+
+    ratio: Annotated[float, _is("The speedup: measured where timed, otherwise an upper bound.")]
+    formula: Annotated[str, _is("The origin of the ratio.")]
+    clock: Annotated[Literal["gpu_time", "interval"], _is("The time that would shrink.")]
+    timed: Annotated[bool, _is("Whether the remedy itself was timed.")]
+
+
+class EvidenceValue(Struct):
+    """A value that a finding rests on."""
+
+    metric: Annotated[str, _is("A metric, or roof_hbm and the like.")]
+    value: Annotated[float, _is("In unit.")]
+    unit: Annotated[str, _is("A base unit: second, byte, ratio, count, …")]
+    source: Annotated[str, _is("Its origin: a collector, model, or a roof's origin.")]
+
+
+class FoundReason(Identified):
+    """A reason why a case is slow, or why its measurements are impossible."""
+
+    rule: Annotated[str, _is("The rule's name: extra-bytes, spills, impossible-roof, distance, …")]
+    title: Annotated[str, _is("The reason in a sentence.")]
+    remedy: Annotated[str, _is("What to do.")]
+    launch: Annotated[int | None, _is("The launch that it is about, counted from 0; null for the whole case.")]
+    function: Annotated[str, _is("That launch's kernel function, or empty.")]
+    measured: Annotated[bool, _is("Whether its evidence was observed on hardware; otherwise it is predicted.")]
+    impossible: Annotated[bool, _is("Whether it says that the case's measurements are impossible.")]
+    origin: Annotated[Literal["ours", "nvidia"], _is("The author of the rule.")]
+    bound: Annotated[PotentialSpeedup | None, _is("Null where the known values give no bound.")]
+    evidence: Annotated[list[EvidenceValue], _is("The most telling value first.")]
+
+
+class Advice(Document, kw_only=True, tag="advice"):
+    """The output of 'tilescope advise RUN --json': cases of a run, and reasons why each is slow.
+
+    Findings are sorted: impossible measurements first, then by potential speedup.
+    """
+
+    version: Literal[1] = 1
+    run: About
+    cases: list[AdvisedCase]
+    findings: list[FoundReason]
+
+
+class ComparedSide(Struct):
+    """A run, or one implementation of it."""
+
+    run: About
+    impl: Annotated[str | None, _is("The chosen implementation; null for all, each compared with its own.")]
+
+
+class ComparedCase(Identified):
+    """A case that both sides have. Fields without a prefix are the candidate's."""
+
+    baseline_impl: Impl
+    baseline_config: Config
+    time: Annotated[Number, _is("The candidate's median GPU time, in seconds.")]
+    baseline_time: Annotated[Number, _is("The baseline's median GPU time, in seconds.")]
+    speedup: Annotated[
+        Number, _is("baseline_time / time: above 1 the candidate is faster. Null without comparable times.")
+    ]
+    speedup_low: Annotated[Number, _is("Lower end of the speedup's 95 % interval.")]
+    speedup_high: Annotated[Number, _is("Upper end; null also where a single repetition leaves it open.")]
+    verdict: Annotated[
+        Literal["slower", "faster", "alike", "not timed", "not comparable"],
+        _is("On the candidate. A difference counts where the interval excludes 1."),
+    ]
+    bytes: Annotated[Number, _is("HBM bytes: counted, or predicted by the interpreter.")]
+    baseline_bytes: Number
+    registers: Annotated[Number, _is("Registers a thread of the longest launch.")]
+    baseline_registers: Number
+    shared_memory: Annotated[Number, _is("Bytes of shared memory a block of the longest launch.")]
+    baseline_shared_memory: Number
+    spill_bytes: Annotated[Number, _is("Bytes of spills in the code, a thread.")]
+    baseline_spill_bytes: Number
+    theoretical_occupancy: Annotated[Number, _is("Between 0 and 1.")]
+    baseline_theoretical_occupancy: Number
+    achieved_occupancy: Annotated[Number, _is("Between 0 and 1.")]
+    baseline_achieved_occupancy: Number
+    source: Annotated[str, _is("The clock of both times: torch_profiler or ncu.")]
+    run: Annotated[str, _is("The candidate's run.")]
+    baseline_run: Annotated[str, _is("The baseline's run.")]
+
+
+class Compared(Struct):
+    """A candidate compared with the baseline."""
+
+    candidate: ComparedSide
+    sentence: Annotated[str, _is("The comparison in a sentence.")]
+    obstacles: Annotated[list[str], _is("Reasons why no times are compared; empty where they are.")]
+    changes: Annotated[list[str], _is("Versions and sources that differ.")]
+    cases: Annotated[list[ComparedCase], _is("The slowest candidate first.")]
+
+
+class Comparison(Document, kw_only=True, tag="comparison"):
+    """The output of 'tilescope compare BASELINE CANDIDATE… --json': each candidate compared with the baseline."""
+
+    version: Literal[2] = 2
+    baseline: ComparedSide
+    comparisons: list[Compared]
+
+
+class GateLimits(Struct):
+    """The largest accepted losses; null where a quantity is left out."""
+
+    slowdown: Annotated[Number, _is("Growth of the time, as a share.")]
+    bytes: Annotated[Number, _is("Growth of HBM bytes, as a share.")]
+    registers: Annotated[Number, _is("Growth, as a share.")]
+    shared_memory: Annotated[Number, _is("Growth, as a share.")]
+    spills: Annotated[Number, _is("Bytes a thread.")]
+    occupancy: Annotated[Number, _is("Ratio lost.")]
+
+
+class GateCheck(Identified):
+    """A check of one quantity of one case."""
+
+    what: Annotated[
+        Literal[
+            "case", "result", "gpu_time", "graph_time", "interval", "bytes", "registers", "shared_memory", "spill_bytes",
+            "theoretical_occupancy",
+        ],
+        _is("The quantity; case: whether the candidate has the case at all; result: whether its result is right."),
+    ]  # fmt: skip
+    verdict: Annotated[
+        Verdict, _is("undecided: the limit is within the noise. not compared: one side lacks the value.")
+    ]
+    said: Annotated[str, _is("The check in a sentence.")]
+    baseline: Annotated[Number, _is("The baseline's value in the metric's base unit, of the launch that lost most.")]
+    candidate: Annotated[Number, _is("The candidate's value.")]
+    change: Annotated[
+        Number, _is("Growth as a share of the baseline; spills in bytes a thread, occupancy as ratio lost.")
+    ]
+    low: Annotated[Number, _is("Lower end of the 95 % interval of a time's change.")]
+    high: Annotated[Number, _is("Its upper end; null also where a single repetition leaves it open.")]
+    limit: Annotated[Number, _is("The largest accepted change.")]
+    source: Annotated[str, _is("The source of both values.")]
+    function: Annotated[str, _is("The launch's kernel function, where launches were compared one by one.")]
+
+
+class Gate(Document, kw_only=True, tag="gate"):
+    """The output of 'tilescope gate BASELINE CANDIDATE --json': every check of every case of the baseline."""
+
+    version: Literal[2] = 2
+    baseline: About
+    candidate: About
+    verdict: Annotated[
+        Verdict, _is("The worst of the checks. Only fail fails the gate, or with --strict all but pass.")
+    ]
+    limits: GateLimits
+    notes: Annotated[list[str], _is("Reasons why no times are compared, and other changes.")]
+    checks: list[GateCheck]
+
+
+class TableRow(Struct, kw_only=True):
+    """A value of the tidy table."""
+
+    run_id: str
+    kernel: Kernel
+    impl: Impl
+    direction: Pass = field(name="pass")
+    workload: Workload
+    config: Config
+    dtype: Annotated[str, _is("The workload's dtype.")]
+    launch: Annotated[int | None, _is("Position among the launches that the source saw; null for the whole case.")]
+    function: Annotated[str, _is("That launch's kernel function.")]
+    sample: Annotated[int | None, _is("The repetition; null where a value is not repeated.")]
+    metric: Annotated[str, _is("The metric's name: gpu_time, dram_bytes_read, …")]
+    value: Annotated[float, _is("In unit.")]
+    unit: Annotated[str, _is("A base unit.")]
+    source: Annotated[str, _is("The collector that it is from, or model.")]
+
+
+class Described(Struct):
+    """The run's description, as run.json has it, with the device's roofs as far as the run's cases reached."""
+
+    id: str
+    started: str
+    device: Mapping[str, Any]
+    kernels: Mapping[str, Any]
+    versions: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    git_revision: str
+    failures: list[Any]
+    complete: bool
+    schema_version: int
+    title: str
+    notes: list[str]
+    skipped: Annotated[list[Any], _is("Cases that collectors skipped: collector, message and cases (all, if empty).")]
+
+
+class Run(Document, kw_only=True, tag="run"):
+    """The output of 'tilescope show RUN --json': a run and its whole table, a row a value."""
+
+    version: Literal[1] = 1
+    run: Described
+    folder: Annotated[str, _is("The run's folder.")]
+    table: list[TableRow]
+
+
+class ListedRun(Struct):
+    """A run in the list."""
+
+    id: Annotated[str, _is("The run's id.")]
+    path: Annotated[str, _is("Its folder.")]
+    title: str
+    started: str
+    device: str
+    measured: bool
+    kernels: list[str]
+    sources: list[str]
+    cases: int
+    failures: int
+    complete: bool
+    recorded: Annotated[bool, _is("Whether it comes with Tilescope.")]
+    error: Annotated[str, _is("Empty, or why it cannot be opened.")]
+
+
+class Runs(Document, kw_only=True, tag="runs"):
+    """The output of 'tilescope show --json': every run, newest first."""
+
+    version: Literal[1] = 1
+    runs: list[ListedRun]
+
+
+#: The documents' types by their names.
+TYPES: dict[str, type[Document]] = {"advice": Advice, "comparison": Comparison, "gate": Gate, "run": Run, "runs": Runs}
