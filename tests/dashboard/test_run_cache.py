@@ -1,10 +1,10 @@
 """What is computed of a run is computed once, and nobody changes it for the others."""
 
-from collections import OrderedDict
 from pathlib import Path
 
 import pytest
 from pandas.testing import assert_frame_equal
+from tilescope.runs import store
 from tilescope.runs.changes import Problem
 from tilescope.table import case_table
 from tilescope_dashboard.data import frames, run_cache
@@ -48,32 +48,26 @@ def test_views_share_them_and_leave_them_as_they_are(runs: Path, monkeypatch: py
     assert gathered.count(id(rows)) == 1
 
 
-def test_what_is_looked_at_outlasts_what_is_not_and_old_answers_about_code(
-    runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_cache, "_KEPT", OrderedDict())
-    monkeypatch.setattr(run_cache, "_MOST_KEPT", 4)
-    loaded, now, asked = open_cached(runs / RUN), [0.0], []
+def test_kept_result_is_computed_once_a_run(runs: Path) -> None:
+    loaded, made = store.open_run(runs / RUN), []
+    for key in ("a", "a", "b"):
+        run_cache.kept(loaded, key, lambda: made.append(1) or len(made))
+    assert run_cache.kept(loaded, "a", lambda: 3) == 1
+    assert run_cache.kept(store.open_run(runs / RUN), "a", lambda: 3) == 3
+
+
+def test_changed_kernels_are_asked_for_every_5_seconds(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded, now, asked = store.open_run(runs / RUN), [0.0], []
     monkeypatch.setattr(run_cache.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(run_cache.changes, "changed_problems", lambda run: asked.append(now[0]) or {SMALL})
     for number in range(9):
         now[0] = 3.0 * number
-        assert run_cache.kept(loaded, "looked at", lambda number=number: number) == 0
-        assert run_cache.kept(loaded, number, lambda: "once") == "once"
         assert run_cache.changed_kernels(loaded) == ["softmax"]
     assert asked == [0.0, 6.0, 12.0, 18.0, 24.0]
-    assert [place[-1] for place in run_cache._KEPT] == [7, "looked at", 8, "changed"]
-
-
-def test_what_another_thread_drops_meanwhile_is_returned(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_cache, "_KEPT", OrderedDict())
-    monkeypatch.setattr(run_cache, "_MOST_KEPT", 0)
-    assert run_cache.kept(open_cached(runs / RUN), "dropped", lambda: 1) == 1
 
 
 def test_changed_sizes_are_those_of_a_kernel_that_has_others(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_cache, "_KEPT", OrderedDict())
-    loaded = open_cached(runs / RUN)
+    loaded = store.open_run(runs / RUN)
     of_matmul = loaded.table.loc[loaded.table["kernel"] == "matmul", "workload"].unique()
     changed = {
         SMALL,

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
-from functools import partial
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import panel as pn
 import param
 from bokeh.document import Document
 from bokeh.model import Model
-from bokeh.plotting import figure
 from panel.io.model import remove_root
 from pyviz_comms import Comm
-
-from tilescope_dashboard.figures.redraw import Drawing
-from tilescope_dashboard.session.scheduling import next_tick
 
 
 class Chart(pn.pane.Bokeh):
@@ -26,18 +21,7 @@ class Chart(pn.pane.Bokeh):
 
     def __init__(self, **settings: Any) -> None:
         self.about: Callable[[], str] = str
-        self._shape: Hashable = None
         super().__init__(**settings)
-
-    def draw(self, drawing: Drawing) -> figure:
-        """Show a drawing. If the shown figure has the same shape only its data is replaced. Returns the shown figure."""
-        before, self._shape = self._shape, drawing.shape
-        if self.object is not None and self._shape == before:
-            next_tick(partial(_redraw, drawing, self.object))
-            self._describe()
-        else:
-            self.object = drawing.figure()
-        return self.object
 
     def _get_model(
         self, doc: Document, root: Model | None = None, parent: Model | None = None, comm: Comm | None = None
@@ -63,11 +47,6 @@ class Chart(pn.pane.Bokeh):
         if self.object is not None:
             said = filter(None, [getattr(self.object.title, "text", ""), self.about()])
             self.object.html_attributes = {"role": "figure", "aria-label": ". ".join(said)}
-
-
-def _redraw(drawing: Drawing, shown: figure) -> None:
-    with pn.io.hold():  # one message, or the browser draws after each change
-        drawing.redraw(shown)
 
 
 def chart() -> Chart:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 import time
-import weakref
-from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 import pandas as pd
 from tilescope.models import advice, claims, claims_text, recorded_claims, summary
@@ -24,20 +23,14 @@ Result = TypeVar("Result")
 #: Folders of runs, with the times when these were last written.
 Written = tuple[tuple[Path, float], ...]
 
-#: Results computed from a run, the last used last, and how many are kept. They are small frames.
-_KEPT: OrderedDict[tuple[Hashable, ...], Any] = OrderedDict()
-_MOST_KEPT = 256
-_NONE = object()
+#: Results computed from a run, for as long as the run is in memory.
+_KEPT: WeakKeyDictionary[LoadedRun, dict[Hashable, Any]] = WeakKeyDictionary()
 #: Seconds for which the answer whether a run's code is the present one is kept.
 _CURRENT_FOR = 5.0
 #: Columns that identify a case within a run.
 CASE = ("kernel", "impl", "pass", "workload", "config")
 #: Claims by a run's folder and its time of change; a few rows each.
 _CLAIMED: dict[tuple[Path, float], tuple[list[dict[str, Any]], str]] = {}
-
-#: Results computed from a frame, by frame and key. For 100,000 launches one takes seconds, in which a page's session may expire and a
-#: new one ask again.
-_OF_FRAMES: deque[tuple[weakref.ref[pd.DataFrame], Hashable, Any]] = deque(maxlen=16)
 
 
 def open_cached(path: Path) -> LoadedRun:
@@ -48,43 +41,27 @@ def open_cached(path: Path) -> LoadedRun:
     return _read(path, changed(path))
 
 
+def kept(loaded: LoadedRun, key: Hashable, make: Callable[[], Result]) -> Result:
+    """The result of ``make``, cached by ``key`` while the run is in memory. The caller must not change it."""
+    results = _KEPT.setdefault(loaded, {})
+    if key not in results:
+        results[key] = make()
+    return cast("Result", results[key])
+
+
 def summaries(loaded: LoadedRun) -> pd.DataFrame:
     """``summary.summarise`` of the run without its sweeps. The caller must not change the frame."""
-    return _summarised(loaded.folder, changed(loaded.folder))
+    rows, run = loaded.table, loaded.run
+    return kept(
+        loaded, "summaries",
+        lambda: summary.summarise(frames.default_configs(rows), run.device, run.kernels, loaded.configs),
+    )  # fmt: skip
 
 
 def usual(loaded: LoadedRun, kernel: str) -> pd.DataFrame:
-    """The run's rows of one kernel without its sweeps.
-
-    Every caller gets the same frame, so that results computed from it are cached too (``of_frame``), and must not change it.
-    """
+    """The run's rows of one kernel without its sweeps. The caller must not change the frame."""
     rows = loaded.table
-    return of_frame(rows, ("usual", kernel), lambda: frames.default_configs(rows[rows["kernel"] == kernel]))
-
-
-def of_frame(frame: pd.DataFrame, key: Hashable, make: Callable[[], Result]) -> Result:
-    """The result of ``make``, cached by ``key`` while the frame lives, as a run's table or ``usual`` rows do.
-
-    The caller must not change it.
-    """
-    for of, name, found in list(_OF_FRAMES):
-        if of() is frame and name == key:
-            return found
-    made = make()
-    _OF_FRAMES.append((weakref.ref(frame), key, made))
-    return made
-
-
-def kept(loaded: LoadedRun, key: Hashable, make: Callable[[], Result]) -> Result:
-    """The result of ``make``, cached by ``key`` until the run changes. The caller must not change it."""
-    place = loaded.folder, changed(loaded.folder), key
-    # Reports are made in threads: what is returned is not looked for again, as another may have dropped it.
-    if (found := _KEPT.pop(place, _NONE)) is _NONE:
-        found = make()
-    _KEPT[place] = found
-    while len(_KEPT) > _MOST_KEPT:
-        _KEPT.popitem(last=False)
-    return cast("Result", found)
+    return kept(loaded, ("usual", kernel), lambda: frames.default_configs(rows[rows["kernel"] == kernel]))
 
 
 def kept_against(loaded: LoadedRun, tokens: Iterable[str], key: Hashable, make: Callable[[], Result]) -> Result:
@@ -145,9 +122,14 @@ def _for_a_while(loaded: LoadedRun, key: Hashable, make: Callable[[], Result]) -
 
 def findings(loaded: LoadedRun, case: tuple[str, ...]) -> tuple[Finding, ...]:
     """``advice.findings`` of the case with the values ``case`` of ``CASE``, largest potential speedup first."""
-    # Findings compare a case with its other configs.
-    of_sweep = _found(loaded.folder, changed(loaded.folder), case[:-1])
-    return tuple(found for found in of_sweep if found.case == case)
+    rows = loaded.table
+
+    def of_sweep() -> tuple[Finding, ...]:
+        # Findings compare a case with its other configs.
+        swept = rows[(rows[list(CASE[:-1])] == list(case[:-1])).all(axis="columns")]
+        return tuple(advice.findings(swept, loaded.run.device, loaded.run.kernels, rows))
+
+    return tuple(found for found in kept(loaded, ("findings", case[:-1]), of_sweep) if found.case == case)
 
 
 def claimed(folder: Path) -> tuple[list[dict[str, Any]], str]:
@@ -201,18 +183,3 @@ def _open(path: Path) -> LoadedRun:
     if link is not None:
         raise store.StoreError(f"{link.relative_to(path)} in this run is a link out of it: put the file itself there")
     return store.open_run(path)
-
-
-@functools.lru_cache(maxsize=64)
-def _summarised(path: Path, changed: float) -> pd.DataFrame:
-    loaded = _read(path, changed)
-    return summary.summarise(
-        frames.default_configs(loaded.table), loaded.run.device, loaded.run.kernels, loaded.configs
-    )
-
-
-@functools.lru_cache(maxsize=256)
-def _found(path: Path, changed: float, sweep: tuple[str, ...]) -> tuple[Finding, ...]:
-    loaded = _read(path, changed)
-    rows = loaded.table[(loaded.table[list(CASE[:-1])] == list(sweep)).all(axis="columns")]
-    return tuple(advice.findings(rows, loaded.run.device, loaded.run.kernels, loaded.table))

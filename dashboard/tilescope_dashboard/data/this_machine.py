@@ -35,6 +35,7 @@ def known() -> Machine | None:
 
 def _unavailable(name: str) -> str | None:
     try:
-        return collectors.load(name).unavailable()
+        reason: str | None = collectors.load(name).unavailable()
+        return reason
     except ImportError as error:
         return f"does not import: {error}"

@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 
 import pandas as pd
-from bokeh.models import ColorBar, ColumnDataSource, FixedTicker, HoverTool, LinearColorMapper
+from bokeh.models import ColorBar, ColumnDataSource, FixedTicker, LinearColorMapper
 from bokeh.palettes import Cividis256
 from bokeh.plotting import figure
 from tilescope.models import sweeps
 
 from tilescope_dashboard.data.units import short, write
-from tilescope_dashboard.figures.style import FONT, GLYPH_FONT, Theme, blank, empty
+from tilescope_dashboard.figures.style import FONT, Theme, blank, empty, hover, write_on
 
 #: Columns with the place and size of a config's cell.
 _CELL = {"x": "across", "y": "down", "width": 0.96, "height": 0.94}
 #: Colours from the best config, the brightest, to the worst.
 _PALETTE = list(Cividis256)[::-1]
-#: Fraction over the best that the last colour stands for: at least the first, so that noise gets no colours, and at most the second, so
+#: The last colour stands for at least the first fraction over the best, so that noise gets no colours, and for at most the second, so
 #: that one bad config does not make all others look alike.
 _NARROWEST, _WIDEST = 0.1, 1.0
 
@@ -32,10 +32,9 @@ def autotune(cells: pd.DataFrame, across: str, down: str, unit: str, look: Theme
         return empty(look, "autotune", "This run has no configs of this kernel: 'tilescope tune' records them.")
     columns, rows = (sorted(cells[p].unique()) for p in (across, down))
     plot = blank(
-        look, "autotune", 150 + max(42, 60 - 2 * len(rows)) * len(rows),
+        look, "autotune", 150 + max(42, 60 - 2 * len(rows)) * len(rows), x=short(across), y=short(down),
         x_range=[str(c) for c in columns], y_range=[str(r) for r in rows],
     )  # fmt: skip
-    plot.xaxis.axis_label, plot.yaxis.axis_label = short(across), short(down)
     plot.grid.grid_line_color = None
     good, failed = cells[cells["value"].notna()], cells[cells["value"].isna()]
     drawn = []
@@ -48,10 +47,11 @@ def autotune(cells: pd.DataFrame, across: str, down: str, unit: str, look: Theme
         end = math.log2(1 + top) if relative else max(high - low, 1e-12)
         places = [math.log2(1 + part) for part in over] if relative else (good["value"] - low).tolist()
         mapper = LinearColorMapper(palette=_PALETTE, low=0, high=1)
+        shown = _columns(good, across, down, unit, [place / end for place in places])
         drawn.append(
             plot.rect(
-                source=ColumnDataSource(_columns(good, across, down, unit, [place / end for place in places])),
-                name="cells", **_CELL, fill_color={"field": "place", "transform": mapper}, line_color=None,
+                source=ColumnDataSource(shown), name="cells", **_CELL,
+                fill_color={"field": "place", "transform": mapper}, line_color=None,
             )
         )  # fmt: skip
         written = len(columns) <= 8
@@ -65,24 +65,30 @@ def autotune(cells: pd.DataFrame, across: str, down: str, unit: str, look: Theme
             plot.min_border_right = 28  # the last label reaches beyond the bar
             plot.add_layout(bar, "below")
         if written:
-            plot.text(
-                "across", "down", "text", source=drawn[0].data_source, text_align="center", text_baseline="middle",
-                text_color="ink", text_font=GLYPH_FONT, text_font_size="10px" if look.narrow and len(columns) > 5 else "12px",
-            )  # fmt: skip
-        best = good[good["best"]]
-        plot.rect(
-            [str(v) for v in best[across]], [str(v) for v in best[down]], 0.96, 0.94, fill_color=None,
-            line_color=look.ink, line_width=3.5,
-        )  # fmt: skip
-        plot.text(
-            [str(v) for v in best[across]], [str(v) for v in best[down]], ["★"] * len(best), text_align="center",
-            text_baseline="bottom", y_offset=-7, text_color=[_ink_at(0)] * len(best), text_font_size="13px",
+            size = "10px" if look.narrow and len(columns) > 5 else "12px"
+            source = drawn[0].data_source
+            write_on(
+                plot,
+                look,
+                "across",
+                "down",
+                "text",
+                source=source,
+                text_align="center",
+                text_color="ink",
+                text_font_size=size,
+            )
+        best = shown[good["best"].to_numpy(bool)]
+        plot.rect(best["across"], best["down"], 0.96, 0.94, fill_color=None, line_color=look.ink, line_width=3.5)
+        write_on(
+            plot, look, best["across"].tolist(), best["down"].tolist(), ["★"] * len(best), text_align="center",
+            text_baseline="bottom", y_offset=-7, text_color=ink(_PALETTE[0]), text_font_size="13px",
         )  # fmt: skip
     if len(failed):
         drawn.append(
             plot.rect(
-                source=ColumnDataSource(_columns(failed, across, down, unit, [])), name="failed", **_CELL,
-                fill_color=look.ground, line_color=look.muted, line_dash="dashed", hatch_pattern="/",
+                source=ColumnDataSource(_columns(failed, across, down, unit, [math.nan] * len(failed))), name="failed",
+                **_CELL, fill_color=look.ground, line_color=look.muted, line_dash="dashed", hatch_pattern="/",
                 hatch_color=look.muted, hatch_alpha=0.5, hatch_scale=10,
             )
         )  # fmt: skip
@@ -91,28 +97,29 @@ def autotune(cells: pd.DataFrame, across: str, down: str, unit: str, look: Theme
         for name, label in (("hbm_bytes", "HBM traffic"), ("longest_stall", "longest stall"))
         if name in cells and cells[name].notna().any()
     ]
-    always = [("config", "@config"), ("value", "@text"), ("over the best", "@over")]
-    plot.add_tools(HoverTool(renderers=drawn, tooltips=[*always, *counted, ("reason", "@reason")]))
+    tips = [("config", "@config"), ("value", "@text"), ("over the best", "@over"), *counted, ("reason", "@reason")]
+    hover(plot, drawn, tips)
     return plot
 
 
-def _columns(cells: pd.DataFrame, across: str, down: str, unit: str, places: list[float]) -> dict[str, list]:
-    """``places`` are the cells' on the scale of colours: 0 for the best, from 1 on the worst; none for those without a value."""
+def _columns(cells: pd.DataFrame, across: str, down: str, unit: str, places: list[float]) -> pd.DataFrame:
+    """``places`` are the cells' on the scale of colours: 0 for the best, from 1 on the worst; NaN for those without a value."""
     # Write nearly equal values with the digits in which they differ.
     digits = 4 if sweeps.close(cells["value"]) else 3
-    return {
-        "across": [str(v) for v in cells[across]],
-        "down": [str(v) for v in cells[down]],
-        "value": cells["value"].astype(float).tolist(),
-        "place": places or [float("nan")] * len(cells),
+    known = cells.reindex(
+        columns=[*cells.columns.difference(["hbm_bytes", "longest_stall"]), "hbm_bytes", "longest_stall"]
+    )
+    return pd.DataFrame({
+        "across": [str(v) for v in cells[across]], "down": [str(v) for v in cells[down]],
+        "value": cells["value"].astype(float).to_numpy(), "place": places,
         "over": [percent_over(part) for part in sweeps.over_best(cells["value"], less=unit != "ratio")],
         "text": [write(v, unit, digits) for v in cells["value"]],
         "config": [short(c, 80) for c in cells["config"]],
-        "hbm_bytes": [write(v, "byte") for v in cells.get("hbm_bytes", [math.nan] * len(cells))],
-        "longest_stall": [v if isinstance(v, str) else "–" for v in cells.get("longest_stall", [""] * len(cells))],
+        "hbm_bytes": [write(v, "byte") for v in known["hbm_bytes"]],
+        "longest_stall": [v if isinstance(v, str) else "–" for v in known["longest_stall"]],
         "reason": [short(r, 120) if r else "–" for r in cells["reason"]],
-        "ink": [_ink_at(place) for place in places] or [""] * len(cells),
-    }
+        "ink": ["" if math.isnan(place) else ink(_PALETTE[round(255 * min(place, 1))]) for place in places],
+    })  # fmt: skip
 
 
 def percent_over(part: float) -> str:
@@ -120,11 +127,6 @@ def percent_over(part: float) -> str:
     if part >= 9:
         return f"{1 + part:,.0f}×"
     return "–" if pd.isna(part) else "best" if part == 0 else f"+{write(part, 'ratio', 2)}"
-
-
-def _ink_at(place: float) -> str:
-    """The text's colour on a cell at that place of the scale."""
-    return ink(_PALETTE[round(255 * min(place, 1))])
 
 
 def ink(shade: str) -> str:

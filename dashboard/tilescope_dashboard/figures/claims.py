@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
 import pandas as pd
-from bokeh.models import ColumnDataSource, CustomJS, FixedTicker, HoverTool, LegendItem
+from bokeh.models import ColumnDataSource, CustomJS, FixedTicker, LegendItem
 from bokeh.plotting import figure
 
 from tilescope_dashboard.data.units import times
@@ -15,12 +13,13 @@ from tilescope_dashboard.figures.style import (
     colour,
     distinct,
     empty,
+    hover,
     legend,
+    line_at,
     mark,
     problem,
     ratio_ticks,
-    ticks,
-)
+)  # fmt: skip
 
 #: Columns of measured speedups, and what each is over.
 _OVER = {"over_eager": "eager", "over_compile": "compile", "over_library": "aten"}
@@ -37,24 +36,19 @@ def claims(rows: pd.DataFrame, look: Theme) -> figure:
     names = [problem(kernel, direction) for kernel, direction in zip(rows["kernel"], rows["pass"], strict=True)]
     places = distinct(names, 30)
     rows = rows.assign(row=[places[name] for name in names])
+    ends = _range(rows)
     plot = blank(
-        look, "claims", 150 + 30 * rows["row"].nunique(), x_axis_type="log", x_range=_range(rows),
+        look, "claims", 150 + 30 * rows["row"].nunique(), x="speedup", x_unit="times", x_axis_type="log", x_range=ends,
         y_range=list(dict.fromkeys(rows["row"]))[::-1], x_axis_location="above",
     )  # fmt: skip
-    plot.xaxis.axis_label, plot.xaxis.formatter = "speedup", ticks("times")
-    plot.xaxis.ticker = plot.xgrid.ticker = FixedTicker(ticks=ratio_ticks(*_range(rows)))
+    plot.xaxis.ticker = plot.xgrid.ticker = FixedTicker(ticks=ratio_ticks(*ends))
     plot.yaxis.major_label_text_color = look.ink
-    plot.ray(x=1, y=0, angle=math.pi / 2, line_color=look.ink, line_dash=[6, 4], line_width=1.5)
+    line_at(plot, look, 1)
     items = [
         _claimed(plot, rows[rows["claim_low"].notna()].drop_duplicates("row"), look),
         _bound(plot, rows[rows["bound"].notna()], look),
+        *(_marks(plot, rows, column, look) for column in _OVER if rows[column].notna().any()),
     ]
-    for column, impl in _OVER.items():
-        known = rows[rows[column].notna()]
-        if len(known):
-            items.append(
-                _marks(plot, known.assign(x=known[column], clock=known[column.replace("over", "interval")]), impl, look)
-            )
     # The figure is longer than a screen, so the legend stands above it.
     legend(plot, look, items, "above")
     return plot
@@ -62,18 +56,13 @@ def claims(rows: pd.DataFrame, look: Theme) -> figure:
 
 def _claimed(plot: figure, known: pd.DataFrame, look: Theme) -> LegendItem:
     """A band from the least to the largest published figure; a thick line for a single one."""
-    pairs = list(zip(known["claim_low"], known["claim_high"], strict=True))
-    source = ColumnDataSource({
-        "row": known["row"], "low": known["claim_low"], "high": known["claim_high"], "text": known["claim"],
-        "where": known["claim_source"], "edge": [5.0 if low == high else 1.0 for low, high in pairs],
-    })  # fmt: skip
+    edges = [5.0 if low == high else 1.0 for low, high in zip(known["claim_low"], known["claim_high"], strict=True)]
+    shown = known[["row", "claim_low", "claim_high", "claim", "claim_source"]].assign(edge=edges)
     drawn = plot.hbar(
-        "row", left="low", right="high", height=0.62, fill_color=look.muted, fill_alpha=0.3, line_color=look.muted,
-        line_width="edge", source=source, name="claimed",
+        "row", left="claim_low", right="claim_high", height=0.62, fill_color=look.muted, fill_alpha=0.3,
+        line_color=look.muted, line_width="edge", source=ColumnDataSource(shown), name="claimed",
     )  # fmt: skip
-    plot.add_tools(
-        HoverTool(renderers=[drawn], tooltips=[("", "@row"), ("published claim", "@text"), ("in", "@where")])
-    )
+    hover(plot, drawn, [("", "@row"), ("published claim", "@claim"), ("in", "@claim_source")])
     return LegendItem(label="published claim", renderers=[drawn])
 
 
@@ -89,36 +78,29 @@ _TICK = """
 
 def _bound(plot: figure, known: pd.DataFrame, look: Theme) -> LegendItem:
     """A tick at the traffic bound: the most that moving fewer bytes can win."""
-    source = ColumnDataSource(
-        {"row": known["row"], "x": known["bound"], "workload": known["workload"], "text": known["bound"].map(times)}
-    )
+    source = ColumnDataSource(known[["row", "bound", "workload"]].assign(text=known["bound"].map(times)))
     drawn = plot.scatter(
-        "x", "row", marker="@tick", defs={"@tick": CustomJS(code=_TICK)}, size=22, line_color=look.ink, line_width=3,
+        "bound", "row", marker="@tick", defs={"@tick": CustomJS(code=_TICK)}, size=22, line_color=look.ink, line_width=3,
         source=source, name="bound",
     )  # fmt: skip
-    plot.add_tools(
-        HoverTool(renderers=[drawn], tooltips=[("", "@row"), ("workload", "@workload"), ("traffic bound", "@text")])
-    )
+    hover(plot, drawn, [("", "@row"), ("workload", "@workload"), ("traffic bound", "@text")])
     return LegendItem(label="traffic bound", renderers=[drawn])
 
 
-def _marks(plot: figure, known: pd.DataFrame, impl: str, look: Theme) -> LegendItem:
+def _marks(plot: figure, rows: pd.DataFrame, column: str, look: Theme) -> LegendItem:
     """Marks of our measured speedup over one other implementation."""
-    others = list(_OVER.values())
-    source = ColumnDataSource(
-        {
-            **{name: known[name] for name in ("x", "row", "workload", "library")},
-            "text": known["x"].map(times),
-            "interval": known["clock"].map(times),
-        }
+    impl, others, known = _OVER[column], list(_OVER.values()), rows[rows[column].notna()]
+    clock = known[column.replace("over", "interval")]
+    shown = known[["row", "workload", "library"]].assign(
+        x=known[column], text=known[column].map(times), interval=clock.map(times)
     )
     drawn = plot.scatter(
-        "x", "row", marker=mark(impl, others), size=11, color=colour(impl, look, others), source=source, name=impl
-    )
+        "x", "row", marker=mark(impl, others), size=11, color=colour(impl, look, others), source=ColumnDataSource(shown), name=impl,
+    )  # fmt: skip
     said = f"vs {'the library' if impl == 'aten' else impl}"
     of = [("library", "@library")] if impl == "aten" else []
     ratio = (said, "@text by GPU time, @interval by the interval")
-    plot.add_tools(HoverTool(renderers=[drawn], tooltips=[("", "@row"), ("workload", "@workload"), *of, ratio]))
+    hover(plot, drawn, [("", "@row"), ("workload", "@workload"), *of, ratio])
     return LegendItem(label=said, renderers=[drawn])
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
-from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, LegendItem
+from bokeh.models import ColumnDataSource, FixedTicker, LegendItem
 from bokeh.plotting import figure
 
 from tilescope_dashboard.data.units import short
-from tilescope_dashboard.figures.style import Theme, blank, empty, legend, problem, ratio_ticks, ticks
+from tilescope_dashboard.figures.style import Theme, blank, empty, hover, legend, line_at, problem, ratio_ticks, ticks
 
 #: Most rows that are drawn: nobody reads more.
 MOST = 40
@@ -39,7 +41,7 @@ def compare(rows: pd.DataFrame, look: Theme) -> figure:
     plot.xaxis.axis_label, plot.xaxis.formatter = said, ticks("times")
     plot.xaxis.ticker = plot.xgrid.ticker = FixedTicker(ticks=ratio_ticks(*ends, most=5 if look.narrow else 8))
     plot.yaxis.major_label_text_color = look.ink
-    plot.ray(x=1, y=0, angle=math.pi / 2, line_color=look.ink, line_dash=[6, 4], line_width=1.5)
+    line_at(plot, look, 1)
     colours = {"slower": look.warning, "faster": look.accent, "alike": look.muted}
     speedups = zip(timed["speedup"], low, high, strict=True)
     data = pd.DataFrame({
@@ -56,13 +58,13 @@ def compare(rows: pd.DataFrame, look: Theme) -> figure:
             drawn = plot.scatter(
                 "speedup", "row", source=source, marker=marker, size=11, color=colours[verdict], name=verdict
             )
-            plot.add_tools(HoverTool(renderers=[drawn], tooltips=[("", "@row"), (said, "@said")]))
+            hover(plot, drawn, [("", "@row"), (said, "@said")])
             items.append(LegendItem(label=verdict, renderers=[drawn]))
     legend(plot, look, items)
     return plot
 
 
-def _label(row: dict, narrow: bool, *, several: bool) -> str:
+def _label(row: Mapping[Any, Any], narrow: bool, *, several: bool) -> str:
     """The label of a comparison: the case, and its baseline where there are ``several``.
 
     A ``narrow`` page has two lines without the kernel, which is in the title.

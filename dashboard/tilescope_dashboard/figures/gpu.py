@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
-from bokeh.models import ColumnDataSource, CustomJSTickFormatter, DataRange1d, HoverTool, LegendItem, Range1d
+from bokeh.models import ColumnDataSource, CustomJSTickFormatter, DataRange1d, LegendItem, Range1d
 from bokeh.plotting import figure
 
 from tilescope_dashboard.data.telemetry import Gpu, Sample, held, slowed
 from tilescope_dashboard.data.units import write
-from tilescope_dashboard.figures.style import Theme, blank, heading, legend, ticks
+from tilescope_dashboard.figures.style import Theme, blank, heading, hover, legend
 
 #: By figure: title, unit, format of the axis, and the column of a limit.
 FIGURES = {
@@ -30,13 +31,13 @@ _DASHES = ("solid", "dashdot", "dotdash", "dotted")
 _WINDOW = 120_000
 
 
-def columns(samples: Sequence[Sample], gpu: Gpu) -> dict[str, list]:
+def columns(samples: Sequence[Sample], gpu: Gpu) -> dict[str, list[Any]]:
     """Samples as a source's columns: ``time`` in ms since 1970, readings in base units (NaN where absent), limits, ``held`` (the
     SM clock where anything other than idleness lowers it) and ``why``, the reasons as text.
     """
     rows = [asdict(sample) for sample in samples]
     names = (*FIGURES, *_BESIDE.values())
-    found: dict[str, list] = {name: [_number(row[name]) for row in rows] for name in (*names, "power_limit")}
+    found: dict[str, list[Any]] = {name: [_number(row[name]) for row in rows] for name in (*names, "power_limit")}
     found["time"] = [1000 * sample.time for sample in samples]
     found["memory"] = [_number(gpu.memory)] * len(rows)
     found["sm_clock_limit"] = [_number(gpu.sm_clock_limit)] * len(rows)
@@ -59,7 +60,7 @@ def readings(name: str, sources: Mapping[str, ColumnDataSource], look: Theme, he
     title, unit, written, limit = FIGURES[name]
     rising = Range1d(0, 1.04) if unit == "ratio" else DataRange1d(start=0, range_padding=0.08)
     plot = blank(
-        look, f"gpu-{name}", height + 24 * (len(sources) > 1), y_range=rising,
+        look, f"gpu-{name}", height + 24 * (len(sources) > 1), y_unit=written, y_range=rising,
         x_range=DataRange1d(follow="end", follow_interval=_WINDOW, range_padding=0),
     )  # fmt: skip
     heading(plot, look, title)
@@ -68,7 +69,7 @@ def readings(name: str, sources: Mapping[str, ColumnDataSource], look: Theme, he
         code="return new Date(tick).toLocaleTimeString([], {hourCycle: 'h23'})"
     )
     plot.xaxis.ticker.desired_num_ticks = 3
-    plot.yaxis.formatter, plot.yaxis.ticker.desired_num_ticks = ticks(written), 4
+    plot.yaxis.ticker.desired_num_ticks = 4
     items = []
     for place, (label, source) in enumerate(sources.items()):
         style = {"source": source, "line_color": look.series[place % len(look.series)], "line_width": 2}
@@ -86,7 +87,7 @@ def readings(name: str, sources: Mapping[str, ColumnDataSource], look: Theme, he
                 "time", "held", source=source, marker="circle", size=8, fill_color=None, line_color=look.warning,
                 line_width=2, name="held",
             )  # fmt: skip
-        plot.add_tools(HoverTool(renderers=[drawn], tooltips=tips, mode="vline", visible=False))
+        hover(plot, drawn, tips, mode="vline", visible=False)
         items.append(LegendItem(label=f"GPU {label.partition(' ')[0]}", renderers=[drawn]))
     if len(items) > 1:
         legend(plot, look, items)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pandas as pd
-from bokeh.models import ColumnDataSource, HoverTool, LegendItem, Range1d
+from bokeh.models import ColumnDataSource, LegendItem, Range1d
 from bokeh.plotting import figure
 
-from tilescope_dashboard.data.units import short, write
-from tilescope_dashboard.figures.style import Theme, blank, colour, empty, legend, mark, ticks
+from tilescope_dashboard.data.units import ranged, short
+from tilescope_dashboard.figures.style import Theme, blank, colour, empty, hover, legend, mark
 
 _NOTHING = "No run on this GPU has a GPU time of this case."
 
@@ -23,30 +23,28 @@ def history(rows: pd.DataFrame, look: Theme) -> figure:
     labels = _labels(runs, look.narrow)
     low, high = rows["gpu_time_low"].min(), rows["gpu_time_high"].max()
     room = max(0.15 * (high - low), 0.02 * high)
-    plot = blank(look, "history", 380, x_range=list(labels.values()), y_range=Range1d(max(0, low - room), high + room))
-    plot.yaxis.axis_label, plot.yaxis.formatter = "GPU time", ticks("second")
-    plot.xaxis.axis_label = "run, and the commit it was made at"
+    plot = blank(
+        look, "history", 380, x="run, and the commit it was made at", y="GPU time", y_unit="second",
+        x_range=list(labels.values()), y_range=Range1d(max(0, low - room), high + room),
+    )  # fmt: skip
     plot.xaxis.major_label_text_color = look.ink
     plot.xgrid.grid_line_color = None
     impls = list(dict.fromkeys(rows["impl"]))
     items = []
     for place, impl in enumerate(impls):
-        of = rows[rows["impl"] == impl]
         shade = colour(impl, look, impls)
         # Dodge the implementations within a run, or their bars would overlap.
         shift = (place - (len(impls) - 1) / 2) * min(0.14, 0.7 / len(impls))
-        own = of[~of["swept"]]
-        plot.line(
-            [(labels[run], shift) for run in own["run_id"]], own["gpu_time"].to_numpy(), color=shade, line_width=2
-        )
-        source = ColumnDataSource(_columns(of, labels, shift, shade, look))
+        shown = _columns(rows[rows["impl"] == impl], labels, shift, shade, look)
+        own = shown[~shown["swept"]]
+        plot.line(own["x"].tolist(), own["y"].to_numpy(), color=shade, line_width=2)
+        source = ColumnDataSource(shown)
         plot.segment("x", "low", "x", "high", source=source, color=shade, line_width=2)
         drawn = plot.scatter(
             "x", "y", source=source, marker=mark(impl, impls), size=11, line_color=shade, line_width=2,
             fill_color="fill", name="points",
         )  # fmt: skip
-        tips = [("", "@said"), ("GPU time", "@time"), ("commit", "@revision"), ("from", "@origin")]
-        plot.add_tools(HoverTool(renderers=[drawn], tooltips=tips))
+        hover(plot, drawn, [("", "@said"), ("GPU time", "@time"), ("commit", "@revision"), ("from", "@origin")])
         items.append(LegendItem(label=short(impl, 22), renderers=[drawn]))
     legend(plot, look, items)
     return plot
@@ -54,7 +52,7 @@ def history(rows: pd.DataFrame, look: Theme) -> figure:
 
 def _labels(runs: pd.DataFrame, narrow: bool) -> dict[str, str]:
     """A run's place on the axis: its time and commit. Two runs of one minute have two places."""
-    labels = {}
+    labels: dict[str, str] = {}
     for run, started, revision in zip(runs["run_id"], runs["started"], runs["revision"], strict=True):
         when = started[5:].replace(" ", "\n") if narrow else started[5:]
         label = f"{when}\n{revision[:7]}" if revision else when
@@ -62,18 +60,12 @@ def _labels(runs: pd.DataFrame, narrow: bool) -> dict[str, str]:
     return labels
 
 
-def _columns(of: pd.DataFrame, labels: dict[str, str], shift: float, shade: str, look: Theme) -> dict[str, list]:
-    ranges = zip(of["gpu_time"], of["gpu_time_low"], of["gpu_time_high"], strict=True)
-    return {
-        "x": [(labels[run], shift) for run in of["run_id"]],
-        "y": of["gpu_time"].tolist(),
-        "low": of["gpu_time_low"].tolist(),
-        "high": of["gpu_time_high"].tolist(),
-        "fill": [look.ground if swept else shade for swept in of["swept"]],
-        "said": [f"{impl} {config}".strip() for impl, config in zip(of["impl"], of["config"], strict=True)],
-        "time": [
-            f"{write(v, 'second')} ({write(low, 'second')} to {write(high, 'second')})" for v, low, high in ranges
-        ],
-        "revision": of["revision"].tolist(),
-        "origin": of["origin"].tolist(),
-    }
+def _columns(of: pd.DataFrame, labels: dict[str, str], shift: float, shade: str, look: Theme) -> pd.DataFrame:
+    times = of[["gpu_time", "gpu_time_low", "gpu_time_high"]]
+    return pd.DataFrame({
+        "x": [(labels[run], shift) for run in of["run_id"]], "y": of["gpu_time"], "low": of["gpu_time_low"], "high": of["gpu_time_high"],
+        "fill": [look.ground if swept else shade for swept in of["swept"]], "swept": of["swept"],
+        "said": (of["impl"] + " " + of["config"]).str.strip(),
+        "time": [ranged(*row, "second") for row in times.itertuples(index=False)],
+        "revision": of["revision"], "origin": of["origin"],
+    })  # fmt: skip

@@ -8,7 +8,7 @@ from bokeh.models import Arrow, ColumnDataSource, NormalHead, Range1d
 from bokeh.plotting import figure
 
 from tilescope_dashboard.data.units import write
-from tilescope_dashboard.figures.style import GLYPH_FONT, Theme, blank, heading
+from tilescope_dashboard.figures.style import Theme, blank, heading, write_on
 
 #: Height of a box, of the gap below it, and width of a box, in the figure's units.
 _BOX, _GAP, _WIDTH = 1.0, 1.25, {True: 0.98, False: 0.56}
@@ -42,9 +42,7 @@ class Memory(NamedTuple):
 def memory(moved: Memory, look: Theme) -> figure:
     """A box for each level, the SMs on top. Bytes that were not recorded are named so and have no arrow."""
     tops = {level.name: -place * (_BOX + _GAP) for place, level in enumerate(moved.levels)}
-    plot = blank(
-        look, "memory", 470, x_range=Range1d(0, 1), y_range=Range1d(min(tops.values()) - _BOX - 0.1, 0.1)
-    )  # fmt: skip
+    plot = blank(look, "memory", 470, x_range=Range1d(0, 1), y_range=Range1d(min(tops.values()) - _BOX - 0.1, 0.1))
     plot.axis.visible = plot.grid.visible = False
     names = [level.name for level in moved.levels]
     plot.rect(
@@ -89,5 +87,4 @@ def _draw(plot: figure, look: Theme, flow: Flow, top: float, most: float) -> Non
 
 
 def _write(plot: figure, look: Theme, at: tuple[list[float], list[float]], text: list[str], **style: str) -> None:
-    settings = {"text_align": "center", "text_color": look.ink, "text_font_size": "12px", **style}
-    plot.text(*at, text, text_baseline="middle", text_font=GLYPH_FONT, **settings)
+    write_on(plot, look, *at, text, **{"text_align": "center", **style})

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pandas as pd
-from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, LegendItem, Range1d, Span
+from bokeh.models import ColumnDataSource, FixedTicker, Range1d
 from bokeh.plotting import figure
 
 from tilescope_dashboard.data.units import short, times, write
-from tilescope_dashboard.figures.style import Theme, blank, colour, empty, legend, mark, problem, ticks
+from tilescope_dashboard.figures.style import (
+    Key,
+    Theme,
+    blank,
+    colour,
+    empty,
+    hover,
+    keys,
+    line_at,
+    mark,
+    problem,
+    write_on,
+)  # fmt: skip
 
 #: Characters of a row's label, on a phone and on a wider page.
 _LONGEST = {True: 22, False: 34}
@@ -20,12 +35,9 @@ def overview(cases: pd.DataFrame, look: Theme) -> figure:
     minimum. ``cases`` is ``tilescope.models.summary.summarise``'s frame. If a label is too long for the page, each kernel's name has
     a row of its own above its workloads.
     """
-    timed = cases[cases["floor_fraction"].notna()] if len(cases) else cases
-    if len(timed):
-        return _marks(timed, "floor_fraction", look)
-    counted = cases[cases["bytes_ratio"].notna()] if len(cases) else cases
-    if len(counted):
-        return _marks(counted, "bytes_ratio", look)
+    for column in ("floor_fraction", "bytes_ratio") if len(cases) else ():
+        if cases[column].notna().any():
+            return _marks(cases[cases[column].notna()], column, look)
     return empty(look, "overview", "Nothing was timed or counted in this run.", 160)
 
 
@@ -33,24 +45,21 @@ def _marks(rows: pd.DataFrame, column: str, look: Theme) -> figure:
     timed = column == "floor_fraction"
     places, names, headings = _rows(rows, _LONGEST[look.narrow])
     impls = list(dict.fromkeys(rows["impl"]))
-    top = max(1.0, rows[column].max())
+    count = len(names) + len(headings)
     plot = blank(
-        look, "overview", 130 + 26 * (len(names) + len(headings)), x_range=Range1d(0, top * 1.06),
-        y_range=Range1d(0.5 - len(names) - len(headings), 0.5),
+        look, "overview", 130 + 26 * count, x="share of roofline" if timed else "HBM traffic vs minimum (predicted)",
+        x_unit="ratio" if timed else "times", x_range=Range1d(0, max(1.0, rows[column].max()) * 1.06),
+        y_range=Range1d(0.5 - count, 0.5),
     )  # fmt: skip
     plot.yaxis.ticker = FixedTicker(ticks=list(names))
     plot.yaxis.major_label_overrides = names
-    plot.xaxis.axis_label = "share of roofline" if timed else "HBM traffic vs minimum (predicted)"
-    plot.xaxis.formatter = ticks("ratio" if timed else "times")
-    plot.xaxis.ticker.desired_num_ticks = 5
     plot.yaxis.major_label_text_color = look.ink
-    floor = Span(location=1, dimension="height", line_color=look.ink, line_dash=[6, 4], line_width=1.5)
-    floor.level = "underlay"  # kernels' names may lie over it
-    plot.add_layout(floor)
+    plot.xaxis.ticker.desired_num_ticks = 5
+    line_at(plot, look, 1, level="underlay")  # kernels' names may lie over it
     shades = [colour(i, look, impls) for i in rows["impl"]]
     columns = {
-        "x": rows[column], "y": places, "row": [_label(r) for r in rows.to_dict("records")], "impl": rows["impl"], "mark": [mark(i, impls) for i in rows["impl"]],
-        "colour": shades, "fill": shades if timed else [look.ground] * len(rows),
+        "x": rows[column], "y": places, "row": [_label(r) for r in rows.to_dict("records")], "impl": rows["impl"],
+        "mark": [mark(i, impls) for i in rows["impl"]], "colour": shades, "fill": shades if timed else [look.ground] * len(rows),
         "text": [write(v, "ratio") if timed else times(v) for v in rows[column]],
         "time": [write(v, "second") for v in rows["gpu_time"]],
     }  # fmt: skip
@@ -58,22 +67,18 @@ def _marks(rows: pd.DataFrame, column: str, look: Theme) -> figure:
         "x", "y", marker="mark", size=11, line_color="colour", line_width=2, fill_color="fill",
         source=ColumnDataSource(columns), name="points",
     )  # fmt: skip
-    plot.text(
-        0, list(headings), list(headings.values()), x_offset=4, text_baseline="middle", text_color=look.ink,
-        text_font_size="12px", text_font_style="bold", background_fill_color=look.ground, name="headings",
+    write_on(
+        plot, look, 0, list(headings), list(headings.values()), x_offset=4, text_font_style="bold",
+        background_fill_color=look.ground, name="headings",
     )  # fmt: skip
     said = "of roofline" if timed else "HBM traffic vs minimum"
-    tooltips = [("", "@row"), ("implementation", "@impl"), (said, "@text"), ("GPU time", "@time")]
-    plot.add_tools(HoverTool(renderers=[drawn], tooltips=tooltips))
-    items = []
-    for impl in impls:
-        shade = colour(impl, look, impls)
-        key = plot.scatter(
-            [float("nan")], [0], size=10, marker=mark(impl, impls), line_color=shade, line_width=2,
-            fill_color=shade if timed else look.ground,
-        )  # fmt: skip
-        items.append(LegendItem(label=short(impl, 18), renderers=[key]))
-    legend(plot, look, items)
+    hover(plot, drawn, [("", "@row"), ("implementation", "@impl"), (said, "@text"), ("GPU time", "@time")])
+    lines = {impl: colour(impl, look, impls) for impl in impls}
+    keys(
+        plot,
+        look,
+        [Key(short(i, 18), mark(i, impls), line, line if timed else look.ground) for i, line in lines.items()],
+    )
     return plot
 
 
@@ -94,9 +99,9 @@ def _rows(rows: pd.DataFrame, longest: int) -> tuple[list[int], dict[int, str], 
     return [stands[_key(row)] for row in records], names, headings
 
 
-def _key(case: dict) -> tuple[str, str, str]:
+def _key(case: Mapping[Any, Any]) -> tuple[str, str, str]:
     return case["kernel"], case["pass"], case["workload"]
 
 
-def _label(case: dict) -> str:
+def _label(case: Mapping[Any, Any]) -> str:
     return f"{problem(case['kernel'], case['pass'])} {case['workload']}"

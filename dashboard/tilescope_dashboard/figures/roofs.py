@@ -1,7 +1,4 @@
-"""The roofs of a roofline: the choice of a device's roofs, their strokes and labels. Pure: frame -> columns.
-
-They are plain objects, because frames of a dozen roofs took as long as ten thousand points.
-"""
+"""The roofs of a roofline: the choice of a device's roofs, their strokes and labels. Pure: frame -> columns."""
 
 from __future__ import annotations
 
@@ -14,7 +11,9 @@ import pandas as pd
 from tilescope.hardware import ceilings
 
 from tilescope_dashboard.data.units import write
-from tilescope_dashboard.figures.redraw import Columns
+
+#: A renderer's data, by column.
+Columns = dict[str, "np.ndarray"]
 
 LEVELS = {"hbm": "HBM", "l2": "L2", "l1": "L1"}
 

@@ -5,27 +5,27 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import pandas as pd
-from bokeh.core.properties import value
-from bokeh.models import ColumnDataSource, HoverTool, LegendItem, Range1d, Span
+from bokeh.models import ColumnDataSource, Range1d, Span
 from bokeh.plotting import figure
 
-from tilescope_dashboard.data.units import short, write
+from tilescope_dashboard.data.units import ranged, short, write
 from tilescope_dashboard.figures.style import (
-    GLYPH_FONT,
+    Key,
     Theme,
     blank,
     colour,
     empty,
-    legend,
+    hover,
+    keys,
+    line_at,
     mark,
     place,
-    ticks,
+    write_on,
 )  # fmt: skip
 
 _NOTHING = "Nothing was timed on this GPU whose work is known."
 #: The axis' scale and unit by a rate's unit.
 _SCALES = {"byte/second": (1e9, "GB/s"), "flop/second": (1e12, "Tflop/s"), "op/second": (1e12, "TOP/s")}
-_TOOLTIPS = [("", "@said"), ("rate", "@rate"), ("GPU time", "@time"), ("from", "@origin")]
 
 
 class Frame(NamedTuple):
@@ -49,18 +49,19 @@ def sizes(rows: pd.DataFrame, frame: Frame, look: Theme) -> figure:
     least, most = rows["size"].min(), rows["size"].max()
     room = max(1.25, (most / least) ** 0.04)
     plot = blank(
-        look, "sizes", 420, x_axis_type="log", x_range=Range1d(least / room, most * room), y_range=Range1d(0, top)
-    )
-    plot.xaxis.axis_label, plot.yaxis.axis_label = frame.work, name
-    plot.xaxis.formatter = ticks("byte" if frame.unit.startswith("byte") else "decimal")
-    plot.yaxis.formatter = ticks("count")
+        look, "sizes", x=frame.work, y=name, x_unit="byte" if frame.unit.startswith("byte") else "decimal", y_unit="count",
+        x_axis_type="log", x_range=Range1d(least / room, most * room), y_range=Range1d(0, top),
+    )  # fmt: skip
     plot.yaxis.ticker.desired_num_ticks = 6
     if frame.roof:
-        _draw_roof(plot, frame.roof, scale, least / room, look)
+        height = frame.roof[0] / scale
+        plot.add_layout(Span(location=height, dimension="width", line_color=look.ink, line_dash=[6, 4], line_width=1.5))
+        write_on(
+            plot, look, [least / room], [height], [f"{frame.roof[1]}, {height:,.4g} {name}"], x_offset=6, y_offset=-4,
+            text_color=look.muted, text_baseline="bottom", name="roof",
+        )  # fmt: skip
     if frame.at is not None:
-        plot.add_layout(
-            Span(location=frame.at, dimension="height", line_color=look.muted, line_dash="dotted", line_width=1.5)
-        )
+        line_at(plot, look, frame.at, line_color=look.muted, line_dash="dotted")
     usual = rows["dtype"].mode()[0]
     impls = sorted(rows["impl"].unique(), key=lambda impl: (place(impl, rows["impl"]), impl))
     shades = {impl: colour(impl, look, impls) for impl in impls}
@@ -71,31 +72,30 @@ def sizes(rows: pd.DataFrame, frame: Frame, look: Theme) -> figure:
     # Use few renderers: each has five glyphs, which the page waits for.
     _draw_lines(plot, rows.assign(hollow=hollow), scale, shades)
     line = rows["impl"].map(shades)
-    drawn = _columns(rows, frame.unit, scale) | {
-        "line": line.tolist(), "fill": line.mask(hollow, look.ground).tolist(), "mark": rows["impl"].map(marks).tolist(),
-    }  # fmt: skip
-    source = ColumnDataSource(drawn)
+    source = ColumnDataSource(
+        _columns(rows, frame.unit, scale).assign(
+            line=line, fill=line.mask(hollow, look.ground), mark=rows["impl"].map(marks)
+        )
+    )
     plot.segment("x", "low", "x", "high", source=source, color="line", line_width=2, name="ranges")
-    points = _scatter(plot, source, "points")
-    plot.add_tools(HoverTool(renderers=[points], tooltips=_TOOLTIPS))
-    keys = [(short(impl, 22), marks[impl], shades[impl], shades[impl]) for impl in impls]
+    points = plot.scatter(
+        "x",
+        "y",
+        source=source,
+        marker="mark",
+        size=10,
+        line_color="line",
+        line_width=2,
+        fill_color="fill",
+        name="points",
+    )
+    hover(plot, points, [("", "@said"), ("rate", "@rate"), ("GPU time", "@time"), ("from", "@origin")])
+    lines = [Key(short(impl, 22), marks[impl], shades[impl], shades[impl]) for impl in impls]
     if hollow.any():
         others = ", ".join(dtype for dtype in rows["dtype"].unique() if dtype != usual)
-        keys += [(usual, "circle", look.muted, look.muted), (others, "circle", look.muted, look.ground)]
-    labels, *looks = zip(*keys, strict=True)
-    nowhere = {"x": [float("nan")] * len(keys), "y": [0] * len(keys)}
-    key = _scatter(plot, ColumnDataSource(nowhere | dict(zip(("mark", "line", "fill"), looks, strict=True))), "keys")
-    legend(plot, look, [LegendItem(label=value(label), renderers=[key], index=at) for at, label in enumerate(labels)])
+        lines += [Key(usual, "circle", look.muted, look.muted), Key(others, "circle", look.muted, look.ground)]
+    keys(plot, look, lines)
     return plot
-
-
-def _draw_roof(plot: figure, roof: tuple[float, str], scale: float, left: float, look: Theme) -> None:
-    height, name = roof[0] / scale, roof[1]
-    plot.add_layout(Span(location=height, dimension="width", line_color=look.ink, line_dash=[6, 4], line_width=1.5))
-    plot.text(
-        [left], [height], [f"{name}, {height:,.4g} {plot.yaxis.axis_label}"], x_offset=6, y_offset=-4,
-        text_color=look.muted, text_font=GLYPH_FONT, text_font_size="12px", name="roof",
-    )  # fmt: skip
 
 
 def _draw_lines(plot: figure, rows: pd.DataFrame, scale: float, shades: dict[str, str]) -> None:
@@ -112,22 +112,12 @@ def _draw_lines(plot: figure, rows: pd.DataFrame, scale: float, shades: dict[str
     )
 
 
-def _scatter(plot: figure, source: ColumnDataSource, name: str) -> Any:
-    return plot.scatter(
-        "x", "y", source=source, marker="mark", size=10, line_color="line", line_width=2, fill_color="fill", name=name
-    )
-
-
-def _columns(some: pd.DataFrame, unit: str, scale: float) -> dict[str, list]:
-    rates = zip(some["rate"], some["rate_low"], some["rate_high"], strict=True)
+def _columns(some: pd.DataFrame, unit: str, scale: float) -> pd.DataFrame:
     named = zip(some["impl"], some["workload"], some["size"], strict=True)
-    return {
-        "x": some["size"].tolist(),
-        "y": (some["rate"] / scale).tolist(),
-        "low": (some["rate_low"] / scale).tolist(),
-        "high": (some["rate_high"] / scale).tolist(),
+    return pd.DataFrame({
+        "x": some["size"], "y": some["rate"] / scale, "low": some["rate_low"] / scale, "high": some["rate_high"] / scale,
         "said": [f"{impl} on {workload}, {write(size, unit.partition('/')[0])}" for impl, workload, size in named],
-        "rate": [f"{write(value, unit)} ({write(low, unit)} to {write(high, unit)})" for value, low, high in rates],
+        "rate": [ranged(*row, unit) for row in some[["rate", "rate_low", "rate_high"]].itertuples(index=False)],
         "time": [write(value, "second") for value in some["gpu_time"]],
-        "origin": some["origin"].tolist(),
-    }
+        "origin": some["origin"],
+    })  # fmt: skip

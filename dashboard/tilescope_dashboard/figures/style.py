@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import base64
 import math
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 from bokeh.core.properties import value
 from bokeh.models import (
+    ColumnDataSource,
     CustomAction,
     CustomJS,
-    CustomJSHover,
     CustomJSTickFormatter,
+    GlyphRenderer,
+    HoverTool,
     Label,
     Legend,
     LegendItem,
@@ -21,11 +24,11 @@ from bokeh.models import (
     Range1d,
     ResetTool,
     SaveTool,
+    Span,
     Title,
     WheelZoomTool,
-)
+)  # fmt: skip
 from bokeh.plotting import figure
-from tilescope.table.units import SYMBOLS
 
 from tilescope_dashboard.data.exports import stem
 from tilescope_dashboard.data.units import short
@@ -122,16 +125,19 @@ def _svg_icon(look: Theme) -> str:
     return "data:image/svg+xml;base64," + base64.b64encode(letters.encode()).decode()
 
 
-def blank(look: Theme, name: str, height: int = 420, **options: object) -> figure:
+def blank(
+    look: Theme, name: str, height: int = 420, *, x: str = "", y: str = "", x_unit: str = "", y_unit: str = "",
+    named_rows: bool = False, **options: Any,
+) -> figure:  # fmt: skip
     """A responsive figure in the theme with pan, wheel zoom, reset, and save as PNG and as SVG.
 
-    The files are called after ``name`` and the theme's origin.
+    The files are called after ``name`` and the theme's origin. ``x`` and ``y`` label the axes, ``x_unit`` and ``y_unit`` are keys of
+    ``ticks``. ``named_rows``: the y axis has names, not numbers.
     """
-    pan, wheel, reset = PanTool(), WheelZoomTool(), ResetTool()
     file = stem(name, *look.origin)
-    settings: dict[str, object] = {"sizing_mode": "stretch_width", "toolbar_location": "above", **options}
+    tools = [PanTool(), WheelZoomTool(), ResetTool(), SaveTool(filename=file, description="Save as PNG")]
     plot = figure(
-        height=height, tools=[pan, wheel, reset, SaveTool(filename=file, description="Save as PNG")], **settings
+        height=height, tools=tools, **{"sizing_mode": "stretch_width", "toolbar_location": "above", **options}
     )
     save_svg = CustomJS(args={"plot": plot, "name": file}, code=f"(async () => {{{_SAVE_SVG}}})()")
     plot.add_tools(CustomAction(icon=_svg_icon(look), description="Save as SVG", callback=save_svg))
@@ -140,28 +146,45 @@ def blank(look: Theme, name: str, height: int = 420, **options: object) -> figur
     plot.toolbar.logo = None
     plot.toolbar.autohide = False
     plot.toolbar.stylesheets = [f":host {{ --icon-color: {look.muted}; }} .bk-tool-overflow {{ color: {look.muted}; }}"]
-    dress(plot, look)
-    return plot
-
-
-def dress(plot: figure, look: Theme) -> figure:
-    """Applies the theme's colours and the shared typography to a figure."""
     plot.background_fill_color = plot.border_fill_color = look.ground
     plot.outline_line_color = None
     plot.min_border_left = plot.min_border_right = 8
     plot.grid.grid_line_color = look.line
     plot.grid.grid_line_width = 1
-    plot.axis.axis_line_color = look.line
-    plot.axis.major_tick_line_color = look.line
+    plot.axis.axis_line_color = plot.axis.major_tick_line_color = look.line
     plot.axis.minor_tick_line_color = None
-    plot.axis.major_label_text_color = look.muted
-    plot.axis.axis_label_text_color = look.muted
+    plot.axis.major_label_text_color = plot.axis.axis_label_text_color = look.muted
     plot.axis.major_label_text_font = plot.axis.axis_label_text_font = FONT
-    plot.axis.major_label_text_font_size = "12px"
-    plot.axis.axis_label_text_font_size = "12px"
+    plot.axis.major_label_text_font_size = plot.axis.axis_label_text_font_size = "12px"
     plot.axis.axis_label_text_font_style = "normal"
     plot.axis.axis_label_standoff = 8
+    for axis, label, unit in ((plot.xaxis, x, x_unit), (plot.yaxis, y, y_unit)):
+        if label:
+            axis.axis_label = label
+        if unit:
+            axis.formatter = ticks(unit)
+    if named_rows:
+        plot.yaxis.major_label_text_color = look.ink
+        plot.ygrid.grid_line_color = None
     return plot
+
+
+def write_on(plot: figure, look: Theme, x: Any, y: Any, text: Any, **settings: Any) -> GlyphRenderer:
+    """Writes texts into a figure: a text glyph in the shared font."""
+    font = {"text_color": look.ink, "text_font": GLYPH_FONT, "text_font_size": "12px", "text_baseline": "middle"}
+    return plot.text(x, y, text, **font | settings)
+
+
+def line_at(plot: figure, look: Theme, x: float, **settings: Any) -> None:
+    """Draws a dashed vertical line over the height of a figure, such as at a ratio of 1."""
+    strokes: dict[str, Any] = {"line_color": look.ink, "line_dash": [6, 4], "line_width": 1.5}
+    plot.add_layout(Span(location=x, dimension="height", **strokes | settings))
+
+
+def hover(plot: figure, drawn: GlyphRenderer | list[GlyphRenderer], tips: Any, **settings: Any) -> None:
+    """Shows ``tips`` over what was drawn."""
+    drawn = drawn if isinstance(drawn, list) else [drawn]
+    plot.add_tools(HoverTool(renderers=drawn, tooltips=tips, **settings))
 
 
 #: Pixels for a legend on a narrow page, and on the narrowest other one, which has an open drawer.
@@ -192,6 +215,27 @@ def legend(plot: figure, look: Theme, items: list[LegendItem], place: Literal["a
     plot.height += 26 * (math.ceil(len(items) / count) - 1)
 
 
+class Key(NamedTuple):
+    """A line of a legend with its mark."""
+
+    label: str
+    mark: str
+    line: str
+    fill: str
+    dash: str = "solid"
+
+
+def keys(plot: figure, look: Theme, lines: Sequence[Key]) -> None:
+    """Adds a legend of ``lines``. One renderer without a place in the figure has all marks."""
+    columns = {name: [getattr(line, name) for line in lines] for name in Key._fields}
+    nowhere = {"x": [math.nan] * len(lines), "y": [0] * len(lines)}
+    drawn = plot.scatter(
+        "x", "y", marker="mark", size=10, line_color="line", fill_color="fill", line_dash="dash", line_width=2,
+        source=ColumnDataSource(columns | nowhere), name="keys",
+    )  # fmt: skip
+    legend(plot, look, [LegendItem(label=value(k.label), renderers=[drawn], index=n) for n, k in enumerate(lines)])
+
+
 _WRITERS = {
     "count": "return `${+tick.toPrecision(3)}`",
     "ratio": "return `${+(tick * 100).toPrecision(3)} %`",
@@ -220,22 +264,6 @@ def ticks(unit: str) -> CustomJSTickFormatter:
     return CustomJSTickFormatter(code=_WRITERS[unit])
 
 
-#: Formats a number in base units for a hover, as ``tilescope.table.units`` does; an absent one is a dash.
-_WRITTEN = """
-    if (!isFinite(value)) return "–"
-    const scales = unit === "s" ? [[1, ""], [1e-3, "m"], [1e-6, "µ"], [1e-9, "n"]]
-                 : value >= 1000 ? [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]] : [[1, ""]]
-    const [size, prefix] = scales.find(([size]) => value >= size) ?? scales.at(-1)
-    const scaled = +(value / size).toPrecision(3)
-    return `${scaled.toLocaleString("en", {maximumFractionDigits: 9})} ${prefix}${unit}`
-"""
-
-
-def written_as(unit: str) -> CustomJSHover:
-    """A hover formatter for numbers in that unit: ``second``, ``flop/byte``, ``flop/second`` or ``byte/second``."""
-    return CustomJSHover(args={"unit": SYMBOLS.get(unit, unit)}, code=_WRITTEN)
-
-
 def heading(plot: figure, look: Theme, text: str) -> None:
     """A small title over one of several figures; on a phone above its tools."""
     plot.toolbar_sticky = not look.narrow
@@ -250,33 +278,21 @@ def empty(look: Theme, name: str, text: str, height: int = 260) -> figure:
     plot.toolbar_location = None
     plot.axis.visible = False
     plot.grid.visible = False
-    lines = _wrapped(text, 46)
+    lines = textwrap.wrap(text, 46)
+    font = {"text_align": "center", "text_color": look.muted, "text_font": FONT, "text_font_size": "14px"}
     for position, line in enumerate(lines):
         above = 10 + 20 * (len(lines) / 2 - 1 - position)
-        font = {"text_align": "center", "text_color": look.muted, "text_font": FONT, "text_font_size": "14px"}
         plot.add_layout(Label(x=0.5, y=0.5, y_offset=above, text=line, **font))
     return plot
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    lines = [""]
-    for word in text.split():
-        if lines[-1] and len(lines[-1]) + len(word) >= width:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".strip()
-    return lines
 
 
 def ratio_ticks(low: float, high: float, most: int = 9) -> list[float]:
     """At most ``most`` round ratios between ``low`` and ``high``, 1 included, as finely spaced as fits."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    near = [round(0.1 * step, 1) for step in range(1, 100)]
-    ladders = [
-        near,
-        *([[m * 10.0**d for d in decades for m in steps] for steps in ((1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1,))]),
-    ]
+    ladders = [[step / 10 for step in range(1, 100)]]
+    ladders += [[m * 10.0**d for d in decades for m in steps] for steps in ((1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1,))]
     for ladder in ladders:
-        found = [value for value in ladder if low <= value <= high]
+        found = [ratio for ratio in ladder if low <= ratio <= high]
         if len(found) <= most:
             return found
     return found[:: math.ceil(len(found) / most)]

@@ -7,12 +7,12 @@ from zlib import crc32
 
 import numpy as np
 import pandas as pd
-from bokeh.models import ColumnDataSource, CustomJSTickFormatter, HoverTool, LegendItem, PanTool, Range1d, WheelZoomTool
+from bokeh.models import ColumnDataSource, CustomJSTickFormatter, LegendItem, PanTool, Range1d, WheelZoomTool
 from bokeh.plotting import figure
 from tilescope.models.function_names import labels
 
 from tilescope_dashboard.data.units import short, write
-from tilescope_dashboard.figures.style import LIGHT, Theme, blank, distinct, empty, hatch, legend
+from tilescope_dashboard.figures.style import LIGHT, Theme, blank, distinct, empty, hatch, hover, legend
 
 #: Most launches with a bar of their own: requested ones, then the longest. The others share bars.
 MOST = 2_000
@@ -58,13 +58,13 @@ def timeline(launches: pd.DataFrame, look: Theme) -> figure:
     impls = list(dict.fromkeys(launches["impl"]))
     lanes = distinct(impls, 14)
     window = launches["end"].max() or 1e-9
-    plot = blank(look, "timeline", y_range=list(lanes.values())[::-1], x_range=Range1d(0, window * 1.01))
-    plot.xaxis.axis_label = "time after the first launch began"
+    plot = blank(
+        look, "timeline", x="time after the first launch began", named_rows=True, y_range=list(lanes.values())[::-1],
+        x_range=Range1d(0, window * 1.01),
+    )  # fmt: skip
     plot.xaxis.formatter = CustomJSTickFormatter(code=_WRITER)
     plot.xaxis.ticker.desired_num_ticks = 3 if look.narrow else 6
     plot.min_border_right = 28  # the last tick's label reaches beyond the frame
-    plot.ygrid.grid_line_color = None
-    plot.yaxis.major_label_text_color = look.ink
     plot.yaxis.major_label_text_font_size = "13px"
     # Pan and zoom along time alone.
     for tool in plot.select({"type": PanTool}), plot.select({"type": WheelZoomTool}):
@@ -139,7 +139,7 @@ def _together(plot: figure, shared: pd.DataFrame, lanes: dict[str, str], look: T
         y="lane", left="left", right="right", height=0.36, fill_color=look.muted, fill_alpha=0.35, line_color=None,
         source=source, name="shared",
     )  # fmt: skip
-    plot.add_tools(HoverTool(renderers=[drawn], tooltips=[("", "@impl"), ("", "@text")], limit=1))
+    hover(plot, drawn, [("", "@impl"), ("", "@text")], limit=1)
     return [LegendItem(label="short launches, together", renderers=[drawn])]
 
 
@@ -165,7 +165,7 @@ def _bars(
             hatch_scale=9, source=source, name="bars",
         )  # fmt: skip
         items.append(LegendItem(label=label, renderers=[drawn]))
-    plot.add_tools(HoverTool(renderers=[item.renderers[0] for item in items], tooltips=_HOVER, limit=1))
+    hover(plot, [item.renderers[0] for item in items], _HOVER, limit=1)
     return items
 
 
@@ -206,7 +206,7 @@ def _gaps(plot: figure, launches: pd.DataFrame, lanes: dict[str, str], look: The
             "left", "lane", "right", "lane", source=ColumnDataSource(data), line_color=shade, line_width=4,
             line_dash=dash, name=label,
         )  # fmt: skip
-        plot.add_tools(HoverTool(renderers=[drawn], tooltips=_GAP_HOVER, limit=1))
+        hover(plot, drawn, _GAP_HOVER, limit=1)
         items.append(LegendItem(label=label, renderers=[drawn]))
     return items
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
-from bokeh.models import ColumnDataSource, HoverTool, Label, LegendItem, Range1d, Span
+from bokeh.models import ColumnDataSource, Label, Range1d
 from bokeh.plotting import figure
 from tilescope.models.traffic import SAMPLED
 from tilescope.table.sources import MEASURED
@@ -14,16 +14,18 @@ from tilescope.table.sources import MEASURED
 from tilescope_dashboard.data.units import short, times, write
 from tilescope_dashboard.figures.style import (
     FONT,
-    GLYPH_FONT,
+    Key,
     Theme,
     blank,
     colour,
     distinct,
     empty,
     hatch,
-    legend,
-    ticks,
-)
+    hover,
+    keys,
+    line_at,
+    write_on,
+)  # fmt: skip
 
 _ROW = 54
 #: Launches of an implementation with a segment of their own: those with the most bytes. The others share the last one.
@@ -48,12 +50,11 @@ def traffic(launches: pd.DataFrame, floor: float | None, look: Theme) -> figure:
     longest = max(totals.max(), floor or 0)
     lanes = distinct(impls, 14)
     across = Range1d(0, longest * 1.25)
-    plot = blank(look, "traffic", 120 + _ROW * len(impls), y_range=list(lanes.values()), x_range=across)
-    plot.xaxis.axis_label = "bytes requested" if launches["sampled"].all() else "bytes to and from HBM"
-    plot.xaxis.formatter = ticks("byte")
+    said = "bytes requested" if launches["sampled"].all() else "bytes to and from HBM"
+    plot = blank(
+        look, "traffic", 120 + _ROW * len(impls), x=said, x_unit="byte", named_rows=True, y_range=list(lanes.values()), x_range=across,
+    )  # fmt: skip
     plot.xaxis.ticker.desired_num_ticks = 5
-    plot.ygrid.grid_line_color = None
-    plot.yaxis.major_label_text_color = look.ink
     plot.yaxis.major_label_text_font_size = "13px"
     bars = plot.hbar(
         y="impl", left="left", right="right", height=0.56, fill_color="colour", fill_alpha="alpha", line_dash="dash",
@@ -63,14 +64,13 @@ def traffic(launches: pd.DataFrame, floor: float | None, look: Theme) -> figure:
     near = set(launches.loc[launches["sampled"], "impl"])
     # Write a total that would touch the floor's line beyond the line.
     ends = {i: floor if floor and 0 < floor - totals[i] < 0.12 * longest else totals[i] for i in impls}
-    plot.text(
-        [ends[i] for i in impls], list(lanes.values()),
-        [f"{'≈ ' if i in near else ''}{write(totals[i], 'byte')}" for i in impls],
-        x_offset=6, text_baseline="middle", text_color=look.ink, background_fill_color=look.ground,
-        background_fill_alpha=0.85, text_font=GLYPH_FONT, text_font_size="12px",
+    texts = [f"{'≈ ' if i in near else ''}{write(totals[i], 'byte')}" for i in impls]
+    write_on(
+        plot, look, [ends[i] for i in impls], list(lanes.values()), texts, x_offset=6, background_fill_color=look.ground,
+        background_fill_alpha=0.85,
     )  # fmt: skip
     if floor:
-        plot.add_layout(Span(location=floor, dimension="height", line_color=look.ink, line_dash=[6, 4], line_width=2))
+        line_at(plot, look, floor, line_width=2)
         side, gap = ("right", -5) if floor > longest / 2 else ("left", 5)
         plot.add_layout(Label(
             x=floor, y=0, y_units="screen", y_offset=2, x_offset=gap, text=f"floor {write(floor, 'byte')}", text_align=side,
@@ -81,11 +81,11 @@ def traffic(launches: pd.DataFrame, floor: float | None, look: Theme) -> figure:
         ("", "@impl, @launch"), ("function", "@function"), ("bytes", "@bytes"), ("read", "@read"),
         ("written", "@written"), ("source", "@source"),
     ]  # fmt: skip
-    plot.add_tools(HoverTool(renderers=[bars], tooltips=tooltips))
+    hover(plot, bars, tooltips)
     return plot
 
 
-def _segments(launches: pd.DataFrame, look: Theme, lanes: dict[str, str]) -> dict[str, list]:
+def _segments(launches: pd.DataFrame, look: Theme, lanes: dict[str, str]) -> dict[str, list[Any]]:
     segments = []
     for impl, rows in launches.groupby("impl", sort=False):
         left = 0.0
@@ -110,7 +110,7 @@ def _how(row: Mapping[str, Any]) -> str:
     return "measured" if row["measured"] else "predicted"
 
 
-def _reduced(rows: pd.DataFrame) -> list[dict]:
+def _reduced(rows: pd.DataFrame) -> list[dict[str, Any]]:
     """One implementation's segments with their labels. The last holds all but the ``MOST`` largest launches."""
     numbered = rows.assign(said=[f"launch {place + 1}" for place in range(len(rows))])
     if len(rows) <= MOST:
@@ -143,18 +143,15 @@ def speedup(gains: pd.DataFrame, look: Theme) -> figure:
     low = min(known[["predicted", "actual"]].min().min(), 1.0)
     room = (0.18 if look.narrow else 0.06) * top  # for half a label
     plot = blank(
-        look, "speedup", 140 + (66 if look.narrow else 54) * len(impls), y_range=list(lanes.values()),
+        look, "speedup", 140 + (66 if look.narrow else 54) * len(impls), x="speedup vs eager", x_unit="times",
+        named_rows=True, y_range=list(lanes.values()),
         x_range=Range1d(max(-room, low - 0.35 * (top - low) - 0.1), top + 0.35 * (top - low) + 0.1),
     )  # fmt: skip
     plot.y_range.range_padding = 0.2  # for the numbers above the first mark
-    plot.xaxis.axis_label = "speedup vs eager"
-    plot.xaxis.formatter = ticks("times")
     plot.xaxis.ticker.desired_num_ticks = 5
-    plot.ygrid.grid_line_color = None
-    plot.yaxis.major_label_text_color = look.ink
     plot.yaxis.major_label_text_font_size = "13px"
     # Draw it below the numbers.
-    plot.add_layout(Span(location=1, dimension="height", line_color=look.muted, line_width=1.5, level="underlay"))
+    line_at(plot, look, 1, line_color=look.muted, line_dash="solid", level="underlay")
     rows = [lanes[i] for i in known["impl"]]
     shades = [colour(i, look, impls) for i in known["impl"]]
     plot.segment(
@@ -166,20 +163,13 @@ def speedup(gains: pd.DataFrame, look: Theme) -> figure:
         source = ColumnDataSource(data)
         looks = {"marker": marker, "size": size, "line_color": "colour", "line_width": 2, "fill_color": fill}
         marks.append(plot.scatter("x", "impl", source=source, name=name, **looks))
-        plot.text(
-            "x", "impl", "text", source=source, y_offset=-11 if name == "actual" else 11, text_align="center",
-            text_baseline="bottom" if name == "actual" else "top", text_color=look.ink if name == "actual" else look.muted,
-            text_font=GLYPH_FONT, text_font_size="12px", background_fill_color=look.ground, background_fill_alpha=0.9,
+        offset, baseline, ink = (-11, "bottom", look.ink) if name == "actual" else (11, "top", look.muted)
+        write_on(
+            plot, look, "x", "impl", "text", source=source, y_offset=offset, text_align="center", text_baseline=baseline,
+            text_color=ink, background_fill_color=look.ground, background_fill_alpha=0.9,
         )  # fmt: skip
-    key = [
-        LegendItem(label=label, renderers=[plot.scatter([float("nan")], [rows[0]], size=11, marker=marker, line_width=2,
-                   line_color=look.muted, fill_color=fill)])
-        for name, label, marker, fill in (
-            ("predicted", "predicted (bytes)", "diamond", look.ground),
-            ("actual", "actual (GPU time)", "circle", look.muted),
-        )
-        if known[name].notna().any()
-    ]  # fmt: skip
-    plot.add_tools(HoverTool(renderers=marks, tooltips=[("", "@impl"), ("speedup", "@text")]))
-    legend(plot, look, key)
+    hover(plot, marks, [("", "@impl"), ("speedup", "@text")])
+    lines = {"predicted": Key("predicted (bytes)", "diamond", look.muted, look.ground),
+             "actual": Key("actual (GPU time)", "circle", look.muted, look.muted)}  # fmt: skip
+    keys(plot, look, [line for name, line in lines.items() if known[name].notna().any()])
     return plot

@@ -12,7 +12,7 @@ from tilescope_dashboard.components.script import ScriptComponent
 class PageTheme(ScriptComponent):
     """Invisible. ``theme`` follows that of the notebook's page, also when it is changed later."""
 
-    theme = param.Selector(default="light", objects=["light", "dark"])
+    theme: Any = param.Selector(default="light", objects=["light", "dark"])
 
     def _handle_msg(self, data: Any) -> None:
         if data in ("light", "dark"):

@@ -33,7 +33,7 @@ _COLOURS = [field.name for field in fields(Theme) if isinstance(getattr(LIGHT, f
 
 def _marked(look: Theme) -> Theme:
     """The theme with each colour's opacity written out: nothing else in a figure is, so the page finds them by it."""
-    colours = {name: f"{getattr(look, name)}ff" for name in _COLOURS}
+    colours: dict[str, Any] = {name: f"{getattr(look, name)}ff" for name in _COLOURS}
     return replace(look, **colours, series=tuple(f"{colour}ff" for colour in look.series))
 
 

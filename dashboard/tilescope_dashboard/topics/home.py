@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 import pandas as pd
 from tilescope.models import claims as model
@@ -75,7 +76,7 @@ def kernels(
     return shown.sort_values("family", key=lambda column: column.map(order.index), kind="stable").reset_index(drop=True)
 
 
-def _largest(rows: pd.DataFrame) -> dict[str, object]:
+def _largest(rows: pd.DataFrame) -> dict[str, Any]:
     """The row of the largest forward size, else of another pass's largest. Rows come smallest first."""
     forward = rows[rows["pass"].eq("forward")]
     last = (forward if len(forward) else rows).iloc[-1]

@@ -11,7 +11,8 @@ from tilescope.hardware import ceilings
 from tilescope_dashboard.data.columns import GPU_TIME, IMPL, PASS, WORKLOAD, Column
 from tilescope_dashboard.data.kernel_cases import OF_KERNEL, KernelCase
 from tilescope_dashboard.data.units import rounded, write
-from tilescope_dashboard.figures.roofline import KINDS, LEVELS
+from tilescope_dashboard.figures.roofline import KINDS
+from tilescope_dashboard.figures.roofs import LEVELS
 from tilescope_dashboard.topics.sentence import Sentence
 
 #: A run has points if it has one of these metrics.

@@ -16,9 +16,8 @@ from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.components.tables import fill, table
 from tilescope_dashboard.data.recordings import Question, rows_of
-from tilescope_dashboard.data.run_cache import of_frame
-from tilescope_dashboard.figures.marks import Marks, marks
-from tilescope_dashboard.figures.roofline import drawing, source
+from tilescope_dashboard.data.run_cache import kept
+from tilescope_dashboard.figures.roofline import roofline, source
 from tilescope_dashboard.session.scheduling import AfterPaint, next_tick
 from tilescope_dashboard.topics import roofline as topic
 from tilescope_dashboard.views.base import View
@@ -45,7 +44,9 @@ class Roofline(View):
         loaded, rows = self.loaded, self.usual
         if rows is not self._of:
             self._of = rows
-            self._all, self._marks = of_frame(rows, "points", partial(_points, loaded, rows))
+            self._all = pd.DataFrame()
+            if loaded:
+                self._all = kept(loaded, ("points", self.state.kernel), partial(_points, loaded, rows))
         self._body.visible = len(self._all) > 0
         if self._all.empty:
             self._head.object = html_text.heading(*topic.NOTHING)
@@ -65,11 +66,11 @@ class Roofline(View):
         self._list.due()
 
     def _draw(self) -> None:
-        drawn = drawing(self._marks.where(self._chosen), all_roofs(self.loaded.run.device), self.look)
-        shown = source(self._chart.draw(drawn))
-        if shown is not None and shown is not self._source:
-            shown.selected.on_change("indices", self._select_row)
-        self._source = shown
+        points = self._all[self._chosen].reset_index(drop=True)
+        self._chart.object = roofline(points, all_roofs(self.loaded.run.device), self.look)
+        self._source = source(self._chart.object)
+        if self._source is not None:
+            self._source.selected.on_change("indices", self._select_row)
 
     def _tell(self) -> None:
         """Set the headline and the table to the drawn points."""
@@ -95,7 +96,5 @@ class Roofline(View):
             next_tick(partial(setattr, self._source.selected, "indices", points))
 
 
-def _points(loaded: LoadedRun | None, rows: pd.DataFrame) -> tuple[pd.DataFrame, Marks | None]:
-    """The points of the rows, and their marks; none without a run."""
-    found = model.points(rows, loaded.run.device, loaded.run.kernels) if loaded else pd.DataFrame()
-    return found, marks(found) if len(found) else None
+def _points(loaded: LoadedRun, rows: pd.DataFrame) -> pd.DataFrame:
+    return model.points(rows, loaded.run.device, loaded.run.kernels)

@@ -18,11 +18,9 @@ from tilescope_dashboard.components import cards, html_text
 from tilescope_dashboard.components.charts import chart, side_by_side
 from tilescope_dashboard.data import recordings, run_cache
 from tilescope_dashboard.data.kernel_cases import KernelCase
-from tilescope_dashboard.figures.marks import marks
-from tilescope_dashboard.figures.redraw import Drawing
-from tilescope_dashboard.figures.roofline import drawing
+from tilescope_dashboard.figures.roofline import roofline
 from tilescope_dashboard.figures.speed_of_light import speed_of_light
-from tilescope_dashboard.figures.style import Theme, heading
+from tilescope_dashboard.figures.style import heading
 from tilescope_dashboard.session.scheduling import next_tick, once_loaded
 from tilescope_dashboard.topics import failures
 from tilescope_dashboard.topics import roofline as roofline_topic
@@ -76,13 +74,13 @@ class Summary(View):
 
     def _draw_roofline(self, case: KernelCase) -> None:
         state, kernel = self.state, self.state.kernel
-        look = state.look
-        drawn = run_cache.kept(
-            state.loaded, ("roofline", kernel, case, look), lambda: _drawn(state.loaded, kernel, case, look)
-        )
-        if drawn:
-            self._roofline.object = _small(drawn.figure(), look)
-        self._roofline.visible = drawn is not None
+        loaded = state.loaded
+        points = run_cache.kept(loaded, ("roofline", kernel, case), lambda: _points(loaded, kernel, case))
+        # A kernel that computes nothing has no point.
+        known = len(points) > 0 and bool(points["intensity"].gt(0).any())
+        if known:
+            self._roofline.object = _small(roofline(points, all_roofs(loaded.run.device), state.look), state.look)
+        self._roofline.visible = known
 
     def _draw_light(self, case: KernelCase) -> None:
         """Bars of the open run, else of the best recording with counters, which may have to be read first."""
@@ -119,13 +117,6 @@ def _row(loaded: LoadedRun, kernel: str, case: KernelCase) -> dict[str, Any] | N
     here = rows[(rows[list(run_cache.CASE)] == [kernel, *case]).all(axis="columns")]
     found = here if len(here) else topic.alone(loaded, kernel, case)
     return {str(name): value for name, value in found.iloc[0].items()} if len(found) else None
-
-
-def _drawn(loaded: LoadedRun, kernel: str, case: KernelCase, look: Theme) -> Drawing | None:
-    points = _points(loaded, kernel, case)
-    # A kernel that computes nothing has no point.
-    known = len(points) and points["intensity"].gt(0).any()
-    return drawing(marks(points), all_roofs(loaded.run.device), look) if known else None
 
 
 def _points(loaded: LoadedRun, kernel: str, case: KernelCase) -> pd.DataFrame:

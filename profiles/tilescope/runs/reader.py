@@ -46,7 +46,7 @@ class Sources:
     kernels: Mapping[str, Mapping[str, str]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LoadedRun:
     """An opened run: its description, its table and its folder."""
 
