@@ -16,6 +16,6 @@ BESIDE_FIELDS = (
 def standings() -> pmui.RadioButtonGroup:
     """Filter by how a kernel compares with the fastest other implementation; empty for any."""
     return pmui.RadioButtonGroup(
-        label="vs the quickest other", options={"all": "", **{word: word for word in STANDINGS}}, value="", size="small",
+        label="vs the fastest other", options={"all": "", **{word: word for word in STANDINGS}}, value="", size="small",
         width=290, margin=(0, 10), stylesheets=[BESIDE_FIELDS],
     )  # fmt: skip

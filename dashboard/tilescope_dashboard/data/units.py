@@ -23,7 +23,7 @@ def write(value: Any, unit: str, digits: int = 3) -> str:
     return ABSENT if pd.isna(value) else text(float(value), unit, digits)
 
 
-def ranged(value: Any, low: Any, high: Any, unit: str) -> str:
+def ranged(unit: str, value: Any, low: Any, high: Any) -> str:
     """A value with its range: ``12.0 µs (11.8 µs to 12.4 µs)``."""
     return f"{write(value, unit)} ({write(low, unit)} to {write(high, unit)})"
 

@@ -29,7 +29,7 @@ def autotune(cells: pd.DataFrame, across: str, down: str, unit: str, look: Theme
     ``reason``. Failed cells are hatched and say why on hover; the best one carries a frame and a star.
     """
     if cells.empty:
-        return empty(look, "autotune", "This run has no configs of this kernel: 'tilescope tune' records them.")
+        return empty(look, "autotune", "This run has no configs of this kernel. 'tilescope tune' records them.")
     columns, rows = (sorted(cells[p].unique()) for p in (across, down))
     plot = blank(
         look, "autotune", 150 + max(42, 60 - 2 * len(rows)) * len(rows), x=short(across), y=short(down),

@@ -9,7 +9,7 @@ from bokeh.plotting import figure
 from tilescope_dashboard.data.units import ranged, short
 from tilescope_dashboard.figures.style import Theme, blank, colour, empty, hover, legend, mark
 
-_NOTHING = "No run on this GPU has a GPU time of this case."
+_NOTHING = "No run on this GPU timed this case."
 
 
 def history(rows: pd.DataFrame, look: Theme) -> figure:
@@ -66,6 +66,6 @@ def _columns(of: pd.DataFrame, labels: dict[str, str], shift: float, shade: str,
         "x": [(labels[run], shift) for run in of["run_id"]], "y": of["gpu_time"], "low": of["gpu_time_low"], "high": of["gpu_time_high"],
         "fill": [look.ground if swept else shade for swept in of["swept"]], "swept": of["swept"],
         "said": (of["impl"] + " " + of["config"]).str.strip(),
-        "time": [ranged(*row, "second") for row in times.itertuples(index=False)],
+        "time": [ranged("second", *row) for row in times.itertuples(index=False)],
         "revision": of["revision"], "origin": of["origin"],
     })  # fmt: skip

@@ -29,7 +29,7 @@ def occupancy(
     """
     title = TITLES[resource]
     if curve.empty:
-        return empty(look, f"occupancy-{resource}", f"Nothing is known about {title} of this launch.", height)
+        return empty(look, f"occupancy-{resource}", f"The {title} of this launch are unknown.", height)
     span = (float(curve["value"].min()), float(curve["value"].max()))
     # Leave room for a mark at an end.
     room = 0.04 * (span[1] - span[0])

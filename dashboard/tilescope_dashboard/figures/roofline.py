@@ -8,6 +8,7 @@ performance. Solid roofs were measured, dashed ones are the datasheet's.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -58,8 +59,11 @@ def roofline(points: pd.DataFrame, roofs: pd.DataFrame, look: Theme) -> figure:
     if len(points):
         _draw_points(plot, points, unit, look)
     # Above the points: ten thousand of them would hide the roofs.
-    columns = memory_labels(standing, look.narrow, left, low), compute_labels(standing, look.narrow, right)
-    _draw_roofs(plot, ColumnDataSource(lines(standing, left, right)), *map(ColumnDataSource, columns), look)
+    named = {
+        "roofs": lines(standing, left, right), "memory": memory_labels(standing, look.narrow, left, low),
+        "compute": compute_labels(standing, look.narrow, right),
+    }  # fmt: skip
+    _draw_roofs(plot, {name: ColumnDataSource(columns) for name, columns in named.items()}, look)
     return plot
 
 
@@ -182,30 +186,18 @@ def _keys(points: pd.DataFrame, look: Theme) -> list[Key]:
     return found
 
 
-def _draw_roofs(
-    plot: figure, strokes: ColumnDataSource, memory: ColumnDataSource, compute: ColumnDataSource, look: Theme
-) -> None:
+def _draw_roofs(plot: figure, sources: dict[str, ColumnDataSource], look: Theme) -> None:
     plot.segment(
-        "x0", "y0", "x1", "y1", source=strokes, name="roofs", line_color=look.ink, line_width="width", line_dash="dash",
-        line_alpha="alpha",
+        "x0", "y0", "x1", "y1", source=sources["roofs"], name="roofs", line_color=look.ink, line_width="width",
+        line_dash="dash", line_alpha="alpha",
     )  # fmt: skip
     # Points may lie where a label stands: they shine through the ground behind it.
     style = {"text_baseline": "bottom", "background_fill_color": look.ground, "background_fill_alpha": 0.8}
-    along = write_on(
-        plot, look, "x", "y", "text", source=memory, name="memory", angle=0.7, x_offset=-2, y_offset=-6, **style
-    )
-    write_on(
-        plot,
-        look,
-        "x",
-        "y",
-        "text",
-        source=compute,
-        name="compute",
-        text_align="right",
-        x_offset=-24,
-        y_offset=-4,
-        **style,
+    shifts: dict[str, dict[str, Any]] = {"memory": {"angle": 0.7, "x_offset": -2, "y_offset": -6},
+              "compute": {"text_align": "right", "x_offset": -24, "y_offset": -4}}  # fmt: skip
+    along, _ = (
+        write_on(plot, look, "x", "y", "text", source=sources[name], name=name, **style, **shift)
+        for name, shift in shifts.items()
     )
     turn = CustomJS(args={"plot": plot, "glyph": along.glyph}, code=_ALONG_DIAGONAL)
     for name in ("inner_width", "inner_height"):

@@ -23,7 +23,7 @@ from tilescope_dashboard.figures.style import (
     write_on,
 )  # fmt: skip
 
-_NOTHING = "Nothing was timed on this GPU whose work is known."
+_NOTHING = "No size whose work is known was timed on this GPU."
 #: The axis' scale and unit by a rate's unit.
 _SCALES = {"byte/second": (1e9, "GB/s"), "flop/second": (1e12, "Tflop/s"), "op/second": (1e12, "TOP/s")}
 
@@ -117,7 +117,7 @@ def _columns(some: pd.DataFrame, unit: str, scale: float) -> pd.DataFrame:
     return pd.DataFrame({
         "x": some["size"], "y": some["rate"] / scale, "low": some["rate_low"] / scale, "high": some["rate_high"] / scale,
         "said": [f"{impl} on {workload}, {write(size, unit.partition('/')[0])}" for impl, workload, size in named],
-        "rate": [ranged(*row, unit) for row in some[["rate", "rate_low", "rate_high"]].itertuples(index=False)],
+        "rate": [ranged(unit, *row) for row in some[["rate", "rate_low", "rate_high"]].itertuples(index=False)],
         "time": [write(value, "second") for value in some["gpu_time"]],
         "origin": some["origin"],
     })  # fmt: skip

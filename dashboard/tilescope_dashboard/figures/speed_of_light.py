@@ -11,7 +11,7 @@ from bokeh.plotting import figure
 from tilescope_dashboard.data.units import write
 from tilescope_dashboard.figures.style import Theme, blank, empty, heading, hover, write_on
 
-_NOTHING = "No run on this GPU has hardware counters of this case: profile it with cupti or ncu."
+_NOTHING = "No run on this GPU has hardware counters of this case. Profile it with cupti or ncu."
 
 
 def speed_of_light(shares: pd.DataFrame, parts: Sequence[str], look: Theme) -> figure:

@@ -17,7 +17,7 @@ def stalls(waited: pd.DataFrame, look: Theme) -> figure:
     """A bar for each of ``topics.counters.stalls``' first rows with cycles; the state in which warps issue has another colour."""
     drawn = waited[waited["cycles"] > 0].head(_MOST)
     if drawn.empty:
-        return empty(look, "stalls", "No stall reasons were counted of this launch: ncu counts them.", 220)
+        return empty(look, "stalls", "This launch has no stall reasons. Profile it with ncu.", 220)
     names = drawn["name"].tolist()
     # Leave room for the longest bar's label, half of the width on a phone.
     end = (1.7 if look.narrow else 1.3) * float(drawn["cycles"].max())

@@ -53,7 +53,7 @@ def timeline(launches: pd.DataFrame, look: Theme) -> figure:
     number, and only the ``MOST`` longest gaps are drawn.
     """
     if launches.empty:
-        return empty(look, "timeline", "No launch of this kernel has a start in this run.")
+        return empty(look, "timeline", "This run does not know when launches of this kernel began.")
     launches = launches.assign(chosen=launches.get("chosen", True), end=launches["start"] + launches["duration"])
     impls = list(dict.fromkeys(launches["impl"]))
     lanes = distinct(impls, 14)
@@ -213,7 +213,7 @@ def _gaps(plot: figure, launches: pd.DataFrame, lanes: dict[str, str], look: The
 
 def _cause(gap: float, late: float) -> str:
     if pd.isna(late):
-        return "When the CPU called is not known."
+        return "The time of the CPU's call is unknown."
     if late > 0:
-        return f"The CPU began its call {write(late, 'second')} after the GPU had become idle."
-    return "The CPU had called before the GPU became idle: a launch gap."
+        return f"The CPU made its call {write(late, 'second')} after the GPU became idle."
+    return "The CPU had called before the GPU became idle: this is a launch gap."

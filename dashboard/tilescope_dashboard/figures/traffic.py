@@ -40,7 +40,7 @@ def traffic(launches: pd.DataFrame, floor: float | None, look: Theme) -> figure:
     launches of an implementation, the smallest share one segment.
     """
     if launches.empty:
-        return empty(look, "traffic", "No launch of this kernel has its bytes counted in this run.")
+        return empty(look, "traffic", "This run did not count the bytes of this kernel.")
     launches = launches.assign(
         bytes=launches["read"] + launches["written"], measured=launches["source"].isin(MEASURED),
         sampled=launches["metric"].eq(SAMPLED),
@@ -114,12 +114,12 @@ def _reduced(rows: pd.DataFrame) -> list[dict[str, Any]]:
     """One implementation's segments with their labels. The last holds all but the ``MOST`` largest launches."""
     numbered = rows.assign(said=[f"launch {place + 1}" for place in range(len(rows))])
     if len(rows) <= MOST:
-        return numbered.to_dict("records")
+        return [*numbered.to_dict("records")]
     own = rows["bytes"].rank(method="first", ascending=False) <= MOST
     rest = numbered[~own]
     together = rest.iloc[0].to_dict() | rest[["bytes", "read", "written"]].sum().to_dict()
     together |= {
-        "function": "those that move least",
+        "function": "the smallest launches",
         "said": f"{len(rest):,} launches",
         "measured": rest["measured"].all(),
         "sampled": rest["sampled"].any(),

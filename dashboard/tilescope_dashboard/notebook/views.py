@@ -66,6 +66,7 @@ def view(loaded: LoadedRun, name: str, kernel: str = "") -> View:
     layout.styles = _COLOURS
     ground = PageTheme(theme=look, width=0, height=0, margin=0)
     ground.param.watch(lambda event: setattr(state, "theme", event.new), "theme")
+    assert isinstance(layout, pn.Column)
     layout.append(ground)
     made.refresh()
     return made

@@ -115,16 +115,17 @@ def _autotune(loaded: LoadedRun, name: str, table: pd.DataFrame) -> Iterator[Par
     varying = autotune.axes(cells, column)
     if len(varying) < 2 or column is None:
         return
+    across, down = varying[:2]
     label, unit, less = sweeps.COLOURINGS[column]
     defaults = sweeps.defaults(table)
     for sweep in sweeps.names(cells).unique():
         ranked = sweeps.ranked(cells, sweep, {}, column, less)
-        grid = autotune.grid(ranked, *varying[:2])
+        grid = autotune.grid(ranked, across, down)
         won = sweeps.gain(ranked, defaults[sweeps.names(defaults) == sweep]) if column == "time" else None
         said = f"Coloured by {label}. {autotune.sentence(ranked, grid, label, unit, won).line}"
         shown = Table(autotune.listed(ranked), autotune.columns(ranked, varying))
-        drawn = partial(draw_autotune, grid, *varying[:2], unit)
-        yield Part(f"Autotune, {sweep}", said, (drawn,), shown, wide=grid[varying[0]].nunique() > _NARROW)
+        drawn = partial(draw_autotune, grid, across, down, unit)
+        yield Part(f"Autotune, {sweep}", said, (drawn,), shown, wide=grid[across].nunique() > _NARROW)
 
 
 def _occupancy(loaded: LoadedRun, plain: pd.DataFrame) -> Part | None:

@@ -11,10 +11,11 @@ from tilescope_dashboard.topics.sentence import Sentence
 
 _ORDER = (
     "Ranked by potential speedup. Estimates are upper limits: fix one, then measure again. "
-    "A solid edge was measured, a dashed one is predicted; values in italics were not measured."
+    "Solid edge: measured. Dashed edge: predicted. Values in italics were not measured."
 )
-_IMPOSSIBLE = "This measurement is impossible, so nothing else is concluded from it: fix the cause named below, then measure again."
-_NOTHING = "This run says nothing about {}: profile it with the compiler collector, or with ncu on a GPU."
+#: About a measurement that is physically impossible.
+IMPOSSIBLE = "Ignore the other numbers until this is fixed. Fix the cause named below, then measure again."
+_NOTHING = "This run has no data on {}. Profile it with the compiler collector, or with ncu on a GPU."
 
 
 def nothing(kernel: str) -> Sentence:
@@ -26,10 +27,12 @@ def sentence(found: Sequence[Finding], sources: Collection[str]) -> Sentence:
     """The first finding with its potential speedup; without one, which collectors besides ``sources`` would say more."""
     if not found:
         wanted = [name for name in ("compiler", "interpreter", "ncu") if name not in sources]
-        more = f"Profile it with {' and '.join(wanted)} to know more." if wanted else "Every rule had its counters."
-        return Sentence("No known bottleneck found", more)
+        more = (
+            f"Profile it with {' and '.join(wanted)} to check more rules." if wanted else "Every rule had its counters."
+        )
+        return Sentence("No problem found", more)
     if found[0].impossible:
-        return Sentence(found[0].title, _IMPOSSIBLE)
+        return Sentence(found[0].title, IMPOSSIBLE)
     bound = found[0].bound
     return Sentence(found[0].title + (f": {bound.most}{times(bound.ratio)}" if bound else ""), _ORDER)
 
@@ -37,6 +40,6 @@ def sentence(found: Sequence[Finding], sources: Collection[str]) -> Sentence:
 def nvidia_sentence(found: Sequence[Finding]) -> Sentence:
     """The sentence above NVIDIA's findings, or how to collect them."""
     if found:
-        return Sentence("NVIDIA's rules", "Nsight Compute's own, for each launch; its estimates are its own too.")
-    how = "on a GPU, 'tilescope profile KERNEL --collect ncu_rules' asks for them"
-    return Sentence("NVIDIA's rules", f"Not collected for this case: {how}.")
+        return Sentence("NVIDIA's rules", "Nsight Compute's findings on each launch, with Nsight Compute's estimates.")
+    how = "'tilescope profile KERNEL --collect ncu_rules' collects them on a GPU."
+    return Sentence("NVIDIA's rules", f"Not collected for this case. {how}")

@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
-from tilescope.models.sweeps import (
-    COLOURINGS,
-    alike,
-    best,
-    close,
-    costing,
-    costs,
-    effects,
-    names,
-    over_best,
-    parameters,
-    ranked,
-    spread,
-)  # fmt: skip
+from tilescope.models import sweeps
+from tilescope.models.sweeps import COLOURINGS, alike, best, close, over_best
 from tilescope.table.units import several
 
 from tilescope_dashboard.data.columns import Column
@@ -58,42 +46,34 @@ def colourings(cells: pd.DataFrame) -> dict[str, str]:
 def most_telling(cells: pd.DataFrame, columns: Iterable[str]) -> str | None:
     """The first column in which configs of one sweep differ, or the first of all; None where there is none."""
     known = list(columns)
-    sweep = names(cells)
+    sweep = sweeps.names(cells)
     return next((c for c in known if (cells.groupby(sweep)[c].nunique() > 1).any()), next(iter(known), None))
 
 
 def axes(cells: pd.DataFrame, column: str | None) -> list[str]:
-    """The varying parameters, the two to draw first: ``by_influence`` on ``column``."""
-    return by_influence(cells, parameters(cells), column)
-
-
-def by_influence(cells: pd.DataFrame, parameters: Sequence[str], column: str | None) -> list[str]:
-    """The parameters, those first whose values change the column's median by more than ``CLOSE``; otherwise in their order."""
-    if column is None:
-        return list(parameters)
+    """The varying parameters. Those whose values change the column's median by more than ``CLOSE`` come first."""
 
     def idle(name: str) -> bool:
         medians = cells.groupby(name)[column].median()
         return medians.nunique() < 2 or close(medians)
 
-    return sorted(parameters, key=idle)
+    varying = sweeps.parameters(cells)
+    return varying if column is None else sorted(varying, key=idle)
 
 
 def set_aside(cells: pd.DataFrame, sweep: str, column: str, offered: Sequence[str]) -> tuple[list[str], list[str]]:
     """The offered parameters in two parts: the costliest of the sweep, to be shown, and the others, to be set aside if several."""
     less = COLOURINGS[column][2]
-    found = effects(ranked(cells, sweep, {}, column, less), less)
+    found = sweeps.effects(sweeps.ranked(cells, sweep, {}, column, less), less)
     # If few costs are known the other parameters follow in their order.
-    costliest = list(dict.fromkeys([*found, *parameters(cells)]))[:_SELECTORS]
+    costliest = list(dict.fromkeys([*found, *sweeps.parameters(cells)]))[:_SELECTORS]
     first = [name for name in offered if name in costliest]
     aside = [name for name in offered if name not in costliest]
     return (first, aside) if len(aside) > 1 and len(offered) > _SELECTORS else (list(offered), [])
 
 
 def grid(rows: pd.DataFrame, across: str, down: str) -> pd.DataFrame:
-    """The best of ``ranked``'s rows for each pair of the two parameters' values; ``best`` marks the best of all, unless all are
-    equal.
-    """
+    """The best of ``ranked``'s rows for each pair of two parameters' values. ``best`` marks the best, unless all are equal."""
     top = best(rows)
     return rows.drop_duplicates([across, down]).assign(
         best=lambda c: False if alike(rows) else c["value"] == (0 if top is None else top["value"])
@@ -119,26 +99,46 @@ def sentence(rows: pd.DataFrame, shown: pd.DataFrame, label: str, unit: str, won
     top = best(rows)
     # A config may fail in one collector and have its value from another.
     failed = int((rows["reason"].ne("") & rows["value"].isna()).sum())
-    said = [several(len(rows), "config") + (f", {failed} failed (hatched: hover to see why)." if failed else ".")]
+    said = [f"{failed} failed: hover over a hatched cell to see why."] if failed else []
     if len(shown) < len(rows):
-        said.append("Each cell is the best over the parameters not held.")
+        said.append("Each cell is the best over the other parameters.")
     if top is None:
-        return Sentence(f"No config has a known {label}", " ".join(said))
+        return Sentence(f"None of {several(len(rows), 'config')} has a known {label}", " ".join(said))
+    value = write(top["value"], unit)
     if alike(rows):
-        return Sentence(f"All alike: {write(top['value'], unit)} {label}", f"{said[0]} It tells none of them apart.")
+        return Sentence(f"All {several(len(rows), 'config')} have the same {label}: {value}", " ".join(said))
     if close(shown["value"]):
-        apart = write(spread(shown["value"]), "ratio", 2)
-        said.append(f"The cells lie within {apart}: what they differ in hardly matters here.")
-    found = effects(rows, less=unit != "ratio")
+        apart = write(sweeps.spread(shown["value"]), "ratio", 2)
+        said.append(f"The cells lie within {apart}: the choice hardly matters here.")
+    found = sweeps.effects(rows, less=unit != "ratio")
     if found:
-        said.insert(
-            0,
-            f"The worst value of a parameter, with the others at their best, {costing(rows)}: {', '.join(costs(found))}.",
-        )
+        said.insert(0, _costs(found, at_most=sweeps.costing(rows) != "costs"))
     said.insert(0, f"{top['config'].replace(',', ', ')}.")
     if unit == "second" and not rows.loc[rows["time"].notna(), "checked"].any():
-        said.append("None of their results were compared with the reference in this run.")
-    title = f"Best {label}: {write(top['value'], unit)}"
+        said.append("This run did not compare their results with the reference.")
     if unit == "second" and won is None:
-        said.append("The default, the implementation's own choice, was not timed by this clock in this run.")
-    return Sentence(title + (f", {times(won)} the default's speed" if won else ""), " ".join(said))
+        said.append("This run did not time the default (the implementation's own choice) by this clock.")
+    title = f"Best of {len(rows)}: {value}" if unit == "second" else f"Best of {len(rows)}: {value} {label}"
+    return Sentence(title + _over_default(won), " ".join(said))
+
+
+def _over_default(won: float | None) -> str:
+    """``, 1 % faster than the default``; empty where that is not known."""
+    if not won:
+        return ""
+    if abs(won - 1) < 0.005:
+        return ", as fast as the default"
+    if won >= 2:
+        return f", {times(won)} the default's speed"
+    return f", {write(abs(won - 1), 'ratio', 2)} {'faster' if won > 1 else 'slower'} than the default"
+
+
+def _costs(found: Mapping[str, float], at_most: bool) -> str:
+    """``What matters most: num_warps (a wrong value costs 757 %), ROWS (27 %).`` ``found`` are ``sweeps.effects``."""
+    told = [(name, write(part, "ratio", 2)) for name, part in found.items() if part > 0][: sweeps.TOLD]
+    if not told:
+        return "No parameter matters."
+    (first, most), *others = told
+    upto = "up to " if at_most else ""
+    said = [f"{first} (a wrong value costs {upto}{most})", *(f"{name} ({upto}{part})" for name, part in others)]
+    return f"What matters most: {', '.join(said)}."

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 from tilescope.models.advice.finding import DISTANCE, Finding
+from tilescope.table.units import several
 
 from tilescope_dashboard.topics.sentence import Sentence
 
@@ -15,7 +16,7 @@ from tilescope_dashboard.topics.sentence import Sentence
 GONE, NEW, STAYS = "gone", "new", "stays"
 #: Columns of ``changed``'s frame.
 COLUMNS = ("change", "title", "before", "after")
-_READING = "Speedups that were possible before, and that are now, are upper limits; no timing is needed for them."
+_READING = "Speedups are upper limits of what a fix could win, before the change and after it. They need no timing."
 
 
 def changed(before: Sequence[Finding], after: Sequence[Finding]) -> pd.DataFrame:
@@ -36,12 +37,10 @@ def changed(before: Sequence[Finding], after: Sequence[Finding]) -> pd.DataFrame
 
 def count(rows: pd.DataFrame) -> str:
     """``2 findings are gone, 1 is new``; empty if none is."""
-    counts = [(int(rows["change"].eq(change).sum()), change) for change in (GONE, NEW)]
-    said = [f"{number} {'is' if number == 1 else 'are'} {change}" for number, change in counts if number]
-    if said:
-        number, _, rest = said[0].partition(" ")
-        said[0] = f"{number} finding{'' if number == '1' else 's'} {rest}"
-    return ", ".join(said)
+    counts = {change: int(rows["change"].eq(change).sum()) for change in (GONE, NEW)}
+    said = [f"{number} {'is' if number == 1 else 'are'} {change}" for change, number in counts.items() if number]
+    first = next(filter(None, counts.values()), 0)
+    return ", ".join(said).replace(f"{first} ", f"{several(first, 'finding')} ", 1)
 
 
 def sentence(rows: pd.DataFrame, where: str, other: str) -> Sentence:

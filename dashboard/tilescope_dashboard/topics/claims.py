@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 from tilescope.models import claims as model
+from tilescope.table.units import several
 
 from tilescope_dashboard.data.columns import KERNEL, PASS, WORKLOAD, Column
 from tilescope_dashboard.topics.sentence import Sentence
@@ -22,7 +23,7 @@ def _speedup(other: str, said: str) -> tuple[Column, ...]:
 
 #: Columns of ``listed``'s frame.
 COLUMNS = (
-    KERNEL, PASS, WORKLOAD, Column("standing", "vs the quickest other"), Column("claim", "published claim"), Column("claim_source", "where"),
+    KERNEL, PASS, WORKLOAD, Column("standing", "vs the fastest other"), Column("claim", "published claim"), Column("claim_source", "where"),
     Column("verdict", "by GPU time"), Column("verdict_interval", "by the interval"),
     Column("bound", "traffic bound", "times"), *_speedup("eager", "eager"), *_speedup("compile", "compile"),
     *_speedup("library", "library"), Column("library", "library"), Column("library_version", "its version"),
@@ -33,8 +34,8 @@ COLUMNS = (
 STANDINGS = ("faster", "on par", "slower")
 _VERDICTS = {"holds": "hold", "more": "measured better", "less": "measured worse", "not measured": "not measured"}
 _NOT_RECORDED = "not recorded"
-_BOUND = "Traffic bound: the bytes of the unfused operations over those of the fused kernel."
-_NOTHING = "Nothing is recorded here: 'make record' on a machine with a GPU records the library."
+_BOUND = "Traffic bound: bytes of the unfused operations divided by bytes of the fused kernel."
+_NOTHING = "There are no recordings here. 'make record' records the library on a machine with a GPU."
 
 
 def listed(rows: pd.DataFrame) -> pd.DataFrame:
@@ -61,7 +62,7 @@ def count(shown: pd.DataFrame, every: pd.DataFrame, text: str, standing: str) ->
         return f"None of {len(every)} rows matches {asked}."
     counts = model.standings(shown).value_counts()
     said = {
-        "faster": "faster than the quickest other implementation",
+        "faster": "faster than every other implementation we timed",
         "on par": "on par (within 5 %)",
         "slower": "slower",
     }
@@ -74,13 +75,13 @@ def sentence(rows: pd.DataFrame) -> Sentence:
     judged = model.verdicts(rows)
     counts = judged.map(lambda words: _VERDICTS.get(words, "depend on the size")).value_counts()
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    title = f"Of {len(judged)} claims: {verdicts}" if verdicts else "Claims"
+    title = f"{several(len(judged), 'published claim')}: {verdicts}" if verdicts else "Claims"
     return Sentence(title, f"{_measured_on(rows)} {_BOUND} {_clocks(rows)}" if len(rows) else _NOTHING)
 
 
 def reading(recordings: int) -> Sentence:
     """The headline while the recordings are being read."""
-    return Sentence("Claims", f"Reading {recordings} recordings …")
+    return Sentence("Claims", f"Reading {recordings} recordings…")
 
 
 def _measured_on(rows: pd.DataFrame) -> str:
@@ -92,4 +93,7 @@ def _measured_on(rows: pd.DataFrame) -> str:
 def _clocks(rows: pd.DataFrame) -> str:
     """In how many comparisons GPU time and interval disagree about the winner."""
     apart = sum(int(model.disagree(rows, other).sum()) for other in model.OVER)
-    return f"In {apart} comparisons the faster one by GPU time is the slower one by the interval between calls, which includes the CPU's delays."
+    return (
+        f"GPU time and the interval between calls name different winners in {apart} comparisons: the interval includes the "
+        "CPU's delays."
+    )

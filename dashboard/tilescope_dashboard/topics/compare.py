@@ -44,7 +44,7 @@ RESOURCES = (
 )  # fmt: skip
 _NOTHING = "Choose a baseline: another implementation, or another run."
 _READING = (
-    "Speedup is the baseline's GPU time over this one's: above 1 this one is faster. Largest speedup first; a bar is the "
+    "Right of 1×, this one is faster than the baseline. The largest speedup comes first. A bar is the "
     "95 % interval of the speedup."
 )
 

@@ -15,11 +15,11 @@ from tilescope_dashboard.figures.memory import Flow, Level, Memory
 from tilescope_dashboard.topics.sentence import Sentence
 
 NOTHING = Sentence(
-    "Memory and stalls", "No run has hardware counters of this kernel: profile it with cupti, or with ncu, on a GPU."
+    "Memory and stalls", "No run has hardware counters of this kernel. Profile it with cupti or ncu, on a GPU."
 )
 _READING = (
-    "Bytes are this launch's, an arrow's width follows them. A bar is how many cycles a warp spends so for each instruction it "
-    "issues; Selected is the one in which it issues."
+    "An arrow is as wide as the bytes that this launch moved. Each bar: cycles a warp waits for this reason per instruction "
+    "issued. Selected: the warp issues."
 )
 _STALL = "stall_"
 #: Columns of ``listed``'s frame. Each row has its own unit, so values are texts.

@@ -19,7 +19,7 @@ _OUTSIDE = re.compile(
     r"(?P<where>[\d,]+ bytes? (?:past|after) the end of|[\d,]+ bytes? before the start of|what follows the end of|memory of) "
     r"(?P<what>.+?)(?:: element (?P<index>-?[\d,]+) of (?P<count>[\d,]+))?(?P<more> \(.*\))?"
 )
-#: Names of exception classes before a message, which say nothing to a person.
+#: Names of exception classes before a message, which say nothing to a user.
 _CLASS = re.compile(r"^(?:InterpretationFailed|CompilationFailed|CheckFailed): ")
 
 
@@ -41,7 +41,7 @@ def first(kernel: str, failed: Sequence[Failure], sources: Mapping[str, str], kn
     """The sentence that replaces all others about a kernel: an access outside of its tensors, or the reason why nothing is
     ``known``; None where there is neither.
     """
-    # Code that does not compile must be mended first.
+    # Code that does not compile must be fixed first.
     if known or all(one.collector != "compiler" for one in failed):
         wrong = outside(failed, sources)
         if wrong:
@@ -61,7 +61,7 @@ def outside(failures: Iterable[Failure], sources: Mapping[str, str]) -> Sentence
             text = [
                 f"{_index(found)} program {found['program']} of {found['function']}, {' '.join(case[1:])}.",
                 _line(failure, found["line"], sources),
-                "Mask those lanes, or look at the offsets: nothing else that is said of this size counts until then.",
+                "Mask those lanes, or check the offsets. Ignore the other numbers of this size until this is fixed.",
             ]
             return Sentence(f"{case[0]} {_title(found)} in line {found['line']}", " ".join(filter(None, text)))
     return None
@@ -87,7 +87,7 @@ def _index(found: re.Match[str]) -> str:
     if index is None:
         return f"{found['where'].capitalize()} {what}{found['more'] or ''}, in"
     last = int(count.replace(",", "")) - 1
-    return f"It {found['verb']} {what}[{index}], of elements 0 to {last:,}{found['more'] or ''}, in"
+    return f"It {found['verb']} {what}[{index}]; the last element is {last:,}{found['more'] or ''}. It happens in"
 
 
 def _line(failure: Failure, line: str, sources: Mapping[str, str]) -> str:

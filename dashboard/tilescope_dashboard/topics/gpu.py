@@ -22,7 +22,7 @@ COLUMNS = (
 )  # fmt: skip
 ABOUT = Sentence(
     "GPU",
-    "NVML's readings of this machine, once a second while someone looks. Dotted: the limit; ringed: a clock held down.",
+    "NVML's readings of this machine, once a second while this view is open. Dotted: the limit. Ring: the clock is held down.",
 )
 
 

@@ -17,8 +17,8 @@ COLUMNS = (
     Column("change", "vs run before", "times"), Column("config", "config"), Column("revision", "commit"),
     Column("title", "run"),
 )  # fmt: skip
-_READING = "A bar is the 5 to 95 % range over repetitions; hollow marks are the fastest config of a sweep. Only runs on this GPU."
-_ONCE = "Profile it again after a change, and the next run stands beside this one."
+_READING = "Only runs on this GPU. A bar is the 5 to 95 % range over repetitions. A hollow mark is the fastest config of a sweep."
+_ONCE = "Profile it again after a change: the next run stands beside this one."
 _APART = "No two of them timed the same implementation and config, so there is nothing to compare."
 
 
@@ -40,7 +40,7 @@ def history(rows: pd.DataFrame, case: KernelCase | None) -> pd.DataFrame:
 def sentence(kernel: str, rows: pd.DataFrame, case: KernelCase | None) -> Sentence:
     """The latest change in time of the case's implementation, and whether it exceeds the noise."""
     if case is None or rows.empty:
-        return Sentence("History", f"No run on this GPU has a GPU time of this case of {kernel or 'a kernel'}.")
+        return Sentence("History", f"No run on this GPU timed this case of {kernel or 'a kernel'}.")
     where = f"{case.workload}, {case.direction}"
     own = rows[rows["impl"].eq(case.impl) & ~rows["swept"]]
     runs = rows["run_id"].nunique()
@@ -50,8 +50,7 @@ def sentence(kernel: str, rows: pd.DataFrame, case: KernelCase | None) -> Senten
     last, before = own.iloc[-1], own.iloc[-2]
     apart = last["gpu_time_low"] > before["gpu_time_high"] or last["gpu_time_high"] < before["gpu_time_low"]
     noise = "more than the noise" if apart else "within the noise"
-    title = f"{case.impl} takes {write(last['gpu_time'], 'second')}, {times(last['change'])} that of the run before, {noise}"
-    return Sentence(
-        title,
-        f"{where}, {len(own)} runs. {'Ranges of the last two lie apart' if apart else 'Ranges of the last two overlap'}; runs differ in clocks and temperature too. {_READING}",
-    )
+    title = f"{case.impl} takes {write(last['gpu_time'], 'second')}, {times(last['change'])} the time of the run before ({noise})"
+    ranges = "do not overlap" if apart else "overlap"
+    said = f"{where}, {len(own)} runs. The ranges of the last two {ranges}. Runs also differ in clocks and temperature."
+    return Sentence(title, f"{said} {_READING}")

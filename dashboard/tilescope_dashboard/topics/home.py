@@ -1,4 +1,4 @@
-"""Home: a row for each kernel, with how it compares and what is published of it."""
+"""Home: a row for each kernel, with how it compares and its published claim."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tilescope_dashboard.topics.sentence import Sentence
 
 #: Columns of ``kernels``' frame, numbers first, as a phone shows three.
 COLUMNS = (
-    KERNEL, Column("of_roof", "of roofline", "ratio"), Column("quickest", "vs quickest other", "times"),
-    Column("other", "quickest other"), Column("over_eager", "vs eager", "times"), Column("family", "family"),
+    KERNEL, Column("of_roof", "of roofline", "ratio"), Column("quickest", "vs fastest other", "times"),
+    Column("other", "fastest other"), Column("over_eager", "vs eager", "times"), Column("family", "family"),
     Column("claim", "published claim"), Column("judged", "measured"), WORKLOAD, Column("origin", "from"),
 )  # fmt: skip
 #: Share of the roofline above which little is left to win.
@@ -52,7 +52,11 @@ def kernels(
     found = []
     for name in named:
         of_kernel = next((one for one in (frame[frame["kernel"] == name] for frame in known) if len(one)), None)
-        head = {"kernel": name, "family": families.get(name, "") or other_family, **judged.get(name, {"judged": ""})}
+        head: dict[str, Any] = {
+            "kernel": name,
+            "family": families.get(name, "") or other_family,
+            **judged.get(name, {"judged": ""}),
+        }
         if of_kernel is None:
             run = best_run(every, name)
             origin = READING if name in unread else _predicted(run) if run else "not profiled yet"
@@ -113,12 +117,15 @@ def sentence(rows: pd.DataFrame) -> Sentence:
     if rows["origin"].eq(READING).any():
         return Sentence(several(len(rows), "kernel"), "Reading the runs that measured them.")
     counts = model.standings(rows).value_counts()
-    said = {"faster": "beat the quickest other", "on par": "on par", "slower": "slower"}
+    said = {"faster": "faster than every other implementation we timed", "on par": "within 5 %", "slower": "slower"}
     parts = [f"{counts[word]} {said[word]}" for word in claims.STANDINGS if word in counts]
-    if parts and (others := counts.get("", 0)):
-        parts.append(f"{others} not compared")
-    title = several(len(rows), "kernel") + (f": {', '.join(parts)}" if parts else "")
-    text = "Speedups at the largest forward size, by GPU time; on par is within 5 %. Click a kernel to open its page."
+    if parts:
+        verb = "is" if counts.get("faster", counts.iloc[0]) == 1 else "are"
+        parts[0] = parts[0].replace(" ", f" {verb} ", 1)
+        parts += [f"{counts['']} not compared"] if counts.get("", 0) else []
+    kernels = several(len(rows), "kernel")
+    title = f"Of {kernels}, {', '.join(parts)}" if parts else kernels
+    text = "Speedups are at the largest forward size, by GPU time. Click a kernel to open its page."
     return Sentence(title, text if len(rows) else "No kernel is known here yet.")
 
 
@@ -130,9 +137,9 @@ def stats(rows: pd.DataFrame, verdicts: pd.Series) -> list[Stat]:
     found = []
     if measured.any():
         near = (rows["of_roof"] >= NEAR).sum()
-        found.append(Stat("at 90 % of roofline or more", str(near), f"of {measured.sum()} that were measured"))
+        found.append(Stat("at 90 % of roofline or more", str(near), f"of {measured.sum()} measured"))
         ahead = rows["quickest"].median()
-        found.append(Stat("median speedup", f"{ahead:.2f}×", "vs the quickest other of each"))
+        found.append(Stat("median speedup", f"{ahead:.2f}×", "vs the fastest other of each"))
     if len(judged):
         found.append(Stat("published claims that are met", f"{met} of {len(judged)}", "at every size, by GPU time"))
     return found

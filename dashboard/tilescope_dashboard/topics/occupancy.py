@@ -11,6 +11,7 @@ from tilescope.hardware import occupancy as model
 from tilescope.models import preference
 from tilescope.table.case_table import gather
 from tilescope.table.schema import CASE_COLUMNS
+from tilescope.table.units import several
 
 from tilescope_dashboard.data.columns import IMPL, PASS, WORKLOAD, Column
 from tilescope_dashboard.data.frames import largest_problem, with_first
@@ -21,7 +22,7 @@ from tilescope_dashboard.topics.sentence import Sentence
 NEEDED = frozenset({"registers"})
 NOTHING = Sentence(
     "Occupancy",
-    "No launch of this kernel has its registers known in this run: the compiler collector finds them, without a GPU too.",
+    "This run does not know the registers of this kernel. Profile it with the compiler collector, which needs no GPU.",
 )
 #: Columns of ``listed``'s frame.
 COLUMNS = (
@@ -30,7 +31,7 @@ COLUMNS = (
     Column("shared_memory", "shared memory (B)", "byte"), Column("block_threads", "threads", "count"),
     Column("active_blocks", "blocks per SM", "count"), Column("limiter", "limited by"), Column("source", "source"),
 )  # fmt: skip
-_READING = "Hollow marks are theory, filled ones were measured; each curve changes one resource and keeps the others."
+_READING = "Hollow marks are theory, filled marks were measured. Each curve changes one resource and keeps the others."
 _METRICS = ("registers", "shared_memory", "block_threads", "barriers", "shared_memory_configured", "achieved_occupancy")
 _LIMITS = {metric.removeprefix("occupancy_limit_"): text for metric, text in preference.LIMITERS.items()}
 
@@ -106,11 +107,10 @@ def point(row: Mapping[str, Any], resource: str, measured: bool = True) -> dict[
 def sentence(launch: Mapping[str, Any], target: str) -> Sentence:
     """The sentence on the launch, a row of ``occupancies``, on the architecture ``target``."""
     case = f"{launch['impl']}, {launch['workload']}, {launch['pass']}"
-    blocks = f"{launch['active_blocks']:.0f} block{' fits' if launch['active_blocks'] == 1 else 's fit'}"
+    blocks = f"{several(round(launch['active_blocks']), 'block')} of {launch['block_threads']:.0f} threads"
     return Sentence(
         f"{write(launch['occupancy'], 'ratio')} occupancy, limited by {launch['limiter']}",
-        f"{launch['function'] or launch['impl']} ({case}) on {target}: {blocks} on one SM, of "
-        f"{launch['block_threads']:.0f} threads each. {_READING}",
+        f"An SM of {target} holds {blocks} of {launch['function'] or launch['impl']} ({case}). {_READING}",
     )
 
 

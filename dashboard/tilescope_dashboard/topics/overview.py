@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from tilescope_dashboard.data.columns import GPU_TIME, IMPL, KERNEL, PASS, WORKLOAD, Column
-from tilescope_dashboard.data.units import ABSENT, times, write
+from tilescope_dashboard.data.units import ABSENT, ranged, times, write
 from tilescope_dashboard.topics.sentence import Sentence
 
 _OF_ROOFLINE = Column("floor_fraction", "of roofline", "ratio")
@@ -39,10 +39,10 @@ IN_FULL = (
 )  # fmt: skip
 #: Legend of the figure's line and marks.
 READING = (
-    "The dashed line is the floor: the algorithm's bytes or operations at the device's roofs. ∇ is the backward pass, "
-    "+∇ both."
+    "The dashed line is the floor: the time that the algorithm's bytes or operations need at the device's roofs. "
+    "∇ marks the backward pass, +∇ forward and backward."
 )
-NOTHING = "This run says nothing about it."
+NOTHING = "This run has no data on it."
 #: Numbers that fit in one row of a page.
 _MOST = 6
 
@@ -58,9 +58,7 @@ class Stat(NamedTuple):
 def timed(cases: pd.DataFrame) -> pd.DataFrame:
     """``summary.summarise``'s frame with ``time``: the median and its 5 to 95 % range as text, a dash where not timed."""
     told = [
-        f"{write(row.gpu_time, 'second')} ({write(row.gpu_time_low, 'second')} – {write(row.gpu_time_high, 'second')})"
-        if row.measured
-        else ABSENT
+        ranged("second", row.gpu_time, row.gpu_time_low, row.gpu_time_high) if row.measured else ABSENT
         for row in cases.itertuples()
     ]
     return cases.assign(time=pd.Series(told, index=cases.index, dtype="object"))
@@ -78,7 +76,7 @@ def stats(case: Mapping[str, Any]) -> list[Stat]:
         ),
         Stat("speedup vs eager", times(case["speedup_eager"]), "GPU time"),
         Stat("speedup vs torch.compile", times(case["speedup_compile"]), "GPU time"),
-        Stat(f"speedup vs {case['library']}", times(case["speedup_library"]), "GPU time, quickest library"),
+        Stat(f"speedup vs {case['library']}", times(case["speedup_library"]), "GPU time, fastest library"),
         Stat("HBM traffic vs minimum", times(case["bytes_ratio"]), counted(case)),
         *requested_of_sample(case),
         Stat("registers", write(case["registers"], "count"), "per thread"),
@@ -97,17 +95,13 @@ def requested_of_sample(case: Mapping[str, Any]) -> list[Stat]:
     if not read + written > 0:
         return []
     of = f" of {programs:,.0f} of {case['programs']:,.0f} programs" if programs > 0 else ""
-    note = f"{write(read, 'byte')} read, {write(written, 'byte')} written; from a sample{of}"
+    note = f"{write(read, 'byte')} read, {write(written, 'byte')} written; estimated from a sample{of}"
     return [Stat("bytes requested", f"≈ {write(read + written, 'byte')}", note)]
 
 
 def counted(case: Mapping[str, Any]) -> str:
     """Source of a row's bytes, and whether they may far exceed what the call moves."""
-    return (
-        f"{case['bytes_source']}, at most: caches cold before each launch"
-        if case["bytes_cold"]
-        else case["bytes_source"]
-    )
+    return f"{case['bytes_source']}{', at most: caches are cold before each launch' if case['bytes_cold'] else ''}"
 
 
 def place(case: Mapping[str, Any]) -> str:

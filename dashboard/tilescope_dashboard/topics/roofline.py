@@ -17,14 +17,10 @@ from tilescope_dashboard.topics.sentence import Sentence
 
 #: A run has points if it has one of these metrics.
 NEEDED = frozenset({"algorithm_bytes_read", "requested_bytes_read", "sampled_bytes_read", "dram_bytes_read"})
-NOTHING = Sentence("Roofline", "This run has no work or bytes of this kernel. Profile it to see them.")
-_READING = "Hollow marks are predicted, filled ones measured; a dotted line joins the points of one launch."
-_SAMPLED = (
-    "A cross is near, not exact (≈): bytes and operations as of a sample of programs; HBM traffic says of how many."
-)
-_NO_WORK = (
-    "A roofline places operations over bytes, and there are none here: HBM traffic says how many bytes are moved."
-)
+NOTHING = Sentence("Roofline", "This run has no operations or bytes of this kernel. Profile it to count them.")
+_READING = "Hollow marks are predicted, filled marks measured. A dotted line joins the points of one launch."
+_SAMPLED = "A cross is an estimate (≈) from a sample of programs. HBM traffic gives the size of the sample."
+_NO_WORK = "A roofline needs operations, and this kernel has none. HBM traffic gives the bytes that it moves."
 #: Columns of ``listed``'s frame.
 COLUMNS = (
     IMPL, WORKLOAD, PASS, Column("kind", "point"), Column("level", "level"),
@@ -89,7 +85,7 @@ def sentence(points: pd.DataFrame, standing: KernelCase | None = None) -> Senten
         return Sentence("Roofline", "No point fits these choices.")
     if not points["intensity"].gt(0).any():
         return Sentence("No operations are counted", _NO_WORK)
-    return Sentence("Nothing was timed here", f"Marks stand where the roofs would allow them, dashed. {reading}")
+    return Sentence("Nothing was timed here", f"Dashed marks stand at the performance that the roofs allow. {reading}")
 
 
 def _intensity(value: float) -> str:

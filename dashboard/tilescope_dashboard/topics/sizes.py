@@ -14,10 +14,10 @@ from tilescope_dashboard.data.measurements import newest
 from tilescope_dashboard.data.units import write
 from tilescope_dashboard.topics.sentence import Sentence
 
-NOTHING = Sentence("Sizes", "No run on this GPU has a GPU time of this kernel and pass whose work is known.")
+NOTHING = Sentence("Sizes", "No run on this GPU timed this kernel and pass at a size whose work is known.")
 _READING = (
-    "A point is a size and its bar the 5 to 95 % range over repetitions; a line goes through the fastest of those alike in "
-    "size. Each is from the newest run of that case on this GPU."
+    "Bars are the 5 to 95 % range over repetitions. Where several sizes move the same bytes, the line joins the fastest. "
+    "Each point is from the newest run of its case on this GPU."
 )
 #: What each rate column of ``tilescope.models.summary`` counts.
 _WORK = {"bandwidth": "bytes the algorithm must move", "performance": "operations the algorithm needs"}
@@ -100,7 +100,7 @@ def sentence(rows: pd.DataFrame, of: Rate) -> Sentence:
             f" on {best['workload']}" if best["workload"] != top["workload"] else ""
         )
     won, asked = _won(rows)
-    said = f"triton is the fastest on {won} of {several(asked, 'size')}. " if asked else ""
+    said = f"triton is fastest on {won} of {several(asked, 'size')}. " if asked else ""
     return Sentence(title, said + _READING)
 
 

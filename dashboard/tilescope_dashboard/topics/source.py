@@ -16,7 +16,7 @@ from tilescope_dashboard.data.units import write
 from tilescope_dashboard.topics.sentence import Sentence
 
 #: The headline of a run without lines.
-NOTHING = Sentence("Source", "This run knows nothing of single lines of this kernel.")
+NOTHING = Sentence("Source", "This run has no values of source lines of this kernel.")
 #: Columns of ``listed``'s frame.
 COLUMNS = (
     Column("line", "line", "count"), Column("label", "what"), Column("value", "value", "count"),
@@ -24,13 +24,13 @@ COLUMNS = (
     Column("file", "file"),
 )  # fmt: skip
 _READING = (
-    "A bar is a line's share of the launch, solid where it was measured and hatched where it is predicted. {} "
-    "Choose a line, here or there, to see what it became."
+    "A bar is a line's share of the launch. Solid: measured. Hatched: predicted. {} Click a line to see its counterpart in the "
+    "source or in the compiled code."
 )
-_INLINED = "Includes inlined calls."
-_APART = "Calls inlined from other files are counted apart by ncu: they stand below the source."
+_INLINED = "A line includes the calls inlined into it."
+_APART = "ncu counts calls inlined from other files apart: they stand below the source."
 _NO_TEXT = (
-    "The source of {} was not kept with this run and is not here unchanged: its lines cannot be shown, only counted."
+    "This run has no copy of {}, and the file here is another version. Only the numbers of its lines can be shown."
 )
 CASE = ["impl", "pass", "workload", "config"]
 #: Groups of metrics, of each of which the first known one is shown by default: time or amount of code, bytes read, and written.

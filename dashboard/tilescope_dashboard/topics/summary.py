@@ -19,16 +19,15 @@ from tilescope.table.run import Device, Failure
 
 from tilescope_dashboard.data.kernel_cases import OF_KERNEL, KernelCase
 from tilescope_dashboard.data.units import ABSENT, times, write
-from tilescope_dashboard.topics import compare, compared_case, failures, overview
+from tilescope_dashboard.topics import advice, compare, compared_case, failures, overview
 from tilescope_dashboard.topics.overview import Stat, counted, requested_of_sample
 from tilescope_dashboard.topics.sentence import Sentence
 
 #: Parts of the hardware, in drawing order.
 PARTS = ("SM", "HBM", "L2", "tensor cores")
 _COLUMNS = ("part", "share", "said")
-_BOUND = {"memory": "memory bound", "compute": "compute bound", "latency": "bound by latency"}
-_UNKNOWN = "No run says anything about it yet: profile it."
-_IMPOSSIBLE = "Nothing else is concluded from it: set right what is named below, then measure again."
+_BOUND = {"memory": "memory-bound", "compute": "compute-bound", "latency": "latency-bound"}
+_UNKNOWN = "No run has data on it yet. Profile it."
 
 
 def verdict(
@@ -47,21 +46,24 @@ def verdict(
     if case is None:
         return Sentence(kernel or "No kernel", _UNKNOWN if kernel else "Choose a kernel.")
     if found and found[0].impossible:
-        return Sentence(f"{kernel}: {found[0].title}", f"{_IMPOSSIBLE} ({overview.place(case)})")
+        return Sentence(f"{kernel}: {found[0].title}", f"{advice.IMPOSSIBLE} ({overview.place(case)})")
+    why = f"{case['why']} ({overview.place(case)})"
     bound = f", {_BOUND[case['bound']]}" if case["bound"] in _BOUND else ""
+    cause = _cause(found)
+    if not case["measured"]:
+        parts = [f"predicted {bound[2:]}" if bound else "", cause]
+        return Sentence(f"{kernel}: {', '.join(filter(None, parts)) or 'no prediction'} (not timed)", why)
     if case["floor_fraction"] > 0:
         title = f"{kernel} reaches {write(case['floor_fraction'], 'ratio')} of roofline{bound}"
-    elif case["measured"]:
-        title = f"{kernel} takes {write(case['gpu_time'], 'second')} of GPU time{bound}"
     else:
-        title = f"{kernel} was not timed{bound.replace(', ', '; predicted ')}"
-    return Sentence("; ".join(filter(None, [title, _cause(found)])), f"{case['why']} ({overview.place(case)})")
+        title = f"{kernel} takes {write(case['gpu_time'], 'second')} of GPU time{bound}"
+    return Sentence("; ".join(filter(None, [title, cause])), why)
 
 
 def _cause(found: Sequence[Finding]) -> str:
     """The finding with the largest potential speedup of GPU time; empty where there is none. Launch overhead does not count."""
     if not found:
-        return "no known bottleneck found"
+        return "no problem found"
     first = next((one for one in found if one.bound and one.bound.clock == "gpu_time" and one.rule != DISTANCE), None)
     if first is None or first.bound is None:
         return ""

@@ -30,8 +30,7 @@ TOTALS = (
 #: The typical repetition: each implementation's median one.
 TYPICAL = -1
 _NOTHING = (
-    "No launch of this kernel has a start in this run. torch.profiler sees when launches begin: profile the kernel on a "
-    "GPU with the torch_profiler collector."
+    "This run does not know when launches of this kernel began. Profile it on a GPU with the torch_profiler collector."
 )
 
 
@@ -65,23 +64,21 @@ def sentence(launches: pd.DataFrame, sums: pd.DataFrame) -> Sentence:
     first = sums.iloc[0]
     title = f"{first['impl']}: GPU busy {write(first['busy_share'], 'ratio')} of {write(first['window'], 'second')}"
     gaps = launches.loc[(launches["impl"] == first["impl"]) & (launches["gap"] > 0)]
-    said = ["One launch, so there is no gap." if first["launches"] == 1 else "Its launches leave no gap."]
+    said = ["One launch has no gaps." if first["launches"] == 1 else "There are no gaps between its launches."]
     if len(gaps):
         longest = gaps.loc[gaps["gap"].idxmax()]
         name = short(function_said(longest["function"]), 60)
-        said = [f"Its longest gap, {write(longest['gap'], 'second')}, lies before {name}: {_cause(longest)}"]
+        said = [f"Its longest gap, {write(longest['gap'], 'second')}, is before {name}: {_cause(longest)}"]
     if len(launches) > MOST:
-        said.append(f"Of {len(launches):,} launches the figure draws the longest one by one and the others together.")
+        said.append(f"The figure draws the longest of {len(launches):,} launches one by one, and the others together.")
     if len(gaps):
-        said.append("torch.profiler slows the CPU down: without it, gaps that wait for the CPU are shorter.")
+        said.append("torch.profiler slows the CPU down. Without it, gaps that wait for the CPU are shorter.")
     return Sentence(title, " ".join(said))
 
 
 def _cause(launch: pd.Series) -> str:
     if pd.isna(launch["late"]):
-        return (
-            "why is not known, for this run was recorded without the CPU's calls; profile the kernel anew to have them."
-        )
+        return "its cause is unknown, because this run has no CPU calls. Profile the kernel again to record them."
     if launch["late"] > 0:
         return f"the GPU waited on the CPU for {write(launch['late'], 'second')}."
-    return "the CPU had called before the GPU became idle, so it is a launch gap."
+    return "the CPU had called before the GPU became idle, so this is a launch gap."

@@ -16,7 +16,7 @@ from tilescope_dashboard.topics.sentence import Sentence
 NEEDED = frozenset(
     [*(name for choices in model.BYTES.values() for pair in choices for name in pair), f"{model.SAMPLED}_read"]
 )
-NOTHING = Sentence("HBM traffic", "No bytes are counted in this run: the interpreter, cupti or ncu counts them.")
+NOTHING = Sentence("HBM traffic", "This run did not count bytes. Profile it with the interpreter, cupti or ncu.")
 #: Columns of ``listed``'s frame, and of ``tilescope.models.traffic.speedup``'s.
 LAUNCHES = (
     IMPL, Column("number", "launch", "count"), Column("read", "read (B)", "byte"),
@@ -29,7 +29,9 @@ SPEEDUPS = (
     Column("actual", "actual", "times"), Column("time_source", "time from"),
 )  # fmt: skip
 #: Remark on a sum that may far exceed what the call moves.
-COLD = "ncu empties the caches before each launch: what one leaves in L2 for the next counts as HBM traffic here."
+COLD = (
+    "ncu empties the caches before each launch, so data that a launch leaves in L2 for the next counts as HBM traffic."
+)
 #: Sources of bytes with their labels, the most direct first.
 _COUNTED = {"ncu": "measured (ncu)", "cupti": "measured (CUPTI)", "interpreter": "predicted (interpreter)"}
 
@@ -89,8 +91,8 @@ def sentence(shown: pd.DataFrame, gains: pd.DataFrame, least: float | None, l2_b
     """
     totals = (shown["read"] + shown["written"]).groupby(shown["impl"]).sum()
     ours = "triton" if "triton" in totals else totals.idxmin()
-    together = ", the last one all that move least" if shown["impl"].value_counts().max() > MOST else ""
-    said = f"Solid bars were measured by hardware counters, pale ones predicted; each segment is one launch{together}."
+    together = "; the last segment has the smallest" if shown["impl"].value_counts().max() > MOST else ""
+    said = f"Solid: measured by hardware counters. Pale: predicted. Each segment is one launch{together}."
     cold = {impl for impl, rows in shown[shown["source"] == "ncu"].groupby("impl") if _cold(rows, l2_bytes)}
     measured = set(shown.loc[shown["impl"] == ours, "source"]) <= MEASURED
     of_sample = shown[(shown["impl"] == ours) & (shown["metric"] == model.SAMPLED)]
@@ -107,19 +109,21 @@ def sentence(shown: pd.DataFrame, gains: pd.DataFrame, least: float | None, l2_b
     gain = gains[gains["impl"] == ours]
     if len(gain) and pd.notna(gain["predicted"].iloc[0]):
         actual = gain["actual"].iloc[0]
-        timed = f" Measured: {times(actual)}." if pd.notna(actual) else ""
+        timed = f"; the measured speedup is {times(actual)}" if pd.notna(actual) else ""
         source = gain["bytes_source"].iloc[0]
         # These may differ from the bars, which prefer measured bytes.
-        counted = f", both {_COUNTED[source]}," if source in _COUNTED else ""
+        counted = f", {_COUNTED[source]}," if source in _COUNTED else ""
         predicted = times(gain["predicted"].iloc[0])
-        said = f"Eager's bytes over those of {ours}{counted} predict a speedup of {predicted} vs eager.{timed} {said}"
+        said = f"Bytes{counted} predict a speedup of {predicted} vs eager{timed}. {said}"
     return Sentence(title, said)
 
 
 def sampled(counted: float, programs: float) -> str:
     """Remark on bytes of sampled programs."""
     of = f" of {counted:,.0f} of {programs:,.0f} programs" if counted > 0 else " of the programs"
-    return f"Dotted and ≈: from a sample{of}, each access in full; which bytes are distinct is not known."
+    return (
+        f"Dotted and ≈: estimated from a sample{of}. Every access counts in full, because distinct bytes are unknown."
+    )
 
 
 def _cold(rows: pd.DataFrame, l2_bytes: int) -> bool:
