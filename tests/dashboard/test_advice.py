@@ -1,7 +1,6 @@
 """The advice view: its cards, its empty states, the fusion form, and names that hold HTML."""
 
 import dataclasses
-import math
 import re
 from pathlib import Path
 from types import ModuleType
@@ -119,13 +118,9 @@ def test_a_quicker_config_of_a_sweep_is_advice_on_the_default(
 def test_what_cannot_be_is_the_sentence_and_asks_for_another_measurement() -> None:
     found = finding(rule="impossible-roof", title="Impossible: 9 TB/s from HBM", bound=None)
     said = topic.sentence([found], {"ncu"})
-    assert said.title == "Impossible: 9 TB/s from HBM" and "nothing else is concluded" in said.text
+    assert said.title == "Impossible: 9 TB/s from HBM" and "Ignore the other numbers" in said.text
     assert topic.sentence([finding()], {"ncu"}).text != said.text
     assert "Impossible: 9 TB/s" in cards.cards([found])
-
-
-def test_a_value_that_is_no_number_is_a_dash() -> None:
-    assert "– <span>ncu</span>" in cards.cards([finding(evidence=(Evidence("registers", math.nan, "count", "ncu"),))])
 
 
 @pytest.mark.parametrize("field", ["title", "remedy", "function"])
@@ -150,18 +145,6 @@ def test_the_view_shows_the_headline_case_and_follows_the_choice() -> None:
     assert shown._case.value == eager
 
 
-def test_the_case_in_the_address_is_shown_and_one_that_is_not_in_the_run_is_not() -> None:
-    shown = view(RUN, "softmax")
-    headline = shown._case.value
-    shown.state.case = "eager · forward · 16384x4096-bf16"
-    assert shown._case.value[:3] == ("eager", "forward", "16384x4096-bf16")
-    assert "4 launches move" in shown._cards.object
-    for other in ("<b>nothing</b>", ""):
-        shown.state.case = other
-        assert shown._case.value == headline
-        assert not shown._trouble.visible
-
-
 def test_a_predicted_run_gives_predicted_findings_only() -> None:
     shown = view(PREDICTED, "softmax")
     shown._case.value = next(case for case in shown._case.options.values() if case[0] == "eager")
@@ -174,17 +157,11 @@ def test_without_rows_the_view_says_what_to_do() -> None:
     shown = view(RUN, "softmax")
     shown.state.kernel = "not_in_any_run"
     assert not shown._trouble.visible
-    assert "profile it" in shown._head.object
+    assert "Profile it" in shown._head.object
     assert not shown._case.visible
     assert shown._cards.object == ""
     shown.state.kernel = "softmax"
     assert shown._case.visible
-
-
-def test_a_kernel_whose_name_is_html_is_shown_as_text(synthetic: ModuleType) -> None:
-    shown = view(INJECTED, synthetic.INJECTED)
-    parts = "".join(str(pane.object) for pane in (shown._head, shown._cards, shown._nvidia, shown._fusion._answer))
-    assert "<script" not in parts
 
 
 def test_nvidias_rules_stand_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,11 +192,3 @@ def test_the_form_answers_and_says_what_it_does_not_know() -> None:
     form._shape.value = "64x780-fp8"
     form._target.value = "sm_80"
     assert "sm_80 has no fp8 instructions" in form._answer.object
-
-
-def test_without_a_kernel_the_view_asks_for_one() -> None:
-    state = State(run=RUN, kernel="softmax")
-    state.kernel = ""
-    shown = Advice(state)
-    shown.refresh()
-    assert "Choose a kernel" in shown._head.object

@@ -97,12 +97,6 @@ def test_esc_in_the_overview_goes_back_to_the_kernels_largest_case() -> None:
     assert (shown.state.case, shown._head.object) == ("", before)
 
 
-def test_the_rooflines_all_is_its_own_affair() -> None:
-    shown = opened(Roofline)
-    shown._choices._columns["workload"].widget.value = "all"
-    assert shown.state.case == ""
-
-
 def test_another_kernel_keeps_the_case_where_it_has_it_and_drops_it_quietly_where_not() -> None:
     state = State(run=RUN, kernel="softmax")
     state.case = next(iter(state.cases))

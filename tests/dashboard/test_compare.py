@@ -11,8 +11,8 @@ from tilescope.models import compare as model
 from tilescope.runs import recordings, store
 from tilescope_dashboard.data.run_cache import claimed
 from tilescope_dashboard.figures.claims import claims
-from tilescope_dashboard.figures.compare import MOST, compare
-from tilescope_dashboard.figures.style import DARK, LIGHT, ratio_ticks
+from tilescope_dashboard.figures.compare import compare
+from tilescope_dashboard.figures.style import LIGHT, ratio_ticks
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.claims import Claims
 from tilescope_dashboard.views.compare import Compare
@@ -36,14 +36,6 @@ def drawn(plot: object) -> int:
     return sum(
         len(r.data_source.data["row"]) for r in plot.renderers if r.name in ("slower", "faster", "alike")
     )  # fmt: skip
-
-
-def test_the_figure_takes_no_row_one_and_more_than_it_draws(rows: pd.DataFrame) -> None:
-    assert drawn(compare(rows.head(0), LIGHT)) == 0
-    assert drawn(compare(rows.head(1), DARK)) == 1
-    assert drawn(compare(rows, LIGHT)) == len(rows)
-    many = pd.concat([rows] * 5, ignore_index=True)
-    assert drawn(compare(many, LIGHT)) == MOST < len(many)
 
 
 def test_mark_of_faster_candidate_says_faster(rows: pd.DataFrame) -> None:
@@ -72,22 +64,13 @@ def every_claim() -> pd.DataFrame:
     return claims_model.best(row for run in recorded() for row in claimed(run.path)[0])
 
 
-def test_claims_are_drawn_for_none_one_and_all() -> None:
-    every = every_claim()
-    for some in (every.head(0), every.head(1), every):
-        plot = claims(some, LIGHT)
-        Document().add_root(plot)
-        marks = [r for r in plot.renderers if r.name == "eager"]
-        assert sum(len(r.data_source.data["row"]) for r in marks) == some["over_eager"].notna().sum()
-
-
 def test_a_claim_of_a_single_figure_is_seen_and_said() -> None:
     every = every_claim()
     known = every[every["claim_low"].notna()].drop_duplicates("kernel").head(2)
     said = known.assign(claim=["1.5×", "1.2× to 2×"], claim_low=[1.5, 1.2], claim_high=[1.5, 2.0])
     bands = next(r for r in claims(said, LIGHT).renderers if r.name == "claimed")
-    assert list(bands.data_source.data["text"]) == ["1.5×", "1.2× to 2×"]
-    assert all(address.startswith("https://") for address in bands.data_source.data["where"])
+    assert list(bands.data_source.data["claim"]) == ["1.5×", "1.2× to 2×"]
+    assert all(address.startswith("https://") for address in bands.data_source.data["claim_source"])
     single, band = bands.data_source.data["edge"]
     # Its edges are all there is of it: it has no width of its own.
     assert single > band > 0

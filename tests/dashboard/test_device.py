@@ -35,13 +35,6 @@ def test_a_roof_is_said_as_measured_and_as_published_with_its_share() -> None:
     assert "measured there" in said
 
 
-def test_names_and_notes_are_text() -> None:
-    said = described(DEVICE)
-    assert "<b>GPU" not in said
-    assert "&lt;b&gt;GPU" in said
-    assert "<i>" not in said
-
-
 def test_a_device_that_was_only_looked_up_says_so() -> None:
     said = described(Device("NVIDIA H200", "sm_90", 132, 1, 1, measured=False))
     assert "only published figures" in said

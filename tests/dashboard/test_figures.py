@@ -8,7 +8,7 @@ import pandas as pd
 import panel as pn
 import pytest
 from bokeh.document import Document
-from bokeh.models import GlyphRenderer, Label, SaveTool
+from bokeh.models import GlyphRenderer, Label
 from bokeh.plotting import figure
 from tilescope.hardware.roofs import all_roofs
 from tilescope.models import roofline as roofline_model
@@ -17,7 +17,6 @@ from tilescope.models import traffic as traffic_model
 from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope_dashboard.components.charts import chart
-from tilescope_dashboard.data.units import short
 from tilescope_dashboard.figures.autotune import autotune
 from tilescope_dashboard.figures.occupancy import TITLES, occupancy
 from tilescope_dashboard.figures.overview import overview
@@ -96,12 +95,6 @@ def test_every_figure_takes_any_amount_of_rows(rows: str, table: pd.DataFrame, s
     for plot in every_figure({"none": schema.frame([]), "one": one, "all": table}[rows], synthetic):
         Document().add_root(plot)  # serialises, and no model is shared with another document
         assert plot.document.to_json()
-
-
-def test_a_figure_can_be_in_two_documents_at_once(points: pd.DataFrame, synthetic: ModuleType) -> None:
-    roofs = all_roofs(synthetic.DEVICE)
-    for document in (Document(), Document()):
-        document.add_root(roofline(points, roofs, LIGHT))
 
 
 def test_roofline_keeps_the_frame_s_order_and_marks_what_was_measured(
@@ -235,14 +228,6 @@ def test_speedup_is_hollow_where_predicted(table: pd.DataFrame) -> None:
     assert np.isnan(glyph(without, "actual").data_source.data["x"]).all()
 
 
-def test_the_label_of_a_small_speedup_beside_a_large_one_is_on_the_figure() -> None:
-    gains = pd.DataFrame({"impl": ["triton", "cudnn"], "predicted": [68.5, 0.511], "actual": [21.2, 22.6]})
-    # Half of a label, in pixels, and what a figure has on a page and on a phone.
-    for look, width in ((LIGHT, 1000), (theme(False, narrow=True), 205)):
-        plot = speedup(gains, look)
-        assert (0.511 - plot.x_range.start) / (plot.x_range.end - plot.x_range.start) * width > 19
-
-
 def test_autotune_marks_the_best_and_keeps_the_failed() -> None:
     found = cells(
         [
@@ -289,18 +274,3 @@ def test_overview_is_filled_where_timed_and_hollow_where_predicted(synthetic: Mo
         data = glyph(plot, "points").data_source.data
         assert (list(data["fill"]) == list(data["colour"])) == measured
         assert len(data["x"]) == len(rows.drop_duplicates(schema.CASE_COLUMNS))
-
-
-def test_toolbars_are_quiet_and_saving_asks_for_no_name(points: pd.DataFrame, synthetic: ModuleType) -> None:
-    plot = roofline(points, all_roofs(synthetic.DEVICE), LIGHT)
-    assert plot.toolbar.logo is None
-    assert plot.sizing_mode == "stretch_width"
-    assert [tool.filename for tool in plot.tools if isinstance(tool, SaveTool)] == ["tilescope-roofline"]
-
-
-def test_a_long_name_keeps_both_ends() -> None:
-    name = "void_" + "x" * 300 + "_kernel"
-    assert len(short(name, 28)) <= 28
-    assert short(name, 28).startswith("void_")
-    assert short(name, 28).endswith("kernel")
-    assert short("softmax", 28) == "softmax"

@@ -9,7 +9,6 @@ from tilescope.hardware import occupancy
 from tilescope.models import sweeps
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.run import Failure
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.data import frames
 from tilescope_dashboard.data.units import times, write
@@ -29,13 +28,6 @@ def test_a_sweep_is_one_row_a_config_with_what_failed(synthetic: ModuleType) -> 
     assert sweeps.parameters(found) == ["BLOCK_M", "BLOCK_N", "num_warps"]
 
 
-def test_a_sweep_of_nothing_but_failures_still_names_its_parameters() -> None:
-    case = Case("matmul", "triton", "forward", "64x64x64-bf16", "BLOCK=4,num_warps=8")
-    found = sweeps.configs(schema.frame([]), [Failure(case.id, "compiler", "no")])
-    assert found["BLOCK"].tolist() == [4]
-    assert found["reason"].tolist() == ["compiler: no"]
-
-
 def test_a_config_s_time_is_its_launches_together() -> None:
     case = Case("matmul", "triton", "forward", "64x64x64-bf16", "BLOCK=4")
     rows = [
@@ -43,12 +35,6 @@ def test_a_config_s_time_is_its_launches_together() -> None:
         for sample, launch, value in [(0, 0, 1.0), (0, 1, 2.0), (1, 0, 3.0), (1, 1, 4.0), (2, 0, 1.0), (2, 1, 1.0)]
     ]
     assert sweeps.configs(schema.frame(rows))["time"].tolist() == [3.0]
-
-
-def test_no_sweep_no_rows() -> None:
-    found = sweeps.configs(schema.frame([]))
-    assert found.empty
-    assert sweeps.parameters(found) == []
 
 
 def test_default_configs_leave_a_sweep_its_fastest(synthetic: ModuleType) -> None:

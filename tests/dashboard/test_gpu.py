@@ -70,11 +70,6 @@ def test_a_figure_draws_what_is_streamed_to_its_source(name: str, look: Any) -> 
     assert list(lines[0].data_source.data["time"]) == [101_000.0, 102_000.0]
 
 
-def test_one_gpu_needs_no_legend() -> None:
-    plot = readings("power", {"0 · GPU": ColumnDataSource(columns(SAMPLES, DEVICE))}, LIGHT)
-    assert plot.select_one(Legend) is None
-
-
 def test_the_headline_speaks_of_the_busiest() -> None:
     other = Gpu(1, "Other")
     assert sentence([(other, Sample(1.0, 0.1)), (DEVICE, SAMPLES[0])]).title == (

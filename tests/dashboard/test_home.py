@@ -88,7 +88,10 @@ def test_rows_are_chosen_by_text_family_and_standing_and_counted() -> None:
     none = topic.chosen(every, "gelu", "reductions", "")
     assert topic.count(none, every, ["“gelu”", "reductions", ""]) == "None of 4 kernels matches “gelu” and reductions."
     assert topic.count(every, every, ["", "", ""]) == ""
-    assert topic.sentence(every).title == "4 kernels: 2 beat the quickest other, 2 not compared"
+    assert (
+        topic.sentence(every).title
+        == "Of 4 kernels, 2 are faster than every other implementation we timed, 2 not compared"
+    )
     assert [stat.value for stat in topic.stats(every, model.verdicts(RECORDED))] == ["1", "5.25×", "0 of 1"]
 
 

@@ -42,9 +42,7 @@ def test_a_prediction_from_bytes_says_who_counted_them(source: str, said: str) -
     bars = pd.DataFrame([{"impl": "triton", "read": 1e6, "written": 1e6, "source": "ncu", "metric": "dram_bytes"}])
     gains = pd.DataFrame([{"impl": "triton", "predicted": 2.0, "actual": 1.5, "bytes_source": source}])
     text = traffic.sentence(bars, gains, 2e6, 50_000_000).text
-    assert text.startswith(
-        f"Eager's bytes over those of triton, both {said}, predict a speedup of 2× vs eager. Measured: 1.50×."
-    )
+    assert text.startswith(f"Bytes, {said}, predict a speedup of 2× vs eager; the measured speedup is 1.50×.")
 
 
 def test_a_chain_that_was_counted_with_cold_caches_is_called_so_wherever_its_bytes_are() -> None:
@@ -52,7 +50,7 @@ def test_a_chain_that_was_counted_with_cold_caches_is_called_so_wherever_its_byt
     none = pd.DataFrame(columns=["impl", "predicted"])
     chain = traffic.sentence(bars, none, 2e6, 50_000_000)
     assert chain.title == "triton moves at most 6.00 MB, 3× the minimum"
-    assert chain.text.endswith("what one leaves in L2 for the next counts as HBM traffic here.")
+    assert chain.text.endswith("so data that a launch leaves in L2 for the next counts as HBM traffic.")
     # One that L2 does not hold, one launch alone, and what was predicted are no such chain.
     for known, l2_bytes in (
         (bars, 2_000_000),
@@ -63,7 +61,7 @@ def test_a_chain_that_was_counted_with_cold_caches_is_called_so_wherever_its_byt
 
 
 @pytest.mark.parametrize(("kernel", "said"), [
-    ("layer_norm", "ncu, at most: caches cold before each launch"), ("softmax", "ncu"),
+    ("layer_norm", "ncu, at most: caches are cold before each launch"), ("softmax", "ncu"),
 ])  # fmt: skip
 def test_the_number_of_a_cold_chain_says_what_it_is(kernel: str, said: str) -> None:
     run = recordings.of_kernel(kernel)[0]

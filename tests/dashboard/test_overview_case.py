@@ -33,17 +33,6 @@ def test_a_predicted_case_says_so_and_what_is_absent_is_left_out() -> None:
     assert "vs " not in shown.split("<p>")[0], "no library was timed"
 
 
-def test_the_library_that_a_case_is_held_against_is_named() -> None:
-    shown = of_case(case(measured=True, gpu_time=2e-6, library="liger", speedup_library=1.6))
-    assert "speedup vs liger" in shown
-    assert "1.60×" in shown
-
-
-def test_a_kernel_without_a_case_is_named_all_the_same() -> None:
-    assert of_kernel("softmax", None) == "<h2>softmax</h2>"
-    assert "No kernel" in of_kernel("", None)
-
-
 def test_names_and_sentences_with_html_are_text() -> None:
     shown = of_kernel(HOSTILE, case(impl=HOSTILE, why=HOSTILE, limiter=HOSTILE, theoretical_occupancy=0.5),
                                HOSTILE)  # fmt: skip

@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tilescope.runs import changes, store
+from tilescope.runs import store
 from tilescope_dashboard.data import best_run, recordings
 from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.data.measurements import measurements, newest
 from tilescope_dashboard.data.recordings import ANYTHING, COUNTERS, MEASURED_LINES, SWEEP, Question
-from tilescope_dashboard.data.run_cache import open_cached, representative
 
 RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
 
@@ -78,28 +77,6 @@ def test_a_run_may_have_changed_at_sizes_that_do_not_stand_for_it(
     assert found and found.id == best
 
 
-def may_have_changed(loaded: store.LoadedRun, kernel: str) -> bool:
-    """Whether what the kernel launches at the size that stands for it may have changed."""
-    case = representative(loaded, kernel)
-    assert case
-    at_sizes = {problem.workload for problem in changes.changed_problems(loaded) if problem.kernel == kernel}
-    return case.workload in at_sizes
-
-
-def test_no_page_opens_on_other_code_where_a_recording_with_counters_is_of_todays() -> None:
-    """Attention's first recording has no failure, and its code has changed since."""
-    recorded = store.list_runs([store.recorded_dir()])
-    counted = [run for run in recorded if not set(COUNTERS.sources).isdisjoint(run.sources)]
-    for kernel in {kernel for run in counted for kernel in run.kernels}:
-        of_kernel = [run for run in counted if kernel in run.kernels]
-        if len(of_kernel) < 2:
-            continue
-        found = recordings.best(recorded, kernel, COUNTERS, of_kernel[0].device)
-        current = {run.id for run in of_kernel if not may_have_changed(open_cached(run.path), kernel)}
-        assert found
-        assert not current or found.summary.id in current
-
-
 def test_a_run_without_the_collector_is_not_read(made: list[store.Summary], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recordings, "open_cached", lambda path: pytest.fail(f"read {path}"))
     predicted = [run for run in made if run.id == PREDICTED]
@@ -120,8 +97,3 @@ def test_measurements_are_timed_cases_of_all_runs_and_say_whose_they_are(made: l
     assert set(kept["origin"]) == {"later"}
     swept = later.assign(config="BLOCK=1", origin="swept")
     assert set(newest(pd.concat([rows, swept], ignore_index=True))["origin"]) == set(rows["origin"])
-
-
-def test_without_recordings_there_are_no_measurements() -> None:
-    assert measurements([], "softmax").empty
-    assert newest(measurements([], "softmax")).empty

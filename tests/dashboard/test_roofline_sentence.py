@@ -18,7 +18,6 @@ from tilescope_dashboard.data.units import write
 from tilescope_dashboard.figures.roofline import roofline
 from tilescope_dashboard.figures.style import LIGHT
 from tilescope_dashboard.topics import roofline as topic
-from tilescope_dashboard.views import summary as summary_view
 from tilescope_dashboard.views.overview import of_case
 
 GPU = Device(
@@ -99,4 +98,3 @@ def test_a_kernel_that_computes_nothing_has_no_place_on_a_roofline() -> None:
     assert not found["intensity"].gt(0).any()
     assert topic.sentence(found).title == "No operations are counted"
     run = SimpleNamespace(table=schema.frame(rows), run=SimpleNamespace(device=GPU, kernels={}))
-    assert summary_view._drawn(run, "copy", KernelCase("triton", "forward", "8-fp32"), LIGHT) is None

@@ -52,16 +52,15 @@ def test_a_roofline_has_a_mark_of_its_own_for_it(synthetic: ModuleType, look: Th
     assert points.groupby("kind")["launch"].size().to_dict() == {"requested": 2, "sampled": 4}
     plot = draw_roofline(points, all_roofs(synthetic.DEVICE), look)
     drawn = next(one for one in plot.renderers if one.name == "points")
-    assert drawn.glyph.marker.transform.args["values"] == ["circle_dot", "circle_dot", "x", "x"]
+    kinds = drawn.data_source.data
+    assert set(zip(kinds["mark"], kinds["dash"], strict=True)) == {("circle_dot", "dashed"), ("x", "solid")}
     (legend,) = plot.legend
-    assert "≈ requested, of a sample" in [item.label.value for item in legend.items]
-    assert set(roofline_topic.listed(points)["kind"]) == {"requested", "≈ requested, of a sample"}
+    assert "≈ requested, from a sample" in [item.label.value for item in legend.items]
+    assert set(roofline_topic.listed(points)["kind"]) == {"requested", "≈ requested, from a sample"}
     assert roofline_topic.listed(points.assign(bytes=1234567.0)).groupby("kind")["bytes"].first().to_dict() == {
-        "requested": 1_234_567, "≈ requested, of a sample": 1_230_000,
+        "requested": 1_234_567, "≈ requested, from a sample": 1_230_000,
     }  # fmt: skip
-    assert "as of a sample of programs" in roofline_topic.sentence(points).text
-    # Its two strokes are too short for dashes, and so nothing of a sample is said to be dashed.
-    assert drawn.glyph.line_dash.transform.args["values"] == ["dashed", "dashed", "solid", "solid"]
+    assert "from a sample of programs" in roofline_topic.sentence(points).text
     near = draw_roofline(roofline.points(counted(NEAR), synthetic.DEVICE), all_roofs(synthetic.DEVICE), look)
     assert "not timed" not in [item.label.value for item in near.legend[0].items]
 
@@ -99,7 +98,7 @@ def test_the_page_says_what_was_asked_for_and_of_how_many_programs(synthetic: Mo
     for stats in (overview.stats(row), summary_topic.stats(row, pd.DataFrame({"speedup": []}))):
         (stat,) = [one for one in stats if one.label == "bytes requested"]
         assert stat.value == "≈ 8.00 MB"
-        assert stat.note == f"6.00 MB read, 2.00 MB written; from a sample of {PROGRAMS}"
+        assert stat.note == f"6.00 MB read, 2.00 MB written; estimated from a sample of {PROGRAMS}"
     exact = summarise(counted(EXACT), synthetic.DEVICE).iloc[0].to_dict()
     assert not overview.requested_of_sample(exact)
     # Nothing that is of a sample is taken for HBM's bytes.

@@ -73,7 +73,7 @@ def test_the_figure_has_a_bar_a_share_and_says_what_is_absent(metrics: dict[str,
 
 def test_the_verdict_is_one_sentence_whatever_is_known(synthetic: ModuleType) -> None:
     assert topic.verdict("", None, ()).title == "No kernel"
-    assert "profile it" in topic.verdict("mine", None, ()).text
+    assert "Profile it" in topic.verdict("mine", None, ()).text
     said = ("CompilationFailed: line 10: x is not defined", "line 10: x is not defined")
     failed = topic.verdict("mine", None, (), [Failure("mine/triton/forward/8-fp32", "compiler", one) for one in said])
     assert failed == ("mine failed", "line 10: x is not defined.")
@@ -82,10 +82,12 @@ def test_the_verdict_is_one_sentence_whatever_is_known(synthetic: ModuleType) ->
     assert failed == ("mine does not compile for sm_90", "Line 6: y is not defined.")
     timed = summarise(synthetic.frame(), synthetic.DEVICE).iloc[0].to_dict()
     assert topic.verdict("softmax", timed, ()).title == (
-        "softmax reaches 85.4 % of roofline, memory bound; no known bottleneck found"
+        "softmax reaches 85.4 % of roofline, memory-bound; no problem found"
     )
     predicted = summarise(synthetic.frame(measured=False), synthetic.DEVICE).iloc[0].to_dict()
-    assert topic.verdict("softmax", predicted, ()).title.startswith("softmax was not timed; predicted memory bound")
+    assert topic.verdict("softmax", predicted, ()).title == (
+        "softmax: predicted memory-bound, no problem found (not timed)"
+    )
 
 
 CODE = "\n".join(f"line {number}" for number in range(1, 9))
@@ -96,7 +98,7 @@ OUTSIDE = "InterpretationFailed: mine_kernel, program (3, 0, 0), line 6: "
     ("message", "title", "text"),
     [
         ("reads 4 bytes past the end of x: element 4,096 of 4,096", "mine reads past the end of x in line 6",
-         "It reads x[4,096], of elements 0 to 4,095, in program (3, 0, 0) of mine_kernel, triton forward 8-fp32."),
+         "It reads x[4,096]; the last element is 4,095. It happens in program (3, 0, 0) of mine_kernel, triton forward 8-fp32."),
         ("writes 1 byte before the start of y: element -1 of 7", "mine writes before the start of y in line 6",
          "It writes y[-1], of elements 0 to 6,"),
         ("reads 1,024 bytes after the end of x: element 40 of 8 (x is expanded, as it is)",

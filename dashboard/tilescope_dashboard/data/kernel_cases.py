@@ -43,10 +43,7 @@ def cases(table: pd.DataFrame) -> dict[str, KernelCase]:
 
 
 def closest(known: Iterable[KernelCase], to: KernelCase, **parts: str) -> KernelCase | None:
-    """The case with all of ``parts`` that is closest to ``to``; among equals Triton's, then the default config's, then the first.
-
-    Among equals Triton's is preferred, then a default, then the first.
-    """
+    """The case with all of ``parts`` that is closest to ``to``; among equals Triton's, then the default config's, then the first."""
 
     def likeness(case: KernelCase) -> tuple[bool, ...]:
         alike = tuple(getattr(case, name) == getattr(to, name) for name in ("workload", "direction", "impl", "config"))

@@ -16,20 +16,12 @@ def listing(runs: Iterable[store.Summary]) -> pd.DataFrame:
     Columns are ``started`` (UTC, or the id where it is not known), ``title``, ``device``, ``what`` (recorded, measured or
     predicted), ``kernels`` and ``sources`` as text, the number of ``cases``, and ``state``, a problem or empty.
     """
-    rows = [
-        {
-            "started": run.started[:16].replace("T", " ") or run.id,
-            "title": run.title or run.id,
-            "device": run.device,
-            "what": "" if run.error else "recorded" if run.recorded else "measured" if run.measured else "predicted",
-            "kernels": ", ".join(run.kernels),
-            "sources": ", ".join(run.sources),
-            "cases": run.cases,
-            "state": run.error
-            or ", ".join(
-                filter(None, ["" if run.complete else "not complete", f"{run.failures} failed" if run.failures else ""])
-            ),
-        }
-        for run in runs
-    ]
+    rows = []
+    for run in runs:
+        what = "" if run.error else "recorded" if run.recorded else "measured" if run.measured else "predicted"
+        problems = ["" if run.complete else "not complete", f"{run.failures} failed" if run.failures else ""]
+        started = run.started[:16].replace("T", " ") or run.id
+        kernels, sources = ", ".join(run.kernels), ", ".join(run.sources)
+        state = run.error or ", ".join(filter(None, problems))
+        rows.append((started, run.title or run.id, run.device, what, kernels, sources, run.cases, state))
     return pd.DataFrame(rows, columns=list(_RUNS))

@@ -33,16 +33,12 @@ def measurements(every: Iterable[Recording], kernel: str) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def of_kernel(runs: Iterable[store.Summary], kernel: str, device: str) -> pd.DataFrame:
+@functools.lru_cache(maxsize=8)
+def of_kernel(runs: tuple[store.Summary, ...], kernel: str, device: str) -> pd.DataFrame:
     """``measurements`` of every recording of the kernel on the GPU named ``device`` (all GPUs where it is empty).
 
     Cached for the same runs, so the caller must not change it.
     """
-    return _of_kernel(tuple(runs), kernel, device)
-
-
-@functools.lru_cache(maxsize=8)
-def _of_kernel(runs: tuple[store.Summary, ...], kernel: str, device: str) -> pd.DataFrame:
     return measurements(recordings.every(runs, kernel, device), kernel)
 
 

@@ -106,40 +106,35 @@ class Reader:
     def read(self, index: int, now: float) -> Sample:
         """One GPU's present readings (PCIe counters take some 20 ms each). Raises TelemetryError where there are none."""
         nvml, handle = self._nvml, self._handles[index]
-        ask = self._ask
-        used = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
-        memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle)
+        ask = functools.partial(self._ask, handle)
+        used, memory = ask(nvml.nvmlDeviceGetUtilizationRates), ask(nvml.nvmlDeviceGetMemoryInfo)
         found = {
-            "utilization": None if used is None else used.gpu / 100,
-            "memory_used": None if memory is None else float(memory.used),
-            "sm_clock": _times(1e6, ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM)),
-            "memory_clock": _times(1e6, ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM)),
-            "power": _times(1e-3, ask(nvml.nvmlDeviceGetPowerUsage, handle)),
-            "power_limit": _times(1e-3, ask(nvml.nvmlDeviceGetEnforcedPowerLimit, handle)),
-            "temperature": _times(1, ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)),
+            "utilization": used and used.gpu / 100,
+            "memory_used": memory and float(memory.used),
+            "sm_clock": _times(1e6, ask(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM)),
+            "memory_clock": _times(1e6, ask(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_MEM)),
+            "power": _times(1e-3, ask(nvml.nvmlDeviceGetPowerUsage)),
+            "power_limit": _times(1e-3, ask(nvml.nvmlDeviceGetEnforcedPowerLimit)),
+            "temperature": _times(1, ask(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU)),
             # NVML gives these in KiB a second.
-            "pcie_sent": _times(1024, ask(nvml.nvmlDeviceGetPcieThroughput, handle, nvml.NVML_PCIE_UTIL_TX_BYTES)),
-            "pcie_received": _times(1024, ask(nvml.nvmlDeviceGetPcieThroughput, handle, nvml.NVML_PCIE_UTIL_RX_BYTES)),
-            "reasons": ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle),
+            "pcie_sent": _times(1024, ask(nvml.nvmlDeviceGetPcieThroughput, nvml.NVML_PCIE_UTIL_TX_BYTES)),
+            "pcie_received": _times(1024, ask(nvml.nvmlDeviceGetPcieThroughput, nvml.NVML_PCIE_UTIL_RX_BYTES)),
+            "reasons": ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons),
         }
         if all(value is None for value in found.values()):
             raise TelemetryError(f"GPU {index} does not answer any more: see nvidia-smi")
         return Sample(now, **found)
 
     def _describe(self, index: int, handle: Any) -> Gpu:
-        nvml = self._nvml
-        memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle)
-        return Gpu(
-            index,
-            str(self._ask(nvml.nvmlDeviceGetName, handle) or f"GPU {index}"),
-            str(self._ask(nvml.nvmlDeviceGetUUID, handle) or ""),
-            None if memory is None else float(memory.total),
-            _times(1e6, self._ask(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM)),
-        )
+        nvml, ask = self._nvml, functools.partial(self._ask, handle)
+        memory = ask(nvml.nvmlDeviceGetMemoryInfo)
+        clock = _times(1e6, ask(nvml.nvmlDeviceGetMaxClockInfo, nvml.NVML_CLOCK_SM))
+        name, uuid = str(ask(nvml.nvmlDeviceGetName) or f"GPU {index}"), str(ask(nvml.nvmlDeviceGetUUID) or "")
+        return Gpu(index, name, uuid, memory and float(memory.total), clock)
 
-    def _ask(self, question: Callable[..., Any], *about: Any) -> Any:
+    def _ask(self, handle: Any, question: Callable[..., Any], *about: Any) -> Any:
         try:
-            return question(*about)
+            return question(handle, *about)
         except self._nvml.NVMLError:
             # Not supported, not permitted, or partitioned.
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import panel as pn
 from tilescope.runs.store import LoadedRun
@@ -62,11 +62,10 @@ def view(loaded: LoadedRun, name: str, kernel: str = "") -> View:
     look = "dark" if pn.config.theme == "dark" else "light"
     state = OneRun(run=str(loaded.folder), kernel=kernel or next(iter(kernels), ""), view=name, theme=look)
     made = VIEWS[name](state)
-    layout = made.__panel__()
+    layout = cast("pn.Column", made.__panel__())
     layout.styles = _COLOURS
     ground = PageTheme(theme=look, width=0, height=0, margin=0)
     ground.param.watch(lambda event: setattr(state, "theme", event.new), "theme")
-    assert isinstance(layout, pn.Column)
     layout.append(ground)
     made.refresh()
     return made

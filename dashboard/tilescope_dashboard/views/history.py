@@ -34,7 +34,7 @@ class History(View):
     def update(self) -> None:
         state = self.state
         gpu = state.device.name if state.device else ""
-        every = measurements.of_kernel(state.runs, state.kernel, gpu)
+        every = measurements.of_kernel(tuple(state.runs), state.kernel, gpu)
         case = state.standing
         rows = topic.history(every, case)
         self._head.object = html_text.heading(*topic.sentence(state.kernel, rows, case))

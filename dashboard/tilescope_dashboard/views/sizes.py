@@ -33,7 +33,7 @@ class Sizes(View):
     def update(self) -> None:
         state = self.state
         gpu = state.device.name if state.device else ""
-        every = measurements.of_kernel(state.runs, state.kernel, gpu)
+        every = measurements.of_kernel(tuple(state.runs), state.kernel, gpu)
         case = state.standing
         direction = case.direction if case else "forward"
         rate = topic.rate(every[every["pass"].eq(direction)])
