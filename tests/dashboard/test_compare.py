@@ -60,8 +60,8 @@ def test_rows_without_a_ratio_are_left_out_and_an_open_interval_is_drawn_to_an_e
 
 
 def every_claim() -> pd.DataFrame:
-    """Of all recordings; of each they are read once a process, whoever asks."""
-    return claims_model.best(row for run in recorded() for row in claimed(run.path)[0])
+    """The claims of a few recordings."""
+    return claims_model.best(row for run in recorded()[:6] for row in claimed(run.path)[0])
 
 
 def test_a_claim_of_a_single_figure_is_seen_and_said() -> None:

@@ -94,5 +94,5 @@ def test_without_counters_it_says_what_has_them(runs: Path, monkeypatch: pytest.
     shown.refresh()
     assert "through HBM" in shown._head.object
     shown.state.kernel = "in_no_run"
-    assert "profile it with cupti, or with ncu" in shown._head.object
+    assert "Profile it with cupti or ncu" in shown._head.object
     assert not shown._body.visible

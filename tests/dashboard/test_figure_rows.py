@@ -103,7 +103,7 @@ DRAWN: dict[str, Callable[[pd.DataFrame, Theme], figure]] = {
     "occupancy": lambda rows, look: occupancy(rows, None, "registers", look),
 }
 #: The glyphs that stand for rows.
-NAMES = {"points", "bars", "cells", "failed", "shared", "actual", "slower", "faster", "alike", "eager", "compile", "aten", "curve"}  # fmt: skip
+NAMES = {"points", "bars", "cells", "failed", "shared", "actual", "slower", "faster", "alike", "eager", "compile", "aten", "bound", "curve"}  # fmt: skip
 WORDS = ["kernel", "impl", "baseline_impl", "workload", "function", "config", "reason", "library"]
 
 

@@ -30,7 +30,7 @@ def test_another_runs_sweep_is_shown_and_whose_it_is_said(runs: Path) -> None:
     shown = Autotune(state)
     shown.refresh()
     assert shown._body.visible
-    assert "Best time" in shown._head.object
+    assert "Best of " in shown._head.object
     assert "From synthetic run, measured 2026-01-02 on Synthetic GPU" in shown._whose.object
     # The run that was chosen stays, and files say whose numbers they hold.
     assert state.run == PREDICTED

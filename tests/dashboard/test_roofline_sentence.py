@@ -1,11 +1,7 @@
 """Roofline in words and units: the number of every other view, and operations of integers as what they are."""
 
-import math
-from types import SimpleNamespace
-
 import pandas as pd
 import pytest
-from bokeh.models import HoverTool
 from tilescope.hardware.roofs import all_roofs
 from tilescope.models import roofline as model
 from tilescope.models import summary
@@ -51,9 +47,7 @@ def test_the_slower_kernel_is_the_lower_mark_and_what_it_executes_is_said() -> N
     drawn = next(r for r in plot.renderers if r.name == "points").data_source.data
     heights = sorted(set(drawn["height"]))
     assert heights == pytest.approx([1e11 / 4e-4, 1e11 / 2e-4])
-    assert sorted({round(float(v)) for v in drawn["executed"] if not math.isnan(v)}) == [2, 8]
-    hover = next(tool for tool in plot.tools if isinstance(tool, HoverTool))
-    assert ("executed", "@executed{custom}") in hover.tooltips
+    assert {"2.00× the operations needed", "8.00× the operations needed"} <= set(drawn["executed"])
 
 
 @pytest.mark.parametrize(("dtype", "unit", "said"), [("fp32", "flop/s", "Tflop/s"), ("int8", "OP/s", "TOP/s")])
@@ -97,4 +91,3 @@ def test_a_kernel_that_computes_nothing_has_no_place_on_a_roofline() -> None:
     found = model.points(schema.frame(rows), GPU)
     assert not found["intensity"].gt(0).any()
     assert topic.sentence(found).title == "No operations are counted"
-    run = SimpleNamespace(table=schema.frame(rows), run=SimpleNamespace(device=GPU, kernels={}))

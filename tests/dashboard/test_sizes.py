@@ -94,7 +94,7 @@ def test_rates_count_what_binds_the_largest_problem(rows: pd.DataFrame) -> None:
     assert top["rate_low"] < top["rate"] < top["rate_high"]
     busy = rows.assign(performance_fraction=2 * rows["bandwidth_fraction"])
     assert sizes.rate(busy).column == "performance"
-    assert "triton is the fastest on 2 of 2 sizes" in sizes.sentence(found, of).text
+    assert "triton is fastest on 2 of 2 sizes" in sizes.sentence(found, of).text
 
 
 def test_a_line_goes_through_the_fastest_of_one_size_and_other_dtypes_are_hollow(rows: pd.DataFrame) -> None:
