@@ -11,7 +11,6 @@ from tilescope.models.summary import representative, summarise
 from tilescope.runs import journal, listings, store
 from tilescope.table.run import Failure
 from tilescope_dashboard.components import html_text
-from tilescope_dashboard.components.charts import Chart
 from tilescope_dashboard.components.tables import Table
 from tilescope_dashboard.data.best_run import SHOWN_FIRST, first_shown
 from tilescope_dashboard.data.frames import largest_problem
