@@ -168,7 +168,7 @@ def test_views_hostile_name_is_text(watched: Any) -> None:
     # Another tag, and a name as long as a compiler's, on a phone.
     page.set_viewport_size({"width": 390, "height": 844})
     for kernel in (SCRIPT, TEMPLATE):
-        page.goto(f"{page.url.partition('?')[0]}?run={RUN}&kernel={quote(kernel)}&view=timeline")
+        page.goto(f"{page.url.partition('?')[0]}?run={RUN}&kernel={quote(kernel)}")
         page.locator("h2", has_text=kernel[:20]).first.wait_for()
         looked_at(page, "Timeline")
         assert page.evaluate(INJECTED) == []
