@@ -4,10 +4,6 @@ Every sweep among the recordings was timed exhaustively on a real GPU. Here its 
 (``tilescope.tuning.racing``) as it asks for them: in the recorded order first, then shuffled anew for each further trial; a
 config that wants more than were recorded is dealt them again. The regret is the recorded median of the config that the race chose
 over the best recorded median of all. No GPU takes part, so neither compiling nor the time of launches is in it.
-
-The order in which configs are tried is judged by how many come before one within 1 % of the best has come: as they are compiled,
-those that take longest first, with and without those in front that ``tilescope.tuning.prior`` holds likely to be quick. Configs are
-shuffled before they are ordered, for those of the library are declared best first.
 """
 
 from __future__ import annotations
@@ -15,32 +11,21 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
-from tilescope.hardware import device
 from tilescope.runs import store
-from tilescope.table.case import parse_config
-from tilescope.table.case_table import CaseValues, gather
-from tilescope.table.run import Device
-from tilescope.tuning import prior, racing, search
+from tilescope.table.case_table import gather
+from tilescope.tuning import racing
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """One recorded sweep: the run it is from, its device, and each config's GPU times in seconds, in the recorded order.
-
-    ``blocks`` is each config's largest grid, ``cost`` what its kernel declares.
-    """
+    """One recorded sweep: its device, and each config's GPU times in seconds, in the recorded order."""
 
     name: str
-    run: str
     device: str
     times: dict[str, list[float]]
-    blocks: dict[str, int] = field(default_factory=dict)
-    cost: Mapping[str, Any] = field(default_factory=dict)
-    gpu: Device = field(default_factory=lambda: device.for_target("sm_90"))
 
     @property
     def best(self) -> float:
@@ -52,39 +37,23 @@ class Sweep:
         return statistics.median(self.times[config]) / self.best - 1
 
 
-def recorded() -> Iterator[Sweep]:
-    """Every sweep of at least three timed configs among the recordings."""
+def recorded(family: str = "") -> Iterator[Sweep]:
+    """Every sweep of at least three timed configs among the recordings, or those of one family of kernels."""
     for folder in sorted(store.recorded_dir().iterdir()):
         if not (folder / "run.json").is_file():
             continue
         loaded = store.open_run(folder)
-        table = loaded.table[loaded.table["config"] != ""]
-        if not len(table):
+        if not loaded.run.title.startswith(family) or not loaded.run.title.endswith("autotune sweeps"):
             continue
+        table = loaded.table[loaded.table["config"] != ""]
         found: dict[str, Sweep] = {}
         for case in gather(table):
             times = next((t for (metric, _), t in case.totals.items() if metric == "gpu_time" and len(t) > 1), None)
             if times:
                 name = " ".join(case.key[part] for part in ("kernel", "impl", "pass", "workload"))
-                gpu = loaded.run.device
-                sweep = found.setdefault(
-                    name, Sweep(name, loaded.run.id, gpu.name, {}, {}, _cost(loaded.run.kernels, case), gpu)
-                )
+                sweep = found.setdefault(name, Sweep(name, loaded.run.device.name, {}))
                 sweep.times[case.key["config"]] = list(times)
-                sweep.blocks[case.key["config"]] = _blocks(case)
         yield from (sweep for sweep in found.values() if len(sweep.times) > 2)
-
-
-def _cost(kernels: Mapping[str, Any], case: CaseValues) -> Mapping[str, Any]:
-    declared = kernels[case.key["kernel"]].get("cost", {})
-    found: Mapping[str, Any] = declared.get(case.key["workload"], {}).get(case.key["pass"], {})
-    return found
-
-
-def _blocks(case: CaseValues) -> int:
-    """The largest grid of the case's launches."""
-    grids = [found for (metric, _), found in case.values.items() if metric == "grid_blocks"]
-    return int(max(max(found.values()) for found in grids)) if grids else 0
 
 
 def replayed(sweep: Sweep, numbers: random.Random | None) -> racing.Measure:
@@ -101,15 +70,6 @@ def replayed(sweep: Sweep, numbers: random.Random | None) -> racing.Measure:
         return [deck[place % len(deck)] for place in range(start, start + count)]
 
     return measure
-
-
-def tried(sweep: Sweep, numbers: random.Random, leading: bool) -> int:
-    """How many configs are tried until one within 1 % of the best, with those in front that are likely to be quick, or without."""
-    shuffled = list(sweep.times)
-    numbers.shuffle(shuffled)
-    configs = {name: parse_config(name) for name in shuffled}
-    order = search.order(configs, prior.promising(configs, sweep.blocks, sweep.cost, sweep.gpu) if leading else [])
-    return 1 + next(place for place, name in enumerate(order) if sweep.regret(name) <= 0.01)
 
 
 @dataclass(frozen=True)
@@ -181,9 +141,6 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = pri
         f"Turns took {statistics.median(turns) * 1e3:.0f} ms of the kernels' own time, nine in ten at most "
         f"{turns[int(0.9 * len(turns))] * 1e3:.0f} ms, each launch with a cold L2, which takes its own time."
     )
-    for leading, said in ((False, "longest to compile first"), (True, "with the prior's in front")):
-        shares = [tried(sweep, random.Random(n), leading) / len(sweep.times) for sweep in sweeps for n in range(trials)]  # noqa: S311
-        write(f"Tried until one is within 1 % of the best, {said}: {statistics.mean(shares):.0%} of the configs.")
     return 1 if missed else 0
 
 

@@ -1,12 +1,15 @@
-"""``tilescope.autotune``, which compiles for a GPU that is not here and has made-up times."""
+"""``tilescope.autotune``, which compiles for a GPU that is not here and has made-up times; and other autotuners' configs."""
 
 import pytest
 import tilescope
 import torch
 import triton
 import triton.language as tl
+from tilescope.captures import recording
+from tilescope.captures.recorder import Recorder
 from tilescope.execution import launches, offline
-from tilescope.tuning import autotuning, compile_jobs, compile_pool, early_resources, memory, pruning, racing, sweep
+from tilescope.tuning import ahead, autotuning, compile_jobs, compile_pool, memory, pruning, racing, sweep
+from triton import knobs
 from triton.runtime.errors import AutotunerError
 
 
@@ -36,11 +39,14 @@ def timed(monkeypatch, tmp_path):
     seen: list[int] = []
 
     def samples(tuner, config, count):
-        seen.append(config.kwargs["BLOCK"])
-        return [TIMES[config.kwargs["BLOCK"]]] * count
+        block = config.kwargs["BLOCK"]
+        seen.append(block)
+        if TIMES[block] is None:
+            raise KeyboardInterrupt
+        return [TIMES[block]] * count
 
     monkeypatch.setenv("TILESCOPE_TUNING", str(tmp_path / "tuning.sqlite3"))
-    monkeypatch.setattr(autotuning, "can_time", lambda: True)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(autotuning, "device", lambda: ("NVIDIA H200", "GPU-1"))
     monkeypatch.setattr(autotuning.Tuner, "_samples", samples)
     monkeypatch.setattr(compile_pool, "host", lambda: None)
@@ -50,48 +56,40 @@ def timed(monkeypatch, tmp_path):
     copy_kernel.device_caches.clear()
 
 
-def tuner(*blocks: int, **more) -> autotuning.Tuner:
-    configs = [triton.Config({"BLOCK": block}, num_warps=4) for block in blocks]
+def tuner(*blocks: int, warps: int = 4, stages=(3,), **more) -> autotuning.Tuner:
+    configs = [triton.Config({"BLOCK": block}, num_warps=warps, num_stages=n) for block in blocks for n in stages]
     return tilescope.autotune(configs, key=["n"], **more)(copy_kernel)
 
 
-def run(kernel: autotuning.Tuner, n: int = 1024) -> int:
+def run(kernel, n: int = 1024, grid=(1,)) -> int:
     """The chosen block; nothing is launched."""
-    x = torch.empty(n, device="meta")
-    kernel.run(offline._AlignedTensor(x), offline._AlignedTensor(x), n, grid=(1,), warmup=True)
+    kernel.run(torch.empty(n), torch.empty(n), n, grid=grid, warmup=True)
     return kernel.best_config.kwargs["BLOCK"]
 
 
-def test_a_config_is_the_same_in_whatever_order_its_parameters_were_written():
+def test_text_of_sorts_parameters():
     one, other = ({"BM": 64, "BN": 32}, {"BN": 32, "BM": 64})
     texts = {autotuning.text_of(triton.Config(kwargs, num_warps=8)) for kwargs in (one, other)}
     assert len(texts) == 1
     assert autotuning.text_of(triton.Config(one, num_warps=4)) not in texts
 
 
-def test_the_quickest_is_chosen_and_remembered_by_another_tuner(timed):
-    assert run(tuner(64, 128, 256)) == 128
-    assert set(timed) == {64, 128, 256}
-    timed.clear()
-    assert run(tuner(64, 128, 256)) == 128
-    assert timed == []
-
-
-def test_a_changed_list_times_only_what_is_new(timed):
+def test_autotune_fastest_is_remembered_and_new_configs_timed(timed):
     assert run(tuner(64, 256)) == 256
+    assert set(timed) == {64, 256}
     timed.clear()
+    assert run(tuner(64, 256)) == 256
+    assert timed == []
     assert run(tuner(64, 128, 256)) == 128
     assert set(timed) == {128}
+    timed.clear()
+    assert run(tuner(64, 128, cache_results=False)) == 128
+    assert set(timed) == {64, 128}
 
 
-def staged(*stages: int) -> autotuning.Tuner:
-    """Configs with the same code: a kernel without a loop is the same with any number of stages."""
-    configs = [triton.Config({"BLOCK": 128}, num_warps=4, num_stages=count) for count in stages]
-    return tilescope.autotune(configs, key=["n"])(copy_kernel)
-
-
-def test_configs_of_the_same_code_are_timed_once_and_say_whose_time_is_theirs(timed):
-    kernel = staged(1, 2, 3)
+def test_autotune_same_launch_is_timed_once(timed):
+    """A kernel without a loop has the same code with any number of stages."""
+    kernel = tuner(128, stages=(1, 2, 3))
     run(kernel)
     raced, *others = kernel.search.lanes
     assert raced.samples
@@ -99,35 +97,17 @@ def test_configs_of_the_same_code_are_timed_once_and_say_whose_time_is_theirs(ti
     assert others[0].out == f"not timed: the same code, launched alike, as {raced.config}"
     assert len({tuple(times) for times in kernel.configs_timings.values()}) == 1
     first = len(timed)
-    run(staged(1, 2, 3))
+    run(tuner(128, stages=(1, 2, 3)))
     assert len(timed) == first, "all three are remembered"
     other = next(count for count in (1, 2, 3) if f"num_stages: {count}," not in raced.config)
-    run(staged(other, 9))
-    assert len(timed) > first, "what stood for it is not among these"
+    run(tuner(128, stages=(other, 9)))
+    assert len(timed) > first, "the config that was timed for them is not among these"
+    grids = tuner(128, stages=(1, 2))
+    run(grids, grid=lambda meta: (meta["num_stages"],))
+    assert [lane.like for lane in grids.search.lanes] == ["", ""], "another grid is another launch"
 
 
-def test_the_same_code_on_another_grid_is_another_launch(timed):
-    kernel = staged(1, 2)
-    x = offline._AlignedTensor(torch.empty(1024, device="meta"))
-    kernel.run(x, x, 1024, grid=lambda meta: (meta["num_stages"],), warmup=True)
-    assert [lane.like for lane in kernel.search.lanes] == ["", ""]
-
-
-def test_another_shape_is_another_problem_and_its_neighbour_s_winner_goes_first(timed):
-    run(tuner(64, 128, 256))
-    timed.clear()
-    run(tuner(64, 128, 256), n=2048)
-    assert timed[0] == 128
-
-
-def test_without_memory_each_tuner_searches(timed):
-    run(tuner(64, 128, cache_results=False))
-    timed.clear()
-    assert run(tuner(64, 128, cache_results=False)) == 128
-    assert set(timed) == {64, 128}
-
-
-def test_exported_winners_count_before_any_timing(timed, monkeypatch, tmp_path):
+def test_autotune_exported_winners_need_no_timing(timed, monkeypatch, tmp_path):
     run(tuner(64, 256))
     memory.export(memory.Memory().winners(), tmp_path / "winners.json")
     timed.clear()
@@ -137,9 +117,8 @@ def test_exported_winners_count_before_any_timing(timed, monkeypatch, tmp_path):
     assert timed == []
 
 
-def test_winners_that_tilescope_tune_wrote_are_taken_by_the_launch_they_make(timed, tmp_path):
-    name, _ = autotuning.device()
-    problem = memory.Problem("copy/triton", "library", "('forward', 1024)", name, "", autotuning.versions())
+def test_autotune_winners_of_the_command_match_by_launch(timed, tmp_path):
+    problem = memory.Problem("copy/triton", "library", "('forward', 1024)", "NVIDIA H200", "", autotuning.versions())
     arguments = {"n": 1024, "x_ptr": "torch.float32", "y_ptr": "torch.float32", "BLOCK": 256, "num_warps": 4}
     launch = {"function": "copy_kernel", "digest": compile_jobs.source_digest(copy_kernel), "arguments": arguments}
     memory.export([memory.Winner(problem, "BLOCK=256", 1e-6, 3, "", [launch])], tmp_path / "winners.json")
@@ -148,100 +127,126 @@ def test_winners_that_tilescope_tune_wrote_are_taken_by_the_launch_they_make(tim
     assert run(tuner(64, 128, 256, winners=tmp_path / "winners.json"), n=2048) == 128, "another shape is searched for"
 
 
-def test_where_no_config_can_be_timed_the_reasons_are_said(timed, monkeypatch):
-    monkeypatch.setattr(pruning, "refusal", lambda target, **needs: "too large")
-    with pytest.raises(AutotunerError, match="none of 2 configs of copy_kernel could be timed: too large"):
-        run(tuner(64, 128))
+def test_autotune_without_any_time_says_why(timed):
+    with pytest.raises(AutotunerError, match="none of 2 configs of copy_kernel could be timed: 2048 threads a block"):
+        run(tuner(64, 128, warps=64))
 
 
-def test_without_a_gpu_the_first_config_is_taken(timed, monkeypatch):
-    monkeypatch.setattr(autotuning, "can_time", lambda: False)
+def test_autotune_without_gpu_takes_the_first(timed, monkeypatch):
+    monkeypatch.setattr(autotuning, "device", lambda: None)
     assert run(tuner(256, 128)) == 256
     assert timed == []
 
 
-def test_a_launch_is_caught_as_triton_s_autotuner_s_is():
+def test_autotune_launch_is_caught_as_tritons_is():
     x = torch.empty(64, device="meta")
     with launches.catch() as caught:
         tuner(256, 128)[(1,)](x, x, 64)
     assert [launch.config["BLOCK"] for launch in caught] == [256]
 
 
-def test_hooks_and_resets_are_triton_s(timed):
+def test_autotune_hooks_and_resets_are_tritons(timed):
     kernel = tuner(64, 128, reset_to_zero=["y_ptr"], restore_value=["x_ptr"])
     assert (kernel.reset_to_zero, kernel.restore_value) == (["y_ptr"], ["x_ptr"])
 
 
-def launch(**constants) -> launches.Launch:
-    a = torch.empty(256 * 512, dtype=torch.bfloat16, device="meta")
-    with launches.catch() as caught:
-        mm_kernel[(1,)](a, a, a, 512, **constants)
-    return caught[0]
-
-
-@pytest.mark.parametrize("stages", [2, 4])
-def test_shared_memory_and_threads_are_known_before_llvm_as_after_it(stages, monkeypatch, tmp_path):
-    known: list[dict[str, int]] = []
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(pruning, "refusal", lambda target, **needs: known.append(needs))
-    with offline.targeting("sm_90"), early_resources.refusing():
-        kernel = offline.compile_launch(launch(BM=128, BN=128, BK=64, num_warps=8, num_stages=stages))
-    assert known == [{"threads": 256, "shared_memory": kernel.metadata.shared, "accumulators": 64, "held": 0}]
-
-
-def test_a_hopeless_config_is_refused_with_its_reason_and_others_compile(monkeypatch):
-    a = offline._AlignedTensor(torch.empty(1, dtype=torch.bfloat16, device="meta"))
-    with offline.targeting("sm_90"), early_resources.refusing():
-        mm_kernel.device_caches.clear()
-        with pytest.raises(
-            early_resources.Refused, match="shared memory a block, sm_90 has 232448: cannot be launched"
-        ):
-            mm_kernel.run(a, a, a, 512, BM=256, BN=256, BK=64, num_warps=8, num_stages=5, grid=(1,), warmup=True)
-        with pytest.raises(early_resources.Refused, match="256 registers a thread for accumulators"):
-            mm_kernel.run(a, a, a, 512, BM=256, BN=128, BK=32, num_warps=4, num_stages=2, grid=(1,), warmup=True)
-        kernel = mm_kernel.run(a, a, a, 512, BM=64, BN=64, BK=32, num_warps=4, num_stages=2, grid=(1,), warmup=True)
-    mm_kernel.device_caches.clear()
-    assert kernel.asm["cubin"]
-
-
-def test_reasons():
-    fine = {"threads": 128, "shared_memory": 1024, "accumulators": 128}
-    assert pruning.refusal("sm_90", **fine) == ""
-    assert (
-        pruning.refusal("sm_90", **{**fine, "threads": 2048})
-        == "2048 threads a block, sm_90 has 1024: cannot be launched"
-    )
-    assert pruning.refusal("sm_90", **{**fine, "shared_memory": None}) == ""
-
-
-def test_a_choice_that_is_an_autotuner_s_is_not_searched_for_within_a_race(timed):
+def test_autotune_within_a_race_is_refused(timed):
     with sweep.without_autotuners():
         with pytest.raises(racing.ConfigFailed, match="an autotuner chooses for it"):
             run(tuner(64, 128))
-        run_one = tuner(256)
-        x = offline._AlignedTensor(torch.empty(64, device="meta"))
-        run_one.run(x, x, 64, grid=(1,), warmup=True)
+        assert run(tuner(256)) == 256
     assert timed == []
 
 
-def test_what_was_timed_before_an_interruption_is_known(timed, monkeypatch):
-    samples = autotuning.Tuner._samples
-
-    def interrupted(one, config, count):
-        if config.kwargs["BLOCK"] == 64:
-            raise KeyboardInterrupt
-        return samples(one, config, count)
-
-    monkeypatch.setattr(autotuning.Tuner, "_samples", interrupted)
+def test_autotune_interruption_keeps_what_was_timed(timed, monkeypatch):
+    monkeypatch.setitem(TIMES, 64, None)
     with pytest.raises(KeyboardInterrupt):
         run(tuner(64, 128, 256))
-    monkeypatch.setattr(autotuning.Tuner, "_samples", samples)
+    monkeypatch.setitem(TIMES, 64, 3e-3)
+    assert timed == [256, 128, 64], "configs that take longest to compile go first"
     timed.clear()
     assert run(tuner(64, 128, 256)) == 128
-    assert 64 in timed
-    assert timed[0] == 64, "what takes longest to compile goes first, so that those were timed before"
+    assert set(timed) == {64}
 
 
-def test_where_triton_compiles_by_other_arguments_a_search_compiles_here(timed, monkeypatch):
+def test_autotune_other_triton_compiles_in_this_process(timed, monkeypatch):
     monkeypatch.setattr(compile_jobs, "_ARGUMENTS", 5)
     assert run(tuner(64, 128, 256)) == 128
+
+
+def multiply(stages: int, **blocks):
+    a = torch.empty(1, dtype=torch.bfloat16)
+    mm_kernel.device_caches.clear()
+    return mm_kernel.run(a, a, a, 512, **blocks, num_stages=stages, grid=(1,), warmup=True)
+
+
+def test_refusing_ends_hopeless_compilations(monkeypatch, tmp_path):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    with offline.targeting("sm_90"), pruning.refusing():
+        with pytest.raises(pruning.Refused, match="shared memory a block, sm_90 has 232448: cannot be launched"):
+            multiply(4, BM=256, BN=128, BK=128, num_warps=8)
+        with pytest.raises(pruning.Refused, match="256 registers a thread for accumulators, 255 exist: spills"):
+            multiply(2, BM=256, BN=128, BK=32, num_warps=4)
+        assert multiply(2, BM=64, BN=64, BK=32, num_warps=4).asm["cubin"]
+    mm_kernel.device_caches.clear()
+
+
+def test_refusal_names_the_limit():
+    fine = {"threads": 1024, "shared_memory": 232448, "accumulators": 255}
+    assert pruning.refusal("sm_90", **fine) == ""
+    for name, needed, reason in (
+        ("threads", 2048, "2048 threads a block, sm_90 has 1024: cannot be launched"),
+        ("shared_memory", 232449, "232449 bytes of shared memory a block, sm_90 has 232448: cannot be launched"),
+        ("accumulators", 256, "256 registers a thread for accumulators, 255 exist: spills"),
+    ):
+        assert pruning.refusal("sm_90", **{**fine, name: needed}) == reason
+
+
+def search(prune=lambda configs, args, **more: configs, hook=None):
+    """Triton's autotuner after a search with made-up times."""
+    configs = [triton.Config({"BLOCK": block}, num_warps=4, pre_hook=hook) for block in (64, 128, 256, 512)]
+
+    def bench(call, quantiles):
+        call()
+        return [1.0, 1.0, 1.0]
+
+    kernel = triton.autotune(configs, key=["n"], do_bench=bench, prune_configs_by={"early_config_prune": prune})(
+        copy_kernel
+    )
+    run(kernel)
+    return kernel
+
+
+def test_ahead_compiles_all_that_another_autotuner_tries(timed):
+    told: list[tuple[list[int], int]] = []
+    hits: list[bool] = []
+
+    def searching(tuner, configs, args, keywords):
+        done = ahead.compile_ahead(tuner, configs, args, keywords)
+        told.append(([config.kwargs["BLOCK"] for config in configs], done))
+        hits.clear()
+
+    with recording.on_gpu(Recorder(), searching), knobs.compilation.scope():
+        knobs.compilation.listener = lambda *, cache_hit=False, **_: hits.append(cache_hit)
+        kernel = search(prune=lambda configs, args, **more: configs[1:])
+        assert told == [([128, 256, 512], 3)], "once a search, for the configs that its pruning leaves"
+        assert hits == [True, True, True], "each is in the cache when it is tried"
+        assert [config.kwargs["BLOCK"] for config in kernel.configs_timings] == [128, 256, 512]
+        run(kernel)
+        assert len(told) == 1, "the chosen config is not searched for again"
+
+
+def test_ahead_leaves_hooks_our_searches_and_errors_alone(timed, monkeypatch):
+    done: list[int] = []
+
+    def fail(*about):
+        raise OSError("no more processes")
+
+    with recording.on_gpu(Recorder(), lambda *about: done.append(ahead.compile_ahead(*about))):
+        search(hook=lambda args: None)
+        monkeypatch.setattr(compile_pool, "Pool", fail)
+        assert search().best_config.kwargs["BLOCK"] == 64
+    assert done == [0, 0]
+    monkeypatch.undo()
+    ours, x = tuner(64, 128, 256), torch.empty(8)
+    assert ahead.compile_ahead(ours, ours.configs, (x, x, 8), {"grid": (1,)}) == 0

@@ -185,7 +185,7 @@ def test_the_artefact_keeps_the_code_and_no_path(tmp_path: Path) -> None:
     assert data["ptxas"].startswith("ptxas ")
 
 
-def test_what_another_assembler_left_in_the_cache_is_compiled_again(
+def test_compiler_ignores_another_assemblers_cache(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """As after a process whose Inductor had set the variable: Triton's key is the same, its PTX is of another version."""

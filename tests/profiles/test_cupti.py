@@ -133,7 +133,7 @@ def test_all_that_warps_wait_for_is_counted_by_one_plan(
     assert 1 < plan.passes < 9
 
 
-def test_a_chip_without_a_counter_is_planned_without_it_and_an_unknown_one_refused(real: library.Library) -> None:
+def test_plans_leave_out_counters_that_the_chip_lacks(real: library.Library) -> None:
     names = {name for plan in planning.plans(real, "TU102", "7.5") for name in plan.counters}
     assert READ in names
     assert not any("bf16" in name for name in names)
@@ -250,7 +250,7 @@ def artefact(folder: Path, **changed: Any) -> Path:
     return path
 
 
-def test_the_artefact_becomes_rows_of_each_launch_without_absent_counters(tmp_path: Path) -> None:
+def test_parse_has_rows_of_each_launch(tmp_path: Path) -> None:
     table = schema.validate(counters.parse(artefact(tmp_path), SOFTMAX))
     assert set(table["source"]) == {"cupti"}
     found = {(row.metric, row.launch): (row.value, row.function) for row in table.itertuples()}
@@ -329,7 +329,7 @@ def test_its_values_come_after_ncus_and_before_predicted_ones() -> None:
         ("matmul", "2048x2048x2048-fp32", ["tensor_ops_tf32"]),
     ],
 )
-def test_a_call_more_is_made_only_for_operations_that_there_may_be(
+def test_operations_ask_only_for_possible_pipes(
     kernel: str, workload: str, metrics: list[str]
 ) -> None:
     from tilescope.execution import execute

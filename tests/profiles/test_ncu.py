@@ -272,7 +272,7 @@ def test_errors_are_named_with_their_cure(printed: str, says: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("collector", [rules, source])
-def test_the_other_collectors_name_the_cure_too_where_there_is_a_case(collector: ModuleType, tmp_path: Path) -> None:
+def test_rules_and_source_name_the_cure(collector: ModuleType, tmp_path: Path) -> None:
     (tmp_path / counters.LOG).write_text("==ERROR== ERR_NVGPUCTRPERM - no permission\n")
     with pytest.raises(counters.NcuError, match="run as root"):
         collector.finish(tmp_path, [CASE])

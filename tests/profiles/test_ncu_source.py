@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tilescope.collectors import OPTIONAL, load
+from tilescope.collectors import OPTIONAL, compiled_text, load
 from tilescope.collectors.ncu import counters, source_page
 from tilescope.collectors.ncu import source as collector
 from tilescope.hardware import device
@@ -40,6 +40,13 @@ def test_the_page_is_divided_among_the_cases() -> None:
     whole = source_page.parse(PAGE, SOFTMAX)
     alone = source_page.parse(found[SOFTMAX], SOFTMAX)
     pd.testing.assert_frame_equal(alone, whole[whole["function"] == "softmax_kernel"])
+
+
+def test_parse_without_instructions_has_no_values() -> None:
+    """ncu prints a table without SASS rows for code that it cannot read."""
+    lines_only = "".join(line for line in PAGE.splitlines(keepends=True) if '"0x' not in line)
+    code = compiled_text.read("sass", "/*0000*/  EXIT  // softmax.py:3\n", "softmax.py")
+    assert source_page.parse(lines_only, SOFTMAX, {"softmax_kernel": code}).empty
 
 
 def test_launches_of_one_function_go_to_their_cases_in_order() -> None:

@@ -50,7 +50,7 @@ def rows(loaded, metric):
     return found.groupby("config")["value"].median().to_dict()
 
 
-def test_every_config_is_in_the_run_and_what_is_remembered_is_not_timed_again(raced, tmp_path, capsys):
+def test_tune_run_has_every_config_and_remembers_times(raced, tmp_path, capsys):
     loaded, timed = raced()
     assert loaded.run.complete
     assert set(timed) == {"", "BLOCK=256,num_warps=4", "BLOCK=512,num_warps=4"}
@@ -74,7 +74,7 @@ def test_every_config_is_in_the_run_and_what_is_remembered_is_not_timed_again(ra
     assert lines[7].endswith("costs: BLOCK +100 %")
 
 
-def test_a_config_that_faults_costs_only_itself(raced):
+def test_tune_fault_costs_one_config(raced):
     loaded, _ = raced({**TIMES, "BLOCK=512,num_warps=4": "fault"})
     why = {failure.case.rpartition("/")[2]: failure.message for failure in loaded.run.failures}
     assert "illegal memory access" in why["BLOCK=512,num_warps=4"]
@@ -86,7 +86,7 @@ def h200() -> Device:
     return device.for_target("sm_90")
 
 
-def test_the_floor_is_bytes_over_bandwidth_or_operations_over_the_rate_of_the_multiprocessors_in_use():
+def test_floor_is_bytes_or_operations_over_their_rate():
     bandwidth, rate = (h200().ceiling(name, "datasheet").value for name in ("hbm", "bf16"))
     copy = {"flops": 0, "bytes_read": bandwidth, "bytes_written": h200().l2_bytes, "pipe": "fp32"}
     assert floor.seconds(copy, h200(), []) == pytest.approx(1.0), "what is written may stay in L2"
@@ -102,7 +102,7 @@ class Answer:
         self.kernels, self.reason, self.certain = kernels, reason, True
 
 
-def test_a_config_that_cannot_win_is_not_timed_and_the_table_says_why():
+def test_search_hopeless_config_is_not_timed():
     asked = []
 
     def measure(config, count):
@@ -119,13 +119,13 @@ def test_a_config_that_cannot_win_is_not_timed_and_the_table_says_why():
     }  # fmt: skip
 
 
-def test_what_is_known_is_not_timed_when_there_is_nothing_else():
+def test_search_known_configs_alone_are_not_timed():
     contest = racing.Race(lambda config, count: pytest.fail("timed"), 2)
     known = {"a": memory.Timing((2.0, 2.1), "", ""), "b": memory.Timing((1.0, 1.1), "", "")}
     assert search.run(contest, known, (), more=False).winner == "b"
 
 
-def test_what_was_not_timed_again_keeps_its_moment_and_what_was_gets_a_new_one(tmp_path):
+def test_search_keep_dates_only_new_timings(tmp_path):
     kept = memory.Memory(tmp_path / "tuning.sqlite3")
     problem = memory.Problem("scale", "digest", "(1,)", "GPU", "GPU-1", "versions")
     before = "2026-01-01T00:00:00+00:00"
@@ -145,7 +145,7 @@ def test_what_was_not_timed_again_keeps_its_moment_and_what_was_gets_a_new_one(t
     assert found["near"].samples != known["near"].samples
 
 
-def test_a_config_that_launches_what_another_does_has_its_time_and_the_notes_say_so(tmp_path):
+def test_search_same_launch_shares_its_time(tmp_path):
     @dataclasses.dataclass(frozen=True)
     class Made:
         kernels: tuple[dict[str, Any], ...]
@@ -171,7 +171,7 @@ def test_a_config_that_launches_what_another_does_has_its_time_and_the_notes_say
     assert (race.remark(tmp_path / "a"), race.failure(tmp_path / "c")) == ("", "")
 
 
-def test_what_was_counted_of_a_config_is_in_the_table_but_its_time_is_of_another_clock(tmp_path):
+def test_parse_has_counters_without_their_clock(tmp_path):
     counted = json.loads((FIXTURES / "cupti_softmax_h100.json").read_text())
     timing = memory.Timing((1e-4, 1.1e-4), "", "", {"config": "ROWS=1", "counted": counted})
     race.write(tmp_path / "a", memory.Problem("softmax", "d", "(1,)", "NVIDIA H100", "", ""), timing, remembered=False)
@@ -181,13 +181,12 @@ def test_what_was_counted_of_a_config_is_in_the_table_but_its_time_is_of_another
     assert "gpu_time" not in sources
 
 
-def test_near_winners_compile_first_then_what_takes_longest():
-    configs = {"small": {"B": 32, "num_warps": 4}, "large": {"B": 256, "num_warps": 4}, "near": {"B": 64, "num_warps": 4},
-               "wide": {"B": 256, "num_warps": 8}}  # fmt: skip
-    assert search.order(configs, ["gone", "near"]) == ["near", "large", "wide", "small"]
+def test_order_longest_to_compile_first():
+    small, large, wide = ({"B": block, "num_warps": warps} for block, warps in ((32, 4), (256, 4), (256, 8)))
+    assert search.order({"small": small, "large": large, "wide": wide}) == ["large", "wide", "small"]
 
 
-def test_winners_of_a_run_are_exported_and_others_in_the_file_stay(tmp_path):
+def test_export_keeps_other_winners_of_the_file(tmp_path):
     problem = memory.Problem("softmax/triton", "d", "('forward', 'fp32', 8)", "NVIDIA H200", "GPU-1", "v")
     case = Case("softmax", "triton", "forward", "8-fp32", "BLOCK=128")
     launch = {"function": "k", "digest": "x", "arguments": {"n": 8, "x": "torch.float32", "BLOCK": 128}}
@@ -211,22 +210,23 @@ def test_winners_of_a_run_are_exported_and_others_in_the_file_stay(tmp_path):
         tuning.export([], path)
 
 
-def test_what_an_exhaustive_sweep_does_not_do_is_refused(kit, capsys):
+def test_tune_exhaustive_and_fresh_is_refused(kit, capsys):
     assert cli.main(["tune", OWN, "--exhaustive", "--fresh"]) == 2
     assert "--exhaustive remembers nothing" in capsys.readouterr().err
 
 
-def test_a_backward_call_is_made_once_and_forgotten_where_there_is_no_room(torch_and_catalog, monkeypatch):
+def test_sweep_backward_call_is_forgotten_without_room(torch_and_catalog, monkeypatch):
     from tilescope.tuning import sweep
 
     made: list[Case] = []
-    room = [True, True, False]
+    room = [True, True, False, True]
     monkeypatch.setattr(sweep.execute, "prepare", lambda spec, case, place, rotate: made.append(case) or (lambda: case))
     monkeypatch.setattr(sweep, "roomy", lambda: room.pop(0))
     cases = [Case("softmax", "triton", "backward", "8x8-fp32", f"BLOCK={block}") for block in (1, 2, 4)]
     raced = sweep.Sweep(cases, None, {}, lambda case, doing: None)
     for case in (*cases[:2], *cases[:2]):
-        assert raced._run(case)() is case
+        assert raced.call(case)() is case
     assert made == cases[:2], "a turn draws nothing"
-    raced._run(cases[2])
-    assert list(raced._calls) == [cases[2]]
+    raced.call(cases[2])
+    raced.call(cases[0])
+    assert made == [*cases, cases[0]], "the first was forgotten to make room"

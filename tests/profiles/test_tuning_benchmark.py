@@ -99,7 +99,7 @@ def test_those_near_the_best_take_turns_and_outliers_do_not_count(monkeypatch: p
     assert {*zip(turns[::2], turns[1::2], strict=True)} == {("a", "b"), ("b", "a")}, "in random order"
 
 
-def test_long_kernels_near_the_best_are_timed_each_under_its_own_load(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timed_long_kernels_under_their_own_load(monkeypatch: pytest.MonkeyPatch) -> None:
     from types import SimpleNamespace
 
     last = ""
@@ -146,7 +146,7 @@ def round_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., t
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="trials are forked")
-def test_a_round_tells_each_step_and_how_it_stands_and_goes_on_where_it_stopped(
+def test_round_tells_each_step_and_goes_on(
     round_of: Callable[..., tuple[int, list[str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     status, lines = round_of("--trials", "2", "--warm", "1", "--within", "480")

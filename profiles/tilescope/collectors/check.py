@@ -31,9 +31,8 @@ SUFFIX = ".json"
 #: Default limit in seconds of CPU time for interpreting a case.
 LIMIT = 5.0
 #: Tolerance of a row over that of the whole result. Normally distributed errors reach four times the typical one somewhere in 16,000
-#: rows of a single number. A row that is a difference of nearly equal numbers, as dQ of a query that sees few keys, has a larger
-#: relative error: 7.7 to 7.8 tolerances for a causal mask over 16,384 keys in bf16 by cuDNN, FlashAttention 2 and us (H200,
-#: 2026-11-26). A completely wrong row has an error of about 1.
+#: rows of a single number. A row that is a difference of nearly equal numbers, as dQ of a query that sees few keys, reaches eight.
+#: A completely wrong row has an error of about 1.
 ROW_FACTOR = 10.0
 
 parse_assumed = assumptions.parse

@@ -129,7 +129,7 @@ def _calls(events: Iterable[Event]) -> dict[Any, float]:
 def samples(trace: Mapping[str, Any]) -> dict[int, list[Event]]:
     """Launches of each repetition, in the order of their starts on the GPU.
 
-    A launch belongs to the repetition in whose range the CPU called it. Where the trace lacks the call, the launch's own start
+    A launch belongs to the repetition in whose range the CPU called it. If the trace lacks the call, the launch's own start
     counts: a range ends with a synchronisation and so covers its launches.
     """
     events = _complete(trace)

@@ -7,11 +7,8 @@ compiled; those that cannot run well are refused with their reason. Imports torc
 from __future__ import annotations
 
 import contextlib
-import functools
-import math
 import os
 import statistics
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,23 +19,20 @@ import triton
 from triton import knobs
 from triton.compiler.errors import CompileTimeAssertionFailure
 from triton.runtime.autotuner import Autotuner
-from triton.runtime.cache import triton_key
 from triton.runtime.driver import driver
 from triton.runtime.errors import AutotunerError, OutOfResources, PTXASError
 from triton.runtime.jit import JITFunction
 
 from tilescope.execution import kernel_code as code
 from tilescope.hardware import device as hardware
-from tilescope.tuning import compile_jobs, compile_pool, early_resources, memory, prior, problems, racing, search
+from tilescope.tuning import compile_jobs, compile_pool, memory, problems, pruning, racing, search
 from tilescope.tuning.cold_times import cold_times
 
 #: Names a file of exported winners, which counts before the memory.
 WINNERS = "TILESCOPE_WINNERS"
 #: Exists where the NVIDIA driver is loaded.
 _GPU = Path("/dev/nvidiactl")
-#: Number of launchers that are built ahead.
-_BUILT = 4
-#: The rules for a person's own benchmark, which returns quantiles: each answer counts as one sample.
+#: The rules for a user's own benchmark, which returns quantiles: each answer counts as one sample.
 _OWN_BENCHMARK = racing.Rules(first=1, fewest=2, turns=2)
 
 
@@ -64,7 +58,7 @@ class Tuner(Autotuner):  # type: ignore[misc]
         self._winners = Path(winners) if winners else None
 
     def prune_configs(self, kwargs: dict[str, Any]) -> list[Any]:
-        """The configs that the person's own pruning leaves."""
+        """The configs that the user's own pruning leaves."""
         self._keywords = kwargs
         found: list[Any] = super().prune_configs(kwargs)
         return found
@@ -76,10 +70,11 @@ class Tuner(Autotuner):  # type: ignore[misc]
         """
         self.search = None
         by_text = {text_of(config): config for config in configs}
-        if knobs.runtime.interpret or len(by_text) == 1 or not can_time():
+        here = None if knobs.runtime.interpret or len(by_text) == 1 else device()
+        if here is None:
             self.cache[tuning_key] = configs[0]
             return True
-        problem = self._problem(tuning_key)
+        problem = self._problem(tuning_key, *here)
         if chosen := self._exported(problem, by_text):
             self.cache[tuning_key] = chosen
             return True
@@ -98,7 +93,6 @@ class Tuner(Autotuner):  # type: ignore[misc]
             by_text[lane.config]: _quantiles(lane.samples or samples.get(lane.like, ())) for lane in outcome.lanes
         }
         if len(known) == len(by_text):
-            _reading().join()
             return True
         self.pre_hook({**self.nargs, **self._keywords, **self.cache[tuning_key].all_kwargs()}, reset_only=True)
         return False
@@ -138,21 +132,20 @@ class Tuner(Autotuner):  # type: ignore[misc]
         race = racing.Race(measured, len(by_text), self._rules)
         refused: set[str] = set()
 
-        def heard(text: str, found: search.Compiled) -> None:
+        def on_compiled(text: str, found: search.Compiled) -> None:
             facts[text]["kernels"] = list(found.kernels)
             if found.reason and found.certain:
                 refused.add(text)
 
         numbers = {text: _numbers(config) for text, config in new.items()}
-        order = search.leading(kept, problem, numbers, lambda: self._promising(numbers))
-        compiled = self._compiled({text: new[text] for text in order})
+        compiled = self._compiled({text: new[text] for text in search.order(numbers)})
         try:
             return search.run(
                 race,
                 known,
                 compiled,
                 launched=lambda text, kernels: self._launched(by_text[text], kernels),
-                heard=heard,
+                on_compiled=on_compiled,
                 more=bool(new),
             )
         finally:
@@ -167,14 +160,6 @@ class Tuner(Autotuner):  # type: ignore[misc]
                     certain=lambda lane: lane.samples or lane.like or lane.config in refused,
                 )
 
-    def _promising(self, configs: Mapping[str, Mapping[str, int]]) -> list[str]:
-        """The configs likely to be fast by their grids and the bytes of their tensors; none where grids are not known."""
-        given = {**self.nargs, **self._keywords}
-        moved = sum(value.numel() * value.element_size() for value in given.values() if isinstance(value, torch.Tensor))
-        here = hardware.detect()
-        blocks = {text: math.prod(self._grid(config) or (0,)) for text, config in configs.items()}
-        return prior.promising(configs, blocks, {"bytes_read": moved}, here) if here else []
-
     def _grid(self, config: Mapping[str, Any]) -> tuple[int, ...]:
         """The grid of a launch with this config; empty where it cannot be computed before the launch."""
         given = {**self.nargs, **self._keywords}
@@ -182,7 +167,7 @@ class Tuner(Autotuner):  # type: ignore[misc]
         try:
             sizes = grid({**given, **config}) if callable(grid) else grid
             return tuple(int(size) for size in sizes or ())
-        except Exception:  # a person's own function may need what exists only at the launch
+        except Exception:  # a user's function may need what exists only at the launch
             return ()
 
     def _launched(self, config: Any, kernels: search.Kernels) -> str:
@@ -207,7 +192,7 @@ class Tuner(Autotuner):  # type: ignore[misc]
             for text, config in configs.items():
                 yield text, self._compile(config)
         else:
-            yield from compile_pool.Pool(describer.code).compile(jobs, lambda: warm_up(describer))
+            yield from compile_pool.Pool(describer.code).compile(jobs)
 
     def _warm(self, config: Any) -> None:
         """Compiles a config with Triton without launching it."""
@@ -218,9 +203,9 @@ class Tuner(Autotuner):  # type: ignore[misc]
     def _compile(self, config: Any) -> search.Compiled:
         """Compiles a config in this process."""
         try:
-            with early_resources.refusing():
+            with pruning.refusing():
                 self._warm(config)
-        except early_resources.Refused as refused:
+        except pruning.Refused as refused:
             return compile_jobs.Compiled(str(refused))
         except (OutOfResources, CompileTimeAssertionFailure, PTXASError, triton.CompilationError) as error:
             return compile_jobs.Compiled(compile_jobs.one_line(error))
@@ -251,12 +236,10 @@ class Tuner(Autotuner):  # type: ignore[misc]
     def _positional(self) -> tuple[Any, ...]:
         return tuple(self.nargs.values())
 
-    def _problem(self, tuning_key: Any) -> memory.Problem:
+    def _problem(self, tuning_key: Any, name: str, uuid: str) -> memory.Problem:
         function = self.fn
         while not isinstance(function, JITFunction):
             function = function.fn
-        compile_pool.await_driver()
-        name, uuid = device()
         return memory.Problem(
             self.base_fn.__name__, compile_jobs.source_digest(function), str(tuning_key), name, uuid, versions()
         )
@@ -288,7 +271,6 @@ def autotune(  # noqa: PLR0917 - the arguments are Triton's, in its order
 
     if len(configs) > 1 and winners is None and _GPU.exists() and not knobs.runtime.interpret:
         compile_pool.prepare()
-        _reading()
 
     def wrap(function: Any) -> Tuner:
         return Tuner(
@@ -300,26 +282,15 @@ def autotune(  # noqa: PLR0917 - the arguments are Triton's, in its order
     return wrap
 
 
-@functools.cache
-def _reading() -> threading.Thread:
-    """A thread, one a process, that computes Triton's cache key, for which the first launch would wait half a second."""
-    thread = threading.Thread(target=triton_key, name="tilescope reads triton", daemon=True)
-    thread.start()
-    return thread
-
-
 def text_of(config: Any) -> str:
     """The config in one line, by which it is remembered; its parameters are sorted."""
     return ", ".join(f"{name}: {value}" for name, value in sorted(config.all_kwargs().items()))
 
 
-def can_time() -> bool:
-    """Whether there is a GPU to time on."""
-    return torch.cuda.is_available()
-
-
-def device() -> tuple[str, str]:
-    """Name and UUID of the current GPU."""
+def device() -> tuple[str, str] | None:
+    """Name and UUID of the current GPU, on which configs are timed; None where there is none."""
+    if not torch.cuda.is_available():
+        return None
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     return properties.name, str(getattr(properties, "uuid", ""))
 
@@ -336,20 +307,6 @@ def versions() -> str:
     """The compiler's versions and its target as one text."""
     target = driver.active.get_current_target()
     return problems.versions(f"sm_{target.arch}" if target.backend == "cuda" else str(target.arch))
-
-
-def warm_up(describer: compile_jobs.Describer) -> None:
-    """Prepares the first launch and the first timing while configs are compiled. Never raises."""
-    # Threads suffice: each waits for a process of the C compiler.
-    sources = list(describer.signatures.values())[:_BUILT]
-    building = [threading.Thread(target=compile_jobs.build_launcher, args=[source]) for source in sources]
-    for thread in building:
-        thread.start()
-    with contextlib.suppress(RuntimeError):  # the first timing reports it
-        _reading().join()  # meanwhile Triton would compute the key a second time
-        cold_times(lambda: None, 1)
-    for thread in building:
-        thread.join()
 
 
 def _quantiles(samples: Sequence[float]) -> list[float]:

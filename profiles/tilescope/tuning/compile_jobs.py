@@ -15,7 +15,6 @@ import os
 import re
 import tempfile
 import time
-import types
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ from tilescope.execution import compiling
 from tilescope.execution import kernel_code as code
 from tilescope.files import user_cache
 from tilescope.hardware import occupancy
-from tilescope.tuning import early_resources, pruning
+from tilescope.tuning import pruning
 
 #: Number of arguments of Triton's ``_do_compile`` after the device: constants, options, attributes, and a flag for warm-up.
 _ARGUMENTS = 4
@@ -49,11 +48,6 @@ _IN_CODE_DIGEST = (
 )  # fmt: skip
 #: Source locations and comments in PTX.
 _PLACES = re.compile(r"^\s*\.loc\b.*$|//.*$", re.MULTILINE)
-#: Metadata that Triton's launcher reads.
-_OF_LAUNCHER = (
-    "num_ctas", "global_scratch_size", "global_scratch_align", "profile_scratch_size", "profile_scratch_align",
-    "launch_cooperative_grid", "launch_pdl",
-)  # fmt: skip
 #: Fields of ``assembly.Resources`` that ``Compiled.kernels`` has under the same names.
 _RESOURCES = ("registers", "spill_bytes_stored", "spill_bytes_loaded", "stack_bytes", "barriers")
 
@@ -107,8 +101,6 @@ class Describer:
         self._writer = code.Writer()
         #: ``source_digest`` of every kernel, in order.
         self.digests: dict[str, None] = {}
-        #: One source of each signature: kernels of one signature share a C launcher.
-        self.signatures: dict[str, Any] = {}
 
     @property
     def code(self) -> Code:
@@ -132,9 +124,6 @@ class Describer:
             written = [(path, self._writer.value(value, function.__name__)) for path, value in constexprs.items()]
             function.cache_key  # noqa: B018 - has Triton compute its key before the code is recorded
             self.digests[source_digest(function)] = None
-            self.signatures.setdefault(
-                f"{function.__name__}{signature}", _source(function, signature, constexprs, attributes)
-            )
             found.append(
                 Specialization(
                     function=self._writer.function(function),
@@ -173,7 +162,7 @@ class Maker:
                 # A kernel that is launched twice is compiled once.
                 same = kernels.index(one)
                 made.append(self._compile(one) if same == place else dict(made[same]))
-            except early_resources.Refused as refused:
+            except pruning.Refused as refused:
                 return Compiled(str(refused), made)
             except (OutOfResources, CompileTimeAssertionFailure, PTXASError, triton.CompilationError) as error:
                 return Compiled(one_line(error), made)
@@ -184,10 +173,11 @@ class Maker:
     def _compile(self, one: Specialization) -> Mapping[str, Any]:
         function = self._reader.function(one.function)
         constexprs = {path: self._reader.value(value) for path, value in one.constexprs}
-        source = _source(function, one.signature, constexprs, one.attributes)
+        kind = GluonASTSource if function.is_gluon() else ASTSource
+        source = kind(function, dict(one.signature), constexprs, dict(one.attributes))
         target = GPUTarget(*one.target)
         began, said = time.perf_counter(), io.StringIO()
-        with early_resources.refusing(), contextlib.redirect_stdout(said), _telling_log():
+        with pruning.refusing(), contextlib.redirect_stdout(said), _telling_log():
             kernel = triton.compile(source, target=target, options=dict(one.options))
         elapsed = time.perf_counter() - began
         metadata = kernel.metadata
@@ -206,27 +196,11 @@ class Maker:
         }
 
 
-def _source(function: Any, signature: Mapping[str, Any], constexprs: Mapping[Any, Any], attributes: Any) -> Any:
-    """Triton's source object of one specialization."""
-    kind = GluonASTSource if function.is_gluon() else ASTSource
-    return kind(function, dict(signature), dict(constexprs), dict(attributes))
-
-
 def _code_digest(kernel: Any) -> str:
     """A digest that is equal for kernels with the same instructions, assembled and launched alike on any grid."""
     # Source locations and debug sections do not matter.
     instructions = _PLACES.sub("", kernel.asm["ptx"].partition("\n\t.file\t")[0])
     return user_cache.digest([instructions, *(str(getattr(kernel.metadata, name, "")) for name in _IN_CODE_DIGEST)])
-
-
-def build_launcher(source: Any) -> None:
-    """Builds Triton's C launcher for the source's signature, as the first launch would. Never raises."""
-    if any("tensordesc" in str(kind) for kind in source.signature.values()):
-        return  # the arguments are known only after compiling
-    with contextlib.suppress(Exception):  # the first launch reports it
-        driver.active.launcher_cls(
-            source, types.SimpleNamespace(**dict.fromkeys(_OF_LAUNCHER, 0), tensordesc_meta=None)
-        )
 
 
 @functools.lru_cache(maxsize=1024)
@@ -247,9 +221,7 @@ def source_digest(function: Any) -> str:
 
 def refusal(kernel: Mapping[str, Any]) -> str:
     """The reason why a compiled kernel cannot be launched; empty where it can."""
-    return pruning.refusal(
-        kernel["target"], threads=kernel["block_threads"], shared_memory=kernel["shared_memory"], accumulators=0
-    )
+    return pruning.refusal(kernel["target"], threads=kernel["block_threads"], shared_memory=kernel["shared_memory"])
 
 
 def one_line(error: BaseException) -> str:

@@ -1,8 +1,8 @@
 """A pool of processes that compile without a GPU: one a config, forked from a host that has imported Triton.
 
-The host is forked from this process, or started as a new one if this process already uses a GPU. It stays for later searches. A
-config that crashes the compiler or takes too long ends its own process only, and its reason is returned. Imports torch and
-triton.
+The host is forked from this process, or started as a new one if this process already uses a GPU or has threads. It stays for later
+searches. A config that crashes the compiler or takes too long ends its own process only, and its reason is returned. Imports torch
+and triton.
 """
 
 from __future__ import annotations
@@ -21,14 +21,12 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
 
 import torch
-from triton.backends.nvidia.driver import CudaUtils
 from triton.runtime.cache import triton_key
 
 from tilescope.execution.parentage import WATCH, die_with
@@ -41,44 +39,41 @@ LONGEST = 60.0
 STRAGGLER, PATIENCE = 4.0, 0.75
 #: Up to this number of configs, compiling them here is faster than starting a host.
 _FEW = 2
-#: The longest wait in seconds for Triton's driver to be built.
-_BUILDING = 3.0
+#: The longest wait in seconds for a forked host to be ready.
+_COMING_UP = 2.0
 #: Added niceness of processes that compile, so that they yield to the one that times.
 _NICE = 5
-_FORK = multiprocessing.get_context("fork") if sys.platform == "linux" else None
+
+Jobs = Mapping[str, Sequence[Specialization]]
 
 
 @dataclass
 class Host:
-    """The process that forks the compiling ones.
-
-    ``wait`` is how long to wait for it to be ready, in seconds: 0 for a new ``process``, which imports Triton first. The other
-    end of ``building`` closes when Triton's driver is built.
-    """
+    """The process that forks the compiling ones. ``process`` is set for a new one, which imports Triton first."""
 
     connection: Connection
     pid: int
-    wait: float = 0.0
-    ready: bool = False
     process: subprocess.Popen[bytes] | None = None
-    building: Connection | None = None
+    ready: bool = False
 
+    def is_ready(self) -> bool:
+        """Whether the host has finished its imports."""
+        if not self.ready:
+            with contextlib.suppress(OSError, EOFError):
+                self.ready = (
+                    self.connection.poll(0 if self.process else _COMING_UP) and self.connection.recv() == "ready"
+                )
+        return self.ready
 
-@dataclass
-class _Running:
-    process: Any
-    name: str
-    began: float
-
-
-@dataclass
-class _Batch:
-    """The host's present request. ``took`` are the seconds of finished configs."""
-
-    maker: Maker
-    limit: float
-    waiting: deque[tuple[str, Sequence[Specialization]]] = field(default_factory=deque)
-    took: list[float] = field(default_factory=list)
+    def end(self) -> None:
+        self.connection.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        if self.process:
+            self.process.wait()
+        else:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self.pid, 0)
 
 
 #: The host by the process that it belongs to: a fork must not use its parent's.
@@ -88,40 +83,31 @@ _hosts: dict[int, Host] = {}
 def may_fork() -> bool:
     """Whether a fork of this process can compile: it has no other threads, which may hold locks, and uses no GPU."""
     others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
-    return _FORK is not None and all(thread.name == WATCH for thread in others) and not _uses_gpu()
-
-
-def _uses_gpu() -> bool:
-    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+    uses_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return sys.platform == "linux" and all(thread.name == WATCH for thread in others) and not uses_gpu
 
 
 def prepare() -> None:
     """Forks the host now if that is still possible. Never raises."""
     if os.getpid() not in _hosts and may_fork():
-        with contextlib.suppress(OSError):
-            _hosts[os.getpid()] = _forked()
+        host()
 
 
 def host() -> Host | None:
     """This process's host, started if there is none; None where none can be started."""
     known = _hosts.get(os.getpid())
-    if known and not known.connection.closed:
-        return known
-    try:
-        _hosts[os.getpid()] = found = _forked() if may_fork() else _started()
-    except OSError:
-        return None
-    return found
+    if known is None or known.connection.closed:
+        try:
+            known = _hosts[os.getpid()] = _forked() if may_fork() else _started()
+        except OSError:
+            return None
+    return known
 
 
-def await_driver() -> None:
-    """Waits for Triton's driver if the host is building it, which is faster than building it here too."""
-    there = _hosts.get(os.getpid())
-    if there and there.building and not hasattr(CudaUtils, "instance"):
-        with contextlib.suppress(OSError):
-            there.building.poll(_BUILDING)
-            there.building.close()
-        there.building = None
+def forget() -> None:
+    """Ends this process's host, with what it compiles."""
+    if there := _hosts.pop(os.getpid(), None):
+        there.end()
 
 
 class Pool:
@@ -131,37 +117,33 @@ class Pool:
         self._code, self._limit = code, limit
         self._processes = processes or len(os.sched_getaffinity(0))
 
-    def compile(
-        self, jobs: Mapping[str, Sequence[Specialization]], meanwhile: Callable[[], object] = lambda: None
-    ) -> Iterator[tuple[str, Compiled]]:
+    def compile(self, jobs: Jobs) -> Iterator[tuple[str, Compiled]]:
         """Yields each config's name and result as they finish; they begin in the order of ``jobs``.
 
-        Configs with equal jobs, such as those that differ in their grid only, are compiled once. ``meanwhile`` is called once
-        the host has begun. This process compiles by itself until the host is ready, or where there is none.
+        Configs with equal jobs, such as those that differ in their grid only, are compiled once. This process compiles by itself
+        until the host is ready, or where there is none.
         """
         alike: dict[str, list[str]] = {}
         for name, kernels in jobs.items():
             alike.setdefault(repr(kernels), []).append(name)
         groups = {names[0]: names for names in alike.values()}
-        for first, compiled in self._each({name: jobs[name] for name in groups}, meanwhile):
+        for first, compiled in self._each({name: jobs[name] for name in groups}):
             yield first, compiled
             for other in groups[first][1:]:
                 yield other, compiled.again()
 
-    def _each(
-        self, left: dict[str, Sequence[Specialization]], meanwhile: Callable[[], object]
-    ) -> Iterator[tuple[str, Compiled]]:
+    def _each(self, left: dict[str, Sequence[Specialization]]) -> Iterator[tuple[str, Compiled]]:
         """The result of each config of ``left``, which is emptied."""
         own = None
         there = host() if len(left) > _FEW else _hosts.get(os.getpid())
         try:
             with tempfile.TemporaryDirectory(prefix="tilescope-compile-") as folder:
                 while left:
-                    if there and _is_ready(there):
+                    if there and there.is_ready():
                         try:
-                            yield from self._asked(there, left, meanwhile)
+                            yield from self._asked(there, left)
                         except (OSError, EOFError):  # the host itself has died
-                            _forget(there)
+                            forget()
                             there = None
                         continue
                     own = own or Maker(self._code, Path(folder))
@@ -169,46 +151,20 @@ class Pool:
                     yield name, own.compile(left.pop(name))
         finally:
             if left and there and there.ready:  # the caller stopped iterating: drops the results under way
-                _forget(there)
+                forget()
 
-    def _asked(
-        self, there: Host, left: dict[str, Sequence[Specialization]], meanwhile: Callable[[], object]
-    ) -> Iterator[tuple[str, Compiled]]:
+    def _asked(self, there: Host, left: dict[str, Sequence[Specialization]]) -> Iterator[tuple[str, Compiled]]:
         """The host's result for each config of ``left``, which is emptied."""
-        there.connection.send(("compile", dict(os.environ), self._code, left, self._processes, self._limit))
-        meanwhile()
+        there.connection.send((dict(os.environ), self._code, left, self._processes, self._limit))
         while left:
             name, compiled = there.connection.recv()
             del left[name]
             yield name, compiled
 
 
-def _is_ready(there: Host) -> bool:
-    """Whether the host has finished its imports."""
-    if not there.ready:
-        with contextlib.suppress(OSError, EOFError):
-            there.ready = there.connection.poll(there.wait) and there.connection.recv() == "ready"
-    return there.ready
-
-
-def _forget(there: Host) -> None:
-    there.connection.close()
-    if there.building:
-        there.building.close()
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(there.pid, signal.SIGKILL)
-    if there.process:
-        there.process.wait()
-    else:
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(there.pid, 0)
-    _hosts.pop(os.getpid(), None)
-
-
 def _forked() -> Host:
     """A host that is a fork of this process."""
     ours, theirs = multiprocessing.Pipe()
-    built, building = multiprocessing.Pipe(duplex=False)
     parent = os.getpid()
     with warnings.catch_warnings():
         # About threads of libraries, which hold no lock that a compiler needs.
@@ -217,16 +173,15 @@ def _forked() -> Host:
     if pid == 0:
         try:
             ours.close()
-            built.close()
             die_with(parent)
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            serve(theirs, building)
+            gc.disable()  # inherited objects must not be finalised here
+            serve(theirs)
         finally:
             os._exit(0)
     theirs.close()
-    building.close()
-    return Host(ours, pid, wait=2.0, building=built)
+    return Host(ours, pid)
 
 
 def _started() -> Host:
@@ -239,112 +194,106 @@ def _started() -> Host:
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()], env={**os.environ, "PYTHONPATH": paths}, start_new_session=True,
         )  # fmt: skip
-    return Host(Connection(ours.detach()), process.pid, process=process)
+    return Host(Connection(ours.detach()), process.pid, process)
 
 
-def serve(connection: Connection, building: Connection | None = None) -> None:
-    """Runs the host: forks a process for each config, until the other end of ``connection`` closes.
-
-    The process that builds Triton's driver holds ``building`` open.
-    """
-    gc.disable()  # inherited objects must not be finalised here
-    running: dict[Connection, _Running] = {}
-    batch: _Batch | None = None
-    processes = 1
-    with tempfile.TemporaryDirectory(prefix="tilescope-compile-") as folder:
-        try:
-            _build_driver()
-            if building:
-                building.close()
-            # Computed once here, not in every fork: it takes half a second.
-            triton_key()
-            connection.send("ready")
-            while True:
-                while batch and batch.waiting and len(running) < processes:
-                    name, kernels = batch.waiting.popleft()
-                    answer, process = _begin(batch.maker, kernels)
-                    running[answer] = _Running(process, name, time.monotonic())
-                for heard in wait([connection, *running], timeout=0.2 if running else None):
-                    if heard is connection:
-                        _, environment, code, jobs, processes, limit = connection.recv()
-                        os.environ.clear()
-                        os.environ.update(environment)
-                        place = Path(tempfile.mkdtemp(dir=folder))
-                        batch = _Batch(Maker(code, place), limit, deque(jobs.items()))
-                    elif isinstance(heard, Connection) and batch:
-                        connection.send(_end(batch, heard, running.pop(heard)))
-                for answer, one in list(running.items()):
-                    if batch and (reason := _too_long(batch, time.monotonic() - one.began)):
-                        _stop(answer, running.pop(answer))
-                        connection.send((one.name, Compiled(reason)))
-        except (OSError, EOFError):
-            for answer, one in running.items():
-                _stop(answer, one)
+def serve(connection: Connection) -> None:
+    """Runs the host: answers each request with its configs' results, until the other end of ``connection`` closes."""
+    triton_key()  # takes half a second, and every fork needs it
+    with tempfile.TemporaryDirectory(prefix="tilescope-compile-") as folder, contextlib.suppress(OSError, EOFError):
+        connection.send("ready")
+        while True:
+            environment, code, jobs, processes, limit = connection.recv()
+            os.environ.clear()
+            os.environ.update(environment)
+            maker = Maker(code, Path(tempfile.mkdtemp(dir=folder)))
+            for answer in _compiled(connection, maker, jobs, processes, limit):
+                connection.send(answer)
 
 
-def _build_driver() -> None:
-    """Starts a process that builds the C module of Triton's driver, so that the first launch finds it in the cache."""
-    assert _FORK is not None  # noqa: S101 - there is no host elsewhere
-
-    def work() -> None:
-        with contextlib.suppress(Exception):  # it needs NVIDIA's driver
-            CudaUtils()
-
-    _FORK.Process(target=work, daemon=True).start()
-
-
-def _begin(maker: Maker, kernels: Sequence[Specialization]) -> tuple[Connection, Any]:
-    """Starts a process that compiles; returns the connection of its answer, and the process."""
-    assert _FORK is not None  # noqa: S101 - there is no host elsewhere
-    answer, write = multiprocessing.Pipe(duplex=False)
-    parent = os.getpid()
-
-    def work() -> None:
-        os.setsid()  # one signal then ends it with ptxas
-        die_with(parent)
-        os.nice(_NICE)
-        write.send(maker.compile(kernels))
-
-    process = _FORK.Process(target=work, daemon=False)
-    process.start()
-    write.close()
-    return answer, process
-
-
-def _end(batch: _Batch, answer: Connection, one: _Running) -> tuple[str, Compiled]:
-    """The result of a config whose process has answered or ended."""
+def _compiled(
+    caller: Connection, maker: Maker, jobs: Jobs, processes: int, limit: float
+) -> Iterator[tuple[str, Compiled]]:
+    """Each config's result, from a process each, ``processes`` at once. Raises EOFError when the caller goes."""
+    waiting, running, took = deque(jobs.items()), dict[Connection, _Compiling](), list[float]()
     try:
-        found: Compiled = answer.recv()
-        batch.took.append(time.monotonic() - one.began)
-    except Exception:  # a broken process may leave anything in the pipe
-        one.process.join(1.0)
-        code = one.process.exitcode
-        by = signal.Signals(-code).name if code and code < 0 else f"status {code}"
-        # SIGKILL comes from outside, for example where memory ran out.
-        found = Compiled(f"compiling it ended its process ({by})", certain=code != -signal.SIGKILL)
-    _stop(answer, one)
-    return one.name, found
+        while waiting or running:
+            while waiting and len(running) < processes:
+                begun = _Compiling(maker, *waiting.popleft())
+                running[begun.answer] = begun
+            for heard in wait([caller, *running], timeout=0.2):
+                if heard is caller or not isinstance(heard, Connection):
+                    raise EOFError
+                ended = running.pop(heard)
+                found = ended.result()
+                if not found.reason:
+                    took.append(ended.seconds)
+                yield ended.name, found
+            for answer, one in list(running.items()):
+                if reason := _too_long(one.seconds, [] if waiting else took, limit):
+                    running.pop(answer).stop()
+                    yield one.name, Compiled(reason)
+    finally:
+        for one in running.values():
+            one.stop()
 
 
-def _too_long(batch: _Batch, took: float) -> str:
-    """The reason to stop a config that has compiled for ``took`` seconds; empty where it may continue."""
-    if took > batch.limit:
-        return f"compiling took more than {batch.limit:g} s and was stopped"
-    if not batch.waiting and batch.took:
-        median = statistics.median(batch.took)
-        if took > max(PATIENCE, STRAGGLER * median):
-            return f"compiling took {took:.1f} s where the others' median is {median:.1f} s, and was stopped"
+class _Compiling:
+    """A process that compiles the config ``name``."""
+
+    def __init__(self, maker: Maker, name: str, kernels: Sequence[Specialization]) -> None:
+        self.name, self._began = name, time.monotonic()
+        self.answer, write = multiprocessing.Pipe(duplex=False)
+        parent = os.getpid()
+
+        def work() -> None:
+            os.setsid()  # one signal then ends it with ptxas
+            die_with(parent)
+            os.nice(_NICE)
+            write.send(maker.compile(kernels))
+
+        self._process = multiprocessing.get_context("fork").Process(target=work)
+        self._process.start()
+        write.close()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def result(self) -> Compiled:
+        """The result after the process has answered or ended."""
+        try:
+            found: Compiled = self.answer.recv()
+        except Exception:  # a broken process may leave anything in the pipe
+            self._process.join(1.0)
+            code = self._process.exitcode
+            by = signal.Signals(-code).name if code and code < 0 else f"status {code}"
+            # SIGKILL comes from outside, for example where memory ran out.
+            found = Compiled(f"compiling it ended its process ({by})", certain=code != -signal.SIGKILL)
+        self.stop()
+        return found
+
+    def stop(self) -> None:
+        self.answer.close()
+        self._process.join(0.05)
+        if self._process.is_alive() and self._process.pid:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.kill()
+            self._process.join()
+
+
+def _too_long(took: float, others: Sequence[float], limit: float) -> str:
+    """The reason to stop a config that has compiled for ``took`` seconds; empty where it may continue.
+
+    ``others`` are the seconds of finished configs, empty while configs wait.
+    """
+    if took > limit:
+        return f"compiling took more than {limit:g} s and was stopped"
+    median = statistics.median(others) if others else took
+    if took > max(PATIENCE, STRAGGLER * median):
+        return f"compiling took {took:.1f} s where the others' median is {median:.1f} s, and was stopped"
     return ""
-
-
-def _stop(answer: Connection, one: _Running) -> None:
-    answer.close()
-    one.process.join(0.05)
-    if one.process.is_alive():
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(one.process.pid, signal.SIGKILL)
-        one.process.kill()
-        one.process.join()
 
 
 if __name__ == "__main__":

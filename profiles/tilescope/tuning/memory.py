@@ -10,7 +10,6 @@ import json
 import os
 import sqlite3
 import statistics
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -155,9 +154,7 @@ class Memory:
             raise WinnersError(f"no tuning database at {other}")
         try:
             with contextlib.closing(sqlite3.connect(f"{other.absolute().as_uri()}?mode=ro", uri=True)) as database:
-                facts = "facts" in {row[1] for row in database.execute("PRAGMA table_info(timings)")}
-                columns = _COLUMNS if facts else _COLUMNS.replace("facts", "'{}'")
-                rows = database.execute(f"SELECT {columns} FROM timings").fetchall()  # noqa: S608 - constants
+                rows = database.execute(f"SELECT {_COLUMNS} FROM timings").fetchall()  # noqa: S608 - constants
         except sqlite3.Error as error:
             raise WinnersError(f"{other} is no tuning database: {bounded_reading.one_line(error)}") from error
         return self._take(rows)
@@ -189,13 +186,10 @@ class Memory:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         database = sqlite3.connect(self.path, timeout=_PATIENCE)
         try:
-            _use_wal(database)
             # A power failure may lose the last timings, which can be made again; a sync would slow every search.
             database.execute("PRAGMA synchronous=NORMAL")
             with database:
                 database.execute(_TABLE)
-                if "facts" not in {row[1] for row in database.execute("PRAGMA table_info(timings)")}:
-                    database.execute("ALTER TABLE timings ADD COLUMN facts TEXT NOT NULL DEFAULT '{}'")
                 yield database
         finally:
             database.close()
@@ -256,20 +250,3 @@ def _row(problem: Problem, config: str, timing: Timing) -> tuple[str, ...]:
     """The values of ``_COLUMNS``."""
     told = (json.dumps(timing.samples), timing.reason, timing.at, json.dumps(timing.facts))
     return (*asdict(problem).values(), config, *told)
-
-
-def _use_wal(database: sqlite3.Connection) -> None:
-    """Sets WAL mode, where readers continue while one process writes. Raises OperationalError after ``_PATIENCE`` seconds.
-
-    SQLite ignores the connection's timeout for this change, so two processes that create one database would fail each other.
-    """
-    end = time.monotonic() + _PATIENCE
-    while True:
-        try:
-            database.execute("PRAGMA journal_mode=WAL")
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > end:
-                raise
-            time.sleep(0.02)
-        else:
-            return

@@ -28,7 +28,7 @@ def of_sweep(case: Case, digest: str, name: str, uuid: str, target: str) -> Prob
 
 
 def shape(case: Case) -> str:
-    """The pass, dtype, seed and sizes of the workload as the text of a tuple, which ``near_shapes`` compares."""
+    """The pass, dtype, seed and sizes of the workload as the text of a tuple."""
     sizes = tuple(int(size) for size in re.findall(r"\d+", case.workload.partition("-")[0]))
     seed = next((part for part in case.workload.split("-")[1:] if re.fullmatch(r"s\d+", part)), "")
     return str((case.direction, case.dtype, *([seed] if seed else []), *sizes))
@@ -51,7 +51,7 @@ def library_digest() -> str:
 def digest(case: Case, kernels: Iterable[str] = ()) -> str:
     """The digest of the code behind a case; empty where it is not known.
 
-    A kernel of the catalog has the library's. A person's own file may import from anywhere, so it has one of ``kernels``: the
+    A kernel of the catalog has the library's. A user's own file may import from anywhere, so it has one of ``kernels``: the
     digests of the Triton functions that its configs launch, which only a process with Triton can tell.
     """
     if ".py" not in case.kernel:

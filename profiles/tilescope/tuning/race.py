@@ -140,7 +140,7 @@ def timing(text: str) -> tuple[memory.Problem, str, memory.Timing]:
 def remembered(cases: Sequence[Case], target: str, fresh: str = "") -> dict[Case, tuple[memory.Problem, memory.Timing]]:
     """The remembered timings of the cases whose sweep is remembered as a whole, each with its problem.
 
-    ``target`` is ``sm_90``; timings older than ``fresh`` (UTC, ISO) do not count. A person's own kernels are left out.
+    ``target`` is ``sm_90``; timings older than ``fresh`` (UTC, ISO) do not count. A user's own kernels are left out.
     """
     here, uuid = device.detect(), device.uuid()
     if here is None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from tilescope.tuning import near_shapes, racing
+from tilescope.tuning import racing
 from tilescope.tuning.memory import LIKE, Memory, Problem, Timing
 
 Kernels = Sequence[Mapping[str, Any]]
@@ -39,10 +39,10 @@ def run(
     *,
     floor: Floor = lambda kernels: 0.0,
     launched: Launched = lambda config, kernels: "",
-    heard: Callable[[str, Compiled], None] = lambda config, found: None,
+    on_compiled: Callable[[str, Compiled], None] = lambda config, found: None,
     more: bool = True,
 ) -> racing.Outcome:
-    """Races the ``known`` configs and then the ``compiled`` ones. ``heard`` is called with each of these before it is timed.
+    """Races the ``known`` configs and then the ``compiled`` ones. ``on_compiled`` is called with each of these before it is timed.
 
     Of configs with the same launches only the first is timed. Nothing is timed unless there is ``more`` than what is known.
     """
@@ -54,7 +54,7 @@ def run(
         else:
             race.refuse(config, timing.reason, str(timing.facts.get(LIKE, "")))
     for config, found in compiled:
-        heard(config, found)
+        on_compiled(config, found)
         made = "" if found.reason else launched(config, found.kernels)
         twin = first.setdefault(made, config) if made else config
         if twin != config:
@@ -118,18 +118,6 @@ def work(config: Mapping[str, int]) -> float:
 _LAUNCH = frozenset({"num_warps", "num_stages", "num_ctas", "maxnreg"})
 
 
-def leading(
-    kept: Memory | None,
-    problem: Problem,
-    configs: Mapping[str, Mapping[str, int]],
-    promising: Callable[[], Sequence[str]],
-) -> list[str]:
-    """The names of the configs in the order to compile them: the memory's winners of near shapes first, or ``promising`` ones."""
-    near = near_shapes.winners(kept.winners([problem.kernel]), problem) if kept and configs else []
-    return order(configs, [name for name in near if name in configs] or promising())
-
-
-def order(configs: Mapping[str, Mapping[str, int]], near: Sequence[str]) -> list[str]:
-    """The names of the configs: ``near`` winners first, which drop others early; then those that take longest to compile."""
-    leading = [name for name in near if name in configs]
-    return leading + sorted((name for name in configs if name not in leading), key=lambda name: -work(configs[name]))
+def order(configs: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """The names of the configs in the order to compile them: those that take longest first."""
+    return sorted(configs, key=lambda name: -work(configs[name]))

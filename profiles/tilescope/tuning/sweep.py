@@ -26,8 +26,7 @@ from tilescope.execution.launches import Launch
 from tilescope.execution.not_applicable import NotApplicable
 from tilescope.hardware import device
 from tilescope.table.case import Case, parse_config
-from tilescope.tuning import compile_jobs, compile_pool, floor, memory, prior, problems, racing, search
-from tilescope.tuning.autotuning import warm_up
+from tilescope.tuning import compile_jobs, compile_pool, floor, memory, problems, racing, search
 from tilescope.tuning.cold_times import cold_times
 
 #: The device that inputs are on.
@@ -118,10 +117,8 @@ class Sweep:
                 contest.refuse(name, reason)
         cost = _cost(self._spec, any_case)
         configs = {name: parse_config(case.config) for name, case in new.items() if name not in self._refused}
-        blocks = {name: max(grids, default=0) for name, grids in self._grids.items()}
-        order = search.leading(kept, problem, configs, lambda: prior.promising(configs, blocks, cost, here))
-        pool, asked = compile_pool.Pool(describer.code), {name: jobs[name] for name in order}
-        compiled = pool.compile(asked, lambda: warm_up(describer)) if order else ()
+        order = search.order(configs)
+        compiled = compile_pool.Pool(describer.code).compile({name: jobs[name] for name in order}) if order else ()
         broken: Broken | None = None
         try:
             search.run(
@@ -130,7 +127,7 @@ class Sweep:
                 compiled,
                 floor=lambda kernels: floor.seconds(cost, here, kernels),
                 launched=self._launched,
-                heard=self._heard,
+                on_compiled=self._note,
                 more=bool(order),
             )
         except Broken as error:
@@ -183,7 +180,7 @@ class Sweep:
                 skipped[name] = error
         return describer, jobs, skipped
 
-    def _heard(self, name: str, found: search.Compiled) -> None:
+    def _note(self, name: str, found: search.Compiled) -> None:
         """Notes the pool's answer for a config. Writes to the memory once a second, so that an interruption loses little."""
         grids = self._grids.get(name, [])
         for kernel, blocks in zip(found.kernels, grids, strict=False):
@@ -206,7 +203,7 @@ class Sweep:
                     raise NotApplicable(reason)
                 with contextlib.nullcontext() if case.config else without_autotuners():
                     more = counters.operations(self._spec, case)
-                    self._facts[name]["counted"] = counters.of_call(self._run(case), more, stalls=True)
+                    self._facts[name]["counted"] = counters.of_call(self.call(case), more, stalls=True)
             except Exception as error:
                 # The times stand without the counts.
                 self._facts[name]["uncounted"] = f"not counted: {compile_jobs.one_line(error)}"
@@ -230,7 +227,7 @@ class Sweep:
             with contextlib.nullcontext() if case.config else without_autotuners():
                 if "checked" not in self._facts[name]:
                     self._facts[name]["checked"] = checked(case, self._spec, self._expected)
-                times = cold_times(self._run(case), count)
+                times = cold_times(self.call(case), count)
                 self._facts[name] |= device.clocks()
                 return times
         except Exception as error:
@@ -240,7 +237,7 @@ class Sweep:
                 self._unsure.add(name)
             raise racing.ConfigFailed(compile_jobs.one_line(error)) from error
 
-    def _run(self, case: Case) -> Callable[[], Any]:
+    def call(self, case: Case) -> Callable[[], Any]:
         """A call of the case. Forward calls share their inputs; others keep their own while half of the GPU's memory is free."""
         if case.direction != FORWARD:
             if case not in self._calls:
