@@ -11,8 +11,7 @@ import os
 import pytest
 import torch
 
-from . import faster_interpreter
-from .checks import outputs_of, relative_error
+from . import checks, faster_interpreter
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if INTERPRETED:
@@ -46,22 +45,7 @@ def bound(dtype):
 
 def compare(ours, plain, *tensors):
     """Values, shapes and dtypes of ``ours(*tensors)`` and the gradient of each tensor, against ``plain`` in fp64."""
-    dtype = tensors[0].dtype
-    leaves = [tensor.detach().requires_grad_() for tensor in tensors]
-    twins = [tensor.detach().double().requires_grad_() for tensor in tensors]
-    actual, wanted = outputs_of(ours(*leaves)), outputs_of(plain(*twins))
-    for one, other in zip(actual, wanted, strict=True):
-        assert one.shape == other.shape
-        assert one.dtype == dtype
-        assert one.device == tensors[0].device
-        assert relative_error(one, other) <= bound(dtype)
-    upstream = [draw(*out.shape, device=out.device, dtype=dtype, seed=99) for out in actual]
-    found = torch.autograd.grad(actual, leaves, upstream)
-    expected = torch.autograd.grad(wanted, twins, [gradient.double() for gradient in upstream])
-    for number, (one, other) in enumerate(zip(found, expected, strict=True)):
-        assert one.shape == other.shape
-        assert one.dtype == dtype
-        assert relative_error(one, other) <= 2 * bound(dtype), f"gradient of input {number}"
+    checks.compare(ours, plain, tensors, bound(tensors[0].dtype), times=2.0)
 
 
 def rotary_tables(tokens, columns, device):

@@ -1,4 +1,4 @@
-"""The example's decoder with every kernel interpreted, in fp32, against its plain twin in fp64. Run by test_gpu_block."""
+"""The example's decoder with every kernel interpreted, in fp32, against its plain twin in fp64."""
 
 # First: it switches the interpreter on.
 from interpreted import close, main  # isort: skip

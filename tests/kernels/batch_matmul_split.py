@@ -1,4 +1,4 @@
-"""The matrix product whose last tiles are cut along K, in Triton's interpreter. Run by test_matmul_split.
+"""The matrix product whose last tiles are cut along K, in Triton's interpreter.
 
 fp16, which descriptors serve and the interpreter computes rightly.
 """
@@ -37,10 +37,6 @@ def check_whole_tiles_parts_and_both():
             product(draw(104, 136).half(), draw(136, 72, seed=1).half(), plan(splits=splits), programs)
 
 
-def check_parts_without_a_step_are_zeros():
-    product(draw(40, 24).half(), draw(24, 40, seed=1).half(), plan(splits=8), 100)
-
-
 def check_rows_that_start_anywhere_are_copied():
     a, b = draw(67, 141).half(), draw(141, 75, seed=1).half()
     turned_a, turned_b = a.T.contiguous().T, b.T.contiguous().T
@@ -55,22 +51,12 @@ def check_rows_that_start_anywhere_are_copied():
     product(wide[:1, :141].expand(67, 141), b, plan(splits=2))
 
 
-def check_few_rows():
-    product(draw(5, 200).half(), draw(200, 96, seed=1).half(), plan(m=16, k=32, splits=4))
-    product(draw(200, 96).half().T[:40], draw(200, 17, seed=1).half(), plan(n=16, k=32, splits=4))
-
-
 def check_a_column_major_result():
     for m, n in ((96, 16), (104, 5), (40, 1), (1, 33)):  # with and without a descriptor
         for splits in (1, 3):
             a, b = draw(m, 136).half(), draw(n, 136, seed=1).half().T
             with poisoned():
                 product(a, b, plan(n=16, splits=splits), turned=True)
-
-
-def check_is_the_same_every_time():
-    a, b = draw(100, 136).half(), draw(136, 72, seed=1).half()
-    assert torch.equal(product(a, b, plan(splits=4)), product(a, b, plan(splits=4)))
 
 
 def check_the_public_function_comes_here_with_gradients():

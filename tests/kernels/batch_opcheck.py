@@ -1,4 +1,4 @@
-"""Every operator's description, in Triton's interpreter. Run by test_interpreted; apart, because every kernel decides it."""
+"""Every operator's description, in Triton's interpreter."""
 
 # First: it switches the interpreter on.
 from interpreted import main  # isort: skip

@@ -1,17 +1,18 @@
-"""Kernels that are PyTorch operators, in Triton's interpreter. Run by test_interpreted."""
+"""Kernels that are PyTorch operators, in Triton's interpreter."""
 
 import warnings
 from unittest import mock
 
 # First: it switches the interpreter on.
 from interpreted import (  # isort: skip
-    INF, NAN, SPECS, against_reference, close, draw, few_multiprocessors, grads, main, poisoned, targets, unusual,
+    INF, NAN, SPECS, against_reference, close, compare, draw, few_multiprocessors, grads, main, poisoned, targets, told_apart, unusual,
 )  # fmt: skip
 
 import torch
 import torch.nn.functional as F
 from tilescope_kernels import (
     add_rms_norm,
+    conv2d,
     cross_entropy,
     dropout,
     geglu,
@@ -20,13 +21,17 @@ from tilescope_kernels import (
     histogram,
     histogram_naive,
     layer_norm,
+    layer_norm_linear,
     linear_cross_entropy,
+    lora_linear,
     online_max,
     rms_norm,
+    rms_norm_gelu_linear,
     rope,
     row_sum,
     swiglu,
 )
+from tilescope_kernels import scaled_dot_product_attention as sdpa
 from tilescope_kernels.elementwise import rope as rotations
 
 #: One small workload of each kernel, ragged where it can be.
@@ -56,7 +61,7 @@ def check_small_workloads_and_that_every_element_is_written():
 
 def check_every_config():
     for name, workload in SMALL.items():
-        for config in SPECS[name].implementations["triton"].configs:
+        for config in told_apart(SPECS[name].implementations["triton"].configs):
             against_reference(name, workload, config=config)
 
 
@@ -114,35 +119,33 @@ def rotation(batch: int, tokens: int, columns: int):
     return angles.cos(), angles.sin()
 
 
+def turned(q, k, cos, sin, **options):
+    """Both outputs against the reference."""
+    for one, other in zip(rope(q, k, cos, sin, **options), SPECS["rope"].reference(q, k, cos, sin), strict=True):
+        close(one, other)
+
+
 def check_rope_shapes_strides_and_tables():
     for batch, q_heads, k_heads, tokens, columns in ((1, 1, 1, 1, 2), (2, 20, 3, 5, 12), (2, 3, 9, 4, 128)):
         for shared in (1, batch):
-            cos, sin = rotation(shared, tokens, columns)
             q, k = draw(batch, q_heads, tokens, columns), draw(batch, tokens, k_heads, columns, seed=1).transpose(1, 2)
-            wanted = SPECS["rope"].reference(q.double(), k.double(), cos.double(), sin.double())
-            for actual, expected in zip(rope(q, k, cos, sin), wanted, strict=True):
-                close(actual, expected)
-    # Windows that overlap, in steps of one.
-    q, (cos, sin) = draw(1, 2, 15).unfold(-1, 12, 1), rotation(1, 4, 12)
-    for actual, expected in zip(rope(q, q, cos, sin), SPECS["rope"].reference(q, q, cos, sin), strict=True):
-        close(actual, expected)
+            turned(q, k, *rotation(shared, tokens, columns))
+    windows = draw(1, 2, 15).unfold(-1, 12, 1)  # that overlap, in steps of one
+    turned(windows, windows, *rotation(1, 4, 12))
     # One table for all batches, the other for each.
     q, k, (cos, sin) = draw(3, 2, 4, 12), draw(3, 1, 4, 12, seed=1), rotation(3, 4, 12)
     for tables in ((cos[:1], sin), (cos, sin[1:2]), (cos[:1].expand(3, 4, 12), sin)):
-        for actual, expected in zip(rope(q, k, *tables), SPECS["rope"].reference(q, k, *tables), strict=True):
-            close(actual, expected)
+        turned(q, k, *tables)
     # Heads in several launches, the last ones with heads of k alone.
-    q, k, (cos, sin) = draw(2, 5, 4, 12), draw(2, 21, 4, 12, seed=1), rotation(2, 4, 12)
     with mock.patch.object(rotations, "SECOND_AXIS", 1):
-        parts = rope(q, k, cos, sin, config={"HEADS": 8, "num_warps": 1})
-    for actual, expected in zip(parts, SPECS["rope"].reference(q, k, cos, sin), strict=True):
-        close(actual, expected)
+        turned(draw(2, 5, 4, 12), draw(2, 21, 4, 12, seed=1), *rotation(2, 4, 12), config={"HEADS": 8, "num_warps": 1})
     # Tables whose halves differ, as the formula allows.
-    cos, sin = draw(1, 4, 128, seed=6), draw(1, 4, 128, seed=7)
-    leaf, twin = draw(2, 3, 4, 128, grad=True), draw(2, 3, 4, 128).double().requires_grad_()
-    out = rope(leaf, leaf, cos, sin)[0]
-    expected = SPECS["rope"].reference(twin, twin, cos.double(), sin.double())[0]
-    close(*(grads(o.pow(2), of)[0] for o, of in ((out, leaf), (expected, twin))), 1e-6)
+    tables = draw(1, 4, 128, seed=6), draw(1, 4, 128, seed=7)
+    doubles = [table.double() for table in tables]
+    compare(
+        lambda q, k: rope(q, k, *tables), lambda q, k: SPECS["rope"].reference(q, k, *doubles),
+        (draw(2, 3, 4, 128), draw(2, 1, 4, 128)), 1e-6, times=1.0,
+    )  # fmt: skip
 
 
 def check_reductions_of_any_shape():
@@ -190,32 +193,18 @@ def check_rms_norm_rows():
 
 
 def check_norms_take_fp32_weights_beside_16_bits():
-    """As where activations are autocast and parameters are not: gradients have the dtype of what they belong to."""
-    x, residual = draw(6, 40).half(), draw(6, 40, seed=1)
-    weight, bias = draw(40, seed=2, grad=True), draw(40, seed=3, grad=True)
-    for ours, plain, leaves in (
-        (lambda x: layer_norm(x, 40, weight, bias), lambda x, w, b: F.layer_norm(x, (40,), w, b), (weight, bias)),
-        (lambda x: rms_norm(x, 40, weight, 1e-6), lambda x, w: F.rms_norm(x, (40,), w, 1e-6), (weight,)),
-    ):
-        leaf, twin = x.clone().requires_grad_(), x.double().requires_grad_()
-        twins = [tensor.detach().double().requires_grad_() for tensor in leaves]
-        actual, wanted = ours(leaf), plain(twin, *twins)
-        assert actual.dtype == torch.float16
-        close(actual, wanted, 2e-3)
-        found = grads(actual.float().pow(2), (leaf, *leaves))
-        assert [one.dtype for one in found] == [torch.float16, *(torch.float32 for _ in leaves)]
-        for one, other in zip(found, grads(wanted.pow(2), (twin, *twins)), strict=True):
-            close(one, other, 4e-3)
-    leaf, stream = x.clone().requires_grad_(), residual.clone().requires_grad_()
-    normed, total = add_rms_norm(leaf, stream, weight)
-    assert normed.dtype == total.dtype == torch.float32
-    close(total, x.double() + residual.double(), 1e-6)
-    found = grads(normed.pow(2).sum() + total.sum(), (leaf, stream, weight))
-    assert [one.dtype for one in found] == [torch.float16, torch.float32, torch.float32]
-    twin = stream.detach().double().requires_grad_()
-    wide = x.double() + twin
-    wanted = F.rms_norm(wide, (40,), weight.detach().double(), 1e-6).pow(2).sum() + wide.sum()
-    close(found[1], grads(wanted, twin)[0], 1e-5)
+    """As under autocast, where parameters are fp32: gradients have the dtype of what they belong to."""
+    x, residual, weight, bias = draw(6, 40).half(), draw(6, 40, seed=1), draw(40, seed=2), draw(40, seed=3)
+    compare(
+        lambda x, w, b: layer_norm(x, 40, w, b), lambda x, w, b: F.layer_norm(x, (40,), w, b), (x, weight, bias), 2e-3, times=2.0
+    )  # fmt: skip
+    compare(
+        lambda x, w: rms_norm(x, 40, w, 1e-6), lambda x, w: F.rms_norm(x, (40,), w, 1e-6), (x, weight), 2e-3, times=2.0
+    )
+    # Gradients of fp32 tensors have fp32's error, that of x is rounded.
+    compare(add_rms_norm, SPECS["add_rms_norm"].reference, (x, residual, weight), 1e-6, wanted=[1, 2], times=10.0)
+    compare(add_rms_norm, SPECS["add_rms_norm"].reference, (x, residual, weight), 1e-6, wanted=[0], times=1000.0)
+    assert [out.dtype for out in add_rms_norm(x, residual, weight)] == [torch.float32, torch.float32]
     try:
         layer_norm(x, 40, weight.bfloat16())
     except ValueError as error:
@@ -236,6 +225,9 @@ def check_functions_compile_whole():
         q_in, k_in = rope(q * 2.0, k * 2.0, cos, sin, inplace=True)
         loss = cross_entropy(normed, target) + cross_entropy(normed, target, gradient_in_forward=True)
         loss = loss + linear_cross_entropy(normed, head, target)
+        loss = loss + conv2d(q, q[:1, :, :2, :2]).sum() + sdpa(q, q, q, is_causal=True).square().sum()
+        loss = loss + lora_linear(x, head, x[:3], head[:, :3]).square().sum()
+        loss = loss + layer_norm_linear(x, w, None, head).square().sum() + rms_norm_gelu_linear(x, w, head).sum()
         reductions = row_sum(x.detach()) + online_max(x.detach())[1]
         return loss + (q_out * q_in).sum() + (k_out + k_in).square().sum(), reductions, histogram(target.int(), 7)
 

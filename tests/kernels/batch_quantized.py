@@ -1,4 +1,4 @@
-"""Quantization, interpreted by tilescope. Run by test_quantized; prints what went wrong, by name."""
+"""Quantization, interpreted by tilescope."""
 
 import torch
 from checks import INF, SPECS, against_reference, draw, main, relative_error
@@ -28,7 +28,7 @@ def check_quantization_moves_its_floor():
                 moves_its_floor(name, workload)
 
 
-def check_a_scale_of_the_tensor_takes_one_more_read_and_the_programs_magnitudes():
+def check_tensor_scale_takes_one_more_read():
     spec, workload = SPECS["int8_tensor"], "130x256-bf16"
     floor, magnitudes = spec.cost(spec.workload(workload), FORWARD), 4 * 17  # 260 blocks of 1x128, 16 a program
     wanted = (2 * floor.bytes_read + magnitudes, floor.bytes_written + magnitudes)
@@ -46,19 +46,6 @@ def check_every_config_of_quantization():
 def check_rows_longer_than_registers():
     against_reference("int8_rows", "2x40000-fp32")
     against_reference("fp8_rows", "2x70000-bf16")
-
-
-def check_one_scale_for_a_tensor():
-    x = draw(9, 300)
-    for kind in (INT8, FP8):
-        for config in (None, BLOCK_CONFIGS[5]):
-            q, scale = quantize(x, kind, "tensor", config=config)
-            wanted, wanted_scale = reference(x.double(), kind, "tensor")
-            assert scale.shape == ()
-            assert relative_error(scale, wanted_scale) < 1e-6
-            assert relative_error(q, wanted) < 1e-2
-            back = dequantize(q, scale, torch.float32)
-            assert relative_error(back, q.double() * scale.double()) < 1e-6
 
 
 def check_going_there_and_back_is_within_half_a_step():

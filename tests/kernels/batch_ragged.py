@@ -1,7 +1,7 @@
-"""Attention of packed sequences, in Triton's interpreter. Run by test_ragged."""
+"""Attention of packed sequences, in Triton's interpreter."""
 
 # First: it switches the interpreter on.
-from interpreted import INF, NAN, SPECS, against_reference, close, draw, main, poisoned  # isort: skip
+from interpreted import INF, NAN, SPECS, against_reference, close, compare, draw, main, poisoned, told_apart  # isort: skip
 
 from itertools import accumulate
 
@@ -32,18 +32,14 @@ def wanted(tensors, queries, keys, is_causal=False, scale=None):
     return torch.cat([*results, torch.zeros_like(q[first_q:])])
 
 
-def both_passes(ours, queries, keys, tolerance=1e-5, longest=None, **options):
+def both_passes(ours, queries, keys, tolerance=1e-5, *, longest=None, config=None, **options):
     """The result and the gradients against PyTorch's in fp64, and that all of them are written."""
-    longest = longest or (max(queries, default=0), max(keys, default=0))
-    twins = doubles(ours)
-    expected = wanted(twins, queries, keys, **{k: v for k, v in options.items() if k != "config"})
-    upstream = draw(*expected.shape, seed=9)
+    where = bounds(queries), bounds(keys), *(longest or (max(queries, default=0), max(keys, default=0)))
     with poisoned():
-        actual = ragged_attention(*ours, bounds(queries), bounds(keys), *longest, **options)
-        found = torch.autograd.grad(actual, ours, upstream.to(actual.dtype))
-    close(actual, expected, tolerance)
-    for one, other in zip(found, torch.autograd.grad(expected, twins, upstream.double()), strict=True):
-        close(one, other, 2 * tolerance)
+        compare(
+            lambda *qkv: ragged_attention(*qkv, *where, config=config, **options),
+            lambda *qkv: wanted(qkv, queries, keys, **options), ours, tolerance, times=2.0,
+        )  # fmt: skip
 
 
 def packed(queries, keys, shape, dtype=torch.float32, more=0):
@@ -74,17 +70,15 @@ def check_grouped_heads_and_rows_after_the_last_sequence():
 
 
 def check_any_number_of_columns():
-    for columns in (1, 24, 96, 200, 256):
-        for causal in (False, True):
-            both_passes(packed((20, 35), (50, 21), (2, 1, columns)), (20, 35), (50, 21), is_causal=causal)
+    for columns, causal in ((1, True), (24, False), (96, True), (200, False), (256, True)):
+        both_passes(packed((20, 35), (50, 21), (2, 1, columns)), (20, 35), (50, 21), is_causal=causal)
 
 
 def check_every_config():
     # fp16, which descriptors serve and the interpreter computes rightly.
-    for config in SPECS["ragged_attention"].implementations["triton"].configs:
-        for causal in (False, True):
-            ours = packed((150, 9), (140, 30), (2, 1, 16), torch.float16)
-            both_passes(ours, (150, 9), (140, 30), 1e-3, is_causal=causal, config=config)
+    for config in told_apart(SPECS["ragged_attention"].implementations["triton"].configs):
+        ours = packed((150, 9), (140, 30), (2, 1, 16), torch.float16)
+        both_passes(ours, (150, 9), (140, 30), 1e-3, is_causal=True, config=config)
 
 
 def check_longest_may_be_more_and_there_may_be_one_sequence_or_none():

@@ -1,4 +1,4 @@
-"""Every variant of the studies, in Triton's interpreter. Run by test_studies."""
+"""Every variant of the studies, in Triton's interpreter."""
 
 import sys
 

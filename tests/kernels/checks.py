@@ -5,7 +5,7 @@ import json
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
@@ -37,6 +37,38 @@ def close(actual: torch.Tensor, expected: torch.Tensor, tolerance: float = 1e-6)
 
 def outputs_of(result: Any) -> tuple[torch.Tensor, ...]:
     return result if isinstance(result, tuple) else (result,)
+
+
+def compare(
+    ours: Callable[..., Any],
+    plain: Callable[..., Any],
+    tensors: Sequence[torch.Tensor | None],
+    tolerance: float = 1e-5,
+    *,
+    wanted: Sequence[int] | None = None,
+    times: float = 3.0,
+) -> None:
+    """Results of ``ours``, and gradients of the tensors or of those numbered in ``wanted``, against ``plain`` in fp64.
+
+    A gradient may have ``times`` the error of a result.
+    """
+    chosen = [i for i, tensor in enumerate(tensors) if tensor is not None] if wanted is None else wanted
+    leaves = [None if tensor is None else tensor.detach() for tensor in tensors]
+    twins = [None if leaf is None else leaf.double() for leaf in leaves]
+    asked = [[values[i].requires_grad_() for i in chosen] for values in (leaves, twins)]  # type: ignore[union-attr]
+    actual, expected = outputs_of(ours(*leaves)), outputs_of(plain(*twins))
+    # Not contiguous, as an upstream gradient may be.
+    upstream = [draw(*out.shape, 2, seed=9 + i).to(out)[..., 0] for i, out in enumerate(actual)]
+    found = torch.autograd.grad(actual, asked[0], upstream)
+    known = torch.autograd.grad(expected, asked[1], [gradient.double() for gradient in upstream])
+    for one, other in zip(actual, expected, strict=True):
+        close(one, other, tolerance)
+    for i, one, other in zip(chosen, found, known, strict=True):
+        assert one.dtype == leaves[i].dtype and one.isfinite().all(), f"gradient {i}"  # type: ignore[union-attr]
+        try:
+            close(one, other, times * tolerance)
+        except AssertionError as error:
+            raise AssertionError(f"gradient {i}: {error}") from None
 
 
 def against_reference(

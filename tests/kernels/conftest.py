@@ -26,7 +26,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     cases = []
     for script in metafunc.module.SCRIPTS:
         checks = re.findall(r"^def (check_\w+)", (HERE / script).read_text(encoding="utf-8"), re.M)
-        cases += [pytest.param((script, name), id=name) for name in checks]
+        cases += [pytest.param((script, name), id=f"{script[6:-3]}-{name[6:]}") for name in checks]
     metafunc.parametrize("wrong", cases, indirect=True)
 
 

@@ -13,12 +13,12 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 import faster_interpreter
 import torch
-from checks import INF, NAN, SPECS, against_reference, close, draw, main, poisoned
+from checks import INF, NAN, SPECS, against_reference, close, compare, draw, main, poisoned
 
 faster_interpreter.install()
 
 __all__ = [
-    "INF", "NAN", "SPECS", "against_reference", "close", "draw", "few_multiprocessors", "grads", "main", "poisoned",
+    "INF", "NAN", "SPECS", "against_reference", "close", "compare", "draw", "few_multiprocessors", "grads", "main", "poisoned",
     "targets", "told_apart", "unusual",
 ]  # fmt: skip
 

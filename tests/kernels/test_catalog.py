@@ -73,7 +73,7 @@ def test_type_checkers_are_told_what_the_catalog_says():
     assert told == {name: f"tilescope_kernels.{module}.{name}" for name, module in homes.items()}
 
 
-def test_a_file_and_a_line_add_a_kernel_and_a_function_brings_its_module_and_operator_alone(tmp_path):
+def test_catalog_line_adds_a_kernel(tmp_path):
     copy = tmp_path / "tilescope_kernels"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
     (copy / "elementwise" / "twice.py").write_text(NEW)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from tilescope.execution import execute
-from tilescope_kernels import layer_norm, matmul, softmax
+from tilescope_kernels import matmul, softmax
 
 from . import on_gpu
 from .checks import SPECS
@@ -16,18 +16,15 @@ SHAPES = {
     "add_relu_mul": ("1", "65536", "1423763"),
     # One read of 16 and 32 bits, recomputed exponentials, online; backward in one read and in blocks.
     "softmax": (
-        "64x64", "1823x781", "512x4096", "64x16384", "70x20000", "16x32768", "16x65536", "8x100000", "9x50257",
-        "300x5120", "131x12304", "70x1003", "131x12289", "33x32001", "40x100003",
+        "64x64", "1823x781", "512x4096", "64x16384", "16x32768", "16x65536", "300x5120", "131x12289", "33x32001", "40x100003",
     ),
     # Sums beside a row read once, beside a row read twice, and of rows in parts.
     "layer_norm": (
-        "64x64", "1823x781", "2048x4096", "512x8192", "256x16384", "300x12288", "131x12304", "900x2064", "700x5120",
-        "3000x1024", "2001x520", "70x9001", "64x32768", "300x65536", "7x100003", "40x100016",
-        "1100x1029", "700x4097", "300x12289",
+        "64x64", "1823x781", "2048x4096", "256x16384", "300x12288", "131x12304", "700x5120", "3000x1024", "70x9001",
+        "300x65536", "7x100003", "40x100016", "1100x1029", "300x12289",
     ),
     "add_rms_norm": (
-        "64x64", "1823x781", "2048x4096", "512x8192", "256x16384", "300x5120", "130x2056", "3000x1024", "300x20480",
-        "7x100003", "70x20484",
+        "64x64", "1823x781", "2048x4096", "256x16384", "300x5120", "130x2056", "300x20480", "7x100003", "70x20484",
     ),
     "matmul": ("1x1x1", "512x512x512", "1023x517x769", "1024x2048x512"),
     "gelu": ("1", "65536", "1423763"),
@@ -41,9 +38,8 @@ SHAPES = {
     "online_max": ("1x1", "64x64", "1823x781", "2048x4096", "8x100000", "9x50257"),
     "histogram": ("1x1x0", "65536x256x0", "1423763x1000x50", "1000003x4096x100"),
     "rms_norm": (
-        "64x64", "1823x781", "2048x4096", "512x8192", "256x16384", "64x32768", "300x5120", "130x2056", "3000x1024",
-        "2001x520", "5000x128", "300x65536", "7x100003", "1x524288",
-        "1300x2051", "700x4097", "300x12289",
+        "64x64", "1823x781", "2048x4096", "256x16384", "300x5120", "130x2056", "5000x128", "300x65536", "7x100003", "1x524288",
+        "1300x2051", "300x12289",
     ),
     # Fewer classes than a warp reads, a ragged row, and language models' vocabularies: rows start at 16 bytes, or not.
     "cross_entropy": ("7x3", "1823x781", "130x128256", "9x31999", "9x50257", "9x128257", "300x32001"),
@@ -70,18 +66,19 @@ SHAPES = {
     "mlp_compile_modes": ("1x16x24", "517x769x1023", "256x512x1024"),
     "mlp_compile_regions": ("1x16x24x1", "517x769x1023x3", "256x512x1024x2"),
 }  # fmt: skip
+#: Two problems in every dtype, the others in the last.
 CASES = [
     (name, shape, dtype)
     for name, shapes in SHAPES.items()
-    for shape in shapes
-    for dtype in (("int32",) if name == "histogram" else ("fp32", "fp16", "bf16"))
+    for place, shape in enumerate(shapes)
+    for dtype in (
+        ("int32",) if name == "histogram" else ("fp32", "fp16", "bf16") if place in (1, len(shapes) - 1) else ("bf16",)
+    )
 ]
 
 
 @pytest.mark.parametrize(("name", "shape", "dtype"), CASES, ids=["-".join(case) for case in CASES])
 def test_triton_against_the_reference(name, shape, dtype):
-    if name in ("layer_norm", "rms_norm") and shape == "64x32768" and dtype == "fp32":
-        pytest.skip("the widest fp32 rows take minutes in fp64 on small GPUs and add no path")
     against_reference(name, f"{shape}-{dtype}")
 
 
@@ -103,7 +100,7 @@ def test_every_config(name):
         against_reference(name, f"{shape}-{'int32' if name == 'histogram' else 'bf16'}", config=config)
 
 
-@pytest.mark.parametrize("which", range(0, len(SPECS["matmul"].implementations["triton"].configs), 9))
+@pytest.mark.parametrize("which", range(0, len(SPECS["matmul"].implementations["triton"].configs), 18))
 def test_some_configs_of_matmul(which):
     from triton.runtime.errors import OutOfResources
 
@@ -137,20 +134,7 @@ def test_softmax_special_values():
         torch.testing.assert_close(softmax(x), torch.softmax(x, -1), equal_nan=True, rtol=2e-2, atol=1e-3)
 
 
-def test_gradients_are_the_same_every_time():
-    def gradients():
-        spec = SPECS["layer_norm"]
-        inputs = spec.inputs(spec.workload("1823x4096-bf16"), "cuda")
-        leaves = [inputs[key] for key in ("x", "weight", "bias")]
-        return torch.autograd.grad(layer_norm(leaves[0], 4096, *leaves[1:]).sum(), leaves)
-
-    first = gradients()
-    for _ in range(5):
-        for one, other in zip(first, gradients(), strict=True):
-            assert torch.equal(one, other)
-
-
-def test_programs_that_wait_for_each_other_do_on_any_stream_and_in_a_graph():
+def test_waiting_programs_run_on_any_stream_and_in_graphs():
     x, dy = (torch.randn(300, 65536, device="cuda").bfloat16() for _ in range(2))
     weight = torch.randn(65536, device="cuda").bfloat16()
     _, stats = torch.ops.tilescope.layer_norm(x, weight, None, 1e-5, True, "")

@@ -1,5 +1,7 @@
 """Attention on a GPU against fp64: shapes that no default was chosen for, special values, strides, every peer."""
 
+import functools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,7 +9,7 @@ from tilescope.execution import observe
 from tilescope_kernels import scaled_dot_product_attention as sdpa
 from tilescope_kernels.attention import attention_configs, few_gradients, hopper, hopper_few, hopper_gradients
 
-from . import on_gpu
+from . import checks, on_gpu
 from .checks import INF, NAN, SPECS, relative_error
 from .on_gpu import draw
 
@@ -18,170 +20,98 @@ CONFIGS = SPECS["attention"].implementations["triton"].configs
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-def compare(q, k, v, tolerance, call=sdpa, **options):
-    ours = [tensor.detach().requires_grad_() for tensor in (q, k, v)]
-    twins = [tensor.detach().double().requires_grad_() for tensor in (q, k, v)]
-    config = {"config": options.pop("config")} if "config" in options else {}
-    mask, twin = options.pop("attn_mask", (None, None))
-    actual = call(*ours, mask, **options, **config)
-    wanted = F.scaled_dot_product_attention(*twins, twin, **options)
-    assert actual.isfinite().all()
-    assert relative_error(actual, wanted) <= tolerance
-    upstream = draw(*actual.shape, seed=9)
-    found = torch.autograd.grad(actual, ours, upstream.to(actual.dtype))
-    expected = torch.autograd.grad(wanted, twins, upstream.double())
-    for name, one, other in zip(("query", "key", "value"), found, expected, strict=True):
-        assert one.isfinite().all(), f"gradient of {name}"
-        assert relative_error(one, other) <= 3 * tolerance, f"gradient of {name}"
-
-
-@pytest.mark.parametrize("dtype", list(DTYPES))
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(
-    "extents",
-    [
-        (1, 1, 1, 2, 3, 16), (3, 2, 1, 64, 64, 64), (1, 2, 8, 129, 127, 128), (2, 1, 3, 1000, 333, 64),
-        (1, 1, 2, 333, 1000, 128), (1, 4, 1, 2048, 2048, 128), (2, 3, 1, 127, 257, 32), (1, 1, 71, 255, 255, 16),
-        # Columns that are no power of two, and many: few tiles, and enough for every multiprocessor.
-        (2, 2, 2, 129, 127, 96), (2, 20, 2, 517, 300, 96), (1, 2, 2, 129, 127, 256), (2, 20, 1, 517, 300, 256),
-        (1, 3, 1, 200, 333, 80), (1, 2, 1, 77, 91, 1), (2, 40, 1, 260, 390, 200), (1, 2, 1, 130, 70, 13),
-    ],
-)  # fmt: skip
-def test_shapes(extents, causal, dtype):
+def drawn(extents, dtype="bf16"):
+    """Queries, keys and values of (batch, heads of keys, queries' heads for each, queries, keys, columns)."""
     batch, kv_heads, group, queries, keys, columns = extents
-    q = draw(batch, kv_heads * group, queries, columns, dtype=DTYPES[dtype])
-    k, v = (draw(batch, kv_heads, keys, columns, dtype=DTYPES[dtype], seed=seed) for seed in (1, 2))
-    compare(q, k, v, TOLERANCE[dtype], is_causal=causal, enable_gqa=True)
+    shapes = (batch, kv_heads * group, queries, columns), *[(batch, kv_heads, keys, columns)] * 2
+    return [draw(*shape, dtype=DTYPES[dtype], seed=seed) for seed, shape in enumerate(shapes)]
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def compare(q, k, v, tolerance, call=sdpa, *, attn_mask=(None, None), config=None, **options):
+    mask, twin = attn_mask
+    ours = functools.partial(call, config=config) if config else call
+    checks.compare(
+        lambda *qkv: ours(*qkv, mask, **options), lambda *qkv: F.scaled_dot_product_attention(*qkv, twin, **options),
+        (q, k, v), tolerance,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
-    "extents",
+    ("extents", "dtype"),
     [
-        (1, 1, 1, 128, 128, 128), (2, 2, 3, 333, 1000, 64), (1, 2, 1, 257, 130, 128), (1, 2, 3, 1000, 333, 128),
-        (2, 3, 1, 517, 517, 96), (2, 2, 1, 517, 130, 256), (1, 2, 3, 200, 333, 200), (1, 1, 1, 5, 900, 256),
-        (1, 1, 1, 700, 3, 128), (1, 1, 1, 3, 700, 64),
-        # Columns that are multiplied as 64 and 16 or 32.
-        (1, 1, 4, 130, 130, 88), (1, 2, 3, 333, 1000, 72), (1, 1, 1, 700, 3, 80), (1, 1, 1, 5, 900, 96), (1, 2, 1, 257, 130, 88),
-        (1, 2, 2, 200, 333, 80), (2, 1, 1, 64, 128, 72),
+        ((1, 1, 1, 2, 3, 16), "fp32"), ((1, 2, 8, 129, 127, 128), "fp32"), ((2, 1, 3, 1000, 333, 64), "fp16"),
+        ((1, 1, 2, 333, 1000, 128), "bf16"), ((1, 4, 1, 2048, 2048, 128), "bf16"), ((1, 1, 71, 255, 255, 16), "fp16"),
+        # Columns that are no power of two, and many: few tiles, and enough for every multiprocessor.
+        ((2, 2, 2, 129, 127, 96), "fp32"), ((2, 20, 2, 517, 300, 96), "bf16"), ((2, 20, 1, 517, 300, 256), "fp16"),
+        ((1, 2, 1, 77, 91, 1), "bf16"), ((2, 40, 1, 260, 390, 200), "bf16"), ((1, 2, 1, 130, 70, 13), "fp16"),
     ],
 )  # fmt: skip
-def test_hoppers_backward_pass(extents, causal, dtype, monkeypatch):
-    """Where it would not be chosen, too: small, ragged, with more queries than keys and fewer."""
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("Hopper's")
+def test_attention_shapes(extents, dtype, causal):
+    compare(*drawn(extents, dtype), TOLERANCE[dtype], is_causal=causal, enable_gqa=True)
+
+
+@on_gpu.HOPPER
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("shares", [1, 3])
+@pytest.mark.parametrize(
+    ("extents", "dtype"),
+    [
+        ((2, 2, 3, 333, 1000, 64), "bf16"), ((1, 2, 1, 257, 130, 128), "fp16"), ((2, 2, 1, 517, 130, 256), "bf16"),
+        ((1, 1, 1, 700, 3, 128), "bf16"), ((1, 1, 1, 3, 700, 64), "fp16"),
+        # Columns that are multiplied as 64 and 16 or 32.
+        ((1, 1, 4, 130, 130, 88), "bf16"), ((1, 1, 1, 5, 900, 96), "bf16"), ((1, 2, 2, 200, 333, 80), "fp16"),
+    ],
+)  # fmt: skip
+def test_attention_hopper_backward(extents, dtype, shares, causal, monkeypatch):
+    """Small and ragged problems too, and tiles of keys whose queries several programs share."""
     monkeypatch.setattr(hopper_gradients, "_LEAST", 0)
     monkeypatch.setattr(hopper_gradients, "multiprocessors", lambda _: 1)
-    batch, kv_heads, group, queries, keys, columns = extents
-    q = draw(batch, kv_heads * group, queries, columns, dtype=DTYPES[dtype])
-    k, v = (draw(batch, kv_heads, keys, columns, dtype=DTYPES[dtype], seed=seed) for seed in (1, 2))
+    monkeypatch.setattr(hopper_gradients, "shares", lambda *_: shares)
     with observe.launches() as made:
-        compare(q, k, v, TOLERANCE[dtype], is_causal=causal, enable_gqa=True)
+        compare(*drawn(extents, dtype), TOLERANCE[dtype], is_causal=causal, enable_gqa=True)
     assert len([one for one in made if "backward" in one["function"]]) == 3
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("shares", [2, 3, 30])
-@pytest.mark.parametrize(
-    "extents",
-    [
-        (1, 2, 1, 517, 130, 64), (2, 1, 3, 300, 700, 128), (1, 2, 2, 200, 333, 80), (1, 1, 4, 130, 130, 88), (1, 2, 3, 333, 1000, 72),
-        (2, 1, 1, 517, 517, 96), (1, 1, 2, 300, 200, 104),
-    ],
-)  # fmt: skip
-def test_hoppers_tiles_of_keys_are_shared_out(extents, shares, causal, monkeypatch):
-    """Programs of a tile of keys share its queries: some have none, and all do what one does."""
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("Hopper's")
-    monkeypatch.setattr(hopper_gradients, "_LEAST", 0)
-    monkeypatch.setattr(hopper_gradients, "multiprocessors", lambda _: 1)
-    monkeypatch.setattr(hopper_gradients, "shares", lambda *_: shares)
-    batch, kv_heads, group, queries, keys, columns = extents
-    q = draw(batch, kv_heads * group, queries, columns)
-    k, v = (draw(batch, kv_heads, keys, columns, seed=seed) for seed in (1, 2))
-    with observe.launches() as made:
-        compare(q, k, v, TOLERANCE["bf16"], is_causal=causal, enable_gqa=True)
-    assert made[-1]["function"] == "attention_backward_sums_kernel"
-
-
-@pytest.mark.parametrize("dtype", ["fp16", "fp32"])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("parts", [(1, 1, 1), (3, 1, 1), (1, 2, 3), (3, 3, 2), (3, 16, 16)])
-@pytest.mark.parametrize("extents", [(1, 2, 517, 769, 64), (2, 1, 130, 64, 96), (1, 1, 3, 700, 64)])
-def test_few_tiles_are_shared_out(extents, parts, causal, dtype, monkeypatch):
+@pytest.mark.parametrize("parts", [(1, 1, 1), (3, 3, 2), (3, 16, 16)])
+@pytest.mark.parametrize(("extents", "dtype"), [((1, 2, 3, 517, 769, 64), "fp32"), ((2, 1, 3, 130, 64, 96), "fp16")])
+def test_attention_few_tiles_are_shared(extents, dtype, parts, causal, monkeypatch):
     """Parts of the heads, spans of the queries and of the keys: some have nothing to do."""
     monkeypatch.setattr(few_gradients, "_parts", lambda *_: parts)
-    batch, kv_heads, queries, keys, columns = extents
-    q = draw(batch, 3 * kv_heads, queries, columns, dtype=DTYPES[dtype])
-    k, v = (draw(batch, kv_heads, keys, columns, dtype=DTYPES[dtype], seed=seed) for seed in (1, 2))
     with observe.launches() as made:
-        compare(q, k, v, TOLERANCE[dtype], is_causal=causal, enable_gqa=True)
+        compare(*drawn(extents, dtype), TOLERANCE[dtype], is_causal=causal, enable_gqa=True)
     assert made[-1]["function"] == "attention_backward_split_kernel"
 
 
-def test_rows_of_a_result_that_descriptors_do_not_reach():
-    q = draw(2, 40, 300, 128)[..., :100]
-    k, v = (draw(2, 40, 300, 128, seed=seed)[..., :100] for seed in (1, 2))
-    compare(q, k, v, TOLERANCE["bf16"])
-
-
-@pytest.mark.parametrize("rows", [(3, 130), (517, 300), (333, 1000)])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("columns", "warpgroups"), [(40, 2), (40, 3), (64, 2), (64, 3), (80, 2), (128, 2), (200, 2)])
-def test_hopper_s_kernel(columns, warpgroups, causal, rows, monkeypatch):
-    """Where it would not be chosen, too."""
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("Hopper's")
-    specialized = attention_configs._forward(64 * warpgroups, 64 if columns > 128 else 128, 4, 2, 1, 1)
-    monkeypatch.setattr(attention_configs, "_specialized", lambda q, tiles, causal: specialized)
-    q = draw(2, 4, rows[0], columns)
-    k, v = (draw(2, 2, rows[1], columns, seed=seed) for seed in (1, 2))
-    for programs in (5, 132):  # several tiles each, and one
-        monkeypatch.setattr(hopper, "multiprocessors", lambda _, programs=programs: programs)
-        with observe.launches() as made:
-            compare(q, k, v, TOLERANCE["bf16"], enable_gqa=True, is_causal=causal)
-        assert made[0]["function"] == "attention_hopper_kernel"
-
-
-@pytest.mark.parametrize("rows", [(3, 130), (64, 64), (65, 100), (517, 300), (333, 1000)])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(
-    ("columns", "dtype"), [(40, "bf16"), (64, "bf16"), (64, "fp16"), (96, "bf16"), (128, "bf16"), (128, "fp16")]
-)
-def test_hopper_s_kernel_whose_warpgroups_share_queries(columns, dtype, causal, rows, monkeypatch):
-    """Where it would not be chosen, too: one tile of keys, so that a warpgroup has none, and orders of several waves."""
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("Hopper's")
+def specialized(warpgroups, columns):
+    """The config of Hopper's kernel; 0 warpgroups: two that share the queries."""
     shared = attention_configs._SPECIALIZED_SHARED
-    monkeypatch.setattr(attention_configs, "_specialized", lambda q, tiles, causal: shared)
-    q = draw(2, 6, rows[0], columns, dtype=DTYPES[dtype])
-    k, v = (draw(2, 2, rows[1], columns, dtype=DTYPES[dtype], seed=seed) for seed in (1, 2))
-    for processors in (5, 132):
-        monkeypatch.setattr(hopper_few, "multiprocessors", lambda _, processors=processors: processors)
-        with observe.launches() as made:
-            compare(q, k, v, TOLERANCE[dtype], enable_gqa=True, is_causal=causal)
-        assert made[0]["function"] == "attention_few_hopper_kernel"
+    return (
+        attention_configs._forward(64 * warpgroups, 64 if columns > 128 else 128, 4, 2, 1, 1) if warpgroups else shared
+    )
 
 
-def test_few_tiles_under_a_causal_mask_are_of_64_queries():
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("Hopper's")
-    programs = torch.cuda.get_device_properties(0).multi_processor_count
-    for columns in (96, 128):
-        q = draw(1, programs // 16 * 2, 512, columns)
-        k, v = (draw(1, programs // 16, 512, columns, seed=seed) for seed in (1, 2))
-        with observe.launches() as made:
-            compare(q, k, v, TOLERANCE["bf16"], enable_gqa=True, is_causal=True)
-        assert made[0]["function"] == "attention_few_hopper_kernel"
-
-
+@on_gpu.HOPPER
+@pytest.mark.parametrize(("rows", "causal"), [((3, 130), False), ((517, 300), True), ((333, 1000), True)])
 @pytest.mark.parametrize(
-    ("columns", "dtype"), [(64, "fp32"), (64, "fp16"), (96, "bf16"), (128, "bf16"), (128, "fp16"), (256, "bf16")]
-)
-def test_masks(columns, dtype):
-    q = draw(2, 4, 300, columns, dtype=DTYPES[dtype])
-    k, v = (draw(2, 2, 517, columns, dtype=DTYPES[dtype], seed=seed) for seed in (1, 2))
+    ("columns", "warpgroups", "dtype"),
+    [(40, 3, "bf16"), (64, 2, "fp16"), (80, 2, "bf16"), (200, 2, "bf16"), (40, 0, "bf16"), (64, 0, "fp16"), (128, 0, "bf16")],
+)  # fmt: skip
+def test_attention_hopper_forward(columns, warpgroups, dtype, causal, rows, monkeypatch):  # noqa: PLR0917
+    """Several tiles a program, and one."""
+    monkeypatch.setattr(attention_configs, "_specialized", lambda *_: specialized(warpgroups, columns))
+    for programs in (5, 132):
+        for module in (hopper, hopper_few):
+            monkeypatch.setattr(module, "multiprocessors", lambda _, programs=programs: programs)
+        with observe.launches() as made:
+            compare(*drawn((2, 2, 2, *rows, columns), dtype), TOLERANCE[dtype], enable_gqa=True, is_causal=causal)
+        assert made[0]["function"] == ("attention_hopper_kernel" if warpgroups else "attention_few_hopper_kernel")
+
+
+@pytest.mark.parametrize(("columns", "dtype"), [(64, "fp32"), (96, "bf16"), (128, "fp16")])
+def test_attention_masks(columns, dtype):
+    q, k, v = drawn((2, 2, 2, 300, 517, columns), dtype)
     hidden = draw(2, 1, 300, 517, seed=3) > 0.3
     hidden[:, :, 3], hidden[:, :, 128:256, 100:] = False, False
     added = draw(4, 300, 517, dtype=DTYPES[dtype], seed=4)
@@ -191,9 +121,9 @@ def test_masks(columns, dtype):
         compare(q, k, v, TOLERANCE[dtype], attn_mask=(mask, twin), enable_gqa=True)
 
 
-@pytest.mark.parametrize("queries", [300, 2048])  # one launch of a backward pass for all gradients, and several
-@pytest.mark.parametrize("dtype", list(DTYPES))
-def test_masks_of_the_lowest_number(dtype, queries):
+# One launch of a backward pass for all gradients, and several.
+@pytest.mark.parametrize(("queries", "dtype"), [(300, "fp32"), (300, "fp16"), (2048, "bf16")])
+def test_attention_masks_of_the_lowest_number(queries, dtype):
     """Rows of nothing else are means of their values: PyTorch's sums in fp32 are equal, as those of -65504 and a score are not."""
     q, k, v = (draw(2, 16, queries, 64, dtype=DTYPES[dtype], seed=seed) for seed in range(3))
     for low in (torch.finfo(DTYPES[dtype]).min, -1e4 if dtype == "fp16" else -1e9):
@@ -214,43 +144,38 @@ def test_masks_of_the_lowest_number(dtype, queries):
             assert relative_error(one, other) <= 3 * tolerance
 
 
-@pytest.mark.parametrize("dtype", list(DTYPES))
-@pytest.mark.parametrize("window", [2, 100, 1000])
+@pytest.mark.parametrize("window", [2, 100])
 @pytest.mark.parametrize(
-    "extents", [(2, 2, 2, 333, 333, 64), (1, 2, 1, 1000, 1000, 128), (2, 3, 1, 517, 200, 96), (1, 2, 2, 300, 300, 256)]
+    ("extents", "dtype"),
+    [((2, 2, 2, 333, 333, 64), "fp32"), ((1, 2, 1, 1000, 1000, 128), "bf16"), ((2, 3, 1, 517, 200, 96), "fp16")],
 )
-def test_windows(extents, window, dtype):
-    batch, kv_heads, group, queries, keys, columns = extents
-    q = draw(batch, kv_heads * group, queries, columns, dtype=DTYPES[dtype])
-    k, v = (draw(batch, kv_heads, keys, columns, dtype=DTYPES[dtype], seed=seed) for seed in (1, 2))
-    apart = torch.arange(queries, device="cuda")[:, None] - torch.arange(keys, device="cuda")
+def test_attention_windows(extents, dtype, window):
+    apart = torch.arange(extents[3], device="cuda")[:, None] - torch.arange(extents[4], device="cuda")
 
     def ours(q, k, v, mask, **options):
         return sdpa(q, k, v, is_causal=True, window=window, **options)
 
-    compare(q, k, v, TOLERANCE[dtype], ours, attn_mask=(None, (apart >= 0) & (apart < window)), enable_gqa=True)
+    mask = (None, (apart >= 0) & (apart < window))
+    compare(*drawn(extents, dtype), TOLERANCE[dtype], ours, attn_mask=mask, enable_gqa=True)
 
 
 @pytest.mark.parametrize("which", range(len(CONFIGS)))
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("columns", [64, 128])
-def test_every_config(which, causal, columns):
+def test_attention_every_config(which):
     from triton.runtime.errors import OutOfResources
 
-    q = draw(2, 4, 517, columns)
-    k, v = draw(2, 2, 517, columns, seed=1), draw(2, 2, 517, columns, seed=2)
     try:
-        compare(q, k, v, TOLERANCE["bf16"], is_causal=causal, enable_gqa=True, config=CONFIGS[which])
-        compare(
-            q[:, :2, :512], k[:, :, :512], v[:, :, :512], TOLERANCE["bf16"], is_causal=causal, config=CONFIGS[which]
-        )
+        for columns, causal in ((64, which % 2), (128, not which % 2)):
+            compare(
+                *drawn((2, 2, 2, 517, 517, columns)), TOLERANCE["bf16"],
+                is_causal=bool(causal), enable_gqa=True, config=CONFIGS[which],
+            )  # fmt: skip
     except OutOfResources:
         pytest.skip("needs more shared memory than this GPU has")
 
 
 @pytest.mark.parametrize("impl", ["eager", "compile", "fa2", "cudnn"])
 @pytest.mark.parametrize("name", ["attention", "causal_attention"])
-def test_peers(name, impl):
+def test_attention_peers(name, impl):
     spec = SPECS[name]
     inputs = spec.inputs(spec.workload("2x2x4x256x256x128-bf16"), "cuda")
     try:
@@ -263,9 +188,8 @@ def test_peers(name, impl):
     assert relative_error(actual, spec.reference(**doubles)) <= TOLERANCE["bf16"]
 
 
-@pytest.mark.parametrize("columns", [64, 96, 128, 256])
-@pytest.mark.parametrize("heads", [4, 40])  # too few tiles for all multiprocessors, and enough
-def test_strides(heads, columns):
+@pytest.mark.parametrize(("heads", "columns"), [(4, 64), (40, 128), (4, 96)])
+def test_attention_strides(heads, columns):
     joint = draw(2, 300, 3, heads, columns)
     compare(*(tensor.transpose(1, 2) for tensor in joint.unbind(2)), TOLERANCE["bf16"], is_causal=True)
     compare(*(draw(2, heads, columns, 200, seed=seed).mT for seed in range(3)), TOLERANCE["bf16"])
@@ -275,9 +199,8 @@ def test_strides(heads, columns):
     compare(draw(2, heads, 200, columns, seed=1), shared, shared, TOLERANCE["bf16"])
 
 
-@pytest.mark.parametrize("columns", [64, 96, 128, 256])
-@pytest.mark.parametrize("heads", [1, 80])
-def test_special_values(heads, columns):
+@pytest.mark.parametrize(("heads", "columns"), [(1, 64), (80, 64), (1, 96), (80, 128)])
+def test_attention_special_values(heads, columns):
     k, v = draw(1, heads, 300, columns).abs(), draw(1, heads, 300, columns, seed=1)
     q = draw(1, heads, 200, columns, seed=2).abs()
     q[..., 0, 0], q[..., 1, 0] = NAN, INF
@@ -292,77 +215,7 @@ def test_special_values(heads, columns):
     torch.testing.assert_close(sdpa(q, k, v).float(), wanted, equal_nan=True, rtol=3e-2, atol=3e-2)
 
 
-@pytest.mark.parametrize(
-    "columns", [64, 80, 128, 256]
-)  # all but the last: sums of integers on Hopper, which have no NaN
-def test_queries_that_are_not_finite_have_gradients_that_are_not(columns):
-    q, k, v, upstream = (draw(2, 16, 1024, columns, seed=seed) for seed in range(4))
-    q[0, 3, 5, 0], q[1, 2, 7, 1] = NAN, INF
-    q.requires_grad_()
-    (gradient,) = torch.autograd.grad(sdpa(q, k, v), [q], upstream)
-    assert gradient[0, 3, 5].isnan().all() and gradient[1, 2, 7].isnan().all()
-    assert int(gradient.isnan().sum()) == 2 * columns
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
-@pytest.mark.parametrize(
-    "extents", [(2, 8, 4, 517, 769, 128), (3, 11, 2, 781, 333, 128), (1, 150, 1, 2, 3, 128), (2, 20, 2, 517, 200, 64)]
-)
-def test_tiles_for_every_multiprocessor(extents, dtype, causal):
-    batch, kv_heads, group, queries, keys, columns = extents
-    q = draw(batch, kv_heads * group, queries, columns, dtype=DTYPES[dtype])
-    k, v = (draw(batch, kv_heads, keys, columns, dtype=DTYPES[dtype], seed=seed) for seed in (1, 2))
-    compare(q, k, v, TOLERANCE[dtype], is_causal=causal, enable_gqa=True)
-
-
-@pytest.mark.parametrize("rows", [100, 1024])  # one launch for all tiles, and a launch each for keys and queries
-def test_a_window_of_any_size(rows):
-    leaves = [draw(1, 60, rows, 80, seed=seed).requires_grad_() for seed in range(3)]
-    upstream = draw(1, 60, rows, 80, seed=3)
-    found, wanted = (
-        torch.autograd.grad(sdpa(*leaves, is_causal=True, window=window), leaves, upstream)
-        for window in (2**31 - 1, rows)
-    )
-    for one, other in zip(found, wanted, strict=True):
-        assert one.any() and torch.equal(one, other)
-
-
-# Of Hopper's kernels, and of one with few tiles.
-@pytest.mark.parametrize(
-    "extents", [(2, 1024, 128), (2, 1024, 72), (2, 1000, 80), (2, 1000, 88), (2, 1024, 96), (1, 517, 64)]
-)
-def test_gradients_are_the_same_every_time(extents):
-    batch, rows, columns = extents
-
-    def gradients():
-        leaves = [draw(batch, heads, rows, columns, seed=heads).requires_grad_() for heads in (8, 2, 2)]
-        out = sdpa(*leaves, is_causal=True, enable_gqa=True)
-        return torch.autograd.grad(out, leaves, draw(batch, 8, rows, columns, seed=7))
-
-    first = gradients()
-    for _ in range(5):
-        for one, other in zip(first, gradients(), strict=True):
-            assert torch.equal(one, other)
-
-
-def test_compiles_whole_with_inductor():
-    def block(q, k, v):
-        return sdpa(q * 0.5, k, v, is_causal=True).square()
-
-    leaves = [draw(1, 2, 200, 64, seed=seed).requires_grad_() for seed in range(3)]
-    compiled = torch.compile(block, fullgraph=True)
-    torch.testing.assert_close(compiled(*leaves), block(*leaves))
-    for one, other in zip(*(torch.autograd.grad(f(*leaves).sum(), leaves) for f in (compiled, block)), strict=True):
-        torch.testing.assert_close(one, other)
-
-
-def test_operators_are_described_as_they_behave():
-    q, k, v = (draw(1, heads, 70, 64).requires_grad_() for heads in (4, 2, 2))
-    torch.library.opcheck(torch.ops.tilescope.attention.default, (q, k, v, True, 0.125, True, ""))
-
-
-def test_sequence_beyond_32_bit_offsets():
+def test_attention_keys_beyond_int32():
     if torch.cuda.mem_get_info()[0] < 24 << 30:
         pytest.skip("needs 24 GB of GPU memory")
     rows = 2**31 // 64 + 128

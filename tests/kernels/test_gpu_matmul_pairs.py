@@ -15,15 +15,7 @@ from .on_gpu import draw
 pytestmark = [*on_gpu.MARKS, on_gpu.HOPPER]
 
 DTYPES = {torch.bfloat16: 3e-3, torch.float16: 4e-4}
-EXTENTS = [
-    (1, 8, 16),
-    (128, 256, 64),
-    (256, 512, 1024),
-    (129, 264, 72),
-    (1000, 776, 520),
-    (333, 8192, 136),
-    (4097, 4104, 1000),
-]
+EXTENTS = [(1, 8, 16), (256, 512, 1024), (1000, 776, 520), (4097, 4104, 1000)]
 
 
 #: Every tile, straight and turned, and every place of a pair's two tiles, but not all of these together.
@@ -55,23 +47,13 @@ def test_against_fp64(extents, tiling):
 
 
 @pytest.mark.parametrize("tiling", [each for each in SOME if not each.turned], ids=str)
-@pytest.mark.parametrize("extents", [(128, 256, 128), (129, 264, 200), (1000, 776, 4104), (256, 384, 16384)], ids=str)
+@pytest.mark.parametrize("extents", [(129, 264, 200), (1000, 776, 4104)], ids=str)
 def test_parts_along_k(extents, tiling):
     m, n, k = extents
     a, b = draw(m, k), draw(k, n, seed=1)
-    for splits in (2, 3, 7):
+    for splits in (2, 7):
         for c, one, other in products(a, b, replace(tiling, splits=splits)):
             assert relative_error(c, one.double() @ other.double()) <= DTYPES[torch.bfloat16]
-
-
-def test_results_between_others_are_written_alone():
-    a, b = draw(300, 1000), draw(1000, 520, seed=1)
-    for tiling in (*SOME, replace(SOME[0], splits=3)):
-        room = torch.zeros(302, 600, device="cuda", dtype=torch.bfloat16)
-        matmul_pairs.write_product(a, b, room[1:-1, 8:528], tiling)
-        assert relative_error(room[1:-1, 8:528], a.double() @ b.double()) <= DTYPES[torch.bfloat16]
-        room[1:-1, 8:528] = 0
-        assert not room.any()
 
 
 def test_rows_that_do_not_start_at_sectors_go_through_it(monkeypatch):
@@ -85,50 +67,6 @@ def test_rows_that_do_not_start_at_sectors_go_through_it(monkeypatch):
     wanted = upstream.double() @ b.detach().double().T, a.detach().double().T @ upstream.double()
     for one, other in zip((c, *found), (a.detach().double() @ b.detach().double(), *wanted), strict=True):
         assert relative_error(one, other) <= DTYPES[torch.bfloat16]
-
-
-def test_a_long_product_with_few_tiles_goes_through_it_in_parts(monkeypatch):
-    launched, write = [], matmul_pairs.write_product
-    monkeypatch.setattr(matmul_pairs, "write_product", lambda *args: launched.append(args[3].splits) or write(*args))
-    x, w = draw(10000, 1000).requires_grad_(), draw(1000, 1000, seed=1).requires_grad_()
-    upstream = draw(10000, 1000, seed=2)
-    dx, dw = torch.autograd.grad(matmul(x, w), (x, w), upstream)
-    assert sorted(launched) == [1, 1, 4]
-    assert relative_error(dx, upstream.double() @ w.detach().double().T) <= DTYPES[torch.bfloat16]
-    assert relative_error(dw, x.detach().double().T @ upstream.double()) <= DTYPES[torch.bfloat16]
-
-
-@pytest.mark.parametrize(
-    "extents",
-    [(1504, 1504, 1504), (5000, 1000, 5000), (1000, 1000, 1000), (700, 3000, 2000), (3504, 1504, 1504)],
-    ids=str,
-)
-def test_ragged_products_go_through_it_and_so_does_a_linear_layer(extents):
-    m, n, k = extents
-    a, b = draw(m, k), draw(k, n, seed=1)
-    for other in (b, b.T.contiguous().T):
-        assert isinstance(matmul_plans.plan(a, other), Pairs)
-        assert relative_error(matmul(a, other), a.double() @ b.double()) <= DTYPES[torch.bfloat16]
-
-
-def test_a_result_that_tma_cannot_write_goes_elsewhere():
-    a, b = draw(3000, 3000), draw(3000, 3000, seed=1)
-    tiling = matmul_plans.plan(a, b)
-    assert isinstance(tiling, Pairs)
-    room = torch.zeros(3000, 3004, device="cuda", dtype=torch.bfloat16)
-    matmul_plans.write_product(a, b, room[:, 1:3001], tiling)
-    assert relative_error(room[:, 1:3001], a.double() @ b.double()) <= DTYPES[torch.bfloat16]
-    assert not room[:, 0].any() and not room[:, 3001:].any()
-
-
-def test_what_is_not_finite_stays_in_its_row_and_column():
-    a, b = draw(3000, 1800), draw(1800, 3000, seed=1)
-    a[5, 7], b[9, 2000] = float("inf"), float("nan")
-    assert isinstance(matmul_plans.plan(a, b), Pairs)
-    c = matmul(a, b)
-    assert c[:, 2000].isnan().all() and not c[5].isfinite().any()
-    c[5], c[:, 2000] = 0, 0
-    assert c.isfinite().all()
 
 
 def test_a_graph_replays_it():

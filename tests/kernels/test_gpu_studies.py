@@ -21,7 +21,7 @@ VARIANTS = [(name, impl) for name in SHAPES for impl in BY_NAME[name].implementa
 @pytest.mark.parametrize(("name", "impl"), VARIANTS, ids=["-".join(variant) for variant in VARIANTS])
 def test_variants_agree(name, impl):
     for shape in SHAPES[name]:
-        for dtype in ("bf16",) if name.startswith("mlp") else ("fp32", "fp16", "bf16"):
+        for dtype in ("bf16",) if name.startswith("mlp") else ("fp32", "bf16"):
             # Twice: a CUDA graph is recorded before it is replayed.
             for config in BY_NAME[name].implementations[impl].configs or (None, None):
                 on_gpu.against_reference(name, f"{shape}-{dtype}", config, impl=impl)

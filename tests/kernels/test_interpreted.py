@@ -1,6 +1,13 @@
-"""Every kernel in Triton's interpreter: values, gradients, shapes, strides, special values."""
+"""Operators, norms and losses on the CPU: values, gradients, shapes, strides, special values."""
 
-SCRIPTS = ["batch_interpreted.py", "batch_norms.py", "batch_operators.py", "batch_opcheck.py", "batch_losses.py"]
+SCRIPTS = [
+    "batch_interpreted.py",
+    "batch_norms.py",
+    "batch_operators.py",
+    "batch_opcheck.py",
+    "batch_losses.py",
+    "batch_gluon.py",
+]
 
 
 def test_interpreted(wrong):

@@ -36,7 +36,7 @@ def test_rows_have_the_kernel_for_their_extents(name, shape, dtype, wanted):
     assert launched(name, x) == [*wanted, (PARTIAL, None)]
 
 
-def test_rows_apart_have_the_kernel_that_asks_nothing_of_their_places():
+def test_rows_apart_get_the_general_kernel():
     x = torch.empty(64, 1302, device="meta")[:, :601].requires_grad_()
     assert [name for name, _ in launched("rms_norm", x)] == ["rms_norm_kernel", "rms_norm_backward_kernel", PARTIAL]
 
@@ -47,46 +47,12 @@ def test_rows_apart_have_the_kernel_that_asks_nothing_of_their_places():
 @pytest.mark.parametrize(("target", "dtype", "shared"), [
     ("sm_90", torch.bfloat16, True), ("sm_90", torch.float32, False), ("sm_80", torch.bfloat16, False),
 ])  # fmt: skip
-def test_rows_that_do_not_start_at_16_bytes_pass_shared_memory_in_16_bits_on_hopper(name, shape, target, dtype, shared):
+def test_unaligned_16_bit_rows_use_shared_memory_on_hopper(name, shape, target, dtype, shared):
     x = torch.empty(shape, dtype=dtype, device="meta", requires_grad=True)
     with offline.targeting(target):
         found = [name for name, _ in launched(name, x)]
     by_way = ["norm_skewed_shared_kernel", "norm_backward_shared_kernel", "sum_skewed_partials_kernel"]
     assert (found == by_way) if shared else not set(found) & set(by_way)
-
-
-@pytest.mark.parametrize(("rows", "columns", "forward", "backward"), [
-    (99, 333, "softmax_rows_kernel", "softmax_rows_backward_kernel"),
-    (99, 1003, "softmax_rows_kernel", "softmax_pieces_backward_kernel"),
-    (4000, 1003, "softmax_pieces_kernel", "softmax_pieces_backward_kernel"),
-    (99, 1025, "softmax_pieces_kernel", "softmax_pieces_backward_kernel"),
-    (99, 32001, "softmax_held_kernel", "softmax_pieces_backward_kernel"),
-    (99, 50257, "softmax_held_kernel", "softmax_twice_backward_kernel"),
-    (99, 100003, "softmax_online_kernel", "softmax_parts_backward_shared_kernel"),
-])  # fmt: skip
-def test_softmax_of_rows_that_do_not_start_at_16_bytes(rows, columns, forward, backward):
-    x = torch.empty(rows, columns, dtype=torch.bfloat16, device="meta", requires_grad=True)
-    with offline.targeting("sm_90"), launches.catch() as seen:
-        y = kernels.softmax(x)
-        torch.autograd.grad(y, x, torch.empty_like(y))
-    assert [(launch.name, launch.constants.get("SKEWED", False)) for launch in seen] == [
-        (name, "rows" not in name) for name in (forward, backward)
-    ]
-
-
-@pytest.mark.parametrize(("shape", "tile", "warps", "early"), [
-    ((128, 1024), 1, 4, True), ((64, 2048), 1, 8, True), ((300, 512), 1, 2, True), ((5000, 1024), 2, 2, False),
-    ((64, 100), 8, 4, True),
-])  # fmt: skip
-def test_layer_norm_of_few_rows_has_a_program_a_row_and_loads_weights_with_it(shape, tile, warps, early):
-    x = torch.empty(shape, dtype=torch.bfloat16, device="meta")
-    weight = torch.empty(shape[1], dtype=torch.bfloat16, device="meta")
-    with offline.targeting("sm_90"), launches.catch() as seen:
-        kernels.layer_norm(x, shape[1:], weight, weight)
-    (launch,) = seen
-    assert launch.name == "layer_norm_kernel"
-    constants = launch.kwargs
-    assert (constants["ROWS"], constants["num_warps"], constants["EARLY"]) == (tile, warps, early)
 
 
 @pytest.mark.parametrize(("columns", "dtype", "strided", "wanted"), [
@@ -110,15 +76,3 @@ def test_softmax_holds_rows_of_which_two_fit_an_sm(columns, dtype, strided, want
             kernel = offline.compile_launch(launch)
         assert "cp.async.cg" in kernel.asm["ptx"] and ".local" not in kernel.asm["ptx"]
         assert 2 * (kernel.metadata.shared + 1024) <= 228 * 1024
-
-
-@pytest.mark.parametrize(("shape", "wanted"), [
-    ((99, 32768), "layer_norm_pieces_kernel"), ((99, 40960), "norm_parts_shared_kernel"), ((99, 40968), "layer_norm_pieces_kernel"),
-    ((99, 65536), "norm_parts_shared_kernel"),
-])  # fmt: skip
-def test_layer_norm_splits_rows_only_where_it_reads_their_parts_once(shape, wanted):
-    with offline.targeting("sm_90"):
-        assert (
-            launched("layer_norm", torch.empty(shape, dtype=torch.bfloat16, device="meta", requires_grad=True))[0][0]
-            == wanted
-        )

@@ -12,7 +12,7 @@ TUNERS = {
 
 
 @pytest.mark.parametrize("name", TUNERS)
-def test_without_descriptors_no_config_has_them_whatever_was_chosen_before(name):
+def test_tuner_without_descriptors_has_no_tma_config(name):
     pointers, every = TUNERS[name]
     assert {config.kwargs["TMA"] for config in every.configs} == {0, 1}
     assert {config.kwargs["TMA"] for config in pointers.configs} == {0}

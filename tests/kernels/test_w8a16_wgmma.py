@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from tilescope_kernels.matrix_products import w8a16_rows_hopper, w8a16_wgmma
+from tilescope_kernels.matrix_products import w8a16_wgmma
 from triton.experimental.gluon import language as gl
 
 
@@ -70,11 +70,3 @@ def test_bytes_become_numbers(dtype):
     found = number((codes.int() & 0xFF) ^ sign) * number(power) + number(less)
     assert "prmt.b32 wide, both, 0, 0x4140" in code and sign >> 16 == sign & 0xFFFF
     assert torch.equal(found.to(dtype).double() * w8a16_wgmma.unit(named), codes.double())
-
-
-def test_rings_fit_shared_memory():
-    for block_m in w8a16_rows_hopper._BLOCKS:
-        stages = w8a16_rows_hopper.stages(block_m)
-        rings = stages * (2 * block_m + 128) * 128
-        assert stages >= 2 and rings % 4096 == 0
-        assert rings + 8 * 3 * stages + 4096 * w8a16_rows_hopper.buffers(block_m) <= 226 * 1024

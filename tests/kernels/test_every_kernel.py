@@ -1,4 +1,4 @@
-"""What each kernel declares that its algorithm cannot avoid, against tensors that are there and counts made by hand.
+"""What holds for every kernel: its declared costs, that it asks for a GPU, and that it is PyTorch's without Triton.
 
 Bytes are those of the tensors themselves: what the inputs hold, and what the plain implementation returns for them.
 Operations are written down here anew, from the formula of each function, at extents of which no two are alike.
@@ -13,6 +13,8 @@ import pytest
 import torch
 from tilescope_kernels import CATALOG
 from tilescope_kernels.spec import BACKWARD, FORWARD, STEP, KernelSpec, Workload
+
+from . import checks
 
 SPECS = {spec.name: spec for spec in CATALOG}
 _EXTENTS = {
@@ -55,7 +57,7 @@ def total(values: Any) -> int:
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_bytes_forward_are_those_of_the_inputs_and_outputs(name: str) -> None:
+def test_cost_forward_bytes_are_inputs_and_outputs(name: str) -> None:
     spec = SPECS[name]
     inputs, outputs = tensors(spec)
     cost = spec.cost(workload(spec), FORWARD)
@@ -63,7 +65,7 @@ def test_bytes_forward_are_those_of_the_inputs_and_outputs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, spec in SPECS.items() if BACKWARD in spec.passes])
-def test_bytes_backward_are_those_of_what_it_needs_and_of_the_gradients(name: str) -> None:
+def test_cost_backward_bytes_are_needed_tensors_and_gradients(name: str) -> None:
     spec = SPECS[name]
     inputs, outputs = tensors(spec)
     known = {**inputs, "output": outputs[0], "sum": outputs[-1]}
@@ -74,7 +76,7 @@ def test_bytes_backward_are_those_of_what_it_needs_and_of_the_gradients(name: st
 
 
 @pytest.mark.parametrize("name", [name for name, spec in SPECS.items() if STEP in spec.passes])
-def test_bytes_of_a_step_are_those_of_inputs_loss_and_gradients(name: str) -> None:
+def test_cost_step_bytes_are_inputs_loss_and_gradients(name: str) -> None:
     spec = SPECS[name]
     inputs, outputs = tensors(spec)
     cost = spec.cost(workload(spec), STEP)
@@ -221,7 +223,7 @@ OPERATIONS: dict[tuple[str, str], Any] = {
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_operations_are_those_counted_by_hand(name: str) -> None:
+def test_cost_operations_are_those_counted_by_hand(name: str) -> None:
     spec = SPECS[name]
     one = workload(spec)
     for direction in spec.passes:
@@ -229,3 +231,28 @@ def test_operations_are_those_counted_by_hand(name: str) -> None:
             if name == "conv2d" and again is not one:
                 continue  # a filter of 131 x 131 is none
             assert spec.cost(again, direction).flops == OPERATIONS[name, direction](again.dims), (again.id, direction)
+
+
+@pytest.fixture(params=[name for name, spec in SPECS.items() if "triton" in spec.implementations])
+def called(request):
+    """A kernel with a call of its Triton implementation on small tensors of the CPU."""
+    spec = SPECS[request.param]
+    inputs = spec.inputs(workload(spec), torch.device("cpu"))
+    return spec, inputs, lambda: spec.implementations["triton"].call(**inputs)
+
+
+def test_kernel_on_cpu_tensors_asks_for_a_gpu(called) -> None:
+    with pytest.raises(ValueError, match=r"is on cpu: Triton needs a CUDA device"):
+        called[2]()
+
+
+def test_kernel_without_triton_is_pytorchs(called, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, inputs, call = called
+    monkeypatch.setenv("TILESCOPE_USE_TRITON", "0")
+    precise = {key: as_double(value) for key, value in inputs.items()}
+    for one, other in zip(checks.outputs_of(call()), checks.outputs_of(spec.reference(**precise)), strict=True):
+        checks.close(one, other, max(spec.tolerance[workload(spec).dtype], 1e-6))
+
+
+def as_double(value: Any) -> Any:
+    return value.detach().double() if torch.is_tensor(value) and value.is_floating_point() else value

@@ -1,0 +1,261 @@
+"""Products on Hopper: which kernel and tiles each gets, and what the PTX of kernels for several SMs rests on."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from tilescope.execution import launches, offline
+from tilescope_kernels.matrix_products import (
+    fp8_blocks_hopper,
+    hopper_pairs,
+    matmul_clusters,
+    matmul_hopper,
+    matmul_hopper_tilings,
+    matmul_pairs,
+    matmul_plans,
+    split_k,
+    w8a16_hopper,
+    w8a16_rows_hopper,
+)  # fmt: skip
+from tilescope_kernels.matrix_products.matmul_clusters_tilings import CLUSTERS, Clusters
+from tilescope_kernels.matrix_products.matmul_hopper_tilings import Alone
+from tilescope_kernels.matrix_products.matmul_pairs_tilings import PAIRS, Pairs
+from tilescope_kernels.matrix_products.matmul_tilings import Product
+
+
+@pytest.fixture(autouse=True)
+def hopper():
+    with offline.targeting("sm_90"):
+        yield
+
+
+def matrix(rows, columns, dtype=torch.bfloat16, turned=False, stride=0):
+    """A matrix without values, row-major with this stride, or ``turned``."""
+    strides = (1, stride or rows) if turned else (stride or columns, 1)
+    return torch.empty_strided((rows, columns), strides, dtype=dtype, device="meta")
+
+
+def operands(m, n, k, **options):
+    return matrix(m, k, **options), matrix(k, n, **options)
+
+
+def compiled(write):
+    """The first kernel that ``write`` launches, compiled."""
+    with launches.catch() as seen:
+        write()
+    return offline.compile_launch(seen[0])
+
+
+def test_split_plan_cuts_the_last_wave_of_odd_rows():
+    for extents in ((4097, 4099, 4101), (4096, 4099, 4096), (4096, 4096, 4101)):
+        plan = split_k.split_plan(*operands(*extents))
+        assert (plan["BLOCK_M"], plan["BLOCK_N"], plan["SPLITS"], plan["SCRATCH"]) == (128, 256, 4, 1)
+
+
+def test_split_plan_leaves_others_what_they_serve_better():
+    def planned(*extents, **options):
+        return split_k.split_plan(*operands(*extents, **options))
+
+    assert planned(4096, 4096, 4096) is None
+    assert planned(256, 256, 256) is None and planned(300, 300, 300) is not None  # short, but for its rows of 600 bytes
+    assert planned(1024, 1024, 1024) is not None and planned(1024, 1024, 1024, dtype=torch.float32) is None
+    assert planned(16, 8191, 8193) is None and planned(16, 8192, 8192) is not None  # to copy b takes too long
+    assert planned(8193, 16, 8193) is None  # to copy a, too
+    with offline.targeting("sm_120"):
+        assert planned(1024, 1024, 1024) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8], ids=str)
+def test_bytes_plan_fills_one_wave(dtype):
+    def planned(m, n, k):
+        return split_k.bytes_plan(matrix(m, k, dtype), matrix(n, k, dtype).T)
+
+    for extents in ((128, 4096, 4096), (16, 8192, 8192), (1, 14336, 4096), (1536, 1536, 1536), (1023, 517, 1040)):
+        plan = planned(*extents)
+        m, n, k = (plan[f"BLOCK_{axis}"] for axis in "MNK")
+        if extents[0] <= 32:  # transposed
+            m, n = n, m
+        assert 64 <= -(-extents[0] // m) * -(-extents[1] // n) <= 2.5 * 132 and plan["SPLITS"] == 1
+        # The widest result has four bytes.
+        assert (m + n) * k * plan["num_stages"] + 4 * m * n <= 226 * 1024
+    assert planned(16, 1024, 32768)["SPLITS"] > 1
+    for extents in ((128, 4100, 4100), (64, 256, 512), (2048, 2048, 2048)):
+        assert planned(*extents) is None
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "expected"),
+    [
+        (144, 4096, 4096, (96, True)), (320, 4096, 4096, (160, True)), (448, 4096, 4096, (112,)), (768, 4096, 4096, (192,)),
+        (1000, 4096, 4096, None), (320, 14336, 4096, (160,)), (512, 14336, 4096, None), (500, 5000, 5008, (176,)),
+        (40, 1000, 1024, None), (128, 4096, 4096, None), (2048, 14336, 4096, None),
+    ],
+)  # fmt: skip
+def test_w8a16_rows_tiling_fills_hopper(m, n, k, expected):
+    assert w8a16_rows_hopper.tiling(m, n, k, 132) == (expected and w8a16_rows_hopper.Tiling(*expected))
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "expected"),
+    [
+        (128, 4096, 4096, (128, 4)), (256, 8192, 8192, (256, 2)), (64, 14336, 4096, (64, 1)), (1024, 4096, 4096, (256, 1)),
+        (1024, 14336, 4096, (256, 1, 2)), (40, 1000, 1024, None),
+    ],
+)  # fmt: skip
+def test_w8a16_tiling_has_a_part_for_most_sms(m, n, k, expected):
+    assert w8a16_hopper.tiling(m, n, k, 132) == (expected and w8a16_hopper.Tiling(*expected))
+
+
+def test_w8a16_repeated_row_is_not_served():
+    x, weight = matrix(256, 4096), matrix(4096, 4096, torch.int8)
+    assert w8a16_hopper.serves(x, weight)
+    assert not w8a16_hopper.serves(x[:1].expand(256, -1), weight)
+    assert not w8a16_hopper.serves(x, weight[:1].expand(4096, -1))
+
+
+def test_matmul_hopper_serves_what_fills_it():
+    for extents in ((4096, 4096, 4096), (512, 4096, 4096), (4097, 4099, 4101), (65, 128256, 4096)):
+        assert matmul_hopper.serves(*operands(*extents))
+    for extents in ((1024, 1024, 1024), (64, 128256, 4096), (8192, 32, 8192), (8192, 8192, 32)):
+        assert not matmul_hopper.serves(*operands(*extents))
+    assert not matmul_hopper.serves(*operands(4096, 4096, 4096, dtype=torch.float32))
+
+
+@pytest.mark.parametrize(
+    ("extents", "askew", "expected"),
+    [
+        ((4096, 4096, 4096), "", (128, 256, 1)),  # four waves, the last of them nearly whole
+        ((4097, 4099, 4101), "", (128, 256, 4)),  # four whole ones, and 33 tiles
+        ((512, 4096, 4096), "", (128, 128, 1)),  # one wave of smaller tiles
+        ((2560, 2560, 2560), "", (128, 128, 2)),  # three whole waves, and four tiles
+        ((3000, 3000, 3000), "ab", (192, 192, 1)),  # large tiles, because operands are slow to arrive
+        ((5000, 1000, 5000), "ab", (192, 256, 1)),  # one wave of the largest
+        ((4096, 4096, 1000), "a", (128, 256, 1)),  # a alone is not worth a copy
+        ((5000, 5000, 1000), "ab", (128, 256, 4)),  # of copies, which are not slow
+    ],
+)
+def test_hopper_tiling_cuts_the_last_wave(extents, askew, expected):
+    tiling = matmul_hopper_tilings.tiling(Product(*extents, 132, ("a" in askew, "b" in askew)))
+    found = tiling.groups * tiling.rows, tiling.wide + tiling.side, tiling.cut_rows * tiling.cut_columns
+    assert found == expected
+    assert tiling.copies == (extents == (5000, 5000, 1000))
+
+
+def test_fp8_blocks_groups_have_the_faster_waves():
+    for extents, expected in (((256, 7168), 2), ((4096, 4096), 2), ((1536, 1536), 3), ((8192, 8192), 3)):
+        assert fp8_blocks_hopper.groups(*extents, 132) == expected, extents
+
+    def serves(m, n, k, dtype=torch.bfloat16):
+        a, b = (matrix(rows, k, torch.float8_e4m3fn) for rows in (m, n))
+        return fp8_blocks_hopper.serves(a, b, matrix(m, n, dtype))
+
+    assert serves(64, 7168, 4096) and serves(1024, 4096, 4096)
+    assert not serves(64, 6000, 4096) and not serves(512, 512, 512) and not serves(4096, 4096, 4096, torch.float32)
+
+
+def pairs(tiling, *, turned_a=False, turned_b=False, dtype=torch.bfloat16):
+    """The kernel for pairs of SMs with this tiling."""
+    a, b = matrix(1504, 1504, dtype, turned_a), matrix(1504, 1504, dtype, turned_b)
+    return compiled(lambda: matmul_pairs.write_product(a, b, matrix(1504, 1504, dtype), tiling))
+
+
+@pytest.mark.parametrize(("tiling", "splits"), [(PAIRS[0], 1), (PAIRS[-1], 2)], ids=str)
+def test_pairs_ptx_addresses_what_gluon_allocates(tiling, splits):
+    kernel = pairs(replace(tiling, turned=tiling.turned and splits == 1, splits=splits), turned_b=True)
+    ptx, llir = kernel.asm["ptx"], kernel.asm["llir"]
+    assert ".reqnctapercluster 2" in ptx
+    # The rings are at the start of shared memory, as their mbarriers follow them there.
+    size = tiling.stages * (tiling.groups * tiling.rows + tiling.wide) * 128
+    assert min(int(found) for found in re.findall(r"@global_smem, i32 (\d+)\)", llir)) == size
+    for descriptor in range(2):
+        assert f".b8 matmul_pairs_kernel_param_{5 * descriptor}[128]" in ptx
+        assert f"mov.b64 tiles, matmul_pairs_kernel_param_{5 * descriptor};" in ptx
+
+
+def test_pairs_product_is_one_instruction_wide():
+    tiling = next(each for each in PAIRS if each.stacked and each.turned)
+    ptx = pairs(tiling).asm["ptx"]
+    # A warpgroup multiplies 16 elements of K at a time, 64 rows each.
+    instruction = f"wgmma.mma_async.sync.aligned.m64n{tiling.wide}k16.f32.bf16.bf16 "
+    assert ptx.count(instruction) == 4 * tiling.groups * tiling.rows // 64
+    assert "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16" in ptx
+
+
+@pytest.mark.parametrize(("a", "b", "expected"), [(False, False, "0, 1"), (True, False, "1, 1"), (False, True, "0, 0")])
+def test_pairs_descriptors_say_how_operands_lie(a, b, expected):
+    """(K-contiguous, across K) of a and b, by the immediates of wgmma."""
+    ptx = pairs(replace(PAIRS[0], turned=False), turned_a=a, turned_b=b, dtype=torch.float16).asm["ptx"]
+    assert f"}}, a, b, add, 1, 1, {expected};" in ptx and ".f32.f16.f16 " in ptx
+
+
+def test_pairs_operand_across_k_is_loaded_in_whole_boxes():
+    narrow = next(each for each in PAIRS if each.wide == 96 and each.stacked and not each.turned)
+    assert narrow.ordered((False, True)) == narrow and narrow.loaded == 96
+    boxed = narrow.ordered((True, False))
+    assert (boxed.wide, boxed.loaded, boxed.extents) == (96, 128, (384, 96))
+    # A longer load takes longer.
+    product = Product(1504, 1504, 1504, 132)
+    assert boxed.time(product) > narrow.time(product)
+
+
+def test_plans_of_a_product_and_its_gradients(monkeypatch):
+    x, w, dy = matrix(10000, 1000), matrix(1000, 1000), matrix(10000, 1000)
+    forward, dx, dw = (matmul_plans.plan(*of) for of in ((x, w), (dy, w.T), (x.T, dy)))
+    assert (forward.turned, dx.turned, dw.turned) == (True, True, False)
+    assert (forward.splits, dx.splits, dw.splits) == (1, 1, 4)
+    with offline.targeting("sm_100"):
+        assert matmul_plans.plan(x, w) is None
+    # A version of Triton whose PTX is not known has tiles of one SM.
+    monkeypatch.setattr(hopper_pairs, "KNOWN", False)
+    assert isinstance(matmul_plans.plan(x, w), Alone) and matmul_plans.plan(x.T, dy) is None
+
+
+def test_plans_result_that_tma_cannot_write_has_tiles_of_one_sm():
+    a, b = operands(3000, 3000, 3000)
+    chosen = matmul_plans.plan(a, b)
+    assert isinstance(chosen, Pairs) and not isinstance(matmul_plans.plan(a, b[:, 4:]), Pairs)
+    for stride, name in ((3000, "matmul_pairs_kernel"), (3001, "matmul_hopper_kernel")):
+        with launches.catch() as seen:
+            matmul_plans.write_product(a, b, matrix(3000, 3000, stride=stride), chosen)
+        assert [launch.name for launch in seen if launch.name.startswith("matmul")] == [name]
+
+
+@pytest.mark.parametrize(
+    ("extents", "expected"),
+    [
+        ((384, 384, 12288), (128, 64, 4)), ((512, 512, 8192), (128, 128, 4)),
+        # Others are as fast: small tiles, with a split K or without, and pairs in parts.
+        ((1000, 1000, 4000), None), ((128, 1024, 8192), None), ((256, 256, 16384), None), ((4096, 4096, 4096), None),
+        # Copied operands, results that TMA cannot write.
+        ((384, 384, 12290), None), ((384, 388, 12288), None),
+    ],
+)  # fmt: skip
+def test_plans_clusters_for_few_tiles_and_a_long_k(extents, expected):
+    chosen = matmul_plans.plan(*operands(*extents))
+    found = (chosen.height, chosen.wide, chosen.parts) if isinstance(chosen, Clusters) else None
+    assert found == expected
+
+
+@pytest.mark.parametrize(("groups", "wide", "parts"), [(1, 64, 2), (2, 128, 2)])
+def test_clusters_ptx_addresses_what_gluon_allocates(groups, wide, parts):
+    tiling = next(each for each in CLUSTERS if (each.groups, each.wide, each.parts) == (groups, wide, parts))
+    a, b = operands(384, 384, 12288)
+    kernel = compiled(lambda: matmul_clusters.write_product(a, b, matrix(384, 384), tiling))
+    ptx, llir = kernel.asm["ptx"], kernel.asm["llir"]
+    assert f".reqnctapercluster {parts}" in ptx
+    # The rings are at the start of shared memory, as their mbarriers follow them there.
+    size = tiling.stages * (groups * 64 + wide) * 128
+    assert re.search(rf"getelementptr i8, ptr addrspace\(3\) %\d+, i32 {size},", llir)
+    for descriptor in range(2):
+        assert f"mov.b64 tiles, matmul_clusters_kernel_param_{5 * descriptor};" in ptx
+    # The first thread fills the ring before the first warp meets another.
+    start = ptx[: ptx.index("barrier.sync")]
+    assert start.count("mov.u32 lane, %tid.x;") == groups + wide // 64 and "bar.sync" not in start
+    # Triton would let rank 0 alone store what all programs have, as far as it knows.
+    assert "sreg.cluster.ctarank" not in llir and "st.global" in ptx
+    # Every program reads four sums at once from each of the others.
+    reads = ptx.count("ld.shared::cluster.v4.f32")
+    assert reads and reads % parts == 0
