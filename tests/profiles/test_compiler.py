@@ -185,9 +185,7 @@ def test_the_artefact_keeps_the_code_and_no_path(tmp_path: Path) -> None:
     assert data["ptxas"].startswith("ptxas ")
 
 
-def test_compiler_ignores_another_assemblers_cache(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_compiler_ignores_another_assemblers_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As after a process whose Inductor had set the variable: Triton's key is the same, its PTX is of another version."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     nvidia.get_ptxas_version(90)  # Kept by the process, and part of the key.

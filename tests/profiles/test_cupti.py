@@ -329,9 +329,7 @@ def test_its_values_come_after_ncus_and_before_predicted_ones() -> None:
         ("matmul", "2048x2048x2048-fp32", ["tensor_ops_tf32"]),
     ],
 )
-def test_operations_ask_only_for_possible_pipes(
-    kernel: str, workload: str, metrics: list[str]
-) -> None:
+def test_operations_ask_only_for_possible_pipes(kernel: str, workload: str, metrics: list[str]) -> None:
     from tilescope.execution import execute
 
     case = Case(kernel, "triton", "forward", workload)
