@@ -12,7 +12,7 @@ from tilescope_kernels import conv2d, layer_norm_linear, lora_linear, matmul, rm
 def agree(ours, plain, shapes, tolerance=1e-5, *, wanted=None, dtype=torch.float32):
     """Both passes of tensors drawn with these shapes."""
     drawn = [None if shape is None else draw(*shape, seed=i).to(dtype) for i, shape in enumerate(shapes)]
-    compare(ours, plain, drawn, tolerance, wanted=wanted)
+    compare(ours, plain, drawn, tolerance, wanted=wanted, strided=True)
 
 
 def check_matmul():

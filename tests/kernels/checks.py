@@ -47,18 +47,18 @@ def compare(
     *,
     wanted: Sequence[int] | None = None,
     times: float = 3.0,
+    strided: bool = False,
 ) -> None:
     """Results of ``ours``, and gradients of the tensors or of those numbered in ``wanted``, against ``plain`` in fp64.
 
-    A gradient may have ``times`` the error of a result.
+    A gradient may have ``times`` the error of a result. The upstream gradient is contiguous unless ``strided``.
     """
     chosen = [i for i, tensor in enumerate(tensors) if tensor is not None] if wanted is None else wanted
     leaves = [None if tensor is None else tensor.detach() for tensor in tensors]
     twins = [None if leaf is None else leaf.double() for leaf in leaves]
     asked = [[values[i].requires_grad_() for i in chosen] for values in (leaves, twins)]  # type: ignore[union-attr]
     actual, expected = outputs_of(ours(*leaves)), outputs_of(plain(*twins))
-    # Not contiguous, as an upstream gradient may be.
-    upstream = [draw(*out.shape, 2, seed=9 + i).to(out)[..., 0] for i, out in enumerate(actual)]
+    upstream = [draw(*out.shape, 1 + strided, seed=9 + i).to(out)[..., 0] for i, out in enumerate(actual)]
     found = torch.autograd.grad(actual, asked[0], upstream)
     known = torch.autograd.grad(expected, asked[1], [gradient.double() for gradient in upstream])
     for one, other in zip(actual, expected, strict=True):
