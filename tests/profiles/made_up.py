@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from tilescope.hardware import ceilings
+from tilescope.hardware import ceilings, device
 from tilescope.table.case import Case
 from tilescope.table.run import Ceiling, Device, Run
 
@@ -24,6 +24,14 @@ def gpu(name: str = "Made-up GPU", **roofs: float) -> Device:
 
 #: 1 TB/s, 10 Tflop/s: a million bytes take a microsecond, and so do ten million flops.
 GPU = gpu(hbm=1e12, l2=4e12, fp32=1e13, tf32=1e14, sheet_bf16=1e14)
+
+
+def machine(monkeypatch: Any, target: str = "sm_90", ncu: str | None = "/opt/ncu") -> None:
+    """Makes this a machine with the GPU of this target, and with this ncu."""
+    monkeypatch.setattr(device, "detect", lambda: device.for_target(target))
+    monkeypatch.setattr(device, "uuid", lambda: "GPU-made-up")
+    monkeypatch.setattr(device, "unavailable", lambda: None)
+    monkeypatch.setattr(device, "find_ncu", lambda: ncu)
 
 
 def run(name: str = "20261120-221530-3fa9", kernels: Mapping[str, Any] | None = None, **fields: Any) -> Run:

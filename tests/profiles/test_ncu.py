@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tilescope.collectors.ncu import counters, ncu_csv, rules, source
-from tilescope.hardware import device
 from tilescope.table import absent, launch_configs, schema
 from tilescope.table.case import Case
 from tilescope.table.metrics import METRICS
+
+from . import made_up
 
 FIXTURES = Path(__file__).parent / "fixtures"
 SOFTMAX, MATMUL = "softmax_kernel", "mm_kernel"
@@ -285,8 +286,7 @@ def test_rules_and_source_name_the_cure(collector: ModuleType, tmp_path: Path) -
 def test_no_collector_has_a_command_without_ncu(
     collector: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(device, "detect", lambda: device.for_target("sm_90"))
-    monkeypatch.setattr(device, "find_ncu", lambda: None)
+    made_up.machine(monkeypatch, ncu=None)
     with pytest.raises(counters.NcuError):
         collector.command(["x"], tmp_path)
 
@@ -312,8 +312,7 @@ def test_a_log_without_end_is_refused_and_removed(
 
 
 def test_command_asks_for_what_the_chip_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(device, "find_ncu", lambda: "/opt/ncu")
-    monkeypatch.setattr(device, "detect", lambda: device.for_target("sm_90"))
+    made_up.machine(monkeypatch)
     line = counters.command(["python", "-m", "tilescope.jobs.worker", "job.json"], tmp_path)
     assert line[0] == "/opt/ncu"
     assert line[-4:] == ["python", "-m", "tilescope.jobs.worker", "job.json"]
@@ -325,7 +324,7 @@ def test_command_asks_for_what_the_chip_has(monkeypatch: pytest.MonkeyPatch, tmp
     asked = options["--metrics"].split(",")
     assert len(asked) == len(set(asked))
     assert "sm__ops_path_tensor_src_fp8.sum" in asked
-    monkeypatch.setattr(device, "detect", lambda: device.for_target("sm_120"))
+    made_up.machine(monkeypatch, "sm_120")
     assert "sm__ops_path_tensor_src_fp8_dst_fp32.sum" in " ".join(counters.command(["x"], tmp_path))
 
 
@@ -337,10 +336,9 @@ def test_capability(target: str, expected: str) -> None:
 
 
 def test_unavailable_names_ncu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "unavailable", lambda: None)
-    monkeypatch.setattr(device, "find_ncu", lambda: None)
+    made_up.machine(monkeypatch, ncu=None)
     assert "install Nsight Compute" in (counters.unavailable() or "")
-    monkeypatch.setattr(device, "find_ncu", lambda: "/opt/ncu")
+    made_up.machine(monkeypatch)
     assert counters.unavailable() is None
 
 

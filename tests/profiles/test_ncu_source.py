@@ -9,8 +9,9 @@ import pytest
 from tilescope.collectors import OPTIONAL, compiled_text, load
 from tilescope.collectors.ncu import counters, source_page
 from tilescope.collectors.ncu import source as collector
-from tilescope.hardware import device
 from tilescope.table.case import Case
+
+from . import made_up
 
 FIXTURES = Path(__file__).parent / "fixtures"
 PAGE = gzip.decompress((FIXTURES / "source_cuda_sass_h200.csv.gz").read_bytes()).decode()
@@ -73,7 +74,7 @@ def test_finish_reads_the_report_back_and_removes_it(
         asked.append(command)
         return subprocess.CompletedProcess(command, 0, PAGE if "source" in command else table, "")
 
-    monkeypatch.setattr(device, "find_ncu", lambda: "/opt/ncu")
+    made_up.machine(monkeypatch)
     monkeypatch.setattr(subprocess, "run", answer)
     collector.finish(tmp_path, [SOFTMAX, MATMUL])
     assert asked[-1][:3] == ["/opt/ncu", "--import", str(tmp_path / "report.ncu-rep")]
@@ -89,7 +90,7 @@ def test_finish_reads_the_report_back_and_removes_it(
 
 def test_an_unreadable_report_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "report.ncu-rep").touch()
-    monkeypatch.setattr(device, "find_ncu", lambda: "/opt/ncu")
+    made_up.machine(monkeypatch)
     monkeypatch.setattr(
         subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 1, "", "==ERROR== bad file")
     )
@@ -99,7 +100,7 @@ def test_an_unreadable_report_is_an_error(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_command_line_keeps_a_report_with_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "find_ncu", lambda: "/opt/ncu")
+    made_up.machine(monkeypatch)
     line = collector.command(["python", "-m", "worker"], tmp_path)
     assert line[0] == "/opt/ncu"
     assert line[-3:] == ["python", "-m", "worker"]

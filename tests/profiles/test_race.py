@@ -14,6 +14,7 @@ from tilescope.table.case import Case
 from tilescope.table.run import Device
 from tilescope.tuning import floor, memory, race, racing, search
 
+from . import made_up
 from .fake_jobs import KIT, tune_with
 
 FIXTURES = KIT.parent
@@ -29,9 +30,7 @@ def raced(torch_and_catalog, monkeypatch, tmp_path):
     monkeypatch.setenv("TILESCOPE_TUNING", str(tmp_path / "tuning.sqlite3"))
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("FAKES_LOG", str(tmp_path / "log"))
-    monkeypatch.setattr(device, "detect", lambda: device.for_target("sm_90"))
-    monkeypatch.setattr(device, "uuid", lambda: "GPU-made-up")
-    monkeypatch.setattr(device, "unavailable", lambda: None)
+    made_up.machine(monkeypatch)
     tune_with(monkeypatch, "fakes.raced")
 
     def go(times=TIMES, **more):
