@@ -86,6 +86,35 @@ def test_help_lists_twelve_commands_in_groups(capsys):
     assert not {"record", "publish", "claims", "recover"} & {*listed}
 
 
+#: Runs the command, and prints the number of Tilescope's modules whose functions this process called.
+COUNTED = """
+import sys, threading
+from tilescope import cli
+seen = set()
+def watch(frame, event, argument):
+    name, inside = frame.f_globals.get("__name__", ""), frame
+    if event == "call" and name.startswith("tilescope") and name not in seen:
+        while (inside := inside.f_back) and not (inside.f_code.co_name == "<module>" and inside.f_globals["__name__"] != "__main__"):
+            pass
+        if not inside:  # not while a module is imported
+            seen.add(name)
+sys.setprofile(watch), threading.setprofile(watch)
+cli.main(sys.argv[1:])
+sys.setprofile(None)
+print(len(seen), *sorted(seen))
+"""
+
+
+def test_profile_command_calls_few_modules():
+    path = os.pathsep.join([os.environ["PYTHONPATH"], *ROOTS])
+    command = [sys.executable, "-c", COUNTED, *QUICK, "--impl", "good", "--workload", "small"]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=300, check=True
+    )
+    count, *modules = done.stdout.splitlines()[-1].split()
+    assert int(count) <= 55, modules
+
+
 @pytest.mark.usefixtures("torch_and_catalog")
 def test_an_unknown_kernel_of_the_catalog(capsys):
     status, _, err = tilescope(capsys, "profile", "sofmax", "--collect", "fakes.quick")

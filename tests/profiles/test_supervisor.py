@@ -15,7 +15,7 @@ from tilescope.hardware.gpu_lock import gpu_lock
 from tilescope.jobs import attempt, process, ptxas, questions, supervisor
 from tilescope.jobs.job import Job, WorkerError
 from tilescope.jobs.ledger import Ledger
-from tilescope.runs import changes, journal, store
+from tilescope.runs import journal, store
 from tilescope.table.case import Case
 
 from .fake_jobs import KIT, OWN, cases, run
@@ -64,35 +64,24 @@ def test_every_fate_costs_its_own_case_only(catalog):
     assert [event["index"] for event in events] == sorted(event["index"] for event in events)
 
 
-def test_run_keeps_the_text_of_the_declaring_file(catalog):
-    loaded, _ = run(catalog, ["good"])
-    [(name, texts)] = loaded.sources.items()
-    path = Path(catalog[0]["path"])
-    assert name in loaded.run.kernels and texts == {path.name: path.read_text()}
-    edited = [{**catalog[0], "sha256": "of another text"}]
-    assert not run(edited, ["good"])[0].sources
-
-
-def test_run_has_declared_costs_of_every_case(catalog):
+def test_run_has_declared_text_and_costs(catalog):
     loaded, _ = run(catalog, ["raises"])
+    path = Path(catalog[0]["path"])
+    assert list(loaded.sources.values()) == [{path.name: path.read_text()}]
     model = loaded.table[loaded.table["source"] == "model"]
     assert dict(zip(model["metric"], model["value"], strict=True)) == {
         "algorithm_flops": 8, "algorithm_bytes_read": 32, "algorithm_bytes_written": 4
     }  # fmt: skip
-    assert loaded.run.kernels["own.py"]["sha256"]
-    assert changes.changed_files(loaded.run) == []
+    assert not run([{**catalog[0], "sha256": "of another text"}], ["good"])[0].sources
 
 
-def test_silent_worker_is_killed(catalog):
-    loaded, _ = run(catalog, ["good", "hangs", "fine"], timeout=8)
-    assert registers(loaded) == {"good": 32, "fine": 32}
-    assert "did not answer for 8 s and was killed while running" in failures(loaded)["hangs"].message
-
-
-def test_wrapper_reports_after_its_worker(catalog):
-    loaded, _ = run(catalog, ["good", "noisy", "raises", "fine"], ["fakes.wrapped"])
+def test_silent_worker_is_killed_and_a_wrapper_reports(catalog):
+    loaded, _ = run(catalog, ["good", "raises", "killed", "hangs", "noisy", "fine"], ["fakes.wrapped"], timeout=8)
     assert registers(loaded) == {"good": 64, "noisy": 64}
-    assert list(failures(loaded)) == ["raises"]
+    said = {name: failure.message for name, failure in failures(loaded).items()}
+    assert said["raises"] == "RuntimeError: this kernel is wrong"
+    assert "was killed (SIGKILL)" in said["killed"]
+    assert "did not answer for 8 s and was killed while running" in said["hangs"]
     assert "skipped 1 of fine" in loaded.run.notes[0]
 
 
@@ -195,16 +184,6 @@ def test_describe_says_what_is_wrong_with_a_file(tmp_path):
         with pytest.raises(WorkerError, match=said) as caught:
             asyncio.run(questions.describe([kernel], workloads))
         assert "\n" not in str(caught.value)
-
-
-@pytest.mark.usefixtures("torch_and_catalog")
-def test_describe_takes_other_workloads(catalog):
-    (entry,) = asyncio.run(questions.describe([OWN], ["24-fp16", "large"]))
-    assert entry["selected"] == ["24-fp16", "64-fp32"]
-    assert [workload["id"] for workload in entry["workloads"]] == ["8-fp32", "64-fp32", "24-fp16"]
-    assert entry["cost"]["24-fp16"]["forward"]["flops"] == 24
-    same = entry.keys() - {"selected", "workloads", "cost"}
-    assert {name: entry[name] for name in same} == {name: catalog[0][name] for name in same}, "alike without torch"
 
 
 @pytest.mark.usefixtures("torch_and_catalog")

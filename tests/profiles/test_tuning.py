@@ -28,7 +28,7 @@ def test_every_config_of_the_largest_workload_is_compiled_where_nothing_can_be_t
 
 
 def test_an_implementation_without_configs_cannot_be_tuned(monkeypatch):
-    async def describe(kernels, workloads):
+    async def describe(kernels, workloads, patience):
         implementations = {"triton": {"configs": [{"B": 1}]}, "eager": {"configs": []}}
         return [{"name": "k", "kernel": "k", "implementations": implementations}]
 
@@ -49,7 +49,7 @@ def test_of_several_kernels_those_without_configs_are_left_out(monkeypatch):
     known = [entry("a", (8, 64), triton=[{"B": 1}, {"B": 2}], eager=[]), entry("b", (4,), eager=[]),
              entry("c", (16, 2), triton=[{"M": 3}], naive=[{"M": 4}])]  # fmt: skip
 
-    async def describe(kernels, workloads):
+    async def describe(kernels, workloads, patience):
         return [found for found in known if found["kernel"] in kernels]
 
     monkeypatch.setattr("tilescope.jobs.questions.describe", describe)
@@ -67,8 +67,8 @@ def test_of_several_kernels_those_without_configs_are_left_out(monkeypatch):
 def test_a_family_s_sweeps_are_published_in_place_of_its_former_ones(monkeypatch, capsys, tmp_path):
     describe = questions.describe
 
-    async def known(kernels=(), workloads=()):
-        return await describe(kernels, workloads) if kernels else [{"family": "kit", "kernel": OWN}]
+    async def known(kernels=(), workloads=(), patience=600.0):
+        return await describe(kernels, workloads, patience) if kernels else [{"family": "kit", "kernel": OWN}]
 
     monkeypatch.setattr(questions, "describe", known)
     tune_with(monkeypatch, "fakes.quick")

@@ -256,11 +256,18 @@ def test_standby_worker_does_not_wait_for_ever(fakes, tmp_path):
     assert subprocess.run(command, timeout=300, check=False).returncode == 0
 
 
-@pytest.mark.parametrize(("processors", "switch", "expected"), [(4, "1", True), (2, "1", False), (4, "0", False)])
-def test_job_has_a_wrapped_worker_stand_by(fakes, monkeypatch, processors, switch, expected):
+def test_measuring_job_has_a_wrapped_worker_stand_by(forking, catalog, monkeypatch):
+    made = []
+    monkeypatch.setattr(supervisor, "ON_GPU", frozenset({"fakes.quick", "fakes.wrapped"}))
+    monkeypatch.setattr(supervisor, "processors", lambda: 4)
+    monkeypatch.setattr(supervisor.process, "Standby", lambda *wrap: made.append(Standby(*wrap)) or made[-1])
+    loaded, _ = run(catalog, ["good"], ["fakes.quick", "fakes.wrapped"])
+    assert sorted(loaded.table.loc[loaded.table["metric"] == "registers", "value"]) == [32, 64]
+    assert loaded.run.complete and made[0].taken and not alive(made[0].process.pid)
+
+
+@pytest.mark.parametrize(("processors", "switch"), [(2, "1"), (4, "0")])
+def test_no_worker_stands_by_without_room_or_when_cold(fakes, monkeypatch, processors, switch):
     monkeypatch.setattr(supervisor, "processors", lambda: processors)
     monkeypatch.setenv(warm.SWITCH, switch)
-    standby = supervisor.stand_by("fakes.wrapped")
-    assert (standby is not None) == expected
-    if standby:
-        standby.end()
+    assert supervisor.stand_by("fakes.wrapped") is None

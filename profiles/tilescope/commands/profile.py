@@ -75,7 +75,7 @@ def _options() -> dict[str, argparse.Action]:
 
 def _run_script(arguments: argparse.Namespace) -> int:
     """Runs the script and profiles its launches, even if it failed later."""
-    from tilescope.jobs.plan import plan  # noqa: PLC0415
+    from tilescope.jobs import supervisor  # noqa: PLC0415
     from tilescope.notebook import capturing, script_running  # noqa: PLC0415
     from tilescope.runs import store  # noqa: PLC0415
 
@@ -95,11 +95,11 @@ def _run_script(arguments: argparse.Namespace) -> int:
         why = f" ({reasons})" if reasons else ""
         declared = f"one that it declares is named {script}:SPEC"
         raise ValueError(f"{script} launched no Triton kernel{why}: {declared}{capture.unassumed}")
-    request, folder, catalog = capture.request(
+    job = capture.job(
         arguments.collect or ("auto",), title=arguments.title or script, runs_dir=arguments.runs, settings=settings
     )
-    loaded, interrupted = running.run(lambda: plan(request, folder, catalog))
-    status = running.show(capture.keep(loaded, request), interrupted)
+    loaded, interrupted = running.follow(lambda progress: supervisor.run(job, progress))
+    status = running.show(capture.keep(loaded), interrupted)
     if ended:
         print(f"note: {ended}: its launches until then were profiled")
     return status or int(bool(ended))

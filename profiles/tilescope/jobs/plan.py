@@ -14,7 +14,7 @@ from typing import Any
 from tilescope import collectors
 from tilescope.hardware import ceilings, device
 from tilescope.jobs import questions
-from tilescope.jobs.job import ON_GPU, Catalog, Given, Job
+from tilescope.jobs.job import ON_GPU, Catalog, Given, Job, patience
 from tilescope.runs import store
 from tilescope.table.case import Case, config_text, parse_config
 from tilescope.table.run import Skipped
@@ -64,9 +64,7 @@ async def plan(request: Request, runs_dir: Path | None = None, catalog: Catalog 
     store.check_writable(folder)
     target, here = await asyncio.to_thread(choose_target, request.target)
     chosen = await asyncio.to_thread(choose_collectors, request.collectors, target, here)
-    catalog = catalog or await questions.describe(
-        request.kernels, request.workloads, **describe_timeout(request.settings)
-    )
+    catalog = catalog or await questions.describe(request.kernels, request.workloads, patience(request.settings))
     return Job(
         cases=choose_cases(request, catalog),
         collectors=chosen,
@@ -91,11 +89,6 @@ def choose_target(asked: str) -> tuple[str, str]:
     if target not in (here, *ceilings.targets()):
         raise RequestError(unknown("target", target, ceilings.targets()))
     return target, here
-
-
-def describe_timeout(settings: Mapping[str, Any]) -> dict[str, float]:
-    """The keyword argument ``timeout`` of ``questions.describe``; empty where the settings have no timeout."""
-    return {"timeout": float(settings["timeout"])} if "timeout" in settings else {}
 
 
 def choose_collectors(names: Iterable[str], target: str, here: str) -> tuple[str, ...]:

@@ -15,8 +15,8 @@ from typing import Any
 from tilescope import collectors
 from tilescope.hardware import device
 from tilescope.jobs import questions
-from tilescope.jobs.job import Given, Job
-from tilescope.jobs.plan import ALL, Request, RequestError, describe_timeout, plan
+from tilescope.jobs.job import Given, Job, patience
+from tilescope.jobs.plan import ALL, Request, RequestError, plan
 from tilescope.runs import artefacts
 from tilescope.runs.store import LoadedRun
 from tilescope.table.case import Case
@@ -47,7 +47,7 @@ async def plan_tuning(
     The defaults are each kernel's largest workload, its first pass, and the implementations with configs. Kernels without any
     are left out. Raises as ``plan`` does, and RequestError where there is nothing to tune.
     """
-    asked = await questions.describe(kernels, workloads, **describe_timeout(settings or {}))
+    asked = await questions.describe(kernels, workloads, patience(settings or {}))
     tunable = {
         entry["kernel"]: [n for n, declared in entry["implementations"].items() if declared["configs"]]
         for entry in asked

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilescope.captures import COUNTED_FILE
-from tilescope.jobs import warm
-from tilescope.jobs.job import Catalog, Given, OnEvent
-from tilescope.jobs.plan import AUTO, Request, choose_target
+from tilescope.jobs import supervisor, warm
+from tilescope.jobs.job import Given, Job, OnEvent
+from tilescope.jobs.plan import AUTO, choose_collectors, choose_target
 from tilescope.notebook import job_waiting, live_progress
 from tilescope.notebook.opened_run import Profile
 from tilescope.runs import store
@@ -49,6 +49,7 @@ class Capture:
         self._recorder: Recorder | None = None
         self._assumed: Any = None
         self._anew: list[str] = []
+        self._written = Path()
         #: The result of comparing with a reference, in one line; empty without a reference.
         self.checked = ""
 
@@ -162,24 +163,27 @@ class Capture:
         **settings: Any,
     ) -> Profile:
         """Profiles every record and returns the finished run. The arguments are those of ``tilescope.profile``."""
-        request, folder, catalog = self.request(collectors, title=title, runs_dir=runs_dir, settings=settings)
-        loaded = job_waiting.run(request, folder, on_event or live_progress.progress(), catalog)
-        return Profile.of(self.keep(loaded, request))
+        job = self.job(collectors, title=title, runs_dir=runs_dir, settings=settings)
+        shown = on_event or live_progress.progress()
+        folder = job_waiting.wait_for(lambda on_event: supervisor.run(job, on_event), shown)
+        return Profile.of(self.keep(store.open_run(folder)))
 
-    def request(
+    def job(
         self,
         collectors: Sequence[str] = (AUTO,),
         *,
         title: str = "",
         runs_dir: Path | str | None = None,
         settings: Mapping[str, Any] | None = None,
-    ) -> tuple[Request, Path, Catalog]:
-        """Writes the records; returns the arguments of ``plan``: the request, the folder of runs, the catalog."""
+    ) -> Job:
+        """Writes the records; returns the job that profiles each of them."""
         from tilescope.execution import describe  # noqa: PLC0415 (it imports torch and the kernels)
 
         folder = (Path(runs_dir) if runs_dir else store.runs_dir()).absolute()
         store.check_writable(folder)
-        references = self.write(folder / CAPTURED / store.new_id())
+        chosen = choose_collectors(collectors, self.target, self._here)
+        self._written = folder / CAPTURED / store.new_id()
+        references = self.write(self._written)
         catalog = describe.catalog(references)
         told = {"assumed": {"capture": self._assumed.as_data()}} if self._assumed else {}
         # Launches that the interpreter counted during the capture.
@@ -198,22 +202,27 @@ class Capture:
             for kernel in (self._recorder.kernels if self._recorder else ())
             if any("counted" not in record.data and record.data.get("touched") for record in kernel.records)
         ]
-        request = Request(
-            references,
-            collectors=collectors,
-            target=self.target,
-            settings={**(settings or {}), **told},
+        return Job(
+            cases=[
+                Case(entry["kernel"], name, direction, workload["id"])
+                for entry in catalog
+                for workload in entry["workloads"]
+                for direction in entry["passes"]
+                for name in entry["implementations"]
+            ],
+            collectors=chosen,
+            settings={**(settings or {}), **told, "target": self.target},
+            runs_dir=folder,
             title=title,
+            catalog=catalog,
             given=given,
             notes=[*self.notes, *floors, *check],
             skipped=skipped,
         )
-        return request, folder, catalog
 
-    def keep(self, loaded: store.LoadedRun, request: Request) -> store.LoadedRun:
+    def keep(self, loaded: store.LoadedRun) -> store.LoadedRun:
         """Copies the records into the run's folder, so that the run can be passed on with them; returns the run."""
-        source = Path(request.kernels[0].rpartition(":")[0]).parents[1]
-        shutil.copytree(source, loaded.folder / CAPTURED, copy_function=_linked, dirs_exist_ok=True)
+        shutil.copytree(self._written, loaded.folder / CAPTURED, copy_function=_linked, dirs_exist_ok=True)
         return loaded
 
     def __repr__(self) -> str:

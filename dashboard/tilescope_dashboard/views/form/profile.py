@@ -29,8 +29,7 @@ class ProfileForm(pn.viewable.Viewer):
 
     def __init__(self, state: State, jobs: JobManager, **settings: Any) -> None:
         super().__init__(state=state, **settings)
-        self._jobs = jobs
-        self._followed: JobState | None = None
+        self._jobs, self._followed = jobs, None
         self._kernel = pmui.Select(label="kernel", options=[], sizing_mode="stretch_width", size="small")
         self._fields, self._trouble = ProfileFields(), html_text.pane()
         self._own = UserKernelField(state)
@@ -70,7 +69,7 @@ class ProfileForm(pn.viewable.Viewer):
 
     def _profile(self) -> None:
         entry = choices.entry_of(self.state.catalog, self.state.kernel)
-        if not self.state.may_launch:
+        if not self.state.may_launch or (entry is None and self._own.script is None):
             return
         if self._own.unopened:
             # Do not start a job with the previous choice.
@@ -80,10 +79,8 @@ class ProfileForm(pn.viewable.Viewer):
         try:
             if self._own.script:
                 job = self._jobs.start_script(self._own.script)
-            elif entry:
-                job = self._jobs.start(self._fields.request(entry))
             else:
-                return
+                job = self._jobs.start(self._fields.request(entry))
         except ValueError as error:
             self._trouble.object = html_text.notice("error", "Nothing was started:", str(error))
             return
