@@ -43,7 +43,7 @@ _SX = {
 }
 
 
-def page_theme(colours: Theme) -> dict:
+def page_theme(colours: Theme) -> dict[str, Any]:
     """The page in a figure's colours: a quiet header, so that the data is the loudest thing on it."""
     header = {"backgroundColor": colours.ground, "color": colours.ink, "backgroundImage": "none", "boxShadow": "none",
               "borderBottom": f"1px solid {colours.line}"}  # fmt: skip
@@ -154,7 +154,7 @@ def fill_drawer(state: State, drawer: Drawer, progress: JobPanel) -> None:
     if state.panel == PROFILE:
         put()
     spare = IdleWork(put)
-    state.param.watch(lambda _: state.panel == PROFILE and next_tick(put), "panel")
+    state.param.watch(lambda _: next_tick(put) if state.panel == PROFILE else None, "panel")
 
     async def learn() -> None:
         await this_machine.ask()
@@ -173,7 +173,7 @@ async def learn_catalog(state: State) -> None:
     """Wait for the catalog, which is asked for once a process."""
     try:
         # A page that is closed while it waits must not end the question for the others.
-        found = {"catalog": await asyncio.shield(asyncio.wrap_future(catalog.ask()))}
+        found: dict[str, Any] = {"catalog": await asyncio.shield(asyncio.wrap_future(catalog.ask()))}
     except ValueError as error:
         found = {"catalog_error": str(error)}
     next_tick(lambda: state.param.update(**found))

@@ -97,10 +97,6 @@ def test_an_address_is_taken_apart(host: str | None, uri: str | None, found: dic
     assert set(found) <= set(pn.io.location.Location.param)
 
 
-def test_panel_waits_before_it_acts_on_a_change() -> None:
-    assert bare("from panel.reactive import Syncable; print(Syncable._debounce)") == "50"
-
-
 def test_bokeh_looks_the_defaults_of_a_class_up_for_each_model(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: Counter[str] = Counter()
 
@@ -154,22 +150,6 @@ print(theirs[0], ours[0])
 """
     often, once = map(int, bare(code).split())
     assert often == 2 * once > 0
-
-
-def test_material_ui_has_its_fonts_a_second_time_without_their_letters() -> None:
-    code = """
-import re; from pathlib import Path; import panel_material_ui as pmui
-from tilescope_dashboard.panel_patches import page_fonts
-bundle, again = [Path(sheet).read_text() for sheet in pmui.Button._bundle_css]
-page_fonts.once()
-assert [Path(sheet).read_text() for sheet in pmui.Button._bundle_css] == [bundle]
-faces = lambda sheet: [face for face in re.findall(r"@font-face *{[^}]*}", sheet) if "Roboto" in face]
-files = lambda sheet: {re.search(r"roboto-[a-z0-9-]+", face)[0] for face in faces(sheet)}
-assert files(again) <= files(bundle), files(again) - files(bundle)
-print(len([f for f in faces(bundle) if "unicode-range" not in f]), len([f for f in faces(again) if "unicode-range" not in f]))
-"""
-    bundled, second = map(int, bare(code).split())
-    assert bundled == 0 < second
 
 
 def test_a_page_follows_whether_the_server_is_busy() -> None:

@@ -53,6 +53,13 @@ def test_bytes_are_weighed_launch_by_launch() -> None:
     assert bounds(found)["extra-bytes"] == pytest.approx(1 / (1 - share + share / 2))
 
 
+@pytest.mark.parametrize(("launches", "said"), [(1, "Moves 2×"), (2, "2 launches move 2×")])
+def test_extra_bytes_title_counts_several_launches(launches: int, said: str) -> None:
+    found = find(*[launch(250 / launches, 150 / launches, 50 / launches)] * launches)
+    (extra,) = [finding for finding in found if finding.rule == "extra-bytes"]
+    assert extra.title.startswith(said)
+
+
 def test_a_bound_by_hiding_latency_leaves_the_bytes_their_time() -> None:
     # Moves 4x the bytes at 80 % of the roof: wider loads fill the rest of it, and move no less.
     found = bounds(find(launch(500, 350, 50, **{"widest_load@compiler": 4})))
@@ -86,6 +93,14 @@ def test_what_needs_all_of_the_input_first_is_not_told_to_be_one_launch() -> Non
     assert (
         "two passes" in extra.title and "in a second one" in extra.remedy and "compute them in one" not in extra.remedy
     )
+
+
+def test_two_passes_within_l2_are_compared_with_one_pass() -> None:
+    small = counted(3 * MB, 4), counted(3 * MB + 4, 3 * MB)
+    first, second = launch(60, 3, 0), launch(60, 3, 3)
+    found = find({**first, **small[0]}, {**second, **small[1]}, read=3 * MB, written=3 * MB)
+    (distance,) = [finding for finding in found if finding.rule == "distance"]
+    assert "two passes" not in distance.title
 
 
 def test_two_launches_whose_second_needs_only_its_own_rows_can_be_one() -> None:

@@ -4,6 +4,7 @@ import math
 import statistics
 
 import pandas as pd
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tilescope.table import case_table, schema
@@ -76,6 +77,13 @@ def test_cases_are_what_a_row_after_the_other_gives(drawn: list[tuple[str, str, 
         assert (case.values, case.functions) == (medians, functions)
         assert {of: list(by) for of, by in case.values.items()} == {of: list(by) for of, by in medians.items()}
         assert case.totals == {of: list(by.values()) for of, by in totals.items()}
+
+
+@pytest.mark.parametrize(("error", "wrong"), [(1e-5, False), (2e-5, True)])
+def test_error_up_to_its_tolerance_is_right(error: float, wrong: bool) -> None:
+    checked = [CASE.row("relative_error", error, "check"), CASE.row("tolerance", 1e-5, "check")]
+    (case,) = case_table.gather(schema.frame(checked))
+    assert case.wrong() is wrong
 
 
 def test_the_same_table_is_gathered_once_and_another_is_not_mistaken_for_it() -> None:

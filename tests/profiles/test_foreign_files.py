@@ -144,6 +144,29 @@ def test_a_trace_gives_every_launch_and_who_launched_it(tmp_path: Path) -> None:
         assert (loaded.run.device.name, loaded.run.device.target) == ("GPU not named in the file", "")
 
 
+def test_trace_with_odd_text_keeps_every_launch(tmp_path: Path) -> None:
+    """Text that looks like the end of an event, Kineto's lone backslashes, NaN, broken UTF-8, over several pieces of the file."""
+    event = {"ph": "X", "cat": "kernel", "name": "k", "ts": 1.0, "dur": 2.0, "args": {"stream": 7}}
+    odd = [
+        json.dumps({**event, "name": "a },{ b", "args": {"deep": [{"x": 1}, {"y": 2}]}}).encode(),
+        rb'{"ph": "X", "cat": "kernel", "name": "C:\\Users\kernel", "ts": 3, "dur": 1}'.replace(rb"\\", b"\\"),
+        json.dumps({**event, "args": {"registers per thread": float("nan")}}).encode(),
+        b'{"ph": "X", "cat": "kernel", "name": "\xff", "ts": 4, "dur": 1}',
+        json.dumps({**event, "args": "none"}).encode(),
+    ]
+    many = [json.dumps({**event, "ts": float(n)}).encode() for n in range(12_000)]
+    path = tmp_path / "odd.json"
+    tail = b'], "deviceProperties": [{"id": 0}, {"id": 1, "name": "},{"}], "traceName": "x"}'
+    path.write_bytes(b'{"traceEvents": [' + b", ".join([*many, *odd, *many]) + tail)
+    table = profiler_trace.read(path).table
+    times = table[table["metric"] == "gpu_time"]
+    assert len(times) == 2 * len(many) + len(odd) - 1  # the event whose arguments are a text is damaged
+    assert set(times["kernel"]) == {"k", "a },{ b", "C:\\Users\\kernel", "\N{REPLACEMENT CHARACTER}"}
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(StoreError, match="cut off"):
+        open_file(path)
+
+
 def test_protons_kernels_are_summed_in_each_scope() -> None:
     loaded = open_file(FIXTURES / "foreign" / "proton_profile.hatchet")
     assert values(loaded, "matmul_kernel", "gpu_time", "step/forward") == pytest.approx([204.8e-6])

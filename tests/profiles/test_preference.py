@@ -14,18 +14,33 @@ def rows(source: str, registers: int, **more: float) -> list[dict[str, object]]:
     return [CASE.row(name, value, source, launch=0, function="k") for name, value in values.items()]
 
 
-def test_what_ran_counts_and_not_what_the_compiler_was_given() -> None:
-    spilled = {"spill_bytes_stored": 8, "spill_bytes_loaded": 8, "theoretical_occupancy": 0.125}
-    (case,) = gather(schema.frame(rows("compiler", 159, **spilled) + rows("torch_profiler", 212)))
+SPILLED = {"spill_bytes_stored": 8, "spill_bytes_loaded": 8, "theoretical_occupancy": 0.125}
+
+
+def main(*tables: list[dict[str, object]]) -> preference.Resources:
+    (case,) = gather(schema.frame([row for table in tables for row in table]))
     found = preference.main_resources(case, "sm_90")
     assert found is not None
+    return found
+
+
+def test_resources_of_traced_code_replace_compiled_ones() -> None:
+    found = main(rows("compiler", 159, **SPILLED), rows("torch_profiler", 212))
     # 212 registers a thread leave room for one block of eight warps; the compiler's spills are another config's.
     assert (found.source, found.registers, found.spill_bytes) == ("torch_profiler", 212, None)
     assert (found.theoretical_occupancy, found.limiter) == (8 / 64, "registers")
-    (alike,) = gather(schema.frame(rows("compiler", 212, **spilled) + rows("torch_profiler", 212)))
-    same = preference.main_resources(alike, "sm_90")
-    assert same is not None
-    assert same.spill_bytes == 16
+    assert main(rows("compiler", 212, **SPILLED), rows("torch_profiler", 212)).spill_bytes == 16
+
+
+def test_spills_are_those_of_the_launch_of_the_same_function() -> None:
+    filled = CASE.row("gpu_time", 1e-6, "torch_profiler", launch=0, function="Memset")
+    traced = [{**row, "launch": 1} for row in rows("torch_profiler", 212)]
+    assert main(rows("compiler", 212, **SPILLED), [filled, *traced]).spill_bytes == 16
+
+
+def test_shared_memory_limits_the_occupancy_of_a_trace() -> None:
+    found = main(rows("torch_profiler", 32, shared_memory=100 * 1024))
+    assert (found.blocks, found.limiter, found.theoretical_occupancy) == (2, "shared memory", 16 / 64)
 
 
 def test_zeros_that_stand_for_absent_are_absent() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tilescope.commands import check
 from tilescope.hardware.device import for_target
-from tilescope.models import text_table
+from tilescope.models import terminal, text_table
 from tilescope.notebook.opened_run import Profile
 from tilescope.runs.store import LoadedRun
 from tilescope.table import schema
@@ -68,7 +68,7 @@ def test_a_check_that_was_skipped_stands_in_the_table():
     del before["skipped"]
     for one in (run, Run.from_json(before), replace(run, skipped=(Skipped("check", "no reference"),))):
         loaded = LoadedRun(one, schema.frame(rows), Path())
-        assert [line.split()[5] for line in text_table.text(loaded).splitlines()[1:]] == ["0.00e+00", "–", "skipped"]
+        assert [line.split()[4] for line in text_table.text(loaded).splitlines()[1:]] == ["0.00e+00", "–", "skipped"]
         assert Profile.of(loaded)._repr_html_().count(">skipped<") == 1
     # Nobody asked for a check: there is nothing to say.
     assert "error" not in text_table.text(LoadedRun(RUN, schema.frame(rows[:3]), Path()))
@@ -86,10 +86,24 @@ def test_the_command_lists_what_was_wrong_right_and_skipped(monkeypatch, capsys)
     check.command(parser.add_subparsers())
     assert check.run(parser.parse_args(["check", "k"])) == 1
     told = capsys.readouterr()
-    assert [line.split()[-1] for line in told.out.splitlines()[1:4]] == ["ok", "wrong", "skipped"]
+    assert [line.split()[4] for line in told.out.splitlines()[1:4]] == ["ok", "wrong", "skipped"]
     assert "1 of 2 cases differ" in told.err
 
 
 def test_columns_are_aligned():
-    text = text_table.render(["name", "count"], [["a", "1"], ["long name", "1,000"]])
+    text = terminal.render(["name", "count"], [["a", "1"], ["long name", "1,000"]])
     assert text.splitlines() == ["name       count", "a              1", "long name  1,000"]
+
+
+def test_table_is_no_wider_than_the_terminal(monkeypatch):
+    rows = [["a_kernel_with_a_long_name" * 4, "tri[red]ton\x1b[31m", "12 µs", *["1,234,567"] * 20] for _ in range(2)]
+    headings = ["kernel", "impl", "GPU time", *(f"value {n}" for n in range(20))]
+    for width in (40, 80, 200):
+        monkeypatch.setenv("COLUMNS", str(width))
+        lines = terminal.render(headings, rows, keys=2).splitlines()
+        assert max(map(len, lines)) <= width
+        assert any("tri[red]" in line for line in lines) and not any("\x1b" in line for line in lines)
+        assert ("GPU time" in lines[0]) == (width > 40)
+        assert "not shown at this width: " in " ".join(lines) and "value 19" in " ".join(lines)
+    monkeypatch.setenv("COLUMNS", "400")
+    assert "not shown" not in terminal.render(headings, rows, keys=2)

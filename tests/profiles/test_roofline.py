@@ -61,6 +61,17 @@ def test_algorithm_point() -> None:
     assert pd.isna(point["launch"])
 
 
+def test_launch_among_several_has_the_pipe_that_it_keeps_busy() -> None:
+    moved = {"dram_bytes_read": 1e9, "dram_bytes_written": 0}
+    rows = [
+        *cost(MATMUL, 1e12, 1e9, 0),
+        *counted(MATMUL, 0, tensor_ops_bf16=1e12, flops_fp32=0, **moved),
+        *counted(MATMUL, 1, tensor_ops_bf16=0, flops_fp32=1e9, **moved),
+    ]
+    points = roofline.points(schema.frame(rows), TOY)
+    assert [one(points, kind="moved", level="hbm", launch=n)["pipe"] for n in (None, 0, 1)] == ["bf16", "bf16", "fp32"]
+
+
 def test_under_the_compute_roof() -> None:
     table = schema.frame([*cost(MATMUL, 1e12, 1e9, 0), *timed(MATMUL, 0.02)])
     point = one(roofline.points(table, TOY), kind="algorithm")

@@ -130,14 +130,14 @@ def test_launch_bound() -> None:
     assert row["why"].startswith("Launch-bound: 2 launches of 2.00 µs where the work needs 10.0 ns")
 
 
-def test_latency_bound_names_the_limiter_and_the_stall() -> None:
+def test_latency_bound_case_names_limiter_and_stall() -> None:
     limits = {"registers": 1, "shared_memory": 3, "warps": 8, "blocks": 32}
     row = one(
         rows(
             time=(4e-3,),
             theoretical_occupancy=0.125,
-            stall_long_scoreboard=8.5,
-            stall_wait=1.0,
+            stall_long_scoreboard=0.85,
+            stall_wait=0.1,
             stall_selected=20.0,
             **{f"occupancy_limit_{name}": value for name, value in limits.items()},
         )

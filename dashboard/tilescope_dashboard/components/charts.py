@@ -19,6 +19,8 @@ class Chart(pn.pane.Bokeh):
     The text is put on before the browser gets the figure: a change of one that is being replaced reaches it too late.
     """
 
+    object: Any
+
     def __init__(self, **settings: Any) -> None:
         self.about: Callable[[], str] = str
         super().__init__(**settings)

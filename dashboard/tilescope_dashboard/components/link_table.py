@@ -60,5 +60,7 @@ def link_table(
 ) -> LinkTable:
     """An empty table with these columns (``table``) whose rows are ``opened`` and recognized by the columns ``identity``."""
     made = table(columns, LinkTable, selectable=False, **options)
+    if not isinstance(made, LinkTable):
+        raise TypeError(f"{type(made).__name__} opens nothing")
     made._opened, made.identity = opened, identity
     return made

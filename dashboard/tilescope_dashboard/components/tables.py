@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pandas as pd
 import panel as pn
@@ -136,6 +136,7 @@ class Table(pn.widgets.Tabulator):
     """
 
     opens = False
+    selection: Any
 
     def __init__(self, value: pd.DataFrame, units: Mapping[str, str], **settings: Any) -> None:
         super().__init__(value, **settings)
@@ -168,10 +169,7 @@ class Table(pn.widgets.Tabulator):
         """Send no cells' styles, as there are none: a browser that has not drawn the table yet stumbles over them."""
 
 
-T = TypeVar("T", bound=Table)
-
-
-def table(columns: Iterable[Column], kind: type[T] = Table, **options: Any) -> T:  # type: ignore[assignment]
+def table(columns: Iterable[Column], kind: type[Table] = Table, **options: Any) -> Table:
     """An empty table of that kind with these columns.
 
     The last column takes what room is left; if of words, enough to read some. A table of launches has

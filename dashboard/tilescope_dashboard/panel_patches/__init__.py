@@ -8,7 +8,6 @@ module. ``page_lifetime.settle`` installs the patches that pages need, ``serving
 FOR = {
     "closed_connection": ("bokeh", "3.9.2"),
     "component_files": ("panel", "1.9.4"),
-    "debounce": ("panel", "1.9.4"),
     "delivery": ("panel", "1.9.4"),
     "gone_choices": ("panel", "1.9.4"),
     "gone_rows": ("panel", "1.9.4"),
@@ -16,7 +15,6 @@ FOR = {
     "lost_writes": ("panel", "1.9.4"),
     "model_defaults": ("bokeh", "3.9.2"),
     "page_address": ("panel", "1.9.4"),
-    "page_fonts": ("panel-material-ui", "0.16.6"),
     "page_layout": ("bokeh", "3.9.2"),
     "page_lifetime": ("panel", "1.9.4"),
     "page_resources": ("panel", "1.9.4"),

@@ -21,9 +21,9 @@ _LOG_EXCEPTION = WSHandler.log_exception
 
 def ignore() -> None:
     """Install the patch in this process."""
-    WSHandler._handle = _handle  # type: ignore[method-assign]
-    WSHandler.on_close = _on_close  # type: ignore[method-assign]
-    WSHandler.log_exception = _log_exception  # type: ignore[method-assign]
+    WSHandler._handle = _handle
+    WSHandler.on_close = _on_close
+    WSHandler.log_exception = _log_exception
 
 
 async def _handle(self: WSHandler, message: Any) -> Any:

@@ -19,8 +19,8 @@ _bokehs_trigger, _bokehs_recompute = Model.trigger, DocumentModelManager.recompu
 
 def follow() -> None:
     """Install the patch in this process."""
-    Model.trigger = trigger  # type: ignore[method-assign]
-    DocumentModelManager.recompute = recompute  # type: ignore[method-assign]
+    Model.trigger = trigger
+    DocumentModelManager.recompute = recompute
 
 
 def trigger(  # noqa: PLR0917 - as Bokeh calls it

@@ -129,7 +129,7 @@ def _empty_default(descriptor: PropertyDescriptor[Any], model: HasProps) -> type
     key = descriptor, type(model)
     if key not in _empty:
         found = descriptor.class_default(type(model))
-        _empty[key] = type(found) if isinstance(found, PropertyValueContainer) and not found else None  # type: ignore[truthy-bool]
+        _empty[key] = type(found) if isinstance(found, PropertyValueContainer) and not found else None
     return _empty[key]
 
 
@@ -141,7 +141,7 @@ def _is_missed(descriptor: PropertyDescriptor[Any], kind: type[HasProps]) -> boo
 def remember() -> None:
     """Install the patch in this process."""
     HasProps.__init__ = init  # type: ignore[method-assign, assignment]
-    HasProps.themed_values = themed_values  # type: ignore[method-assign]
-    HasProps.query_properties_with_values = query_properties_with_values  # type: ignore[method-assign]
-    PropertyDescriptor.has_unstable_default = has_unstable_default  # type: ignore[method-assign]
-    PropertyDescriptor.instance_default = instance_default  # type: ignore[method-assign]
+    HasProps.themed_values = themed_values  # type: ignore[method-assign, assignment]
+    HasProps.query_properties_with_values = query_properties_with_values  # type: ignore[method-assign, assignment]
+    PropertyDescriptor.has_unstable_default = has_unstable_default
+    PropertyDescriptor.instance_default = instance_default

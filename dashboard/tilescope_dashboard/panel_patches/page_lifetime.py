@@ -16,12 +16,13 @@ import panel_material_ui as pmui
 from bokeh.util.warnings import BokehUserWarning
 from panel.io.resources import JS_VERSION, LOCAL_DIST
 from panel.models.tabulator import THEME_PATH
+from panel.reactive import Syncable
+from panel_material_ui.base import FONT_CSS
 from tilescope.runs import store
 
 from tilescope_dashboard.data import catalog, run_cache, this_machine
 from tilescope_dashboard.panel_patches import (
     closed_connection,
-    debounce,
     delivery,
     gone_choices,
     gone_rows,
@@ -29,7 +30,6 @@ from tilescope_dashboard.panel_patches import (
     lost_writes,
     model_defaults,
     page_address,
-    page_fonts,
     page_layout,
     page_resources,
     parameter_copies,
@@ -38,6 +38,8 @@ from tilescope_dashboard.panel_patches import (
 
 #: Allocations before the youngest generation is collected. A page alone makes over 100,000 objects.
 _YOUNG = 20_000
+#: Milliseconds for which changes of one widget are collected. Panel's 50 suit a slider being dragged; no view has one.
+_TOGETHER = 5
 #: The page's HTML: Material UI's, changed to import its widgets at once.
 TEMPLATE = Path(__file__).parents[1] / "templates" / "page.html"
 #: Style sheets of tables that Panel does not put into the page's head.
@@ -59,7 +61,8 @@ def settle() -> None:
         for run in store.list_runs():
             run_cache.has_claimed(run.path)
         asyncio.run(this_machine.ask())
-    page_fonts.once()
+    # Material UI declares its fonts a second time, for all letters: a browser would ask for 17 files before the Latin one.
+    FONT_CSS.clear()
     model_defaults.remember()
     parameter_copies.shorten()
     page_resources.remember()
@@ -73,7 +76,7 @@ def settle() -> None:
     lost_writes.forget()
     page_address.mend()
     pulled_page.follow()
-    debounce.shorten()
+    Syncable._debounce = _TOGETHER
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, *gc.get_threshold()[1:])

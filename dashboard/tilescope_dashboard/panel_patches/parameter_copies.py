@@ -17,19 +17,19 @@ _params_copy = parameterized._instantiate_param_obj
 
 def copied(parameter: Any, owner: Any = None) -> Any:
     """``_instantiate_param_obj`` for a class's parameter, whose fields are all set."""
-    kind = type(parameter)
+    kind: Any = type(parameter)
     made = kind.__new__(kind)
     get, put = object.__getattribute__, object.__setattr__
     for field in kind._all_slots_:
         value = get(parameter, field)
-        put(made, field, copy.copy(value) if field != "default" and _is_container(type(value)) else value)
+        put(made, field, copy.copy(value) if field != "default" and _is_container(type(value)) else value)  # type: ignore[arg-type]
     put(made, "owner", owner)
     put(made, "watchers", {})
     return made
 
 
 @functools.cache
-def _is_container(kind: type) -> bool:
+def _is_container(kind: Any) -> bool:
     return issubclass(kind, _utils.MUTABLE_TYPES)
 
 

@@ -165,7 +165,7 @@ def _hide_tokens(request: HTTPServerRequest) -> None:
         kept = [
             (name, value) for name, values in request.query_arguments.items() for value in values if name != "token"
         ]
-        request.uri = url_concat(request.path, kept)
+        request.uri = url_concat(request.path, kept)  # type: ignore[arg-type]
         request.query = request.uri.partition("?")[2]
         for arguments in (request.arguments, request.query_arguments):
             arguments.pop("token", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import panel as pn
 from bokeh.models import ColumnDataSource
@@ -27,7 +28,8 @@ class TelemetryStream:
 
     def __init__(self, sampler: Sampler, heard: Callable[[], None]) -> None:
         self.sampler, self._heard, self._doc = sampler, heard, pn.state.curdoc
-        self._ticking, self._unwatch = None, None
+        self._ticking: Any = None
+        self._unwatch: Callable[[], None] | None = None
         self._sources: dict[int, ColumnDataSource] = {}
         if self._doc is not None:
             pn.state.on_session_destroyed(lambda _: self._leave())

@@ -79,6 +79,13 @@ class View(pn.viewable.Viewer):
         return self.shown.loaded if self.shown else self.state.loaded
 
     @property
+    def loaded_run(self) -> LoadedRun:
+        """``loaded``, where a run is shown. Raises ValueError otherwise."""
+        if self.loaded is None:
+            raise ValueError("no run is shown")
+        return self.loaded
+
+    @property
     def usual(self) -> pd.DataFrame:
         """Its rows of the chosen kernel, without sweeps. They must not be changed."""
         return run_cache.usual(self.loaded, self.state.kernel) if self.loaded else self.state.table

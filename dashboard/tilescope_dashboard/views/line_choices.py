@@ -78,7 +78,7 @@ class LineChoices(pn.viewable.Viewer):
         options = topic.cases(found)
         known = {(workload, direction) for _, direction, workload, _ in options.values()}
         of = case.problem if case and case.problem in known else problem
-        first = tuple(case) if case in options.values() else topic.first_case(found, of)
+        first = tuple(case) if case and case in options.values() else topic.first_case(found, of)
         self._set(self._case, options, first, anew=anew)
         self.open()
 

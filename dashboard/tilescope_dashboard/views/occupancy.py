@@ -28,7 +28,8 @@ class Occupancy(View):
         self._target = pmui.Select(label="GPU", options=list(model.LIMITS), width=150, size="small")
         self._charts = {resource: chart() for resource in TITLES}
         self._table = table(topic.COLUMNS)
-        self._rows, self._of, self._settled = pd.DataFrame(), (), True
+        self._of: tuple[Any, ...] = ()
+        self._rows, self._settled = pd.DataFrame(), True
         self._target.param.watch(lambda _: self._settled and self._fill(), "value")
         self._table.param.watch(lambda _: self._settled and self._pick(), "selection")
         self._body = pn.Column(

@@ -11,7 +11,7 @@ import panel_material_ui as pmui
 
 from tilescope_dashboard.components.button_groups import BESIDE_FIELDS
 from tilescope_dashboard.data.kernel_cases import KernelCase
-from tilescope_dashboard.figures.roofline import LEVELS
+from tilescope_dashboard.figures.roofs import LEVELS
 from tilescope_dashboard.topics.roofline import chosen as points_of
 from tilescope_dashboard.views.choice import Choice
 

@@ -34,7 +34,8 @@ class Roofline(View):
         self._of: pd.DataFrame | None = None
         self._table = table(topic.COLUMNS, pagination="remote")
         self._table.param.watch(self._select_point, "selection")
-        self._source, self._list = None, AfterPaint(self._tell)
+        self._source: Any = None
+        self._list = AfterPaint(self._tell)
         self._body = pn.Column(
             self._choices, self._chart, self.saved(self._table, "points"), sizing_mode="stretch_width", margin=0
         )
@@ -67,7 +68,7 @@ class Roofline(View):
 
     def _draw(self) -> None:
         points = self._all[self._chosen].reset_index(drop=True)
-        self._chart.object = roofline(points, all_roofs(self.loaded.run.device), self.look)
+        self._chart.object = roofline(points, all_roofs(self.loaded_run.run.device), self.look)
         self._source = source(self._chart.object)
         if self._source is not None:
             self._source.selected.on_change("indices", self._select_row)

@@ -68,7 +68,7 @@ class Source(View):
         """The lines of the chosen recording."""
         self.shown = self._recording.value
         self.say_whose()
-        lines = self.loaded.lines
+        lines = self.loaded_run.lines
         found = lines[lines["kernel"] == self.state.kernel]
         problem, anew = frames.largest_problem(self.usual), self.elsewhere()
         self._choices.fill(found, problem, 1 if self.state.narrow else 3, self.state.chosen, anew=anew)
@@ -79,7 +79,7 @@ class Source(View):
 
     def _open(self) -> None:
         """The chosen launch's source and values."""
-        rows, loaded = self._choices.rows, self.loaded
+        rows, loaded = self._choices.rows, self.loaded_run
         texts = {file: loaded.source_text(self.state.kernel, file) for file in topic.files(rows)}
         self._file = next((file for file, text in texts.items() if text is not None), next(iter(texts)))
         self._text = texts[self._file]
@@ -106,7 +106,7 @@ class Source(View):
     def _assembly(self) -> str:
         impl, direction, workload, config = self._choices.case
         case, launch = Case(self.state.kernel, impl, direction, workload, config), self._choices.launch
-        found = listings.of_launch(self.loaded.folder, case, launch.function, launch.number)
+        found = listings.of_launch(self.loaded_run.folder, case, launch.function, launch.number)
         stages, stage = found.stages if found else {}, self._code.stage
         code = compiled_text.read(stage, stages.get(stage, ""), PurePosixPath(self._file).name)
         return code_pair.assembly(stage, stages, code, _NO_ASSEMBLY)

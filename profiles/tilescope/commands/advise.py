@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tilescope.models.documents import Advice
     from tilescope.runs.store import LoadedRun
 
+#: The largest width of a finding's lines.
 _WIDTH = 110
 #: The columns of ``Finding.case``.
 _CASE = ["kernel", "impl", "pass", "workload", "config"]
@@ -87,6 +88,8 @@ def _cases(table: pd.DataFrame) -> list[tuple[str, ...]]:
 
 def text(rank: int, finding: Finding) -> str:
     """Lines of one finding: its title and potential speedup, its evidence, and its remedy."""
+    from tilescope.models import terminal  # noqa: PLC0415
+
     win = f"{finding.bound.most}{units.times(finding.bound.ratio)}" if finding.bound else "no estimate"
     clock = " of the interval" if finding.bound and finding.bound.clock == "interval" else ""
     kind = "NVIDIA's rule" if finding.origin == "nvidia" else "measured" if finding.measured else "predicted"
@@ -98,8 +101,11 @@ def text(rank: int, finding: Finding) -> str:
         f"{'ncu' if finding.origin == 'nvidia' else 'do'}: {finding.remedy}",
     ]
     head = f"  {rank}. {finding.title}{where}" + ("" if finding.of_results else f": {win}{clock}, {kind}")
-    wrapper = textwrap.TextWrapper(_WIDTH, "     ", "       ", break_long_words=False)
-    return "\n".join([head, *map(wrapper.fill, lines)])
+    width = min(_WIDTH, terminal.width())
+    wrapper = textwrap.TextWrapper(width, "     ", "       ", break_long_words=False)
+    return "\n".join(
+        [textwrap.fill(head, width, subsequent_indent="     ", break_long_words=False), *map(wrapper.fill, lines)]
+    )
 
 
 def _choose(loaded: LoadedRun, *, kernel: str, impl: str, direction: str, workload: str) -> pd.DataFrame:

@@ -19,7 +19,7 @@ def command(subparsers: Subparsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints the catalog."""
     from tilescope.jobs import questions  # noqa: PLC0415
-    from tilescope.models import text_table  # noqa: PLC0415
+    from tilescope.models import terminal  # noqa: PLC0415
 
     entries = asyncio.run(questions.describe(arguments.kernels))
     if arguments.json:
@@ -37,5 +37,5 @@ def run(arguments: argparse.Namespace) -> int:
         ]
         for entry in entries
     ]
-    print(text_table.render(headings, rows))
+    print(terminal.render(headings, rows))
     return 0

@@ -20,7 +20,7 @@ def run(arguments: argparse.Namespace) -> int:
     import numpy as np  # noqa: PLC0415
 
     from tilescope.jobs.plan import Request, plan  # noqa: PLC0415
-    from tilescope.models import text_table  # noqa: PLC0415
+    from tilescope.models import terminal, text_table  # noqa: PLC0415
 
     given = choices.settings(arguments)
     if "interpreter_limit" in given:
@@ -45,12 +45,12 @@ def run(arguments: argparse.Namespace) -> int:
     beyond = (limits["row_error"] > limits["row_tolerance"]).fillna(False)
     wrong = (~(limits["relative_error"] <= limits["tolerance"]) | beyond) & ~skipped
     verdicts = np.select([skipped, wrong], [text_table.UNCHECKED, "wrong"], "ok")
-    headings, rows = text_table.cells(found)
-    print(
-        text_table.render(
-            [*headings, "verdict"], [[*row, verdict] for row, verdict in zip(rows, verdicts, strict=True)]
-        )
-    )
+    headings, rows, keys = text_table.cells(found)
+    # The verdict follows the columns that name the case, which are always shown.
+    headings.insert(keys, "verdict")
+    for row, verdict in zip(rows, verdicts, strict=True):
+        row.insert(keys, str(verdict))
+    print(terminal.render(headings, rows, keys + 1))
     status = running.report(loaded, interrupted, loaded.run.failures)
     if wrong.any():
         print(f"tilescope: {wrong.sum()} of {(~skipped).sum()} cases differ from the reference", file=sys.stderr)

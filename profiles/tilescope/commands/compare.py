@@ -47,26 +47,35 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print(baseline: Side, candidate: Side, rows: pd.DataFrame) -> None:
-    from tilescope.models import compare, text_table, verdicts  # noqa: PLC0415
+    from tilescope.models import compare, terminal, verdicts  # noqa: PLC0415
     from tilescope.table.units import text  # noqa: PLC0415
 
-    print(f"{baseline.name} → {candidate.name}\n{verdicts.sentence(rows, candidate.name, baseline.name)}")
+    terminal.say(f"{baseline.name} → {candidate.name}", verdicts.sentence(rows, candidate.name, baseline.name))
     for line in compare.obstacles(baseline, candidate):
-        print(f"no times are compared: {line}")
+        terminal.say(f"no times are compared: {line}")
     for line in compare.changes(baseline, candidate):
-        print(f"changed: {line}")
-    headings = ["kernel", "pass", "workload", "implementation", "baseline", "candidate", "speedup", "95 %", ""]
+        terminal.say(f"changed: {line}")
+    headings = [
+        "kernel",
+        "pass",
+        "workload",
+        "implementation",
+        "candidate is",
+        "speedup",
+        "95 %",
+        "baseline",
+        "candidate",
+    ]
     cells = [
         [
-            row["kernel"], row["pass"], row["workload"], _named(row),
-            text(row["baseline_time"], "second"), text(row["time"], "second"),
+            row["kernel"], row["pass"], row["workload"], _named(row), row["verdict"],
             "–" if row["speedup"] != row["speedup"] else f"{row['speedup']:.3f}",
             "–" if row["speedup"] != row["speedup"] else f"{row['speedup_low']:.3f} to {row['speedup_high']:.3f}",
-            row["verdict"],
+            text(row["baseline_time"], "second"), text(row["time"], "second"),
         ]
         for row in rows.to_dict("records")
     ]  # fmt: skip
-    print(text_table.render(headings, cells))
+    print(terminal.render(headings, cells, keys=6))
 
 
 def _named(row: dict[Any, Any]) -> str:

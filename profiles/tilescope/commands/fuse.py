@@ -22,7 +22,7 @@ def command(subparsers: choices.Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the prediction. Raises ValueError, with the accepted values, for an unknown chain, shape or target."""
-    from tilescope.models import fusion, text_table  # noqa: PLC0415
+    from tilescope.models import fusion, terminal  # noqa: PLC0415
     from tilescope.notebook import fusion_trace  # noqa: PLC0415
 
     problem = fusion.parse_problem(arguments.shape)
@@ -35,5 +35,5 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps({**dataclasses.asdict(answer), "bound": answer.bound}))
         return 0
     rows = [[line.topic, "" if line.good is None else "+" if line.good else "-", line.text] for line in answer.lines]
-    print(text_table.render(["predicted", "", ",".join(answer.chain.names)], rows))
+    print(terminal.render(["predicted", "", ",".join(answer.chain.names)], rows))
     return 0

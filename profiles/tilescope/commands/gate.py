@@ -88,7 +88,10 @@ def run(arguments: argparse.Namespace) -> int:
             allow_missing=arguments.allow_missing,
             names=(_name(arguments.baseline, folders[0]), _name(arguments.candidate, folders[1])),
         )
-    print(json_documents.text(json_documents.gate(found)) if arguments.json else gate_text.text(found))
+    if arguments.json:
+        print(json_documents.text(json_documents.gate(found)))
+    else:
+        gate_text.show(found)
     _summarise(gate_text.markdown(found), arguments.markdown)
     return int(found.verdict != gate.PASS if arguments.strict else found.verdict == gate.FAIL)
 

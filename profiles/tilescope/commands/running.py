@@ -91,17 +91,18 @@ def show(loaded: LoadedRun, interrupted: bool) -> int:
 
 def report(loaded: LoadedRun, interrupted: bool, failures: Sequence[Failure]) -> int:
     """Prints notes, failures and the run's folder. Returns the exit status."""
+    from tilescope.models import terminal  # noqa: PLC0415
     from tilescope.table.case import readable  # noqa: PLC0415
 
     for note in loaded.run.notes:
-        print(f"note: {note}")
+        terminal.say(f"note: {note}")
     alike: dict[tuple[str, str], list[str]] = {}
     for failure in failures:
         alike.setdefault((failure.collector, failure.message), []).append(readable(failure.case))
     for (collector, message), cases in alike.items():
         others = f" and {len(cases) - 1} more" if len(cases) > 1 else ""
-        print(f"failed: {f'{collector} {cases[0]}'.strip()}{others}: {message}")
-    print(f"run: {loaded.folder}")
+        terminal.say(f"failed: {f'{collector} {cases[0]}'.strip()}{others}: {message}")
+    terminal.say(f"run: {loaded.folder}")
     if interrupted:
         said = f"interrupted; the finished cases are kept, go on with 'tilescope resume {loaded.run.id}'"
         print(f"tilescope: {said}", file=sys.stderr)

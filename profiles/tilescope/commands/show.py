@@ -19,7 +19,7 @@ def command(subparsers: choices.Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from tilescope.models import impossible, json_documents, sweeps, text_table  # noqa: PLC0415
+    from tilescope.models import impossible, json_documents, sweeps, terminal, text_table  # noqa: PLC0415
     from tilescope.runs import changes, provenance, raised_roofs, store  # noqa: PLC0415
     from tilescope.table.schema import CASE_COLUMNS  # noqa: PLC0415
 
@@ -36,22 +36,22 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     run = loaded.run
     versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
-    print(f"{run.id} {run.title}\nstarted {run.started} on {run.device.name} with {versions}")
+    terminal.say(f"{run.id} {run.title}", f"started {run.started} on {run.device.name} with {versions}")
     if provenance.changed_since(run.git_revision):
-        print(f"note: its source was revision {run.git_revision[:12]} with changes that were not committed")
+        terminal.say(f"note: its source was revision {run.git_revision[:12]} with changes that were not committed")
     for line in said:
-        print(f"note: {line}")
+        terminal.say(f"note: {line}")
     if not run.complete and not said:
-        print("not complete: it was cancelled, or its process died; the finished cases follow")
+        terminal.say("not complete: it was cancelled, or its process died; the finished cases follow")
     for kernel in changes.changed_kernels(loaded):
-        print(f"note: {kernel} has changed since this run")
+        terminal.say(f"note: {kernel} has changed since this run")
     print(text_table.text(loaded))
     for sweep, lines in sweeps.conclusions(loaded.table, run.device.target):
-        print("\n  ".join([sweep, *lines]))
+        terminal.say(sweep, *(f"  {line}" for line in lines))
     above = []
     for case, reason in impossible.of_table(loaded.table, run.device, run.kernels):
         named = [case.key[name] for name in CASE_COLUMNS if name != "dtype" and case.key[name]]
-        print(f"impossible: {'/'.join(named)}: {reason.said}")
+        terminal.say(f"impossible: {'/'.join(named)}: {reason.said}")
         if reason.rule in (impossible.ROOF, impossible.CACHED):
             above.append(raised_roofs.remark(" ".join(named)))
     # The run's notes repeat this for a roof that the case would have raised.
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(as_json: bool) -> int:
-    from tilescope.models import json_documents, text_table  # noqa: PLC0415
+    from tilescope.models import json_documents, terminal  # noqa: PLC0415
     from tilescope.runs import store  # noqa: PLC0415
 
     runs = store.list_runs()
@@ -84,5 +84,5 @@ def _list(as_json: bool) -> int:
         ]
         for run in runs
     ]  # fmt: skip
-    print(text_table.render(["run", "device", "title", "cases", "remarks"], rows))
+    print(terminal.render(["run", "device", "title", "cases", "remarks"], rows))
     return 0

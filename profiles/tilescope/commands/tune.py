@@ -112,7 +112,7 @@ def _elsewhere(arguments: argparse.Namespace) -> int:
 def _report_and_export(arguments: argparse.Namespace, loaded: LoadedRun, interrupted: bool, timed: bool) -> int:
     """Prints the run and exports its winners. Returns the exit status."""
     from tilescope.jobs import tuning  # noqa: PLC0415
-    from tilescope.models import sweeps, text_table  # noqa: PLC0415
+    from tilescope.models import sweeps, terminal, text_table  # noqa: PLC0415
     from tilescope.table.case import Case  # noqa: PLC0415
 
     concluded = dict(sweeps.conclusions(loaded.table, loaded.run.device.target)) if timed else {}
@@ -127,13 +127,17 @@ def _report_and_export(arguments: argparse.Namespace, loaded: LoadedRun, interru
         tried = sum(found.loc[order, "config"] != "")
         said = "fastest first" if timed else "no GPU to time them: fewest spills first, then highest occupancy"
         print(f"{' '.join(keys)}, {units.several(tried, 'config')} and the default, {said}")
-        headings, rows = text_table.cells(found.replace({"config": {"": "default"}}), order, name_by=["config"])
+        headings, rows, always = text_table.cells(found.replace({"config": {"": "default"}}), order, name_by=["config"])
         if timed:
             headings, rows = _with_over(headings, rows, [_rank(found.loc[index], timed)[0] for index in order])
         extra = [remarks[index] for index in order]
         if any(extra):
-            headings, rows = [*headings, "failed"], [[*row, text] for row, text in zip(rows, extra, strict=True)]
-        print(text_table.render(headings, rows))
+            headings, rows = (
+                [headings[0], "failed", *headings[1:]],
+                [[row[0], text, *row[1:]] for row, text in zip(rows, extra, strict=True)],
+            )
+            always += 1
+        print(terminal.render(headings, rows, always))
         print("".join(f"{line}\n" for line in concluded.get(" · ".join(keys), ())), end="")
     status = running.report(loaded, interrupted, failures=[f for f in loaded.run.failures if not f.case])
     if arguments.export:

@@ -1,33 +1,42 @@
-"""Reads JSON that is too large for memory, value by value: the members of an object and the items of one of its arrays.
+"""Reads JSON that is too large for memory: the members of an object, and one of its arrays item by item.
 
-Memory holds one value and one piece of the file at a time. Imports neither torch nor triton.
+Memory holds a few pieces of the file at a time. Items are decoded in batches. Imports neither torch nor triton.
 """
 
 from __future__ import annotations
 
 import codecs
+import contextlib
 import json
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
+
+import msgspec
 
 from tilescope.files.bounded_reading import MIB, Unreadable, one_line
 
 #: Most characters of one value.
 LARGEST = 16 * MIB
 _SPACE = re.compile(r"[ \t\r\n]*")
+#: The comma between two objects of an array.
+_BETWEEN = re.compile(r"\}\s*(,)\s*\{")
+#: Characters at the end of a window where the last such comma is searched.
+_NEAR = 1 << 16
+#: A backslash that escapes nothing: Kineto writes paths of Windows so.
+_LONE = re.compile(r'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
 
 
-def members(pieces: Iterable[bytes], array: str) -> Iterator[tuple[str, Any]]:
+def members(pieces: Iterable[bytes], array: str, kind: type) -> Iterator[tuple[str, Any]]:
     """Yields the name and value of each member of the JSON object in ``pieces``.
 
-    The items of the member called ``array`` come one by one, each under that name. So do the items where ``pieces`` hold an
-    array instead of an object. Raises Unreadable for invalid or truncated JSON.
+    The items of the member called ``array`` come in lists, as far as they fit ``kind`` (a msgspec type). So do the items where
+    ``pieces`` hold an array instead of an object. Raises Unreadable for invalid or truncated JSON.
     """
     text = _Text(pieces)
     if text.next() == "[":
-        for item in text.items():
-            yield array, item
+        for items in text.items(kind):
+            yield array, items
     elif text.next() == "{":
         text.take("{")
         while text.next() != "}":
@@ -36,8 +45,8 @@ def members(pieces: Iterable[bytes], array: str) -> Iterator[tuple[str, Any]]:
             if not isinstance(name, str):
                 raise Unreadable("it holds no JSON (a member has no name)")
             if name == array and text.next() == "[":
-                for item in text.items():
-                    yield name, item
+                for items in text.items(kind):
+                    yield name, items
             else:
                 yield name, text.value()
             if text.next() == ",":
@@ -53,7 +62,7 @@ class _Text:
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = iter(pieces)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._decode = json.JSONDecoder().raw_decode
+        self._decode = json.JSONDecoder(strict=False).raw_decode
         self._held, self._place, self._whole = "", 0, False
 
     def next(self) -> str:
@@ -75,13 +84,19 @@ class _Text:
     def value(self) -> Any:
         """The next value."""
         self.next()
+        mended = False
         while True:
             try:
                 value, end = self._decode(self._held, self._place)
             except (ValueError, RecursionError) as error:
+                if "escape" in str(error) and not mended:
+                    self._held, self._place = _LONE.sub(_escaped, self._held[self._place :]), 0
+                    mended = True
+                    continue
                 if len(self._held) - self._place > LARGEST or not self._more():
                     why = "it is cut off, or holds no JSON" if self._whole else "it holds no JSON"
                     raise Unreadable(f"{why} ({one_line(error)})") from error
+                mended = False
                 continue
             # A number at the end of a piece may continue in the next one.
             if end == len(self._held) and self._more():
@@ -89,14 +104,38 @@ class _Text:
             self._place = end
             return value
 
-    def items(self) -> Iterator[Any]:
-        """The items of the array that comes next."""
+    def items(self, kind: type) -> Iterator[list[Any]]:
+        """The items of the array that comes next that fit ``kind``, in lists."""
+        decoder = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
         self.take("[")
+        tried = ""
         while self.next() != "]":
-            yield self.value()
+            if self._held is not tried:
+                tried = self._held
+                cut = self._last_comma()
+                if cut > 0 and (found := self._batch(decoder, cut)) is not None:
+                    yield found
+                    continue
+            value = self.value()
+            with contextlib.suppress(msgspec.ValidationError):
+                yield [msgspec.convert(value, kind)]
             if self.next() == ",":
                 self.take(",")
         self.take("]")
+
+    def _last_comma(self) -> int:
+        """The place of the last comma between two objects in the window; 0 without one."""
+        start = max(self._place, len(self._held) - _NEAR)
+        return max((found.start(1) for found in _BETWEEN.finditer(self._held, start)), default=0)
+
+    def _batch(self, decoder: msgspec.json.Decoder[list[Any]], cut: int) -> list[Any] | None:
+        """The items before the comma at ``cut``. None where that comma is within an item, or an item does not fit."""
+        try:
+            found = decoder.decode(f"[{self._held[self._place : cut]}]")
+        except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+            return None
+        self._place = cut + 1
+        return found
 
     def _more(self) -> bool:
         """Reads another piece. Returns False where there is none."""
@@ -106,3 +145,7 @@ class _Text:
         self._held = self._held[self._place :] + added
         self._place = 0
         return piece is not None or bool(added)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0] if found[1] else "\\\\"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 from collections.abc import Mapping
 from typing import Any
+
+from rich.console import Console
+from rich.control import Control
+from rich.segment import ControlType
+from rich.text import Text
 
 from tilescope.table.case import readable
 
@@ -55,18 +59,27 @@ class Progress:
 class TerminalLine(Progress):
     """A line on standard error that is overwritten; failures stay above it."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._console = Console(stderr=True, highlight=False)
+
     def show(self, event: Mapping[str, Any]) -> None:
-        failure = f"{failure_text(event)}\n" if event.get("event") == "error" else ""
-        width = shutil.get_terminal_size().columns - 1
-        self._write(failure + (f"{self.line()}\n" if self.ended else self.line()[:width]))
+        if event.get("event") == "error":
+            self._write(Text(failure_text(event), "red"), end="\n")
+        self._write(Text(self.line()), end="\n" if self.ended else "")
 
     def close(self) -> None:
         if not self.ended:
-            self._write("")
+            self._write(Text(""), end="")
 
-    def _write(self, text: str) -> None:
-        sys.stderr.write(f"\r\x1b[2K{text}")
-        sys.stderr.flush()
+    def _write(self, text: Text, end: str) -> None:
+        """Replaces the line by the text, cut at the terminal's width unless it stays."""
+        self._console.control(Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2)))
+        if end:
+            self._console.print(text, soft_wrap=True)
+        else:
+            text.truncate(self._console.width - 1, overflow="ellipsis")
+            self._console.print(text, end="", soft_wrap=True)
 
 
 class LogLines(Progress):

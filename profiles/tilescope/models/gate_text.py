@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tilescope.models import text_table
+from tilescope.models import terminal
 from tilescope.models.gate import ABSENT, FAIL, PASS, UNDECIDED, Check, Gate
 from tilescope.table import units
 from tilescope.table.metrics import METRICS
@@ -30,13 +30,12 @@ def headline(gate: Gate) -> str:
     return f"{_HEADLINES[gate.verdict]}: {', '.join(parts)} ({' → '.join(gate.names)})"
 
 
-def text(gate: Gate) -> str:
-    """The headline, the notes, checks that do not pass, and passes whose value changed."""
-    lines = [f"gate {headline(gate)}", *gate.notes]
+def show(gate: Gate) -> None:
+    """Prints the headline, the notes, checks that do not pass, and passes whose value changed."""
+    terminal.say(f"gate {headline(gate)}", *gate.notes)
     rows = [check for verdict in (FAIL, UNDECIDED, ABSENT) for check in gate.of(verdict)] + _changed(gate)
     if rows:
-        lines.append(text_table.render(_HEADINGS, [[check.verdict, *_cells(check)] for check in rows]))
-    return "\n".join(lines)
+        print(terminal.render(_HEADINGS, [[check.verdict, *_cells(check)] for check in rows]))
 
 
 def markdown(gate: Gate) -> str:

@@ -6,6 +6,7 @@ occupancy of another would describe no real launch.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import pandas as pd
@@ -87,18 +88,9 @@ def main_resources(case: CaseValues, target: str = "") -> Resources | None:
 
 
 def _of_launch(case: CaseValues, source: str, launch: int, target: str) -> Resources:
-    def value(metric: str) -> float | None:
-        found = case.at(metric, launch, source)
-        return found.value if found else None
-
-    registers, shared_memory, ratio = (value(m) for m in ("registers", "shared_memory", "theoretical_occupancy"))
-    limits = {text: found for metric, text in LIMITERS.items() if (found := value(metric)) is not None}
-    threads = value("block_threads")
-    if ratio is None and registers is not None and threads and target.rstrip("af") in occupancy.LIMITS:
-        held = occupancy.blocks(target, int(registers), int(shared_memory or 0), int(threads))
-        ratio = held.ratio
-        limits = {LIMITERS[f"occupancy_limit_{name}"]: float(count) for name, count in held.limits.items()}
-    blocks = min(limits.values(), default=None)
+    figures = tuple(case.values.get((metric, source), _NOTHING).get(launch) for metric in _READ)
+    ratio, limiter, blocks = _held(target, figures)
+    registers, shared_memory, *_ = figures
     return Resources(
         source=source,
         launch=launch,
@@ -106,9 +98,29 @@ def _of_launch(case: CaseValues, source: str, launch: int, target: str) -> Resou
         shared_memory=shared_memory,
         spill_bytes=_spills(case, source, launch, registers),
         theoretical_occupancy=ratio,
-        limiter=", ".join(text for text, limit in limits.items() if limit == blocks),
+        limiter=limiter,
         blocks=blocks,
     )
+
+
+_READ = ("registers", "shared_memory", "theoretical_occupancy", "block_threads", *LIMITERS)
+_NOTHING: dict[int | None, float] = {}
+
+
+@functools.lru_cache(maxsize=4096)
+def _held(target: str, figures: tuple[float | None, ...]) -> tuple[float | None, str, float | None]:
+    """The occupancy of a launch with these values of ``_READ``, the limiter's name and the blocks that it allows.
+
+    Most launches of a trace share them.
+    """
+    registers, shared_memory, ratio, threads, *limits = figures
+    known = {text: limit for text, limit in zip(LIMITERS.values(), limits, strict=True) if limit is not None}
+    if ratio is None and registers is not None and threads and target.rstrip("af") in occupancy.LIMITS:
+        held = occupancy.blocks(target, int(registers), int(shared_memory or 0), int(threads))
+        ratio = held.ratio
+        known = {LIMITERS[f"occupancy_limit_{name}"]: float(count) for name, count in held.limits.items()}
+    blocks = min(known.values(), default=None)
+    return ratio, ", ".join(text for text, limit in known.items() if limit == blocks), blocks
 
 
 def _spills(case: CaseValues, source: str, launch: int, registers: float | None) -> float | None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from tilescope.models import function_names, preference, summary
+from tilescope.models import function_names, preference, summary, terminal
 from tilescope.models.preference import Resources
 from tilescope.runs.store import LoadedRun
 from tilescope.table import units
@@ -68,7 +67,8 @@ def text(loaded: LoadedRun) -> str:
     found = found[found[list(_NAMES)].notna().any(axis="columns")]
     # A result that was not checked must not look correct.
     found.loc[unchecked(found, loaded.run), "relative_error"] = UNCHECKED
-    return render(*cells(found)) if len(found) else "no case gave a result"
+    headings, rows, keys = cells(found)
+    return terminal.render(headings, rows, keys) if len(found) else "no case gave a result"
 
 
 def unchecked(rows: pd.DataFrame, run: Run) -> pd.Series:
@@ -91,27 +91,30 @@ def cells(
     found: pd.DataFrame,
     order: Sequence[int] | None = None,
     name_by: Sequence[str] = ("kernel", "impl", "pass", "workload"),
-) -> tuple[list[str], list[list[str]]]:
-    """The formatted headings and cells of ``results``. ``order`` selects and sorts rows; ``name_by`` are columns always shown."""
+) -> tuple[list[str], list[list[str]], int]:
+    """The formatted headings and cells of ``results``, the most important first, and the number of columns that name a case.
+
+    ``order`` selects and sorts rows; ``name_by`` are columns always shown.
+    """
     called = function_names.labels(found["kernel"])
     headings: dict[str, tuple[str, Callable[[Any], str]]] = {
         "kernel": ("kernel", lambda v: called[v] if len(v) > _LONG else v),
         **{column: (column, str) for column in ("impl", "pass", "workload", "config")},
         "gpu_time": ("GPU time", lambda v: units.text(v, "second")),
-        "interval": ("interval", lambda v: units.text(v, "second")),
+        "relative_error": ("rel. error", lambda v: v if v == UNCHECKED else f"{v:.2e}"),
+        "moved": ("HBM B r / w", _read_written),
         "registers": ("registers", _joined),
-        "shared_memory": ("shared B", _joined),
-        "spills": ("spills B", _joined),
         "occupancy": ("occupancy", lambda v: _joined(v, lambda one: f"{one:.1%}")),
         "limiter": ("limited by", str),
-        "requested": ("requested B r / w", _read_written),
+        "spills": ("spills B", _joined),
         "unique": ("unique B r / w", _read_written),
         "sampled": ("requested B r / w, of a sample", lambda v: f"≈ {_read_written(v)}"),
-        "moved": ("HBM B r / w", _read_written),
-        "relative_error": ("rel. error", lambda v: v if v == UNCHECKED else f"{v:.2e}"),
+        "requested": ("requested B r / w", _read_written),
+        "interval": ("interval", lambda v: units.text(v, "second")),
+        "shared_memory": ("shared B", _joined),
         "tolerance": ("allowed", lambda v: f"{v:.0e}"),
         "row_error": ("worst row", lambda v: f"{v:.2e}"),
-        "row_tolerance": ("allowed", lambda v: f"{v:.0e}"),
+        "row_tolerance": ("allowed in a row", lambda v: f"{v:.0e}"),
         "chosen": ("chosen config", str),
     }  # fmt: skip
     unnamed = [name for name in CASE_COLUMNS if name not in (*name_by, "config")]
@@ -121,27 +124,8 @@ def cells(
         ["–" if (value := found.at[index, name]) is None else headings[name][1](value) for name in shown]
         for index in (found.index if order is None else order)
     ]
-    return [headings[name][0] for name in shown], rows
-
-
-def render(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of text: left-aligned words, right-aligned numbers."""
-    lines = [list(headings), *(list(row) for row in rows)]
-    widths = [max(_width(line[i]) for line in lines) for i in range(len(headings))]
-    columns = [[line[i] for line in lines[1:]] for i in range(len(headings))]
-    numeric = [bool(cells) and all(cell in ("", "–") or cell[0].isdigit() for cell in cells) for cells in columns]
-    out = []
-    for line in lines:
-        padded = [
-            (" " * (width - _width(cell)) + cell) if right else (cell + " " * (width - _width(cell)))
-            for cell, width, right in zip(line, widths, numeric, strict=True)
-        ]
-        out.append("  ".join(padded).rstrip())
-    return "\n".join(out)
-
-
-def _width(cell: str) -> int:
-    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in cell)
+    keys = sum(name in (*CASE_COLUMNS, *name_by) for name in shown)
+    return [headings[name][0] for name in shown], rows, keys
 
 
 def _joined(values: Iterable[float], one: Any = lambda v: f"{v:,.0f}") -> str:

@@ -29,7 +29,8 @@ class ProfileForm(pn.viewable.Viewer):
 
     def __init__(self, state: State, jobs: JobManager, **settings: Any) -> None:
         super().__init__(state=state, **settings)
-        self._jobs, self._followed = jobs, None
+        self._jobs = jobs
+        self._followed: JobState | None = None
         self._kernel = pmui.Select(label="kernel", options=[], sizing_mode="stretch_width", size="small")
         self._fields, self._trouble = ProfileFields(), html_text.pane()
         self._own = UserKernelField(state)
@@ -69,7 +70,7 @@ class ProfileForm(pn.viewable.Viewer):
 
     def _profile(self) -> None:
         entry = choices.entry_of(self.state.catalog, self.state.kernel)
-        if not self.state.may_launch or (entry is None and self._own.script is None):
+        if not self.state.may_launch:
             return
         if self._own.unopened:
             # Do not start a job with the previous choice.
@@ -79,8 +80,10 @@ class ProfileForm(pn.viewable.Viewer):
         try:
             if self._own.script:
                 job = self._jobs.start_script(self._own.script)
-            else:
+            elif entry:
                 job = self._jobs.start(self._fields.request(entry))
+            else:
+                return
         except ValueError as error:
             self._trouble.object = html_text.notice("error", "Nothing was started:", str(error))
             return

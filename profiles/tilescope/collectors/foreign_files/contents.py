@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from tilescope.files import bounded_reading, json_shape
@@ -62,7 +63,9 @@ class Rows:
 
     def __init__(self, source: str) -> None:
         self._source = source
-        self._cases: list[tuple[str, str, str, str]] = []
+        #: Every case (kernel, workload, config, implementation), and the number of each row's.
+        self._known: dict[tuple[str, str, str, str], int] = {}
+        self._cases: list[int] = []
         self._launches: list[int | None] = []
         self._metrics: list[str] = []
         self._values: list[float] = []
@@ -84,33 +87,60 @@ class Rows:
 
         A value that is None, negative or NaN is left out. Raises Unreadable for too many values.
         """
+        case = self._known.setdefault((kernel, workload, config, impl), len(self._known))
         for metric, value in values.items():
             if value is not None and (value == 0 or json_shape.SMALLEST <= value <= json_shape.LARGEST):
-                self._cases.append((kernel, workload, config, impl))
+                self._cases.append(case)
                 self._launches.append(launch)
                 self._metrics.append(metric)
                 self._values.append(float(value))
+        self._limit()
+
+    def add_launches(
+        self,
+        cases: Sequence[tuple[str, str]],
+        metrics: Sequence[str],
+        values: Sequence[Sequence[float | None]],
+    ) -> None:
+        """As ``add``, for many launches in their order: kernel and workload of each, and its values of ``metrics``."""
+        known = self._known
+        of = [known.setdefault((*case, "", IMPLEMENTATION), len(known)) for case in cases]
+        found = np.array(values, dtype="float64").reshape(-1, len(metrics))
+        kept = (found == 0) | ((found >= json_shape.SMALLEST) & (found <= json_shape.LARGEST))
+        launches, places = np.nonzero(kept)
+        self._cases += np.array(of, dtype="int64")[launches].tolist()
+        self._launches += launches.tolist()
+        self._metrics += np.array(metrics, dtype=object)[places].tolist()
+        self._values += found[kept].tolist()
+        self._limit()
+
+    def _limit(self) -> None:
         if len(self._values) > MOST_ROWS:
             raise bounded_reading.Unreadable(f"it has more than {MOST_ROWS:,} values: record fewer launches")
 
     def frame(self) -> pd.DataFrame:
         """The rows as a table of the schema, without zeros that stand for absent values."""
-        functions = [
-            "" if launch is None else case[0] for case, launch in zip(self._cases, self._launches, strict=True)
-        ]
+        cases = np.array(self._cases, dtype="int64")
+
+        def text(of_case: Iterable[str]) -> Any:
+            return pd.array(list(of_case), dtype="str").take(cases)
+
+        launch = pd.array(self._launches, dtype="Int32")
+        kernel = text(case[0] for case in self._known)
+        metrics, names = pd.factorize(pd.array(self._metrics, dtype="str"))
         columns: dict[str, Any] = dict.fromkeys(schema.COLUMNS, "")
         columns |= {
-            "kernel": [case[0] for case in self._cases],
-            "impl": [case[3] for case in self._cases],
-            "config": [case[2] for case in self._cases],
+            "kernel": kernel,
+            "impl": text(case[3] for case in self._known),
+            "config": text(case[2] for case in self._known),
             "pass": DIRECTION,
-            "workload": [case[1] for case in self._cases],
-            "launch": pd.array(self._launches, dtype="Int32"),
-            "function": functions,
+            "workload": text(case[1] for case in self._known),
+            "launch": launch,
+            "function": pd.Series(kernel).where(~launch.isna(), ""),
             "sample": pd.array([None] * len(self), dtype="Int32"),
-            "metric": self._metrics,
+            "metric": names.take(metrics),
             "value": self._values,
-            "unit": [METRICS[metric].unit for metric in self._metrics],
+            "unit": pd.array([METRICS[name].unit for name in names], dtype="str").take(metrics),
             "source": self._source,
         }
         table = pd.DataFrame(columns, columns=list(schema.COLUMNS), index=range(len(self)))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from datetime import UTC, datetime
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from msgspec import Struct, field
 
 from tilescope.collectors.foreign_files import contents
 from tilescope.collectors.foreign_files.contents import Contents, Rows
@@ -25,11 +28,8 @@ _GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"})
 _OPERATORS = frozenset({"cpu_op", "operator"})
 #: Members of a trace with a version, and its name in a run.
 _VERSIONS = {"cuda_runtime_version": "cuda", "cuda_driver_version": "driver", "pytorch_version": "torch"}
-#: Metrics of a launch, and their argument in the trace.
-_RESOURCES = {"registers": "registers per thread", "shared_memory": "shared memory"}
 #: Members that every trace of Kineto has.
 _KINETO = ("schemaVersion", "deviceProperties")
-_EXTERNAL = ("External id", "external id")
 
 
 def reads(head: bytes, name: str) -> bool:
@@ -40,27 +40,57 @@ def reads(head: bytes, name: str) -> bool:
     return begun[:1] == b"{" and (f'"{EVENTS}"'.encode() in head or b'"deviceProperties"' in head)
 
 
-class _Launch(NamedTuple):
-    """The needed parts of a launch's event: a trace has a million."""
+class _Arguments(Struct, gc=False):
+    """The needed arguments of an event. Any may be absent or of another type."""
 
-    start: float
-    name: str
+    external: Any = field(default=None, name="External id")
+    external_before: Any = field(default=None, name="external id")
+    grid: Any = None
+    block: Any = None
+    bytes: Any = None
+    registers: Any = field(default=None, name="registers per thread")
+    shared_memory: Any = field(default=None, name="shared memory")
+    occupancy: Any = field(default=None, name="est. achieved occupancy %")
+    stream: Any = None
+    device: Any = None
+
+
+class _Event(Struct, gc=False):
+    """The needed parts of an event. Events whose parts have other types are skipped."""
+
+    ph: str = ""
+    cat: str = ""
+    name: Any = None
+    ts: float | None = None
+    dur: float | None = None
+    args: _Arguments | None = None
+
+
+class _Shape(NamedTuple):
+    """What launches of one kernel, grid and stream share."""
+
+    kernel: str
     workload: str
     values: tuple[float | None, ...]
-    operator: object
     stream: str
     device: object
 
 
-_METRICS = ("gpu_time", *_RESOURCES, "block_threads", "grid_blocks", "estimated_occupancy")
+#: Metrics of a launch: its time, and those of ``_Shape.values``.
+_METRICS = ("gpu_time", "registers", "shared_memory", "block_threads", "grid_blocks", "estimated_occupancy")
 
 
 @dataclass
 class _Trace:
-    launches: list[_Launch] = field(default_factory=list)
-    operators: dict[object, str] = field(default_factory=dict)
-    members: dict[str, Any] = field(default_factory=dict)
-    known: dict[tuple[Any, ...], tuple[str, str]] = field(default_factory=dict)
+    """The launches by column (a trace has a million), the operators by their ids, and other members of the trace."""
+
+    starts: list[float] = dataclass_field(default_factory=list)
+    times: list[float] = dataclass_field(default_factory=list)
+    shapes: list[_Shape] = dataclass_field(default_factory=list)
+    by: list[object] = dataclass_field(default_factory=list)
+    known: dict[tuple[Any, ...], _Shape] = dataclass_field(default_factory=dict)
+    operators: dict[object, str] = dataclass_field(default_factory=dict)
+    members: dict[str, Any] = dataclass_field(default_factory=dict)
 
 
 @bounded_reading.parser
@@ -70,87 +100,78 @@ def read(path: Path) -> Contents:
     The summary of a kernel names the operators that launched it and its streams. Raises Unreadable where there is no launch.
     """
     trace = _Trace()
-    for name, value in json_stream.members(bounded_reading.chunks(path), EVENTS):
-        if name == EVENTS:
-            _event(trace, value)
-        elif name in _VERSIONS or name in (*_KINETO, "baseTimeNanoseconds"):
-            trace.members[name] = value
-    trace.launches.sort(key=itemgetter(0))
+    for member, value in json_stream.members(bounded_reading.chunks(path), EVENTS, _Event):
+        if member == EVENTS:
+            for event in value:
+                if event.ph == "X":
+                    _read_event(trace, event)
+        elif member in _VERSIONS or member in (*_KINETO, "baseTimeNanoseconds"):
+            trace.members[member] = value
     kineto = any(name in trace.members for name in _KINETO)
     rows = Rows(SOURCE if kineto else UNNAMED)
-    by: dict[str, Counter[str]] = {}
-    streams: dict[str, Counter[str]] = {}
-    for number, launch in enumerate(trace.launches):
-        rows.add(launch.name, launch.workload, number, dict(zip(_METRICS, launch.values, strict=True)))
-        if operator := trace.operators.get(launch.operator):
-            by.setdefault(launch.name, Counter())[operator] += 1
-        if launch.stream:
-            streams.setdefault(launch.name, Counter())[launch.stream] += 1
+    order = sorted(range(len(trace.starts)), key=trace.starts.__getitem__)
+    rows.add_launches(
+        [(shape.kernel, shape.workload) for shape in (trace.shapes[place] for place in order)],
+        _METRICS,
+        [(trace.times[place], *trace.shapes[place].values) for place in order],
+    )
     contents.require(
         rows, "no launch on a GPU is in it: record with ProfilerActivity.CUDA, on a machine where torch sees the GPU"
     )
-    devices = Counter(launch.device for launch in trace.launches)
+    devices = Counter(shape.device for shape in trace.shapes)
     return Contents(
         "torch.profiler" if kineto else "a tool that it does not name",
         rows.frame(),
         _device(trace.members.get("deviceProperties"), devices),
-        _kernels(rows, by, streams),
+        _kernels(trace, order),
         {called: said for name, called in _VERSIONS.items() if (said := contents.text(trace.members.get(name)))},
-        _recorded(trace.members.get("baseTimeNanoseconds"), trace.launches[0].start),
+        _recorded(trace.members.get("baseTimeNanoseconds"), min(trace.starts)),
         _notes(devices),
     )
 
 
-def _event(trace: _Trace, event: Any) -> None:
-    """Keeps the needed parts of one event."""
-    if not isinstance(event, dict) or event.get("ph") != "X":
-        return
-    kind, arguments = event.get("cat"), event.get("args")
-    if not isinstance(kind, str):
-        return
-    arguments = contents.mapping(arguments)
-    if kind.lower() in _OPERATORS:
-        called = _external(arguments)
+def _read_event(trace: _Trace, event: _Event) -> None:
+    """Keeps an operator's name, or the columns of a launch."""
+    kind, arguments = event.cat.lower(), event.args or _NO_ARGUMENTS
+    called = arguments.external if arguments.external is not None else arguments.external_before
+    if kind in _OPERATORS:
         if called is not None:
-            trace.operators[called] = contents.text(event.get("name"), 200)
-    elif kind.lower() in _GPU:
-        start, duration = contents.number(event.get("ts")), contents.number(event.get("dur"))
-        if start is not None and duration is not None and duration >= 0:
-            trace.launches.append(_launch(trace, event, arguments, start, duration))
+            trace.operators[_plain(called)] = contents.text(event.name, 200)
+    elif kind in _GPU and event.ts is not None and event.dur is not None:
+        if not (math.isfinite(event.ts) and 0 <= event.dur < math.inf):
+            return
+        trace.starts.append(event.ts)
+        trace.times.append(event.dur * 1e-6)
+        trace.shapes.append(_shape(trace, event.name, arguments))
+        trace.by.append(_plain(called))
 
 
-def _launch(
-    trace: _Trace, event: Mapping[str, Any], arguments: Mapping[str, Any], start: float, duration: float
-) -> _Launch:
-    grid, block = (contents.sizes(arguments.get(name)) for name in ("grid", "block"))
-    moved = None if grid else contents.number(arguments.get("bytes"))
-    raw = event.get("name")
-    key = (raw if isinstance(raw, str) else "", tuple(grid or ()), tuple(block or ()), moved)
-    if key not in trace.known:
-        size = f"{moved:.0f} bytes" if moved is not None else contents.workload(grid, block)
-        trace.known[key] = (contents.name(key[0]), size)
-    name, workload = trace.known[key]
-    share = contents.number(arguments.get("est. achieved occupancy %"))
-    return _Launch(
-        start,
-        name,
-        workload,
-        (
-            duration * 1e-6,
-            *(contents.number(arguments.get(argument)) for argument in _RESOURCES.values()),
-            contents.product(block),
-            contents.product(grid),
-            None if share is None else share / 100,
-        ),
-        _external(arguments),
-        contents.text(arguments.get("stream"), 20),
-        _plain(arguments.get("device")),
-    )
+_NO_ARGUMENTS = _Arguments()
 
 
-def _external(arguments: Mapping[str, Any]) -> object:
-    """The id that links a launch to its operator; None without one."""
-    return next((_plain(arguments[name]) for name in _EXTERNAL if name in arguments), None)
+def _shape(trace: _Trace, name: Any, of: _Arguments) -> _Shape:
+    grid, block = (tuple(sides) if isinstance(sides, list) else None for sides in (of.grid, of.block))
+    key = (name, grid, block, of.bytes, of.registers, of.shared_memory, of.occupancy, of.stream, of.device)
+    try:
+        return trace.known[key]
+    except KeyError:
+        made = trace.known[key] = _made(name, of)
+        return made
+    except TypeError:  # a part is an object or a list
+        return _made(name, of)
+
+
+def _made(name: Any, of: _Arguments) -> _Shape:
+    grid, block = contents.sizes(of.grid), contents.sizes(of.block)
+    moved = None if grid else contents.number(of.bytes)
+    share = contents.number(of.occupancy)
+    values = (
+        contents.number(of.registers), contents.number(of.shared_memory), contents.product(block), contents.product(grid),
+        None if share is None else share / 100,
+    )  # fmt: skip
+    workload = f"{moved:.0f} bytes" if moved is not None else contents.workload(grid, block)
+    called = contents.name(name if isinstance(name, str) else "")
+    return _Shape(called, workload, values, contents.text(of.stream, 20), _plain(of.device))
 
 
 def _plain(value: Any) -> object:
@@ -183,9 +204,16 @@ def _recorded(base: Any, start: float) -> str:
         return ""
 
 
-def _kernels(
-    rows: Rows, by: Mapping[str, Counter[str]], streams: Mapping[str, Counter[str]]
-) -> dict[str, DeclaredKernel]:
+def _kernels(trace: _Trace, order: Iterable[int]) -> dict[str, DeclaredKernel]:
+    """The summary of each kernel: the operators that launched it, and its streams."""
+    by: dict[str, Counter[str]] = {}
+    streams: dict[str, set[str]] = {}
+    for place in order:
+        shape = trace.shapes[place]
+        if operator := trace.operators.get(trace.by[place]):
+            by.setdefault(shape.kernel, Counter())[operator] += 1
+        if shape.stream:
+            streams.setdefault(shape.kernel, set()).add(shape.stream)
     found: dict[str, DeclaredKernel] = {}
     for name in dict.fromkeys([*by, *streams]):
         parts = [f"launched by {contents.listed(by[name])}"] if name in by else []
