@@ -20,6 +20,7 @@ from typing import Any
 import panel as pn
 import pytest
 from tilescope.runs import store
+from tilescope_dashboard.components.tables import Table
 
 from tests.held_port import HeldPort
 
@@ -249,6 +250,11 @@ def patient(make: Callable[..., Any]) -> Callable[..., Any]:
 def field(shown: Any, label: str) -> Any:
     """The widget in what is shown whose label begins so."""
     return next(iter(shown.__panel__().select(lambda part: (getattr(part, "label", None) or "").startswith(label))))
+
+
+def grid(shown: Any) -> Table:
+    """The first table in what is shown."""
+    return next(iter(shown.__panel__().select(Table)))
 
 
 def said(shown: Any) -> str:

@@ -18,6 +18,9 @@ from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import counters as topic
 from tilescope_dashboard.views.counters import Counters
 
+from .conftest import grid
+from .conftest import said as words
+
 RUN = "20260102-030405-aaaa"
 
 
@@ -75,24 +78,24 @@ def test_a_recorded_launch_is_told_in_a_sentence_and_its_counters_are_listed(
     sweep = next(one for one in runs if one.title == "reductions: autotune sweeps")
     shown = Counters(State(run=sweep.id, kernel="softmax", view="counters"))
     shown.refresh()
-    assert not shown._trouble.visible, shown._trouble.object
+    assert "could not be drawn" not in words(shown)
     assert shown.origin[1] == next(run.id for run in runs if run.title == "softmax")
-    assert "through HBM" in shown._head.object
-    assert "From softmax, recorded" in shown._whose.object
+    assert "through HBM" in words(shown)
+    assert "From softmax, recorded" in words(shown)
     whole = next(run for run in runs if run.title == "softmax with its peers, by Nsight Compute")
     shown.state.run = whole.id
     shown.refresh()
-    assert "through HBM; warps spend" in shown._head.object
-    assert len(shown._table.filled) > 50
+    assert "through HBM; warps spend" in words(shown)
+    assert len(grid(shown).filled) > 50
     shown.state.choose(impl="eager", direction="backward")
-    assert "eager, " in shown._head.object and ", backward" in shown._head.object
+    assert "eager, " in words(shown) and ", backward" in words(shown)
 
 
 def test_without_counters_it_says_what_has_them(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
     shown = Counters(State(run=RUN, kernel="softmax", view="counters"))
     shown.refresh()
-    assert "through HBM" in shown._head.object
+    assert "through HBM" in words(shown)
     shown.state.kernel = "in_no_run"
-    assert "Profile it with cupti or ncu" in shown._head.object
+    assert "Profile it with cupti or ncu" in words(shown)
     assert not shown._body.visible

@@ -211,14 +211,6 @@ def test_traffic_stacks_launches_and_shows_the_floor(table: pd.DataFrame) -> Non
     assert set(data["dash"]) == {"solid"}
 
 
-def test_predicted_bytes_do_not_look_measured(table: pd.DataFrame) -> None:
-    launches = traffic_model.traffic(table)
-    data = glyph(traffic(launches[launches["source"] == "interpreter"], None, LIGHT), "bars").data_source.data
-    assert set(data["dash"]) == {"dashed"}
-    assert max(data["alpha"]) < 0.5
-    assert all("predicted" in text for text in data["source"])
-
-
 def test_speedup_is_hollow_where_predicted(table: pd.DataFrame) -> None:
     gains = traffic_model.speedup(table).head(2)
     plot = speedup(gains, DARK)
@@ -255,16 +247,6 @@ def test_occupancy_shows_theory_hollow_and_measurement_filled() -> None:
     assert glyph(plot, "achieved").glyph.fill_color == LIGHT.series[0]
     assert "64 → 50.0 %" in texts(plot)
     assert glyph(occupancy(curve, {**point, "achieved": None}, "registers", LIGHT), "achieved") is None
-
-
-def test_an_occupancy_s_label_stands_above_the_curve_that_rises_beside_its_point() -> None:
-    curve = pd.DataFrame({"value": range(1, 33), "limiter": "warps"})
-    curve["occupancy"] = [0.02 * min(value, 12) for value in curve["value"]]
-    label = heights(occupancy(curve, {"value": 8, "occupancy": 0.16, "impl": "triton"}, "warps", LIGHT))
-    assert label == [pytest.approx(0.24)]
-    # What lies on the point's other side is not below the label.
-    falling = curve.assign(occupancy=curve["occupancy"][::-1].to_list())
-    assert heights(occupancy(falling, {"value": 2, "occupancy": 0.24, "impl": "triton"}, "warps", LIGHT)) == [0.24]
 
 
 def test_overview_is_filled_where_timed_and_hollow_where_predicted(synthetic: ModuleType) -> None:

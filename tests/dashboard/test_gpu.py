@@ -56,10 +56,9 @@ def test_columns_keep_what_is_absent_absent() -> None:
 
 
 @pytest.mark.parametrize("name", FIGURES)
-@pytest.mark.parametrize("look", [LIGHT, DARK], ids=["light", "dark"])
-def test_a_figure_draws_what_is_streamed_to_its_source(name: str, look: Any) -> None:
+def test_figure_draws_what_is_streamed_to_its_source(name: str) -> None:
     sources = {f"{i} · GPU": ColumnDataSource(columns(SAMPLES, DEVICE)) for i in range(2)}
-    plot = readings(name, sources, look)
+    plot = readings(name, sources, LIGHT)
     lines = [renderer for renderer in plot.renderers if renderer.name == name]
     assert [line.data_source for line in lines] == list(sources.values())
     assert lines[0].glyph.line_color != lines[1].glyph.line_color

@@ -16,6 +16,8 @@ from tilescope_dashboard.views import autotune, missing_sweep
 from tilescope_dashboard.views.autotune import Autotune
 from tilescope_dashboard.views.missing_sweep import sweeping
 
+from .conftest import said as words
+
 pytestmark = pytest.mark.usefixtures("in_runs")
 
 RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
@@ -30,8 +32,8 @@ def test_another_runs_sweep_is_shown_and_whose_it_is_said(runs: Path) -> None:
     shown = Autotune(state)
     shown.refresh()
     assert shown._body.visible
-    assert "Best of " in shown._head.object
-    assert "From synthetic run, measured 2026-01-02 on Synthetic GPU" in shown._whose.object
+    assert "Best of " in words(shown)
+    assert "From synthetic run, measured 2026-01-02 on Synthetic GPU" in words(shown)
     # The run that was chosen stays, and files say whose numbers they hold.
     assert state.run == PREDICTED
     assert shown.origin == ("matmul", RUN, "Synthetic GPU")
@@ -66,14 +68,14 @@ def test_a_sweep_is_said_to_be_under_way_as_long_as_it_is(monkeypatch: pytest.Mo
         asked: list[Any] = []
         shown._follower._doc = SimpleNamespace(add_next_tick_callback=asked.append)
         shown.refresh()
-        assert "Those of softmax are being profiled" in shown._whose.object
+        assert "Those of softmax are being profiled" in words(shown)
         release.set()
         while other.active or job.active:
             await asyncio.sleep(0)
         assert len(asked) == 1  # of many changes
         asked[0]()
-        assert "being profiled" not in shown._whose.object
-        assert "No run has configs of softmax" in shown._whose.object or "declares no configs" in shown._whose.object
+        assert "being profiled" not in words(shown)
+        assert "No run has configs of softmax" in words(shown) or "declares no configs" in words(shown)
 
     asyncio.run(scenario())
 

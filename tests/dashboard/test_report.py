@@ -180,12 +180,6 @@ def test_a_run_without_a_value_is_a_report_all_the_same(tmp_path: Path, syntheti
 # Names that are markup.
 
 
-def test_html_escapes_names(runs: Path, synthetic: ModuleType) -> None:
-    text = html(build([side(runs / INJECTED)]))
-    assert synthetic.INJECTED not in text
-    assert "&lt;script&gt;document.title" in visible(text)
-
-
 def test_a_figure_cannot_end_its_script(runs: Path, synthetic: ModuleType) -> None:
     report = build([side(runs / INJECTED)])
     drawn = Part("x", drawings=(lambda look: overview(report.runs[0].overview.table.rows, look),))
@@ -216,15 +210,6 @@ def test_no_character_of_markup_is_left_in_markdown(tmp_path: Path, synthetic: M
     text = markdown.markdown(build([run]))
     assert set(re.findall(r"<[^/> ]+", text)) <= {"<details", "<summary", "<br"}
     assert not re.search(r"<(!|img|br(?!>))", text)
-
-
-def test_a_cell_with_a_bar_stays_one_cell(runs: Path, synthetic: ModuleType) -> None:
-    report = build([side(runs / PREDICTED)], "softmax")
-    rows = report.runs[0].kernels[0].largest.rows.assign(impl=HOSTILE)
-    text = markdown._Writer(9)._table(rows, markdown.overview.TIMES)
-    (table,) = tables(text)
-    assert {len(row) for row in table} == {len(table[0])}
-    assert table[1][table[0].index("impl.")].startswith("a|b`c`<b>&amp;")
 
 
 # Markdown for a pull request.

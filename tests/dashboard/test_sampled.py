@@ -11,7 +11,7 @@ from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.case_table import gather
 from tilescope_dashboard.figures.roofline import roofline as draw_roofline
-from tilescope_dashboard.figures.style import DARK, LIGHT, Theme
+from tilescope_dashboard.figures.style import LIGHT
 from tilescope_dashboard.figures.traffic import traffic as draw_traffic
 from tilescope_dashboard.topics import overview
 from tilescope_dashboard.topics import roofline as roofline_topic
@@ -46,11 +46,10 @@ def test_a_call_is_as_of_a_sample_where_one_of_its_launches_is() -> None:
     assert sampled.of_case(partly) is None
 
 
-@pytest.mark.parametrize("look", [LIGHT, DARK])
-def test_a_roofline_has_a_mark_of_its_own_for_it(synthetic: ModuleType, look: Theme) -> None:
+def test_roofline_marks_sampled_points_with_a_cross(synthetic: ModuleType) -> None:
     points = roofline.points(counted(EXACT, NEAR), synthetic.DEVICE)
     assert points.groupby("kind")["launch"].size().to_dict() == {"requested": 2, "sampled": 4}
-    plot = draw_roofline(points, all_roofs(synthetic.DEVICE), look)
+    plot = draw_roofline(points, all_roofs(synthetic.DEVICE), LIGHT)
     drawn = next(one for one in plot.renderers if one.name == "points")
     kinds = drawn.data_source.data
     assert set(zip(kinds["mark"], kinds["dash"], strict=True)) == {("circle_dot", "dashed"), ("x", "solid")}
@@ -61,15 +60,14 @@ def test_a_roofline_has_a_mark_of_its_own_for_it(synthetic: ModuleType, look: Th
         "requested": 1_234_567, "≈ requested, from a sample": 1_230_000,
     }  # fmt: skip
     assert "from a sample of programs" in roofline_topic.sentence(points).text
-    near = draw_roofline(roofline.points(counted(NEAR), synthetic.DEVICE), all_roofs(synthetic.DEVICE), look)
+    near = draw_roofline(roofline.points(counted(NEAR), synthetic.DEVICE), all_roofs(synthetic.DEVICE), LIGHT)
     assert "not timed" not in [item.label.value for item in near.legend[0].items]
 
 
-@pytest.mark.parametrize("look", [LIGHT, DARK])
-def test_a_bar_of_a_sample_is_empty_and_says_what_it_is_of(look: Theme) -> None:
+def test_traffic_bar_of_a_sample_is_empty_and_says_so() -> None:
     launches = traffic.traffic(counted(EXACT, NEAR))
     bars = topic.bars(launches)
-    plot = draw_traffic(bars, None, look)
+    plot = draw_traffic(bars, None, LIGHT)
     drawn = next(one for one in plot.renderers if one.name == "bars").data_source.data
     assert (drawn["dash"], drawn["alpha"]) == (["dashed", "dotted"], [0.3, 0.0])
     assert (drawn["bytes"], drawn["source"][1]) == (
@@ -85,7 +83,7 @@ def test_a_bar_of_a_sample_is_empty_and_says_what_it_is_of(look: Theme) -> None:
     assert table["over"].round(3).tolist()[:1] == [4.001]
     assert pd.isna(table["over"][1])
     assert plot.xaxis.axis_label == "bytes to and from HBM"
-    alone = draw_traffic(topic.bars(traffic.traffic(counted(NEAR))), None, look)
+    alone = draw_traffic(topic.bars(traffic.traffic(counted(NEAR))), None, LIGHT)
     assert alone.xaxis.axis_label == "bytes requested"
     # What is exact is drawn as ever.
     assert (

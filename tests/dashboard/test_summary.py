@@ -22,6 +22,8 @@ from tilescope_dashboard.topics import summary as topic
 from tilescope_dashboard.views import summary
 from tilescope_dashboard.views.summary import Summary
 
+from .conftest import said as words
+
 RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
 CASE = Case("softmax", "triton", "forward", "8x8-bf16")
 
@@ -131,37 +133,37 @@ def opened(runs: Path, monkeypatch: pytest.MonkeyPatch, **settings: object) -> S
     monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
     shown = Summary(State(**{"run": RUN, "kernel": "softmax", "view": "summary", **settings}))
     shown.refresh()
-    assert not shown._trouble.visible, shown._trouble.object
+    assert "could not be drawn" not in words(shown)
     return shown
 
 
 def test_it_opens_first_on_the_case_that_stands_for_the_kernel(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = opened(runs, monkeypatch)
     assert State(run=RUN).view == "summary"
-    assert "softmax reaches 85.4 % of roofline" in shown._head.object
-    assert "16384x4096-bf16" in shown._head.object
-    assert "speedup of triton vs eager" in shown._stats.object
-    assert "From synthetic run, measured 2026-01-02 on Synthetic GPU" in shown._whose.object
+    assert "softmax reaches 85.4 % of roofline" in words(shown)
+    assert "16384x4096-bf16" in words(shown)
+    assert "speedup of triton vs eager" in words(shown)
+    assert "From synthetic run, measured 2026-01-02 on Synthetic GPU" in words(shown)
     assert shown._roofline.visible
     shown.state.choose(workload="1823x781-bf16")
-    assert "1823x781-bf16" in shown._head.object
+    assert "1823x781-bf16" in words(shown)
 
 
 def test_a_config_of_a_sweep_has_its_own_summary(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = opened(runs, monkeypatch, kernel="matmul")
     for case in list(shown.state.cases.values())[::4]:
         shown.state.case = case_name(case)
-        assert not shown._trouble.visible, shown._trouble.object
-        assert case.config.replace(",", ", ") in shown._head.object
-        assert "No run says anything" not in shown._head.object
+        assert "could not be drawn" not in words(shown)
+        assert case.config.replace(",", ", ") in words(shown)
+        assert "No run says anything" not in words(shown)
 
 
 def test_the_chosen_baseline_is_compared_and_follows_the_run(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = opened(runs, monkeypatch, compared=[f"{RUN}:compile"])
-    assert "speedup of triton vs compile" in shown._stats.object
-    assert "eager" not in shown._stats.object
+    assert "speedup of triton vs compile" in words(shown)
+    assert "eager" not in words(shown)
     shown.state.compared = [PREDICTED]
-    assert f"triton in {PREDICTED}: not timed" in shown._stats.object
+    assert f"triton in {PREDICTED}: not timed" in words(shown)
     shown.state.compared = [f"{RUN}:compile"]
     shown.state.run = PREDICTED
     assert shown.state.compared == [f"{PREDICTED}:compile"]
@@ -172,26 +174,26 @@ def test_a_baseline_that_comes_later_or_is_written_again_is_read(
 ) -> None:
     shutil.copytree(runs / RUN, tmp_path / RUN)
     shown = opened(tmp_path, monkeypatch, compared=[PREDICTED])
-    assert "no run" in shown._stats.object
+    assert "no run" in words(shown)
     synthetic.write_run(tmp_path, PREDICTED, measured=False)
     shown.state.refresh()
-    assert f"triton in {PREDICTED}: not timed" in shown._stats.object
+    assert f"triton in {PREDICTED}: not timed" in words(shown)
     shutil.rmtree(tmp_path / PREDICTED)
     os.utime(synthetic.write_run(tmp_path, PREDICTED) / "run.json", (1, 2_000_000_000))
     shown.state.refresh()
-    assert f"speedup of triton vs triton in {PREDICTED}" in shown._stats.object
+    assert f"speedup of triton vs triton in {PREDICTED}" in words(shown)
 
 
 def test_counters_come_from_the_run_that_has_them_and_it_is_said(
     runs: Path, monkeypatch: pytest.MonkeyPatch, synthetic: ModuleType
 ) -> None:
     shown = opened(runs, monkeypatch, run=PREDICTED)
-    assert "(not timed)" in shown._head.object
+    assert "(not timed)" in words(shown)
     bars = {r.name: r.data_source.data for r in shown._light.object.renderers}["shares"]
     assert "L2" in bars["part"]
     said = shown._whose_light.object
     assert "measured 2026-01-02 on Synthetic GPU" in said and "(speed of light)" in said
-    assert "synthetic prediction, measured 2026-01-02 on Synthetic GPU" in shown._whose.object
+    assert "synthetic prediction, measured 2026-01-02 on Synthetic GPU" in words(shown)
 
 
 def test_a_baseline_that_cannot_be_read_is_said(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,8 @@ from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import autotune as topic
 from tilescope_dashboard.views.autotune import Autotune
 
+from .conftest import said as words
+
 SWEEP = {
     "impl": "triton", "pass": "forward", "workload": "8-fp32", "reason": "", "time_source": "", "code_source": "",
     "count_source": "", "checked": True,
@@ -127,14 +129,6 @@ def test_of_a_dozen_parameters_the_costly_ones_are_told() -> None:
     assert sweeps.costs({"P": 0.1, "Q": 0.0}) == ["P +10 %", "Q nothing"]
 
 
-def test_a_config_is_copied_as_triton_writes_it() -> None:
-    assert (
-        sweeps.as_code("BLOCK=128,num_warps=4,num_stages=3")
-        == 'triton.Config({"BLOCK": 128}, num_warps=4, num_stages=3)'
-    )
-    assert sweeps.as_code("num_warps=4") == "triton.Config({}, num_warps=4)"
-
-
 def test_the_config_of_a_row_that_is_chosen_is_copied_else_the_best() -> None:
     view = Autotune(State(run="20261126-055403-17a6", kernel="rms_norm", view="autotune"))
     view.refresh()
@@ -239,6 +233,6 @@ def test_a_case_that_was_not_swept_is_said_before_anothers_sweep() -> None:
         state.choose(workload=workload, direction="forward", impl="triton")
         view = Autotune(state)
         view.refresh()
-        shown = f"{workload} was not swept; this is triton · forward · 8192x16384-bf16." in view._head.object
+        shown = f"{workload} was not swept; this is triton · forward · 8192x16384-bf16." in words(view)
         assert shown == said
-        assert "Best of " in view._head.object
+        assert "Best of " in words(view)
