@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -66,25 +66,40 @@ def timed(cases: pd.DataFrame) -> pd.DataFrame:
 
 def stats(case: Mapping[str, Any]) -> list[Stat]:
     """Known numbers of a row of ``tilescope.models.summary.summarise``, the most important first."""
-    spread = (
-        f"{write(case['gpu_time_low'], 'second')} – {write(case['gpu_time_high'], 'second')}, {case['time_source']}"
-    )
+    floor = write(case["floor"], "second")
     found = [
-        Stat("GPU time", write(case["gpu_time"], "second"), spread),
-        Stat(
-            "of roofline", write(case["floor_fraction"], "ratio"), f"{case['roof']}, {write(case['floor'], 'second')}"
-        ),
+        *([] if case["measured"] else [Stat("floor", floor, "predicted, not measured")]),
+        gpu_time(case),
+        Stat("of roofline", write(case["floor_fraction"], "ratio"), f"{case['roof']}, {floor}"),
         Stat("speedup vs eager", times(case["speedup_eager"]), "GPU time"),
         Stat("speedup vs torch.compile", times(case["speedup_compile"]), "GPU time"),
         Stat(f"speedup vs {case['library']}", times(case["speedup_library"]), "GPU time, fastest library"),
+        *resources(case),
+    ]
+    return known(found)[:_MOST]
+
+
+def known(found: Iterable[Stat]) -> list[Stat]:
+    """The numbers that have a value."""
+    return [stat for stat in found if stat.value != ABSENT]
+
+
+def gpu_time(case: Mapping[str, Any]) -> Stat:
+    """A row's GPU time, with its range and its clock."""
+    spread = f"{write(case['gpu_time_low'], 'second')} – {write(case['gpu_time_high'], 'second')}"
+    return Stat("GPU time", write(case["gpu_time"], "second"), f"{spread}, {case['time_source']}")
+
+
+def resources(case: Mapping[str, Any], was: Callable[[str, str], str] = lambda *_: "") -> list[Stat]:
+    """A row's traffic, registers and occupancy. ``was`` gives a remark on a column's value in a baseline, by its name and unit."""
+    registers, occupancy = "registers", "theoretical_occupancy"
+    limited = f"limited by {case['limiter']}{was(occupancy, 'ratio')}"
+    return [
         Stat("HBM traffic vs minimum", times(case["bytes_ratio"]), counted(case)),
         *requested_of_sample(case),
-        Stat("registers", write(case["registers"], "count"), "per thread"),
-        Stat("theoretical occupancy", write(case["theoretical_occupancy"], "ratio"), f"limited by {case['limiter']}"),
+        Stat("registers", write(case[registers], "count"), f"per thread{was(registers, 'count')}"),
+        Stat("theoretical occupancy", write(case[occupancy], "ratio"), limited),
     ]
-    if not case["measured"]:
-        found.insert(0, Stat("floor", write(case["floor"], "second"), "predicted, not measured"))
-    return [stat for stat in found if stat.value != ABSENT][:_MOST]
 
 
 def requested_of_sample(case: Mapping[str, Any]) -> list[Stat]:

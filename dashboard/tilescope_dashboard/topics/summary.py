@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -18,9 +19,9 @@ from tilescope.table.case_table import CaseValues, gather
 from tilescope.table.run import Device, Failure
 
 from tilescope_dashboard.data.kernel_cases import OF_KERNEL, KernelCase
-from tilescope_dashboard.data.units import ABSENT, times, write
+from tilescope_dashboard.data.units import times, write
 from tilescope_dashboard.topics import advice, compare, compared_case, failures, overview
-from tilescope_dashboard.topics.overview import Stat, counted, requested_of_sample
+from tilescope_dashboard.topics.overview import Stat
 from tilescope_dashboard.topics.sentence import Sentence
 
 #: Parts of the hardware, in drawing order.
@@ -72,18 +73,19 @@ def _cause(found: Sequence[Finding]) -> str:
     return f"{name} ({first.bound.most}{times(first.bound.ratio)})"
 
 
+def _rows(loaded: LoadedRun, kernel: str, case: KernelCase) -> pd.DataFrame:
+    table = loaded.table
+    return table[table["kernel"].eq(kernel) & (table[OF_KERNEL] == list(case)).all(axis="columns")]
+
+
 def alone(loaded: LoadedRun, kernel: str, case: KernelCase) -> pd.DataFrame:
     """The case's row of ``tilescope.models.summary.summarise``."""
-    table = loaded.table
-    rows = table[table["kernel"].eq(kernel) & (table[OF_KERNEL] == list(case)).all(axis="columns")]
-    return model.summarise(rows, loaded.run.device, loaded.run.kernels, loaded.configs)
+    return model.summarise(_rows(loaded, kernel, case), loaded.run.device, loaded.run.kernels, loaded.configs)
 
 
 def values(loaded: LoadedRun, kernel: str, case: KernelCase) -> CaseValues | None:
     """The case's values in the run; None without any."""
-    table = loaded.table
-    rows = table[table["kernel"].eq(kernel) & (table[OF_KERNEL] == list(case)).all(axis="columns")]
-    return next(iter(gather(rows)), None)
+    return next(iter(gather(_rows(loaded, kernel, case))), None)
 
 
 def speed_of_light(case: CaseValues | None, device: Device | None) -> pd.DataFrame:
@@ -139,21 +141,9 @@ def _of_tensors(case: CaseValues, launch: int, seconds: float, device: Device) -
 
 def stats(case: Mapping[str, Any], against: pd.DataFrame) -> list[Stat]:
     """The large numbers above the page: time, speedup over the baseline, traffic."""
-    spread = (
-        f"{write(case['gpu_time_low'], 'second')} – {write(case['gpu_time_high'], 'second')}, {case['time_source']}"
-    )
-    found = [Stat("GPU time", write(case["gpu_time"], "second"), spread)]
-    found += [_delta(row) for row in against[against["speedup"].notna()].to_dict("records")]
-    found += [
-        Stat("HBM traffic vs minimum", times(case["bytes_ratio"]), counted(case)),
-        *requested_of_sample(case),
-        Stat("registers", write(case["registers"], "count"), "per thread" + _was(against, "registers", "count")),
-        Stat(
-            "theoretical occupancy", write(case["theoretical_occupancy"], "ratio"),
-            f"limited by {case['limiter']}" + _was(against, "theoretical_occupancy", "ratio"),
-        ),
-    ]  # fmt: skip
-    return [stat for stat in found if stat.value != ABSENT]
+    speedups = [_delta(row) for row in against[against["speedup"].notna()].to_dict("records")]
+    resources = overview.resources(case, functools.partial(_was, against))
+    return overview.known([overview.gpu_time(case), *speedups, *resources])
 
 
 def _was(against: pd.DataFrame, column: str, unit: str) -> str:
