@@ -8,9 +8,6 @@ BIN    := $(VENV)/bin
 EXTRAS ?= dev,jupyter
 # One stamp for each choice of extras.
 STAMP  := $(VENV)/.installed-$(EXTRAS)
-RECORD := --collect check,compiler,interpreter,events,torch_profiler,ncu --repetitions 20
-FAMILIES := elementwise reductions norms "norms and linear layers" losses "matrix products" quantization attention convolution studies
-BY_LINE := matmul softmax layer_norm attention cross_entropy
 
 # A file's tests share servers and browsers; tests/conftest.py puts the longest files first.
 PROCESSES := --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
@@ -60,13 +57,9 @@ bench-tuning: setup ## Compare whole searches with triton.autotune's, on this ma
 bench-foreign: setup ## Capture, compile, interpret and check kernels of Liger, FLA, Mamba and others, as far as they are installed
 	@$(BIN)/python -m benchmarks.foreign
 
-record: setup ## Record the whole catalog on this machine's GPU into profiles/recorded
-	for family in $(FAMILIES); do $(BIN)/tilescope record "$$family" $(RECORD) || exit 1; done
-	for family in $(FAMILIES); do $(BIN)/tilescope record "$$family" --sweep --repetitions 20 || exit 1; done
-	for kernel in $(BY_LINE); do $(BIN)/tilescope profile $$kernel --impl triton --workload large \
-		--collect compiler,torch_profiler,ncu_source && \
-		$(BIN)/tilescope publish latest --title "$$kernel by source line" --replace || exit 1; done
-	$(BIN)/tilescope claims --keep
+record: setup ## Record the whole catalog on this host's GPUs into profiles/recorded, then every sweep; run again, it goes on
+	$(BIN)/tilescope recordings record --repetitions 20
+	$(BIN)/tilescope recordings record --sweep --repetitions 20
 
 changelog: setup ## Collect changelog.d into CHANGELOG.md (VERSION=0.2.0)
 	$(BIN)/towncrier build --yes --version $(VERSION)

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen.kernels = [*chosen.kernels, *rest]
     elif rest:
         known.error(f"unrecognized arguments: {' '.join(rest)}")
-    chosen.of_script = of_script
+    chosen.given, chosen.of_script = given, of_script
     try:
         status = int(chosen.run(chosen))
         sys.stdout.flush()

@@ -1,11 +1,16 @@
 """Publishing a run as a recording."""
 
 import dataclasses
+import json
+import lzma
+import shutil
 
+import pandas as pd
 import pytest
 from tilescope.cli import main
-from tilescope.runs import function_digests, store
-from tilescope.runs.publish import finished, publish
+from tilescope.files import bounded_reading
+from tilescope.runs import function_digests, listings, parquet, recordings, store
+from tilescope.runs.publish import publish
 from tilescope.runs.store import RunWriter, StoreError
 from tilescope.table import line_values, schema
 from tilescope.table.case import Case
@@ -32,6 +37,8 @@ def written(tmp_path):
         writer = RunWriter(tmp_path, made_up.run(kernels=facts))
         writer.append(schema.frame(rows))
         writer.artefact_path("ncu", SOFTMAX, ".csv").write_text("long")
+        for note in ("a note", "softmax/triton 8x8-fp32: a remark", "check skipped 3 of triton: too long"):
+            writer.note(note)
         for case in (SOFTMAX, MATMUL):
             writer.fail(Failure(case.id, "ncu", "no", "Traceback in /home/someone"))
         writer.update(
@@ -57,6 +64,7 @@ def test_some_kernels(written, tmp_path):
     assert list(loaded.run.kernels) == list(loaded.table["kernel"]) == ["matmul"]
     assert [failure.case for failure in loaded.run.failures] == [MATMUL.id]
     assert loaded.run.skipped == (Skipped("check", "too long", (MATMUL,)),)
+    assert loaded.run.notes == ("a note", "check skipped 1 of triton: too long")
 
 
 def test_publishing_again_replaces(written, tmp_path):
@@ -90,25 +98,6 @@ def test_the_finished_workloads_of_an_interrupted_run(written, tmp_path):
         publish(run, tmp_path / "kept", workloads=["large", "small"])
     with pytest.raises(StoreError, match="did you mean 'large'"):
         publish(run, tmp_path / "kept", workloads=["larg"])
-
-
-def test_an_interrupted_run_is_published_without_the_cases_that_were_not_finished(written, tmp_path):
-    model = [row(case, "model", "algorithm_flops") for case in (SOFTMAX, LARGER, MATMUL)]
-    run = written(*model, row(SOFTMAX), row(LARGER), row(LARGER, "compiler", "registers"), row(MATMUL), complete=False)
-    whole = finished(run)
-    assert set(whole.table["workload"]) == {LARGER.workload, MATMUL.workload}
-    assert whole.run.notes[-1] == "interrupted: 1 of 3 cases were not finished and are left out"
-    loaded = store.open_run(publish(whole, tmp_path / "kept"))
-    assert loaded.run.complete and set(loaded.run.kernels) == {"softmax", "matmul"}
-    # A case that failed is finished: its failure says so.
-    tried = dataclasses.replace(run.run, failures=(Failure(SOFTMAX.id, "compiler", "no"),))
-    assert len(finished(dataclasses.replace(run, run=tried)).table) == len(run.table)
-
-
-def test_nothing_is_published_where_nothing_is_finished(written):
-    run = written(row(SOFTMAX), row(LARGER, "compiler", "registers"), complete=False)
-    with pytest.raises(StoreError, match="before a case was finished"):
-        finished(run)
 
 
 def test_source_lines_of_the_workloads_that_are_kept(written, tmp_path):
@@ -156,3 +145,54 @@ def test_published_run_keeps_digests_of_launched_functions(tmp_path):
         published = store.open_run(publish(store.open_run(writer.finish()), tmp_path / "kept"))
         kept = published.run.kernels["softmax"]["functions"]
         assert kept == {"a_kernel": digest or function_digests.of(own)["a_kernel"]}
+
+
+def test_packed_times_are_the_same_bits(tmp_path):
+    values = [0.0, -0.0, 1.025e-6, 2848 / 1e9, 2848 / 1e3 * 1e-6, 1 / 3, -1.0888e-05, 5e6, 1e-30, 0.1 + 0.2]
+    rows = [SOFTMAX.row(name, value, "events", sample=0) for value in values for name in ("interval", "tolerance")]
+    frame = schema.frame(rows)
+    parquet.pack(frame, tmp_path / "packed.parquet")
+    back = parquet.read(tmp_path / "packed.parquet", schema.validate, schema.COLUMNS)
+    pd.testing.assert_frame_equal(back, frame, check_exact=True)
+    assert back["value"].to_numpy().tobytes() == frame["value"].to_numpy().tobytes()
+    stored = pd.read_parquet(tmp_path / "packed.parquet")
+    assert stored["nanoseconds"].notna().sum() == 5  # those of whole nanoseconds
+    assert stored.loc[stored["metric"] == "tolerance", "value"].tolist() == values
+    stored = stored.assign(sample=stored["sample"].astype("Int32"))
+    stored.assign(nanoseconds=0.5, launch=stored["launch"].astype("Int32")).to_parquet(
+        tmp_path / "damaged.parquet", index=False
+    )
+    with pytest.raises(bounded_reading.Unreadable, match="no whole nanoseconds"):
+        parquet.read(tmp_path / "damaged.parquet", schema.validate, schema.COLUMNS)
+
+
+def test_recordings_share_texts(written, tmp_path):
+    for number in range(2):
+        published = publish(written(row(SOFTMAX)), tmp_path / "kept")
+        writer = RunWriter(
+            tmp_path / "kept", dataclasses.replace(store.read_run(published), id=f"20260101-000000-aaa{number}")
+        )
+        writer.keep_sources({"softmax": {"own.py": "same", "other.py": str(number)}})
+        shutil.rmtree(published)
+        shutil.rmtree(tmp_path / published.name)
+        before = writer.finish()
+    size = (before / "sources.json.gz").stat().st_size
+    for _ in range(2):  # again, for a recording that was made since
+        recordings.pool_texts(tmp_path / "kept")
+        assert (before / "sources.json.gz").stat().st_size < size
+        assert store.open_run(before).sources == {"softmax": {"own.py": "same", "other.py": "1"}}
+    (tmp_path / "kept" / "texts.json.xz").write_bytes(b"damaged")
+    with pytest.raises(StoreError, match="damaged"):
+        _ = store.open_run(before).sources
+
+
+def test_listings_of_a_sibling_are_found(tmp_path):
+    launches = [{"function": "f", "stages": {"sass": "x"}}]
+    for name, found in (("a", launches), ("b", "a"), ("c", "b"), ("d", "../a")):
+        (tmp_path / name).mkdir()
+        packed = lzma.compress(json.dumps({SOFTMAX.id: found}).encode())
+        (tmp_path / name / "listings.json.xz").write_bytes(packed)
+    assert listings.of_case(tmp_path / "b", SOFTMAX) == listings.of_case(tmp_path / "a", SOFTMAX) != []
+    for name in ("c", "d"):
+        with pytest.raises(ValueError, match="record it again"):
+            listings.of_case(tmp_path / name, SOFTMAX)

@@ -6,9 +6,8 @@ import pytest
 from tilescope import cli
 from tilescope.commands import tune
 from tilescope.hardware import device
-from tilescope.jobs import questions, tuning
+from tilescope.jobs import tuning
 from tilescope.jobs.plan import RequestError
-from tilescope.runs import store
 
 from .fake_jobs import OWN, tune_with
 
@@ -62,28 +61,6 @@ def test_of_several_kernels_those_without_configs_are_left_out(monkeypatch):
     assert job.title == "a, c autotune"
     with pytest.raises(RequestError, match="b declares no configs: there is nothing to tune"):
         asyncio.run(tuning.plan_tuning(["b"]))
-
-
-def test_a_family_s_sweeps_are_published_in_place_of_its_former_ones(monkeypatch, capsys, tmp_path):
-    describe = questions.describe
-
-    async def known(kernels=(), workloads=(), patience=600.0):
-        return await describe(kernels, workloads, patience) if kernels else [{"family": "kit", "kernel": OWN}]
-
-    monkeypatch.setattr(questions, "describe", known)
-    tune_with(monkeypatch, "fakes.quick")
-    monkeypatch.setattr(store, "recorded_dir", lambda: tmp_path / "recorded")
-    sweep = ["record", "kit", "--sweep", "--impl", "good,raises", "--workload", "small"]
-    for _ in range(2):
-        assert cli.main(sweep) == 0, "a config that fails is no failure of a sweep"
-    assert "replaced: " in capsys.readouterr().out
-    (folder,) = (tmp_path / "recorded").iterdir()
-    found = store.open_run(folder)
-    assert found.run.title == "kit: autotune sweeps"
-    assert set(found.table["config"]) == {"", "BLOCK=1", "BLOCK=2"}
-    assert found.run.failures
-    assert cli.main([*sweep, "--collect", "compiler"]) == 2
-    assert "--sweep has collectors of its own" in capsys.readouterr().err
 
 
 def test_the_table_says_why_a_config_failed(monkeypatch, capsys):

@@ -1,75 +1,110 @@
-"""``tilescope record``: profiles a family of the library, or its autotune sweeps, and publishes the run beside the code."""
+"""``tilescope record``: profiles the library on all GPUs of this host, or its autotune sweeps, and publishes it beside the code."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tilescope.commands import choices, running
 
+if TYPE_CHECKING:
+    from tilescope.jobs.recording import Part
+
 
 def command(subparsers: choices.Subparsers) -> None:
-    parser = subparsers.add_parser("record", help="profile a family of the library and publish the run")
-    parser.add_argument("family", metavar="FAMILY", help="such as norms; tilescope list names them")
-    parser.add_argument(
-        "--sweep",
-        action="store_true",
-        help="instead, compile and time every config of each kernel's largest workload",
+    parser = subparsers.add_parser(
+        "record", help="profile the library, in place of its recordings; run again, it goes on"
     )
+    parser.add_argument(
+        "families", nargs="*", metavar="FAMILY", help="only these, such as norms; tilescope list names them"
+    )
+    parser.add_argument(
+        "--sweep", action="store_true", help="instead, compile and time every config of each kernel's largest workload"
+    )
+    parser.add_argument(
+        "--gpus", type=int, metavar="N", help="the number of GPUs that share the work (all of this host)"
+    )
+    parser.add_argument(
+        "--without-gpu", action="store_true", help="make only the part that needs no GPU, and publish nothing"
+    )
+    parser.add_argument(
+        "--join", type=Path, metavar="FOLDER", help="take the part without a GPU from this folder (its --runs)"
+    )
+    parser.add_argument("--share", metavar="I/N", help="measure only what GPU I of N would, and publish nothing")
     choices.add_choices(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Records the family in place of its former recording; prints one line a case, and the replaced recordings.
+    """Records in parts, joins and publishes them. Prints the published and the replaced recordings.
 
-    After an interruption the finished cases are published, and the former recording stays.
+    After an interruption nothing is published: the same command goes on. A case that failed is in the recording.
     """
-    from tilescope.jobs import questions  # noqa: PLC0415
-    from tilescope.jobs.job import Job  # noqa: PLC0415
-    from tilescope.jobs.plan import Request, plan  # noqa: PLC0415
-    from tilescope.jobs.tuning import plan_tuning  # noqa: PLC0415
-    from tilescope.models import text_table  # noqa: PLC0415
-    from tilescope.runs import publish, store  # noqa: PLC0415
-    from tilescope.table import suggest  # noqa: PLC0415
+    from tilescope.hardware import device  # noqa: PLC0415
+    from tilescope.jobs import recording  # noqa: PLC0415
+    from tilescope.jobs.plan import AUTO  # noqa: PLC0415
+    from tilescope.models import recorded_claims  # noqa: PLC0415
+    from tilescope.runs import recordings, store  # noqa: PLC0415
 
-    async def planned() -> Job:
-        families: dict[str, list[str]] = {}
-        for entry in await questions.describe():
-            families.setdefault(entry["family"], []).append(entry["kernel"])
-        if arguments.family not in families:
-            raise ValueError(suggest.unknown("family", arguments.family, families))
-        kernels = tuple(families[arguments.family])
-        if arguments.sweep:
-            if arguments.collect:
-                raise ValueError("--sweep has collectors of its own: leave out --collect")
-            job, _ = await plan_tuning(
-                kernels,
-                runs_dir=arguments.runs,
-                **choices.chosen(arguments),
-                title=f"{arguments.family}: autotune sweeps",
-                exhaustive=True,
-            )
-            return job
-        request = Request(
-            kernels=kernels,
-            collectors=arguments.collect or ("auto",),
-            title=arguments.family,
-            **choices.chosen(arguments),
+    if arguments.sweep and arguments.collect:
+        raise ValueError("--sweep has collectors of its own: leave out --collect")
+    work = arguments.runs or store.runs_dir() / "recording"
+    store.check_writable(work)
+    named = [name for name in arguments.collect if name != AUTO]
+    choice = recording.Choice(arguments.families, choices.chosen(arguments), named, arguments.sweep)
+    catalog = asyncio.run(choice.catalog())
+    if arguments.without_gpu:
+        return _run_parts(choice.parts(catalog, 0, 1), work)
+    if arguments.share:
+        share, _, of = arguments.share.partition("/")
+        return _run_parts(choice.parts(catalog, int(share), int(of)), work)
+    gpus = recording.visible()[: arguments.gpus]
+    if not gpus and not arguments.sweep and choice.needs_gpu():
+        raise ValueError(f"{device.unavailable()}: --without-gpu makes the part that needs none")
+    for name, reason in choice.unavailable().items():
+        print(f"left out: {name}: {reason}", file=sys.stderr)
+    shares = range(1, (len(gpus) or int(arguments.sweep)) + 1)
+    parts = {share: choice.parts(catalog, share, len(shares)) for share in shares}
+    of_cpu = [] if arguments.sweep else choice.parts(catalog, 0, 1)
+    if arguments.join and not all(recording.found(arguments.join, part.title) for part in of_cpu):
+        raise ValueError(
+            f"{arguments.join} lacks the part of these families and options: make it with --without-gpu --runs {arguments.join}"
         )
-        return await plan(request, arguments.runs)
+    command = [sys.executable, "-m", "tilescope", *arguments.given]
+    beside = [
+        ([*command, "--share", f"{share}/{len(shares)}"], {"CUDA_VISIBLE_DEVICES": gpus[share - 1]} if gpus else {})
+        for share in shares
+        if parts[share]
+    ]
+    if of_cpu and not arguments.join:
+        beside.append(([*command, "--without-gpu"], {}))
+    if status := recording.beside(beside):
+        return status
+    folders = [recording.found(work, part.title) for share in shares for part in parts[share]]
+    folders += [recording.found(arguments.join or work, part.title) for part in of_cpu]
+    joined = recording.join([folder for folder in folders if folder], work)
+    published, replaced = recording.publish_each(joined, choice.titles(catalog), store.recorded_dir())
+    recordings.pool_texts(store.recorded_dir())
+    recorded_claims.keep()
+    for folder in published:
+        print(f"published: {folder}")
+    for folder in replaced:
+        print(f"replaced: {folder}")
+    for folder in {joined, *(found for found in folders if found and found.parent == work)}:
+        shutil.rmtree(folder)
+    return 0
 
-    loaded, interrupted = running.run(planned)
-    print(text_table.text(loaded))
-    # A config of a sweep may fail, which is a result; the run lists them.
-    failures = [failure for failure in loaded.run.failures if not (arguments.sweep and failure.case)]
-    status = running.report(loaded, interrupted, failures)
-    published = publish.publish(publish.finished(loaded) if interrupted else loaded, store.recorded_dir())
-    print(f"published: {published}")
-    for older in publish.replaced_by(published):
-        if interrupted:
-            print(f"not replaced: {older}")
-            continue
-        shutil.rmtree(older)
-        print(f"replaced: {older}")
-    return status
+
+def _run_parts(parts: list[Part], work: Path) -> int:
+    """Runs the parts one after the other, and prints their failures and folders."""
+    for part in parts:
+        loaded, interrupted = running.follow(lambda progress, part=part: part.run(work, progress))  # type: ignore[misc]
+        # A case that fails is a result; a collector that fails leaves the part incomplete.
+        status = running.report(loaded, interrupted, [one for one in loaded.run.failures if not one.case])
+        if status or not loaded.run.complete:
+            return status or 1
+    return 0

@@ -89,6 +89,11 @@ def uuid() -> str:
     return _answer(lambda nvml: str(nvml.nvmlDeviceGetUUID(_visible(nvml))), "")
 
 
+def count() -> int:
+    """The number of GPUs of this host, visible or not."""
+    return _answer(lambda nvml: int(nvml.nvmlDeviceGetCount()), 0)
+
+
 def shareable() -> bool:
     """Whether there is a GPU on which several programs may have a context at the same time."""
     return _answer(lambda nvml: nvml.nvmlDeviceGetComputeMode(_visible(nvml)) == nvml.NVML_COMPUTEMODE_DEFAULT, False)

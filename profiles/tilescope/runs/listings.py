@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from tilescope.files import atomic_writing, bounded_reading, json_shape
+from tilescope.files import atomic_writing, bounded_reading, json_shape, names
 from tilescope.runs import artefacts
 from tilescope.table.case import Case
 from tilescope.table.run import Run
@@ -40,7 +40,11 @@ def of_case(folder: Path, case: Case) -> list[Compiled]:
     try:
         if found is not None:
             return _fit(bounded_reading.data_of(found, folder)["launches"])
-        return _fit(bounded_reading.data_of(kept, folder).get(case.id, []))
+        launches = bounded_reading.data_of(kept, folder).get(case.id, [])
+        if isinstance(launches, str):  # the id of a recording beside this one, whose listings are the same
+            other = folder.parent / names.file_name(launches, "a run's id")
+            launches = bounded_reading.data_of(other / _KEPT, other).get(case.id, [])
+        return _fit(launches)
     except FileNotFoundError:
         return []
     except (ValueError, LookupError, TypeError, AttributeError) as error:

@@ -7,21 +7,25 @@ Tracebacks are left out because they name folders of the machine. Imports neithe
 from __future__ import annotations
 
 import dataclasses
+import re
 import shutil
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from tilescope.files import names
-from tilescope.runs import changes, listings
+from tilescope.runs import changes, listings, parquet
+from tilescope.runs.reader import CONFIGS, LINES
 from tilescope.runs.store import LoadedRun, RunWriter, StoreError, list_runs, open_run, read_run
 from tilescope.table import suggest
 from tilescope.table.case import readable
 from tilescope.table.description import Workload
 from tilescope.table.run import Run, Skipped
 
+#: The note of a run that a collector skipped cases.
+_LEFT_OUT = re.compile(r"[\w.]+ skipped \d+ of ")
 _CASE = ["kernel", "impl", "pass", "workload", "config"]
 
 
@@ -46,6 +50,7 @@ def publish(
     if not run.complete and (broken := cut_off(table)):
         raise StoreError(f"{run.id} was interrupted amid {', '.join(broken)}: publish its other kernels")
     kept = {name: _declared(loaded, name, table) for name in run.kernels if not kernels or name in kernels}
+    skipped = tuple(_skipped(run.skipped, kept, sizes))
     by_line = _of_cases(loaded.lines, table)
     try:
         target = folder / names.file_name(run.id, "a run's id")
@@ -67,18 +72,25 @@ def publish(
                     and (sizes is None or not sizes.isdisjoint(readable(failure.case).split("/")))
                 )
             ),
-            skipped=tuple(_skipped(run.skipped, kept, sizes)),
+            notes=_notes(run, kept, skipped),
+            skipped=skipped,
         ),
     )
     try:
         scratch.append(table)
         for name in kept:
             scratch.append_lines(name, by_line[by_line["kernel"] == name], loaded.sources.get(name, {}))
-        scratch.append_configs(_of_cases(loaded.configs, table))
-        listings.keep(loaded.folder, listings.largest(run, table), scratch.folder)
+        configs = _of_cases(loaded.configs, table)
+        scratch.append_configs(configs)
+        if table["config"].eq("").all():  # else it is of sweeps
+            listings.keep(loaded.folder, listings.largest(run, table), scratch.folder)
         if target.is_dir():
             shutil.rmtree(target)
-        return scratch.finish()
+        published = scratch.finish()
+        for name, frame in {"table.parquet": table, LINES: by_line, CONFIGS: configs}.items():
+            if (published / name).is_file():
+                parquet.pack(frame.assign(run_id=run.id) if "run_id" in frame else frame, published / name)
+        return published
     except BaseException:
         scratch.discard()
         raise
@@ -89,6 +101,16 @@ def _declared(loaded: LoadedRun, kernel: str, table: pd.DataFrame) -> dict[str, 
     launched = set(table.loc[table["kernel"] == kernel, "function"])
     digests = {name: digest for name, digest in changes.recorded(loaded, kernel).items() if name in launched}
     return {**loaded.run.kernels[kernel], "functions": digests}
+
+
+def _notes(run: Run, kept: Collection[str], skipped: Iterable[Skipped]) -> tuple[str, ...]:
+    """The run's notes without those of other kernels than the ``kept``."""
+    others = run.kernels.keys() - set(kept)
+    if not others:
+        return run.notes
+    own = [note for note in run.notes if note.partition("/")[0] not in others and not _LEFT_OUT.match(note)]
+    told = [(one, dict.fromkeys(case.impl for case in one.cases)) for one in skipped if one.cases]
+    return (*own, *(f"{one.collector} skipped {len(one.cases)} of {', '.join(of)}: {one.message}" for one, of in told))
 
 
 def _skipped(skipped: Iterable[Skipped], kernels: Container[str], sizes: Container[str] | None) -> Iterator[Skipped]:
@@ -133,43 +155,14 @@ def replaced_by(published: Path) -> list[Path]:
     ]
 
 
-def finished(loaded: LoadedRun) -> LoadedRun:
-    """The finished cases of an interrupted run, as a complete run with a note of how many are left out.
-
-    Raises StoreError where no case is finished.
-    """
-    run, every = loaded.run, _cases(loaded.table)
-    # A case that failed is finished.
-    failed = {(readable(failure.case), failure.collector) for failure in run.failures}
-    lost = {case for case, source in _missing(loaded.table) if ("/".join(filter(None, case)), source) not in failed}
-    if not every - lost:
-        raise StoreError(f"{run.id} was interrupted before a case was finished: there is nothing to publish")
-    table = loaded.table[~pd.MultiIndex.from_frame(loaded.table[_CASE]).isin(list(lost))]
-    kernels = {name: facts for name, facts in run.kernels.items() if name in set(table["kernel"])}
-    note = f"interrupted: {len(lost)} of {len(every)} cases were not finished and are left out"
-    whole = dataclasses.replace(run, kernels=kernels, notes=(*run.notes, note), complete=True)
-    return dataclasses.replace(loaded, run=whole, table=table.reset_index(drop=True))
-
-
 def cut_off(table: pd.DataFrame) -> list[str]:
-    """Kernels of an interrupted run for which a collector has results of some cases and not of others, in order."""
-    broken = {case[0] for case, _ in _missing(table)}
+    """Kernels of an interrupted run for which a collector has results of some cases of an implementation and not of others."""
+    measured = table[~table["source"].isin(["model", "interpreter"])]
+    broken = set()
+    for (kernel, impl), rows in table.groupby(["kernel", "impl"]):
+        own = measured[(measured["kernel"] == kernel) & (measured["impl"] == impl)]
+        broken |= {kernel for _, seen in own.groupby("source") if _cases(seen) != _cases(rows)}
     return [kernel for kernel in dict.fromkeys(table["kernel"]) if kernel in broken]
-
-
-def _missing(table: pd.DataFrame) -> set[tuple[tuple[str, ...], str]]:
-    """Unfinished cases, each with the collector that lacks a result.
-
-    A collector with a result for one case of an implementation should have one for all of them.
-    """
-    found: set[tuple[tuple[str, ...], str]] = set()
-    known = table[[*_CASE, "source"]].drop_duplicates()
-    for _, rows in known.groupby(["kernel", "impl"], sort=False):
-        cases = _cases(rows)
-        measured = rows[~rows["source"].isin(["model", "interpreter"])]
-        for source, seen in measured.groupby("source"):
-            found |= {(case, str(source)) for case in cases - _cases(seen)}
-    return found
 
 
 def _cases(rows: pd.DataFrame) -> set[tuple[str, ...]]:

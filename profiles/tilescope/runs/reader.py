@@ -25,6 +25,8 @@ from tilescope.table.run import Run
 from tilescope.table.schema import SchemaError
 
 LINES, CONFIGS = "lines.parquet", "configs.parquet"
+#: The file beside recordings with the texts that they share.
+POOL = "texts.json.xz"
 #: Most bytes of a run's description, and of a source file.
 DESCRIPTION, SOURCE = 32 * bounded_reading.MIB, 16 * bounded_reading.MIB
 #: Most folders of a package that are searched for a moved file.
@@ -93,8 +95,9 @@ class LoadedRun:
         path = self.folder / "sources.json.gz"
         try:
             kept: Sources = json_shape.fit(bounded_reading.data_of(path, self.folder), Sources, "")
+            texts = kept.texts or pool(self.folder.parent)
             return {
-                kernel: {name: kept.texts[digest] for name, digest in files.items()}
+                kernel: {name: texts[digest] for name, digest in files.items()}
                 for kernel, files in kept.kernels.items()
             }
         except FileNotFoundError:
@@ -113,6 +116,18 @@ class LoadedRun:
         if kept is not None or path is None or path.name != file:
             return kept
         return text_of(path, str(facts.get("sha256", "")))
+
+
+def pool(folder: Path) -> dict[str, str]:
+    """Texts of source files by digest that the recordings in a folder share; empty where there are none. Raises ValueError."""
+    path = folder / POOL
+    return _pool(path, path.stat().st_mtime_ns) if path.is_file() else {}
+
+
+@functools.lru_cache(maxsize=2)
+def _pool(path: Path, changed: int) -> dict[str, str]:
+    texts: dict[str, str] = json_shape.fit(bounded_reading.data_of(path, path.parent), dict[str, str], "")
+    return texts
 
 
 def read_run(folder: Path) -> Run:

@@ -164,7 +164,7 @@ class RunWriter:
         if new:
             self._sources |= new
             with self._explained():
-                _write_sources(self._sources, self.folder / "sources.json.gz")
+                write_sources(self._sources, self.folder / "sources.json.gz")
 
     def plan(self, cases: Iterable[Case]) -> None:
         """Notes the run's cases in the journal, so that an interrupted run can be resumed."""
@@ -342,12 +342,17 @@ def _unseal(final: Path, folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def _write_sources(kernels: Mapping[str, Mapping[str, str]], path: Path) -> None:
-    """Writes each text once: kernels of a family share files."""
-    digests = {text: hashlib.sha256(text.encode()).hexdigest() for files in kernels.values() for text in files.values()}
+def digest(text: str) -> str:
+    """The digest of a source file's text."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def write_sources(kernels: Mapping[str, Mapping[str, str]], path: Path, *, pooled: bool = False) -> None:
+    """Writes each text once: kernels of a family share files. Texts that are ``pooled`` are left out."""
+    digests = {text: digest(text) for files in kernels.values() for text in files.values()}
     data = {
         "kernels": {kernel: {name: digests[text] for name, text in files.items()} for kernel, files in kernels.items()},
-        "texts": {digest: text for text, digest in digests.items()},
+        "texts": {} if pooled else {digest: text for text, digest in digests.items()},
     }
     packed = gzip.compress(json.dumps(data).encode(), mtime=0)
     atomic_writing.replace(path, lambda to: to.write_bytes(packed))
