@@ -3,33 +3,42 @@
 import multiprocessing
 import re
 import time
+from pathlib import Path
 
 import pytest
 import torch
 from tilescope import cli
 from tilescope.captures import recording
-from tilescope.execution import compiling, kernel_code
+from tilescope.collectors import interpreter
+from tilescope.execution import compiling, execute, kernel_code
+from tilescope.execution.not_applicable import NotApplicable
 from tilescope.notebook import script_running
 from tilescope.notebook.capturing import Capture
+from tilescope.table.case import Case
 
+from . import capturing
 from . import unseen_launches as unseen
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="launches are interpreted where there is no GPU")
 
 
-def counted(found) -> dict[str, float]:
-    """The metrics of the one launch of a run."""
-    assert not found.failures
-    return dict(zip(found.table["metric"], found.table["value"], strict=True))
+def replayed(capture: Capture, folder: Path) -> dict[str, float]:
+    """The metrics of the one launch, made again in another process and interpreted and compiled there."""
+    capture.records[0].data.pop("counted")
+    (reference,) = capture.write(folder)
+    case = Case(reference, "triton", "forward", execute.load_spec(reference).workloads[0].id)
+    found = {}
+    for collector in ("interpreter", "compiler"):
+        (answer,) = capturing.capture(collector, [case], target="sm_90").values()
+        found |= capturing.figures(answer)
+    return found
 
 
 def test_wrapped_function_of_triton_is_recorded(tmp_path):
     with Capture("sm_90") as capture:
         out = unseen.bits(torch.ones(64, device="cuda"))
     assert out[0] == 0x3F800000 and capture.notes == []
-    # As another process has it: made again, and interpreted there.
-    capture.records[0].data.pop("counted")
-    found = counted(capture.profile(["compiler", "interpreter"], runs_dir=tmp_path))
+    found = replayed(capture, tmp_path)
     assert (found["unique_bytes_read"], found["unique_bytes_written"]) == (256, 256) and found["registers"] > 0
 
 
@@ -44,7 +53,7 @@ def test_slow_launch_is_tried_once():
     assert "it would take longer than one launch may of the 2 s of CPU time" in note
 
 
-def test_endless_program_is_stopped_at_its_line(tmp_path):
+def test_endless_program_is_stopped_at_its_line(tmp_path, monkeypatch):
     with Capture("sm_90", limit=5.0) as capture:
         x, out = torch.ones(16, device="cuda"), torch.zeros(16, device="cuda")
         unseen.endless_kernel[(2,)](out)
@@ -58,8 +67,12 @@ def test_endless_program_is_stopped_at_its_line(tmp_path):
         in first
     )
     assert second.startswith("copy_kernel: endless_kernel was not made before it")
-    found = capture.profile(["interpreter"], runs_dir=tmp_path, interpreter_limit=1)
-    assert not found.failures and [skip.collector for skip in found.run.skipped] == ["check", "interpreter"]
+    monkeypatch.setattr(interpreter, "SAMPLE", 0.5)
+    reference, _ = capture.write(tmp_path)
+    spec = execute.load_spec(reference)
+    case = Case(reference, "triton", "forward", spec.workloads[0].id)
+    with pytest.raises(NotApplicable, match="would take longer to interpret"):
+        interpreter.capture(case, spec, tmp_path / "counted.json.gz", {"interpreter_limit": 1})
 
 
 def test_compiling_of_unmade_launches_is_limited(monkeypatch):
@@ -129,8 +142,7 @@ def test_class_is_imported_from_the_scripts_path(tmp_path):
     script.write_text(SCRIPT.format(folder=str(library)))
     capture = Capture("sm_90")
     assert script_running.run_script(str(script), [], capture) == "" and capture.notes == []
-    capture.records[0].data.pop("counted")
-    found = counted(capture.profile(["compiler", "interpreter"], runs_dir=tmp_path / "runs"))
+    found = replayed(capture, tmp_path / "captured")
     assert (found["unique_bytes_read"], found["unique_bytes_written"]) == (256, 256) and found["registers"] > 0
 
 
