@@ -17,7 +17,7 @@ pytestmark = [
 ]
 
 
-def test_a_tuned_launch_is_recorded_once_with_what_was_chosen():
+def test_tuned_launch_is_recorded_once_with_its_config():
     x = torch.randn(128, 256, device="cuda")
     with tilescope.capture() as capture:
         for _ in range(2):
@@ -28,7 +28,7 @@ def test_a_tuned_launch_is_recorded_once_with_what_was_chosen():
     assert record.data["touched"] == {"read": ["x_ptr"], "written": ["out_ptr"]}
 
 
-def test_what_another_autotuner_tries_is_compiled_before_it_does(monkeypatch, tmp_path):
+def test_autotuner_finds_its_configs_compiled(monkeypatch, tmp_path):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     hits: list[bool] = []
     monkeypatch.setattr(knobs.compilation, "listener", lambda *, cache_hit=False, **_: hits.append(cache_hit))
@@ -41,14 +41,14 @@ def test_what_another_autotuner_tries_is_compiled_before_it_does(monkeypatch, tm
     assert record.calls == 1 and record.data["config"]["BLOCK"] in (128, 256, 512, 1024)
 
 
-def test_a_backward_pass_launches_from_another_thread():
+def test_backward_pass_is_recorded():
     x = torch.ones(16, requires_grad=True, device="cuda")
     with tilescope.capture() as capture:
         foreign.Doubled.apply(x).sum().backward()
     assert capture.calls == 2
 
 
-def test_a_compiled_functions_generated_kernels_are_seen():
+def test_generated_kernel_is_recorded():
     with tilescope.capture() as capture:
         torch.compile(lambda x: torch.tanh(x).relu() + 1)(torch.randn(1000, device="cuda"))
     record = capture.records[-1]
@@ -56,7 +56,7 @@ def test_a_compiled_functions_generated_kernels_are_seen():
     assert all(record.data["touched"][way] for way in ("read", "written")), "its floor is not known without"
 
 
-def test_a_live_call_is_timed_and_counted(tmp_path):
+def test_live_call_is_timed_and_counted(tmp_path):
     table, where = torch.randn(1000, 64, device="cuda"), torch.randint(0, 1000, (500,), device="cuda")
     run = tilescope.profile(foreign.gather, table, where, reference=lambda t, w: t[w], runs_dir=tmp_path)
     assert run.failures == ()
@@ -65,7 +65,7 @@ def test_a_live_call_is_timed_and_counted(tmp_path):
     assert any(note.startswith("check: right") for note in run.run.notes)
 
 
-def test_a_counter_is_set_back_before_each_launch(tmp_path):
+def test_counter_is_restored_before_each_launch(tmp_path):
     counter, out = torch.zeros(1, dtype=torch.int32, device="cuda"), torch.zeros(4, dtype=torch.int32, device="cuda")
     with tilescope.capture() as capture:
         foreign.counting_kernel[(4,)](counter, out)

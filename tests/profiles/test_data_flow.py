@@ -106,7 +106,7 @@ def test_flow_of_floats_to_accesses_is_found(kernel, by_floats: bool) -> None:
     assert found.touched == {"read": ["x_ptr", *atomic], "written": ["y_ptr"]}
 
 
-def test_flow_of_a_stored_integer_made_of_floats_may_be_an_address() -> None:
+def test_flow_of_a_stored_integer_may_be_an_address() -> None:
     given = {"x_ptr": torch.ones(64), "y_ptr": torch.ones(64, dtype=torch.int64), "n": 7}
     assert flow(looked_up_kernel, given, BLOCK=64).by_floats
 

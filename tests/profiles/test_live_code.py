@@ -55,7 +55,7 @@ def kept(monkeypatch):
     return found
 
 
-def test_a_script_is_run_with_its_arguments_and_profiled(tmp_path, capsys):
+def test_script_is_run_with_its_arguments(tmp_path, capsys):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     runs = tmp_path / "runs"
@@ -76,7 +76,7 @@ def test_a_script_is_run_with_its_arguments_and_profiled(tmp_path, capsys):
     assert set(run.lines["line"]) == {11}
 
 
-def test_what_a_failing_script_launched_is_profiled_all_the_same(tmp_path, kept):
+def test_script_that_fails_keeps_its_launches(tmp_path, kept):
     from tilescope.notebook import script_running
 
     script = tmp_path / "train.py"
@@ -100,7 +100,7 @@ def test_what_a_failing_script_launched_is_profiled_all_the_same(tmp_path, kept)
     ],
     ids=["at once", "in a thread", "after a fork of it"],
 )
-def test_what_a_script_launched_before_it_left_is_profiled_all_the_same(tmp_path, kept, way_out):
+def test_script_that_exits_keeps_its_launches(tmp_path, kept, way_out):
     from tilescope.notebook import script_running
 
     script = tmp_path / "train.py"
@@ -111,7 +111,7 @@ def test_what_a_script_launched_before_it_left_is_profiled_all_the_same(tmp_path
     assert os._exit is leave
 
 
-def test_a_script_without_launches_is_told_in_a_line(tmp_path, capsys):
+def test_script_without_launches_is_refused_in_a_line(tmp_path, capsys):
     script = tmp_path / "quiet.py"
     script.write_text("import sys; sys.exit(3)")
     assert cli.main([str(script)]) == 2
@@ -124,7 +124,7 @@ def test_a_script_without_launches_is_told_in_a_line(tmp_path, capsys):
     assert "is a script: profile it by itself" in capsys.readouterr().err
 
 
-def test_no_script_is_run_whose_runs_cannot_be_written(tmp_path, capsys):
+def test_script_is_not_run_for_an_unwritable_folder(tmp_path, capsys):
     script, made, file = (tmp_path / name for name in ("long.py", "made", "file"))
     script.write_text(f"open({str(made)!r}, 'w').close()")
     file.touch()
@@ -133,7 +133,7 @@ def test_no_script_is_run_whose_runs_cannot_be_written(tmp_path, capsys):
     assert not made.exists()
 
 
-def test_a_scripts_arguments_are_told_from_the_commands():
+def test_split_separates_the_scripts_arguments():
     split = profile_command.split
     assert split(["a.py", "--lr", "3"]) == (["profile", "a.py"], ["--lr", "3"])
     assert split(["profile", "--title", "x.py", "--target=sm_90", "a.py", "b.py"]) == (
@@ -155,7 +155,7 @@ def triple(x: torch.Tensor, *, out: dict | None = None) -> dict[str, list[torch.
 
 
 @pytest.mark.parametrize("wrap", [lambda f: f, functools.partial, lambda f: lambda *a, **k: (f(*a, **k), None)])
-def test_a_live_call_takes_inputs_as_they_are(kept, wrap):
+def test_live_call_takes_inputs_as_they_are(kept, wrap):
     x = torch.ones(8, 32, dtype=torch.bfloat16, requires_grad=True)[:, ::2]
     tilescope.profile(wrap(triple), x, out={"a": 1}, settings={"repetitions": 7}, collectors=["compiler"])
     ((capture, _, settings),) = kept
@@ -163,7 +163,7 @@ def test_a_live_call_takes_inputs_as_they_are(kept, wrap):
     assert capture.checked == ""
 
 
-def test_a_live_module_is_compared_with_a_reference_in_its_own_dtype(kept):
+def test_live_module_is_compared_in_its_own_dtype(kept):
     class Triple(torch.nn.Module):
         def forward(self, x):
             foreign.multiplier(3)(x)  # in place: there is nothing to return
@@ -178,13 +178,13 @@ def test_a_live_module_is_compared_with_a_reference_in_its_own_dtype(kept):
     assert checked[1].startswith("check: wrong: result 0 in float32 is 0.5 from the reference")
 
 
-def test_results_of_other_shapes_or_numbers_are_wrong():
+def test_compared_refuses_other_shapes_and_numbers():
     one, two = torch.ones(2), torch.ones(3)
     assert "gives 1 tensors, the reference 2" in live_call.compared(one, (), (one, two), ())
     assert "has shape (2,)" in live_call.compared(one, (), two, ())
 
 
-def test_a_cell_is_run_and_profiled(kept, capsys):
+def test_cell_is_run_and_profiled(kept, capsys):
     shell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell()
     wrong = pytest.importorskip("IPython.core.error").UsageError  # told without a traceback
     tilescope.load_ipython_extension(shell)
@@ -204,7 +204,7 @@ def test_a_cell_is_run_and_profiled(kept, capsys):
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
-def test_where_nothing_is_launched_it_is_said_why(tmp_path, monkeypatch):
+def test_write_without_launches_says_why(tmp_path, monkeypatch):
     with tilescope.capture() as capture:
         assert torch.compile(lambda x: x * 2)(torch.ones(4)).sum() == 8
     with pytest.raises(
@@ -216,7 +216,7 @@ def test_where_nothing_is_launched_it_is_said_why(tmp_path, monkeypatch):
         capture.write(tmp_path)
 
 
-def test_what_inductor_generates_is_captured_where_it_launches_by_itself(tmp_path):
+def test_inductor_launch_is_captured(tmp_path):
     x, out = torch.randn(1000), torch.empty(1000)
     with tilescope.capture() as capture:
         # Imported within: Inductor's runtime is patched when it comes.
@@ -230,7 +230,7 @@ def test_what_inductor_generates_is_captured_where_it_launches_by_itself(tmp_pat
     assert {file.name for file in Path(reference.rpartition(":")[0]).parent.glob("*.py")} >= {"generated_module.py"}
 
 
-def test_what_inductor_takes_from_another_process_is_captured(monkeypatch):
+def test_inductor_kernel_of_another_process_is_captured(monkeypatch):
     """It comes without its function's source, and with what loads that again."""
     with tilescope.capture() as capture:
         from . import generated_module
@@ -244,7 +244,7 @@ def test_what_inductor_takes_from_another_process_is_captured(monkeypatch):
     assert [record.function.__name__ for record in capture.records] == ["triton_poi_fused_relu_tanh_0"]
 
 
-def test_a_terminal_is_told_how_far_a_long_launch_is(capsys, monkeypatch):
+def test_progress_of_a_long_launch_is_shown(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     # Every program takes 20 ms more than it does: how quick this machine is decides nothing.
     late = itertools.count()

@@ -62,7 +62,7 @@ def test_torch_profiler(case: Case, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("collector", [events, torch_profiler], ids=["events", "torch_profiler"])
-def test_the_config_that_an_autotuner_chose_is_recorded(collector: ModuleType, tmp_path: Path) -> None:
+def test_autotuners_choice_is_recorded(collector: ModuleType, tmp_path: Path) -> None:
     case = Case(f"{Path(__file__).parent / 'small_kernels.py'}:TIMES", "triton", "backward", "5000-fp32")
     spec, out = execute.load_spec(case.kernel), tmp_path / f"a{collector.SUFFIX}"
     collector.capture(case, spec, out, SETTINGS)
@@ -73,7 +73,7 @@ def test_the_config_that_an_autotuner_chose_is_recorded(collector: ModuleType, t
     assert "EVEN=False" in row["launched"]
 
 
-def test_what_kernels_choose_by_themselves_is_recorded(tmp_path: Path) -> None:
+def test_kernels_own_choice_is_recorded(tmp_path: Path) -> None:
     for case in (BACKWARD, Case("matmul", "triton", "forward", "4096x4096x4096-bf16"), SOFTMAX):
         events.capture(case, execute.load_spec(case.kernel), tmp_path / "a.json", SETTINGS)
         found = launch_configs.beside(tmp_path / "a.json", case, "events")
@@ -155,7 +155,7 @@ print(launch["counters"]["dram__bytes_read.sum"] / 2**23)
 
 
 @pytest.mark.skipif(cupti.unavailable() is not None, reason=str(cupti.unavailable()))
-def test_a_flush_leaves_nothing_of_what_a_kernel_has_the_cache_keep(tmp_path: Path) -> None:
+def test_flush_evicts_lines_that_a_kernel_keeps(tmp_path: Path) -> None:
     (tmp_path / "keeping.py").write_text(KEEPING)
     done = subprocess.run([sys.executable, tmp_path / "keeping.py"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

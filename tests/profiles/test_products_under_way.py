@@ -31,7 +31,7 @@ def counted(sass: str) -> dict[int, int] | None:
     return None if found is None else dict(found)
 
 
-def test_an_instruction_is_beside_products_until_they_are_waited_for() -> None:
+def test_instruction_is_beside_products_until_the_wait() -> None:
     assert counted(LOOP) == {3: 1, 5: 1, 6: 1}
     # Moved behind the wait, the same arithmetic runs alone.
     wait, add = LOOP.splitlines()[9], LOOP.splitlines()[8]
@@ -56,7 +56,7 @@ def test_products_stay_under_way_over_branches(change: Callable[[str], str], exp
     assert counted(change(LOOP)) == expected
 
 
-def test_what_follows_the_wait_for_a_product_is_beside_none(tmp_path: Path) -> None:
+def test_instruction_after_the_wait_is_beside_none(tmp_path: Path) -> None:
     spec = f"{Path(__file__).with_name('gluon_products.py')}:SPEC"
     case = Case(spec, "triton", "forward", "8-bf16", "")
     compiler.capture(case, execute.load_spec(spec), tmp_path / "case.json.gz", {"target": "sm_90"})

@@ -6,7 +6,6 @@ the document does not state is absent. Imports neither torch nor triton.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -20,7 +19,7 @@ MEMORY_LEVELS = ("hbm", "hbm_read", "l2", "l1")
 
 @dataclass(frozen=True)
 class Product:
-    """A GPU product. ``pattern`` matches the name that the driver reports.
+    """A GPU product. ``name`` is the one that the driver reports.
 
     ``bandwidth`` maps a memory level to byte/second and ``peaks`` a pipe to operations a second, both from ``document``.
     ``notes`` qualify a rate by its name.
@@ -28,7 +27,6 @@ class Product:
 
     name: str
     target: str
-    pattern: str
     multiprocessors: int
     l2_bytes: int
     memory_bytes: int
@@ -69,7 +67,7 @@ _HOPPER_NOTES = {
 #: Every known product. The first of a target stands for it where there is no GPU.
 PRODUCTS = (
     Product(
-        "NVIDIA A100-SXM4-80GB", "sm_80", r"NVIDIA A100-SXM4-80GB", 108, 40 * 2**20, 80 * 10**9,
+        "NVIDIA A100-SXM4-80GB", "sm_80", 108, 40 * 2**20, 80 * 10**9,
         _tera(hbm=2.039, l2=7.219),
         _tera(fp64=19.5, fp32=19.5, tf32=156, bf16=312, fp16=312, int8=624),
         "NVIDIA A100 80GB datasheet (2021)",
@@ -77,35 +75,35 @@ PRODUCTS = (
          "l2": "reads: 5120 bytes a clock at 1.41 GHz, NVIDIA A100 architecture whitepaper (2020)"},
     ),
     Product(
-        "NVIDIA GeForce RTX 3090", "sm_86", r"NVIDIA GeForce RTX 3090", 82, 6 * 2**20, 24 * 2**30,
+        "NVIDIA GeForce RTX 3090", "sm_86", 82, 6 * 2**20, 24 * 2**30,
         _tera(hbm=0.936),
         _tera(fp32=35.6, tf32=35.6, bf16=71, fp16=71, int8=284),
         "NVIDIA Ampere GA102 architecture whitepaper (2021)",
         {"fp16": "142 Tflop/s with fp16 accumulation"},
     ),
     Product(
-        "NVIDIA L40S", "sm_89", r"NVIDIA L40S", 142, 96 * 2**20, 48 * 2**30,
+        "NVIDIA L40S", "sm_89", 142, 96 * 2**20, 48 * 2**30,
         _tera(hbm=0.864),
         _tera(fp32=91.6, tf32=183, bf16=362.05, fp16=362.05, fp8=733, int8=733),
         "NVIDIA L40S datasheet (2023)",
     ),
     Product(
-        "NVIDIA H200", "sm_90", r"NVIDIA H200", 132, 60 * 2**20, 141 * 10**9,
+        "NVIDIA H200", "sm_90", 132, 60 * 2**20, 141 * 10**9,
         _tera(hbm=4.8), _HOPPER_PEAKS, "NVIDIA H200 datasheet (2024)", _HOPPER_NOTES,
     ),
     Product(
-        "NVIDIA H100 80GB HBM3", "sm_90", r"NVIDIA H100 80GB HBM3", 132, 50 * 2**20, 80 * 10**9,
+        "NVIDIA H100 80GB HBM3", "sm_90", 132, 50 * 2**20, 80 * 10**9,
         _tera(hbm=3.35), _HOPPER_PEAKS, "NVIDIA H100 datasheet, SXM (2023)", _HOPPER_NOTES,
     ),
     Product(
-        "NVIDIA B200", "sm_100", r"NVIDIA B200", 148, 126 * 2**20, 180 * 10**9,
+        "NVIDIA B200", "sm_100", 148, 126 * 2**20, 180 * 10**9,
         _tera(hbm=8.0),
         _tera(fp64=40, fp32=80, tf32=1100, bf16=2250, fp16=2250, fp8=4500, int8=4500),
         "NVIDIA Blackwell architecture technical brief, HGX B200 (2024)",
         dict.fromkeys(("tf32", "bf16", "fp16", "fp8", "int8"), _HALF_OF_SPARSE),
     ),
     Product(
-        "NVIDIA GeForce RTX 5090", "sm_120", r"NVIDIA GeForce RTX 5090", 170, 96 * 2**20, 32 * 2**30,
+        "NVIDIA GeForce RTX 5090", "sm_120", 170, 96 * 2**20, 32 * 2**30,
         _tera(hbm=1.792),
         _tera(fp32=104.8, tf32=104.8, bf16=209.5, fp16=209.5, fp8=419, int8=838),
         "NVIDIA RTX Blackwell GPU architecture whitepaper (2025)",
@@ -116,7 +114,7 @@ PRODUCTS = (
 
 def product(name: str) -> Product | None:
     """The product whose driver reports ``name``, or None. A ``RTX 3090 Ti`` is not a ``RTX 3090``."""
-    return next((p for p in PRODUCTS if re.fullmatch(p.pattern, name)), None)
+    return next((p for p in PRODUCTS if p.name == name), None)
 
 
 def product_for(target: str) -> Product:
