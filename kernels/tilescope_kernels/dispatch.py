@@ -1,4 +1,4 @@
-"""Dispatch modes and operators that do not make PyTorch import its compiler. Imports torch."""
+"""Dispatch modes that do not make PyTorch import its compiler. Imports torch."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 def without_compiler(hidden: Callable[..., Any]) -> Callable[..., Any]:
     """A function that PyTorch hides from its compiler, without importing the compiler for that.
 
-    At the first call PyTorch would import ``torch._dynamo`` to hide the function, for 1.3 s of CPU time. While nobody else has
-    imported it there is no compiler to hide from.
+    PyTorch would import ``torch._dynamo``, which takes more than a second, at the first call. Until someone else has imported it
+    there is no compiler to hide from.
     """
     plain = getattr(hidden, "__wrapped__", hidden)
 

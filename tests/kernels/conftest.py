@@ -30,13 +30,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("wrong", cases, indirect=True)
 
 
-@pytest.fixture(autouse=True)
-def as_first_called() -> None:
-    """Operators know no call of another test: what their launches depend on may be changed by a test."""
-    if kept := sys.modules.get("tilescope_kernels._shared.kept"):
-        kept.forget()
-
-
 @pytest.fixture(scope="session")
 def batch() -> Callable[..., Any]:
     """``batch(script, *names)`` is what ``script`` prints of those names, as JSON. It runs once a session.

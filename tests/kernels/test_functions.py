@@ -1,4 +1,4 @@
-"""What can be said of the public functions and their declarations without running a kernel."""
+"""Public functions and their declarations, without running a kernel."""
 
 import importlib
 import pkgutil
@@ -45,7 +45,7 @@ MATRIX, ROW = torch.ones(4, 8), torch.ones(8)
         (lambda: kernels.vector_add(ROW, ROW.to("meta")), "y is on meta but x is on cpu"),
     ],
 )
-def test_what_cannot_be_served_is_named(call, message):
+def test_function_of_an_unserved_tensor_names_it(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 
@@ -100,13 +100,13 @@ def test_what_cannot_be_served_is_named(call, message):
         (lambda: kernels.matmul(MATRIX, MATRIX), "b has 4 rows but a has 8 columns"),
     ],
 )  # fmt: skip
-def test_shapes_and_options_that_do_not_fit_are_named(caught, call, message):
+def test_function_of_a_wrong_shape_or_option_names_it(caught, call, message):
     with pytest.raises(ValueError, match=message):
         call()
     assert not caught
 
 
-def test_launches_that_are_caught_need_no_gpu(caught):
+def test_function_while_launches_are_caught_needs_no_gpu(caught):
     for place in ("cpu", "meta"):
         with launches.ThroughCustomOps():
             kernels.softmax(MATRIX.to(place))
@@ -114,7 +114,7 @@ def test_launches_that_are_caught_need_no_gpu(caught):
     assert caught == ["softmax_rows_kernel", "matmul_kernel"] * 2
 
 
-def test_nothing_is_launched_for_empty_tensors(caught):
+def test_function_of_empty_tensors_launches_nothing(caught):
     empty, row = torch.empty(0, 8), ROW
     kernels.vector_add(empty, empty)
     kernels.softmax(empty)
@@ -135,7 +135,7 @@ def test_nothing_is_launched_for_empty_tensors(caught):
     assert caught == ["reduce_losses_kernel"]
 
 
-def test_plain_pytorch_where_triton_is_switched_off(monkeypatch):
+def test_function_with_triton_off_is_plain_pytorch(monkeypatch):
     monkeypatch.setenv("TILESCOPE_USE_TRITON", "0")
     x = torch.randn(4, 8)
     torch.testing.assert_close(kernels.vector_add(x, x), x + x)
@@ -172,7 +172,7 @@ def test_catalog_names_every_kernel_once():
 
 
 @pytest.mark.parametrize("spec", CATALOG, ids=NAMES)
-def test_declarations_are_whole(spec):
+def test_spec_is_whole(spec):
     labels = [workload.label for workload in spec.workloads]
     assert len(set(labels)) == len(labels)
     assert {"small", "medium", "large", "ragged"} <= set(labels)
@@ -192,7 +192,7 @@ def test_declarations_are_whole(spec):
 
 
 @pytest.mark.parametrize("spec", CATALOG, ids=NAMES)
-def test_inputs_follow_the_seed_the_dtype_and_the_device(spec):
+def test_spec_inputs_follow_seed_dtype_and_device(spec):
     def draw(seed: int, dtype: str = next(iter(spec.tolerance)), device: str = "cpu"):
         return spec.inputs(Workload(dict.fromkeys(spec.dims, 6), dtype, seed), device)
 
@@ -215,7 +215,7 @@ def test_inputs_follow_the_seed_the_dtype_and_the_device(spec):
 
 
 @pytest.mark.parametrize("spec", CATALOG, ids=NAMES)
-def test_eager_and_aten_agree_with_the_reference(spec):
+def test_spec_eager_and_aten_agree_with_reference(spec):
     inputs = spec.inputs(
         Workload({name: 12 + 2 * i for i, name in enumerate(spec.dims)}, next(iter(spec.tolerance))), "cpu"
     )
@@ -232,7 +232,7 @@ def test_eager_and_aten_agree_with_the_reference(spec):
         torch.testing.assert_close(called, outputs(spec.reference), rtol=rtol, atol=1e-5)
 
 
-def test_costs_are_the_analytic_counts():
+def test_spec_cost_is_the_analytic_count():
     by_name = {spec.name: spec for spec in CATALOG}
     ragged = by_name["softmax"].workload("ragged")
     assert ragged.id == "1823x781-fp32"
@@ -245,7 +245,7 @@ def test_costs_are_the_analytic_counts():
     assert (norm.bytes_read, norm.bytes_written) == (2 * 2000 + 200, 2000 + 400)
 
 
-def test_the_compiler_traces_what_functions_ask_of_their_arguments():
+def test_function_under_torch_compile_is_one_graph():
     x, weight = torch.ones(4, 8), torch.ones(8)
 
     def call(x, weight):

@@ -1,70 +1,150 @@
-"""Launches that were made before reach the compiled kernel with what Triton would hand it, and everyone who looks on sees them."""
+"""A launch reaches the compiled kernel with what Triton would hand it, and everyone who observes launches sees it."""
 
+import ast
+import functools
+import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import triton
+import triton.language as tl
 from tilescope.execution import launches as caught
 from tilescope.execution import observe
-from tilescope_kernels._shared import launches
+from tilescope_kernels._shared.launches import launch
 from triton import knobs
+from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from .noted_launches import CONTEXTS, MADE, SEARCHES, gpu, scaled_kernel, tiles_kernel  # noqa: F401 - gpu is a fixture
 
-pytestmark = pytest.mark.usefixtures("gpu")
+@dataclass
+class Gpu:
+    """What the stand-in saw: launches as (name, (x, y, z, stream), *arguments), runs of Triton's own search, contexts made."""
 
-
-def start(n: int = 64, x: torch.Tensor | None = None, **more: Any) -> None:
-    x = torch.zeros(1024) if x is None else x
-    given = {"bias": None, "factor": 2.0, "BLOCK": 32, "num_warps": 1, **more}
-    bias, factor = given.pop("bias"), given.pop("factor")
-    launches.launch(scaled_kernel, (triton.cdiv(n, 32), 2), start.y, x, bias, (1, n), n, factor, **given)
-
-
-start.y = torch.zeros(1024)
+    launched: list[tuple[Any, ...]] = field(default_factory=list)
+    searches: list[str] = field(default_factory=list)
+    contexts: list[int] = field(default_factory=list)
+    current: int = 0
 
 
-def test_the_second_launch_is_the_first_without_the_search():
-    x = torch.zeros(1024)
-    start(x=x)
-    start(x=x)
-    assert SEARCHES == ["run"]
-    first, second = MADE
+@triton.jit
+def scaled_kernel(y_ptr, x_ptr, bias_ptr, strides, n, factor, BLOCK: tl.constexpr, PLAIN: tl.constexpr = True):  # noqa: PLR0917
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    y = tl.load(x_ptr + offsets * strides[0], mask=offsets < n) * factor
+    if bias_ptr is not None:
+        y += tl.load(bias_ptr + offsets, mask=offsets < n)
+    tl.store(y_ptr + offsets, y, mask=offsets < n)
+
+
+@triton.jit
+def tiles_kernel(y, x, BLOCK: tl.constexpr):
+    place = tl.program_id(0) * BLOCK
+    y.store([place, 0], x.load([place, 0]))
+
+
+def _searched(gpu: Gpu, kernel: Any, *args: Any, **kwargs: Any) -> Any:
+    gpu.searches.append(kernel.__name__)
+    return triton.JITFunction.run(kernel, *args, **kwargs)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Gpu:
+    """A GPU without its chip, which every tensor claims to be on: Triton compiles for it, and its launches are noted."""
+    seen = Gpu()
+
+    class Launcher:
+        """Triton hands a compiled kernel to this instead of the GPU's driver."""
+
+        def __init__(self, src: Any, metadata: Any) -> None:
+            self.name = metadata.name
+
+        def __call__(self, *args: Any) -> None:
+            enter, leave, launched = args[7], args[8], args[9:]
+            for hook in (enter, leave):
+                if hook is not None:
+                    hook(args[6])
+            pointers = tuple(x.data_ptr() if isinstance(x, torch.Tensor) else x for x in launched)
+            seen.launched.append((self.name, args[:4], *pointers))
+
+    # Tests share what is compiled.
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "triton"))
+    stub = SimpleNamespace(
+        get_current_device=lambda: seen.current,
+        get_current_stream=lambda _: 7,
+        get_current_target=lambda: GPUTarget("cuda", 90, 32),
+        launcher_cls=Launcher,
+        utils=SimpleNamespace(
+            load_binary=lambda *_: (0, 1, 16, 0, 1024), get_device_properties=lambda _: {"max_shared_mem": 232448}
+        ),
+    )
+    monkeypatch.setattr(torch.Tensor, "get_device", lambda _: 0)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", seen.contexts.append)
+    for kernel in (scaled_kernel, tiles_kernel):
+        monkeypatch.setattr(kernel, "run", functools.partial(_searched, seen, kernel))
+        monkeypatch.setattr(kernel, "device_caches", type(kernel.device_caches)(kernel.create_binder))
+    monkeypatch.setattr(driver, "_active", stub)
+    return seen
+
+
+X, Y = torch.zeros(1024), torch.zeros(1024)
+
+
+def start(n: int = 64, x: torch.Tensor = X, **more: Any) -> None:
+    given = {"kernel": scaled_kernel, "grid": (triton.cdiv(n, 32), 2), "bias": None, "factor": 2.0, "num_warps": 1}
+    given |= {"BLOCK": 32, **more}
+    kernel, grid, bias, factor = (given.pop(name) for name in ("kernel", "grid", "bias", "factor"))
+    launch(kernel, grid, Y, x, bias, (1, 64), n, factor, **given)
+
+
+def test_launch_again_is_alike_without_a_search(gpu: Gpu) -> None:
+    start()
+    start()
+    first, second = gpu.launched
     assert first == second
-    assert first[1] == (2, 2, 1, 7)
-    assert first[2:] == (start.y.data_ptr(), x.data_ptr(), None, (1, 64), 64, 2.0, 32, True)
+    assert first[1:] == ((2, 2, 1, 7), Y.data_ptr(), X.data_ptr(), None, (1, 64), 64, 2.0, 32, True)
+    assert len(gpu.searches) == 1
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        {"n": 65}, {"n": 1}, {"x": torch.zeros(1025)[1:]}, {"x": torch.zeros(1024, dtype=torch.bfloat16)}, {"factor": 2},
-        {"bias": torch.zeros(64)}, {"BLOCK": 64}, {"num_warps": 2}, {"PLAIN": False},
+        {"n": 65}, {"n": 1}, {"n": 2**31 + 64}, {"x": torch.zeros(1025)[1:]}, {"x": torch.zeros(1024, dtype=torch.bfloat16)},
+        {"factor": 2}, {"bias": torch.zeros(64)}, {"BLOCK": 64}, {"num_warps": 2}, {"PLAIN": False},
     ],
-    ids=["n", "one", "alignment", "dtype", "type", "none", "block", "warps", "default"],
+    ids=["odd", "one", "long", "alignment", "dtype", "type", "none", "block", "warps", "default"],
 )  # fmt: skip
-def test_what_a_kernel_may_be_specialized_on_is_searched_for_again(other):
+def test_launch_other_specialization_is_searched_once(gpu: Gpu, other: dict[str, Any]) -> None:
     start()
     start(**other)
-    assert len(SEARCHES) == 2
+    assert len(gpu.searches) == 2
     start(**other)
     start()
-    assert len(SEARCHES) == 2
-    assert MADE[0][2:] == (*MADE[3][2:3], MADE[0][3], *MADE[3][4:])
+    assert len(gpu.searches) == 2
+    assert gpu.launched[0] == gpu.launched[3] and gpu.launched[1] == gpu.launched[2]
 
 
-def test_a_float_is_handed_over_as_it_is():
-    start(factor=2.0)
-    start(factor=3.5)
-    assert len(SEARCHES) == 1
-    assert [made[7] for made in MADE] == [2.0, 3.5]
+def sized(n: int, factor: float = 2.0, **more: Any) -> None:
+    launch(scaled_kernel, (triton.cdiv(n, 32),), Y, X, None, (1, 1), n, factor, BLOCK=32, num_warps=1, **more)
 
 
-def test_hooks_and_observers_see_every_launch():
+def test_launch_new_size_that_compiles_nothing_is_found(gpu: Gpu) -> None:
+    for n in (33, 34, 17, 1000001):
+        sized(n)
+    for n in (16, 48, 2**20):
+        sized(n)
+    sized(16, factor=3.5)
+    assert len(gpu.searches) == 2
+    assert [launched[6] for launched in gpu.launched] == [33, 34, 17, 1000001, 16, 48, 2**20, 16]
+    assert [launched[7] for launched in gpu.launched[-2:]] == [2.0, 3.5]
+
+
+def test_launch_where_observed_is_triton_s(gpu: Gpu) -> None:
     start()
     seen: list[Any] = []
     knobs.runtime.launch_enter_hook.add(seen.append)
@@ -84,101 +164,150 @@ def test_hooks_and_observers_see_every_launch():
         start()
     assert [one["function"] for one in noted] == ["scaled_kernel"]
     start()
-    assert SEARCHES == ["run"] * 4
-    assert len(MADE) == 5
+    assert (len(gpu.searches), len(gpu.launched)) == (4, 5)
 
 
-def test_a_launch_that_is_caught_is_not_made(monkeypatch):
+def test_launch_where_caught_is_not_made(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     start()
     monkeypatch.delattr(scaled_kernel, "run")
     with caught.catch() as launched:
         start()
-    assert [launch.arguments["n"] for launch in launched] == [64]
-    assert len(MADE) == 1
+    assert [each.arguments["n"] for each in launched] == [64]
+    assert len(gpu.launched) == 1
 
 
-def test_what_triton_has_dropped_is_compiled_again_and_debugging_is_another_kernel(monkeypatch):
+def test_launch_follows_triton_s_cache_and_settings(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     start()
     scaled_kernel.device_caches.clear()
     start()
-    assert len(SEARCHES) == 2
+    assert len(gpu.searches) == 2
     monkeypatch.setattr(knobs.runtime, "debug", True)
     start()
-    assert len(SEARCHES) == 3
+    assert len(gpu.searches) == 3
 
 
-def test_what_is_remembered_has_an_end(monkeypatch):
-    monkeypatch.setattr(launches, "_MOST", 2)
-    for n in (2, 3, 4):
-        start(n)
-    assert len(launches._MADE) == 1
-
-
-def test_another_gpu_is_made_the_current_one(monkeypatch):
-    chosen: list[int] = []
-
+def test_launch_on_another_gpu_makes_it_current(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     class Device:
         def __init__(self, index: int) -> None:
-            chosen.append(index)
             self.index = index
 
         def __enter__(self) -> None:
-            driver.active.get_current_device = lambda: self.index
+            gpu.current = self.index
 
         def __exit__(self, *_: Any) -> None:
-            driver.active.get_current_device = lambda: 0
+            gpu.current = 0
 
     monkeypatch.setattr(torch.cuda, "device", Device)
     start()
     monkeypatch.setattr(torch.Tensor, "get_device", lambda _: 1)
     start()
-    assert chosen == [1]
-    assert len(SEARCHES) == 2
+    start()
+    assert len(gpu.searches) == 2 and gpu.current == 0
     assert sorted(scaled_kernel.device_caches) == [0, 1]
 
 
-def test_without_a_gpu_a_launch_is_triton_s(monkeypatch):
+def test_launch_without_a_gpu_is_triton_s(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.Tensor, "get_device", lambda _: -1)
     start()
     start()
-    assert len(SEARCHES) == 2
-    assert not launches._MADE
+    assert len(gpu.searches) == 2
 
 
-def test_descriptors_are_handed_over_and_what_they_are_specialized_on_is_asked_for():
-    def start(rows, block=16, dtype=torch.float16):
+def test_launch_with_a_subclass_is_triton_s(gpu: Gpu) -> None:
+    class Subclass(torch.Tensor):
+        pass
+
+    for _ in range(2):
+        start(x=X.as_subclass(Subclass))
+    assert len(gpu.searches) == 2
+
+
+def test_launch_with_descriptors_is_keyed_by_tile(gpu: Gpu) -> None:
+    def copied(rows: int, block: int = 16, dtype: torch.dtype = torch.float16) -> list[TensorDescriptor]:
         tensors = (torch.zeros(rows, 64, dtype=dtype) for _ in range(2))
         tiles = [TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [block, 64]) for tensor in tensors]
-        launches.launch(tiles_kernel, (2,), *tiles, BLOCK=block)
+        launch(tiles_kernel, (2,), *tiles, BLOCK=block)
         return tiles
 
-    start(32)
-    tiles = start(48)
-    assert SEARCHES == ["run"]
-    assert [given is tile for given, tile in zip(MADE[-1][2:], tiles, strict=False)] == [True, True]
-    assert len(MADE[0]) == len(MADE[1])
-    start(32, block=32)
-    start(32, dtype=torch.bfloat16)
-    assert len(SEARCHES) == 3
-    # Encoding one fails in a thread without a context, as autograd's begin.
-    CONTEXTS.clear()
+    copied(32)
+    tiles = copied(48)
+    assert len(gpu.searches) == 1
+    assert [given is tile for given, tile in zip(gpu.launched[-1][2:], tiles, strict=False)] == [True, True]
+    copied(32, block=32)
+    copied(32, dtype=torch.bfloat16)
+    assert len(gpu.searches) == 3
+    # Encoding a descriptor fails in a thread without a context. Autograd's threads start without one.
+    gpu.contexts.clear()
     with ThreadPoolExecutor(1) as thread:
         for _ in range(2):
-            thread.submit(start, 32).result()
-    assert CONTEXTS == [0]
+            thread.submit(copied, 32).result()
+    assert gpu.contexts == [0]
 
 
-def test_no_kernel_is_launched_but_through_launches():
-    import ast
-    from pathlib import Path
+def is_whole(args: dict[str, Any]) -> bool:
+    return args["n"] % args["BLOCK"] == 0
 
-    root = Path(launches.__file__).parents[1]
+
+def blocks(meta: dict[str, Any]) -> tuple[int]:
+    return (triton.cdiv(meta["n"], meta["BLOCK"]),)
+
+
+def tuner(times: Callable[[int], float], **options: Any) -> Any:
+    """An autotuner over heuristics, with two block sizes and what they take."""
+    configs = [triton.Config({"BLOCK": size}, num_warps=1) for size in (16, 32)]
+
+    def bench(call: Callable[[], None], quantiles: Any) -> list[float]:
+        call()
+        return [times(len(configs))] * 3
+
+    tuned = triton.autotune(configs, key=["n"], do_bench=bench, **options)
+    return tuned(triton.heuristics({"PLAIN": is_whole})(scaled_kernel))
+
+
+def test_launch_of_a_tuned_kernel_asks_the_tuner_once(gpu: Gpu) -> None:
+    taken = iter((2.0, 1.0, 1.0, 2.0))
+    kernel = tuner(lambda _: next(taken))
+
+    def tuned(n: int) -> tuple[Any, ...]:
+        launch(kernel, blocks, Y, X, None, (1, 64), n, 2.0)
+        (_, (x, *_), _, _, _, _, _, _, block, plain) = gpu.launched[-1]
+        return x, block, plain
+
+    assert tuned(64) == (2, 32, True) and gpu.searches
+    gpu.searches.clear()
+    assert tuned(64) == (2, 32, True) and not gpu.searches
+    # Another size that compiles nothing is tuned for itself, and has its own grid.
+    assert tuned(48) == (3, 16, True)
+    gpu.searches.clear()
+    assert (tuned(64), tuned(48)) == ((2, 32, True), (3, 16, True)) and not gpu.searches
+    with observe.launches() as noted:
+        tuned(64)
+    assert "BLOCK" in noted[0]["autotuned"]
+
+
+def test_launch_first_from_eight_threads_succeeds(gpu: Gpu) -> None:
+    kernel, together, made = tuner(lambda _: 1.0), threading.Barrier(8), []
+
+    def first(number: int) -> None:
+        together.wait()
+        for n in (64 + number, 80, 96):
+            launch(kernel, blocks, Y, X, None, (1, 64), n, 2.0)
+            sized(n)
+        made.append(number)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(first, range(8)))
+    assert sorted(made) == list(range(8))
+
+
+def test_kernels_are_launched_by_launch_alone() -> None:
+    file = Path(launch.__code__.co_filename)
     found = [
-        f"{file.relative_to(root)}:{node.lineno}"
-        for file in root.rglob("*.py")
-        if file != Path(launches.__file__)
-        for node in ast.walk(ast.parse(file.read_text()))
+        f"{path.relative_to(file.parents[1])}:{node.lineno}"
+        for path in file.parents[1].rglob("*.py")
+        if path != file
+        for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript)
         and not (isinstance(node.func.value, ast.Name) and node.func.value.id in ("tuple", "list", "dict", "type"))
     ]  # fmt: skip
-    assert found == [], "an operator whose launches are made again would leave these out"
+    assert found == []

@@ -1,4 +1,4 @@
-"""Integer arithmetic of launchers. ``triton.cdiv`` and ``triton.next_power_of_2`` take 2 us per call on the host."""
+"""Integer arithmetic of launchers. ``triton.cdiv`` and ``triton.next_power_of_2`` are slower on the host."""
 
 from __future__ import annotations
 

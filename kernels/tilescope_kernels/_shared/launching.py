@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -15,31 +15,15 @@ from triton.runtime import driver, jit
 FLOATING = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def _switch() -> Callable[[], bool]:
-    name, off = "TILESCOPE_USE_TRITON", "0"
-    try:
-        # ``os.environ`` encodes the name and decodes the value at each lookup: 0.7 us of every call.
-        look, encoded = os.environ._data.get, (os.environ.encodekey(name), os.environ.encodevalue(off))  # type: ignore[attr-defined]
-    except AttributeError:
-        return lambda: os.environ.get(name) != off
-    return lambda: bool(look(encoded[0]) != encoded[1])
-
-
-_is_on = _switch()
-
-
 def use_triton() -> bool:
     """Whether functions launch Triton kernels. ``TILESCOPE_USE_TRITON=0`` has them run their PyTorch reference instead."""
-    if torch.compiler.is_compiling():  # Dynamo cannot trace the faster lookup.
-        return os.environ.get("TILESCOPE_USE_TRITON") != "0"
-    return _is_on()
+    return os.environ.get("TILESCOPE_USE_TRITON") != "0"
 
 
 def _reaches_a_gpu() -> bool:
     """Whether a launch goes to a GPU: it is not interpreted, and ``JITFunction.run`` is Triton's own."""
     interpreted = os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
-    # A replaced method has the globals of another module than Triton's.
-    return not interpreted and getattr(jit.JITFunction.run, "__globals__", None) is vars(jit)
+    return not interpreted and jit.JITFunction.run.__module__ == jit.__name__
 
 
 def check_tensors(**tensors: torch.Tensor | None) -> None:

@@ -8,140 +8,98 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 
-from tilescope_kernels._shared import applied, launches, launching
-from tilescope_kernels._shared.kept import PLAIN, Kept, is_extents
-from tilescope_kernels.dispatch import without_compiler
-
-Given, Result = ParamSpec("Given"), TypeVar("Result")
-#: Attribute that is true of tensors whose calls may bypass the dispatcher.
-DIRECT = "is_cuda"
+from tilescope_kernels._shared import launching
 
 
 class Operator:
-    """A launcher registered as ``torch.ops.tilescope.name``, called directly where PyTorch's dispatcher has nothing to do.
+    """A launcher registered as ``torch.ops.tilescope.NAME``, for compilers, and as ``torch.ops.tilescope.NAME.plain``.
 
-    The dispatcher takes longer than many kernels. A call bypasses it when every tensor is an ordinary one on a GPU, as it is in memory, and
-    no compiler, function transform, mode, profiler or forward-mode gradient is active. A gradient is then computed by an ``autograd.Function`` of
-    the same two functions that the operator has.
+    PyTorch's dispatcher calls the plain one, which has no gradient, several times faster. A call outside a compiler uses it, in an
+    ``autograd.Function`` of the same two functions where a gradient is wanted.
     """
 
     def __init__(self, name: str, launch: Callable[..., Any], mutates: tuple[str, ...]) -> None:
-        self._definition = torch.library.custom_op(f"tilescope::{name}", launch, mutates_args=mutates)
-        self._operator = self._definition._opoverload
-        implementations = self._definition._backend_fns
-        implementations.update({device: without_compiler(hidden) for device, hidden in implementations.items()})
-        self._launch = Kept(launch)
-        #: Places of the arguments that it writes to.
-        self._written = [place for place, name in enumerate(inspect.signature(launch).parameters) if name in mutates]
-        self._apply: Any = None
+        self._operator = torch.library.custom_op(f"tilescope::{name}", launch, mutates_args=mutates)
+        self._plain_name = f"tilescope::{name}.plain"
+        #: The decorated function.
+        self.launcher = launch
+        torch.library.define(
+            self._plain_name,
+            torch.library.infer_schema(launch, mutates_args=mutates),
+            tags=(torch.Tag.pt2_compliant_tag,),
+        )
+        torch.library.impl(self._plain_name, "default", _counted(launch, mutates) if mutates else launch)
+        self._plain = getattr(torch.ops.tilescope, name).plain
+        self._function: Any = None
         functools.update_wrapper(self, launch)
 
     def register_fake(self, fake: Callable[..., Any]) -> Callable[..., Any]:
         """As of ``torch.library.custom_op``."""
-        return self._definition.register_fake(fake)
+        torch.library.register_fake(self._plain_name, fake)
+        return self._operator.register_fake(fake)
 
     def register_autograd(self, backward: Callable[..., Any], *, setup_context: Callable[..., Any]) -> None:
         """As of ``torch.library.custom_op``."""
-        self._definition.register_autograd(backward, setup_context=setup_context)
-        if not self._written:
-            launch = self._launch
+        self._operator.register_autograd(backward, setup_context=setup_context)
 
-            def forward(ctx: Any, *args: Any) -> Any:
-                # PyTorch would call ``setup_context`` itself, but binds the arguments to the signature first, which takes long.
-                output = launch.repeat(args, _NO_NAMES)
-                if output is None:
-                    output = launch(*args)
-                setup_context(ctx, args, output)
-                return output
+        def forward(ctx: Any, *args: Any) -> Any:
+            # PyTorch would call ``setup_context`` itself, but binds the arguments to the signature first, which takes long.
+            output = self._plain(*args)
+            setup_context(ctx, args, output)
+            return output
 
-            methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-            function = type(self.__name__, (torch.autograd.Function,), methods)
-            self._apply = super(torch.autograd.Function, function).apply
+        methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+        self._function = type(self.__name__, (torch.autograd.Function,), methods)
 
     def __call__(self, *args: Any) -> Any:
         """Launches, and records the backward pass for autograd."""
         if torch.compiler.is_compiling():
             return self._operator(*args)
-        if not _is_observed() and (made := self._launch.repeat(args, _NO_NAMES)) is not None:
-            return self._count(args) if self._written else made
-        if _is_watched():
-            # Recording a function's launches is a dispatch mode too, and must see those of its operators, and what they write to.
-            noted = launches.NOTES.here() is not None and not self._written
-            return self._launch.function(*args) if noted else self._operator(*args)
-        wants_gradient = False
-        for value in args:
-            kind = type(value)
-            if (kind is torch.Tensor or kind is torch.nn.Parameter) and getattr(value, DIRECT) and not value.is_neg():
-                wants_gradient = wants_gradient or value.requires_grad
-            elif kind not in PLAIN and not is_extents(value):
-                return self._operator(*args)
-        if not wants_gradient or not torch.is_grad_enabled():
-            made = self._launch.call(args, {})
-            return self._count(args) if self._written else made
-        # No function transform is active, for which PyTorch's ``apply`` in Python would examine every argument.
-        return applied.apply(self._apply, args) if self._apply else self._operator(*args)
+        wants_gradient = torch.is_grad_enabled() and _wants_gradient(args)
+        if wants_gradient is False:
+            return self._plain(*args)
+        if wants_gradient and self._function is not None:
+            try:
+                return self._function.apply(*args)
+            except RuntimeError as error:
+                # PyTorch raises this within ``torch.func.vmap`` and its like, before it calls ``forward``.
+                if "functorch transforms" not in str(error):
+                    raise
+        return self._operator(*args)
 
-    def _count(self, args: tuple[Any, ...]) -> None:
-        """Count the versions of what was written, as the dispatcher does: autograd must know that what it saved has changed."""
-        torch.autograd.graph.increment_version([args[place] for place in self._written])
+
+def _wants_gradient(args: tuple[Any, ...]) -> bool | None:
+    """Whether a tensor requires a gradient. None where one without memory may stand for one that does, as in ``torch.func.vmap``."""
+    wants_gradient = False
+    for value in args:
+        if isinstance(value, torch.Tensor):
+            wants_gradient = wants_gradient or value.requires_grad
+            try:
+                value.data_ptr()
+            except RuntimeError:
+                return None
+    return wants_gradient
+
+
+def _counted(launch: Callable[..., Any], mutates: Iterable[str]) -> Callable[..., Any]:
+    """``launch``, which also tells autograd that it has written to its arguments ``mutates``."""
+    places = [place for place, name in enumerate(inspect.signature(launch).parameters) if name in mutates]
+
+    def call(*args: Any) -> Any:
+        result = launch(*args)
+        torch.autograd.graph.increment_version([args[place] for place in places])
+        return result
+
+    return call
 
 
 def operator(name: str, mutates: Iterable[str] = ()) -> Callable[[Callable[..., Any]], Operator]:
-    """Register the decorated launcher as ``torch.ops.tilescope.name``. ``mutates`` names the arguments it writes."""
+    """Register the decorated launcher as ``torch.ops.tilescope.NAME``. ``mutates`` names the arguments it writes."""
     return lambda launch: Operator(name, launch, tuple(mutates))
-
-
-def _watch(inner: Any) -> tuple[Callable[[], bool], Callable[[], bool]]:
-    """Functions that tell whether a call must go through the dispatcher, and whether for a reason that no dispatch key shows.
-
-    It always must where this PyTorch lacks a query.
-    """
-    try:
-        dispatching, functions = inner._len_torch_dispatch_stack, inner._is_torch_function_mode_enabled
-        transforms, tracing = inner._functorch.peek_interpreter_stack, inner._get_tracing_state
-        profiled = inner._autograd._profiler_enabled
-    except AttributeError:
-        return lambda: True, lambda: True
-
-    def is_observed() -> bool:
-        return bool(functions() or profiled() or forward_ad._current_level >= 0)
-
-    def is_watched() -> bool:
-        return bool(dispatching() or transforms() or tracing() or is_observed())
-
-    return is_watched, is_observed
-
-
-_is_watched, _is_observed = _watch(torch._C)
-_NO_NAMES: dict[str, Any] = {}
-
-
-def remembered(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """A public function whose repeated calls skip its checks and views.
-
-    Without a gradient they replay its launches, with one they apply its operator. Both may depend only on its arguments, on whether a
-    gradient is wanted, on autocast and on ``TILESCOPE_USE_TRITON``.
-    """
-    kept = Kept(function)
-
-    @functools.wraps(function)
-    def call(*args: Given.args, **kwargs: Given.kwargs) -> Result:
-        if torch.compiler.is_compiling():
-            return function(*args, **kwargs)
-        if _is_observed() or not launching._is_on() or torch.is_autocast_enabled():
-            return function(*args, **kwargs)
-        if (made := kept.repeat(args, kwargs)) is not None:
-            return made
-        if _is_watched():
-            return function(*args, **kwargs)
-        return kept.call(args, kwargs)
-
-    return call
 
 
 def pack(config: Mapping[str, int] | None) -> str:

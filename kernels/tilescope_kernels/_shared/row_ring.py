@@ -6,8 +6,8 @@ Each keeps its part of several rows in a ring buffer in shared memory: rows bein
 rows waiting for the sums of their other parts (``LAG``). Programs wait for each other, so all must be resident: the launch
 is cooperative.
 
-The kernels are in Gluon. Without the ring, waiting for a row's sums right after publishing a part's, they reached 40 to 60 %
-of a copy's bandwidth (2048x65536 in bf16, H100, 2026-11-25, torch 2.11, triton 3.6).
+The kernels are in Gluon. Without the ring, waiting for a row's sums right after publishing a part's, they reach about half of a
+copy's bandwidth.
 """
 
 from __future__ import annotations

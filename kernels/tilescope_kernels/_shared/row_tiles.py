@@ -1,8 +1,7 @@
 """Row tiles: a row held in registers as pieces of 16 bytes per thread, so that a pass reads it once.
 
 A single block must be a power of two: it masks every element and leaves lanes idle, for 5120 columns nearly two in five.
-With pieces only the last one is masked, or none if they fill the row. LayerNorm of 13000x5120 in bf16 took 93 us in a block
-and 69 in pieces, of 16384x4096 74 and 69 (a copy: 66 and 67; H200, 2026-11-22, torch 2.11, triton 3.6).
+With pieces only the last one is masked, or none if they fill the row.
 """
 
 from __future__ import annotations
@@ -76,8 +75,7 @@ def narrow(x, columns):
     """``x`` unchanged, but opaque to the compiler, so that 16-bit ``x`` is converted to fp32 again after a row reduction.
 
     Otherwise the compiler keeps the fp32 values across the reduction, which takes twice the registers and halves the
-    occupancy. Softmax's backward pass of 8192x16384 in bf16 took 195 us and takes 190, an addition 188 (H200, 2026-11-23,
-    torch 2.11, triton 3.6). fp32 ``x`` is returned as it is.
+    occupancy. fp32 ``x`` is returned as it is.
     """
     if x.dtype.primitive_bitwidth == 16:
         # Always 0, but the compiler must assume that ``columns`` may be negative.
@@ -103,8 +101,7 @@ def vector(x: torch.Tensor) -> int:
     """The ``WIDTH`` that ``aligned`` needs for 16-byte accesses to the rows of ``x``, in elements; 1 if it is not needed.
 
     Triton specializes on extents that are multiples of 16 elements, so fewer must be proved. Rows that are not 16-byte
-    aligned have no such accesses. Without it, 32768x1000 in bf16 took RMSNorm 56 us forward and LayerNorm 99 backward, a
-    copy 32 (H200, 2026-11-26, torch 2.11, triton 3.6).
+    aligned have no such accesses.
     """
     columns, stride, width = x.shape[1], x.stride(0), 16 // x.element_size()
     known = columns % 16 == stride % 16 == 0
@@ -130,8 +127,7 @@ def in_skewed_pieces(x: torch.Tensor, options: Mapping[str, int]) -> tuple[dict[
     columns, size = x.shape[1], x.element_size()
     if columns < _LEAST_SKEWED:
         return None
-    # At most 96 bytes per thread: of 1 to 32 warps, these were the fastest for softmax of 513 to 20001 columns in bf16 (H200,
-    # 2026-11-27, torch 2.11, triton 3.6).
+    # At most 96 bytes per thread: of 1 to 32 warps, these were the fastest for softmax of 513 to 20001 columns in bf16.
     length = columns * size // 16 * (16 // size)
     warps = options.get("num_warps", min(32, next_power_of_2(cdiv(length * size, 3072))))
     pieces, warps = _pieces(length, size, warps)

@@ -26,7 +26,7 @@ from tilescope_kernels._shared.launching import (
     check_tensors,
     use_triton,
 )
-from tilescope_kernels._shared.operators import operator, pack, remembered, rows_like, wants_grad
+from tilescope_kernels._shared.operators import operator, pack, rows_like, wants_grad
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels.attention.attention_configs import CONFIGS, chosen_config
 from tilescope_kernels.attention.attention_cost import DIMS, causal_cost, cost
@@ -249,7 +249,6 @@ def _check_mask(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor, is_c
         raise ValueError(f"attn_mask has shape {tuple(mask.shape)}: give one that broadcasts to {shape}") from None
 
 
-@remembered
 def scaled_dot_product_attention(
     query: torch.Tensor,
     key: torch.Tensor,

@@ -21,7 +21,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import capability, multiprocessors, shared_memory, use_triton
-from tilescope_kernels._shared.operators import operator, pack, remembered, unpack
+from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels.convolution.conv2d_kernels import add_splits_kernel, conv2d_kernel, conv2d_rectangles_kernel
 from tilescope_kernels.convolution.depthwise_conv2d import depthwise
 from tilescope_kernels.convolution.grouped_conv2d import grouped_conv2d
@@ -207,7 +207,6 @@ def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...
 _conv2d.register_autograd(_differentiate, setup_context=_save)
 
 
-@remembered
 def conv2d(
     input: torch.Tensor,
     weight: torch.Tensor,

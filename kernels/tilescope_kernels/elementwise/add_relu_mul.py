@@ -13,7 +13,7 @@ from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_no_grad, check_tensors, split_config, use_triton
-from tilescope_kernels._shared.operators import operator, pack, remembered, unpack
+from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 
@@ -68,7 +68,6 @@ def _(x: torch.Tensor, y: torch.Tensor, scale: float, config: str) -> torch.Tens
     return torch.empty_like(x)
 
 
-@remembered
 def add_relu_mul(
     x: torch.Tensor, y: torch.Tensor, scale: float, *, config: Mapping[str, int] | None = None
 ) -> torch.Tensor:

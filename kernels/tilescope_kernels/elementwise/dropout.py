@@ -18,7 +18,7 @@ from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_tensors, split_config, use_triton
-from tilescope_kernels._shared.operators import check_integers, operator, pack, remembered, unpack
+from tilescope_kernels._shared.operators import check_integers, operator, pack, unpack
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 #: Rounds of Philox, elements per call, and values of a random number.
@@ -95,7 +95,6 @@ def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None, None
 _dropout.register_autograd(_differentiate, setup_context=_save)
 
 
-@remembered
 def dropout(
     x: torch.Tensor,
     p: float = 0.5,

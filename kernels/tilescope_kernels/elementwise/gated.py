@@ -18,7 +18,7 @@ from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_tensors, multiprocessors, split_config, use_triton
-from tilescope_kernels._shared.operators import as_rows, operator, pack, remembered, shaped_as, unpack
+from tilescope_kernels._shared.operators import as_rows, operator, pack, shaped_as, unpack
 from tilescope_kernels._shared.reach import BEYOND
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
@@ -203,7 +203,6 @@ def _apply(gate: torch.Tensor, up: torch.Tensor, activation: int, config: Mappin
     return shaped_as(_gated(as_rows(gate, columns), as_rows(up, columns), activation, pack(config)), gate)
 
 
-@remembered
 def swiglu(gate: torch.Tensor, up: torch.Tensor, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
     """``silu(gate) * up`` of two tensors of one shape (..., columns) and dtype (fp32, fp16, bf16); once differentiable.
 
@@ -216,7 +215,6 @@ def swiglu(gate: torch.Tensor, up: torch.Tensor, *, config: Mapping[str, int] | 
     return _apply(gate, up, _SILU, config)
 
 
-@remembered
 def geglu(
     gate: torch.Tensor, up: torch.Tensor, approximate: str = "tanh", *, config: Mapping[str, int] | None = None
 ) -> torch.Tensor:

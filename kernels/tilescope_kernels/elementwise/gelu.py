@@ -19,7 +19,7 @@ from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_tensors, split_config, use_triton
-from tilescope_kernels._shared.operators import operator, pack, remembered, unpack
+from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 
@@ -120,7 +120,6 @@ def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None, None
 _gelu.register_autograd(_differentiate, setup_context=_save)
 
 
-@remembered
 def gelu(x: torch.Tensor, approximate: str = "none", *, config: Mapping[str, int] | None = None) -> torch.Tensor:
     """GELU of ``x`` (fp32, fp16, bf16; any shape and strides), computed in fp32; once differentiable.
 

@@ -17,7 +17,7 @@ from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.integers import cdiv, next_power_of_2
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_tensors, multiprocessors, split_config, use_triton
-from tilescope_kernels._shared.operators import operator, pack, remembered, rows_like, unpack
+from tilescope_kernels._shared.operators import operator, pack, rows_like, unpack
 from tilescope_kernels._shared.reach import SECOND_AXIS, slabs
 from tilescope_kernels._shared.row_tiles import aligned
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
@@ -241,7 +241,6 @@ def _check(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tenso
             )
 
 
-@remembered
 def rope(
     q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, inplace: bool = False,
     config: Mapping[str, int] | None = None,

@@ -13,7 +13,7 @@ from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_no_grad, check_tensors, split_config, use_triton
-from tilescope_kernels._shared.operators import operator, pack, remembered, unpack
+from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 
@@ -65,7 +65,6 @@ def _(x: torch.Tensor, y: torch.Tensor, config: str) -> torch.Tensor:
     return torch.empty_like(x)
 
 
-@remembered
 def vector_add(x: torch.Tensor, y: torch.Tensor, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
     """``x + y`` of two tensors of one shape, dtype (fp32, fp16, bf16) and device; the result is contiguous.
 

@@ -24,7 +24,6 @@ from tilescope_kernels._shared.operators import (
     check_integers,
     operator,
     pack,
-    remembered,
     unpack,
     wants_grad,
 )
@@ -247,7 +246,6 @@ def check_loss(target: torch.Tensor, reduction: str, label_smoothing: float) -> 
         raise ValueError(f"label_smoothing is {label_smoothing}: give 0 to 1")
 
 
-@remembered
 def cross_entropy(
     x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, *, ignore_index: int = -100, reduction: str = "mean",
     label_smoothing: float = 0.0, gradient_in_forward: bool | None = None, config: Mapping[str, int] | None = None,

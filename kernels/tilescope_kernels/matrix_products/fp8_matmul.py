@@ -14,10 +14,10 @@ import triton.language as tl
 
 from tilescope_kernels._shared.autotuning import workspace
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launches import launch_tuned
+from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import FLOATING, device_of, multiprocessors, split_config, use_triton
 from tilescope_kernels._shared.one_byte import check_operands
-from tilescope_kernels._shared.operators import operator, pack, remembered, unpack
+from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import fp8_blocks_hopper, scaled_matmul
 from tilescope_kernels.matrix_products.scaled_matmul import pointer_operands
@@ -179,7 +179,7 @@ def _fp8_matmul_blocks(
     with device_of(a):
         if a.is_cuda:
             triton.set_allocator(workspace)
-        launch_tuned(
+        launch(
             fp8_matmul_blocks_kernel, grid,
             a, b, c, scale_a, scale_b, m, n, k, a.stride(0), b.stride(0), c.stride(0),
             *scale_a.stride(), *scale_b.stride(), **parameters, **options,
@@ -194,7 +194,6 @@ def _(
     return torch.empty((a.shape[0], b.shape[0]), dtype=dtype, device=a.device)
 
 
-@remembered
 def fp8_matmul(
     a: torch.Tensor,
     b: torch.Tensor,

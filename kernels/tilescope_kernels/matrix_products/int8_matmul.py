@@ -10,7 +10,7 @@ import torch
 from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import FLOATING, use_triton
 from tilescope_kernels._shared.one_byte import check_operands
-from tilescope_kernels._shared.operators import operator, pack, remembered, unpack
+from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels.matrix_products import scaled_matmul
 from tilescope_kernels.matrix_products.split_k import bytes_product
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
@@ -47,7 +47,6 @@ def _(
     return torch.empty((a.shape[0], b.shape[0]), dtype=dtype, device=a.device)
 
 
-@remembered
 def int8_matmul(
     a: torch.Tensor,
     b: torch.Tensor,

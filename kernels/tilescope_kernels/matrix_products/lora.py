@@ -20,9 +20,9 @@ import triton
 
 from tilescope_kernels._shared.autotuning import autotuned, workspace
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launches import launch_tuned
+from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_tensors, device_of, multiprocessors, use_triton
-from tilescope_kernels._shared.operators import as_rows, operator, pack, remembered, unpack
+from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels._shared.reach import BEYOND, slabs
 from tilescope_kernels.matrix_products import lora_joined
 from tilescope_kernels.matrix_products.lora_kernels import lora_down_kernel, lora_linear_kernel
@@ -125,7 +125,7 @@ def _down(x: torch.Tensor, lora_a: torch.Tensor, alpha: float) -> torch.Tensor:
     padded = _padded(rank)
     tile = _DOWN_NARROW if x.dtype == torch.float32 or k % 8 else _DOWN if padded <= 64 else _DOWN_DEEP
     with device_of(x):
-        launch_tuned(
+        launch(
             lora_down_kernel, (triton.cdiv(m, tile["BLOCK_M"]),),
             down, x, lora_a, alpha, m, k, rank, x.stride(0), lora_a.stride(0), RANK=padded, **tile,
         )  # fmt: skip
@@ -166,7 +166,7 @@ def _write_result(
 
         if x.is_cuda:
             triton.set_allocator(workspace)
-        launch_tuned(
+        launch(
             kernel, grid, y, x, weight, lora_a, lora_b, down, alpha, m, n, k, rank,
             x.stride(0), weight.stride(0), lora_a.stride(0), lora_b.stride(0), RANK=padded, **options,
         )  # fmt: skip
@@ -209,7 +209,6 @@ def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...
 _lora_linear.register_autograd(_differentiate, setup_context=_save)
 
 
-@remembered
 def lora_linear(
     x: torch.Tensor,
     weight: torch.Tensor,

@@ -5,7 +5,7 @@ Large 16-bit products on Hopper use a kernel of ``matmul_plans``, those with few
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,9 +15,9 @@ import triton.language as tl
 from tilescope_kernels._shared.autotuning import autotuned, workspace
 from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.integers import cdiv
-from tilescope_kernels._shared.launches import launch, launch_tuned
+from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_tensors, device_of, multiprocessors, use_triton
-from tilescope_kernels._shared.operators import operator, pack, remembered, unpack
+from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import matmul_plans
@@ -210,10 +210,6 @@ def _default(a: torch.Tensor, b: torch.Tensor) -> Mapping[str, int]:
 
 #: Multiply-adds in fp32 from which a column-major b is copied to row-major, which is faster on CUDA cores.
 _COPIED = 2**30
-#: How to compute a product, by its signature: dtype, shapes, strides, GPU and alignment.
-_PLANS: dict[Hashable, Tiling | Mapping[str, int]] = {}
-#: Most plans. The cache is cleared when it is full.
-_MOST = 8192
 
 
 def plan_product(a: torch.Tensor, b: torch.Tensor) -> Tiling | Mapping[str, int] | None:
@@ -222,13 +218,11 @@ def plan_product(a: torch.Tensor, b: torch.Tensor) -> Tiling | Mapping[str, int]
 
 
 def write_product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, plan: Tiling | Mapping[str, int]) -> None:
-    """Write the product to contiguous ``c``, by what ``plan_product`` gave or a config of ``matmul_kernel``."""
+    """Write the product to contiguous ``c``, by what ``plan_product`` gave."""
     if isinstance(plan, Tiling):
         matmul_plans.write_product(a, b, c, plan)
-    elif "SPLITS" in plan:
-        split_matmul(c, a, b, plan)
     else:
-        _tiled(a, b, c, plan)
+        split_matmul(c, a, b, plan)
 
 
 @operator("matmul")
@@ -243,16 +237,10 @@ def _matmul(a: torch.Tensor, b: torch.Tensor, config: str) -> torch.Tensor:
         return _tiled(a, b, c, chosen)
     if a.dtype == torch.float32 and columns(b) and a.shape[0] * b.numel() >= _COPIED:
         b = b.contiguous()
-    key = (a.dtype, a.shape, a.stride(), b.shape, b.stride(), a.get_device(), a.data_ptr() & 15, b.data_ptr() & 15)
-    plan = _PLANS.get(key)
-    if plan is None:
-        plan = plan_product(a, b) or (_timed(a, b, c) if a.is_cuda else _default(a, b))
-        if a.is_cuda:
-            if len(_PLANS) >= _MOST:
-                _PLANS.clear()
-            _PLANS[key] = plan
-    write_product(a, b, c, plan)
-    return c
+    if plan := plan_product(a, b):
+        write_product(a, b, c, plan)
+        return c
+    return _tuned(a, b, c) if a.is_cuda else _tiled(a, b, c, _default(a, b))
 
 
 def _grid(a: torch.Tensor, c: torch.Tensor, config: Mapping[str, int]) -> tuple[int]:
@@ -273,19 +261,16 @@ def _tiled(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, config: Mapping[st
     return c
 
 
-def _timed(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Mapping[str, int]:
-    """Autotune ``matmul_kernel``, which writes the product to ``c``, and return the fastest config."""
+def _tuned(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    """Write the product to ``c`` with ``matmul_kernel`` in its fastest config, which is timed at the first call, and return it."""
     (m, k), n = a.shape, b.shape[1]
-    tuner = matmul_tuned[_tma_serves(a, b)]
     with device_of(a):
         triton.set_allocator(workspace)
-        found = launch_tuned(
-            tuner, lambda config: _grid(a, c, config),
+        launch(
+            matmul_tuned[_tma_serves(a, b)], lambda config: _grid(a, c, config),
             a, b, c, m, n, k, *a.stride(), *b.stride(), c.stride(0), A_COLUMNS=columns(a), B_COLUMNS=columns(b),
         )  # fmt: skip
-    # The tuner's may be of another product, where it was not asked.
-    best = tuner.best_config.all_kwargs() if found is None else found
-    return {name: best[name] for name in TUNED[0]}
+    return c
 
 
 @_matmul.register_fake
@@ -312,7 +297,6 @@ def _differentiate(ctx: Any, dc: torch.Tensor) -> tuple[torch.Tensor | None, tor
 _matmul.register_autograd(_differentiate, setup_context=_save)
 
 
-@remembered
 def matmul(a: torch.Tensor, b: torch.Tensor, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
     """``a @ b`` of matrices (M, K) and (K, N) of one dtype (fp32, fp16, bf16) and any strides; differentiable.
 

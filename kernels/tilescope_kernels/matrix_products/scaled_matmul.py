@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.autotuning import autotuned, workspace
-from tilescope_kernels._shared.launches import launch_tuned
+from tilescope_kernels._shared.launches import launch as start
 from tilescope_kernels._shared.launching import capability, device_of, multiprocessors
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels._shared.tile_order import tile_origin
@@ -275,7 +275,7 @@ def launch(
     with device_of(a):
         if a.is_cuda:
             triton.set_allocator(workspace)
-        launch_tuned(
+        start(
             kernel, grid, a, b, c, *scales, m, n, k, a.stride(0), b.stride(0), c.stride(0),
             SCALES=kind(scales), FAST=fast, INTEGER=a.dtype == torch.int8, **options,
         )  # fmt: skip

@@ -16,10 +16,10 @@ import triton.language as tl
 
 from tilescope_kernels._shared.autotuning import tuned, workspace
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launches import launch, launch_tuned
+from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_no_grad, check_tensors, device_of, multiprocessors, use_triton
 from tilescope_kernels._shared.one_byte import check_operands
-from tilescope_kernels._shared.operators import as_rows, operator, pack, remembered, unpack
+from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import w8a16_hopper, w8a16_rows_hopper, w8a16_split
@@ -256,7 +256,7 @@ def _w8a16_matmul(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, co
 
         if x.is_cuda:
             triton.set_allocator(workspace)
-        launch_tuned(kernel, grid, y, x, weight, scale, m, n, k, x.stride(0), weight.stride(0), **options)
+        launch(kernel, grid, y, x, weight, scale, m, n, k, x.stride(0), weight.stride(0), **options)
     return y
 
 
@@ -265,7 +265,6 @@ def _(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, config: str) -
     return torch.empty((x.shape[0], weight.shape[0]), dtype=x.dtype, device=x.device)
 
 
-@remembered
 def w8a16_matmul(
     x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, *, config: Mapping[str, int] | None = None
 ) -> torch.Tensor:

@@ -17,7 +17,7 @@ from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.integers import next_power_of_2
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_mixed, multiprocessors, split_config, use_triton
-from tilescope_kernels._shared.operators import as_rows, operator, pack, remembered, shaped_as, unpack, wants_grad
+from tilescope_kernels._shared.operators import as_rows, operator, pack, shaped_as, unpack, wants_grad
 from tilescope_kernels._shared.row_tiles import aligned, in_pieces, load_piece, load_pieces, store_piece
 from tilescope_kernels._shared.weight_gradients import sum_partials
 from tilescope_kernels.norms.rms_norm_backward import backward_in_pieces
@@ -254,7 +254,6 @@ def _differentiate(
 _add_rms_norm.register_autograd(_differentiate, setup_context=_save)
 
 
-@remembered
 def add_rms_norm(
     x: torch.Tensor,
     residual: torch.Tensor,

@@ -16,7 +16,7 @@ from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.integers import cdiv, next_power_of_2
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_mixed, multiprocessors, split_config, use_triton
-from tilescope_kernels._shared.operators import as_vector, operator, pack, remembered, shaped_as, unpack, wants_grad
+from tilescope_kernels._shared.operators import as_vector, operator, pack, shaped_as, unpack, wants_grad
 from tilescope_kernels._shared.reach import BEYOND
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
 from tilescope_kernels.norms.group_norm_kernels import (
@@ -202,7 +202,6 @@ def _differentiate(ctx: Any, dy: torch.Tensor | None, _: None) -> tuple[torch.Te
 _group_norm.register_autograd(_differentiate, setup_context=_save)
 
 
-@remembered
 def group_norm(
     x: torch.Tensor,
     num_groups: int,

@@ -26,7 +26,6 @@ from tilescope_kernels._shared.operators import (
     as_vector,
     operator,
     pack,
-    remembered,
     shaped_as,
     unpack,
     wants_grad,
@@ -232,7 +231,6 @@ def _differentiate(ctx: Any, dy: torch.Tensor | None, _: None) -> tuple[torch.Te
 _layer_norm.register_autograd(_differentiate, setup_context=_save)
 
 
-@remembered
 def layer_norm(
     x: torch.Tensor,
     normalized_shape: int | Sequence[int],

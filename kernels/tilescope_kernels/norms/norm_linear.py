@@ -26,7 +26,7 @@ from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.integers import cdiv, next_power_of_2
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_tensors, multiprocessors, use_triton
-from tilescope_kernels._shared.operators import as_rows, operator, pack, remembered, unpack
+from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels.norms.norm_linear_gradients import (
     differentiate_layer_norm,
@@ -221,7 +221,6 @@ def _packed(tensor: torch.Tensor | None) -> torch.Tensor | None:
     return None if tensor is None else tensor.contiguous()
 
 
-@remembered
 def layer_norm_linear(
     x: torch.Tensor,
     norm_weight: torch.Tensor | None,
@@ -247,7 +246,6 @@ def layer_norm_linear(
     return y.reshape(*x.shape[:-1], weight.shape[0])
 
 
-@remembered
 def rms_norm_gelu_linear(
     x: torch.Tensor,
     norm_weight: torch.Tensor | None,

@@ -23,7 +23,6 @@ from tilescope_kernels._shared.operators import (
     as_vector,
     operator,
     pack,
-    remembered,
     shaped_as,
     unpack,
     wants_grad,
@@ -264,7 +263,6 @@ def _differentiate(ctx: Any, dy: torch.Tensor | None, _: None) -> tuple[torch.Te
 _rms_norm.register_autograd(_differentiate, setup_context=_save)
 
 
-@remembered
 def rms_norm(
     x: torch.Tensor,
     normalized_shape: int | Sequence[int],

@@ -14,7 +14,7 @@ from tilescope_kernels._shared.declarations import compiled
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import FLOATING, split_config, use_triton
 from tilescope_kernels._shared.one_byte import check_operands
-from tilescope_kernels._shared.operators import as_rows, operator, pack, remembered, unpack
+from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels._shared.reach import BEYOND, slabs
 from tilescope_kernels.quantization.quantize import (
     BLOCK_CONFIGS,
@@ -116,7 +116,6 @@ def _(q: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype, rows_a_scale: in
     return torch.empty(q.shape, dtype=dtype, device=q.device)
 
 
-@remembered
 def dequantize(
     q: torch.Tensor,
     scale: torch.Tensor,

@@ -18,7 +18,7 @@ from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import FLOATING, split_config, use_triton
 from tilescope_kernels._shared.one_byte import check_operands
-from tilescope_kernels._shared.operators import operator, pack, remembered, unpack
+from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 #: Elements of a block.
@@ -106,7 +106,6 @@ def _(codes: torch.Tensor, absmax: torch.Tensor, shape: Sequence[int], dtype: to
     return torch.empty(shape, dtype=dtype, device=codes.device)
 
 
-@remembered
 def nf4_dequantize(
     codes: torch.Tensor,
     absmax: torch.Tensor,
@@ -139,7 +138,6 @@ def nf4_dequantize(
     return _nf4_dequantize(codes.contiguous(), absmax.contiguous(), tuple(shape), dtype, pack(config))
 
 
-@remembered
 def nf4_quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantize ``x`` to NF4 codes (uint8, (ceil(n / 2), 1)) and the largest magnitude of each block (fp32), in PyTorch.
 

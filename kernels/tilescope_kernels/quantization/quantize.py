@@ -18,7 +18,7 @@ from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_no_grad, check_tensors, split_config, use_triton
 from tilescope_kernels._shared.one_byte import check_has_fp8
-from tilescope_kernels._shared.operators import as_rows, operator, pack, remembered, unpack
+from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels._shared.reach import BEYOND, SECOND_AXIS, slabs
 from tilescope_kernels.quantization.quantize_kernels import (
     GROUP,
@@ -163,7 +163,6 @@ def _(x: torch.Tensor, kind: torch.dtype, granularity: str, config: str) -> tupl
     return q, torch.empty(_scale_shape(x.shape, granularity), dtype=torch.float32, device=x.device)
 
 
-@remembered
 def quantize(
     x: torch.Tensor,
     dtype: torch.dtype = torch.int8,

@@ -18,7 +18,7 @@ from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_no_grad, check_tensors, split_config, use_triton
 from tilescope_kernels._shared.online_softmax import sum_exp, whole_part
-from tilescope_kernels._shared.operators import as_rows, operator, pack, remembered, unpack
+from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 
@@ -70,7 +70,6 @@ def _(x: torch.Tensor, config: str) -> tuple[torch.Tensor, torch.Tensor]:
     return largest, lse
 
 
-@remembered
 def online_max(x: torch.Tensor, *, config: Mapping[str, int] | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """``(x.amax(-1), x.logsumexp(-1))`` of ``x`` (..., columns) in fp32, fp16 or bf16, any strides; computed in fp32.
 

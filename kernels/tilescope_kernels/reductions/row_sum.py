@@ -13,7 +13,7 @@ from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.integers import cdiv, next_power_of_2
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_no_grad, check_tensors, split_config, use_triton
-from tilescope_kernels._shared.operators import as_rows, operator, pack, remembered, unpack
+from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 
@@ -70,7 +70,6 @@ def _(x: torch.Tensor, config: str) -> torch.Tensor:
     return torch.empty(x.shape[0], dtype=x.dtype, device=x.device)
 
 
-@remembered
 def row_sum(x: torch.Tensor, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
     """``x.sum(-1)`` of ``x`` (..., columns) in fp32, fp16 or bf16, any strides; accumulated in fp32 in a fixed order.
 

@@ -12,7 +12,7 @@ from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.integers import cdiv, next_power_of_2
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_tensors, multiprocessors, split_config, use_triton
-from tilescope_kernels._shared.operators import as_rows, operator, pack, remembered, shaped_as, unpack
+from tilescope_kernels._shared.operators import as_rows, operator, pack, shaped_as, unpack
 from tilescope_kernels._shared.row_tiles import in_pieces, in_skewed_pieces, vector
 from tilescope_kernels.reductions.softmax_held_rows import softmax_with_held_rows
 from tilescope_kernels.reductions.softmax_kernels import (
@@ -205,7 +205,6 @@ def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None]:
 _softmax.register_autograd(_differentiate, setup_context=_save)
 
 
-@remembered
 def softmax(x: torch.Tensor, dim: int = -1, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
     """Softmax of ``x`` (fp32, fp16, bf16; any shape and strides) along ``dim``, computed in fp32.
 
