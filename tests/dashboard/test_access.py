@@ -10,6 +10,8 @@ from tilescope_dashboard.session.jobs import JobManager
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.form.profile import ProfileForm
 
+from .conftest import field, said
+
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -47,10 +49,10 @@ def test_own_files_are_off_until_a_folder_is_named(own: Path, monkeypatch: pytes
 
     async def type_one() -> str:
         form = ProfileForm(State(may_launch=True), JobManager())
-        form._own.field.value = f"{own / 'kernel.py'}:SPEC"
+        field(form, "own kernel").value = f"{own / 'kernel.py'}:SPEC"
         for _ in range(20):
             await asyncio.sleep(0)
-        return form._own.said.object
+        return said(form)
 
     assert "--allow-own-files" in asyncio.run(type_one())
     assert described == []

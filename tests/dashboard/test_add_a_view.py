@@ -55,7 +55,7 @@ class Launches(View):
 def test_a_view_is_added_in_one_class(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
     state = State(run="20260102-030405-aaaa", kernel="softmax", view="launches")
-    shown = Navigation(state, {"Launches": (Launches,)})._made["launches"]
+    shown = Navigation(state, {"Launches": (Launches,)}).made["launches"]
     assert not shown._trouble.visible
     assert shown._table.filled["impl"].tolist() == sorted(set(shown.usual["impl"]))
     total = shown._table.filled["launches"].sum()

@@ -16,6 +16,8 @@ from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.jobs.job_panel import JobPanel, describe
 from tilescope_dashboard.views.jobs.other_jobs import OtherJobs
 
+from .conftest import said
+
 CASES = tuple(Case("softmax", impl, "forward", "8x8-fp32") for impl in ("triton", "eager"))
 
 
@@ -189,7 +191,7 @@ def test_the_page_lists_every_job_under_way_with_a_button_for_whose_it_is() -> N
     theirs = jobs.JobState(2, "theirs", person="you")
     waiting = [jobs.JobState(number, f"job {number}", person="me") for number in range(3, 60)]
     listed.draw([running, theirs, *waiting])
-    shown = listed._layout.objects
+    shown = listed.__panel__().objects
     texts = [part.object for part in shown if hasattr(part, "object")]
     assert "&lt;b&gt;mine&lt;/b&gt; · running · 3 of 9" in texts[1]
     assert texts[-1] == f"<p>and {59 - 25} more that wait</p>"
@@ -198,9 +200,9 @@ def test_the_page_lists_every_job_under_way_with_a_button_for_whose_it_is() -> N
     buttons[0].clicks += 1
     assert stopped == [1]
     listed.draw([theirs])
-    assert not any(hasattr(part, "clicks") for part in listed._layout.objects)
+    assert not any(hasattr(part, "clicks") for part in listed.__panel__().objects)
     listed.draw([])
-    assert listed._layout.objects == []
+    assert listed.__panel__().objects == []
 
 
 def test_a_job_that_left_cases_outstanding_says_so_and_is_no_success() -> None:
@@ -241,7 +243,7 @@ def test_a_failed_job_is_shown_to_its_person_once_and_to_nobody_else(
     for page in (own, other):
         page.draw()
     assert own._layout.visible
-    assert "no such file" in own._text.object
+    assert "no such file" in said(own)
     assert not other._layout.visible
     later = JobPanel(state, manager)
     later.tab_job.job = job

@@ -14,6 +14,8 @@ from tilescope_dashboard.views.form import user_kernel
 from tilescope_dashboard.views.form.profile import ProfileForm
 from tilescope_dashboard.views.form.user_kernel import UserKernelField
 
+from .conftest import field, said
+
 
 class Work:
     """Counts who works; each takes a while to end when it is cancelled, as a process does."""
@@ -102,10 +104,10 @@ def test_typing_a_file_starts_no_worker_a_change(tmp_path: Path, monkeypatch: py
     async def type_many() -> None:
         form = ProfileForm(State(may_launch=True), JobManager())
         for number in range(12):
-            form._own.field.value = f"k{number}.py:SPEC"
+            field(form, "own kernel").value = f"k{number}.py:SPEC"
             await asyncio.sleep(0.01)
         async with asyncio.timeout(120):
-            while "not a KernelSpec" not in form._own.said.object:
+            while "not a KernelSpec" not in said(form):
                 await asyncio.sleep(0.01)
 
     asyncio.run(type_many())
@@ -125,9 +127,9 @@ def test_a_script_typed_after_a_kernel_takes_its_place(tmp_path: Path, monkeypat
 
     async def type_both() -> None:
         form = ProfileForm(State(may_launch=True, kernel="first"), JobManager())
-        form._own.field.value = "k.py:SPEC"
+        field(form, "own kernel").value = "k.py:SPEC"
         await asyncio.sleep(0.02)
-        form._own.field.value = "k.py"
+        field(form, "own kernel").value = "k.py"
         await asyncio.sleep(0.2)
         assert form._own.script == tmp_path / "k.py"
         assert form.state.kernel == "first" and not form.state.catalog

@@ -15,6 +15,8 @@ from tilescope_dashboard.views.form.fields import ProfileFields
 from tilescope_dashboard.views.form.profile import ProfileForm
 from tilescope_dashboard.views.jobs.job_panel import JobPanel
 
+from .conftest import field
+
 
 def test_who_may_not_launch_starts_reads_and_ends_nothing_whatever_the_page_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -34,9 +36,9 @@ def test_who_may_not_launch_starts_reads_and_ends_nothing_whatever_the_page_says
         monkeypatch.setattr(jobs, "cancel", lambda number: done.append("cancelled"))
         state = State(may_launch=may_launch)
         form = ProfileForm(state, jobs)
-        form._profile()
+        field(form, "Start profiling").param.trigger("clicks")
         if not may_launch:
-            form._own.field.value = "kernel.py:SPEC"
+            field(form, "own kernel").value = "kernel.py:SPEC"
         # Nobody has had a page for it for an hour: whoever may start work may end it.
         jobs.jobs.append(JobState(1, "first", left=time.monotonic() - 3600))
         JobPanel(state, jobs)._stop(None)

@@ -1,6 +1,7 @@
 """What the open run lacks of its kernel: views show the best recording that has it, and say whose it is."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tilescope.runs import store
@@ -18,9 +19,16 @@ from tilescope_dashboard.views.summary import Summary
 from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
 
+from .conftest import field, said
+
 RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
 #: A run of the same kernel with nothing but its registers, or nothing but what the algorithm needs.
 POOR = "20260103-030405-dddd"
+
+
+def body(shown: View) -> Any:
+    """What a view has below its title and the line that names the recording."""
+    return shown.__panel__()[3]
 
 
 @pytest.mark.parametrize(
@@ -42,18 +50,18 @@ def test_a_view_shows_the_recording_that_answers_it_and_says_whose_it_is(
     state.runs = store.list_runs([tmp_path])
     shown = view(state)
     shown.refresh()
-    assert not shown._body.visible  # type: ignore[attr-defined]
-    assert shown._whose.object == ""
+    assert not body(shown).visible
+    assert "From " not in said(shown)
     # Another run comes, and the open one stays what it is.
     state.runs = [*state.runs, *made]
-    assert shown._body.visible  # type: ignore[attr-defined]
-    assert "From synthetic run, measured 2026-01-02 on Synthetic GPU" in shown._whose.object
+    assert body(shown).visible
+    assert "From synthetic run, measured 2026-01-02 on Synthetic GPU" in said(shown)
     assert (state.run, shown.origin[1]) == (POOR, RUN)
-    assert not shown._trouble.visible, shown._trouble.object
+    assert "could not be drawn" not in said(shown)
     # In a run that has it itself nothing is borrowed.
     monkeypatch.setenv("TILESCOPE_RUNS", str(made[0].path.parent))
     state.run = PREDICTED
-    assert ("From synthetic prediction" in shown._whose.object) == (view is not Timeline)
+    assert ("From synthetic prediction" in said(shown)) == (view is not Timeline)
 
 
 @pytest.mark.parametrize("view", [Summary, Overview, Advice], ids=lambda view: view.name_in_address)
@@ -66,7 +74,7 @@ def test_a_link_to_a_run_without_the_kernel_means_both_and_shows_a_recording_tha
     assert (state.run, state.kernel) == (INJECTED, "matmul")
     shown = view(state)
     shown.refresh()
-    assert "From synthetic run, measured" in shown._whose.object
+    assert "From synthetic run, measured" in said(shown)
 
 
 def test_nothing_is_shown_where_no_run_has_it(made: list[store.Summary]) -> None:
@@ -74,32 +82,32 @@ def test_nothing_is_shown_where_no_run_has_it(made: list[store.Summary]) -> None
     state.runs = made
     traffic, overview = Traffic(state), Overview(state)
     traffic.refresh()
-    assert (traffic._whose.object, traffic._body.visible) == ("", False)
+    assert "From " not in said(traffic) and not body(traffic).visible
     overview.refresh()
-    assert "No run says anything about it yet" in overview._whose.object
+    assert "No run says anything about it yet" in said(overview)
 
 
 def test_a_choice_in_traffic_outlives_the_theme(made: list[store.Summary]) -> None:
     state = State(run=RUN, kernel="softmax", view="traffic")
     shown = Traffic(state)
     shown.refresh()
-    problems = list(shown._problem.widget.options.values())
-    other = next(problem for problem in problems if problem != shown._problem.widget.value)
-    shown._problem.widget.value = other
+    problems = list(field(shown, "workload").options.values())
+    other = next(problem for problem in problems if problem != field(shown, "workload").value)
+    field(shown, "workload").value = other
     state.theme = "dark"
-    assert shown._problem.value == other
+    assert field(shown, "workload").value == other
     state.kernel = "matmul"
     state.kernel = "softmax"
-    assert shown._problem.value in problems
+    assert field(shown, "workload").value in problems
 
 
 def test_a_table_comes_once_the_view_is_to_be_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     without = Sizes(State(view="sizes"))
-    assert without._layout.select(Table) == [without._table] and not without.waits
+    assert len(without.__panel__().select(Table)) == 1 and not without.waits
     monkeypatch.setattr(base, "in_session", lambda: True)
     shown = Sizes(State(view="sizes"))
-    assert shown.waits and not shown._layout.select(Table)
+    assert shown.waits and not shown.__panel__().select(Table)
     shown.complete()
-    assert shown._layout.select(Table) == [shown._table] and not shown.waits
+    assert len(shown.__panel__().select(Table)) == 1 and not shown.waits
     # A view that makes its table anew later puts it where it was.
-    assert shown.saved(shown._table).objects
+    assert shown.saved(shown.__panel__().select(Table)[0]).objects

@@ -168,28 +168,28 @@ def test_views_of_one_kernel_are_made_ready(runs: Path, monkeypatch: pytest.Monk
     views = {"Why": (Roofline, Occupancy), "Timeline": (Timeline, Traffic), "Library": (Overview,)}
     state = State(run=RUN, kernel="softmax", view="roofline")
     shown = Navigation(state, views, apart="Library")
-    assert list(shown._made) == ["roofline"]
-    assert shown._prepare()
+    assert list(shown.made) == ["roofline"]
+    assert shown.prepare()
     # In parts, so that whoever clicks meanwhile waits for one of them: all are made and filled, then they are sent.
-    occupancy = shown._made["occupancy"]
+    occupancy = shown.made["occupancy"]
     assert not occupancy.fresh
-    assert shown._prepare()
+    assert shown.prepare()
     assert occupancy.fresh
     # Of other groups the first, but for those that are of no one kernel.
-    assert shown._make() and shown._make()
-    assert not shown._make()
-    assert list(shown._made) == ["roofline", "occupancy", "timeline"]
-    assert not shown._stack.holds("occupancy")
-    assert shown._prepare()
-    assert shown._stack.holds("occupancy") and not shown._stack.holds("timeline")
-    assert shown._prepare()
-    assert not shown._prepare()
+    assert shown.make() and shown.make()
+    assert not shown.make()
+    assert list(shown.made) == ["roofline", "occupancy", "timeline"]
+    assert not shown.stack.holds("occupancy")
+    assert shown.prepare()
+    assert shown.stack.holds("occupancy") and not shown.stack.holds("timeline")
+    assert shown.prepare()
+    assert not shown.prepare()
     state.kernel = "matmul"
-    assert shown._made["roofline"].fresh
-    assert not shown._made["occupancy"].fresh
-    assert shown._prepare()
-    assert shown._prepare()
-    assert not shown._prepare()
+    assert shown.made["roofline"].fresh
+    assert not shown.made["occupancy"].fresh
+    assert shown.prepare()
+    assert shown.prepare()
+    assert not shown.prepare()
 
 
 def test_tables_come_once_the_figures_are_drawn_to_who_still_looks_at_them(
@@ -199,14 +199,14 @@ def test_tables_come_once_the_figures_are_drawn_to_who_still_looks_at_them(
     monkeypatch.setattr(base, "in_session", lambda: True)
     state = State(run=RUN, kernel="softmax", view="roofline")
     shown = Navigation(state, {"Why": (Roofline, Occupancy, Traffic)})
-    browser, roofline = shown._stack._shown, shown._made["roofline"]
+    browser, roofline = shown.stack._shown, shown.made["roofline"]
     assert browser.asked == 1 and roofline.waits
     state.view = "occupancy"
     assert browser.asked == 2
     browser.drawn = 1  # the roofline's, which nobody looks at any more
-    assert roofline.waits and shown._made["occupancy"].waits
+    assert roofline.waits and shown.made["occupancy"].waits
     browser.drawn = 2
-    assert not shown._made["occupancy"].waits
+    assert not shown.made["occupancy"].waits
     state.view = "roofline"
     assert roofline.waits
     browser.drawn = 3
@@ -214,9 +214,9 @@ def test_tables_come_once_the_figures_are_drawn_to_who_still_looks_at_them(
     state.view = "occupancy"
     assert browser.asked == 3
     # In spare time a view is sent whole.
-    assert all(shown._prepare() for _ in range(3))
-    assert not shown._made["traffic"].waits and not shown._stack.holds("traffic")
-    assert shown._prepare() and shown._stack.holds("traffic")
+    assert all(shown.prepare() for _ in range(3))
+    assert not shown.made["traffic"].waits and not shown.stack.holds("traffic")
+    assert shown.prepare() and shown.stack.holds("traffic")
 
 
 #: What ``view`` was in addresses that people have handed on.
@@ -230,8 +230,8 @@ def test_an_address_of_before_the_groups_leads_to_its_view(
     monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
     state = State(run=RUN, kernel="softmax", view=name)
     shown = Navigation(state, GROUPS, APART)
-    assert (state.view, shown._tabs.view, state.ignored) == (name, name, "")
-    assert list(shown._made) == [name]
+    assert (state.view, shown.tabs.view, state.ignored) == (name, name, "")
+    assert list(shown.made) == [name]
     assert next(iter(GROUPS)) == APART
     assert sum(name == view.name_in_address for group in GROUPS.values() for view in group) == 1
 
@@ -244,7 +244,7 @@ def test_an_address_of_the_former_gpu_view_opens_it_over_the_summary(
     address.sync(state, ["view", "panel"])
     shown = Navigation(state, GROUPS, APART, FORMER)
     assert (state.view, state.panel, state.ignored) == ("summary", "gpu", "")
-    assert list(shown._made) == ["summary"]
+    assert list(shown.made) == ["summary"]
     # The browser's address is taken once more as the page opens: what it then means stands in it anew.
     address.search = "?view=gpu"
     assert address.query_params == {"view": "summary", "panel": "gpu"}
@@ -254,10 +254,10 @@ def test_a_tab_that_is_pressed_is_the_view_of_the_address(runs: Path, monkeypatc
     monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
     state = State(run=RUN, kernel="softmax", view="roofline")
     shown = Navigation(state, {"Why": (Roofline, Occupancy)})
-    shown._tabs.view = "occupancy"
-    assert (state.view, shown._stack._shown.shown) == ("occupancy", "occupancy")
+    shown.tabs.view = "occupancy"
+    assert (state.view, shown.stack._shown.shown) == ("occupancy", "occupancy")
     state.view = "roofline"
-    assert shown._tabs.view == "roofline"
+    assert shown.tabs.view == "roofline"
 
 
 def test_one_view_is_seen_and_the_others_are_out_of_the_keys_way(visit: Any) -> None:

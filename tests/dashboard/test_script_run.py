@@ -12,6 +12,8 @@ from tilescope_dashboard.session.jobs import CANCELLED, FAILED, RUNNING, JobMana
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.form.profile import ProfileForm
 
+from .conftest import field
+
 SAID = """
 import sys
 print("epoch 1", flush=True)
@@ -108,22 +110,21 @@ def test_the_form_runs_a_script_of_which_it_knows_no_kernel(monkeypatch: pytest.
     async def pressed() -> ProfileForm:
         manager = JobManager(script=script)
         form = ProfileForm(State(may_launch=True, kernel="in_no_catalog"), manager)
-        assert form._button.disabled
-        form._own.field.value = "k.py"
-        while form._own.script is None:
+        assert field(form, "Start profiling").disabled
+        field(form, "own kernel").value = "k.py"
+        while field(form, "Start profiling").disabled:
             await asyncio.sleep(0)
-        assert not form._button.disabled
-        form._button._handle_msg("pressed")
+        field(form, "Start profiling").param.trigger("clicks")
         while not started or form.started.active:
             await asyncio.sleep(0)
-        form._own.field.value = ""
-        while form._own.script is not None:
+        field(form, "own kernel").value = ""
+        while not field(form, "Start profiling").disabled:
             await asyncio.sleep(0)
         return form
 
     form = asyncio.run(asyncio.wait_for(pressed(), 30))
     assert started == [tmp_path / "k.py"]
-    assert form._button.disabled
+    assert field(form, "Start profiling").disabled
 
 
 def test_a_script_is_run_and_what_it_launches_is_profiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

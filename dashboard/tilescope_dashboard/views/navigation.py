@@ -43,25 +43,25 @@ class Navigation(pn.viewable.Viewer):
         self._called = {title.casefold(): group[0] for title, group in zip(groups, self._groups, strict=True)}
         self._called |= {name.casefold(): name for name in self._views}
         self._near = [group for group, title in zip(self._groups, groups, strict=True) if title in of_one]
-        self._made: dict[str, View] = {}
+        self.made: dict[str, View] = {}
         # Back does not undo a change of theme.
         self._begun = {name: getattr(state, name) for name in IN_ADDRESS if name != "theme"}
         titles = {title: [(view.name_in_address, view.title) for view in group] for title, group in groups.items()}
-        self._tabs = ViewTabs(titles, apart=bool(apart))
+        self.tabs = ViewTabs(titles, apart=bool(apart))
         self._keyboard = Keyboard(self._pressed, align="start", margin=(6, 8))
-        self._stack = Stack(self._views)
-        self._tabs.param.watch(lambda _: next_tick(self._go), "view")
+        self.stack = Stack(self._views)
+        self.tabs.param.watch(lambda _: next_tick(self._go), "view")
         state.param.watch(self._switch, "view")
         self._switch()
-        spare = IdleWork(self._prepare, self._stack.drawn)
+        spare = IdleWork(self.prepare, self.stack.drawn)
         state.param.watch(lambda *_: spare.start(), ["loaded", "kernel", "theme", "narrow", "case", "view"])
         pn.state.onload(spare.start)
         if in_session():
             # Make views while the browser draws the page and the server is idle, so that the first click waits less.
-            ahead = IdleWork(self._make, at_once=True)
+            ahead = IdleWork(self.make, at_once=True)
             pn.state.curdoc.on_event(Pulled, lambda _: ahead.start())
-        top = pn.Row(self._tabs, self._keyboard, sizing_mode="stretch_width", margin=0)
-        self._layout = pn.Column(top, self._stack, Focus(), History(self._went), sizing_mode="stretch_width", margin=0)
+        top = pn.Row(self.tabs, self._keyboard, sizing_mode="stretch_width", margin=0)
+        self._layout = pn.Column(top, self.stack, Focus(), History(self._went), sizing_mode="stretch_width", margin=0)
 
     def _switch(self, *_: param.parameterized.Event) -> None:
         asked = self.state.view
@@ -77,26 +77,26 @@ class Navigation(pn.viewable.Viewer):
             # The browser sends the name a second time as the page opens.
             if said not in self.state.ignored:
                 self.state.ignored = "; ".join(filter(None, [self.state.ignored, said]))
-        self._tabs.view = self.state.view = name
+        self.tabs.view = self.state.view = name
         self._furnish(name)
-        self._stack.show(name)
+        self.stack.show(name)
 
     def _go(self) -> None:
         """Open the view of the chosen tab: the last one, if several were pressed quickly."""
-        self.state.view = self._tabs.view
+        self.state.view = self.tabs.view
 
     def _furnish(self, name: str) -> None:
         """Make or update the view. Its tables follow once the browser has drawn its figures."""
-        if name not in self._made:
-            self._made[name] = self._views[name](self.state)
-        self._made[name].refresh()
-        self._stack.put(name, self._made[name])
-        if self._made[name].waits:
-            once_loaded(lambda: self._stack.drawn(lambda: self._complete(name)))
+        if name not in self.made:
+            self.made[name] = self._views[name](self.state)
+        self.made[name].refresh()
+        self.stack.put(name, self.made[name])
+        if self.made[name].waits:
+            once_loaded(lambda: self.stack.drawn(lambda: self._complete(name)))
 
     def _complete(self, name: str) -> None:
         if self.state.view == name:  # no tables for a view that was left meanwhile
-            self._made[name].complete()
+            self.made[name].complete()
 
     def _likely(self) -> Iterator[str]:
         """Views that may be opened next: the others of this group, and the first of each other group; but no live one, which costs time
@@ -108,27 +108,27 @@ class Navigation(pn.viewable.Viewer):
             name for name in dict.fromkeys([*first, *(group[0] for group in self._near)]) if not self._views[name].live
         )
 
-    def _make(self) -> bool:
+    def make(self) -> bool:
         """Make a likely view or its figures, without sending it; False if none is left."""
         for name in self._likely():
-            if name not in self._made:
-                self._made[name] = self._views[name](self.state)
-            elif not self._made[name].fresh:
-                self._made[name].refresh()
+            if name not in self.made:
+                self.made[name] = self._views[name](self.state)
+            elif not self.made[name].fresh:
+                self.made[name].refresh()
             else:
                 continue
             return True
         return False
 
-    def _prepare(self) -> bool:
+    def prepare(self) -> bool:
         """Do one step towards a likely view; False if none is left."""
-        if self._make():
+        if self.make():
             return True
         for name in self._likely():
-            if self._made[name].waits:
-                self._made[name].complete()
-            elif not self._stack.holds(name):
-                self._stack.put(name, self._made[name])
+            if self.made[name].waits:
+                self.made[name].complete()
+            elif not self.stack.holds(name):
+                self.stack.put(name, self.made[name])
             else:
                 continue
             return True
@@ -141,11 +141,11 @@ class Navigation(pn.viewable.Viewer):
         """Do what a key asks for."""
         state = self.state
         if asked == "clear":
-            self._made[state.view].clear()
+            self.made[state.view].clear()
         elif asked == "panel" and value in PANELS:
             next_tick(lambda: setattr(state, "panel", "" if state.panel == value else value))
         elif asked in ("number", "step") and isinstance(value, int):
-            name = self._tabs.of_group(value) if asked == "number" else self._tabs.beside(value)
+            name = self.tabs.of_group(value) if asked == "number" else self.tabs.beside(value)
             next_tick(lambda: self._turn_to(name or state.view))
 
     def _turn_to(self, name: str) -> None:
