@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from tilescope.cli import main
 from tilescope.commands.claims import BEGIN, END, block
-from tilescope.models import claims, claims_text, published_claims
+from tilescope.models import claims, claims_text, published_claims, recorded_claims
 from tilescope.runs import store
 from tilescope.table import schema
 from tilescope.table.case import Case
@@ -183,17 +183,10 @@ def test_what_is_absent_is_a_dash():
     )
 
 
-@pytest.fixture(scope="module")
-def measured(recordings):
-    """The claims table of all recordings: it takes six seconds."""
-    return claims.claims(recordings)
-
-
-def test_what_is_left_out_of_a_recording_says_nothing_of_claims(recordings, measured, monkeypatch):
-    runs, found = recordings, measured
-    every = {metric for run in runs for metric in run.table["metric"].unique()}
-    monkeypatch.setattr(claims, "_NEEDED", every)
-    pd.testing.assert_frame_equal(claims.claims(runs), found)
+def test_claims_need_no_other_metrics(recording, monkeypatch):
+    found = claims.claims([recording])
+    monkeypatch.setattr(claims, "_NEEDED", set(recording.table["metric"]))
+    pd.testing.assert_frame_equal(claims.claims([recording]), found)
 
 
 def test_the_page_says_what_the_recordings_say():
@@ -220,7 +213,8 @@ def test_the_command_writes_between_the_marks_and_nowhere_else(tmp_path, capsys,
     assert kernels == {"softmax", "rms_norm"}
 
 
-def test_every_claim_is_of_a_kernel_that_is_recorded(measured):
+def test_every_claim_is_of_a_recorded_kernel():
+    measured, _ = recorded_claims.every()
     recorded = {(row.kernel, row.direction) for row in published_claims.CLAIMS}
     assert recorded <= set(zip(measured["kernel"], measured["pass"], strict=True))
     assert all(claim.low < claim.high for claim in published_claims.CLAIMS)

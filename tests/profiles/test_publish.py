@@ -181,6 +181,8 @@ def test_recordings_share_texts(written, tmp_path):
         recordings.pool_texts(tmp_path / "kept")
         assert (before / "sources.json.gz").stat().st_size < size
         assert store.open_run(before).sources == {"softmax": {"own.py": "same", "other.py": "1"}}
+    alone = shutil.copytree(before, tmp_path / "elsewhere" / before.name)
+    assert store.open_run(alone).sources == {"softmax": {}}
     (tmp_path / "kept" / "texts.json.xz").write_bytes(b"damaged")
     with pytest.raises(StoreError, match="damaged"):
         _ = store.open_run(before).sources

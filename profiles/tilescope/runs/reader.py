@@ -96,8 +96,9 @@ class LoadedRun:
         try:
             kept: Sources = json_shape.fit(bounded_reading.data_of(path, self.folder), Sources, "")
             texts = kept.texts or pool(self.folder.parent)
+            # A recording that was copied elsewhere has no pool, and so no texts.
             return {
-                kernel: {name: texts[digest] for name, digest in files.items()}
+                kernel: {name: texts[digest] for name, digest in files.items() if kept.texts or digest in texts}
                 for kernel, files in kept.kernels.items()
             }
         except FileNotFoundError:

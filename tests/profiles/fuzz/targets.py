@@ -169,7 +169,7 @@ def write_run(runs: Path, name: str, half: bool = False) -> Path:
 def _listing() -> dict[str, Any]:
     """A launch as the compiler's listings have it, its SASS cut short."""
     kept = json.loads(lzma.decompress((RECORDED / RUN / "listings.json.xz").read_bytes()))
-    launch = next(launch for launches in kept.values() for launch in launches)
+    launch = next(launch for launches in kept.values() if isinstance(launches, list) for launch in launches)
     return {**launch, "stages": {name: "\n".join(text.splitlines()[:80]) for name, text in launch["stages"].items()}}
 
 
