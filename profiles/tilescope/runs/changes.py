@@ -78,37 +78,39 @@ def recorded(loaded: store.LoadedRun, kernel: str) -> Mapping[str, str]:
         return digests
     path = store.source_file(str(facts.get("file", "")))
     try:
-        return function_digests.of(path, loaded.sources.get(kernel, {})) if path else {}
+        return _digests(path, loaded.sources.get(kernel, {})) if path else {}
     except function_digests.UNREADABLE:  # a StoreError, too: whoever opens the texts is told of the damage
         return {}
 
 
 def today(path: Path) -> dict[str, str]:
-    """The digests of the GPU functions that a file declares or imports; none where its code cannot be read.
-
-    Those of a file in a package are cached until a file of the package changes.
-    """
-    packages = list(itertools.takewhile(lambda folder: (folder / "__init__.py").is_file(), path.absolute().parents))
+    """The digests of the GPU functions that a file declares or imports; none where its code cannot be read."""
     try:
-        return _of_package(path, packages[-1]) if packages else function_digests.of(path)
+        return _digests(path, {})
     except function_digests.UNREADABLE:
         return {}
 
 
-def _of_package(path: Path, package: Path) -> dict[str, str]:
-    state = [str(package)]
-    for file in sorted(package.rglob("*.py")):
+def _digests(path: Path, kept: Mapping[str, str]) -> dict[str, str]:
+    """``function_digests.of``, cached for a file in a package until a file of the package changes."""
+    packages = list(itertools.takewhile(lambda folder: (folder / "__init__.py").is_file(), path.absolute().parents))
+    if not packages:
+        return function_digests.of(path, kept)
+    state = [str(packages[-1])]
+    for file in sorted(packages[-1].rglob("*.py")):
         seen = file.stat()
-        state.append(f"{file.relative_to(package)} {seen.st_mtime_ns} {seen.st_size}")
+        state.append(f"{file} {seen.st_mtime_ns} {seen.st_size}")
     key = user_cache.digest([_METHOD, *state])
-    if key not in _known:
+    known = _known.get(key)
+    if known is None:
+        known = user_cache.read("functions", key) or {}
         _known.clear()
-        _known[key] = user_cache.read("functions", key) or {}
-    name = str(path.absolute().relative_to(package))
-    if name not in _known[key]:
-        _known[key][name] = function_digests.of(path)
-        user_cache.write("functions", key, _known[key])
-    return _known[key][name]
+        _known[key] = known
+    name = " ".join([str(path.absolute()), *([user_cache.digest(sorted(kept.items()))] if kept else [])])
+    if name not in known:
+        known[name] = function_digests.of(path, kept)
+        user_cache.write("functions", key, known)
+    return known[name]
 
 
 def changed_files(run: Run) -> list[str]:
