@@ -18,18 +18,6 @@ ADDRESSES = """() => {
   )
 }"""
 
-#: Whether a figure was drawn anew, and what styles of the page were asked for meanwhile.
-DRAWN = """async () => {
-  const all = function* (views) { for (const view of views) { yield view; yield* all(view.children?.() ?? []) } }
-  const figure = [...all(Bokeh.index)].find(view => view.model.type === "Figure" && view.el.checkVisibility())
-  const asked = [], usual = CSSStyleDeclaration.prototype.getPropertyValue
-  CSSStyleDeclaration.prototype.getPropertyValue = function (name) { asked.push(name); return usual.call(this, name) }
-  figure.request_repaint()
-  await new Promise(resolve => setTimeout(resolve, 500))
-  CSSStyleDeclaration.prototype.getPropertyValue = usual
-  return [figure.has_finished(), asked.filter(name => name.startsWith("--bk-"))]
-}"""
-
 #: How often a figure was laid out while every widget of the bar heard that it has a size.
 LAID_OUT = """async () => {
   const all = function* (views) { for (const view of views) { yield view; yield* all(view.children?.() ?? []) } }
@@ -64,32 +52,20 @@ PRESSED_EARLY = """async () => {
 }"""
 
 
-def test_profile_opens_its_form_for_who_presses_it_before_the_page_is_at_rest(visit: Any) -> None:
+def test_profile_pressed_early_opens_form(visit: Any) -> None:
     page = visit("kernel=softmax&view=summary")
     assert page.evaluate(PRESSED_EARLY)
     start_button(page).wait_for()
 
 
-@pytest.mark.parametrize("view", ["overview", "source"])
-def test_the_page_begins_to_import_what_its_models_will(visit: Any, view: str) -> None:
-    page = visit(f"view={view}")
-    page.get_by_role("tab", name="Library", exact=True).wait_for()
+def test_page_imports_widgets_once_and_lays_figures_out_once(visit: Any, built: Any) -> None:
+    page = visit("kernel=softmax&view=summary")
+    built(page, "Summary")
     begun, models, requests = page.evaluate(ADDRESSES)
     assert len(begun) == len(requests) == 1 < len(models)
     assert {*begun, *models} == {*requests}
     # By the browser itself, which keeps what it has compiled of it; a shim would fetch it as text.
     assert page.evaluate("name => performance.getEntriesByName(name)[0].initiatorType", requests[0]) != "fetch"
-
-
-def test_a_figure_that_is_drawn_asks_for_no_styles(visit: Any, built: Any) -> None:
-    page = visit("kernel=softmax&view=roofline")
-    built(page, "Roofline")
-    assert page.evaluate(DRAWN) == [True, []]
-
-
-def test_a_figure_is_laid_out_once_for_many_widgets_and_follows_the_window(visit: Any, built: Any) -> None:
-    page = visit("kernel=softmax&view=summary")
-    built(page, "Summary")
     page.wait_for_timeout(1500)
     widgets, times = page.evaluate(LAID_OUT)
     assert widgets >= 6
