@@ -4,14 +4,11 @@ import dataclasses
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tilescope.commands import advise
 from tilescope.models import advice
 from tilescope.models.advice import Finding
 from tilescope.table import schema
 from tilescope.table.case import Case
-from tilescope.table.metrics import METRICS
 
 from .made_up import CASE, GPU, MB, OCCUPANCY, cost, values
 
@@ -162,24 +159,6 @@ def test_a_library_s_own_kernels_are_left_alone(impl: str, function: str, told: 
     assert found == {"extra-bytes", "distance"} | ({"longest-stall", "spills"} if told else set())
 
 
-VALUES = st.sampled_from([0.0, 1e-9, 1e-6, 0.25, 1.0, 4.0, 16.0, 128.0, 255.0, 1024.0, 1e6, 1e9, 1e13])
-
-
-@given(
-    st.dictionaries(st.tuples(st.sampled_from(sorted(METRICS)), st.sampled_from(schema.SOURCES)), VALUES, max_size=60)
-)
-@settings(deadline=None)
-def test_no_values_make_a_rule_fail(drawn: dict[tuple[str, str], float]) -> None:
-    rows = [
-        CASE.row(metric, value, source, **({} if source == "model" else AT), sample=0)
-        for (metric, source), value in drawn.items()
-    ]
-    rows += cost(read=MB, written=MB)
-    for finding in advice.findings(schema.frame(rows), GPU):
-        assert finding.evidence
-        assert finding.bound is None or 1.05 <= finding.bound.ratio < float("inf")
-
-
 def test_the_remedy_for_registers_names_a_count_with_which_another_block_fits() -> None:
     finding = one(find(OCCUPANCY), "register-pressure")
     assert "With 96 registers a thread instead of 128 an SM holds 5 blocks instead of 4" in finding.remedy
@@ -230,14 +209,3 @@ def test_a_config_that_beats_the_default_beyond_noise_is_named_with_both_times()
 )
 def test_a_sweep_without_a_clear_winner_over_the_default_says_nothing(times: dict[str, tuple[float, float]]) -> None:
     assert sweep(**times) == []
-
-
-def test_one_repetition_has_no_spread_and_other_problems_and_implementations_are_no_rivals() -> None:
-    def timed(case: Case, seconds: float, repetitions: int = 9) -> list[dict[str, Any]]:
-        return [case.row("gpu_time", seconds, "torch_profiler", sample=n, **AT) for n in range(repetitions)]
-
-    quick = dataclasses.replace(CASE, config="num_warps=8")
-    assert advice.findings(schema.frame([*timed(CASE, 4e-4, 1), *timed(quick, 2e-4, 1)]), GPU) == []
-    for change in ({"workload": "9x9-fp32"}, {"impl": "naive"}, {"direction": "backward"}):
-        other = dataclasses.replace(quick, **change)
-        assert advice.findings(schema.frame([*timed(CASE, 4e-4), *timed(other, 2e-4)]), GPU) == []

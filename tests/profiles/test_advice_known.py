@@ -112,16 +112,6 @@ def test_two_launches_whose_second_needs_only_its_own_rows_can_be_one() -> None:
     assert "compute them in one" in extra.remedy
 
 
-@pytest.mark.parametrize(("asked", "needs"), [(400 * 99, True), (400, False), (0, False)])
-def test_partial_results_that_each_program_reads_are_a_dependence_too(asked: float, needs: bool) -> None:
-    partial = counted(50 * MB, 400)
-    later = counted(
-        50 * MB + 400, 50 * MB, **{"requested_bytes_read@interpreter": 50 * MB + 400 + asked, "grid_blocks@ncu": 100}
-    )
-    facts = gather(schema.frame(chain(partial, later)))
-    assert passes.two_passes(facts) == ({("scale", "forward")} if needs else set())
-
-
 @pytest.mark.parametrize(("first", "second", "needs"), [
     # Nine tenths of the input are all of it: the rest may be an operand of its own.
     (counted(45.5 * MB, 4), USES, True),
@@ -148,17 +138,6 @@ def test_partial_results_are_small_and_nearly_all_programs_read_them(made: float
         unique, 50 * MB, **{"requested_bytes_read@interpreter": unique + asked * made, "grid_blocks@ncu": 100}
     )
     assert bool(passes.two_passes(gather(schema.frame(chain(counted(50 * MB, made), later))))) == needs
-
-
-def test_an_implementation_that_does_without_disproves_the_need() -> None:
-    # A loss is a value of all logits, and the fused kernel's gradient does not wait for it.
-    fused = Case("scale", "eager", "forward", "1000x1000-fp32")
-    one_launch = chain(counted(50 * MB, 50 * MB), of=fused)
-    assert passes.two_passes(gather(schema.frame(chain(LARGEST, USES))))
-    assert not passes.two_passes(gather(schema.frame([*chain(LARGEST, USES), *one_launch])))
-    # Nothing can be told of an empty problem.
-    empty = chain(counted(0, 4), counted(4, 0), read=0, written=0, of=fused)
-    assert passes.two_passes(gather(schema.frame([*chain(LARGEST, USES), *empty])))
 
 
 STALLS = {"stall_long_scoreboard@ncu": 3.1, "stall_wait@ncu": 3.0, "stall_barrier@ncu": 2.9, "stall_selected@ncu": 1.0}
@@ -272,34 +251,6 @@ def of_recorded(
     raise AssertionError(f"not recorded: {kernel} {direction} {workload}")
 
 
-def test_the_backward_of_causal_attention_is_not_held_up_by_its_bytes() -> None:
-    found = of_recorded("causal_attention", "backward", "4x32x1x4096x4096x128-bf16", by=("ncu",))
-    assert "extra-bytes" not in bounds(found)
-    assert found[0].rule == "longest-stall" and "Barrier" in found[0].title
-
-
-def test_causal_attention_and_histogram_say_what_warps_wait_for_and_how_far_the_roof_is() -> None:
-    attention = of_recorded("causal_attention", "forward", "4x32x1x4096x4096x128-bf16", by=("ncu",))
-    assert [finding.rule for finding in attention] == ["longest-stall", "distance"]
-    assert "Barrier" in attention[0].title and "num_stages" in attention[0].remedy
-    assert attention[1].title.startswith("Still 20 % below the measured bf16 rate")
-    histogram = of_recorded("histogram", "forward", "67108864x256x100-int32", by=("ncu",))
-    assert "longest-stall" in bounds(histogram) and histogram[-1].title.startswith("Still 73 % below")
-
-
-@pytest.mark.parametrize("kernel", ["int8_tensor", "fp8_tensor"])
-def test_a_scale_of_the_whole_tensor_is_two_launches(kernel: str) -> None:
-    ours = of_recorded(kernel, "forward", "8192x14336-bf16")
-    assert "extra-bytes" not in bounds(ours) and "two passes over the input" in ours[-1].title
-    (eager,) = [f for f in of_recorded(kernel, "forward", "8192x14336-bf16", "eager") if f.rule == "extra-bytes"]
-    assert "in a second one" in eager.remedy
-
-
-def test_a_strided_copy_is_told_that_its_accesses_are_scattered() -> None:
-    found = of_recorded("strided_copy", "forward", "67108864x32-fp32", "strided")
-    assert found[0].rule == "uncoalesced-loads" and bounds(found)["uncoalesced-loads"] == pytest.approx(8)
-
-
 @pytest.mark.parametrize(("metric", "told"), [("tensor_ops_fp8", True), ("tensor_ops_bf16", False)])
 def test_operands_that_are_widened_first_use_tensor_cores_too(metric: str, told: bool) -> None:
     product = Case("mm", "eager", "forward", "1000x1000x1000-fp8")
@@ -320,18 +271,6 @@ def test_only_the_launches_of_a_product_gain_by_tensor_cores(by: str) -> None:
     assert found["no-tensor-cores"] == pytest.approx(1 / (0.5 + 0.5 / 8.2), rel=0.02)
 
 
-@pytest.mark.parametrize("kernel", ["fp8_matmul_rows", "fp8_matmul"])
-def test_a_product_at_its_rate_is_not_told_to_load_less(kernel: str) -> None:
-    found = of_recorded(kernel, "forward", "8192x8192x8192-fp8")
-    assert [finding.rule for finding in found] == ["at-the-rate"]
-
-
 def test_what_tma_loads_is_not_called_narrow() -> None:
     for kernel, workload in (("conv2d", "8x256x28x28x256x3-bf16"), ("fp8_matmul_blocks", "2048x2048x2048-fp8")):
         assert "narrow-loads" not in bounds(of_recorded(kernel, "forward", workload))
-
-
-def test_a_row_sum_is_at_its_roof_and_a_small_one_is_launch_bound() -> None:
-    assert [f.rule for f in of_recorded("row_sum", "forward", "8192x16384-bf16")] == ["at-the-roof"]
-    small = [f.rule for f in of_recorded("row_sum", "forward", "128x1024-bf16")]
-    assert small == ["late-cpu", "launch-bound", "distance"]

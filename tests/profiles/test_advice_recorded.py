@@ -39,39 +39,6 @@ def norms() -> list[Finding]:
     return found_in("layer_norm")
 
 
-def test_layer_norm_at_16k_columns_reads_twice_in_every_backward_but_ours(norms: list[Finding]) -> None:
-    for impl in ("compile", "aten"):
-        backward = of(norms, "layer_norm", impl, "backward", "8192x16384-bf16")
-        assert backward[0].rule == "extra-bytes"
-        assert backward[0].measured
-        # No finding can win more GPU time than the bytes that are too many.
-        gains = [finding.bound.ratio for finding in backward if finding.bound and finding.bound.clock == "gpu_time"]
-        assert 1.5 < max(gains) < 3
-    for direction in ("forward", "backward"):
-        ours = rules(of(norms, "layer_norm", "triton", direction, "8192x16384-bf16"))
-        # It waits on the CPU where the calls are short beside their launches.
-        assert ours - {"late-cpu"} == {"at-the-roof"}
-
-
-def test_softmax_at_64k_columns_spills_in_liger_and_unfused_code_moves_what_lies_between() -> None:
-    found = found_in("softmax")
-    for direction in ("forward", "backward"):
-        assert "spills" in rules(of(found, "softmax", "liger", direction, "2048x65536-bf16"))
-        assert "spills" not in rules(of(found, "softmax", "triton", direction, "2048x65536-bf16"))
-    # The machine was busy when it was recorded, and says so.
-    assert rules(of(found, "softmax", "triton", "forward", "16384x4096-bf16")) - {"late-cpu"} == {"at-the-roof"}
-    eager = of(found_in("add_relu_mul"), "add_relu_mul", "eager", "forward", "67108864-fp32")
-    assert eager[0].rule == "extra-bytes"
-    assert eager[0].bound and eager[0].bound.ratio == pytest.approx(7 / 3, rel=0.2)
-
-
-def test_misaligned_rows_are_scalar_and_uncoalesced() -> None:
-    found = of(found_in("softmax"), "softmax", "triton", "forward", "1823x781-fp32")
-    assert rules(found) >= {"uncoalesced-loads", "narrow-loads"}
-    loads = one(found, "uncoalesced-loads")
-    assert {value.metric for value in loads.evidence} >= {"sectors_per_load", "widest_load"}
-
-
 def test_a_large_matmul_is_at_the_tensor_roof() -> None:
     assert rules(of(found_in("matmul"), "matmul", "triton", "forward", "8192x8192x8192-bf16")) == {"at-the-rate"}
 

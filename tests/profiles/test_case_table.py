@@ -1,7 +1,6 @@
 """What the models know of each case."""
 
 import math
-import statistics
 
 import pandas as pd
 import pytest
@@ -43,40 +42,6 @@ def test_a_value_belongs_to_its_launch_source_and_case() -> None:
         ("interval", "events"): {None: 3.0},
     }
     assert theirs.values == {("registers", "compiler"): {0: 32.0}}
-
-
-@given(
-    st.lists(
-        st.tuples(
-            *map(st.sampled_from, (("eager", "triton"), ("ncu", "events"), (None, 0, 1), (0, 1), (1.0, 2.5, 4.0)))
-        )
-    )
-)
-@settings(deadline=None, max_examples=50)
-def test_cases_are_what_a_row_after_the_other_gives(drawn: list[tuple[str, str, int | None, int, float]]) -> None:
-    rows = [
-        Case("softmax", impl, "forward", "8x8").row(
-            "gpu_time", value, source, launch=launch, sample=sample, function=f"f{value}" if launch is not None else ""
-        )
-        for impl, source, launch, sample, value in drawn
-    ]
-    found = {case.key["impl"]: case for case in case_table.gather(schema.frame(rows))}
-    assert list(found) == list(dict.fromkeys(impl for impl, *_ in drawn))
-    for impl, case in found.items():
-        mine = [rest for name, *rest in drawn if name == impl]
-        values: dict[tuple[str, str], dict[int | None, list[float]]] = {}
-        functions: dict[str, dict[int, str]] = {}
-        totals: dict[tuple[str, str], dict[int, float]] = {}
-        for source, launch, sample, value in mine:
-            values.setdefault(("gpu_time", source), {}).setdefault(launch, []).append(value)
-            sums = totals.setdefault(("gpu_time", source), {})
-            sums[sample] = sums.get(sample, 0.0) + value
-            if launch is not None:
-                functions.setdefault(source, {}).setdefault(launch, f"f{value}")
-        medians = {of: {n: statistics.median(all_) for n, all_ in by.items()} for of, by in values.items()}
-        assert (case.values, case.functions) == (medians, functions)
-        assert {of: list(by) for of, by in case.values.items()} == {of: list(by) for of, by in medians.items()}
-        assert case.totals == {of: list(by.values()) for of, by in totals.items()}
 
 
 @pytest.mark.parametrize(("error", "wrong"), [(1e-5, False), (2e-5, True)])

@@ -1,6 +1,5 @@
 """Configs of launches: observed as Triton makes them, kept with the run, and shown."""
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -199,14 +198,6 @@ def test_configs_come_back_as_they_were(loaded: LoadedRun, tmp_path: Path) -> No
     kept = store.open_run(publish(loaded, tmp_path / "kept"))
     pd.testing.assert_frame_equal(kept.configs, loaded.configs)
     assert "BLOCK=64" in text_table.text(kept)
-
-
-def test_a_resumed_run_keeps_its_configs(loaded: LoadedRun) -> None:
-    run = json.loads((loaded.folder / "run.json").read_text())
-    (loaded.folder / "run.json").write_text(json.dumps({**run, "complete": False}))
-    writer = RunWriter.reopen(loaded.folder)
-    writer.append_configs(launch_configs.frame(rows("ncu", ("k", "BLOCK=64", ""))))
-    assert store.open_run(writer.finish()).configs["source"].tolist() == ["torch_profiler", "events", "ncu"]
 
 
 def test_a_run_without_configs_shows_none(loaded: LoadedRun) -> None:

@@ -1,19 +1,7 @@
-"""Names of GPU functions: made-up ones, and all in the recordings."""
+"""Readable names of GPU functions."""
 
-import re
-from pathlib import Path
-
-import pandas as pd
 import pytest
 from tilescope.models import function_names
-
-RECORDED = sorted((Path(__file__).resolve().parents[2] / "profiles" / "recorded").glob("*/table.parquet"))
-#: What PyTorch's general kernels compute in the recordings, each judged as a person would say it.
-COMPUTED = {
-    "abs", "add", "arange", "bitwise_and", "bitwise_not", "bitwise_xor", "clamp", "comparison", "copy", "div", "equality comparison", "exp", "fill", "gelu",
-    "gelu_backward", "group_norm", "group_norm_backward", "log", "lshift", "masked_fill", "max reduction", "mean reduction", "min reduction", "mul", "neg", "pow", "reciprocal",
-    "round", "rshift", "rsqrt", "silu", "silu_backward", "sum reduction", "tanh", "tanh_backward", "where",
-}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -66,23 +54,3 @@ def test_functions_of_one_name_are_told_apart() -> None:
 )  # fmt: skip
 def test_functions_are_called_by_their_library_and_what_they_compute(function: str, said: str) -> None:
     assert function_names.said(function) == said
-
-
-@pytest.fixture(scope="module")
-def recorded() -> set[str]:
-    """Every function that a recording names."""
-    found = (pd.read_parquet(path, columns=["function"])["function"] for path in RECORDED)
-    return {str(name) for names in found for name in names.unique() if name}
-
-
-def test_what_pytorchs_general_kernels_compute_is_said_of_each_that_was_recorded(recorded: set[str]) -> None:
-    general = {name for name in recorded if function_names.plain_name(name) in function_names.GENERAL}
-    assert {function_names.computes(name) for name in general} == COMPUTED
-
-
-def test_no_recorded_function_is_called_by_its_types_or_by_nothing(recorded: set[str]) -> None:
-    called = {name: function_names.said(name) for name in recorded}
-    assert {name: said for name, said in called.items() if re.search(r"[<>(]|::|^$|\bKernel2?$|Nan\b", said)} == {}
-    # The profiler and Nsight Compute spell a namespace each in its way: a function has one name for both.
-    unnamed = {name for name in recorded if "<unnamed>" in name or "(anonymous namespace)" in name}
-    assert all(function_names.library(name) in {"PyTorch", "CUB"} for name in unnamed)

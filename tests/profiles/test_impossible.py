@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 from tilescope import cli
 from tilescope.models import advice, impossible, summary
-from tilescope.runs import store
 from tilescope.table import schema
 from tilescope.table.run import Ceiling, Device, Run
 
@@ -159,12 +158,3 @@ def test_show_says_it_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str
         said = [line for line in capsys.readouterr().out.splitlines() if "impossible" in line]
         assert len(said) == (folder == "wrong"), "once: the notes have it too"
         assert all("scale/triton/forward/1000x1000-fp32: 1.14 TB/s from HBM" in line for line in said)
-
-
-def test_no_recorded_case_is_impossible(recording: store.LoadedRun) -> None:
-    run = recording.run
-    found = [(case.key, reason) for case, reason in impossible.of_table(recording.table, run.device, run.kernels)]
-    # A flush by ordinary reads left what kernels had asked L2 to keep: inputs were in a cache there, as is said.
-    flushed = run.settings.get("conditions", {}).get("cupti", {}).get("cache_control", "")
-    known = {impossible.CACHED} if flushed.startswith("L2 flushed by reading") else set()
-    assert [one for one in found if one[1].rule not in known] == []

@@ -180,19 +180,6 @@ def test_tensor_loads_that_pass_l1_by_give_no_l1_point() -> None:
     assert set(points.loc[points["launch"] == 0, "level"]) == {"hbm", "l2", "l1"}
 
 
-def test_matmul_on_an_h200() -> None:
-    table = counters.parse(FIXTURES / "raw_37_metrics_h200.csv", MATMUL)
-    points = roofline.points(table, device.for_target("sm_90"))
-    point = one(points, launch=1, level="hbm")
-    assert point["flops"] == 2 * 4096**3
-    assert point["pipe"] == "bf16"
-    assert point["bytes"] == 174_046_720 + 28_369_152
-    assert point["performance"] == pytest.approx(2 * 4096**3 / 205.472e-6)
-    assert point["fraction"] == pytest.approx(point["performance"] / 989.4e12)
-    softmax = one(points, launch=0, level="hbm")
-    assert (softmax["pipe"], softmax["flops"]) == ("fp32", 297_795_584)
-
-
 def test_idle_tensor_cores_are_no_evidence() -> None:
     rows = [*counted(SOFTMAX, 0, dram_bytes_read=1e9, dram_bytes_written=0, tensor_ops_bf16=0)]
     assert roofline.points(schema.frame(rows), TOY).empty
@@ -226,13 +213,6 @@ def test_no_roof_no_fraction() -> None:
     assert pd.isna(point["fraction"])
     assert point["performance"] == pytest.approx(2e12)
     assert all_roofs(bare).empty
-
-
-@pytest.mark.parametrize("rows", [[], [SOFTMAX.row("registers", 32, "compiler", launch=0, function="k0")]])
-def test_tables_without_points(rows: list[dict[str, Any]]) -> None:
-    points = roofline.points(schema.frame(rows), TOY)
-    assert points.empty
-    assert list(points.columns) == roofline.COLUMNS
 
 
 def test_an_empty_workload_divides_by_nothing() -> None:
