@@ -306,7 +306,7 @@ def test_on_an_h100_cupti_counted_what_ncu_did(kernel: str) -> None:
     ("changed", "said"),
     [
         ({"capability": 9.0}, r"it\.capability is a number, not a text"),
-        ({"launches": [{"function": "a", "counters": {READ: "1"}}]}, r"counters\.dram__bytes_read\.sum is a text"),
+        ({"launches": [{"function": "a", "counters": {READ: "1"}}]}, r"counters\[\.\.\.\] is a text"),
         ({"launches": {}}, r"it\.launches is an object, not a list"),
     ],
 )

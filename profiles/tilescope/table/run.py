@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from tilescope.files import json_shape, names
@@ -96,15 +96,15 @@ class Run:
     id: str
     started: str
     device: Device
-    kernels: Mapping[str, Mapping[str, Any]] = field(metadata={"shape": Mapping[str, DeclaredKernel]})
+    kernels: Mapping[str, Mapping[str, Any]]
     versions: Mapping[str, str]
-    settings: Mapping[str, Any] = field(metadata={"shape": Settings})
+    settings: Mapping[str, Any]
     git_revision: str = ""
     failures: tuple[Failure, ...] = ()
     complete: bool = True
     schema_version: int = SCHEMA_VERSION
     title: str = ""
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
     skipped: tuple[Skipped, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -124,6 +124,9 @@ class Run:
             )
         try:
             run: Run = json_shape.fit(data, cls, "")
+            # Other parts than these are kept as they are.
+            json_shape.fit(run.kernels, Mapping[str, DeclaredKernel], "kernels")
+            json_shape.fit(run.settings, Settings, "settings")
             if "skipped" not in data:
                 told = filter(None, map(_SKIPPED.fullmatch, run.notes))
                 run = dataclasses.replace(run, skipped=tuple(Skipped(found[1], found[2]) for found in told))
