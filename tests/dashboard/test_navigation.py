@@ -5,8 +5,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import panel_material_ui as pmui
 import pytest
 from panel.io.location import Location
+from tilescope_dashboard.components.view_tabs import ViewTabs
 from tilescope_dashboard.session import idle_work
 from tilescope_dashboard.session.idle_work import IdleWork
 from tilescope_dashboard.session.scheduling import AfterPaint
@@ -217,6 +219,21 @@ def test_tables_come_once_the_figures_are_drawn_to_who_still_looks_at_them(
     assert all(shown.prepare() for _ in range(3))
     assert not shown.made["traffic"].waits and not shown.stack.holds("traffic")
     assert shown.prepare() and shown.stack.holds("traffic")
+
+
+def test_view_tabs_open_last_view_of_group() -> None:
+    tabs = ViewTabs(
+        {"Library": [("home", "Kernels"), ("claims", "Claims")], "Summary": [("summary", "Summary")]}, view="claims"
+    )
+    groups, views = tabs.__panel__().select(pmui.TabMenu)
+    assert (groups.active, views.active, views.items, views.visible) == (0, 1, ["Kernels", "Claims"], True)
+    groups.active = 1
+    assert (tabs.view, views.visible) == ("summary", False)
+    groups.active = 0
+    assert tabs.view == "claims"
+    views.active = 0
+    assert tabs.view == "home"
+    assert (tabs.beside(1), tabs.beside(-1), tabs.of_group(2), tabs.of_group(9)) == ("claims", "summary", "summary", "")
 
 
 #: What ``view`` was in addresses that people have handed on.

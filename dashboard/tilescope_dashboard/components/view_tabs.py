@@ -54,21 +54,22 @@ class ViewTabs(pn.viewable.Viewer):
         look: dict[str, Any] = {"variant": "scrollable", "scroll_buttons": "false", "sizing_mode": "stretch_width"}
         self._top = pmui.TabMenu(items=list(groups), active=0, sx=_GROUPS | _APART if apart else _GROUPS, **look)
         self._below = pmui.TabMenu(items=[], sx=_VIEWS, visible=False, **look)
-        self._top.param.watch(lambda event: self._open(self._last[event.new]), "active")
-        self._below.param.watch(lambda event: self._open([*self._groups[self._here]][event.new]), "active")
+        self._showing = False
+        self._top.param.watch(lambda event: self._open(self._last, event.new), "active")
+        self._below.param.watch(lambda event: self._open([*self._groups[self._here]], event.new), "active")
         self._layout = pn.Column(
             self._top, self._below, sizing_mode="stretch_width", margin=0, styles={"min-width": "0", "flex": "1 1 0"}
         )
+        if self.view:
+            self._show()
 
     @property
     def _here(self) -> int:
         return next((at for at, views in enumerate(self._groups) if self.view in views), 0)
 
-    def _open(self, name: str) -> None:
-        if not self._showing:
-            self.view = name
-
-    _showing = False
+    def _open(self, names: Sequence[str], at: int | None) -> None:
+        if at is not None and not self._showing:
+            self.view = names[at]
 
     @param.depends("view", watch=True)
     def _show(self) -> None:
