@@ -43,7 +43,7 @@ def finding(**changes: object) -> Finding:
     return Finding(**fields)  # type: ignore[arg-type]
 
 
-def test_a_card_shows_title_bound_evidence_with_sources_and_remedy() -> None:
+def test_card_shows_bound_evidence_and_remedy() -> None:
     shown = cards.cards([finding()])
     assert "A title" in shown
     assert "A remedy" in shown
@@ -64,7 +64,7 @@ def test_measured_and_predicted_are_never_drawn_alike() -> None:
     assert cards.cards([measured]).count("class=guess") == 1
 
 
-def test_a_bound_that_is_absent_is_said_and_one_of_the_interval_names_its_clock() -> None:
+def test_card_without_bound_says_so() -> None:
     assert "no estimate" in cards.cards([finding(bound=None)])
     for rule in (WRONG, impossible.ROOF):
         wrong = finding(rule=rule, bound=None)
@@ -76,7 +76,7 @@ def test_a_bound_that_is_absent_is_said_and_one_of_the_interval_names_its_clock(
     assert cards.cards([]) == '<ol class="findings"></ol>'
 
 
-def test_a_finding_in_brief_names_its_bound_and_whether_it_was_measured() -> None:
+def test_brief_finding_names_bound_and_origin() -> None:
     shown = cards.brief(finding())
     assert "A title." in shown
     assert "Potential speedup: up to 1.40×, up to 29 % of GPU time" in shown
@@ -117,7 +117,7 @@ def test_a_quicker_config_of_a_sweep_is_advice_on_the_default(
     assert "num_warps" not in words(shown)
 
 
-def test_what_cannot_be_is_the_sentence_and_asks_for_another_measurement() -> None:
+def test_impossible_finding_is_the_sentence() -> None:
     found = finding(rule="impossible-roof", title="Impossible: 9 TB/s from HBM", bound=None)
     said = topic.sentence([found], {"ncu"})
     assert said.title == "Impossible: 9 TB/s from HBM" and "Ignore the other numbers" in said.text

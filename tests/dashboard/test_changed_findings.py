@@ -25,7 +25,7 @@ def found(rule: str, title: str, most: float | None = None) -> Finding:
     return Finding(rule, title, "r", "k", "forward", "8-fp32", "triton", "", (), bound)
 
 
-def test_findings_of_one_rule_that_differ_in_numbers_are_the_same_one() -> None:
+def test_changed_matches_findings_of_one_rule() -> None:
     before = [
         found("sectors", "Loads touch 4.51× the sectors", 5.7),
         found("spills", "It spills 12 B"),
@@ -83,7 +83,7 @@ def test_without_a_clock_a_change_is_told_by_its_findings(
     assert not shown._findings.shown
 
 
-def test_a_baseline_is_named_by_its_time_and_its_resources_stand_beside() -> None:
+def test_baseline_is_named_by_its_time() -> None:
     row = {
         "impl": "triton", "baseline_impl": "triton", "run": "b", "baseline_run": "a", "registers": 20.0,
         "baseline_registers": 22.0,

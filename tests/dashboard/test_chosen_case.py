@@ -91,7 +91,7 @@ def test_a_row_that_is_chosen_is_every_views() -> None:
     assert grid(compare).selection == [len(compare._rows) - 1]
 
 
-def test_esc_in_the_overview_goes_back_to_the_kernels_largest_case() -> None:
+def test_esc_in_overview_returns_to_largest_case() -> None:
     shown = opened(Overview)
     before = shown._head.object
     shown.state.case = case_name(OTHER)
@@ -100,7 +100,7 @@ def test_esc_in_the_overview_goes_back_to_the_kernels_largest_case() -> None:
     assert (shown.state.case, shown._head.object) == ("", before)
 
 
-def test_another_kernel_keeps_the_case_where_it_has_it_and_drops_it_quietly_where_not() -> None:
+def test_other_kernel_keeps_a_case_that_it_has() -> None:
     state = State(run=RUN, kernel="softmax")
     state.case = next(iter(state.cases))
     for kernel in ("layer_norm", "matmul", "softmax"):
@@ -141,7 +141,7 @@ def test_an_address_may_name_a_view_as_its_tab_does(asked: str, meant: str) -> N
     assert (state.view, state.ignored) == (meant, "")
 
 
-def test_a_name_is_that_of_a_case_and_the_closest_is_of_the_same_problem() -> None:
+def test_closest_case_is_of_the_same_problem() -> None:
     ours = KernelCase("triton", "forward", "8x8-bf16")
     swept = ours._replace(config="num_warps=4")
     assert [named(case_name(case)) for case in (ours, swept)] == [ours, swept]

@@ -54,7 +54,7 @@ def test_a_row_names_the_baseline_where_there_are_several(rows: pd.DataFrame) ->
     assert all("compile" in label or "eager" in label for label in both.y_range.factors)
 
 
-def test_rows_without_a_ratio_are_left_out_and_an_open_interval_is_drawn_to_an_end(rows: pd.DataFrame) -> None:
+def test_compare_leaves_out_rows_without_speedup(rows: pd.DataFrame) -> None:
     some = rows.head(3).copy()
     some.loc[some.index[0], ["speedup", "speedup_low", "speedup_high"]] = float("nan")
     some.loc[some.index[1], "speedup_high"] = float("inf")
@@ -113,7 +113,7 @@ def test_the_view_holds_what_the_address_says_against_the_run(norms: store.Summa
     assert not shown._body.visible, "an empty figure and an empty table say nothing"
 
 
-def test_claims_say_when_they_were_measured_and_with_what_where_one_asks() -> None:
+def test_claims_say_when_and_with_what_measured() -> None:
     shown = Claims(State(view="claims"))
     shown.refresh()
     text = unescape(shown._head.object)
@@ -144,7 +144,7 @@ def test_claims_are_chosen_by_kernel_family_and_standing() -> None:
     assert shown.state.kernel == shown._shown["kernel"].iloc[-1]
 
 
-def test_a_row_stands_as_the_quickest_baseline_implementation_says() -> None:
+def test_standing_follows_the_fastest_other() -> None:
     nan = float("nan")
     columns = {"over_eager": [3, 1.04, 0.96, 0.5, nan], "over_compile": [1.1, 2, nan, nan, nan], "over_library": nan}
     found = claims_model.standings(pd.DataFrame(columns))

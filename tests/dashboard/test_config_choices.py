@@ -22,7 +22,7 @@ def labels(widgets: list) -> set[str]:
     return {widget.label for widget in widgets}
 
 
-def test_beyond_the_costliest_parameters_selectors_are_behind_a_button_and_count_all_the_same() -> None:
+def test_cheap_parameters_are_behind_a_button_and_count() -> None:
     drawn = []
     shown = ConfigChoices(lambda: drawn.append(shown.held), lambda: None)
     shown.fill(cells("ABCDEF"))

@@ -69,9 +69,7 @@ def test_stalls_are_shares_of_all_cycles_and_selected_is_none() -> None:
     assert stalls(topic.stalls(counted(gpu_time=1.0), 0), DARK).select_one({"name": "stalls"}) is None
 
 
-def test_a_recorded_launch_is_told_in_a_sentence_and_its_counters_are_listed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_counters_of_a_recorded_launch_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
     runs = store.list_runs()
     # Opened on a sweep, which has no counters: those of another recording, of the case that is most like the chosen one.

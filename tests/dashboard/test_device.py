@@ -17,7 +17,7 @@ DEVICE = Device(
 )  # fmt: skip
 
 
-def test_a_roof_is_said_as_measured_and_as_published_with_its_share() -> None:
+def test_device_card_shows_measured_and_published_roofs() -> None:
     said = described(DEVICE)
     said = re.sub(r'<span class="value">(.*?)</span>', r"\1", said)
     rows = {

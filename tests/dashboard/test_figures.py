@@ -97,9 +97,7 @@ def test_every_figure_takes_any_amount_of_rows(rows: str, table: pd.DataFrame, s
         assert plot.document.to_json()
 
 
-def test_roofline_keeps_the_frame_s_order_and_marks_what_was_measured(
-    points: pd.DataFrame, synthetic: ModuleType
-) -> None:
+def test_roofline_keeps_order_and_fills_moved_bytes(points: pd.DataFrame, synthetic: ModuleType) -> None:
     plot = roofline(points, all_roofs(synthetic.DEVICE), LIGHT)
     data = source(plot).data
     assert list(data["intensity"]) == pytest.approx(points["intensity"].tolist())
@@ -108,7 +106,7 @@ def test_roofline_keeps_the_frame_s_order_and_marks_what_was_measured(
     assert set(drawn(plot, "line_dash")) == {"solid"}
 
 
-def test_roofline_draws_roofs_above_points_and_labels_both_origins(points: pd.DataFrame, synthetic: ModuleType) -> None:
+def test_roofline_draws_roofs_above_points(points: pd.DataFrame, synthetic: ModuleType) -> None:
     plot = roofline(points, all_roofs(synthetic.DEVICE), LIGHT)
     place = plot.renderers.index(glyph(plot, "points"))
     roofs = glyph(plot, "roofs")
@@ -249,7 +247,7 @@ def test_occupancy_shows_theory_hollow_and_measurement_filled() -> None:
     assert glyph(occupancy(curve, {**point, "achieved": None}, "registers", LIGHT), "achieved") is None
 
 
-def test_overview_is_filled_where_timed_and_hollow_where_predicted(synthetic: ModuleType) -> None:
+def test_overview_marks_are_hollow_where_predicted(synthetic: ModuleType) -> None:
     for measured in (True, False):
         rows = synthetic.frame(measured=measured)
         plot = overview(summary.summarise(rows, synthetic.DEVICE), LIGHT)

@@ -59,7 +59,7 @@ def test_the_curve_goes_through_the_kernel_s_point(resource: str) -> None:
     assert curve["value"].is_monotonic_increasing
 
 
-def test_occupancies_name_every_limiter_and_use_the_carve_out_of_the_launch(synthetic: ModuleType) -> None:
+def test_occupancies_use_the_launch_s_carve_out(synthetic: ModuleType) -> None:
     case = Case("softmax", "triton", "forward", "8x8-fp32")
     known = {"registers": 16, "shared_memory": 128, "block_threads": 128, "barriers": 1}
     rows = [case.row(name, value, "ncu", launch=0, function="f") for name, value in known.items()]
@@ -70,7 +70,7 @@ def test_occupancies_name_every_limiter_and_use_the_carve_out_of_the_launch(synt
     assert topic.occupancies(schema.frame([]), "sm_90").empty
 
 
-def test_measured_resources_are_preferred_to_compiled_ones_and_launches_stand_as_they_were_made() -> None:
+def test_resources_prefer_measured_and_keep_launch_order() -> None:
     case = Case("softmax", "triton", "forward", "8x8-fp32")
 
     def found(*launches: tuple[str, int, int]) -> pd.DataFrame:
@@ -96,7 +96,7 @@ def test_a_config_s_code_is_what_ran_as_the_terminal_has_it() -> None:
     assert (found["registers"], found["code_source"], found["theoretical_occupancy"]) == (212, "torch_profiler", 8 / 64)
 
 
-def test_a_config_s_time_is_by_the_clock_that_the_terminal_prints() -> None:
+def test_config_time_is_by_the_terminal_s_clock() -> None:
     case = Case("softmax", "triton", "forward", "8x8-fp32", "BLOCK=8")
     times = {"ncu": (5e-6,), "torch_profiler": (2e-6, 3e-6, 4e-6)}
     rows = [

@@ -207,7 +207,7 @@ def test_readings_arrive_on_the_page_and_stop_when_it_is_closed(gpu_server: Any,
 
 
 @pytest.mark.browser
-def test_it_opens_over_the_views_and_closes_by_key_and_by_a_press_elsewhere(visit: Any, built: Any) -> None:
+def test_gpu_panel_closes_by_key_and_by_press_elsewhere(visit: Any, built: Any) -> None:
     if Path("/dev/nvidia0").exists():
         pytest.skip("this machine has a GPU")
     # A link of before, to the view that it was.

@@ -56,7 +56,7 @@ RECORDED = rows(
 )  # fmt: skip
 
 
-def test_a_kernel_stands_by_its_largest_forward_size_against_the_quickest_other() -> None:
+def test_home_compares_the_largest_forward_size() -> None:
     shown = topic.kernels(RECORDED, RUNS, FAMILIES).set_index("kernel")
     softmax = shown.loc["softmax"]
     assert (softmax["workload"], softmax["quickest"], softmax["other"]) == ("2-bf16", 1.5, "liger")
@@ -193,7 +193,7 @@ CLEARED = (
 
 
 @pytest.mark.browser
-def test_a_row_opens_that_is_pressed_while_the_table_is_filled_again(visit: Any, built: Any) -> None:
+def test_pressed_row_opens_while_table_refills(visit: Any, built: Any) -> None:
     page = visit("theme=light")
     built(page, "Kernels")
     box = page.locator(".tabulator-row:visible").nth(2).bounding_box()

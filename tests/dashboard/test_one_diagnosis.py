@@ -26,7 +26,7 @@ def test_beside_a_diagnosis_no_line_says_that_nothing_was_found(
     assert shown._first._layout.objects == []
 
 
-def test_an_implementation_has_bars_of_one_source_the_most_direct_where_the_chosen_one_did_not_see_it() -> None:
+def test_bars_fall_back_to_the_most_direct_source() -> None:
     seen = {
         "triton": ("ncu", "cupti", "interpreter"),
         "eager": ("cupti", "interpreter"),
@@ -45,7 +45,7 @@ def test_a_prediction_from_bytes_says_who_counted_them(source: str, said: str) -
     assert text.startswith(f"Bytes, {said}, predict a speedup of 2× vs eager; the measured speedup is 1.50×.")
 
 
-def test_a_chain_that_was_counted_with_cold_caches_is_called_so_wherever_its_bytes_are() -> None:
+def test_traffic_of_a_cold_chain_says_at_most() -> None:
     bars = pd.DataFrame([{"impl": "triton", "read": 2e6, "written": 1e6, "source": "ncu", "metric": "dram_bytes"}] * 2)
     none = pd.DataFrame(columns=["impl", "predicted"])
     chain = traffic.sentence(bars, none, 2e6, 50_000_000)

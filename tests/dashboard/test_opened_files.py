@@ -84,7 +84,7 @@ def test_a_report_of_it_has_no_size_that_the_file_does_not_say(name: str, runs: 
     assert "Predicted" not in text
 
 
-def test_a_gpu_of_which_little_is_known_has_dashes_and_roofs_that_nobody_measured(runs: dict[str, LoadedRun]) -> None:
+def test_device_card_of_a_barely_known_gpu_has_dashes(runs: dict[str, LoadedRun]) -> None:
     bare = device_card.described(runs["details_rules_h200.csv"].run.device)
     assert "0 B" not in bare
     assert "measured there" not in bare

@@ -15,7 +15,7 @@ def case(**changes: Any) -> dict[str, Any]:
     return {**{name: kinds[kind] for name, kind in summary.COLUMNS.items()}, **changes}
 
 
-def test_a_measured_case_leads_with_its_time_and_where_that_is_from() -> None:
+def test_measured_case_leads_with_time_and_clock() -> None:
     shown = of_case(case(measured=True, gpu_time=2e-6, gpu_time_low=1e-6, gpu_time_high=3e-6,
                                   time_source="events", floor=1e-6, floor_fraction=0.5, why="Memory-bound."))  # fmt: skip
     assert "2.00 µs" in shown

@@ -34,7 +34,7 @@ def test_a_label_that_fits_names_kernel_and_workload() -> None:
     assert plot.select_one({"name": "headings"}).data_source.data["text"] == []
 
 
-def test_where_labels_would_be_cut_kernels_have_rows_of_their_own() -> None:
+def test_overview_gives_kernels_rows_where_labels_are_cut() -> None:
     plot = overview(TWO, theme(False, narrow=True))
     headings = plot.select_one({"name": "headings"}).data_source.data
     assert dict(zip(headings["y"], headings["text"], strict=True)) == {0: "softmax", -3: "matmul"}
@@ -44,7 +44,7 @@ def test_where_labels_would_be_cut_kernels_have_rows_of_their_own() -> None:
     assert (plot.y_range.start, plot.y_range.end) == (-4.5, 0.5)
 
 
-def test_workloads_whose_cut_labels_are_alike_keep_rows_of_their_own() -> None:
+def test_overview_keeps_rows_of_equal_cut_labels() -> None:
     alike = headlines(*((LONG, "forward", f"1024x1024x1024x{n}x1024x1024-bf16", "triton", 0.5) for n in (1111, 2222)))
     plot = overview(alike, theme(False, narrow=True))
     assert places(plot) == [-1, -2]

@@ -43,7 +43,7 @@ def test_a_run_on_the_chosen_gpu_comes_first(made: list[store.Summary]) -> None:
     [(set(), "fuller"), ({"fuller"}, "current"), ({"fuller", "current"}, "sweep"), ({"sweep"}, "fuller")],
 )
 @pytest.mark.parametrize("recorded", [False, True])
-def test_a_run_of_the_code_that_is_here_comes_before_one_of_other_code(
+def test_best_run_prefers_current_code(
     monkeypatch: pytest.MonkeyPatch, recorded: bool, changed: set[str], best: str
 ) -> None:
     """But a recording with counters before a sweep, which says nothing of most questions."""
@@ -63,9 +63,7 @@ def test_a_run_of_the_code_that_is_here_comes_before_one_of_other_code(
 @pytest.mark.parametrize(
     ("sizes", "best"), [(["0x4096-bf16"], "fuller"), (["4096x4096-bf16"], "current"), ([], "current")]
 )
-def test_a_run_may_have_changed_at_sizes_that_do_not_stand_for_it(
-    monkeypatch: pytest.MonkeyPatch, sizes: list[str], best: str
-) -> None:
+def test_best_run_ignores_changes_at_other_sizes(monkeypatch: pytest.MonkeyPatch, sizes: list[str], best: str) -> None:
     facts = {"kernels": ("own",), "measured": True, "recorded": True}
     current = store.Summary("current", Path("current"), sources=("ncu",), **facts)
     fuller = store.Summary("fuller", Path("fuller"), sources=("events", "ncu"), **facts)
@@ -83,7 +81,7 @@ def test_a_run_without_the_collector_is_not_read(made: list[store.Summary], monk
     assert recordings.best(predicted, "softmax", COUNTERS) is None
 
 
-def test_measurements_are_timed_cases_of_all_runs_and_say_whose_they_are(made: list[store.Summary]) -> None:
+def test_measurements_are_timed_cases_with_origin(made: list[store.Summary]) -> None:
     every = recordings.every(made, "softmax")
     assert [one.summary.id for one in every] == [RUN, PREDICTED]
     rows = measurements(every, "softmax")

@@ -215,7 +215,7 @@ def test_no_character_of_markup_is_left_in_markdown(tmp_path: Path, synthetic: M
 # Markdown for a pull request.
 
 
-def test_markdown_heads_each_kernel_ranks_its_findings_and_says_what_does_not_fit(
+def test_markdown_ranks_findings_and_names_what_is_cut(
     norms: Side, whole: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = markdown.markdown(whole)
@@ -281,7 +281,7 @@ def test_other_settings_are_not_compared(norms: Side, tmp_path: Path) -> None:
     assert comparison.part.table.rows["speedup"].isna().all()
 
 
-def test_runs_with_nothing_in_common_and_one_without_the_chosen_kernel_say_so(norms: Side) -> None:
+def test_report_of_runs_with_nothing_in_common_says_so(norms: Side) -> None:
     report = build([norms, counted("cross_entropy")], "rms_norm")
     assert "no case in common" in report.comparisons[0].obstacles[-1]
     assert report.comparisons[0].part is None

@@ -54,9 +54,7 @@ def test_the_command_costs_nothing_until_it_runs_and_never_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_without_a_file_text_is_printed_and_html_named_after_the_run(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_report_without_file_prints_text_or_names_html(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     chosen = ["report", PREDICTED, "--kernel", "softmax"]
     assert cli.main([*chosen, "--format", "md"]) == 0
     assert capsys.readouterr().out.startswith("## Tilescope: synthetic prediction\n")

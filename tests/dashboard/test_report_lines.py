@@ -31,7 +31,7 @@ def test_lines_of_source_are_in_it_with_what_they_cost() -> None:
     assert re.search(rf"^\| {hot[1]} \| [\d,]+ \| {hot[2]} % ", markdown.markdown(report), re.MULTILINE)
 
 
-def test_lines_that_the_run_did_not_measure_and_its_sweep_come_from_another_which_is_named() -> None:
+def test_report_borrows_lines_and_sweep_and_names_origin() -> None:
     softmax = side(of_kernel("softmax")[0].path)
     parts = build([softmax]).runs[0].kernels[0].parts
     own, other = (
@@ -47,7 +47,7 @@ def test_lines_that_the_run_did_not_measure_and_its_sweep_come_from_another_whic
     assert recordings.best_other(softmax.loaded, "no such kernel", recordings.MEASURED_LINES) is None
 
 
-def test_source_that_was_not_kept_is_no_code_but_its_lines_are_told(tmp_path: Path) -> None:
+def test_report_without_source_text_lists_line_numbers(tmp_path: Path) -> None:
     kept = next(s for s in recorded() if s.title == "softmax by source line")
     folder = shutil.copytree(kept.path, tmp_path / kept.id)
     (folder / "sources.json.gz").unlink()

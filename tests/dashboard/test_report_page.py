@@ -70,7 +70,7 @@ def test_it_opens_offline_with_every_figure(chromium: Any, reported: Callable[[s
     page.context.close()
 
 
-def test_the_figures_follow_the_scheme_and_are_printed_in_light_colours(
+def test_report_figures_follow_colour_scheme_and_print_light(
     chromium: Any, reported: Callable[[str], Report], tmp_path: Path
 ) -> None:
     page, wrong = opened(chromium, html(reported(PREDICTED)), tmp_path / "r.html", color_scheme="light")
@@ -85,7 +85,7 @@ def test_the_figures_follow_the_scheme_and_are_printed_in_light_colours(
     page.context.close()
 
 
-def test_a_phone_is_not_scrolled_sideways_and_its_figures_move_the_page(
+def test_report_on_a_phone_is_not_scrolled_sideways(
     chromium: Any, reported: Callable[[str], Report], tmp_path: Path
 ) -> None:
     phone = {"viewport": {"width": 390, "height": 800}, "has_touch": True, "is_mobile": True}

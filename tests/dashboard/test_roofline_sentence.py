@@ -42,7 +42,7 @@ def points(dtype: str = "fp32") -> pd.DataFrame:
     return model.points(schema.frame(rows), GPU)
 
 
-def test_the_slower_kernel_is_the_lower_mark_and_what_it_executes_is_said() -> None:
+def test_roofline_point_of_slower_kernel_is_lower() -> None:
     plot = roofline(points(), all_roofs(GPU), LIGHT)
     drawn = next(r for r in plot.renderers if r.name == "points").data_source.data
     heights = sorted(set(drawn["height"]))
@@ -84,7 +84,7 @@ def test_roofline_and_overview_say_one_number_and_one_word() -> None:
     assert number in shown and "of roofline" in shown and case["roof"] in shown
 
 
-def test_a_kernel_that_computes_nothing_has_no_place_on_a_roofline() -> None:
+def test_roofline_without_operations_says_so() -> None:
     case = Case("copy", "triton", "forward", "8-fp32")
     rows = [case.row(f"requested_{what}", value, "interpreter", launch=0) for what, value in
             (("bytes_read", 32.0), ("bytes_written", 32.0), ("flops", 0.0))]  # fmt: skip

@@ -91,7 +91,7 @@ def test_traffic_bar_of_a_sample_is_empty_and_says_so() -> None:
     )
 
 
-def test_the_page_says_what_was_asked_for_and_of_how_many_programs(synthetic: ModuleType) -> None:
+def test_stats_name_the_sample_of_programs(synthetic: ModuleType) -> None:
     row = summarise(counted(NEAR), synthetic.DEVICE).iloc[0].to_dict()
     for stats in (overview.stats(row), summary_topic.stats(row, pd.DataFrame({"speedup": []}))):
         (stat,) = [one for one in stats if one.label == "bytes requested"]
@@ -104,9 +104,7 @@ def test_the_page_says_what_was_asked_for_and_of_how_many_programs(synthetic: Mo
 
 
 @pytest.mark.parametrize(("whole", "known"), [(8e6, True), (128.0, False), (1e9, False)])
-def test_a_sample_that_whole_tensors_have_little_to_do_with_has_no_floor(
-    synthetic: ModuleType, whole: float, known: bool
-) -> None:
+def test_floor_of_a_sample_needs_matching_tensors(synthetic: ModuleType, whole: float, known: bool) -> None:
     # As captured launches declare it: the bytes of the tensors that they touch, and no operations.
     case = Case("mine", "triton", "forward", "8-fp32")
     declared = {"algorithm_bytes_read": whole / 2, "algorithm_bytes_written": whole / 2, "tensor_bytes": whole}

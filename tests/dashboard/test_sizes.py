@@ -72,7 +72,7 @@ def test_a_recorded_kernel_is_joined_from_its_runs() -> None:
     assert points(history_figure.history(past, LIGHT))
 
 
-def test_the_fastest_config_stands_for_a_sweep_without_the_default() -> None:
+def test_fastest_config_represents_a_sweep() -> None:
     runs = [run for run in store.list_runs([store.recorded_dir()]) if "matmul" in run.kernels]
     (sweep,) = (one for one in recordings.every(runs, "matmul") if recordings.with_sweep(one.loaded, "matmul"))
     table = sweep.loaded.table
@@ -100,7 +100,7 @@ def test_rates_count_what_binds_the_largest_problem(rows: pd.DataFrame) -> None:
     assert "triton is fastest on 2 of 2 sizes" in sizes.sentence(found, of).text
 
 
-def test_a_line_goes_through_the_fastest_of_one_size_and_other_dtypes_are_hollow(rows: pd.DataFrame) -> None:
+def test_sizes_line_joins_the_fastest_of_a_size(rows: pd.DataFrame) -> None:
     of = sizes.rate(rows)
     one = sizes.sizes(rows, "forward", of)
     one = one[one["impl"] == "triton"]

@@ -89,7 +89,7 @@ def test_launches_are_matched_across_sources_by_their_function(frame: pd.DataFra
     assert topic.of_launch(both, found[1])["value"].tolist() == [1.0]
 
 
-def test_shares_are_of_the_whole_launch_and_absent_values_are_absent(frame: pd.DataFrame) -> None:
+def test_shares_are_of_the_whole_launch(frame: pd.DataFrame) -> None:
     own = topic.of_launch(frame, FunctionLaunch("softmax_kernel", 0))
     stalls = topic.by_line(own, STALLS)
     assert stalls.to_dict() == {("softmax.py", 8): 60.0, ("standard.py", 191): 20.0}
@@ -259,7 +259,7 @@ def test_another_runs_lines_are_shown_and_whose_they_are_said(run: str, tmp_path
     assert view.origin[1] == run
 
 
-def test_measured_lines_of_another_run_are_a_choice_and_a_persons_own_run_comes_first(
+def test_source_offers_measured_lines_of_another_run(
     tmp_path: Path, frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))

@@ -39,7 +39,7 @@ def swept(*configs: tuple[int, int, float, float]) -> pd.DataFrame:
 GRID = swept((4, 1, 27, 100), (4, 2, 27, 200), (8, 1, 27, 100), (8, 2, 27, 200))
 
 
-def test_configs_are_coloured_by_the_first_thing_that_tells_them_apart() -> None:
+def test_most_telling_is_first_column_that_differs() -> None:
     assert topic.most_telling(GRID, ["registers", "shared_memory"]) == "shared_memory"
     assert topic.most_telling(GRID, ["registers"]) == "registers"
     assert topic.most_telling(GRID, []) is None
@@ -65,7 +65,7 @@ def test_where_all_are_alike_none_is_best(column: str, said: str, stars: int) ->
 
 
 @pytest.mark.parametrize(("slowest", "close"), [(132.1e-6, True), (140e-6, False)])
-def test_times_that_are_nearly_alike_are_told_apart_and_said_to_hardly_matter(slowest: float, close: bool) -> None:
+def test_autotune_says_where_choice_hardly_matters(slowest: float, close: bool) -> None:
     timed = GRID.assign(time=[131.2e-6, 131.4e-6, 131.9e-6, slowest])
     rows = sweeps.ranked(timed, "triton · forward · 8-fp32", {}, "time", less=True)
     shown = topic.grid(rows, "WARPS", "STAGES")
@@ -106,7 +106,7 @@ def test_configs_are_coloured_by_percent_over_the_best() -> None:
     assert list(shown.below[1].major_label_overrides.values()) == ["0 B", "8 B", "16 B"]
 
 
-def test_the_sentence_says_what_matters_and_what_is_won_over_the_default() -> None:
+def test_autotune_sentence_names_costs_and_gain() -> None:
     timed = GRID.assign(time=[1e-6, 1.1e-6, 2e-6, 2.2e-6], time_source="events, gpu time")
     rows = sweeps.ranked(timed, "triton · forward · 8-fp32", {}, "time", less=True)
     # Its own column is none.
@@ -129,7 +129,7 @@ def test_of_a_dozen_parameters_the_costly_ones_are_told() -> None:
     assert sweeps.costs({"P": 0.1, "Q": 0.0}) == ["P +10 %", "Q nothing"]
 
 
-def test_the_config_of_a_row_that_is_chosen_is_copied_else_the_best() -> None:
+def test_autotune_copies_chosen_or_best_config() -> None:
     view = Autotune(State(run="20261126-055403-17a6", kernel="rms_norm", view="autotune"))
     view.refresh()
     assert view._copy.text == 'triton.Config({"PROGRAMS": 2}, num_warps=8)'
@@ -157,7 +157,7 @@ def test_helions_words_are_values_of_parameters(tmp_path) -> None:
     assert list(figure.x_range.factors) == ["flat"]
 
 
-def test_a_race_is_a_sweep_whose_configs_say_why_they_were_not_timed(tmp_path) -> None:
+def test_race_configs_say_why_they_were_not_timed(tmp_path) -> None:
     def raced(config: str, samples: tuple[float, ...], reason: str, registers: int) -> Case:
         case = Case("softmax", "triton", "forward", "8-fp32", config)
         kernel = {
@@ -204,7 +204,7 @@ def test_a_sweep_says_that_its_results_were_not_checked() -> None:
         assert ("did not compare their results" in topic.sentence(rows, rows, "time", "second").text) is told
 
 
-def test_the_best_few_say_what_they_moved_and_waited_for_and_others_say_nothing() -> None:
+def test_counted_configs_show_bytes_and_longest_stall() -> None:
     best, other = (Case("softmax", "triton", "forward", "8x8-bf16", f"WARPS={warps},STAGES=1") for warps in (4, 8))
     waits = {"stall_long_scoreboard": 6.0, "stall_selected": 1.0, "stall_not_selected": 2.0, "stall_wait": 1.0}
     counted = {"dram_bytes_read": 3e6, "dram_bytes_written": 1e6, **waits}

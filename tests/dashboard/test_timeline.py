@@ -77,7 +77,7 @@ def test_a_gap_is_drawn_by_its_cause(late: float, name: str, cause: str) -> None
     assert all(rows(plot, other).empty for other in drawn - {name})
 
 
-def test_functions_have_a_colour_and_a_pattern_each_and_the_rest_is_grey() -> None:
+def test_timeline_colours_functions_and_greys_the_rest() -> None:
     frame = launches(13).assign(function=[f"kernel_{place}" for place in range(13)])
     plot = figures.timeline(frame, LIGHT)
     bars = [glyph for glyph in plot.renderers if glyph.name == "bars"]
@@ -87,7 +87,7 @@ def test_functions_have_a_colour_and_a_pattern_each_and_the_rest_is_grey() -> No
     assert plot.legend[0].items[10].label.value == figures.OTHERS
 
 
-def test_a_function_has_the_same_colour_whatever_is_drawn_beside_it() -> None:
+def test_timeline_function_keeps_its_colour() -> None:
     names = ["softmax_kernel", "eager_kernel", "matmul_kernel"]
     at = figures.places(names)
     assert {name: figures.places([name])[name] for name in names} == at
@@ -126,7 +126,7 @@ def test_ten_thousand_launches_share_bars_and_all_count() -> None:
     assert 5_001 in set(rows(plot, figures.UNKNOWN)["number"])
 
 
-def test_the_view_says_what_the_gpu_waited_for_and_fills_its_tables() -> None:
+def test_timeline_view_fills_its_tables() -> None:
     shown = Timeline(State(run=RUN, kernel="softmax", view="timeline"))
     shown.refresh()
     assert "triton: GPU busy 100 %" in words(shown)
@@ -190,7 +190,7 @@ def test_repetition_problem_and_filter_choose_what_is_shown() -> None:
 
 
 @pytest.mark.parametrize("run", [PREDICTED, INJECTED])
-def test_a_run_without_starts_says_how_to_get_them_where_no_other_has_any(
+def test_timeline_without_starts_says_how_to_get_them(
     run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "recorded_dir", lambda: tmp_path)
