@@ -188,6 +188,7 @@ def test_a_figure_fills_its_place_and_is_in_the_page_once() -> None:
 def test_the_legend_shows_each_implementation_s_own_mark(points: pd.DataFrame, synthetic: ModuleType) -> None:
     plot = roofline(points, all_roofs(synthetic.DEVICE), LIGHT)
     keys = glyph(plot, "keys").data_source.data
+    assert (glyph(plot, "keys").glyph.marker, glyph(plot, "keys").glyph.line_color) == ("mark", "line")
     said = {item.label.value: (keys["mark"][item.index], keys["line"][item.index]) for item in plot.legend[0].items}
     by_style = dict(zip(drawn(plot, "marker"), drawn(plot, "line_color"), strict=True))
     for impl in points["impl"].unique():

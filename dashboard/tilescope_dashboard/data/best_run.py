@@ -33,7 +33,7 @@ def first_shown(runs: Sequence[store.Summary], kernel: str = "") -> tuple[str, s
 def best_run(runs: Sequence[store.Summary], kernel: str) -> store.Summary | None:
     """The best run of the kernel.
 
-    Measured before predicted, the person's own before a recording, a recording with counters before a sweep. Among equals one of the
+    Measured before predicted, the user's own before a recording, a recording with counters before a sweep. Among equals one of the
     present code, then the most complete (``_fullest``).
     """
     holding = [s for s in runs if not s.error and kernel in s.kernels]

@@ -1,4 +1,4 @@
-"""Commands that collect what a run lacks, as a person types them."""
+"""Commands that collect what a run lacks, as a user types them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 def command(kernel: str, declared: Mapping[str, Any], verb: str, *options: str) -> str:
     """``tilescope VERB KERNEL OPTIONS``, quoted for a shell but not for HTML. ``declared`` is the kernel's entry in ``Run.kernels``.
 
-    A person's own kernel, which has an absolute path, is named by its file.
+    A user's own kernel, which has an absolute path, is named by its file.
     """
     file = str(declared.get("file", ""))
     name = f"{file}:{declared.get('variable', kernel)}" if Path(file).is_absolute() else kernel or "softmax"

@@ -33,7 +33,7 @@ class Recording:
 
     @property
     def origin(self) -> str:
-        """Where the numbers are from: ``softmax, recorded 2026-11-23 on NVIDIA H200``."""
+        """The origin of the numbers: ``softmax, recorded 2026-11-23 on NVIDIA H200``."""
         run = self.summary
         kind = "recorded" if run.recorded else "measured" if run.measured else "predicted"
         where = "on" if run.measured else "for"

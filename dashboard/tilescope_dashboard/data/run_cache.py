@@ -139,7 +139,7 @@ def claimed(folder: Path) -> tuple[list[dict[str, Any]], str]:
     """
     key = folder, changed(folder)
     if not has_claimed(folder):
-        # Not with ``open_cached``: so many runs would evict those that people look at.
+        # Not with ``open_cached``: so many runs would evict those that users look at.
         loaded = _open(folder)
         _CLAIMED[key] = claims.of_run(loaded), claims_text.provenance([loaded])
     return _CLAIMED[key]

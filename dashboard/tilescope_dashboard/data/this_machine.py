@@ -1,4 +1,4 @@
-"""What can run on this machine: its GPU and its collectors. Asked in threads, as some ask the driver; the answer is cached."""
+"""This machine's GPU, and the collectors that run here. Threads ask, because some ask the driver. The answer is cached."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def moved(token: str, before: str, run: str) -> str:
 
 
 def asked(search: str, names: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
-    """What a query, with its question mark, asks for by these ``names``, and a list of what is not understood as ``NAME=VALUE``.
+    """The values of these ``names`` in a query, with its question mark, and a list of ``NAME=VALUE`` that is not understood.
 
     ``compared`` is a list of texts in JSON, or one text, a list of one; everything else is a text. Panel would make numbers of texts
     that look like some.

@@ -26,7 +26,7 @@ def compare(rows: pd.DataFrame, look: Theme) -> figure:
     """
     timed = rows[rows["speedup"].notna()].head(MOST)
     if timed.empty:
-        return empty(look, "compare", "No times that can be compared.", 160)
+        return empty(look, "compare", "There are no times to compare.", 160)
     # The title and the table say what all rows share.
     several = len(timed[["kernel", "baseline_impl", "baseline_config", "baseline_run"]].drop_duplicates()) > 1
     labels = [_label(row, look.narrow, several=several) for row in timed.to_dict("records")]

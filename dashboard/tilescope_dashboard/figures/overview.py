@@ -31,8 +31,8 @@ _LONGEST = {True: 22, False: 34}
 def overview(cases: pd.DataFrame, look: Theme) -> figure:
     """A row a kernel, pass and workload, a mark an implementation, and the floor as a line at 1.
 
-    A filled mark is the share of the roofline. Where nothing was timed, a hollow mark is the predicted HBM traffic over the
-    minimum. ``cases`` is ``tilescope.models.summary.summarise``'s frame. If a label is too long for the page, each kernel's name has
+    A filled mark is the share of the roofline. A hollow mark is the predicted HBM traffic over the minimum, if nothing was
+    timed. ``cases`` is ``tilescope.models.summary.summarise``'s frame. If a label is too long for the page, each kernel's name has
     a row of its own above its workloads.
     """
     for column in ("floor_fraction", "bytes_ratio") if len(cases) else ():

@@ -28,7 +28,7 @@ _CLEAR = "#00000000"
 #: Labels of kinds that are not their names.
 KINDS = {"sampled": "≈ requested, from a sample"}
 _NOTHING = "No flops, bytes or roofs are known for this kernel in this run."
-#: Most points that are all drawn. Of more, one of a style is drawn in each cell, of which a decade has so many across and up.
+#: Most points that are all drawn. Above, one point of a style is drawn in each cell; the cells of a decade across and up.
 _MOST, _ACROSS, _UP = 2_500, 60, 20
 _ALONG_DIAGONAL = """
     const decades = range => Math.log10(range.end / range.start)

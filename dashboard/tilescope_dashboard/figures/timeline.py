@@ -123,7 +123,7 @@ def reduced(launches: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _longest(values: pd.Series) -> pd.Series:
-    """Mask of the ``MOST`` largest values. Of equal values all or none, so that no end of the timeline is preferred."""
+    """Mask of the ``MOST`` largest values. It holds all or none of equal values, so that no end of the timeline is preferred."""
     return values.rank(method="max", ascending=False) <= MOST
 
 

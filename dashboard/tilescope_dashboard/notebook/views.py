@@ -75,7 +75,7 @@ class _HandOver:
     """Hands the notebook what draws, megabytes of it, and once for all cells.
 
     It lies in the output of the cell that was first to show a view, and is saved there, so that it draws again when the
-    notebook is opened anew. That cell's next run clears it, and must hand it over again.
+    notebook is opened again. That cell's next run clears it, and must hand it over again.
     """
 
     def __init__(self) -> None:

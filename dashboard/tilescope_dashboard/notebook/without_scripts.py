@@ -26,7 +26,7 @@ def below(place: str, view: View) -> str:
 def _said(view: View) -> str:
     known = [shown for shown in view.__panel__().select(Table) if isinstance(shown, Table)]
     tables = "".join(_table(shown) for shown in known if shown.visible and len(shown.filled))
-    hint = "Its figures and controls need scripts: trust this notebook, or run the cell."
+    hint = "Figures and controls need scripts: trust this notebook, or run the cell."
     origin = escape(", ".join(filter(None, view.origin)))
     return f"<p><b>{escape(html_text.title_of(view._head.object))}</b> ({origin})</p><p>{hint}</p>{tables}"
 

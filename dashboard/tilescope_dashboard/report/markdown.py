@@ -31,7 +31,7 @@ Item = TypeVar("Item")
 
 
 def markdown(report: Report) -> str:
-    """The report with as many items in each list as fit; what is left out is said where it is missing."""
+    """The report with as many items in each list as fit. A line names the number of items left out."""
     most = 256
     while True:
         text = "\n\n".join(_Writer(most).report(report)) + "\n"
@@ -41,7 +41,7 @@ def markdown(report: Report) -> str:
 
 
 def escape(text: str, longest: int = _LINE) -> str:
-    """The text as it is, in a line of Markdown or a cell: no markup, no formula, no mention of a person or an issue.
+    """The text in a line of Markdown or a cell, without markup, formulas, or mentions of users and issues.
 
     It is cut in the middle to ``longest`` characters.
     """
@@ -81,7 +81,7 @@ class _Writer:
                 yield "Slowest candidate first, with the 95 % interval of the speedup."
                 yield self._table(rows[told], CHANGES)
             if not told.all():
-                others = f"Neither slower nor faster for certain: {(~told).sum()}"
+                others = f"Neither slower nor faster within the noise: {(~told).sum()}"
                 yield _folded(others, self._table(rows[~told], CHANGES))
 
     def _run(self, part: RunPart) -> Iterator[str]:

@@ -64,7 +64,7 @@ def _warnings(loaded: LoadedRun, kernels: Sequence[str]) -> Iterator[str]:
     run = loaded.run
     changed = [name for name in changes.changed_kernels(loaded) if name in kernels]
     if not run.device.measured:
-        yield f"Predicted for a {run.device.name}, not measured: no such GPU took part."
+        yield f"Predicted for a {run.device.name}: this machine had no such GPU, so nothing was measured."
     if changed:
         yield f"Changed since this run: {', '.join(changed)}."
     if not run.complete:
@@ -75,7 +75,7 @@ def _environment(loaded: LoadedRun) -> Iterator[tuple[str, str]]:
     run, device = loaded.run, loaded.run.device
     yield "run", run.id
     yield "started", run.started
-    # What another tool's file does not say of its GPU is 0.
+    # Another tool's file leaves unknown facts of its GPU at 0.
     count = f"{device.multiprocessors} SMs" if device.multiprocessors else ""
     known = ", ".join(filter(None, [device.target, count]))
     yield "device", f"{device.name} ({known})" if known else device.name
@@ -92,7 +92,7 @@ def _environment(loaded: LoadedRun) -> Iterator[tuple[str, str]]:
     for name, value in run.settings.items():
         label = name.replace("_", " ")
         if isinstance(value, Mapping) and all(isinstance(part, Mapping) for part in value.values()):
-            # What each collector did so.
+            # A setting of each collector.
             yield from ((f"{label}, {whose}", _in_words(part)) for whose, part in value.items())
         else:
             yield label, _in_words(value)

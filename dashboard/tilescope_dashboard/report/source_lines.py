@@ -23,8 +23,8 @@ _COLUMNS, _LINES = 3, 400
 
 
 def source_lines(loaded: LoadedRun, kernel: str, cases: Mapping[str, Mapping[str, Any]]) -> Iterator[Part]:
-    """A part a pass, of the case in ``cases`` that stands for it. Where the run did not measure its lines, a part follows of
-    the best recording that did."""
+    """A part a pass, of the case in ``cases`` that represents it. If the run did not measure its lines, a part of the best
+    recording that did follows."""
     own = _of(loaded, kernel)
     for direction, case in cases.items():
         yield from _part(loaded, kernel, own[own["pass"] == direction], case)

@@ -50,7 +50,7 @@ def chosen(rows: pd.DataFrame, text: str, standing: str, families: Mapping[str, 
     wanted = " ".join(text.lower().split())
     if wanted:
         names = rows["kernel"].map(lambda kernel: f"{kernel}\n{families.get(kernel, '')}".lower())
-        # A family's name has underscores where people write spaces.
+        # A family's name has underscores where users write spaces.
         rows = rows[[wanted in name or wanted.replace(" ", "_") in name for name in names]]
     return rows[model.standings(rows) == standing] if standing else rows
 

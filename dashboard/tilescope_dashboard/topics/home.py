@@ -39,7 +39,7 @@ def kernels(
 ) -> pd.DataFrame:  # fmt: skip
     """A row a kernel, by family and name, with its largest forward size. Columns are those of ``rows`` and of ``COLUMNS``.
 
-    ``rows`` are ``tilescope.models.claims.best``'s; those of a person's runs, ``own``, are preferred. ``families`` are by kernel.
+    ``rows`` are ``tilescope.models.claims.best``'s; those of the user's runs, ``own``, are preferred. ``families`` are by kernel.
     A kernel without measurements has a row without numbers. Runs of the kernels ``unread`` are not in ``rows`` yet.
     """
     every = list(runs)

@@ -33,7 +33,7 @@ _NO_TEXT = (
     "This run has no copy of {}, and the file here is another version. Only the numbers of its lines can be shown."
 )
 CASE = ["impl", "pass", "workload", "config"]
-#: Groups of metrics, of each of which the first known one is shown by default: time or amount of code, bytes read, and written.
+#: Groups of metrics: time or amount of code, bytes read, bytes written. The first known metric of each is shown by default.
 _FIRST = (("stall_samples", "sass_instructions"), ("requested_bytes_read",), ("requested_bytes_written",))
 
 
