@@ -151,7 +151,7 @@ def test_profile_with_a_failed_case_has_status_1(capsys):
     assert "Traceback" not in out + err
 
 
-def test_list_marks_what_is_not_installed(capsys, monkeypatch):
+def test_list_marks_absent_implementations(capsys, monkeypatch):
     async def describe(kernels):
         implementations = {"triton": {"available": True}, "liger": {"available": False}}
         workloads = [{"label": "small", "id": "8-fp32"}, {"label": "", "id": "9-fp32"}]
@@ -209,7 +209,7 @@ def test_doctor_always_succeeds(capsys, monkeypatch):
         assert name in out
 
 
-def test_a_command_of_another_package_is_added_and_a_broken_one_says_so(capsys, monkeypatch):
+def test_commands_of_packages_are_added_or_say_why_not(capsys, monkeypatch):
     class Entry:
         def __init__(self, name, load):
             self.name, self.load = name, load

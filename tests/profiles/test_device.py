@@ -68,14 +68,14 @@ def test_detect(nvml: FakeNvml) -> None:
     assert device.lock_name() == "GPU-1234"
 
 
-def test_the_clock_of_now_is_in_hertz_and_absent_without_a_driver(nvml: FakeNvml) -> None:
+def test_clock_is_in_hertz_or_absent(nvml: FakeNvml) -> None:
     nvml.down = True
     assert device.clocks() == {}
     nvml.down = False
     assert device.clocks() == {"sm_clock": 1.98e9}
 
 
-def test_a_driver_that_stopped_answering_is_asked_anew(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_driver_that_stopped_is_asked_again(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     starts: list[int] = []
     monkeypatch.setattr(nvml, "nvmlInit", lambda: starts.append(1))
     assert device.detect() and device.clocks()
@@ -86,7 +86,7 @@ def test_a_driver_that_stopped_answering_is_asked_anew(nvml: FakeNvml, monkeypat
     assert len(starts) == 2
 
 
-def test_a_programs_version_is_asked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_version_of_a_program_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILESCOPE_CACHE", str(tmp_path / "cache"))
     tool = tmp_path / "ncu"
     tool.write_text(f"#!/bin/sh\necho asked >> {tmp_path}/asked\necho Version 1.2\n")

@@ -124,7 +124,7 @@ def loaded(reference: str) -> Any:
     return execute.load_spec(reference)
 
 
-def test_a_cells_definitions_become_a_file_with_all_they_need(notebook, tmp_path):
+def test_definitions_of_cells_become_a_file(notebook, tmp_path):
     reference = cell_source.write_spec(declared(notebook), tmp_path)
     path, _, name = reference.rpartition(":")
     assert name == "triple"
@@ -142,7 +142,7 @@ def test_a_cells_definitions_become_a_file_with_all_they_need(notebook, tmp_path
     assert "weights = torch" not in text
 
 
-def test_modules_beside_the_notebook_are_found_by_the_worker(notebook, tmp_path, monkeypatch):
+def test_modules_beside_the_notebook_are_found(notebook, tmp_path, monkeypatch):
     folder = tmp_path / "own"
     folder.mkdir()
     (folder / "beside_the_notebook.py").write_text("def right(x):\n    return 3 * x\n")
@@ -158,7 +158,7 @@ def test_modules_beside_the_notebook_are_found_by_the_worker(notebook, tmp_path,
     assert Path(reference.rpartition(":")[0]).read_text().count("sys.path") == 1
 
 
-def test_a_kernel_keeps_its_function_where_other_code_calls_it(notebook, tmp_path):
+def test_kernel_keeps_the_name_of_its_function(notebook, tmp_path):
     spec = dataclasses.replace(declared(notebook), name="right", reference=notebook["twice"])
     reference = cell_source.write_spec(spec, tmp_path)
     assert reference.endswith(":right_")
@@ -176,21 +176,21 @@ def test_a_kernel_keeps_its_function_where_other_code_calls_it(notebook, tmp_pat
         ("lam", "'<lambda>' is a lambda: write it with def, at the top of a cell"),
     ],
 )
-def test_what_cannot_be_carried_is_said_in_a_line(notebook, tmp_path, name, said):
+def test_values_that_cannot_be_written_are_named(notebook, tmp_path, name, said):
     with pytest.raises(cell_source.CannotCarry) as refused:
         cell_source.write_spec(declared(notebook, notebook[name]), tmp_path)
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_a_function_whose_source_is_gone_is_said(notebook, tmp_path):
+def test_function_without_a_source_is_named(notebook, tmp_path):
     namespace: dict[str, Any] = {"__name__": "__main__"}
     exec("def lost(x): return x", namespace)  # noqa: S102
     with pytest.raises(cell_source.CannotCarry, match="source of 'lost' is not known here: put it into a file"):
         cell_source.write_spec(declared(notebook, namespace["lost"]), tmp_path)
 
 
-def test_a_spec_that_a_file_holds_is_found_there(tmp_path, monkeypatch):
+def test_spec_of_a_module_is_found_in_its_file(tmp_path, monkeypatch):
     import tilescope_kernels
     from tilescope.notebook import profiling
 
@@ -205,7 +205,7 @@ def test_a_spec_that_a_file_holds_is_found_there(tmp_path, monkeypatch):
     assert profiling.reference_to(mine_in_a_file.MINE, tmp_path) == f"{file}:MINE"
 
 
-def test_a_file_may_declare_a_kernel_from_examples(tmp_path):
+def test_file_declares_a_kernel_from_examples(tmp_path):
     from tilescope.execution import describe
 
     file = tmp_path / "declared_from_examples.py"
@@ -216,7 +216,7 @@ def test_a_file_may_declare_a_kernel_from_examples(tmp_path):
 
 
 @pytest.mark.usefixtures("fakes")
-def test_what_listening_raises_ends_the_job(tmp_path, monkeypatch):
+def test_listener_that_raises_ends_the_job(tmp_path, monkeypatch):
     monkeypatch.setattr(device, "detect", lambda: None)
 
     def raise_at_the_hanging_case(event):
@@ -234,7 +234,7 @@ def test_what_listening_raises_ends_the_job(tmp_path, monkeypatch):
     assert store.list_runs([tmp_path]) == []
 
 
-def test_examples_are_drawn_again_at_any_size(notebook):
+def test_examples_are_drawn_at_any_size(notebook):
     torch = notebook["torch"]
     spec = declared(
         notebook,
@@ -249,7 +249,7 @@ def test_examples_are_drawn_again_at_any_size(notebook):
     assert drawn["x"].std().item() == pytest.approx(1, rel=0.02)
 
 
-def test_the_floor_follows_from_the_reference(notebook):
+def test_cost_follows_from_the_reference(notebook):
     torch = notebook["torch"]
     spec = user_kernel.spec(
         notebook["triple"], inputs={"a": torch.ones(16, 32), "b": torch.ones(32, 8)}, reference=lambda a, b: a @ b + 1
@@ -271,7 +271,7 @@ def test_the_floor_follows_from_the_reference(notebook):
         ("triple", {"x": "complex"}, "inputs are torch.complex64"),
     ],
 )
-def test_examples_that_will_not_do_are_said_in_a_line(notebook, function, inputs, said):
+def test_unsuitable_examples_are_named(notebook, function, inputs, said):
     torch = notebook["torch"]
     tensors = {"transposed": torch.ones(4, 3).T, "complex": torch.ones(3, dtype=torch.complex64)}
     given = {name: tensors.get(value, value) for name, value in inputs.items()}
@@ -279,12 +279,12 @@ def test_examples_that_will_not_do_are_said_in_a_line(notebook, function, inputs
         user_kernel.spec(notebook[function], inputs=given, reference=notebook["right"])
 
 
-def test_a_function_without_examples_is_told_what_to_give(notebook):
+def test_function_without_examples_says_what_to_give(notebook):
     with pytest.raises(ValueError, match="triple: give examples of its inputs and a reference"):
         tilescope.profile_kernels(notebook["triple"])
 
 
-def test_a_function_of_a_cell_is_profiled_from_end_to_end(notebook, tmp_path, monkeypatch):
+def test_function_of_a_cell_is_profiled(notebook, tmp_path, monkeypatch):
     monkeypatch.setattr(device, "detect", lambda: None)
     run = tilescope.profile_kernels(
         notebook["triple"],
@@ -310,7 +310,7 @@ def test_a_function_of_a_cell_is_profiled_from_end_to_end(notebook, tmp_path, mo
 
 
 @pytest.mark.usefixtures("fakes")
-def test_interrupting_keeps_what_is_done_and_says_where(tmp_path, monkeypatch):
+def test_interrupt_keeps_cases_and_says_where(tmp_path, monkeypatch):
     monkeypatch.setattr(device, "detect", lambda: None)
     threads = []
 

@@ -35,7 +35,7 @@ def hostile(folder: Path, cases: int = 1) -> Profile:
     return Profile.of(store.open_run(writer.finish()))
 
 
-def test_a_run_shows_its_summary_with_everything_escaped(tmp_path):
+def test_summary_escapes_the_texts_of_a_run(tmp_path):
     run = hostile(tmp_path)
     shown = run._repr_html_()
     assert "&lt;img src=x onerror=alert(1)&gt;" in shown
@@ -50,7 +50,7 @@ def test_a_run_shows_its_summary_with_everything_escaped(tmp_path):
     assert "(from " not in shown
 
 
-def test_a_long_summary_says_how_much_is_left_out(tmp_path):
+def test_long_summary_says_what_is_left_out(tmp_path):
     run = hostile(tmp_path, cases=25)
     assert len(run.summary) == 25
     assert run._repr_html_().count("<tr>") == 20
@@ -90,7 +90,7 @@ EVENTS = [
 ]
 
 
-def test_progress_says_how_far_it_is(monkeypatch, capsys):
+def test_terminal_progress_is_one_line(monkeypatch, capsys):
     monkeypatch.setattr("tilescope.jobs.progress.time.monotonic", lambda: 5.0)
     progress = TerminalLine()
     assert progress.line() == "reading the kernels' declarations, 0 s"
@@ -103,7 +103,7 @@ def test_progress_says_how_far_it_is(monkeypatch, capsys):
     assert "failed: <b>/triton: wrong\n" in shown and shown.endswith("finished, 0 s, 1 failed\n")
 
 
-def test_a_notebooks_progress_is_one_output_that_is_updated_and_escaped(monkeypatch):
+def test_notebook_progress_is_one_escaped_output(monkeypatch):
     import sys
     import types
 

@@ -26,17 +26,17 @@ def ids(request, *catalog):
     return [case.id for case in plan.choose_cases(request, catalog or [entry()])]
 
 
-def test_everything_is_chosen_by_default_but_what_is_not_installed():
+def test_default_is_everything_installed():
     cases = ids(Request(), entry(triton=[], liger=[]))
     assert cases == [f"k/triton/{direction}/{n}-fp32" for n in (8, 9) for direction in ("forward", "backward")]
 
 
-def test_an_implementation_of_one_kernel_is_left_out_of_the_other():
+def test_implementation_of_one_kernel_leaves_the_other():
     request = Request(implementations=["aten"], directions=["forward"])
     assert ids(request, entry("a", aten=[]), entry("b")) == ["a/aten/forward/8-fp32", "a/aten/forward/9-fp32"]
 
 
-def test_every_config_of_a_sweep_and_the_default_that_they_are_held_against():
+def test_sweep_has_every_config_and_the_default():
     request = Request(implementations=["triton"], directions=["forward"], workloads=["x"], configs=["all"])
     swept = ["k/triton/forward/7-fp32", "k/triton/forward/7-fp32/BLOCK=1", "k/triton/forward/7-fp32/BLOCK=2"]
     assert ids(request) == swept
@@ -54,12 +54,12 @@ def test_every_config_of_a_sweep_and_the_default_that_they_are_held_against():
         (Request(implementations=["triton"], configs=["BLOCK=x"]), "is not NAME=INTEGER"),
     ],
 )
-def test_names_that_fit_nothing(request_, said):
+def test_unknown_names_are_refused(request_, said):
     with pytest.raises(RequestError, match=said):
         ids(request_)
 
 
-def test_what_is_not_installed_says_how_to_get_it():
+def test_absent_implementation_names_its_package():
     with pytest.raises(RequestError, match="pip install liger"):
         ids(Request(implementations=["liger"]), entry(triton=[], liger=[]))
 
@@ -77,7 +77,7 @@ def able(monkeypatch):
 
 
 @pytest.mark.usefixtures("able")
-def test_auto_is_what_this_machine_can_do():
+def test_auto_is_what_this_machine_can_run():
     assert plan.choose_collectors(["auto"], "sm_90", "sm_90") == collectors.COLLECTORS
     assert plan.choose_collectors(["auto"], "sm_90", "") == ("compiler", "interpreter")
     assert plan.choose_collectors([], "sm_80", "sm_90") == ("compiler", "interpreter")
@@ -85,7 +85,7 @@ def test_auto_is_what_this_machine_can_do():
 
 
 @pytest.mark.usefixtures("able")
-def test_collectors_run_in_the_order_of_the_ladder():
+def test_collectors_have_an_order():
     assert plan.choose_collectors(["ncu", "own.module", "check"], "sm_90", "sm_90") == ("check", "ncu", "own.module")
     with pytest.raises(RequestError, match="ncu measures this machine's GPU"):
         plan.choose_collectors(["ncu"], "sm_80", "sm_90")

@@ -17,7 +17,7 @@ def no_gpu(kit, monkeypatch):
     monkeypatch.setattr(device, "detect", lambda: None)
 
 
-def test_every_config_of_the_largest_workload_is_compiled_where_nothing_can_be_timed():
+def test_tuning_without_a_gpu_compiles_every_config():
     job, timed = asyncio.run(tuning.plan_tuning([OWN], implementations=["good"]))
     assert not timed
     assert job.collectors == ("compiler",)
@@ -26,7 +26,7 @@ def test_every_config_of_the_largest_workload_is_compiled_where_nothing_can_be_t
     ]
 
 
-def test_an_implementation_without_configs_cannot_be_tuned(monkeypatch):
+def test_implementation_without_configs_is_refused(monkeypatch):
     async def describe(kernels, workloads, patience):
         implementations = {"triton": {"configs": [{"B": 1}]}, "eager": {"configs": []}}
         return [{"name": "k", "kernel": "k", "implementations": implementations}]
@@ -36,7 +36,7 @@ def test_an_implementation_without_configs_cannot_be_tuned(monkeypatch):
         asyncio.run(tuning.plan_tuning(["k"], implementations=["eager"]))
 
 
-def test_of_several_kernels_those_without_configs_are_left_out(monkeypatch):
+def test_kernels_without_configs_are_left_out(monkeypatch):
     def entry(name, elements, **configs):
         workloads = [{"id": f"{n}-fp32", "label": "", "elements": n} for n in elements]
         implementations = {
@@ -63,7 +63,7 @@ def test_of_several_kernels_those_without_configs_are_left_out(monkeypatch):
         asyncio.run(tuning.plan_tuning(["b"]))
 
 
-def test_the_table_says_why_a_config_failed(monkeypatch, capsys):
+def test_table_says_why_a_config_failed(monkeypatch, capsys):
     tune_with(monkeypatch, "fakes.quick")
     assert cli.main(["tune", OWN, "--impl", "good,raises", "--workload", "small"]) == 0
     out = capsys.readouterr().out.splitlines()
@@ -73,7 +73,7 @@ def test_the_table_says_why_a_config_failed(monkeypatch, capsys):
     assert all("RuntimeError: this kernel is wrong" in line for line in out[7:10])
 
 
-def test_the_best_comes_first():
+def test_best_config_comes_first():
     quick, slow, untimed = {"gpu_time": 1.0}, {"gpu_time": 2.0}, {"gpu_time": None}
     assert sorted([untimed, slow, quick], key=lambda row: tune._rank(row, timed=True)) == [quick, slow, untimed]
     tidy = {"spills": (0.0,), "occupancy": (0.25,), "registers": (64.0,)}

@@ -75,7 +75,7 @@ APART = {
 }
 
 
-def test_times_of_two_gpus_are_never_compared(tmp_path):
+def test_final_times_are_of_one_gpu(tmp_path):
     executor = Pretended(tmp_path, APART)
     job, made = shared_out(executor)
     assert sorted(executor.races[:2]) == [("GPU-a", ["", "A=1", "A=3"]), ("GPU-b", ["", "A=2", "A=4"])]
@@ -92,7 +92,7 @@ def test_times_of_two_gpus_are_never_compared(tmp_path):
 
 
 @pytest.mark.parametrize("lost", ["GPU-a", "GPU-b"])
-def test_a_gpu_that_is_lost_leaves_its_share_to_the_final(lost, tmp_path):
+def test_lost_gpu_leaves_its_share_to_the_final(lost, tmp_path):
     executor = Pretended(tmp_path, APART, lost={lost})
     job, made = shared_out(executor)
     assert all(said["samples"] for config, said in made.items())
@@ -103,7 +103,7 @@ def test_a_gpu_that_is_lost_leaves_its_share_to_the_final(lost, tmp_path):
         shared_out(Pretended(tmp_path, APART, lost=set(APART)))
 
 
-def test_one_gpu_needs_no_final_and_one_with_other_code_takes_no_part(tmp_path):
+def test_one_gpu_has_no_final_and_other_code_no_part(tmp_path):
     executor = Pretended(tmp_path, {"GPU-a": APART["GPU-a"]})
     assert all(said["samples"] for said in shared_out(executor)[1].values())
     assert len(executor.races) == 1
@@ -145,7 +145,7 @@ def cluster(torch_and_catalog, monkeypatch, tmp_path):
         yield here.scheduler_address
 
 
-def test_the_workers_of_a_dask_cluster_share_a_sweep_out(cluster, capsys, monkeypatch):
+def test_dask_workers_share_a_sweep(cluster, capsys, monkeypatch):
     assert cli.main(["tune", OWN, "--workload", "2048-fp32", "--scheduler", cluster]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "tunable.py triton forward 2048-fp32, 3 configs and the default, fastest first"
