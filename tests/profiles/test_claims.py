@@ -65,7 +65,7 @@ def loaded(*tables, measured=True, versions=None, failures=(), facts=None):
 
 
 @pytest.mark.parametrize(("eager", "verdict"), [(3.5e-4, "less"), (4.2e-4, "holds"), (4.5e-4, "more")])
-def test_a_claim_is_held_against_the_clock_and_the_bytes(eager, verdict):
+def test_claim_is_compared_with_clock_and_bytes(eager, verdict):
     (row,) = claims.claims([loaded(rows("triton", 1e-4, 4e8), rows("eager", eager, 9e8))]).to_dict("records")
     assert row["over_eager"] == pytest.approx(eager / 1e-4)
     assert row["bound"] == pytest.approx(9 / 4)
@@ -80,7 +80,7 @@ def sizes():
     return [*large, *small]
 
 
-def test_every_recorded_size_speaks_and_predictions_do_not():
+def test_predictions_make_no_claim():
     found = claims.claims([loaded(*sizes())])
     assert list(found["workload"]) == ["4x4-fp32", "8x8-fp32"]
     assert list(found["over_eager"]) == [pytest.approx(0.9), pytest.approx(4.0)]
@@ -88,7 +88,7 @@ def test_every_recorded_size_speaks_and_predictions_do_not():
     assert claims.claims([loaded(*sizes(), measured=False)]).empty
 
 
-def test_no_line_of_the_table_hides_a_worse_size():
+def test_line_shows_worst_and_best_size():
     text = claims_text.markdown(claims.claims([loaded(*sizes())]))
     line = next(line for line in text.splitlines() if line.startswith(f"| {KERNEL}"))
     assert "0.90× `4x4-fp32`<br>4.00× `8x8-fp32`" in line
@@ -96,7 +96,7 @@ def test_no_line_of_the_table_hides_a_worse_size():
     assert "ours takes longer in 1 of 2 comparisons" in text
 
 
-def test_sizes_of_several_runs_stand_together_and_one_of_a_former_kernel_does_not():
+def test_changed_sizes_of_other_runs_are_left_out():
     one = loaded(*sizes()[:2])
     two = loaded(*sizes()[2:])
     two = dataclasses.replace(two, run=dataclasses.replace(two.run, id="20261121-000000-bbbb"))
@@ -112,7 +112,7 @@ def test_sizes_of_several_runs_stand_together_and_one_of_a_former_kernel_does_no
     assert list(both["changed"]) == [False, True]
 
 
-def test_where_the_clocks_disagree_both_are_said():
+def test_disagreeing_clocks_are_both_shown():
     tables = [rows("triton", 1e-4, 4e8, interval=9e-4), rows("eager", 4e-4, 9e8, interval=4.5e-4)]
     found = claims.claims([loaded(*tables)])
     (row,) = found.to_dict("records")
@@ -129,7 +129,7 @@ def test_where_the_clocks_disagree_both_are_said():
     assert "interval 4" not in claims_text.markdown(agreeing)
 
 
-def test_a_ratio_has_its_interval_of_confidence():
+def test_ratio_has_a_confidence_interval():
     tables = [rows("triton", 1e-4, 4e8, samples=20), rows("eager", 4e-4, 9e8, samples=20)]
     (row,) = claims.claims([loaded(*tables)]).to_dict("records")
     assert row["low_eager"] <= row["over_eager"] <= row["high_eager"]
@@ -146,7 +146,7 @@ def test_a_ratio_has_its_interval_of_confidence():
         (0.0, (Failure(f"own.py:{LARGE}", "check", "NaN"),)),
     ],
 )
-def test_a_case_whose_check_failed_feeds_no_ratio(error, failures):
+def test_failed_case_feeds_no_ratio(error, failures):
     tables = [rows("triton", 1e-4, 4e8), rows("liger", 1e-6, 4e8, error=error), rows("aten", 1.2e-4, 4e8)]
     (row,) = claims.claims([loaded(*tables, failures=failures)]).to_dict("records")
     assert (row["library"], row["over_library"]) == ("aten", pytest.approx(1.2))
@@ -154,7 +154,7 @@ def test_a_case_whose_check_failed_feeds_no_ratio(error, failures):
     assert claims.claims([wrong]).empty
 
 
-def test_a_library_is_named_with_the_version_that_the_run_recorded():
+def test_library_is_named_with_its_version():
     tables = [list(rows("triton", 1e-4, 4e8)), list(rows("liger", 1.5e-4, 4e8))]
     (known,) = claims.claims([loaded(*tables, versions={"liger-kernel": "0.8.0"})]).to_dict("records")
     assert known["library_version"] == "0.8.0"
@@ -163,7 +163,7 @@ def test_a_library_is_named_with_the_version_that_the_run_recorded():
     assert "Version not recorded: liger." in claims_text.markdown(unknown)
 
 
-def test_the_quickest_library_that_was_timed_stands_for_them():
+def test_fastest_timed_library_is_compared():
     tables = [
         rows("triton", 1e-4, 4e8),
         rows("liger", 1.5e-4, 4e8),
@@ -174,7 +174,7 @@ def test_the_quickest_library_that_was_timed_stands_for_them():
     assert (row["library"], row["over_library"]) == ("aten", pytest.approx(1.2))
 
 
-def test_what_is_absent_is_a_dash():
+def test_absent_value_is_a_dash():
     text = claims_text.markdown(claims.claims([loaded(rows("triton", 1e-4, 4e8))]))
     line = next(line for line in text.splitlines() if line.startswith(f"| {KERNEL}"))
     assert (
@@ -189,12 +189,12 @@ def test_claims_need_no_other_metrics(recording, monkeypatch):
     pd.testing.assert_frame_equal(claims.claims([recording]), found)
 
 
-def test_the_page_says_what_the_recordings_say():
+def test_page_has_the_claims_of_the_recordings():
     page = MEASURED.read_text(encoding="utf-8")
     assert page.split(BEGIN)[1].split(END)[0].strip() == block(), "run: tilescope claims --into docs/measured.md"
 
 
-def test_the_command_writes_between_the_marks_and_nowhere_else(tmp_path, capsys, monkeypatch):
+def test_claims_writes_between_the_marks(tmp_path, capsys, monkeypatch):
     recorded = tmp_path / "recorded"
     for run in store.list_runs([store.recorded_dir()]):
         if run.title in ("softmax", "RMSNorm"):
@@ -220,7 +220,7 @@ def test_every_claim_is_of_a_recorded_kernel():
     assert all(claim.low < claim.high for claim in published_claims.CLAIMS)
 
 
-def test_every_claim_says_where_it_is_made():
+def test_every_claim_has_a_source():
     assert all(
         re.match(r"https://\S+$", claim.source) and claim.title and claim.said for claim in published_claims.CLAIMS
     )
@@ -228,7 +228,7 @@ def test_every_claim_says_where_it_is_made():
     assert all(f"]({claim.source})" in page for claim in published_claims.CLAIMS)
 
 
-def test_the_kernel_of_today_and_then_the_fuller_comparison_count():
+def test_fuller_comparison_counts():
     alone, full = loaded(rows("triton", 1e-4, 4e8)), loaded(rows("triton", 2e-4, 4e8), rows("eager", 4e-4, 9e8))
     for runs in ((alone, full), (full, alone)):
         (row,) = claims.claims(runs).to_dict("records")
@@ -236,7 +236,7 @@ def test_the_kernel_of_today_and_then_the_fuller_comparison_count():
         assert row["changed"] is False
 
 
-def test_a_later_run_of_a_single_workload_does_not_speak_for_the_kernel():
+def test_later_run_of_one_size_replaces_no_other():
     many = loaded(rows("triton", 1e-4, 4e8), rows("triton", 1e-5, 4e6, "4x4-fp32", 0.01))
     one = loaded(rows("triton", 9e-4, 4e9, "9x9-fp32", 10.0))
     later = dataclasses.replace(one, run=dataclasses.replace(one.run, id="20261121-000000-bbbb"))
@@ -256,7 +256,7 @@ def test_changed_sizes_are_counted():
     assert f"| {KERNEL} | 2, 1 changed since |" in claims_text.markdown(claims.claims([loaded(*tables, facts=FORMER)]))
 
 
-def test_names_of_a_run_are_no_markup():
+def test_names_are_escaped():
     table = claims.claims([loaded(rows("triton", 1e-4, 4e8), rows("eager", 4e-4, 9e8))])
     table = table.assign(kernel="a|<!-- b`c", workload="8|8`<b>")
     (line,) = [line for line in claims_text.markdown(table).splitlines() if line.startswith("| a")]

@@ -49,7 +49,7 @@ def written(tmp_path):
     return write
 
 
-def test_a_whole_run_without_artefacts_or_tracebacks(written, tmp_path):
+def test_whole_run_without_artefacts_or_tracebacks(written, tmp_path):
     folder = publish(written(row(SOFTMAX), row(MATMUL)), tmp_path / "kept", title="kept")
     assert sorted(path.name for path in folder.iterdir()) == ["run.json", "table.parquet"]
     loaded = store.open_run(folder)
@@ -116,7 +116,7 @@ def test_a_kernel_that_the_run_lacks(written, tmp_path):
         publish(written(row(SOFTMAX)), tmp_path / "kept", ["matmull"])
 
 
-def test_a_recording_made_anew_replaces_the_old_one_of_its_title(written, tmp_path):
+def test_replace_removes_runs_of_the_title(written, tmp_path):
     run = written(row(SOFTMAX))
     first = publish(run, tmp_path / "kept", title="norms")
     old = first.rename(first.with_name("20260101-000000-aaaa"))

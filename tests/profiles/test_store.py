@@ -33,7 +33,7 @@ def written(folder, **fields):
     return writer.finish()
 
 
-def test_a_run_comes_back_as_it_was_written(runs):
+def test_run_comes_back_as_written(runs):
     writer = RunWriter(runs, a_run())
     writer.append(rows(32))
     writer.append(rows())
@@ -52,18 +52,18 @@ def test_a_run_comes_back_as_it_was_written(runs):
     assert dict(loaded.table.dtypes.astype(str)) == dict(schema.COLUMNS)
 
 
-def test_a_run_without_rows_can_be_opened(runs):
+def test_run_without_rows_opens(runs):
     assert store.open_run(RunWriter(runs, a_run()).finish()).table.empty
 
 
-def test_rows_that_break_the_schema_are_refused(runs):
+def test_rows_against_the_schema_are_refused(runs):
     writer = RunWriter(runs, a_run())
     with pytest.raises(schema.SchemaError):
         writer.append(rows(1).assign(source="guess"))
     assert store.open_run(writer.finish()).table.empty
 
 
-def test_rows_are_on_disk_before_the_run_is_finished(runs):
+def test_rows_are_on_disk_before_the_end(runs):
     writer = RunWriter(runs, a_run())
     writer.append(rows(32))
     (part,) = (writer.folder / "parts").iterdir()
@@ -72,7 +72,7 @@ def test_rows_are_on_disk_before_the_run_is_finished(runs):
     assert list(runs.iterdir()) == []
 
 
-def test_a_half_written_run_is_listed_and_recovered(runs):
+def test_half_written_run_is_listed_and_recovered(runs):
     writer = RunWriter(runs, a_run())
     writer.append(rows(32))
     (summary,) = store.list_runs()
@@ -86,7 +86,7 @@ def test_a_half_written_run_is_listed_and_recovered(runs):
     assert not store.open_run(folder).run.complete
 
 
-def test_a_run_is_found_by_id_start_path_and_latest(runs, tmp_path):
+def test_run_is_found_by_id_path_and_latest(runs, tmp_path):
     first = written(runs, name="20261120-000000-aaaa")
     second = written(runs, name="20261121-000000-bbbb")
     recorded = written(tmp_path / "recorded", name="h200")
@@ -105,7 +105,7 @@ def test_a_run_is_found_by_id_start_path_and_latest(runs, tmp_path):
         store.find(str(tmp_path / "gone"))
 
 
-def test_the_list_tells_what_each_run_holds(runs, tmp_path):
+def test_list_has_the_contents_of_runs(runs, tmp_path):
     written(tmp_path / "recorded", name="h200", started="2026-01-01T00:00:00+00:00")
     written(runs)
     (runs / "unrelated").mkdir()
@@ -115,7 +115,7 @@ def test_the_list_tells_what_each_run_holds(runs, tmp_path):
     assert store.list_runs([tmp_path / "nowhere"]) == []
 
 
-def test_a_folder_that_cannot_be_written_says_what_to_do(tmp_path):
+def test_unwritable_folder_names_the_cure(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="set TILESCOPE_RUNS to a folder you may write to"):
         RunWriter(tmp_path / "file" / "runs", a_run())
@@ -134,7 +134,7 @@ def test_ids_sort_by_time():
     assert made == sorted(set(made))
 
 
-def test_of_runs_begun_in_the_same_second_the_last_one_is_the_latest(tmp_path, monkeypatch):
+def test_latest_of_runs_of_one_second(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "_last", 0)
     monkeypatch.setattr(store.time, "time", lambda: 1_700_000_000.25)
     ids = [store.new_id() for _ in range(3)]

@@ -33,7 +33,7 @@ def listed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[summarie
     return found, read
 
 
-def test_another_process_opens_only_new_and_unreadable_runs(folder, monkeypatch):
+def test_only_new_and_unreadable_runs_are_opened(folder, monkeypatch):
     first, opened = listed(folder, monkeypatch)
     assert len(opened) == 2
     again, opened = listed(folder, monkeypatch)
@@ -41,7 +41,7 @@ def test_another_process_opens_only_new_and_unreadable_runs(folder, monkeypatch)
     assert opened == ["20260101-000000-bad0"], "whatever was wrong may be mended"
 
 
-def test_a_run_that_was_written_anew_is_opened_again(folder, monkeypatch):
+def test_rewritten_run_is_opened_again(folder, monkeypatch):
     listed(folder, monkeypatch)
     file = next(folder.glob("*/run.json"))
     file.write_text(file.read_text().replace('"title": "', '"title": "other '))
