@@ -10,7 +10,7 @@ import pytest
 from tilescope.collectors.interpreter import TESTED
 
 ROOT = Path(__file__).parents[2]
-FILES = [f"tests/profiles/test_{name}.py" for name in ("interpreter_language", "narrow", "data_flow")]
+FILES = [f"tests/profiles/test_{name}.py" for name in ("interpreter_language", "data_flow")]
 VERSION = "import importlib.metadata as known; print(known.version('triton'))"
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import time
+import types
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tilescope.execution import execute, launches
 from tilescope.execution.not_applicable import NotApplicable
 from tilescope.hardware import device
 from tilescope.interpreter import interpret
+from tilescope.interpreter import meter as meters
 from tilescope.table.case import Case
 
 PROGRAMS = 1 << 20
@@ -61,12 +63,14 @@ def quick(monkeypatch):
     monkeypatch.setattr(interpreter, "SAMPLE", 0.5)
 
 
-def metered(kernel: Any, grid: tuple[int, ...], *arguments: Any, seconds: float = 0.0) -> tuple[launches.Launch, Any]:
+def metered(
+    kernel: Any, grid: tuple[int, ...], *arguments: Any, seconds: float = 0.0, sample: float = 60.0
+) -> tuple[launches.Launch, Any]:
     """A launch and its meter, interpreted without values in so many seconds; then some of its programs."""
     with launches.catch() as caught:
         kernel[grid](*arguments)
     meter = interpret.meter(caught[0])
-    interpret.run(caught[0], meter=meter, values=False, allowance=interpret.Allowance(seconds), sample=60)
+    interpret.run(caught[0], meter=meter, values=False, allowance=interpret.Allowance(seconds), sample=sample)
     return caught[0], meter
 
 
@@ -96,6 +100,26 @@ def test_allowance_is_in_cpu_seconds(monkeypatch):
         interpret.run(caught[0], meter=interpret.meter(caught[0]), values=False, allowance=allowance)
         waited.append(allowance.waited)
     assert 0 < waited[0] < waited[1] < 60
+
+
+def test_sample_of_slow_programs_gets_the_time_left(monkeypatch):
+    """A question for the time takes a millisecond. The rule fails at once, as addresses depend on integers."""
+    ticks = itertools.count()
+    clock = types.SimpleNamespace(thread_time=lambda: next(ticks) / 1000, perf_counter=time.perf_counter)
+    monkeypatch.setattr(interpret, "time", clock)
+    monkeypatch.setattr(meters, "time", clock)
+    packed, where, out = (
+        torch.zeros(640, dtype=torch.int32),
+        torch.arange(40).int(),
+        torch.zeros(640, dtype=torch.int32),
+    )
+    with launches.catch() as caught:
+        unpacked_kernel[(40,)](packed, where, out, True)
+    before = next(ticks)
+    interpret.run(caught[0], meter=interpret.meter(caught[0]), values=False)
+    one_program = (next(ticks) - before) / 40 / 1000
+    _, meter = metered(unpacked_kernel, (40,), packed, where, out, True, sample=interpret.FEWEST * one_program)
+    assert meter.sampled == (interpret.FEWEST, 40)
 
 
 def collected(kernel: Any, arguments: tuple[Any, ...], tmp_path, lines=False) -> tuple[dict[str, float], str]:
