@@ -90,6 +90,7 @@ def test_generator_has_a_seed_and_an_offset(there) -> None:
     state.view(torch.int64)[1] += 4
     generator.set_state(state)
     assert (generator.get_offset(), torch.initial_seed()) == (4, 7)
+    assert generator.set_offset(8).get_offset() == 8
     assert torch.randn(3, generator=generator).shape == (3,)
     state.view(torch.int64)[0] = -1
     generator.set_state(state)
@@ -143,10 +144,15 @@ def test_query_without_an_answer_is_refused_by_name(there, named: str) -> None:
     assert named in str(refused.value) and "\n" not in str(refused.value)
     assert any(named in query for query in there.as_data()["refused"])
     assert getattr(torch.cuda.get_device_properties(0), "clock_rate", 7) == 7
-    assert driver.active.utils.get_device_properties(0).get("mem_bus_width") is None
+    entries = driver.active.utils.get_device_properties(0)
+    assert entries.get("mem_bus_width") is None and "warpSize" in entries and len(entries) == len(list(entries))
+    assert "assumed" in repr(torch.cuda.get_device_properties(0))
 
 
 def test_launch_that_is_not_caught_is_an_error(there) -> None:
+    assert driver.active.get_device_capability() == (9, 0)
+    with pytest.raises(AttributeError, match=r"utils.fill_tma_descriptor needs a GPU, and sm_90 is not there"):
+        driver.active.utils.fill_tma_descriptor(0)
     with pytest.raises(AttributeError, match="sm_90 is not there: catch the launch"):
         gpu_launchers.by_properties(torch.ones(8, device="cuda"))
 
@@ -165,6 +171,7 @@ MADE = {
     "new": lambda: torch.ones(3, device="cuda").new_tensor([1]),
     "parameter": lambda: torch.nn.Linear(3, 3).cuda().weight,
     "module": lambda: copy.deepcopy(torch.nn.Linear(3, 3).to("cuda")).weight,
+    "copied": lambda: copy.deepcopy(torch.ones(3, device="cuda")),
     "by_the_compiler": lambda: torch._C._dynamo.guards._empty_strided_cuda((3, 1), (1, 3), torch.half),
     "pinned": lambda: torch.ones(3).pin_memory().to("cuda"),
 }
@@ -260,11 +267,12 @@ def test_autocast_casts_and_ends(there) -> None:
 
 def test_streams_events_and_contexts_do_nothing(there) -> None:
     stream = torch.cuda.Stream()
-    with torch.cuda.device(0), torch.cuda.stream(stream):
+    with torch.cuda.device(0), torch.cuda.stream(stream), stream:
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         stream.wait_event(event)
         torch.cuda.current_stream().wait_stream(stream)
+    assert stream.record_event().query()
     torch.cuda.synchronize()
     torch.cuda.manual_seed_all(3)
     torch.ones(3, device="cuda").record_stream(stream)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tilescope.execution import execute
 from tilescope.table.case import Case
-from tilescope_kernels.spec import Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import STEP, Implementation, KernelSpec, Workload
 
 FILE = Path(__file__).parent / "small_kernels.py"
 
@@ -84,6 +84,17 @@ def test_prepare_runs_forward_and_backward() -> None:
     (again,) = backward()
     assert torch.equal(gradient, again)
     assert torch.allclose(gradient / 3, execute.draw_gradients((x.requires_grad_(),))[0])
+
+
+def test_prepare_of_both_passes_gives_the_gradients() -> None:
+    spec = execute.load_spec(f"{FILE}:TIMES")
+    both = KernelSpec(**{**vars(spec), "passes": (*spec.passes, STEP)})
+    wanted = Case(f"{FILE}:TIMES", "eager", STEP, spec.workload("small").id)
+    step, backward = (
+        execute.prepare(both, wanted, "cpu"),
+        execute.prepare(spec, case("TIMES", direction="backward"), "cpu"),
+    )
+    assert torch.equal(step()[0], backward()[0]) and torch.equal(step()[0], backward()[0])
 
 
 def test_prepare_rotates_inputs() -> None:

@@ -70,11 +70,6 @@ class Assumed:
         self.asked_to_compile = False
         self._uncompiled: contextlib.ExitStack | None = None
 
-    @property
-    def device(self) -> Any:
-        """The product that stands for the target, a ``table.run.Device``."""
-        return self.answers.device
-
     def as_data(self) -> dict[str, Any]:
         """``Answers.as_data``: the assumption as plain data."""
         return self.answers.as_data()
