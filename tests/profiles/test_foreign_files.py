@@ -334,7 +334,7 @@ def test_a_terminal_tells_a_templates_kernel_by_what_it_computes() -> None:
     rows = [Case(name, "recorded", "forward", "grid 1").row("gpu_time", 1e-5, "ncu", launch=0, function=name)
             for name in (long, "softmax_rows_kernel")]  # fmt: skip
     found = text_table.results(schema.frame([{**row, "sample": 0} for row in rows]), device.for_target("sm_90"))
-    _, cells = text_table.cells(found)
+    _, cells, _ = text_table.cells(found)
     assert sorted(row[0] for row in cells) == ["PyTorch mean reduction", "softmax_rows_kernel"]
 
 

@@ -107,3 +107,15 @@ def test_table_is_no_wider_than_the_terminal(monkeypatch):
         assert "not shown at this width: " in " ".join(lines) and "value 19" in " ".join(lines)
     monkeypatch.setenv("COLUMNS", "400")
     assert "not shown" not in terminal.render(headings, rows, keys=2)
+
+
+def test_line_is_wrapped_on_a_terminal_only(monkeypatch, capsys):
+    line = f"note: {'word ' * 20}[bold] /a/path/{'p' * 60}"
+    terminal.say(line)
+    assert capsys.readouterr().out == f"{line}\n"
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    terminal.say(line)
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 40
+    assert shown.split() == [*line.split()[:-1], "/a/path/" + "p" * 32, "p" * 28]

@@ -80,8 +80,8 @@ def test_each_side_is_profiled_from_its_own_files(
     assert cli.main(["gate", "main~1", ".", *options]) == 1
     document = json.loads(capfd.readouterr().out)
     gone = [check for check in document["checks"] if check["what"] == "case"]
-    assert [(check["workload"], check["said"]) for check in gone] == [("64-fp32", "absent in the head")]
-    base, head = document["base"], document["head"]
+    assert [(check["workload"], check["said"]) for check in gone] == [("64-fp32", "absent in the candidate")]
+    base, head = document["baseline"], document["candidate"]
     assert [base["title"], base["git_revision"]] == ["main~1", git(repository, "rev-parse", "main~1").strip()]
     assert [head["title"], head["git_revision"]] == [".", git(repository, "rev-parse", "main").strip() + "+"]
     assert len(git(repository, "worktree", "list").splitlines()) == 1
@@ -126,7 +126,9 @@ def test_the_compiled_part_needs_no_gpu(
     assert cli.main(["gate", "main~1", "main", "--kernel", "own.py:SPEC", "--target", "sm_90", "--json"]) == 1
     document = json.loads(capfd.readouterr().out)
     failed = {
-        check["what"]: (check["base"], check["head"]) for check in document["checks"] if check["verdict"] == "fail"
+        check["what"]: (check["baseline"], check["candidate"])
+        for check in document["checks"]
+        if check["verdict"] == "fail"
     }
     # 16,384 elements on 128 threads are 128 a thread where there were 8, all of them held in registers.
     assert failed.keys() == {"registers", "theoretical_occupancy"}

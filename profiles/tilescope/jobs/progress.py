@@ -61,7 +61,7 @@ class TerminalLine(Progress):
 
     def __init__(self) -> None:
         super().__init__()
-        self._console = Console(stderr=True, highlight=False)
+        self._console = Console(stderr=True, highlight=False, force_jupyter=False)
 
     def show(self, event: Mapping[str, Any]) -> None:
         if event.get("event") == "error":

@@ -18,7 +18,7 @@ _GAP = 2
 #: The width above which a cell wraps.
 _WRAPPED = 48
 #: The width up to which cells wrap last.
-_SHORT = 20
+_SHORT = 40
 _STYLES = {
     **dict.fromkeys(("wrong", "fail", "slower"), "red"),
     **dict.fromkeys(("ok", "pass", "faster"), "green"),
@@ -36,7 +36,7 @@ def say(*lines: str) -> None:
     console = _console()
     for line in lines:
         if console.is_terminal:
-            console.print(Text(line), overflow="ignore")
+            console.print(Text(line), overflow="fold")
         else:
             print(line)
 
@@ -74,7 +74,7 @@ def render(headings: Sequence[str], rows: Iterable[Sequence[str]], keys: int | N
 
 def _console() -> Console:
     """The console of standard output. Its width is the terminal's, else that of ``$COLUMNS``, else ``WIDTH``."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, force_jupyter=False)
     if not console.is_terminal and not os.environ.get("COLUMNS"):
         console.width = WIDTH
     return console
