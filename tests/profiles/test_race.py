@@ -3,16 +3,13 @@
 import asyncio
 import dataclasses
 import json
-from typing import Any
 
 import pytest
 from tilescope import cli
-from tilescope.hardware import device
 from tilescope.jobs import supervisor, tuning
 from tilescope.runs import store
 from tilescope.table.case import Case
-from tilescope.table.run import Device
-from tilescope.tuning import floor, memory, race, racing, search
+from tilescope.tuning import memory, race, racing, search
 
 from . import made_up
 from .fake_jobs import KIT, tune_with
@@ -81,43 +78,6 @@ def test_tune_fault_costs_one_config(raced):
     assert loaded.run.complete
 
 
-def h200() -> Device:
-    return device.for_target("sm_90")
-
-
-def test_floor_is_bytes_or_operations_over_their_rate():
-    bandwidth, rate = (h200().ceiling(name, "datasheet").value for name in ("hbm", "bf16"))
-    copy = {"flops": 0, "bytes_read": bandwidth, "bytes_written": h200().l2_bytes, "pipe": "fp32"}
-    assert floor.seconds(copy, h200(), []) == pytest.approx(1.0), "what is written may stay in L2"
-    product = {"flops": rate, "bytes_read": 0, "bytes_written": 0, "pipe": "bf16"}
-    assert floor.seconds(product, h200(), [{"grid_blocks": 10_000}]) == pytest.approx(1.0)
-    assert floor.seconds(product, h200(), [{"grid_blocks": 33}]) == pytest.approx(132 / 33)
-    assert floor.seconds(product, h200(), [{"grid_blocks": 33}] * 2) == pytest.approx(1.0), "which does the work?"
-    assert floor.seconds({}, h200(), []) == 0
-
-
-class Answer:
-    def __init__(self, *kernels, reason=""):
-        self.kernels, self.reason, self.certain = kernels, reason, True
-
-
-def test_search_hopeless_config_is_not_timed():
-    asked = []
-
-    def measure(config, count):
-        asked.append(config)
-        return [1e-3] * count
-
-    contest = racing.Race(measure, 3)
-    found = [("a", Answer({"floor": 1e-4})), ("b", Answer({"floor": 2e-3})), ("c", Answer(reason="too large"))]
-    outcome = search.run(contest, {}, found, floor=lambda kernels: kernels[0]["floor"])
-    assert outcome.winner == "a"
-    assert set(asked) == {"a"}
-    assert {lane.config: lane.out for lane in outcome.lanes} == {
-        "a": "", "b": "not timed: at best 2000 µs, and the leader takes 1000 µs", "c": "too large",
-    }  # fmt: skip
-
-
 def test_search_known_configs_alone_are_not_timed():
     contest = racing.Race(lambda config, count: pytest.fail("timed"), 2)
     known = {"a": memory.Timing((2.0, 2.1), "", ""), "b": memory.Timing((1.0, 1.1), "", "")}
@@ -135,7 +95,7 @@ def test_search_keep_dates_only_new_timings(tmp_path):
     }
     kept.take(problem, known)
     contest = racing.Race(lambda config, count: [0.999] * count, 4)
-    search.run(contest, known, [("new", Answer())])
+    search.run(contest, known, [("new", search.Compiled())])
     assert {lane.config for lane in search.found_out(contest, known)} == {"near", "new"}
     search.keep(kept, problem, contest, known, facts={name: {} for name in contest.lanes}, certain=lambda lane: True)
     found = kept.known(problem)
@@ -145,15 +105,9 @@ def test_search_keep_dates_only_new_timings(tmp_path):
 
 
 def test_search_same_launch_shares_its_time(tmp_path):
-    @dataclasses.dataclass(frozen=True)
-    class Made:
-        kernels: tuple[dict[str, Any], ...]
-        reason: str = ""
-        certain: bool = True
-
     timed = []
     contest = racing.Race(lambda name, count: timed.append(name) or [1e-3] * count, 3)
-    found = [(name, Made(({"code": code},))) for name, code in (("a", "x"), ("b", "y"), ("c", "x"))]
+    found = [(name, search.Compiled("", [{"code": code}])) for name, code in (("a", "x"), ("b", "y"), ("c", "x"))]
     outcome = search.run(contest, {}, found, launched=lambda name, kernels: kernels[0]["code"])
     assert set(timed) == {"a", "b"}
     facts = {lane.config: {memory.LIKE: lane.like} if lane.like else {} for lane in outcome.lanes}

@@ -206,10 +206,10 @@ class Tuner(Autotuner):  # type: ignore[misc]
             with pruning.refusing():
                 self._warm(config)
         except pruning.Refused as refused:
-            return compile_jobs.Compiled(str(refused))
+            return search.Compiled(str(refused))
         except (OutOfResources, CompileTimeAssertionFailure, PTXASError, triton.CompilationError) as error:
-            return compile_jobs.Compiled(compile_jobs.one_line(error))
-        return compile_jobs.Compiled()
+            return search.Compiled(compile_jobs.one_line(error))
+        return search.Compiled()
 
     def _samples(self, config: Any, count: int) -> list[float]:
         """GPU times of a config in seconds. Raises ConfigFailed."""

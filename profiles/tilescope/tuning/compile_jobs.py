@@ -36,6 +36,7 @@ from tilescope.execution import kernel_code as code
 from tilescope.files import user_cache
 from tilescope.hardware import occupancy
 from tilescope.tuning import pruning
+from tilescope.tuning.search import Compiled
 
 #: Number of arguments of Triton's ``_do_compile`` after the device: constants, options, attributes, and a flag for warm-up.
 _ARGUMENTS = 4
@@ -75,23 +76,6 @@ class Code:
     functions: list[dict[str, Any]]
     texts: dict[str, str]
     keys: list[str]
-
-
-@dataclasses.dataclass(frozen=True)
-class Compiled:
-    """The result for a config: the reason why it cannot run well, or empty, and the resources of each kernel that it launches.
-
-    A reason is ``certain`` unless the machine's state may have caused it.
-    """
-
-    reason: str = ""
-    kernels: Sequence[Mapping[str, Any]] = ()
-    certain: bool = True
-
-    def again(self) -> Compiled:
-        """The same result for another config, without the time of compiling."""
-        kernels = [{name: value for name, value in kernel.items() if name != "compile_time"} for kernel in self.kernels]
-        return dataclasses.replace(self, kernels=kernels)
 
 
 class Describer:

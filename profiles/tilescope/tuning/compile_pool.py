@@ -30,7 +30,8 @@ import torch
 from triton.runtime.cache import triton_key
 
 from tilescope.execution.parentage import WATCH, die_with
-from tilescope.tuning.compile_jobs import Code, Compiled, Maker, Specialization
+from tilescope.tuning.compile_jobs import Code, Maker, Specialization
+from tilescope.tuning.search import Compiled
 
 #: The longest time in seconds that one config may compile.
 LONGEST = 60.0

@@ -103,12 +103,6 @@ class Race:
         self._taken = 0
         self._error = self.rules.error / max(1, entrants * (1 + self.rules.turns))
 
-    @property
-    def best(self) -> float | None:
-        """The leader's median in seconds; None before any config is timed."""
-        leader = self._leader()
-        return leader.median if leader else None
-
     def offer(self, config: str, known: Iterable[float] = ()) -> Lane:
         """Takes the first samples of a new config, or its ``known`` ones, and drops configs that are certainly slower."""
         lane = self.lanes[config] = Lane(config, list(known))

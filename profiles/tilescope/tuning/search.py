@@ -1,35 +1,35 @@
-"""One search: races configs as the compiler finishes them, skips those that cannot win, and remembers the results."""
+"""One search: races configs as the compiler finishes them, and remembers the results."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any
 
 from tilescope.tuning import racing
 from tilescope.tuning.memory import LIKE, Memory, Problem, Timing
 
 Kernels = Sequence[Mapping[str, Any]]
-#: The least possible time of a config in seconds, from its kernels; 0 where it is not known.
-Floor = Callable[[Kernels], float]
 #: A text that is equal for configs with the same launches of the same code; empty where these are not known.
 Launched = Callable[[str, Kernels], str]
 
 
-class Compiled(Protocol):
-    """The compiler's answer for a config: the reason why it cannot run well, or empty, and each kernel's resources.
+@dataclass(frozen=True)
+class Compiled:
+    """The result for a config: the reason why it cannot run well, or empty, and the resources of each kernel that it launches.
 
-    A reason that is not ``certain`` is not remembered.
+    A reason is ``certain`` unless the machine's state may have caused it. An uncertain one is not remembered.
     """
 
-    @property
-    def reason(self) -> str: ...
+    reason: str = ""
+    kernels: Kernels = ()
+    certain: bool = True
 
-    @property
-    def kernels(self) -> Sequence[Mapping[str, Any]]: ...
-
-    @property
-    def certain(self) -> bool: ...
+    def again(self) -> Compiled:
+        """The same result for another config, without the time of compiling."""
+        kernels = [{name: value for name, value in kernel.items() if name != "compile_time"} for kernel in self.kernels]
+        return replace(self, kernels=kernels)
 
 
 def run(
@@ -37,7 +37,6 @@ def run(
     known: Mapping[str, Timing],
     compiled: Iterable[tuple[str, Compiled]],
     *,
-    floor: Floor = lambda kernels: 0.0,
     launched: Launched = lambda config, kernels: "",
     on_compiled: Callable[[str, Compiled], None] = lambda config, found: None,
     more: bool = True,
@@ -59,8 +58,8 @@ def run(
         twin = first.setdefault(made, config) if made else config
         if twin != config:
             race.refuse(config, f"not timed: the same code, launched alike, as {twin}", twin)
-        elif reason := found.reason or hopeless(race, floor(found.kernels)):
-            race.refuse(config, reason)
+        elif found.reason:
+            race.refuse(config, found.reason)
         else:
             race.offer(config)
     return race.finish() if more else race.outcome()
@@ -92,14 +91,6 @@ def keep(
     for lane in lanes:
         facts[lane.config].update({LIKE: lane.like} if lane.like else {})
     kept.keep(problem, {lane.config: (lane.samples, lane.out) for lane in lanes}, facts)
-
-
-def hopeless(race: racing.Race, floor: float) -> str:
-    """The reason why a config with a least time of ``floor`` seconds cannot win; empty where it may."""
-    best = race.best
-    if best is None or not floor > 0 or floor <= best:
-        return ""
-    return f"not timed: at best {floor * 1e6:.4g} µs, and the leader takes {best * 1e6:.4g} µs"
 
 
 def work(config: Mapping[str, int]) -> float:

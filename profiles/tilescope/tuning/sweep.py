@@ -20,13 +20,13 @@ from triton.runtime.autotuner import Autotuner
 
 from tilescope.collectors import check, compiler
 from tilescope.collectors.cupti import counters
-from tilescope.execution import describe, execute, offline
+from tilescope.execution import execute, offline
 from tilescope.execution import kernel_code as code
 from tilescope.execution.launches import Launch
 from tilescope.execution.not_applicable import NotApplicable
 from tilescope.hardware import device
 from tilescope.table.case import Case, parse_config
-from tilescope.tuning import compile_jobs, compile_pool, floor, memory, problems, racing, search
+from tilescope.tuning import compile_jobs, compile_pool, memory, problems, racing, search
 from tilescope.tuning.cold_times import cold_times
 
 #: The device that inputs are on.
@@ -115,7 +115,6 @@ class Sweep:
         for name, reason in self._refused.items():
             if name in new:
                 contest.refuse(name, reason)
-        cost = _cost(self._spec, any_case)
         configs = {name: parse_config(case.config) for name, case in new.items() if name not in self._refused}
         order = search.order(configs)
         compiled = compile_pool.Pool(describer.code).compile({name: jobs[name] for name in order}) if order else ()
@@ -125,7 +124,6 @@ class Sweep:
                 contest,
                 known,
                 compiled,
-                floor=lambda kernels: floor.seconds(cost, here, kernels),
                 launched=self._launched,
                 on_compiled=self._note,
                 more=bool(order),
@@ -314,8 +312,3 @@ def broken() -> bool:
     except Exception:
         return True
     return False
-
-
-def _cost(spec: Any, case: Case) -> dict[str, Any]:
-    cost = spec.cost(spec.workload(case.workload), case.direction)
-    return {} if cost is None else describe.known_cost(cost)
