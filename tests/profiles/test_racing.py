@@ -33,7 +33,6 @@ def test_the_quickest_wins_and_the_slow_take_few_samples():
     outcome = raced(measure, times)
     assert outcome.winner == "best"
     assert outcome.clear
-    assert outcome.low < 1e-3 < outcome.high
     assert asked["slow"] == asked["slower"] == racing.Rules().first < asked["close"]
     assert all("slower than the leader by" in lane.out for lane in outcome.lanes if lane.config.startswith("slow"))
 

@@ -19,6 +19,7 @@ those samples decide between them. Pure.
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 import statistics
@@ -77,13 +78,11 @@ class Lane:
 class Outcome:
     """The end of a race. ``winner`` is empty where no config could be timed.
 
-    ``lanes`` has every config, the fastest first. ``low`` and ``high`` are the confidence interval of the winner's time in
-    seconds. ``clear`` is False where the race ended at the limit of turns. ``taken`` counts all samples, discarded ones too.
+    ``lanes`` has every config, the fastest first. ``clear`` is False where the race ended at the limit of turns. ``taken`` counts
+    all samples, discarded ones too.
     """
 
     winner: str
-    low: float
-    high: float
     clear: bool
     lanes: tuple[Lane, ...]
     taken: int = 0
@@ -99,7 +98,6 @@ class Race:
         self.rules = rules or Rules()
         self.lanes: dict[str, Lane] = {}
         self._measure = measure
-        self._known: dict[str, tuple[int, Summary]] = {}
         self._taken = 0
         self._error = self.rules.error / max(1, entrants * (1 + self.rules.turns))
 
@@ -125,7 +123,6 @@ class Race:
         turns = int(self.rules.spent / sum(lane.median for lane in near))
         clear = again._turns(min(self.rules.turns, max(self.rules.fewest, turns)))
         self.lanes |= again.lanes
-        self._known.clear()
         self._taken += again._taken
         return self.outcome(clear)
 
@@ -165,12 +162,7 @@ class Race:
         return min(self._running(), key=lambda lane: self._summary(lane).mean, default=None)
 
     def _summary(self, lane: Lane) -> Summary:
-        """The lane's summary, computed once for the samples that it has."""
-        count, summary = self._known.get(lane.config, (0, None))
-        if summary is None or count != len(lane.samples):
-            summary = _summarised(lane.samples)
-            self._known[lane.config] = len(lane.samples), summary
-        return summary
+        return _summarised(tuple(lane.samples))
 
     def _drop(self, least: float) -> None:
         """Drops configs that are certainly slower than the leader by more than the ratio ``least``."""
@@ -213,14 +205,7 @@ class Race:
         """The present state as an outcome, without further samples."""
         lanes = tuple(sorted(self.lanes.values(), key=lambda lane: (bool(lane.out), lane.median)))
         leader = self._leader()
-        if leader is None:
-            return Outcome("", math.nan, math.nan, False, lanes, self._taken)
-        own = self._summary(leader)
-        quantile = student(1 - self.rules.error / 2, _WEIGHT + own.count - 1)
-        margin = quantile * math.sqrt(self._variance(own, self._common()) / own.count)
-        return Outcome(
-            leader.config, math.exp(own.mean - margin), math.exp(own.mean + margin), clear, lanes, self._taken
-        )
+        return Outcome(leader.config if leader else "", clear and leader is not None, lanes, self._taken)
 
 
 def student(probability: float, degrees: float) -> float:
@@ -244,7 +229,8 @@ class Summary:
     squares: float
 
 
-def _summarised(samples: Sequence[float]) -> Summary:
+@functools.lru_cache(maxsize=4096)
+def _summarised(samples: tuple[float, ...]) -> Summary:
     """The summary of samples; outliers are clipped where there are at least five."""
     logs = [math.log(value) for value in samples]
     middle = statistics.median(logs)
