@@ -27,6 +27,7 @@ def raced(torch_and_catalog, monkeypatch, tmp_path):
     monkeypatch.setenv("TILESCOPE_TUNING", str(tmp_path / "tuning.sqlite3"))
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("FAKES_LOG", str(tmp_path / "log"))
+    monkeypatch.setenv("COLUMNS", "200")
     made_up.machine(monkeypatch)
     tune_with(monkeypatch, "fakes.raced")
 
