@@ -102,7 +102,7 @@ def test_point_selects_row_and_back(visit: Any, built: Any) -> None:
 def test_autotune_best_and_failed_configs(visit: Any) -> None:
     page = visit(f"run={RUN}&kernel=matmul&view=autotune")
     page.get_by_text(": 200 µs").wait_for()
-    assert page.get_by_text("2 failed (hatched").is_visible()
+    assert page.get_by_text("2 failed: hover over a hatched cell").is_visible()
     page.get_by_role("button", name="Last").click()
     page.locator(".tabulator-cell", has_text="needs 262,144 bytes of shared memory").first.wait_for()
 
