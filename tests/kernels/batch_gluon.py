@@ -14,14 +14,14 @@ IGNORED, NAN, INF = -100, float("nan"), float("inf")
 
 
 def cross_entropy(x, target, programs, *, plan, smoothing=0.0, count=None, in_place=False):
-    """Losses, parts and gradient; of one warp, whose tiles have 256 elements. ``plan`` is HALF, TAIL and AHEAD."""
+    """Losses, parts and gradient; of one warp, whose tiles have 256 elements. ``plan`` is half, TAIL and AHEAD."""
     rows, columns = x.shape
     loss, parts = torch.full((rows,), 7.0), torch.full((rows, 2), 7.0)
     x = x.clone()
     dx = x if in_place else torch.full_like(x, 7.0)
     launch(
         cross_entropy_resident_kernel, programs, loss, parts, dx, x, target, count, columns, rows, columns, IGNORED,
-        smoothing, **dict(zip(("HALF", "TAIL", "AHEAD"), plan, strict=True)), SMOOTH=smoothing > 0,
+        smoothing, plan[0], ROOM=8, TAIL=plan[1], AHEAD=plan[2], SMOOTH=smoothing > 0,
         SKEWED=columns % 16 > 0, num_warps=1,
     )  # fmt: skip
     return loss, parts, dx

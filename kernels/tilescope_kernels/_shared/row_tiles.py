@@ -37,11 +37,15 @@ def columns_of(PIECE: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr):
 def load_piece(
     x_ptr, columns, other, PIECE: tl.constexpr,
     LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr, KEEP: tl.constexpr = False,
+    MASKED: tl.constexpr = 1,
 ):  # fmt: skip
-    """Load a piece of a row, with ``other`` beyond the row's end. ``KEEP`` asks the caches to keep it for other programs."""
+    """Load a piece of a row, with ``other`` beyond the row's end: in the last ``MASKED`` pieces, unless the row is ``WHOLE`` pieces.
+
+    ``KEEP`` asks the caches to keep it for other programs.
+    """
     policy: tl.constexpr = "evict_last" if KEEP else ""
     column = columns_of(PIECE, LANES, WIDTH)
-    if WHOLE or PIECE + 1 < STEPS:
+    if WHOLE or PIECE + MASKED < STEPS:
         x = tl.load(x_ptr + column, eviction_policy=policy)
     else:
         x = tl.load(x_ptr + column, mask=column < aligned(columns, WIDTH), other=other, eviction_policy=policy)
@@ -52,11 +56,12 @@ def load_piece(
 def load_pieces(
     x_ptr, columns, other,
     LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr, KEEP: tl.constexpr = False,
+    MASKED: tl.constexpr = 1,
 ):  # fmt: skip
     """Load all pieces of a row, as ``load_piece`` does."""
     held = ()
     for i in tl.static_range(STEPS):
-        held += (load_piece(x_ptr, columns, other, i, LANES, WIDTH, STEPS, WHOLE, KEEP),)
+        held += (load_piece(x_ptr, columns, other, i, LANES, WIDTH, STEPS, WHOLE, KEEP, MASKED),)
     return held
 
 
@@ -87,11 +92,11 @@ def narrow(x, columns):
 @triton.jit
 def store_piece(
     y_ptr, y, columns, PIECE: tl.constexpr,
-    LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr,
+    LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr, MASKED: tl.constexpr = 1,
 ):  # fmt: skip
     """Store a piece of a row, in the dtype of ``y_ptr``."""
     column = columns_of(PIECE, LANES, WIDTH)
-    if WHOLE or PIECE + 1 < STEPS:
+    if WHOLE or PIECE + MASKED < STEPS:
         tl.store(y_ptr + column, y.to(y_ptr.dtype.element_ty))
     else:
         tl.store(y_ptr + column, y.to(y_ptr.dtype.element_ty), mask=column < aligned(columns, WIDTH))
@@ -131,8 +136,9 @@ def in_skewed_pieces(x: torch.Tensor, options: Mapping[str, int]) -> tuple[dict[
     length = columns * size // 16 * (16 // size)
     warps = options.get("num_warps", min(32, next_power_of_2(cdiv(length * size, 3072))))
     pieces, warps = _pieces(length, size, warps)
-    # The covered part has one of two lengths.
-    return {**pieces, "WHOLE": False}, {"num_warps": warps, **options}
+    # The covered part has one of two lengths. An even number of pieces lets more widths share a compiled kernel.
+    steps = pieces["STEPS"] + pieces["STEPS"] % 2 if pieces["STEPS"] > 1 else 1
+    return {**pieces, "STEPS": steps, "WHOLE": False}, {"num_warps": warps, **options}
 
 
 @functools.cache

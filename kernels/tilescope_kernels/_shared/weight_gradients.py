@@ -14,7 +14,7 @@ from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.reach import BEYOND
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["programs"])
 def sum_partials_kernel(out_ptr, partial_ptr, programs, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """``out[i, c] = sum over p of partial[i, p, c]``, with i the grid's second axis."""
     which = tl.program_id(1).to(tl.int64)

@@ -28,17 +28,17 @@ _SPLITS = 64
 _START = 128
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["keys", "splits"])
 def attention_decode_kernel(
     totals_ptr, sums_ptr, q_ptr, k_ptr, v_ptr, q_strides, k_strides, v_strides,
     kv_heads, queries, keys, span, splits, score_scale,
-    GROUP: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    GROUP: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     FAR: tl.constexpr,
 ):  # fmt: skip
     """Attend BLOCK_M rows of a group's queries to ``span`` keys per program. ``span`` is a multiple of BLOCK_N.
 
     ``totals`` (batch * kv_heads, splits, rows, COLUMNS) in fp32 receives sums of 2^(score - largest) * value; ``sums``, with 2
-    for COLUMNS, the largest score and the sum of 2^(score - largest). ``EVEN``: ``keys`` is a multiple of BLOCK_N.
+    for COLUMNS, the largest score and the sum of 2^(score - largest).
     """
     k_strides, v_strides = spread(k_strides, FAR), spread(v_strides, FAR)
     rows = GROUP * queries
@@ -67,11 +67,10 @@ def attention_decode_kernel(
         total, largest, weight, q, k_ptr, v_ptr, None, None, k_strides, v_strides, batch, kv_head,
         0, first, whole, queries, keys, score_scale, None, None, None, BLOCK_M, BLOCK_N, COLUMNS, False, False,
     )  # fmt: skip
-    if not EVEN:
-        total, largest, weight = _attend(
-            total, largest, weight, q, k_ptr, v_ptr, None, None, k_strides, v_strides, batch, kv_head,
-            0, whole, last, queries, keys, score_scale, None, None, None, BLOCK_M, BLOCK_N, COLUMNS, False, True,
-        )  # fmt: skip
+    total, largest, weight = _attend(
+        total, largest, weight, q, k_ptr, v_ptr, None, None, k_strides, v_strides, batch, kv_head,
+        0, whole, last, queries, keys, score_scale, None, None, None, BLOCK_M, BLOCK_N, COLUMNS, False, True,
+    )  # fmt: skip
     place = (head * splits + split).to(tl.int64) * rows + row
     tl.store(totals_ptr + place[:, None] * COLUMNS + column, total, mask=written)
     tl.store(sums_ptr + 2 * place, largest, mask=row < rows)
@@ -148,7 +147,7 @@ def decode(o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, s
     launch(
         attention_decode_kernel, (units * splits,),
         totals, sums, q, k, v, *(t.stride()[:3] for t in (q, k, v)), kv_heads, queries, keys, span, splits, score_scale,
-        GROUP=group, COLUMNS=columns, EVEN=keys % tiles["BLOCK_N"] == 0, BLOCK_M=block,
+        GROUP=group, COLUMNS=columns, BLOCK_M=block,
         FAR=is_far(k.stride(2), v.stride(2)), **tiles,
     )  # fmt: skip
     launch(

@@ -22,7 +22,7 @@ from tilescope_kernels.attention.flash import (
 from tilescope_kernels.attention.masks import adds
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["queries"])
 def attention_backward_row_terms_kernel(
     terms_ptr, counts_ptr, o_ptr, do_ptr, lse_ptr, o_strides, do_strides, heads, queries, rows, counts,
     COLUMNS: tl.constexpr, BLOCK: tl.constexpr, ADDED: tl.constexpr, FAR: tl.constexpr,

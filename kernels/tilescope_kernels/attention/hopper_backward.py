@@ -185,7 +185,7 @@ def _gather(
     tma.store_wait(0)
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=["queries", "keys", "parts", "together"])
 def attention_backward_hopper_kernel(
     dk_tiles, dv_tiles, shares_ptr, sum_tiles, do_tiles, q_tiles, k_tiles, v_tiles, terms_ptr, bounds_ptr, kv_heads, queries, keys,
     rows, parts, together, shares, eighths, scale, score_scale,

@@ -79,7 +79,7 @@ def _key_bounds(bounds_ptr, k_ptr, v_ptr, k_strides, v_strides, kv_heads, keys, 
     tl.store(bounds_ptr + parts, tl.max(_norms(v), 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["queries", "keys", "parts", "row_programs"])
 def attention_backward_terms_kernel(
     terms_ptr, bounds_ptr, sums_ptr, o_ptr, do_ptr, lse_ptr, k_ptr, v_ptr, o_strides, do_strides, k_strides, v_strides,
     heads, kv_heads, queries, keys, rows, parts, row_programs,
@@ -173,7 +173,7 @@ def _kv_from_shares(
     _store_rows(dv_ptr, _of_eights(dv_strides, COLUMNS), batch, head, start, keys, dv, 32, COLUMNS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["queries", "keys", "parts", "row_programs"])
 def attention_backward_sums_kernel(
     dq_ptr, dk_ptr, dv_ptr, sums_ptr, shares_ptr, terms_ptr, bounds_ptr, dq_strides, dk_strides, dv_strides,
     heads, kv_heads, queries, keys, rows, parts, row_programs, scale,

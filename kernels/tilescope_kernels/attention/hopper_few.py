@@ -158,7 +158,7 @@ def _attend(
         tma.store_wait(0)
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=["places", "heads", "queries", "keys", "together", "processors"])
 def attention_few_hopper_kernel(
     o_tiles, lse_ptr, q_tiles, k_tiles, v_tiles, places, heads, queries, keys, together, processors, score_scale,
     GROUP: gl.constexpr, COLUMNS: gl.constexpr, CAUSAL: gl.constexpr, BLOCK: gl.constexpr, LINES: gl.constexpr,

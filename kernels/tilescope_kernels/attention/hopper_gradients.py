@@ -174,6 +174,6 @@ def _in_one_pass(
             attention_backward_sums_kernel, (row_programs + (4 * tiles_of_keys * batch * kv_heads if share > 1 else 0),),
             dq, dk, dv, sums, shared, terms, bounds, *(t.stride()[:3] for t in (dq, dk, dv)),
             heads, kv_heads, queries, keys, rows, parts, row_programs, scale,
-            COLUMNS=columns, PADDED=width, PARTS=next_power_of_2(parts), SHARES=share,
+            COLUMNS=columns, PADDED=width, PARTS=max(32, next_power_of_2(parts)), SHARES=share,
             FAR=is_far(*(t.stride(2) for t in (dq, dk, dv))), num_warps=4,
         )  # fmt: skip

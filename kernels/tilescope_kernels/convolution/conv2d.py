@@ -73,20 +73,26 @@ def _out_shape(
     return [x.shape[0], rows, columns, weight.shape[0]]
 
 
+#: Most tiles of a common shape over the fewest.
+_SPARE = 1.08
+
+
 @functools.cache
 def _rectangle(pixels: int, batch: int, rows: int, columns: int) -> tuple[int, int, int]:
-    """Images, rows and columns of a tile of ``pixels``: the powers of two that cover the result with the fewest tiles."""
+    """Images, rows and columns of a tile of ``pixels``: powers of two that cover the result with few tiles.
+
+    Two common shapes serve most sizes, so that a new size rarely compiles a new kernel. Others are chosen where they save tiles.
+    """
     powers = [1 << i for i in range(pixels.bit_length())]
     shapes = [(pixels // (r * c), r, c) for c in powers for r in powers if r * c <= pixels]
-    extents = (batch, rows, columns)
+
+    def tiles(shape: tuple[int, int, int]) -> int:
+        return math.prod(triton.cdiv(extent, side) for extent, side in zip((batch, rows, columns), shape, strict=True))
+
     # Among equals the fewest images and the most square tile, whose pixels share most inputs.
-    return min(
-        shapes,
-        key=lambda shape: (
-            math.prod(triton.cdiv(extent, side) for extent, side in zip(extents, shape, strict=True)),
-            shape[0], shape[1] + shape[2],
-        ),
-    )  # fmt: skip
+    best = min(shapes, key=lambda shape: (tiles(shape), shape[0], shape[1] + shape[2]))
+    common = ((1, pixels // 8, 8), (4, pixels // 16, 4))
+    return next((shape for shape in common if tiles(shape) <= _SPARE * tiles(best)), best)
 
 
 def _tma_serves(x: torch.Tensor, weight: torch.Tensor, stride: Sequence[int]) -> bool:
@@ -111,7 +117,8 @@ def _default(x: torch.Tensor, pixels: int, filters: int, taps: int, tma: bool) -
         return CONFIGS[0]
     if not tma or shared_memory(x) < 227 * 1024:
         return _config(64, 64, 64, 4, 4, 1) if tiles(128, 128) < programs / 2 else CONFIGS[0]
-    chosen = next((tile for tile in _SINGLE if tiles(*tile[:2]) >= programs / 2), _SINGLE[-1])
+    fitting = [tile for tile in _SINGLE if tile[1] <= max(64, triton.next_power_of_2(filters))]
+    chosen = next((tile for tile in fitting if tiles(*tile[:2]) >= programs / 2), _SINGLE[-1])
     high, wide, deep = chosen[:3]
     steps = taps * triton.cdiv(x.shape[3], min(deep, max(16, triton.next_power_of_2(x.shape[3]))))
     return _config(*chosen, max(1, min(programs // tiles(high, wide), steps // _STEPS, _MOST_SPLITS)))

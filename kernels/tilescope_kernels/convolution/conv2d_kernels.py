@@ -89,7 +89,7 @@ def conv2d_kernel(
     tl.store(y_tile + m * filters + n, total.to(y_ptr.dtype.element_ty), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["batch", "out_height", "out_width"])
 def conv2d_rectangles_kernel(
     y_ptr, x_ptr, w_ptr, bias_ptr, y_tiles, x_tiles, w_tiles, batch, channels, out_height, out_width, filters,
     pad_h, pad_w, dilation_h, dilation_w,

@@ -80,8 +80,8 @@ def rows_loss(
     arguments = (loss, parts, dx, x, target, count, x.stride(0), rows, columns, ignore_index, smoothing)
     resident = plan(x, dx) if dx is not None and config is None else None
     if resident is not None:
-        programs, parameters = resident
-        launch(cross_entropy_resident_kernel, (programs,), *arguments, SMOOTH=smoothing > 0, **parameters)
+        programs, half, parameters = resident
+        launch(cross_entropy_resident_kernel, (programs,), *arguments, half, SMOOTH=smoothing > 0, **parameters)
     else:
         size = columns * x.element_size()
         known = _LOSS if dx is None or size < _LONG else _AT_ONCE if size < _VERY_LONG else _AT_ONCE_LONG

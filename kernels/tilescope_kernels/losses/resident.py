@@ -93,13 +93,13 @@ def _fetch(place, ptr, wanted):
 
 
 @gluon.jit
-def _tail_of(x_words, here, wanted, FIRST: gl.constexpr, TILE: gl.constexpr, TAIL: gl.constexpr, DTYPE: gl.constexpr):
+def _tail_of(x_words, here, wanted, first, TILE: gl.constexpr, TAIL: gl.constexpr, DTYPE: gl.constexpr):
     """Load a row's last tiles to registers. Masked words hold two -inf, which add nothing to the sums."""
     NOTHING: gl.constexpr = -8323200 if gl.bfloat16 == DTYPE else -67044352
     tail = ()
     for t in gl.static_range(TAIL):
         mask = (here if t == TAIL - 1 else wanted) & wanted
-        tail += (gl.load(x_words + (FIRST + t) * TILE, mask=mask, other=NOTHING),)
+        tail += (gl.load(x_words + (first + t) * TILE, mask=mask, other=NOTHING),)
     return tail
 
 
@@ -162,15 +162,15 @@ def _ends(x_row, end, wanted):
 
 @gluon.jit
 def _take(
-    x_words, even, odd, largest, total, plain, everywhere, wanted,
-    HALF: gl.constexpr, TILE: gl.constexpr, LAYOUT: gl.constexpr, DTYPE: gl.constexpr, SMOOTH: gl.constexpr,
+    x_words, even, odd, largest, total, plain, everywhere, wanted, half,
+    TILE: gl.constexpr, LAYOUT: gl.constexpr, DTYPE: gl.constexpr, SMOOTH: gl.constexpr,
 ):  # fmt: skip
     """Load the first row, overlapping nothing, and sum its tiles in shared memory."""
-    for j in range(HALF):
+    for j in range(half):
         _fetch(even.index(j), x_words + 2 * j * TILE, wanted)
         _fetch(odd.index(j), x_words + (2 * j + 1) * TILE, wanted)
     async_copy.wait_group(0)
-    for j in range(HALF):
+    for j in range(half):
         largest, total, plain = _add(even.index(j).load(LAYOUT), largest, total, plain, everywhere, DTYPE, SMOOTH)
         largest, total, plain = _add(odd.index(j).load(LAYOUT), largest, total, plain, everywhere, DTYPE, SMOOTH)
     return largest, total, plain
@@ -178,8 +178,8 @@ def _take(
 
 @gluon.jit
 def _replace(
-    dx_words, x_words, even, odd, row_largest, factor, bias, largest, total, plain, everywhere, wanted,
-    HALF: gl.constexpr, AHEAD: gl.constexpr, TILE: gl.constexpr, LAYOUT: gl.constexpr, DTYPE: gl.constexpr,
+    dx_words, x_words, even, odd, row_largest, factor, bias, largest, total, plain, everywhere, wanted, half,
+    AHEAD: gl.constexpr, TILE: gl.constexpr, LAYOUT: gl.constexpr, DTYPE: gl.constexpr,
     SMOOTH: gl.constexpr,
 ):  # fmt: skip
     """Write a row's gradient from shared memory while the next row is fetched to its place, and sum all but its last tiles."""
@@ -191,7 +191,7 @@ def _replace(
         words = odd.index(i).load(LAYOUT)
         _fetch(even.index(i), x_words + 2 * i * TILE, wanted)
         _grade(dx_words + (2 * i + 1) * TILE, words, row_largest, factor, bias, None, DTYPE, SMOOTH)
-    for j in range(AHEAD, HALF):
+    for j in range(AHEAD, half):
         async_copy.wait_group(2 * AHEAD - 2)
         words = even.index(j).load(LAYOUT)
         come = even.index(j - AHEAD).load(LAYOUT)
@@ -204,40 +204,40 @@ def _replace(
         _fetch(even.index(j), x_words + 2 * j * TILE, wanted)
         _grade(dx_words + (2 * j + 1) * TILE, words, row_largest, factor, bias, None, DTYPE, SMOOTH)
         largest, total, plain = _add(come, largest, total, plain, everywhere, DTYPE, SMOOTH)
-    _fetch(odd.index(HALF - 1), x_words + (2 * HALF - 1) * TILE, wanted)
+    _fetch(odd.index(half - 1), x_words + (2 * half - 1) * TILE, wanted)
     return largest, total, plain
 
 
 @gluon.jit
 def _await_last(
-    even, odd, largest, total, plain, everywhere,
-    HALF: gl.constexpr, AHEAD: gl.constexpr, LAYOUT: gl.constexpr, DTYPE: gl.constexpr, SMOOTH: gl.constexpr,
+    even, odd, largest, total, plain, everywhere, half,
+    AHEAD: gl.constexpr, LAYOUT: gl.constexpr, DTYPE: gl.constexpr, SMOOTH: gl.constexpr,
 ):  # fmt: skip
     """Sum the last ``2 * AHEAD`` tiles that ``_replace`` fetched."""
     for i in gl.static_range(AHEAD):
         async_copy.wait_group(2 * AHEAD - 1 - 2 * i)
-        come = even.index(HALF - AHEAD + i).load(LAYOUT)
+        come = even.index(half - AHEAD + i).load(LAYOUT)
         largest, total, plain = _add(come, largest, total, plain, everywhere, DTYPE, SMOOTH)
         async_copy.wait_group(2 * AHEAD - 2 - 2 * i)
-        come = odd.index(HALF - AHEAD + i).load(LAYOUT)
+        come = odd.index(half - AHEAD + i).load(LAYOUT)
         largest, total, plain = _add(come, largest, total, plain, everywhere, DTYPE, SMOOTH)
     return largest, total, plain
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=["half"])
 def cross_entropy_resident_kernel(  # noqa: PLR0915 - a row and the next one at once, and their ends
-    loss_ptr, parts_ptr, dx_ptr, x_ptr, target_ptr, count_ptr, x_stride, rows, columns, ignore_index, smoothing,
-    HALF: gl.constexpr, TAIL: gl.constexpr, AHEAD: gl.constexpr, SMOOTH: gl.constexpr, SKEWED: gl.constexpr,
+    loss_ptr, parts_ptr, dx_ptr, x_ptr, target_ptr, count_ptr, x_stride, rows, columns, ignore_index, smoothing, half,
+    ROOM: gl.constexpr, TAIL: gl.constexpr, AHEAD: gl.constexpr, SMOOTH: gl.constexpr, SKEWED: gl.constexpr,
     num_warps: gl.constexpr,
 ):  # fmt: skip
     """Loss and gradient of rows ``program, program + programs, ...``, as ``cross_entropy_kernel``. ``dx`` may be ``x``.
 
-    A row is ``2 * HALF`` tiles in shared memory and ``TAIL`` in registers, of 16 bytes per thread; only the last tile may be
+    A row is ``2 * half`` tiles in shared memory, which has room for ``2 * ROOM``, and ``TAIL`` in registers, of 16 bytes per thread; only the last tile may be
     partial. While the gradient of tile i is written, tile i - 1 of the next row is fetched to where this row's was, and tile
     i - 2 * AHEAD of the next row is summed. Even and odd tiles are two allocations, so that a step never reads the one that it
     fetches to, and needs no barrier besides its wait.
 
-    Pointers are multiples of 16 bytes; ``AHEAD`` is at most ``HALF``. ``columns`` and ``x_stride`` are multiples of 16, or rows are
+    Pointers are multiples of 16 bytes; ``AHEAD`` is at most ``half``. ``columns`` and ``x_stride`` are multiples of 16, or rows are
     ``SKEWED``: not 16-byte aligned. Tiles are then of what aligned accesses of a row cover, and its two ends are held apart.
     ``programs`` is a multiple of 8 or at least ``rows``, so that all rows of a program have the same misalignment.
     """
@@ -246,10 +246,10 @@ def cross_entropy_resident_kernel(  # noqa: PLR0915 - a row and the next one at 
     LAYOUT: gl.constexpr = gl.BlockedLayout([1, 4], [32, 1], [num_warps, 1], [1, 0])
     LANE: gl.constexpr = gl.SliceLayout(1, LAYOUT)
     SHARED: gl.constexpr = gl.SwizzledSharedLayout(4, 1, 1, [1, 0])
-    FIRST: gl.constexpr = 2 * HALF  # of the tiles in registers
+    first = 2 * half  # of the tiles in registers
     DTYPE: gl.constexpr = x_ptr.dtype.element_ty
-    even = gl.allocate_shared_memory(gl.int32, [HALF, LANES, 4], SHARED)
-    odd = gl.allocate_shared_memory(gl.int32, [HALF, LANES, 4], SHARED)
+    even = gl.allocate_shared_memory(gl.int32, [ROOM, LANES, 4], SHARED)
+    odd = gl.allocate_shared_memory(gl.int32, [ROOM, LANES, 4], SHARED)
     lane = gl.arange(0, LANES, layout=LANE)[:, None]
     offsets = lane * _WORDS + gl.arange(0, 4, layout=gl.SliceLayout(0, LAYOUT))[None, :]
     everywhere = gl.full([LANES, 4], True, gl.int1, LAYOUT)
@@ -263,7 +263,7 @@ def cross_entropy_resident_kernel(  # noqa: PLR0915 - a row and the next one at 
     if SKEWED:
         before, length = whole_part(program.to(gl.int64) * x_stride, columns, 8)
         end, at_end = ends_of(before, length, columns, 8, gl.BlockedLayout([1], [32], [num_warps], [0]))
-    here = everywhere & (((FIRST + TAIL - 1) * TILE + lane * _WORDS) * 2 < length)
+    here = everywhere & (((first + TAIL - 1) * TILE + lane * _WORDS) * 2 < length)
     pairs = gl.pointer_type(gl.int32)
     lowest = gl.full([LANES], _LOWEST, gl.float32, LANE)
     zeros = gl.zeros([LANES], gl.float32, LANE)
@@ -279,9 +279,9 @@ def cross_entropy_resident_kernel(  # noqa: PLR0915 - a row and the next one at 
     if SKEWED:
         ends = _ends(x_row, end, at_end & counts)
     x_words = x_row.to(pairs, bitcast=True) + offsets
-    tail = _tail_of(x_words, here, everywhere & counts, FIRST, TILE, TAIL, DTYPE)
+    tail = _tail_of(x_words, here, everywhere & counts, first, TILE, TAIL, DTYPE)
     largest, total, plain = _take(
-        x_words, even, odd, lowest, zeros, zeros, everywhere, everywhere & counts, HALF, TILE, LAYOUT, DTYPE, SMOOTH
+        x_words, even, odd, lowest, zeros, zeros, everywhere, everywhere & counts, half, TILE, LAYOUT, DTYPE, SMOOTH
     )  # fmt: skip
     largest, total, plain = _add_tail(tail, largest, total, plain, here, everywhere, DTYPE, SMOOTH)
     next_target = gl.load(target_ptr + gl.minimum(program + programs, rows - 1))
@@ -298,7 +298,7 @@ def cross_entropy_resident_kernel(  # noqa: PLR0915 - a row and the next one at 
         # Registers first: the next row's tail is loaded to them next.
         for t in gl.static_range(TAIL):
             mask = here if t == TAIL - 1 else None
-            _grade(dx_words + (FIRST + t) * TILE, tail[t], row_largest, factor, bias, mask, DTYPE, SMOOTH)
+            _grade(dx_words + (first + t) * TILE, tail[t], row_largest, factor, bias, mask, DTYPE, SMOOTH)
         if SKEWED:
             dx_end = gl.exp2((ends - row_largest) * LOG2_E) * factor
             if SMOOTH:
@@ -309,27 +309,27 @@ def cross_entropy_resident_kernel(  # noqa: PLR0915 - a row and the next one at 
         counts = (row + programs < rows) & (target != ignore_index)
         x_row = x_ptr + begin_of(row + programs, x_stride, before, 8, SKEWED)
         x_words = x_row.to(pairs, bitcast=True) + offsets
-        tail = _tail_of(x_words, here, everywhere & counts, FIRST, TILE, TAIL, DTYPE)
+        tail = _tail_of(x_words, here, everywhere & counts, first, TILE, TAIL, DTYPE)
         chosen = _target_of(x_row - before, target, counts, columns)
         if SKEWED:
             ends = _ends(x_row, end, at_end & counts)
         next_target = gl.load(target_ptr + gl.minimum(row + 2 * programs, rows - 1))
         largest, total, plain = _replace(
             dx_words, x_words, even, odd, row_largest, factor, bias, lowest, zeros, zeros, everywhere,
-            everywhere & counts, HALF, AHEAD, TILE, LAYOUT, DTYPE, SMOOTH,
+            everywhere & counts, half, AHEAD, TILE, LAYOUT, DTYPE, SMOOTH,
         )  # fmt: skip
         # The tail has arrived: sum it while the last fetches are in flight.
         largest, total, plain = _add_tail(tail, largest, total, plain, here, everywhere, DTYPE, SMOOTH)
         largest, total, plain = _await_last(
-            even, odd, largest, total, plain, everywhere, HALF, AHEAD, LAYOUT, DTYPE, SMOOTH
+            even, odd, largest, total, plain, everywhere, half, AHEAD, LAYOUT, DTYPE, SMOOTH
         )  # fmt: skip
         # Storing the target's element separately is cheaper than comparing every column. The barrier orders it after all tiles.
         gl.thread_barrier()
         gl.store(place, value.to(DTYPE), mask=inside)
 
 
-def plan(x: torch.Tensor, dx: torch.Tensor) -> tuple[int, dict[str, int]] | None:
-    """Number of programs and kernel parameters for the rows of ``x``; None where this kernel cannot run.
+def plan(x: torch.Tensor, dx: torch.Tensor) -> tuple[int, int, dict[str, int]] | None:
+    """Number of programs, ``half`` and constants of the kernel for the rows of ``x``; None where this kernel cannot run.
 
     Programs share an SM if their rows fit, with half the warps each: one computes while another waits at a barrier.
     """
@@ -342,17 +342,18 @@ def plan(x: torch.Tensor, dx: torch.Tensor) -> tuple[int, dict[str, int]] | None
     sharing = max(1, min(_SHARING_SKEWED if skewed else _SHARING, room // (2 * columns + _OTHER)))
     warps = 16 if sharing == 1 else 8
     tiles = cdiv(columns // _WIDTH, 32 * warps)
-    half = min((tiles - 1) // 2, (room // sharing - _OTHER) // (2 * 32 * warps * _WIDTH * x.element_size()))
+    most = (room // sharing - _OTHER) // (2 * 32 * warps * _WIDTH * x.element_size())
+    half = min((tiles - 1) // 2, most)
     if tiles - 2 * half > _TAIL:
         return None
     programs = sharing * multiprocessors(x)
     if skewed:
         programs = programs // _WIDTH * _WIDTH
     parameters = {
-        "HALF": half,
+        "ROOM": most,
         "TAIL": tiles - 2 * half,
         "AHEAD": min(half, 4 if sharing == 1 else 3),
         "SKEWED": skewed,
         "num_warps": warps,
     }
-    return min(rows, programs), parameters
+    return min(rows, programs), half, parameters

@@ -33,7 +33,7 @@ def _copy_block(out_ptr, x_ptr, block, rows, columns, stride, out_stride, ROWS: 
     tl.store(out_ptr + row.to(tl.int64) * out_stride + column, x, mask=(row < rows) & (column < out_stride))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "other_rows", "blocks"])
 def copy_rows_kernel(
     out_ptr, x_ptr, rows, columns, stride, out_stride,
     other_out_ptr, other_ptr, other_rows, other_columns, other_stride, other_out_stride, blocks,

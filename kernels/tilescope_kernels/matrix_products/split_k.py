@@ -46,7 +46,7 @@ def _places(c_ptr, stride_c, start_m, start_n, m, n, C_COLUMNS: tl.constexpr):
         return c_ptr + tl.cast(start_m, tl.int64) * stride_c + start_n + m * stride_c + n
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M", "N", "K", "stride_c", "first_tile", "pieces"])
 def matmul_split_kernel(
     a_tiles, b_tiles, c_tiles, c_ptr, parts_ptr, scale_a_ptr, scale_b_ptr, M, N, K, stride_c, first_tile, pieces,
     A_COLUMNS: tl.constexpr, B_COLUMNS: tl.constexpr, C_COLUMNS: tl.constexpr, SCALES: tl.constexpr, IMPRECISE: tl.constexpr, INTEGER: tl.constexpr,

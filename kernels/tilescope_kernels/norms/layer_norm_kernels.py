@@ -160,7 +160,7 @@ def _weighted(dy, weight_ptr, column, mask, POLICY: tl.constexpr):
     return g
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def layer_norm_backward_kernel(
     dx_ptr, partial_ptr, dy_ptr, x_ptr, weight_ptr, stats_ptr, x_stride, rows, columns,
     BLOCK: tl.constexpr, KEEP: tl.constexpr, STAGES: tl.constexpr, VECTOR: tl.constexpr,

@@ -95,7 +95,7 @@ def rms_norm_pieces_kernel(
         tl.store(rstd_ptr + row, rstd)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def rms_norm_backward_kernel(
     dx_ptr, partial_ptr, dy_ptr, x_ptr, weight_ptr, rstd_ptr, x_stride, rows, columns,
     BLOCK: tl.constexpr, HOLD: tl.constexpr, VECTOR: tl.constexpr,

@@ -113,7 +113,7 @@ def _ends(ptr, offsets, mask):
     return gl.load(ptr + offsets, mask=mask, other=0.0).to(gl.float32)
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=["rows"])
 def norm_backward_shared_kernel(  # noqa: PLR0912, PLR0915 - each line twice, for the pieces and the ends
     dx_ptr, partial_ptr, dy_ptr, x_ptr, weight_ptr, stats_ptr, x_stride, partial_stride, rows, columns,
     PIECE: gl.constexpr, PIECES: gl.constexpr, CHUNK: gl.constexpr, WHOLE: gl.constexpr, CENTRED: gl.constexpr,

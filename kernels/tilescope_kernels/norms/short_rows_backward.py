@@ -21,7 +21,7 @@ _MOST_UNALIGNED = 512
 _PLAN = (2048, 4, 4, 3)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def norm_short_rows_backward_kernel(
     dx_ptr, partial_ptr, dy_ptr, x_ptr, weight_ptr, stats_ptr, x_stride, rows, columns,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, VECTOR: tl.constexpr, CENTRED: tl.constexpr,
