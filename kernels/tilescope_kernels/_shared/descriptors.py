@@ -56,3 +56,8 @@ def gluon_tiles(
     """As ``tiles``, for a kernel in Gluon, with the swizzled shared-memory layout that wgmma reads unless ``layout`` is given."""
     shape = (wide, rows) if turned else (rows, wide)
     return _filled(GluonDescriptor, matrix, rows, wide, turned, layout=layout or _layout(*shape, matrix.dtype))
+
+
+def workspace(size: int, alignment: int, stream: int | None) -> torch.Tensor:
+    """Allocate the memory of a launch's device-side TMA descriptors. PyTorch aligns it to 512 bytes."""
+    return torch.empty(size, dtype=torch.int8, device="cuda")

@@ -12,8 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.autotuning import workspace
 from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.descriptors import workspace
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import FLOATING, device_of, multiprocessors, split_config, use_triton
 from tilescope_kernels._shared.one_byte import check_operands

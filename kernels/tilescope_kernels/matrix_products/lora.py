@@ -11,15 +11,15 @@ are copied. ``x @ A.T`` is recomputed rather than saved.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 import triton
 
-from tilescope_kernels._shared.autotuning import autotuned, workspace
 from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.descriptors import workspace
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_tensors, device_of, multiprocessors, use_triton
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
@@ -37,7 +37,7 @@ def _config(m: int, n: int, k: int, warps: int, stages: int, *flags: int) -> dic
     return {**blocks, "num_warps": warps, "num_stages": stages}
 
 
-#: Autotuning candidates at 16 bits, after ``lora_down_kernel``.
+#: Configs at 16 bits, after ``lora_down_kernel``.
 TUNED = tuple(
     _config(*parts)
     for parts in (
@@ -91,28 +91,10 @@ def _padded(rank: int) -> int:
     return max(16, triton.next_power_of_2(rank))
 
 
-def _prune(configs: Sequence[triton.Config], named_args: Mapping[str, Any], **_: Any) -> list[triton.Config]:
-    """Keep the configs that fit the GPU and whose tiles are not much larger than the result needs."""
-    largest_m, largest_n = (max(64, triton.next_power_of_2(named_args[name])) for name in ("M", "N"))
-    return [
-        known
-        for known in configs
-        if known.kwargs["BLOCK_M"] <= largest_m
-        and known.kwargs["BLOCK_N"] <= largest_n
-        and _fits(known.all_kwargs(), named_args["x_ptr"], named_args["R"])
-    ]
-
-
-#: Two autotuners: of the configs with pointers, and of all.
-lora_linear_tuned = autotuned(lora_linear_kernel, TUNED, ("M", "N", "K", "R"), _prune)
-
-
-def _chosen(x: torch.Tensor, n: int, rank: int, tma: bool) -> Mapping[str, int] | None:
-    """The config if none is given; None where the autotuner chooses."""
+def _chosen(x: torch.Tensor, n: int, rank: int, tma: bool) -> Mapping[str, int]:
+    """The config if none is given."""
     if x.dtype == torch.float32 or x.shape[1] % 8:
         return NARROW
-    if x.is_cuda:
-        return None
     if triton.cdiv(x.shape[0], 128) * triton.cdiv(n, 256) < multiprocessors(x):
         return TUNED[-1]
     return next(known for known in TUNED if known["TMA"] <= tma and _fits(known, x, rank))
@@ -153,11 +135,10 @@ def _write_result(
         return
     tma = _tma_serves(x, weight, lora_a, lora_b, y)
     given = unpack(config) or _chosen(x, n, rank, tma)
-    if given is not None and given["TMA"] and not tma:
+    if given["TMA"] and not tma:
         raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
     padded = _padded(rank)
-    kernel, options = (lora_linear_tuned[tma], {}) if given is None else (lora_linear_kernel, dict(given))
-    down = _down(x, lora_a, alpha) if given is None or not given["INLINE"] else None
+    down = None if given["INLINE"] else _down(x, lora_a, alpha)
     with device_of(x):
 
         def grid(meta: Mapping[str, int]) -> tuple[int]:
@@ -167,8 +148,8 @@ def _write_result(
         if x.is_cuda:
             triton.set_allocator(workspace)
         launch(
-            kernel, grid, y, x, weight, lora_a, lora_b, down, alpha, m, n, k, rank,
-            x.stride(0), weight.stride(0), lora_a.stride(0), lora_b.stride(0), RANK=padded, **options,
+            lora_linear_kernel, grid, y, x, weight, lora_a, lora_b, down, alpha, m, n, k, rank,
+            x.stride(0), weight.stride(0), lora_a.stride(0), lora_b.stride(0), RANK=padded, **given,
         )  # fmt: skip
 
 

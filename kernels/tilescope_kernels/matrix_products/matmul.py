@@ -1,22 +1,22 @@
-"""``a @ b`` of two matrices: autotuned tiles, visited in groups so that their operands stay in L2.
+"""``a @ b`` of two matrices: tiles, visited in groups so that their operands stay in L2.
 
 Large 16-bit products on Hopper use a kernel of ``matmul_plans``, those with few tiles or unaligned rows ``split_k``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.autotuning import autotuned, workspace
 from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.descriptors import workspace
 from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import check_tensors, device_of, multiprocessors, use_triton
+from tilescope_kernels._shared.launching import check_tensors, multiprocessors, shared_memory, use_triton
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels._shared.tile_order import tile_origin
@@ -111,7 +111,7 @@ def _config(m: int, n: int, k: int, warps: int, stages: int, tma: int = 0, speci
     return {**blocks, "num_warps": warps, "num_stages": stages}
 
 
-#: Autotuning candidates at 16 bits: large tiles first, with the most reuse, then small ones for small products.
+#: Configs at 16 bits: large tiles first, with the most reuse, then small ones for small products.
 TUNED = tuple(
     _config(*parts)
     for parts in (
@@ -121,18 +121,17 @@ TUNED = tuple(
     )
 )  # fmt: skip
 
-#: Autotuning candidates for fp32, which runs on CUDA cores: registers bound the tile.
+#: For few columns.
+_TALL = _config(128, 64, 64, 4, 4)
+#: Configs for fp32, which runs on CUDA cores: registers bound the tile. Large and small tiles, each for rows that are not multiples
+#: of 64 bytes and for rows that are.
 TUNED_FP32 = tuple(
     _config(*parts)
     for parts in (
-        (128, 64, 16, 8, 3),
-        (128, 64, 32, 8, 3),
-        (64, 128, 32, 8, 3),
-        (64, 64, 32, 4, 3),
-        (64, 128, 16, 8, 3),
-        (64, 64, 16, 8, 3),
+        (128, 64, 16, 8, 3), (128, 64, 32, 8, 3), (64, 64, 16, 8, 3), (64, 64, 32, 4, 3),
+        (64, 128, 32, 8, 3), (64, 128, 16, 8, 3),
     )
-)
+)  # fmt: skip
 
 
 def _sweep() -> tuple[dict[str, int], ...]:
@@ -171,41 +170,25 @@ def _tma_serves(a: torch.Tensor, b: torch.Tensor) -> bool:
     return aligned and a.data_ptr() % 16 == 0 and b.data_ptr() % 16 == 0
 
 
-def _prune(configs: Sequence[triton.Config], named_args: Mapping[str, Any], **_: Any) -> list[triton.Config]:
-    """Keep the configs for the operands' dtype whose tiles are not larger than the result needs."""
-    a, m, n = (named_args[name] for name in ("a_ptr", "M", "N"))
-    full_precision = a.dtype == torch.float32
-    largest_m, largest_n = (max(64, triton.next_power_of_2(extent)) for extent in (m, n))
-    return [
-        config
-        for config in configs
-        if (config.kwargs["BLOCK_K"] < 64) == full_precision
-        and config.kwargs["BLOCK_M"] <= largest_m
-        and config.kwargs["BLOCK_N"] <= largest_n
-    ]
-
-
-#: What the kernel is told of its arguments.
-RULES = {
-    "EVEN_K": lambda args: args["K"] % args["BLOCK_K"] == 0,
-    "FAR": lambda args: is_far(*(args[f"stride_{name}"] for name in ("am", "ak", "bk", "bn", "cm"))),
-}
-#: Two autotuners: of the configs with pointers, and of all.
-matmul_tuned = autotuned(
-    triton.heuristics(RULES)(matmul_kernel),
-    (*TUNED, *TUNED_FP32),
-    ("M", "N", "K", "A_COLUMNS", "B_COLUMNS"),
-    _prune,
-)
+def _operands(config: Mapping[str, int]) -> int:
+    """Bytes of shared memory for all stages of a config, at 16 bits."""
+    return 2 * (config["BLOCK_M"] + config["BLOCK_N"]) * config["BLOCK_K"] * config["num_stages"]
 
 
 def _default(a: torch.Tensor, b: torch.Tensor) -> Mapping[str, int]:
-    """The config where nothing can be timed: large tiles if every SM gets one, else the smallest."""
+    """The config if none is given: large tiles if every SM gets one, else small ones."""
+    (m, k), n, programs = a.shape, b.shape[1], multiprocessors(a)
     if a.dtype == torch.float32:
-        return TUNED_FP32[0]
-    if cdiv(a.shape[0], 128) * cdiv(b.shape[1], 256) < multiprocessors(a):
+        # Half as many waves of tiles with twice the work take as long, but for an SM's part of the last wave.
+        small = 1.06 * cdiv(cdiv(m, 64) * cdiv(n, 64), programs) < 2 * cdiv(cdiv(m, 128) * cdiv(n, 64), programs)
+        return TUNED_FP32[(2 if small else 0) + (k % 16 == n % 16 == 0)]
+    if n < 16 and k % 16 == 0:
+        return _TALL
+    if cdiv(m, 128) * cdiv(n, 256) < programs:
         return TUNED[-1]
-    return next(config for config in TUNED if config["TMA"] <= _tma_serves(a, b))
+    # One step along K gains nothing from descriptors, unless the result is nearly all that moves.
+    tma = _tma_serves(a, b) and not 16 < k < 64
+    return next(config for config in TUNED if config["TMA"] <= tma and _operands(config) < shared_memory(a))
 
 
 #: Multiply-adds in fp32 from which a column-major b is copied to row-major, which is faster on CUDA cores.
@@ -240,7 +223,7 @@ def _matmul(a: torch.Tensor, b: torch.Tensor, config: str) -> torch.Tensor:
     if plan := plan_product(a, b):
         write_product(a, b, c, plan)
         return c
-    return _tuned(a, b, c) if a.is_cuda else _tiled(a, b, c, _default(a, b))
+    return _tiled(a, b, c, _default(a, b))
 
 
 def _grid(a: torch.Tensor, c: torch.Tensor, config: Mapping[str, int]) -> tuple[int]:
@@ -258,18 +241,6 @@ def _tiled(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, config: Mapping[st
         matmul_kernel, _grid(a, c, config), a, b, c, m, n, k, *strides,
         A_COLUMNS=columns(a), B_COLUMNS=columns(b), EVEN_K=k % config["BLOCK_K"] == 0, FAR=is_far(*strides), **config,
     )  # fmt: skip
-    return c
-
-
-def _tuned(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-    """Write the product to ``c`` with ``matmul_kernel`` in its fastest config, which is timed at the first call, and return it."""
-    (m, k), n = a.shape, b.shape[1]
-    with device_of(a):
-        triton.set_allocator(workspace)
-        launch(
-            matmul_tuned[_tma_serves(a, b)], lambda config: _grid(a, c, config),
-            a, b, c, m, n, k, *a.stride(), *b.stride(), c.stride(0), A_COLUMNS=columns(a), B_COLUMNS=columns(b),
-        )  # fmt: skip
     return c
 
 
@@ -350,7 +321,7 @@ SPEC = KernelSpec(
     summary="a @ b of two matrices",
     dims=("m", "n", "k"),
     implementations={
-        "triton": Implementation(matmul, "autotuned tiles in grouped order", CONFIGS),
+        "triton": Implementation(matmul, "tiles in grouped order", CONFIGS),
         "eager": Implementation(eager, "torch.matmul (cuBLAS)"),
         "compile": Implementation(compiled(eager), "torch.compile of eager"),
     },

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import torch
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.autotuning import autotuned, workspace
+from tilescope_kernels._shared.descriptors import workspace
 from tilescope_kernels._shared.launches import launch as start
 from tilescope_kernels._shared.launching import capability, device_of, multiprocessors
 from tilescope_kernels._shared.reach import is_far
@@ -127,7 +126,7 @@ def config(
     return {**blocks, "num_warps": warps, "num_stages": stages}
 
 
-#: Autotuning candidates: large tiles first, with the most reuse, then small ones for small products.
+#: Configs: large tiles first, with the most reuse, then small ones for small products.
 TUNED = tuple(
     config(*parts)
     for parts in (
@@ -195,18 +194,6 @@ def padding_pays(a: torch.Tensor, b: torch.Tensor) -> bool:
     return not whole and m * n * k >= _LEAST
 
 
-def _prune(configs: Sequence[triton.Config], named_args: Mapping[str, Any], **_: Any) -> list[triton.Config]:
-    """Keep the configs that fit the GPU and whose tiles are not larger than the result needs."""
-    largest_m, largest_n = (max(64, triton.next_power_of_2(named_args[name])) for name in ("M", "N"))
-    return [
-        known
-        for known in configs
-        if known.kwargs["BLOCK_M"] <= largest_m
-        and known.kwargs["BLOCK_N"] <= largest_n
-        and fits_device(known.all_kwargs(), named_args["c_ptr"])
-    ]
-
-
 def fits_device(known: Mapping[str, int], c: torch.Tensor) -> bool:
     """Whether a config's operands and tile fit the shared memory of the GPU of ``c``; an H200's if it is on no GPU."""
     limit = 227 * 1024
@@ -217,12 +204,8 @@ def fits_device(known: Mapping[str, int], c: torch.Tensor) -> bool:
     return operands + c.element_size() * m * n * known["TMA"] // (1 + known["HALVES"]) <= limit - 1024
 
 
-#: Two autotuners: of the configs with pointers, and of all.
-scaled_matmul_tuned = autotuned(scaled_matmul_kernel, TUNED, ("M", "N", "K", "SCALES", "FAST"), _prune)
-
-
 def default(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Mapping[str, int]:
-    """The config where nothing can be timed: large tiles if every SM gets one, else the smallest."""
+    """The config if none is given: large tiles if every SM gets one, else the smallest."""
     if triton.cdiv(c.shape[0], 128) * triton.cdiv(c.shape[1], 256) < multiprocessors(a):
         return TUNED[-1]
     return next(known for known in TUNED if known["TMA"] <= _descriptors_pay(a, b, c) and fits_device(known, c))
@@ -253,19 +236,14 @@ def launch(
     fast: bool,
     given: Mapping[str, int] | None,
 ) -> None:
-    """Write ``c`` (M, N) = a (M, K) @ b (N, K).T. ``fast`` is the kernel's ``FAST``. Autotunes without a config ``given``.
+    """Write ``c`` (M, N) = a (M, K) @ b (N, K).T. ``fast`` is the kernel's ``FAST``.
 
-    INT8 on Hopper is not: its tiling does not depend on the size. Raises ValueError for a config that the operands do not allow.
+    Raises ValueError for a config ``given`` that the operands do not allow.
     """
-    if given is None and a.dtype == torch.int8 and capability(a) == 90:
-        given = _integer(a, b, c)
-    elif given is None and not a.is_cuda:
-        given = default(a, b, c)
-    if given is not None and given["TMA"] and not tma_serves(a, b, c):
+    if given is None:
+        given = (_integer if a.dtype == torch.int8 and capability(a) == 90 else default)(a, b, c)
+    if given["TMA"] and not tma_serves(a, b, c):
         raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
-    kernel, options = (
-        (scaled_matmul_tuned[_descriptors_pay(a, b, c)], {}) if given is None else (scaled_matmul_kernel, dict(given))
-    )
     (m, k), n = a.shape, b.shape[0]
 
     def grid(meta: Mapping[str, int]) -> tuple[int]:
@@ -276,6 +254,6 @@ def launch(
         if a.is_cuda:
             triton.set_allocator(workspace)
         start(
-            kernel, grid, a, b, c, *scales, m, n, k, a.stride(0), b.stride(0), c.stride(0),
-            SCALES=kind(scales), FAST=fast, INTEGER=a.dtype == torch.int8, **options,
+            scaled_matmul_kernel, grid, a, b, c, *scales, m, n, k, a.stride(0), b.stride(0), c.stride(0),
+            SCALES=kind(scales), FAST=fast, INTEGER=a.dtype == torch.int8, **given,
         )  # fmt: skip

@@ -7,17 +7,24 @@ from shared memory. On Hopper, large products use ``w8a16_hopper``, and many of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.autotuning import tuned, workspace
 from tilescope_kernels._shared.declarations import compiled, generator, normal
+from tilescope_kernels._shared.descriptors import workspace
 from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import check_no_grad, check_tensors, device_of, multiprocessors, use_triton
+from tilescope_kernels._shared.launching import (
+    check_no_grad,
+    check_tensors,
+    device_of,
+    multiprocessors,
+    shared_memory,
+    use_triton,
+)  # fmt: skip
 from tilescope_kernels._shared.one_byte import check_operands
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels._shared.reach import is_far
@@ -130,7 +137,7 @@ def _config(m: int, n: int, k: int, warps: int, stages: int, tma: int = 0, split
     return {**blocks, "num_warps": warps, "num_stages": stages}
 
 
-#: Autotuning candidates for more than 16 rows at 16 bits, with pointers, which were faster than descriptors.
+#: Configs for more than 16 rows at 16 bits, with pointers, which were faster than descriptors.
 TUNED = tuple(
     _config(*parts)
     for parts in (
@@ -157,35 +164,13 @@ CONFIGS = (*TUNED, *SMALL, NARROW, *_OTHERS)
 _FEW = 16
 
 
-def _prune(configs: Sequence[triton.Config], named_args: Mapping[str, Any], **_: Any) -> list[triton.Config]:
-    """Keep the configs that fit the GPU and whose tiles are not much larger than the result needs."""
-    x = named_args["x_ptr"]
-    largest_m, largest_n = (max(64, triton.next_power_of_2(named_args[name])) for name in ("M", "N"))
-    shared = torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin if x.is_cuda else 227 * 1024
-    return [
-        known
-        for known in configs
-        if known.kwargs["BLOCK_M"] <= largest_m
-        and known.kwargs["BLOCK_N"] <= largest_n
-        and _operands(known.all_kwargs()) < shared
-    ]
-
-
-def _operands(known: Mapping[str, int]) -> int:
+def _operands(config: Mapping[str, int]) -> int:
     """Bytes of shared memory for all stages of a config: 16-bit x and INT8 weights."""
-    return (2 * known["BLOCK_M"] + known["BLOCK_N"]) * known["BLOCK_K"] * known["num_stages"]
+    return (2 * config["BLOCK_M"] + config["BLOCK_N"]) * config["BLOCK_K"] * config["num_stages"]
 
 
-w8a16_matmul_tuned = tuned(
-    w8a16_matmul_kernel,
-    [{name: value for name, value in known.items() if name != "SPLIT"} for known in TUNED],
-    ("M", "N", "K"),
-    _prune,
-)
-
-
-def _chosen(x: torch.Tensor, weight: torch.Tensor) -> Mapping[str, int] | None:
-    """The config if none is given; None where the autotuner chooses."""
+def _chosen(x: torch.Tensor, weight: torch.Tensor) -> Mapping[str, int]:
+    """The config if none is given."""
     (m, k), n = x.shape, weight.shape[0]
     if x.dtype == torch.float32 or k % 16:
         return NARROW
@@ -196,11 +181,9 @@ def _chosen(x: torch.Tensor, weight: torch.Tensor) -> Mapping[str, int] | None:
         return max(
             (known for known in SMALL[:4] if known["SPLIT"] <= max(1, min(wanted, deep))), key=lambda c: c["SPLIT"]
         )
-    if x.is_cuda:
-        return None
     if triton.cdiv(m, 256) * triton.cdiv(n, 128) < multiprocessors(x):
         return TUNED[-1]
-    return TUNED[0]
+    return next(config for config in TUNED if _operands(config) < shared_memory(x))
 
 
 def _few_rows(
@@ -240,15 +223,13 @@ def _w8a16_matmul(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, co
                 kernel.write_product(x, weight, y, scale, chosen)
                 return y
     given = unpack(config) or _chosen(x, weight)
-    if given is not None and given["TMA"] and (given["SPLIT"] > 1 or not tma_serves(x, weight, y)):
+    if given["TMA"] and (given["SPLIT"] > 1 or not tma_serves(x, weight, y)):
         raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
     with device_of(x):
-        if given is not None and given["BLOCK_M"] <= _FEW:
+        if given["BLOCK_M"] <= _FEW:
             _few_rows(x, weight, scale, y, given)
             return y
-        kernel, options = w8a16_matmul_tuned, {}
-        if given is not None:
-            kernel, options = w8a16_matmul_kernel, {name: value for name, value in given.items() if name != "SPLIT"}
+        options = {name: value for name, value in given.items() if name != "SPLIT"}
 
         def grid(meta: Mapping[str, int]) -> tuple[int]:
             tiles = triton.cdiv(m, meta["BLOCK_M"]) * triton.cdiv(n, meta["BLOCK_N"])
@@ -256,7 +237,7 @@ def _w8a16_matmul(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, co
 
         if x.is_cuda:
             triton.set_allocator(workspace)
-        launch(kernel, grid, y, x, weight, scale, m, n, k, x.stride(0), weight.stride(0), **options)
+        launch(w8a16_matmul_kernel, grid, y, x, weight, scale, m, n, k, x.stride(0), weight.stride(0), **options)
     return y
 
 
