@@ -117,7 +117,8 @@ def _default(x: torch.Tensor, pixels: int, filters: int, taps: int, tma: bool) -
         return CONFIGS[0]
     if not tma or shared_memory(x) < 227 * 1024:
         return _config(64, 64, 64, 4, 4, 1) if tiles(128, 128) < programs / 2 else CONFIGS[0]
-    fitting = [tile for tile in _SINGLE if tile[1] <= max(64, triton.next_power_of_2(filters))]
+    # Of 64 filters the second tile is the third with fewer stages.
+    fitting = _SINGLE if filters > 64 else (_SINGLE[0], _SINGLE[-1])
     chosen = next((tile for tile in fitting if tiles(*tile[:2]) >= programs / 2), _SINGLE[-1])
     high, wide, deep = chosen[:3]
     steps = taps * triton.cdiv(x.shape[3], min(deep, max(16, triton.next_power_of_2(x.shape[3]))))
