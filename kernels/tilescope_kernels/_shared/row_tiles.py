@@ -134,7 +134,7 @@ def in_skewed_pieces(x: torch.Tensor, options: Mapping[str, int]) -> tuple[dict[
         return None
     # At most 96 bytes per thread: of 1 to 32 warps, these were the fastest for softmax of 513 to 20001 columns in bf16.
     length = columns * size // 16 * (16 // size)
-    warps = options.get("num_warps", min(32, next_power_of_2(cdiv(length * size, 3072))))
+    warps = options.get("num_warps", max(2, min(32, next_power_of_2(cdiv(length * size, 3072)))))
     pieces, warps = _pieces(length, size, warps)
     # The covered part has one of two lengths. An even number of pieces lets more widths share a compiled kernel.
     steps = pieces["STEPS"] + pieces["STEPS"] % 2 if pieces["STEPS"] > 1 else 1

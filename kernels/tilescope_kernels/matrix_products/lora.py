@@ -46,6 +46,8 @@ TUNED = tuple(
         (128, 128, 64, 4, 3), (64, 128, 64, 4, 4), (64, 64, 64, 4, 4), (64, 64, 64, 4, 3),
     )
 )  # fmt: skip
+#: For few tiles, for up to one tile of 128x128 an SM, and for up to one and a half of 128x256.
+_SMALL, _MIDDLE, _SQUARE = TUNED[10], TUNED[9], (TUNED[8], TUNED[10])
 #: Configs with INLINE. The update's accumulator needs registers too, so tiles of 128x256 suit the smallest ranks only.
 _INLINE = tuple(
     _config(*parts)
@@ -95,9 +97,19 @@ def _chosen(x: torch.Tensor, n: int, rank: int, tma: bool) -> Mapping[str, int]:
     """The config if none is given."""
     if x.dtype == torch.float32 or x.shape[1] % 8:
         return NARROW
-    if triton.cdiv(x.shape[0], 128) * triton.cdiv(n, 256) < multiprocessors(x):
-        return TUNED[-1]
-    return next(known for known in TUNED if known["TMA"] <= tma and _fits(known, x, rank))
+    programs = multiprocessors(x)
+    if tma and x.shape[1] % 16:  # Triton loads such rows piecemeal through pointers
+        return TUNED[5]
+
+    def tiles(high: int, wide: int) -> int:
+        return triton.cdiv(x.shape[0], high) * triton.cdiv(n, wide)
+
+    if tiles(64, 64) <= 2 * programs:
+        return _SMALL
+    if tiles(128, 128) < programs:
+        return _MIDDLE
+    large = TUNED if tiles(128, 256) >= 1.5 * programs else _SQUARE
+    return next(known for known in large if known["TMA"] <= tma and _fits(known, x, rank))
 
 
 def _down(x: torch.Tensor, lora_a: torch.Tensor, alpha: float) -> torch.Tensor:

@@ -5,7 +5,7 @@ Large 16-bit products on Hopper use a kernel of ``matmul_plans``, those with few
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import torch
@@ -182,7 +182,7 @@ def _default(a: torch.Tensor, b: torch.Tensor) -> Mapping[str, int]:
         # Half as many waves of tiles with twice the work take as long, but for an SM's part of the last wave.
         small = 1.06 * cdiv(cdiv(m, 64) * cdiv(n, 64), programs) < 2 * cdiv(cdiv(m, 128) * cdiv(n, 64), programs)
         return TUNED_FP32[(2 if small else 0) + (k % 16 == n % 16 == 0)]
-    if n < 16 and k % 16 == 0:
+    if n < 16 and k % 16 == 0 and not columns(b):
         return _TALL
     if cdiv(m, 128) * cdiv(n, 256) < programs:
         return TUNED[-1]
@@ -195,9 +195,22 @@ def _default(a: torch.Tensor, b: torch.Tensor) -> Mapping[str, int]:
 _COPIED = 2**30
 
 
+#: Plans by signature: making one takes longer than many products.
+_PLANS: dict[Hashable, Tiling | Mapping[str, int] | None] = {}
+#: Most plans. The cache is cleared when it is full.
+_MOST = 8192
+
+
 def plan_product(a: torch.Tensor, b: torch.Tensor) -> Tiling | Mapping[str, int] | None:
     """How a kernel of ``matmul_plans`` or ``split_k`` computes the product; None where none serves it or it does not pay."""
-    return matmul_plans.plan(a, b) or split_plan(a, b)
+    if not a.is_cuda:
+        return matmul_plans.plan(a, b) or split_plan(a, b)
+    key = (a.dtype, a.shape, a.stride(), b.shape, b.stride(), a.get_device(), a.data_ptr() & 15, b.data_ptr() & 15)
+    if key not in _PLANS:
+        if len(_PLANS) >= _MOST:
+            _PLANS.clear()
+        _PLANS[key] = matmul_plans.plan(a, b) or split_plan(a, b)
+    return _PLANS[key]
 
 
 def write_product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, plan: Tiling | Mapping[str, int]) -> None:

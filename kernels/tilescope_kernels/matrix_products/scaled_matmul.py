@@ -206,9 +206,14 @@ def fits_device(known: Mapping[str, int], c: torch.Tensor) -> bool:
 
 def default(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Mapping[str, int]:
     """The config if none is given: large tiles if every SM gets one, else the smallest."""
+    short = a.shape[1] <= 128
     if triton.cdiv(c.shape[0], 128) * triton.cdiv(c.shape[1], 256) < multiprocessors(a):
-        return TUNED[-1]
-    return next(known for known in TUNED if known["TMA"] <= _descriptors_pay(a, b, c) and fits_device(known, c))
+        return TUNED[-1] if short else TUNED[-2]
+    return next(
+        known
+        for known in TUNED[4 if short else 0 :]
+        if known["TMA"] <= _descriptors_pay(a, b, c) and fits_device(known, c)
+    )
 
 
 def _integer(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> dict[str, int]:

@@ -1,0 +1,20 @@
+"""A new size rarely compiles a new kernel: a program that trains or serves meets many sizes."""
+
+import pytest
+
+#: Most kernels compiled while a call walks over sizes.
+LIMITS = {
+    "softmax": 12,
+    "matmul squares": 11,
+    "matmul rows": 4,
+    "attention": 10,
+    "decode": 3,
+    "cross-entropy": 10,
+    "conv2d": 6,
+    "rms_norm": 3,
+}
+
+
+@pytest.mark.parametrize("walk", LIMITS)
+def test_sizes_share_compiled_kernels(batch, walk):
+    assert 0 < batch("batch_compile_counts.py")[walk] <= LIMITS[walk]
