@@ -114,6 +114,18 @@ def test_bokeh_looks_the_defaults_of_a_class_up_for_each_model(monkeypatch: pyte
     assert asked.total() - first > 50
 
 
+def test_bokeh_inspects_callback_signatures() -> None:
+    code = """
+from bokeh.models import Plot
+from tilescope_dashboard.panel_patches import callback_checks
+try: Plot().on_change("width", lambda: None)
+except ValueError: print("inspected")
+callback_checks.leave_out()
+Plot().on_change("width", lambda: None)
+"""
+    assert bare(code) == "inspected"
+
+
 def test_param_asks_each_field_of_a_parameter_that_it_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     parameters = [own for kind in (pmui.Select, pmui.Page, pn.pane.HTML) for own in kind.param.objects().values()]
     owner = pmui.Select()

@@ -6,6 +6,7 @@ module. ``page_lifetime.settle`` installs the patches that pages need, ``serving
 
 #: Module to the distribution and version that it patches.
 FOR = {
+    "callback_checks": ("bokeh", "3.9.2"),
     "closed_connection": ("bokeh", "3.9.2"),
     "component_files": ("panel", "1.9.4"),
     "delivery": ("panel", "1.9.4"),

@@ -22,6 +22,7 @@ from tilescope.runs import store
 
 from tilescope_dashboard.data import catalog, run_cache, this_machine
 from tilescope_dashboard.panel_patches import (
+    callback_checks,
     closed_connection,
     delivery,
     gone_choices,
@@ -64,6 +65,7 @@ def settle() -> None:
     # Material UI declares its fonts a second time, for all letters: a browser would ask for 17 files before the Latin one.
     FONT_CSS.clear()
     model_defaults.remember()
+    callback_checks.leave_out()
     parameter_copies.shorten()
     page_resources.remember()
     delivery.complete()
