@@ -65,10 +65,10 @@ def test_tune_run_has_every_config_and_remembers_times(raced, tmp_path, capsys):
     assert [line.split()[0] for line in lines[2:6]] == [
         "BLOCK=256,num_warps=4", "default", "BLOCK=512,num_warps=4", "BLOCK=64,num_warps=64",
     ]  # fmt: skip
-    assert [line.split()[1] for line in lines[2:5]] == ["0", "50", "100"], "per cent over the best"
-    assert failed.message in lines[5]
-    assert lines[6] == 'best: triton.Config({"BLOCK": 256}, num_warps=4): 1.500 times the default\'s speed'
-    assert lines[7].endswith("costs: BLOCK +100 %")
+    assert [line.split()[1] for line in lines[2:6]] == ["0", "50", "100", "–"], "per cent over the best"
+    assert failed.message[:40] in lines[5]
+    assert 'best: triton.Config({"BLOCK": 256}, num_warps=4): 1.500 times the default\'s speed' in lines
+    assert any(line.endswith("costs: BLOCK +100 %") for line in lines)
 
 
 def test_tune_fault_costs_one_config(raced):

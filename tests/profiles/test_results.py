@@ -105,6 +105,9 @@ def test_table_is_no_wider_than_the_terminal(monkeypatch):
         assert any("tri[red]" in line for line in lines) and not any("\x1b" in line for line in lines)
         assert ("GPU time" in lines[0]) == (width > 40)
         assert "not shown at this width: " in " ".join(lines) and "value 19" in " ".join(lines)
+        assert "".join(lines).replace(" ", "").count("a_kernel") == 8
+    said = terminal.render(["config", "failed"], [["BLOCK=256,num_warps=4", "2048 threads a block " * 9]])
+    assert said.count("2048") == 9 and "BLOCK=256,num_warps=4" in said
     monkeypatch.setenv("COLUMNS", "400")
     assert "not shown" not in terminal.render(headings, rows, keys=2)
 

@@ -131,11 +131,11 @@ def _report_and_export(arguments: argparse.Namespace, loaded: LoadedRun, interru
         if timed:
             headings, rows = _with_over(headings, rows, [_rank(found.loc[index], timed)[0] for index in order])
         extra = [remarks[index] for index in order]
+        always += timed
         if any(extra):
-            headings, rows = (
-                [headings[0], "failed", *headings[1:]],
-                [[row[0], text, *row[1:]] for row, text in zip(rows, extra, strict=True)],
-            )
+            headings.insert(always, "failed")
+            for row, text in zip(rows, extra, strict=True):
+                row.insert(always, text)
             always += 1
         print(terminal.render(headings, rows, always))
         print("".join(f"{line}\n" for line in concluded.get(" · ".join(keys), ())), end="")

@@ -57,10 +57,14 @@ def render(headings: Sequence[str], rows: Iterable[Sequence[str]], keys: int | N
             used += needed + _GAP
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
     for place in shown:
-        numeric = bool(lines) and all(cell in ("", "–") or cell[0].isdigit() for cell in columns[place])
         short = max(map(cell_len, columns[place]), default=0) <= _SHORT
+        numeric = bool(lines) and short and all(cell in ("", "–") or cell[0].isdigit() for cell in columns[place])
         table.add_column(
-            Text(headings[place]), justify="right" if numeric else "left", no_wrap=numeric or short, overflow="fold"
+            Text(headings[place]),
+            justify="right" if numeric else "left",
+            # rich would cut cells that must not wrap.
+            no_wrap=short and used - _GAP <= console.width,
+            overflow="fold",
         )
     for line in lines:
         table.add_row(*(Text(line[place], _STYLES.get(line[place], "")) for place in shown))
@@ -81,6 +85,5 @@ def _console() -> Console:
 
 
 def _needed(heading: str, column: Sequence[str]) -> int:
-    """The width that a column needs: its heading and long cells wrap."""
-    word = max(map(cell_len, heading.split()), default=0)
-    return max(word, min(_WRAPPED, max(map(cell_len, column), default=0)))
+    """The width that a column needs; long cells wrap."""
+    return max(cell_len(heading), min(_WRAPPED, max(map(cell_len, column), default=0)))
