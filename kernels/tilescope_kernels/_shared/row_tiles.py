@@ -134,11 +134,17 @@ def in_skewed_pieces(x: torch.Tensor, options: Mapping[str, int]) -> tuple[dict[
         return None
     # At most 96 bytes per thread: of 1 to 32 warps, these were the fastest for softmax of 513 to 20001 columns in bf16.
     length = columns * size // 16 * (16 // size)
-    warps = options.get("num_warps", max(2, min(32, next_power_of_2(cdiv(length * size, 3072)))))
+    warps = options.get("num_warps", min(32, next_power_of_2(cdiv(length * size, 3072))))
     pieces, warps = _pieces(length, size, warps)
-    # The covered part has one of two lengths. An even number of pieces lets more widths share a compiled kernel.
-    steps = pieces["STEPS"] + pieces["STEPS"] % 2 if pieces["STEPS"] > 1 else 1
-    return {**pieces, "STEPS": steps, "WHOLE": False}, {"num_warps": warps, **options}
+    # The covered part has one of two lengths.
+    return even({**pieces, "WHOLE": False}), {"num_warps": warps, **options}
+
+
+def even(pieces: Mapping[str, int], most: int = 32) -> dict[str, int]:
+    """The parameters with an even number of pieces, up to ``most``: more widths share a compiled kernel. Two pieces are masked then."""
+    steps = pieces["STEPS"]
+    is_odd = steps % 2 and 1 < steps < most and not pieces["WHOLE"]
+    return {**pieces, "STEPS": steps + 1 if is_odd else steps}
 
 
 @functools.cache

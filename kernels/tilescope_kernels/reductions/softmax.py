@@ -13,7 +13,7 @@ from tilescope_kernels._shared.integers import cdiv, next_power_of_2
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_tensors, multiprocessors, split_config, use_triton
 from tilescope_kernels._shared.operators import as_rows, operator, pack, shaped_as, unpack
-from tilescope_kernels._shared.row_tiles import in_pieces, in_skewed_pieces, vector
+from tilescope_kernels._shared.row_tiles import even, in_pieces, in_skewed_pieces, vector
 from tilescope_kernels.reductions.softmax_held_rows import softmax_with_held_rows
 from tilescope_kernels.reductions.softmax_kernels import (
     softmax_online_kernel,
@@ -74,7 +74,7 @@ def _in_pieces(x: torch.Tensor, config: Mapping[str, int] | None) -> tuple[dict[
     if 12288 <= columns <= 16384:
         # Norms take 16 warps here, but exchange less.
         options.setdefault("num_warps", 8)
-    return in_pieces(x, options)
+    return _shared_with_others(in_pieces(x, options))
 
 
 def _backward_in_pieces(
@@ -89,7 +89,14 @@ def _backward_in_pieces(
     power_of_two = columns == next_power_of_2(columns)
     if power_of_two or columns * y.element_size() > _HELD_BACKWARD[y.element_size()] or chosen.get("ROWS", 1) > 1:
         return None
-    return in_skewed_pieces(y, options) if _skewed(y) else in_pieces(y, options)
+    return in_skewed_pieces(y, options) if _skewed(y) else _shared_with_others(in_pieces(y, options))
+
+
+def _shared_with_others(
+    found: tuple[dict[str, int], dict[str, int]] | None,
+) -> tuple[dict[str, int], dict[str, int]] | None:
+    """Three pieces become four, so that more widths share a compiled kernel. More pieces would idle too many lanes."""
+    return found and (even(found[0], most=4), found[1])
 
 
 def _rows(x: torch.Tensor, config: Mapping[str, int] | None) -> tuple[dict[str, int], dict[str, int]]:

@@ -45,7 +45,7 @@ def softmax_pieces_kernel(
     if SKEWED:
         offset, inside = ends(before, length, columns, WIDTH)
         end = tl.load(x_ptr + offset, mask=inside, other=float("-inf")).to(tl.float32)
-    held = load_pieces(x_ptr, length, float("-inf"), LANES, WIDTH, STEPS, WHOLE, MASKED=1 + SKEWED)
+    held = load_pieces(x_ptr, length, float("-inf"), LANES, WIDTH, STEPS, WHOLE, MASKED=2)
     lane_largest = tl.full((LANES,), float("-inf"), tl.float32)
     for i in tl.static_range(STEPS):
         lane_largest = tl.maximum(lane_largest, tl.max(held[i].to(tl.float32), axis=1))
@@ -63,7 +63,7 @@ def softmax_pieces_kernel(
     # The maximum is subtracted separately: max + log would lose the logarithm's low bits if the maximum is large.
     for i in tl.static_range(STEPS):
         y = tl.exp2((held[i].to(tl.float32) - finite(largest)) * LOG2_E + less)
-        store_piece(y_ptr, y, length, i, LANES, WIDTH, STEPS, WHOLE, MASKED=1 + SKEWED)
+        store_piece(y_ptr, y, length, i, LANES, WIDTH, STEPS, WHOLE, MASKED=2)
     if SKEWED:
         y = tl.exp2((end - finite(largest)) * LOG2_E + less)
         tl.store(y_ptr + offset, y.to(y_ptr.dtype.element_ty), mask=inside)
@@ -131,8 +131,8 @@ def softmax_pieces_backward_kernel(
         offset, inside = ends(before, length, columns, WIDTH)
         dy_end = tl.load(dy_ptr + begin + offset, mask=inside, other=0.0).to(tl.float32)
         y_end = tl.load(y_ptr + begin + offset, mask=inside, other=0.0).to(tl.float32)
-    dy = load_pieces(dy_ptr + begin, length, 0.0, LANES, WIDTH, STEPS, WHOLE, MASKED=1 + SKEWED)
-    y = load_pieces(y_ptr + begin, length, 0.0, LANES, WIDTH, STEPS, WHOLE, MASKED=1 + SKEWED)
+    dy = load_pieces(dy_ptr + begin, length, 0.0, LANES, WIDTH, STEPS, WHOLE, MASKED=2)
+    y = load_pieces(y_ptr + begin, length, 0.0, LANES, WIDTH, STEPS, WHOLE, MASKED=2)
     products = tl.zeros((LANES,), tl.float32)
     for i in tl.static_range(STEPS):
         products += tl.sum(dy[i].to(tl.float32) * y[i].to(tl.float32), axis=1)
@@ -141,7 +141,7 @@ def softmax_pieces_backward_kernel(
         inner += tl.sum(dy_end * y_end, axis=0)
     for i in tl.static_range(STEPS):
         dx = (narrow(dy[i], columns).to(tl.float32) - inner) * narrow(y[i], columns).to(tl.float32)
-        store_piece(dx_ptr, dx, length, i, LANES, WIDTH, STEPS, WHOLE, MASKED=1 + SKEWED)
+        store_piece(dx_ptr, dx, length, i, LANES, WIDTH, STEPS, WHOLE, MASKED=2)
     if SKEWED:
         tl.store(dx_ptr + offset, ((dy_end - inner) * y_end).to(dx_ptr.dtype.element_ty), mask=inside)
 
