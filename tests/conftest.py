@@ -17,6 +17,8 @@ BROWSERS = {"chromium", "lab"}
 os.environ["TILESCOPE_RESIDENT"] = "0"
 # Each of a run's many processes would compile the repository's modules anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Tables have one width, whatever the terminal's is.
+os.environ.pop("COLUMNS", None)
 # The processes of a run share one cache.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["TILESCOPE_CACHE"] = tempfile.mkdtemp(prefix="tilescope-tests-")

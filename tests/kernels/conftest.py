@@ -74,4 +74,4 @@ def wrong(batch: Callable[..., Any], request: pytest.FixtureRequest) -> str:
     """What went wrong in a check, empty where nothing did. A script's checks of this run share one process."""
     script, check = request.param
     asked = [item.callspec.params.get("wrong") for item in request.session.items if hasattr(item, "callspec")]
-    return batch(script, *(case[1] for case in asked if case and case[0] == script))[check]
+    return batch(script, *(case[1] for case in asked if isinstance(case, tuple) and case[0] == script))[check]

@@ -160,6 +160,17 @@ def test_script_finds_modules_in_the_folders_it_added(tmp_path):
     assert {name for name in before if before[name] != after[name]} == {"kernel", "load"}
 
 
+def test_script_installed_library_is_not_read(tmp_path):
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    (installed / "library.py").write_text("this is no code")
+    written = tmp_path / "written.py"
+    written.write_text(
+        f"import sys\nsys.path.append({str(installed)!r})\nimport triton\nimport library\n\n@triton.jit\ndef kernel(x): library.load(x)\n"
+    )
+    assert set(function_digests.of(written)) == {"kernel"}
+
+
 def test_functions_of_one_name_share_a_digest(tmp_path):
     text = "import triton\ndef one():\n    @triton.jit\n    def kernel(x): x\n    return kernel\ndef two():\n    @triton.jit\n    def kernel(x): x + 1\n    return kernel\n"
     (tmp_path / "own.py").write_text(text)

@@ -59,7 +59,8 @@ def written(folder: Path, name: str, data: Any) -> Path:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_is_recognised_by_its_content_and_becomes_a_run(name: str, tmp_path: Path) -> None:
+def test_file_recognised_by_content_becomes_a_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
     content = (FIXTURES / name).read_bytes()
     path = tmp_path / Path(name).name
     path.write_bytes(content)

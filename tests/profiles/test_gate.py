@@ -188,6 +188,7 @@ def test_the_command_says_why_and_writes_summaries(
     step = tmp_path / "step.md"
     step.write_text("before\n")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(step))
+    monkeypatch.setenv("COLUMNS", "400")
     arguments = ["gate", WHOLE, AGAIN, "--impl", "triton", "--markdown", str(tmp_path / "own.md")]
     assert cli.main(arguments) == 1
     said = capsys.readouterr().out

@@ -23,9 +23,9 @@ def test_every_size_and_peer_is_one_of_the_kernels(name: str) -> None:
 
 def test_rows_name_the_quickest_peer(monkeypatch: pytest.MonkeyPatch) -> None:
     (fp8,) = (
-        folder
-        for folder in recorded_dir().glob("*")
-        if json.loads((folder / "run.json").read_text())["title"] == "FP8 products"
+        path.parent
+        for path in recorded_dir().glob("*/run.json")
+        if json.loads(path.read_text())["title"] == "FP8 products"
     )
     asked: dict[str, Any] = {}
 
@@ -33,7 +33,7 @@ def test_rows_name_the_quickest_peer(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.update(settings, name=name)
         return Profile.of(open_run(fp8))
 
-    monkeypatch.setattr(sizes.tilescope, "profile", profile)
+    monkeypatch.setattr(sizes.tilescope, "profile_kernels", profile)
     rows = sizes.measured("fp8_matmul", "somewhere")
     assert asked["name"] == "fp8_matmul" and asked["implementations"] == ["triton", "cublas"]
     assert rows and all(

@@ -280,8 +280,10 @@ class WorkerProcess:
             while True:
                 # Only while waiting: otherwise the callback would fire repeatedly while an event is handled.
                 loop.add_reader(self._place.events, come.set)
+                # Not ``asyncio.wait_for``: before Python 3.12 it drops a cancellation that comes with an event.
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(come.wait(), max(0.0, heard + limit - loop.time()))
+                    async with asyncio.timeout(max(0.0, heard + limit - loop.time())):
+                        await come.wait()
                 loop.remove_reader(self._place.events)
                 come.clear()
                 done = ended.done()
@@ -333,7 +335,8 @@ class WorkerProcess:
             if process.returncode is None and not self._left:
                 _signal_group(process.pid, signal.SIGTERM)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(process.wait(), GRACE)
+                    async with asyncio.timeout(GRACE):
+                        await process.wait()
         finally:
             # Also kills processes that the worker left behind, even in groups of their own.
             _signal_group(process.pid, signal.SIGKILL)

@@ -30,7 +30,7 @@ from tilescope.table import suggest
 from tilescope.table.case import Case
 
 #: Collectors of a recording. Those of ``ONE_SIZE`` replay each launch many times: they run at one workload of each kernel.
-COLLECTORS = ("check", "compiler", "interpreter", "events", "torch_profiler", "cupti", "ncu", "ncu_source")
+COLLECTORS = (*collectors.COLLECTORS, "ncu_source")
 ONE_SIZE = ("ncu", "ncu_source")
 #: Kernels with counters by source line.
 BY_LINE = frozenset({"matmul", "softmax", "layer_norm", "attention", "cross_entropy"})

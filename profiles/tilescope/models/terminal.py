@@ -17,8 +17,8 @@ WIDTH = 120
 _GAP = 2
 #: The width above which a cell wraps.
 _WRAPPED = 48
-#: The width up to which cells wrap last.
-_SHORT = 40
+#: The width up to which cells wrap last, and the width that longer ones get at least.
+_SHORT, _LEAST = 40, 16
 _STYLES = {
     **dict.fromkeys(("wrong", "fail", "slower"), "red"),
     **dict.fromkeys(("ok", "pass", "faster"), "green"),
@@ -55,15 +55,19 @@ def render(headings: Sequence[str], rows: Iterable[Sequence[str]], keys: int | N
         if keys is None or place < keys or used + needed <= console.width:
             shown.append(place)
             used += needed + _GAP
+    widths = {place: max(map(cell_len, columns[place]), default=0) for place in shown}
+    short = {place for place in shown if widths[place] <= _SHORT}
+    fixed = sum(_needed(headings[place], columns[place]) + _GAP for place in short) + _LEAST * (len(shown) - len(short))
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
     for place in shown:
-        short = max(map(cell_len, columns[place]), default=0) <= _SHORT
-        numeric = bool(lines) and short and all(cell in ("", "–") or cell[0].isdigit() for cell in columns[place])
+        numeric = (
+            bool(lines) and place in short and all(cell in ("", "–") or cell[0].isdigit() for cell in columns[place])
+        )
         table.add_column(
             Text(headings[place]),
             justify="right" if numeric else "left",
-            # rich would cut cells that must not wrap.
-            no_wrap=short and used - _GAP <= console.width,
+            # Long cells wrap first. rich would cut cells that must not wrap.
+            no_wrap=place in short and fixed <= console.width,
             overflow="fold",
         )
     for line in lines:

@@ -20,6 +20,8 @@ from tilescope.runs import reader
 
 #: A file that is written from a notebook's or script's code names the folder of its modules in such a line.
 _FOLDER = re.compile(r"""^sys\.path\.append\(('[^'\n]*'|"[^"\n]*")\)$""", re.MULTILINE)
+#: Names of folders of installed libraries.
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
 #: Errors of reading code.
 UNREADABLE = (OSError, ValueError, SyntaxError, RecursionError, MemoryError)
 
@@ -101,6 +103,8 @@ class _Files:
         self.target = functools.cache(self._target)
         if not packages:
             added = [Path(ast.literal_eval(folder)) for folder in _FOLDER.findall(self._text(path))]
+            # Installed libraries are no part of the kernel, and may be as large as torch.
+            added = [folder for folder in added if _INSTALLED.isdisjoint(folder.parts)]
             self._roots = self._inside = [*self._inside, *added]
 
     def reached(self) -> list[Path]:
