@@ -145,13 +145,15 @@ def _memory(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
             f"Memory-bound: the bytes the algorithm needs take {_percent(use)} of {roof}; its {row['launches']} launches move up to "
             f"{units.times(ratio)} of them, each launch counted with cold caches."
         )
-    kept = " (the rest stayed in L2)" if ratio < _ALL_BYTES else ""
-    moved = f"Memory-bound: moves {units.times(ratio)} the bytes the algorithm needs{kept} at {_percent(use)} of {roof}"
+    needed = f"{units.times(ratio)} the bytes the algorithm needs"
+    if ratio < _ALL_BYTES:
+        needed = f"{_percent(1 - ratio)} less than its inputs and outputs (that part was still in L2)"
+    moved = f"Memory-bound: moves {needed} at {_percent(use)} of {roof}"
     if ratio < 1 / _EXTRA_BYTES:
         return f"{moved}."
     if ratio <= _EXTRA_BYTES:
         rest = (
-            "nothing left but to fuse with a neighbour"
+            "only fusing with the operation before or after would make it faster"
             if use >= AT_ROOF
             else "more bytes in flight would bring it closer"
         )
