@@ -119,6 +119,6 @@ def test_page_full_disk_then_server_ends(chromium: Any, runs: Path, tmp_path: Pa
     lost = page.get_by_role("alert").filter(has_text="The connection to the server is lost.")
     lost.wait_for()
     assert all(word in lost.inner_text() for word in ("make serve", "tilescope serve", "reload this page"))
-    # What was read can still be read.
+    # The text that was read can still be read.
     assert page.get_by_text("of roofline at").is_visible()
     page.close()

@@ -1,7 +1,7 @@
 """Row tiles: a row held in registers as pieces of 16 bytes per thread, so that a pass reads it once.
 
 A single block must be a power of two: it masks every element and leaves lanes idle, for 5120 columns nearly two in five.
-With pieces only the last one is masked, or none if they fill the row.
+With pieces only the last one or two are masked, or none if they fill the row.
 """
 
 from __future__ import annotations

@@ -204,13 +204,17 @@ _MOST = 8192
 def plan_product(a: torch.Tensor, b: torch.Tensor) -> Tiling | Mapping[str, int] | None:
     """How a kernel of ``matmul_plans`` or ``split_k`` computes the product; None where none serves it or it does not pay."""
     if not a.is_cuda:
-        return matmul_plans.plan(a, b) or split_plan(a, b)
+        return _planned(a, b)
     key = (a.dtype, a.shape, a.stride(), b.shape, b.stride(), a.get_device(), a.data_ptr() & 15, b.data_ptr() & 15)
     if key not in _PLANS:
         if len(_PLANS) >= _MOST:
             _PLANS.clear()
-        _PLANS[key] = matmul_plans.plan(a, b) or split_plan(a, b)
+        _PLANS[key] = _planned(a, b)
     return _PLANS[key]
+
+
+def _planned(a: torch.Tensor, b: torch.Tensor) -> Tiling | Mapping[str, int] | None:
+    return matmul_plans.plan(a, b) or split_plan(a, b)
 
 
 def write_product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, plan: Tiling | Mapping[str, int]) -> None:

@@ -24,7 +24,7 @@ from tilescope_kernels._shared.launching import (
     multiprocessors,
     shared_memory,
     use_triton,
-)  # fmt: skip
+)
 from tilescope_kernels._shared.one_byte import check_operands
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels._shared.reach import is_far
