@@ -10,14 +10,14 @@ SHAPE = example.Shape(classes=96, columns=64, hidden=72, heads=4, kv_heads=2, la
 PAIR = example.text(SHAPE, 2, 19, 0, "cpu")
 
 
-def twins(joined: bool) -> tuple[torch.nn.Module, torch.nn.Module]:
+def twins(joined):
     torch.manual_seed(0)
     plain, ours = example.Decoder(SHAPE), example.TilescopeDecoder(SHAPE, joined)
     ours.load_state_dict(plain.state_dict())
     return ours, plain.double()
 
 
-def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+def gradients(model):
     names, weights = zip(*model.named_parameters(), strict=True)
     return dict(zip(names, torch.autograd.grad(model(*PAIR), weights), strict=True))
 

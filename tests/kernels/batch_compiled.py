@@ -9,7 +9,6 @@ from tilescope.execution import offline
 from tilescope.execution.not_applicable import NotApplicable
 from tilescope.table.case import Case
 from tilescope_kernels import CATALOG
-from tilescope_kernels.spec import KernelSpec
 
 #: A workload more where the GPU decides which kernel it gets, or rows are ragged.
 MORE = {
@@ -17,7 +16,7 @@ MORE = {
 }  # fmt: skip
 
 
-def launches(spec: KernelSpec, workload: str, target: str) -> list:
+def launches(spec, workload, target):
     """(function, compiled kernel) of every launch of the Triton implementation, forward and back."""
     seen = []
     for direction in spec.passes:
@@ -31,7 +30,7 @@ def launches(spec: KernelSpec, workload: str, target: str) -> list:
     return seen
 
 
-def main() -> None:
+def main():
     rows = []
     for spec in [spec for spec in CATALOG if not sys.argv[1:] or spec.name in sys.argv[1:]]:
         more = MORE.get(spec.name, ())

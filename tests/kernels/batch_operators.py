@@ -114,7 +114,7 @@ def check_group_norm_shapes_and_cuts():
     assert group_norm(row, 2)[0, 0].abs().max() == 0 and not torch.isfinite(group_norm(row, 2)[0, 1]).any()
 
 
-def rotation(batch: int, tokens: int, columns: int):
+def rotation(batch, tokens, columns):
     angles = draw(batch, tokens, columns // 2, seed=5).repeat(1, 1, 2)
     return angles.cos(), angles.sin()
 

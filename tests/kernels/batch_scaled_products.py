@@ -19,7 +19,7 @@ FP8_PRODUCTS = ("fp8_matmul", "fp8_matmul_rows", "fp8_matmul_blocks")
 two_programs = mock.patch.object(scaled_matmul, "multiprocessors", lambda tensor: 2)
 
 
-def small(configs, **wanted: int):
+def small(configs, **wanted):
     """A few of ``configs`` whose tiles are small enough to interpret."""
     fitting = [c for c in configs if c["BLOCK_M"] * c["BLOCK_N"] <= 128 * 256 and wanted.items() <= c.items()]
     return fitting[:: max(1, len(fitting) // 4)]
@@ -151,7 +151,7 @@ def check_fp8_matmul_takes_what_quantize_gives():
 def check_unaligned_rows_are_copied_to_aligned_ones():
     copied = []
 
-    def count(launch: launches.Launch) -> None:
+    def count(launch):
         copied.append(launch.name)
         run(launch)
 

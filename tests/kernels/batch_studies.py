@@ -9,7 +9,7 @@ import torch
 from tilescope_kernels.studies import block_reduction, compile_modes, strided_copy, tma_copy
 
 
-def every_variant(name: str, workloads: tuple[str, ...]):
+def every_variant(name, workloads):
     """Every config of every implementation that has some."""
     for impl, implementation in SPECS[name].implementations.items():
         for config in implementation.configs:

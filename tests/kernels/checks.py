@@ -5,8 +5,6 @@ import json
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 from unittest import mock
 
 import torch
@@ -17,11 +15,11 @@ SPECS = {spec.name: spec for spec in CATALOG}
 NAN, INF = float("nan"), float("inf")
 
 
-def draw(*shape: int, seed: int = 0, grad: bool = False) -> torch.Tensor:
+def draw(*shape, seed=0, grad=False):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).requires_grad_(grad)
 
 
-def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
+def relative_error(actual, expected):
     """Of norms, without NaN, which must be in the same places."""
     assert actual.shape == expected.shape, f"shape {tuple(actual.shape)}, expected {tuple(expected.shape)}"
     actual, expected = actual.detach().double(), expected.detach().double()
@@ -30,25 +28,25 @@ def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
     return float((actual - expected).norm() / expected.norm().clamp_min(1e-30))
 
 
-def close(actual: torch.Tensor, expected: torch.Tensor, tolerance: float = 1e-6) -> None:
+def close(actual, expected, tolerance=1e-6):
     error = relative_error(actual, expected)
     assert error <= tolerance, f"relative error {error:.2e} > {tolerance:.0e}"
 
 
-def outputs_of(result: Any) -> tuple[torch.Tensor, ...]:
+def outputs_of(result):
     return result if isinstance(result, tuple) else (result,)
 
 
 def compare(
-    ours: Callable[..., Any],
-    plain: Callable[..., Any],
-    tensors: Sequence[torch.Tensor | None],
-    tolerance: float = 1e-5,
+    ours,
+    plain,
+    tensors,
+    tolerance=1e-5,
     *,
-    wanted: Sequence[int] | None = None,
-    times: float = 3.0,
-    strided: bool = False,
-) -> None:
+    wanted=None,
+    times=3.0,
+    strided=False,
+):
     """Results of ``ours``, and gradients of the tensors or of those numbered in ``wanted``, against ``plain`` in fp64.
 
     A gradient may have ``times`` the error of a result. The upstream gradient is contiguous unless ``strided``.
@@ -56,7 +54,7 @@ def compare(
     chosen = [i for i, tensor in enumerate(tensors) if tensor is not None] if wanted is None else wanted
     leaves = [None if tensor is None else tensor.detach() for tensor in tensors]
     twins = [None if leaf is None else leaf.double() for leaf in leaves]
-    asked = [[values[i].requires_grad_() for i in chosen] for values in (leaves, twins)]  # type: ignore[union-attr]
+    asked = [[values[i].requires_grad_() for i in chosen] for values in (leaves, twins)]
     actual, expected = outputs_of(ours(*leaves)), outputs_of(plain(*twins))
     upstream = [draw(*out.shape, 1 + strided, seed=9 + i).to(out)[..., 0] for i, out in enumerate(actual)]
     found = torch.autograd.grad(actual, asked[0], upstream)
@@ -64,7 +62,7 @@ def compare(
     for one, other in zip(actual, expected, strict=True):
         close(one, other, tolerance)
     for i, one, other in zip(chosen, found, known, strict=True):
-        assert one.dtype == leaves[i].dtype and one.isfinite().all(), f"gradient {i}"  # type: ignore[union-attr]
+        assert one.dtype == leaves[i].dtype and one.isfinite().all(), f"gradient {i}"
         try:
             close(one, other, times * tolerance)
         except AssertionError as error:
@@ -72,14 +70,14 @@ def compare(
 
 
 def against_reference(
-    name: str,
-    workload: str,
-    config: Any = None,
+    name,
+    workload,
+    config=None,
     *,
-    impl: str = "triton",
-    backward: bool = True,
-    device: str = "cpu",
-) -> None:
+    impl="triton",
+    backward=True,
+    device="cpu",
+):
     """Outputs, and gradients where the kernel has some, within its declared tolerance."""
     spec = SPECS[name]
     inputs = spec.inputs(spec.workload(workload), device)
@@ -127,11 +125,11 @@ def against_reference(
 
 
 @contextlib.contextmanager
-def poisoned() -> Iterator[None]:
+def poisoned():
     """New memory is NaN, or the largest integer, so that an element which no program writes shows."""
     empty, like = torch.empty, torch.empty_like
 
-    def fill(values: torch.Tensor) -> torch.Tensor:
+    def fill(values):
         return values.fill_(NAN if values.is_floating_point() else torch.iinfo(values.dtype).max)
 
     with (
@@ -141,7 +139,7 @@ def poisoned() -> Iterator[None]:
         yield
 
 
-def main(namespace: Mapping[str, Any]) -> None:
+def main(namespace):
     """Runs checks of a module and prints what went wrong, by name: nothing, or the end of the traceback."""
     results = {}
     for name in sys.argv[1:] or [name for name in namespace if name.startswith("check_")]:

@@ -6,11 +6,9 @@ A module of tests names its scripts: ``SCRIPTS = ["batch_softmax.py"]``. Each ``
 import os
 import re
 import sys
-from collections.abc import Callable
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +18,7 @@ HERE = Path(__file__).parent
 pytest.register_assert_rewrite("tests.kernels.adapted")
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+def pytest_generate_tests(metafunc):
     if "wrong" not in metafunc.fixturenames:
         return
     cases = []
@@ -31,7 +29,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def batch() -> Callable[..., Any]:
+def batch():
     """``batch(script, *names)`` is what ``script`` prints of those names, as JSON. It runs once a session.
 
     Scripts are forked from a process that has imported what all of them do, those that are interpreted from another.
@@ -39,7 +37,7 @@ def batch() -> Callable[..., Any]:
     hosts: dict[bool, Host] = {}
 
     @cache
-    def told(script: str, *names: str) -> tuple[Any, str]:
+    def told(script, *names):
         """What it printed last, and how it ended if it did not end well: not run again for each of its checks."""
         interpreted = "from interpreted import" in (HERE / script).read_text(encoding="utf-8")
         if (
@@ -61,7 +59,7 @@ def batch() -> Callable[..., Any]:
         except AssertionError as error:
             return None, str(error)
 
-    def run(script: str, *names: str) -> Any:
+    def run(script, *names):
         printed, wrong = told(script, *names)
         assert not wrong, wrong
         return printed
@@ -70,7 +68,7 @@ def batch() -> Callable[..., Any]:
 
 
 @pytest.fixture
-def wrong(batch: Callable[..., Any], request: pytest.FixtureRequest) -> str:
+def wrong(batch, request):
     """What went wrong in a check, empty where nothing did. A script's checks of this run share one process."""
     script, check = request.param
     asked = [item.callspec.params.get("wrong") for item in request.session.items if hasattr(item, "callspec")]

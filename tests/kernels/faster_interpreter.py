@@ -12,12 +12,12 @@ from typing import Any
 from triton.runtime import interpreter
 
 
-def install() -> None:
+def install():
     """Once a process."""
     patch, nothing = interpreter._patch_lang, interpreter._LangPatchScope()
     patched: set[Callable[..., Any]] = set()
 
-    def once(function: Callable[..., Any]) -> Any:
+    def once(function):
         if function not in patched:
             patched.add(function)
             patch(function)
@@ -28,7 +28,7 @@ def install() -> None:
     interpreter.ReduceOps.generic_reduce = _by_pairs
 
 
-def _by_pairs(self: Any, inputs: tuple[Any, ...]) -> list[Any]:
+def _by_pairs(self, inputs):
     """``ReduceOps.generic_reduce`` of blocks, whose extents are powers of 2."""
     rank = inputs[0].handle.data.ndim
     inputs, axis = self.unravel(inputs, self.axis)

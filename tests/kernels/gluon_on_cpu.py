@@ -23,28 +23,28 @@ _TO = torch.Tensor.to
 _NOTHING = 0x7FFF7FFF
 
 
-def _as(tensor: torch.Tensor, dtype: torch.dtype, bitcast: bool = False) -> torch.Tensor:
+def _as(tensor, dtype, bitcast=False):
     return tensor.contiguous().view(dtype) if bitcast else _TO(tensor, dtype)
 
 
 class Pointer:
     """Byte addresses into one tensor, read as ``dtype.element_ty``."""
 
-    def __init__(self, bytes_of: torch.Tensor, address: torch.Tensor, element: torch.dtype) -> None:
+    def __init__(self, bytes_of, address, element):
         self.bytes_of, self.address, self.element = bytes_of, address, element
         self.dtype = types.SimpleNamespace(element_ty=element)
 
-    def __sub__(self, elements: Any) -> Pointer:
+    def __sub__(self, elements):
         return self + -torch.as_tensor(elements)
 
-    def __add__(self, elements: Any) -> Pointer:
+    def __add__(self, elements):
         return Pointer(self.bytes_of, self.address + torch.as_tensor(elements) * self.element.itemsize, self.element)
 
-    def to(self, element: torch.dtype, bitcast: bool) -> Pointer:
+    def to(self, element, bitcast):
         assert bitcast
         return Pointer(self.bytes_of, self.address, element)
 
-    def places(self, mask: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def places(self, mask):
         """The tensor's elements, the indices among them, and which of those are meant: all of these must exist."""
         index, size = self.address // self.element.itemsize, self.element.itemsize
         elements = self.bytes_of[: len(self.bytes_of) // size * size].view(self.element)
@@ -54,7 +54,7 @@ class Pointer:
         return elements, torch.where(meant, index, 0), meant
 
 
-def pointer(tensor: torch.Tensor | None) -> Pointer | None:
+def pointer(tensor):
     """To the first element of a contiguous tensor, which a kernel may write to."""
     if tensor is None:
         return None
@@ -62,12 +62,12 @@ def pointer(tensor: torch.Tensor | None) -> Pointer | None:
     return Pointer(tensor.view(-1).view(torch.uint8), torch.tensor(0), tensor.dtype)
 
 
-def _load(ptr: Pointer, mask: Any = None, other: Any = 0) -> torch.Tensor:
+def _load(ptr, mask=None, other=0):
     elements, index, meant = ptr.places(mask)
     return torch.where(meant, elements[index], torch.tensor(other, dtype=ptr.element))
 
 
-def _store(ptr: Pointer, value: Any, mask: Any = None, cache_modifier: str = "") -> None:
+def _store(ptr, value, mask=None, cache_modifier=""):
     elements, index, meant = ptr.places(mask)
     elements[index[meant]] = _TO(torch.broadcast_to(torch.as_tensor(value), index.shape)[meant], ptr.element)
 
@@ -75,25 +75,25 @@ def _store(ptr: Pointer, value: Any, mask: Any = None, cache_modifier: str = "")
 class Shared:
     """A view of shared memory."""
 
-    def __init__(self, tensor: torch.Tensor) -> None:
+    def __init__(self, tensor):
         self.tensor, self.shape = tensor, list(tensor.shape)
 
-    def index(self, place: Any) -> Shared:
+    def index(self, place):
         assert 0 <= int(place) < len(self.tensor), "outside of shared memory"
         return Shared(self.tensor[int(place)])
 
-    def slice(self, start: int, length: int) -> Shared:
+    def slice(self, start, length):
         assert 0 <= start <= start + length <= len(self.tensor), "outside of shared memory"
         return Shared(self.tensor[start : start + length])
 
-    def load(self, layout: Any) -> torch.Tensor:
+    def load(self, layout):
         return self.tensor.clone()
 
-    def store(self, value: torch.Tensor) -> None:
+    def store(self, value):
         self.tensor.copy_(value)
 
 
-def _shared(dtype: torch.dtype, shape: list[int], layout: Any) -> Shared:
+def _shared(dtype, shape, layout):
     assert all(extent & (extent - 1) == 0 for extent in shape[1:]), "tensors have a power of two of elements"
     words = torch.full((torch.Size(shape).numel() * dtype.itemsize // 4,), _NOTHING, dtype=torch.int32)
     return Shared(words.view(dtype).view(shape))
@@ -102,26 +102,26 @@ def _shared(dtype: torch.dtype, shape: list[int], layout: Any) -> Shared:
 class Copies:
     """``async_copy``: copies that arrive when they are waited for."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.groups: list[list[Any]] = []
         self.open: list[Any] = []
 
-    def async_copy_global_to_shared(self, place: Shared, ptr: Pointer, mask: Any = None) -> None:
+    def async_copy_global_to_shared(self, place, ptr, mask=None):
         assert list(ptr.address.shape) == place.shape
         place.tensor.copy_(_shared(place.tensor.dtype, [1, *place.shape], None).tensor[0])
         self.open.append((place.tensor, ptr.places(mask)))
 
-    def commit_group(self) -> None:
+    def commit_group(self):
         self.groups.append(self.open)
         self.open = []
 
-    def wait_group(self, outstanding: int) -> None:
+    def wait_group(self, outstanding):
         while len(self.groups) > outstanding:
             for place, (elements, index, meant) in self.groups.pop(0):
                 place.copy_(torch.where(meant, elements[index], torch.tensor(0, dtype=place.dtype)))
 
 
-def _awaited(asm: str, place: Pointer, other: torch.Tensor) -> torch.Tensor:
+def _awaited(asm, place, other):
     """Words of memory: those that are wanted, or, in a loop, what was not there when they were asked for before."""
     if "again:" not in asm:
         return _load(place, other != 0)
@@ -133,7 +133,7 @@ def _awaited(asm: str, place: Pointer, other: torch.Tensor) -> torch.Tensor:
     return other
 
 
-def _assembled(asm: str, constraints: str, args: Any, **_: Any) -> Any:
+def _assembled(asm, constraints, args, **_):
     if "ld.relaxed" in asm:
         return _awaited(asm, *args)
     if asm.startswith("cvt.rn"):
@@ -144,7 +144,7 @@ def _assembled(asm: str, constraints: str, args: Any, **_: Any) -> Any:
     return halves[..., 0], halves[..., 1]
 
 
-def _reduce(values: Any, axis: int, combine: Any) -> tuple[torch.Tensor, ...]:
+def _reduce(values, axis, combine):
     assert axis == 0
     while len(values[0]) > 1:
         half = len(values[0]) // 2
@@ -152,11 +152,11 @@ def _reduce(values: Any, axis: int, combine: Any) -> tuple[torch.Tensor, ...]:
     return tuple(value[0] for value in values)
 
 
-def _nothing(*_: Any) -> None: ...
+def _nothing(*_): ...
 
 
-def _language(program: int, programs: int) -> types.SimpleNamespace:
-    def largest(x: torch.Tensor, axis: int) -> torch.Tensor:
+def _language(program, programs):
+    def largest(x, axis):
         return torch.where(x.isnan(), float("-inf"), x).amax(axis)  # as the GPU's maximum, which leaves NaN out
 
     names = ("float32", "int32", "int64", "bfloat16", "float16")
@@ -176,12 +176,12 @@ def _language(program: int, programs: int) -> types.SimpleNamespace:
     )  # fmt: skip
 
 
-def _range(*bounds: Any) -> Any:
+def _range(*bounds):
     return (torch.tensor(index) for index in range(*map(int, bounds)))
 
 
 @contextmanager
-def _values() -> Any:
+def _values():
     """Tensors as values, which ``+=`` does not change but replaces, and whose bits can be taken for another dtype."""
     with (
         mock.patch.object(torch.Tensor, "to", _as),
@@ -192,11 +192,11 @@ def _values() -> Any:
         yield
 
 
-def launch(kernel: GluonJITFunction, programs: int, *args: Any, together: bool = False, **constants: Any) -> None:
+def launch(kernel, programs, *args, together=False, **constants):
     """Runs the kernel, program by program or all ``together``; tensors among ``args`` become pointers."""
     given = [pointer(arg) if arg is None or isinstance(arg, torch.Tensor) else arg for arg in args]
 
-    def run(program: int) -> None:
+    def run(program):
         copies = Copies()
         scope: dict[str, Any] = {
             name: value.value if isinstance(value, constexpr) else value

@@ -6,7 +6,6 @@ It computes bf16 wrongly, so that checks in it are of fp32 and fp16, against fp6
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
 from unittest import mock
 
 os.environ["TRITON_INTERPRET"] = "1"
@@ -28,7 +27,7 @@ def grads(out, leaves, upstream=None):
 
 
 @contextlib.contextmanager
-def few_multiprocessors() -> Iterator[None]:
+def few_multiprocessors():
     """Persistent grids of a GPU with 4 multiprocessors: a few rows are enough for programs to walk over several."""
     with contextlib.ExitStack() as patches:
         for name, module in list(sys.modules.items()):
@@ -43,14 +42,14 @@ def told_apart(configs):
     return [config for place, config in enumerate(configs) if tiles.index(tiles[place]) == place]
 
 
-def targets(rows: int, classes: int) -> torch.Tensor:
+def targets(rows, classes):
     """Classes of which every fourth is ignored."""
     values = torch.randint(0, classes, (rows,), generator=torch.Generator().manual_seed(3))
     values[1::4] = -100
     return values
 
 
-def unusual(columns: int) -> torch.Tensor:
+def unusual(columns):
     """Eight rows, of which five hold infinities, NaN or numbers whose sum overflows."""
     x = draw(8, columns)
     x[0] = -INF

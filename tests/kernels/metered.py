@@ -1,7 +1,5 @@
 """Launches in tilescope's interpreter, which knows e4m3 and bf16 and refuses accesses outside, and what they move."""
 
-from typing import Any
-
 from checks import SPECS, against_reference, poisoned
 from tilescope.execution import launches
 from tilescope.interpreter import interpret
@@ -9,13 +7,13 @@ from tilescope.interpreter.meter import Meter
 from tilescope_kernels.spec import FORWARD
 
 
-def run(launch: launches.Launch) -> Meter:
+def run(launch):
     meter = interpret.meter(launch)
     interpret.run(launch, meter=meter)
     return meter
 
 
-def moved(name: str, workload: str, **options: Any) -> tuple[int, int]:
+def moved(name, workload, **options):
     """Bytes that are read and written, each once a launch."""
     spec, meters = SPECS[name], list[Meter]()
     inputs = spec.inputs(spec.workload(workload), "cpu")
@@ -24,13 +22,13 @@ def moved(name: str, workload: str, **options: Any) -> tuple[int, int]:
     return sum(meter.read.bytes for meter in meters), sum(meter.written.bytes for meter in meters)
 
 
-def moves_its_floor(name: str, workload: str, **options: Any) -> None:
+def moves_its_floor(name, workload, **options):
     """Each byte of the cost model is touched, and no other."""
     floor, found = SPECS[name].cost(SPECS[name].workload(workload), FORWARD), moved(name, workload, **options)
     assert found == (floor.bytes_read, floor.bytes_written), f"{name} {workload}: {found}, {floor}"
 
 
-def writes_every_element(*names: str) -> None:
+def writes_every_element(*names):
     """Also of memory that is new to it."""
     for name in names:
         shape = {2: "131x259", 3: "33x35x41", 4: "33x35x41x5"}[len(SPECS[name].dims)]

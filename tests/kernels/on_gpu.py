@@ -20,7 +20,7 @@ CAPABILITY = torch.cuda.get_device_capability() if torch.cuda.is_available() els
 HOPPER = pytest.mark.skipif(CAPABILITY[0] != 9, reason="needs a Hopper GPU")
 
 
-def draw(*shape: int, dtype: torch.dtype = torch.bfloat16, seed: int = 0, scale: float = 1.0) -> torch.Tensor:
+def draw(*shape, dtype=torch.bfloat16, seed=0, scale=1.0):
     numbers = torch.Generator("cuda").manual_seed(seed)
     return (torch.randn(shape, device="cuda", generator=numbers) * scale).to(dtype)
 

@@ -1,17 +1,15 @@
 """Operators' arguments, small and ragged, for ``torch.library.opcheck`` on any device."""
 
-from typing import Any
-
 import torch
 from tilescope_kernels import CATALOG
 
 assert CATALOG  # Asked for, every kernel is imported, which registers its operators.
 
 
-def operator_calls(device: str) -> dict[str, tuple[Any, ...]]:
+def operator_calls(device):
     """Arguments by the operator's name in ``torch.ops.tilescope``; those that have a gradient require one."""
 
-    def draw(*shape: int, seed: int = 0) -> torch.Tensor:
+    def draw(*shape, seed=0):
         return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(device)
 
     x, y, w, head = draw(7, 129), draw(7, 129, seed=1), draw(129, seed=2), draw(17, 129, seed=3)

@@ -9,7 +9,7 @@ import checks  # noqa: F401 - what takes longest, and all scripts need
 from tests.forking import serve
 
 
-def work(job: list[str]) -> None:
+def work(job):
     script, *names = job
     path = str(Path(__file__).with_name(script))
     sys.argv = [path, *names]

@@ -1,13 +1,9 @@
 """The benchmark of calls' CPU times."""
 
-import pytest
-
 from benchmarks import call_times
 
 
-def test_call_times_are_a_row_for_each_call(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_call_times_are_a_row_for_each_call(monkeypatch, capsys):
     monkeypatch.setenv("TILESCOPE_USE_TRITON", "0")
     call_times.main(["--calls", "1", "--rounds", "1", "--device", "cpu"])
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[3:]]

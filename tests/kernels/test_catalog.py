@@ -38,7 +38,7 @@ SPEC = KernelSpec("twice", "x + x", ("n",), {"eager": Implementation(twice)}, tw
 '''
 
 
-def python(code: str, root: Path = PACKAGE.parent) -> str:
+def python(code, root=PACKAGE.parent):
     """What a new process prints that imports the package from below ``root``."""
     environment = {**os.environ, "PYTHONPATH": str(root)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)

@@ -2,19 +2,16 @@
 
 import sys
 import types
-from collections.abc import Callable
-from typing import Any
 
-import pytest
 import torch
 from tilescope_kernels import dispatch
 
 
-def test_on_looker_imports_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_looker_imports_no_compiler(monkeypatch):
     seen: list[str] = []
 
     class Seeing(dispatch.OnLooker):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             seen.append(func.overloadpacket.__name__)
             return func(*args, **(kwargs or {}))
 
@@ -24,20 +21,20 @@ def test_on_looker_imports_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen == ["ones", "add"] and "torch._dynamo" not in sys.modules
 
 
-def test_without_compiler_hides_once_the_compiler_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_compiler_hides_once_the_compiler_is_whole(monkeypatch):
     hidden_calls: list[str] = []
 
-    def hide(plain: Callable[[], str]) -> Callable[[], str]:
-        def hidden() -> str:
+    def hide(plain):
+        def hidden():
             hidden_calls.append("hidden")
             return plain()
 
-        hidden.__wrapped__ = plain  # type: ignore[attr-defined]
+        hidden.__wrapped__ = plain
         return hidden
 
     call = dispatch.without_compiler(hide(lambda: "called"))
     compiler = types.ModuleType("torch._dynamo")
     monkeypatch.setitem(sys.modules, compiler.__name__, compiler)
     assert call() == "called" and not hidden_calls
-    compiler.disable = None  # type: ignore[attr-defined]
+    compiler.disable = None
     assert call() == "called" and hidden_calls == ["hidden"]

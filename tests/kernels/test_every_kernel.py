@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from tilescope_kernels import CATALOG
-from tilescope_kernels.spec import BACKWARD, FORWARD, STEP, KernelSpec, Workload
+from tilescope_kernels.spec import BACKWARD, FORWARD, STEP, Workload
 
 from . import checks
 
@@ -38,12 +38,12 @@ _KEPT = {
 }  # fmt: skip
 
 
-def workload(spec: KernelSpec) -> Workload:
+def workload(spec):
     extents = _EXTENTS.get(spec.name) or dict(zip(spec.dims, (10, 14, 6, 22, 26), strict=False))
     return Workload(extents, spec.workloads[0].dtype)
 
 
-def tensors(spec: KernelSpec) -> tuple[dict[str, torch.Tensor], list[torch.Tensor]]:
+def tensors(spec):
     """The inputs that the kernel needs, and the outputs."""
     inputs: dict[str, Any] = spec.inputs(workload(spec), torch.device("cpu"))
     outputs = spec.implementations["eager"].call(**inputs)
@@ -52,12 +52,12 @@ def tensors(spec: KernelSpec) -> tuple[dict[str, torch.Tensor], list[torch.Tenso
     return needed, list(outputs) if isinstance(outputs, tuple) else [outputs]
 
 
-def total(values: Any) -> int:
+def total(values):
     return sum(value.nbytes for value in values)
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_cost_forward_bytes_are_inputs_and_outputs(name: str) -> None:
+def test_cost_forward_bytes_are_inputs_and_outputs(name):
     spec = SPECS[name]
     inputs, outputs = tensors(spec)
     cost = spec.cost(workload(spec), FORWARD)
@@ -65,7 +65,7 @@ def test_cost_forward_bytes_are_inputs_and_outputs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, spec in SPECS.items() if BACKWARD in spec.passes])
-def test_cost_backward_bytes_are_needed_tensors_and_gradients(name: str) -> None:
+def test_cost_backward_bytes_are_needed_tensors_and_gradients(name):
     spec = SPECS[name]
     inputs, outputs = tensors(spec)
     known = {**inputs, "output": outputs[0], "sum": outputs[-1]}
@@ -76,7 +76,7 @@ def test_cost_backward_bytes_are_needed_tensors_and_gradients(name: str) -> None
 
 
 @pytest.mark.parametrize("name", [name for name, spec in SPECS.items() if STEP in spec.passes])
-def test_cost_step_bytes_are_inputs_loss_and_gradients(name: str) -> None:
+def test_cost_step_bytes_are_inputs_loss_and_gradients(name):
     spec = SPECS[name]
     inputs, outputs = tensors(spec)
     cost = spec.cost(workload(spec), STEP)
@@ -84,36 +84,36 @@ def test_cost_step_bytes_are_inputs_loss_and_gradients(name: str) -> None:
     assert cost.bytes_written == total(outputs) + total(value for value in inputs.values() if value.requires_grad)
 
 
-def _rows(element: int, row: int = 0) -> Any:
+def _rows(element, row=0):
     """So many operations an element and a row more, of rows x columns."""
     return lambda d: element * math.prod(d.values()) + row * d.get("rows", 0)
 
 
-def _product(m: str = "m", n: str = "n", k: str = "k") -> Any:
+def _product(m="m", n="n", k="k"):
     return lambda d: 2 * d[m] * d[n] * d[k]
 
 
-def _pairs(products: int, causal: bool) -> Any:
+def _pairs(products, causal):
     """Of ``products`` products of all pairs of query and key, or those that a causal mask leaves."""
 
-    def count(d: dict[str, int]) -> int:
+    def count(d):
         pairs = sum(min(i + 1, d["keys"]) if causal else d["keys"] for i in range(d["queries"]))
         return products * 2 * pairs * d["columns"] * d["batch"] * d["kv_heads"] * d["group"]
 
     return count
 
 
-def _drawn(name: str, tensor: str, d: dict[str, int]) -> list[int]:
+def _drawn(name, tensor, d):
     """What a tensor of integers holds of the inputs of a workload of so many sequences of so many rows."""
     few = {key: extent if key in ("sequences", "longest", "batch", "keys") else 1 for key, extent in d.items()}
     drawn: torch.Tensor = SPECS[name].inputs(Workload(few, "fp16"), torch.device("cpu"))[tensor]
     return list(map(int, drawn))
 
 
-def _ragged_pairs(products: int) -> Any:
+def _ragged_pairs(products):
     """Of products of the pairs that a causal mask leaves in each sequence."""
 
-    def count(d: dict[str, int]) -> int:
+    def count(d):
         ends = _drawn("ragged_attention", "cu_seqlens_q", d)
         pairs = sum(i + 1 for first, last in pairwise(ends) for i in range(last - first))
         return products * 2 * pairs * d["columns"] * d["kv_heads"] * d["group"]
@@ -121,27 +121,27 @@ def _ragged_pairs(products: int) -> Any:
     return count
 
 
-def _paged_pairs(d: dict[str, int]) -> int:
+def _paged_pairs(d):
     keys = sum(_drawn("paged_attention", "lengths", d))
     return 2 * 2 * keys * d["queries"] * d["columns"] * d["kv_heads"] * d["group"]
 
 
-def _taps(d: dict[str, int]) -> int:
+def _taps(d):
     return 2 * d["batch"] * d["height"] * d["width"] * d["filters"] * d["channels"] * d["kernel"] ** 2
 
 
-def _own_taps(d: dict[str, int]) -> int:
+def _own_taps(d):
     """An odd filter on padding that keeps the extents leaves one output a stride begun."""
     outputs = d["batch"] * d["channels"] * math.ceil(d["height"] / d["stride"]) * math.ceil(d["width"] / d["stride"])
     return 2 * outputs * d["kernel"] ** 2
 
 
-def _layer(d: dict[str, int]) -> int:
+def _layer(d):
     """Gate, up and down projections, SiLU's five operations and the product of an MLP."""
     return d["tokens"] * (3 * 2 * d["columns"] * d["hidden"] + 6 * d["hidden"])
 
 
-def _one_a_group(groups: Any) -> Any:
+def _one_a_group(groups):
     """A multiplication an element; for each group a division for the scale and one for its inverse."""
     return lambda d: d["rows"] * d["columns"] + 2 * groups(d)
 
@@ -223,7 +223,7 @@ OPERATIONS: dict[tuple[str, str], Any] = {
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_cost_operations_are_those_counted_by_hand(name: str) -> None:
+def test_cost_operations_are_those_counted_by_hand(name):
     spec = SPECS[name]
     one = workload(spec)
     for direction in spec.passes:
@@ -241,12 +241,12 @@ def called(request):
     return spec, inputs, lambda: spec.implementations["triton"].call(**inputs)
 
 
-def test_kernel_on_cpu_tensors_asks_for_a_gpu(called) -> None:
+def test_kernel_on_cpu_tensors_asks_for_a_gpu(called):
     with pytest.raises(ValueError, match=r"is on cpu: Triton needs a CUDA device"):
         called[2]()
 
 
-def test_kernel_without_triton_is_pytorchs(called, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_without_triton_is_pytorchs(called, monkeypatch):
     spec, inputs, call = called
     monkeypatch.setenv("TILESCOPE_USE_TRITON", "0")
     precise = {key: as_double(value) for key, value in inputs.items()}
@@ -254,5 +254,5 @@ def test_kernel_without_triton_is_pytorchs(called, monkeypatch: pytest.MonkeyPat
         checks.close(one, other, max(spec.tolerance[workload(spec).dtype], 1e-6))
 
 
-def as_double(value: Any) -> Any:
+def as_double(value):
     return value.detach().double() if torch.is_tensor(value) and value.is_floating_point() else value

@@ -39,16 +39,13 @@ def test_layer_norm_of_rows_whose_sum_fp32_does_not_hold(device, dtype):
         assert (kernels.layer_norm(x, columns) == 0).all(), columns
 
 
-@pytest.mark.parametrize(
-    ("ours", "plain", "shape"),
-    [
-        (lambda: kernels.LayerNorm((5, 6)), lambda: torch.nn.LayerNorm((5, 6)), (3, 5, 6)),
-        (lambda: kernels.LayerNorm(6, bias=False), lambda: torch.nn.LayerNorm(6, bias=False), (3, 6)),
-        (lambda: kernels.LayerNorm(6, 0.1, False), lambda: torch.nn.LayerNorm(6, 0.1, False), (3, 6)),
-        (lambda: kernels.RMSNorm(6, 1e-6), lambda: torch.nn.RMSNorm(6, 1e-6), (3, 6)),
-        (lambda: kernels.RMSNorm((5, 6), 1e-6), lambda: torch.nn.RMSNorm((5, 6), 1e-6), (3, 5, 6)),
-    ],
-)
+@pytest.mark.parametrize(("ours", "plain", "shape"), [
+    (lambda: kernels.LayerNorm((5, 6)), lambda: torch.nn.LayerNorm((5, 6)), (3, 5, 6)),
+    (lambda: kernels.LayerNorm(6, bias=False), lambda: torch.nn.LayerNorm(6, bias=False), (3, 6)),
+    (lambda: kernels.LayerNorm(6, 0.1, False), lambda: torch.nn.LayerNorm(6, 0.1, False), (3, 6)),
+    (lambda: kernels.RMSNorm(6, 1e-6), lambda: torch.nn.RMSNorm(6, 1e-6), (3, 6)),
+    (lambda: kernels.RMSNorm((5, 6), 1e-6), lambda: torch.nn.RMSNorm((5, 6), 1e-6), (3, 5, 6)),
+])  # fmt: skip
 def test_modules_carry_the_state_of_pytorch_s(device, ours, plain, shape):
     ours, plain = ours(), plain()
     with torch.no_grad():

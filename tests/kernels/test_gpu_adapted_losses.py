@@ -12,13 +12,10 @@ pytestmark = adapted.MARKS
 device = adapted.device
 
 
-@pytest.mark.parametrize(
-    ("reduction", "smoothing", "ignore"),
-    [
-        *((reduction, smoothing, -100) for reduction in ("none", "mean", "sum") for smoothing in (0.0, 0.1, 1.0)),
-        ("mean", 0.1, 3), ("none", 0.0, 64),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("reduction", "smoothing", "ignore"), [
+    *((reduction, smoothing, -100) for reduction in ("none", "mean", "sum") for smoothing in (0.0, 0.1, 1.0)),
+    ("mean", 0.1, 3), ("none", 0.0, 64),
+])  # fmt: skip
 def test_cross_entropy_options(device, reduction, smoothing, ignore):
     target = classes(9, 65, device, ignore)
     options = {"reduction": reduction, "label_smoothing": smoothing, "ignore_index": ignore}

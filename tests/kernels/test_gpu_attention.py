@@ -37,16 +37,13 @@ def compare(q, k, v, tolerance, call=sdpa, *, attn_mask=(None, None), config=Non
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(
-    ("extents", "dtype"),
-    [
-        ((1, 1, 1, 2, 3, 16), "fp32"), ((1, 2, 8, 129, 127, 128), "fp32"), ((2, 1, 3, 1000, 333, 64), "fp16"),
-        ((1, 1, 2, 333, 1000, 128), "bf16"), ((1, 4, 1, 2048, 2048, 128), "bf16"), ((1, 1, 71, 255, 255, 16), "fp16"),
-        # Columns that are no power of two, and many: few tiles, and enough for every multiprocessor.
-        ((2, 2, 2, 129, 127, 96), "fp32"), ((2, 20, 2, 517, 300, 96), "bf16"), ((2, 20, 1, 517, 300, 256), "fp16"),
-        ((1, 2, 1, 77, 91, 1), "bf16"), ((2, 40, 1, 260, 390, 200), "bf16"), ((1, 2, 1, 130, 70, 13), "fp16"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("extents", "dtype"), [
+    ((1, 1, 1, 2, 3, 16), "fp32"), ((1, 2, 8, 129, 127, 128), "fp32"), ((2, 1, 3, 1000, 333, 64), "fp16"),
+    ((1, 1, 2, 333, 1000, 128), "bf16"), ((1, 4, 1, 2048, 2048, 128), "bf16"), ((1, 1, 71, 255, 255, 16), "fp16"),
+    # Columns that are no power of two, and many: few tiles, and enough for every multiprocessor.
+    ((2, 2, 2, 129, 127, 96), "fp32"), ((2, 20, 2, 517, 300, 96), "bf16"), ((2, 20, 1, 517, 300, 256), "fp16"),
+    ((1, 2, 1, 77, 91, 1), "bf16"), ((2, 40, 1, 260, 390, 200), "bf16"), ((1, 2, 1, 130, 70, 13), "fp16"),
+])  # fmt: skip
 def test_attention_shapes(extents, dtype, causal):
     compare(*drawn(extents, dtype), TOLERANCE[dtype], is_causal=causal, enable_gqa=True)
 
@@ -54,15 +51,12 @@ def test_attention_shapes(extents, dtype, causal):
 @on_gpu.HOPPER
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("shares", [1, 3])
-@pytest.mark.parametrize(
-    ("extents", "dtype"),
-    [
-        ((2, 2, 3, 333, 1000, 64), "bf16"), ((1, 2, 1, 257, 130, 128), "fp16"), ((2, 2, 1, 517, 130, 256), "bf16"),
-        ((1, 1, 1, 700, 3, 128), "bf16"), ((1, 1, 1, 3, 700, 64), "fp16"),
-        # Columns that are multiplied as 64 and 16 or 32.
-        ((1, 1, 4, 130, 130, 88), "bf16"), ((1, 1, 1, 5, 900, 96), "bf16"), ((1, 2, 2, 200, 333, 80), "fp16"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("extents", "dtype"), [
+    ((2, 2, 3, 333, 1000, 64), "bf16"), ((1, 2, 1, 257, 130, 128), "fp16"), ((2, 2, 1, 517, 130, 256), "bf16"),
+    ((1, 1, 1, 700, 3, 128), "bf16"), ((1, 1, 1, 3, 700, 64), "fp16"),
+    # Columns that are multiplied as 64 and 16 or 32.
+    ((1, 1, 4, 130, 130, 88), "bf16"), ((1, 1, 1, 5, 900, 96), "bf16"), ((1, 2, 2, 200, 333, 80), "fp16"),
+])  # fmt: skip
 def test_attention_hopper_backward(extents, dtype, shares, causal, monkeypatch):
     """Small and ragged problems too, and tiles of keys whose queries several programs share."""
     monkeypatch.setattr(hopper_gradients, "_LEAST", 0)

@@ -42,13 +42,10 @@ def test_keys_beyond_32_bit_offsets():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize(
-    "extents",
-    [
-        (1, 8192, 8192), (16, 1024, 32768), (17, 5000, 7000), (1024, 1024, 1024), (1023, 1025, 1027), (3000, 3001, 777),
-        (4097, 4099, 4101),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("extents", [
+    (1, 8192, 8192), (16, 1024, 32768), (17, 5000, 7000), (1024, 1024, 1024), (1023, 1025, 1027), (3000, 3001, 777),
+    (4097, 4099, 4101),
+])  # fmt: skip
 def test_few_tiles_and_unaligned_rows(extents, dtype):
     m, n, k = extents
     a, b = draw(m, k, dtype=dtype), draw(k, n, dtype=dtype, seed=1)

@@ -118,15 +118,12 @@ def test_a_groups_special_values_are_no_others(groups, dtype):
     assert relative_error(torch.where(finite, y, 0.0), torch.where(finite, wanted, 0.0)) <= tolerance
 
 
-@pytest.mark.parametrize(
-    ("channels", "filters", "groups", "layout"),
-    [
-        (24, 24, 24, "contiguous"),
-        (24, 48, 24, "channels_last"),
-        (24, 36, 12, "contiguous"),
-        (64, 64, 2, "channels_last"),
-    ],
-)
+@pytest.mark.parametrize(("channels", "filters", "groups", "layout"), [
+    (24, 24, 24, "contiguous"),
+    (24, 48, 24, "channels_last"),
+    (24, 36, 12, "contiguous"),
+    (64, 64, 2, "channels_last"),
+])  # fmt: skip
 def test_gradients(channels, filters, groups, layout):
     given = operands((2, channels, 17, 13), (filters, channels // groups, 3, 3), torch.float32, layout)
     options = {"stride": 2, "padding": 1, "groups": groups}

@@ -43,7 +43,7 @@ def test_linear_cross_entropy_memory_at_model_size():
 
 
 @pytest.mark.parametrize("vocabulary", [20000, 19997])
-def test_linear_cross_entropy_with_logits_in_the_weights_gradient(monkeypatch, vocabulary):
+def test_linear_cross_entropy_logits_lie_in_weight_gradient(monkeypatch, vocabulary):
     """Rows whose logits lie there and others, of vocabularies whose rows start at 16 bytes and of others."""
     rows, columns, seen, run = 1400, 1152, [], logits_in_gradient.run
     monkeypatch.setattr(logits_in_gradient, "run", lambda *args: seen.append(args[7]) or run(*args))

@@ -69,14 +69,11 @@ def test_against_fp64(name, dtype):
 
 
 @pytest.mark.parametrize("dtype", list(DTYPES))
-@pytest.mark.parametrize(
-    ("images", "filters", "options"),
-    [
-        ((3, 72, 37, 29), (96, 72, 3, 3), {"padding": 1}), ((2, 7, 20, 21), (9, 7, 5, 5), {"padding": 2}),
-        ((4, 3, 64, 64), (64, 3, 7, 7), {"padding": 3, "stride": 2}), ((2, 40, 17, 19), (24, 40, 3, 2), {"dilation": (2, 1)}),
-        ((8, 128, 56, 56), (136, 128, 3, 3), {"padding": 1}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("images", "filters", "options"), [
+    ((3, 72, 37, 29), (96, 72, 3, 3), {"padding": 1}), ((2, 7, 20, 21), (9, 7, 5, 5), {"padding": 2}),
+    ((4, 3, 64, 64), (64, 3, 7, 7), {"padding": 3, "stride": 2}), ((2, 40, 17, 19), (24, 40, 3, 2), {"dilation": (2, 1)}),
+    ((8, 128, 56, 56), (136, 128, 3, 3), {"padding": 1}),
+])  # fmt: skip
 def test_convolution(images, filters, options, dtype):
     kind, tolerance = DTYPES[dtype]
     x = draw(*images, dtype=kind).to(memory_format=torch.channels_last)

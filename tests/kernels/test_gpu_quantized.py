@@ -38,7 +38,7 @@ def skip_elsewhere(name):
         pytest.skip(f"{name} is not for this GPU")
 
 
-def compare(name: str, workload: str, impl: str = "triton", **options):
+def compare(name, workload, impl="triton", **options):
     skip_elsewhere(name)
     against_reference(name, workload, impl=impl, backward=False, **options)
 
@@ -76,7 +76,7 @@ def test_the_other_implementations(name, impl):
         pytest.skip(f"not in this cuBLAS: {str(error).splitlines()[0]}")
 
 
-def some_configs(name: str) -> range:
+def some_configs(name):
     """Every config of kernels with few, and every n-th of the products' sweeps, which take a compilation each."""
     count = len(SPECS[name].implementations["triton"].configs)
     return range(0, count, 1 + count // 8)
@@ -107,7 +107,7 @@ def test_precise_accumulation_is_more_precise():
     assert precise < 1e-3 < fast < 2 * cublas
 
 
-def ready(name: str, workload: str):
+def ready(name, workload):
     """A kernel's inputs and its Triton implementation; skipped where the GPU cannot run it."""
     skip_elsewhere(name)
     spec = SPECS[name]
@@ -130,14 +130,11 @@ def test_functions_are_kept_whole_by_torch_compile(name):
 
 
 @pytest.mark.skipif(CAPABILITY < (8, 9), reason="e4m3 on tensor cores begins with Ada")
-@pytest.mark.parametrize(
-    ("extents", "order", "dtype"),
-    [
-        ((4100, 4104, 384), "cublas", torch.bfloat16), ((193 * 7, 129 * 24, 1040), "apart", torch.float16),
-        ((1, 128 * 150, 256), "one", torch.bfloat16), ((192 * 150, 8, 640), "rows", torch.float16),
-        ((4096, 4096, 16), "rows", torch.bfloat16), ((5000, 5000, 2064), "cublas", torch.float16),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("extents", "order", "dtype"), [
+    ((4100, 4104, 384), "cublas", torch.bfloat16), ((193 * 7, 129 * 24, 1040), "apart", torch.float16),
+    ((1, 128 * 150, 256), "one", torch.bfloat16), ((192 * 150, 8, 640), "rows", torch.float16),
+    ((4096, 4096, 16), "rows", torch.bfloat16), ((5000, 5000, 2064), "cublas", torch.float16),
+])  # fmt: skip
 def test_blocks_in_tiles_for_every_multiprocessor(extents, order, dtype):
     m, n, k = extents
     blocks, columns = -(-k // 128), -(-n // 128)
@@ -162,13 +159,10 @@ def test_blocks_in_tiles_for_every_multiprocessor(extents, order, dtype):
 
 @pytest.mark.skipif(CAPABILITY < (8, 9), reason="e4m3 on tensor cores begins with Ada")
 @pytest.mark.parametrize("name", ["fp8_matmul", "fp8_matmul_rows"])
-@pytest.mark.parametrize(
-    "extents",
-    [
-        (1, 8192, 8192), (13, 9008, 12000), (16, 1024, 32768), (100, 4000, 4112), (1024, 1024, 1024), (777, 520, 1040),
-        (5, 20008, 1040),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("extents", [
+    (1, 8192, 8192), (13, 9008, 12000), (16, 1024, 32768), (100, 4000, 4112), (1024, 1024, 1024), (777, 520, 1040),
+    (5, 20008, 1040),
+])  # fmt: skip
 def test_fp8_of_few_tiles(name, extents):
     workload = "x".join(map(str, extents)) + "-fp8"
     if extents[2] <= 8192:  # Hopper's tensor cores add up with 14 bits, which shows in long sums
@@ -217,16 +211,13 @@ def test_hoppers_w8a16(m, n, k, dtype):
 
 
 @on_gpu.HOPPER
-@pytest.mark.parametrize(
-    ("module", "tiling", "dtype"),
-    [
-        (w8a16_rows_hopper, (48,), torch.bfloat16), (w8a16_rows_hopper, (112,), torch.float16),
-        (w8a16_rows_hopper, (192,), torch.bfloat16), (w8a16_rows_hopper, (32, True), torch.float16),
-        (w8a16_rows_hopper, (160, True), torch.bfloat16),
-        (w8a16_hopper, (32, 8), torch.bfloat16), (w8a16_hopper, (128, 1), torch.float16),
-        (w8a16_hopper, (256, 2), torch.bfloat16), (w8a16_hopper, (256, 1, 2), torch.bfloat16),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("module", "tiling", "dtype"), [
+    (w8a16_rows_hopper, (48,), torch.bfloat16), (w8a16_rows_hopper, (112,), torch.float16),
+    (w8a16_rows_hopper, (192,), torch.bfloat16), (w8a16_rows_hopper, (32, True), torch.float16),
+    (w8a16_rows_hopper, (160, True), torch.bfloat16),
+    (w8a16_hopper, (32, 8), torch.bfloat16), (w8a16_hopper, (128, 1), torch.float16),
+    (w8a16_hopper, (256, 2), torch.bfloat16), (w8a16_hopper, (256, 1, 2), torch.bfloat16),
+])  # fmt: skip
 @pytest.mark.parametrize(("m", "n", "k"), [(33, 1000, 1040), (300, 4104, 4096), (1000, 5128, 1040)])
 def test_hoppers_w8a16_in_every_tiling(m, n, k, module, tiling, dtype):  # noqa: PLR0917
     x = torch.randn(m, 2 * k, device="cuda").to(dtype)[:, :k]
@@ -254,12 +245,9 @@ def test_w8a16_of_few_tiles_and_unaligned_rows(m, n, k):
     assert all(torch.equal(w8a16_matmul(x, codes, scale), found) for _ in range(5))
 
 
-@pytest.mark.parametrize(
-    ("m", "n", "k"),
-    [
-        (1023, 520, 776), (300, 300, 301), (130, 4099, 4101), (1536, 1544, 1536), (1, 4096, 8192), (32, 20003, 1040),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("m", "n", "k"), [
+    (1023, 520, 776), (300, 300, 301), (130, 4099, 4101), (1536, 1544, 1536), (1, 4096, 8192), (32, 20003, 1040),
+])  # fmt: skip
 def test_one_byte_elements_of_few_tiles_and_unaligned_rows(m, n, k):
     a, b = (torch.randint(-128, 128, (rows, k), device="cuda", dtype=torch.int8) for rows in (m, n))
     assert torch.equal(int8_matmul(a, b.T), (a.double() @ b.double().T).int())

@@ -86,25 +86,19 @@ def test_bytes_plan_fills_one_wave(dtype):
         assert planned(*extents) is None
 
 
-@pytest.mark.parametrize(
-    ("m", "n", "k", "expected"),
-    [
-        (144, 4096, 4096, (96, True)), (320, 4096, 4096, (160, True)), (448, 4096, 4096, (112,)), (768, 4096, 4096, (192,)),
-        (1000, 4096, 4096, None), (320, 14336, 4096, (160,)), (512, 14336, 4096, None), (500, 5000, 5008, (176,)),
-        (40, 1000, 1024, None), (128, 4096, 4096, None), (2048, 14336, 4096, None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("m", "n", "k", "expected"), [
+    (144, 4096, 4096, (96, True)), (320, 4096, 4096, (160, True)), (448, 4096, 4096, (112,)), (768, 4096, 4096, (192,)),
+    (1000, 4096, 4096, None), (320, 14336, 4096, (160,)), (512, 14336, 4096, None), (500, 5000, 5008, (176,)),
+    (40, 1000, 1024, None), (128, 4096, 4096, None), (2048, 14336, 4096, None),
+])  # fmt: skip
 def test_w8a16_rows_tiling_fills_hopper(m, n, k, expected):
     assert w8a16_rows_hopper.tiling(m, n, k, 132) == (expected and w8a16_rows_hopper.Tiling(*expected))
 
 
-@pytest.mark.parametrize(
-    ("m", "n", "k", "expected"),
-    [
-        (128, 4096, 4096, (128, 4)), (256, 8192, 8192, (256, 2)), (64, 14336, 4096, (64, 1)), (1024, 4096, 4096, (256, 1)),
-        (1024, 14336, 4096, (256, 1, 2)), (40, 1000, 1024, None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("m", "n", "k", "expected"), [
+    (128, 4096, 4096, (128, 4)), (256, 8192, 8192, (256, 2)), (64, 14336, 4096, (64, 1)), (1024, 4096, 4096, (256, 1)),
+    (1024, 14336, 4096, (256, 1, 2)), (40, 1000, 1024, None),
+])  # fmt: skip
 def test_w8a16_tiling_has_a_part_for_most_sms(m, n, k, expected):
     assert w8a16_hopper.tiling(m, n, k, 132) == (expected and w8a16_hopper.Tiling(*expected))
 
@@ -124,19 +118,16 @@ def test_matmul_hopper_serves_what_fills_it():
     assert not matmul_hopper.serves(*operands(4096, 4096, 4096, dtype=torch.float32))
 
 
-@pytest.mark.parametrize(
-    ("extents", "askew", "expected"),
-    [
-        ((4096, 4096, 4096), "", (128, 256, 1)),  # four waves, the last of them nearly whole
-        ((4097, 4099, 4101), "", (128, 256, 4)),  # four whole ones, and 33 tiles
-        ((512, 4096, 4096), "", (128, 128, 1)),  # one wave of smaller tiles
-        ((2560, 2560, 2560), "", (128, 128, 2)),  # three whole waves, and four tiles
-        ((3000, 3000, 3000), "ab", (192, 192, 1)),  # large tiles, because operands are slow to arrive
-        ((5000, 1000, 5000), "ab", (192, 256, 1)),  # one wave of the largest
-        ((4096, 4096, 1000), "a", (128, 256, 1)),  # a alone is not worth a copy
-        ((5000, 5000, 1000), "ab", (128, 256, 4)),  # of copies, which are not slow
-    ],
-)
+@pytest.mark.parametrize(("extents", "askew", "expected"), [
+    ((4096, 4096, 4096), "", (128, 256, 1)),  # four waves, the last of them nearly whole
+    ((4097, 4099, 4101), "", (128, 256, 4)),  # four whole ones, and 33 tiles
+    ((512, 4096, 4096), "", (128, 128, 1)),  # one wave of smaller tiles
+    ((2560, 2560, 2560), "", (128, 128, 2)),  # three whole waves, and four tiles
+    ((3000, 3000, 3000), "ab", (192, 192, 1)),  # large tiles, because operands are slow to arrive
+    ((5000, 1000, 5000), "ab", (192, 256, 1)),  # one wave of the largest
+    ((4096, 4096, 1000), "a", (128, 256, 1)),  # a alone is not worth a copy
+    ((5000, 5000, 1000), "ab", (128, 256, 4)),  # of copies, which are not slow
+])  # fmt: skip
 def test_hopper_tiling_cuts_the_last_wave(extents, askew, expected):
     tiling = matmul_hopper_tilings.tiling(Product(*extents, 132, ("a" in askew, "b" in askew)))
     found = tiling.groups * tiling.rows, tiling.wide + tiling.side, tiling.cut_rows * tiling.cut_columns
@@ -223,16 +214,13 @@ def test_plans_result_that_tma_cannot_write_has_tiles_of_one_sm():
         assert [launch.name for launch in seen if launch.name.startswith("matmul")] == [name]
 
 
-@pytest.mark.parametrize(
-    ("extents", "expected"),
-    [
-        ((384, 384, 12288), (128, 64, 4)), ((512, 512, 8192), (128, 128, 4)),
-        # Others are as fast: small tiles, with a split K or without, and pairs in parts.
-        ((1000, 1000, 4000), None), ((128, 1024, 8192), None), ((256, 256, 16384), None), ((4096, 4096, 4096), None),
-        # Copied operands, results that TMA cannot write.
-        ((384, 384, 12290), None), ((384, 388, 12288), None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("extents", "expected"), [
+    ((384, 384, 12288), (128, 64, 4)), ((512, 512, 8192), (128, 128, 4)),
+    # Others are as fast: small tiles, with a split K or without, and pairs in parts.
+    ((1000, 1000, 4000), None), ((128, 1024, 8192), None), ((256, 256, 16384), None), ((4096, 4096, 4096), None),
+    # Copied operands, results that TMA cannot write.
+    ((384, 384, 12290), None), ((384, 388, 12288), None),
+])  # fmt: skip
 def test_plans_clusters_for_few_tiles_and_a_long_k(extents, expected):
     chosen = matmul_plans.plan(*operands(*extents))
     found = (chosen.height, chosen.wide, chosen.parts) if isinstance(chosen, Clusters) else None

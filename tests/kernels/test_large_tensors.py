@@ -133,17 +133,14 @@ def attend(path, apart):
     return o.backward(torch.empty_like(o))
 
 
-@pytest.mark.parametrize(
-    ("path", "kernels_of_rows", "far"),
-    [
-        ("whole", 4, True),
-        ("few", 3, True),
-        ("decode", 1, True),
-        ("ragged", 4, True),
-        ("hopper", 3, True),
-        ("whole", 4, False),
-    ],
-)
+@pytest.mark.parametrize(("path", "kernels_of_rows", "far"), [
+    ("whole", 4, True),
+    ("few", 3, True),
+    ("decode", 1, True),
+    ("ragged", 4, True),
+    ("hopper", 3, True),
+    ("whole", 4, False),
+])  # fmt: skip
 def test_attention_of_far_rows_has_int64_offsets(caught, path, kernels_of_rows, far):
     with offline.targeting("sm_90"):
         attend(path, 2**23 - (0 if far else 128))

@@ -3,7 +3,6 @@
 import ast
 import functools
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,23 +47,23 @@ def tiles_kernel(y, x, BLOCK: tl.constexpr):
     y.store([place, 0], x.load([place, 0]))
 
 
-def _searched(gpu: Gpu, kernel: Any, *args: Any, **kwargs: Any) -> Any:
+def _searched(gpu, kernel, *args, **kwargs):
     gpu.searches.append(kernel.__name__)
     return triton.JITFunction.run(kernel, *args, **kwargs)
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Gpu:
+def gpu(monkeypatch, tmp_path_factory):
     """A GPU without its chip, which every tensor claims to be on: Triton compiles for it, and its launches are noted."""
     seen = Gpu()
 
     class Launcher:
         """Triton hands a compiled kernel to this instead of the GPU's driver."""
 
-        def __init__(self, src: Any, metadata: Any) -> None:
+        def __init__(self, src, metadata):
             self.name = metadata.name
 
-        def __call__(self, *args: Any) -> None:
+        def __call__(self, *args):
             enter, leave, launched = args[7], args[8], args[9:]
             for hook in (enter, leave):
                 if hook is not None:
@@ -95,14 +94,14 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactor
 X, Y = torch.zeros(1024), torch.zeros(1024)
 
 
-def start(n: int = 64, x: torch.Tensor = X, **more: Any) -> None:
+def start(n=64, x=X, **more):
     given = {"kernel": scaled_kernel, "grid": (triton.cdiv(n, 32), 2), "bias": None, "factor": 2.0, "num_warps": 1}
     given |= {"BLOCK": 32, **more}
     kernel, grid, bias, factor = (given.pop(name) for name in ("kernel", "grid", "bias", "factor"))
     launch(kernel, grid, Y, x, bias, (1, 64), n, factor, **given)
 
 
-def test_launch_again_is_alike_without_a_search(gpu: Gpu) -> None:
+def test_launch_again_is_alike_without_a_search(gpu):
     start()
     start()
     first, second = gpu.launched
@@ -119,7 +118,7 @@ def test_launch_again_is_alike_without_a_search(gpu: Gpu) -> None:
     ],
     ids=["odd", "one", "long", "alignment", "dtype", "type", "none", "block", "warps", "default"],
 )  # fmt: skip
-def test_launch_other_specialization_is_searched_once(gpu: Gpu, other: dict[str, Any]) -> None:
+def test_launch_other_specialization_is_searched_once(gpu, other):
     start()
     start(**other)
     assert len(gpu.searches) == 2
@@ -129,11 +128,11 @@ def test_launch_other_specialization_is_searched_once(gpu: Gpu, other: dict[str,
     assert gpu.launched[0] == gpu.launched[3] and gpu.launched[1] == gpu.launched[2]
 
 
-def sized(n: int, factor: float = 2.0, **more: Any) -> None:
+def sized(n, factor=2.0, **more):
     launch(scaled_kernel, (triton.cdiv(n, 32),), Y, X, None, (1, 1), n, factor, BLOCK=32, num_warps=1, **more)
 
 
-def test_launch_new_size_that_compiles_nothing_is_found(gpu: Gpu) -> None:
+def test_launch_new_size_that_compiles_nothing_is_found(gpu):
     for n in (33, 34, 17, 1000001):
         sized(n)
     for n in (16, 48, 2**20):
@@ -144,7 +143,7 @@ def test_launch_new_size_that_compiles_nothing_is_found(gpu: Gpu) -> None:
     assert [launched[7] for launched in gpu.launched[-2:]] == [2.0, 3.5]
 
 
-def test_launch_where_observed_is_triton_s(gpu: Gpu) -> None:
+def test_launch_where_observed_is_triton_s(gpu):
     start()
     seen: list[Any] = []
     knobs.runtime.launch_enter_hook.add(seen.append)
@@ -167,7 +166,7 @@ def test_launch_where_observed_is_triton_s(gpu: Gpu) -> None:
     assert (len(gpu.searches), len(gpu.launched)) == (4, 5)
 
 
-def test_launch_where_caught_is_not_made(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launch_where_caught_is_not_made(gpu, monkeypatch):
     start()
     monkeypatch.delattr(scaled_kernel, "run")
     with caught.catch() as launched:
@@ -176,7 +175,7 @@ def test_launch_where_caught_is_not_made(gpu: Gpu, monkeypatch: pytest.MonkeyPat
     assert len(gpu.launched) == 1
 
 
-def test_launch_follows_triton_s_cache_and_settings(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launch_follows_triton_s_cache_and_settings(gpu, monkeypatch):
     start()
     scaled_kernel.device_caches.clear()
     start()
@@ -186,15 +185,15 @@ def test_launch_follows_triton_s_cache_and_settings(gpu: Gpu, monkeypatch: pytes
     assert len(gpu.searches) == 3
 
 
-def test_launch_on_another_gpu_makes_it_current(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launch_on_another_gpu_makes_it_current(gpu, monkeypatch):
     class Device:
-        def __init__(self, index: int) -> None:
+        def __init__(self, index):
             self.index = index
 
-        def __enter__(self) -> None:
+        def __enter__(self):
             gpu.current = self.index
 
-        def __exit__(self, *_: Any) -> None:
+        def __exit__(self, *_):
             gpu.current = 0
 
     monkeypatch.setattr(torch.cuda, "device", Device)
@@ -206,14 +205,14 @@ def test_launch_on_another_gpu_makes_it_current(gpu: Gpu, monkeypatch: pytest.Mo
     assert sorted(scaled_kernel.device_caches) == [0, 1]
 
 
-def test_launch_without_a_gpu_is_triton_s(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launch_without_a_gpu_is_triton_s(gpu, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "get_device", lambda _: -1)
     start()
     start()
     assert len(gpu.searches) == 2
 
 
-def test_launch_with_a_subclass_is_triton_s(gpu: Gpu) -> None:
+def test_launch_with_a_subclass_is_triton_s(gpu):
     class Subclass(torch.Tensor):
         pass
 
@@ -222,8 +221,8 @@ def test_launch_with_a_subclass_is_triton_s(gpu: Gpu) -> None:
     assert len(gpu.searches) == 2
 
 
-def test_launch_with_descriptors_is_keyed_by_tile(gpu: Gpu) -> None:
-    def copied(rows: int, block: int = 16, dtype: torch.dtype = torch.float16) -> list[TensorDescriptor]:
+def test_launch_with_descriptors_is_keyed_by_tile(gpu):
+    def copied(rows, block=16, dtype=torch.float16):
         tensors = (torch.zeros(rows, 64, dtype=dtype) for _ in range(2))
         tiles = [TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [block, 64]) for tensor in tensors]
         launch(tiles_kernel, (2,), *tiles, BLOCK=block)
@@ -244,19 +243,19 @@ def test_launch_with_descriptors_is_keyed_by_tile(gpu: Gpu) -> None:
     assert gpu.contexts == [0]
 
 
-def is_whole(args: dict[str, Any]) -> bool:
+def is_whole(args):
     return args["n"] % args["BLOCK"] == 0
 
 
-def blocks(meta: dict[str, Any]) -> tuple[int]:
+def blocks(meta):
     return (triton.cdiv(meta["n"], meta["BLOCK"]),)
 
 
-def tuner(times: Callable[[int], float], **options: Any) -> Any:
+def tuner(times, **options):
     """An autotuner over heuristics, with two block sizes and what they take."""
     configs = [triton.Config({"BLOCK": size}, num_warps=1) for size in (16, 32)]
 
-    def bench(call: Callable[[], None], quantiles: Any) -> list[float]:
+    def bench(call, quantiles):
         call()
         return [times(len(configs))] * 3
 
@@ -264,11 +263,11 @@ def tuner(times: Callable[[int], float], **options: Any) -> Any:
     return tuned(triton.heuristics({"PLAIN": is_whole})(scaled_kernel))
 
 
-def test_launch_of_a_tuned_kernel_asks_the_tuner_once(gpu: Gpu) -> None:
+def test_launch_of_a_tuned_kernel_asks_the_tuner_once(gpu):
     taken = iter((2.0, 1.0, 1.0, 2.0))
     kernel = tuner(lambda _: next(taken))
 
-    def tuned(n: int) -> tuple[Any, ...]:
+    def tuned(n):
         launch(kernel, blocks, Y, X, None, (1, 64), n, 2.0)
         (_, (x, *_), _, _, _, _, _, _, block, plain) = gpu.launched[-1]
         return x, block, plain
@@ -285,10 +284,10 @@ def test_launch_of_a_tuned_kernel_asks_the_tuner_once(gpu: Gpu) -> None:
     assert "BLOCK" in noted[0]["autotuned"]
 
 
-def test_launch_first_from_eight_threads_succeeds(gpu: Gpu) -> None:
+def test_launch_first_from_eight_threads_succeeds(gpu):
     kernel, together, made = tuner(lambda _: 1.0), threading.Barrier(8), []
 
-    def first(number: int) -> None:
+    def first(number):
         together.wait()
         for n in (64 + number, 80, 96):
             launch(kernel, blocks, Y, X, None, (1, 64), n, 2.0)
@@ -300,7 +299,7 @@ def test_launch_first_from_eight_threads_succeeds(gpu: Gpu) -> None:
     assert sorted(made) == list(range(8))
 
 
-def test_kernels_are_launched_by_launch_alone() -> None:
+def test_kernels_are_launched_by_launch_alone():
     file = Path(launch.__code__.co_filename)
     found = [
         f"{path.relative_to(file.parents[1])}:{node.lineno}"

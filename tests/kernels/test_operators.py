@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 import torch
@@ -35,12 +34,12 @@ def _(dy: torch.Tensor, x: torch.Tensor, factor: float) -> torch.Tensor:
     return torch.empty_like(x)
 
 
-def save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+def save(ctx, inputs, output):
     x, ctx.factor = inputs
     ctx.save_for_backward(x)
 
 
-def differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+def differentiate(ctx, dy):
     (x,) = ctx.saved_tensors
     return square_backward(dy, x, ctx.factor), None
 
@@ -63,35 +62,35 @@ class Subclass(torch.Tensor):
 
 
 class Dispatch(TorchDispatchMode):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.seen: list[str] = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         self.seen.append(func.name())
         return func(*args, **(kwargs or {}))
 
 
 class Function(TorchFunctionMode):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.seen: list[str] = []
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func, types, args=(), kwargs=None):
         self.seen.append(str(func))
         return func(*args, **(kwargs or {}))
 
 
 @pytest.fixture(autouse=True)
-def nothing_launched() -> None:
+def nothing_launched():
     LAUNCHED.clear()
 
 
-def leaf(*values: float) -> torch.Tensor:
+def leaf(*values):
     return torch.tensor(values, requires_grad=True)
 
 
-def test_operator_gradient_is_that_of_its_dispatched_form() -> None:
+def test_operator_gradient_is_that_of_its_dispatched_form():
     x = torch.randn(7, dtype=torch.float64, requires_grad=True)
     (direct,) = torch.autograd.grad(square(x, 3.0).sum(), x)
     (dispatched,) = torch.autograd.grad(torch.ops.tilescope.test_square(x, 3.0).sum(), x)
@@ -102,13 +101,13 @@ def test_operator_gradient_is_that_of_its_dispatched_form() -> None:
     assert not square(x.detach(), 3.0).requires_grad
 
 
-def test_operator_used_twice_adds_gradients() -> None:
+def test_operator_used_twice_adds_gradients():
     x = leaf(3.0)
     (square(x, 1.0) + square(x, 2.0)).backward()
     assert x.grad is not None and x.grad.item() == 6 + 12
 
 
-def test_operator_second_derivative_is_refused() -> None:
+def test_operator_second_derivative_is_refused():
     x = leaf(3.0)
     (first,) = torch.autograd.grad(square(x, 1.0), x, create_graph=True)
     assert first.item() == 6
@@ -118,25 +117,25 @@ def test_operator_second_derivative_is_refused() -> None:
 
 @pytest.mark.parametrize("mode", [Dispatch, Function])
 @pytest.mark.parametrize("wants_gradient", [False, True])
-def test_operator_is_seen_by_modes(mode: type[Any], wants_gradient: bool) -> None:
+def test_operator_is_seen_by_modes(mode, wants_gradient):
     with mode() as observing:
         assert square(leaf(3.0) if wants_gradient else torch.tensor([3.0]), 1.0).item() == 9
     assert any("test_square" in name for name in observing.seen)
 
 
-def test_operator_is_named_in_a_profile() -> None:
+def test_operator_is_named_in_a_profile():
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         square(torch.tensor([3.0]), 1.0)
         double_(torch.ones(3), 1)
     assert {"tilescope::test_square", "tilescope::test_double_"} <= {event.name for event in profile.events()}
 
 
-def test_operator_of_a_subclass_keeps_it() -> None:
+def test_operator_of_a_subclass_keeps_it():
     assert type(square(torch.tensor([3.0]).as_subclass(Subclass), 1.0)) is Subclass
     assert type(square(leaf(3.0).as_subclass(Subclass), 1.0)) is Subclass
 
 
-def test_operator_of_a_negated_view_gets_its_values() -> None:
+def test_operator_of_a_negated_view_gets_its_values():
     z = torch.tensor([3.0 + 4.0j], requires_grad=True)
     assert square(z.detach().conj().imag, 1.0).item() == 16
     (gradient,) = torch.autograd.grad(square(z.conj().imag, 1.0), z)
@@ -144,7 +143,7 @@ def test_operator_of_a_negated_view_gets_its_values() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-def test_operator_in_function_transforms() -> None:
+def test_operator_in_function_transforms():
     x = torch.arange(4.0).reshape(2, 2)
     assert torch.equal(torch.func.vmap(lambda row: square(row, 1.0))(x), x * x)
     weights, held = x.clone().requires_grad_(), leaf(3.0)
@@ -157,7 +156,7 @@ def test_operator_in_function_transforms() -> None:
     assert every.item() == 6
 
 
-def test_operator_in_inference_mode_gives_an_inference_tensor() -> None:
+def test_operator_in_inference_mode_gives_an_inference_tensor():
     with torch.inference_mode():
         assert square(leaf(3.0), 1.0).is_inference()
         x = torch.ones(3)
@@ -165,7 +164,7 @@ def test_operator_in_inference_mode_gives_an_inference_tensor() -> None:
     assert x.tolist() == [2, 2, 2]
 
 
-def test_operator_that_writes_its_argument_tells_autograd() -> None:
+def test_operator_that_writes_its_argument_tells_autograd():
     x = torch.ones(3)
     double_(x, 1)
     assert x.tolist() == [2, 2, 2] and x._version > 0
@@ -175,14 +174,14 @@ def test_operator_that_writes_its_argument_tells_autograd() -> None:
         product.backward()
 
 
-def test_operator_is_whole_in_a_compiled_graph() -> None:
+def test_operator_is_whole_in_a_compiled_graph():
     targets: list[str] = []
 
-    def backend(module: torch.fx.GraphModule, _: Any) -> Any:
+    def backend(module, _):
         targets.extend(str(node.target) for node in module.graph.nodes)
         return module
 
-    def both(x: torch.Tensor) -> torch.Tensor:
+    def both(x):
         y = square(x, 2.0) + 1
         double_(y, 1)
         return y
@@ -194,7 +193,7 @@ def test_operator_is_whole_in_a_compiled_graph() -> None:
     assert x.grad is not None and x.grad.item() == 12
 
 
-def test_operator_passes_opcheck() -> None:
+def test_operator_passes_opcheck():
     for name in ("default", "plain"):
         torch.library.opcheck(getattr(torch.ops.tilescope.test_square, name), (torch.ones(3), 2.0))
         torch.library.opcheck(getattr(torch.ops.tilescope.test_double_, name), (torch.ones(3), 2))
@@ -214,7 +213,7 @@ assert "torch._dynamo" not in sys.modules
 """
 
 
-def test_operators_import_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operators_import_no_compiler(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     done = subprocess.run([sys.executable, "-c", CALLS], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

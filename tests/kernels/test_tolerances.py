@@ -24,14 +24,14 @@ _FAMILIES = {
 }  # fmt: skip
 
 
-def _neighbour(largest: float, step: float) -> float:
+def _neighbour(largest, step):
     """The error of a small tensor's codes of which one, at a tie, is the next: right, and rare where ties are."""
     x = torch.randn(60, 200, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     return float(step / (x * largest / x.abs().max()).norm())
 
 
 @functools.cache
-def measured() -> dict[tuple[str, str], float]:
+def measured():
     """The largest error of a right result by family and dtype, of any implementation on a GPU."""
     tables = []
     for path in store.recorded_dir().glob("*/table.parquet"):
@@ -51,7 +51,7 @@ def measured() -> dict[tuple[str, str], float]:
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_tolerance_is_at_most_four_times_the_measured_error(name: str) -> None:
+def test_tolerance_is_at_most_four_times_the_measured_error(name):
     known, tolerance = measured(), SPECS[name].tolerance
     family = _FAMILIES.get(name, name)
     checked = [dtype for dtype in tolerance if (family, dtype) in known]

@@ -22,7 +22,7 @@ from tilescope.notebook import puzzles
 puzzles._LIMIT = 200
 
 
-def run(notebook: Path) -> dict[str, Any]:
+def run(notebook):
     """One notebook from top to bottom."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
     said, error, began = io.StringIO(), "", time.monotonic()
@@ -36,7 +36,7 @@ def run(notebook: Path) -> dict[str, Any]:
     return {"notebook": str(notebook), "text": said.getvalue(), "seconds": seconds, "error": error}
 
 
-def sources(notebook: Path) -> list[str]:
+def sources(notebook):
     """Code of each cell, solutions in place of stubs."""
     solution = notebook.parent / "solutions" / f"{notebook.stem}.py"
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
@@ -47,7 +47,7 @@ def sources(notebook: Path) -> list[str]:
     ]
 
 
-def execute(text: str, name: str, namespace: dict[str, Any]) -> None:
+def execute(text, name, namespace):
     """One cell."""
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
     tree = ast.parse(text, name)

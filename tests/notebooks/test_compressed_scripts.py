@@ -18,14 +18,14 @@ from tilescope_dashboard.views.base import View
 JS, LOAD = "application/javascript", "application/vnd.holoviews_load.v0+json"
 
 
-def decompressed(script: str) -> str:
+def decompressed(script):
     """The text that a script decompresses."""
     found = re.search(r'atob\("([A-Za-z0-9+/=]+)"\)', script)
     assert found
     return gzip.decompress(base64.b64decode(found[1])).decode()
 
 
-def test_a_library_is_there_once() -> None:
+def test_a_library_is_there_once():
     library = "console.log('ünïcode </script>')\n" * 10_000
     data = compressed({JS: library, LOAD: library})
     assert list(data) == [JS]
@@ -33,12 +33,12 @@ def test_a_library_is_there_once() -> None:
     assert len(data[JS]) < len(library) / 50
 
 
-def test_what_is_short_or_no_script_stays() -> None:
+def test_what_is_short_or_no_script_stays():
     for data in ({JS: "1", LOAD: "1"}, {"text/html": "<style></style>"}, {"text/plain": "x" * 100_000}):
         assert compressed(data) == data
 
 
-def test_the_widgets_module_is_left_out_of_a_view_and_lent_once() -> None:
+def test_the_widgets_module_is_left_out_of_a_view_and_lent_once():
     model = Button(label="a").get_root()
     module = decompressed(lender()[JS])
     assert len(module) > 1_000_000
@@ -64,19 +64,19 @@ class Two(View):
 
     name_in_address, title = "two", "Two"
 
-    def build(self) -> list[object]:
+    def build(self):
         self._head.object = heading("<b>fast & new</b>")
         self._table = table(
             [Column("function", "function"), Column("time", "time", "second"), Column("none", "none", "byte")]
         )
         return [self._table]
 
-    def update(self) -> None:
+    def update(self):
         names = ["<script>alert(1)</script>", *[f"f{n}" for n in range(14)]]
         fill(self._table, pd.DataFrame({"function": names, "time": [float("nan"), *[n * 1e-6 for n in range(14)]]}))
 
 
-def test_headline_and_rows_stand_where_no_script_runs() -> None:
+def test_headline_and_rows_stand_where_no_script_runs():
     view = Two(State(run="", kernel="softmax", view="two"))
     view.refresh()
     said = below("<div></div>", view)

@@ -13,9 +13,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tilescope.runs import store
@@ -69,7 +67,7 @@ pytestmark = [
 ]
 
 
-def notebook(path: Path, *cells: str) -> None:
+def notebook(path, *cells):
     """A notebook of code cells."""
     made = [
         {"cell_type": "code", "id": f"c{n}", "execution_count": None, "metadata": {}, "outputs": [], "source": text.strip()}
@@ -80,7 +78,7 @@ def notebook(path: Path, *cells: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+def lab(tmp_path_factory):
     """A JupyterLab on an empty folder, with the tile: its address and the folder."""
     folder = tmp_path_factory.mktemp("lab")
     held = HeldPort()
@@ -122,7 +120,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
 
 
 @pytest.fixture
-def page(lab: tuple[str, Path]) -> Iterator[Any]:
+def page(lab):
     """A page of a browser that reaches the lab and its folder only. Fails for errors in pages and for other requests."""
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if path is None:
@@ -130,7 +128,7 @@ def page(lab: tuple[str, Path]) -> Iterator[Any]:
     sync_api = pytest.importorskip("playwright.sync_api")
     wrong: list[str] = []
 
-    def guard(route: Any) -> None:
+    def guard(route):
         address = route.request.url
         if address.startswith((lab[0], lab[1].as_uri(), "data:", "blob:")):
             route.continue_()
@@ -150,7 +148,7 @@ def page(lab: tuple[str, Path]) -> Iterator[Any]:
     assert not wrong
 
 
-def reaches(page: Any, wanted: Callable[[], bool], what: str, seconds: float = 180.0) -> None:
+def reaches(page, wanted, what, seconds=180.0):
     """Waits for ``wanted``; fails with ``what`` is wrong where it does not come."""
     deadline = time.monotonic() + seconds
     while not wanted():
@@ -158,12 +156,12 @@ def reaches(page: Any, wanted: Callable[[], bool], what: str, seconds: float = 1
         page.wait_for_timeout(200)
 
 
-def run_all(page: Any) -> None:
+def run_all(page):
     page.click(".lm-MenuBar-itemLabel >> text=Run")
     page.click(".lm-Menu-itemLabel >> text=Run All Cells >> nth=0")
 
 
-def run_cells(page: Any, lab: tuple[str, Path], name: str, *cells: str) -> None:
+def run_cells(page, lab, name, *cells):
     """Writes a notebook of those cells, opens it and runs them."""
     address, folder = lab
     notebook(folder / f"{name}.ipynb", *cells)
@@ -174,13 +172,13 @@ def run_cells(page: Any, lab: tuple[str, Path], name: str, *cells: str) -> None:
     run_all(page)
 
 
-def softmax_run(source: str = "ncu") -> str:
+def softmax_run(source="ncu"):
     """Id of a recording of a softmax by that collector: ``ncu`` counted its bytes."""
     runs = store.list_runs([store.recorded_dir()])
     return next(found.id for found in runs if "softmax" in found.kernels and source in found.sources)
 
 
-def drawn(page: Any) -> int:
+def drawn(page):
     """Figures with something on them: a canvas of more than two colours."""
     return int(page.evaluate(COUNT_DRAWN))
 
@@ -202,7 +200,7 @@ COUNT_DRAWN = """() => {
 }"""
 
 
-def test_controls_of_a_view_are_answered(lab: tuple[str, Path], page: Any) -> None:
+def test_controls_of_a_view_are_answered(lab, page):
     """A choice from a list, buttons, a heading that sorts, a row: each changes what is seen."""
     run_cells(page, lab, "controls", f"import tilescope\ntilescope.load('{softmax_run()}').roofline('softmax')")
     page.wait_for_selector("h2 >> text=of roofline")
@@ -231,13 +229,13 @@ def test_controls_of_a_view_are_answered(lab: tuple[str, Path], page: Any) -> No
     assert "algorithm" in saved.value.path().read_text()
 
 
-def save(page: Any) -> None:
+def save(page):
     """Saves the notebook, and waits until that is done."""
     with page.expect_response(lambda answer: "/api/contents/" in answer.url and answer.request.method == "PUT"):
         page.keyboard.press("Control+s")
 
 
-def end_kernels(page: Any) -> None:
+def end_kernels(page):
     """Ends every kernel of the lab, as its page would."""
     page.evaluate(
         """async (token) => {
@@ -251,7 +249,7 @@ def end_kernels(page: Any) -> None:
     )
 
 
-def test_exported_notebook_shows_all(lab: tuple[str, Path], page: Any) -> None:
+def test_exported_notebook_shows_all(lab, page):
     """Exported by nbconvert and opened from the disk: no kernel, no server, and nothing is asked of another host."""
     pytest.importorskip("nbconvert")
     folder = lab[1]
@@ -274,7 +272,7 @@ def test_exported_notebook_shows_all(lab: tuple[str, Path], page: Any) -> None:
     reaches(page, lambda: drawn(page) >= figures, "figures are missing in the export")
 
 
-def test_saved_notebook_is_small_and_shows_its_tables(lab: tuple[str, Path], page: Any) -> None:
+def test_saved_notebook_is_small_and_shows_its_tables(lab, page):
     """Most of its bytes are what draws, which lies in it once; a view adds little."""
     address, folder = lab
     opened = f"import tilescope\nrun = tilescope.load('{softmax_run()}')\nrun.roofline('softmax')"
@@ -304,7 +302,7 @@ def test_saved_notebook_is_small_and_shows_its_tables(lab: tuple[str, Path], pag
     assert plain.nth(1).locator("td >> text=softmax").count() >= 1
 
 
-def choose_theme(page: Any, name: str) -> None:
+def choose_theme(page, name):
     """Chooses one of JupyterLab's themes in its menu."""
     page.click(".lm-MenuBar-itemLabel >> text=Settings")
     page.hover(".lm-Menu-itemLabel >> text=/^Theme$/")
@@ -312,7 +310,7 @@ def choose_theme(page: Any, name: str) -> None:
     reaches(page, lambda: page.evaluate("document.body.dataset.jpThemeName") == name, f"no {name}")
 
 
-def test_figures_follow_the_dark_theme(lab: tuple[str, Path], page: Any) -> None:
+def test_figures_follow_the_dark_theme(lab, page):
     roofline = f"import tilescope\nview = tilescope.load('{softmax_run()}').roofline('softmax')\nview"
     run_cells(page, lab, "dark", roofline, "view.state.theme")
     page.wait_for_selector("h2 >> text=of roofline")
@@ -332,7 +330,7 @@ def test_figures_follow_the_dark_theme(lab: tuple[str, Path], page: Any) -> None
         choose_theme(page, "JupyterLab Light")
 
 
-def test_kernel_of_a_cell_is_profiled(lab: tuple[str, Path], page: Any) -> None:
+def test_kernel_of_a_cell_is_profiled(lab, page):
     run_cells(page, lab, "own", KERNEL, PROFILE)
     page.wait_for_selector(".jp-OutputArea-output th >> text=bytes vs minimum")
     said = page.inner_text(".jp-Notebook")
@@ -345,7 +343,7 @@ def test_kernel_of_a_cell_is_profiled(lab: tuple[str, Path], page: Any) -> None:
     assert page.locator(".jp-OutputArea-output progress").count() == 0
 
 
-def test_tile_opens_the_app(lab: tuple[str, Path], page: Any) -> None:
+def test_tile_opens_the_app(lab, page):
     page.goto(f"{lab[0]}/lab/workspaces/tile?token={TOKEN}")
     # A slow start can open two launchers, one behind the other.
     tile = page.locator(".jp-LauncherCard:visible", has_text="Tilescope").first

@@ -37,17 +37,17 @@ def test_the_tile_says_how_to_start_the_app():
 class UnixConnection(http.client.HTTPConnection):
     """HTTP over a Unix socket."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         super().__init__("localhost", timeout=120)
         self._path = str(path)
 
-    def connect(self) -> None:
+    def connect(self):
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(120)
         self.sock.connect(self._path)
 
 
-def get(path: Path, address: str, **headers: str) -> tuple[int, str]:
+def get(path, address, **headers):
     connection = UnixConnection(path)
     try:
         connection.request("GET", address, headers=headers)

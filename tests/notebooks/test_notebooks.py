@@ -19,7 +19,7 @@ GUIDES = [path for path in NOTEBOOKS if path not in PUZZLES]
 Answers = dict[Path, dict[str, Any]]
 
 
-def run(notebooks: list[Path], folder: Path) -> Answers:
+def run(notebooks, folder):
     """What each notebook said. One process for all of them: importing torch takes longer than most puzzles."""
     paths = [str(ROOT / part) for part in ("kernels", "profiles", "dashboard")]
     environment = {**os.environ, "TILESCOPE_RUNS": str(folder), "PYTHONPATH": os.pathsep.join(paths)}
@@ -33,26 +33,26 @@ def run(notebooks: list[Path], folder: Path) -> Answers:
 
 
 @pytest.fixture(scope="module")
-def guides(tmp_path_factory: pytest.TempPathFactory) -> Answers:
+def guides(tmp_path_factory):
     return run(GUIDES, tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture(scope="module")
-def puzzles(tmp_path_factory: pytest.TempPathFactory) -> Answers:
+def puzzles(tmp_path_factory):
     return run(PUZZLES, tmp_path_factory.mktemp("runs"))
 
 
-def named(path: Path) -> str:
+def named(path):
     return path.stem
 
 
 @pytest.mark.parametrize("notebook", GUIDES, ids=named)
-def test_a_guide_runs(notebook: Path, guides: Answers) -> None:
+def test_a_guide_runs(notebook, guides):
     assert not guides[notebook]["error"]
 
 
 @pytest.mark.parametrize("notebook", PUZZLES, ids=named)
-def test_the_solution_solves_the_puzzle(notebook: Path, puzzles: Answers) -> None:
+def test_the_solution_solves_the_puzzle(notebook, puzzles):
     assert not puzzles[notebook]["error"]
     said = puzzles[notebook]["text"]
     assert said.startswith(f"{notebook.stem}: solved\n")
@@ -60,18 +60,18 @@ def test_the_solution_solves_the_puzzle(notebook: Path, puzzles: Answers) -> Non
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=named)
-def test_it_is_kept_without_outputs(notebook: Path) -> None:
+def test_it_is_kept_without_outputs(notebook):
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     assert all(not cell["outputs"] and cell["execution_count"] is None for cell in cells if cell["cell_type"] == "code")
 
 
-def test_the_quickstart_counts_what_it_says(guides: Answers) -> None:
+def test_the_quickstart_counts_what_it_says(guides):
     said = guides[ROOT / "notebooks" / "quickstart.ipynb"]["text"]
     # The grouped frame of the bytes of an fp32 softmax of 256 x 781.
     assert said.count("799,744") >= 2
 
 
-def test_the_guides_say_what_their_figures_are(guides: Answers) -> None:
+def test_the_guides_say_what_their_figures_are(guides):
     fusion = guides[ROOT / "notebooks" / "fusion.ipynb"]["text"]
     # Seven transfers of 65536 bf16 numbers against three.
     assert {"917,504", "393,216", "2.33"} <= set(re.findall(r"[\d.,]+", fusion))
@@ -81,7 +81,7 @@ def test_the_guides_say_what_their_figures_are(guides: Answers) -> None:
 
 
 @pytest.mark.parametrize("name", ["quickstart", "fusion"])
-def test_a_guide_takes_a_recording_that_has_what_it_tells_of(name: str, guides: Answers) -> None:
+def test_a_guide_takes_a_recording_that_has_what_it_tells_of(name, guides):
     """Of several recordings of a kernel, one is timed against nothing and has no counters."""
     said = guides[ROOT / "notebooks" / f"{name}.ipynb"]["text"]
     assert re.search(r">[\d.]+ times<.*>[\d.]+ times<", said, re.DOTALL)
@@ -90,7 +90,7 @@ def test_a_guide_takes_a_recording_that_has_what_it_tells_of(name: str, guides: 
 
 
 @pytest.mark.parametrize("notebook", GUIDES, ids=named)
-def test_tables_are_written_for_people(notebook: Path, guides: Answers) -> None:
+def test_tables_are_written_for_people(notebook, guides):
     cells = re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", guides[notebook]["text"])
     assert cells
     assert not {"nan", "NaN", "None", "&lt;NA&gt;"} & set(cells)

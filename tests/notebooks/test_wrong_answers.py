@@ -70,7 +70,7 @@ ANSWERS: dict[str, dict[str, Change]] = {
 }
 
 
-def defined(text: str, name: str) -> dict[str, Any]:
+def defined(text, name):
     """What cells of that text define."""
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
     namespace: dict[str, Any] = {"__name__": "__main__"}
@@ -78,7 +78,7 @@ def defined(text: str, name: str) -> dict[str, Any]:
     return namespace
 
 
-def declared(puzzle: str) -> Any:
+def declared(puzzle):
     """The puzzle's kernel, with each wrong answer as an implementation."""
     whole = (NOTEBOOKS / "solutions" / f"{puzzle}.py").read_text(encoding="utf-8")
     solution, text = whole[whole.index("@triton.jit") :], HEAD
@@ -93,7 +93,7 @@ def declared(puzzle: str) -> Any:
     return dataclasses.replace(kernel, implementations=tried)
 
 
-def test_verdict_says_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verdict_says_what_is_wrong(tmp_path, monkeypatch):
     monkeypatch.setattr(device, "detect", lambda: None)
     assert set(ANSWERS) == set(puzzles.PUZZLES)
     # One run of all, because starting workers takes longer than grading.
@@ -115,7 +115,7 @@ def test_verdict_says_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             assert str(tmp_path) not in words, "no one knows the worker's files"
 
 
-def test_endless_loop_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_loop_is_stopped(monkeypatch):
     monkeypatch.setattr(device, "detect", lambda: None)
     monkeypatch.setattr(puzzles, "_LIMIT", 15)
     solution = (NOTEBOOKS / "solutions" / "vector_add.py").read_text(encoding="utf-8")
@@ -125,7 +125,7 @@ def test_endless_loop_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(verdict).startswith("vector_add: not yet: it is not done after 15 s: does every loop end")
 
 
-def test_undefined_name_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_undefined_name_is_told_in_one_line(capsys):
     calls = defined(f"{HEAD}def vector_add(x, y):\n    return later(x, y)\n", "<later>")
     puzzles.check("vector_add", calls["vector_add"])
     said = capsys.readouterr().out

@@ -8,7 +8,6 @@ import gzip
 import json
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from tilescope import collectors
 from tilescope.execution import execute, multiprocess
@@ -21,7 +20,7 @@ from tests.forking import serve
 from tests.profiles import interpreting
 
 
-def work(job: dict[str, Any]) -> None:
+def work(job):
     if "constructs" in job:
         interpreting.interpret(job["constructs"])
         return

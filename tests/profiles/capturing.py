@@ -7,7 +7,6 @@ import functools
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 from tilescope.table.case import Case
 
@@ -17,12 +16,12 @@ HERE = Path(__file__).parent
 ROOTS = [str(HERE.parents[1] / root) for root in ("", "kernels", "profiles")]
 
 
-def small(name: str, workload: str, impl: str = "triton", direction: str = "forward", config: str = "") -> Case:
+def small(name, workload, impl="triton", direction="forward", config=""):
     """A case of one of the kernels in ``small_kernels.py``."""
     return Case(f"{HERE / 'small_kernels.py'}:{name}", impl, direction, workload, config)
 
 
-def capture(collector: str, cases: list[Case], **settings: Any) -> dict[str, dict[str, Any]]:
+def capture(collector, cases, **settings):
     """What came of each case, by id: ``rows`` and ``artefact``, or ``error`` and ``message``.
 
     Unless the settings say otherwise a case may take as long as on a busy machine.
@@ -34,20 +33,20 @@ def capture(collector: str, cases: list[Case], **settings: Any) -> dict[str, dic
 
 
 @functools.cache
-def constructs(*modules: str) -> dict[str, dict[str, Any]]:
+def constructs(*modules):
     """What came of each construct of modules of ``language``, by name (see ``interpreting.interpret``)."""
     answers = _host().ask({"constructs": modules}, {**os.environ, "CUDA_VISIBLE_DEVICES": ""})
     return {answer["name"]: answer for answer in answers}
 
 
 @functools.cache
-def _host() -> Host:
+def _host():
     path = os.pathsep.join([*ROOTS, os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
     return Host([sys.executable, str(HERE / "capture_many.py")], environment)
 
 
-def figures(answer: dict[str, Any], launch: int | None = 0) -> dict[str, float]:
+def figures(answer, launch=0):
     """The metrics of one launch, or of the whole case (None)."""
     assert "rows" in answer, answer
     rows = answer["rows"]

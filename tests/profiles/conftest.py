@@ -6,15 +6,12 @@ torch takes two seconds a process, and no fake asks for a tensor.
 import asyncio
 import functools
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tilescope.hardware import device
 from tilescope.jobs import questions
 from tilescope.runs import store
-from tilescope.runs.store import LoadedRun
 
 from tests.recorded import recorded
 
@@ -27,7 +24,7 @@ EVERY_RUN = {
 }
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+def pytest_generate_tests(metafunc):
     """A test that asks for a ``recording`` runs once for each of a few that stand for all."""
     if "recording" in metafunc.fixturenames:
         folders = sorted(path.parent for path in store.recorded_dir().glob("*/run.json"))
@@ -37,42 +34,42 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def opened() -> Callable[[Path], LoadedRun]:
+def opened():
     """``open_run``, once a folder."""
     return functools.cache(store.open_run)
 
 
 @pytest.fixture
-def recording(request: pytest.FixtureRequest, opened: Callable[[Path], LoadedRun]) -> LoadedRun:
+def recording(request, opened):
     return opened(request.param)
 
 
 @pytest.fixture(scope="session")
-def recordings(opened: Callable[[Path], LoadedRun]) -> list[LoadedRun]:
+def recordings(opened):
     """All of them, oldest first."""
     return [opened(run.path) for run in reversed(store.list_runs([store.recorded_dir()]))]
 
 
-def search(*folders: Path) -> str:
+def search(*folders):
     """``PYTHONPATH`` with those folders in front."""
     return os.pathsep.join(filter(None, [*map(str, folders), os.environ.get("PYTHONPATH", "")]))
 
 
 @pytest.fixture
-def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
+def fakes(monkeypatch):
     """The fake collectors can be imported here and in the worker, where nothing stands behind torch and the catalog."""
     monkeypatch.syspath_prepend(str(KIT))
     monkeypatch.setenv("PYTHONPATH", search(FIXTURES / "light", KIT))
 
 
 @pytest.fixture
-def kit(fakes: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def kit(fakes, monkeypatch, tmp_path):
     """The fakes, and runs go to a folder of the test."""
     monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
 
 
 @pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def runs(monkeypatch, tmp_path):
     """The user's folder of runs, which does not exist yet. Recordings are in ``recorded`` beside it."""
     monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
     monkeypatch.setattr(store, "recorded_dir", lambda: tmp_path / "recorded")
@@ -80,20 +77,20 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def torch_and_catalog(fakes: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def torch_and_catalog(fakes, monkeypatch):
     """In the worker, torch is torch, and the catalog whole."""
     _, _, path = os.environ["PYTHONPATH"].partition(os.pathsep)
     monkeypatch.setenv("PYTHONPATH", path)
 
 
 @pytest.fixture
-def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_gpu(monkeypatch):
     """No GPU is found, whatever this machine has."""
     monkeypatch.setattr(device, "detect", lambda: None)
 
 
 @pytest.fixture(scope="session")
-def catalog() -> list[dict[str, Any]]:
+def catalog():
     """What the kernel of the fakes declares."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", search(FIXTURES / "light"))

@@ -2,13 +2,11 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tilescope.jobs import supervisor, tuning
-from tilescope.jobs.job import Catalog, Job
+from tilescope.jobs.job import Job
 from tilescope.runs import store
 from tilescope.table.case import Case
 
@@ -17,16 +15,16 @@ KIT = Path(__file__).parent / "fixtures" / "orchestration"
 OWN = f"{KIT / 'own.py'}:SPEC"
 
 
-def cases(*fates: str) -> list[Case]:
+def cases(*fates):
     """A case for each fate, which is the name of an implementation."""
     return [Case(OWN, fate, "forward", "8-fp32") for fate in fates]
 
 
-def tune_with(monkeypatch: pytest.MonkeyPatch, collector: str) -> None:
+def tune_with(monkeypatch, collector):
     """Makes jobs of ``plan_tuning`` run ``collector`` instead of their own collectors."""
     plan_tuning = tuning.plan_tuning
 
-    async def planned(kernels: Sequence[str], **more: Any) -> tuple[Job, bool]:
+    async def planned(kernels, **more):
         job, timed = await plan_tuning(kernels, **more)
         given = [known._replace(collector=collector) for known in job.given]
         return dataclasses.replace(job, collectors=(collector,), given=given), timed
@@ -34,9 +32,7 @@ def tune_with(monkeypatch: pytest.MonkeyPatch, collector: str) -> None:
     monkeypatch.setattr(tuning, "plan_tuning", planned)
 
 
-def run(
-    catalog: Catalog, fates: Sequence[str], collectors: Sequence[str] = ("fakes.quick",), **settings: Any
-) -> tuple[store.LoadedRun, list[dict[str, Any]]]:
+def run(catalog, fates, collectors=("fakes.quick",), **settings):
     """The run of those fates, and the events of its job."""
     events: list[dict[str, Any]] = []
     job = Job(cases(*fates), collectors, settings, catalog=catalog)

@@ -13,7 +13,7 @@ ADDED = 2
 RANGE = torch.finfo(torch.float16)
 
 
-def loaded_by_its_path(name: str):
+def loaded_by_its_path(name):
     """A function of the device's library, as libraries find it that work with several versions of Triton."""
     found = importlib.util.find_spec("triton.language.extra.libdevice")
     module = importlib.util.module_from_spec(found)
@@ -48,7 +48,7 @@ def tripled_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
     tl.store(y_ptr + offsets, scaled(tl.load(x_ptr + offsets, mask=offsets < n)), mask=offsets < n)
 
 
-def turned(x: torch.Tensor) -> torch.Tensor:
+def turned(x):
     out = x.new_empty(x.shape[1], x.shape[0])
     turned_kernel[lambda given: (x.shape[0] // given["ROWS"],)](x, out, x.shape[1])
     return out
@@ -61,7 +61,7 @@ def gather_kernel(table_ptr, where_ptr, out_ptr, columns: tl.constexpr):
     tl.store(out_ptr + tl.program_id(0) * columns + offsets, tl.load(table_ptr + row * columns + offsets))
 
 
-def gather(table: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
+def gather(table, where):
     out = table.new_empty(len(where), table.shape[1])
     gather_kernel[(len(where),)](table, where, out, table.shape[1])
     return out
@@ -83,7 +83,7 @@ def odd_arguments_kernel(  # noqa: PLR0917
         tl.store(out_ptr, function(value))
 
 
-def odd_arguments(x: torch.Tensor) -> torch.Tensor:
+def odd_arguments(x):
     out = torch.zeros(1)
     odd_arguments_kernel[(1,)]((x, 2), None, "add", tl.float32, scaled, out)
     return out
@@ -95,7 +95,7 @@ def two_views_kernel(a_ptr, b_ptr, BLOCK: tl.constexpr):
     tl.store(a_ptr + offsets, tl.load(b_ptr + offsets))
 
 
-def multiplier(by: int):
+def multiplier(by):
     """A launcher whose kernel is a closure."""
     times = tl.constexpr(by)
 
@@ -104,7 +104,7 @@ def multiplier(by: int):
         offsets = tl.arange(0, BLOCK)
         tl.store(x_ptr + offsets, tl.load(x_ptr + offsets) * times)
 
-    def launch(x: torch.Tensor) -> None:
+    def launch(x):
         closed_kernel[(1,)](x, x.numel())
 
     return launch
@@ -176,13 +176,13 @@ def bounded_kernel(x_ptr, BLOCK: tl.constexpr, LARGEST: tl.constexpr = RANGE.max
 class Backwards:
     """A view that PyTorch has none of: it begins at a tensor's last element. Triton asks for an address and a dtype alone."""
 
-    def __init__(self, base: torch.Tensor) -> None:
+    def __init__(self, base):
         self.base_of, self.dtype, self.shape = base, base.dtype, base.shape
 
-    def stride(self) -> tuple[int, ...]:
+    def stride(self):
         return (-1,)
 
-    def data_ptr(self) -> int:
+    def data_ptr(self):
         return self.base_of.data_ptr() + (self.base_of.numel() - 1) * self.base_of.itemsize
 
 
@@ -199,7 +199,7 @@ def doubled_kernel(x_ptr, BLOCK: tl.constexpr):
     tl.store(x_ptr + at, tl.load(x_ptr + at) * 2)
 
 
-def tuned_by_itself(kind: type) -> triton.KernelInterface:
+def tuned_by_itself(kind):
     """An autotuner as libraries have one: of a class of its own beneath one of Triton's, which times configs itself."""
 
     class Patient(kind):

@@ -1,7 +1,5 @@
 """A sum of products in Gluon whose accumulator is halved before or after the last product has ended: ptxas serializes the former."""
 
-from typing import Any
-
 import torch
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 from triton.experimental import gluon
@@ -32,8 +30,8 @@ def products(a_ptr, b_ptr, c_ptr, steps, UNDER_WAY: gl.constexpr):
     gl.store(c_ptr + place, total)
 
 
-def _call(under_way: int) -> Any:
-    def call(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def _call(under_way):
+    def call(a, b):
         c = torch.empty(b.shape, dtype=torch.float32, device=b.device)
         products[(1,)](a, b, c, a.shape[0], UNDER_WAY=under_way, num_warps=4)
         return c
@@ -41,19 +39,19 @@ def _call(under_way: int) -> Any:
     return call
 
 
-def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+def inputs(workload, device):
     """``a`` (steps, 64, 64) and ``b`` (64, 64)."""
     a = torch.empty((workload.dims["steps"], 64, 64), dtype=torch.bfloat16, device=device)
     return {"a": a, "b": torch.empty((64, 64), dtype=torch.bfloat16, device=device)}
 
 
-def reference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def reference(a, b):
     """The sum in fp32, halved after each product."""
     halves = 0.5 ** torch.arange(a.shape[0], 0, -1, device=a.device)
     return (halves[:, None, None] * (a.float() @ b.float())).sum(0)
 
 
-def cost(workload: Workload, direction: str) -> Cost:
+def cost(workload, direction):
     """Every tile once."""
     steps = workload.dims["steps"]
     return Cost(flops=2 * steps * 64**3, bytes_read=(steps + 1) * 64 * 64 * 2, bytes_written=64 * 64 * 4, pipe="bf16")

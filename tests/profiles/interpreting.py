@@ -9,7 +9,7 @@ import dataclasses
 import importlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +34,13 @@ class Launched:
     tolerance: float = 1e-6
 
 
-def constructs(module: str) -> list[str]:
+def constructs(module):
     """Names of the constructs in ``language/<module>.py``, without importing it."""
     text = (LANGUAGE / f"{module}.py").read_text()
     return re.findall(r"^(?:def )?([a-z]\w+)(?:\(\) -> Launched:| = partial\(.*\))$", text, re.MULTILINE)
 
 
-def interpret(modules: Sequence[str]) -> None:
+def interpret(modules):
     """Prints what came of each construct, a line of JSON: ``problems`` (none: it is right), ``error``, ``counted`` without values."""
     from tilescope.interpreter import memory
 
@@ -57,7 +57,7 @@ def interpret(modules: Sequence[str]) -> None:
         print(json.dumps(answer), flush=True)
 
 
-def _problems(construct: Callable[[], Launched], without: dict[str, int] | None) -> list[str]:
+def _problems(construct, without):
     """``without`` is what was counted without values, None where that failed."""
     from tilescope.interpreter.blocks import NeedsValues
 
@@ -84,22 +84,22 @@ def _problems(construct: Callable[[], Launched], without: dict[str, int] | None)
     ]
 
 
-def _list(given: Sequence[torch.Tensor] | torch.Tensor) -> list[torch.Tensor]:
+def _list(given):
     return [given] if isinstance(given, torch.Tensor) else list(given)
 
 
-def _largest(tensor: torch.Tensor) -> float:
+def _largest(tensor):
     finite = tensor.double()[tensor.isfinite()]
     return finite.abs().max().item() if finite.numel() else 0.0
 
 
-def _run(construct: Callable[[], Launched], *, values: bool) -> tuple[Launched, dict[str, int]]:
+def _run(construct, *, values):
     from tilescope.execution import launches
     from tilescope.interpreter import interpret as interpreter
 
     counted = dict.fromkeys(("requested_read", "requested_written", "flops"), 0)
 
-    def run(launch: launches.Launch) -> None:
+    def run(launch):
         meter = interpreter.meter(launch)
         interpreter.run(launch, meter=meter, values=values)
         for name in counted:

@@ -1,8 +1,6 @@
 """A GPU of round figures, a run on it and the rows of a case, for tests that need some."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 from tilescope.hardware import ceilings, device
 from tilescope.table.case import Case
@@ -12,7 +10,7 @@ CASE = Case("scale", "triton", "forward", "1000x1000-fp32")
 MB = 1e6
 
 
-def gpu(name: str = "Made-up GPU", **roofs: float) -> Device:
+def gpu(name="Made-up GPU", **roofs):
     """A GPU of 100 multiprocessors and 10 MB of L2, with these measured roofs; those called ``sheet_…`` are the datasheet's."""
     found = (
         Ceiling(roof, value, ceilings.unit(roof), "datasheet" if called != roof else "measured")
@@ -26,7 +24,7 @@ def gpu(name: str = "Made-up GPU", **roofs: float) -> Device:
 GPU = gpu(hbm=1e12, l2=4e12, fp32=1e13, tf32=1e14, sheet_bf16=1e14)
 
 
-def machine(monkeypatch: Any, target: str = "sm_90", ncu: str | None = "/opt/ncu") -> None:
+def machine(monkeypatch, target="sm_90", ncu="/opt/ncu"):
     """Makes this a machine with the GPU of this target, and with this ncu."""
     monkeypatch.setattr(device, "detect", lambda: device.for_target(target))
     monkeypatch.setattr(device, "uuid", lambda: "GPU-made-up")
@@ -34,20 +32,18 @@ def machine(monkeypatch: Any, target: str = "sm_90", ncu: str | None = "/opt/ncu
     monkeypatch.setattr(device, "find_ncu", lambda: ncu)
 
 
-def run(name: str = "20261120-221530-3fa9", kernels: Mapping[str, Any] | None = None, **fields: Any) -> Run:
+def run(name="20261120-221530-3fa9", kernels=None, **fields):
     """The description of a run of these kernels."""
     return dataclasses.replace(Run(name, "2026-11-20T22:15:30+00:00", GPU, {}, {}, {}), kernels=kernels or {}, **fields)
 
 
-def cost(of: Case = CASE, read: float = 50 * MB, written: float = 50 * MB, flops: float = MB) -> list[dict[str, Any]]:
+def cost(of=CASE, read=50 * MB, written=50 * MB, flops=MB):
     """What the case's algorithm cannot avoid."""
     needed = {"bytes_read": read, "bytes_written": written, "flops": flops}
     return [of.row(f"algorithm_{what}", value, "model") for what, value in needed.items()]
 
 
-def values(
-    given: Mapping[str, float], launch: int | None = 0, of: Case = CASE, stem: str = "f"
-) -> list[dict[str, Any]]:
+def values(given, launch=0, of=CASE, stem="f"):
     """Values of one launch, or of the whole case (None): keys are ``metric@source``."""
     place = {} if launch is None else {"launch": launch, "function": f"{stem}{launch}"}
     rows = []

@@ -1,11 +1,10 @@
 """What tests ask about processes that they did not start themselves."""
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 
-def alive(pid: int) -> bool:
+def alive(pid):
     """Whether the process runs; one that ended and was not waited for does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -13,7 +12,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 240.0) -> None:
+def wait_for(condition, seconds=240.0):
     """Returns when the condition holds. Fails after that many seconds."""
     deadline = time.monotonic() + seconds
     while not condition():

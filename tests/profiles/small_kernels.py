@@ -85,14 +85,14 @@ def compact_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
     tl.store(y_ptr + offs, x, mask=(x > 0) & (offs < n))
 
 
-def softmax(x: torch.Tensor) -> torch.Tensor:
+def softmax(x):
     rows, columns = x.shape
     y = torch.empty_like(x)
     softmax_kernel[(rows,)](x, y, x.stride(0), columns, BLOCK=triton.next_power_of_2(columns), num_warps=8)
     return y
 
 
-def matmul(a: torch.Tensor, b: torch.Tensor, config: dict[str, int] | None = None) -> torch.Tensor:
+def matmul(a, b, config=None):
     config = config or {"BM": 128, "BN": 256, "BK": 64, "num_warps": 8, "num_stages": 3}
     (m, k), n = a.shape, b.shape[1]
     c = torch.empty((m, n), dtype=a.dtype, device=a.device)
@@ -115,40 +115,40 @@ class _Scale(torch.autograd.Function):
         return dx, None
 
 
-def times_three(x: torch.Tensor) -> torch.Tensor:
+def times_three(x):
     return _Scale.apply(x, 3.0)
 
 
-def wrong(x: torch.Tensor) -> torch.Tensor:
+def wrong(x):
     return _Scale.apply(x, 2.5)
 
 
-def gather(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+def gather(x, index):
     y = torch.empty(index.shape, dtype=x.dtype, device=x.device)
     gather_kernel[(triton.cdiv(index.numel(), 128),)](index, x, y, index.numel(), BLOCK=128)
     return y
 
 
-def careless(x: torch.Tensor, written: int) -> torch.Tensor:
+def careless(x, written):
     y = torch.empty_like(x)
     careless_kernel[(triton.cdiv(x.numel(), 64),)](x, y, written, BLOCK=64)
     return y
 
 
-def column_sums(x: torch.Tensor) -> torch.Tensor:
+def column_sums(x):
     rows, columns = x.shape
     y = torch.zeros(columns, device=x.device)
     loop_kernel[(triton.cdiv(columns, 128),)](x, y, rows, columns, BLOCK=128)
     return y.to(x.dtype)
 
 
-def compact(x: torch.Tensor) -> torch.Tensor:
+def compact(x):
     y = torch.zeros_like(x)
     compact_kernel[(1,)](x, y, x.numel(), BLOCK=triton.next_power_of_2(x.numel()))
     return y
 
 
-def _draw(shape: tuple[int, ...], workload: Workload, device, requires_grad: bool = False) -> torch.Tensor:
+def _draw(shape, workload, device, requires_grad=False):
     dtype = getattr(torch, DTYPES[workload.dtype][0])
     if torch.device(device).type == "meta":
         return torch.empty(shape, dtype=dtype, device=device, requires_grad=requires_grad)
@@ -156,7 +156,7 @@ def _draw(shape: tuple[int, ...], workload: Workload, device, requires_grad: boo
     return torch.randn(shape, dtype=dtype, device=device, generator=generator).requires_grad_(requires_grad)
 
 
-def _no_cost(workload: Workload, direction: str) -> Cost:
+def _no_cost(workload, direction):
     return Cost(0, 0, 0)
 
 
@@ -223,7 +223,7 @@ TIMES = KernelSpec(
 )
 
 
-def _vector(name, implementations, reference, dims=("n",)) -> KernelSpec:
+def _vector(name, implementations, reference, dims=("n",)):
     return KernelSpec(
         name=name,
         summary=name,

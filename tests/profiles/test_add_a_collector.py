@@ -58,7 +58,7 @@ print(json.dumps({
 """
 
 
-def run(root: Path, collector: str, *folders: Path) -> dict:
+def run(root, collector, *folders):
     """What a job of that collector finds, by the package below ``root``; torch's stand-in is enough for it."""
     light = Path(__file__).parent / "fixtures" / "light"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (light, root, *folders)))}
@@ -70,7 +70,7 @@ def run(root: Path, collector: str, *folders: Path) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_a_module_and_a_line_add_a_collector(tmp_path: Path) -> None:
+def test_a_module_and_a_line_add_a_collector(tmp_path):
     copy = tmp_path / "tilescope"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
     (copy / "collectors" / "stopwatch.py").write_text(MODULE.replace("SOURCE", "stopwatch"))
@@ -84,7 +84,7 @@ def test_a_module_and_a_line_add_a_collector(tmp_path: Path) -> None:
     assert "stopping the time" in found["doing"]
 
 
-def test_a_module_alone_adds_a_collector_of_ones_own(tmp_path: Path) -> None:
+def test_a_module_alone_adds_a_collector_of_ones_own(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "stopwatch.py").write_text(MODULE.replace("SOURCE", "events"))
     found = run(tmp_path, "mine.stopwatch", PACKAGE.parent)
@@ -92,7 +92,7 @@ def test_a_module_alone_adds_a_collector_of_ones_own(tmp_path: Path) -> None:
     assert [source for _, source in found["rows"]] == ["events"]
 
 
-def test_no_other_module_lists_the_collectors() -> None:
+def test_no_other_module_lists_the_collectors():
     """So that the line is one."""
     names = set(collectors.COLLECTORS)
     for path in PACKAGE.rglob("*.py"):

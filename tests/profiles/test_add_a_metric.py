@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pandas as pd
-import pytest
 from tilescope import cli
 from tilescope.collectors.ncu import counters
 from tilescope.hardware import device
@@ -21,7 +20,7 @@ CASE = Case("softmax", "triton", "forward", "16384x4096-bf16")
 PAGE = Path(__file__).parent / "fixtures" / "raw_full_h200.csv.gz"
 
 
-def test_a_line_adds_a_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+def test_a_line_adds_a_metric(tmp_path, monkeypatch, capsys):
     assert "smsp__inst_issued.sum" not in counters.counters("9.0")
     monkeypatch.setitem(metrics.METRICS, NEW.name, NEW)
     assert "smsp__inst_issued.sum" in counters.counters("9.0")

@@ -50,7 +50,7 @@ def test_a_wrong_result_comes_before_what_could_be_won() -> None:
     assert not find({}, {**row, "row_error@check": 1e-5})
 
 
-def test_scattered_accesses_win_no_more_than_their_part_of_the_traffic() -> None:
+def test_uncoalesced_bound_is_its_part_of_the_traffic() -> None:
     quarter = {"sector_efficiency_read@interpreter": 0.25, "sector_efficiency_written@interpreter": 1.0}
     # Of 50 MB each way, loads touch 200 MB of sectors: 250 become 100.
     finding = one(find(quarter), "uncoalesced-loads")
@@ -104,7 +104,7 @@ def test_arithmetic_at_its_roof() -> None:
     assert one(found, "at-the-rate").bound is None
 
 
-def test_a_late_cpu_is_bounded_in_its_own_clock_and_ranks_after_gpu_time() -> None:
+def test_late_cpu_has_its_own_clock_and_ranks_after_gpu_time() -> None:
     found = find({**SLOW, **MOVED}, {"interval@events": 8e-3, "graph_time@events": 5e-4})
     late = one(found, "late-cpu")
     assert late.bound and (late.bound.clock, late.bound.ratio) == ("interval", pytest.approx(16))
@@ -131,7 +131,7 @@ def test_a_bound_over_one_of_two_launches_follows_amdahl() -> None:
     assert not finding.measured
 
 
-def test_launches_of_two_collectors_agree_by_name_where_one_saw_more() -> None:
+def test_launches_of_two_collectors_match_by_name() -> None:
     rows = [CASE.row("gpu_time", 1e-6, "ncu", launch=0, function="fill")]
     rows += [CASE.row("gpu_time", 100e-6, "ncu", launch=1, function="scale_kernel")]
     rows += [CASE.row("sectors_per_load", 16, "ncu", launch=1, function="scale_kernel")]
@@ -159,13 +159,13 @@ def test_a_library_s_own_kernels_are_left_alone(impl: str, function: str, told: 
     assert found == {"extra-bytes", "distance"} | ({"longest-stall", "spills"} if told else set())
 
 
-def test_the_remedy_for_registers_names_a_count_with_which_another_block_fits() -> None:
+def test_register_remedy_names_a_count_that_fits_a_block() -> None:
     finding = one(find(OCCUPANCY), "register-pressure")
     assert "With 96 registers a thread instead of 128 an SM holds 5 blocks instead of 4" in finding.remedy
     assert finding.bound and finding.bound.ratio == pytest.approx(5 / 4)
 
 
-def test_advice_for_a_target_whose_limits_are_not_known_still_speaks() -> None:
+def test_register_advice_works_for_an_unknown_target() -> None:
     rows = [*values(OCCUPANCY), *cost(read=1000, written=1000, flops=1000)]
     other = dataclasses.replace(GPU, target="sm_999")
     assert "register-pressure" in rules(advice.findings(schema.frame(rows), other))
@@ -183,7 +183,7 @@ def sweep(**times: tuple[float, float]) -> list[Finding]:
     return advice.findings(schema.frame(rows), GPU)
 
 
-def test_a_config_that_beats_the_default_beyond_noise_is_named_with_both_times() -> None:
+def test_quicker_config_is_named_with_both_times() -> None:
     (finding,) = sweep(_=(400, 4), w8=(390, 4), w4=(380, 2), w2=(500, 4))
     assert (finding.rule, finding.config, finding.measured) == ("quicker-config", "", True)
     assert finding.title == (
@@ -207,5 +207,5 @@ def test_a_config_that_beats_the_default_beyond_noise_is_named_with_both_times()
     ],
     ids=["noise", "no news", "slower", "no default", "no sweep"],
 )
-def test_a_sweep_without_a_clear_winner_over_the_default_says_nothing(times: dict[str, tuple[float, float]]) -> None:
+def test_sweep_without_a_clear_winner_is_silent(times: dict[str, tuple[float, float]]) -> None:
     assert sweep(**times) == []

@@ -67,7 +67,7 @@ def test_a_bound_by_hiding_latency_leaves_the_bytes_their_time() -> None:
     assert found["extra-bytes"] == pytest.approx(4)
 
 
-def test_a_chain_that_fits_in_l2_is_given_no_advice_from_cold_counters() -> None:
+def test_extra_bytes_of_a_chain_within_l2_is_silent() -> None:
     assert "extra-bytes" in bounds(find(launch(30, 20, 10), launch(30, 20, 10), read=10 * MB, written=10 * MB))
     assert "extra-bytes" not in bounds(find(launch(30, 6, 3), launch(30, 6, 3), read=3 * MB, written=3 * MB))
     # A single launch that reads twice is not warm by an earlier one.
@@ -82,7 +82,7 @@ def counted(read: float, written: float, **more: float) -> dict[str, float]:
 LARGEST, USES = counted(50 * MB, 4), counted(50 * MB + 4, 50 * MB)
 
 
-def test_what_needs_all_of_the_input_first_is_not_told_to_be_one_launch() -> None:
+def test_extra_bytes_dependent_passes_stay_two_launches() -> None:
     first, second = launch(55, 50, 0), launch(110, 50, 50)
     found = find({**first, **LARGEST}, {**second, **USES})
     assert [finding.rule for finding in found] == ["distance"]
@@ -103,7 +103,7 @@ def test_two_passes_within_l2_are_compared_with_one_pass() -> None:
     assert "two passes" not in distance.title
 
 
-def test_two_launches_whose_second_needs_only_its_own_rows_can_be_one() -> None:
+def test_extra_bytes_of_row_statistics_advises_one_launch() -> None:
     # Row statistics: a thousandth of the input, of which each program reads its own part.
     rows = find(
         {**launch(55, 50, 0), **counted(50 * MB, 50_000)}, {**launch(110, 50, 50), **counted(50 * MB + 50_000, 50 * MB)}
@@ -132,7 +132,7 @@ def test_a_dependence_on_all_of_the_input_begins_there(
     # A 256th of what they are made of, and nine tenths of the 99 programs after the first ask for them again.
     (50 * MB / 257, 90, True), (50 * MB / 255, 90, False), (50 * MB / 257, 89, False),
 ])  # fmt: skip
-def test_partial_results_are_small_and_nearly_all_programs_read_them(made: float, asked: int, needs: bool) -> None:
+def test_two_passes_partial_results_are_small_and_read_by_all(made: float, asked: int, needs: bool) -> None:
     unique = 50 * MB + made
     later = counted(
         unique, 50 * MB, **{"requested_bytes_read@interpreter": unique + asked * made, "grid_blocks@ncu": 100}
@@ -149,7 +149,7 @@ WASTE = {
 }
 
 
-def test_within_launches_too_short_for_their_work_nothing_else_is_a_cause() -> None:
+def test_launch_bound_case_names_no_other_cause() -> None:
     short = find(launch(2, 0.2, 0.1, **STALLS, **WASTE), launch(2, 0.2, 0.1), read=0.1 * MB, written=0.1 * MB)
     assert [finding.rule for finding in short] == ["launch-bound", "distance"]
     longer = find(launch(20, 0.2, 0.1, **STALLS, **WASTE), read=0.1 * MB, written=0.1 * MB)
@@ -181,7 +181,7 @@ def test_a_quarter_of_the_cycles_is_a_stall_to_speak_of(stalled: float, told: bo
     assert distance.title.startswith("Still" if told else "No known bottleneck found. Still 75 %")
 
 
-def test_warps_that_wait_for_their_turn_say_that_issue_is_the_limit() -> None:
+def test_stall_not_selected_names_instruction_issue() -> None:
     found = find(
         launch(400, 50, 50, **{"stall_not_selected@ncu": 3.0, "stall_selected@ncu": 1.0, "stall_wait@ncu": 1.0})
     )
@@ -214,7 +214,7 @@ def test_the_distance_to_the_roof_is_said(fraction: float, said: str) -> None:
     assert only.title == said and only.bound is None
 
 
-def test_of_every_measured_case_the_distance_is_said_once_and_last(recording: store.LoadedRun) -> None:
+def test_distance_of_each_recorded_case_comes_once_and_last(recording: store.LoadedRun) -> None:
     loaded = recording
     table, device, kernels = loaded.table, loaded.run.device, loaded.run.kernels
     by_case: dict[tuple[str, ...], list[Finding]] = {}

@@ -96,7 +96,7 @@ def test_the_command_says_what_it_does_not_know(
     assert said in capsys.readouterr().err
 
 
-def test_eight_warps_beat_four_in_the_sweep_of_layer_norm_where_those_are_the_default() -> None:
+def test_sweep_of_layer_norm_names_eight_warps_over_four() -> None:
     (path,) = (s.path for s in store.list_runs([store.recorded_dir()]) if s.title == "norms: autotune sweeps")
     loaded = store.open_run(path)
     table = loaded.table[(loaded.table["kernel"] == "layer_norm") & (loaded.table["config"] != "")]

@@ -38,14 +38,14 @@ PTX = """\
 """
 
 
-def test_resources_are_those_of_the_function_asked_for() -> None:
+def test_resources_are_those_of_the_function_asked_for():
     assert assembly.resources(REPORT, "first") == assembly.Resources(255, 3, 96, 108, 124, 1024)
     assert assembly.resources(REPORT, "second") == assembly.Resources(12, 0, 0, 0, 0, 0)
     with pytest.raises(ValueError, match="nothing about third"):
         assembly.resources(REPORT, "third")
 
 
-def test_the_complaint_is_the_line_that_says_what_is_wrong() -> None:
+def test_the_complaint_is_the_line_that_says_what_is_wrong():
     last = "ptxas fatal   : Ptx assembly aborted due to errors"
     version = "ptxas /tmp/kernel.ptx, line 1; fatal   : Unsupported .version 9.0; current version is '8.7'"
     assert assembly.complaint(f"{version}\n{last}\n") == version.removeprefix("ptxas /tmp/kernel.ptx, ")
@@ -55,18 +55,18 @@ def test_the_complaint_is_the_line_that_says_what_is_wrong() -> None:
     assert assembly.complaint("") == "no word of why"
 
 
-def test_the_widest_access() -> None:
+def test_the_widest_access():
     assert assembly.widest_access(PTX, "ld") == 16
     assert assembly.widest_access(PTX.replace("cp.async", "no.async"), "ld") == 8
     assert assembly.widest_access(PTX, "st") == 2
     assert assembly.widest_access("", "ld") is None
 
 
-def test_tensor_core_instructions_are_counted_in_code_only() -> None:
+def test_tensor_core_instructions_are_counted_in_code_only():
     assert assembly.tensor_instructions(PTX) == 2
 
 
-def test_why_products_run_one_by_one() -> None:
+def test_why_products_run_one_by_one():
     lead = "ptxas info    : (C7512) Potential Performance Loss: wgmma.mma_async instructions are serialized due to "
     short = f"{lead}insufficient register resources for the function 'second'\n{REPORT}"
     found = assembly.serialized_wgmma(PTX, short, "second")
@@ -77,13 +77,13 @@ def test_why_products_run_one_by_one() -> None:
     assert assembly.serialized_wgmma(PTX.replace("wgmma.", "none."), short, "second") == {}
 
 
-def test_the_size_of_a_block() -> None:
+def test_the_size_of_a_block():
     assert assembly.block_threads(PTX) == 128
     assert assembly.block_threads(".reqntid 32, 4, 2") == 256
     assert assembly.block_threads("") is None
 
 
-def test_what_is_kept_names_no_machine() -> None:
+def test_what_is_kept_names_no_machine():
     kept = assembly.portable(PTX)
     assert "somebody" not in kept
     assert '"kernels.py"' in kept

@@ -22,13 +22,13 @@ def there():
         yield found
 
 
-def scaled(launch: launches.Launch) -> None:
+def scaled(launch):
     """Does what ``scale_kernel`` does: the interpreter would patch this process."""
     given = launch.arguments
     given["y_ptr"].copy_(given["x_ptr"] * given["factor"])
 
 
-def test_private_functions_of_streams_are_answered(there) -> None:
+def test_private_functions_of_streams_are_answered(there):
     assert torch._C._cuda_getCurrentRawStream(0) == 0
     assert torch.cuda.Stream(*torch._C._cuda_getCurrentStream(0)).cuda_stream == 0
     assert not torch._C._cuda_isCurrentStreamCapturing()
@@ -38,8 +38,8 @@ def test_private_functions_of_streams_are_answered(there) -> None:
         torch._C._cuda_getCurrentRawStream(1)
 
 
-def test_operator_in_place_of_pytorchs_runs_on_the_gpu_only(there) -> None:
-    def doubled(x: torch.Tensor) -> torch.Tensor:
+def test_operator_in_place_of_pytorchs_runs_on_the_gpu_only(there):
+    def doubled(x):
         return x + x
 
     library = torch.library.Library("aten", "IMPL")
@@ -55,7 +55,7 @@ def test_operator_in_place_of_pytorchs_runs_on_the_gpu_only(there) -> None:
     assert torch.equal(x.grad, torch.ones(3).cos()) and torch.equal(x.sin(), torch.ones(3).sin())
 
 
-def test_memory_in_use_is_counted_as_by_the_allocator(there) -> None:
+def test_memory_in_use_is_counted_as_by_the_allocator(there):
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     x = torch.zeros(1000, device="cuda")
@@ -73,8 +73,8 @@ def test_memory_in_use_is_counted_as_by_the_allocator(there) -> None:
     assert torch.cuda.max_memory_allocated() == before
 
 
-def test_function_is_scripted(there) -> None:
-    def doubled(x: torch.Tensor) -> torch.Tensor:
+def test_function_is_scripted(there):
+    def doubled(x):
         return torch.ones_like(x) + torch.tensor(1.0, dtype=x.dtype)
 
     with pytest.warns(DeprecationWarning, match="jit.script"):
@@ -82,7 +82,7 @@ def test_function_is_scripted(there) -> None:
     assert found.tolist() == [2, 2, 2] and found.is_cuda
 
 
-def test_generator_has_a_seed_and_an_offset(there) -> None:
+def test_generator_has_a_seed_and_an_offset(there):
     torch.cuda.manual_seed(7)
     generator = torch.cuda.default_generators[0]
     state = generator.get_state()
@@ -98,7 +98,7 @@ def test_generator_has_a_seed_and_an_offset(there) -> None:
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_120"])
-def test_device_has_the_figures_of_its_product(target: str) -> None:
+def test_device_has_the_figures_of_its_product(target):
     product, limits = ceilings.product_for(target), occupancy.limits(target)
     with assumed(target) as there:
         found = torch.cuda.get_device_properties("cuda")
@@ -115,7 +115,7 @@ def test_device_has_the_figures_of_its_product(target: str) -> None:
     assert there.as_data()["sources"][0] == product.document
 
 
-def test_answers_are_kept_once(there) -> None:
+def test_answers_are_kept_once(there):
     for _ in range(2):
         assert torch.cuda.get_device_properties(0).multi_processor_count == 132
         assert torch.cuda.get_device_name(0) == "NVIDIA H200"
@@ -138,7 +138,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("named", REFUSED)
-def test_query_without_an_answer_is_refused_by_name(there, named: str) -> None:
+def test_query_without_an_answer_is_refused_by_name(there, named):
     with pytest.raises(NoAnswer) as refused:
         REFUSED[named]()
     assert named in str(refused.value) and "\n" not in str(refused.value)
@@ -149,7 +149,7 @@ def test_query_without_an_answer_is_refused_by_name(there, named: str) -> None:
     assert "assumed" in repr(torch.cuda.get_device_properties(0))
 
 
-def test_launch_that_is_not_caught_is_an_error(there) -> None:
+def test_launch_that_is_not_caught_is_an_error(there):
     assert driver.active.get_device_capability() == (9, 0)
     with pytest.raises(AttributeError, match=r"utils.fill_tma_descriptor needs a GPU, and sm_90 is not there"):
         driver.active.utils.fill_tma_descriptor(0)
@@ -178,7 +178,7 @@ MADE = {
 
 
 @pytest.mark.parametrize("place", ["cpu", "meta"])
-def test_tensor_on_the_gpu_claims_to_be_there(place: str) -> None:
+def test_tensor_on_the_gpu_claims_to_be_there(place):
     with assumed("sm_90", place):
         for name, make in MADE.items():
             tensor = make()
@@ -189,7 +189,7 @@ def test_tensor_on_the_gpu_claims_to_be_there(place: str) -> None:
     assert tensor.device.type == place
 
 
-def test_tensor_of_a_subclass_is_made_of_a_tensor(there) -> None:
+def test_tensor_of_a_subclass_is_made_of_a_tensor(there):
     class Packed(torch.Tensor):
         pass
 
@@ -201,7 +201,7 @@ def test_tensor_of_a_subclass_is_made_of_a_tensor(there) -> None:
     assert Packed(2, 3).shape == (2, 3) and torch.Tensor([1, 2]).tolist() == [1, 2]
 
 
-def test_tensor_of_the_host_stays_there(there) -> None:
+def test_tensor_of_the_host_stays_there(there):
     host = torch.ones(3)
     moved = host.cuda()
     back = moved.cpu()
@@ -211,7 +211,7 @@ def test_tensor_of_the_host_stays_there(there) -> None:
     assert torch.zeros_like(moved, device="cpu").device.type == "cpu"
 
 
-def test_reachable_tensors_are_on_the_gpu_or_pinned(there) -> None:
+def test_reachable_tensors_are_on_the_gpu_or_pinned(there):
     host, device = torch.ones(3), torch.ones(3, device="cuda")
     capsule = torch.utils.dlpack.to_dlpack(device)
     for shared in (torch.from_dlpack(device), torch.utils.dlpack.from_dlpack(capsule), device.data[1:]):
@@ -223,7 +223,7 @@ def test_reachable_tensors_are_on_the_gpu_or_pinned(there) -> None:
     assert assumed_tensors.reachable(torch.empty(0))
 
 
-def test_gradient_is_on_the_gpu_with_its_tensor(there) -> None:
+def test_gradient_is_on_the_gpu_with_its_tensor(there):
     x = torch.randn(100, device="cuda", requires_grad=True)
     with launches.catch(scaled) as caught:
         y = gpu_launchers.Doubled.apply(x)
@@ -233,7 +233,7 @@ def test_gradient_is_on_the_gpu_with_its_tensor(there) -> None:
     assert x.grad.tolist() == [2.0] * 100
 
 
-def test_operator_for_cuda_alone_is_called(there) -> None:
+def test_operator_for_cuda_alone_is_called(there):
     with launches.catch(scaled):
         assert gpu_launchers.by_operator(torch.ones(5, device="cuda")).tolist() == [2.0] * 5
     library = torch.library.Library("tilescope_assumed", "DEF")
@@ -242,7 +242,7 @@ def test_operator_for_cuda_alone_is_called(there) -> None:
     assert torch.ops.tilescope_assumed.halved(torch.ones(2, device="cuda")).tolist() == [0.5, 0.5]
 
 
-def test_warmed_up_kernel_has_the_targets_registers() -> None:
+def test_warmed_up_kernel_has_the_targets_registers():
     x = torch.empty(4096)
     found = []
     for target in ("sm_90", "sm_80"):
@@ -256,7 +256,7 @@ def test_warmed_up_kernel_has_the_targets_registers() -> None:
     assert found == [("sm_90", 0), ("sm_80", 0)]
 
 
-def test_autocast_casts_and_ends(there) -> None:
+def test_autocast_casts_and_ends(there):
     layer, x = torch.nn.Linear(3, 3, device="cuda"), torch.ones(2, 3, device="cuda")
     with torch.autocast("cuda", dtype=torch.bfloat16):
         assert torch.is_autocast_enabled("cuda") and layer(x).dtype == torch.bfloat16
@@ -265,7 +265,7 @@ def test_autocast_casts_and_ends(there) -> None:
     assert not torch.is_autocast_enabled("cuda") and not torch.is_autocast_enabled("cpu")
 
 
-def test_streams_events_and_contexts_do_nothing(there) -> None:
+def test_streams_events_and_contexts_do_nothing(there):
     stream = torch.cuda.Stream()
     with torch.cuda.device(0), torch.cuda.stream(stream), stream:
         event = torch.cuda.Event(enable_timing=True)
@@ -286,7 +286,7 @@ def test_streams_events_and_contexts_do_nothing(there) -> None:
     assert torch.Generator("cuda").device == torch.device("cuda", 0) and torch.Generator().device.type == "cpu"
 
 
-def test_thread_that_begins_meanwhile_is_answered(there) -> None:
+def test_thread_that_begins_meanwhile_is_answered(there):
     made: list[torch.Tensor] = []
     thread = threading.Thread(target=lambda: made.append(torch.ones(3, device="cuda") * 2))
     thread.start()
@@ -294,10 +294,10 @@ def test_thread_that_begins_meanwhile_is_answered(there) -> None:
     assert made[0].is_cuda
 
 
-def test_compiled_function_runs_uncompiled() -> None:
+def test_compiled_function_runs_uncompiled():
     """It would refuse a whole graph where somebody looks on, and compile it for the CPU elsewhere."""
 
-    def doubled(x: torch.Tensor) -> torch.Tensor:
+    def doubled(x):
         ran.append(torch.compiler.is_compiling())
         return x * 2
 
@@ -312,7 +312,7 @@ def test_compiled_function_runs_uncompiled() -> None:
     assert ran == [False, False, True]
 
 
-def test_assumed_leaves_nothing_replaced() -> None:
+def test_assumed_leaves_nothing_replaced():
     owners = (torch, torch.cuda, torch.cuda.nvtx, torch.accelerator, torch.Tensor, torch.autocast, torch.version)
     owners += (torch.backends.cuda, threading.Thread, torch._C)
     torch.empty(0).is_pinned()  # PyTorch imports what it needs for itself.
@@ -331,7 +331,7 @@ def test_assumed_leaves_nothing_replaced() -> None:
         torch.ones(1, device="cuda")
 
 
-def test_assumed_beside_a_gpu_answers_queries_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_assumed_beside_a_gpu_answers_queries_only(monkeypatch):
     """As far as that can be seen without one: PyTorch is made to say that there is a GPU."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     kept = {name: vars(torch.cuda)[name] for name in ("synchronize", "Stream", "Event", "current_stream")}
@@ -344,7 +344,7 @@ def test_assumed_beside_a_gpu_answers_queries_only(monkeypatch: pytest.MonkeyPat
         assert torch.ones(1, device="cuda").is_cuda
 
 
-def test_assumed_nests_for_the_same_target_only(there) -> None:
+def test_assumed_nests_for_the_same_target_only(there):
     with assumed("sm_90") as within:
         assert within is there
     assert torch.ones(1, device="cuda").is_cuda
@@ -354,7 +354,7 @@ def test_assumed_nests_for_the_same_target_only(there) -> None:
         pass
 
 
-def test_assumed_unknown_target_or_place_is_refused() -> None:
+def test_assumed_unknown_target_or_place_is_refused():
     with pytest.raises(ValueError, match="unknown target 'sm_37': use one of sm_80"), assumed("sm_37"):
         pass
     with pytest.raises(ValueError, match="use cpu or meta"), assumed("sm_90", "disk"):

@@ -1,7 +1,6 @@
 """Launchers that query the GPU run without one, as on the assumed GPU: compiled, counted and checked."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tilescope import collectors
@@ -27,12 +26,12 @@ TARGET, MULTIPROCESSORS = "sm_86", 82
 
 
 @pytest.fixture(scope="module")
-def counted() -> dict[str, Any]:
+def counted():
     return capture("interpreter", list(CASES.values()), target=TARGET)
 
 
 @pytest.mark.parametrize("key", ANSWERED)
-def test_launcher_has_a_program_for_each_multiprocessor(counted: dict[str, Any], key: tuple[str, str]) -> None:
+def test_launcher_has_a_program_for_each_multiprocessor(counted, key):
     answer = counted[CASES[key].id]
     assert "artefact" in answer, answer
     launch = next(each for each in answer["artefact"]["launches"] if each["function"] == "scale_kernel")
@@ -40,7 +39,7 @@ def test_launcher_has_a_program_for_each_multiprocessor(counted: dict[str, Any],
     assert launch["unique_bytes_read"] == 4 * 5000
 
 
-def test_launcher_answers_are_in_the_artefact(counted: dict[str, Any]) -> None:
+def test_launcher_answers_are_in_the_artefact(counted):
     assumed = counted[CASES["driver", "forward"].id]["artefact"]["assumed"]
     asked = "triton.runtime.driver.active.utils.get_device_properties()['multiprocessor_count']"
     assert assumed["target"] == TARGET and assumed["answers"][asked] == MULTIPROCESSORS
@@ -50,7 +49,7 @@ def test_launcher_answers_are_in_the_artefact(counted: dict[str, Any]) -> None:
     assert "get_device_properties().clock_rate has no answer" in refused["message"]
 
 
-def test_launcher_is_compiled_and_checked_for_the_same_gpu() -> None:
+def test_launcher_is_compiled_and_checked_for_the_same_gpu():
     compiled = capture("compiler", [CASES[key] for key in FEW], target=TARGET)
     checked = capture("check", [CASES[key] for key in FEW], check_limit=60)
     for key in FEW:
@@ -60,9 +59,7 @@ def test_launcher_is_compiled_and_checked_for_the_same_gpu() -> None:
         assert max(checked[CASES[key].id]["artefact"]["errors"].values()) < 1e-6
 
 
-def test_answers_of_several_cases_are_joined_in_the_run(
-    kit: None, catalog: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answers_of_several_cases_are_joined_in_the_run(kit, catalog, monkeypatch):
     told = iter([
         {"name": "NVIDIA H200", "target": "sm_90", "answers": {"torch.cuda.get_device_name()": "NVIDIA H200"}},
         {"name": "NVIDIA H200", "target": "sm_90", "answers": {"x.warp_size": 32}, "refused": ["x.clock_rate"]},

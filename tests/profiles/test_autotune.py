@@ -56,12 +56,12 @@ def timed(monkeypatch, tmp_path):
     copy_kernel.device_caches.clear()
 
 
-def tuner(*blocks: int, warps: int = 4, stages=(3,), **more) -> autotuning.Tuner:
+def tuner(*blocks, warps=4, stages=(3,), **more):
     configs = [triton.Config({"BLOCK": block}, num_warps=warps, num_stages=n) for block in blocks for n in stages]
     return tilescope.autotune(configs, key=["n"], **more)(copy_kernel)
 
 
-def run(kernel, n: int = 1024, grid=(1,)) -> int:
+def run(kernel, n=1024, grid=(1,)):
     """The chosen block; nothing is launched."""
     kernel.run(torch.empty(n), torch.empty(n), n, grid=grid, warmup=True)
     return kernel.best_config.kwargs["BLOCK"]
@@ -174,7 +174,7 @@ def test_autotune_other_triton_compiles_in_this_process(timed, monkeypatch):
     assert run(tuner(64, 128, 256)) == 128
 
 
-def multiply(stages: int, **blocks):
+def multiply(stages, **blocks):
     a = torch.empty(1, dtype=torch.bfloat16)
     mm_kernel.device_caches.clear()
     return mm_kernel.run(a, a, a, 512, **blocks, num_stages=stages, grid=(1,), warmup=True)

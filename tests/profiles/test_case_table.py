@@ -13,7 +13,7 @@ TIMES = st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=40)
 CASE = Case("softmax", "triton", "forward", "8x8-fp32")
 
 
-def table(times: list[float]) -> pd.DataFrame:
+def table(times):
     rows = [CASE.row("gpu_time", time, "torch_profiler", launch=0, sample=n) for n, time in enumerate(times)]
     return schema.frame(
         [*rows, CASE.row("gpu_time", 7.0, "ncu", launch=1, sample=0), CASE.row("interval", 3.0, "events")]
@@ -22,7 +22,7 @@ def table(times: list[float]) -> pd.DataFrame:
 
 @given(TIMES)
 @settings(deadline=None)
-def test_a_spread_is_what_pandas_says(times: list[float]) -> None:
+def test_a_spread_is_what_pandas_says(times):
     (case,) = case_table.gather(table(times))
     spread, wanted = case.spread("gpu_time", "torch_profiler"), pd.Series(times)
     assert spread is not None
@@ -30,7 +30,7 @@ def test_a_spread_is_what_pandas_says(times: list[float]) -> None:
         assert math.isclose(found, wanted.quantile(share), rel_tol=1e-9)
 
 
-def test_a_value_belongs_to_its_launch_source_and_case() -> None:
+def test_a_value_belongs_to_its_launch_source_and_case():
     other = Case("softmax", "eager", "forward", "8x8-fp32")
     both = pd.concat([table([1.0, 3.0, 2.0]), schema.frame([other.row("registers", 32, "compiler", launch=0)])])
     ours, theirs = case_table.gather(both.sample(frac=1, random_state=1))
@@ -45,13 +45,13 @@ def test_a_value_belongs_to_its_launch_source_and_case() -> None:
 
 
 @pytest.mark.parametrize(("error", "wrong"), [(1e-5, False), (2e-5, True)])
-def test_error_up_to_its_tolerance_is_right(error: float, wrong: bool) -> None:
+def test_error_up_to_its_tolerance_is_right(error, wrong):
     checked = [CASE.row("relative_error", error, "check"), CASE.row("tolerance", 1e-5, "check")]
     (case,) = case_table.gather(schema.frame(checked))
     assert case.wrong() is wrong
 
 
-def test_the_same_table_is_gathered_once_and_another_is_not_mistaken_for_it() -> None:
+def test_gather_caches_by_table():
     first = table([1.0])
     assert case_table.gather(first)[0] is case_table.gather(first)[0]
     second = table([2.0])

@@ -72,27 +72,24 @@ def recorded(tmp_path, facts, *, function="kernel", kept=None):
 
 
 @pytest.mark.parametrize("texts", [False, True], ids=["digests", "texts"])
-@pytest.mark.parametrize(
-    ("file", "was", "now", "changed"),
-    [
-        ("softmax.py", "What it does", "Doubles", False),
-        ("softmax.py", "# why", "# for\n\n", False),
-        ("softmax.py", "BLOCK=_scales.unused(x)", "BLOCK=16", False),  # the CPU's code
-        ("softmax.py", "value * LOG", "LOG * value", True),
-        ("softmax.py", "BLOCK: tl.constexpr", "BLOCK", True),
-        ("softmax.py", "@triton.jit", "@triton.jit(noinline=True)", True),
-        ("softmax.py", "import triton.language as tl", "import triton.experimental.gluon.language as tl", True),
-        ("softmax.py", "def kernel", "def other", True),
-        ("softmax.py", "def kernel", "def kernel(", True),  # no Python any more
-        ("_rows.py", "min(BLOCK", "max(BLOCK", True),
-        ("_rows.py", "constexpr(8)", "constexpr(16)", True),
-        ("_rows.py", "tl.store(x_ptr, 0)", "tl.store(x_ptr, 1)", False),  # not used
-        ("_scales.py", "1.5", "1.25", True),
-        ("_scales.py", "2.0", "3.0", True),
-        ("_scales.py", "return x", "return 2 * x", False),
-        ("_scales.py", "LOG", "value = 1\nLOG", False),  # a function's own variable
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("file", "was", "now", "changed"), [
+    ("softmax.py", "What it does", "Doubles", False),
+    ("softmax.py", "# why", "# for\n\n", False),
+    ("softmax.py", "BLOCK=_scales.unused(x)", "BLOCK=16", False),  # the CPU's code
+    ("softmax.py", "value * LOG", "LOG * value", True),
+    ("softmax.py", "BLOCK: tl.constexpr", "BLOCK", True),
+    ("softmax.py", "@triton.jit", "@triton.jit(noinline=True)", True),
+    ("softmax.py", "import triton.language as tl", "import triton.experimental.gluon.language as tl", True),
+    ("softmax.py", "def kernel", "def other", True),
+    ("softmax.py", "def kernel", "def kernel(", True),  # no Python any more
+    ("_rows.py", "min(BLOCK", "max(BLOCK", True),
+    ("_rows.py", "constexpr(8)", "constexpr(16)", True),
+    ("_rows.py", "tl.store(x_ptr, 0)", "tl.store(x_ptr, 1)", False),  # not used
+    ("_scales.py", "1.5", "1.25", True),
+    ("_scales.py", "2.0", "3.0", True),
+    ("_scales.py", "return x", "return 2 * x", False),
+    ("_scales.py", "LOG", "value = 1\nLOG", False),  # a function's own variable
+])  # fmt: skip
 def test_kernel_changed_by_what_its_function_uses(family, tmp_path, file, was, now, changed, texts):  # noqa: PLR0917
     facts = {} if texts else {"functions": function_digests.of(family / "softmax.py")}
     run = recorded(tmp_path, facts, kept=FILES if texts else None)

@@ -1,8 +1,6 @@
 """Comparing with the reference, in the interpreter."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -29,7 +27,7 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Any]:
+def found():
     answers = capture("check", list(CASES.values()))
     return {name: answers[case.id] for name, case in CASES.items()}
 
@@ -37,20 +35,20 @@ def found() -> dict[str, Any]:
 @pytest.mark.parametrize(
     "name", ["softmax", "softmax eager", "half", "times", "in place", "gather", "sums", "compact", "empty"]
 )
-def test_right_is_right(found: dict[str, Any], name: str) -> None:
+def test_right_is_right(found, name):
     judged = figures(found[name], None)
     assert judged["relative_error"] <= judged["tolerance"] == 1e-5
     assert set(found[name]["rows"]["source"]) == {"interpreter"}
 
 
 @pytest.mark.parametrize("name", ["softmax", "softmax eager", "half", "times", "in place", "gather", "sums", "compact"])
-def test_no_row_of_what_is_right_is_far_off(found: dict[str, Any], name: str) -> None:
+def test_no_row_of_what_is_right_is_far_off(found, name):
     judged = figures(found[name], None)
     assert judged["relative_error"] / 2 <= judged["row_error"] <= judged["row_tolerance"] == pytest.approx(1e-4)
     assert set(found[name]["artefact"]["row_errors"]) == set(found[name]["artefact"]["errors"])
 
 
-def test_the_largest_error_of_the_results_is_the_case_s(tmp_path: Path) -> None:
+def test_the_largest_error_of_the_results_is_the_case_s(tmp_path):
     artefact, case = tmp_path / "a.json", Case("own", "triton", "backward", "8-fp32")
     told = {
         "source": "check",
@@ -69,7 +67,7 @@ def test_the_largest_error_of_the_results_is_the_case_s(tmp_path: Path) -> None:
     assert set(check.parse(artefact, case)["metric"]) == {"relative_error", "tolerance"}
 
 
-def test_a_single_wrong_row_of_a_large_result_shows() -> None:
+def test_a_single_wrong_row_of_a_large_result_shows():
     numbers = torch.Generator().manual_seed(0)
     expected = torch.randn(40_000, 8, generator=numbers, dtype=torch.float64)
     right = expected.to(torch.bfloat16)
@@ -85,7 +83,7 @@ def test_a_single_wrong_row_of_a_large_result_shows() -> None:
     assert check.relative_errors(vector, expected[:, 0], "y").row > 0.05
 
 
-def test_a_row_of_next_to_nothing_is_held_against_the_others() -> None:
+def test_a_row_of_next_to_nothing_is_held_against_the_others():
     expected = torch.ones(3, 4, dtype=torch.float64)
     expected[1] = 1e-20
     result = expected.clone()
@@ -96,29 +94,29 @@ def test_a_row_of_next_to_nothing_is_held_against_the_others() -> None:
     assert check.relative_errors(nothing[:0], nothing[:0], "y") == (0.0, 0.0)
 
 
-def test_gradients_are_compared_too(found: dict[str, Any]) -> None:
+def test_gradients_are_compared_too(found):
     assert set(found["times"]["artefact"]["errors"]) == {"output 0", "gradient of x"}
     assert set(found["softmax"]["artefact"]["errors"]) == {"output 0"}
 
 
-def test_wrong_is_wrong(found: dict[str, Any]) -> None:
+def test_wrong_is_wrong(found):
     assert figures(found["wrong"], None)["relative_error"] == pytest.approx(0.5 / 3)
 
 
-def test_an_element_that_is_never_written_shows(found: dict[str, Any]) -> None:
+def test_an_element_that_is_never_written_shows(found):
     assert found["unwritten"]["error"] == "CheckFailed"
     assert "NaN in 1 of 128 elements" in found["unwritten"]["message"]
 
 
-def test_check_outside_access_is_an_error(found: dict[str, Any]) -> None:
+def test_check_outside_access_is_an_error(found):
     assert found["beyond"]["error"] == "InterpretationFailed"
 
 
-def test_compiled_code_needs_a_gpu(found: dict[str, Any]) -> None:
+def test_compiled_code_needs_a_gpu(found):
     assert found["compile"]["error"] == "NotApplicable"
 
 
-def test_what_would_take_too_long_does_not_apply() -> None:
+def test_what_would_take_too_long_does_not_apply():
     (answer,) = capture("check", [small("SOFTMAX", "20000x781-fp32")], check_limit=2.0).values()
     assert answer["error"] == "NotApplicable"
     assert "choose a smaller workload" in answer["message"]

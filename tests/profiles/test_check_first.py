@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +15,7 @@ CASE = Case("softmax", "triton", "forward", "8x8-fp32", "BLOCK=8")
 SPEC: Any = SimpleNamespace(tolerance={"fp32": 1e-5})
 
 
-def test_a_wrong_config_is_not_timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_wrong_config_is_not_timed(monkeypatch, tmp_path):
     monkeypatch.setattr(check, "_on_gpu", lambda case, spec, expected: {"output 0": (0.5, 0.5), "output 1": (0.0, 0.0)})
     with pytest.raises(check.CheckFailed, match=r"wrong, so not timed: .*0\.5, is above 1e-05"):
         torch_profiler.capture(CASE, SPEC, tmp_path / "trace", {"check_first": True})
@@ -27,7 +26,7 @@ def test_a_wrong_config_is_not_timed(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         check.require(CASE, SPEC)
 
 
-def test_a_right_one_keeps_its_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_right_one_keeps_its_error(monkeypatch, tmp_path):
     monkeypatch.setattr(check, "_on_gpu", lambda case, spec, expected: {"output 0": (1e-7, 2e-7)})
     checked = check.require(CASE, SPEC)
     trace = tmp_path / "a.trace.json.gz"

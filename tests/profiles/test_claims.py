@@ -138,14 +138,11 @@ def test_ratio_has_a_confidence_interval():
     assert math.isnan(single["low_eager"])
 
 
-@pytest.mark.parametrize(
-    ("error", "failures"),
-    [
-        (1.1, ()),
-        (0.0, (Failure(LARGE, "check", "has shape (1,)"),)),
-        (0.0, (Failure(f"own.py:{LARGE}", "check", "NaN"),)),
-    ],
-)
+@pytest.mark.parametrize(("error", "failures"), [
+    (1.1, ()),
+    (0.0, (Failure(LARGE, "check", "has shape (1,)"),)),
+    (0.0, (Failure(f"own.py:{LARGE}", "check", "NaN"),)),
+])  # fmt: skip
 def test_failed_case_feeds_no_ratio(error, failures):
     tables = [rows("triton", 1e-4, 4e8), rows("liger", 1e-6, 4e8, error=error), rows("aten", 1.2e-4, 4e8)]
     (row,) = claims.claims([loaded(*tables, failures=failures)]).to_dict("records")

@@ -5,7 +5,6 @@ import itertools
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -21,7 +20,7 @@ CASE = Case("softmax", "triton", "forward", "1823x781-fp32")
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here, which would be flushed")
 @pytest.mark.parametrize(("target", "l2"), [("sm_86", 6 * 2**20), ("sm_90", 60 * 2**20)])
-def test_flush_reads_a_buffer_several_times_the_cache(target: str, l2: int) -> None:
+def test_flush_reads_a_buffer_several_times_the_cache(target, l2):
     with assumed_device.assumed(target), launches.catch() as caught:
         flush = cold.Flush()
         flush()
@@ -32,7 +31,7 @@ def test_flush_reads_a_buffer_several_times_the_cache(target: str, l2: int) -> N
     assert (programs - 1) * given["CHUNK"] < given["count"] <= programs * given["CHUNK"]
 
 
-def test_flush_reads_are_wide_and_evicted_last() -> None:
+def test_flush_reads_are_wide_and_evicted_last():
     signature = {"source": "*fp32", "total": "*fp32", "count": "i32"}
     aligned = {(0,): [["tt.divisibility", 16]], (2,): [["tt.divisibility", 16]]}
     source = ASTSource(cold.read_zeros, signature, {"CHUNK": 4096}, aligned)
@@ -43,38 +42,38 @@ def test_flush_reads_are_wide_and_evicted_last() -> None:
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def calls(monkeypatch):
     """What a collector does, in order, on a machine without a GPU: each flush, each call with its set of inputs."""
     happened: list[str] = []
 
-    def prepare(spec: Any, case: Case, device: str, rotate: int = 1) -> Any:
+    def prepare(spec, case, device, rotate=1):
         turns = iter(range(1000))
         return lambda: happened.append(f"inputs {next(turns) % rotate}")
 
     class Flush:
         nbytes = 1
 
-        def __call__(self) -> None:
+        def __call__(self):
             happened.append("flush")
 
     class Event:
-        def __init__(self, enable_timing: bool) -> None: ...
-        def record(self) -> None: ...
-        def elapsed_time(self, end: Any) -> float:
+        def __init__(self, enable_timing): ...
+        def record(self): ...
+        def elapsed_time(self, end):
             return 1.0
 
     class Graph:
         held = ""
 
-        def capture_begin(self, pool: object) -> None:
+        def capture_begin(self, pool):
             """What is called from here on is not run: a replay runs it."""
             self.before = len(happened)
 
-        def capture_end(self) -> None:
+        def capture_end(self):
             (self.held,) = happened[self.before :]
             del happened[self.before :]
 
-        def replay(self) -> None:
+        def replay(self):
             happened.append(f"replay {self.held}")
 
     monkeypatch.setattr(execute, "prepare", prepare)
@@ -89,12 +88,12 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return happened
 
 
-def repetitions(happened: list[str], of: str) -> list[str]:
+def repetitions(happened, of):
     """What follows each flush."""
     return [after for before, after in itertools.pairwise(happened) if before == "flush" and of in after]
 
 
-def test_events_begin_cold_with_the_next_inputs(calls: list[str], tmp_path: Path) -> None:
+def test_events_begin_cold_with_the_next_inputs(calls, tmp_path):
     events.capture(CASE, None, tmp_path / "a.json", {"repetitions": 7, "warmup": 2})
     replayed = repetitions(calls, "replay")
     for timed in ([one for one in repetitions(calls, "inputs") if one not in replayed], replayed):
@@ -104,9 +103,7 @@ def test_events_begin_cold_with_the_next_inputs(calls: list[str], tmp_path: Path
     assert json.loads((tmp_path / "a.json").read_text())["rotate"] == events.ROTATE
 
 
-def test_peak_memory_of_a_cuda_graph_is_absent(
-    calls: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_peak_memory_of_a_cuda_graph_is_absent(calls, tmp_path, monkeypatch):
     events.capture(CASE, None, tmp_path / "plain.json", {"repetitions": 2})
     assert json.loads((tmp_path / "plain.json").read_text())["peak_memory"] == 0
     pools = [{"segment_pool_id": (0, 0)}, {"segment_pool_id": (0, 1)}]
@@ -117,15 +114,13 @@ def test_peak_memory_of_a_cuda_graph_is_absent(
     assert any("CUDA graph holds" in note for note in found["notes"])
 
 
-def test_torch_profiler_begins_cold_with_the_next_inputs(
-    calls: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_torch_profiler_begins_cold_with_the_next_inputs(calls, tmp_path, monkeypatch):
     class Profiler:
-        def __enter__(self) -> Any:
+        def __enter__(self):
             return self
 
-        def __exit__(self, *error: object) -> None: ...
-        def export_chrome_trace(self, path: str) -> None:
+        def __exit__(self, *error): ...
+        def export_chrome_trace(self, path):
             Path(path).write_text('{"traceEvents": []}')
 
     monkeypatch.setattr(torch.profiler, "profile", lambda activities: Profiler())

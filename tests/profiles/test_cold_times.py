@@ -9,20 +9,20 @@ from tilescope.tuning import cold_times
 class Machine:
     """A CPU whose clock is ``now``, and a GPU that is busy until ``free``, both in seconds."""
 
-    def __init__(self, cpu: float, gpu: float) -> None:
+    def __init__(self, cpu, gpu):
         self.now, self.free, self.cpu, self.gpu, self.calls = 0.0, 0.0, cpu, gpu, 0
 
-    def queue(self, cpu: float, gpu: float) -> float:
+    def queue(self, cpu, gpu):
         """The moment at which the GPU is done with what the CPU takes so long to queue."""
         self.now += cpu
         self.free = max(self.free, self.now) + gpu
         return self.free
 
-    def call(self) -> None:
+    def call(self):
         self.calls += 1
         self.queue(self.cpu, self.gpu)
 
-    def wait(self) -> None:
+    def wait(self):
         self.now = max(self.now, self.free)
 
 

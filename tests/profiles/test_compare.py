@@ -18,7 +18,7 @@ DEVICE = Device("GPU", "sm_90", 100, 1, 1, True)
 CASES = [Case("k", impl, "forward", size, "") for impl in ("triton", "eager") for size in ("8-fp32", "16-fp32")]
 
 
-def a_run(factor: float = 1.0, *, repetitions: int = 20, source: str = "torch_profiler", **fields) -> store.LoadedRun:
+def a_run(factor=1.0, *, repetitions=20, source="torch_profiler", **fields):
     """A run where every case takes 10 us times ``factor``, with 1 % of noise."""
     noise = np.random.default_rng(1).normal(1, 0.01, (len(CASES), max(repetitions, 1)))
     rows = [
@@ -33,7 +33,7 @@ def a_run(factor: float = 1.0, *, repetitions: int = 20, source: str = "torch_pr
     return store.LoadedRun(dataclasses.replace(run, **fields), schema.frame(rows).assign(run_id=run.id), Path())
 
 
-def test_equal_runs_are_alike() -> None:
+def test_equal_runs_are_alike():
     rows = compare.compare(Side(a_run()), Side(a_run()))
     assert len(rows) == 4
     assert set(rows["verdict"]) == {"alike"} and set(rows["speedup"]) == {1.0}
@@ -41,7 +41,7 @@ def test_equal_runs_are_alike() -> None:
     assert compare.worst([rows]) == math.inf
 
 
-def test_slower_candidate_is_listed_first_with_its_interval() -> None:
+def test_slower_candidate_is_listed_first_with_its_interval():
     slow = a_run(1.3)
     slow.table.loc[(slow.table["workload"] == "16-fp32") & (slow.table["metric"] == "gpu_time"), "value"] *= 0.5
     rows = compare.compare(Side(a_run()), Side(slow))
@@ -58,7 +58,7 @@ def test_slower_candidate_is_listed_first_with_its_interval() -> None:
 @pytest.mark.parametrize(("factor", "verdict"), [
     (1.02, "slower"), (0.98, "faster"), (1.002, "alike"),
 ])  # fmt: skip
-def test_difference_counts_where_its_interval_excludes_one(factor: float, verdict: str) -> None:
+def test_difference_counts_where_its_interval_excludes_one(factor, verdict):
     rows = compare.compare(Side(a_run()), Side(a_run(factor)))
     assert set(rows["verdict"]) == {verdict}
     assert all(
@@ -67,37 +67,34 @@ def test_difference_counts_where_its_interval_excludes_one(factor: float, verdic
     )
 
 
-@pytest.mark.parametrize(
-    ("other", "said"),
-    [
-        (a_run(device=dataclasses.replace(DEVICE, name="Other")), "measured on different devices: GPU and Other"),
-        (a_run(device=dataclasses.replace(DEVICE, measured=False)), "not measured"),
-        (a_run(settings={"rotate": 1}), "different settings: rotate is not set and 1"),
-    ],
-)
-def test_other_devices_or_settings_are_not_compared(other: store.LoadedRun, said: str) -> None:
+@pytest.mark.parametrize(("other", "said"), [
+    (a_run(device=dataclasses.replace(DEVICE, name="Other")), "measured on different devices: GPU and Other"),
+    (a_run(device=dataclasses.replace(DEVICE, measured=False)), "not measured"),
+    (a_run(settings={"rotate": 1}), "different settings: rotate is not set and 1"),
+])  # fmt: skip
+def test_other_devices_or_settings_are_not_compared(other, said):
     assert said in compare.obstacles(Side(a_run()), Side(other))[0]
     rows = compare.compare(Side(a_run()), Side(other))
     assert set(rows["verdict"]) == {"not comparable"}
     assert rows["speedup"].isna().all() and rows["time"].notna().all()
 
 
-def test_number_of_repetitions_and_collectors_may_differ() -> None:
+def test_number_of_repetitions_and_collectors_may_differ():
     assert not compare.obstacles(Side(a_run()), Side(a_run(settings={"repetitions": 3, "collectors": ["ncu"]})))
 
 
-def test_clocks_are_not_mixed() -> None:
+def test_clocks_are_not_mixed():
     rows = compare.compare(Side(a_run()), Side(a_run(source="ncu")))
     assert set(rows["verdict"]) == {"not timed"} and rows["speedup"].isna().all()
 
 
-def test_single_repetition_shows_no_difference() -> None:
+def test_single_repetition_shows_no_difference():
     rows = compare.compare(Side(a_run(repetitions=1)), Side(a_run(2.0, repetitions=1)))
     assert set(rows["verdict"]) == {"alike"}
     assert rows["speedup_high"].tolist() == [math.inf] * 4
 
 
-def test_changed_versions_and_sources_are_listed() -> None:
+def test_changed_versions_and_sources_are_listed():
     other = a_run(versions={"torch": "2.13", "triton": "3.6"}, kernels={"k": {"sha256": "b" * 64}})
     assert compare.changes(Side(a_run()), Side(other)) == [
         "torch 2.11 → 2.13",
@@ -106,17 +103,17 @@ def test_changed_versions_and_sources_are_listed() -> None:
     ]
 
 
-def test_sides_without_a_common_case_are_refused() -> None:
+def test_sides_without_a_common_case_are_refused():
     with pytest.raises(CompareError, match="no case in common"):
         compare.compare(Side(a_run()), Side(a_run()), kernel="other")
 
 
 @pytest.fixture
-def norms() -> str:
+def norms():
     return recordings.of_kernel("rms_norm")[0].id
 
 
-def test_command_compares_recordings_and_fails_below_limit(norms: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_compares_recordings_and_fails_below_limit(norms, capsys):
     sides = [f"{norms}:triton", f"{norms}:eager"]
     assert main(["compare", *sides, "--kernel", "rms_norm", "--fail-below", "0.95"]) == 1
     out = capsys.readouterr().out
@@ -126,9 +123,7 @@ def test_command_compares_recordings_and_fails_below_limit(norms: str, capsys: p
 
 
 @pytest.mark.parametrize(("other", "said"), [(":trton", "no implementation 'trton'"), ("x", "x")])
-def test_command_refuses_unknown_side_in_one_line(
-    norms: str, other: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_refuses_unknown_side_in_one_line(norms, other, said, capsys):
     assert main(["compare", norms, norms + other]) == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1

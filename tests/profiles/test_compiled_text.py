@@ -53,11 +53,11 @@ DISASSEMBLY = """\t.section\t.text.f,"ax",@progbits
 """
 
 
-def lines_of(stage: str, text: str, file: str = "softmax.py") -> dict[str, int | None]:
+def lines_of(stage, text, file="softmax.py"):
     return {piece.text.strip(): piece.line for piece in compiled_text.read(stage, text, file)}
 
 
-def test_ttgir() -> None:
+def test_ttgir():
     found = lines_of("ttgir", TTGIR)
     assert found["%m = arith.maxnumf %a, %b : f32"] == 32
     assert found["tt.store %4, %y"] == 41
@@ -67,11 +67,11 @@ def test_ttgir() -> None:
     assert not [text for text in found if "loc(" in text]
 
 
-def test_circular_locations_in_ttgir_end() -> None:
+def test_circular_locations_in_ttgir_end():
     assert lines_of("ttgir", "#loc1 = loc(#loc2)\n#loc2 = loc(#loc1)\nx loc(#loc1)\n") == {"x": None}
 
 
-def test_ptx() -> None:
+def test_ptx():
     found = lines_of("ptx", PTX)
     assert found["mov.u32 \t%r26, %ctaid.x;"] == 27
     assert found["max.f32 \t%r1, %r2, %r3;"] == 32
@@ -80,7 +80,7 @@ def test_ptx() -> None:
     assert not [text for text in found if text.startswith(".loc")]
 
 
-def test_ptx_names_lines_of_one_file_only() -> None:
+def test_ptx_names_lines_of_one_file_only():
     found = assembly.attributed(PTX, "softmax.py")
     assert "\t.loc\t1 32 27                        // standard.py:170:27 @[" in found
     assert "\t.loc\t1 27 24 " in found
@@ -88,7 +88,7 @@ def test_ptx_names_lines_of_one_file_only() -> None:
     assert assembly.attributed(PTX, "else.py") == PTX
 
 
-def test_sass() -> None:
+def test_sass():
     text = assembly.sass(DISASSEMBLY)
     assert "/home" not in text
     found = compiled_text.read("sass", text, "softmax.py")
@@ -99,19 +99,16 @@ def test_sass() -> None:
     assert {piece.line for piece in compiled_text.read("sass", text, "else.py")} == {None}
 
 
-@pytest.mark.parametrize(
-    ("instruction", "expected"),
-    [
-        ("@!P2  LDG.E.128 R4, desc[UR6][R16.64]", "LDG.E.128"),
-        ("      FMNMX R19, R6 ;", "FMNMX"),
-        ("NOP;", "NOP"),
-        ("", ""),
-    ],
-)
-def test_mnemonics(instruction: str, expected: str) -> None:
+@pytest.mark.parametrize(("instruction", "expected"), [
+    ("@!P2  LDG.E.128 R4, desc[UR6][R16.64]", "LDG.E.128"),
+    ("      FMNMX R19, R6 ;", "FMNMX"),
+    ("NOP;", "NOP"),
+    ("", ""),
+])  # fmt: skip
+def test_mnemonics(instruction, expected):
     assert compiled_text.mnemonic(instruction) == expected
 
 
-def test_an_unknown_stage_is_refused() -> None:
+def test_an_unknown_stage_is_refused():
     with pytest.raises(KeyError):
         compiled_text.read("llir", "", "k.py")

@@ -6,7 +6,6 @@ import json
 import re
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import torch
 from tilescope.collectors import compiler
@@ -26,34 +25,29 @@ FILE = Path(__file__).parent / "small_kernels.py"
 H200 = Device("NVIDIA H200", "sm_90", 132, 60 << 20, 141_000_000_000, False, ())
 
 
-def case(name: str, workload: str, *, impl: str = "triton", direction: str = "forward", config: str = "") -> Case:
+def case(name, workload, *, impl="triton", direction="forward", config=""):
     return Case(f"{FILE}:{name}", impl, direction, workload, config)
 
 
-def collect(wanted: Case, folder: Path, target: str = "sm_90") -> pd.DataFrame:
+def collect(wanted, folder, target="sm_90"):
     artefact = folder / f"case{compiler.SUFFIX}"
     compiler.capture(wanted, execute.load_spec(wanted.kernel), artefact, {"target": target})
     return schema.validate(compiler.parse(artefact, wanted))
 
 
-def figures(table: pd.DataFrame, launch: int = 0) -> dict[str, float]:
+def figures(table, launch=0):
     chosen = table[table["launch"] == launch]
     assert not chosen["metric"].duplicated().any()
     return dict(zip(chosen["metric"], chosen["value"], strict=True))
 
 
-@pytest.mark.parametrize(
-    ("name", "workload", "recorded"),
-    [
-        ("SOFTMAX", "16384x4096-bf16", {"registers": 32, "shared_memory": 32, "grid_blocks": 16384, "theoretical_occupancy": 1,
-                                        "widest_load": 16, "widest_store": 16, "spill_bytes_stored": 0}),
-        ("MATMUL", "4096x4096x4096-bf16", {"registers": 193, "shared_memory": 147456, "grid_blocks": 512,
-                                           "theoretical_occupancy": 0.125}),
-    ],
-)  # fmt: skip
-def test_the_code_is_what_was_recorded_on_an_h200(
-    name: str, workload: str, recorded: dict[str, float], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("name", "workload", "recorded"), [
+    ("SOFTMAX", "16384x4096-bf16", {"registers": 32, "shared_memory": 32, "grid_blocks": 16384, "theoretical_occupancy": 1,
+                                    "widest_load": 16, "widest_store": 16, "spill_bytes_stored": 0}),
+    ("MATMUL", "4096x4096x4096-bf16", {"registers": 193, "shared_memory": 147456, "grid_blocks": 512,
+                                       "theoretical_occupancy": 0.125}),
+])  # fmt: skip
+def test_the_code_is_what_was_recorded_on_an_h200(name, workload, recorded, tmp_path):
     found = figures(collect(case(name, workload), tmp_path))
     recorded |= {"barriers": 1, "block_threads": 256}
     assert {name: found[name] for name in recorded} == recorded
@@ -71,7 +65,7 @@ def test_products_that_ptxas_lets_run_one_by_one(tmp_path: Path, impl: str, seri
     assert ("serialized-products" in told) == bool(serialized)
 
 
-def test_what_the_assembler_refuses_is_told_in_its_own_words() -> None:
+def test_what_the_assembler_refuses_is_told_in_its_own_words():
     with launches.catch() as seen:
         foreign_launches.of_amd_kernel[(1,)](torch.ones(16), torch.ones(16), BLOCK=16)
     with offline.targeting("sm_90"), pytest.raises(compiler.CompilationFailed) as raised:
@@ -80,7 +74,7 @@ def test_what_the_assembler_refuses_is_told_in_its_own_words() -> None:
     assert str(raised.value).startswith(said)
 
 
-def test_what_the_compiler_refuses_is_told_with_its_line() -> None:
+def test_what_the_compiler_refuses_is_told_with_its_line():
     with launches.catch() as seen:
         foreign_launches.misspelt_kernel[(1,)](torch.ones(16), BLOCK=16)
     lines = foreign_launches.misspelt_kernel.fn.__code__.co_firstlineno + 4
@@ -89,14 +83,14 @@ def test_what_the_compiler_refuses_is_told_with_its_line() -> None:
     assert str(raised.value) == f"misspelt_kernel does not compile for sm_90: line {lines}: valeu is not defined"
 
 
-def test_a_config_changes_what_is_compiled(tmp_path: Path) -> None:
+def test_a_config_changes_what_is_compiled(tmp_path):
     config = "BM=64,BN=64,BK=64,num_warps=4,num_stages=2"
     found = figures(collect(case("MATMUL", "4096x4096x4096-bf16", config=config), tmp_path))
     assert found["shared_memory"] == 2 * (64 * 64 + 64 * 64) * 2
     assert found["grid_blocks"] == 64 * 64
 
 
-def test_spills_are_seen(tmp_path: Path) -> None:
+def test_spills_are_seen(tmp_path):
     config = "BM=128,BN=256,BK=64,num_warps=4,num_stages=2"
     found = figures(collect(case("MATMUL", "4096x4096x4096-bf16", config=config), tmp_path))
     assert found["registers"] == 255
@@ -104,14 +98,14 @@ def test_spills_are_seen(tmp_path: Path) -> None:
     assert found["stack_bytes"] > 0
 
 
-def test_only_the_backward_pass_is_kept_of_a_backward_case(tmp_path: Path) -> None:
+def test_only_the_backward_pass_is_kept_of_a_backward_case(tmp_path):
     table = collect(case("TIMES", "5000-fp32", direction="backward"), tmp_path, "sm_120")
     assert set(table["function"]) == {"scale_kernel"}
     assert set(table["launch"]) == {0}
     assert set(table["source"]) == {"compiler"}
 
 
-def test_registers_are_those_of_the_machine_code() -> None:
+def test_registers_are_those_of_the_machine_code():
     """The cubin's EIATTR_REGCOUNT (0x2f of .nv.info) is what the driver goes by."""
     from elftools.elf.elffile import ELFFile
 
@@ -126,7 +120,7 @@ def test_registers_are_those_of_the_machine_code() -> None:
 
 
 @pytest.mark.parametrize(("offset", "aligned"), [(0, True), (4, True), (2, False), (1, False)])
-def test_a_view_is_as_aligned_as_its_offset(offset: int, aligned: bool) -> None:
+def test_a_view_is_as_aligned_as_its_offset(offset, aligned):
     """What decides vector width: an address known to be a multiple of 16 bytes."""
     call = execute.load_spec(f"{FILE}:SOFTMAX").implementations["triton"].call
     base = torch.empty(4 * 1024 + 16, device="meta")
@@ -138,44 +132,38 @@ def test_a_view_is_as_aligned_as_its_offset(offset: int, aligned: bool) -> None:
     assert widest_access(ptx, "st") == 16
 
 
-@pytest.mark.parametrize(
-    ("config", "said"),
-    [
-        ("BM=128,BN=256,BK=64,num_warps=8,num_stages=5", r"needs \d+ bytes of shared memory .* sm_90 has 232448"),
-        ("BM=100,BN=256,BK=64,num_warps=8,num_stages=2", r"does not compile for sm_90: .*power of 2"),
-    ],
-)
-def test_a_config_that_does_not_compile_is_one_line(config: str, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("config", "said"), [
+    ("BM=128,BN=256,BK=64,num_warps=8,num_stages=5", r"needs \d+ bytes of shared memory .* sm_90 has 232448"),
+    ("BM=100,BN=256,BK=64,num_warps=8,num_stages=2", r"does not compile for sm_90: .*power of 2"),
+])  # fmt: skip
+def test_a_config_that_does_not_compile_is_one_line(config, said, tmp_path):
     with pytest.raises(compiler.CompilationFailed, match=f"mm_kernel {said}") as caught:
         collect(case("MATMUL", "4096x4096x4096-bf16", config=config), tmp_path)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "said"),
-    [
-        (case("SOFTMAX", "67x781-fp32", impl="eager"), "eager launches no Triton kernel"),
-        (Case("histogram", "eager", "forward", "65536x256x0-int32"), "eager calls aten::bincount, which needs data"),
-        (case("TIMES", "5000-fp32", impl="picky"), "picky reads a tensor's value, which needs data"),  # a number
-        (Case("ragged_attention", "eager", "forward", "2x2x1x100x64-bf16"), "eager reads a tensor's value"),  # a list
-        (case("TIMES", "5000-fp32", impl="compile"), r"torch\.compile generates"),  # by its name
-        (
-            Case("mlp_compile_modes", "default", "forward", "16x1024x2816-bf16"),
-            r"torch\.compile generates",
-        ),  # by itself
-    ],
-)
-def test_code_that_launches_nothing_or_needs_data_does_not_apply(wanted: Case, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("wanted", "said"), [
+    (case("SOFTMAX", "67x781-fp32", impl="eager"), "eager launches no Triton kernel"),
+    (Case("histogram", "eager", "forward", "65536x256x0-int32"), "eager calls aten::bincount, which needs data"),
+    (case("TIMES", "5000-fp32", impl="picky"), "picky reads a tensor's value, which needs data"),  # a number
+    (Case("ragged_attention", "eager", "forward", "2x2x1x100x64-bf16"), "eager reads a tensor's value"),  # a list
+    (case("TIMES", "5000-fp32", impl="compile"), r"torch\.compile generates"),  # by its name
+    (
+        Case("mlp_compile_modes", "default", "forward", "16x1024x2816-bf16"),
+        r"torch\.compile generates",
+    ),  # by itself
+])  # fmt: skip
+def test_code_that_launches_nothing_or_needs_data_does_not_apply(wanted, said, tmp_path):
     with pytest.raises(NotApplicable, match=said):
         collect(wanted, tmp_path)
 
 
-def test_an_unknown_target_is_named(tmp_path: Path) -> None:
+def test_an_unknown_target_is_named(tmp_path):
     with pytest.raises(ValueError, match="unknown target 'sm_1'"):
         collect(case("SOFTMAX", "67x781-fp32"), tmp_path, "sm_1")
 
 
-def test_the_artefact_keeps_the_code_and_no_path(tmp_path: Path) -> None:
+def test_the_artefact_keeps_the_code_and_no_path(tmp_path):
     collect(case("SOFTMAX", "67x781-fp32"), tmp_path)
     data = json.loads(gzip.decompress((tmp_path / f"case{compiler.SUFFIX}").read_bytes()))
     (launch,) = data["launches"]
@@ -185,7 +173,7 @@ def test_the_artefact_keeps_the_code_and_no_path(tmp_path: Path) -> None:
     assert data["ptxas"].startswith("ptxas ")
 
 
-def test_compiler_ignores_another_assemblers_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_compiler_ignores_another_assemblers_cache(monkeypatch, tmp_path):
     """As after a process whose Inductor had set the variable: Triton's key is the same, its PTX is of another version."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     nvidia.get_ptxas_version(90)  # Kept by the process, and part of the key.
@@ -203,7 +191,7 @@ def test_compiler_ignores_another_assemblers_cache(monkeypatch: pytest.MonkeyPat
     assert "compile_time" not in figures(collect(wanted, tmp_path))
 
 
-def test_interpreting_instead_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interpreting_instead_is_said(monkeypatch):
     assert compiler.unavailable() is None
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     assert "unset it" in (compiler.unavailable() or "")

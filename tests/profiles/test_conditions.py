@@ -3,7 +3,7 @@
 from tilescope.collectors.conditions import conditions
 
 
-def test_each_collector_that_measures_says_how() -> None:
+def test_each_collector_that_measures_says_how():
     found = conditions(("check", "compiler", "torch_profiler", "ncu"), {"repetitions": 20})
     assert set(found) == {"torch_profiler", "ncu"}
     assert found["torch_profiler"] == {

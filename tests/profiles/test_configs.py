@@ -1,7 +1,6 @@
 """Configs of launches: observed as Triton makes them, kept with the run, and shown."""
 
 import re
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +16,7 @@ from tilescope.files import bounded_reading
 from tilescope.models import summary, text_table
 from tilescope.runs import store
 from tilescope.runs.publish import publish
-from tilescope.runs.store import LoadedRun, RunWriter
+from tilescope.runs.store import RunWriter
 from tilescope.table import launch_configs, schema
 from tilescope.table.case import Case
 from tilescope.table.run import Device, Run
@@ -33,7 +32,7 @@ TRIALS = [3.0, 1.0, 2.0]
 tried: list[float] = []
 
 
-def bench(call: Callable[[], Any], quantiles: Any) -> list[float]:
+def bench(call, quantiles):
     call()
     tried.append(TRIALS[len(tried)])
     return [tried[-1]] * 3
@@ -61,7 +60,7 @@ def copy_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr = 32):
 class Accepts(offline.OfflineDriver):
     """A GPU that takes every launch and does nothing: all of Triton's own way there is gone."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__("sm_90")
         self.launched: list[tuple[Any, ...]] = []
         self.utils = SimpleNamespace(
@@ -69,12 +68,12 @@ class Accepts(offline.OfflineDriver):
             load_binary=lambda *of: ("module", 1, 32, 0, 1024),
         )
 
-    def launcher_cls(self, source: Any, metadata: Any) -> Any:
+    def launcher_cls(self, source, metadata):
         return lambda *arguments: self.launched.append((metadata.name, metadata.num_warps))
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Accepts]:
+def gpu(monkeypatch):
     accepts = Accepts()
     monkeypatch.setattr(driver, "_active", accepts)
     for function in (twice_kernel.fn.fn, copy_kernel):
@@ -85,13 +84,13 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Accepts]:
     max_shared_mem.cache_clear()
 
 
-def call() -> None:
+def call():
     x = torch.zeros(5000)
     twice_kernel[lambda meta: (triton.cdiv(5000, meta["BLOCK"]),)](x, x, 5000, TYPE=tl.float32)
     copy_kernel[(4,)](x, x, 5000, num_warps=8)
 
 
-def test_what_an_autotuner_chose_is_seen_and_its_trials_are_not(gpu: Accepts) -> None:
+def test_what_an_autotuner_chose_is_seen_and_its_trials_are_not(gpu):
     before = triton.JITFunction.run, triton.runtime.Autotuner.run
     with observe.launches() as seen:
         # Kernels look whether anybody stands in for it, and would take another way.
@@ -116,7 +115,7 @@ def test_what_an_autotuner_chose_is_seen_and_its_trials_are_not(gpu: Accepts) ->
     assert tried == TRIALS
 
 
-def test_configs_of_launches_are_written_beside_the_artefact(gpu: Accepts, tmp_path: Path) -> None:
+def test_configs_of_launches_are_written_beside_the_artefact(gpu, tmp_path):
     artefact = tmp_path / "any.json"
     observe.once(call, artefact, CASE)
     found = launch_configs.validate(launch_configs.beside(artefact, CASE, "events"))
@@ -129,7 +128,7 @@ def test_configs_of_launches_are_written_beside_the_artefact(gpu: Accepts, tmp_p
     assert launch_configs.beside(artefact, Case("other", *"abc"), "events").empty
 
 
-def test_an_object_in_a_config_has_its_name_and_not_its_address() -> None:
+def test_an_object_in_a_config_has_its_name_and_not_its_address():
     constants = {"F": bench, "T": torch.float16, "O": object(), "C": tl.constexpr(4), "N": None, "S": "tf32"}
     options = SimpleNamespace(num_warps=4, num_stages=1, num_ctas=2, maxnreg=None)
     found = launch_configs.launched("k", constants, options)
@@ -138,7 +137,7 @@ def test_an_object_in_a_config_has_its_name_and_not_its_address() -> None:
     }  # fmt: skip
 
 
-def test_the_compiler_writes_the_config_that_it_compiled(tmp_path: Path) -> None:
+def test_the_compiler_writes_the_config_that_it_compiled(tmp_path):
     case = Case(f"{FILE}:TIMES", "triton", "backward", "5000-fp32")
     artefact = tmp_path / f"a{compiler.SUFFIX}"
     compiler.capture(case, execute.load_spec(case.kernel), artefact, {"target": "sm_90"})
@@ -148,7 +147,7 @@ def test_the_compiler_writes_the_config_that_it_compiled(tmp_path: Path) -> None
     assert row["autotuned"] == "BLOCK=1024,num_warps=2,num_stages=3"
 
 
-def rows(source: str, *launches: tuple[str, str, str], case: Case = CASE) -> list[dict[str, Any]]:
+def rows(source, *launches, case=CASE):
     known = {"kernel": case.name, "impl": case.impl, "pass": case.direction, "workload": case.workload}
     return [
         {**known, "dtype": case.dtype, "config": case.config, "source": source, "launch": number, "function": function,
@@ -157,7 +156,7 @@ def rows(source: str, *launches: tuple[str, str, str], case: Case = CASE) -> lis
     ]  # fmt: skip
 
 
-def told(*given: list[dict[str, Any]], case: Case = CASE) -> str:
+def told(*given, case=CASE):
     table = schema.frame([case.row("gpu_time", 1e-6, "torch_profiler", launch=0, function="k")])
     launched = launch_configs.frame([row for some in given for row in some])
     (chosen,) = summary.summarise(table, DEVICE, {}, launched)["chosen"]
@@ -165,7 +164,7 @@ def told(*given: list[dict[str, Any]], case: Case = CASE) -> str:
     return str(chosen)
 
 
-def test_the_chosen_config_comes_from_the_best_source() -> None:
+def test_the_chosen_config_comes_from_the_best_source():
     fast, other, guess = ([("k", f"BLOCK={b},EVEN=True,num_warps=4", f"BLOCK={b},num_warps=4")] for b in (64, 128, 256))
     assert told(rows("events", *fast), rows("ncu", *fast), rows("compiler", *guess)) == "BLOCK=64,num_warps=4"
     assert told(rows("compiler", *guess)) == "BLOCK=256,num_warps=4 (predicted)"
@@ -182,7 +181,7 @@ def test_the_chosen_config_comes_from_the_best_source() -> None:
 
 
 @pytest.fixture
-def loaded(tmp_path: Path) -> LoadedRun:
+def loaded(tmp_path):
     run = Run("20261120-221530-3fa9", "2026-11-20T22:15:30", DEVICE, {"twice": {"file": ""}}, {}, {})
     writer = RunWriter(tmp_path / "runs", run)
     writer.append(schema.frame([CASE.row("gpu_time", 1e-6, "torch_profiler", launch=0, function="k")]))
@@ -191,7 +190,7 @@ def loaded(tmp_path: Path) -> LoadedRun:
     return store.open_run(writer.finish())
 
 
-def test_configs_come_back_as_they_were(loaded: LoadedRun, tmp_path: Path) -> None:
+def test_configs_come_back_as_they_were(loaded, tmp_path):
     assert loaded.configs["source"].tolist() == ["torch_profiler", "events"]
     assert dict(loaded.configs.dtypes.astype(str)) == dict(launch_configs.frame([]).dtypes.astype(str))
     assert sorted(path.name for path in loaded.folder.iterdir()) == ["configs.parquet", "run.json", "table.parquet"]
@@ -200,14 +199,14 @@ def test_configs_come_back_as_they_were(loaded: LoadedRun, tmp_path: Path) -> No
     assert "BLOCK=64" in text_table.text(kept)
 
 
-def test_a_run_without_configs_shows_none(loaded: LoadedRun) -> None:
+def test_a_run_without_configs_shows_none(loaded):
     (loaded.folder / "configs.parquet").unlink()
     old = store.open_run(loaded.folder)
     assert old.configs.empty
     assert "chosen config" not in text_table.text(old)
 
 
-def test_damaged_configs_are_noted_when_the_run_is_opened(loaded: LoadedRun, tmp_path: Path) -> None:
+def test_damaged_configs_are_noted_when_the_run_is_opened(loaded, tmp_path):
     (loaded.folder / "configs.parquet").write_bytes(b"PAR1damaged")
     opened = store.open_run(loaded.folder)
     assert re.search(r"is lost: \S+configs\.parquet cannot be read", opened.run.notes[-1])

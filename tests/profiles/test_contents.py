@@ -5,11 +5,11 @@ import torch
 from tilescope.captures import arguments, contents, replay
 
 
-def described(view: torch.Tensor) -> dict[str, object]:
+def described(view):
     return contents.described(view.untyped_storage(), view, {}, exact=False)
 
 
-def test_distribution_is_of_all_columns() -> None:
+def test_distribution_is_of_all_columns():
     columns = torch.zeros(4096, 1024)
     columns[:, 1::2] = 2.0
     found = described(columns)
@@ -17,7 +17,7 @@ def test_distribution_is_of_all_columns() -> None:
     assert found["mean"] == pytest.approx(1.0, abs=0.05) and found["deviation"] == pytest.approx(1.0, abs=0.05)
 
 
-def test_distribution_is_of_finite_numbers() -> None:
+def test_distribution_is_of_finite_numbers():
     values = torch.linspace(-3.0, 5.0, 1 << 20)
     values[::3] = float("nan")
     values[1::7] = float("inf")
@@ -27,7 +27,7 @@ def test_distribution_is_of_finite_numbers() -> None:
     assert described(torch.full((1 << 20,), float("nan")))["mean"] == 0.0
 
 
-def test_tensor_bytes_counts_shared_memory_once() -> None:
+def test_tensor_bytes_counts_shared_memory_once():
     x, other = torch.randn(8, 4), torch.randn(6)
     given = {"x": x, "same": x, "row": x[2], "other": other, "expanded": other[:1].expand(100), "n": 3}
     data = arguments.Writer().arguments(given, "kernel")

@@ -11,13 +11,13 @@ COUNTED = {*planning.FIRST, *planning.OPERATIONS}
 
 
 @pytest.fixture(scope="module")
-def loaded() -> store.LoadedRun:
+def loaded():
     """A recording of softmax with counters."""
     return store.open_run(recordings.of_kernel("softmax")[0].path)
 
 
 @pytest.fixture(scope="module")
-def by_ncu(loaded: store.LoadedRun) -> pd.DataFrame:
+def by_ncu(loaded):
     """A case of one launch by ncu alone of those that count: what CUPTI counts too."""
     table = loaded.table
     counted = table[(table["source"] == "ncu") & (table["impl"] == "triton")]
@@ -30,11 +30,11 @@ def by_ncu(loaded: store.LoadedRun) -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def by_cupti(by_ncu: pd.DataFrame) -> pd.DataFrame:
+def by_cupti(by_ncu):
     return by_ncu.assign(source=by_ncu["source"].replace("ncu", "cupti"))
 
 
-def test_a_case_says_the_same_by_either(loaded: store.LoadedRun, by_ncu: pd.DataFrame, by_cupti: pd.DataFrame) -> None:
+def test_a_case_says_the_same_by_either(loaded, by_ncu, by_cupti):
     device, kernels = loaded.run.device, loaded.run.kernels
     (ncu,), (cupti,) = (summary.summarise(t, device, kernels).to_dict("records") for t in (by_ncu, by_cupti))
     assert (ncu["bytes_source"], cupti["bytes_source"]) == ("ncu", "cupti")
@@ -47,7 +47,7 @@ def test_a_case_says_the_same_by_either(loaded: store.LoadedRun, by_ncu: pd.Data
     assert set(moved[1]["bytes_source"]) == {"cupti"}
 
 
-def test_where_both_counted_ncu_counts(by_ncu: pd.DataFrame, by_cupti: pd.DataFrame) -> None:
+def test_where_both_counted_ncu_counts(by_ncu, by_cupti):
     others = by_cupti[by_cupti["source"] == "cupti"]
     table = pd.concat([by_ncu, others.assign(value=others["value"] * 2)], ignore_index=True)
     (alone,), (both,) = gather(by_ncu), gather(table)

@@ -6,9 +6,7 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -35,7 +33,7 @@ READ, WRITTEN, TIME = "dram__bytes_read.sum", "dram__bytes_write.sum", "gpu__tim
 
 
 @pytest.fixture(scope="module")
-def real() -> library.Library:
+def real():
     """The library that is installed, where it plans without a driver: some do not, and some end the process."""
     path = library.find()
     if path is None:
@@ -50,16 +48,16 @@ def real() -> library.Library:
 class FakeHandle:
     """A CUPTI that counts ``launches`` a pass: what it is asked for, and what it answers."""
 
-    def __init__(self, launches: int = 2, results: dict[str, int] | None = None) -> None:
+    def __init__(self, launches=2, results=None):
         self.launches, self.results, self.calls = launches, results or {}, list[str]()
         self.passes, self.made = 1, 0
         self.subscribed, self.enabled = 0, set[int]()
 
-    def __getitem__(self, name: str) -> Callable[[Any], int]:
+    def __getitem__(self, name):
         if name == "missing":
             raise AttributeError(name)
 
-        def function(given: Any) -> int:
+        def function(given):
             self.calls.append(name.removeprefix("cupti"))
             if code := self.results.get(name):
                 return code
@@ -68,53 +66,53 @@ class FakeHandle:
 
         return function
 
-    def do_RangeProfilerGetCounterDataSize(self, asked: Any) -> None:
+    def do_RangeProfilerGetCounterDataSize(self, asked):
         asked.counterDataSize = 64 * asked.maxNumOfRanges
 
-    def do_RangeProfilerStop(self, ended: Any) -> None:
+    def do_RangeProfilerStop(self, ended):
         self.made += 1
         ended.isAllPassSubmitted = self.made == self.passes
 
-    def do_RangeProfilerGetCounterDataInfo(self, info: Any) -> None:
+    def do_RangeProfilerGetCounterDataInfo(self, info):
         info.numTotalRanges = self.launches
 
-    def do_ProfilerHostEvaluateToGpuValues(self, asked: Any) -> None:
+    def do_ProfilerHostEvaluateToGpuValues(self, asked):
         for place in range(asked.numMetrics):
             asked.values[place] = 100 * asked.rangeIndex + place
 
-    def cuptiSubscribe(self, subscriber: Any, callback: Any, user: Any) -> int:
+    def cuptiSubscribe(self, subscriber, callback, user):
         self.callback = callback
         return self.subscribed
 
-    def cuptiEnableCallback(self, enable: int, subscriber: Any, domain: int, number: int) -> int:
+    def cuptiEnableCallback(self, enable, subscriber, domain, number):
         self.enabled.add(number)
         return 0
 
-    def cuptiUnsubscribe(self, subscriber: Any) -> None:
+    def cuptiUnsubscribe(self, subscriber):
         self.calls.append("unsubscribed")
 
-    def cuptiGetVersion(self, found: Any) -> None:
+    def cuptiGetVersion(self, found):
         found._obj.value = 130001
 
-    def cuptiGetResultString(self, code: int, said: Any) -> None:
+    def cuptiGetResultString(self, code, said):
         said._obj.value = b"CUPTI_ERROR_SOMETHING"
 
 
-def fake(handle: FakeHandle) -> library.Library:
+def fake(handle):
     made = object.__new__(library.Library)
-    made.handle, made.path = handle, "fake"  # type: ignore[assignment]
+    made.handle, made.path = handle, "fake"
     return made
 
 
-def test_every_struct_is_as_large_as_in_cuptis_headers() -> None:
+def test_every_struct_is_as_large_as_in_cuptis_headers():
     assert {kind.function: kind.size() for kind in structures.Parameters.__subclasses__()} == SIZES
     config = structures.SetConfig
-    assert [config.replayMode.offset, config.minNestingLevel.offset, config.passIndex.offset] == [60, 74, 80]  # type: ignore[attr-defined]
+    assert [config.replayMode.offset, config.minNestingLevel.offset, config.passIndex.offset] == [60, 74, 80]
     assert structures.Stop().structSize == SIZES["cuptiRangeProfilerStop"]
 
 
 @pytest.mark.parametrize(("chip", "capability"), [("GH100", "9.0"), ("GA100", "8.0"), ("GB100", "10.0")])
-def test_bytes_time_and_bf16_operations_fit_one_pass(real: library.Library, chip: str, capability: str) -> None:
+def test_bytes_time_and_bf16_operations_fit_one_pass(real, chip, capability):
     assert [plan.passes for plan in planning.plans(real, chip, capability)] == [1]
     first, *others = planning.plans(real, chip, capability, (*planning.FIRST, *planning.OPERATIONS))
     assert first.passes == 1
@@ -124,16 +122,14 @@ def test_bytes_time_and_bf16_operations_fit_one_pass(real: library.Library, chip
 
 
 @pytest.mark.parametrize(("chip", "capability", "least"), [("GH100", "9.0", 19), ("GA100", "8.0", 18)])
-def test_all_that_warps_wait_for_is_counted_by_one_plan(
-    real: library.Library, chip: str, capability: str, least: int
-) -> None:
+def test_all_that_warps_wait_for_is_counted_by_one_plan(real, chip, capability, least):
     (plan,) = planning.stalls(real, chip, capability)
     assert len(plan.counters) >= least, "only Hopper has tensor cores to wait for by a name of their own"
     assert "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio" in plan.counters
     assert 1 < plan.passes < 9
 
 
-def test_plans_leave_out_counters_that_the_chip_lacks(real: library.Library) -> None:
+def test_plans_leave_out_counters_that_the_chip_lacks(real):
     names = {name for plan in planning.plans(real, "TU102", "7.5") for name in plan.counters}
     assert READ in names
     assert not any("bf16" in name for name in names)
@@ -142,7 +138,7 @@ def test_plans_leave_out_counters_that_the_chip_lacks(real: library.Library) -> 
 
 
 @pytest.mark.parametrize("passes", [1, 2])
-def test_each_pass_begins_cold_and_only_the_call_is_counted(passes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_pass_begins_cold_and_only_the_call_is_counted(passes, monkeypatch):
     monkeypatch.setattr(ranges, "_context", lambda: 1)
     handle = FakeHandle()
     handle.passes, calls = passes, handle.calls
@@ -156,7 +152,7 @@ def test_each_pass_begins_cold_and_only_the_call_is_counted(passes: int, monkeyp
     assert calls.index("RangeProfilerDisable") > end
 
 
-def test_counts_of_another_number_of_launches_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_of_another_number_of_launches_are_an_error(monkeypatch):
     monkeypatch.setattr(ranges, "_context", lambda: 1)
     handle = FakeHandle(launches=3)
     with pytest.raises(library.CuptiError, match="2 launches were seen and 3 counted"):
@@ -164,14 +160,11 @@ def test_counts_of_another_number_of_launches_are_an_error(monkeypatch: pytest.M
     assert handle.calls[-1] == "RangeProfilerDisable"
 
 
-@pytest.mark.parametrize(
-    ("code", "cure"),
-    [
-        (35, "NVreg_RestrictProfilingToAdminUsers=0"), (39, "another profiler"), (26, "dcgmi profile --pause"),
-        (43, "whole GPU"), (46, "CUPTI 130001 does not know the chip GH100: pip install"),
-    ],
-)  # fmt: skip
-def test_a_refusal_is_one_line_with_the_cure(code: int, cure: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("code", "cure"), [
+    (35, "NVreg_RestrictProfilingToAdminUsers=0"), (39, "another profiler"), (26, "dcgmi profile --pause"),
+    (43, "whole GPU"), (46, "CUPTI 130001 does not know the chip GH100: pip install"),
+])  # fmt: skip
+def test_a_refusal_is_one_line_with_the_cure(code, cure, monkeypatch):
     cupti = fake(FakeHandle(results={"cuptiRangeProfilerEnable": code}))
     cupti.asked_chip = "GH100"
     with pytest.raises(library.Refused) as refused:
@@ -180,14 +173,14 @@ def test_a_refusal_is_one_line_with_the_cure(code: int, cure: str, monkeypatch: 
     assert "\n" not in str(refused.value)
 
 
-def test_another_error_names_the_function_and_cuptis_result() -> None:
+def test_another_error_names_the_function_and_cuptis_result():
     cupti = fake(FakeHandle(results={"cuptiRangeProfilerStart": 7}))
     with pytest.raises(library.CuptiError, match=r"cuptiRangeProfilerStart gave CUPTI_ERROR_SOMETHING \(7\)") as failed:
         cupti.call(structures.Start(profiler=1))
     assert not isinstance(failed.value, library.Refused)
 
 
-def test_a_library_that_is_too_old_or_none_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_library_that_is_too_old_or_none_is_refused(monkeypatch, tmp_path):
     class Old(structures.Parameters):
         function = "missing"
         _fields_ = structures._HEAD
@@ -203,12 +196,12 @@ def test_a_library_that_is_too_old_or_none_is_refused(monkeypatch: pytest.Monkey
         library.load()
 
 
-def test_names_are_demangled_and_those_of_triton_left() -> None:
+def test_names_are_demangled_and_those_of_triton_left():
     assert launch_names.demangled(b"_Z9vectorAddPKfS0_Pfi") == "vectorAdd(float const*, float const*, float*, int)"
     assert launch_names.demangled(b"softmax_kernel") == "softmax_kernel"
 
 
-def test_launches_are_named_in_order_and_graphs_are_marked() -> None:
+def test_launches_are_named_in_order_and_graphs_are_marked():
     handle = FakeHandle()
     with launch_names.seen(fake(handle)) as names:
         for number, site, symbol in ((307, 0, b"first"), (307, 1, b"first"), (652, 0, b"_Z6secondv"), (514, 0, None)):
@@ -222,7 +215,7 @@ def test_launches_are_named_in_order_and_graphs_are_marked() -> None:
         pass
 
 
-def test_counts_of_plans_are_merged_and_nan_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_of_plans_are_merged_and_nan_is_absent(monkeypatch):
     counts = {(READ,): 7.0, (WRITTEN, TIME): math.nan}
     monkeypatch.setattr(
         ranges,
@@ -238,7 +231,7 @@ def test_counts_of_plans_are_merged_and_nan_is_absent(monkeypatch: pytest.Monkey
         counters.counted(fake(FakeHandle()), "GH100", plans[1:], launches=2, call=int, empty=int)
 
 
-def artefact(folder: Path, **changed: Any) -> Path:
+def artefact(folder, **changed):
     """An artefact made up for the parser: two launches, of which the second lacks a counter."""
     launches = [
         {"function": "softmax_kernel", "counters": {READ: 4096.0, WRITTEN: 2048.0, TIME: 5000.0}},
@@ -250,7 +243,7 @@ def artefact(folder: Path, **changed: Any) -> Path:
     return path
 
 
-def test_parse_has_rows_of_each_launch(tmp_path: Path) -> None:
+def test_parse_has_rows_of_each_launch(tmp_path):
     table = schema.validate(counters.parse(artefact(tmp_path), SOFTMAX))
     assert set(table["source"]) == {"cupti"}
     found = {(row.metric, row.launch): (row.value, row.function) for row in table.itertuples()}
@@ -263,7 +256,7 @@ def test_parse_has_rows_of_each_launch(tmp_path: Path) -> None:
     }
 
 
-def test_what_an_h100_counted_becomes_rows() -> None:
+def test_what_an_h100_counted_becomes_rows():
     """Artefacts of 2026-11-25: H100 80GB HBM3, driver 580.159.04, CUPTI 13.0."""
     case = Case("layer_norm", "triton", "backward", "16384x4096-bf16")
     table = schema.validate(counters.parse(FIXTURES / "cupti_layer_norm_backward_h100.json", case))
@@ -287,7 +280,7 @@ APART = {"dram_bytes_read": 0.01, "l1_bytes": 1e-5, "tensor_ops_bf16": 1e-5, "l2
 
 
 @pytest.mark.parametrize("kernel", ["layer_norm", "matmul", "softmax"])
-def test_on_an_h100_cupti_counted_what_ncu_did(kernel: str) -> None:
+def test_on_an_h100_cupti_counted_what_ncu_did(kernel):
     """Both in one run of 2026-11-25, as printed with six digits: driver 580.159.04, CUPTI 13.0, ncu 2025.3.1. In the artefact too, which is
     of an hour before. Of a chain's first launch only: before the second ncu empties the caches."""
     pairs = pd.read_csv(FIXTURES / "counter_pairs_h100.csv")
@@ -302,41 +295,35 @@ def test_on_an_h100_cupti_counted_what_ncu_did(kernel: str) -> None:
         assert ours[metric] == pytest.approx(ncu, rel=APART[metric]), metric
 
 
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"capability": 9.0}, r"it\.capability is a number, not a text"),
-        ({"launches": [{"function": "a", "counters": {READ: "1"}}]}, r"counters\[\.\.\.\] is a text"),
-        ({"launches": {}}, r"it\.launches is an object, not a list"),
-    ],
-)
-def test_a_damaged_artefact_is_one_line(changed: dict[str, Any], said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("changed", "said"), [
+    ({"capability": 9.0}, r"it\.capability is a number, not a text"),
+    ({"launches": [{"function": "a", "counters": {READ: "1"}}]}, r"counters\[\.\.\.\] is a text"),
+    ({"launches": {}}, r"it\.launches is an object, not a list"),
+])  # fmt: skip
+def test_a_damaged_artefact_is_one_line(changed, said, tmp_path):
     with pytest.raises(bounded_reading.Unreadable, match=said):
         counters.parse(artefact(tmp_path, **changed), SOFTMAX)
 
 
-def test_its_values_come_after_ncus_and_before_predicted_ones() -> None:
+def test_its_values_come_after_ncus_and_before_predicted_ones():
     assert SOURCES.index("ncu") < SOURCES.index("cupti") < SOURCES.index("interpreter")
 
 
-@pytest.mark.parametrize(
-    ("kernel", "workload", "metrics"),
-    [
-        ("vector_add", "67108864-fp32", []),
-        ("softmax", "16384x4096-bf16", []),
-        ("matmul", "4096x4096x4096-bf16", []),
-        ("matmul", "1023x517x769-fp16", ["tensor_ops_fp16"]),
-        ("matmul", "2048x2048x2048-fp32", ["tensor_ops_tf32"]),
-    ],
-)
-def test_operations_ask_only_for_possible_pipes(kernel: str, workload: str, metrics: list[str]) -> None:
+@pytest.mark.parametrize(("kernel", "workload", "metrics"), [
+    ("vector_add", "67108864-fp32", []),
+    ("softmax", "16384x4096-bf16", []),
+    ("matmul", "4096x4096x4096-bf16", []),
+    ("matmul", "1023x517x769-fp16", ["tensor_ops_fp16"]),
+    ("matmul", "2048x2048x2048-fp32", ["tensor_ops_tf32"]),
+])  # fmt: skip
+def test_operations_ask_only_for_possible_pipes(kernel, workload, metrics):
     from tilescope.execution import execute
 
     case = Case(kernel, "triton", "forward", workload)
     assert counters.operations(execute.load_spec(kernel), case) == metrics
 
 
-def test_no_call_more_is_made_for_captured_code_without_a_product() -> None:
+def test_captured_code_without_a_product_is_called_once():
     from tilescope.captures import replay
     from tilescope_kernels import CATALOG
 
@@ -347,5 +334,5 @@ def test_no_call_more_is_made_for_captured_code_without_a_product() -> None:
         assert counters.operations(captured, case) == metrics
 
 
-def test_the_symbols_name_is_where_cupti_puts_it() -> None:
+def test_the_symbols_name_is_where_cupti_puts_it():
     assert structures.CallbackData.symbolName.offset == 4 * ctypes.sizeof(ctypes.c_void_p)

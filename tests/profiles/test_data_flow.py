@@ -79,7 +79,7 @@ def halving_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
     tl.store(y_ptr, x)
 
 
-def flow(kernel, given: dict, **constants) -> Flow:
+def flow(kernel, given, **constants):
     aligned = {
         name: offline._AlignedTensor(value.to("meta")) if isinstance(value, torch.Tensor) else value
         for name, value in given.items()
@@ -99,19 +99,19 @@ def flow(kernel, given: dict, **constants) -> Flow:
     ],
     ids=lambda value: getattr(getattr(value, "fn", None), "__name__", ""),
 )  # fmt: skip
-def test_flow_of_floats_to_accesses_is_found(kernel, by_floats: bool) -> None:
+def test_flow_of_floats_to_accesses_is_found(kernel, by_floats):
     found = flow(kernel, {"x_ptr": torch.ones(64), "y_ptr": torch.ones(64), "n": 7}, BLOCK=64)
     assert found.by_floats is by_floats
     atomic = ["y_ptr"] if kernel is addressed_kernel else []
     assert found.touched == {"read": ["x_ptr", *atomic], "written": ["y_ptr"]}
 
 
-def test_flow_of_a_stored_integer_may_be_an_address() -> None:
+def test_flow_of_a_stored_integer_may_be_an_address():
     given = {"x_ptr": torch.ones(64), "y_ptr": torch.ones(64, dtype=torch.int64), "n": 7}
     assert flow(looked_up_kernel, given, BLOCK=64).by_floats
 
 
-def test_flow_of_a_loop_of_products_is_ruled_out() -> None:
+def test_flow_of_a_loop_of_products_is_ruled_out():
     given = chunk_states.arguments(batch=1, steps=128, heads=2, channels=32, state=32, chunk=64, device="cpu")
     found = flow(chunk_states.chunk_states_kernel, given, BLOCK_P=32, BLOCK_N=32, BLOCK_T=32)
     assert (found.by_floats, found.multiplies) == (False, True)
@@ -120,6 +120,6 @@ def test_flow_of_a_loop_of_products_is_ruled_out() -> None:
     assert not plain.multiplies
 
 
-def test_flow_without_a_text_is_unknown() -> None:
+def test_flow_without_a_text_is_unknown():
     found = Flow({})
     assert (found.by_floats, found.multiplies, found.touched) == (True, True, None)

@@ -2,9 +2,7 @@
 
 import importlib.metadata
 import sys
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import tilescope
@@ -25,21 +23,21 @@ class FakeNvml:
     down = False
     asked: int | str = -1
 
-    def nvmlInit(self) -> None:
+    def nvmlInit(self):
         if self.down:
             raise self.NVMLError("Driver Not Loaded")
 
-    def nvmlDeviceGetHandleByIndex(self, index: int | str) -> int | str:
+    def nvmlDeviceGetHandleByIndex(self, index):
         self.asked = index
         return index
 
     nvmlDeviceGetHandleByUUID = nvmlDeviceGetHandleByIndex
 
-    def nvmlDeviceGetClockInfo(self, handle: object, clock: int) -> int:
+    def nvmlDeviceGetClockInfo(self, handle, clock):
         assert clock == self.NVML_CLOCK_SM
         return 1980
 
-    def __getattr__(self, function: str) -> Any:
+    def __getattr__(self, function):
         answers = {
             "nvmlShutdown": None, "nvmlDeviceGetCount": 1, "nvmlDeviceGetName": self.name, "nvmlDeviceGetUUID": "GPU-1234",
             "nvmlDeviceGetCudaComputeCapability": self.capability, "nvmlDeviceGetNumGpuCores": self.cores,
@@ -51,7 +49,7 @@ class FakeNvml:
 
 
 @pytest.fixture
-def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+def nvml(monkeypatch):
     fake = FakeNvml()
     monkeypatch.setitem(sys.modules, "pynvml", fake)
     monkeypatch.setattr(device, "_STARTED", set())
@@ -59,7 +57,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     return fake
 
 
-def test_detect(nvml: FakeNvml) -> None:
+def test_detect(nvml):
     found = device.detect()
     assert found is not None
     assert (found.name, found.target, found.multiprocessors) == ("NVIDIA H200", "sm_90", 132)
@@ -68,14 +66,14 @@ def test_detect(nvml: FakeNvml) -> None:
     assert device.lock_name() == "GPU-1234"
 
 
-def test_clock_is_in_hertz_or_absent(nvml: FakeNvml) -> None:
+def test_clock_is_in_hertz_or_absent(nvml):
     nvml.down = True
     assert device.clocks() == {}
     nvml.down = False
     assert device.clocks() == {"sm_clock": 1.98e9}
 
 
-def test_driver_that_stopped_is_asked_again(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_driver_that_stopped_is_asked_again(nvml, monkeypatch):
     starts: list[int] = []
     monkeypatch.setattr(nvml, "nvmlInit", lambda: starts.append(1))
     assert device.detect() and device.clocks()
@@ -86,7 +84,7 @@ def test_driver_that_stopped_is_asked_again(nvml: FakeNvml, monkeypatch: pytest.
     assert len(starts) == 2
 
 
-def test_version_of_a_program_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_version_of_a_program_is_cached(tmp_path, monkeypatch):
     monkeypatch.setenv("TILESCOPE_CACHE", str(tmp_path / "cache"))
     tool = tmp_path / "ncu"
     tool.write_text(f"#!/bin/sh\necho asked >> {tmp_path}/asked\necho Version 1.2\n")
@@ -101,7 +99,7 @@ def test_version_of_a_program_is_cached(tmp_path: Path, monkeypatch: pytest.Monk
     assert versions.version_text(str(tmp_path / "none")) == ""
 
 
-def test_an_unlisted_gpu_has_no_datasheet(nvml: FakeNvml) -> None:
+def test_an_unlisted_gpu_has_no_datasheet(nvml):
     nvml.name, nvml.capability, nvml.cores = "NVIDIA T4", (7, 5), 2560
     found = device.detect()
     assert found is not None
@@ -109,21 +107,19 @@ def test_an_unlisted_gpu_has_no_datasheet(nvml: FakeNvml) -> None:
 
 
 @pytest.mark.parametrize(("visible", "asked"), [("1,0", 1), ("GPU-abc", "GPU-abc")])
-def test_visible_devices_are_respected(
-    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, visible: str, asked: int | str
-) -> None:
+def test_visible_devices_are_respected(nvml, monkeypatch, visible, asked):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     device.detect()
     assert nvml.asked == asked
 
 
-def test_hidden_devices(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hidden_devices(nvml, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert device.detect() is None
     assert "unset it" in (device.unavailable() or "")
 
 
-def test_no_driver(nvml: FakeNvml) -> None:
+def test_no_driver(nvml):
     nvml.down = True
     assert device.detect() is None
     assert "Driver Not Loaded" in (device.unavailable() or "")
@@ -132,15 +128,13 @@ def test_no_driver(nvml: FakeNvml) -> None:
 
 
 @pytest.mark.parametrize(("version", "word"), [("2.13.0+cpu", "CPU build"), ("2.13.0+cu130", None)])
-def test_torch_must_be_able_to_use_the_gpu(
-    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, version: str, word: str | None
-) -> None:
+def test_torch_must_be_able_to_use_the_gpu(nvml, monkeypatch, version, word):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
     reason = device.unavailable()
     assert reason is None if word is None else word in (reason or "")
 
 
-def test_versions_and_ncu(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_versions_and_ncu(nvml, monkeypatch, tmp_path):
     fake = tmp_path / "ncu"
     fake.write_text("#!/bin/sh\necho 'NVIDIA (R) Nsight Compute'\necho 'Version 2025.3.1.0 (build 36398880)'\n")
     fake.chmod(0o755)
@@ -161,7 +155,7 @@ def test_versions_and_ncu(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, tmp_p
     assert "cudnn" not in found
 
 
-def test_ncu_off_the_path_newest_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ncu_off_the_path_newest_first(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", "")
     for version in ("2024.3.2", "2025.10.0", "2025.3.1"):
         place = tmp_path / version
@@ -171,7 +165,7 @@ def test_ncu_off_the_path_newest_first(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert device.find_ncu() == str(tmp_path / "2025.10.0" / "ncu")
 
 
-def test_every_target_has_a_device() -> None:
+def test_every_target_has_a_device():
     assert ceilings.targets() == TARGETS
     for target in TARGETS:
         known = device.for_target(target)
@@ -182,12 +176,9 @@ def test_every_target_has_a_device() -> None:
         device.for_target("sm_42")
 
 
-@pytest.mark.parametrize(
-    ("name", "bandwidth"),
-    [
-        ("NVIDIA H200", 4.8e12), ("NVIDIA GeForce RTX 3090", 0.936e12), ("NVIDIA GeForce RTX 3090 Ti", None),
-    ],
-)  # fmt: skip
-def test_datasheets_go_by_the_exact_name(name: str, bandwidth: float | None) -> None:
+@pytest.mark.parametrize(("name", "bandwidth"), [
+    ("NVIDIA H200", 4.8e12), ("NVIDIA GeForce RTX 3090", 0.936e12), ("NVIDIA GeForce RTX 3090 Ti", None),
+])  # fmt: skip
+def test_datasheets_go_by_the_exact_name(name, bandwidth):
     found = {ceiling.name: ceiling.value for ceiling in ceilings.datasheet(name)}
     assert found.get("hbm") == bandwidth

@@ -25,15 +25,12 @@ def test_the_drivers_version_is_read(tmp_path):
     assert doctor.driver(version, True).found == "580.95.05"
 
 
-@pytest.mark.parametrize(
-    ("probe", "gpu", "ok", "cure"),
-    [
-        ({"torch": "2.13.0", "cuda_build": None, "cuda": False}, False, True, ""),
-        ({"torch": "2.13.0", "cuda_build": None, "cuda": False}, True, False, "CUDA build"),
-        ({"torch": "2.13.0", "cuda_build": "12.8", "cuda": True}, True, True, ""),
-        ({"torch_error": "ModuleNotFoundError: No module named 'torch'"}, False, False, "pip install"),
-    ],
-)
+@pytest.mark.parametrize(("probe", "gpu", "ok", "cure"), [
+    ({"torch": "2.13.0", "cuda_build": None, "cuda": False}, False, True, ""),
+    ({"torch": "2.13.0", "cuda_build": None, "cuda": False}, True, False, "CUDA build"),
+    ({"torch": "2.13.0", "cuda_build": "12.8", "cuda": True}, True, True, ""),
+    ({"torch_error": "ModuleNotFoundError: No module named 'torch'"}, False, False, "pip install"),
+])  # fmt: skip
 def test_torch(probe, gpu, ok, cure):
     finding = doctor.torch(probe, gpu)
     assert finding.ok is ok

@@ -1,10 +1,7 @@
 """The events collector: its artefact, and the order in which it flushes, records and calls."""
 
 import json
-from pathlib import Path
-from typing import Any
 
-import pytest
 from tilescope.collectors import events
 from tilescope.execution import intervals
 from tilescope.table import schema
@@ -13,7 +10,7 @@ from tilescope.table.case import Case
 CASE = Case("softmax", "triton", "forward", "1823x781-fp32")
 
 
-def test_parse(tmp_path: Path) -> None:
+def test_parse(tmp_path):
     artefact = tmp_path / "a.json"
     artefact.write_text(
         json.dumps(
@@ -30,27 +27,27 @@ def test_parse(tmp_path: Path) -> None:
     assert table["launch"].isna().all()
 
 
-def test_a_case_that_no_graph_captures_has_no_graph_time(tmp_path: Path) -> None:
+def test_a_case_that_no_graph_captures_has_no_graph_time(tmp_path):
     artefact = tmp_path / "a.json"
     artefact.write_text(json.dumps({"interval": [2e-5], "notes": ["not captured as a CUDA graph: why"]}))
     assert set(events.parse(artefact, CASE)["metric"]) == {"interval"}
 
 
-def test_every_call_is_cold_and_between_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_call_is_cold_and_between_its_events(monkeypatch):
     import torch
 
     happened: list[str] = []
     clock = iter(range(0, 100, 2))
 
     class Event:
-        def __init__(self, enable_timing: bool) -> None:
+        def __init__(self, enable_timing):
             assert enable_timing
 
-        def record(self) -> None:
+        def record(self):
             happened.append("record")
             self.time = next(clock)
 
-        def elapsed_time(self, end: Any) -> float:
+        def elapsed_time(self, end):
             return float(end.time - self.time)
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
@@ -60,14 +57,14 @@ def test_every_call_is_cold_and_between_its_events(monkeypatch: pytest.MonkeyPat
     assert times == [0.002] * 3
 
 
-def test_graphs_take_turns() -> None:
+def test_graphs_take_turns():
     replayed: list[int] = []
 
     class Graph:
-        def __init__(self, number: int) -> None:
+        def __init__(self, number):
             self.number = number
 
-        def replay(self) -> None:
+        def replay(self):
             replayed.append(self.number)
 
     replay = events._in_turn([Graph(n) for n in range(3)])

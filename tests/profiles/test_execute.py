@@ -12,42 +12,36 @@ from tilescope_kernels.spec import STEP, Implementation, KernelSpec, Workload
 FILE = Path(__file__).parent / "small_kernels.py"
 
 
-def case(name: str, impl: str = "eager", direction: str = "forward", workload: str = "small", config: str = "") -> Case:
+def case(name, impl="eager", direction="forward", workload="small", config=""):
     ref = f"{FILE}:{name}"
     spec = execute.load_spec(ref)
     return Case(ref, impl, direction, spec.workload(workload).id, config)
 
 
-def test_load_spec_loads_a_file_once() -> None:
+def test_load_spec_loads_a_file_once():
     first = execute.load_spec(f"{FILE}:TIMES")
     assert first.name == "times_three"
     assert execute.load_spec(f"{FILE}:TIMES") is first
 
 
-@pytest.mark.parametrize(
-    ("ref", "message"),
-    [
-        ("no_such_kernel", "unknown kernel 'no_such_kernel': use one of .*path/to/file.py:SPEC"),
-        ("nowhere.py:SPEC", "nowhere.py is not a file"),
-        (str(FILE), "write .*small_kernels.py:SPEC"),
-        (f"{FILE}:NOTHING", "has no 'NOTHING'"),
-        (f"{FILE}:TOLERANCE", "is a dict, not a KernelSpec"),
-    ],
-)
-def test_load_spec_unknown_kernel_is_refused(ref: str, message: str) -> None:
+@pytest.mark.parametrize(("ref", "message"), [
+    ("no_such_kernel", "unknown kernel 'no_such_kernel': use one of .*path/to/file.py:SPEC"),
+    ("nowhere.py:SPEC", "nowhere.py is not a file"),
+    (str(FILE), "write .*small_kernels.py:SPEC"),
+    (f"{FILE}:NOTHING", "has no 'NOTHING'"),
+    (f"{FILE}:TOLERANCE", "is a dict, not a KernelSpec"),
+])  # fmt: skip
+def test_load_spec_unknown_kernel_is_refused(ref, message):
     with pytest.raises(ValueError, match=message) as caught:
         execute.load_spec(ref)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("code", "why"),
-    [
-        ("import no_such_module", "ModuleNotFoundError: No module"),
-        ("import sys\nsys.exit('that\\nis all')", "it calls sys.exit; keep what only a script does under if __name__"),
-    ],
-)
-def test_load_spec_file_that_does_not_import_says_why(code: str, why: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("code", "why"), [
+    ("import no_such_module", "ModuleNotFoundError: No module"),
+    ("import sys\nsys.exit('that\\nis all')", "it calls sys.exit; keep what only a script does under if __name__"),
+])  # fmt: skip
+def test_load_spec_file_that_does_not_import_says_why(code, why, tmp_path):
     broken = tmp_path / "broken.py"
     broken.write_text(code)
     before = set(sys.modules)
@@ -58,22 +52,19 @@ def test_load_spec_file_that_does_not_import_says_why(code: str, why: str, tmp_p
     assert not [name for name in sys.modules.keys() - before if name.startswith("broken")]
 
 
-@pytest.mark.parametrize(
-    ("wanted", "message"),
-    [
-        (case("TIMES", "fused"), "no implementation 'fused': use one of triton, wrong, in_place, picky, eager"),
-        (case("SOFTMAX", direction="backward", workload="ragged"), "small_softmax has no backward pass"),
-        (case("TIMES", "absent"), "needs no-such-package: pip install no-such-package"),
-        (case("TIMES", config="BLOCK=1"), "no config 'BLOCK=1': it takes none"),
-        (case("MATMUL", "triton", config="BLOCK=1"), "it takes BM, BN, BK, num_warps, num_stages"),
-    ],
-)
+@pytest.mark.parametrize(("wanted", "message"), [
+    (case("TIMES", "fused"), "no implementation 'fused': use one of triton, wrong, in_place, picky, eager"),
+    (case("SOFTMAX", direction="backward", workload="ragged"), "small_softmax has no backward pass"),
+    (case("TIMES", "absent"), "needs no-such-package: pip install no-such-package"),
+    (case("TIMES", config="BLOCK=1"), "no config 'BLOCK=1': it takes none"),
+    (case("MATMUL", "triton", config="BLOCK=1"), "it takes BM, BN, BK, num_warps, num_stages"),
+])  # fmt: skip
 def test_prepare_case_that_cannot_run_says_why(wanted: Case, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         execute.prepare(execute.load_spec(wanted.kernel), wanted, "cpu")
 
 
-def test_prepare_runs_forward_and_backward() -> None:
+def test_prepare_runs_forward_and_backward():
     spec = execute.load_spec(f"{FILE}:TIMES")
     forward = execute.prepare(spec, case("TIMES"), "cpu")()
     x = execute.draw_inputs(spec, case("TIMES"), "cpu")["x"]
@@ -86,7 +77,7 @@ def test_prepare_runs_forward_and_backward() -> None:
     assert torch.allclose(gradient / 3, execute.draw_gradients((x.requires_grad_(),))[0])
 
 
-def test_prepare_of_both_passes_gives_the_gradients() -> None:
+def test_prepare_of_both_passes_gives_the_gradients():
     spec = execute.load_spec(f"{FILE}:TIMES")
     both = KernelSpec(**{**vars(spec), "passes": (*spec.passes, STEP)})
     wanted = Case(f"{FILE}:TIMES", "eager", STEP, spec.workload("small").id)
@@ -97,7 +88,7 @@ def test_prepare_of_both_passes_gives_the_gradients() -> None:
     assert torch.equal(step()[0], backward()[0]) and torch.equal(step()[0], backward()[0])
 
 
-def test_prepare_rotates_inputs() -> None:
+def test_prepare_rotates_inputs():
     seen: list[int] = []
     spec = KernelSpec(
         name="identity",
@@ -107,7 +98,7 @@ def test_prepare_rotates_inputs() -> None:
         reference=lambda x: x,
         inputs=lambda workload, device: {"x": torch.ones(workload.elements, device=device)},
         workloads=(Workload({"n": 4}, "fp32"),),
-        cost=lambda workload, direction: None,  # type: ignore[arg-type, return-value]
+        cost=lambda workload, direction: None,
         tolerance={},
     )
     run = execute.prepare(spec, Case("identity", "eager", "forward", "4-fp32"), "cpu", rotate=3)
@@ -117,8 +108,8 @@ def test_prepare_rotates_inputs() -> None:
     assert seen[:3] == seen[3:]
 
 
-def test_draw_inputs_on_meta_keeps_the_geometry() -> None:
-    def inputs(workload: Workload, device: torch.device) -> dict[str, torch.Tensor]:
+def test_draw_inputs_on_meta_keeps_the_geometry():
+    def inputs(workload, device):
         torch.Generator(device)  # raises on meta
         base = torch.zeros(workload.elements + 3, device=device)
         return {"x": base[3:], "y": base[: workload.elements].unflatten(0, (2, -1)).T}
@@ -131,7 +122,7 @@ def test_draw_inputs_on_meta_keeps_the_geometry() -> None:
     assert drawn["y"].stride() == (1, 4)
 
 
-def test_draw_inputs_converts_floats_only() -> None:
+def test_draw_inputs_converts_floats_only():
     spec = execute.load_spec(f"{FILE}:GATHER")
     drawn = execute.draw_inputs(spec, case("GATHER", "triton"), "cpu", torch.float64)
     assert drawn["x"].dtype == torch.float64

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,15 +12,15 @@ from benchmarks.foreign_kernels import Entry
 from . import foreign_launches
 
 
-def gathered() -> tuple[torch.Tensor, torch.Tensor]:
+def gathered():
     return torch.randn(50, 64), torch.tensor([3, 1, 3])
 
 
-def wrong(table: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
+def wrong(table, where):
     return table[where] + 1
 
 
-def raises(table: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
+def raises(table, where):
     raise RuntimeError("no kernel for it")
 
 
@@ -29,7 +28,7 @@ RIGHT = Entry("ours", "gather", gathered, foreign_launches.gather, lambda table,
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="entries are forked")
-def test_main_lists_each_entry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_main_lists_each_entry(monkeypatch, tmp_path):
     entries = [
         RIGHT,
         Entry("ours", "other", gathered, foreign_launches.gather, wrong),
@@ -50,14 +49,14 @@ def test_main_lists_each_entry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert [one["captured"] for one in json.loads((tmp_path / "found.json").read_text())] == [1, 1, 0]
 
 
-def test_main_names_absent_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_main_names_absent_libraries(monkeypatch):
     monkeypatch.setattr(foreign_kernels, "LIBRARIES", {"no_such_library": "liger"})
     lines: list[str] = []
     assert foreign.main([], lines.append) == 2
     assert lines == ["no_such_library is not installed: its kernels are left out", "there is nothing to look at"]
 
 
-def test_missed_is_the_first_failing_column() -> None:
+def test_missed_is_the_first_failing_column():
     whole = {"captured": 2, "kernels": 1, "compiled": 2, "interpreted": 2, "error": 1e-6, "accused": [], "seconds": 1.0}
     assert foreign.missed(RIGHT, whole) == ""
     alone = Entry("ours", "alone", gathered, foreign_launches.gather)
@@ -70,7 +69,7 @@ def test_missed_is_the_first_failing_column() -> None:
 
 
 @pytest.mark.parametrize("module", foreign_kernels.LIBRARIES.values())
-def test_entries_load_without_their_library(module: str) -> None:
+def test_entries_load_without_their_library(module):
     import importlib
 
     entries = importlib.import_module(f"benchmarks.foreign_kernels.{module}").ENTRIES

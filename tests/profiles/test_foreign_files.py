@@ -82,7 +82,7 @@ def test_file_recognised_by_content_becomes_a_run(name: str, tmp_path: Path, mon
     assert all(kernel in text or called[kernel] in text for kernel in loaded.run.kernels)
 
 
-def test_ncus_raw_page_gives_the_counters_of_each_launch_and_the_gpu() -> None:
+def test_ncu_raw_page_has_each_launch_and_the_gpu() -> None:
     loaded = open_file(FIXTURES / "raw_37_metrics_h200.csv")
     device = loaded.run.device
     assert (device.name, device.target, device.multiprocessors) == ("NVIDIA H200", "sm_90", 132)
@@ -96,7 +96,7 @@ def test_ncus_raw_page_gives_the_counters_of_each_launch_and_the_gpu() -> None:
     assert any("unmodified GPU clocks" in note for note in loaded.run.notes)
 
 
-def test_ncus_details_page_says_the_same_as_its_raw_page_where_both_do() -> None:
+def test_ncu_details_page_agrees_with_the_raw_page() -> None:
     details, raw = (open_file(FIXTURES / name) for name in ("details_rules_h200.csv", "raw_full_h200.csv.gz"))
     compared = 0
     for metric in ("registers", "theoretical_occupancy", "occupancy_limit_registers", "shared_memory", "block_threads"):
@@ -190,7 +190,7 @@ def test_the_same_kernel_twice_in_a_scope_is_added_up(tmp_path: Path) -> None:
     assert values(loaded, "matmul_kernel", "gpu_time", "step/forward") == pytest.approx([2 * 204.8e-6])
 
 
-def test_tritonparses_launches_have_their_config_and_compilations_their_time(tmp_path: Path) -> None:
+def test_tritonparse_has_configs_and_compile_times(tmp_path: Path) -> None:
     path = FIXTURES / "foreign" / "tritonparse_events.ndjson"
     loaded = open_file(path)
     assert values(loaded, "add_kernel", "grid_blocks") == [32, 32, 8]
@@ -212,7 +212,7 @@ def test_tritonparses_launches_have_their_config_and_compilations_their_time(tmp
     assert any("left out: 1" in note for note in open_file(cut).run.notes)
 
 
-def test_inductors_choices_are_a_sweep_and_another_library_s_a_case_of_its_own(tmp_path: Path) -> None:
+def test_inductor_choices_are_a_sweep_beside_extern_kernels(tmp_path: Path) -> None:
     loaded = open_file(FIXTURES / "foreign" / "autotuning_result_json_list.txt")
     assert loaded.run.device.name == "NVIDIA H200"
     assert "choices that could not be run: 1" in loaded.run.notes
@@ -231,7 +231,7 @@ def test_inductors_choices_are_a_sweep_and_another_library_s_a_case_of_its_own(t
         open_file(untimed)
 
 
-def test_helions_configs_are_a_sweep_named_by_the_file_beside_the_log(tmp_path: Path) -> None:
+def test_helion_configs_are_a_sweep_named_by_its_sidecar(tmp_path: Path) -> None:
     path = FIXTURES / "foreign" / "helion_autotune.csv"
     loaded = open_file(path)
     assert loaded.run.device.name == "NVIDIA H200"
@@ -347,7 +347,7 @@ def test_names_of_any_length_stay_apart(tmp_path: Path) -> None:
     assert all(len(name) <= 1000 and name.isprintable() for name in loaded.run.kernels)
 
 
-def test_a_devices_figures_are_the_files_and_the_datasheets_where_it_has_only_the_name(tmp_path: Path) -> None:
+def test_device_figures_come_from_file_then_datasheet(tmp_path: Path) -> None:
     event = {"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 1, "args": {"device": 1}}
 
     def device(*described: Mapping[str, Any]) -> Any:

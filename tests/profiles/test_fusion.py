@@ -10,34 +10,31 @@ from tilescope.notebook import fusion_trace
 MEGA = 2**20
 
 
-def ask(chain: str, problem: str, target: str = "sm_90") -> fusion.Answer:
+def ask(chain, problem, target="sm_90"):
     sizes = fusion.parse_problem(problem)
     return fusion.ask(fusion.count(fusion.parse_chain(chain), sizes), sizes, target)
 
 
-def line(answer: fusion.Answer, topic: str) -> fusion.Line:
+def line(answer, topic):
     (found,) = [entry for entry in answer.lines if entry.topic == topic]
     return found
 
 
-@pytest.mark.parametrize(
-    ("chain", "unfused", "fused"),
-    [
-        # Tensors of 2 MB read and written, one launch after the other.
-        ("add,relu,mul", 3 + 2 + 3, 4),
-        ("relu", 2, 2),
-        ("add,relu,scale", 3 + 2 + 2, 3),
-        ("addcmul,add", 4 + 3, 5),
-    ],
-)
-def test_bytes_of_elementwise_chains(chain: str, unfused: int, fused: int) -> None:
+@pytest.mark.parametrize(("chain", "unfused", "fused"), [
+    # Tensors of 2 MB read and written, one launch after the other.
+    ("add,relu,mul", 3 + 2 + 3, 4),
+    ("relu", 2, 2),
+    ("add,relu,scale", 3 + 2 + 2, 3),
+    ("addcmul,add", 4 + 3, 5),
+])  # fmt: skip
+def test_bytes_of_elementwise_chains(chain, unfused, fused):
     answer = ask(chain, "1024x1024-bf16")
     assert answer.chain.unfused_bytes == unfused * 2 * MEGA
     assert answer.chain.fused_bytes == fused * 2 * MEGA
     assert answer.bound == pytest.approx(unfused / fused)
 
 
-def test_bytes_of_rows_masks_and_reductions() -> None:
+def test_bytes_of_rows_masks_and_reductions():
     # A weight and a bias are one row each; a reduction leaves one element a row; dropout keeps a mask of bytes.
     norm = ask("layer_norm", "1024x512-fp32")
     assert norm.chain.unfused_bytes == norm.chain.fused_bytes == 2 * 1024 * 512 * 4 + 2 * 512 * 4
@@ -51,7 +48,7 @@ def test_bytes_of_rows_masks_and_reductions() -> None:
     assert masked.chain.fused_bytes == 2 * 1024 * 512 * 2 + 1024 * 512
 
 
-def test_vectors_rows_and_targets_each_get_a_line() -> None:
+def test_vectors_rows_and_targets_each_get_a_line():
     even, odd = ask("softmax", "1823x1024-fp32"), ask("softmax", "1823x781-fp32")
     assert line(even, "vectors").good
     assert "multiple of 16: loads of 4 elements" in line(even, "vectors").text
@@ -67,7 +64,7 @@ def test_vectors_rows_and_targets_each_get_a_line() -> None:
     assert "masks" in line(flat, "BLOCK").text
 
 
-def test_a_row_that_fills_the_registers_is_walked_in_chunks() -> None:
+def test_a_row_that_fills_the_registers_is_walked_in_chunks():
     assert line(ask("softmax", "128x16384-bf16"), "BLOCK").good
     assert "walk it in chunks" in line(ask("softmax", "128x65536-bf16"), "BLOCK").text
 
@@ -76,13 +73,13 @@ def test_a_row_that_fills_the_registers_is_walked_in_chunks() -> None:
     ("dtype", "target", "good"),
     [("fp8", "sm_80", False), ("fp8", "sm_90", True), ("bf16", "sm_80", True), ("fp32", "sm_80", True)],
 )
-def test_what_the_target_supports(dtype: str, target: str, good: bool) -> None:
+def test_what_the_target_supports(dtype, target, good):
     answer = ask("add,relu", f"4096x4096-{dtype}", target)
     assert line(answer, "dtype").good is good
     assert ("none" in line(answer, "TMA").text) == (target == "sm_80")
 
 
-def test_small_work_and_work_that_stays_in_l2_is_told() -> None:
+def test_small_work_and_work_that_stays_in_l2_is_told():
     small = ask("add,relu", "128x128-bf16")
     assert "2 launches cost more than their bytes" in line(small, "time").text
     assert line(small, "L2").good is False
@@ -93,27 +90,24 @@ def test_small_work_and_work_that_stays_in_l2_is_told() -> None:
     assert "nothing to win" in line(alone, "bound").text
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["addd", "3x3-fp32"], "did you mean 'add'?"),
-        (["", "3x3-fp32"], "name operations in their order"),
-        (["matmul,relu", "3x3-fp32"], "matmul is no pass over memory"),
-        (["sum,relu", "3x3-fp32"], "sum leaves one value a row"),
-        (["relu", "3x0-fp32"], "is empty"),
-        (["relu", "3x3"], "sizes and a dtype"),
-        (["relu", "3x3-fp33"], "did you mean 'fp32'?"),
-        (["relu", "3x3-fp32", "--target", "sm_70"], "unknown target 'sm_70'"),
-    ],
-)
-def test_bad_input_gets_one_line(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["addd", "3x3-fp32"], "did you mean 'add'?"),
+    (["", "3x3-fp32"], "name operations in their order"),
+    (["matmul,relu", "3x3-fp32"], "matmul is no pass over memory"),
+    (["sum,relu", "3x3-fp32"], "sum leaves one value a row"),
+    (["relu", "3x0-fp32"], "is empty"),
+    (["relu", "3x3"], "sizes and a dtype"),
+    (["relu", "3x3-fp33"], "did you mean 'fp32'?"),
+    (["relu", "3x3-fp32", "--target", "sm_70"], "unknown target 'sm_70'"),
+])  # fmt: skip
+def test_bad_input_gets_one_line(arguments, said, capsys):
     assert cli.main(["fuse", *arguments]) == 2
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
 
 
-def test_the_command_prints_a_table_or_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_a_table_or_json(capsys):
     assert cli.main(["fuse", "add,relu,mul", "16384x4096-bf16"]) == 0
     printed = capsys.readouterr().out
     assert "8 passes over 134 MB unfused, 4 passes over 134 MB fused" in printed
@@ -150,13 +144,13 @@ def broken(a):
 
 
 @pytest.fixture(scope="module")
-def functions(tmp_path_factory: pytest.TempPathFactory) -> str:
+def functions(tmp_path_factory):
     file = tmp_path_factory.mktemp("own") / "functions.py"
     file.write_text(FUNCTIONS)
     return str(file)
 
 
-def test_a_function_is_counted_as_its_operators(functions: str) -> None:
+def test_a_function_is_counted_as_its_operators(functions):
     problem = fusion.parse_problem("1024x512-bf16")
     chain = fusion_trace.count(f"{functions}:gated", problem)
     assert chain == fusion.Chain(("add", "silu", "mul"), 8 * problem.bytes, 4 * problem.bytes, False, False)
@@ -165,7 +159,7 @@ def test_a_function_is_counted_as_its_operators(functions: str) -> None:
     assert (chain.unfused_bytes, chain.fused_bytes) == (named.unfused_bytes, named.fused_bytes)
 
 
-def test_a_weight_is_one_row_and_a_mean_needs_the_whole_of_it(functions: str) -> None:
+def test_a_weight_is_one_row_and_a_mean_needs_the_whole_of_it(functions):
     problem = fusion.parse_problem("1024x512-bf16")
     chain = fusion_trace.count(f"{functions}:norm", problem)
     assert chain.fused_bytes == 2 * problem.bytes + problem.row_bytes
@@ -173,30 +167,25 @@ def test_a_weight_is_one_row_and_a_mean_needs_the_whole_of_it(functions: str) ->
     assert chain.unfused_bytes > 15 * problem.bytes  # eager goes through fp32 and back
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("product", "no pass over memory"),
-        ("peek", "looks at a tensor's value"),
-        ("view", "moves no data"),
-        ("nothing", "has no function 'nothing'"),
-    ],
-)
-def test_a_function_that_cannot_be_counted_says_why(functions: str, name: str, said: str) -> None:
+@pytest.mark.parametrize(("name", "said"), [
+    ("product", "no pass over memory"),
+    ("peek", "looks at a tensor's value"),
+    ("view", "moves no data"),
+    ("nothing", "has no function 'nothing'"),
+])  # fmt: skip
+def test_a_function_that_cannot_be_counted_says_why(functions, name, said):
     with pytest.raises(ValueError, match=said):
         fusion_trace.count(f"{functions}:{name}", fusion.parse_problem("64x64-fp32"))
 
 
-def test_the_command_counts_a_function_in_a_process_of_its_own(
-    functions: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_counts_a_function_in_a_process_of_its_own(functions, capsys):
     assert cli.main(["fuse", f"{functions}:gated", "1024x512-bf16", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["chain"]["names"] == ["add", "silu", "mul"]
     assert cli.main(["fuse", "no_such_file.py:f", "1024x512-bf16"]) == 2
     assert "is no file" in capsys.readouterr().err
 
 
-def test_what_a_function_raises_is_said_in_one_line(functions: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_function_raises_is_said_in_one_line(functions, capsys):
     assert fusion_trace.main([f"{functions}:broken", "1024x512-bf16"]) == 2
     said = capsys.readouterr().err
     assert "KeyError" in said

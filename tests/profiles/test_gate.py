@@ -93,7 +93,7 @@ def test_what_the_compiler_says_has_no_noise(change: Launch, what: str, limit: d
     assert set(verdicts(base, base).values()) == {"pass"}
 
 
-def test_launches_are_compared_one_by_one_where_they_are_the_same_ones() -> None:
+def test_gate_compares_equal_launches_one_by_one() -> None:
     small = {**COMPILED, "registers": 32}
     (check,) = gate.gate(run(COMPILED, small), run(COMPILED, {**small, "registers": 40}), LIMITS).of("fail")
     assert (check.baseline, check.candidate, check.function) == (32, 40, "kernel_1")
@@ -119,7 +119,7 @@ def test_bytes_are_by_the_same_source_on_both_sides(source: str, factor: float, 
 FAILED = Failure(CASE.id, "events", "illegal memory access")
 
 
-def test_a_case_that_is_gone_or_failed_shuts_the_gate_unless_allowed() -> None:
+def test_gate_fails_for_missing_or_failed_cases() -> None:
     base = run(COMPILED)
     other = dataclasses.replace(run(COMPILED, of=Case("other", "triton", "forward", "8-fp32")))
     both = dataclasses.replace(base, table=pd.concat([base.table, other.table], ignore_index=True))
@@ -137,7 +137,7 @@ def test_a_case_that_is_gone_or_failed_shuts_the_gate_unless_allowed() -> None:
     assert gate.gate(base, both, dataclasses.replace(LIMITS, slowdown=float("inf"))).notes == (added,)
 
 
-def test_times_of_different_gpus_are_not_compared_and_the_compiled_part_is() -> None:
+def test_gate_of_different_gpus_compares_compiled_part_only() -> None:
     other = dataclasses.replace(GPU, name="Another GPU")
     found = gate.gate(run(COMPILED, repeated=times()), run(COMPILED, repeated=times(1), device=other), LIMITS)
     assert found.verdict == "not compared" and [check.what for check in found.of("not compared")] == ["gpu_time"]

@@ -32,7 +32,7 @@ sys.meta_path.insert(0, Blocker())
 """
 
 
-def imported(file: Path) -> set[str]:
+def imported(file):
     """Top-level names of everything that a file imports, inside functions and by a string too."""
     names = set()
     for node in ast.walk(ast.parse(file.read_text())):
@@ -45,7 +45,7 @@ def imported(file: Path) -> set[str]:
     return names
 
 
-def python(code: str) -> subprocess.CompletedProcess[str]:
+def python(code):
     path = os.pathsep.join([str(root) for root in ROOTS.values()])
     return subprocess.run(
         [sys.executable, "-c", code],
@@ -69,18 +69,15 @@ def test_the_app_imports_neither_torch_nor_triton():
     assert imported(ROOT / "dashboard" / "app.py") & {"torch", "triton", "tilescope_kernels"} == set()
 
 
-@pytest.mark.parametrize(
-    "modules",
-    [
-        "tilescope, tilescope.table.schema, tilescope.table.metrics, tilescope.runs.store, tilescope.models.roofline, "
-        "tilescope.hardware.occupancy, tilescope.models.text_table, tilescope.jobs.supervisor, tilescope.jobs.plan, "
-        "tilescope.notebook.profiling, tilescope.cli, tilescope.jobs.doctor, tilescope.collectors.check, "
-        "tilescope.collectors.compiler, tilescope.collectors.interpreter, tilescope.collectors.events, "
-        "tilescope.collectors.torch_profiler, tilescope.collectors.ncu",
-        "tilescope_dashboard.report, tilescope_dashboard.session.jobs, tilescope_dashboard.views.groups, "
-        "tilescope_dashboard.views.navigation, tilescope_dashboard.views.form.profile, tilescope_dashboard.views.jobs.job_panel",
-    ],
-)
+@pytest.mark.parametrize("modules", [
+    "tilescope, tilescope.table.schema, tilescope.table.metrics, tilescope.runs.store, tilescope.models.roofline, "
+    "tilescope.hardware.occupancy, tilescope.models.text_table, tilescope.jobs.supervisor, tilescope.jobs.plan, "
+    "tilescope.notebook.profiling, tilescope.cli, tilescope.jobs.doctor, tilescope.collectors.check, "
+    "tilescope.collectors.compiler, tilescope.collectors.interpreter, tilescope.collectors.events, "
+    "tilescope.collectors.torch_profiler, tilescope.collectors.ncu",
+    "tilescope_dashboard.report, tilescope_dashboard.session.jobs, tilescope_dashboard.views.groups, "
+    "tilescope_dashboard.views.navigation, tilescope_dashboard.views.form.profile, tilescope_dashboard.views.jobs.job_panel",
+])  # fmt: skip
 def test_reading_runs_needs_neither_torch_nor_triton(modules):
     done = python(BLOCKER + f"import {modules}\nassert not {{'torch', 'triton'}} & set(sys.modules)")
     assert done.returncode == 0, done.stderr

@@ -1,8 +1,6 @@
 """Impossible measurements: each rule on an impossible case and on a possible one beside it, and the recordings."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -17,7 +15,7 @@ from .made_up import MB, cost, gpu, values
 GPU = gpu(sheet_hbm=1e12, hbm=0.9e12, sheet_fp32=1e13)
 
 
-def table(given: dict[str, Any], **needed: float) -> Any:
+def table(given, **needed):
     """A case's table: keys are ``metric@source`` or ``metric@source@launch``; times of events are the whole case's."""
     rows = cost(**needed)
     for key, value in given.items():
@@ -27,7 +25,7 @@ def table(given: dict[str, Any], **needed: float) -> Any:
     return schema.frame(rows)
 
 
-def found(given: dict[str, Any], **needed: float) -> set[str]:
+def found(given, **needed):
     return {reason.rule for _, reason in impossible.of_table(table(given, **needed), GPU)}
 
 
@@ -95,30 +93,30 @@ POSSIBLE = [
 
 
 @pytest.mark.parametrize(("rule", "given", "needed"), IMPOSSIBLE)
-def test_what_cannot_be_is_called_so(rule: str, given: dict[str, Any], needed: dict[str, float]) -> None:
+def test_what_cannot_be_is_called_so(rule, given, needed):
     assert found(given, **needed) == {rule}
 
 
 @pytest.mark.parametrize(("given", "needed"), POSSIBLE)
-def test_what_can_be_is_left_alone(given: dict[str, Any], needed: dict[str, float]) -> None:
+def test_what_can_be_is_left_alone(given, needed):
     assert not found(given, **needed)
 
 
-def test_a_launch_that_overlaps_another_is_held_against_what_is_left() -> None:
+def test_overlapping_launch_counts_its_remaining_time():
     overlapping = {f"{TRACED}@0": 100e-6, f"{TRACED}@1": 100e-6, "launch_start@torch_profiler@0": 0.0}
     assert not found({**overlapping, "launch_start@torch_profiler@1": 5e-6, "interval@events": 106e-6})
     apart = {**overlapping, "launch_start@torch_profiler@1": 101e-6, "interval@events": 106e-6}
     assert found(apart) == {impossible.CLOCKS}
 
 
-def test_nothing_is_said_of_a_device_whose_sheet_and_caches_are_not_known() -> None:
+def test_device_without_datasheet_has_nothing_impossible():
     unknown = Device("Other", "sm_90", 100, 0, 0, True, (Ceiling("hbm", 1e12, "byte/second", "measured"),))
     given = {TRACED: 1e-6, "dram_bytes_read@ncu": 0}
     assert not list(impossible.of_table(table(given), unknown))
     assert list(impossible.of_table(table(given), GPU))
 
 
-def test_advice_says_it_first_and_nothing_else_of_that_case() -> None:
+def test_advice_says_it_first_and_nothing_else_of_that_case():
     rows = table({TRACED: 70e-6, "widest_load@compiler": 4})
     right = rows.assign(impl="eager").replace({"value": {70e-6: 400e-6}})
     both = pd.concat([right, rows], ignore_index=True)
@@ -133,14 +131,14 @@ def test_advice_says_it_first_and_nothing_else_of_that_case() -> None:
     json.dumps(findings[0].to_json())
 
 
-def test_the_summary_says_it_in_place_of_what_bounds_the_case() -> None:
+def test_the_summary_says_it_in_place_of_what_bounds_the_case():
     (why,) = summary.summarise(table({TRACED: 70e-6}), GPU)["why"]
     assert why.startswith("Impossible: 1.14 TB/s from HBM") and "bound" not in why
     (why,) = summary.summarise(table(FINE), GPU)["why"]
     assert why.startswith("Memory-bound")
 
 
-def test_no_speedup_is_of_a_time_that_cannot_be_nor_over_one() -> None:
+def test_no_speedup_is_of_a_time_that_cannot_be_nor_over_one():
     for seconds, known in ((70e-6, False), (110e-6, True)):
         ours, theirs = table({TRACED: seconds}), table({TRACED: 220e-6}).assign(impl="eager")
         for one, two in ((ours, theirs), (theirs.assign(impl="triton"), ours.assign(impl="eager"))):
@@ -148,7 +146,7 @@ def test_no_speedup_is_of_a_time_that_cannot_be_nor_over_one() -> None:
             assert pd.notna(rows.at["triton", "speedup_eager"]) == known
 
 
-def test_show_says_it_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_says_it_of_a_run(tmp_path, capsys):
     run = Run("20261125-000000-abcd", "2026-11-25T00:00:00+00:00", GPU, {"scale": {}}, {}, {"target": "sm_90"})
     for folder, seconds in (("wrong", 70e-6), ("right", 110e-6)):
         (tmp_path / folder).mkdir()

@@ -11,13 +11,13 @@ from . import unseen_launches as unseen
 A, B, C = (np.array(v, dtype=np.uint32) for v in ([0xF0F0F0F0, 0x80, 1], [0xFF00FF00, 3, 31], [0xCCCCCCCC, 7, 0]))
 
 
-def bits(text: str, *operands: np.ndarray) -> list[int]:
+def bits(text, *operands):
     with np.errstate(all="ignore"):
         (found,) = inline_assembly.compute(text, 1, operands)
     return found.tolist()
 
 
-def floats(text: str, *values: list[float]) -> list[float]:
+def floats(text, *values):
     operands = [np.array(value, dtype=np.float32).view(np.uint32) for value in values]
     with np.errstate(all="ignore"):
         (found,) = inline_assembly.compute(text, 1, operands)
@@ -37,25 +37,25 @@ def floats(text: str, *values: list[float]) -> list[float]:
     ("sub.s32 $0, $1, $2; max.s32 $0, $0, 0;", [0, 125, 0]),
     ("{ .reg .b32 t; /* twice */ add.u32 t, $1, $1; mov.b32 $0, t; // done\n }", [0xE1E1E1E0, 256, 2]),
 ])  # fmt: skip
-def test_integer_instructions(text: str, expected: list[int]) -> None:
+def test_integer_instructions(text, expected):
     assert bits(text, A, B, C) == expected
 
 
-def test_fns_finds_the_nth_bit() -> None:
+def test_fns_finds_the_nth_bit():
     mask = np.full(6, 0b1010_0110, dtype=np.uint32)
     base = np.array([0, 0, 7, 5, 0, 1], dtype=np.uint32)
     offset = np.array([1, 4, -2, 0, 5, 0], dtype=np.int32).view(np.uint32)
     assert bits("fns.b32 $0, $1, $2, $3;", mask, base, offset) == [1, 7, 5, 5, 0xFFFFFFFF, 1]
 
 
-def test_float_instructions() -> None:
+def test_float_instructions():
     assert floats("tanh.approx.f32 $0, $1;", [0.5]) == [pytest.approx(np.tanh(0.5))]
     assert floats("ex2.approx.ftz.f32 $0, $1;", [3.0]) == [8.0]
     assert floats("fma.rn.f32 $0, $1, $2, 0f3F800000;", [2.0], [5.0]) == [11.0]
     assert floats("max.f32 $0, $1, $2;", [np.nan, 2.0], [1.0, 3.0]) == [1.0, 3.0]
 
 
-def test_halves_of_a_register() -> None:
+def test_halves_of_a_register():
     pair = np.array([1.5, -2.0], dtype=np.float16).view(np.uint32)
     (found,) = inline_assembly.compute("add.f16x2 $0, $1, $1;", 1, [pair])
     assert found.view(np.float16).tolist() == [3.0, -4.0]
@@ -65,20 +65,17 @@ def test_halves_of_a_register() -> None:
     assert again.tolist() == pair.tolist()
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "cvt.rna.tf32.f32 $0, $1;", "mov.u32 $0, %clock;", "@p mov.b32 $0, $1;", "bar.sync 0;", "mov.b32 $0;",
-        "add.u32 $0, $1;",
-    ],
-)  # fmt: skip
-def test_unknown_instruction_is_refused(text: str) -> None:
+@pytest.mark.parametrize("text", [
+    "cvt.rna.tf32.f32 $0, $1;", "mov.u32 $0, %clock;", "@p mov.b32 $0, $1;", "bar.sync 0;", "mov.b32 $0;",
+    "add.u32 $0, $1;",
+])  # fmt: skip
+def test_unknown_instruction_is_refused(text):
     with pytest.raises(inline_assembly.NotKnown):
         inline_assembly.compute(text, 1, [A])
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="launches are interpreted where there is no GPU")
-def test_kernel_addresses_may_depend_on_assembly() -> None:
+def test_kernel_addresses_may_depend_on_assembly():
     with Capture("sm_90") as capture:
         x = torch.arange(32.0, device="cuda")
         out = torch.zeros(32, device="cuda")

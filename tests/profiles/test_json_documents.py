@@ -14,12 +14,12 @@ from tests.recorded import recorded
 NORMS, SWEEP = recorded("LayerNorm"), recorded("norms: autotune sweeps")
 
 
-def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+def printed(capsys, *arguments):
     assert cli.main([*arguments, "--json"]) == 0
     return json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
 
 
-def check(document: Any, name: str) -> None:
+def check(document, name):
     import jsonschema  # takes four seconds where all of its formats are installed, which not every process of a run has to
 
     schema = json_documents.schema(name)
@@ -28,7 +28,7 @@ def check(document: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", documents.TYPES)
-def test_schema_is_printed_and_requires_every_field(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_schema_is_printed_and_requires_every_field(name, capsys):
     import jsonschema
 
     assert cli.main(["show", "--schema", name]) == 0
@@ -39,13 +39,13 @@ def test_schema_is_printed_and_requires_every_field(name: str, capsys: pytest.Ca
         assert set(part["required"]) == set(part["properties"])
 
 
-def test_unknown_schema_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_schema_is_refused(capsys):
     assert cli.main(["show", "--schema", "advise"]) == 2
     assert "did you mean 'advice'?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [[], ["--workload", "all", "--impl", "eager"]])
-def test_advice(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_advice(arguments, capsys):
     document = printed(capsys, "advise", NORMS, *arguments)
     check(document, "advice")
     named = [
@@ -57,7 +57,7 @@ def test_advice(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> Non
     assert not any(case["impossible"] for case in document["cases"])
 
 
-def test_a_comparison(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_comparison(capsys):
     document = printed(capsys, "compare", f"{NORMS}:triton", f"{NORMS}:eager", f"{NORMS}:compile")
     check(document, "comparison")
     assert [one["candidate"]["impl"] for one in document["comparisons"]] == ["eager", "compile"]
@@ -66,7 +66,7 @@ def test_a_comparison(capsys: pytest.CaptureFixture[str]) -> None:
     assert first["speedup"] == pytest.approx(first["baseline_time"] / first["time"])
 
 
-def test_a_run_and_the_list_of_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_and_the_list_of_runs(capsys):
     document = printed(capsys, "show", SWEEP)
     assert document["run"]["id"] == SWEEP and len(document["table"]) > 100
     check({**document, "table": document["table"][::50]}, "run")
@@ -75,7 +75,7 @@ def test_a_run_and_the_list_of_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert {NORMS, SWEEP} <= {run["id"] for run in listed["runs"]}
 
 
-def test_a_document_of_another_form_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_document_of_another_form_is_refused(capsys):
     import jsonschema
 
     right = printed(capsys, "advise", NORMS, "layer_norm")

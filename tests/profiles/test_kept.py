@@ -87,7 +87,7 @@ def test_declarations_hold_until_the_library_is_edited(tmp_path, monkeypatch):
     assert declarations.known((), ()) is None
 
 
-def test_a_kept_answer_starts_no_worker_and_is_what_a_worker_says(monkeypatch):
+def test_describe_from_cache_equals_the_workers_answer(monkeypatch):
     told = asyncio.run(questions.describe(["softmax"], ["24x32-fp32"]))
 
     async def never(*arguments):
@@ -105,7 +105,7 @@ def test_a_kernel_is_found_without_the_rest_of_the_library():
     assert catalog.find("nothing") is None
 
 
-def test_ceilings_are_measured_once_for_a_device_and_its_versions(tmp_path, monkeypatch):
+def test_ceilings_are_measured_once_a_device_and_versions(tmp_path, monkeypatch):
     asked = []
 
     async def measured(patience):

@@ -10,16 +10,16 @@ from tilescope.interpreter import kernel_source
 FACTOR = 3
 
 
-def same(value: Any) -> Any:
+def same(value):
     """Nothing stands in for anything."""
     return value
 
 
-def first(x: int) -> int:
+def first(x):
     return x
 
 
-def kernel(x: Any, BLOCK: Any, function: Any) -> Any:
+def kernel(x, BLOCK, function):
     # Numbers would be returned as scalar blocks, a list stays.
     return [
         function(x) * FACTOR,
@@ -33,21 +33,21 @@ def kernel(x: Any, BLOCK: Any, function: Any) -> Any:
 key = 9
 
 
-def raising() -> None:
+def raising():
     # A comment and
     # another above the line.
     raise KeyError
 
 
-def test_rewrite_keeps_the_meaning_of_constants() -> None:
+def test_rewrite_keeps_the_meaning_of_constants():
     rewritten = kernel_source.rewrite(kernel, same)
     assert rewritten(0, 4, first) == [0, 4, False, True, 9]
     with pytest.raises(ZeroDivisionError):  # a constant that is true does not end an or
         rewritten(1, 4, first)
 
 
-def test_rewrite_replaces_imported_functions() -> None:
-    def used(x: int) -> list[int]:
+def test_rewrite_replaces_imported_functions():
+    def used(x):
         return [first(x)]
 
     assert kernel_source.rewrite(used, same)(2) == [2]
@@ -56,7 +56,7 @@ def test_rewrite_replaces_imported_functions() -> None:
     assert globals() == before
 
 
-def test_rewrite_keeps_line_numbers() -> None:
+def test_rewrite_keeps_line_numbers():
     with pytest.raises(KeyError) as caught:
         kernel_source.rewrite(raising, same)()
     frame = caught.traceback[-1]
@@ -64,23 +64,23 @@ def test_rewrite_keeps_line_numbers() -> None:
     assert str(frame.path) == __file__
 
 
-def test_rewrite_evaluates_assertions_only() -> None:
-    def asserting(x: int) -> list[int]:
+def test_rewrite_evaluates_assertions_only():
+    def asserting(x):
         assert x < 0, "negative"
         return [x]
 
     assert kernel_source.rewrite(asserting, same)(2) == [2]
 
 
-def test_rewrite_without_source_is_refused() -> None:
+def test_rewrite_without_source_is_refused():
     namespace: dict[str, Any] = {}
     exec(compile(ast.parse("def unseen():\n    pass"), "<nowhere>", "exec"), namespace)  # noqa: S102
     with pytest.raises(OSError, match="source"):
         kernel_source.rewrite(namespace["unseen"], same)
 
 
-def test_rewrite_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    def printing(x: int) -> list[int]:
+def test_rewrite_prints_nothing(capsys):
+    def printing(x):
         print("x", x)
         return [x]
 
@@ -88,8 +88,8 @@ def test_rewrite_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == ""
 
 
-def test_rewrite_makes_assigned_numbers_scalars() -> None:
-    def numbers(x: Any) -> Any:
+def test_rewrite_makes_assigned_numbers_scalars():
+    def numbers(x):
         a, b = 1, (2.0, None)
         c: tl.constexpr = 4
         d: tl.float32 = 5.0

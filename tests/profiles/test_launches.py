@@ -11,7 +11,7 @@ from tilescope.table.case import Case
 FILE = Path(__file__).parent / "small_kernels.py"
 
 
-def caught(name: str, direction: str = "forward", impl: str = "triton") -> list[launches.Launch]:
+def caught(name, direction="forward", impl="triton"):
     ref = f"{FILE}:{name}"
     spec = execute.load_spec(ref)
     with launches.catch() as seen:
@@ -19,7 +19,7 @@ def caught(name: str, direction: str = "forward", impl: str = "triton") -> list[
     return seen
 
 
-def test_catch_gives_the_whole_launch() -> None:
+def test_catch_gives_the_whole_launch():
     (launch,) = caught("MATMUL")
     assert launch.name == "mm_kernel"
     assert launch.grid == (1, 1, 1)
@@ -28,7 +28,7 @@ def test_catch_gives_the_whole_launch() -> None:
     assert launch.config == {}
 
 
-def test_catch_takes_the_first_config() -> None:
+def test_catch_takes_the_first_config():
     (launch,) = caught("TIMES")
     assert launch.grid == (5, 1, 1)
     assert launch.constants["BLOCK"] == 1024
@@ -37,20 +37,20 @@ def test_catch_takes_the_first_config() -> None:
     assert launch.config["BLOCK"] == 1024
 
 
-def test_catch_orders_forward_and_backward() -> None:
+def test_catch_orders_forward_and_backward():
     forward, backward = caught("TIMES", "backward")
     assert forward.arguments["x_ptr"].requires_grad
     assert not backward.arguments["x_ptr"].requires_grad
 
 
-def test_catch_restores_triton_after_an_error() -> None:
+def test_catch_restores_triton_after_an_error():
     before = triton.JITFunction.run, triton.runtime.Autotuner.run
     with pytest.raises(KeyError), launches.catch():
         raise KeyError
     assert (triton.JITFunction.run, triton.runtime.Autotuner.run) == before
 
 
-def test_catch_uses_pruning_that_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_catch_uses_pruning_that_may_fail(monkeypatch):
     kernel = execute.load_spec(f"{FILE}:TIMES").implementations["triton"].call.__globals__["scale_kernel"]
     x = torch.empty(10, device="meta")
     with launches.catch() as seen:
@@ -60,7 +60,7 @@ def test_catch_uses_pruning_that_may_fail(monkeypatch: pytest.MonkeyPatch) -> No
     assert [launch.grid[0] for launch in seen] == [256, 1024]
 
 
-def test_catch_sees_custom_operators_on_meta() -> None:
+def test_catch_sees_custom_operators_on_meta():
     call = execute.load_spec(f"{FILE}:SOFTMAX").implementations["triton"].call
 
     @torch.library.custom_op("tilescope_tests::softmax", mutates_args=())
@@ -73,13 +73,13 @@ def test_catch_sees_custom_operators_on_meta() -> None:
     assert [launch.name for launch in seen] == ["softmax_kernel"]
 
 
-def test_catch_of_a_wrong_call_names_the_kernel() -> None:
+def test_catch_of_a_wrong_call_names_the_kernel():
     kernel = execute.load_spec(f"{FILE}:SOFTMAX").implementations["triton"].call.__globals__["softmax_kernel"]
     with pytest.raises(TypeError, match="softmax_kernel: missing a required argument"), launches.catch():
         kernel[(1,)](torch.empty(1, device="meta"))
 
 
-def test_source_has_all_files_but_tritons() -> None:
+def test_source_has_all_files_but_tritons():
     spec = execute.load_spec("cross_entropy")
     with launches.catch() as seen:
         execute.prepare(spec, Case("cross_entropy", "triton", "forward", "128x1024-bf16"), "meta")()

@@ -29,38 +29,35 @@ MEANINGS = {
 
 
 @pytest.mark.parametrize("name", MEANINGS)
-def test_function_computes_its_name(name: str) -> None:
+def test_function_computes_its_name(name):
     compute = libdevice.function(f"__nv_{name}")
     assert compute is not None
     np.testing.assert_allclose(compute(POINTS), [MEANINGS[name](x) for x in POINTS], rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("symbol", "arguments", "expected"),
-    [
-        ("__nv_powf", (2.0, 3.0), 8.0),
-        ("__nv_atan2f", (1.0, -1.0), 0.75 * math.pi),
-        ("__nv_fmaf", (2.0, 3.0, 4.0), 10.0),
-        ("__nv_fmodf", (-7.0, 3.0), -1.0),
-        ("__nv_remainderf", (-7.0, 4.0), 1.0),
-        ("__nv_fsub_rn", (5.0, 3.0), 2.0),
-        ("__nv_ddiv_rn", (6.0, 3.0), 2.0),
-        ("__nv_frsqrt_rn", (4.0,), 0.5),
-        ("__nv_fast_fdividef", (6.0, 3.0), 2.0),
-        ("__nv_fdimf", (2.0, 5.0), 0.0),
-        ("__nv_roundf", (-2.5,), -3.0),
-        ("__nv_rintf", (2.5,), 2.0),
-        ("__nv_saturatef", (1.5,), 1.0),
-        ("__nv_isnanf", (math.nan,), 1.0),
-        ("__nv_finitef", (math.inf,), 0.0),
-        ("__nv_fmaf_rn", (2.0, 3.0, 4.0), 10.0),
-        ("__nv_float2int_rd", (-1.5,), -2.0),
-        ("__nv_float2int_rn", (2.5,), 2.0),
-        ("__nv_float2uint_ru", (1.5,), 2.0),
-        ("__nv_float_as_int", (1.0,), 0x3F800000),
-    ],
-)
-def test_function_of_a_typed_symbol(symbol: str, arguments: tuple[float, ...], expected: float) -> None:
+@pytest.mark.parametrize(("symbol", "arguments", "expected"), [
+    ("__nv_powf", (2.0, 3.0), 8.0),
+    ("__nv_atan2f", (1.0, -1.0), 0.75 * math.pi),
+    ("__nv_fmaf", (2.0, 3.0, 4.0), 10.0),
+    ("__nv_fmodf", (-7.0, 3.0), -1.0),
+    ("__nv_remainderf", (-7.0, 4.0), 1.0),
+    ("__nv_fsub_rn", (5.0, 3.0), 2.0),
+    ("__nv_ddiv_rn", (6.0, 3.0), 2.0),
+    ("__nv_frsqrt_rn", (4.0,), 0.5),
+    ("__nv_fast_fdividef", (6.0, 3.0), 2.0),
+    ("__nv_fdimf", (2.0, 5.0), 0.0),
+    ("__nv_roundf", (-2.5,), -3.0),
+    ("__nv_rintf", (2.5,), 2.0),
+    ("__nv_saturatef", (1.5,), 1.0),
+    ("__nv_isnanf", (math.nan,), 1.0),
+    ("__nv_finitef", (math.inf,), 0.0),
+    ("__nv_fmaf_rn", (2.0, 3.0, 4.0), 10.0),
+    ("__nv_float2int_rd", (-1.5,), -2.0),
+    ("__nv_float2int_rn", (2.5,), 2.0),
+    ("__nv_float2uint_ru", (1.5,), 2.0),
+    ("__nv_float_as_int", (1.0,), 0x3F800000),
+])  # fmt: skip
+def test_function_of_a_typed_symbol(symbol, arguments, expected):
     compute = libdevice.function(symbol)
     assert compute is not None
     assert compute(*(np.array([x], dtype=np.float32) for x in arguments))[0] == pytest.approx(expected, rel=1e-6)
@@ -69,18 +66,18 @@ def test_function_of_a_typed_symbol(symbol: str, arguments: tuple[float, ...], e
 @pytest.mark.parametrize(
     "symbol", ["__nv_fsub_rz", "__nv_tgammaf", "__nv_double2float_rd", "__nv_byte_perm", "__nv_hadd"]
 )
-def test_function_with_another_rounding_is_unknown(symbol: str) -> None:
+def test_function_with_another_rounding_is_unknown(symbol):
     assert libdevice.function(symbol) is None
 
 
-def test_function_by_pytorch_is_no_operator_of_the_program() -> None:
+def test_function_by_pytorch_is_no_operator_of_the_program():
     seen: list[pytorch_traffic.Operation] = []
     with pytorch_traffic.CountOperators(seen.append):
         libdevice.erf(POINTS)
     assert not seen
 
 
-def test_functions_that_triton_names_are_mostly_known() -> None:
+def test_functions_that_triton_names_are_mostly_known():
     """The others are conversions with a rounding mode, norms of three and four, and a few integer functions."""
     symbols = set(re.findall(r"__nv_\w+", Path(names.__file__).read_text()))
     unknown = {symbol for symbol in symbols if libdevice.function(symbol) is None}
@@ -88,7 +85,7 @@ def test_functions_that_triton_names_are_mostly_known() -> None:
     assert len(unknown - rounding) < len(symbols) / 4
 
 
-def test_selecting_functions_are_no_operations() -> None:
+def test_selecting_functions_are_no_operations():
     assert libdevice.selects("__nv_floorf")
     assert libdevice.selects("__nv_copysign")
     assert not libdevice.selects("__nv_tanhf")

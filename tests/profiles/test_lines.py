@@ -6,13 +6,12 @@ import hashlib
 import json
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from tilescope.collectors import compiled_text, compiler, interpreter
 from tilescope.collectors.ncu import ncu_csv, source_page
 from tilescope.runs import listings, store
 from tilescope.runs.publish import publish
-from tilescope.runs.store import LoadedRun, RunWriter, StoreError
+from tilescope.runs.store import RunWriter, StoreError
 from tilescope.table import line_values, schema
 from tilescope.table.case import Case
 from tilescope.table.schema import SchemaError
@@ -26,17 +25,17 @@ SMALL = dataclasses.replace(CASE, workload="8x8-bf16")
 SOURCE = "import triton\n\n\n@triton.jit\ndef softmax_kernel(x):\n    pass\n"
 
 
-def by_line(frame: pd.DataFrame, metric: str, function: str = "softmax_kernel") -> dict[tuple[str, int], float]:
+def by_line(frame, metric, function="softmax_kernel"):
     rows = frame[(frame["metric"] == metric) & (frame["function"] == function)]
     return dict(zip(zip(rows["file"], rows["line"], strict=True), rows["value"], strict=True))
 
 
 @pytest.fixture(scope="module")
-def sampled() -> pd.DataFrame:
+def sampled():
     return source_page.parse(TEXT, CASE)
 
 
-def test_a_line_adds_up_to_what_ncu_prints_for_it(sampled: pd.DataFrame) -> None:
+def test_a_line_adds_up_to_what_ncu_prints_for_it(sampled):
     stalls = by_line(sampled, "stall_samples")
     assert stalls["probe_kernels.py", 9] == 3820
     assert stalls["standard.py", 191] == 1470
@@ -46,7 +45,7 @@ def test_a_line_adds_up_to_what_ncu_prints_for_it(sampled: pd.DataFrame) -> None
     assert sampled.loc[sampled["metric"] == "stall_samples", "value"].sum() == printed
 
 
-def test_requests_are_read_off_the_instructions(sampled: pd.DataFrame) -> None:
+def test_requests_are_read_off_the_instructions(sampled):
     # 16384 x 4096 bfloat16 numbers, read once and written once.
     assert by_line(sampled, "requested_bytes_read") == {("probe_kernels.py", 9): 134_217_728}
     assert by_line(sampled, "requested_bytes_written") == {("probe_kernels.py", 12): 134_217_728}
@@ -55,7 +54,7 @@ def test_requests_are_read_off_the_instructions(sampled: pd.DataFrame) -> None:
     assert by_line(sampled, "sectors_read", "mm_kernel")["probe_kernels.py", 22] == 50_339_664
 
 
-def test_reasons_are_parts_of_all_stalls(sampled: pd.DataFrame) -> None:
+def test_reasons_are_parts_of_all_stalls(sampled):
     wide = sampled.pivot_table(index=["function", "file", "line"], columns="metric", values="value")
     reasons = [name for name in wide if str(name).startswith("stall_") and name != "stall_samples"]
     assert len(reasons) == 18
@@ -64,7 +63,7 @@ def test_reasons_are_parts_of_all_stalls(sampled: pd.DataFrame) -> None:
     assert unexplained[unexplained != 0].to_dict() == {("mm_kernel", "probe_kernels.py", 23): 354}
 
 
-def test_an_absent_cell_gives_no_row() -> None:
+def test_an_absent_cell_gives_no_row():
     row = TEXT.index('"0x7f46f57a2900"')
     end = TEXT.index("\n", row)
     cells = TEXT[row:end].split(",")
@@ -76,7 +75,7 @@ def test_an_absent_cell_gives_no_row() -> None:
     assert "sass_instructions" not in set(source_page.parse(TEXT, CASE)["metric"])
 
 
-def test_launches_of_one_function_stay_apart() -> None:
+def test_launches_of_one_function_stay_apart():
     twice = source_page.parse(TEXT + TEXT, CASE)
     assert list(twice["launch"].unique()) == [0, 1, 2, 3]
     assert [launch.function for launch in source_page.launches(TEXT + TEXT)] == ["softmax_kernel", "mm_kernel"] * 2
@@ -84,7 +83,7 @@ def test_launches_of_one_function_stay_apart() -> None:
     assert source_page.parse(once + once, CASE).groupby("launch")["value"].sum().nunique() == 1
 
 
-def same_code(caller: dict[str, int], spoil: bool = False) -> list[compiled_text.Text]:
+def same_code(caller, spoil=False):
     """The launch's own instructions as the compiler would list them, library lines given to their callers."""
     code, line = [], 0
     launch = ncu_csv.read_source(source_page.launches(TEXT)[0].text)
@@ -97,7 +96,7 @@ def same_code(caller: dict[str, int], spoil: bool = False) -> list[compiled_text
     return code
 
 
-def test_inlined_calls_count_with_their_line_if_the_compiled_code_is_the_same() -> None:
+def test_inlined_calls_count_at_their_line_for_equal_code():
     code = same_code({"170": 10, "191": 10, "263": 12, "293": 12})
     found = by_line(source_page.parse(TEXT, CASE, {"softmax_kernel": code}), "stall_samples")
     assert {file for file, _ in found} == {"probe_kernels.py"}
@@ -107,7 +106,7 @@ def test_inlined_calls_count_with_their_line_if_the_compiled_code_is_the_same() 
     assert by_line(other, "stall_samples")["standard.py", 191] == 1470
 
 
-def test_the_interpreters_lines() -> None:
+def test_the_interpreters_lines():
     counts = {"7": {"requested_bytes_read": 64, "sectors_read": 2}, "0": {"requested_bytes_read": 1}}
     launches = [{"function": "aten::add"}, {"function": "f", "file": "k.py", "lines": counts}]
     found = interpreter.lines_of(launches, CASE)
@@ -117,25 +116,25 @@ def test_the_interpreters_lines() -> None:
     assert set(found["source"]) == {"interpreter"}
 
 
-def test_the_compilers_lines() -> None:
+def test_the_compilers_lines():
     sass = "/*0000*/  LDC R1, c[0x0][0x28]  // k.py:5\n.L_x_0:\n/*0010*/  EXIT  // k.py:6\n/*0020*/  BRA  // k.py:6\n/*0030*/  NOP\n"
     found = compiler.lines_of([{"function": "f", "file": "k.py", "stages": {"sass": sass}}], CASE)
     assert dict(zip(found["line"], found["value"], strict=True)) == {5: 1.0, 6: 2.0}
 
 
 @pytest.mark.parametrize("row", [{"metric": "heat", "line": 1}, {"metric": "stall_samples", "line": 0}])
-def test_rows_with_unknown_metrics_or_lines_are_refused(row: dict[str, object]) -> None:
+def test_rows_with_unknown_metrics_or_lines_are_refused(row):
     with pytest.raises(SchemaError):
         line_values.frame([{**CASE.row(str(row["metric"]), 1.0, "ncu"), "line": row["line"]}])
 
 
-def test_text_without_a_source_page_is_refused() -> None:
+def test_text_without_a_source_page_is_refused():
     with pytest.raises(ncu_csv.NcuFormatError, match="source page"):
         source_page.parse("==PROF== nothing", CASE)
 
 
 @pytest.fixture
-def loaded(tmp_path: Path) -> LoadedRun:
+def loaded(tmp_path):
     """A run of softmax with lines, sources and the compiler's artefacts of two workloads."""
     cost = {case.workload: {"forward": {"bytes_read": size}} for case, size in ((CASE, 100), (SMALL, 1))}
     facts = {"softmax": {"file": "", "cost": cost}, "matmul": {"file": ""}}
@@ -154,7 +153,7 @@ def loaded(tmp_path: Path) -> LoadedRun:
     return store.open_run(writer.finish())
 
 
-def test_lines_and_sources_come_back_as_they_were(loaded: LoadedRun) -> None:
+def test_lines_and_sources_come_back_as_they_were(loaded):
     assert list(loaded.lines["value"]) == [1.0, 2.0]
     assert dict(loaded.lines.dtypes.astype(str)) == dict(line_values.frame([]).dtypes.astype(str))
     assert loaded.source_text("softmax", "softmax.py") == SOURCE
@@ -163,7 +162,7 @@ def test_lines_and_sources_come_back_as_they_were(loaded: LoadedRun) -> None:
     ]  # fmt: skip
 
 
-def test_publishing_keeps_lines_source_and_the_largest_cases_listing(loaded: LoadedRun, tmp_path: Path) -> None:
+def test_publish_keeps_lines_sources_and_largest_listing(loaded, tmp_path):
     kept = store.open_run(publish(loaded, tmp_path / "kept", ["softmax"]))
     assert list(kept.lines["value"]) == [1.0, 2.0]
     assert kept.sources == {"softmax": {"softmax.py": SOURCE}}
@@ -176,7 +175,7 @@ def test_publishing_keeps_lines_source_and_the_largest_cases_listing(loaded: Loa
     assert listings.of_case(again, CASE) == [largest]
 
 
-def test_a_run_from_before_has_no_lines(tmp_path: Path) -> None:
+def test_a_run_from_before_has_no_lines(tmp_path):
     writer = RunWriter(tmp_path, made_up.run(kernels={"softmax": {}}))
     loaded = store.open_run(writer.finish())
     assert loaded.lines.empty
@@ -185,7 +184,7 @@ def test_a_run_from_before_has_no_lines(tmp_path: Path) -> None:
     assert listings.of_case(loaded.folder, CASE) == []
 
 
-def test_the_present_file_is_used_only_if_it_is_unchanged(tmp_path: Path, loaded: LoadedRun) -> None:
+def test_the_present_file_is_used_only_if_it_is_unchanged(tmp_path, loaded):
     today = tmp_path / "own.py"
     today.write_text(SOURCE)
     same = {"file": str(today), "sha256": hashlib.sha256(SOURCE.encode()).hexdigest()}
@@ -197,20 +196,20 @@ def test_the_present_file_is_used_only_if_it_is_unchanged(tmp_path: Path, loaded
 
 
 @pytest.mark.parametrize("name", ["lines.parquet", "sources.json.gz"])
-def test_a_damaged_file_is_reported(name: str, loaded: LoadedRun) -> None:
+def test_a_damaged_file_is_reported(name, loaded):
     (loaded.folder / name).write_bytes(b"\x1f\x8bdamaged")
     with pytest.raises(StoreError, match="record it again"):
         _ = store.open_run(loaded.folder).lines, store.open_run(loaded.folder).sources
 
 
-def test_a_damaged_listing_is_reported(loaded: LoadedRun) -> None:
+def test_a_damaged_listing_is_reported(loaded):
     next((loaded.folder / "artefacts" / "compiler").glob("*16384*")).write_bytes(b"damaged")
     with pytest.raises(ValueError, match="record it again"):
         listings.of_case(loaded.folder, CASE)
 
 
 @pytest.mark.parametrize("variable", ["SPEC", "SOFTMAX"])
-def test_a_persons_own_kernel_is_found_by_its_name(tmp_path: Path, variable: str) -> None:
+def test_a_persons_own_kernel_is_found_by_its_name(tmp_path, variable):
     own = dataclasses.replace(CASE, kernel=f"my folder/kernels.py:{variable}")
     folder = tmp_path / "artefacts" / "compiler"
     folder.mkdir(parents=True)
@@ -222,7 +221,7 @@ def test_a_persons_own_kernel_is_found_by_its_name(tmp_path: Path, variable: str
     assert listings.of_case(tmp_path, CASE) == []
 
 
-def test_another_librarys_files_are_not_taken_for_the_kernels_own(sampled: pd.DataFrame) -> None:
+def test_lines_of_another_library_have_its_prefix(sampled):
     found, sources = line_values.of_another("liger", sampled, {"softmax.py": "theirs"})
     assert set(line_values.validate(found)["file"]) == {f"liger/{name}" for name in sampled["file"]}
     assert sources == {"liger/softmax.py": "theirs"}

@@ -148,7 +148,7 @@ def test_split_separates_the_scripts_arguments():
     assert split(["--runs", "a", "show"]) == (["--runs", "a", "show"], [])
 
 
-def triple(x: torch.Tensor, *, out: dict | None = None) -> dict[str, list[torch.Tensor]]:
+def triple(x, *, out=None):
     result = x.detach().contiguous().clone()
     foreign.multiplier(3)(result)
     return {"results": [result], "given": [] if out is None else out}

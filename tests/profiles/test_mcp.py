@@ -5,8 +5,6 @@ import importlib.util
 import json
 import os
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 from tilescope import cli
@@ -25,11 +23,11 @@ needs_sdk = pytest.mark.skipif(
 NORMS = recorded("LayerNorm")
 
 
-def call(tool: str, **arguments: Any) -> tuple[bool, Any]:
+def call(tool, **arguments):
     """Whether the tool refused, and its document, or the text of its refusal."""
     from mcp import Client
 
-    async def asked() -> Any:
+    async def asked():
         async with Client(command.server()) as client:
             return await client.call_tool(tool, arguments)
 
@@ -38,9 +36,7 @@ def call(tool: str, **arguments: Any) -> tuple[bool, Any]:
     return answer.is_error, said if answer.is_error else answer.structured_content or json.loads(said)
 
 
-def test_without_the_sdk_one_line_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_the_sdk_one_line_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "mcp.server", None)
     assert cli.main(["mcp"]) == 2
     assert capsys.readouterr().err.splitlines() == [
@@ -49,10 +45,10 @@ def test_without_the_sdk_one_line_says_what_to_install(
 
 
 @needs_sdk
-def test_every_tool_says_what_it_takes() -> None:
+def test_every_tool_says_what_it_takes():
     from mcp import Client
 
-    async def listed() -> Any:
+    async def listed():
         async with Client(command.server()) as client:
             return (await client.list_tools()).tools
 
@@ -64,7 +60,7 @@ def test_every_tool_says_what_it_takes() -> None:
 
 
 @needs_sdk
-def test_runs_are_listed_advised_on_and_compared() -> None:
+def test_runs_are_listed_advised_on_and_compared():
     refused, runs = call("list_runs", limit=3)
     check(runs, "runs")
     assert not refused and len(runs["runs"]) == 3
@@ -86,13 +82,13 @@ def test_runs_are_listed_advised_on_and_compared() -> None:
     ("profile", {"kernels": [OWN], "target": "sm_1"}, "unknown target 'sm_1'"),
     ("list_runs", {"limit": 0}, "limit must be at least 1"),
 ])  # fmt: skip
-def test_what_cannot_be_served_is_refused_in_a_line(kit: None, tool: str, arguments: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_served_is_refused_in_a_line(kit, tool, arguments, said):
     refused, answer = call(tool, **arguments)
     assert refused and said in answer and len(answer.splitlines()) == 1
 
 
 @needs_sdk
-def test_a_kernel_is_profiled_into_a_run(kit: None) -> None:
+def test_a_kernel_is_profiled_into_a_run(kit):
     refused, document = call("profile", kernels=[OWN], implementations=["good"], collectors=["fakes.quick"])
     check(document, "advice")
     assert not refused and document["cases"]
@@ -102,12 +98,12 @@ def test_a_kernel_is_profiled_into_a_run(kit: None) -> None:
 
 
 @needs_sdk
-def test_it_is_served_over_standard_input_and_output(tmp_path: Path) -> None:
+def test_it_is_served_over_standard_input_and_output(tmp_path):
     from mcp import Client, StdioServerParameters, stdio_client
 
     served = StdioServerParameters(command=sys.executable, args=["-m", "tilescope", "mcp"], env=dict(os.environ))
 
-    async def asked() -> Any:
+    async def asked():
         async with Client(stdio_client(served)) as client:
             return await client.call_tool("advise", {"run": NORMS, "kernel": "layer_norm"})
 

@@ -1,7 +1,5 @@
 """Measured roofs count every byte that moves and every operation, over the time of the call."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from tilescope.execution import assumed_device, launches, measured_rates
@@ -12,17 +10,12 @@ MEBIBYTE = 1 << 20
 CHUNK = 16
 
 
-@pytest.mark.parametrize(
-    ("programs", "chunks", "steps", "stride", "expected"),
-    [
-        (2, 8, 4, 2, [[0, 2, 4, 6], [1, 3, 5, 7]]),
-        (3, 4, 6, 1, [[0, 1, 2, 3, 0, 1], [1, 2, 3, 0, 1, 2], [2, 3, 0, 1, 2, 3]]),
-        (2, 2, 3, 0, [[0, 1, 0], [2, 3, 2]]),
-    ],
-)
-def test_read_chunks_reads_every_chunk_it_counts(
-    programs: int, chunks: int, steps: int, stride: int, expected: list[list[int]]
-) -> None:
+@pytest.mark.parametrize(("programs", "chunks", "steps", "stride", "expected"), [
+    (2, 8, 4, 2, [[0, 2, 4, 6], [1, 3, 5, 7]]),
+    (3, 4, 6, 1, [[0, 1, 2, 3, 0, 1], [1, 2, 3, 0, 1, 2], [2, 3, 0, 1, 2, 3]]),
+    (2, 2, 3, 0, [[0, 1, 0], [2, 3, 2]]),
+])  # fmt: skip
+def test_read_chunks_reads_every_chunk_it_counts(programs, chunks, steps, stride, expected):
     total = chunks * (1 if stride else programs)
     source, sums = torch.arange(total * CHUNK, dtype=torch.int32), torch.empty(programs, dtype=torch.int32)
     with launches.catch(interpret.run):
@@ -32,15 +25,15 @@ def test_read_chunks_reads_every_chunk_it_counts(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here, which would be measured")
-def test_measure_counts_every_byte_and_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measure_counts_every_byte_and_operation(monkeypatch):
     """Every call takes a millisecond. One product is refused."""
     sizes: list[int] = []
 
-    def product(size: int) -> Callable[[], None]:
+    def product(size):
         sizes.append(size)
         return lambda: None
 
-    def refused(size: int) -> Callable[[], None]:
+    def refused(size):
         raise RuntimeError("no fp8 here")
 
     products = {"bf16": (product, "highest"), "int8": (product, "highest"), "fp8": (refused, "highest")}
@@ -67,7 +60,7 @@ def test_measure_counts_every_byte_and_operation(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.gpu
 @pytest.mark.skipif(device.unavailable() is not None, reason=str(device.unavailable()))
-def test_measured_roofs_stay_below_the_datasheet() -> None:
+def test_measured_roofs_stay_below_the_datasheet():
     found = {ceiling.name: ceiling.value for ceiling in measured_rates.measure()}
     seen = device.detect()
     assert seen is not None

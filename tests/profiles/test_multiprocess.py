@@ -5,9 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from tilescope.execution import multiprocess
@@ -15,24 +12,22 @@ from tilescope.execution import multiprocess
 from .processes import alive, wait_for
 
 
-def total(
-    work: Callable[[int], int], count: int = 20, tick: Callable[[int], None] = lambda done: None, processes: int = 3
-) -> list[int]:
+def total(work, count=20, tick=lambda done: None, processes=3):
     seen: list[int] = []
     return multiprocess.share_out(
         range(count), lambda item: seen.append(work(item)), lambda: sum(seen), tick, processes=processes
     )
 
 
-def test_share_out_does_every_item_once() -> None:
+def test_share_out_does_every_item_once():
     done: list[int] = []
     assert sum(total(lambda item: item, tick=done.append)) == sum(range(20))
     assert done[-1] == 20
     assert sorted(total(lambda item: item + 1, count=2, processes=4)) == [0, 0, 1, 2]
 
 
-def test_share_out_raises_errors_and_killed_processes() -> None:
-    def work(item: int) -> int:
+def test_share_out_raises_errors_and_killed_processes():
+    def work(item):
         if item == 7:
             raise KeyError("seven")
         return item
@@ -40,7 +35,7 @@ def test_share_out_raises_errors_and_killed_processes() -> None:
     with pytest.raises(KeyError, match="seven"):
         total(work)
 
-    def killed(item: int) -> int:
+    def killed(item):
         if item == 5:
             os.kill(os.getpid(), signal.SIGKILL)
         return item
@@ -49,12 +44,12 @@ def test_share_out_raises_errors_and_killed_processes() -> None:
         total(killed)
 
 
-def test_share_out_ends_when_tick_raises() -> None:
-    def never(_: int) -> int:
+def test_share_out_ends_when_tick_raises():
+    def never(_):
         signal.pause()
         return 0
 
-    def tick(_: int) -> Any:
+    def tick(_):
         raise TimeoutError
 
     with pytest.raises(TimeoutError):
@@ -63,7 +58,7 @@ def test_share_out_ends_when_tick_raises() -> None:
     assert multiprocessing.active_children() == []
 
 
-def test_share_out_processes_end_with_their_parent(tmp_path: Path) -> None:
+def test_share_out_processes_end_with_their_parent(tmp_path):
     """Killed, it can say nothing to them: at work on one long item, they would go on."""
     script = (
         "import os, sys, time\nfrom pathlib import Path\nfrom tilescope.execution import multiprocess\n"

@@ -1,7 +1,5 @@
 """Codes of floats that NumPy lacks, against PyTorch's."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -15,14 +13,14 @@ TORCH = {"bf16": torch.bfloat16, "fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.
 
 
 @pytest.mark.parametrize("kind", sorted(narrow.FORMATS))
-def test_decode_gives_pytorchs_values(kind: str) -> None:
+def test_decode_gives_pytorchs_values(kind):
     codes = np.arange(2**16 if kind == "bf16" else 2**8, dtype=np.uint16 if kind == "bf16" else np.uint8)
     expected = torch.from_numpy(codes).view(TORCH[kind]).float().numpy()
     np.testing.assert_array_equal(narrow.decode(codes, kind), expected)
 
 
 @pytest.mark.parametrize("kind", sorted(narrow.FORMATS))
-def test_encode_rounds_ties_to_even(kind: str) -> None:
+def test_encode_rounds_ties_to_even(kind):
     largest = {"bf16": 1e30, "fp8e4nv": 448.0, "fp8e5": 57344.0}[kind]
     drawn = np.random.default_rng(0).standard_normal(4096).astype(np.float32)
     known = narrow.decode(np.arange(120, dtype=np.uint8), kind) if kind != "bf16" else drawn
@@ -36,20 +34,20 @@ def test_encode_rounds_ties_to_even(kind: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "largest"), [("fp8e4nv", 448.0), ("fp8e5", 57344.0)])
-def test_encode_eight_bits_saturates_and_keeps_nan(kind: str, largest: float) -> None:
+def test_encode_eight_bits_saturates_and_keeps_nan(kind, largest):
     """As ``cvt.rn.satfinite`` does."""
     numbers = np.array([1e9, -np.inf, np.nan], dtype=np.float32)
     np.testing.assert_array_equal(narrow.decode(narrow.encode(numbers, kind), kind), [largest, -largest, np.nan])
 
 
-def test_encode_bfloat16_keeps_infinities_and_nan() -> None:
+def test_encode_bfloat16_keeps_infinities_and_nan():
     numbers = np.array([np.inf, -np.inf, np.nan, 3.4e38], dtype=np.float32)
     np.testing.assert_array_equal(
         narrow.decode(narrow.encode(numbers, "bf16"), "bf16"), [np.inf, -np.inf, np.nan, np.inf]
     )
 
 
-def test_product_of_codes_is_checked() -> None:
+def test_product_of_codes_is_checked():
     # As fp32, to which a check without a GPU brings what it draws, they would be no operands of this kernel.
     cases = [Case("fp8_matmul", impl, "forward", "48x32x160-fp8") for impl in ("triton", "eager")]
     found = capture("check", cases)
@@ -57,9 +55,9 @@ def test_product_of_codes_is_checked() -> None:
         assert figures(found[case.id], None)["relative_error"] <= figures(found[case.id], None)["tolerance"] == 6e-3
 
 
-def test_decode_is_no_operation_of_the_program() -> None:
+def test_decode_is_no_operation_of_the_program():
     class Seen(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             raise AssertionError(func)
 
     with Seen():

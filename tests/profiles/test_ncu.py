@@ -5,7 +5,6 @@ import gzip
 import io
 import itertools
 from pathlib import Path
-from types import ModuleType
 
 import pandas as pd
 import pytest
@@ -25,12 +24,12 @@ BACKWARD = Case("layer_norm", "aten", "backward", "4096x4096-bf16")
 PRODUCT = Case("matmul", "eager", "forward", "4096x4096x4096-bf16")
 
 
-def text(name: str) -> str:
+def text(name):
     path = FIXTURES / name
     return gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
 
 
-def cells(printed: str) -> list[list[str]]:
+def cells(printed):
     """The CSV's cells, read the plainest way: what lies after the noise, through the standard library alone."""
     body = printed[printed.index('"ID",') :] if '"ID",' in printed else printed
     return list(csv.reader(io.StringIO(body)))
@@ -40,7 +39,7 @@ def cells(printed: str) -> list[list[str]]:
     ("name", "launches", "columns"),
     [("raw_37_metrics_h200.csv", 4, 365), ("raw_full_h200.csv.gz", 4, 2238), ("ncu_nvtx_h200.csv.gz", 4, 440)],
 )
-def test_raw_page_keeps_every_cell(name: str, launches: int, columns: int) -> None:
+def test_raw_page_keeps_every_cell(name, launches, columns):
     header, units, *rows = cells(text(name))
     table = ncu_csv.read_raw(text(name))
     assert table.shape == (launches, columns)
@@ -49,7 +48,7 @@ def test_raw_page_keeps_every_cell(name: str, launches: int, columns: int) -> No
     assert table.to_numpy().tolist() == rows
 
 
-def test_details_page_keeps_every_cell() -> None:
+def test_details_page_keeps_every_cell():
     header, *rows = cells(text("details_rules_h200.csv"))
     table = ncu_csv.read_details(text("details_rules_h200.csv"))
     assert table.shape == (152, 20)
@@ -63,7 +62,7 @@ def test_details_page_keeps_every_cell() -> None:
     assert "L2 Compression unit" in compression["Rule Description"]
 
 
-def test_source_page_keeps_every_cell() -> None:
+def test_source_page_keeps_every_cell():
     rows = cells(text("source_cuda_sass_h200.csv.gz"))
     table = ncu_csv.read_source(text("source_cuda_sass_h200.csv.gz"))
     kept = [row for row in rows if row[0] not in ("File Path", "Function Name", "Line No")]
@@ -82,12 +81,12 @@ def test_source_page_keeps_every_cell() -> None:
 @pytest.mark.parametrize(
     "printed", ["", "ok 1.5\n==PROF== Connected to process 1\n==WARNING== No kernels were profiled.\n"]
 )
-def test_no_table_is_an_error(reader: object, printed: str) -> None:
+def test_no_table_is_an_error(reader, printed):
     with pytest.raises(ncu_csv.NcuFormatError, match="ncu"):
-        reader(printed)  # type: ignore[operator]
+        reader(printed)
 
 
-def test_noise_before_between_and_after_is_left_out() -> None:
+def test_noise_before_between_and_after_is_left_out():
     header, units, *rows = text("raw_37_metrics_h200.csv").split('"ID",', 1)[1].splitlines()
     lines = [
         '"ID",' + header,
@@ -102,7 +101,7 @@ def test_noise_before_between_and_after_is_left_out() -> None:
     assert table.xs("Kernel Name", axis=1, level="counter").iloc[:, 0].tolist() == [SOFTMAX, MATMUL]
 
 
-def test_an_incomplete_row_keeps_its_cells() -> None:
+def test_an_incomplete_row_keeps_its_cells():
     lines = text("raw_37_metrics_h200.csv").split('"ID",', 1)[1].splitlines()
     cut = lines[3][: lines[3].index('"dram') if '"dram' in lines[3] else 900].rpartition(",")[0]
     table = ncu_csv.read_raw('"ID",' + "\n".join([lines[0], lines[1], lines[2], cut]))
@@ -112,51 +111,48 @@ def test_an_incomplete_row_keeps_its_cells() -> None:
 
 
 @given(st.floats(-1e15, 1e15).map(lambda x: round(x, 2)))
-def test_numbers_with_thousands_separators(value: float) -> None:
+def test_numbers_with_thousands_separators(value):
     assert ncu_csv.number(f"{value:,.2f}") == pytest.approx(value)
 
 
 @pytest.mark.parametrize(
     "cell", ["", " ", "n/a", "nan", "PolicySpread", "NVIDIA H200", "(256, 1, 1)", "No-CC", "1,2", "-"]
 )
-def test_cells_that_are_not_numbers(cell: str) -> None:
+def test_cells_that_are_not_numbers(cell):
     assert ncu_csv.number(cell) is None
 
 
 @pytest.mark.parametrize(
     ("cell", "value"), [("16 (4; 4; 4; 4)", 16), ("1,048,576; 2", 1048576), ("1.5e3", 1500), ("0", 0)]
 )
-def test_cells_that_are_numbers(cell: str, value: float) -> None:
+def test_cells_that_are_numbers(cell, value):
     assert ncu_csv.number(cell) == value
 
 
-@pytest.mark.parametrize(
-    ("value", "unit", "expected"),
-    [
-        (63.39, "us", (63390, "ns")),
-        (63.39, "usecond", (63390, "ns")),
-        (2, "msecond", (2e6, "ns")),
-        (134.23, "Mbyte", (134.23e6, "byte")),
-        (1.95, "Ghz", (1.95e9, "hz")),
-        (1.95, "cycle/nsecond", (1.95e9, "hz")),
-        (4.1, "Tbyte/s", (4.1e12, "byte/second")),
-        (50, "%", (50, "%")),
-        (32, "register/thread", (32, "register/thread")),
-        (3, "Kbyte/block", (3000, "byte/block")),
-        (7, "", (7, "")),
-    ],
-)
-def test_units_become_base_units(value: float, unit: str, expected: tuple[float, str]) -> None:
+@pytest.mark.parametrize(("value", "unit", "expected"), [
+    (63.39, "us", (63390, "ns")),
+    (63.39, "usecond", (63390, "ns")),
+    (2, "msecond", (2e6, "ns")),
+    (134.23, "Mbyte", (134.23e6, "byte")),
+    (1.95, "Ghz", (1.95e9, "hz")),
+    (1.95, "cycle/nsecond", (1.95e9, "hz")),
+    (4.1, "Tbyte/s", (4.1e12, "byte/second")),
+    (50, "%", (50, "%")),
+    (32, "register/thread", (32, "register/thread")),
+    (3, "Kbyte/block", (3000, "byte/block")),
+    (7, "", (7, "")),
+])  # fmt: skip
+def test_units_become_base_units(value, unit, expected):
     got = ncu_csv.in_base(value, unit)
     assert got[0] == pytest.approx(expected[0])
     assert got[1] == expected[1]
 
 
-def values(table: pd.DataFrame, launch: int) -> dict[str, float]:
+def values(table, launch):
     return table[table["launch"] == launch].set_index("metric")["value"].to_dict()
 
 
-def test_parse_reads_the_counters_of_every_launch() -> None:
+def test_parse_reads_the_counters_of_every_launch():
     table = schema.validate(counters.parse(FIXTURES / "raw_37_metrics_h200.csv", CASE))
     assert table.groupby("launch")["function"].unique().map(list).to_dict() == {
         0: [SOFTMAX], 1: [MATMUL], 2: [SOFTMAX], 3: [MATMUL]
@@ -176,7 +172,7 @@ def test_parse_reads_the_counters_of_every_launch() -> None:
     assert matmul["spill_loads"] == 0
 
 
-def test_absent_counters_give_no_row() -> None:
+def test_absent_counters_give_no_row():
     table = counters.parse(FIXTURES / "raw_37_metrics_h200.csv", CASE)
     assert not table["metric"].isin(["l1_bytes", "bank_conflicts", "tensor_ops_fp64", "stall_wait"]).any()
     # flops_fp64 is a sum of three counters: the ones that are missing must not count as 0.
@@ -185,7 +181,7 @@ def test_absent_counters_give_no_row() -> None:
     assert {"stall_long_scoreboard", "bank_conflicts"} <= set(full["metric"])
 
 
-def test_every_counter_asked_for_on_hopper_is_read() -> None:
+def test_every_counter_asked_for_on_hopper_is_read():
     """What an H200 printed when it was asked for all of METRICS' counters."""
     table = schema.validate(counters.parse(FIXTURES / "ncu_nvtx_h200.csv.gz", CASE))
     asked = {metric.name for metric in METRICS.values() if metric.terms("9.0")}
@@ -195,7 +191,7 @@ def test_every_counter_asked_for_on_hopper_is_read() -> None:
     assert not (table["metric"].isin(absent.AS_ZERO) & table["value"].eq(0)).any()
 
 
-def test_scaled_units_give_the_same_values(tmp_path: Path) -> None:
+def test_scaled_units_give_the_same_values(tmp_path):
     """``--print-units auto`` prints the same quantities in other units."""
     printed = (
         '"ID","Kernel Name","CC","gpu__time_duration.sum","dram__bytes_read.sum","sm__cycles_elapsed.avg.per_second"\n'
@@ -207,7 +203,7 @@ def test_scaled_units_give_the_same_values(tmp_path: Path) -> None:
     assert found == pytest.approx({"gpu_time": 63.39e-6, "dram_bytes_read": 134.23e6, "sm_clock": 1.95e9})
 
 
-def test_finish_gives_each_case_its_launches(tmp_path: Path) -> None:
+def test_finish_gives_each_case_its_launches(tmp_path):
     log = text("ncu_nvtx_h200.csv.gz")
     for number, case in enumerate((CASE, BACKWARD, PRODUCT)):
         assert f"{counters.RANGE}c{number}:" in log
@@ -226,7 +222,7 @@ def test_finish_gives_each_case_its_launches(tmp_path: Path) -> None:
         assert counters.parse(artefact, case)["launch"].unique().tolist() == list(range(len(expected)))
 
 
-def test_finish_drops_rows_of_a_case_that_failed(tmp_path: Path) -> None:
+def test_finish_drops_rows_of_a_case_that_failed(tmp_path):
     (tmp_path / counters.LOG).write_text(
         text("ncu_nvtx_h200.csv.gz").replace("tilescope:c2:", f"tilescope:{PRODUCT.slug}:")
     )
@@ -234,7 +230,7 @@ def test_finish_drops_rows_of_a_case_that_failed(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == [PRODUCT.slug + counters.SUFFIX]
 
 
-def test_finish_without_nvtx_columns(tmp_path: Path) -> None:
+def test_finish_without_nvtx_columns(tmp_path):
     """An ncu that prints no ranges serves one case, and says so for more."""
     log = text("raw_37_metrics_h200.csv")
     (tmp_path / counters.LOG).write_text(log)
@@ -245,25 +241,22 @@ def test_finish_without_nvtx_columns(tmp_path: Path) -> None:
         counters.finish(tmp_path, [CASE, PRODUCT])
 
 
-@pytest.mark.parametrize(
-    ("printed", "says"),
-    [
-        (
-            "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters",
-            "root",
-        ),
-        ("==ERROR== Failed to initialize the profiler: LibraryNotLoaded", "gVisor"),
-        (
-            "==ERROR== Profiling failed because a driver resource was unavailable. Ensure that no other tool (like DCGM)",
-            "dcgmi",
-        ),
-        ("==ERROR== Cuda driver is not compatible with Nsight Compute.", "newer driver"),
-        ("==ERROR== Profiling is not supported on this device", "newer Nsight Compute"),
-        ("==WARNING== No kernels were profiled.", "launched nothing"),
-        ("==ERROR== Something nobody has seen.", "Something nobody has seen."),
-    ],
-)
-def test_errors_are_named_with_their_cure(printed: str, says: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("printed", "says"), [
+    (
+        "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters",
+        "root",
+    ),
+    ("==ERROR== Failed to initialize the profiler: LibraryNotLoaded", "gVisor"),
+    (
+        "==ERROR== Profiling failed because a driver resource was unavailable. Ensure that no other tool (like DCGM)",
+        "dcgmi",
+    ),
+    ("==ERROR== Cuda driver is not compatible with Nsight Compute.", "newer driver"),
+    ("==ERROR== Profiling is not supported on this device", "newer Nsight Compute"),
+    ("==WARNING== No kernels were profiled.", "launched nothing"),
+    ("==ERROR== Something nobody has seen.", "Something nobody has seen."),
+])  # fmt: skip
+def test_errors_are_named_with_their_cure(printed, says, tmp_path):
     noise = f"==PROF== Connected to process 1\n{printed}\n==PROF== Disconnected from process 1\n"
     assert says in (counters.explain(noise) or "")
     (tmp_path / counters.LOG).write_text(noise)
@@ -273,7 +266,7 @@ def test_errors_are_named_with_their_cure(printed: str, says: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("collector", [rules, source])
-def test_rules_and_source_name_the_cure(collector: ModuleType, tmp_path: Path) -> None:
+def test_rules_and_source_name_the_cure(collector, tmp_path):
     (tmp_path / counters.LOG).write_text("==ERROR== ERR_NVGPUCTRPERM - no permission\n")
     with pytest.raises(counters.NcuError, match="run as root"):
         collector.finish(tmp_path, [CASE])
@@ -283,15 +276,13 @@ def test_rules_and_source_name_the_cure(collector: ModuleType, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("collector", [counters, rules, source])
-def test_no_collector_has_a_command_without_ncu(
-    collector: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_no_collector_has_a_command_without_ncu(collector, monkeypatch, tmp_path):
     made_up.machine(monkeypatch, ncu=None)
     with pytest.raises(counters.NcuError):
         collector.command(["x"], tmp_path)
 
 
-def test_a_worker_that_died_is_not_blamed_on_ncu(tmp_path: Path) -> None:
+def test_a_worker_that_died_is_not_blamed_on_ncu(tmp_path):
     printed = "==WARNING== No kernels were profiled.\n==ERROR== The application returned an error code (9).\n"
     (tmp_path / counters.LOG).write_text(printed)
     counters.finish(tmp_path, [])
@@ -301,9 +292,7 @@ def test_a_worker_that_died_is_not_blamed_on_ncu(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("collector", [counters, rules, source])
-def test_a_log_without_end_is_refused_and_removed(
-    collector: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_log_without_end_is_refused_and_removed(collector, monkeypatch, tmp_path):
     monkeypatch.setattr(counters, "LARGEST_LOG", 100)
     (tmp_path / counters.LOG).write_text("==PROF== and so on\n" * 10)
     with pytest.raises(counters.NcuError, match=r"ncu-log\.txt has 190 bytes, which is more than 100"):
@@ -311,7 +300,7 @@ def test_a_log_without_end_is_refused_and_removed(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_command_asks_for_what_the_chip_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_command_asks_for_what_the_chip_has(monkeypatch, tmp_path):
     made_up.machine(monkeypatch)
     line = counters.command(["python", "-m", "tilescope.jobs.worker", "job.json"], tmp_path)
     assert line[0] == "/opt/ncu"
@@ -331,18 +320,18 @@ def test_command_asks_for_what_the_chip_has(monkeypatch: pytest.MonkeyPatch, tmp
 @pytest.mark.parametrize(
     ("target", "expected"), [("sm_90", "9.0"), ("sm_90a", "9.0"), ("sm_100", "10.0"), ("sm_86", "8.6")]
 )
-def test_capability(target: str, expected: str) -> None:
+def test_capability(target, expected):
     assert counters.capability(target) == expected
 
 
-def test_unavailable_names_ncu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_names_ncu(monkeypatch):
     made_up.machine(monkeypatch, ncu=None)
     assert "install Nsight Compute" in (counters.unavailable() or "")
     made_up.machine(monkeypatch)
     assert counters.unavailable() is None
 
 
-def test_capture_counts_one_call_after_warming_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_capture_counts_one_call_after_warming_up(monkeypatch, tmp_path):
     import torch
     from tilescope.execution import execute
 
@@ -354,7 +343,7 @@ def test_capture_counts_one_call_after_warming_up(monkeypatch: pytest.MonkeyPatc
 
     class Spec:
         @staticmethod
-        def workload(_: str) -> object:
+        def workload(_):
             return type("W", (), {"elements": 1})
 
     counters.capture(CASE, Spec, tmp_path / "out", {"warmup": 10})

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import tilescope
 from tilescope.notebook.opening import open_file
-from tilescope.runs.store import LoadedRun, StoreError
+from tilescope.runs.store import StoreError
 
 STAND_IN = """
 import json, os, pathlib
@@ -47,7 +47,7 @@ SIZES = {f"launch__{what}_dim_{side}": (n, "") for what, n in (("grid", 4), ("bl
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def package(tmp_path, monkeypatch):
     """The stand-in, installed for this process and those that it starts."""
     site = tmp_path / "site"
     about = site / "ncu_report-2026.3.1.dist-info"
@@ -59,14 +59,14 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, roots)))
 
 
-def opened(folder: Path, text: str) -> LoadedRun:
+def opened(folder, text):
     path = folder / "a.ncu-rep"
     path.write_text(text)
     return open_file(path)
 
 
 @pytest.mark.usefixtures("package")
-def test_missing_metrics_are_absent_and_zeros_are_kept(tmp_path: Path) -> None:
+def test_missing_metrics_are_absent_and_zeros_are_kept(tmp_path):
     first = {
         **SIZES,
         "gpu__time_duration.sum": (1.5, "us"),
@@ -96,29 +96,26 @@ def test_missing_metrics_are_absent_and_zeros_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("package")
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("crash", "it ended with -6"),
-        ("raise", "cannot read it"),
-        ("damaged", "no launch"),
-        ("[[{}]]", "cannot read it"),
-    ],
-)
-def test_a_report_that_ends_nvidias_package_is_one_line(text: str, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("text", "said"), [
+    ("crash", "it ended with -6"),
+    ("raise", "cannot read it"),
+    ("damaged", "no launch"),
+    ("[[{}]]", "cannot read it"),
+])  # fmt: skip
+def test_a_report_that_ends_nvidias_package_is_one_line(text, said, tmp_path):
     with pytest.raises(StoreError, match=said) as told:
         opened(tmp_path, text)
     assert "a.ncu-rep" in str(told.value)
 
 
-def test_without_the_package_the_cure_is_named(tmp_path: Path) -> None:
+def test_without_the_package_the_cure_is_named(tmp_path):
     if importlib.util.find_spec("ncu_report"):
         pytest.skip("ncu-report is installed here")
     with pytest.raises(StoreError, match=r"pip install 'tilescope\[ncu-report\]'"):
         opened(tmp_path, "x")
 
 
-def test_nvidias_package_itself_is_told_that_a_file_is_damaged(tmp_path: Path) -> None:
+def test_nvidias_package_itself_is_told_that_a_file_is_damaged(tmp_path):
     pytest.importorskip("ncu_report")
     with pytest.raises(StoreError, match=r"no launch|cannot read it"):
         opened(tmp_path, "NVR\0 and no more")

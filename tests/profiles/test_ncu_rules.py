@@ -20,10 +20,10 @@ MATMUL = Case("matmul", "eager", "forward", "4096x4096x4096-bf16")
 NVTX = '"Id:Domain:Start/Stop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg"'
 
 
-def ranged(printed: str) -> str:
+def ranged(printed):
     """The page with the column of ranges that ncu prints with ``--nvtx``, before the kernel's name."""
 
-    def with_range(line: str) -> str:
+    def with_range(line):
         slug = (SOFTMAX if "softmax_kernel" in line else MATMUL).slug
         return line.replace('"127.0.0.1",', f'"127.0.0.1","""0:<default domain>:tilescope:{slug}:none""",')
 
@@ -31,7 +31,7 @@ def ranged(printed: str) -> str:
     return "".join(with_range(line) for line in header.splitlines(keepends=True))
 
 
-def test_rules_are_read_with_their_estimates() -> None:
+def test_rules_are_read_with_their_estimates():
     rules = collector.read(PRINTED)
     assert len(rules) == 10
     assert [r.function for r in rules].count("softmax_kernel") == 4
@@ -46,7 +46,7 @@ def test_rules_are_read_with_their_estimates() -> None:
     assert rules[0].scope == ""
 
 
-def test_findings_are_nvidias_and_only_those_that_ask_for_a_change() -> None:
+def test_findings_are_rules_of_nvidia_that_ask_for_a_change():
     rules = [rule for rule in collector.read(PRINTED) if rule.function == "mm_kernel"]
     found = {f.rule: f for f in nvidia_rules.findings(MATMUL, rules)}
     assert "SOLFPRoofline" not in found
@@ -62,12 +62,12 @@ def test_findings_are_nvidias_and_only_those_that_ask_for_a_change() -> None:
     assert found["MemoryL2Compression"].title == "Memory L2 compression"
 
 
-def test_text_without_a_details_page_is_refused() -> None:
+def test_text_without_a_details_page_is_refused():
     with pytest.raises(ncu_csv.NcuFormatError, match="details"):
         collector.read("==PROF== nothing")
 
 
-def test_finish_divides_the_page_among_the_cases(tmp_path: Path) -> None:
+def test_finish_divides_the_page_among_the_cases(tmp_path):
     folder = tmp_path / "artefacts" / "ncu_rules"
     folder.mkdir(parents=True)
     (folder / counters.LOG).write_text(ranged(PRINTED))
@@ -85,7 +85,7 @@ def test_finish_divides_the_page_among_the_cases(tmp_path: Path) -> None:
     assert nvidia_rules.of_run(tmp_path / "elsewhere") == []
 
 
-def test_rules_of_an_older_run_have_the_kernels_name_in_its_table(tmp_path: Path) -> None:
+def test_rules_of_an_older_run_have_the_tables_kernel_name(tmp_path):
     folder = tmp_path / "artefacts" / "ncu_rules"
     folder.mkdir(parents=True)
     mine = dataclasses.replace(SOFTMAX, kernel="/home/someone/mine.py:SPEC")
@@ -95,7 +95,7 @@ def test_rules_of_an_older_run_have_the_kernels_name_in_its_table(tmp_path: Path
     assert {found.kernel for found in nvidia_rules.of_run(tmp_path, ["mine.py"])} == {"mine.py"}
 
 
-def test_finish_without_ranges_serves_one_case_only(tmp_path: Path) -> None:
+def test_finish_without_ranges_serves_one_case_only(tmp_path):
     (tmp_path / counters.LOG).write_text(PRINTED)
     with pytest.raises(counters.NcuError, match="no NVTX ranges"):
         collector.finish(tmp_path, [SOFTMAX, MATMUL])
@@ -105,13 +105,13 @@ def test_finish_without_ranges_serves_one_case_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"case": {}, "rules": []}', json.dumps({"case": 3, "rules": []})])
-def test_a_damaged_artefact_is_reported(text: str, tmp_path: Path) -> None:
+def test_a_damaged_artefact_is_reported(text, tmp_path):
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(ValueError, match="collect them again"):
         collector.parse(tmp_path / "x.json", SOFTMAX)
 
 
-def test_the_command_line_asks_for_sections_rules_and_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_asks_for_sections_rules_and_ranges(tmp_path, monkeypatch):
     monkeypatch.setattr(device, "find_ncu", lambda: "/opt/ncu")
     line = collector.command(["python", "-m", "worker"], tmp_path)
     assert line[0] == "/opt/ncu"
@@ -124,7 +124,7 @@ def test_the_command_line_asks_for_sections_rules_and_ranges(tmp_path: Path, mon
     assert "--metrics" not in line
 
 
-def test_the_rules_are_collected_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rules_are_collected_only_when_asked_for(monkeypatch):
     assert load("ncu_rules") is collector
     for name in ("events", "torch_profiler", "ncu", "ncu_rules"):
         monkeypatch.setattr(load(name), "unavailable", lambda: None)

@@ -20,7 +20,7 @@ MATMUL = Case("matmul", "triton", "forward", "4096x4096x4096-bf16")
 NVTX = "Id:Domain:Start/Stop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg"
 
 
-def details(*launches: tuple[str, Case | None]) -> pd.DataFrame:
+def details(*launches):
     """The columns of a details page that tell whose a launch is, two metrics a launch."""
     rows = [
         {"ID": str(number), "Kernel Name": name, NVTX: f"0:<default domain>:tilescope:{case.slug}:none" if case else ""}
@@ -30,7 +30,7 @@ def details(*launches: tuple[str, Case | None]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def test_the_page_is_divided_among_the_cases() -> None:
+def test_the_page_is_divided_among_the_cases():
     # A library's kernel, between them, has no source lines.
     order = details(
         ("softmax_kernel", SOFTMAX), ("void at::native::vectorized_elementwise_kernel", MATMUL), ("mm_kernel", MATMUL)
@@ -43,14 +43,14 @@ def test_the_page_is_divided_among_the_cases() -> None:
     pd.testing.assert_frame_equal(alone, whole[whole["function"] == "softmax_kernel"])
 
 
-def test_parse_without_instructions_has_no_values() -> None:
+def test_parse_without_instructions_has_no_values():
     """ncu prints a table without SASS rows for code that it cannot read."""
     lines_only = "".join(line for line in PAGE.splitlines(keepends=True) if '"0x' not in line)
     code = compiled_text.read("sass", "/*0000*/  EXIT  // softmax.py:3\n", "softmax.py")
     assert source_page.parse(lines_only, SOFTMAX, {"softmax_kernel": code}).empty
 
 
-def test_launches_of_one_function_go_to_their_cases_in_order() -> None:
+def test_launches_of_one_function_go_to_their_cases_in_order():
     larger = Case("softmax", "triton", "forward", "32768x4096-bf16")
     one = PAGE[: PAGE.index('"File Path"', PAGE.index("mm_kernel") - 200)]
     order = details(
@@ -61,16 +61,14 @@ def test_launches_of_one_function_go_to_their_cases_in_order() -> None:
 
 
 @pytest.mark.parametrize("printed", [True, False], ids=["in the log", "in the report"])
-def test_finish_reads_the_report_back_and_removes_it(
-    printed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_finish_reads_the_report_back_and_removes_it(printed, tmp_path, monkeypatch):
     order = details(("softmax_kernel", SOFTMAX)).assign(**{"Metric Name": "m", "Metric Value": "1"})
     table = order.to_csv(index=False, quoting=1)
     (tmp_path / counters.LOG).write_text("==PROF== Connected\n" + (table if printed else ""))
     (tmp_path / "report.ncu-rep").touch()
     asked = []
 
-    def answer(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+    def answer(command, **_):
         asked.append(command)
         return subprocess.CompletedProcess(command, 0, PAGE if "source" in command else table, "")
 
@@ -88,7 +86,7 @@ def test_finish_reads_the_report_back_and_removes_it(
     assert collector.parse(artefact, SOFTMAX).empty
 
 
-def test_an_unreadable_report_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_report_is_an_error(tmp_path, monkeypatch):
     (tmp_path / "report.ncu-rep").touch()
     made_up.machine(monkeypatch)
     monkeypatch.setattr(
@@ -99,7 +97,7 @@ def test_an_unreadable_report_is_an_error(tmp_path: Path, monkeypatch: pytest.Mo
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_command_line_keeps_a_report_with_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_keeps_a_report_with_its_source(tmp_path, monkeypatch):
     made_up.machine(monkeypatch)
     line = collector.command(["python", "-m", "worker"], tmp_path)
     assert line[0] == "/opt/ncu"
@@ -111,6 +109,6 @@ def test_the_command_line_keeps_a_report_with_its_source(tmp_path: Path, monkeyp
     assert asked["--export"] == str(tmp_path / "report")
 
 
-def test_it_runs_only_on_request() -> None:
+def test_it_runs_only_on_request():
     assert "ncu_source" in OPTIONAL
     assert load("ncu_source") is collector

@@ -14,7 +14,7 @@ FILES = [f"tests/profiles/test_{name}.py" for name in ("interpreter_language", "
 VERSION = "import importlib.metadata as known; print(known.version('triton'))"
 
 
-def test_newest_triton_passes_the_interpreters_tests() -> None:
+def test_newest_triton_passes_the_interpreters_tests():
     with tempfile.TemporaryDirectory() as folder:
         pip = [
             sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder,
@@ -25,7 +25,7 @@ def test_newest_triton_passes_the_interpreters_tests() -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         environment["PYTHONPATH"] = os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")])
 
-        def told(*command: str) -> str:
+        def told(*command):
             done = subprocess.run(
                 [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
             )

@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +99,7 @@ alias = triple
 
 
 @pytest.fixture(scope="module")
-def notebook() -> Iterator[dict[str, Any]]:
+def notebook():
     """The namespace of a notebook whose cells were run as IPython runs them."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for number, text in enumerate(CELLS):
@@ -112,13 +111,13 @@ def notebook() -> Iterator[dict[str, Any]]:
         del linecache.cache[f"<test cell {number}>"]
 
 
-def declared(notebook: dict[str, Any], function: Any = None, **more: Any) -> Any:
+def declared(notebook, function=None, **more):
     torch = notebook["torch"]
     chosen = {"inputs": {"x": torch.ones(8, 5)}, "reference": notebook["right"], **more}
     return user_kernel.spec(function or notebook["triple"], **chosen)
 
 
-def loaded(reference: str) -> Any:
+def loaded(reference):
     from tilescope.execution import execute
 
     return execute.load_spec(reference)
@@ -166,16 +165,13 @@ def test_kernel_keeps_the_name_of_its_function(notebook, tmp_path):
     assert loaded(reference).reference(x).tolist() == [9, 9]
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("uses_weights", "'weights' is a Tensor, which cannot be given to the worker: make it inside the function"),
-        ("undefined", "'undefined' uses 'not_there', which is not defined: run the cell that defines it"),
-        ("nested", "'inner' is defined inside another function: write it with def, at the top of a cell"),
-        ("cached", "'right' is not as its cell defines it: put what wraps it above the def"),
-        ("lam", "'<lambda>' is a lambda: write it with def, at the top of a cell"),
-    ],
-)
+@pytest.mark.parametrize(("name", "said"), [
+    ("uses_weights", "'weights' is a Tensor, which cannot be given to the worker: make it inside the function"),
+    ("undefined", "'undefined' uses 'not_there', which is not defined: run the cell that defines it"),
+    ("nested", "'inner' is defined inside another function: write it with def, at the top of a cell"),
+    ("cached", "'right' is not as its cell defines it: put what wraps it above the def"),
+    ("lam", "'<lambda>' is a lambda: write it with def, at the top of a cell"),
+])  # fmt: skip
 def test_values_that_cannot_be_written_are_named(notebook, tmp_path, name, said):
     with pytest.raises(cell_source.CannotCarry) as refused:
         cell_source.write_spec(declared(notebook, notebook[name]), tmp_path)
@@ -261,16 +257,13 @@ def test_cost_follows_from_the_reference(notebook):
     assert cost.pipe == "bf16"
 
 
-@pytest.mark.parametrize(
-    ("function", "inputs", "said"),
-    [
-        ("kernel", {}, "kernel is a Triton kernel: give the function that launches it"),
-        ("OFFSETS", {}, "is no function"),
-        ("triple", {"n": 3}, "no input is a tensor"),
-        ("triple", {"x": "transposed"}, "example x is not contiguous"),
-        ("triple", {"x": "complex"}, "inputs are torch.complex64"),
-    ],
-)
+@pytest.mark.parametrize(("function", "inputs", "said"), [
+    ("kernel", {}, "kernel is a Triton kernel: give the function that launches it"),
+    ("OFFSETS", {}, "is no function"),
+    ("triple", {"n": 3}, "no input is a tensor"),
+    ("triple", {"x": "transposed"}, "example x is not contiguous"),
+    ("triple", {"x": "complex"}, "inputs are torch.complex64"),
+])  # fmt: skip
 def test_unsuitable_examples_are_named(notebook, function, inputs, said):
     torch = notebook["torch"]
     tensors = {"transposed": torch.ones(4, 3).T, "complex": torch.ones(3, dtype=torch.complex64)}

@@ -21,7 +21,7 @@ def where():
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_cells_file_is_called_by_its_number(monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
+def test_a_cells_file_is_called_by_its_number(monkeypatch, known):
     shell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell(user_ns={"ask": call_site})
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell if known else None))
     for cell in ("1 + 1", CELL):
@@ -32,12 +32,9 @@ def test_a_cells_file_is_called_by_its_number(monkeypatch: pytest.MonkeyPatch, k
     assert shell.user_ns["where"]()[0] == ("cell 2:8" if known else "cell:8")
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("notebook_cell_5.py", "notebook cell 5"), ("notebook_cell.py", "notebook cell"), ("notebook_cell_5-2.py", "notebook cell 5"),
-        ("3738046210.py", "notebook cell"), ("softmax.py", "softmax.py"), ("cell_5.py", "cell_5.py"), ("cuda12.py", "cuda12.py"),
-    ],
-)  # fmt: skip
-def test_a_cell_is_told_as_people_know_it(name: str, said: str) -> None:
+@pytest.mark.parametrize(("name", "said"), [
+    ("notebook_cell_5.py", "notebook cell 5"), ("notebook_cell.py", "notebook cell"), ("notebook_cell_5-2.py", "notebook cell 5"),
+    ("3738046210.py", "notebook cell"), ("softmax.py", "softmax.py"), ("cell_5.py", "cell_5.py"), ("cuda12.py", "cuda12.py"),
+])  # fmt: skip
+def test_a_cell_is_told_as_people_know_it(name, said):
     assert names.readable(name) == said

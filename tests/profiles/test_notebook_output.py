@@ -1,7 +1,6 @@
 """A run in a notebook: its summary, its views, and its job's progress."""
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 import tilescope
@@ -15,7 +14,7 @@ from tilescope.table.case import Case
 from tilescope.table.run import Failure, Run
 
 
-def hostile(folder: Path, cases: int = 1) -> Profile:
+def hostile(folder, cases=1):
     """A run whose names are markup, and one of whose collectors failed."""
     case = Case("<img src=x onerror=alert(1)>", "triton", "forward", "8-fp32")
     made = [dataclasses.replace(case, workload=f"{8 + number}-fp32") for number in range(cases)]
@@ -110,14 +109,14 @@ def test_notebook_progress_is_one_escaped_output(monkeypatch):
     shown: list[str] = []
 
     class Handle:
-        def update(self, value: str) -> None:
+        def update(self, value):
             shown.append(value)
 
     shell = types.SimpleNamespace(kernel=object())
     ipython, display = types.ModuleType("IPython"), types.ModuleType("IPython.display")
-    ipython.get_ipython = lambda: shell  # type: ignore[attr-defined]
-    display.HTML = str  # type: ignore[attr-defined]
-    display.display = lambda value, display_id: Handle()  # type: ignore[attr-defined]
+    ipython.get_ipython = lambda: shell
+    display.HTML = str
+    display.display = lambda value, display_id: Handle()
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", display)
     progress = live_progress.progress()

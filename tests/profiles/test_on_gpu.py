@@ -4,9 +4,7 @@ import gc
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
-import pandas as pd
 import pytest
 import torch
 from tilescope.collectors import events, torch_profiler
@@ -33,7 +31,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("case", [ADD, SOFTMAX, BACKWARD, COMPILED], ids=lambda case: case.id)
-def test_events(case: Case, tmp_path: Path) -> None:
+def test_events(case, tmp_path):
     # Graphs of the test before have had their memory; with it no peak is told.
     gc.collect()
     torch.cuda.empty_cache()
@@ -48,7 +46,7 @@ def test_events(case: Case, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", [ADD, SOFTMAX, BACKWARD, COMPILED], ids=lambda case: case.id)
-def test_torch_profiler(case: Case, tmp_path: Path) -> None:
+def test_torch_profiler(case, tmp_path):
     out = tmp_path / f"a{torch_profiler.SUFFIX}"
     torch_profiler.capture(case, execute.load_spec(case.kernel), out, SETTINGS)
     table = schema.validate(torch_profiler.parse(out, case))
@@ -62,7 +60,7 @@ def test_torch_profiler(case: Case, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("collector", [events, torch_profiler], ids=["events", "torch_profiler"])
-def test_autotuners_choice_is_recorded(collector: ModuleType, tmp_path: Path) -> None:
+def test_autotuners_choice_is_recorded(collector, tmp_path):
     case = Case(f"{Path(__file__).parent / 'small_kernels.py'}:TIMES", "triton", "backward", "5000-fp32")
     spec, out = execute.load_spec(case.kernel), tmp_path / f"a{collector.SUFFIX}"
     collector.capture(case, spec, out, SETTINGS)
@@ -73,7 +71,7 @@ def test_autotuners_choice_is_recorded(collector: ModuleType, tmp_path: Path) ->
     assert "EVEN=False" in row["launched"]
 
 
-def test_kernels_own_choice_is_recorded(tmp_path: Path) -> None:
+def test_kernels_own_choice_is_recorded(tmp_path):
     for case in (BACKWARD, Case("matmul", "triton", "forward", "4096x4096x4096-bf16"), SOFTMAX):
         events.capture(case, execute.load_spec(case.kernel), tmp_path / "a.json", SETTINGS)
         found = launch_configs.beside(tmp_path / "a.json", case, "events")
@@ -81,7 +79,7 @@ def test_kernels_own_choice_is_recorded(tmp_path: Path) -> None:
         assert found["launched"].str.contains("num_warps=").all()
 
 
-def script(collector: ModuleType, cases: list[Case], folder: Path) -> list[str]:
+def script(collector, cases, folder):
     """A command that captures the cases in a process of its own: CUPTI serves one profiler a process."""
     file = folder / "capture.py"
     file.write_text(
@@ -95,7 +93,7 @@ def script(collector: ModuleType, cases: list[Case], folder: Path) -> list[str]:
     return [sys.executable, str(file)]
 
 
-def by_ncu(cases: list[Case], folder: Path) -> dict[Case, pd.DataFrame]:
+def by_ncu(cases, folder):
     command = counters.command(script(counters, cases, folder), folder)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     log = (folder / counters.LOG).read_text()
@@ -106,7 +104,7 @@ def by_ncu(cases: list[Case], folder: Path) -> dict[Case, pd.DataFrame]:
 
 @pytest.mark.ncu
 @pytest.mark.skipif(counters.unavailable() is not None, reason=str(counters.unavailable()))
-def test_ncu(tmp_path: Path) -> None:
+def test_ncu(tmp_path):
     cases = [ADD, SOFTMAX, BACKWARD]
     tables = by_ncu(cases, tmp_path)
     add = tables[ADD].set_index("metric")["value"]
@@ -119,7 +117,7 @@ def test_ncu(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(cupti.unavailable() is not None, reason=str(cupti.unavailable()))
-def test_cupti(tmp_path: Path) -> None:
+def test_cupti(tmp_path):
     cases = [ADD, BACKWARD, Case("matmul", "triton", "forward", "1023x517x769-fp16")]
     done = subprocess.run(script(cupti, cases, tmp_path), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -155,7 +153,7 @@ print(launch["counters"]["dram__bytes_read.sum"] / 2**23)
 
 
 @pytest.mark.skipif(cupti.unavailable() is not None, reason=str(cupti.unavailable()))
-def test_flush_evicts_lines_that_a_kernel_keeps(tmp_path: Path) -> None:
+def test_flush_evicts_lines_that_a_kernel_keeps(tmp_path):
     (tmp_path / "keeping.py").write_text(KEEPING)
     done = subprocess.run([sys.executable, tmp_path / "keeping.py"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -165,7 +163,7 @@ def test_flush_evicts_lines_that_a_kernel_keeps(tmp_path: Path) -> None:
 @pytest.mark.ncu
 @pytest.mark.skipif(counters.unavailable() is not None, reason=str(counters.unavailable()))
 @pytest.mark.skipif(cupti.unavailable() is not None, reason=str(cupti.unavailable()))
-def test_cupti_counts_what_ncu_counts(tmp_path: Path) -> None:
+def test_cupti_counts_what_ncu_counts(tmp_path):
     cases = [
         Case("vector_add", "triton", "forward", "67108864-bf16"),
         Case("softmax", "triton", "forward", "16384x4096-bf16"),

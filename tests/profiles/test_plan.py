@@ -44,16 +44,13 @@ def test_sweep_has_every_config_and_the_default():
     assert ids(everything) == swept, "an implementation without configs has no sweep"
 
 
-@pytest.mark.parametrize(
-    ("request_", "said"),
-    [
-        (Request(implementations=["tritn"]), "did you mean 'triton'"),
-        (Request(directions=["sideways"]), "unknown pass 'sideways'"),
-        (Request(implementations=["eager"], configs=["BLOCK=1"]), "k/eager has no config 'BLOCK=1': it has none"),
-        (Request(implementations=["triton"], configs=["WIDTH=1"]), "it takes BLOCK"),
-        (Request(implementations=["triton"], configs=["BLOCK=x"]), "is not NAME=INTEGER"),
-    ],
-)
+@pytest.mark.parametrize(("request_", "said"), [
+    (Request(implementations=["tritn"]), "did you mean 'triton'"),
+    (Request(directions=["sideways"]), "unknown pass 'sideways'"),
+    (Request(implementations=["eager"], configs=["BLOCK=1"]), "k/eager has no config 'BLOCK=1': it has none"),
+    (Request(implementations=["triton"], configs=["WIDTH=1"]), "it takes BLOCK"),
+    (Request(implementations=["triton"], configs=["BLOCK=x"]), "is not NAME=INTEGER"),
+])  # fmt: skip
 def test_unknown_names_are_refused(request_, said):
     with pytest.raises(RequestError, match=said):
         ids(request_)

@@ -9,7 +9,7 @@ from tilescope.table.case_table import gather
 CASE = Case("matmul", "triton", "forward", "8x8x8-bf16")
 
 
-def rows(source: str, registers: int, **more: float) -> list[dict[str, object]]:
+def rows(source, registers, **more):
     values = {"registers": registers, "shared_memory": 1024, "block_threads": 256, **more}
     return [CASE.row(name, value, source, launch=0, function="k") for name, value in values.items()]
 
@@ -17,14 +17,14 @@ def rows(source: str, registers: int, **more: float) -> list[dict[str, object]]:
 SPILLED = {"spill_bytes_stored": 8, "spill_bytes_loaded": 8, "theoretical_occupancy": 0.125}
 
 
-def main(*tables: list[dict[str, object]]) -> preference.Resources:
+def main(*tables):
     (case,) = gather(schema.frame([row for table in tables for row in table]))
     found = preference.main_resources(case, "sm_90")
     assert found is not None
     return found
 
 
-def test_resources_of_traced_code_replace_compiled_ones() -> None:
+def test_resources_of_traced_code_replace_compiled_ones():
     found = main(rows("compiler", 159, **SPILLED), rows("torch_profiler", 212))
     # 212 registers a thread leave room for one block of eight warps; the compiler's spills are another config's.
     assert (found.source, found.registers, found.spill_bytes) == ("torch_profiler", 212, None)
@@ -32,18 +32,18 @@ def test_resources_of_traced_code_replace_compiled_ones() -> None:
     assert main(rows("compiler", 212, **SPILLED), rows("torch_profiler", 212)).spill_bytes == 16
 
 
-def test_spills_are_those_of_the_launch_of_the_same_function() -> None:
+def test_spills_are_those_of_the_launch_of_the_same_function():
     filled = CASE.row("gpu_time", 1e-6, "torch_profiler", launch=0, function="Memset")
     traced = [{**row, "launch": 1} for row in rows("torch_profiler", 212)]
     assert main(rows("compiler", 212, **SPILLED), [filled, *traced]).spill_bytes == 16
 
 
-def test_shared_memory_limits_the_occupancy_of_a_trace() -> None:
+def test_shared_memory_limits_the_occupancy_of_a_trace():
     found = main(rows("torch_profiler", 32, shared_memory=100 * 1024))
     assert (found.blocks, found.limiter, found.theoretical_occupancy) == (2, "shared memory", 16 / 64)
 
 
-def test_zeros_that_stand_for_absent_are_absent() -> None:
+def test_zeros_that_stand_for_absent_are_absent():
     table = schema.frame(
         [CASE.row("estimated_occupancy", value, "torch_profiler", launch=n) for n, value in enumerate((0.0, 0.5))]
         + [CASE.row("bank_conflicts", 0, "ncu", launch=0), CASE.row("waves", 0, "ncu", launch=0)]
@@ -51,7 +51,7 @@ def test_zeros_that_stand_for_absent_are_absent() -> None:
     assert absent.without(table)["value"].tolist() == [0.5, 0.0]
 
 
-def test_a_hit_rate_of_no_request_is_absent_and_one_of_misses_is_zero() -> None:
+def test_hit_rate_is_absent_without_requests_and_zero_for_misses():
     looked_up, hits = (0, 4096, 4096), (0, 0, 0.5)
     rows = [CASE.row("l1_bytes", value, "ncu", launch=n) for n, value in enumerate(looked_up)]
     rows += [CASE.row("l1_hit_rate", value, "ncu", launch=n) for n, value in enumerate(hits)]
@@ -60,7 +60,7 @@ def test_a_hit_rate_of_no_request_is_absent_and_one_of_misses_is_zero() -> None:
     assert len(left) == 5
 
 
-def test_a_changed_tree_is_told_from_a_clean_one() -> None:
+def test_a_changed_tree_is_told_from_a_clean_one():
     assert provenance.changed_since("f6577e5+")
     assert not provenance.changed_since("f6577e5")
     assert not provenance.changed_since("")

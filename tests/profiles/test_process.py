@@ -25,7 +25,7 @@ def say(data):
 """
 
 
-def lived(script: str, **job: object) -> tuple[list[dict], str, WorkerProcess, float]:
+def lived(script, **job):
     """Events and log of a process that runs ``script``, the process, and the seconds it took."""
 
     async def live():

@@ -1,6 +1,5 @@
 """Instructions that run beside tensor-core products, from SASS."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,12 +25,12 @@ LOOP = """\
 """
 
 
-def counted(sass: str) -> dict[int, int] | None:
+def counted(sass):
     found = products_under_way.beside(read("sass", sass, "a.py"))
     return None if found is None else dict(found)
 
 
-def test_instruction_is_beside_products_until_the_wait() -> None:
+def test_instruction_is_beside_products_until_the_wait():
     assert counted(LOOP) == {3: 1, 5: 1, 6: 1}
     # Moved behind the wait, the same arithmetic runs alone.
     wait, add = LOOP.splitlines()[9], LOOP.splitlines()[8]
@@ -52,11 +51,11 @@ def test_instruction_is_beside_products_until_the_wait() -> None:
     ],
     ids=["loop", "jump", "no wait"],
 )  # fmt: skip
-def test_products_stay_under_way_over_branches(change: Callable[[str], str], expected: dict[int, int]) -> None:
+def test_products_stay_under_way_over_branches(change, expected):
     assert counted(change(LOOP)) == expected
 
 
-def test_instruction_after_the_wait_is_beside_none(tmp_path: Path) -> None:
+def test_instruction_after_the_wait_is_beside_none(tmp_path):
     spec = f"{Path(__file__).with_name('gluon_products.py')}:SPEC"
     case = Case(spec, "triton", "forward", "8-bf16", "")
     compiler.capture(case, execute.load_spec(spec), tmp_path / "case.json.gz", {"target": "sm_90"})

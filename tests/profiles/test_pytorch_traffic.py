@@ -1,14 +1,11 @@
 """Operators of PyTorch: the bytes that they move and the operations they do."""
 
-from typing import Any
-
-import pytest
 import torch
 from tilescope.execution import pytorch_traffic
 from tilescope.execution.pytorch_traffic import CountOperators, Operation
 
 
-def product() -> Operation:
+def product():
     """What is counted of a product of 3x4 and 4x5."""
     seen: list[Operation] = []
     with CountOperators(seen.append):
@@ -17,14 +14,14 @@ def product() -> Operation:
     return found
 
 
-def test_product_reads_both_operands() -> None:
+def test_product_reads_both_operands():
     assert product() == Operation("aten.mm", (12 + 20) * 4, 15 * 4, 2 * 3 * 4 * 5)
 
 
-def test_product_without_a_formula_has_unknown_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_product_without_a_formula_has_unknown_operations(monkeypatch):
     """As PyTorch 2.11's formula of attention does with several query heads to a key head."""
 
-    def refuse(*args: Any, **kwargs: Any) -> int:
+    def refuse(*args, **kwargs):
         raise AssertionError("shapes are incompatible")
 
     monkeypatch.setattr(pytorch_traffic, "flop_registry", {torch.ops.aten.mm: refuse})

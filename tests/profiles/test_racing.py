@@ -9,18 +9,18 @@ from tilescope.tuning import racing
 from benchmarks import regret
 
 
-def timer(times: dict[str, float], noise: float = 0.005, seed: int = 0):
+def timer(times, noise=0.005, seed=0):
     """A ``measure`` of configs with these ``times``, and the number of samples taken of each."""
     numbers, asked = random.Random(seed), dict.fromkeys(times, 0)  # noqa: S311 - no secret
 
-    def measure(config: str, count: int) -> list[float]:
+    def measure(config, count):
         asked[config] += count
         return [times[config] * numbers.lognormvariate(0, noise) for _ in range(count)]
 
     return measure, asked
 
 
-def raced(measure, configs, rules=None) -> racing.Outcome:
+def raced(measure, configs, rules=None):
     race = racing.Race(measure, len(configs), rules)
     for config in configs:
         race.offer(config)
@@ -60,7 +60,7 @@ def test_race_close_configs_take_turns_anew():
     numbers, turns, asked = random.Random(1), list[str](), dict.fromkeys(("best", "close", "slow"), 0)  # noqa: S311 - no secret
     times = {"best": 1e-3, "close": 1.006e-3, "slow": 1.07e-3}
 
-    def measure(config: str, count: int) -> list[float]:
+    def measure(config, count):
         asked[config] += count
         turns.append(config)
         luck = 1.012 if config == "best" and asked[config] <= racing.Rules().first else 1.0
@@ -81,7 +81,7 @@ def test_race_drifting_machine_drops_nobody():
     numbers, now = random.Random(3), 0.0  # noqa: S311 - no secret
     times = {f"c{n}": 65e-6 * (1 + 0.012 * (n > 0)) for n in range(9)}
 
-    def measure(config: str, count: int) -> list[float]:
+    def measure(config, count):
         nonlocal now
         found = []
         now += 200e-6 * numbers.random()
@@ -113,7 +113,7 @@ def test_turns_are_fewer_where_the_gap_is_clear():
 def test_one_that_fails_in_a_turn_is_out():
     measure, asked = timer({"a": 1e-3, "b": 1.001e-3, "c": 1.002e-3})
 
-    def failing(config: str, count: int) -> list[float]:
+    def failing(config, count):
         if config == "a" and asked["a"] >= racing.Rules().first:
             raise racing.ConfigFailed("an illegal address")
         return measure(config, count)
@@ -126,7 +126,7 @@ def test_one_that_fails_in_a_turn_is_out():
 def test_race_failing_config_is_out_with_its_reason():
     measure, _ = timer({"good": 1e-3})
 
-    def failing(config: str, count: int) -> list[float]:
+    def failing(config, count):
         if config == "faults":
             raise racing.ConfigFailed("an illegal address")
         return measure(config, count) if config == "good" else []

@@ -1,7 +1,6 @@
 """Roofs that cases of a run exceed are no roofs: they are raised to the best that was reached, and to no more than can be."""
 
 import dataclasses
-from typing import Any
 
 import pytest
 from tilescope.hardware import ceilings
@@ -30,22 +29,22 @@ PRODUCT = Case("mm", "triton", "forward", "2-int8")
 INT8 = {"mm": {"cost": {"2-int8": {"forward": {"pipe": "int8"}}}}}
 
 
-def case(of: Case, seconds: float, read: float, written: float, flops: float = 1.0) -> list[dict[str, Any]]:
+def case(of, seconds, read, written, flops=1.0):
     return [
         *made_up.cost(of, read, written, flops),
         of.row("gpu_time", seconds, "torch_profiler", launch=0, function="f", sample=0),
     ]
 
 
-def roofs(*rows: dict[str, Any], device: Device = TOY) -> Device:
+def roofs(*rows, device=TOY):
     return raised(*rows, device=device).device
 
 
-def raised(*rows: dict[str, Any], device: Device = TOY) -> Run:
+def raised(*rows, device=TOY):
     return raised_roofs.raised(Run("r", "2026-01-01T00:00:00+00:00", device, INT8, {}, {}), schema.frame(list(rows)))
 
 
-def test_roof_is_raised_to_the_fastest_case() -> None:
+def test_roof_is_raised_to_the_fastest_case():
     # 120 MB in 100 us: 1.2 TB/s.
     found = roofs(*case(COPY, 100e-6, 60e6, 60e6)).ceiling("hbm", "measured")
     assert found and found.value == pytest.approx(1.2e12)
@@ -64,18 +63,18 @@ def test_roof_is_raised_to_the_fastest_case() -> None:
     [*case(COPY, 100e-6, 60e6, 60e6), COPY.row("tensor_bytes", 120e6, "model")],
     [*case(COPY, 100e-6, 60e6, 60e6), COPY.row("relative_error", 0.1, "check"), COPY.row("tolerance", 0.01, "check")],
 ])  # fmt: skip
-def test_roof_is_kept_for_other_cases(rows: list[dict[str, Any]]) -> None:
+def test_roof_is_kept_for_other_cases(rows):
     assert roofs(*rows).ceiling("hbm", "measured") == TOY.ceiling("hbm", "measured")
 
 
-def test_roof_of_int8_is_the_best_product() -> None:
+def test_roof_of_int8_is_the_best_product():
     found = roofs(*case(PRODUCT, 1e-3, 1e6, 1e6, 130e9)).ceiling("int8", "measured")
     assert found and (found.value, found.unit) == (pytest.approx(130e12), "op/second")
     assert "90.0 TOP/s by cuBLAS" in found.note
 
 
 @pytest.mark.parametrize(("flops", "roof", "remarks"), [(205e9, 200e12, 0), (250e9, 90e12, 1)])
-def test_roof_is_never_above_the_datasheet(flops: float, roof: float, remarks: int) -> None:
+def test_roof_is_never_above_the_datasheet(flops, roof, remarks):
     run = raised(*case(PRODUCT, 1e-3, 1e6, 1e6, flops))
     found = run.device.ceiling("int8", "measured")
     assert found and found.value == pytest.approx(roof)
@@ -86,7 +85,7 @@ def test_roof_is_never_above_the_datasheet(flops: float, roof: float, remarks: i
         )
 
 
-def test_roof_of_a_listed_product_has_todays_datasheet() -> None:
+def test_roof_of_a_listed_product_has_todays_datasheet():
     """Recordings hold fp64's rate on CUDA cores, 34 Tflop/s, of which cuBLAS measures 184 %."""
     old = dataclasses.replace(TOY, name="NVIDIA H200", ceilings=(
         Ceiling("fp64", 34e12, "flop/second", "datasheet"), Ceiling("fp64", 62e12, "flop/second", "measured")))  # fmt: skip
@@ -95,13 +94,13 @@ def test_roof_of_a_listed_product_has_todays_datasheet() -> None:
     assert sheet and measured and measured.value <= sheet.value == 67e12
 
 
-def test_datasheet_units_suit_their_pipes() -> None:
+def test_datasheet_units_suit_their_pipes():
     for ceiling in (ceiling for product in ceilings.PRODUCTS for ceiling in product.ceilings):
         compute = "op/second" if ceiling.name == "int8" else "flop/second"
         assert ceiling.unit == ("byte/second" if ceiling.name in ceilings.MEMORY_LEVELS else compute)
 
 
-def test_roof_of_a_predicted_run_is_the_datasheets() -> None:
+def test_roof_of_a_predicted_run_is_the_datasheets():
     predicted = dataclasses.replace(TOY, measured=False)
     assert roofs(*case(COPY, 100e-6, 60e6, 60e6), device=predicted).ceiling("hbm", "measured") == TOY.ceiling(
         "hbm", "measured"
@@ -109,7 +108,7 @@ def test_roof_of_a_predicted_run_is_the_datasheets() -> None:
 
 
 @pytest.mark.parametrize("kernel", ["int8_rows", "rms_norm", "softmax"])
-def test_recording_passes_no_roof_and_claims_the_same_share(kernel: str) -> None:
+def test_recording_passes_no_roof_and_claims_the_same_share(kernel):
     loaded = store.open_run(recordings.of_kernel(kernel)[0].path)
     device = loaded.run.device
     rows = summary.summarise(loaded.table, device, loaded.run.kernels)

@@ -25,11 +25,11 @@ CASE = ["kernel", "impl", "pass", "workload", "config"]
 
 
 @pytest.fixture(scope="module")
-def rows(recordings) -> pd.DataFrame:
+def rows(recordings):
     return pd.concat([loaded.table for loaded in recordings], ignore_index=True)
 
 
-def launches(rows: pd.DataFrame, source: str, *metrics: str) -> pd.DataFrame:
+def launches(rows, source, *metrics):
     """One row a recorded launch, one column a metric."""
     found = rows[(rows["source"] == source) & rows["metric"].isin(metrics) & rows["launch"].notna()]
     index = ["run_id", *CASE, "launch", "function"]

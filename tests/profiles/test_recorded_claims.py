@@ -1,23 +1,20 @@
 """Claims stored beside the recordings equal those computed by today's models."""
 
 import shutil
-from pathlib import Path
 
-import pytest
 from tilescope.cli import main
 from tilescope.models import claims, claims_text, recorded_claims
 from tilescope.runs import store
-from tilescope.runs.store import LoadedRun
 
 AGAIN = "run: tilescope claims --keep"
 
 
-def test_every_recording_has_kept_claims() -> None:
+def test_every_recording_has_kept_claims():
     found = {folder.name: recorded_claims.kept(folder) for folder in store.recorded_dir().iterdir() if folder.is_dir()}
     assert [name for name, kept in found.items() if kept is None] == [], AGAIN
 
 
-def test_kept_claims_are_those_computed(recording: LoadedRun) -> None:
+def test_kept_claims_are_those_computed(recording):
     rows, said = recorded_claims.kept(recording.folder)
     computed = claims.of_run(recording)
     apart = [
@@ -31,9 +28,7 @@ def test_kept_claims_are_those_computed(recording: LoadedRun) -> None:
     assert said == claims_text.provenance([recording]), AGAIN
 
 
-def test_claims_of_another_table_are_computed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_claims_of_another_table_are_computed(tmp_path, monkeypatch, capsys):
     folder = tmp_path / "20261126-055606-7e77"
     shutil.copytree(store.recorded_dir() / folder.name, folder)
     monkeypatch.setattr(store, "recorded_dir", lambda: tmp_path)

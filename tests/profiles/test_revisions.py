@@ -40,14 +40,14 @@ SPEC = KernelSpec(
 """
 
 
-def git(folder: Path, *arguments: str) -> str:
+def git(folder, *arguments):
     who = ["-c", "user.name=someone", "-c", "user.email=someone@example.org"]
     return subprocess.run(
         ["git", "-C", str(folder), *who, *arguments], check=True, capture_output=True, text=True
     ).stdout
 
 
-def commit(folder: Path, files: dict[str, str]) -> None:
+def commit(folder, files):
     for name, text in files.items():
         (folder / name).write_text(text)
     git(folder, "add", "--all")
@@ -55,7 +55,7 @@ def commit(folder: Path, files: dict[str, str]) -> None:
 
 
 @pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def repository(tmp_path, monkeypatch):
     """An empty repository, and the current folder in it. Runs go elsewhere."""
     folder = tmp_path / "repository"
     folder.mkdir()
@@ -67,9 +67,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_each_side_is_profiled_from_its_own_files(
-    kit: None, repository: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_each_side_is_profiled_from_its_own_files(kit, repository, capfd):
     own = (KIT / "own.py").read_text()
     large, larger, largest = (own.replace('{"N": 64}', f'{{"N": {size}}}') for size in (64, 128, 256))
     commit(repository, {"own.py": large})
@@ -109,18 +107,14 @@ def test_what_cannot_be_profiled_is_said_in_a_line(
     assert len(git(repository, "worktree", "list").splitlines()) == 1
 
 
-def test_out_of_a_repository_only_runs_are_compared(
-    kit: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_out_of_a_repository_only_runs_are_compared(kit, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert cli.main(["gate", "main", "main"]) == 2
     assert "nor is it a git revision here" in capsys.readouterr().err
 
 
-def test_the_compiled_part_needs_no_gpu(
-    repository: Path, torch_and_catalog: None, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_compiled_part_needs_no_gpu(repository, torch_and_catalog, capfd):
     commit(repository, {"own.py": OWN})
     commit(repository, {"own.py": OWN.replace("BLOCK=1024, num", "BLOCK=16384, num")})
     assert cli.main(["gate", "main~1", "main", "--kernel", "own.py:SPEC", "--target", "sm_90", "--json"]) == 1

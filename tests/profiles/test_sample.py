@@ -3,7 +3,6 @@
 import itertools
 import time
 import types
-from typing import Any
 
 import pytest
 import torch
@@ -63,9 +62,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(interpreter, "SAMPLE", 0.5)
 
 
-def metered(
-    kernel: Any, grid: tuple[int, ...], *arguments: Any, seconds: float = 0.0, sample: float = 60.0
-) -> tuple[launches.Launch, Any]:
+def metered(kernel, grid, *arguments, seconds=0.0, sample=60.0):
     """A launch and its meter, interpreted without values in so many seconds; then some of its programs."""
     with launches.catch() as caught:
         kernel[grid](*arguments)
@@ -74,7 +71,7 @@ def metered(
     return caught[0], meter
 
 
-def records(kernel: Any, grid: tuple[int, ...], *arguments: Any) -> list[dict[str, Any]]:
+def records(kernel, grid, *arguments):
     """The record of a launch whose programs are all counted, and that of one of which some are."""
     found = (metered(kernel, grid, *arguments, seconds=seconds) for seconds in (float("inf"), 0.0))
     return [meter.record(launch) for launch, meter in found]
@@ -122,7 +119,7 @@ def test_sample_of_slow_programs_gets_the_time_left(monkeypatch):
     assert meter.sampled == (interpret.FEWEST, 40)
 
 
-def collected(kernel: Any, arguments: tuple[Any, ...], tmp_path, lines=False) -> tuple[dict[str, float], str]:
+def collected(kernel, arguments, tmp_path, lines=False):
     """What the interpreter's collector finds of a launch in far less time than it needs, and its remark."""
     with Capture("sm_90", limit=0) as capture:
         kernel[(PROGRAMS,)](*arguments)

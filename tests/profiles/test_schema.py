@@ -47,16 +47,13 @@ def test_an_unknown_metric_is_refused():
         schema.frame([CASE.row("speed", 1, "model")])
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"source": "guess"}, "unknown source 'guess'"),
-        ({"metric": "speed"}, "unknown metric 'speed'"),
-        ({"unit": "ms"}, "registers is not in count"),
-        ({"value": float("nan")}, "must be finite"),
-        ({"value": float("-inf")}, "must be finite"),
-    ],
-)
+@pytest.mark.parametrize(("change", "said"), [
+    ({"source": "guess"}, "unknown source 'guess'"),
+    ({"metric": "speed"}, "unknown metric 'speed'"),
+    ({"unit": "ms"}, "registers is not in count"),
+    ({"value": float("nan")}, "must be finite"),
+    ({"value": float("-inf")}, "must be finite"),
+])  # fmt: skip
 def test_a_wrong_value_is_named(change, said):
     with pytest.raises(SchemaError, match=said):
         schema.validate(table().assign(**change))
@@ -93,7 +90,7 @@ def test_a_device_finds_its_roof():
     assert device.ceiling("hbm", "datasheet") is None
 
 
-def test_sources_are_the_collectors_the_most_direct_first_and_the_tools_that_measure_too():
+def test_sources_begin_with_the_most_direct():
     measured = (
         "ncu", "cupti", "torch_profiler", "events", "check", "chrome_trace", "proton", "tritonparse", "inductor",
         "helion",

@@ -12,7 +12,7 @@ from benchmarks import sizes
 
 
 @pytest.mark.parametrize("name", sizes.SIZES)
-def test_every_size_and_peer_is_one_of_the_kernels(name: str) -> None:
+def test_every_size_and_peer_is_one_of_the_kernels(name):
     spec = catalog.find(name)
     assert spec is not None
     peers, workloads = sizes.SIZES[name]
@@ -21,7 +21,7 @@ def test_every_size_and_peer_is_one_of_the_kernels(name: str) -> None:
     assert {spec.workload(workload).id for workload in workloads.split()} - recorded
 
 
-def test_rows_name_the_quickest_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_name_the_quickest_peer(monkeypatch):
     (fp8,) = (
         path.parent
         for path in recorded_dir().glob("*/run.json")
@@ -29,7 +29,7 @@ def test_rows_name_the_quickest_peer(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     asked: dict[str, Any] = {}
 
-    def profile(name: str, **settings: Any) -> Profile:
+    def profile(name, **settings):
         asked.update(settings, name=name)
         return Profile.of(open_run(fp8))
 
@@ -42,7 +42,7 @@ def test_rows_name_the_quickest_peer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(sizes.table(rows).splitlines()) == len(rows) + 2
 
 
-def test_the_table_begins_with_the_worst_and_names_the_library() -> None:
+def test_the_table_begins_with_the_worst_and_names_the_library():
     row = {
         "kernel": "k", "workload": "8-bf16", "floor": 1e-6, "of_roof": 0.5, "roof": "copy bandwidth",
         "library": "cudnn",

@@ -235,28 +235,25 @@ def cut_off(folder):
     os.truncate(folder / "table.parquet", (folder / "table.parquet").stat().st_size - 20)
 
 
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
-        (text("run.json", "{"), "damaged, record it again"),
-        (text("run.json", json.dumps({"schema_version": SCHEMA_VERSION})), "damaged"),
-        (text("run.json", "[]"), "holds no object"),
-        (text("run.json", '{"schema_version": 1, "id": ' + "[" * 50_000 + "]" * 50_000 + "}"), "no JSON|nested"),
-        (gone("run.json"), "run.json is missing"),
-        (change(schema_version=SCHEMA_VERSION + 1, new=1), "upgrade with"),
-        (change(kernels=5), "kernels is a whole number, not an object"),
-        (change(title="\ud800"), "half a character"),
-        (lambda folder: away(folder / "run.json", "/dev/zero"), "no ordinary file"),
-        (pipe, "no ordinary file"),
-        (bomb, "unpacks to more"),
-        (cut_off, "damaged, record it again"),
-        (text("table.parquet", ""), "damaged, record it again"),
-        (gone("table.parquet"), "table.parquet is missing"),
-        (lambda folder: away(folder / "table.parquet", "/proc/kmsg"), "a link out"),
-        (lambda folder: os.truncate(folder / "table.parquet", 1 << 40), "bytes, which is more than"),
-        (lambda folder: pd.DataFrame({"a": [1]}).to_parquet(folder / "table.parquet"), "columns are not the schema's"),
-    ],
-)
+@pytest.mark.parametrize(("damage", "said"), [
+    (text("run.json", "{"), "damaged, record it again"),
+    (text("run.json", json.dumps({"schema_version": SCHEMA_VERSION})), "damaged"),
+    (text("run.json", "[]"), "holds no object"),
+    (text("run.json", '{"schema_version": 1, "id": ' + "[" * 50_000 + "]" * 50_000 + "}"), "no JSON|nested"),
+    (gone("run.json"), "run.json is missing"),
+    (change(schema_version=SCHEMA_VERSION + 1, new=1), "upgrade with"),
+    (change(kernels=5), "kernels is a whole number, not an object"),
+    (change(title="\ud800"), "half a character"),
+    (lambda folder: away(folder / "run.json", "/dev/zero"), "no ordinary file"),
+    (pipe, "no ordinary file"),
+    (bomb, "unpacks to more"),
+    (cut_off, "damaged, record it again"),
+    (text("table.parquet", ""), "damaged, record it again"),
+    (gone("table.parquet"), "table.parquet is missing"),
+    (lambda folder: away(folder / "table.parquet", "/proc/kmsg"), "a link out"),
+    (lambda folder: os.truncate(folder / "table.parquet", 1 << 40), "bytes, which is more than"),
+    (lambda folder: pd.DataFrame({"a": [1]}).to_parquet(folder / "table.parquet"), "columns are not the schema's"),
+])  # fmt: skip
 def test_damaged_run_is_listed_with_its_error(runs, capsys, damage, said):
     bad, good = (filled(runs, name).finish() for name in (FIRST, SECOND))
     damage(bad)

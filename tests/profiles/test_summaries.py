@@ -1,14 +1,12 @@
 """Summaries of runs are cached for other processes as long as the runs are unchanged."""
 
-from pathlib import Path
-
 import pytest
 from tilescope.files import user_cache
 from tilescope.runs import store, summaries
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     """Two runs, one of which cannot be read, and a cache folder of their own."""
     monkeypatch.setenv("TILESCOPE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(summaries, "_known", {})
@@ -22,7 +20,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-def listed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[summaries.Summary], list[str]]:
+def listed(folder, monkeypatch):
     """What a process that knows nothing yet lists, and the runs that it had to read."""
     read: list[str] = []
     plain = store._read

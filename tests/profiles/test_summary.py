@@ -1,7 +1,6 @@
 """The summary's values, and that its sentence agrees with them."""
 
 import dataclasses
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -19,9 +18,7 @@ EAGER = Case("softmax", "eager", "forward", "16384x4096-bf16")
 TOY = made_up.gpu("toy", hbm=1e12, sheet_fp32=10e12, bf16=100e12)
 
 
-def rows(
-    case: Case = CASE, *, time: tuple[float, ...] = (), flops: float = 1e8, needed: float = 1e9, **counted: float
-) -> list[dict[str, Any]]:
+def rows(case=CASE, *, time=(), flops=1e8, needed=1e9, **counted):
     """Rows of a case with these flops and bytes: one launch for each time, and ncu's counters on the first."""
     return [
         *made_up.cost(case, needed / 2, needed / 2, flops),
@@ -34,14 +31,14 @@ def rows(
     ]
 
 
-def one(table_rows: list[dict[str, Any]], **more: Any) -> pd.Series:
+def one(table_rows, **more):
     found = summary.summarise(schema.validate(schema.frame(table_rows)), TOY, **more)
     assert len(found) == 1
     row: pd.Series = found.iloc[0]
     return row
 
 
-def test_memory_bound_with_nothing_left() -> None:
+def test_memory_bound_with_nothing_left():
     row = one(rows(time=(1.05e-3,), dram_bytes_read=5.1e8, dram_bytes_written=5.1e8))
     assert row["bound"] == "memory"
     assert row["floor"] == pytest.approx(1e-3)
@@ -53,7 +50,7 @@ def test_memory_bound_with_nothing_left() -> None:
     )
 
 
-def test_what_only_reads_is_held_against_the_read_bandwidth() -> None:
+def test_what_only_reads_is_held_against_the_read_bandwidth():
     faster = Ceiling("hbm_read", 1.25e12, "byte/second", "measured")
     both = dataclasses.replace(TOY, ceilings=(*TOY.ceilings, faster))
     for written, roof, floor in ((0.0, "hbm_read", 0.8e-3), (2e7, "hbm_read", 0.8e-3), (3e7, "hbm", 1e-3)):
@@ -72,7 +69,7 @@ def test_what_only_reads_is_held_against_the_read_bandwidth() -> None:
         assert point["fraction"] == pytest.approx(floor / 1e-3)
 
 
-def test_memory_bound_with_waste() -> None:
+def test_memory_bound_with_waste():
     table = rows(time=(1e-3, 1e-3)) + [
         CASE.row(f"dram_bytes_{way}", 1e9, "ncu", launch=n, function=f"k{n}")
         for n in (0, 1)
@@ -85,7 +82,7 @@ def test_memory_bound_with_waste() -> None:
     assert "if its 2 launches can be one, it could be up to 4× faster" in row["why"]
 
 
-def test_a_chain_that_fits_in_l2_is_said_to_be_counted_cold_and_nothing_follows_from_it() -> None:
+def test_chain_within_l2_is_marked_as_counted_cold():
     chain = [
         *rows(time=(0.6e-6, 0.6e-6), flops=1e5, needed=1e6),
         *(
@@ -106,26 +103,26 @@ def test_a_chain_that_fits_in_l2_is_said_to_be_counted_cold_and_nothing_follows_
     assert (counted["bytes_cold"], counted["bytes_ratio"]) == (False, pytest.approx(1.0))
 
 
-def test_without_counters_it_says_so() -> None:
+def test_without_counters_it_says_so():
     row = one(rows(time=(1.25e-3,)))
     assert (row["bound"], row["bytes_source"]) == ("memory", "")
     assert "80 % of the measured copy bandwidth; no counters" in row["why"]
 
 
-def test_compute_bound() -> None:
+def test_compute_bound():
     row = one(rows(time=(1.25e-2,), flops=1e12))
     assert (row["bound"], row["pipe"]) == ("compute", "bf16")
     assert row["performance"] == pytest.approx(80e12)
     assert row["why"] == "Compute-bound: 80.0 Tflop/s is 80 % of the measured bf16 rate."
 
 
-def test_launch_bound() -> None:
+def test_launch_bound():
     row = one(rows(time=(2e-6, 2e-6), needed=1e4, flops=1e3))
     assert row["bound"] == "latency"
     assert row["why"].startswith("Launch-bound: 2 launches of 2.00 µs where the work needs 10.0 ns")
 
 
-def test_latency_bound_case_names_limiter_and_stall() -> None:
+def test_latency_bound_case_names_limiter_and_stall():
     limits = {"registers": 1, "shared_memory": 3, "warps": 8, "blocks": 32}
     row = one(
         rows(
@@ -144,7 +141,7 @@ def test_latency_bound_case_names_limiter_and_stall() -> None:
     )
 
 
-def test_prediction_says_that_it_is_one() -> None:
+def test_prediction_says_that_it_is_one():
     table = [
         *rows(),
         *(
@@ -169,7 +166,7 @@ def test_prediction_says_that_it_is_one() -> None:
     )
 
 
-def test_only_timed() -> None:
+def test_only_timed():
     row = one([*rows(), *(CASE.row("graph_time", 2e-3, "events", sample=n) for n in range(3))])
     assert not row["measured"]
     assert row["graph_time"] == 2e-3
@@ -181,7 +178,7 @@ def test_only_timed() -> None:
     (2e-6, 8e-6, False),  # events around a kernel of 2 us read a few microseconds more: that is the events, not the CPU
     (10e-6, 19e-6, False), (10e-6, 21e-6, True),  # and from 10 us on
 ])  # fmt: skip
-def test_late_cpu(time: float, interval: float, late: bool) -> None:
+def test_late_cpu(time, interval, late):
     clocks = [CASE.row("interval", interval, "events", sample=n) for n in range(3)]
     row = one([*rows(time=(time,), needed=1e4), *clocks])
     assert row["cpu_bound"] == late
@@ -192,18 +189,18 @@ def test_late_cpu(time: float, interval: float, late: bool) -> None:
     (1.12, "reading each byte once could make it up to 1.12× faster"), (1.08, "only fusing with"),
     (0.88, "12 % less than its inputs and outputs (that part was still in L2) at 91 %"), (0.93, "7 % less"), (0.93, "only fusing with"),
 ])  # fmt: skip
-def test_a_tenth_more_or_less_bytes_are_worth_a_word(moved: float, said: str) -> None:
+def test_a_tenth_more_or_less_bytes_are_worth_a_word(moved, said):
     # Of 8 MB L2 keeps one at most, and that of the output.
     counted = {"dram_bytes_read": 4e6, "dram_bytes_written": 8e6 * moved - 4e6}
     assert said in one(rows(time=(8.8e-6,), needed=8e6, flops=1e5, **counted))["why"]
 
 
-def test_wrong_results_come_first() -> None:
+def test_wrong_results_come_first():
     table = [*rows(time=(1e-3,)), CASE.row("relative_error", 0.5, "events"), CASE.row("tolerance", 1e-2, "events")]
     assert one(table)["why"].startswith("Wrong: the error against the reference, 0.5, is above 0.01.")
 
 
-def test_speedups_are_against_the_same_source() -> None:
+def test_speedups_are_against_the_same_source():
     table = [*rows(time=(1e-3,)), *rows(EAGER, time=(1.5e-3, 1.5e-3))]
     found = summary.summarise(schema.frame(table), TOY).set_index("impl")
     assert found.loc["triton", "speedup_eager"] == pytest.approx(3.0)
@@ -211,8 +208,8 @@ def test_speedups_are_against_the_same_source() -> None:
     assert found["speedup_compile"].isna().all()
 
 
-def test_the_quickest_library_is_named_and_none_is_made_up() -> None:
-    def peer(impl: str, *time: float) -> list[dict[str, Any]]:
+def test_the_quickest_library_is_named_and_none_is_made_up():
+    def peer(impl, *time):
         return rows(dataclasses.replace(CASE, impl=impl), time=time)
 
     table = [
@@ -230,14 +227,14 @@ def test_the_quickest_library_is_named_and_none_is_made_up() -> None:
     assert set(alone["library"]) == {""} and alone["speedup_library"].isna().all()
 
 
-def test_resources_are_those_of_the_longest_launch() -> None:
+def test_resources_are_those_of_the_longest_launch():
     table = rows(time=(1e-4, 9e-4)) + [
         CASE.row("registers", n, "torch_profiler", launch=i, function=f"k{i}") for i, n in enumerate((255, 32))
     ]
     assert one(table)["registers"] == 32
 
 
-def test_no_cost_no_verdict() -> None:
+def test_no_cost_no_verdict():
     row = one([r for r in rows(time=(1e-3,)) if r["source"] != "model"])
     assert row["bound"] == ""
     assert row["why"] == "Takes 1.00 ms of GPU time; no cost is declared to compare it with."
@@ -245,7 +242,7 @@ def test_no_cost_no_verdict() -> None:
     assert (row["why"], row["registers"]) == ("", 32)
 
 
-def test_empty_table() -> None:
+def test_empty_table():
     found = summary.summarise(schema.frame([]), TOY)
     assert found.empty
     assert list(found.columns) == list(summary.COLUMNS)

@@ -18,7 +18,7 @@ GOLDEN = Path(__file__).parent / "fixtures" / "torch_profiler_trace.json"
 US = 1e-6
 
 
-def rows(*launches: tuple[float, float, float | None], case: Case = CASE, sample: int = 0) -> list[dict]:
+def rows(*launches, case=CASE, sample=0):
     """Rows for launches of (start, duration, call) in microseconds."""
     found = []
     for launch, (start, duration, call) in enumerate(launches):
@@ -30,11 +30,11 @@ def rows(*launches: tuple[float, float, float | None], case: Case = CASE, sample
     return found
 
 
-def us(values: pd.Series) -> list[float]:
+def us(values):
     return [round(value / US, 6) for value in values]
 
 
-def test_gaps_and_how_late_the_cpu_was() -> None:
+def test_gaps_and_how_late_the_cpu_was():
     table = schema.frame(rows((0, 10, -5), (11, 4, 2), (35, 5, 30), (40, 1, 20)))
     found = timeline.timeline(table)
     assert us(found["gap"])[1:] == [1, 20, 0]
@@ -47,7 +47,7 @@ def test_gaps_and_how_late_the_cpu_was() -> None:
     assert sums["launches"] == 4
 
 
-def test_launches_that_overlap_leave_no_gap() -> None:
+def test_launches_that_overlap_leave_no_gap():
     # The second lies within the first, and the third follows the first's end.
     found = timeline.timeline(schema.frame(rows((0, 10, None), (2, 3, None), (12, 1, None))))
     assert us(found["gap"])[1:] == [0, 2]
@@ -55,7 +55,7 @@ def test_launches_that_overlap_leave_no_gap() -> None:
     assert us(sums[["window", "busy"]]) == [13, 11]
 
 
-def test_absent_calls_leave_the_cause_absent() -> None:
+def test_absent_calls_leave_the_cause_absent():
     found = timeline.timeline(schema.frame(rows((0, 10, None), (20, 1, None), (25, 1, 24))))
     assert found["late"].isna().tolist() == [True, True, False]
     assert us(timeline.totals(found)["late"]) == [3]
@@ -63,7 +63,7 @@ def test_absent_calls_leave_the_cause_absent() -> None:
     assert timeline.totals(found)["late"].isna().all()
 
 
-def test_a_launch_without_a_start_is_not_on_the_timeline() -> None:
+def test_a_launch_without_a_start_is_not_on_the_timeline():
     table = schema.frame(
         [
             *rows((0, 10, None)),
@@ -77,7 +77,7 @@ def test_a_launch_without_a_start_is_not_on_the_timeline() -> None:
     assert found["source"].tolist() == ["torch_profiler"]
 
 
-def test_an_empty_table_gives_empty_frames() -> None:
+def test_an_empty_table_gives_empty_frames():
     found = timeline.timeline(schema.frame([]))
     assert found.empty
     assert list(found.columns) == timeline.COLUMNS
@@ -87,7 +87,7 @@ def test_an_empty_table_gives_empty_frames() -> None:
     assert timeline.of_repetitions(found, sums).empty
 
 
-def test_the_typical_repetition_is_the_one_of_median_window() -> None:
+def test_the_typical_repetition_is_the_one_of_median_window():
     eager = Case("softmax", "eager", "forward", "128x64-bf16")
     table = schema.frame(
         [
@@ -102,19 +102,19 @@ def test_the_typical_repetition_is_the_one_of_median_window() -> None:
     assert sorted(us(kept["duration"])) == [3, 7]
 
 
-def test_runs_put_together_stay_apart() -> None:
+def test_runs_put_together_stay_apart():
     table = schema.frame(rows((0, 10, None), (20, 1, None)))
     both = pd.concat([table.assign(run_id="a"), table.assign(run_id="b")], ignore_index=True)
     assert len(timeline.totals(timeline.timeline(both))) == 2
 
 
-def test_the_golden_trace() -> None:
+def test_the_golden_trace():
     sums = timeline.totals(timeline.timeline(torch_profiler.parse(GOLDEN, CASE)))
     assert us(sums["gaps"]) == pytest.approx([2.52, 2.264])
     assert (sums["late"] == 0).all()
 
 
-def test_a_trace_made_from_the_table_says_the_same() -> None:
+def test_a_trace_made_from_the_table_says_the_same():
     eager = Case("softmax", "eager", "forward", "128x64-bf16")
     table = schema.frame([*rows((0, 10, -5), (12, 1, 3)), *rows((0, 4, None), case=eager)])
     trace = json.loads(gzip.decompress(chrome_trace.made(timeline.timeline(table))))
@@ -129,7 +129,7 @@ def test_a_trace_made_from_the_table_says_the_same() -> None:
     assert names == {(0, "eager"), (1, "triton")}
 
 
-def test_a_kept_trace_is_found_by_its_case(tmp_path: Path) -> None:
+def test_a_kept_trace_is_found_by_its_case(tmp_path):
     device = Device("none", "sm_90", 1, 1, 1, measured=False)
     run = Run("20260102-030405-aaaa", "", device, {}, {}, {})
     loaded = store.LoadedRun(run, schema.frame([]), tmp_path)

@@ -16,18 +16,18 @@ CASE = Case("layer_norm", "triton", "backward", "4096x4096-bf16")
 
 
 @pytest.fixture
-def trace() -> dict[str, Any]:
+def trace():
     loaded: dict[str, Any] = json.loads(GOLDEN.read_text())
     return loaded
 
 
-def written(trace: dict[str, Any], folder: Path) -> Path:
+def written(trace, folder):
     artefact = folder / f"trace{torch_profiler.SUFFIX}"
     artefact.write_bytes(gzip.compress(json.dumps(trace).encode()))
     return artefact
 
 
-def test_launches_of_every_repetition() -> None:
+def test_launches_of_every_repetition():
     table = schema.validate(torch_profiler.parse(GOLDEN, CASE))
     times = table[table["metric"] == "gpu_time"].set_index(["sample", "launch"])["value"]
     assert times.to_dict() == pytest.approx(
@@ -41,7 +41,7 @@ def test_launches_of_every_repetition() -> None:
     assert starts.to_dict() == pytest.approx({0: 0.0, 1: 36e-6, 2: 39e-6})
 
 
-def test_when_the_cpu_called_counts_from_the_first_launch_on_the_gpu() -> None:
+def test_launch_calls_count_from_the_first_launch():
     table = torch_profiler.parse(GOLDEN, CASE)
     calls = table[table["metric"] == "launch_call"].set_index(["sample", "launch"])["value"]
     # The trace has its first launch begin at 1040 us, called at 1020, 1026 and 1030 us.
@@ -50,7 +50,7 @@ def test_when_the_cpu_called_counts_from_the_first_launch_on_the_gpu() -> None:
     assert set(table.loc[table["metric"] == "launch_call", "unit"]) == {"second"}
 
 
-def test_resources_are_stored_once_a_launch() -> None:
+def test_resources_are_stored_once_a_launch():
     table = torch_profiler.parse(GOLDEN, CASE)
     kernel = table[(table["launch"] == 0) & table["sample"].isna()].set_index("metric")["value"]
     assert kernel.to_dict() == pytest.approx(
@@ -62,18 +62,18 @@ def test_resources_are_stored_once_a_launch() -> None:
     assert table[(table["launch"] == 1) & table["sample"].isna()].empty
 
 
-def test_the_clock_is_the_cases(trace: dict[str, Any], tmp_path: Path) -> None:
+def test_the_clock_is_the_cases(trace, tmp_path):
     table = torch_profiler.parse(written(trace | {"clocks": {"sm_clock": 1.98e9}}, tmp_path), CASE)
     clocks = table[table["metric"] == "sm_clock"]
     assert clocks[["value", "source"]].values.tolist() == [[1.98e9, "torch_profiler"]]
     assert clocks["launch"].isna().all()
 
 
-def test_the_flush_is_not_the_case() -> None:
+def test_the_flush_is_not_the_case():
     assert not torch_profiler.parse(GOLDEN, CASE)["function"].str.contains("FillFunctor").any()
 
 
-def test_a_launch_without_its_call_is_placed_by_its_start(trace: dict[str, Any], tmp_path: Path) -> None:
+def test_a_launch_without_its_call_is_placed_by_its_start(trace, tmp_path):
     whole = torch_profiler.parse(GOLDEN, CASE)
     trace["traceEvents"] = [e for e in trace["traceEvents"] if e.get("cat") not in ("cuda_runtime", "cuda_driver")]
     # When the CPU called is then not known, and all else is as before.
@@ -81,7 +81,7 @@ def test_a_launch_without_its_call_is_placed_by_its_start(trace: dict[str, Any],
     assert torch_profiler.parse(written(trace, tmp_path), CASE).equals(rest)
 
 
-def test_trimmed_trace_says_the_same_and_is_smaller(trace: dict[str, Any], tmp_path: Path) -> None:
+def test_trimmed_trace_says_the_same_and_is_smaller(trace, tmp_path):
     before = copy.deepcopy(trace)
     trimmed = torch_profiler.trim(trace)
     assert trace == before
@@ -95,13 +95,13 @@ def test_trimmed_trace_says_the_same_and_is_smaller(trace: dict[str, Any], tmp_p
 
 
 @pytest.mark.parametrize("events", [[], [{"ph": "M", "name": "process_name"}]])
-def test_empty_trace(events: list[Any], tmp_path: Path) -> None:
+def test_empty_trace(events, tmp_path):
     table = torch_profiler.parse(written({"traceEvents": events}, tmp_path), CASE)
     assert table.empty
     assert list(table.columns) == list(schema.COLUMNS)
 
 
-def test_a_real_trace_has_the_ranges_we_look_for(tmp_path: Path) -> None:
+def test_a_real_trace_has_the_ranges_we_look_for(tmp_path):
     """On the CPU there are no launches, but ranges and operators look the same."""
     import torch
     from torch.profiler import ProfilerActivity, profile, record_function

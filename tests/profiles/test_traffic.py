@@ -1,7 +1,5 @@
 """Traffic of fused and unfused code: softmax in one kernel, and as the five operations of eager PyTorch."""
 
-from typing import Any
-
 import pandas as pd
 import pytest
 from tilescope.models import traffic
@@ -14,7 +12,7 @@ FUSED = Case("softmax", "triton", "forward", WORKLOAD)
 EAGER = Case("softmax", "eager", "forward", WORKLOAD)
 
 
-def launches(case: Case, source: str, stem: str, *bytes_each: tuple[float, float]) -> list[dict[str, Any]]:
+def launches(case, source, stem, *bytes_each):
     return [
         case.row(f"{stem}_{way}", value, source, launch=n, function=f"k{n}")
         for n, pair in enumerate(bytes_each)
@@ -22,11 +20,11 @@ def launches(case: Case, source: str, stem: str, *bytes_each: tuple[float, float
     ]
 
 
-def floor(case: Case) -> list[dict[str, Any]]:
+def floor(case):
     return [case.row(f"algorithm_bytes_{way}", SIZE, "model") for way in ("read", "written")]
 
 
-def times(case: Case, *seconds: float, source: str = "torch_profiler") -> list[dict[str, Any]]:
+def times(case, *seconds, source="torch_profiler"):
     return [
         case.row("gpu_time", s, source, launch=n, function=f"k{n}", sample=i)
         for i in range(3)
@@ -35,7 +33,7 @@ def times(case: Case, *seconds: float, source: str = "torch_profiler") -> list[d
 
 
 @pytest.fixture
-def table() -> pd.DataFrame:
+def table():
     return schema.frame(
         [
             *floor(FUSED),
@@ -52,7 +50,7 @@ def table() -> pd.DataFrame:
     )
 
 
-def test_each_launch_each_source_and_the_floor(table: pd.DataFrame) -> None:
+def test_each_launch_each_source_and_the_floor(table):
     found = traffic.traffic(table)
     eager = found[(found["impl"] == "eager") & (found["source"] == "interpreter")]
     assert eager["launch"].tolist() == [0, 1, 2, 3, 4]
@@ -66,7 +64,7 @@ def test_each_launch_each_source_and_the_floor(table: pd.DataFrame) -> None:
     assert pd.isna(fused.loc["model", "launch"])
 
 
-def test_predicted_and_actual_speedup(table: pd.DataFrame) -> None:
+def test_predicted_and_actual_speedup(table):
     (row,) = traffic.speedup(table).to_dict("records")
     assert (row["impl"], row["baseline"]) == ("triton", "eager")
     # Both sides from the interpreter, though ncu counted one of them.
@@ -76,7 +74,7 @@ def test_predicted_and_actual_speedup(table: pd.DataFrame) -> None:
     assert row["time_source"] == "torch_profiler"
 
 
-def test_sources_are_not_mixed() -> None:
+def test_sources_are_not_mixed():
     table = schema.frame(
         [
             *launches(FUSED, "interpreter", "unique_bytes", (SIZE, SIZE)),
@@ -90,13 +88,13 @@ def test_sources_are_not_mixed() -> None:
     assert pd.isna(row["actual"])
 
 
-def test_no_baseline_no_row(table: pd.DataFrame) -> None:
+def test_no_baseline_no_row(table):
     assert traffic.speedup(table[table["impl"] == "triton"]).empty
     assert traffic.speedup(table, baseline="compile").empty
 
 
 @pytest.mark.parametrize("call", [traffic.traffic, traffic.speedup])
-def test_empty(call: Any) -> None:
+def test_empty(call):
     found = call(schema.frame([]))
     assert found.empty
     assert "source" in found.columns or "predicted" in found.columns

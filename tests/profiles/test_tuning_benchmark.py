@@ -1,8 +1,6 @@
 """``make bench-tuning``: its problems can be launched, its foreign kernel is right, and its table says what was measured."""
 
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import tilescope
@@ -11,7 +9,7 @@ from benchmarks import chunk_states, forking, tuning, tuning_problems, tuning_ta
 
 
 @pytest.mark.parametrize("name", ["softmax", "layer_norm", "attention", "conv2d", "states"])
-def test_each_config_of_a_problem_is_another_one_and_has_a_grid(name: str) -> None:
+def test_each_config_of_a_problem_is_another_one_and_has_a_grid(name):
     problem = tuning_problems.every()[name]("sm_90")
     assert len(problem.configs) >= 18
     assert len({str(sorted(values.items())) for values in problem.configs.values()}) == len(problem.configs)
@@ -20,7 +18,7 @@ def test_each_config_of_a_problem_is_another_one_and_has_a_grid(name: str) -> No
         assert all(size > 0 for size in problem.grid(told))
 
 
-def test_the_foreign_kernel_computes_what_its_reference_does() -> None:
+def test_the_foreign_kernel_computes_what_its_reference_does():
     extents = {"batch": 1, "steps": 128, "heads": 2, "channels": 32, "state": 32, "chunk": 64}
     blocks = {"BLOCK_P": 32, "BLOCK_N": 32, "BLOCK_T": 32}
     with tilescope.capture("sm_90") as captured:
@@ -32,9 +30,7 @@ def test_the_foreign_kernel_computes_what_its_reference_does() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="trials are forked")
-def test_a_fork_answers_with_its_caches_in_place_or_not_at_all(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_fork_answers_with_its_caches_in_place_or_not_at_all(tmp_path, capfd):
     import os
 
     found = forking.forked(lambda: [os.environ["TRITON_CACHE_DIR"], os.environ["TILESCOPE_TUNING"]], tmp_path)
@@ -43,7 +39,7 @@ def test_a_fork_answers_with_its_caches_in_place_or_not_at_all(
     assert "ZeroDivisionError" in capfd.readouterr().err
 
 
-def test_the_table_tells_how_many_winners_were_near_the_best() -> None:
+def test_the_table_tells_how_many_winners_were_near_the_best():
     truth = {"a": 1e-3, "b": 1.005e-3, "c": 2e-3}
     found = {
         "triton": {"seconds": 10.0, "config": "b"},
@@ -73,13 +69,13 @@ def test_the_table_tells_how_many_winners_were_near_the_best() -> None:
     assert tuning_table.good(found)
 
 
-def test_those_near_the_best_take_turns_and_outliers_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timed_near_the_best_take_turns_without_outliers(monkeypatch):
     from types import SimpleNamespace
 
     asked: list[tuple[str, int]] = []
     times = {"a": 1e-4, "b": 1.02e-4, "c": 2e-4}
 
-    def cold_times(call: Callable[[], None], count: int) -> list[float]:
+    def cold_times(call, count):
         call()
         name, _ = asked[-1] = asked[-1][0], count
         if name == "fails":

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-from collections.abc import Mapping
 
 import pytest
 from tilescope import cli
@@ -25,7 +24,7 @@ CASES = [Case("softmax", "triton", "forward", "8-fp32", config) for config in ("
 class Pretended:
     """GPUs with given times, which drop configs more than 1 % slower than the fastest of a race."""
 
-    def __init__(self, folder, times: Mapping[str, Mapping[str, float]], lost=(), code=""):
+    def __init__(self, folder, times, lost=(), code=""):
         self._folder, self._times, self._lost, self._code = folder, times, lost, code
         self.races: list[tuple[str, list[str]]] = []
 
@@ -59,7 +58,7 @@ def _places(tmp_path, monkeypatch):
     monkeypatch.setenv("TILESCOPE_TUNING", str(tmp_path / "tuning.sqlite3"))
 
 
-def shared_out(executor) -> tuple[Job, dict[str, dict]]:
+def shared_out(executor):
     async def go():
         (gpus,), notes = await heats.kinds(executor, ["softmax"])
         assert not notes

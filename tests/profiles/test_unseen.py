@@ -3,7 +3,6 @@
 import multiprocessing
 import re
 import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -22,7 +21,7 @@ from . import unseen_launches as unseen
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="launches are interpreted where there is no GPU")
 
 
-def replayed(capture: Capture, folder: Path) -> dict[str, float]:
+def replayed(capture, folder):
     """The metrics of the one launch, made again in another process and interpreted and compiled there."""
     capture.records[0].data.pop("counted")
     (reference,) = capture.write(folder)

@@ -8,7 +8,7 @@ from tilescope.models import compare, verdicts
 NAN = float("nan")
 
 
-def rows(*cases: tuple[float, str]) -> pd.DataFrame:
+def rows(*cases):
     return pd.DataFrame(cases, columns=["speedup", "verdict"])
 
 
@@ -25,7 +25,7 @@ def rows(*cases: tuple[float, str]) -> pd.DataFrame:
     ([(NAN, "not comparable"), (NAN, "not timed")], "softmax against eager: times cannot be compared"),
     ([], "softmax against eager: no case in common"),
 ])  # fmt: skip
-def test_sentence_speaks_of_the_candidate(cases: list[tuple[float, str]], said: str) -> None:
+def test_sentence_speaks_of_the_candidate(cases, said):
     assert verdicts.sentence(rows(*cases), "softmax", "eager") == said
 
 
@@ -33,6 +33,6 @@ NOISE = np.linspace(-1, 1, 51) * 1e-3
 
 
 @pytest.mark.parametrize(("factor", "low", "high"), [(1.005, 1.0, 1.01), (0.995, 0.99, 1.0), (1.2, 1.19, 1.21)])
-def test_interval_holds_the_speedup_within_its_noise(factor: float, low: float, high: float) -> None:
+def test_interval_holds_the_speedup_within_its_noise(factor, low, high):
     ends = compare.interval(baseline=factor * (1 + NOISE), candidate=1 + NOISE)
     assert low < ends[0] <= factor <= ends[1] < high

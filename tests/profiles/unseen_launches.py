@@ -17,7 +17,7 @@ def bits_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
     tl.store(out_ptr + at, x.to(kind, bitcast=True))
 
 
-def bits(x: torch.Tensor) -> torch.Tensor:
+def bits(x):
     out = torch.empty(x.shape, dtype=torch.int32, device=x.device)
     bits_kernel[(1,)](x, out, BLOCK=x.numel())
     return out
