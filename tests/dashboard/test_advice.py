@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 from tilescope.models import impossible
 from tilescope.models.advice import NVIDIA, Bound, Evidence, Finding, nvidia_rules
-from tilescope.models.advice.finding import WRONG
+from tilescope.models.faults import WRONG
 from tilescope.runs import store
 from tilescope.table import schema
 from tilescope.table.case import Case

@@ -1,6 +1,7 @@
 """Summary: the verdict, the shares of peak, the baseline, and whose recording each panel shows."""
 
 import dataclasses
+import json
 import os
 import shutil
 from pathlib import Path
@@ -9,7 +10,10 @@ from types import ModuleType
 import pandas as pd
 import pytest
 from bokeh.document import Document
+from tilescope.models.advice import findings
+from tilescope.models.compare import Side
 from tilescope.models.summary import summarise
+from tilescope.runs import store
 from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.case_table import gather
@@ -17,9 +21,11 @@ from tilescope.table.run import Failure
 from tilescope_dashboard.data.kernel_cases import case_name
 from tilescope_dashboard.figures.speed_of_light import speed_of_light
 from tilescope_dashboard.figures.style import DARK, LIGHT
+from tilescope_dashboard.report.build import build
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import summary as topic
 from tilescope_dashboard.views import summary
+from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.summary import Summary
 
 from .conftest import said as words
@@ -76,12 +82,15 @@ def test_the_figure_has_a_bar_a_share_and_says_what_is_absent(metrics: dict[str,
 def test_the_verdict_is_one_sentence_whatever_is_known(synthetic: ModuleType) -> None:
     assert topic.verdict("", None, ()).title == "No kernel"
     assert "Profile it" in topic.verdict("mine", None, ()).text
-    said = ("CompilationFailed: line 10: x is not defined", "line 10: x is not defined")
+    said = ("line 10: x is not defined", "CompilationFailed: mine does not compile: line 10: x is not defined")
     failed = topic.verdict("mine", None, (), [Failure("mine/triton/forward/8-fp32", "compiler", one) for one in said])
-    assert failed == ("mine failed", "line 10: x is not defined.")
+    assert failed.title == "mine does not compile: line 10: x is not defined"
     broken = "CompilationFailed: mine does not compile for sm_90: line 6: y is not defined"
     failed = topic.verdict("mine", None, (), [Failure("mine/triton/forward/8-fp32", "compiler", broken)])
-    assert failed == ("mine does not compile for sm_90", "Line 6: y is not defined.")
+    assert failed == (
+        "mine does not compile for sm_90: line 6: y is not defined",
+        "Correct that line, then profile it again.",
+    )
     timed = summarise(synthetic.frame(), synthetic.DEVICE).iloc[0].to_dict()
     assert topic.verdict("softmax", timed, ()).title == (
         "softmax reaches 85.4 % of roofline, memory-bound; no problem found"
@@ -92,7 +101,6 @@ def test_the_verdict_is_one_sentence_whatever_is_known(synthetic: ModuleType) ->
     )
 
 
-CODE = "\n".join(f"line {number}" for number in range(1, 9))
 OUTSIDE = "InterpretationFailed: mine_kernel, program (3, 0, 0), line 6: "
 
 
@@ -100,7 +108,7 @@ OUTSIDE = "InterpretationFailed: mine_kernel, program (3, 0, 0), line 6: "
     ("message", "title", "text"),
     [
         ("reads 4 bytes past the end of x: element 4,096 of 4,096", "mine reads past the end of x in line 6",
-         "It reads x[4,096]; the last element is 4,095. It happens in program (3, 0, 0) of mine_kernel, triton forward 8-fp32."),
+         "It reads x[4,096]; the last element is 4,095. It happens in program (3, 0, 0) of mine_kernel."),
         ("writes 1 byte before the start of y: element -1 of 7", "mine writes before the start of y in line 6",
          "It writes y[-1]; the last element is 6. "),
         ("reads 1,024 bytes after the end of x: element 40 of 8 (x is expanded, as it is)",
@@ -114,19 +122,42 @@ OUTSIDE = "InterpretationFailed: mine_kernel, program (3, 0, 0), line 6: "
 def test_an_access_outside_is_the_verdict_whatever_else_is_known(
     synthetic: ModuleType, message: str, title: str, text: str
 ) -> None:
-    trace = 'File "/somewhere/mine.py", line 6, in mine_kernel'
+    trace = 'File "/somewhere/mine.py", line 6, in mine_kernel\n    line 6\n'
     failure = Failure("mine/triton/forward/8-fp32", "interpreter", OUTSIDE + message, trace)
-    row = summarise(synthetic.frame(measured=False), synthetic.DEVICE).iloc[0].to_dict()
-    for case in (None, row):
-        said = topic.verdict("mine", case, (), [failure], {"other.py": CODE, "mine.py": CODE})
+    case = Case("mine", "triton", "forward", "8-fp32")
+    rows = schema.frame([case.row("registers", 32, "compiler", launch=0, function="mine_kernel")])
+    found = findings(rows, synthetic.DEVICE, failures=[failure])
+    (row,) = summarise(rows, synthetic.DEVICE, failures=[failure]).to_dict("records")
+    for said in (topic.verdict("mine", None, (), [failure]), topic.verdict("mine", row, found)):
         assert said.title == title
-        assert text in said.text
+        assert text in said.text.replace("triton forward 8-fp32", "")
         assert "Line 6 of mine.py: line 6." in said.text
-    # Code that does not compile, and what else can fail, is called something else.
-    broken = Failure("mine/triton/forward/8-fp32", "compiler", "mine does not compile for sm_90: no")
+    # Code that does not compile is to be corrected first.
+    broken = Failure("mine/triton/forward/8-fp32", "compiler", "CompilationFailed: mine does not compile for sm_90")
     assert topic.verdict("mine", None, (), [broken, failure]).title == "mine does not compile for sm_90"
-    late = Failure("mine/triton/forward/8-fp32", "interpreter", "TooLong: would take too long")
-    assert topic.verdict("softmax", row, (), [late]).title.endswith("(not timed)")
+
+
+def test_summary_of_a_fault_says_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synthetic: ModuleType
+) -> None:
+    synthetic.write_run(tmp_path, RUN, measured=False)
+    said = "InterpretationFailed: softmax, program (0, 0, 0), line 6: reads 4 bytes past the end of x: element 8 of 8"
+    run = store.open_run(tmp_path / RUN).run
+    failure = Failure("softmax/triton/forward/16384x4096-bf16", "interpreter", said)
+    path = tmp_path / RUN / "run.json"
+    path.write_text(json.dumps(dataclasses.replace(run, failures=(failure,)).to_json()))
+    shown = opened(tmp_path, monkeypatch)
+    assert "softmax reads past the end of x in line 6" in words(shown)
+    assert "memory-bound" not in words(shown) and not shown._body.visible
+    shown.state.choose(workload="1823x781-bf16")
+    assert "predicted memory-bound" in words(shown)
+    advised = Advice(State(run=RUN, kernel="softmax", view="advice"))
+    advised.refresh()
+    assert "softmax reads past the end of x in line 6" in words(advised) and "up to" not in words(advised)
+    (report,) = build([Side(store.open_run(tmp_path / RUN))]).runs
+    (kernel,) = [part for part in report.kernels if part.name == "softmax"]
+    assert kernel.reached.title.startswith("Out of bounds (triton, 16384x4096-bf16, forward")
+    assert kernel.advice[0].findings[0].fault and len(kernel.advice[0].findings) == 1
 
 
 def opened(runs: Path, monkeypatch: pytest.MonkeyPatch, **settings: object) -> Summary:

@@ -151,6 +151,40 @@ def test_profile_with_a_failed_case_has_status_1(capsys):
     assert "Traceback" not in out + err
 
 
+def test_run_without_a_value_has_status_1(capsys):
+    status, out, _ = tilescope(capsys, *QUICK, "--impl", "skips", "--workload", "small")
+    assert status == 1
+    assert "nothing was measured or compiled" in out
+    status, out, _ = tilescope(capsys, "advise", "latest")
+    assert status == 1
+    assert "Nothing was measured or compiled" in out and "bottleneck" not in out
+
+
+def test_show_says_a_fault_before_the_table(capsys, tmp_path):
+    said = "CompilationFailed: k does not compile for sm_90: line 3: no"
+    a_run(tmp_path, failures=(Failure("softmax/triton/forward/8x8-fp32", "compiler", said),))
+    status, out, _ = tilescope(capsys, "show", "latest")
+    assert status == 0
+    assert out.index(f"failed: compiler softmax/triton/forward/8x8-fp32: {said}") < out.index("kernel   impl")
+    assert "  Correct that line, then profile it again." in out
+    status, out, _ = tilescope(capsys, "advise", "latest")
+    assert out.splitlines()[1:] == [
+        "  1. k does not compile for sm_90: line 3: no",
+        "     do: Correct that line, then profile it again.",
+    ]
+
+
+def test_advise_names_a_failed_case_without_rows(capsys, tmp_path):
+    failed = Failure(
+        "layer_norm/triton/forward/8x8-fp32", "compiler", "CompilationFailed: f does not compile: line 3: no"
+    )
+    a_run(tmp_path, failures=(failed,))
+    assert tilescope(capsys, "advise", "latest")[1].startswith("layer_norm/triton/forward/8x8-fp32\n  1. f does not")
+    assert "softmax" not in tilescope(capsys, "advise", "latest", "layer_norm")[1]
+    status, _, err = tilescope(capsys, "advise", "latest", "layer_nor")
+    assert status == 2 and "did you mean 'layer_norm'" in err
+
+
 def test_list_marks_absent_implementations(capsys, monkeypatch):
     async def describe(kernels):
         implementations = {"triton": {"available": True}, "liger": {"available": False}}

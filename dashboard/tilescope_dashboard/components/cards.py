@@ -102,9 +102,13 @@ def _card(rank: int, found: Finding) -> str:
         f'<li class="finding {_kind(found)}"><h3><span class="rank">{rank}.</span> {escape(found.title)}</h3>'
         f'<div class="win">{_win(found)}</div>'
         f'<p class="where">{escape(where)}</p>'
-        f"{_evidence(found.evidence)}"
+        f"{_evidence(found.evidence)}{_explanation(found.explanation)}"
         f'<p class="remedy"><b>{speaker}:</b> {escape(found.remedy)}</p></li>'
     )
+
+
+def _explanation(text: str) -> str:
+    return f'<p class="remedy">{escape(text)}</p>' if text else ""
 
 
 def _win(found: Finding) -> str:

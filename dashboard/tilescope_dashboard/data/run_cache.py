@@ -51,11 +51,7 @@ def kept(loaded: LoadedRun, key: Hashable, make: Callable[[], Result]) -> Result
 
 def summaries(loaded: LoadedRun) -> pd.DataFrame:
     """``summary.summarise`` of the run without its sweeps. The caller must not change the frame."""
-    rows, run = loaded.table, loaded.run
-    return kept(
-        loaded, "summaries",
-        lambda: summary.summarise(frames.default_configs(rows), run.device, run.kernels, loaded.configs),
-    )  # fmt: skip
+    return kept(loaded, "summaries", lambda: summary.of_run(loaded, frames.default_configs(loaded.table)))
 
 
 def usual(loaded: LoadedRun, kernel: str) -> pd.DataFrame:
@@ -127,7 +123,7 @@ def findings(loaded: LoadedRun, case: tuple[str, ...]) -> tuple[Finding, ...]:
     def of_sweep() -> tuple[Finding, ...]:
         # Findings compare a case with its other configs.
         swept = rows[(rows[list(CASE[:-1])] == list(case[:-1])).all(axis="columns")]
-        return tuple(advice.findings(swept, loaded.run.device, loaded.run.kernels, rows))
+        return tuple(advice.of_run(loaded, swept))
 
     return tuple(found for found in kept(loaded, ("findings", case[:-1]), of_sweep) if found.case == case)
 

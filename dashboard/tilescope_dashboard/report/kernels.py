@@ -26,7 +26,8 @@ from tilescope_dashboard.figures.style import Theme
 from tilescope_dashboard.figures.traffic import traffic as draw_traffic
 from tilescope_dashboard.report.content import KernelPart, MakeFigure, Part, Table
 from tilescope_dashboard.report.source_lines import source_lines
-from tilescope_dashboard.topics import advice, autotune, failures, occupancy, overview, roofline, traffic
+from tilescope_dashboard.topics import advice, autotune, occupancy, overview, roofline, traffic
+from tilescope_dashboard.topics import summary as topic
 
 #: Columns of a heatmap whose cells hold a time on a phone.
 _NARROW = 5
@@ -35,9 +36,10 @@ _NARROW = 5
 def kernel(loaded: LoadedRun, name: str, cases: pd.DataFrame) -> KernelPart:
     """The part of the kernel ``name``. ``cases`` is ``summary.summarise``'s frame of it, with ``time`` (see ``overview.timed``)."""
     table = loaded.table[loaded.table["kernel"] == name]
-    plain = frames.default_configs(table)
+    plain = _sound(frames.default_configs(table), cases)
     case = summary.representative(cases)
     same = cases["workload"].eq(case["workload"]) if case else slice(0)
+    failed = [one for one in loaded.run.failures if one.concerns(name)]
     passes = {str(way): summary.representative(rows) or {} for way, rows in cases.groupby("pass", sort=False)}
     parts = [
         _roofline(loaded, plain), *_traffic(plain, loaded.run.device.l2_bytes), *_sweep(loaded, name, table), _occupancy(loaded, plain),
@@ -46,11 +48,19 @@ def kernel(loaded: LoadedRun, name: str, cases: pd.DataFrame) -> KernelPart:
     return KernelPart(
         name=name,
         about=str(loaded.run.kernels.get(name, {}).get("summary", "")),
-        reached=failures.first(name, *failures.of_kernel(loaded, name), case is not None) or overview.sentence(case),
+        reached=topic.verdict(name, None, (), failed) if failed and not case else overview.sentence(case),
         largest=Table(cases[same], overview.TIMES[1:]),
         advice=tuple(_advice(loaded, table, cases)),
         parts=tuple(filter(None, parts)),
     )
+
+
+def _sound(rows: pd.DataFrame, cases: pd.DataFrame) -> pd.DataFrame:
+    """The rows without those of cases with a fault, about which nothing is concluded."""
+    broken = set(cases.loc[cases["fault"].ne(""), list(CASE)].itertuples(index=False, name=None))
+    if not broken:
+        return rows
+    return rows[[case not in broken for case in rows[list(CASE)].itertuples(index=False, name=None)]]
 
 
 def _advice(loaded: LoadedRun, table: pd.DataFrame, cases: pd.DataFrame) -> Iterator[Part]:
@@ -60,7 +70,7 @@ def _advice(loaded: LoadedRun, table: pd.DataFrame, cases: pd.DataFrame) -> Iter
         case = summary.representative(rows) or {}
         key = tuple(case[column] for column in CASE)
         of_sweep = table[(table[list(CASE[:-1])] == list(key[:-1])).all(axis="columns")]
-        every = rules.findings(of_sweep, loaded.run.device, loaded.run.kernels, loaded.table)
+        every = rules.of_run(loaded, of_sweep)
         found = tuple(finding for finding in every if finding.case == key)
         where = f"{direction}: {case['impl']}, {case['workload']}"
         said = advice.sentence(found, set(of_sweep.loc[of_sweep["config"] == key[-1], "source"]))
@@ -109,7 +119,7 @@ def _sweep(loaded: LoadedRun, name: str, table: pd.DataFrame) -> Iterator[Part]:
 
 def _autotune(loaded: LoadedRun, name: str, table: pd.DataFrame) -> Iterator[Part]:
     """A part a sweep, as the Autotune view opens it."""
-    failed, _ = failures.of_kernel(loaded, name)
+    failed = [one for one in loaded.run.failures if one.concerns(name)]
     cells = sweeps.configs(table, failed, loaded.run.device.target)
     column = autotune.most_telling(cells, autotune.colourings(cells).values())
     varying = autotune.axes(cells, column)

@@ -152,7 +152,7 @@ def _finding(finding: Finding) -> str:
     values = "; ".join(f"{value.label} {value.text} ({value.source})" for value in finding.evidence)
     lines = [
         f"**{escape(finding.title)}** ({escape(where)})",
-        escape(values),
+        escape(values or finding.explanation),
         escape(finding.remedy),
     ]
     return "<br>".join(filter(None, lines))

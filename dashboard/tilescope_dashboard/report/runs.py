@@ -34,7 +34,7 @@ def run_part(loaded: LoadedRun, chosen: str = "") -> RunPart:
     told = loaded.table["kernel"].isin(names)
     # The same frame where that is all of it: what models gather of one they gather once.
     table = loaded.table if told.all() else loaded.table[told]
-    cases = topic.timed(summary.summarise(frames.default_configs(table), run.device, run.kernels, loaded.configs))
+    cases = topic.timed(summary.of_run(loaded, frames.default_configs(table)))
     # Runs of before 2026-11-25 do not say it of any case.
     shown = tuple(c for c in topic.IN_FULL if c.name != "chosen" or cases["chosen"].ne("").any())
     return RunPart(

@@ -15,6 +15,8 @@ _ORDER = (
 )
 #: About a measurement that is physically impossible.
 IMPOSSIBLE = "Ignore the other numbers until this is fixed. Fix the cause named below, then measure again."
+#: About a case that is wrong or did not run.
+FAULT = "Correct this first. Nothing else is concluded about this size."
 _NOTHING = "This run has no data on {}. Profile it with the compiler collector, or with ncu on a GPU."
 
 
@@ -31,6 +33,8 @@ def sentence(found: Sequence[Finding], sources: Collection[str]) -> Sentence:
             f"Profile it with {' and '.join(wanted)} to check more rules." if wanted else "Every rule had its counters."
         )
         return Sentence("No problem found", more)
+    if found[0].fault:
+        return Sentence(found[0].title, FAULT)
     if found[0].impossible:
         return Sentence(found[0].title, IMPOSSIBLE)
     bound = found[0].bound

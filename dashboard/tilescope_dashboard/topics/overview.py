@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import pandas as pd
+from tilescope.models import faults
 
 from tilescope_dashboard.data.columns import GPU_TIME, IMPL, KERNEL, PASS, WORKLOAD, Column
 from tilescope_dashboard.data.units import ABSENT, ranged, times, write
@@ -129,6 +130,8 @@ def sentence(case: Mapping[str, Any] | None) -> Sentence:
     """``81.2 % of roofline, 3.57× vs eager (triton, 8192x16384-bf16, forward)``, and the sentence on the bound."""
     if case is None:
         return Sentence(NOTHING)
+    if case["fault"]:
+        return Sentence(f"{faults.LABELS[case['fault']].capitalize()} ({place(case)})", str(case["why"]))
     predicted = any(case[name] == case[name] for name in ("floor", "bytes", "registers", "interval"))
     untimed = "Predicted, not measured" if predicted else "Not timed"
     reached = [

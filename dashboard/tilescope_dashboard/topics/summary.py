@@ -6,11 +6,11 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
 from tilescope.hardware import roofs
+from tilescope.models import faults
 from tilescope.models import summary as model
 from tilescope.models.advice.finding import DISTANCE, Finding
 from tilescope.runs import store
@@ -20,7 +20,7 @@ from tilescope.table.run import Device, Failure
 
 from tilescope_dashboard.data.kernel_cases import OF_KERNEL, KernelCase
 from tilescope_dashboard.data.units import times, write
-from tilescope_dashboard.topics import advice, compare, compared_case, failures, overview
+from tilescope_dashboard.topics import advice, compare, compared_case, overview
 from tilescope_dashboard.topics.overview import Stat
 from tilescope_dashboard.topics.sentence import Sentence
 
@@ -36,16 +36,17 @@ def verdict(
     case: Mapping[str, Any] | None,
     found: Sequence[Finding],
     failed: Sequence[Failure] = (),
-    sources: Mapping[str, str] = MappingProxyType({}),
 ) -> Sentence:
     """The sentence on a row of ``tilescope.models.summary.summarise``: its share of the roofline, its bound, and the reason.
 
-    ``failed`` and ``sources`` are ``failures.of_kernel``'s; a failure may replace the sentence.
+    A fault replaces the sentence. ``failed`` are the kernel's failures in the run, for a kernel without any case.
     """
-    if of_failures := failures.first(kernel, failed, sources, case is not None):
-        return of_failures
+    if case is None and (fault := faults.first([faults.of_failure(one) for one in failed])):
+        return Sentence(fault.title, fault.text)
     if case is None:
         return Sentence(kernel or "No kernel", _UNKNOWN if kernel else "Choose a kernel.")
+    if found and found[0].fault:
+        return Sentence(found[0].title, f"{found[0].explanation} {found[0].remedy} ({overview.place(case)})".strip())
     if found and found[0].impossible:
         return Sentence(f"{kernel}: {found[0].title}", f"{advice.IMPOSSIBLE} ({overview.place(case)})")
     why = f"{case['why']} ({overview.place(case)})"
@@ -80,7 +81,7 @@ def _rows(loaded: LoadedRun, kernel: str, case: KernelCase) -> pd.DataFrame:
 
 def alone(loaded: LoadedRun, kernel: str, case: KernelCase) -> pd.DataFrame:
     """The case's row of ``tilescope.models.summary.summarise``."""
-    return model.summarise(_rows(loaded, kernel, case), loaded.run.device, loaded.run.kernels, loaded.configs)
+    return model.of_run(loaded, _rows(loaded, kernel, case))
 
 
 def values(loaded: LoadedRun, kernel: str, case: KernelCase) -> CaseValues | None:

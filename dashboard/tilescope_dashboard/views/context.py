@@ -7,6 +7,7 @@ from typing import Any
 import panel as pn
 import panel_material_ui as pmui
 import param
+from tilescope.models.faults import plain
 from tilescope.runs import journal
 from tilescope.runs.store import LoadedRun
 from tilescope.table.case import readable
@@ -16,7 +17,6 @@ from tilescope_dashboard.data.best_run import no_gpu
 from tilescope_dashboard.data.run_cache import changed_sizes
 from tilescope_dashboard.data.units import short
 from tilescope_dashboard.session.state import OF_ALL, WHOLE_RUN, State
-from tilescope_dashboard.topics.failures import plain
 from tilescope_dashboard.views.export import Export
 
 _CSS = ":host(.of-all) .of-run { display: none; }"

@@ -22,7 +22,6 @@ from tilescope_dashboard.figures.roofline import roofline
 from tilescope_dashboard.figures.speed_of_light import speed_of_light
 from tilescope_dashboard.figures.style import heading
 from tilescope_dashboard.session.scheduling import next_tick, once_loaded
-from tilescope_dashboard.topics import failures
 from tilescope_dashboard.topics import roofline as roofline_topic
 from tilescope_dashboard.topics import summary as topic
 from tilescope_dashboard.views.base import View
@@ -53,14 +52,17 @@ class Summary(View):
     def update(self) -> None:
         state, loaded, case = self.state, self.state.loaded, self.state.standing
         self._body.visible = loaded is not None and case is not None
-        failed, sources = failures.of_kernel(loaded, state.kernel) if loaded else ([], {})
         if loaded is None or case is None:
-            self._head.object = html_text.heading(*topic.verdict(state.kernel, None, (), failed, sources))
+            failed = [one for one in loaded.run.failures if one.concerns(state.kernel)] if loaded else []
+            self._head.object = html_text.heading(*topic.verdict(state.kernel, None, (), failed))
             return
         kernel, compared = state.kernel, tuple(state.compared)
         row = run_cache.kept(loaded, ("row", kernel, case), lambda: _row(loaded, kernel, case))
         found = run_cache.findings(loaded, (kernel, *case))
-        self._head.object = html_text.heading(*topic.verdict(kernel, row, found, failed, sources))
+        self._head.object = html_text.heading(*topic.verdict(kernel, row, found))
+        if found and found[0].fault:
+            self._body.visible = False
+            return
         against, said = run_cache.kept_against(
             loaded, compared, ("baseline", kernel, case, compared),
             lambda: topic.baseline(loaded, kernel, case, compared, run_cache.open_cached),

@@ -44,16 +44,20 @@ def run(arguments: argparse.Namespace) -> int:
         print(json_documents.text(document(loaded, **wanted)))
         return 0
     table, found = _advice(loaded, **wanted)
-    for number, case in enumerate(_cases(table)):
+    # A case that failed before it had any row comes with the faults.
+    cases = dict.fromkeys([*(finding.case for finding in found if finding.fault), *_cases(table)])
+    for number, case in enumerate(cases):
         print(("\n" if number else "") + "/".join(filter(None, case)))
         of_case = [finding for finding in found if finding.case == case]
         print("\n".join(text(rank, finding) for rank, finding in enumerate(of_case, 1)) or _nothing(table, case))
-    return 0
+    return running.without_values(loaded)
 
 
 def _nothing(table: pd.DataFrame, case: tuple[str, ...]) -> str:
     """What is said of a case without findings: which collectors would say more of it."""
-    sources = set(table.loc[(table[_CASE] == case).all(axis="columns"), "source"])
+    sources = set(table.loc[(table[_CASE] == list(case)).all(axis="columns"), "source"])
+    if sources <= {"model"}:
+        return "  Nothing was measured or compiled: the run's notes say why ('tilescope show')."
     wanted = [name for name in ("compiler", "interpreter", "ncu") if name not in sources]
     more = f" Profile it with --collect {','.join(wanted)} to know more." if wanted else ""
     return f"  No known bottleneck found.{more}"
@@ -76,10 +80,19 @@ def _advice(loaded: LoadedRun, **wanted: str) -> tuple[pd.DataFrame, list[Findin
     from tilescope.models.advice import nvidia_rules  # noqa: PLC0415
 
     table = _choose(loaded, **wanted)
-    found = advice.findings(table, loaded.run.device, loaded.run.kernels, loaded.table)
-    cases = _cases(table)
+    found = [one for one in advice.of_run(loaded, table) if _is_wanted(one, **wanted)]
+    broken = {finding.case for finding in found if finding.fault}
+    cases = [case for case in _cases(table) if case not in broken]
     theirs = nvidia_rules.of_run(loaded.folder, loaded.run.kernels)
     return table, found + [finding for finding in theirs if finding.case in cases]
+
+
+def _is_wanted(finding: Finding, *, kernel: str, impl: str, direction: str, workload: str) -> bool:
+    of, asked = (finding.kernel, finding.impl, finding.direction), (kernel, impl, direction)
+    workload = "" if workload == "all" else workload
+    return all(
+        not wanted or wanted == name for wanted, name in zip((*asked, workload), (*of, finding.workload), strict=True)
+    )
 
 
 def _cases(table: pd.DataFrame) -> list[tuple[str, ...]]:
@@ -96,7 +109,7 @@ def text(rank: int, finding: Finding) -> str:
     where = f" ({finding.function})" if finding.function else ""
     values = "; ".join(f"{value.label} {value.text} ({value.source})" for value in finding.evidence)
     lines = [
-        *([f"why: {values}"] if values else []),
+        *([f"why: {finding.explanation or values}"] if finding.explanation or values else []),
         *([f"bound: {finding.bound.formula}"] if finding.bound else []),
         f"{'ncu' if finding.origin == 'nvidia' else 'do'}: {finding.remedy}",
     ]
@@ -110,12 +123,14 @@ def text(rank: int, finding: Finding) -> str:
 
 def _choose(loaded: LoadedRun, *, kernel: str, impl: str, direction: str, workload: str) -> pd.DataFrame:
     """The wanted rows; by default those of the largest workload of each kernel and pass, of its Triton code."""
+    from tilescope.models import faults  # noqa: PLC0415
     from tilescope.table.suggest import unknown  # noqa: PLC0415
 
     table = loaded.table
+    failed = [key for key, _ in faults.of_failures(loaded.run.failures)]
     for column, wanted in (("kernel", kernel), ("impl", impl), ("pass", direction),
                            ("workload", "" if workload == "all" else workload)):  # fmt: skip
-        known = list(dict.fromkeys(table[column]))
+        known = list(dict.fromkeys([*table[column], *(fault[column] for fault in failed)]))
         if wanted and wanted not in known:
             raise ValueError(f"{unknown(column, wanted, known)} in {loaded.run.id}")
         table = table[table[column] == wanted] if wanted else table

@@ -92,19 +92,43 @@ def show(loaded: LoadedRun, interrupted: bool) -> int:
 def report(loaded: LoadedRun, interrupted: bool, failures: Sequence[Failure]) -> int:
     """Prints notes, failures and the run's folder. Returns the exit status."""
     from tilescope.models import terminal  # noqa: PLC0415
-    from tilescope.table.case import readable  # noqa: PLC0415
 
     for note in loaded.run.notes:
         terminal.say(f"note: {note}")
-    alike: dict[tuple[str, str], list[str]] = {}
-    for failure in failures:
-        alike.setdefault((failure.collector, failure.message), []).append(readable(failure.case))
-    for (collector, message), cases in alike.items():
-        others = f" and {len(cases) - 1} more" if len(cases) > 1 else ""
-        terminal.say(f"failed: {f'{collector} {cases[0]}'.strip()}{others}: {message}")
+    tell(failures)
+    nothing = without_values(loaded)
     terminal.say(f"run: {loaded.folder}")
     if interrupted:
         said = f"interrupted; the finished cases are kept, go on with 'tilescope resume {loaded.run.id}'"
         print(f"tilescope: {said}", file=sys.stderr)
         return 130
-    return 1 if failures else 0
+    return 1 if failures else nothing
+
+
+def tell(failures: Sequence[Failure]) -> None:
+    """Prints each failure with the line of code, where it is known, and the cure. Failures of a whole collector have no case."""
+    from tilescope.models import faults, terminal  # noqa: PLC0415
+    from tilescope.table.case import readable  # noqa: PLC0415
+
+    alike: dict[tuple[str, str], list[Failure]] = {}
+    for failure in failures:
+        alike.setdefault((failure.collector, failure.message), []).append(failure)
+    for (collector, message), cases in alike.items():
+        others = f" and {len(cases) - 1} more" if len(cases) > 1 else ""
+        terminal.say(f"failed: {f'{collector} {readable(cases[0].case)}'.strip()}{others}: {message}")
+        if cases[0].case:
+            fault = faults.of_failure(cases[0])
+            terminal.say(
+                *(f"  {text}" for text in (fault.code, fault.remedy) if text.lower().rstrip(".") not in message.lower())
+            )
+
+
+def without_values(loaded: LoadedRun) -> int:
+    """Says where a run has no measured, compiled or counted value. Returns the exit status: 1 for such a run."""
+    from tilescope.models import terminal  # noqa: PLC0415
+    from tilescope.runs import store  # noqa: PLC0415
+
+    if set(loaded.table["source"]) <= {store.MODEL}:
+        terminal.say("nothing was measured or compiled: every case failed or was skipped")
+        return 1
+    return 0

@@ -45,6 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
         terminal.say("not complete: it was cancelled, or its process died; the finished cases follow")
     for kernel in changes.changed_kernels(loaded):
         terminal.say(f"note: {kernel} has changed since this run")
+    # Faults come before what is slow.
+    running.tell(run.failures)
     print(text_table.text(loaded))
     for sweep, lines in sweeps.conclusions(loaded.table, run.device.target):
         terminal.say(sweep, *(f"  {line}" for line in lines))
@@ -56,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
             above.append(raised_roofs.remark(" ".join(named)))
     # The run's notes repeat this for a roof that the case would have raised.
     notes = tuple(note for note in run.notes if not note.startswith(tuple(above)))
-    running.report(dataclasses.replace(loaded, run=dataclasses.replace(run, notes=notes)), False, run.failures)
+    running.report(dataclasses.replace(loaded, run=dataclasses.replace(run, notes=notes)), False, [])
     return 0
 
 

@@ -71,30 +71,18 @@ def memory_use(row: Mapping[str, Any]) -> float:
 
 
 def sentence(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
-    """A sentence on the case's bound with figures, and others for a wrong result and for launch overhead.
+    """A sentence on the case's bound with figures, and another for launch overhead.
 
     A case with impossible measurements gets only the reasons for that.
     """
     if wrong := impossible.reasons(case, device, str(row["pipe"])):
         return f"Impossible: {'; '.join(reason.said for reason in wrong)}."
-    sentences = []
-    if found := wrong_by(row):
-        sentences.append(f"{found[0]}.")
-    sentences.append(_explain(row, case, device))
+    sentences = [_explain(row, case, device)]
     if row["cpu_bound"]:
         sentences.append(
             f"Launch overhead: the call takes {units.text(row['interval'], 'second')} for {units.text(row['gpu_time'], 'second')} of GPU time."
         )
     return " ".join(sentence for sentence in sentences if sentence)
-
-
-def wrong_by(row: Mapping[str, Any]) -> tuple[str, str, str] | None:
-    """A phrase on results that are wrong, with the metrics of the error and of its tolerance; None where they are right."""
-    for error, allowed, whose in (("relative_error", "tolerance", "the"), ("row_error", "row_tolerance", "a row's")):
-        if row[error] > row[allowed]:
-            said = f"Wrong: {whose} error against the reference, {row[error]:.2g}, is above {row[allowed]:.2g}"
-            return said, error, allowed
-    return None
 
 
 def _explain(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:

@@ -88,6 +88,7 @@ class AdvisedCase(Identified):
     bound: Annotated[Literal["memory", "compute", "latency", ""], _is("The limit of its speed; empty without a cost.")]
     why: Annotated[str, _is("A sentence for people.")]
     impossible: Annotated[bool, _is("Whether its measurements are impossible: its findings say why.")]
+    fault: Annotated[str, _is("Its fault: does-not-compile, out-of-bounds, wrong-result, crash, failed; or empty.")]
 
 
 class PotentialSpeedup(Struct):
@@ -118,6 +119,8 @@ class FoundReason(Identified):
     function: Annotated[str, _is("That launch's kernel function, or empty.")]
     measured: Annotated[bool, _is("Whether its evidence was observed on hardware; otherwise it is predicted.")]
     impossible: Annotated[bool, _is("Whether it says that the case's measurements are impossible.")]
+    fault: Annotated[bool, _is("Whether it says that the case is wrong or did not run: then it is the only finding.")]
+    explanation: Annotated[str, _is("More about a fault, with the line of code where it is known; or empty.")]
     origin: Annotated[Literal["ours", "nvidia"], _is("The author of the rule.")]
     bound: Annotated[PotentialSpeedup | None, _is("Null where the known values give no bound.")]
     evidence: Annotated[list[EvidenceValue], _is("The most telling value first.")]
@@ -126,7 +129,7 @@ class FoundReason(Identified):
 class Advice(Document, kw_only=True, tag="advice"):
     """The output of 'tilescope advise RUN --json': cases of a run, and reasons why each is slow.
 
-    Findings are sorted: impossible measurements first, then by potential speedup.
+    Findings are sorted: faults first, then impossible measurements, then by potential speedup.
     """
 
     version: Literal[1] = 1

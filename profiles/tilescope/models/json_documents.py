@@ -48,7 +48,7 @@ def text(document: documents.Document) -> str:
 def advice(loaded: LoadedRun, table: pd.DataFrame, findings: Iterable[Finding]) -> documents.Advice:
     """Findings about the cases of ``table`` (the run's, or part of it), and these cases."""
     run = loaded.run
-    rows = summary.summarise(table, run.device, run.kernels, loaded.configs)
+    rows = summary.of_run(loaded, table)
     wrong = {id(case) for case, _ in impossible.of_table(table, run.device, run.kernels)}
     cases = [
         {**row, "impossible": id(case) in wrong}

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
 
 from tilescope.hardware import roofs
-from tilescope.models import bound, impossible, preference, sampled, traffic
+from tilescope.models import bound, faults, impossible, preference, sampled, traffic
+from tilescope.runs.store import LoadedRun
 from tilescope.table import launch_configs
 from tilescope.table.case_table import KEYS, CaseValues, by_problem, gather, gpu_times, problem_of, value_of
-from tilescope.table.run import Device
+from tilescope.table.run import Device, Failure
 from tilescope.table.sources import COUNTERS
 
 #: Launch overhead limits a call when the interval exceeds the GPU time by this ratio and by this many seconds.
@@ -70,8 +71,14 @@ COLUMNS = {
     **dict.fromkeys([*_SAMPLED, "speedup_eager", "speedup_compile"], "float64"),
     "library": "str",
     "speedup_library": "float64",
-    **dict.fromkeys(["chosen", "why"], "str"),
+    **dict.fromkeys(["chosen", "fault", "why"], "str"),
 }
+
+
+def of_run(loaded: LoadedRun, table: pd.DataFrame) -> pd.DataFrame:
+    """``summarise`` of ``table``, which is the run's or a part of it."""
+    run = loaded.run
+    return summarise(table, run.device, run.kernels, loaded.configs, run.failures)
 
 
 def summarise(
@@ -79,6 +86,7 @@ def summarise(
     device: Device,
     kernels: Mapping[str, Mapping[str, object]] | None = None,
     launched: pd.DataFrame | None = None,
+    failures: Iterable[Failure] = (),
 ) -> pd.DataFrame:
     """One row a case, in the order of the table. An absent number is NaN, an absent text empty.
 
@@ -98,22 +106,30 @@ def summarise(
 
     ``library`` is the fastest other implementation of LIBRARIES on the same problem, and ``speedup_library`` its GPU
     time over the case's; there is none where either time is impossible (``impossible``). ``chosen`` is the config that the
-    case ran with where none was given (``launch_configs.chosen``). ``why`` is a sentence on the bound. The argument ``kernels``
-    is ``Run.kernels``, ``launched`` is ``LoadedRun.configs``.
+    case ran with where none was given (``launch_configs.chosen``). ``why`` is a sentence on the bound. A case with a fault
+    (``faults``) has no bound and no speedup: ``fault`` is the rule, and ``why`` says what is wrong. The argument ``kernels`` is
+    ``Run.kernels``, ``launched`` is ``LoadedRun.configs``, ``failures`` is ``Run.failures``.
     """
     cases = gather(table)
     problems = by_problem(cases)
-    doubted = {id(case) for case in cases if impossible.reasons(case, device, roofs.pipe_of(case, kernels))}
+    known = faults.Faults(failures)
+    faulty = {id(case): fault for case in cases if (fault := known.of(case))}
+    doubted = {id(case) for case in cases if impossible.reasons(case, device, roofs.pipe_of(case, kernels))} | set(
+        faulty
+    )
     # Times of wrong results and impossible times are not compared with.
-    right = {
-        of: {name: case for name, case in found.items() if not case.wrong() and id(case) not in doubted}
-        for of, found in problems.items()
-    }
+    right = {of: {n: case for n, case in found.items() if id(case) not in doubted} for of, found in problems.items()}
     rows = [
         {**_row(case, {} if id(case) in doubted else right[problem_of(case)], device, kernels), "chosen": chosen}
+        | _of_fault(faulty.get(id(case)))
         for case, chosen in zip(cases, launch_configs.chosen(cases, launched), strict=True)
     ]
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
+
+
+def _of_fault(fault: faults.Fault | None) -> dict[str, str]:
+    """What a fault changes in its case's row."""
+    return {"fault": fault.rule, "bound": "", "why": f"{fault.title}. {fault.text}"} if fault else {"fault": ""}
 
 
 def representative(rows: pd.DataFrame) -> dict[str, Any] | None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pandas as pd
 
-from tilescope.models import function_names, preference, summary, terminal
+from tilescope.models import faults, function_names, preference, summary, terminal
 from tilescope.models.preference import Resources
 from tilescope.runs.store import LoadedRun
 from tilescope.table import units
 from tilescope.table.case import Case, readable
-from tilescope.table.run import Device, Run
+from tilescope.table.run import Device, Failure, Run
 from tilescope.table.schema import CASE_COLUMNS
 
 #: The text in place of the error of a case whose check was skipped.
@@ -24,22 +24,30 @@ _LONG = 72
 MOST_LAUNCHES = 4
 
 
-def results(table: pd.DataFrame, device: Device, launched: pd.DataFrame | None = None) -> pd.DataFrame:
+def results(
+    table: pd.DataFrame,
+    device: Device,
+    launched: pd.DataFrame | None = None,
+    failures: Iterable[Failure] = (),
+) -> pd.DataFrame:
     """The rows of ``summary.summarise`` as a terminal shows them; a launch's values are tuples of one number a launch.
 
     The columns are those of the case and ``gpu_time`` (seconds), ``interval`` (seconds), ``registers``, ``shared_memory``
     (bytes), ``spills`` (bytes stored and loaded), ``occupancy`` (theoretical), ``limiter`` (text), ``requested``, ``unique``,
     ``sampled`` and ``moved`` (pairs of bytes read and written), ``relative_error`` and its ``tolerance``, ``row_error`` (of the
-    worst row) and its ``row_tolerance``, and ``chosen`` (see ``summarise``, which takes ``launched``). An absent value is None.
+    worst row) and its ``row_tolerance``, ``chosen`` and ``fault`` (see ``summarise``, which takes ``launched`` and ``failures``). An
+    absent value is None. A case with a fault has no value but that and its errors.
     """
-    rows = summary.summarise(table, device, launched=launched).to_dict("records")
+    rows = summary.summarise(table, device, launched=launched, failures=failures).to_dict("records")
     launches = preference.of_cases(table, device.target)
     shown = [_shown(row, of_case) for row, of_case in zip(rows, launches, strict=True)]
     return pd.DataFrame(shown, columns=[*CASE_COLUMNS, *_NAMES], dtype=object)
 
 
 _NAMES = ("gpu_time", "interval", "registers", "shared_memory", "spills", "occupancy", "limiter", "requested", "unique", "sampled",
-          "moved", "relative_error", "tolerance", "row_error", "row_tolerance", "chosen")  # fmt: skip
+          "moved", "relative_error", "tolerance", "row_error", "row_tolerance", "chosen", "fault")  # fmt: skip
+#: The columns of a case with a fault.
+_OF_FAULT = ("relative_error", "tolerance", "row_error", "row_tolerance", "fault")
 _OF_LAUNCHES = {
     "registers": "registers",
     "shared_memory": "shared_memory",
@@ -51,6 +59,11 @@ _NUMBERS = ("gpu_time", "interval", "relative_error", "tolerance", "row_error", 
 
 
 def _shown(row: Mapping[Any, Any], launches: Sequence[Resources]) -> dict[str, Any]:
+    shown = _values(row, launches)
+    return {n: v if n in (*CASE_COLUMNS, *_OF_FAULT) else None for n, v in shown.items()} if row["fault"] else shown
+
+
+def _values(row: Mapping[Any, Any], launches: Sequence[Resources]) -> dict[str, Any]:
     return {
         **{name: row[name] for name in CASE_COLUMNS},
         **{name: _known(row[name]) for name in _NUMBERS},
@@ -58,12 +71,13 @@ def _shown(row: Mapping[Any, Any], launches: Sequence[Resources]) -> dict[str, A
         "limiter": _limiter([launch.limiter for launch in launches if launch.limiter]),
         **{name: _pair(row, f"{of}_bytes") for name, of in _BYTES.items()},
         "chosen": row["chosen"] or None,
+        "fault": faults.LABELS.get(row["fault"]),
     }
 
 
 def text(loaded: LoadedRun) -> str:
     """``results`` of the run as lines of text, without empty cases and columns."""
-    found = results(loaded.table, loaded.run.device, loaded.configs)
+    found = results(loaded.table, loaded.run.device, loaded.configs, loaded.run.failures)
     found = found[found[list(_NAMES)].notna().any(axis="columns")]
     # A result that was not checked must not look correct.
     found.loc[unchecked(found, loaded.run), "relative_error"] = UNCHECKED
@@ -96,10 +110,11 @@ def cells(
 
     ``order`` selects and sorts rows; ``name_by`` are columns always shown.
     """
-    called = function_names.labels(found["kernel"])
+    called = function_names.labels(found["kernel"]) if found["kernel"].str.len().max() > _LONG else {}
     headings: dict[str, tuple[str, Callable[[Any], str]]] = {
         "kernel": ("kernel", lambda v: called[v] if len(v) > _LONG else v),
         **{column: (column, str) for column in ("impl", "pass", "workload", "config")},
+        "fault": ("failed", str),
         "gpu_time": ("GPU time", lambda v: units.text(v, "second")),
         "relative_error": ("rel. error", lambda v: v if v == UNCHECKED else f"{v:.2e}"),
         "moved": ("HBM B r / w", _read_written),

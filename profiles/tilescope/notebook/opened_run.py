@@ -14,8 +14,8 @@ from typing import Any
 
 import pandas as pd
 
-from tilescope.models import text_table
-from tilescope.models.summary import summarise
+from tilescope.models import faults, text_table
+from tilescope.models.summary import of_run
 from tilescope.notebook import opening
 from tilescope.runs import store
 from tilescope.runs.recordings import of_kernel
@@ -64,7 +64,7 @@ class Profile(LoadedRun):
     @property
     def summary(self) -> pd.DataFrame:
         """One row a case: ``tilescope.models.summary.summarise``."""
-        return summarise(self.table, self.run.device, self.run.kernels, self.configs)
+        return of_run(self, self.table)
 
     def advice(self, kernel: str = "") -> Any:
         """The app's view of the kernel's bottlenecks, with the potential speedup of each piece of advice."""
@@ -101,7 +101,7 @@ class Profile(LoadedRun):
 
     def __repr__(self) -> str:
         notes = (f"note: {note}" for note in self.run.notes)
-        return "\n".join([self._title(), text_table.text(self), *notes, *self._failed()])
+        return "\n".join([self._title(), *self._failed(), text_table.text(self), *notes])
 
     def _repr_html_(self) -> str:
         """The summary as a table. The run's texts are escaped."""
@@ -111,14 +111,17 @@ class Profile(LoadedRun):
         written = pd.DataFrame(
             {title: [_written(name, value) for value in shown[name]] for name, title in _COLUMNS.items()}
         )
+        # Nothing but the error is said of a case with a fault.
+        concluded = [title for name, title in _COLUMNS.items() if name not in (*_TEXT, "relative_error")]
+        written.loc[shown["fault"].ne("").to_numpy(), concluded] = _ABSENT
         written.loc[unchecked.to_numpy(), _COLUMNS["relative_error"]] = text_table.UNCHECKED
         written["why"] = [_why(row) for row in shown.to_dict("records")]
         always = [column for column in written if column in ("kernel", "impl.") or (written[column] != _ABSENT).any()]
         with pd.option_context("display.max_colwidth", None):
             table = written[always].to_html(index=False, border=0)
         more = f"<p>{len(rows) - _ROWS} more cases: .summary has them all.</p>" if len(rows) > _ROWS else ""
-        lists = f"{_list('No result from:', self._failed())}{_list('Notes:', self.run.notes)}"
-        return f"<p><b>{escape(self._title())}</b></p>{table}{more}{lists}<p>{_VIEWS}</p>"
+        failed, notes = _list("Failed:", self._failed()), _list("Notes:", self.run.notes)
+        return f"<p><b>{escape(self._title())}</b></p>{failed}{table}{more}{notes}<p>{_VIEWS}</p>"
 
     def _title(self) -> str:
         device = self.run.device
@@ -127,8 +130,11 @@ class Profile(LoadedRun):
         return f"{self.run.title} on {device.name} ({kind}){whole}, run {self.run.id}"
 
     def _failed(self) -> list[str]:
-        """Lines, one a failure."""
-        return [f"{readable(f.case) or 'every case'}, {f.collector}: {f.message}" for f in self.failures]
+        """Lines, one a failure, with its cure."""
+        return [
+            f"{readable(f.case) or 'every case'}, {f.collector}: {f.message}. {faults.of_failure(f).text if f.case else ''}".strip()
+            for f in self.failures
+        ]
 
 
 def load(name: str = "latest") -> Profile:

@@ -1,27 +1,28 @@
 """Advice: why a kernel is slow, the values that show it, the potential speedup, and the remedy.
 
 Pure: frame -> findings. A rule is a function in RULES that takes a ``Subject`` and yields ``Finding``s. It yields none where its
-counters are absent. With compiler and interpreter alone the findings are predictions. A case with impossible measurements has
-findings on these (``impossible.RULES``) and no others. A case with wrong results has the finding on that first.
+counters are absent. With compiler and interpreter alone the findings are predictions. A case with a fault (``faults``) has the
+finding on that and no others. A case with impossible measurements has findings on these (``impossible.RULES``) and no others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import pandas as pd
 
-from tilescope.models import summary
+from tilescope.models import faults, summary
 from tilescope.models.advice import compute, configs, latency, memory, occupancy, stalls
 from tilescope.models.advice.distance import distance
-from tilescope.models.advice.finding import DISTANCE, NVIDIA, OURS, WRONG, Bound, Evidence, Finding, rank
-from tilescope.models.advice.measurement import cannot_be, wrong_result
+from tilescope.models.advice.finding import DISTANCE, NVIDIA, OURS, Bound, Evidence, Finding, rank
+from tilescope.models.advice.measurement import cannot_be
 from tilescope.models.advice.passes import two_passes
-from tilescope.models.advice.subject import Subject, launches
+from tilescope.models.advice.subject import Subject, evidence, launches
+from tilescope.runs.store import LoadedRun
 from tilescope.table.case_table import CaseValues, gather, problem_of
-from tilescope.table.run import Device
+from tilescope.table.run import Device, Failure
 
-__all__ = ["DISTANCE", "NVIDIA", "OURS", "RULES", "WRONG", "Bound", "Evidence", "Finding", "findings", "rank"]
+__all__ = ["DISTANCE", "NVIDIA", "OURS", "RULES", "Bound", "Evidence", "Finding", "findings", "of_run", "rank"]
 
 Rule = Callable[[Subject], Iterator[Finding]]
 
@@ -42,18 +43,25 @@ _WORTH = 1.05
 _SHARE = 0.1
 
 
+def of_run(loaded: LoadedRun, table: pd.DataFrame) -> list[Finding]:
+    """``findings`` about the cases of ``table``, which is the run's or a part of it."""
+    run = loaded.run
+    return findings(table, run.device, run.kernels, loaded.table, run.failures)
+
+
 def findings(
     table: pd.DataFrame,
     device: Device,
     kernels: Mapping[str, Mapping[str, object]] | None = None,
     beside: pd.DataFrame | None = None,
+    failures: Iterable[Failure] = (),
 ) -> list[Finding]:
-    """Findings of all rules about every case of the table: impossible measurements first, then by potential speedup.
+    """Findings of all rules about every case of the table: faults, then impossible measurements, then by potential speedup.
 
     Each other measured case has one finding about its distance from the roof (``DISTANCE``, the last), or one about being at its
     roof. ``kernels`` is ``Run.kernels``. A sweep's configs are compared with each other, so the table needs all of a problem.
     ``beside`` has all rows of these kernels if the table has only some, because other implementations show whether a computation
-    needs two passes.
+    needs two passes. ``failures`` are the run's: a failed case without any row has its finding too.
     """
     swept: dict[tuple[str, ...], list[CaseValues]] = {}
     for case in gather(table):
@@ -61,8 +69,12 @@ def findings(
             swept.setdefault((*problem_of(case), case.key["impl"]), []).append(case)
     twice = two_passes(gather(table if beside is None else beside))
     headlines = summary.summarise(table, device, kernels).to_dict("records")
-    found: list[Finding] = []
+    known = faults.Faults(failures)
+    found = list(_without_rows(failures, table if beside is None else beside))
     for case, row in zip(gather(table), headlines, strict=True):
+        if fault := known.of(case):
+            found.append(_of_fault(case.key, fault))
+            continue
         worth = tuple(
             launch for launch in launches(case) if launch.triton and (launch.share is None or launch.share >= _SHARE)
         )
@@ -75,5 +87,20 @@ def findings(
         rules = _OF_CALLS if subject.launch_bound else RULES
         made = [finding for rule in rules for finding in rule(subject)]
         of_case = [one for one in made if one.bound is None or one.bound.timed or one.bound.ratio >= _WORTH]
-        found += [*wrong_result(subject), *of_case, *distance(subject, of_case)]
+        found += [*of_case, *distance(subject, of_case)]
     return sorted(found, key=rank)
+
+
+def _without_rows(failures: Iterable[Failure], table: pd.DataFrame) -> Iterator[Finding]:
+    """The findings about failed cases that have no row."""
+    names = ["kernel", "impl", "pass", "workload", "config"]
+    seen = set(table[names].itertuples(index=False, name=None))
+    for key, fault in faults.of_failures(failures):
+        if tuple(key[name] for name in names) not in seen:
+            yield _of_fault(key, fault)
+
+
+def _of_fault(key: Mapping[str, str], fault: faults.Fault) -> Finding:
+    of = (key["kernel"], key["pass"], key["workload"], key["impl"], key["config"])
+    proof = tuple(evidence(name, known) for name, known in fault.proof)
+    return Finding(fault.rule, fault.title, fault.remedy, *of, proof, explanation=fault.why)

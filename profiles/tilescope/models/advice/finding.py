@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from tilescope.models import faults
 from tilescope.models.impossible import RULES as IMPOSSIBLE
 from tilescope.table import units
 from tilescope.table.metrics import METRICS
@@ -13,8 +14,6 @@ from tilescope.table.sources import MEASURED
 
 #: Origins of a rule.
 OURS, NVIDIA = "ours", "nvidia"
-#: The rule on wrong results.
-WRONG = "wrong-result"
 #: The rule on the distance from the roof, and the rules on being at it.
 DISTANCE, AT_ROOF = "distance", ("at-the-roof", "at-the-rate")
 
@@ -76,7 +75,7 @@ class Finding:
     """One rule's result for one case, or for one launch (``function``) of it.
 
     ``direction`` is the pass. ``evidence`` is in the order of weight; its first value triggered the rule. ``bound`` is None where
-    the values give none. ``origin`` is ``ours`` or ``nvidia``.
+    the values give none. ``origin`` is ``ours`` or ``nvidia``. ``explanation`` says more about a fault, and where it is.
     """
 
     rule: str
@@ -92,6 +91,7 @@ class Finding:
     launch: int | None = None
     function: str = ""
     origin: str = OURS
+    explanation: str = ""
 
     @property
     def case(self) -> tuple[str, ...]:
@@ -104,9 +104,14 @@ class Finding:
         return self.rule in IMPOSSIBLE
 
     @property
+    def fault(self) -> bool:
+        """Whether it says that the case is wrong or did not run (``faults``)."""
+        return self.rule in faults.LABELS
+
+    @property
     def of_results(self) -> bool:
-        """Whether it says that measurements or results are wrong, and so nothing of what could be won."""
-        return self.impossible or self.rule == WRONG
+        """Whether it says that the case or its measurements are wrong, and so nothing of what could be won."""
+        return self.impossible or self.fault
 
     @property
     def measured(self) -> bool:
@@ -117,15 +122,15 @@ class Finding:
         """A JSON-ready dictionary, with the table's key ``pass`` for the direction."""
         fields = dataclasses.asdict(self)
         derived = {"pass": fields.pop("direction"), "measured": self.measured, "impossible": self.impossible}
-        return {**fields, **derived, "evidence": list(fields["evidence"])}
+        return {**fields, **derived, "fault": self.fault, "evidence": list(fields["evidence"])}
 
 
 def rank(finding: Finding) -> tuple[int, float]:
-    """The key to sort findings: impossible measurements, wrong results, bounds of GPU time (the largest first), being at the roof,
+    """The key to sort findings: faults, impossible measurements, bounds of GPU time (the largest first), being at the roof,
     bounds of the interval, those without a bound, and the distance from the roof.
     """
     if finding.of_results:
-        return 0, float(not finding.impossible)
+        return 0, float(finding.impossible)
     if finding.bound:
         return (1 if finding.bound.clock == "gpu_time" else 3), -finding.bound.ratio
     return (2 if finding.rule in AT_ROOF else 5 if finding.rule == DISTANCE else 4), 0.0

@@ -1,0 +1,231 @@
+"""Faults: what is wrong with a case, before anything is said of its speed. Pure.
+
+A fault is a wrong result, an access outside of the kernel's tensors, code that does not compile, or a call that ended. It is the
+first finding about its case, and nothing else is concluded about that case.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from tilescope.table.case import Case, readable
+from tilescope.table.case_table import GPU_TIME_SOURCES, CaseValues, Known
+from tilescope.table.run import Failure
+
+#: The rules' names, in the order in which faults are to be fixed, and what a table calls them.
+COMPILE, OUTSIDE, WRONG, CRASH, FAILED = "does-not-compile", "out-of-bounds", "wrong-result", "crash", "failed"
+LABELS = {name: name.replace("-", " ") for name in (COMPILE, OUTSIDE, WRONG, CRASH, FAILED)}
+
+#: Collectors that call the kernel on a GPU, and those that do without.
+_CALLING = frozenset({"events", "torch_profiler", "race"})
+_PREDICTING = frozenset({"check", "compiler", "interpreter"})
+#: Names of exception classes before a message, which say nothing to a user.
+_CLASS = re.compile(r"^(?:InterpretationFailed|CompilationFailed|CheckFailed): ")
+#: The interpreter's message for an access outside of the kernel's tensors (``interpreter.interpret``).
+_OUTSIDE = re.compile(
+    r"(?P<function>\S+), program (?P<program>\(.*?\)), line (?P<line>\d+): (?P<verb>touches|reads|writes) "
+    r"(?P<where>[\d,]+ bytes? (?:past|after) the end of|[\d,]+ bytes? before the start of|what follows the end of|memory of) "
+    r"(?P<what>.+?)(?:: element (?P<index>-?[\d,]+) of (?P<count>[\d,]+))?(?P<more> \(.*\))?"
+)
+#: Its message for a statement that fails whatever interprets it: an assertion, a division of integers by zero.
+_STATEMENT = re.compile(
+    r"(?P<function>\S+), program (?P<program>\(.*?\)), line (?P<line>\d+): (?P<why>(?:Assertion|ZeroDivision)Error.*)"
+)
+#: CUDA's errors about addresses.
+_CUDA = re.compile(r"illegal memory access|misaligned address")
+_DIED = re.compile(r"worker (?P<ending>.+?) while (?P<doing>[\w ]+?) \S+/.*; finished cases are kept", re.DOTALL)
+_UNCOMPILED = re.compile(r"^(?:CompilationFailed|OutOfResources): ")
+#: Remedies by what the compiler's message says.
+_CURES = (
+    (r"Cannot access global variable (\w+)", "Declare it as {0} = tl.constexpr(…) in its module, or pass it as an argument."),
+    (r"supported fp8 dtypes", "Use one of the supported dtypes, or name an architecture that has this one (--target sm_89)."),
+    (r"out of resource|shared memory", "Use smaller blocks or fewer stages."),
+    (r"threads a block|num_warps", "Use fewer num_warps."),
+    (r"\bline \d+", "Correct that line, then profile it again."),
+)  # fmt: skip
+
+_CORRECT = "Correct the result first: the time of wrong code says little."
+
+
+class Fault(NamedTuple):
+    """A fault: its rule, a title, an explanation, the line of code, a remedy, and the values that prove it. Texts may be empty."""
+
+    rule: str
+    title: str
+    explanation: str
+    code: str
+    remedy: str
+    proof: tuple[tuple[str, Known], ...] = ()
+
+    @property
+    def why(self) -> str:
+        """The explanation and the line of code."""
+        return " ".join(filter(None, (self.explanation, self.code)))
+
+    @property
+    def text(self) -> str:
+        """All of it but the title."""
+        return " ".join(filter(None, (self.why, self.remedy)))
+
+
+class Faults:
+    """The failures of a run, by case."""
+
+    def __init__(self, failures: Iterable[Failure]) -> None:
+        self._by_case: dict[str, list[Failure]] = defaultdict(list)
+        for failure in failures:
+            # Older runs name a user's own kernel by its variable.
+            for name in {readable(failure.case), failure.case.rpartition(".py:")[2]}:
+                self._by_case[name].append(failure)
+
+    def of(self, case: CaseValues) -> Fault | None:
+        """The case's first fault; None without one.
+
+        Code that was timed does compile. An exception is a fault where nothing else shows that the code runs.
+        """
+        key = case.key
+        name = Case(key["kernel"], key["impl"], key["pass"], key["workload"], key["config"]).id
+        timed = any(clock in {*GPU_TIME_SOURCES, "events"} for _, clock in case.totals)
+        unknown = {source for _, source in case.values} <= {"model"} and not timed
+        found = [of_failure(one) for one in self._by_case.get(name, ()) if unknown or _is_certain(one, timed=timed)]
+        return first([*found, *_wrong(case)])
+
+
+def first(found: Sequence[Fault]) -> Fault | None:
+    """The fault to fix first; None without any."""
+    order = list(LABELS)
+    return min(found, key=lambda fault: order.index(fault.rule), default=None)
+
+
+def of_failure(failure: Failure) -> Fault:
+    """What a failed case's message says, in the words of a finding."""
+    name = readable(failure.case).partition("/")[0]
+    for rule in (_outside, _statement, _address, _uncompiled, _unequal, _died):
+        if fault := rule(name, failure):
+            return fault
+    said = plain(failure.message).rstrip(".")
+    return Fault(FAILED, f"{name} failed: {said}", "", "", "Correct this, then profile it again.")
+
+
+def plain(message: str) -> str:
+    """A failure's message without its exception class."""
+    return _CLASS.sub("", message)
+
+
+def of_failures(failures: Iterable[Failure]) -> Iterator[tuple[Mapping[str, str], Fault]]:
+    """The first fault of each failed case, with the columns that name the case. Failures of a whole collector have no case."""
+    by_case: dict[tuple[str, ...], list[Fault]] = defaultdict(list)
+    for failure in failures:
+        parts = readable(failure.case).split("/", 4)
+        if len(parts) >= 4:  # a config is a fifth
+            by_case[(*parts, "")[:5]].append(of_failure(failure))
+    for case, found in by_case.items():
+        if fault := first(found):
+            yield dict(zip(("kernel", "impl", "pass", "workload", "config"), case, strict=True)), fault
+
+
+def _is_certain(failure: Failure, *, timed: bool) -> bool:
+    """Whether the kernel is at fault although other collectors have values of the case: collectors have limits of their own."""
+    said = plain(failure.message)
+    if _OUTSIDE.fullmatch(said) or _STATEMENT.fullmatch(said) or _CUDA.search(said):
+        return True
+    if failure.message.startswith("CheckFailed: "):
+        return True
+    crashed = failure.collector in _PREDICTING and "worker crashed (" in said
+    return not timed and bool(crashed or failure.collector in _CALLING or _UNCOMPILED.match(failure.message))
+
+
+def _outside(name: str, failure: Failure) -> Fault | None:
+    found = _OUTSIDE.fullmatch(plain(failure.message))
+    if not found:
+        return None
+    index = f"{_index(found)} program {found['program']} of {found['function']}."
+    title = f"{name} {_title(found)} in line {found['line']}"
+    return Fault(OUTSIDE, title, index, _line(failure, found["line"]), "Mask those lanes, or check the offsets.")
+
+
+def _statement(name: str, failure: Failure) -> Fault | None:
+    found = _STATEMENT.fullmatch(plain(failure.message))
+    if not found:
+        return None
+    where = f"It happens in program {found['program']} of {found['function']}."
+    title = f"{name} fails in line {found['line']}: {found['why'].rstrip('.: ')}"
+    return Fault(FAILED, title, where, _line(failure, found["line"]), "Correct that line, or its inputs.")
+
+
+def _address(name: str, failure: Failure) -> Fault | None:
+    if not _CUDA.search(failure.message):
+        return None
+    remedy = "'tilescope profile --collect interpreter' names the line; compute-sanitizer does on a GPU."
+    return Fault(OUTSIDE, f"{name}: {failure.message.rstrip('.')}", "", "", remedy)
+
+
+def _uncompiled(name: str, failure: Failure) -> Fault | None:
+    if not _UNCOMPILED.match(failure.message):
+        return None
+    said = plain(failure.message)
+    title, _, more = said.partition(": use ")[0].partition(". ")
+    return Fault(COMPILE, title.rstrip("."), more.partition(". ")[0], _caret(failure), _cure(said))
+
+
+def _unequal(name: str, failure: Failure) -> Fault | None:
+    if not failure.message.startswith("CheckFailed: "):
+        return None
+    said = plain(failure.message).removeprefix(failure.case).lstrip(", ").removeprefix("wrong, so not timed: ")
+    return Fault(WRONG, f"Wrong: {said}", "", "", _CORRECT)
+
+
+def _died(name: str, failure: Failure) -> Fault | None:
+    found = _DIED.fullmatch(failure.message)
+    if not found:
+        return None
+    last = next((text.strip() for text in reversed(failure.detail.splitlines()) if text.strip()), "")
+    remedy = "Call it alone: python -X faulthandler shows the line."
+    title = f"{name}: its process {found['ending']} while {found['doing']}"
+    return Fault(CRASH, title, f"The end of its output: {last}" if last else "", "", remedy)
+
+
+def _wrong(case: CaseValues) -> Iterator[Fault]:
+    """The fault of results that are farther from the reference's than they may be."""
+    for error, allowed, whose in (("relative_error", "tolerance", "the"), ("row_error", "row_tolerance", "a row's")):
+        found, most = case.total(error), case.total(allowed)
+        if found and most and found.value > most.value:
+            title = f"Wrong: {whose} error against the reference, {found.value:.2g}, is above {most.value:.2g}"
+            yield Fault(WRONG, title, "", "", _CORRECT, ((error, found), (allowed, most)))
+            return
+
+
+def _cure(said: str) -> str:
+    for pattern, cure in _CURES:
+        if found := re.search(pattern, said):
+            return cure.format(*found.groups())
+    return "Correct this, then profile it again."
+
+
+def _title(found: re.Match[str]) -> str:
+    """``reads past the end of x``."""
+    where = re.sub(r"^[\d,]+ bytes? (?:past |after )?|^what follows ", "", found["where"])
+    return f"{found['verb']} {'past ' if where.startswith('the end') else ''}{where} {found['what']}"
+
+
+def _index(found: re.Match[str]) -> str:
+    what, index, count = found["what"], found["index"], found["count"]
+    if index is None:
+        return f"{found['where'].capitalize()} {what}{found['more'] or ''}, in"
+    last = int(count.replace(",", "")) - 1
+    return f"It {found['verb']} {what}[{index}]; the last element is {last:,}{found['more'] or ''}. It happens in"
+
+
+def _line(failure: Failure, line: str) -> str:
+    """The line of code that the traceback has with this number."""
+    found = re.search(rf'File "[^"]*?([^"/\\]+)", line {line}, in \w+\n +(\S.*)', failure.detail)
+    return f"Line {line} of {found[1]}: {found[2]}." if found else ""
+
+
+def _caret(failure: Failure) -> str:
+    """The line of code to which Triton's compiler points; empty where it points to the whole function."""
+    found = re.search(r"\n *(\S[^\n]*)\n *\^\n", failure.detail)
+    return f"The line: {found[1]}." if found and not found[1].startswith(("def ", "File ", "@")) else ""
