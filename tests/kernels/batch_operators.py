@@ -25,11 +25,14 @@ from tilescope_kernels import (
     linear_cross_entropy,
     lora_linear,
     online_max,
+    ragged_attention,
     rms_norm,
     rms_norm_gelu_linear,
     rope,
     row_sum,
+    softmax,
     swiglu,
+    vector_add,
 )
 from tilescope_kernels import scaled_dot_product_attention as sdpa
 from tilescope_kernels.elementwise import rope as rotations
@@ -217,6 +220,7 @@ def check_functions_compile_whole():
     """Forward and backward under ``torch.compile(fullgraph=True)``, without generating code."""
     x, y, w = draw(6, 10, grad=True), draw(6, 10, seed=1, grad=True), draw(10, seed=2, grad=True)
     q, k = draw(2, 3, 5, 12, grad=True), draw(2, 2, 5, 12, seed=1, grad=True)
+    ends = torch.tensor([0, 2, 5], dtype=torch.int32)
     head, target, cos, sin = draw(7, 10, seed=4, grad=True), targets(6, 7), *rotation(1, 5, 12)
 
     def everything():
@@ -226,9 +230,12 @@ def check_functions_compile_whole():
         loss = cross_entropy(normed, target) + cross_entropy(normed, target, gradient_in_forward=True)
         loss = loss + linear_cross_entropy(normed, head, target)
         loss = loss + conv2d(q, q[:1, :, :2, :2]).sum() + sdpa(q, q, q, is_causal=True).square().sum()
+        packed = [tensor[0].transpose(0, 1) for tensor in (q, q, q)]
+        loss = loss + ragged_attention(*packed, ends, ends, 5, 5, is_causal=True).square().sum()
         loss = loss + lora_linear(x, head, x[:3], head[:, :3]).square().sum()
         loss = loss + layer_norm_linear(x, w, None, head).square().sum() + rms_norm_gelu_linear(x, w, head).sum()
-        reductions = row_sum(x.detach()) + online_max(x.detach())[1]
+        loss = loss + softmax(add_rms_norm(x, layer_norm(y, 10, w), w)[0]).square().sum()
+        reductions = vector_add(x.detach(), x.detach()).sum(1) + row_sum(x.detach()) + online_max(x.detach())[1]
         return loss + (q_out * q_in).sum() + (k_out + k_in).square().sum(), reductions, histogram(target.int(), 7)
 
     compiled = torch.compile(everything, backend="aot_eager", fullgraph=True)

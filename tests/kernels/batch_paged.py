@@ -3,7 +3,7 @@
 from unittest import mock
 
 # First: it switches the interpreter on.
-from interpreted import INF, NAN, SPECS, against_reference, close, draw, main, poisoned  # isort: skip
+from interpreted import INF, NAN, SPECS, against_reference, close, draw, main, poisoned, told_apart  # isort: skip
 
 import torch
 import torch.nn.functional as F
@@ -72,7 +72,7 @@ def check_every_number_of_spans():
         with mock.patch.object(MODULE, "multiprocessors", lambda _, slots=slots: slots):
             cache.check(q)
             cache.check(q, is_causal=True)
-    for config in SPECS["paged_attention"].implementations["triton"].configs:
+    for config in told_apart(SPECS["paged_attention"].implementations["triton"].configs):
         cache.check(q, config=config)
 
 

@@ -3,7 +3,7 @@
 from unittest import mock
 
 import torch
-from checks import SPECS, against_reference, draw, main, poisoned, relative_error
+from checks import SPECS, against_reference, draw, main, poisoned, relative_error, told_apart
 from metered import moves_its_floor, run, writes_every_element
 from tilescope.execution import launches
 from tilescope_kernels import fp8_matmul, int8_matmul, lora_linear, quantize, w8a16_matmul
@@ -106,8 +106,8 @@ def check_fp8_matmul_through_descriptors():
     with two_programs:
         for name in ("fp8_matmul", "fp8_matmul_rows"):
             for halves in (0, 1):
-                for config in small(SPECS[name].implementations["triton"].configs, TMA=1, HALVES=halves):
-                    against_reference(name, "300x264x272-fp8", config)
+                for config in small(SPECS[name].implementations["triton"].configs, TMA=1, HALVES=halves)[:2]:
+                    against_reference(name, "200x264x272-fp8", config)
 
 
 def check_products_of_bytes_of_few_tiles():
@@ -123,7 +123,7 @@ def check_products_of_bytes_of_few_tiles():
 
 def check_every_tile_of_fp8_blocks():
     with mock.patch.object(fp8, "multiprocessors", lambda tensor: 1):
-        for config in SPECS["fp8_matmul_blocks"].implementations["triton"].configs:
+        for config in told_apart(SPECS["fp8_matmul_blocks"].implementations["triton"].configs):
             against_reference("fp8_matmul_blocks", "140x328x272-fp8", config)
 
 

@@ -12,7 +12,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 import faster_interpreter
 import torch
-from checks import INF, NAN, SPECS, against_reference, close, compare, draw, main, poisoned
+from checks import INF, NAN, SPECS, against_reference, close, compare, draw, main, poisoned, told_apart
 
 faster_interpreter.install()
 
@@ -34,12 +34,6 @@ def few_multiprocessors():
             if name.startswith("tilescope_kernels.") and hasattr(module, "multiprocessors"):
                 patches.enter_context(mock.patch.object(module, "multiprocessors", lambda tensor: 4))
         yield
-
-
-def told_apart(configs):
-    """Of the configs that differ in warps and stages alone, which the interpreter does not have, the first."""
-    tiles = [{key: value for key, value in one.items() if key not in ("num_warps", "num_stages")} for one in configs]
-    return [config for place, config in enumerate(configs) if tiles.index(tiles[place]) == place]
 
 
 def targets(rows, classes):

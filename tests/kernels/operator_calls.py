@@ -62,6 +62,9 @@ def operator_calls(device):
         "attention": (*heads, True, 0.25, True, "", None, 3),
         "attention_backward": (torch.ones_like(o), *plain, o, lse, False, 0.25, ""),
         "ragged_attention": (*packed, ends, ends, 5, 5, True, 0.25, True, ""),
+        "ragged_attention_backward": (
+            draw(5, 4, 16), *(t.detach() for t in packed), draw(5, 4, 16), draw(4, 5), ends, ends, 5, 5, True, 0.25, "",
+        ),
         "paged_attention": (q[:, :, :1, :16], pages, pages, ends[:2, None], ends[1:], False, 0.25, ""),
         "conv2d": (*(draw(*s).requires_grad_() for s in ((2, 5, 6, 4), (7, 3, 3, 4), (7,))), *steps, True, ""),
         "depthwise_conv2d": (draw(2, 4, 7, 6).requires_grad_(), draw(8, 1, 3, 3), None, *steps, True, ""),
@@ -76,4 +79,4 @@ def operator_calls(device):
         "int8_matmul": (codes, codes, None, None, torch.int32, ""),
         "w8a16_matmul": (x, codes, scale, ""),
         "nf4_dequantize": (codes.view(torch.uint8)[:1, :32], scale[:1], [8, 8], torch.float16, ""),
-    }
+    }  # fmt: skip

@@ -26,16 +26,8 @@ def activated(x, gain, weight, bias):
     return F.linear(F.gelu(F.rms_norm(x, x.shape[-1:], gain, 1.2e-7)), weight, bias)
 
 
-def rectified(x, weight, bias, **options):
-    return F.relu(F.conv2d(x, weight, bias, **options))
-
-
 def our_lora(*operands):
     return kernels.lora_linear(*operands, 0.5)
-
-
-def our_conv(*operands, **options):
-    return kernels.conv2d(*operands, **options, relu=True)
 
 
 PRODUCTS = [

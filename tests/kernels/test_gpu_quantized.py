@@ -2,50 +2,19 @@
 
 import pytest
 import torch
-from tilescope.execution import execute
 from tilescope_kernels import dequantize, fp8_matmul, int8_matmul, quantize, w8a16_matmul
-from tilescope_kernels.matrix_products import fp8_blocks_hopper, scaled_matmul, w8a16_hopper, w8a16_rows_hopper
+from tilescope_kernels.matrix_products import fp8_blocks_hopper, w8a16_hopper, w8a16_rows_hopper
 
 from . import on_gpu
-from .checks import SPECS, relative_error
-from .on_gpu import CAPABILITY, against_reference
+from .checks import SPECS, outputs_of, relative_error
+from .on_gpu import CAPABILITY
 
 pytestmark = on_gpu.MARKS
-
-FLOATS = ("fp32", "fp16", "bf16")
-ROWS = ("1x1", "300x1000", "1823x781", "3x100000")
-EXTENTS = ("1x1x1", "1024x528x1024", "1023x517x769", "300x4096x4096")
-#: Problems of each kernel, and the dtypes it takes.
-SHAPES = {
-    **dict.fromkeys(("int8_tensor", "fp8_tensor", "int8_rows", "fp8_rows", "fp8_blocks", "fp8_tiles"), (ROWS, FLOATS)),
-    **dict.fromkeys(("int8_dequantize", "fp8_dequantize", "nf4_dequantize"), (ROWS, FLOATS[1:])),
-    **dict.fromkeys(("fp8_matmul", "fp8_matmul_rows", "fp8_matmul_blocks"), (EXTENTS, ("fp8",))),
-    **dict.fromkeys(("int8_matmul", "int8_matmul_rows"), (EXTENTS, ("int8",))),
-    "w8a16_matmul": (("1x1x1", "16x4096x4096", "37x517x769", "512x528x1024"), FLOATS),
-    "lora_linear": (("1x1x1x1", "1024x528x1024x16", "1023x517x769x24", "300x512x512x128"), FLOATS),
-}
-#: The second and the third problem in every dtype, the others in the last.
-CASES = [
-    (name, shape, dtype)
-    for name, (shapes, dtypes) in SHAPES.items()
-    for place, shape in enumerate(shapes)
-    for dtype in (dtypes if place in (1, 2) else dtypes[-1:])
-]
 
 
 def skip_elsewhere(name):
     if f"sm_{CAPABILITY[0]}{CAPABILITY[1]}" not in SPECS[name].targets:
         pytest.skip(f"{name} is not for this GPU")
-
-
-def compare(name, workload, impl="triton", **options):
-    skip_elsewhere(name)
-    against_reference(name, workload, impl=impl, backward=False, **options)
-
-
-@pytest.mark.parametrize(("name", "shape", "dtype"), CASES, ids=["-".join(case) for case in CASES])
-def test_triton_against_the_reference(name, shape, dtype):
-    compare(name, f"{shape}-{dtype}")
 
 
 @pytest.mark.parametrize("granularity", ["row", "tensor", "block", "tile"])
@@ -56,41 +25,6 @@ def test_codes_of_what_is_not_finite(granularity):
     assert q[1, 3] == 0 and q[130, 5] == 0
     assert q.unique().numel() > 3 or granularity == "tensor"
     assert dequantize(q, scale, torch.float32)[130, 5].isnan()
-
-
-@on_gpu.INDUCTOR
-@pytest.mark.parametrize(
-    ("name", "impl"),
-    [(name, impl) for name in SHAPES for impl in SPECS[name].implementations if impl != "triton"],
-)
-def test_the_other_implementations(name, impl):
-    missing = execute.missing(SPECS[name].implementations[impl])
-    if missing:
-        pytest.skip(f"{impl} needs {', '.join(missing)}")
-    shapes, dtypes = SHAPES[name]
-    try:
-        compare(name, f"{shapes[1]}-{dtypes[-1]}", impl)
-    except RuntimeError as error:
-        if impl != "cublas":
-            raise
-        pytest.skip(f"not in this cuBLAS: {str(error).splitlines()[0]}")
-
-
-def some_configs(name):
-    """Every config of kernels with few, and every n-th of the products' sweeps, which take a compilation each."""
-    count = len(SPECS[name].implementations["triton"].configs)
-    return range(0, count, 1 + count // 8)
-
-
-@pytest.mark.parametrize(("name", "which"), [(name, which) for name in SHAPES for which in some_configs(name)])
-def test_configs(name, which):
-    from triton.runtime.errors import OutOfResources
-
-    shapes, dtypes = SHAPES[name]
-    try:
-        compare(name, f"{shapes[1]}-{dtypes[-1]}", config=SPECS[name].implementations["triton"].configs[which])
-    except OutOfResources:
-        pytest.skip("needs more shared memory than this GPU has")
 
 
 @pytest.mark.skipif(CAPABILITY[0] != 9, reason="Hopper's tensor cores alone add FP8 up with 14 bits")
@@ -115,16 +49,15 @@ def ready(name, workload):
 
 
 @on_gpu.INDUCTOR
-@pytest.mark.parametrize(
-    "name", ["fp8_rows", "nf4_dequantize", "fp8_matmul", "int8_matmul", "w8a16_matmul", "lora_linear"]
-)
-def test_functions_are_kept_whole_by_torch_compile(name):
-    shapes, dtypes = SHAPES[name]
-    inputs, call = ready(name, f"{shapes[1]}-{dtypes[-1]}")
+@pytest.mark.parametrize(("name", "workload"), [
+    ("fp8_rows", "300x1000-bf16"), ("nf4_dequantize", "300x1000-bf16"), ("fp8_matmul", "1024x528x1024-fp8"),
+    ("int8_matmul", "1024x528x1024-int8"), ("w8a16_matmul", "16x4096x4096-bf16"), ("lora_linear", "1024x528x1024x16-bf16"),
+])  # fmt: skip
+def test_functions_are_kept_whole_by_torch_compile(name, workload):
+    inputs, call = ready(name, workload)
     expected = call(**inputs)
     found = torch.compile(call, fullgraph=True)(**inputs)
-    pairs = zip(found, expected, strict=True) if isinstance(found, tuple) else [(found, expected)]
-    for one, other in pairs:
+    for one, other in zip(outputs_of(found), outputs_of(expected), strict=True):
         assert one.dtype == other.dtype
         assert relative_error(one, other) <= 1e-2
 
@@ -166,7 +99,7 @@ def test_blocks_in_tiles_for_every_multiprocessor(extents, order, dtype):
 def test_fp8_of_few_tiles(name, extents):
     workload = "x".join(map(str, extents)) + "-fp8"
     if extents[2] <= 8192:  # Hopper's tensor cores add up with 14 bits, which shows in long sums
-        compare(name, workload)
+        on_gpu.against_reference(name, workload)
     inputs, call = ready(name, workload)
     precise = {key: value.double() for key, value in inputs.items()}
     exact = fp8_matmul(**inputs, use_fast_accum=False)
@@ -257,14 +190,3 @@ def test_one_byte_elements_of_few_tiles_and_unaligned_rows(m, n, k):
     one = torch.ones((), device="cuda")
     a, b = (torch.randn(rows, k, device="cuda").to(torch.float8_e4m3fn) for rows in (m, n))
     assert relative_error(fp8_matmul(a, b.T, one, one), a.double() @ b.double().T) <= 1e-2
-
-
-def test_int8_of_rows_that_are_far_apart():
-    """Offsets within a tile of 128 rows exceed int32. Only the first elements of the 6.3 GB are written and read."""
-    config = scaled_matmul.config(128, 128, 128, 8, 3)
-    far = torch.empty((300, 21 * 2**20), dtype=torch.int8, device="cuda")[:, :64]
-    far.copy_(torch.randint(-127, 128, far.shape, device="cuda"))
-    near = torch.randint(-127, 128, (300, 64), dtype=torch.int8, device="cuda")
-    for a, b in ((far, near), (near, far)):
-        wanted = (a.double() @ b.double().T).int()
-        assert torch.equal(int8_matmul(a, b.T, config=config), wanted)
