@@ -53,6 +53,9 @@ def calls(monkeypatch):
     class Flush:
         nbytes = 1
 
+        def __init__(self, rest):
+            self.rest = rest
+
         def __call__(self):
             happened.append("flush")
 

@@ -41,13 +41,25 @@ def machine(monkeypatch):
             def record(self):
                 self.at = there.queue(1e-6, 0.0)
 
+            def synchronize(self):
+                there.now = max(there.now, self.at)
+
             def query(self):
                 return self.at <= there.now
 
             def elapsed_time(self, end):
                 return (end.at - self.at) * 1e3
 
-        monkeypatch.setattr(cold, "Flush", lambda: lambda: there.queue(5e-6, 50e-6))
+        class Flush:
+            def __init__(self, rest):
+                self.rest = rest
+
+            def __call__(self):
+                if self.rest:
+                    cold.sleep(self.rest)
+                there.queue(5e-6, 50e-6)
+
+        monkeypatch.setattr(cold, "Flush", Flush)
         monkeypatch.setattr(torch.cuda, "Event", Event)
         monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: there.queue(5e-6, cycles / 2e9))
         monkeypatch.setattr(torch.cuda, "synchronize", there.wait)
@@ -80,3 +92,29 @@ def test_what_waits_for_the_gpu_is_told_as_it_came(machine):
     assert len(times) == 4
     assert min(times) >= 40e-6
     assert there.calls == 9, "one wait is enough to know"
+
+
+class Warm(Machine):
+    """A GPU that is slower the more of the last 20 ms it was busy with calls."""
+
+    def call(self) -> None:
+        self.calls += 1
+        begins = max(self.free, self.now + self.cpu)
+        self.busy = [(start, end) for start, end in getattr(self, "busy", []) if end > begins - 20e-3]
+        load = sum(end - start for start, end in self.busy) / 20e-3
+        self.busy.append((begins, self.queue(self.cpu, self.gpu * (1 + 0.3 * max(0.0, load - 0.6)))))
+
+
+def test_long_calls_rest_and_keep_their_clock(machine, monkeypatch):
+    there = machine(cpu=10e-6, gpu=1.5e-3)
+    there.__class__ = Warm
+    assert cold_times.cold_times(there.call, 20) == pytest.approx([1.5e-3] * 20)
+    sustained = cold_times.sustained_times({"a": there.call, "b": there.call})
+    assert len(sustained["a"]) == len(sustained["b"])
+    assert min(sustained["a"] + sustained["b"]) > 1.55e-3
+
+
+def test_short_calls_do_not_rest(machine):
+    there = machine(cpu=20e-6, gpu=60e-6)
+    cold_times.cold_times(there.call, 5)
+    assert there.free < 2e-3

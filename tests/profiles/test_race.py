@@ -7,6 +7,7 @@ import json
 import pytest
 from tilescope import cli
 from tilescope.jobs import supervisor, tuning
+from tilescope.models import sweeps
 from tilescope.runs import store
 from tilescope.table.case import Case
 from tilescope.tuning import memory, race, racing, search
@@ -69,6 +70,24 @@ def test_tune_run_has_every_config_and_remembers_times(raced, tmp_path, capsys):
     assert failed.message[:40] in lines[5]
     assert 'best: triton.Config({"BLOCK": 256}, num_warps=4): 1.500 times the default\'s speed' in lines
     assert any(line.endswith("costs: BLOCK +100 %") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("sustained", "said"),
+    [
+        ("3.3e-3 2.2e-3", 'best: triton.Config({"BLOCK": 256}, num_warps=4): 1.500 times the default\'s speed'),
+        ("3.3e-3 3.2e-3", 'best: triton.Config({"BLOCK": 256}, num_warps=4): 1.031 times the default\'s speed'),
+        ("3.3e-3 3.4e-3", "the default stays: no config is 1 % faster"),
+    ],
+)
+def test_tune_long_winner_must_win_without_rests(raced, monkeypatch, sustained, said):
+    monkeypatch.setenv("FAKES_SUSTAINED", sustained)
+    loaded, _ = raced({name: 1e3 * value for name, value in TIMES.items()})
+    ((_, lines),) = sweeps.conclusions(loaded.table)
+    assert lines[0].startswith(said)
+    (loaded.folder / "artefacts" / "fakes.raced").rename(loaded.folder / "artefacts" / "race")
+    (winner,) = tuning.winners(loaded)
+    assert winner.config == ("default" if "stays" in said else "BLOCK=256,num_warps=4")
 
 
 def test_tune_fault_costs_one_config(raced):

@@ -1,4 +1,4 @@
-"""Times by CUDA events, of the call and of its CUDA graph, with a cold L2 and cold inputs; and peak memory.
+"""Times by CUDA events, of the call and of its CUDA graph, with a cold L2, cold inputs and a rest before a long call; and peak memory.
 
 An *interval* includes gaps between launches where the CPU is late; ``graph_time`` does not. Neither is the GPU time of the kernels
 (``torch_profiler``, ``ncu``): the three are never mixed.
@@ -62,8 +62,8 @@ def measured(run: Callable[[], Any], repetitions: int, rotate: int) -> dict[str,
 
     from tilescope.execution import cold  # noqa: PLC0415
 
-    flush = cold.Flush()
-    found: dict[str, Any] = {"flush_bytes": flush.nbytes, "notes": []}
+    flush = cold.Flush(cold.rest(run))
+    found: dict[str, Any] = {"flush_bytes": flush.nbytes, "rest": flush.rest, "notes": []}
     if _graphs_hold_memory():
         found["notes"].append("no peak memory: a CUDA graph holds what it needs, and the call allocates nothing")
     else:

@@ -46,7 +46,7 @@ def unavailable() -> str | None:
 
 
 def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> None:
-    """Profiles the case's repetitions, each with a cold L2, and writes the trimmed trace.
+    """Profiles the case's repetitions, each with a cold L2 and after a rest if it is long, and writes the trimmed trace.
 
     With ``settings["check_first"]``, as in sweeps, the result is first compared with the reference. Raises CheckFailed for a wrong
     one, which is not timed.
@@ -58,9 +58,9 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
 
     checked = check.require(case, spec) if settings.get("check_first") else {}
     run = execute.prepare(spec, case, "cuda", rotate=int(settings.get("rotate", ROTATE)))
-    flush = cold.Flush()
     for _ in range(int(settings.get("warmup", WARMUP))):
         run()
+    flush = cold.Flush(cold.rest(run))
     observe.once(run, out, case)
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
@@ -80,7 +80,7 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
         whole = Path(folder, "trace.json")
         profiler.export_chrome_trace(str(whole))
         trace = json.loads(whole.read_text())
-    told = {"checked": checked, "clocks": clocks}
+    told = {"checked": checked, "clocks": clocks, "rest": flush.rest}
     out.write_bytes(gzip.compress(json.dumps(trim(trace) | told, separators=(",", ":")).encode(), mtime=0))
 
 

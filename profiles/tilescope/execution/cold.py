@@ -1,7 +1,8 @@
-"""Makes the L2 cache cold between repetitions. Imports torch and triton: worker-side only."""
+"""The state of the GPU before a repetition: a cold L2 and, before a long call, a rest. Imports torch and triton: worker-side only."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,6 +13,31 @@ import triton.language as tl
 _FACTOR = 4
 #: Elements that a program reads.
 _CHUNK = 4096
+#: A call of so many seconds may take the GPU to its power limit, where its clock depends on the calls before it.
+LONG = 5e-4
+#: The rest before a long call over the call's time, and the longest rest in seconds.
+_REST, _LONGEST = 2.0, 0.05
+#: Approximate cycles of the GPU's clock in a second, for ``torch.cuda._sleep``.
+_CYCLES = 2e9
+
+
+def sleep(seconds: float) -> None:
+    """Keeps the current stream busy for about so many seconds, at little power. The call is asynchronous."""
+    torch.cuda._sleep(int(seconds * _CYCLES))  # type: ignore[no-untyped-call]
+
+
+def rest(call: Callable[[], Any]) -> float:
+    """The seconds of rest before each repetition of the call, which is made once; 0 for a short one.
+
+    With it each repetition starts at the same clock, and configs and implementations of a long kernel can be compared.
+    """
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    start.record()
+    call()
+    end.record()
+    torch.cuda.synchronize()
+    seconds = start.elapsed_time(end) / 1e3
+    return min(_REST * seconds, _LONGEST) if seconds > LONG else 0.0
 
 
 class Flush:
@@ -19,15 +45,18 @@ class Flush:
 
     A memset would leave dirty lines, which are written back to HBM while the kernel runs and count as its time. The reads ask to be
     evicted last, because ordinary reads leave lines in the L2 that a kernel had asked to keep. The call is asynchronous, on the
-    current stream, and gives the CPU time to queue what follows.
+    current stream, and gives the CPU time to queue what follows. The GPU first rests for ``rest`` seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rest: float = 0.0) -> None:
+        self.rest = rest
         l2 = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
         self.buffer: Any = torch.zeros(max(_FACTOR * l2, 64 * 2**20) // 4, dtype=torch.float32, device="cuda")
         self.total: Any = torch.empty((), dtype=torch.float32, device="cuda")
 
     def __call__(self) -> None:
+        if self.rest:
+            sleep(self.rest)
         count = self.buffer.numel()
         read_zeros[(triton.cdiv(count, _CHUNK),)](self.buffer, self.total, count, _CHUNK)
 

@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from tilescope import collectors
 from tilescope.hardware import device
 from tilescope.jobs import questions
@@ -109,13 +111,23 @@ def _with_remembered(job: Job) -> Job:
 
 
 def winners(loaded: LoadedRun) -> list[memory.Winner]:
-    """The best config of each sweep of a run that was raced, by the median of its times."""
+    """The best config of each sweep of a run that was raced, by the median of its times.
+
+    The default is the best where it is faster than that config without a rest between calls.
+    """
     timed = loaded.table[(loaded.table["metric"] == "interval") & (loaded.table["source"] == "events")]
-    found = []
-    for (kernel, impl, direction, workload), rows in timed.groupby(["kernel", "impl", "pass", "workload"], sort=False):
+    of_sweep, found = ["kernel", "impl", "pass", "workload"], []
+    sustained = {
+        sweep: rows.groupby("config")["value"].median()
+        for sweep, rows in loaded.table[loaded.table["metric"] == "sustained_time"].groupby(of_sweep, sort=False)
+    }
+    for (kernel, impl, direction, workload), rows in timed.groupby(of_sweep, sort=False):
         medians = rows.groupby("config")["value"].median()
         # A config is preferred to the default with the same time, because it can be written down.
         best = str(min(medians.index, key=lambda config: (medians[config], config == "")))
+        without_rest = sustained.get((kernel, impl, direction, workload), pd.Series(dtype="float64"))
+        if {best, ""} <= set(without_rest.index) and without_rest[best] > without_rest[""]:
+            best = ""
         artefact = artefacts.find(loaded.folder, "race", Case(kernel, impl, direction, workload, best))
         if artefact:
             found.append(race.winner(artefact, len(medians)))

@@ -28,6 +28,8 @@ COLOURINGS = {
 COUNTED = ("hbm_bytes", "longest_stall", "count_source")
 #: Relative difference that is within the noise of measurements.
 CLOSE = 0.02
+#: The least relative gain by which a config replaces the default.
+GAIN = 0.01
 #: States of a warp, and those that are no stalls.
 _STATES = tuple(metric for metric in METRICS if metric.startswith("stall_"))
 _NO_STALLS = ("stall_selected", "stall_not_selected")
@@ -67,22 +69,22 @@ def configs(table: pd.DataFrame, failures: Iterable[Failure] = (), target: str =
     frame = pd.DataFrame(cells, columns=[*index, "reason"])
     if len(rows):
         frame = frame.join(_values(rows, index, target), on=index)
-    frame = frame.reindex(columns=[*index, *COLOURINGS, "time_source", "code_source", *COUNTED, "reason"])
+    frame = frame.reindex(columns=[*index, *COLOURINGS, "sustained", "time_source", "code_source", *COUNTED, "reason"])
     right = {tuple(key) for key in rows.loc[rows["metric"] == "relative_error", index].to_numpy()}
     frame["checked"] = [tuple(key) in right for key in frame[index].to_numpy()]
     return frame.join(_parameters(frame["config"]))
 
 
 def defaults(table: pd.DataFrame) -> pd.DataFrame:
-    """One row for each default of an implementation, in a table of one kernel: ``impl pass workload time time_source``."""
+    """One row for each default of an implementation, in a table of one kernel: ``impl pass workload time sustained time_source``."""
     cases = [case for case in gather(table[table["config"] == ""]) if case.key["config"] == ""]
     found = [{**{name: case.key[name] for name in ("impl", "pass", "workload")}, **_time(case)} for case in cases]
-    return pd.DataFrame(found, columns=["impl", "pass", "workload", "time", "time_source"])
+    return pd.DataFrame(found, columns=["impl", "pass", "workload", "time", "sustained", "time_source"])
 
 
 def parameters(cells: pd.DataFrame) -> list[str]:
     """The parameters that vary, those with most values first."""
-    told = (*CASE_COLUMNS, *COLOURINGS, "time_source", "code_source", *COUNTED, "reason", "checked")
+    told = (*CASE_COLUMNS, *COLOURINGS, "sustained", "time_source", "code_source", *COUNTED, "reason", "checked")
     names = [c for c in cells.columns if c not in told]
     varying = {n: cells[n].nunique() for n in names if cells[n].nunique() > 1}
     return sorted(varying, key=lambda n: -varying[n])
@@ -155,13 +157,15 @@ def effects(rows: pd.DataFrame, less: bool) -> dict[str, float]:
 def gain(rows: pd.DataFrame, default: pd.DataFrame) -> float | None:
     """The default's time (``defaults``' row of the sweep) over that of the best of ``ranked``'s rows by time.
 
-    None where either was not timed, or where their clocks differ.
+    Where both were also timed without a rest between calls, the lesser of the two ratios. None where either was not timed, or
+    where their clocks differ.
     """
     top = best(rows)
     if top is None or default.empty or default["time_source"].iloc[0] != top["time_source"]:
         return None
-    ratio = default["time"].iloc[0] / top["time"]
-    return float(ratio) if pd.notna(ratio) else None
+    clocks = [column for column in ("time", "sustained") if column in default and column in top]
+    ratios = [default[column].iloc[0] / top[column] for column in clocks]
+    return min((float(ratio) for ratio in ratios if pd.notna(ratio)), default=None)
 
 
 def as_code(config: str, source: str = "") -> str:
@@ -201,8 +205,11 @@ def conclusions(table: pd.DataFrame, target: str = "") -> Iterator[tuple[str, li
             if top is None or len(rows) < 2:
                 continue
             won = gain(rows, own[names(own) == sweep] if len(own) else own)
+            code = as_code(top["config"], top["time_source"])
             against = f": {units.text(won, '', 4)} times the default's speed" if won else ""
-            said = [f"best: {as_code(top['config'], top['time_source'])}{against}"]
+            said = [f"best: {code}{against}"]
+            if won is not None and won < 1 + GAIN:
+                said = [f"the default stays: no config is {units.text(GAIN, 'ratio', 1)} faster; the fastest is {code}"]
             if found := effects(rows, less=True):
                 what = f"a parameter's worst value, with the others at their best, {costing(rows)}"
                 said.append(f"{what}: {', '.join(costs(found))}")
@@ -231,8 +238,8 @@ def _values(rows: pd.DataFrame, index: list[str], target: str) -> pd.DataFrame:
             }
         found |= _counted(case)
     frame = pd.DataFrame(list(cells.values()), pd.MultiIndex.from_tuples(cells, names=index))
-    numbers = dict.fromkeys((*COLOURINGS, "hbm_bytes"), "float64")
-    return frame.reindex(columns=[*COLOURINGS, "time_source", "code_source", *COUNTED]).astype(numbers)
+    numbers = dict.fromkeys((*COLOURINGS, "sustained", "hbm_bytes"), "float64")
+    return frame.reindex(columns=[*COLOURINGS, "sustained", "time_source", "code_source", *COUNTED]).astype(numbers)
 
 
 def _counted(case: CaseValues) -> dict[str, Any]:
@@ -251,9 +258,11 @@ def _counted(case: CaseValues) -> dict[str, Any]:
 
 
 def _time(case: CaseValues) -> dict[str, Any]:
-    """``time`` and ``time_source`` by the preferred clock of the case."""
+    """``time`` and ``time_source`` by the preferred clock of the case, and the ``sustained`` time where it has one."""
     clocks = {
         "gpu time": case.gpu_time(),
         **{name: case.spread(name.replace(" ", "_")) for name in ("graph time", "interval")},
     }
-    return next(({"time": s.value, "time_source": f"{s.source}, {name}"} for name, s in clocks.items() if s), {})
+    found = next(({"time": s.value, "time_source": f"{s.source}, {name}"} for name, s in clocks.items() if s), {})
+    sustained = case.total("sustained_time", "events")
+    return {**found, "sustained": sustained.value} if sustained else found

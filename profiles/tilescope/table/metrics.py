@@ -105,6 +105,7 @@ _ALL = (
     Metric("gpu_time", "GPU time of a launch", "second", _counter("gpu__time_duration.sum", 1e-9)),
     Metric("interval", "interval between events around the call", "second"),
     Metric("graph_time", "CUDA-graph replay of the call", "second"),
+    Metric("sustained_time", "time of the call when it is repeated without a rest", "second"),
     Metric("launches", "launches that a value is of together", "count"),
     Metric("launch_start", "start of a launch after the first of its repetition", "second"),
     Metric("launch_call", "CPU's call of a launch after the first of its repetition began", "second"),

@@ -1,9 +1,9 @@
-"""GPU times of a call with a cold L2, by CUDA events. Imports torch."""
+"""GPU times of a call with a cold L2, and of calls in a row, by CUDA events. Imports torch."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -12,25 +12,26 @@ from tilescope.execution import cold
 
 #: Number of attempts to take samples whose call the CPU queued in time.
 _TRIES = 4
-#: Approximate cycles of the GPU's clock in a second, for ``torch.cuda._sleep``.
-_CYCLES = 2e9
+#: Rounds of ``sustained_times``, and the seconds for which a call is repeated in each.
+_ROUNDS, _EACH = 6, 0.1
+#: Calls that the CPU queues ahead of the GPU.
+_AHEAD = 8
 
 
 def cold_times(call: Callable[[], Any], count: int) -> list[float]:
-    """GPU times in seconds of ``count`` calls, each with a cold L2, after one warm-up call.
+    """GPU times in seconds of ``count`` calls, each with a cold L2 and after a rest if it is long, after one warm-up call.
 
     A sample is valid if the whole call was queued before the GPU began it; otherwise the time is the CPU's. Invalid samples are
     taken again, while the GPU sleeps until the calls are queued. A call that itself waits for the GPU stays invalid, and its
     times are returned as they are.
     """
-    call()
-    flush = cold.Flush()
+    flush = cold.Flush(cold.rest(call))
     times: list[float] = []
     late: list[float] = []
     took = 0.0
     for _ in range(_TRIES):
         if waited := took > 0:
-            torch.cuda._sleep(int(took * _CYCLES))  # type: ignore[no-untyped-call]
+            cold.sleep(took)
         began, marks = time.perf_counter(), []
         for _ in range(count - len(times)):
             marks.append(_queued(call, flush))
@@ -42,6 +43,29 @@ def cold_times(call: Callable[[], Any], count: int) -> list[float]:
         if len(times) == count or (waited and len(times) == before):
             break
     return [*times, *late][:count]
+
+
+def sustained_times(calls: Mapping[str, Callable[[], Any]]) -> dict[str, list[float]]:
+    """GPU times in seconds of calls that are repeated without a rest, one a round.
+
+    The calls take turns in rounds of opposite order. The first half of a turn brings the GPU to its power limit and does not count.
+    """
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    event: Any = torch.cuda.Event
+    for number in range(_ROUNDS):
+        for name in sorted(calls, reverse=bool(number % 2)):
+            marks: list[Any] = []
+            began = time.perf_counter()
+            while len(marks) < 2 or time.perf_counter() - began < _EACH:
+                calls[name]()
+                marks.append(event(enable_timing=True))
+                marks[-1].record()
+                if len(marks) > _AHEAD:
+                    marks[-_AHEAD].synchronize()
+            marks[-1].synchronize()
+            half = len(marks) // 2 - 1
+            found[name].append(marks[half].elapsed_time(marks[-1]) / 1e3 / (len(marks) - 1 - half))
+    return found
 
 
 def _queued(call: Callable[[], Any], flush: cold.Flush) -> tuple[Any, Any, bool]:

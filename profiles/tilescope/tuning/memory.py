@@ -29,8 +29,10 @@ _PATIENCE = 10.0
 _FORMAT = 1
 #: The fact that names another config with the same launches of the same code, which was timed instead.
 LIKE = "like"
+#: The fact that has a config's times without a rest between its calls.
+SUSTAINED = "sustained"
 #: Facts that are measured, which configs with the same launches share.
-_MEASURED = ("checked", "counted", "sm_clock")
+_MEASURED = ("checked", "counted", "sm_clock", SUSTAINED)
 
 
 @dataclass(frozen=True)

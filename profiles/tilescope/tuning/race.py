@@ -82,12 +82,17 @@ def write(artefact: Path, problem: memory.Problem, timing: memory.Timing, rememb
 
 @bounded_reading.parser
 def parse(artefact: Path, case: Case) -> pd.DataFrame:
-    """The artefact's rows: ``interval`` (one a sample, seconds), ``sm_clock`` (hertz), the check's, the compiler's and CUPTI's.
+    """The artefact's rows: ``interval`` and ``sustained_time`` (one a sample, seconds), ``sm_clock`` (hertz), the check's, the
+    compiler's and CUPTI's.
 
     CUPTI's ``gpu_time`` is left out, because configs are compared by one clock.
     """
     data = bounded_reading.data_of(artefact)
     rows = [case.row("interval", value, "events", sample=sample) for sample, value in enumerate(data["samples"])]
+    rows += [
+        case.row("sustained_time", value, "events", sample=sample)
+        for sample, value in enumerate(data.get(memory.SUSTAINED, ()))
+    ]
     rows += [case.row("sm_clock", data["sm_clock"], "events")] if data.get("sm_clock") else []
     rows += [case.row(metric, value, "check") for metric, value in data.get("checked", {}).items()]
     rows += (

@@ -91,12 +91,14 @@ class Outcome:
 class Race:
     """A race over configs that come one by one, as they are compiled.
 
-    ``entrants`` is the largest number of configs that may come; the error is divided over them.
+    ``entrants`` is the largest number of configs that may come; the error is divided over them. The ``baseline`` is a config that
+    is never dropped, so that it takes turns with the winner.
     """
 
-    def __init__(self, measure: Measure, entrants: int, rules: Rules | None = None) -> None:
+    def __init__(self, measure: Measure, entrants: int, rules: Rules | None = None, baseline: str = "") -> None:
         self.rules = rules or Rules()
         self.lanes: dict[str, Lane] = {}
+        self.baseline = baseline
         self._measure = measure
         self._taken = 0
         self._error = self.rules.error / max(1, entrants * (1 + self.rules.turns))
@@ -110,15 +112,19 @@ class Race:
         return lane
 
     def refuse(self, config: str, reason: str, like: str = "") -> None:
-        """Notes a config that is not timed, with its reason."""
+        """Notes a config that is not timed, with its reason. A config ``like`` the baseline takes its place."""
         self.lanes[config] = Lane(config, out=reason, like=like)
+        if config == self.baseline and like:
+            self.baseline = like
+            if self.lanes[like].samples:
+                self.lanes[like].out = ""
 
     def finish(self) -> Outcome:
         """Lets the remaining configs take turns until the leader is clear or the limit of turns is reached."""
         near = self._running()
         if len(near) < 2:
             return self.outcome(clear=True)
-        again = Race(self._measure, len(near), self.rules)
+        again = Race(self._measure, len(near), self.rules, self.baseline)
         again.lanes = {lane.config: Lane(lane.config) for lane in near}
         turns = int(self.rules.spent / sum(lane.median for lane in near))
         clear = again._turns(min(self.rules.turns, max(self.rules.fewest, turns)))
@@ -168,7 +174,7 @@ class Race:
         """Drops configs that are certainly slower than the leader by more than the ratio ``least``."""
         leader, common = self._leader(), self._common()
         for lane in self._running():
-            if leader is None or lane is leader:
+            if leader is None or lane is leader or lane.config == self.baseline:
                 continue
             difference, margin = self._difference(lane, leader, common)
             if difference > max(math.log1p(least), margin):

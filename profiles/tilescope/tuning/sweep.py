@@ -20,14 +20,14 @@ from triton.runtime.autotuner import Autotuner
 
 from tilescope.collectors import check, compiler
 from tilescope.collectors.cupti import counters
-from tilescope.execution import execute, offline
+from tilescope.execution import cold, execute, offline
 from tilescope.execution import kernel_code as code
 from tilescope.execution.launches import Launch
 from tilescope.execution.not_applicable import NotApplicable
 from tilescope.hardware import device
 from tilescope.table.case import Case, parse_config
 from tilescope.tuning import compile_jobs, compile_pool, memory, problems, racing, search
-from tilescope.tuning.cold_times import cold_times
+from tilescope.tuning.cold_times import cold_times, sustained_times
 
 #: The device that inputs are on.
 PLACE = "cuda"
@@ -107,7 +107,7 @@ class Sweep:
         new = {name: case for name, case in self._cases.items() if name not in known}
         for name, timing in known.items():
             self._facts[name] = {**self._facts[name], **timing.facts}
-        contest = racing.Race(self._samples, len(self._cases))
+        contest = racing.Race(self._samples, len(self._cases), baseline=problems.DEFAULT)
         if kept and new:
             self._keep = lambda: search.keep(
                 kept, problem, contest, known, facts=self._facts, certain=lambda lane: lane.config not in self._unsure
@@ -128,6 +128,8 @@ class Sweep:
                 on_compiled=self._note,
                 more=bool(order),
             )
+            if order:
+                self._sustain(contest)
         except Broken as error:
             broken = error
             contest.refuse(error.name, f"it faulted, and the worker was restarted: {error}")
@@ -190,6 +192,23 @@ class Sweep:
         if time.monotonic() - self._kept > _KEEP_EVERY:
             self._keep()
             self._kept = time.monotonic()
+
+    def _sustain(self, contest: racing.Race) -> None:
+        """Times a long winner and the default without a rest: a config that draws more power may be slower there."""
+        winner, default = contest.outcome().winner, contest.baseline
+        lanes = [contest.lanes[name] for name in (winner, default) if name in contest.lanes]
+        if winner == default or len(lanes) < 2 or not cold.LONG < max(lane.median for lane in lanes) < math.inf:
+            return
+        self._begin(self._cases[winner], "comparing with the default")
+        try:
+            found = sustained_times({name: self.call(self._cases[name]) for name in (winner, default)})
+        except Exception as error:
+            if broken():
+                raise Broken(winner, error) from error
+            self._facts[winner]["uncounted"] = f"not timed without rests: {compile_jobs.one_line(error)}"
+            return
+        for name, times in found.items():
+            self._facts[name][memory.SUSTAINED] = times
 
     def _count(self, names: Sequence[str]) -> None:
         """Reads the hardware counters of these configs: bytes at HBM, and stalls."""
