@@ -1,6 +1,8 @@
 """A sweep over every config: its request, and its printed table."""
 
 import asyncio
+import dataclasses
+import statistics
 
 import pytest
 from tilescope import cli
@@ -8,6 +10,11 @@ from tilescope.commands import tune
 from tilescope.hardware import device
 from tilescope.jobs import tuning
 from tilescope.jobs.plan import RequestError
+from tilescope.models import config_estimate
+from tilescope.runs import store
+from tilescope.table.case_table import gather
+
+from benchmarks import estimates
 
 from .fake_jobs import OWN, tune_with
 
@@ -73,10 +80,45 @@ def test_table_says_why_a_config_failed(monkeypatch, capsys):
     assert all("RuntimeError: this kernel is wrong" in line for line in out[7:10])
 
 
-def test_best_config_comes_first():
-    quick, slow, untimed = {"gpu_time": 1.0}, {"gpu_time": 2.0}, {"gpu_time": None}
-    assert sorted([untimed, slow, quick], key=lambda row: tune._rank(row, timed=True)) == [quick, slow, untimed]
-    tidy = {"spills": (0.0,), "occupancy": (0.25,), "registers": (64.0,)}
-    wide = {"spills": (0.0,), "occupancy": (0.5,), "registers": (64.0,)}
-    spilling = {"spills": (8.0,), "occupancy": (1.0,), "registers": (32.0,)}
-    assert sorted([spilling, tidy, wide], key=lambda row: tune._rank(row, timed=False)) == [wide, tidy, spilling]
+@pytest.fixture(scope="module")
+def product_sweeps():
+    """The recorded sweeps of a product of 8192, an H200's."""
+    folder = next(
+        run.path for run in store.list_runs([store.recorded_dir()]) if run.title == "matrix products: autotune sweeps"
+    )
+    return store.open_run(folder)
+
+
+SWEEP = ("matmul", "triton", "forward", "8192x8192x8192-bf16")
+
+
+def test_tune_without_gpu_orders_by_the_recorded_sweep(product_sweeps):
+    heading, over, said = tune.untimed_over_best(product_sweeps, SWEEP)
+    assert heading == "over best"
+    assert said.startswith("no GPU to time them: fastest first as recorded on NVIDIA H200")
+    cases = [case for case in gather(product_sweeps.table) if case.key["kernel"] == "matmul"]
+    best = min(cases, key=lambda case: case.gpu_time().value)
+    assert over[best.key["config"]] == 0
+    assert len(over) == len(cases)
+
+
+def test_tune_without_gpu_estimates_what_is_not_recorded(product_sweeps):
+    run = dataclasses.replace(product_sweeps.run, device=device.for_target("sm_80"))
+    heading, over, said = tune.untimed_over_best(dataclasses.replace(product_sweeps, run=run), SWEEP)
+    assert heading == "estimated"
+    assert said.startswith("estimated, no GPU to time them: in sweeps of an H200 the first takes 1.07x")
+    assert min(over.values()) == 0
+    table = product_sweeps.table
+    alone = table[(table["kernel"] == "matmul") & (table["config"] == max(over, key=over.get))]
+    loaded = dataclasses.replace(product_sweeps, run=run, table=alone)
+    assert tune.untimed_over_best(loaded, SWEEP)[2].startswith("no GPU to time them, and no estimate tells them apart")
+
+
+def test_estimate_holds_in_families_it_was_not_fitted_to():
+    sweeps = estimates.recorded()
+    judged = estimates.held_out(sweeps).values()
+    first, five = (statistics.mean(found) for found in zip(*judged, strict=True))
+    assert (round(first, 2), round(five, 2)) == (config_estimate.FIRST, config_estimate.FIRST_FIVE)
+    assert first <= 1.10 and five <= 1.04
+    for kind, weights in estimates.fitted(sweeps).items():
+        assert weights == pytest.approx(config_estimate.WEIGHTS[kind], abs=1e-3)

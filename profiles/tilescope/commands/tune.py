@@ -1,7 +1,7 @@
 """``tilescope tune``: tries every config of a kernel's implementations and their default, and prints the best first.
 
 The configs race: slow ones are timed briefly, those that cannot win are not timed, and remembered times are used again. Without a
-GPU the order is by the compiler's values, which do not predict time. With ``--scheduler`` they race on a Dask cluster's GPUs.
+GPU the order is by a recorded sweep, or by an estimate from the compiled code. With ``--scheduler`` they race on a Dask cluster's GPUs.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from tilescope.commands import choices, running
 from tilescope.table import units
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from tilescope.jobs.executors import Gpu
     from tilescope.runs.store import LoadedRun
 
@@ -122,16 +124,19 @@ def _report_and_export(arguments: argparse.Namespace, loaded: LoadedRun, interru
         why.get(Case(arguments.kernel, row["impl"], row["pass"], row["workload"], row["config"]).id, "")
         for _, row in found.iterrows()
     ]
-    for keys, group in found.groupby(["kernel", "impl", "pass", "workload"], sort=False):
-        order = sorted(group.index, key=lambda index: (bool(remarks[index]), *_rank(found.loc[index], timed)))
+    for keys, group in found.groupby(list(_OF_SWEEP), sort=False):
+        heading, over, order_said = timed_over_best(group) if timed else untimed_over_best(loaded, keys)
+        place = [over.get(config, math.inf) for config in found["config"]]
+        order = sorted(group.index, key=lambda index: (bool(remarks[index]), place[index], *_tidy(found.loc[index])))
         tried = sum(found.loc[order, "config"] != "")
-        said = "fastest first" if timed else "no GPU to time them: fewest spills first, then highest occupancy"
-        print(f"{' '.join(keys)}, {units.several(tried, 'config')} and the default, {said}")
+        terminal.say(f"{' '.join(keys)}, {units.several(tried, 'config')} and the default, {order_said}")
         headings, rows, always = text_table.cells(found.replace({"config": {"": "default"}}), order, name_by=["config"])
-        if timed:
-            headings, rows = _with_over(headings, rows, [_rank(found.loc[index], timed)[0] for index in order])
+        if over:
+            headings.insert(1, heading)
+            for row, index in zip(rows, order, strict=True):
+                row.insert(1, "–" if place[index] == math.inf else units.text(place[index], "ratio", 2))
+            always += 1
         extra = [remarks[index] for index in order]
-        always += timed
         if any(extra):
             headings.insert(always, "failed")
             for row, text in zip(rows, extra, strict=True):
@@ -146,17 +151,39 @@ def _report_and_export(arguments: argparse.Namespace, loaded: LoadedRun, interru
     return status or int(all(remarks))
 
 
-def _with_over(headings: list[str], rows: list[list[str]], times: list[float]) -> tuple[list[str], list[list[str]]]:
-    """The table with a second column: each time's relative distance from the best."""
-    known = [time for time in times if time < math.inf]
-    over = ["–" if time == math.inf else units.text(time / min(known) - 1, "ratio", 2) for time in times]
-    return [headings[0], "over best", *headings[1:]], [
-        [row[0], part, *row[1:]] for row, part in zip(rows, over, strict=True)
-    ]
+def timed_over_best(rows: pd.DataFrame) -> tuple[str, dict[str, float], str]:
+    """A heading, the relative distance of each timed config from the best, and how the table is ordered."""
+    times = {row["config"]: row["gpu_time"] or row["interval"] for _, row in rows.iterrows()}
+    known = {config: time for config, time in times.items() if time}
+    return "over best", {config: time / min(known.values()) - 1 for config, time in known.items()}, "fastest first"
 
 
-def _rank(row: Any, timed: bool) -> tuple[float, ...]:
-    if timed:
-        known = [row[clock] for clock in ("gpu_time", "interval") if row.get(clock) is not None]
-        return (known[0] if known else math.inf,)
+def untimed_over_best(loaded: LoadedRun, keys: tuple[str, ...]) -> tuple[str, dict[str, float], str]:
+    """The same without a GPU: by a recorded sweep of today's code, else by the estimate; empty where neither tells configs apart."""
+    from tilescope.models import config_estimate  # noqa: PLC0415
+    from tilescope.runs import recorded_sweeps  # noqa: PLC0415
+    from tilescope.table.case_table import gather  # noqa: PLC0415
+
+    device = loaded.run.device
+    recorded, where = recorded_sweeps.times(*keys, target=device.target)
+    if recorded:
+        over = {config: time / min(recorded.values()) - 1 for config, time in recorded.items()}
+        return "over best", over, f"no GPU to time them: fastest first as recorded {where}"
+    cases = [case for case in gather(loaded.table) if keys == tuple(case.key[part] for part in _OF_SWEEP)]
+    estimated = config_estimate.over_best(cases, device.multiprocessors)
+    if not estimated:
+        return (
+            "",
+            {},
+            "no GPU to time them, and no estimate tells them apart: fewest spills first, then highest occupancy",
+        )
+    first, five = (units.text(ratio, "", 3) for ratio in (config_estimate.FIRST, config_estimate.FIRST_FIVE))
+    said = f"in sweeps of an H200 the first takes {first}x the best's time on average, the best of five {five}x"
+    return "estimated", estimated, f"estimated, no GPU to time them: {said}"
+
+
+_OF_SWEEP = ("kernel", "impl", "pass", "workload")
+
+
+def _tidy(row: Any) -> tuple[float, ...]:
     return (sum(row["spills"] or ()), -min(row["occupancy"] or (0.0,)), max(row["registers"] or (math.inf,)))

@@ -92,6 +92,8 @@ class _Attempt:
         self.open = {case.id: case for case in cases}
         #: Cases whose artefacts exist only after the process has ended: the wrapper's, and those that are parsed together.
         self.pending: list[Case] = []
+        #: Cases that have begun.
+        self.seen: set[Case] = set()
         #: Cases that failed for lack of the machine's resources.
         self.later: dict[str, Case] = {}
         self.obstacle = self.detail = self.doing = ""
@@ -147,7 +149,9 @@ class _Attempt:
             self.begun = True
             if (self.current, self.doing) != (case, event["doing"]):
                 self.current, self.doing = case, event["doing"]
-                ledger.emit({"event": "case", "case": case.id, "collector": self.name, "doing": event["doing"]})
+                self.seen.add(case)
+                ahead = len(self.seen & {*self.open.values(), *self.pending}) - 1
+                ledger.emit({"event": "case", "case": case.id, "collector": self.name, "doing": event["doing"]}, ahead)
         elif kind == "error" and (lacking := event.get("environment")) and (case or not event.get("case")):
             self.obstacle, self.detail = _machine(lacking), event.get("detail", "")
             self.current = None

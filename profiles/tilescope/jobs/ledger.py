@@ -39,6 +39,7 @@ class Ledger:
         if not (writer.rows["source"] == store.MODEL).any():
             writer.append(declared_rows(job.cases, job.catalog), store.MODEL)
         self.of = len(job.cases) * len(job.collectors)
+        self.index = 0
         self.outstanding = {(name, case.id) for name in job.collectors for case in job.cases}
         #: Collectors that gave a result.
         self.productive: set[str] = set()
@@ -92,9 +93,13 @@ class Ledger:
         """The cases that are outstanding for this collector."""
         return [case for case in self.job.cases if (name, case.id) in self.outstanding]
 
-    def emit(self, event: Mapping[str, Any]) -> None:
-        """Passes the event to the listener, with the numbers of settled and of all cases."""
-        self.on_event({**event, "index": self.of - len(self.outstanding), "of": self.of})
+    def emit(self, event: Mapping[str, Any], ahead: int = 0) -> None:
+        """Passes the event to the listener, with the numbers of settled and of all cases.
+
+        Cases that are settled together at the end are ``ahead``: they count as settled once they have been captured.
+        """
+        self.index = max(self.index, self.of - len(self.outstanding) + ahead)
+        self.on_event({**event, "index": self.index, "of": self.of})
 
     async def take_given(self) -> None:
         """Keeps the job's existing artefacts as if a worker had made them."""
