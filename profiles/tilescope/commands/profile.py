@@ -16,7 +16,7 @@ def command(subparsers: choices.Subparsers) -> None:
         "kernels",
         nargs="+",
         metavar="KERNEL",
-        help="catalog name, path/to/file.py:SPEC, or a script: arguments after script.py are its own",
+        help="catalog name, path/to/file.py:SPEC, or a script: arguments after script.py (or script.py --) are its own",
     )
     _add_options(parser)
     parser.set_defaults(run=run)
@@ -44,6 +44,20 @@ def split(given: list[str]) -> tuple[list[str], list[str]]:
             if is_script(begun[place]) and not value:
                 return begun[: place + 1], begun[place + 1 :]
     return given, []
+
+
+def own_arguments(script: str, given: list[str]) -> list[str]:
+    """The script's arguments without a ``--`` that begins them. Raises ValueError for an option of this command before ``--``."""
+    end = given.index("--") if "--" in given else len(given)
+    options = _options()
+    ours = next((word for word in given[:end] if word.partition("=")[0] in options), "")
+    if ours:
+        name = ours.partition("=")[0]
+        raise ValueError(
+            f"{name} stands behind {script}, so it is the script's: put it before {script}, or write -- before the script's "
+            f"own options: {script} -- {name}"
+        )
+    return given[1:] if given[:1] == ["--"] else given
 
 
 def is_script(text: str) -> bool:
@@ -80,16 +94,14 @@ def _run_script(arguments: argparse.Namespace) -> int:
     from tilescope.runs import store  # noqa: PLC0415
 
     *others, script = arguments.kernels
+    of_script = own_arguments(script, arguments.of_script)
     if others:
         raise ValueError(f"{script} is a script: profile it by itself, or name its kernel as {script}:SPEC")
     settings = choices.settings(arguments)
     # Not after a script that ran for an hour.
     store.check_writable(arguments.runs or store.runs_dir())
     capture = capturing.Capture(arguments.target, settings.get("interpreter_limit", capturing.LIMIT))
-    ended = script_running.run_script(script, arguments.of_script, capture)
-    given = (word.partition("=")[0] for word in arguments.of_script)
-    if ended and (ours := next(filter(_options().__contains__, given), "")):
-        ended += f" (it was given {ours}: options of tilescope stand before {script})"
+    ended = script_running.run_script(script, of_script, capture)
     if not capture.calls:
         reasons = "; ".join(filter(None, [ended, *capture.notes]))
         why = f" ({reasons})" if reasons else ""
