@@ -22,7 +22,7 @@ from tilescope.captures import arguments, inductor
 from tilescope.captures.call_site import call_site
 from tilescope.captures.data_flow import Flow
 from tilescope.captures.recorder import Record, Recorder
-from tilescope.execution import assumed_device, assumed_tensors, compiling, launches, observe, offline
+from tilescope.execution import assumed_device, assumed_tensors, assumed_timing, compiling, launches, observe, offline
 from tilescope.interpreter import blocks, interpret
 from tilescope.interpreter.arguments import tensors
 
@@ -99,6 +99,7 @@ def without_gpu(
     with (
         assumed_device.assumed(target, tensors=True) as there,
         there.without_compiler(),
+        assumed_tensors.replaced(assumed_timing.timers(there.answers)),
         mock.patch.object(CompiledKernel, "__getitem__", runner_of),
         inductor.instead(maker),
         launches.catch(maker, _fitting(target)),

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from tilescope.execution import assumed_timing
 from tilescope.execution.assumed_memory import memory
 from tilescope.hardware import ceilings, occupancy
 from tilescope.hardware.device import detect, for_target
@@ -41,8 +42,9 @@ class NoKey(NoAnswer, KeyError):
 class Answers:
     """The specification of a target, and the queries so far.
 
-    ``given`` maps each answered query to its value as plain data; ``refused`` lists the others. A real GPU stands for its own
-    target. Raises ValueError for any other target without a listed product.
+    ``given`` maps each answered query to its value as plain data; ``refused`` lists the others. ``untimed`` has the names of
+    functions that gave NaN for a time. A real GPU stands for its own target. Raises ValueError for any other target without a
+    listed product.
     """
 
     def __init__(self, target: str, toolkit: str = "") -> None:
@@ -56,6 +58,7 @@ class Answers:
         self.capability = (int(digits[:-1]), int(digits[-1]))
         self.given: dict[str, Any] = {}
         self.refused: list[str] = []
+        self.untimed: dict[str, None] = {}
         self._lock = threading.Lock()
         #: Properties by PyTorch's names.
         self.properties: dict[str, Any] = {
@@ -97,6 +100,12 @@ class Answers:
             if query not in self.refused:
                 self.refused.append(query)
         return kind(f"{query} has no answer: {self.device.name} is assumed, not there, and no document says")
+
+    def not_timed(self, query: str) -> float:
+        """NaN as the answer to ``query``, which asks for a time."""
+        with self._lock:
+            self.untimed[query] = None
+        return assumed_timing.NotTimed()
 
     def as_data(self) -> dict[str, Any]:
         """Plain data: ``target``, ``name``, ``toolkit``, ``sources`` (documents), ``answers`` by query, ``refused`` queries."""
@@ -206,8 +215,8 @@ class Event(_Idle):
     answers: Answers
 
     def elapsed_time(self, end: Any) -> float:
-        """Raises NoAnswer, as nothing was timed."""
-        raise self.answers.refuse("torch.cuda.Event.elapsed_time")
+        """NaN, as nothing was timed."""
+        return self.answers.not_timed("torch.cuda.Event.elapsed_time")
 
 
 class Generator(torch._C.Generator):
@@ -284,6 +293,7 @@ def absent_gpu(answers: Answers) -> Iterator[Replacement]:
     for name in ("memory_stats", "clock_rate", "temperature", "power_draw", "utilization", "memory_usage"):
         yield cuda, name, functools.partial(_refusing, answers, f"torch.cuda.{name}")
     yield from _streams(answers)
+    yield from assumed_timing.do_bench(answers)
     yield from _randomness()
     yield torch.backends.cuda, "is_built", lambda: True
     if torch.version.cuda is None:

@@ -124,6 +124,8 @@ class Capture:
         if self._anew:
             many = "processes" if len(self._anew) > 1 else "process"
             said.append(f"not captured, {len(self._anew)} new {many}: capture in the process that launches")
+        if self._assumed and (untimed := self._assumed.answers.untimed):
+            said.append(f"no GPU is here, so nothing was timed: {', '.join(untimed)} returned NaN")
         seen: dict[str, None] = {}
         for kernel in self._recorder.kernels:
             for record in kernel.records:

@@ -1,0 +1,92 @@
+"""Times on an assumed GPU: none. What would be timed is called once, and its time is NaN.
+
+Imports torch and triton: worker-side only.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from triton import testing
+
+if TYPE_CHECKING:
+    from tilescope.execution.assumed_answers import Answers
+
+
+class NotTimed(float):
+    """NaN in place of a time. Numbers of repetitions that are computed from it (``int(100 / time)``) are 0."""
+
+    def __new__(cls) -> NotTimed:
+        return super().__new__(cls, math.nan)
+
+    def _itself(self, *_: Any) -> NotTimed:
+        return self
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _itself
+    __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __neg__ = __abs__ = _itself
+
+    def __int__(self) -> int:
+        return 0
+
+    __trunc__ = __floor__ = __ceil__ = __int__
+
+
+def do_bench(answers: Answers) -> Iterator[tuple[Any, str, Any]]:
+    """Yields replacements (owner, name, value) of Triton's benchmark functions."""
+    for name in ("do_bench", "do_bench_cudagraph"):
+        asked = inspect.signature(getattr(testing, name))
+        yield testing, name, functools.partial(_do_bench, answers, f"triton.testing.{name}", asked)
+    yield testing.Mark, "run", _report
+
+
+def _do_bench(answers: Answers, query: str, asked: inspect.Signature, *args: Any, **kwargs: Any) -> Any:
+    """Calls the function once. Returns NaN in the form in which Triton's function returns times."""
+    given = asked.bind(*args, **kwargs).arguments
+    given["fn"]()
+    time, quantiles = answers.not_timed(query), given.get("quantiles")
+    if quantiles:
+        return [time] * len(quantiles) if len(quantiles) > 1 else time
+    return [time] if given.get("return_mode") == "all" else time
+
+
+def _report(
+    mark: Any,
+    show_plots: bool = False,
+    print_data: bool = False,
+    save_path: str = "",
+    return_df: bool = False,
+    **more: Any,
+) -> Any:
+    """``Mark.run`` of ``perf_report`` without plots: there is nothing to draw, and matplotlib may be absent."""
+    benchmarks = [mark.benchmarks] if isinstance(mark.benchmarks, testing.Benchmark) else mark.benchmarks
+    frames = []
+    for bench in benchmarks:
+        labels = [f"{name} ({bench.ylabel})" for name in bench.line_names]
+        rows = []
+        for x in bench.x_vals:
+            values = list(x) if isinstance(x, (list, tuple)) else [x] * len(bench.x_names)
+            given = {**dict(zip(bench.x_names, values, strict=True)), **bench.args, **more}
+            found = [mark.fn(**given, **{bench.line_arg: line}) for line in bench.line_vals]
+            rows.append([*values, *(one[0] if isinstance(one, (list, tuple)) else one for one in found)])
+        frames.append(pd.DataFrame(rows, columns=[*bench.x_names, *labels]))
+        if print_data:
+            print(f"{bench.plot_name}:\n{frames[-1].to_string()}")
+    return (frames[0] if isinstance(mark.benchmarks, testing.Benchmark) else frames) if return_df else None
+
+
+def timers(answers: Answers) -> Iterator[tuple[Any, str, Any]]:
+    """Yields replacements of the methods of ``torch.utils.benchmark.Timer``, which would time the CPU."""
+    from torch.utils import benchmark  # noqa: PLC0415 - takes a third of a second
+
+    def measure(timer: Any, *_: Any, **__: Any) -> benchmark.Measurement:
+        timer._timer.timeit(1)
+        time = answers.not_timed("torch.utils.benchmark.Timer")
+        return benchmark.Measurement(1, [time], timer._task_spec)
+
+    for name in ("timeit", "blocked_autorange", "adaptive_autorange"):
+        yield benchmark.Timer, name, measure
