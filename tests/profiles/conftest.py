@@ -89,6 +89,37 @@ def no_gpu(monkeypatch):
     monkeypatch.setattr(device, "detect", lambda: None)
 
 
+@pytest.fixture
+def temporary(monkeypatch, tmp_path):
+    """A folder for what this process writes to the system's temporary folder."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    return folder
+
+
+@pytest.fixture
+def one_processor():
+    """This process and its children may use one processor, so that a job has one worker at a time."""
+    every = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(every)})
+    yield
+    os.sched_setaffinity(0, every)
+
+
+@pytest.fixture
+def describe_as(monkeypatch):
+    """Makes the worker's answer about kernels the entries of a list."""
+
+    def answer(entries):
+        async def described(kernels=(), workloads=(), *patience):
+            return [entry for entry in entries if not kernels or entry["kernel"] in kernels]
+
+        monkeypatch.setattr("tilescope.jobs.questions.describe", described)
+
+    return answer
+
+
 @pytest.fixture(scope="session")
 def catalog():
     """What the kernel of the fakes declares."""

@@ -26,10 +26,9 @@ GPU = gpu(hbm=1e12, l2=4e12, fp32=1e13, tf32=1e14, sheet_bf16=1e14)
 
 def machine(monkeypatch, target="sm_90", ncu="/opt/ncu"):
     """Makes this a machine with the GPU of this target, and with this ncu."""
-    monkeypatch.setattr(device, "detect", lambda: device.for_target(target))
-    monkeypatch.setattr(device, "uuid", lambda: "GPU-made-up")
-    monkeypatch.setattr(device, "unavailable", lambda: None)
-    monkeypatch.setattr(device, "find_ncu", lambda: ncu)
+    known = {"detect": device.for_target(target), "uuid": "GPU-made-up", "unavailable": None, "find_ncu": ncu}
+    for name, answer in known.items():
+        monkeypatch.setattr(device, name, lambda answer=answer: answer)
 
 
 def run(name="20261120-221530-3fa9", kernels=None, **fields):

@@ -4,15 +4,11 @@ import asyncio
 
 import pytest
 import tilescope
-from tilescope.hardware import device
 from tilescope.runs.store import StoreError
 
 from .fake_jobs import OWN
 
-
-@pytest.fixture(autouse=True)
-def no_gpu(kit, monkeypatch):
-    monkeypatch.setattr(device, "detect", lambda: None)
+pytestmark = pytest.mark.usefixtures("kit", "no_gpu")
 
 
 def profile(tmp_path, **more):

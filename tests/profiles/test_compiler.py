@@ -69,7 +69,7 @@ def test_what_the_assembler_refuses_is_told_in_its_own_words():
     with launches.catch() as seen:
         foreign_launches.of_amd_kernel[(1,)](torch.ones(16), torch.ones(16), BLOCK=16)
     with offline.targeting("sm_90"), pytest.raises(compiler.CompilationFailed) as raised:
-        compiler._compile(seen[0], "sm_90")
+        compiler.compile_launch(seen[0], "sm_90")
     said = "of_amd_kernel does not compile for sm_90: it calls __triton_hip_llrint, which is of AMD's device library"
     assert str(raised.value).startswith(said)
 
@@ -79,7 +79,7 @@ def test_what_the_compiler_refuses_is_told_with_its_line():
         foreign_launches.misspelt_kernel[(1,)](torch.ones(16), BLOCK=16)
     lines = foreign_launches.misspelt_kernel.fn.__code__.co_firstlineno + 4
     with offline.targeting("sm_90"), pytest.raises(compiler.CompilationFailed) as raised:
-        compiler._compile(seen[0], "sm_90")
+        compiler.compile_launch(seen[0], "sm_90")
     assert str(raised.value) == f"misspelt_kernel does not compile for sm_90: line {lines}: valeu is not defined"
 
 

@@ -5,16 +5,16 @@ from tilescope.jobs import doctor
 
 
 def test_counter_permission_follows_the_driver(tmp_path, monkeypatch):
-    parameters = tmp_path / "params"
-    monkeypatch.setattr(doctor, "_administrator", lambda: False)
+    parameters, admin = tmp_path / "params", []
+    monkeypatch.setattr(doctor, "administrator", lambda: bool(admin))
     parameters.write_text("ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: 1\n")
     refused = doctor.counters(parameters, True)
     assert not refused.ok
     assert "NVreg_RestrictProfilingToAdminUsers=0" in refused.cure
-    monkeypatch.setattr(doctor, "_administrator", lambda: True)
+    admin.append("root")
     assert doctor.counters(parameters, True).ok
     parameters.write_text("RmProfilingAdminOnly: 0\n")
-    monkeypatch.setattr(doctor, "_administrator", lambda: False)
+    admin.clear()
     assert doctor.counters(parameters, True).ok
     assert not doctor.counters(tmp_path / "gone", False).ok
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import tilescope
-from tilescope.hardware import device
 from tilescope.notebook import cell_source, user_kernel
 from tilescope.runs import changes, store
 
@@ -212,9 +211,7 @@ def test_file_declares_a_kernel_from_examples(tmp_path):
 
 
 @pytest.mark.usefixtures("fakes")
-def test_listener_that_raises_ends_the_job(tmp_path, monkeypatch):
-    monkeypatch.setattr(device, "detect", lambda: None)
-
+def test_listener_that_raises_ends_the_job(tmp_path, no_gpu):
     def raise_at_the_hanging_case(event):
         if "hangs" in event.get("case", ""):
             raise RuntimeError("heard enough")
@@ -277,8 +274,7 @@ def test_function_without_examples_says_what_to_give(notebook):
         tilescope.profile_kernels(notebook["triple"])
 
 
-def test_function_of_a_cell_is_profiled(notebook, tmp_path, monkeypatch):
-    monkeypatch.setattr(device, "detect", lambda: None)
+def test_function_of_a_cell_is_profiled(notebook, tmp_path, no_gpu):
     run = tilescope.profile_kernels(
         notebook["triple"],
         inputs={"x": notebook["torch"].ones(8, 5)},
@@ -303,8 +299,7 @@ def test_function_of_a_cell_is_profiled(notebook, tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("fakes")
-def test_interrupt_keeps_cases_and_says_where(tmp_path, monkeypatch):
-    monkeypatch.setattr(device, "detect", lambda: None)
+def test_interrupt_keeps_cases_and_says_where(tmp_path, monkeypatch, no_gpu):
     threads = []
 
     def interrupt_after_the_first(event):

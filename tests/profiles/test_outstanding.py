@@ -15,13 +15,7 @@ from tilescope.runs import journal, store
 
 from .fake_jobs import run
 
-
-@pytest.fixture(autouse=True)
-def one_process_at_a_time(kit, monkeypatch, tmp_path):
-    """One worker at a time, and a folder for what is temporary."""
-    monkeypatch.setattr(supervisor, "processors", lambda: 1)
-    (tmp_path / "temporary").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+pytestmark = pytest.mark.usefixtures("kit", "one_processor", "temporary")
 
 
 def resumed(folder):

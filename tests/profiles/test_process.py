@@ -40,12 +40,7 @@ def lived(script, **job):
     return asyncio.run(live())
 
 
-@pytest.fixture(autouse=True)
-def temporary(tmp_path, monkeypatch):
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(folder))
-    return folder
+pytestmark = pytest.mark.usefixtures("temporary")
 
 
 def test_flood_is_kept_in_part_and_not_on_the_disk(temporary):

@@ -19,7 +19,7 @@ IMPLS = ("--impl", "good,fine", "--workload", "small")
 
 
 @pytest.fixture
-def family(kit, runs, monkeypatch, tmp_path):
+def family(kit, runs, no_gpu, monkeypatch, tmp_path):
     """A family of two kernels of the fakes. The commands of the parts run in this process."""
     (tmp_path / "other.py").write_text((KIT / "own.py").read_text())
     names = [OWN, f"{tmp_path / 'other.py'}:SPEC"]
@@ -40,7 +40,6 @@ def family(kit, runs, monkeypatch, tmp_path):
 
     monkeypatch.setattr(questions, "describe", known)
     monkeypatch.setattr(recording, "beside", in_this_process)
-    monkeypatch.setattr(device, "detect", lambda: None)
     monkeypatch.setattr(device, "count", lambda: 0)
     return tmp_path
 

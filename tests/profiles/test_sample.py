@@ -12,7 +12,6 @@ from tilescope import Capture
 from tilescope.collectors import interpreter
 from tilescope.execution import execute, launches
 from tilescope.execution.not_applicable import NotApplicable
-from tilescope.hardware import device
 from tilescope.interpreter import interpret
 from tilescope.interpreter import meter as meters
 from tilescope.table.case import Case
@@ -57,8 +56,7 @@ def beyond_kernel(x_ptr):
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(device, "detect", lambda: None)
+def quick(no_gpu, monkeypatch):
     monkeypatch.setattr(interpreter, "SAMPLE", 0.5)
 
 

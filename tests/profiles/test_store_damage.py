@@ -78,7 +78,7 @@ def filled(folder, name):
 
 def killed(folder, name):
     made = filled(folder, name)
-    made._lock.close()
+    made.lock_file.close()
     return made.folder
 
 
@@ -161,7 +161,7 @@ def test_damaged_part_loses_its_own_rows(runs):
     assert [done.case for done in journal.read(half).settled] == [CASES[0].id, CASES[2].id]
     (note,) = again.run.notes
     assert f"compiler {CASES[1].id}, which is outstanding again" in note
-    again._lock.close()
+    again.lock_file.close()
     final = store.recover(half)
     assert len(store.open_run(final).table) == 2
     assert store.find_interrupted("latest") == final
@@ -311,7 +311,7 @@ def test_lock_that_is_a_link_empties_nothing(runs, tmp_path):
 def test_journal_keeps_a_message_in_one_line(runs):
     made = writer(runs, FIRST)
     made.settle(journal.Settled("ncu", CASES[0].id, "error", "one\u2028two\r\n\x0cthree"))
-    made._lock.close()
+    made.lock_file.close()
     (done,) = journal.read(made.folder).settled
     assert done.message == "one\u2028two\r\n\x0cthree"
 

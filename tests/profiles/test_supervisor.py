@@ -201,8 +201,7 @@ def test_note_where_the_interpreter_counts_other_kernels():
     assert "norm_backward_shared_kernel" in set(loaded.configs["function"])
 
 
-def test_gpu_lock_has_one_holder(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+def test_gpu_lock_has_one_holder(temporary):
     order = []
 
     async def hold(name, seconds):
@@ -249,8 +248,7 @@ def resumed(folder, monkeypatch):
     ]
 
 
-def test_interrupted_run_resumes_where_it_stopped(catalog, monkeypatch):
-    monkeypatch.setattr(supervisor, "processors", lambda: 1)
+def test_interrupted_run_resumes_where_it_stopped(catalog, monkeypatch, one_processor):
     folder = interrupted(catalog, "good", "raises", "skips", "fine", "stubborn")
     before = store.open_run(folder)
     loaded, asked = resumed(folder, monkeypatch)
@@ -268,8 +266,7 @@ def test_interrupted_run_resumes_where_it_stopped(catalog, monkeypatch):
         asyncio.run(supervisor.resume(folder))
 
 
-def test_run_of_a_killed_writer_resumes(catalog, monkeypatch, tmp_path):
-    monkeypatch.setattr(supervisor, "processors", lambda: 1)
+def test_run_of_a_killed_writer_resumes(catalog, monkeypatch, tmp_path, one_processor):
     folder = interrupted(catalog, "good", "stubborn", collectors=("fakes.absent", "fakes.quick"))
     # As it is left then: half-written, with a line that was not written to its end.
     partial = folder.rename(folder.with_name(store.PARTIAL + folder.name))

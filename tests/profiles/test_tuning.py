@@ -18,10 +18,7 @@ from benchmarks import estimates
 
 from .fake_jobs import OWN, tune_with
 
-
-@pytest.fixture(autouse=True)
-def no_gpu(kit, monkeypatch):
-    monkeypatch.setattr(device, "detect", lambda: None)
+pytestmark = pytest.mark.usefixtures("kit", "no_gpu")
 
 
 def test_tuning_without_a_gpu_compiles_every_config():
@@ -33,17 +30,14 @@ def test_tuning_without_a_gpu_compiles_every_config():
     ]
 
 
-def test_implementation_without_configs_is_refused(monkeypatch):
-    async def describe(kernels, workloads, patience):
-        implementations = {"triton": {"configs": [{"B": 1}]}, "eager": {"configs": []}}
-        return [{"name": "k", "kernel": "k", "implementations": implementations}]
-
-    monkeypatch.setattr("tilescope.jobs.questions.describe", describe)
+def test_implementation_without_configs_is_refused(describe_as):
+    implementations = {"triton": {"configs": [{"B": 1}]}, "eager": {"configs": []}}
+    describe_as([{"name": "k", "kernel": "k", "implementations": implementations}])
     with pytest.raises(RequestError, match="k/eager declares no configs: triton can be tuned"):
         asyncio.run(tuning.plan_tuning(["k"], implementations=["eager"]))
 
 
-def test_kernels_without_configs_are_left_out(monkeypatch):
+def test_kernels_without_configs_are_left_out(describe_as):
     def entry(name, elements, **configs):
         workloads = [{"id": f"{n}-fp32", "label": "", "elements": n} for n in elements]
         implementations = {
@@ -52,13 +46,8 @@ def test_kernels_without_configs_are_left_out(monkeypatch):
         return {"name": name, "kernel": name, "passes": ["forward", "backward"], "workloads": workloads,
                 "selected": [workload["id"] for workload in workloads], "implementations": implementations}  # fmt: skip
 
-    known = [entry("a", (8, 64), triton=[{"B": 1}, {"B": 2}], eager=[]), entry("b", (4,), eager=[]),
-             entry("c", (16, 2), triton=[{"M": 3}], naive=[{"M": 4}])]  # fmt: skip
-
-    async def describe(kernels, workloads, patience):
-        return [found for found in known if found["kernel"] in kernels]
-
-    monkeypatch.setattr("tilescope.jobs.questions.describe", describe)
+    describe_as([entry("a", (8, 64), triton=[{"B": 1}, {"B": 2}], eager=[]), entry("b", (4,), eager=[]),
+             entry("c", (16, 2), triton=[{"M": 3}], naive=[{"M": 4}])])  # fmt: skip
     job, _ = asyncio.run(tuning.plan_tuning(["a", "b", "c"]))
     assert [case.id for case in job.cases] == [
         "a/triton/forward/64-fp32", "a/triton/forward/64-fp32/B=1", "a/triton/forward/64-fp32/B=2",

@@ -68,7 +68,7 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
         raise NotApplicable(absent)
     assumed: dict[str, Any] = {}
     with contextlib.nullcontext() if on_gpu else without_gpu(case):
-        errors = _on_gpu(case, spec) if on_gpu else _interpreted(case, spec, settings, assumed)
+        errors = errors_on_gpu(case, spec) if on_gpu else _interpreted(case, spec, settings, assumed)
     dtype = case.dtype if on_gpu or case.dtype == "fp64" else "fp32"
     result = {
         "source": "check" if on_gpu else "interpreter",
@@ -88,7 +88,7 @@ def require(case: Case, spec: Any, expected: dict[str, Any] | None = None) -> di
     ``expected``, an empty dictionary at first, caches the reference's results for other configs of a sweep. Raises CheckFailed where
     an error is above its tolerance, shapes differ, or a result is NaN and the reference's is not.
     """
-    errors = _on_gpu(case, spec, expected).values()
+    errors = errors_on_gpu(case, spec, expected).values()
     found = _metrics([whole for whole, _ in errors], [row for _, row in errors], spec.tolerance.get(case.dtype))
     for error, accepted in (("relative_error", "tolerance"), ("row_error", "row_tolerance")):
         if accepted in found and not found[error] <= found[accepted]:
@@ -123,7 +123,7 @@ def _metrics(errors: Collection[float], by_row: Collection[float] | None, tolera
     return found
 
 
-def _on_gpu(case: Case, spec: Any, expected: dict[str, Any] | None = None) -> dict[str, Errors]:
+def errors_on_gpu(case: Case, spec: Any, expected: dict[str, Any] | None = None) -> dict[str, Errors]:
     import torch  # noqa: PLC0415
 
     from tilescope.execution import execute, launches  # noqa: PLC0415

@@ -76,7 +76,7 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     operators: list[str] = []
     caught, assumed = launches_of(case, spec, target, operators)
     with offline.targeting(target):
-        records = [_compile(launch, target) for launch in caught]
+        records = [compile_launch(launch, target) for launch in caught]
     sources = {name: text for launch in caught for name, text in launch.source.items()}
     artefact: dict[str, Any] = {
         "target": target, **_versions(target), "launches": records, "sources": sources, "operators": operators,
@@ -177,7 +177,7 @@ def _launched(launch: Launch, record: Mapping[str, Any]) -> launch_configs.Launc
     return launch_configs.launched(launch.name, constants, SimpleNamespace(**options), launch.config)
 
 
-def _compile(launch: Launch, target: str) -> dict[str, Any]:
+def compile_launch(launch: Launch, target: str) -> dict[str, Any]:
     from tilescope.execution import compiling  # noqa: PLC0415 (they import torch and triton)
 
     try:

@@ -172,7 +172,7 @@ def counters(parameters: Path, gpu: bool) -> Finding:
                        "" if not gpu else "try 'tilescope profile softmax --collect ncu', which says what is missing")  # fmt: skip
     if match is None or match[1] == "0":
         return Finding(name, True, "every user may read counters")
-    if _administrator():
+    if administrator():
         return Finding(name, True, "administrators only, and you are one")
     cure = (
         "put 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' into /etc/modprobe.d/nvidia.conf and reboot, "
@@ -200,7 +200,7 @@ def runs() -> Finding:
     return Finding("runs", True, str(folder))
 
 
-def _administrator() -> bool:
+def administrator() -> bool:
     """Root, or a process that has CAP_SYS_ADMIN (bit 21)."""
     if os.geteuid() == 0:
         return True

@@ -76,7 +76,7 @@ class RunWriter:
         self._sources: dict[str, dict[str, str]] = {}
         with self._explained():
             (self.folder / "parts").mkdir(parents=True)
-            self._lock = lock(self.folder)
+            self.lock_file = lock(self.folder)
         self._describe()
 
     @classmethod
@@ -89,7 +89,7 @@ class RunWriter:
         writer = cls.__new__(cls)
         writer.final = folder.with_name(folder.name.removeprefix(PARTIAL))
         writer.folder = folder.with_name(f"{PARTIAL}{writer.final.name}")
-        writer._lock = _claim(folder)
+        writer.lock_file = _claim(folder)
         try:
             # Only after it is claimed: another process may be about to finish it.
             writer.run = read_run(folder)
@@ -116,7 +116,7 @@ class RunWriter:
             if said:
                 writer.update(notes=(*writer.run.notes, *said))
         except BaseException:
-            writer._lock.close()
+            writer.lock_file.close()
             raise
         return writer
 
@@ -211,13 +211,13 @@ class RunWriter:
         self.update(complete=complete, **fields)
         with self._explained():
             final = _seal(self.folder, self.final, self._frames, complete)
-        self._lock.close()
+        self.lock_file.close()
         return final
 
     def discard(self) -> None:
         """Removes the folder of a run that holds nothing yet."""
         shutil.rmtree(self.folder, ignore_errors=True)
-        self._lock.close()
+        self.lock_file.close()
 
     def _describe(self) -> None:
         with self._explained():

@@ -158,7 +158,7 @@ def write_run(runs: Path, name: str, half: bool = False) -> Path:
     writer.append_lines(cases()[0].kernel, by_line, {"a.py": "def a():\n    return 1\n"})
     writer.settle(journal.Settled("ncu", cases()[-1].id, "skipped", "for a reason\u2028and another"))
     if half:
-        writer._lock.close()
+        writer.lock_file.close()
         return writer.folder
     listed = {cases()[0].id: [{"function": "k", "file": "a.py", "stages": {"ptx": "ret;", "sass": "EXIT"}}]}
     (writer.folder / "listings.json.xz").write_bytes(lzma.compress(json.dumps(listed).encode()))
@@ -318,7 +318,7 @@ def half_mutant(rng: random.Random, place: Path) -> None:
             if known is not None and not known.cases and not known.settled:
                 raise Crash("a journal of nothing")
             told(writer.append, writer.rows.head(3), "compiler", cases()[0])
-            writer._lock.close()
+            writer.lock_file.close()
     told(command, "recover", "latest")
     told(store.list_runs, [runs])
 
