@@ -1,5 +1,6 @@
 """The command that writes a report: formats, files, and what it says when it cannot."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 from tilescope import cli
+from tilescope.notebook.opening import open_file
 
 from .test_report import visible
 
@@ -61,6 +63,26 @@ def test_report_without_file_prints_text_or_names_html(home: Path, capsys: pytes
     assert cli.main(chosen) == 0
     text = visible((home / f"tilescope-{PREDICTED}.html").read_text())
     assert '<h2 class="kernel">softmax</h2>' in text and "layer_norm" not in text
+
+
+@pytest.mark.parametrize("gpu", [None, {"name": "AMD Instinct MI300X", "computeMajor": 9, "computeMinor": 4}])
+def test_report_of_a_trace_without_a_known_gpu_is_written(gpu: dict[str, Any] | None, tmp_path: Path) -> None:
+    about = {
+        "device": 0,
+        "stream": 7,
+        "grid": [64, 1, 1],
+        "block": [128, 1, 1],
+        "registers per thread": 32,
+        "shared memory": 0,
+    }
+    event = {"ph": "X", "cat": "kernel", "name": "k_rows", "ts": 1, "dur": 5, "args": about}
+    trace = tmp_path / "trace.json"
+    trace.write_text(json.dumps({"traceEvents": [event], "deviceProperties": [{"id": 0, **gpu}] if gpu else []}))
+    loaded = open_file(trace, tmp_path / "runs")
+    for ending in ("html", "md"):
+        file = tmp_path / f"out.{ending}"
+        assert cli.main(["report", str(loaded.folder), "-o", str(file)]) == 0
+        assert "k_rows" in file.read_text() and "5 µs" in file.read_text().replace("5.00", "5")
 
 
 def test_what_cannot_be_done_is_one_line(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from tilescope import cli
 from tilescope.collectors.foreign_files import (
@@ -361,3 +362,258 @@ def test_device_figures_come_from_file_then_datasheet(tmp_path: Path) -> None:
     assert all(roof.origin == "datasheet" for roof in found.ceilings)
     assert device({"id": 0, "name": "another"}).name == "GPU not named in the file"
     assert device({"id": 1, "name": "Brand New", "computeMajor": 13, "computeMinor": 0}).ceilings == ()
+
+
+def event(start: float, time: float, kernel: str = "k", **arguments: object) -> dict[str, object]:
+    """A launch of a trace, in microseconds."""
+    given = {
+        "device": 0,
+        "stream": 7,
+        "grid": [64, 1, 1],
+        "block": [128, 1, 1],
+        "registers per thread": 32,
+        **arguments,
+    }
+    return {"ph": "X", "cat": "kernel", "name": kernel, "ts": start, "dur": time, "args": given}
+
+
+H100 = {"id": 0, "name": "NVIDIA H100 80GB HBM3", "computeMajor": 9, "computeMinor": 0, "numSms": 132, "warpSize": 32}
+A100 = {"id": 1, "name": "NVIDIA A100-SXM4-80GB", "computeMajor": 8, "computeMinor": 0, "numSms": 108, "warpSize": 32}
+
+
+def trace(events: list[Any], *devices: Mapping[str, object]) -> dict[str, Any]:
+    return {"schemaVersion": 1, "deviceProperties": [*devices] or [H100], "traceEvents": events}
+
+
+def test_each_gpu_of_a_trace_has_cases_of_its_own(tmp_path: Path) -> None:
+    events = [event(10, 1), event(20, 3, device=1), event(30, 1), event(40, 3, device=1)]
+    loaded = open_file(written(tmp_path, "kinds.json", trace(events, H100, A100)))
+    assert values(loaded, "k", "gpu_time", "block 128×1×1, GPU 0") == pytest.approx([1e-6, 1e-6])
+    assert values(loaded, "k", "gpu_time", "block 128×1×1, GPU 1") == pytest.approx([3e-6, 3e-6])
+    # Occupancy and roofs of one kind do not hold for the other.
+    assert (loaded.run.device.target, loaded.run.device.ceilings) == ("", ())
+    assert any("GPU 1 (NVIDIA A100-SXM4-80GB); the kinds differ" in note for note in loaded.run.notes)
+    loaded = open_file(written(tmp_path, "alike.json", trace(events, H100, {**H100, "id": 1})))
+    assert loaded.run.device.name == H100["name"] and loaded.run.device.ceilings
+    assert len(set(loaded.table["workload"])) == 2
+    # One GPU is not named in the workload, whatever its number.
+    alone = open_file(written(tmp_path, "one.json", trace([event(10, 1, device=1)], H100, A100)))
+    assert set(alone.table["workload"]) == {"grid 64×1×1, block 128×1×1"}
+    assert alone.run.device.name == A100["name"]
+
+
+def test_each_gpu_of_other_tools_files_has_cases_of_its_own(tmp_path: Path) -> None:
+    tree, devices = json.loads((FIXTURES / "foreign" / "proton_profile.hatchet").read_text())
+    forward = tree["children"][0]["children"][0]
+    forward["children"].append(json.loads(json.dumps(forward["children"][0])))
+    forward["children"][-1]["metrics"]["device_id"] = "1"
+    devices["CUDA"]["1"] = {**devices["CUDA"]["0"], "arch": "80"}
+    loaded = open_file(written(tmp_path, "two.hatchet", [tree, devices]))
+    assert values(loaded, "matmul_kernel", "gpu_time", "step/forward, GPU 1") == pytest.approx([204.8e-6])
+    assert loaded.run.device.target == ""
+    text = (FIXTURES / "foreign" / "autotuning_result_json_list.txt").read_text()
+    (tmp_path / "two.txt").write_text(text + text.replace("NVIDIA H200", "NVIDIA B200"))
+    loaded = open_file(tmp_path / "two.txt")
+    assert set(loaded.table["workload"].str.rpartition(", ")[2]) == {"NVIDIA H200", "NVIDIA B200"}
+    lines = (FIXTURES / "foreign" / "tritonparse_events.ndjson").read_text()
+    hip = lines.replace('"backend":"cuda"', '"backend":"hip"').replace('"arch":90', '"arch":"gfx942:sramecc+"')
+    assert hip != lines
+    (tmp_path / "two.ndjson").write_text(lines + hip.replace('"hash":"', '"hash":"0'))
+    loaded = open_file(tmp_path / "two.ndjson")
+    assert set(loaded.table["workload"].str.rpartition(", ")[2]) == {"sm_90", "gfx942"}
+    assert set(loaded.configs["workload"]) <= set(loaded.table["workload"])
+
+
+@pytest.mark.parametrize(
+    ("about", "target"),
+    [
+        ({"name": "AMD Instinct MI300X", "computeMajor": 9, "computeMinor": 4}, ""),
+        ({"name": "AMD Instinct MI210", "computeMajor": 9, "computeMinor": 0}, ""),
+        ({"name": "AMD Radeon RX 7900 XTX (gfx1100)", "computeMajor": 11, "computeMinor": 0}, "gfx1100"),
+        ({"name": "", "computeMajor": 9, "computeMinor": 4, "warpSize": 64}, ""),
+        ({"name": "", "computeMajor": 11, "computeMinor": 0, "maxSharedMemoryPerMultiProcessor": 65536}, ""),
+        ({"name": "Tesla V100-SXM2-32GB", "computeMajor": 7, "computeMinor": 0, "warpSize": 32}, "sm_70"),
+        ({"name": "Brand New", "computeMajor": 13, "computeMinor": 0}, "sm_130"),
+    ],
+)
+def test_only_gpus_of_nvidia_have_a_compute_capability(about: dict[str, Any], target: str, tmp_path: Path) -> None:
+    loaded = open_file(written(tmp_path, "a.json", trace([event(1, 1)], {"id": 0, **about})))
+    assert loaded.run.device.target == target
+    assert "sm_" not in target or loaded.run.device.target == target
+    assert "()" not in text_table.text(loaded)
+
+
+def test_proton_on_amd_has_the_architecture_of_amd(tmp_path: Path) -> None:
+    text = (FIXTURES / "foreign" / "proton_profile.hatchet").read_text()
+    path = tmp_path / "a.hatchet"
+    path.write_text(text.replace("CUDA", "HIP").replace('"arch": "90"', '"arch": "gfx942:sramecc+:xnack-"'))
+    assert open_file(path).run.device.target == "gfx942"
+
+
+ENCODED = ("utf-8-sig", "utf-16", "utf-16-be")
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if not name.endswith(".gz")])
+@pytest.mark.parametrize("encoding", ENCODED)
+def test_file_in_another_encoding_has_the_same_values(name: str, encoding: str, tmp_path: Path) -> None:
+    text = (FIXTURES / name).read_text()
+    folder = tmp_path / "encoded"
+    folder.mkdir()
+    for one in (FIXTURES / name).parent.glob("*.meta.jsonl"):
+        (folder / one.name).write_bytes(one.read_text().encode(encoding))
+    path = folder / Path(name).name
+    path.write_bytes(text.encode(encoding))
+    plain = open_file(FIXTURES / name)
+    found = open_file(path)
+    assert found.table.drop(columns="run_id").equals(plain.table.drop(columns="run_id"))
+    assert found.run.device == plain.run.device
+
+
+def test_helions_log_of_another_program_has_the_same_values(tmp_path: Path) -> None:
+    path = FIXTURES / "foreign" / "helion_autotune.csv"
+    frame = pd.read_csv(path)
+    expected = open_file(path).table[["config", "metric", "value"]]
+    beside = path.with_suffix(".meta.jsonl").read_text()
+    for number, options in enumerate(
+        [{}, {"index": False}, {"sep": ";", "decimal": ",", "index": False}, {"sep": "\t"}]
+    ):
+        saved = tmp_path / f"{number}.csv"
+        frame.to_csv(saved, **options)
+        saved.with_suffix(".meta.jsonl").write_text(beside)
+        found = open_file(saved).table[["config", "metric", "value"]]
+        assert found.equals(expected)
+
+
+KINETO_ERRORS = {
+    "lone backslash": rb'"name": "C:\Users\x"',
+    "control character": b'"name": "a\x01b\x1fc"',
+    "line end": b'"name": "a\nb"',
+    "bare quote": b'"name": "cast<"half">(x)"',
+    "infinity": b'"name": "k", "args": {"memory bandwidth (GB/s)": inf, "blocks per SM": -nan}',
+    "nan of Windows": b'"name": "k", "args": {"blocks per SM": nan(ind)}',
+    "bytes that are no text": b'"name": "\xff\xfe\xfd"',
+}
+
+
+@pytest.mark.parametrize("error", KINETO_ERRORS)
+def test_trace_with_an_error_of_kineto_keeps_its_launches(error: str, tmp_path: Path) -> None:
+    good = json.dumps(event(1, 2, "good, nan, inf")).encode()
+    bad = b'{"ph": "X", "cat": "kernel", "ts": 5, "dur": 3, ' + KINETO_ERRORS[error] + b"}"
+    path = tmp_path / "a.json"
+    path.write_bytes(b'{"traceEvents": [' + b",\n".join([good, bad, good]) + b'], "schemaVersion": 1}')
+    loaded = open_file(path)
+    times = loaded.table[loaded.table["metric"] == "gpu_time"]
+    assert sorted(times["value"]) == pytest.approx([2e-6, 2e-6, 3e-6])
+    assert "good, nan, inf" in set(times["kernel"])
+    assert set(loaded.table["source"]) == {"torch_profiler"}
+
+
+@pytest.mark.parametrize("between", ["", "\n", "\n\n \x00"])
+def test_second_trace_in_a_file_is_refused(between: str, tmp_path: Path) -> None:
+    text = json.dumps(trace([event(1, 2)]))
+    path = tmp_path / "two.json"
+    for both in (text + between + text, text + between + "[]"):
+        path.write_text(both)
+        with pytest.raises(StoreError, match="follows the first: give each trace a file of its own"):
+            open_file(path)
+    path.write_text(text + "\n \n")
+    assert values(open_file(path), "k", "gpu_time") == pytest.approx([2e-6])
+
+
+def notes_of(folder: Path, events: list[Any]) -> list[str]:
+    return [
+        note
+        for note in open_file(written(folder, "a.json", trace(events))).run.notes
+        if "of their stream" in note or "their stream" in note
+    ]
+
+
+def test_launch_that_outlasts_later_ones_of_its_stream_is_impossible(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = [event(10 * n, 8) for n in range(6)]
+    events[2]["dur"] = 25.0
+    assert notes_of(tmp_path, events) == [
+        "impossible: launches that end after a later launch of their stream has ended: 1, k by 7.00 µs"
+    ]
+    events[2]["dur"] = 5000.0
+    events[2]["name"] = "slow"
+    loaded = open_file(written(tmp_path, "a.json", trace(events)))
+    assert values(loaded, "slow", "stream_overlap") == pytest.approx([4.982e-3])
+    # The first finding of its case, and the only one.
+    capsys.readouterr()
+    cli.main(["advise", str(loaded.folder), "slow"])
+    out = capsys.readouterr().out
+    assert "after a later launch of the same stream has ended, by up to 4.98 ms" in out
+    assert "2. " not in out
+    cli.main(["advise", str(loaded.folder), "k"])
+    assert "same stream" not in capsys.readouterr().out
+
+
+def test_launch_that_begins_before_the_one_before_it_ends_is_noted(tmp_path: Path) -> None:
+    (note,) = notes_of(tmp_path, [event(0, 14), event(10, 8), event(20, 8)])
+    assert note.startswith("launches that begin before the one before them") and note.endswith("1, k by 4.00 µs")
+
+
+def test_launches_that_may_overlap_are_not_noted(tmp_path: Path) -> None:
+    assert notes_of(tmp_path, [event(0, 50), event(10, 8, stream=8), event(20, 8, device=1)]) == []
+    # Times are rounded to a microsecond in old traces; branches of a graph share a stream.
+    assert notes_of(tmp_path, [event(0, 11), event(10, 8), event(18, 1)]) == []
+    assert notes_of(tmp_path, [event(0, 50, **{"graph id": 3}), event(10, 8, **{"graph id": 3})]) == []
+    assert notes_of(tmp_path, [event(0, 50, stream=None), event(10, 8, stream=None)]) == []
+    assert notes_of(tmp_path, json.loads(TRACE.read_text())["traceEvents"]) == []
+
+
+UNREAD = {
+    "nsys.csv": ("Time (%),Total Time (ns),Instances,Avg (ns),Name\n71.2,123450,10,12345.0,k\n", "a summary of Nsight Systems"),
+    "old-nsys.csv": ("Time(%),Total Time (ns),Instances,Average,Name\n71.2,123450,10,12345.0,k\n", "a summary of Nsight Systems"),
+    "nsys.txt": ("\n ** CUDA GPU Kernel Summary:\n\n Time (%)  Total Time (ns)  Instances  Name\n", "a summary of Nsight Systems"),
+    "trace.csv": ("Start (ns),Duration (ns),CorrId,GrdX,Name\n1,2,3,4,k\n", "a list of Nsight Systems"),
+    "nsys.json": ('[{"Time (%)": 71.2, "Total Time (ns)": 1, "Name": "k"}]', "a summary of Nsight Systems"),
+    "a.nsys-rep": ("\x00\x01binary", "a report of Nsight Systems"),
+    "a.sqlite": ("SQLite format 3\x00", "a database of Nsight Systems"),
+    "kernel_trace.csv": ('"Kind","Agent_Id","Queue_Id","Kernel_Name","Start_Timestamp"\n', "a table of rocprof, for a GPU of AMD"),
+    "counter_collection.csv": ('"Correlation_Id","Dispatch_Id","Agent_Id","Kernel_Name","Counter_Name"\n', "a table of rocprof"),
+    "stats.csv": ('"Name","Calls","TotalDurationNs","AverageNs"\n', "a summary of rocprof"),
+    "results.json": ('{"rocprofiler-sdk-tool": [{}]}', "JSON of rocprof"),
+    "nsight.csv": (",Annotation,n,AvgValue,StdDev,Metric,GPU\n0,a,1,2.0,0.1,gpu__time_duration.sum,NVIDIA H200\n", "a table of nsight-python"),
+    "profiled.csv": ("Annotation,Value,Metric,Kernel,GPU,Host,ComputeClock\n", "a table of nsight-python"),
+    "source.csv": ('"File Path","a.py"\n"Line No","Source","Live Registers"\n', "ncu's source page"),
+    "table.txt": ("----\nName  Self CPU %  Self CPU  CPU total %\n", "a printed table of torch.profiler"),
+    "snapshot.pickle": (b"\x80\x04\x95", "a pickle"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_known_file_that_is_not_opened_is_named_with_what_to_do(name: str, tmp_path: Path) -> None:
+    content, said = UNREAD[name]
+    path = tmp_path / name
+    for encoding in ("utf-8", "utf-16") if name.endswith(".csv") else ("utf-8",):
+        path.write_bytes(content.encode(encoding) if isinstance(content, str) else content)
+        with pytest.raises(StoreError, match=said) as raised:
+            open_file(path)
+        assert "export_chrome_trace" in str(raised.value) or "ncu --csv --page raw" in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["a.ncu-rep", "a.csv", "a.json", "a.hatchet", "a.ndjson", "a.json.gz", "a.txt", "a"])
+@pytest.mark.parametrize("content", [b"", b" \n", b"\xef\xbb\xbf", b"\xff\xfe", bytes(64)])
+def test_empty_file_of_any_kind_is_called_empty(name: str, content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    with pytest.raises(StoreError, match="is empty: record it again"):
+        open_file(path)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_file_that_is_cut_off_is_refused_or_noted(name: str, tmp_path: Path) -> None:
+    content = (FIXTURES / name).read_bytes()
+    path = tmp_path / Path(name).name
+    for share in (0.3, 0.6, 0.95):
+        path.write_bytes(content[: int(len(content) * share)])
+        try:
+            loaded = open_file(path)
+        except StoreError as error:
+            assert len(str(error).splitlines()) == 1
+        else:
+            # A file of lines lacks what is cut off; a launch that is there whole has its values.
+            assert not loaded.table.empty

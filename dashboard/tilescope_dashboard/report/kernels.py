@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import pandas as pd
+from tilescope.hardware.occupancy import LIMITS
 from tilescope.hardware.roofs import all_roofs
 from tilescope.models import advice as rules
 from tilescope.models import roofline as points
@@ -141,6 +142,9 @@ def _autotune(loaded: LoadedRun, name: str, table: pd.DataFrame) -> Iterator[Par
 def _occupancy(loaded: LoadedRun, plain: pd.DataFrame) -> Part | None:
     """The table has every launch; the figures have the first, which stands for the kernel."""
     target = loaded.run.device.target
+    # Another tool's file may name no GPU, or one of AMD's.
+    if target.rstrip("af") not in LIMITS:
+        return None
     rows = occupancy.listed(plain, target)
     if rows.empty:
         return None

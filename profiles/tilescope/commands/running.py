@@ -84,7 +84,9 @@ def show(loaded: LoadedRun, interrupted: bool) -> int:
 
     device = loaded.run.device
     predicted = "" if device.measured else ": predicted, no such GPU took part"
-    print(f"{device.name} ({loaded.run.settings['target']}){predicted}")
+    # Another tool's file may name no target.
+    target = f" ({loaded.run.settings['target']})" if loaded.run.settings["target"] else ""
+    print(f"{device.name}{target}{predicted}")
     print(text_table.text(loaded))
     return report(loaded, interrupted, loaded.run.failures)
 

@@ -7,6 +7,7 @@ torch nor triton.
 
 from __future__ import annotations
 
+import codecs
 import functools
 import gzip
 import io
@@ -15,7 +16,7 @@ import lzma
 import os
 import stat
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -30,6 +31,10 @@ CELLS = 64 * MIB
 DEPTH, VALUES, BITS = 64, 4_000_000, 63
 #: Memory for unpacking xz: its highest compression level needs 65 MiB.
 _XZ_MEMORY = 256 * MIB
+#: The marks at the start of a text that name its encoding. UTF-8 is tried first: no text of UTF-16 begins with its mark.
+_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+#: Characters of another message that a wrapped error keeps.
+_LONGEST_ERROR = 500
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -78,7 +83,7 @@ def content(path: Path, within: Path | None = None, most: int = LARGEST) -> byte
 
 
 def chunks(path: Path) -> Iterator[bytes]:
-    """The bytes of a file too large for memory, in pieces of at most ``PIECE``. gzip (all members) and zstd are unpacked.
+    """The bytes of a file too large for memory, in pieces. gzip (all members) and zstd are unpacked, and UTF-16 becomes UTF-8.
 
     Raises FileNotFoundError where there is no file, otherwise Unreadable, perhaps after the first pieces.
     """
@@ -86,18 +91,39 @@ def chunks(path: Path) -> Iterator[bytes]:
         if _size(path.stat(), path) > LARGEST_STREAM:
             raise Unreadable(f"{path.name} has more than {LARGEST_STREAM} bytes")
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            source = _unpacking(file)
-            left = STREAMED
-            while piece := source.read(min(PIECE, left + 1)):
-                left -= len(piece)
-                if left < 0:
-                    raise Unreadable(f"{path.name} unpacks to more than {STREAMED} bytes")
-                yield piece
+            yield from _in_utf8(_pieces(_unpacking(file), path))
     except FileNotFoundError:
         raise
     except (OSError, EOFError, zlib.error) as error:
         why = getattr(error, "strerror", None) or one_line(error) or type(error).__name__
         raise Unreadable(f"{path.name} cannot be read ({why})") from error
+
+
+def _pieces(source: Any, path: Path) -> Iterator[bytes]:
+    left = STREAMED
+    while piece := source.read(min(PIECE, left + 1)):
+        left -= len(piece)
+        if left < 0:
+            raise Unreadable(f"{path.name} unpacks to more than {STREAMED} bytes")
+        yield piece
+
+
+def _in_utf8(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The pieces of a text, encoded anew where they are UTF-16 or begin with a mark."""
+    decoder: codecs.IncrementalDecoder | None = None
+    for place, piece in enumerate(pieces):
+        if place == 0 and (found := _encoding(piece)) != "utf-8":
+            decoder = codecs.getincrementaldecoder(found)(errors="replace")
+        yield decoder.decode(piece).encode() if decoder else piece
+
+
+def _encoding(head: bytes) -> str:
+    """The encoding that the first bytes of a text show: its mark, or the nulls of UTF-16 between letters."""
+    for mark, name in _MARKS.items():
+        if head.startswith(mark):
+            return name
+    nulls = [place for place, byte in enumerate(head[:4]) if not byte]
+    return "utf-16-le" if nulls == [1, 3] else "utf-16-be" if nulls == [0, 2] else "utf-8"
 
 
 def _unpacking(file: io.BufferedReader) -> Any:
@@ -139,8 +165,22 @@ def unpacked(raw: bytes, most: int = UNPACKED) -> bytes:
 
 
 def text(raw: bytes, most: int = CELLS) -> str:
-    """Decodes bytes that may be packed; invalid UTF-8 is replaced. Raises Unreadable as ``unpacked``."""
-    return unpacked(raw, most).decode(errors="replace")
+    """Decodes bytes that may be packed: UTF-8, or UTF-16, whose bytes that are neither are read as Latin-1.
+
+    Raises Unreadable as ``unpacked``.
+    """
+    plain = unpacked(raw, most)
+    return plain.decode(_encoding(plain), errors=_LATIN)
+
+
+def _as_latin(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    return error.object[error.start : error.end].decode("latin-1"), error.end
+
+
+_LATIN = "tilescope.latin-1"
+codecs.register_error(_LATIN, _as_latin)
 
 
 def data(raw: bytes, most: int = UNPACKED) -> Any:
@@ -149,11 +189,12 @@ def data(raw: bytes, most: int = UNPACKED) -> Any:
     if sum(plain.count(mark) for mark in (b"[", b"{", b",")) > VALUES:
         raise Unreadable(f"it holds more than {VALUES} values")
     try:
-        found = json.loads(plain.decode())
+        decoded = plain.decode(_encoding(plain))
+        found = json.loads(decoded)
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"it holds no JSON ({one_line(error)})") from error
     # Only an escape can stand for a lone surrogate or a null.
-    _check(found, escapes=b"\\u" in plain)
+    _check(found, escapes="\\u" in decoded)
     return found
 
 
@@ -204,7 +245,7 @@ def parser(function: Callable[Parameters, Result]) -> Callable[Parameters, Resul
             raise
         except Exception as error:
             name = getattr(arguments[0], "name", "the artefact") if arguments else "the artefact"
-            why = one_line(error)
+            why = one_line(error, _LONGEST_ERROR)
             if isinstance(error, LookupError):
                 why = f"it lacks {why}"
             raise Unreadable(f"{one_line(name)} cannot be read ({why}): collect it again") from error

@@ -6,7 +6,6 @@ Memory holds a few pieces of the file at a time. Items are decoded in batches. I
 from __future__ import annotations
 
 import codecs
-import contextlib
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -25,13 +24,22 @@ _BETWEEN = re.compile(r"\}\s*(,)\s*\{")
 _NEAR = 1 << 16
 #: A backslash that escapes nothing: Kineto writes paths of Windows so.
 _LONE = re.compile(r'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
+#: A text, which the window may cut off and in which a quote may be bare, or a number as C prints one that is none.
+_BROKEN = re.compile(
+    r'"((?:[^"\\]|\\.|"(?!\s*[,:}\]]))*)(?:"|\\?\Z)|-?(?:nan(?:\(\w*\))?|inf(?:inity)?)(?=[\s,}\]])',
+    re.DOTALL | re.IGNORECASE,
+)
+#: A quote in a text, perhaps escaped.
+_QUOTE = re.compile(r'(\\.)|"', re.DOTALL)
 
 
 def members(pieces: Iterable[bytes], array: str, kind: type) -> Iterator[tuple[str, Any]]:
     """Yields the name and value of each member of the JSON object in ``pieces``.
 
     The items of the member called ``array`` come in lists, as far as they fit ``kind`` (a msgspec type). So do the items where
-    ``pieces`` hold an array instead of an object. Raises Unreadable for invalid or truncated JSON.
+    ``pieces`` hold an array instead of an object; None stands for an item that does not. Kineto's errors are corrected: lone
+    backslashes, bare quotes and control characters in texts, and ``inf`` and ``nan``. Raises Unreadable for other invalid JSON, for
+    truncated JSON, and where anything follows.
     """
     text = _Text(pieces)
     if text.next() == "[":
@@ -54,6 +62,8 @@ def members(pieces: Iterable[bytes], array: str, kind: type) -> Iterator[tuple[s
         text.take("}")
     else:
         raise Unreadable("it holds no JSON object")
+    if text.next():
+        raise Unreadable("a second trace, or another text, follows the first: give each trace a file of its own")
 
 
 class _Text:
@@ -89,8 +99,8 @@ class _Text:
             try:
                 value, end = self._decode(self._held, self._place)
             except (ValueError, RecursionError) as error:
-                if "escape" in str(error) and not mended:
-                    self._held, self._place = _LONE.sub(_escaped, self._held[self._place :]), 0
+                if not mended:
+                    self._held, self._place = _BROKEN.sub(_corrected, self._held[self._place :]), 0
                     mended = True
                     continue
                 if len(self._held) - self._place > LARGEST or not self._more():
@@ -105,7 +115,7 @@ class _Text:
             return value
 
     def items(self, kind: type) -> Iterator[list[Any]]:
-        """The items of the array that comes next that fit ``kind``, in lists."""
+        """The items of the array that comes next, in lists, each as ``kind`` or None."""
         decoder = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
         self.take("[")
         tried = ""
@@ -117,8 +127,10 @@ class _Text:
                     yield found
                     continue
             value = self.value()
-            with contextlib.suppress(msgspec.ValidationError):
+            try:
                 yield [msgspec.convert(value, kind)]
+            except msgspec.ValidationError:
+                yield [None]
             if self.next() == ",":
                 self.take(",")
         self.take("]")
@@ -147,5 +159,18 @@ class _Text:
         return piece is not None or bool(added)
 
 
+def _corrected(found: re.Match[str]) -> str:
+    """A text with every backslash and quote escaped; null for a number that is none. A text that is cut off is left as it is."""
+    if found[1] is None:
+        return "null"
+    if found.end() == len(found.string):
+        return found[0]
+    return f'"{_QUOTE.sub(_escaped_quote, _LONE.sub(_escaped, found[1]))}"'
+
+
 def _escaped(found: re.Match[str]) -> str:
     return found[0] if found[1] else "\\\\"
+
+
+def _escaped_quote(found: re.Match[str]) -> str:
+    return found[1] or '\\"'

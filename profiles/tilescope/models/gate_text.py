@@ -44,7 +44,8 @@ def markdown(gate: Gate) -> str:
     parts = [f"## {mark} Kernels: gate {_escaped(headline(gate))}"]
     run = gate.candidate.run
     how = "measured" if run.device.measured else "predicted, no such GPU took part"
-    parts.append(f"{_escaped(run.device.name)} ({_escaped(run.device.target)}), {how}.")
+    target = f" ({_escaped(run.device.target)})" if run.device.target else ""
+    parts.append(f"{_escaped(run.device.name)}{target}, {how}.")
     if gate.notes:
         parts.append("\n".join(f"- {_escaped(line)}" for line in gate.notes))
     told = [check for verdict in (FAIL, UNDECIDED, ABSENT) for check in gate.of(verdict)]

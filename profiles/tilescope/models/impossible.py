@@ -23,9 +23,11 @@ from tilescope.table.case_table import GPU_TIME_SOURCES, CaseValues, Known, gath
 from tilescope.table.run import Device
 
 #: The rules' names, the most important first.
-ROOF, BYTES, CACHED, OUTPUT, CLOCKS = (f"impossible-{what}" for what in ("roof", "bytes", "cached", "output", "clocks"))
+ROOF, OVERLAP, BYTES, CACHED, OUTPUT, CLOCKS = (
+    f"impossible-{what}" for what in ("roof", "overlap", "bytes", "cached", "output", "clocks")
+)
 #: Every rule of this module.
-RULES = frozenset({ROOF, BYTES, CACHED, OUTPUT, CLOCKS})
+RULES = frozenset({ROOF, OVERLAP, BYTES, CACHED, OUTPUT, CLOCKS})
 
 #: Least accepted share of a cost's declared bytes: an implementation may know more of its input. Liger's RoPE, which reads half
 #: of a table with equal halves, is at 97.5 %; no other recorded case is below 100 %.
@@ -59,7 +61,16 @@ def reasons(case: CaseValues, device: Device, pipe: str) -> list[Impossible]:
     ``pipe`` is the one that bounds its arithmetic (``roofs.pipe_of``).
     """
     found: dict[str, Impossible] = {}
-    for rule in (_counted_rate, _bytes_in_time, _operations_in_time, _reads, _writes, _call_shorter, _counter_apart):
+    for rule in (
+        _counted_rate,
+        _overlaps,
+        _bytes_in_time,
+        _operations_in_time,
+        _reads,
+        _writes,
+        _call_shorter,
+        _counter_apart,
+    ):
         for reason in rule(case, device, pipe):
             found.setdefault(reason.rule, reason)
     return list(found.values())
@@ -129,6 +140,20 @@ def _counted_rate(case: CaseValues, device: Device, pipe: str) -> Iterator[Impos
             "again on a GPU that nothing else uses.",
             (("gpu_time", time), *((n, k) for n, k in ways if k), ("roof_hbm", Known(roof.value, roof.origin))),
         )
+
+
+def _overlaps(case: CaseValues, device: Device, pipe: str) -> Iterator[Impossible]:
+    """Launches of a trace that end after a later launch of their stream, which runs its launches in order."""
+    for (metric, source), found in case.values.items():
+        if metric == "stream_overlap":
+            longest = Known(max(found.values()), source)
+            many = f"{len(found)} launches end" if len(found) > 1 else "one launch ends"
+            yield Impossible(
+                OVERLAP,
+                f"{many} after a later launch of the same stream has ended, by up to {units.text(longest.value, 'second')}",
+                "A stream runs its launches in order, so the trace has a wrong time: record it again.",
+                ((metric, longest),),
+            )
 
 
 def _operations_in_time(case: CaseValues, device: Device, pipe: str) -> Iterator[Impossible]:

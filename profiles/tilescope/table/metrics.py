@@ -108,6 +108,7 @@ _ALL = (
     Metric("sustained_time", "time of the call when it is repeated without a rest", "second"),
     Metric("launches", "launches that a value is of together", "count"),
     Metric("launch_start", "start of a launch after the first of its repetition", "second"),
+    Metric("stream_overlap", "time by which a launch ends after a later launch of its stream", "second"),
     Metric("launch_call", "CPU's call of a launch after the first of its repetition began", "second"),
     Metric("compile_time", "time to compile", "second"),
     Metric("peak_memory", "peak device memory the call allocates", "byte"),

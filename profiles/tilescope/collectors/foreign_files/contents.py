@@ -63,8 +63,8 @@ class Rows:
 
     def __init__(self, source: str) -> None:
         self._source = source
-        #: Every case (kernel, workload, config, implementation), and the number of each row's.
-        self._known: dict[tuple[str, str, str, str], int] = {}
+        #: Every case (kernel, workload, config, implementation, GPU), and the number of each row's.
+        self._known: dict[tuple[str, str, str, str, str], int] = {}
         self._cases: list[int] = []
         self._launches: list[int | None] = []
         self._metrics: list[str] = []
@@ -82,12 +82,13 @@ class Rows:
         *,
         config: str = "",
         impl: str = IMPLEMENTATION,
+        gpu: str = "",
     ) -> None:
         """Adds the values of a launch by metric; with ``launch`` None, of all launches of the case together.
 
-        A value that is None, negative or NaN is left out. Raises Unreadable for too many values.
+        Where the rows are of several GPUs, each has cases of its own, with ``gpu`` in their workload. A value that is None, negative or NaN is left out. Raises Unreadable for too many values.
         """
-        case = self._known.setdefault((kernel, workload, config, impl), len(self._known))
+        case = self._known.setdefault((kernel, workload, config, impl, gpu), len(self._known))
         for metric, value in values.items():
             if value is not None and (value == 0 or json_shape.SMALLEST <= value <= json_shape.LARGEST):
                 self._cases.append(case)
@@ -98,13 +99,15 @@ class Rows:
 
     def add_launches(
         self,
-        cases: Sequence[tuple[str, str]],
+        cases: Sequence[tuple[str, str, str]],
         metrics: Sequence[str],
         values: Sequence[Sequence[float | None]],
     ) -> None:
-        """As ``add``, for many launches in their order: kernel and workload of each, and its values of ``metrics``."""
+        """As ``add``, for many launches in their order: kernel, workload and GPU of each, and its values of ``metrics``."""
         known = self._known
-        of = [known.setdefault((*case, "", IMPLEMENTATION), len(known)) for case in cases]
+        of = [
+            known.setdefault((kernel, workload, "", IMPLEMENTATION, gpu), len(known)) for kernel, workload, gpu in cases
+        ]
         found = np.array(values, dtype="float64").reshape(-1, len(metrics))
         kept = (found == 0) | ((found >= json_shape.SMALLEST) & (found <= json_shape.LARGEST))
         launches, places = np.nonzero(kept)
@@ -118,6 +121,14 @@ class Rows:
         if len(self._values) > MOST_ROWS:
             raise bounded_reading.Unreadable(f"it has more than {MOST_ROWS:,} values: record fewer launches")
 
+    def placed(self, workload: str, gpu: str) -> str:
+        """The workload of a case on ``gpu``, once all rows are added."""
+        return f"{workload}, {gpu}" if gpu and self._several else workload
+
+    @property
+    def _several(self) -> bool:
+        return len({case[4] for case in self._known}) > 1
+
     def frame(self) -> pd.DataFrame:
         """The rows as a table of the schema, without zeros that stand for absent values."""
         cases = np.array(self._cases, dtype="int64")
@@ -125,6 +136,8 @@ class Rows:
         def text(of_case: Iterable[str]) -> Any:
             return pd.array(list(of_case), dtype="str").take(cases)
 
+        several = self._several
+        places = (f"{case[1]}, {case[4]}" if several and case[4] else case[1] for case in self._known)
         launch = pd.array(self._launches, dtype="Int32")
         kernel = text(case[0] for case in self._known)
         metrics, names = pd.factorize(pd.array(self._metrics, dtype="str"))
@@ -134,7 +147,7 @@ class Rows:
             "impl": text(case[3] for case in self._known),
             "config": text(case[2] for case in self._known),
             "pass": DIRECTION,
-            "workload": text(case[1] for case in self._known),
+            "workload": text(places),
             "launch": launch,
             "function": pd.Series(kernel).where(~launch.isna(), ""),
             "sample": pd.array([None] * len(self), dtype="Int32"),
@@ -245,15 +258,44 @@ def ncu_device(capability: str, title: str, attribute: Callable[[str], object]) 
     )
 
 
+def of_gpus(found: Mapping[str, Device]) -> tuple[Device, list[str]]:
+    """The GPU of a run whose file has these, each by what its cases are called after, and notes where there are several.
+
+    GPUs of one kind are one GPU. Several kinds become a GPU without figures, so that nothing is set against one of another kind.
+    """
+    kinds = {(one.name, one.target): one for one in found.values()}
+    if len(found) < 2:
+        return next(iter(found.values()), device()), []
+    note = f"several GPUs, each with cases of its own: {', '.join(_called(gpu, found[gpu]) for gpu in list(found)[:8])}"
+    if len(kinds) == 1:
+        return next(iter(kinds.values())), [note]
+    return device(" and ".join(name for name, _ in kinds)), [
+        f"{note}; the kinds differ, so nothing is set against a roof"
+    ]
+
+
+def _called(gpu: str, one: Device) -> str:
+    return gpu if one.name in (gpu, _NO_DEVICE.name) else f"{gpu} ({one.name})"
+
+
+#: Makers whose GPUs have no compute capability, though CUDA's names for properties are used for theirs.
+_OTHER_MAKERS = re.compile(r"\b(AMD|ATI|Radeon|Instinct|Intel|Ascend|MLU|MTT|Hygon|DCU|gfx\w+)", re.IGNORECASE)
+
+
 def device(
     title: str = "", target: str = "", *, multiprocessors: int = 0, l2_bytes: int = 0, memory_bytes: int = 0
 ) -> Device:
-    """The GPU that a file names. A figure that the file lacks (0) comes from the datasheet."""
+    """The GPU that a file names. A figure that the file lacks (0) comes from the datasheet.
+
+    A GPU that is not NVIDIA's has no ``sm_`` target; it has the ``gfx`` target that its name holds.
+    """
     called = bounded_reading.one_line(title)
+    if target.startswith("sm_") and _OTHER_MAKERS.search(called):
+        target = first(re.findall(r"\bgfx\w+", called))
     known = ceilings.product(called)
     return Device(
         called or (f"a GPU of {target}" if target else _NO_DEVICE.name),
-        bounded_reading.one_line(target, 40) or (known.target if known else ""),
+        bounded_reading.one_line(target, 40).partition(":")[0] or (known.target if known else ""),
         multiprocessors or (known.multiprocessors if known else 0),
         l2_bytes or (known.l2_bytes if known else 0),
         memory_bytes or (known.memory_bytes if known else 0),

@@ -14,6 +14,7 @@ from tilescope.collectors.foreign_files import (
     profiler_trace,
     proton,
     tritonparse,
+    unread,
 )
 from tilescope.collectors.foreign_files.contents import Contents
 from tilescope.files import bounded_reading
@@ -30,7 +31,7 @@ class Format(Protocol):
     read: Callable[[Path], Contents]
 
 
-#: Every format, in the order of recognition: those with certain first bytes come first.
+#: Every format, in the order of recognition: those with certain first bytes come first, and ncu's CSV last.
 FORMATS = cast(
     "tuple[Format, ...]", (ncu_report, helion_autotune, inductor_autotune, tritonparse, proton, profiler_trace, ncu_csv)
 )
@@ -50,8 +51,15 @@ def of(path: Path) -> Format:
         if len(begun) >= HEAD:
             break
     begun = begun[:HEAD]
+    called = bounded_reading.one_line(path.name)
+    if not begun.strip(b"\x00 \t\r\n"):
+        raise bounded_reading.Unreadable(f"{called} is empty: record it again, and let the profiler end")
     found = next((one for one in FORMATS if one.reads(begun, path.name.lower())), None)
+    # A name alone says little: every tool writes .csv, and ncu's tables may follow any output.
+    if (found is None or (found is FORMATS[-1] and not ncu_csv.begins(begun))) and (
+        what := unread.named(begun, path.name.lower())
+    ):
+        raise bounded_reading.Unreadable(f"{called} is {what}")
     if found is None:
-        what = "is empty" if not begun else "is in no format that Tilescope knows"
-        raise bounded_reading.Unreadable(f"{bounded_reading.one_line(path.name)} {what}: it opens {known()}")
+        raise bounded_reading.Unreadable(f"{called} is in no format that Tilescope knows: it opens {known()}")
     return found

@@ -14,16 +14,17 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tilescope.collectors.foreign_files import contents
 from tilescope.collectors.foreign_files.contents import Contents, Rows
-from tilescope.files import bounded_reading
+from tilescope.files import bounded_reading, delimited
 from tilescope.table import helion_config
 from tilescope.table.case import Case
-from tilescope.table.run import Failure
+from tilescope.table.run import Device, Failure
 
 NAME = "Helion's autotuning log (HELION_AUTOTUNE_LOG's .csv)"
+_NUMBERS = ("perf_ms", "compile_time_s")
 _COLUMNS = ("generation", "status", "perf_ms", "compile_time_s", "config")
 #: Most bytes of one line of that file, which has a kernel's source.
 LINE = 16 * bounded_reading.MIB
@@ -36,24 +37,30 @@ _SAME_CODE = "deduplicated"
 
 def reads(head: bytes, name: str) -> bool:
     """Whether the first line names the log's columns."""
-    first = head.lstrip(b"\xef\xbb\xbf \r\n").partition(b"\n")[0].strip().decode("ascii", "replace").split(",")
-    return set(_COLUMNS) < set(first)
+    first = head.lstrip(b" \r\n").partition(b"\n")[0].strip().decode("ascii", "replace")
+    return delimited.cells(first, _COLUMNS) is not None
 
 
 @bounded_reading.parser
 def read(path: Path) -> Contents:
     """Reads the time of every config, the median of several times, and its compile time. Raises Unreadable without times."""
     told, notes = _described(path.with_suffix(".meta.jsonl"))
-    times: dict[tuple[str, str], list[float]] = {}
-    compiled: dict[tuple[str, str], float] = {}
-    ended: dict[tuple[str, str], str] = {}
+    times: dict[_Key, list[float]] = {}
+    compiled: dict[_Key, float] = {}
+    ended: dict[_Key, str] = {}
+    devices: dict[str, Device] = {}
+    known: list[Mapping[str, Any]] = []
     damaged = 0
     for row in _rows(path):
         config = helion_config.config_text(row["config"])
         if not config:
             damaged += 1
             continue
-        key = row["run_id"], config
+        about = told.get(row["run_id"], {})
+        device = _device(about)
+        # Several searches of one kernel, size and GPU are one: their times are of the same code.
+        kernel, workload = contents.name(about.get("kernel_name") or path.stem), _workload(about, row["run_id"])
+        key = _Key(kernel, workload, config, device.name)
         status = contents.text(row["status"])
         if key not in ended or status != _BEGUN:
             ended[key] = status
@@ -61,40 +68,61 @@ def read(path: Path) -> Contents:
             compiled[key] = spent
         if (time := _number(row["perf_ms"])) is not None:
             times.setdefault(key, []).append(time * 1e-3)
+            devices.setdefault(device.name, device)
+            known += [about] if about not in known else []
     rows = Rows(helion_config.SOURCE)
-    failures: list[Failure] = []
-    for key in dict.fromkeys([*times, *ended]):
-        about = told.get(key[0], {})
-        kernel, workload = contents.name(about.get("kernel_name") or path.stem), _workload(about, key[0])
-        if key in times:
-            values = {"interval": statistics.median(times[key]), "compile_time": compiled.get(key)}
-            rows.add(kernel, workload, None, values, config=key[1])
-        elif len(failures) < MOST_FAILURES:
-            case = Case(kernel, contents.IMPLEMENTATION, contents.DIRECTION, workload, key[1])
-            failures.append(Failure(case.id, helion_config.SOURCE, _ENDS.get(ended[key], ended[key])))
+    for key, measured in times.items():
+        values = {"interval": statistics.median(measured), "compile_time": compiled.get(key)}
+        rows.add(key.kernel, key.workload, None, values, config=key.config, gpu=key.gpu)
+    failures = [
+        Failure(
+            Case(
+                key.kernel, contents.IMPLEMENTATION, contents.DIRECTION, rows.placed(key.workload, key.gpu), key.config
+            ).id,
+            helion_config.SOURCE,
+            _ENDS.get(status, status),
+        )
+        for key, status in ended.items()
+        if key not in times
+    ][:MOST_FAILURES]
     contents.require(rows, "no config in it was timed")
-    known = list({key[0]: told.get(key[0], {}) for key in times}.values())
-    devices = {_device(about) for about in known}
+    device, several = contents.of_gpus(devices)
     return Contents(
         "Helion",
         rows.frame(),
-        devices.pop() if len(devices) == 1 else contents.device(),
+        device,
         versions=_versions(known),
         notes=[
             *notes,
             *_untimed(ended, times),
             *([f"damaged rows that were left out: {damaged}"] if damaged else []),
-            *([f"runs on {len(devices)} kinds of GPU: none is taken for all"] if len(devices) > 1 else []),
+            *several,
         ],
         failures=failures,
     )
 
 
+class _Key(NamedTuple):
+    kernel: str
+    workload: str
+    config: str
+    gpu: str
+
+
 def _rows(path: Path) -> Iterator[dict[str, str]]:
-    """Yields the log's rows by column. ``run_id`` is empty where there is none."""
+    """Yields the log's rows by column, with numbers as Python writes them. ``run_id`` is empty where there is none."""
     text = bounded_reading.text(bounded_reading.content(path)).lstrip("\ufeff \r\n")
-    for row in csv.DictReader(io.StringIO(text), restval=""):
-        yield {"run_id": row.get("run_id") or "", **{name: row.get(name) or "" for name in _COLUMNS}}
+    header = delimited.cells(text.partition("\n")[0].rstrip("\r"), _COLUMNS)
+    if header is None:
+        return
+    separator, _ = header
+    rows = [
+        row for row in csv.DictReader(io.StringIO(text), restval="", delimiter=separator) if row["config"] != "config"
+    ]
+    mark = delimited.decimal_mark(((row[name] or "", False) for row in rows for name in _NUMBERS), separator)
+    for row in rows:
+        found = {name: row.get(name) or "" for name in ("run_id", *_COLUMNS)}
+        yield {**found, **{name: delimited.plain(found[name], mark) for name in _NUMBERS}}
 
 
 def _number(cell: str) -> float | None:
@@ -104,7 +132,7 @@ def _number(cell: str) -> float | None:
         return None
 
 
-def _untimed(ended: Mapping[tuple[str, str], str], times: Mapping[tuple[str, str], Any]) -> list[str]:
+def _untimed(ended: Mapping[_Key, str], times: Mapping[_Key, Any]) -> list[str]:
     """Notes on configs without a time, and on those with the time of another config."""
     why = Counter(status or "no status" for key, status in ended.items() if key not in times)
     same = sum(status == _SAME_CODE for key, status in ended.items() if key in times)
@@ -140,7 +168,7 @@ def _workload(about: Mapping[str, Any], run: str) -> str:
     return f"run {contents.text(run)[:8]}, sizes not recorded" if run else "sizes not recorded"
 
 
-def _device(about: Mapping[str, Any]) -> Any:
+def _device(about: Mapping[str, Any]) -> Device:
     hardware = about.get("hardware_info")
     said = hardware if isinstance(hardware, dict) else {"device_name": about.get("hardware")}
     props = contents.mapping(said.get("device_props"))

@@ -14,6 +14,7 @@ from tilescope.collectors.foreign_files import contents
 from tilescope.collectors.foreign_files.contents import IMPLEMENTATION, Contents, Rows
 from tilescope.files import bounded_reading
 from tilescope.table.case import config_text
+from tilescope.table.run import Device
 
 NAME = "Inductor's autotuning results (autotuning_result_json_list.txt)"
 SOURCE = "inductor"
@@ -38,23 +39,25 @@ def read(path: Path) -> Contents:
 
     Raises Unreadable where no choice was timed.
     """
-    rows, device, damaged, failed = Rows(SOURCE), "", 0, 0
+    rows, devices, damaged, failed = Rows(SOURCE), dict[str, Device](), 0, 0
     for said in contents.values(path, LINE):
         if not isinstance(said, dict):
             damaged += 1
             continue
-        device = device or contents.text(said.get("cuda_device_name"))
+        gpu = contents.text(said.get("cuda_device_name"))
         time = contents.number(said.get("benchmark_result"))
         if time is None:
             failed += 1
             continue
         impl, config = _choice(said)
         operator, values = contents.name(said.get("op_name", "")), {"interval": time * 1e-3}
-        rows.add(operator, _workload(said), None, values, config=config, impl=impl)
+        rows.add(operator, _workload(said), None, values, config=config, impl=impl, gpu=gpu)
+        devices.setdefault(gpu, contents.device(gpu))
     contents.require(rows, "no choice in it was timed: compile with max_autotune and LOG_AUTOTUNE_RESULTS=1")
-    notes = [f"choices that could not be run: {failed}"] if failed else []
+    device, notes = contents.of_gpus(devices)
+    notes += [f"choices that could not be run: {failed}"] if failed else []
     notes += [f"damaged lines that were left out: {damaged}"] if damaged else []
-    return Contents("Inductor", rows.frame(), contents.device(device), notes=notes)
+    return Contents("Inductor", rows.frame(), device, notes=notes)
 
 
 def _choice(said: Mapping[str, Any]) -> tuple[str, str]:

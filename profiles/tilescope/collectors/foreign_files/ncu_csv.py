@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tilescope.collectors.foreign_files import contents
 from tilescope.collectors.foreign_files.contents import Contents, Rows
 from tilescope.collectors.ncu import counters
 from tilescope.collectors.ncu import ncu_csv as cells
-from tilescope.files import bounded_reading
+from tilescope.files import bounded_reading, delimited
+from tilescope.table.metrics import METRICS
 from tilescope.table.run import Device
 
 NAME = "ncu's CSV (ncu --csv, raw or details page)"
@@ -38,69 +40,142 @@ LABELS = {
     "Block Limit Barriers": "launch__occupancy_limit_barriers",
 }
 _DEVICE = "device__attribute_"
-#: Prefix of ncu's warnings about the results.
-_WARNING = "==WARNING== "
+#: The beginning of ncu's own lines: ``==ERROR== …``.
+_OWN = "=="
+_SAID = re.compile(r"==(ERROR|WARNING)==\s*(.*)")
+#: Most of ncu's own lines that become notes.
+_MOST_SAID = 20
+#: Counters of METRICS, each with the unit that ncu's base units must have for it; any unit where it is empty.
+_BASE_UNITS = {"second": "ns", "hertz": "hz", "byte": "byte"}
+_KNOWN = {
+    name: _BASE_UNITS.get(metric.unit, "")
+    for metric in METRICS.values()
+    for terms in metric.ncu.values()
+    for name, _ in terms
+}
+#: Counters that are whole numbers in these units.
+_WHOLE_NAME = re.compile(rf"\w+\.sum|launch__(grid|block|registers|thread|shared)\w*|{_DEVICE}\w*")
+_WHOLE_UNITS = frozenset(("", "ns", "nsecond", "byte", "sector", "inst", "cycle", "thread", "warp", "request", "block",
+                          "register/thread", "byte/block"))  # fmt: skip
+
+
+def begins(head: bytes) -> bool:
+    """Whether the head has ncu's header or own lines."""
+    return bool(re.search(rb'"ID","|\bID"?[,;\t]"?Process ID|==(PROF|ERROR|WARNING)==', head))
 
 
 def reads(head: bytes, name: str) -> bool:
-    """Whether the head has ncu's header, or the name is that of a table or a log, which may begin with other output."""
-    return b'"ID","' in head or name.endswith(_ENDINGS)
+    """Whether the head is ncu's, or the name is that of a table or a log, which may begin with other output."""
+    return begins(head) or name.endswith(_ENDINGS)
 
 
 @bounded_reading.parser
 def read(path: Path) -> Contents:
-    """Reads every launch with its counters of METRICS. Raises Unreadable where there is no table of ncu's."""
+    """Reads every launch with its counters of METRICS. Each GPU has cases of its own.
+
+    Raises Unreadable where there is no launch, with ncu's reason and the cure if ncu states one, and where no counter is known.
+    """
     text = bounded_reading.text(bounded_reading.content(path))
+    tables = list(cells.tables(text))
+    if not tables:
+        otherwise = "no table of ncu's is in it: print one with 'ncu --csv --page raw' (or details)"
+        raise bounded_reading.Unreadable(_reason(text, otherwise))
+    if len({table.raw for table in tables}) > 1:
+        raise bounded_reading.Unreadable("it holds a raw page and a details page: give each a file of its own")
     rows = Rows(SOURCE)
-    try:
-        device = _raw(text, rows)
-    except cells.NcuFormatError:
-        try:
-            device = _details(text, rows)
-        except cells.NcuFormatError as error:
-            raise bounded_reading.Unreadable(
-                "no table of ncu's is in it: print one with 'ncu --csv --page raw' (or details)"
-            ) from error
-    contents.require(rows, "none of its counters is one that Tilescope knows: profile with 'ncu --set full'")
-    warned = [line.removeprefix(_WARNING) for line in text.splitlines() if line.startswith(_WARNING)]
-    notes = [f"ncu: {bounded_reading.one_line(line)}" for line in dict.fromkeys(warned[:20])]
-    return Contents("Nsight Compute", rows.frame(), device, notes=notes)
+    devices: dict[str, Device] = {}
+    others = _Others()
+    launches = [launch for table in tables for launch in _launches(table)]
+    for number, launch in enumerate(launches):
+        # pandas may have made a float of it.
+        device = re.match(r"\d+", launch.printed.get("Device", ""))
+        gpu = f"GPU {device[0]}" if device else ""
+        if _add(rows, number, launch.printed, counters.values(others.without(launch.counted)), gpu):
+            devices.setdefault(gpu, _device(launch))
+    if not launches:
+        raise bounded_reading.Unreadable(f"it has ncu's header and no launch: {_reason(text, 'profile one')}")
+    contents.require(
+        rows,
+        f"none of its counters ({contents.listed(others.unknown)}) is one that Tilescope knows: profile with 'ncu --set full'",
+    )
+    gpus, notes = contents.of_gpus(devices)
+    if left_out := sum(table.left_out for table in tables):
+        notes.append(f"rows that are cut off or too long and were left out: {left_out}")
+    if others.unfit:
+        notes.append(f"counters in unknown units were left out: {contents.listed(others.unfit)}")
+    return Contents("Nsight Compute", rows.frame(), gpus, notes=[*(f"ncu: {line}" for line in _said(text)), *notes])
 
 
-def _raw(text: str, rows: Rows) -> Device:
-    """Adds the launches of a raw page. Returns their device."""
-    table = cells.read_raw(text)
-    names = [str(name) for name in table.columns.get_level_values("counter")]
-    units = [str(unit) for unit in table.columns.get_level_values("unit")]
-    printed: dict[str, str] = {}
-    for launch, row in enumerate(table.itertuples(index=False, name=None)):
-        printed = dict(zip(names, row, strict=True))
-        _add(rows, launch, printed, counters.values(zip(names, units, row, strict=True)))
-    return _device(printed)
+@dataclass
+class _Others:
+    """The counters that METRICS lacks, and those whose unit is unknown: their values cannot be converted."""
+
+    unknown: dict[str, int] = field(default_factory=dict)
+    unfit: dict[str, int] = field(default_factory=dict)
+
+    def without(self, counted: Iterable[tuple[str, str, str]]) -> Iterator[tuple[str, str, str]]:
+        """The counters of METRICS in a known unit. The others are noted."""
+        for name, unit, value in counted:
+            if name not in _KNOWN:
+                self.unknown[name] = 1
+            elif cells.in_base(1.0, unit)[1].startswith(_KNOWN[name]):
+                yield name, unit, value
+            else:
+                self.unfit[f"{name} ({unit or 'no unit'})"] = 1
 
 
-def _details(text: str, rows: Rows) -> Device:
-    """Adds the launches of a details page, which has a row for each metric. Returns their device."""
-    table = cells.read_details(text).fillna("")
-    printed: dict[str, str] = {}
-    # Each process numbers its launches from 0.
-    whose = [name for name in ("Process ID", "ID") if name in table.columns]
-    for launch, (_, of_launch) in enumerate(table.groupby(whose, sort=False)):
-        lines = of_launch.to_dict("records")
-        printed = {str(name): str(value) for name, value in lines[0].items()}
-        told = ((str(one["Metric Name"]), str(one["Metric Unit"]), str(one["Metric Value"])) for one in lines)
-        named = ((LABELS.get(label, label), unit, value) for label, unit, value in told)
-        _add(rows, launch, printed, counters.values(named))
-    return _device(printed)
+@dataclass(frozen=True)
+class _Launch:
+    """``printed`` are the cells of its row by column; ``counted`` are name, unit and number of each metric, as Python writes it."""
+
+    printed: Mapping[str, str]
+    counted: Sequence[tuple[str, str, str]]
 
 
-def _add(rows: Rows, launch: int, printed: Mapping[str, str], values: Mapping[str, float]) -> None:
-    """Adds one launch. ``printed`` are its cells, ``values`` its counters in ncu's base units."""
+def _launches(table: cells.Table) -> Iterator[_Launch]:
+    found = list(_of_raw(table) if table.raw else _of_details(table))
+    numbers = ((value, _is_whole(name, unit)) for one in found for name, unit, value in one.counted)
+    mark = delimited.decimal_mark(numbers, table.separator)
+    for one in found:
+        counted = [
+            (name, unit, delimited.plain(value, mark))
+            for name, unit, value in one.counted
+            if name in _KNOWN or "__" in name
+        ]
+        yield _Launch(one.printed, counted)
+
+
+def _of_raw(table: cells.Table) -> Iterator[_Launch]:
+    for row in table.rows:
+        counted = [one for one in zip(table.header, table.units, row, strict=False) if "__" in one[0]]
+        yield _Launch(dict(zip(table.header, row, strict=False)), counted)
+
+
+def _of_details(table: cells.Table) -> Iterator[_Launch]:
+    """The launches of a details page, which has a row for each metric. Each process numbers its launches from 0."""
+    launches: dict[tuple[str, str], tuple[dict[str, str], list[tuple[str, str, str]]]] = {}
+    for row in table.rows:
+        printed = dict(zip(table.header, row, strict=False))
+        _, counted = launches.setdefault((printed.get("Process ID", ""), printed["ID"]), (printed, []))
+        label, unit, value = (printed.get(f"Metric {what}", "") for what in ("Name", "Unit", "Value"))
+        counted.append((LABELS.get(label, label), unit, value))
+    for launch in launches.values():
+        yield _Launch(*launch)
+
+
+def _is_whole(name: str, unit: str) -> bool:
+    return unit in _WHOLE_UNITS and bool(_WHOLE_NAME.fullmatch(name))
+
+
+def _add(rows: Rows, launch: int, printed: Mapping[str, str], values: Mapping[str, float], gpu: str) -> bool:
+    """Adds one launch, if any of its counters is known. ``printed`` are its cells, ``values`` its counters in ncu's base units."""
+    found = counters.metrics(values, _capability(printed))
+    if not found:
+        return False
     block, grid = (_sizes(printed.get(name, "")) for name in ("Block Size", "Grid Size"))
-    kernel = contents.name(printed["Kernel Name"])
-    found = counters.metrics(values, printed.get("CC", ""))
     size = {"block_threads": contents.product(block), "grid_blocks": contents.product(grid)}
-    rows.add(kernel, contents.workload(grid, block), launch, {**size, **found})
+    rows.add(contents.name(printed["Kernel Name"]), contents.workload(grid, block), launch, {**size, **found}, gpu=gpu)
+    return True
 
 
 def _sizes(cell: str) -> list[int] | None:
@@ -108,7 +183,40 @@ def _sizes(cell: str) -> list[int] | None:
     return contents.sizes([int(side) for side in re.findall(r"\d{1,10}", cell)])
 
 
-def _device(printed: Mapping[str, str]) -> Device:
+def _capability(printed: Mapping[str, str]) -> str:
+    return printed.get("CC", "").replace(",", ".")
+
+
+def _device(launch: _Launch) -> Device:
     """The GPU in the cells of a launch, with its attributes where they were collected."""
-    title = printed.get(f"{_DEVICE}display_name", "")
-    return contents.ncu_device(printed.get("CC", ""), title, lambda name: cells.number(printed.get(_DEVICE + name, "")))
+    told = {name: value for name, _, value in launch.counted if name.startswith(_DEVICE)}
+    title = told.get(f"{_DEVICE}display_name", "")
+    return contents.ncu_device(
+        _capability(launch.printed), title, lambda name: cells.number(told.get(_DEVICE + name, ""))
+    )
+
+
+def _said(text: str) -> list[str]:
+    """ncu's own errors, with the cure of each that is known, and its warnings."""
+    found: dict[str, None] = {}
+    for line in text.splitlines():
+        if line.startswith(_OWN) and (said := _SAID.match(line)):
+            found[counters.obstacle(line) or bounded_reading.one_line(said[2])] = None
+    return list(found)[:_MOST_SAID]
+
+
+def _reason(text: str, otherwise: str) -> str:
+    """Why there is no launch, in ncu's words where it says so, and what to do; else ``otherwise``."""
+    said = _said(text)
+    if counters.NOTHING in text:
+        names = re.findall(r"^\s*\d+\. (.+)$", text.partition("Available Kernels:")[2], re.MULTILINE)
+        ran = contents.listed(dict.fromkeys(map(bounded_reading.one_line, names), 1))
+        why = (
+            f"its options chose none of the kernels that ran ({ran}): change --kernel-name, --launch-skip or --nvtx-include"
+            if names
+            else "the program launched none, or another process did: add --target-processes all"
+        )
+        return f"ncu says '{counters.NOTHING}': {why}"
+    if said:
+        return f"ncu says: {'; '.join(said[:3])}"
+    return otherwise

@@ -32,10 +32,12 @@ _MISSING = (
     "'ncu --import FILE --csv --page raw' and open that"
 )
 _DEVICE = "device__attribute_"
+_NUMBER = "launch__device_id"
 #: Metrics that are read beside the counters of METRICS.
 _ASKED = (
     *(f"launch__{what}_dim_{side}" for what in ("grid", "block") for side in "xyz"),
     *(f"{_DEVICE}compute_capability_{part}" for part in ("major", "minor")),
+    _NUMBER,
     *(_DEVICE + name for name in ("display_name", "multiprocessor_count", "l2_cache_size", "total_memory")),
 )
 #: Most seconds for reading a report.
@@ -43,8 +45,8 @@ _LIMIT = 600
 
 
 def reads(head: bytes, name: str) -> bool:
-    """Whether the name is that of a report, whose content is proprietary."""
-    return name.endswith((".ncu-rep", ".ncu-repz"))
+    """Whether the head or the name is that of a report, whose content is proprietary."""
+    return head.startswith(b"NVR\x00") or name.endswith((".ncu-rep", ".ncu-repz"))
 
 
 @bounded_reading.parser
@@ -58,10 +60,12 @@ def read(path: Path) -> Contents:
     except importlib.metadata.PackageNotFoundError as error:
         raise bounded_reading.Unreadable(_MISSING) from error
     rows = Rows(SOURCE)
-    device = contents.device()
+    devices: dict[str, Device] = {}
     for number, launch in enumerate(_asked(path)):
         said = launch["values"]
-        device = device if device.target else _device(said)
+        gpu = f"GPU {_whole(said[_NUMBER])}" if _NUMBER in said else ""
+        if gpu not in devices or not devices[gpu].target:
+            devices[gpu] = _device(said)
         kernel = contents.name(launch["name"])
         grid, block = (contents.sizes([_whole(said.get(f"launch__{what}_dim_{side}")) for side in "xyz"])
                        for what in ("grid", "block"))  # fmt: skip
@@ -70,10 +74,12 @@ def read(path: Path) -> Contents:
             for name, (value, unit) in said.items()
             if isinstance(value, (int, float)) and not name.startswith(_DEVICE)
         }
+        found = counters.metrics(base, _capability(said))
         size = {"grid_blocks": contents.product(grid), "block_threads": contents.product(block)}
-        rows.add(kernel, contents.workload(grid, block), number, size | counters.metrics(base, _capability(said)))
+        rows.add(kernel, contents.workload(grid, block), number, size | found if found else {}, gpu=gpu)
     contents.require(rows, "it holds no launch with a counter that Tilescope knows, or it is damaged")
-    return Contents("Nsight Compute", rows.frame(), device, versions={_PACKAGE: version})
+    device, notes = contents.of_gpus(devices)
+    return Contents("Nsight Compute", rows.frame(), device, versions={_PACKAGE: version}, notes=notes)
 
 
 def _asked(path: Path) -> list[dict[str, Any]]:

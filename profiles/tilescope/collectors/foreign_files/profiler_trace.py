@@ -16,6 +16,7 @@ from msgspec import Struct, field
 from tilescope.collectors.foreign_files import contents
 from tilescope.collectors.foreign_files.contents import Contents, Rows
 from tilescope.files import bounded_reading, json_stream
+from tilescope.table import units
 from tilescope.table.description import DeclaredKernel
 from tilescope.table.run import Device
 
@@ -28,6 +29,8 @@ _GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"})
 _OPERATORS = frozenset({"cpu_op", "operator"})
 #: Members of a trace with a version, and its name in a run.
 _VERSIONS = {"cuda_runtime_version": "cuda", "cuda_driver_version": "driver", "pytorch_version": "torch"}
+#: Microseconds by which a trace may round a time.
+_ROUNDING = 1.0
 #: Members that every trace of Kineto has.
 _KINETO = ("schemaVersion", "deviceProperties")
 
@@ -53,6 +56,7 @@ class _Arguments(Struct, gc=False):
     occupancy: Any = field(default=None, name="est. achieved occupancy %")
     stream: Any = None
     device: Any = None
+    graph: Any = field(default=None, name="graph id")
 
 
 class _Event(Struct, gc=False):
@@ -74,10 +78,14 @@ class _Shape(NamedTuple):
     values: tuple[float | None, ...]
     stream: str
     device: object
+    gpu: str
+    in_graph: bool
 
 
-#: Metrics of a launch: its time, and those of ``_Shape.values``.
-_METRICS = ("gpu_time", "registers", "shared_memory", "block_threads", "grid_blocks", "estimated_occupancy")
+#: Metrics of a launch: its time, those of ``_Shape.values``, and by how much it outlasts a later one.
+_METRICS = (
+    "gpu_time", "registers", "shared_memory", "block_threads", "grid_blocks", "estimated_occupancy", "stream_overlap",
+)  # fmt: skip
 
 
 @dataclass
@@ -91,6 +99,7 @@ class _Trace:
     known: dict[tuple[Any, ...], _Shape] = dataclass_field(default_factory=dict)
     operators: dict[object, str] = dataclass_field(default_factory=dict)
     members: dict[str, Any] = dataclass_field(default_factory=dict)
+    damaged: int = 0
 
 
 @bounded_reading.parser
@@ -103,30 +112,35 @@ def read(path: Path) -> Contents:
     for member, value in json_stream.members(bounded_reading.chunks(path), EVENTS, _Event):
         if member == EVENTS:
             for event in value:
-                if event.ph == "X":
+                if event is None:
+                    trace.damaged += 1
+                elif event.ph == "X":
                     _read_event(trace, event)
         elif member in _VERSIONS or member in (*_KINETO, "baseTimeNanoseconds"):
             trace.members[member] = value
     kineto = any(name in trace.members for name in _KINETO)
     rows = Rows(SOURCE if kineto else UNNAMED)
     order = sorted(range(len(trace.starts)), key=trace.starts.__getitem__)
+    outlasting, early = _overlaps(trace, order)
     rows.add_launches(
-        [(shape.kernel, shape.workload) for shape in (trace.shapes[place] for place in order)],
+        [(shape.kernel, shape.workload, shape.gpu) for shape in (trace.shapes[place] for place in order)],
         _METRICS,
-        [(trace.times[place], *trace.shapes[place].values) for place in order],
+        [(trace.times[place], *trace.shapes[place].values, outlasting.get(place)) for place in order],
     )
     contents.require(
         rows, "no launch on a GPU is in it: record with ProfilerActivity.CUDA, on a machine where torch sees the GPU"
     )
-    devices = Counter(shape.device for shape in trace.shapes)
+    described = contents.mappings(trace.members.get("deviceProperties"))
+    gpus = {shape.gpu: shape.device for shape in trace.shapes}
+    device, notes = contents.of_gpus({gpu: _device(described, number) for gpu, number in sorted(gpus.items())})
     return Contents(
         "torch.profiler" if kineto else "a tool that it does not name",
         rows.frame(),
-        _device(trace.members.get("deviceProperties"), devices),
+        device,
         _kernels(trace, order),
         {called: said for name, called in _VERSIONS.items() if (said := contents.text(trace.members.get(name)))},
         _recorded(trace.members.get("baseTimeNanoseconds"), min(trace.starts)),
-        _notes(devices),
+        [*_notes(trace, outlasting, early), *notes],
     )
 
 
@@ -139,6 +153,7 @@ def _read_event(trace: _Trace, event: _Event) -> None:
             trace.operators[_plain(called)] = contents.text(event.name, 200)
     elif kind in _GPU and event.ts is not None and event.dur is not None:
         if not (math.isfinite(event.ts) and 0 <= event.dur < math.inf):
+            trace.damaged += 1
             return
         trace.starts.append(event.ts)
         trace.times.append(event.dur * 1e-6)
@@ -151,7 +166,7 @@ _NO_ARGUMENTS = _Arguments()
 
 def _shape(trace: _Trace, name: Any, of: _Arguments) -> _Shape:
     grid, block = (tuple(sides) if isinstance(sides, list) else None for sides in (of.grid, of.block))
-    key = (name, grid, block, of.bytes, of.registers, of.shared_memory, of.occupancy, of.stream, of.device)
+    key = (name, grid, block, of.bytes, of.registers, of.shared_memory, of.occupancy, of.stream, of.device, of.graph)
     try:
         return trace.known[key]
     except KeyError:
@@ -171,26 +186,33 @@ def _made(name: Any, of: _Arguments) -> _Shape:
     )  # fmt: skip
     workload = f"{moved:.0f} bytes" if moved is not None else contents.workload(grid, block)
     called = contents.name(name if isinstance(name, str) else "")
-    return _Shape(called, workload, values, contents.text(of.stream, 20), _plain(of.device))
+    device = _plain(of.device)
+    gpu = "" if device is None else contents.text(f"GPU {device}", 40)
+    return _Shape(called, workload, values, contents.text(of.stream, 20), device, gpu, bool(of.graph))
 
 
 def _plain(value: Any) -> object:
     return value if isinstance(value, (int, str)) else None
 
 
-def _device(said: Any, used: Mapping[object, int]) -> Device:
-    """The GPU with the most launches, as the trace describes it."""
-    most = max(used, key=lambda one: used[one], default=None)
-    one = next((one for one in contents.mappings(said) if one.get("id") == most), None)
+def _device(described: Iterable[Mapping[str, Any]], number: object) -> Device:
+    """The GPU of that number, as the trace describes it."""
+    one = next((one for one in described if one.get("id") == number), None)
     if one is None:
         return contents.device()
     major, minor = (contents.number(one.get(f"compute{what}")) for what in ("Major", "Minor"))
+    known = major and minor is not None and 0 <= minor < 10
     return contents.device(
         contents.text(one.get("name")),
-        f"sm_{major:.0f}{minor:.0f}" if major and minor is not None and 0 <= minor < 10 else "",
+        f"sm_{major:.0f}{minor:.0f}" if known and not _is_amd(one) else "",
         multiprocessors=contents.count(one.get("numSms")),
         memory_bytes=contents.count(one.get("totalGlobalMem")),
     )
+
+
+def _is_amd(one: Mapping[str, Any]) -> bool:
+    """Whether Kineto wrote the properties of one of AMD's GPUs, whatever its name."""
+    return one.get("warpSize") == 64 or "maxSharedMemoryPerMultiProcessor" in one
 
 
 def _recorded(base: Any, start: float) -> str:
@@ -223,6 +245,46 @@ def _kernels(trace: _Trace, order: Iterable[int]) -> dict[str, DeclaredKernel]:
     return found
 
 
-def _notes(devices: Iterable[object]) -> list[str]:
-    count = len(list(devices))
-    return [f"its launches are of {count} GPUs, and the run names the one with most of them"] if count > 1 else []
+def _overlaps(trace: _Trace, order: Iterable[int]) -> tuple[dict[int, float], dict[int, float]]:
+    """Launches that overlap a later one of their stream: by how many seconds each outlasts it, and each begins before the last ends.
+
+    A stream runs its launches in order, so none ends before an earlier one. With programmatic dependent launch one may begin before
+    the one before it ends. Branches of a CUDA graph run at once.
+    """
+    latest: dict[tuple[object, str], int] = {}
+    outlasting: dict[int, float] = {}
+    early: dict[int, float] = {}
+    for place in order:
+        shape = trace.shapes[place]
+        if not shape.stream or shape.in_graph:
+            continue
+        before = latest.setdefault((shape.device, shape.stream), place)
+        begun, ended = _end(trace, before) - trace.starts[place], _end(trace, before) - _end(trace, place)
+        if min(begun, ended) > _ROUNDING and trace.starts[before] < trace.starts[place]:
+            outlasting[before] = max(ended * 1e-6, outlasting.get(before, 0.0))
+            continue
+        if begun > _ROUNDING and before != place and before not in outlasting:
+            early[place] = begun * 1e-6
+        latest[shape.device, shape.stream] = place
+    return outlasting, early
+
+
+def _notes(trace: _Trace, outlasting: Mapping[int, float], early: Mapping[int, float]) -> list[str]:
+    said = {
+        "impossible: launches that end after a later launch of their stream has ended": outlasting,
+        "launches that begin before the one before them on their stream ends (programmatic dependent launch does so; without it a "
+        "time is wrong)": early,
+    }
+    notes = [f"{what}: {_listed(trace, found)}" for what, found in said.items() if found]
+    return notes + ([f"damaged events that were left out: {trace.damaged}"] if trace.damaged else [])
+
+
+def _listed(trace: _Trace, found: Mapping[int, float]) -> str:
+    """The number of launches, and the one with the most seconds."""
+    most = max(found, key=lambda place: found[place])
+    return f"{len(found):,}, {trace.shapes[most].kernel} by {units.text(found[most], 'second')}"
+
+
+def _end(trace: _Trace, place: int) -> float:
+    """The end of a launch in microseconds."""
+    return trace.starts[place] + trace.times[place] * 1e6

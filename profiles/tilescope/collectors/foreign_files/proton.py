@@ -36,38 +36,43 @@ def read(path: Path) -> Contents:
     Raises Unreadable for another format of Proton, and where there are no times.
     """
     raw = bounded_reading.content(path)
-    if raw[:1] not in b" \t\r\n[\x1f":
+    if raw[:1] not in b" \t\r\n[\x1f\xef\xff\xfe\x00":
         raise bounded_reading.Unreadable(
             "it is not Proton's JSON: write it with proton.finalize() and its default format"
         )
-    found = bounded_reading.data(raw)
+    try:
+        found = bounded_reading.data(raw)
+    except bounded_reading.Unreadable as error:
+        raise bounded_reading.Unreadable(
+            f"{error}: it is cut off or more than one profile, so write it again"
+        ) from error
     trees = [one for one in contents.mappings(found) if "frame" in one]
-    sums: dict[tuple[str, str], Counter[str]] = {}
-    used: Counter[tuple[str, str]] = Counter()
+    sums: dict[tuple[str, str, str], Counter[str]] = {}
+    described: Mapping[str, Any] = next((one for one in reversed(contents.mappings(found)) if "frame" not in one), {})
+    devices: dict[str, Device] = {}
     for kernel, scope, metrics in (node for tree in trees for node in _kernels(tree, ())):
-        of_kernel = sums.setdefault((kernel, scope), Counter())
+        kind, number = contents.text(metrics.get("device_type")), contents.text(metrics.get("device_id"))
+        gpu = f"GPU {number}" if number else ""
+        devices.setdefault(gpu, _device(described, kind, number))
+        of_kernel = sums.setdefault((kernel, scope, gpu), Counter())
         for name, value in metrics.items():
             if (amount := contents.number(value)) is not None:
                 of_kernel[name] += amount  # type: ignore[assignment]
-        used[contents.text(metrics.get("device_type")), contents.text(metrics.get("device_id"))] += 1
     rows = Rows(SOURCE)
-    for (kernel, scope), of_kernel in sums.items():
+    for (kernel, scope, gpu), of_kernel in sums.items():
         flops = [of_kernel[name] for name in _FLOPS if name in of_kernel]
         values = {"gpu_time": of_kernel[TIME] * 1e-9, "launches": of_kernel.get(COUNT)}
-        rows.add(kernel, scope, None, {**values, "algorithm_flops": sum(flops) if flops else None})
+        rows.add(kernel, scope, None, {**values, "algorithm_flops": sum(flops) if flops else None}, gpu=gpu)
     contents.require(
         rows, "no kernel's time is in it: Proton records times with its default backend, between start() and finalize()"
     )
     others = sorted({name for of_kernel in sums.values() for name in of_kernel} - {TIME, COUNT, *_FLOPS})
-    devices: Mapping[str, Any] = next((one for one in reversed(contents.mappings(found)) if "frame" not in one), {})
-    notes = (
-        [f"its kernels ran on {len(used)} GPUs, and the run names the one with most of them"] if len(used) > 1 else []
-    )
+    device, notes = contents.of_gpus(dict(sorted(devices.items())))
     if others:
         notes.append(
             f"Proton's {', '.join(map(contents.text, others[:5]))} have no place in the table and are left out"
         )
-    return Contents("Proton", rows.frame(), _device(devices, used), notes=notes)
+    return Contents("Proton", rows.frame(), device, notes=notes)
 
 
 def _kernels(tree: Mapping[str, Any], scopes: tuple[str, ...]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
@@ -84,10 +89,10 @@ def _kernels(tree: Mapping[str, Any], scopes: tuple[str, ...]) -> Iterator[tuple
             waiting += [(child, within) for child in reversed(children) if isinstance(child, dict)]
 
 
-def _device(devices: Mapping[str, Any], used: Mapping[tuple[str, str], int]) -> Device:
-    """The GPU on which most kernels ran. Proton gives its architecture and sizes but not its name."""
-    kind, number = max(used, key=lambda one: used[one], default=("", ""))
-    one = contents.mapping(contents.mapping(devices.get(kind)).get(number))
+def _device(described: Mapping[str, Any], kind: str, number: str) -> Device:
+    """The GPU of that number. Proton gives its architecture and sizes but not its name."""
+    one = contents.mapping(contents.mapping(described.get(kind)).get(number))
+    arch = contents.text(one.get("arch"), 60)
     return contents.device(
-        "", contents.target(contents.text(one.get("arch"), 20)), multiprocessors=contents.count(one.get("num_sms"))
+        "", contents.target(arch) if kind == "CUDA" else arch, multiprocessors=contents.count(one.get("num_sms"))
     )

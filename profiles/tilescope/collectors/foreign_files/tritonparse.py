@@ -35,9 +35,10 @@ class _Events:
     #: Seconds of each compilation, by its hash, and its constants by the number of their argument.
     compiled: dict[str, tuple[float | None, Mapping[str, Any]]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
-    placed: dict[str, tuple[str, str]] = field(default_factory=dict)
+    placed: dict[str, tuple[str, str, str]] = field(default_factory=dict)
+    compiled_for: dict[str, str] = field(default_factory=dict)
     configs: list[dict[str, Any]] = field(default_factory=list)
-    targets: Counter[str] = field(default_factory=Counter)
+    targets: dict[str, None] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     sites: dict[str, Counter[str]] = field(default_factory=dict)
     started: str = ""
@@ -58,24 +59,26 @@ def read(path: Path) -> Contents:
             stamp = contents.text(event.get("timestamp"), 40)
             found.started = found.started or (stamp if re.match(r"\d{4}-\d\d-\d\dT", stamp) else "")
             (_compilation if kind == _COMPILED else _launch)(found, event)
-    spent: dict[tuple[str, str], float] = {}
+    spent: dict[tuple[str, str, str], float] = {}
     for code, (seconds, _) in found.compiled.items():
-        case = found.placed.get(code, (found.names[code], "not launched"))
+        case = found.placed.get(code, (found.names[code], "not launched", found.compiled_for[code]))
         if seconds is not None:
             spent[case] = spent.get(case, 0.0) + seconds
-    for case, seconds in spent.items():
-        found.rows.add(*case, None, {"compile_time": seconds})
+    for (kernel, workload, gpu), seconds in spent.items():
+        found.rows.add(kernel, workload, None, {"compile_time": seconds}, gpu=gpu)
     contents.require(
         found.rows, "no compilation or launch of Triton is in it: call tritonparse's init() before the kernels run"
     )
-    target = max(found.targets, key=lambda one: found.targets[one], default="")
-    notes = [f"damaged lines that were left out: {found.damaged}"] if found.damaged else []
+    device, notes = contents.of_gpus({target: contents.device("", target) for target in found.targets})
+    for config in found.configs:
+        config["workload"] = found.rows.placed(config["workload"], config.pop("gpu"))
+    notes += [f"damaged lines that were left out: {found.damaged}"] if found.damaged else []
     if not found.launches:
         notes.append("no launch is in it: set TRITON_TRACE_LAUNCH=1 to record them")
     return Contents(
         "tritonparse",
         found.rows.frame(),
-        contents.device("", target),
+        device,
         {name: {"summary": f"launched at {contents.listed(sites)}"} for name, sites in found.sites.items()},
         found.versions,
         found.started.replace("%f", "0"),
@@ -91,7 +94,8 @@ def _compilation(found: _Events, event: Mapping[str, Any]) -> None:
     code = contents.text(about.get("hash"), 200)
     found.names[code] = contents.name(about.get("name", ""))
     found.compiled[code] = (_compile_time(about), contents.mapping(about.get("src_constants")))
-    _note_versions(found, about)
+    found.compiled_for[code] = _target(found, about)
+    _note_version(found, about)
 
 
 def _compile_time(about: Mapping[str, Any]) -> float | None:
@@ -114,7 +118,8 @@ def _launch(found: _Events, event: Mapping[str, Any]) -> None:
     threads = warps * width if warps and width else None
     workload = contents.workload(grid, [int(threads)] if threads else None)
     code = contents.text(about.get("hash"), 200)
-    found.placed.setdefault(code, (kernel, workload))
+    gpu = _target(found, about) or found.compiled_for.get(code, "")
+    found.placed.setdefault(code, (kernel, workload, gpu))
     # Each program is ``num_ctas`` blocks.
     blocks = contents.product(grid)
     values = {
@@ -122,17 +127,18 @@ def _launch(found: _Events, event: Mapping[str, Any]) -> None:
         "block_threads": threads,
         "grid_blocks": blocks * (ctas or 1) if blocks else None,
     }
-    found.rows.add(kernel, workload, found.launches, values)
+    found.rows.add(kernel, workload, found.launches, values, gpu=gpu)
     config = _config(found, code, event, about)
     if config:
         found.configs.append({
             "kernel": kernel, "impl": IMPLEMENTATION, "pass": DIRECTION, "workload": workload, "dtype": "", "config": "",
             "launch": found.launches, "function": kernel, "launched": config_text(config), "autotuned": "", "source": SOURCE,
+            "gpu": gpu,
         })  # fmt: skip
     if site := _site(event.get("stack")):
         found.sites.setdefault(kernel, Counter())[site] += 1
     found.launches += 1
-    _note_versions(found, about)
+    _note_version(found, about)
 
 
 def _config(found: _Events, code: str, event: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, int]:
@@ -166,9 +172,17 @@ def _site(stack: object) -> str:
     return f"{file}:{contents.text(own[-1].get('line'), 20)}"
 
 
-def _note_versions(found: _Events, about: Mapping[str, Any]) -> None:
-    """Notes the architecture and Triton's version that a compilation names."""
-    if arch := contents.text(contents.mapping(about.get("target")).get("arch"), 20):
-        found.targets[contents.target(arch)] += 1
+def _target(found: _Events, about: Mapping[str, Any]) -> str:
+    """The architecture that a compilation names: ``sm_90``, or ``gfx942`` of AMD's."""
+    target = contents.mapping(about.get("target"))
+    arch = contents.text(target.get("arch"), 40).partition(":")[0]
+    called = arch if contents.text(target.get("backend")) == "hip" else contents.target(arch)
+    if called:
+        found.targets[called] = None
+    return called
+
+
+def _note_version(found: _Events, about: Mapping[str, Any]) -> None:
+    """Notes Triton's version that a compilation names."""
     if version := contents.text(about.get("triton_version"), 40):
         found.versions.setdefault("triton", version)

@@ -59,10 +59,8 @@ _ERRORS = (
     ("Failed to find metric", "this ncu lacks a counter that was asked for: install a newer Nsight Compute"),
 )
 #: ncu's message when the worker ended early or the case launches nothing.
-_NOTHING = (
-    "No kernels were profiled",
-    "No kernels were profiled: the case launched nothing, or the worker ended before it did",
-)
+NOTHING = "No kernels were profiled"
+_NOTHING_HERE = f"{NOTHING}: the case launched nothing, or the worker ended before it did"
 #: ncu's echo of the worker's own failure, which is reported elsewhere.
 _ECHO = "The application returned an error code"
 
@@ -86,10 +84,11 @@ def unavailable() -> str | None:
 
 def explain(text: str) -> str | None:
     """The error in ncu's output, with its cure, in one line; None without an error."""
-    return _obstacle(text) or (_NOTHING[1] if _NOTHING[0] in text else None)
+    return obstacle(text) or (_NOTHING_HERE if NOTHING in text else None)
 
 
-def _obstacle(text: str) -> str | None:
+def obstacle(text: str) -> str | None:
+    """The first error in ncu's output, with its cure where it is known; None without an error but the application's."""
     for sign, cure in _ERRORS:
         if sign in text:
             return cure
@@ -199,9 +198,9 @@ def finish(folder: Path, cases: Sequence[Case]) -> None:
     try:
         table = ncu_csv.read_raw(text)
     except ncu_csv.NcuFormatError as error:
-        obstacle = _obstacle(text)
-        if cases or obstacle:
-            raise NcuError(obstacle or explain(text) or "ncu printed neither counters nor a reason") from error
+        found = obstacle(text)
+        if cases or found:
+            raise NcuError(found or explain(text) or "ncu printed neither counters nor a reason") from error
         return
     counters_of = table.columns.get_level_values("counter")
     for case, own in rows_of(table.set_axis(counters_of, axis=1), cases).items():

@@ -1,18 +1,21 @@
 """Reads the output of the Nsight Compute CLI with ``--csv``, keeping every cell.
 
-The text may have other lines before, after and between: ncu's own ``==PROF==`` lines and output of the application. Pure: text ->
-frame of strings. Numbers are read by ``number`` and ``in_base``.
+The text may have other lines before, after and between: ncu's own ``==PROF==`` lines and output of the application. Another program
+may have saved the tables anew: with semicolons or tabs, without quotes, with a column of row numbers. Pure: text -> frame of strings.
+Numbers are read by ``number`` and ``in_base``.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import pandas as pd
+
+from tilescope.files import delimited
 
 #: ncu's units in lower case, each with its base unit (as ``--print-units base`` prints) and the factor to it.
 _BASE: dict[str, tuple[str, float]] = {
@@ -52,7 +55,7 @@ def number(cell: str) -> float | None:
 
 def in_base(value: float, unit: str) -> tuple[float, str]:
     """The value in ncu's base unit (ns, byte, hz, %), and the name of that unit. Unknown units are left unchanged."""
-    known = _BASE.get(unit.lower())
+    known = _BASE.get(re.sub("[µμ]s", "us", unit.lower()))
     if known:
         return value * known[1], known[0]
     prefixed = _PREFIXED.fullmatch(unit)
@@ -65,21 +68,47 @@ def in_base(value: float, unit: str) -> tuple[float, str]:
     return value, unit
 
 
+@dataclass(frozen=True)
+class Table:
+    """One table: its rows as printed, shorter than the header where ncu omits the last cells. ``units`` are a raw page's.
+
+    ``left_out`` counts rows that are cut off or longer than the header.
+    """
+
+    separator: str
+    header: list[str]
+    units: list[str]
+    rows: list[list[str]]
+    left_out: int
+
+    @property
+    def raw(self) -> bool:
+        """Whether it is of the raw page, with a column for each counter."""
+        return _METRIC not in self.header
+
+
+_METRIC, _FUNCTION, _ID = "Metric Name", "Kernel Name", "ID"
+#: The beginning of the cells that pandas writes where a header has two lines and a column one name.
+_UNNAMED = "Unnamed: "
+
+
 def read_raw(text: str) -> pd.DataFrame:
     """The raw page: a row for each launch and a column for each counter, with cells as printed.
 
     Columns have two levels, ``counter`` and ``unit``. Several tables (of several processes) are joined. Raises NcuFormatError where
     there is no table.
     """
+    return joined_raw(tables(text))
+
+
+def joined_raw(found: Iterable[Table]) -> pd.DataFrame:
+    """The raw pages among these tables, as ``read_raw`` has them."""
     frames: list[pd.DataFrame] = []
-    for header, rows in _tables(text):
-        if "Metric Name" in header or "ID" not in header:
-            continue
-        units = rows.pop(0) if rows and not rows[0][0] else [""] * len(header)
-        columns = pd.MultiIndex.from_arrays([header, units], names=["counter", "unit"])
-        # A dying process may print an incomplete row.
-        cells = [[*row, *[""] * (len(header) - len(row))] for row in rows]
-        frames.append(pd.DataFrame(cells, columns=columns, dtype="str"))
+    for table in found:
+        if table.raw:
+            columns = pd.MultiIndex.from_arrays([table.header, table.units], names=["counter", "unit"])
+            # A dying process may print an incomplete row.
+            frames.append(pd.DataFrame(_filled(table, ""), columns=columns, dtype="str"))
     if not frames:
         raise NcuFormatError(
             "no raw page of ncu in this text: it was not made with --csv --page raw, or nothing was profiled"
@@ -93,12 +122,15 @@ def read_details(text: str) -> pd.DataFrame:
     The row of a rule has ``Rule Name`` and perhaps ``Estimated Speedup`` (percent). Cells that ncu omits at the end of a row are
     absent. Raises NcuFormatError where there is no table.
     """
-    for header, rows in _tables(text):
-        if "Metric Name" in header:
+    for table in tables(text):
+        if not table.raw:
             # Rows of metrics end after the value with one comma too many; those of rules are complete.
-            cells = [[*row, *[None] * (len(header) - len(row))] for row in rows]
-            return pd.DataFrame(cells, columns=header, dtype="str")
+            return pd.DataFrame(_filled(table, None), columns=table.header, dtype="str")
     raise NcuFormatError("no details page of ncu in this text: it was not made with --csv --page details")
+
+
+def _filled(table: Table, absent: str | None) -> list[list[str | None]]:
+    return [[*row, *[absent] * (len(table.header) - len(row))] for row in table.rows]
 
 
 def read_source(text: str) -> pd.DataFrame:
@@ -135,30 +167,69 @@ def read_source(text: str) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def _tables(text: str) -> Iterator[tuple[list[str], list[list[str]]]]:
-    """Yields the header and the rows of each CSV table whose header begins with ``"ID"``."""
+def tables(text: str) -> Iterator[Table]:
+    """Yields the tables in ncu's output that have launches, among other lines."""
     lines = text.splitlines(keepends=True)
-    starts = [i for i, line in enumerate(lines) if line.startswith('"ID",')]
-    for start, end in itertools.pairwise([*starts, len(lines)]):
-        header = next(csv.reader([lines[start]]))
-        yield header, list(_rows(lines[start + 1 : end], len(header)))
+    headers = [(place, found) for place, line in enumerate(lines) if (found := _header(line))]
+    ends = [*(place for place, _ in headers), len(lines)][1:]
+    for (start, (separator, header)), end in zip(headers, ends, strict=True):
+        place = header.index(_ID)
+        rows, left_out = _rows(lines[start + 1 : end], separator, place, len(header))
+        units = rows.pop(0) if rows and _METRIC not in header and not _is_launch(rows[0][place]) else []
+        while rows and not _is_launch(rows[0][place]):
+            rows.pop(0)  # the name of the index, if pandas wrote two lines of header
+        # A column without a name is one that pandas added.
+        kept = [number for number, name in enumerate(header) if name and not name.startswith(_UNNAMED)]
+        yield Table(
+            separator,
+            _chosen(header, kept),
+            [
+                "" if unit.startswith(_UNNAMED) else unit
+                for unit in _chosen([*units, *[""] * (len(header) - len(units))], kept)
+            ],
+            [_chosen(row, kept) for row in rows],
+            left_out,
+        )
 
 
-def _rows(lines: Iterable[str], width: int) -> Iterator[list[str]]:
-    """Yields the rows of a table among other lines.
+def _header(line: str) -> tuple[str, list[str]] | None:
+    if _ID in line and (_FUNCTION in line or _METRIC in line):
+        return delimited.cells(line, [_ID, _METRIC]) or delimited.cells(line, [_ID, _FUNCTION])
+    return None
 
-    A row begins with the quoted number of a launch, or an empty cell for units. A quoted cell may have several lines.
+
+def _chosen(row: Sequence[str], kept: Iterable[int]) -> list[str]:
+    return [row[number] for number in kept if number < len(row)]
+
+
+def _is_launch(cell: str) -> bool:
+    """Whether the cell is a launch's number, which pandas may have made a float."""
+    return bool(re.fullmatch(r"\d+([.,]0)?", cell))
+
+
+def _rows(lines: Iterable[str], separator: str, place: int, width: int) -> tuple[list[list[str]], int]:
+    """The rows of a table among other lines, and the number of rows that are cut off or too long.
+
+    The cell at ``place`` is the number of a launch, or has no number in the row of units. A quoted cell may have several lines.
     """
+    cell = rf'(?:"[^"]*"|[^"{separator}]*){separator}'
+    begins = re.compile(rf'(?:{cell}){{{place}}}"?(?:\d+(?:[.,]0)?|{_UNNAMED}[^"{separator}]*|)"?{separator}')
+    found: list[list[str]] = []
+    left_out = 0
     pending: list[str] = []
     quotes = 0
     for line in lines:
-        if not pending and not re.match(r'"\d*",', line):
+        if not pending and not begins.match(line):
             continue
         pending.append(line)
         # Counted incrementally: after a lost quote a row continues to the end of the text.
         quotes += line.count('"')
         if quotes % 2 == 0:
-            row = next(csv.reader(io.StringIO("".join(pending))))
+            row = next(csv.reader(io.StringIO("".join(pending)), delimiter=separator))
             pending, quotes = [], 0
-            if len(row) <= width:
-                yield row
+            # A short row ends within a cell, if nothing follows its last one.
+            if len(row) > width or (len(row) < width and line[-1:] not in '"\n\r'):
+                left_out += 1
+            else:
+                found.append(row)
+    return found, left_out + bool(pending)

@@ -1,0 +1,56 @@
+"""Known files of other tools that Tilescope does not open: what each is, and which file to open instead."""
+
+from __future__ import annotations
+
+import re
+
+_TRACE = "record a trace with torch.profiler (export_chrome_trace) and open that"
+_COUNTERS = "print them with 'ncu --csv --page raw'"
+_NSYS = f"of Nsight Systems (nsys), which counts nothing: for times {_TRACE}, and for counters {_COUNTERS}"
+_ROCPROF = f"of rocprof, for a GPU of AMD: {_TRACE}, or one of Proton's profiles"
+_NSIGHT_PYTHON = f"of nsight-python, which has no grids of launches: for counters {_COUNTERS}"
+#: What a file is, by the names in its first lines: columns of CSV, of a printed table, or of JSON.
+_NAMES = tuple(
+    (re.compile(pattern, re.DOTALL | re.IGNORECASE), what)
+    for pattern, what in (
+        (r"\btime ?\(%\).{1,40}total time ?\(", f"a summary {_NSYS}"),
+        (r"\btotal \([kmg]?i?b\).{1,40}count.{1,400}operation", f"a summary {_NSYS}"),
+        (r"\bstart ?\([mun]?s\w*\).{1,40}\bduration ?\(", f"a list {_NSYS}"),
+        (r"\bagent_id\b.{1,200}\b(start_timestamp|counter_name)\b", f"a table {_ROCPROF}"),
+        (r"\bnode_id\b.{1,200}\bagent_type\b", f"a table {_ROCPROF}"),
+        (r"\bdomain\b.{1,40}\bfunction\b.{1,40}\bprocess_id\b", f"a table {_ROCPROF}"),
+        (r"\bname\b.{1,9}\bcalls\b.{1,9}\btotaldurationns\b", f"a summary {_ROCPROF}"),
+        (r"\bindex\b.{1,9}\bkernelname\b.{1,9}\bgpu-id\b", f"a table {_ROCPROF}"),
+        (r"\bdispatch_id\b.{1,200}\bgpu_id\b.{1,400}\bkernel_name\b", f"a table {_ROCPROF}"),
+        (r"\brocprofiler-sdk(-json)?-tool\b", f"JSON {_ROCPROF}"),
+        (r"\bannotation\b.{1,400}\bavgvalue\b", f"a table {_NSIGHT_PYTHON}"),
+        (r"\bannotation\b.{1,400}\bcomputeclock\b", f"a table {_NSIGHT_PYTHON}"),
+        (
+            r"\bline no\b.{1,5}\bsource\b",
+            f"ncu's source page, which has lines and no launches: for counters {_COUNTERS}",
+        ),
+        (r"\bself cpu %.{1,80}\bself cpu\b", f"a printed table of torch.profiler: {_TRACE}"),
+    )
+)
+#: What a file is, by its first bytes.
+_BEGINNINGS = {
+    b"SQLite format 3\x00": f"a database {_NSYS}; of rocprof: {_TRACE}",
+    **dict.fromkeys(
+        (b"\x80\x02", b"\x80\x04"), f"a pickle, as torch's memory snapshots are, without launches: {_TRACE}"
+    ),
+}
+_ENDINGS = {
+    (".nsys-rep", ".qdrep"): f"a report {_NSYS}",
+    (".pftrace", ".perfetto-trace"): f"a trace of Perfetto, which Tilescope does not open: {_TRACE}",
+}
+#: Characters in which names are looked for: a table may follow lines of the tool.
+_BEGUN = 8192
+
+
+def named(head: bytes, name: str) -> str:
+    """What a file called ``name`` is and what to open instead, by its first bytes; empty for any other file."""
+    by_name = [what for endings, what in _ENDINGS.items() if name.endswith(endings)]
+    by_bytes = [what for begin, what in _BEGINNINGS.items() if head.startswith(begin)]
+    text = head[:_BEGUN].decode(errors="replace")
+    by_names = (what for pattern, what in _NAMES if pattern.search(text))
+    return next(iter([*by_name, *by_bytes]), "") or next(by_names, "")
