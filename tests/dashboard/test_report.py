@@ -220,7 +220,7 @@ def test_markdown_ranks_findings_and_names_what_is_cut(
 ) -> None:
     text = markdown.markdown(whole)
     assert re.search(
-        r"#### rms_norm: 1\d\d µs of GPU time, [\d.]+ % of roofline, 1\d\.\d× vs eager, 1\.\d\d× vs aten \(triton, ",
+        r"#### rms_norm: 1\d\d µs of GPU time, [\d.]+ % of roofline \(measured copy bandwidth\), 1\d\.\d× vs eager, 1\.\d\d× vs aten \(triton, ",
         text,
     )
     lists = re.findall(r"^1\. \*\*.+(?:\n\d+\. .+)*", text, re.MULTILINE)

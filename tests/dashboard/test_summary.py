@@ -93,7 +93,7 @@ def test_the_verdict_is_one_sentence_whatever_is_known(synthetic: ModuleType) ->
     )
     timed = summarise(synthetic.frame(), synthetic.DEVICE).iloc[0].to_dict()
     assert topic.verdict("softmax", timed, ()).title == (
-        "softmax reaches 85.4 % of roofline, memory-bound; no problem found"
+        "softmax reaches 85.4 % of roofline (measured copy bandwidth), memory-bound; no problem found"
     )
     predicted = summarise(synthetic.frame(measured=False), synthetic.DEVICE).iloc[0].to_dict()
     assert topic.verdict("softmax", predicted, ()).title == (

@@ -98,17 +98,46 @@ def test_a_product_without_tensor_cores() -> None:
     assert one(counted, "no-tensor-cores").measured
 
 
+def test_idle_tensor_cores_are_not_also_at_the_fp32_roof() -> None:
+    case, flops = Case("mm", "triton", "forward", "1000x1000x1000-bf16"), 10**10
+    time = {"gpu_time@torch_profiler": 1.01e-3}
+    assert [f.rule for f in find({**time, "tensor_instructions@compiler": 0}, of=case, flops=flops)] == [
+        "no-tensor-cores"
+    ]
+    other = dataclasses.replace(case, workload="1000x1000x1000-fp64")
+    assert [f.rule for f in find(time, of=other, flops=10**9)] == ["distance"]
+
+
+@pytest.mark.parametrize(("conflicts", "stall", "order"), [
+    # Of 40 million cycles: 60 % and a stall of 70 % that they cause.
+    (24e6, "short_scoreboard", ["bank-conflicts", "longest-stall"]),
+    (24e6, "mio_throttle", ["bank-conflicts", "longest-stall"]),
+    # Conflicts of 10 % cause little of it, and none of a stall on HBM.
+    (4e6, "short_scoreboard", ["longest-stall", "bank-conflicts"]),
+    (24e6, "long_scoreboard", ["longest-stall", "bank-conflicts"]),
+])  # fmt: skip
+def test_bank_conflicts_rank_before_the_stall_they_cause(conflicts: float, stall: str, order: list[str]) -> None:
+    stalls = {f"stall_{stall}@ncu": 7.0, "stall_wait@ncu": 2.0, "stall_selected@ncu": 1.0}
+    found = find({"gpu_time@ncu": 400e-6, "sm_clock@ncu": 1e9, "bank_conflicts@ncu": conflicts, **SLOW, **stalls})
+    assert [f.rule for f in found] == [*order, "distance"]
+
+
 def test_arithmetic_at_its_roof() -> None:
     flops = 5 * 10**9
     found = find({"gpu_time@torch_profiler": 0.51e-3}, flops=flops)
     assert one(found, "at-the-rate").bound is None
 
 
-def test_late_cpu_has_its_own_clock_and_ranks_after_gpu_time() -> None:
+def test_late_cpu_ranks_by_its_ratio_in_its_own_clock():
     found = find({**SLOW, **MOVED}, {"interval@events": 8e-3, "graph_time@events": 5e-4})
     late = one(found, "late-cpu")
-    assert late.bound and (late.bound.clock, late.bound.ratio) == ("interval", pytest.approx(16))
+    assert late.bound and (late.bound.clock, late.bound.text) == ("interval", "16×")
+    assert [f.rule for f in found] == ["late-cpu", "extra-bytes", "distance"]
+    found = find({**SLOW, **MOVED}, {"interval@events": 5.28e-4})
     assert [f.rule for f in found] == ["extra-bytes", "late-cpu", "distance"]
+    assert found[1].bound and found[1].bound.text == "1.32× by this alone"
+    found = find({"gpu_time@torch_profiler": 105e-6}, {"interval@events": 1.3e-3, "graph_time@events": 1.05e-4})
+    assert [f.rule for f in found] == ["late-cpu", "at-the-roof"]
     assert "late-cpu" not in rules(find({**SLOW, **MOVED}, {"interval@events": 4.1e-4}))
 
 

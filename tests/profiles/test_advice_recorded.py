@@ -53,15 +53,13 @@ def test_a_prediction_is_never_called_measured() -> None:
 
 
 def test_findings_are_ranked_and_become_json(norms: list[Finding]) -> None:
-    ratios = [f.bound.ratio for f in norms if f.bound and f.bound.clock == "gpu_time"]
+    ratios = [f.bound.ratio for f in norms if f.bound]
     assert ratios == sorted(ratios, reverse=True)
-    clocks = [
-        f.bound.clock if f.bound else "at the roof" if f.rule == "at-the-roof" else ""
-        for f in norms
-        if not f.impossible
+    kinds = [
+        "bound" if f.bound else "at the roof" if f.rule == "at-the-roof" else "" for f in norms if not f.impossible
     ]
-    order = ["gpu_time", "at the roof", "interval", ""]
-    assert [order.index(clock) for clock in clocks] == sorted(order.index(clock) for clock in clocks)
+    order = ["bound", "at the roof", ""]
+    assert [order.index(kind) for kind in kinds] == sorted(order.index(kind) for kind in kinds)
     again = json.loads(json.dumps([f.to_json() for f in norms]))
     assert again[0]["bound"]["ratio"] == norms[0].bound.ratio  # type: ignore[union-attr]
     assert {e["source"] for f in again for e in f["evidence"]} <= {*schema.SOURCES, "measured", "datasheet"}

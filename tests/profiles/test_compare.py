@@ -9,6 +9,7 @@ import pytest
 from tilescope.cli import main
 from tilescope.models import compare
 from tilescope.models.compare import CompareError, Side
+from tilescope.models.repetitions import doubts
 from tilescope.runs import recordings, store
 from tilescope.table import schema
 from tilescope.table.case import Case
@@ -39,6 +40,31 @@ def test_equal_runs_are_alike():
     assert set(rows["verdict"]) == {"alike"} and set(rows["speedup"]) == {1.0}
     assert (rows["speedup_low"] <= 1).all() and (rows["speedup_high"] >= 1).all()
     assert compare.worst([rows]) == math.inf
+
+
+def test_runs_of_two_processes_are_doubted_within_their_drift():
+    base, sides = Side(a_run()), {factor: Side(a_run(factor)) for factor in (1.007, 1.3)}
+    for factor, within in ((1.007, "4 of 4 differences are"), (1.3, "0 of 4 differences are")):
+        (said,) = doubts(base.loaded, sides[factor].loaded, compare.compare(base, sides[factor]))
+        assert said.startswith("the runs are from different processes") and said.endswith(f"{within} within that")
+    other = Side(base.loaded, "triton")
+    assert doubts(base.loaded, other.loaded, compare.compare(base, Side(a_run(1.3)))) == []
+    alike = Side(a_run(id="another"))
+    assert doubts(base.loaded, alike.loaded, compare.compare(base, alike)) == []
+
+
+def test_launches_of_an_opened_file_are_repetitions():
+    def opened(*times):
+        rows = [Case("k", "recorded", "forward", "grid 8").row("gpu_time", time, "chrome_trace", launch=number, function="k")
+                for number, time in enumerate(times)]  # fmt: skip
+        run = dataclasses.replace(a_run().run, settings={"file_sha256": "0"})
+        return Side(store.LoadedRun(run, schema.frame(rows), Path()))
+
+    base = opened(*[50e-6, 51e-6] * 10)
+    (warm,) = compare.compare(base, opened(5e-3, *[50e-6, 51e-6] * 20)).to_dict("records")
+    assert (warm["verdict"], warm["time"]) == ("alike", 51e-6)
+    (slow,) = compare.compare(base, opened(*[5.05e-3] * 20)).to_dict("records")
+    assert slow["verdict"] == "slower"
 
 
 def test_slower_candidate_is_listed_first_with_its_interval():

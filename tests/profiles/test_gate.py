@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from tilescope import cli
 from tilescope.models import compare, gate, gate_text, json_documents
+from tilescope.notebook import opening
 from tilescope.runs.store import LoadedRun
 from tilescope.table import schema
 from tilescope.table.case import Case
@@ -76,6 +77,28 @@ def test_one_repetition_decides_nothing() -> None:
     found = gate.gate(run(repeated=[100e-6]), run(repeated=[300e-6]), LIMITS)
     assert found.verdict == "undecided" and "one repetition shows no noise" in found.checks[0].said
     json_documents.text(json_documents.gate(found))
+
+
+@pytest.mark.parametrize(("candidate", "verdict"), [
+    ([50, 51] * 15, "pass"), ([5000, *[50, 51] * 10], "pass"),  # a warm-up, and another number of launches
+    ([5050] * 3, "fail"), ([5000, 5050, 5100] * 5, "fail"), ([5000, 50], "undecided"), ([5050], "undecided"),
+])  # fmt: skip
+def test_launches_of_an_opened_trace_are_repetitions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], candidate: list[float], verdict: str
+) -> None:
+    def opened(name: str, *microseconds: float) -> str:
+        events = [{"ph": "X", "cat": "kernel", "name": "scale", "ts": 10_000 * n, "dur": time, "pid": 0, "tid": 7,
+                   "args": {"device": 0, "stream": 7, "grid": [8, 1, 1], "block": [128, 1, 1]}}
+                  for n, time in enumerate(microseconds)]  # fmt: skip
+        file = tmp_path / name
+        file.write_text(
+            json.dumps({"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "GPU"}], "traceEvents": events})
+        )
+        return str(opening.open_file(file, tmp_path / "runs").folder)
+
+    runs = [opened("before.json", *[50, 51] * 10), opened("after.json", *candidate)]
+    assert cli.main(["gate", *runs, "--json"]) == (verdict == "fail")
+    assert json.loads(capsys.readouterr().out)["verdict"] == verdict
 
 
 @pytest.mark.parametrize(("change", "what", "limit"), [

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from tilescope import cli
-from tilescope.models import documents, json_documents
+from tilescope.models import documents, json_documents, recorded_claims
+from tilescope.runs import store
 
 from tests.recorded import recorded
 
@@ -55,6 +56,16 @@ def test_advice(arguments, capsys):
     found = [tuple(f[part] for part in ("kernel", "impl", "pass", "workload", "config")) for f in document["findings"]]
     assert found and set(found) <= set(named)
     assert not any(case["impossible"] for case in document["cases"])
+
+
+def test_json_keeps_every_digit(capsys):
+    run = store.open_run(store.find(NORMS))
+    shown = printed(capsys, "show", NORMS)["table"]
+    assert [row["value"] for row in shown] == run.table["value"].tolist()
+    claims = recorded_claims.every()[0]
+    shown = printed(capsys, "claims")
+    known = [row["of_roof"] for row in shown if row["of_roof"] is not None]
+    assert known == claims["of_roof"].dropna().tolist()
 
 
 def test_a_comparison(capsys):

@@ -126,7 +126,7 @@ def test_ceilings_are_measured_once_a_device_and_versions(tmp_path, monkeypatch)
         return found
 
     first = roofs()
-    assert first.value == 3.9e12 and first.note.startswith("device copy; measured at 20")
+    assert first.value == 3.9e12 and first.provenance.startswith("device copy; driver 580.1; measured at 20")
     assert roofs() == first and len(asked) == 1
     assert roofs(renew_ceilings=True).value == 3.9e12 and len(asked) == 2
     roofs({**VERSIONS, "driver": "590.1"})

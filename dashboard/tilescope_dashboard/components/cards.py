@@ -67,7 +67,7 @@ def brief(found: Finding) -> str:
     win = ""
     if found.bound:
         said = "Measured" if found.bound.timed else "Potential"
-        win = f" {said} speedup: {found.bound.most}{times(found.bound.ratio)}, {_saved(found.bound)}."
+        win = f" {said} speedup: {found.bound.text}, {_saved(found.bound)}."
     title = escape(found.title.removesuffix(".") + ".")
     kind = _said_kind(found) and f' <span class="quiet">({_said_kind(found)})</span>'
     return f'<p class="brief {_kind(found)}"><b>{title}</b>{escape(win)}{kind}</p>'
@@ -77,7 +77,7 @@ def answer(found: Answer) -> str:
     """A fusion answer, a line a row; all of it is predicted."""
     rows = "".join(_row(line) for line in found.lines)
     names = found.chain.names
-    head = f"{', '.join(names)}: {'at most ' + times(found.bound) if len(names) > 1 else 'nothing to fuse'}"
+    head = f"{', '.join(names)}: {times(found.bound) + ' by the bytes alone' if len(names) > 1 else 'nothing to fuse'}"
     return html_text.subheading(head, "Predicted from sizes and datasheets; nothing was run.") + (
         f'<table class="answer"><tbody>{rows}</tbody></table>'
     )
@@ -85,7 +85,7 @@ def answer(found: Answer) -> str:
 
 def changed(rows: Iterable[tuple[str, str, float, float]]) -> str:
     """Rows of ``topics.changed_findings.changed``: the change, the finding, and its potential speedups."""
-    head = "<thead><tr><th>change</th><th>finding</th><th>up to, before</th><th>up to, now</th></tr></thead>"
+    head = "<thead><tr><th>change</th><th>finding</th><th>potential, before</th><th>potential, now</th></tr></thead>"
     body = "".join(
         f'<tr class="{escape(change)}"><th>{escape(change)}</th><td>{escape(title)}</td>'
         f"<td>{escape(times(before))}</td><td>{escape(times(after))}</td></tr>"
@@ -116,14 +116,15 @@ def _win(found: Finding) -> str:
         return "fix this first: no speedup counts until then"
     if found.bound is None:
         return "no estimate of the speedup"
-    most = "" if found.bound.timed else "≤ "
-    return f"<b>{most}{escape(times(found.bound.ratio))}</b>{escape(_saved(found.bound))}"
+    ratio, _, alone = found.bound.text.partition(" by ")
+    said = f"{_saved(found.bound)}{alone and f', by {alone}'}"
+    return f"<b>{escape(ratio.replace('up to', '≤'))}</b>{escape(said)}"
 
 
 def _saved(bound: Bound) -> str:
-    """``up to 29 % of GPU time``."""
+    """``29 % of GPU time``, or ``up to 29 % of GPU time`` where no implementation can win more."""
     clock = "the interval" if bound.clock == "interval" else "GPU time"
-    return f"{'' if bound.timed else 'up to '}{(1 - 1 / bound.ratio) * 100:.0f} % of {clock}"
+    return f"{'up to ' if bound.most else ''}{(1 - 1 / bound.ratio) * 100:.0f} % of {clock}"
 
 
 def _kind(found: Finding) -> str:

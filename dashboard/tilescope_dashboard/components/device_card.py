@@ -33,7 +33,7 @@ def described(device: Device | None) -> str:
     ]
     names = dict.fromkeys(roof.name for roof in device.ceilings)
     pairs = [(name, device.ceiling(name, "measured"), device.ceiling(name, "datasheet")) for name in names]
-    notes = list(dict.fromkeys(roof.note for _, *pair in pairs for roof in pair if roof and roof.note))
+    notes = list(dict.fromkeys(roof.provenance for _, *pair in pairs for roof in pair if roof and roof.provenance))
     rows = "".join(_row(name, measured, published, notes) for name, measured, published in pairs)
     head = "".join(f"<th>{title}</th>" for title in ("roof", "measured", "datasheet", "reached"))
     table = f'<table class="answer"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>' if rows else ""
@@ -52,6 +52,6 @@ def _value(roof: Ceiling | None, notes: Sequence[str]) -> str:
     """The roof's height, and the index of the note on its source."""
     if roof is None:
         return "–"
-    mark = f' <sup class="quiet">{notes.index(roof.note) + 1}</sup>' if roof.note else ""
+    mark = f' <sup class="quiet">{notes.index(roof.provenance) + 1}</sup>' if roof.provenance else ""
     # On one line: a mark that wraps below its number is not understood.
     return f'<span class="value">{escape(write(roof.value, roof.unit))}{mark}</span>'

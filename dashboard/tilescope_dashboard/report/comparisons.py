@@ -9,6 +9,7 @@ import pandas as pd
 from tilescope.models import compare as model
 from tilescope.models import verdicts
 from tilescope.models.compare import CompareError, Side
+from tilescope.models.repetitions import doubts
 
 from tilescope_dashboard.data.units import ABSENT, times
 from tilescope_dashboard.figures.compare import MOST, compare
@@ -43,7 +44,7 @@ def comparison(baseline: Side, candidate: Side, kernel: str = "") -> Comparison:
         candidate=candidate.name,
         verdict=verdicts.sentence(rows, candidate.name, baseline.name),
         obstacles=tuple(f"No times are compared: {line}." for line in obstacles),
-        changes=tuple(model.changes(baseline, candidate)),
+        changes=(*doubts(baseline.loaded, candidate.loaded, rows), *model.changes(baseline, candidate)),
         part=part,
     )
 

@@ -11,7 +11,7 @@ from tilescope.models.advice import NVIDIA, Finding
 from tilescope.table.case import readable
 
 from tilescope_dashboard.data.columns import Column
-from tilescope_dashboard.data.units import ABSENT, short, times
+from tilescope_dashboard.data.units import ABSENT, short
 from tilescope_dashboard.report.content import Comparison, Listing, Report, RunPart, Table
 from tilescope_dashboard.report.kernels import top
 from tilescope_dashboard.report.runs import ROOFS
@@ -146,7 +146,7 @@ def _finding(finding: Finding) -> str:
     win = "no estimate"
     if finding.bound:
         clock = "interval" if finding.bound.clock == "interval" else "GPU time"
-        win = f"{finding.bound.most}{times(finding.bound.ratio)} in {clock}"
+        win = f"{finding.bound.text} in {clock}"
     kind = "NVIDIA's rule" if finding.origin == NVIDIA else "measured" if finding.measured else "predicted"
     where = f"{finding.direction}, {finding.workload}" + ("" if finding.of_results else f"; {win}, {kind}")
     values = "; ".join(f"{value.label} {value.text} ({value.source})" for value in finding.evidence)

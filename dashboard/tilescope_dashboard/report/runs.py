@@ -51,7 +51,7 @@ def run_part(loaded: LoadedRun, chosen: str = "") -> RunPart:
         environment=tuple(_environment(loaded)),
         roofs=Table(
             pd.DataFrame(
-                [[c.name, text(c.value, c.unit), c.origin, moments(c.note)] for c in run.device.ceilings],
+                [[c.name, text(c.value, c.unit), c.origin, moments(c.provenance)] for c in run.device.ceilings],
                 columns=[column.name for column in ROOFS],
             ),
             ROOFS,

@@ -6,11 +6,10 @@ from collections.abc import Collection, Sequence
 
 from tilescope.models.advice import Finding
 
-from tilescope_dashboard.data.units import times
 from tilescope_dashboard.topics.sentence import Sentence
 
 _ORDER = (
-    "Ranked by potential speedup. Estimates are upper limits: fix one, then measure again. "
+    "Ranked by potential speedup: 'up to' is the most that can be won, 'by this alone' estimates one cure. Fix one, then measure again. "
     "Solid edge: measured. Dashed edge: predicted. Values in italics were not measured."
 )
 #: About a measurement that is physically impossible.
@@ -38,7 +37,7 @@ def sentence(found: Sequence[Finding], sources: Collection[str]) -> Sentence:
     if found[0].impossible:
         return Sentence(found[0].title, IMPOSSIBLE)
     bound = found[0].bound
-    return Sentence(found[0].title + (f": {bound.most}{times(bound.ratio)}" if bound else ""), _ORDER)
+    return Sentence(found[0].title + (f": {bound.text}" if bound else ""), _ORDER)
 
 
 def nvidia_sentence(found: Sequence[Finding]) -> Sentence:

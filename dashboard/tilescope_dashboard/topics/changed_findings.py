@@ -16,7 +16,7 @@ from tilescope_dashboard.topics.sentence import Sentence
 GONE, NEW, STAYS = "gone", "new", "stays"
 #: Columns of ``changed``'s frame.
 COLUMNS = ("change", "title", "before", "after")
-_READING = "Speedups are upper limits of what a fix could win, before the change and after it. They need no timing."
+_READING = "Speedups estimate what a fix could win, before the change and after it. They need no timing."
 
 
 def changed(before: Sequence[Finding], after: Sequence[Finding]) -> pd.DataFrame:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 from tilescope.models import compare as model
 from tilescope.models import verdicts
+from tilescope.models.repetitions import doubts
 from tilescope.runs import store
 from tilescope.runs.store import LoadedRun
 
@@ -97,13 +98,15 @@ def against(
         candidate = model.Side(loaded, "triton" if impl else "")
         try:
             baseline = model.Side(opened(store.find(run)), impl)
-            frames.append(model.compare(baseline, candidate, kernel))
+            rows = model.compare(baseline, candidate, kernel)
         except (store.StoreError, model.CompareError, OSError) as error:
             said.append(f"{token}: {error}")
             continue
         name = impl if baseline.loaded.run.id == loaded.run.id else _dated("run", baseline.loaded.run.started)
         said += [f"{name}: no times are compared, {line}" for line in model.obstacles(baseline, candidate)]
-        said += [f"{name}: {line}" for line in model.changes(baseline, candidate)]
+        doubted, changed = doubts(baseline.loaded, candidate.loaded, rows), model.changes(baseline, candidate)
+        said += [f"{name}: {line}" for line in (*doubted, *changed)]
+        frames.append(rows)
     rows = pd.concat(frames[1:] or frames, ignore_index=True)
     return rows.sort_values("speedup", ascending=False, kind="stable", na_position="last", ignore_index=True), said
 

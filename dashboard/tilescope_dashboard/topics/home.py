@@ -13,7 +13,7 @@ from tilescope.table.units import several
 from tilescope_dashboard.data.best_run import best_run
 from tilescope_dashboard.data.columns import KERNEL, WORKLOAD, Column
 from tilescope_dashboard.topics import claims
-from tilescope_dashboard.topics.overview import Stat
+from tilescope_dashboard.topics.overview import OF_ROOFLINE, Stat
 from tilescope_dashboard.topics.sentence import Sentence
 
 #: Columns of ``kernels``' frame, numbers first, as a phone shows three.
@@ -125,7 +125,7 @@ def sentence(rows: pd.DataFrame) -> Sentence:
         parts += [f"{counts['']} not compared"] if counts.get("", 0) else []
     kernels = several(len(rows), "kernel")
     title = f"Of {kernels}, {', '.join(parts)}" if parts else kernels
-    text = "Speedups are at the largest forward size, by GPU time. Click a kernel to open its page."
+    text = f"Speedups are at the largest forward size, by GPU time. {OF_ROOFLINE} Click a kernel to open its page."
     return Sentence(title, text if len(rows) else "No kernel is known here yet.")
 
 

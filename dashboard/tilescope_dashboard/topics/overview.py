@@ -38,6 +38,11 @@ IN_FULL = (
     *TIMES, Column("floor", "floor", "second"), Column("floor_origin", "roof"), *TRAFFIC,
     Column("chosen", "chosen config"), _WHY,
 )  # fmt: skip
+#: The meaning of a share of the roofline.
+OF_ROOFLINE = (
+    "Of roofline: the time that the bytes or operations need at the measured roof (a copy's bandwidth, a read's for kernels that write "
+    "little, cuBLAS's rate; the datasheet's where none was measured), divided by the GPU time."
+)
 #: Legend of the figure's line and marks.
 READING = (
     "The dashed line is the floor: the time that the algorithm's bytes or operations need at the device's roofs. "
@@ -127,7 +132,7 @@ def place(case: Mapping[str, Any]) -> str:
 
 
 def sentence(case: Mapping[str, Any] | None) -> Sentence:
-    """``81.2 % of roofline, 3.57× vs eager (triton, 8192x16384-bf16, forward)``, and the sentence on the bound."""
+    """``81.2 % of roofline (measured copy bandwidth), 3.57× vs eager (triton, 8192x16384-bf16, forward)``, and the sentence on the bound."""
     if case is None:
         return Sentence(NOTHING)
     if case["fault"]:
@@ -136,7 +141,11 @@ def sentence(case: Mapping[str, Any] | None) -> Sentence:
     untimed = "Predicted, not measured" if predicted else "Not timed"
     reached = [
         f"{write(case['gpu_time'], 'second')} of GPU time" if case["measured"] else untimed,
-        *([f"{write(case['floor_fraction'], 'ratio')} of roofline"] if case["floor_fraction"] > 0 else []),
+        *(
+            [f"{write(case['floor_fraction'], 'ratio')} of roofline ({case['roof']})"]
+            if case["floor_fraction"] > 0
+            else []
+        ),
         *([f"{times(case['speedup_eager'])} vs eager"] if case["speedup_eager"] > 0 else []),
         *([f"{times(case['speedup_library'])} vs {case['library']}"] if case["library"] else []),
     ]

@@ -56,7 +56,7 @@ def verdict(
         parts = [f"predicted {bound[2:]}" if bound else "", cause]
         return Sentence(f"{kernel}: {', '.join(filter(None, parts)) or 'no prediction'} (not timed)", why)
     if case["floor_fraction"] > 0:
-        title = f"{kernel} reaches {write(case['floor_fraction'], 'ratio')} of roofline{bound}"
+        title = f"{kernel} reaches {write(case['floor_fraction'], 'ratio')} of roofline ({case['roof']}){bound}"
     else:
         title = f"{kernel} takes {write(case['gpu_time'], 'second')} of GPU time{bound}"
     return Sentence("; ".join(filter(None, [title, cause])), why)
@@ -71,7 +71,7 @@ def _cause(found: Sequence[Finding]) -> str:
         return ""
     title = first.title.removesuffix(".")
     name = title if title[:2].isupper() else title[:1].lower() + title[1:]
-    return f"{name} ({first.bound.most}{times(first.bound.ratio)})"
+    return f"{name} ({first.bound.text})"
 
 
 def _rows(loaded: LoadedRun, kernel: str, case: KernelCase) -> pd.DataFrame:
@@ -101,7 +101,7 @@ def speed_of_light(case: CaseValues | None, device: Device | None) -> pd.DataFra
     for part, metric in (("SM", "sm_throughput"), ("HBM", "dram_throughput")):
         known = case.at(metric, launch, case.counted_by)
         if known:
-            rows.append((part, known.value, f"of peak, as {known.source} counted"))
+            rows.append((part, known.value, f"of the chip's peak at its clock, as {known.source} counted"))
     time = case.at("gpu_time", launch, case.counted_by)
     if device and time and time.value > 0:
         rows += [

@@ -7,7 +7,6 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from tilescope.commands import choices, running
-from tilescope.table import units
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -103,7 +102,7 @@ def text(rank: int, finding: Finding) -> str:
     """Lines of one finding: its title and potential speedup, its evidence, and its remedy."""
     from tilescope.models import terminal  # noqa: PLC0415
 
-    win = f"{finding.bound.most}{units.times(finding.bound.ratio)}" if finding.bound else "no estimate"
+    win = finding.bound.text if finding.bound else "no estimate"
     clock = " of the interval" if finding.bound and finding.bound.clock == "interval" else ""
     kind = "NVIDIA's rule" if finding.origin == "nvidia" else "measured" if finding.measured else "predicted"
     where = f" ({finding.function})" if finding.function else ""

@@ -24,9 +24,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.keep:
         return keep()
     if arguments.json:
-        from tilescope.models import recorded_claims  # noqa: PLC0415
+        from tilescope.models import json_documents, recorded_claims  # noqa: PLC0415
 
-        print(recorded_claims.every()[0].to_json(orient="records"))
+        print(json_documents.records(recorded_claims.every()[0]))
         return 0
     text = block()
     if arguments.into is None:

@@ -47,12 +47,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print(baseline: Side, candidate: Side, rows: pd.DataFrame) -> None:
-    from tilescope.models import compare, terminal, verdicts  # noqa: PLC0415
+    from tilescope.models import compare, repetitions, terminal, verdicts  # noqa: PLC0415
     from tilescope.table.units import text  # noqa: PLC0415
 
     terminal.say(f"{baseline.name} → {candidate.name}", verdicts.sentence(rows, candidate.name, baseline.name))
     for line in compare.obstacles(baseline, candidate):
         terminal.say(f"no times are compared: {line}")
+    for line in repetitions.doubts(baseline.loaded, candidate.loaded, rows):
+        terminal.say(f"note: {line}")
     for line in compare.changes(baseline, candidate):
         terminal.say(f"changed: {line}")
     headings = [

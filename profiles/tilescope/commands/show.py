@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 
 from tilescope.commands import choices, running
 
@@ -20,7 +19,7 @@ def command(subparsers: choices.Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from tilescope.models import impossible, json_documents, sweeps, terminal, text_table  # noqa: PLC0415
-    from tilescope.runs import changes, provenance, raised_roofs, store  # noqa: PLC0415
+    from tilescope.runs import changes, provenance, store  # noqa: PLC0415
     from tilescope.table.schema import CASE_COLUMNS  # noqa: PLC0415
 
     if arguments.schema:
@@ -50,15 +49,10 @@ def run(arguments: argparse.Namespace) -> int:
     print(text_table.text(loaded))
     for sweep, lines in sweeps.conclusions(loaded.table, run.device.target):
         terminal.say(sweep, *(f"  {line}" for line in lines))
-    above = []
     for case, reason in impossible.of_table(loaded.table, run.device, run.kernels):
         named = [case.key[name] for name in CASE_COLUMNS if name != "dtype" and case.key[name]]
         terminal.say(f"impossible: {'/'.join(named)}: {reason.said}")
-        if reason.rule in (impossible.ROOF, impossible.CACHED):
-            above.append(raised_roofs.remark(" ".join(named)))
-    # The run's notes repeat this for a roof that the case would have raised.
-    notes = tuple(note for note in run.notes if not note.startswith(tuple(above)))
-    running.report(dataclasses.replace(loaded, run=dataclasses.replace(run, notes=notes)), False, [])
+    running.report(loaded, False, [])
     return 0
 
 

@@ -153,12 +153,7 @@ def _fp8(size: int) -> Callable[[], Any]:
     return lambda: torch._scaled_mm(a, b.t(), one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
 
 
-def _int8(size: int) -> Callable[[], Any]:
-    a, b = (torch.randint(-128, 127, (size, size), dtype=torch.int8, device="cuda") for _ in range(2))
-    return lambda: torch._int_mm(a, b.t())
-
-
-#: Pipe -> a function that prepares a square product of a size, and PyTorch's matmul precision meanwhile.
+#: Pipes but ``ceilings.UNREACHED`` -> a function that prepares a square product of a size, and PyTorch's matmul precision meanwhile.
 PRODUCTS: dict[str, tuple[Callable[[int], Callable[[], Any]], str]] = {
     "bf16": (lambda size: _matmul(torch.bfloat16, size), "highest"),
     "fp16": (lambda size: _matmul(torch.float16, size), "highest"),
@@ -166,7 +161,6 @@ PRODUCTS: dict[str, tuple[Callable[[int], Callable[[], Any]], str]] = {
     "fp32": (lambda size: _matmul(torch.float32, size), "highest"),
     "fp64": (lambda size: _matmul(torch.float64, size), "highest"),
     "fp8": (_fp8, "highest"),
-    "int8": (_int8, "highest"),
 }
 
 

@@ -46,7 +46,9 @@ def hbm_roof(case: CaseValues, known: Roofs) -> Ceiling | None:
     """
     read, written = case.algorithm_bytes() or (None, None)
     reads = read and written and written.value <= _READS * (read.value + written.value)
-    return (known("hbm_read") if reads else None) or known("hbm")
+    copy, alone = known("hbm"), known("hbm_read") if reads else None
+    # A measurement of reading below that of copying was disturbed.
+    return alone if alone and (copy is None or alone.value > copy.value) else copy
 
 
 class OfRoof(NamedTuple):
@@ -83,7 +85,7 @@ def bandwidth(device: Device, name: str) -> str:
 def all_roofs(device: Device) -> pd.DataFrame:
     """A row for each roof: name, kind (``memory`` or ``compute``), value, unit, origin, note."""
     rows = [
-        (c.name, "memory" if c.name in MEMORY_LEVELS else "compute", c.value, c.unit, c.origin, c.note)
+        (c.name, "memory" if c.name in MEMORY_LEVELS else "compute", c.value, c.unit, c.origin, c.provenance)
         for c in device.ceilings
     ]
     return pd.DataFrame(rows, columns=["name", "kind", "value", "unit", "origin", "note"])

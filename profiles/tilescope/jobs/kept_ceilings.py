@@ -32,12 +32,9 @@ def known(device: str, versions: Mapping[str, str]) -> tuple[Ceiling, ...]:
 
 
 def keep(device: str, versions: Mapping[str, str], found: Iterable[Ceiling]) -> tuple[Ceiling, ...]:
-    """Caches rates that were just measured. Returns them with the time in their notes."""
+    """Caches rates that were just measured. Returns them with their driver and date."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    dated = tuple(
-        dataclasses.replace(ceiling, note="; ".join(filter(None, [ceiling.note, f"measured at {now}"])))
-        for ceiling in found
-    )
+    dated = tuple(dataclasses.replace(roof, driver=versions.get("driver", ""), date=now) for roof in found)
     if device and dated:
         user_cache.write(_KIND, _key(device, versions), [dataclasses.asdict(ceiling) for ceiling in dated])
     return dated

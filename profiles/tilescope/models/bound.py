@@ -9,7 +9,7 @@ from typing import Any
 from tilescope.hardware import ceilings, roofs
 from tilescope.models import impossible
 from tilescope.table import units
-from tilescope.table.case_table import CaseValues
+from tilescope.table.case_table import CaseValues, value_of
 from tilescope.table.run import Device
 from tilescope.table.sources import COUNTERS
 
@@ -123,9 +123,31 @@ def _predicted(row: Mapping[str, Any], device: Device) -> str:
     return f"{text[:1].upper()}{text[1:]}." if parts else ""
 
 
+def above_roof(use: float, row: Mapping[str, Any], case: CaseValues) -> str:
+    """The reasons, in brackets, why a case reaches more than 100 % of its HBM roof (``use``); empty where it does not."""
+    if not _passes(use):
+        return ""
+    read, written = (value_of(known) for known in case.algorithm_bytes() or (None, None))
+    counted = row["bytes_source"] in COUNTERS
+    reasons = ["part of its results stayed in L2"] if counted and row["bytes_ratio"] < _ALL_BYTES else []
+    reasons += ["part of its results may have stayed in L2"] if not counted and written > 0 else []
+    reasons += ["it reads more than it writes, which is faster than a copy"] if read > written else []
+    return f" ({' and '.join(reasons or ['the program that measured the roof is not the fastest'])})"
+
+
+def above_rate(row: Mapping[str, Any]) -> str:
+    """The same of a case's rate of operations."""
+    return " (cuBLAS, which measured it, is not the fastest here)" if _passes(row["performance_fraction"]) else ""
+
+
+def _passes(use: float) -> bool:
+    """Whether a share of a roof is written as more than 100 %."""
+    return use >= 1.005
+
+
 def _memory(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
     use, ratio = memory_use(row), row["bytes_ratio"]
-    roof = f"the {roofs.bandwidth(device, row['memory_roof'])}"
+    roof = f"the {roofs.bandwidth(device, row['memory_roof'])}{above_roof(use, row, case)}"
     if row["bytes_source"] not in COUNTERS:
         return f"Memory-bound: the bytes the algorithm needs take {_percent(use)} of {roof}; no counters say what really moved."
     if row["bytes_cold"]:
@@ -149,15 +171,16 @@ def _memory(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
     launches = row["launches"]
     # One launch may not be able to do the work: a scale of the whole tensor needs all of it before its first use.
     if launches and launches > 1:
-        return f"{moved}; if its {launches} launches can be one, it could be up to {units.times(ratio)} faster."
-    return f"{moved}; reading each byte once could make it up to {units.times(ratio)} faster."
+        most = units.times(row["gpu_time"] / row["least_time"])
+        return f"{moved}; if its {launches} launches can be one, it could be up to {most} faster."
+    return f"{moved}; reading each byte once would by itself make it {units.times(ratio)} faster."
 
 
 def _compute(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
     rate = units.text(row["performance"], ceilings.unit(row["pipe"]))
     found = roofs.roof(device, row["pipe"])
     what = f"{found.origin} {row['pipe']} rate" if found else f"{row['pipe']} rate"
-    return f"Compute-bound: {rate} is {_percent(row['performance_fraction'])} of the {what}."
+    return f"Compute-bound: {rate} is {_percent(row['performance_fraction'])} of the {what}{above_rate(row)}."
 
 
 def _latency(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:

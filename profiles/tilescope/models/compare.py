@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from tilescope.models import summary
+from tilescope.models.repetitions import repetitions
 from tilescope.runs.store import LoadedRun
 from tilescope.table.case_table import GPU_TIME_SOURCES, CaseValues, gather
 
@@ -107,7 +108,7 @@ def compare(baseline: Side, candidate: Side, kernel: str = "") -> pd.DataFrame:
             f"{baseline.name} and {candidate.name} have no case in common: they share no kernel and workload"
         )
     fair = not obstacles(baseline, candidate)
-    rows = [_row(*before[key], *after[key], fair) for key in keys]
+    rows = [_row((baseline, *before[key]), (candidate, *after[key]), fair) for key in keys]
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
     frame["run"], frame["baseline_run"] = candidate.loaded.run.id, baseline.loaded.run.id
     order = frame.assign(uncertain=frame["verdict"].ne("slower")).sort_values(["uncertain", "speedup"], kind="stable")
@@ -130,16 +131,17 @@ def _cases(side: Side, kernel: str) -> dict[tuple[str, ...], tuple[CaseValues, d
 
 
 def _row(
-    baseline: CaseValues, before: dict[str, Any], candidate: CaseValues, after: dict[str, Any], fair: bool
+    baseline: tuple[Side, CaseValues, dict[str, Any]], candidate: tuple[Side, CaseValues, dict[str, Any]], fair: bool
 ) -> dict[str, Any]:
+    (_, _, before), (_, _, after) = baseline, candidate
     row = {name: after[name] for name in _PROBLEM}
     for column in ("impl", "config", *COMPARED):
         row[column], row[f"baseline_{column}"] = after[column], before[column]
-    cases = (baseline, candidate)
-    source = next((s for s in GPU_TIME_SOURCES if all(case.totals.get(("gpu_time", s)) for case in cases)), "")
+    sides = (baseline, candidate)
+    source = next((s for s in GPU_TIME_SOURCES if all(case.totals.get(("gpu_time", s)) for _, case, _ in sides)), "")
     if not source:
         return {**row, "verdict": "not timed"}
-    old, new = (np.array(case.totals["gpu_time", source]) for case in cases)
+    old, new = (repetitions(case, ("gpu_time", source), side.loaded) for side, case, _ in sides)
     row |= {"time": float(np.median(new)), "baseline_time": float(np.median(old)), "source": source}
     if not fair:
         return {**row, "verdict": "not comparable"}

@@ -92,12 +92,13 @@ class AdvisedCase(Identified):
 
 
 class PotentialSpeedup(Struct):
-    """The largest speedup that a remedy can give."""
+    """The speedup that a remedy can give."""
 
-    ratio: Annotated[float, _is("The speedup: measured where timed, otherwise an upper bound.")]
+    ratio: Annotated[float, _is("The speedup: measured where timed, an upper bound where most, otherwise an estimate.")]
     formula: Annotated[str, _is("The origin of the ratio.")]
     clock: Annotated[Literal["gpu_time", "interval"], _is("The time that would shrink.")]
     timed: Annotated[bool, _is("Whether the remedy itself was timed.")]
+    most: Annotated[bool, _is("Whether no implementation can win more.")]
 
 
 class EvidenceValue(Struct):
@@ -184,6 +185,7 @@ class Compared(Struct):
     candidate: ComparedSide
     sentence: Annotated[str, _is("The comparison in a sentence.")]
     obstacles: Annotated[list[str], _is("Reasons why no times are compared; empty where they are.")]
+    doubts: Annotated[list[str], _is("Reasons to doubt small differences: runs of different processes.")]
     changes: Annotated[list[str], _is("Versions and sources that differ.")]
     cases: Annotated[list[ComparedCase], _is("The slowest candidate first.")]
 

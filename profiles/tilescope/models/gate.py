@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilescope.hardware import roofs
-from tilescope.models import compare, impossible, traffic
+from tilescope.models import compare, impossible, repetitions, traffic
 from tilescope.models.compare import CompareError
 from tilescope.runs.store import LoadedRun
 from tilescope.table import units
 from tilescope.table.case import readable
-from tilescope.table.case_table import CaseValues, gather
+from tilescope.table.case_table import GPU_TIME_SOURCES, CaseValues, gather
 from tilescope.table.metrics import METRICS
 from tilescope.table.run import Failure
 from tilescope.table.schema import CASE_COLUMNS
@@ -32,8 +32,7 @@ VERDICTS = (FAIL, UNDECIDED, ABSENT, PASS)
 
 #: Times in the order of preference. Clocks are never mixed.
 _CLOCKS = (
-    ("gpu_time", "torch_profiler"),
-    *(("gpu_time", source) for source in COUNTERS),
+    *(("gpu_time", source) for source in GPU_TIME_SOURCES),
     ("graph_time", "events"),
     ("interval", "events"),
 )
@@ -227,7 +226,8 @@ class _Both:
             said = self.obstacles[0] if self.obstacles else "the candidate has no time by a clock of the baseline"
             yield Check(key, what=clocks[0][0], verdict=ABSENT, said=said)
             return
-        before, after = (np.array(case.totals[shared]) for case in (mine, other))
+        sides = ((self.baseline, mine), (self.candidate, other))
+        before, after = (repetitions.repetitions(case, shared, side) for side, case in sides)
         medians = float(np.median(before)), float(np.median(after))
         if not medians[0] > 0:
             yield Check(
@@ -264,9 +264,10 @@ class _Both:
     def _bytes(self, key: tuple[str, ...], mine: CaseValues, other: CaseValues) -> Iterator[Check]:
         limit = self.limits.bytes
         for source in traffic.BYTES if limit < math.inf else ():
-            before, after = (traffic.moved(case, source) for case in (mine, other))
+            sides = ((self.baseline, mine), (self.candidate, other))
+            before, after = (_bytes_of_repetition(case, source, side) for side, case in sides)
             if before and after:
-                yield self._grows(key, "bytes", (before.value, after.value), limit, source=source)
+                yield self._grows(key, "bytes", (before, after), limit, source=source)
                 return
         if limit < math.inf and any(traffic.moved(mine, source) for source in traffic.BYTES):
             yield Check(
@@ -332,6 +333,14 @@ class _Both:
             key, what=what, verdict=verdict, said="unchanged" if not change else said, baseline=before, candidate=after, change=change,
             limit=limit, source=source, function=function,
         )  # fmt: skip
+
+
+def _bytes_of_repetition(case: CaseValues, source: str, loaded: LoadedRun) -> float | None:
+    """The bytes that the case moves, from that source; in another tool's file the median of the launches', which are repetitions."""
+    moved = traffic.moved(case, source)
+    if moved is None or not repetitions.of_file(loaded):
+        return moved and moved.value
+    return float(np.median(list(traffic.by_launch(case, source).values())))
 
 
 def _of_launches(case: CaseValues, metric: str, source: str) -> dict[tuple[str, int], float]:

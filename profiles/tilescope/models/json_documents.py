@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 import pandas as pd
 
-from tilescope.models import compare, documents, impossible, summary, verdicts
+from tilescope.models import compare, documents, impossible, repetitions, summary, verdicts
 from tilescope.models.advice import Finding
 from tilescope.models.gate import KEY, Gate
 from tilescope.runs.store import LoadedRun, Summary
@@ -66,6 +66,7 @@ def comparison(
             "candidate": _side(candidate),
             "sentence": verdicts.sentence(rows, candidate.name, baseline.name),
             "obstacles": compare.obstacles(baseline, candidate),
+            "doubts": repetitions.doubts(baseline.loaded, candidate.loaded, rows),
             "changes": compare.changes(baseline, candidate),
             "cases": rows.to_dict("records"),
         }
@@ -92,10 +93,19 @@ def gate(found: Gate) -> documents.Gate:
 
 def run(loaded: LoadedRun) -> documents.Run:
     """A run's description and its whole table."""
-    table = loaded.table.astype(object).where(loaded.table.notna(), None)
     return _made(
-        documents.Run, run=loaded.run.to_json(), folder=str(loaded.folder), table=table.to_dict("records")
+        documents.Run, run=loaded.run.to_json(), folder=str(loaded.folder), table=_rows(loaded.table)
     )  # fmt: skip
+
+
+def records(frame: pd.DataFrame) -> str:
+    """A frame's rows as JSON text, with every digit; ``DataFrame.to_json`` rounds to 10 decimals."""
+    return msgspec.json.encode(_rows(frame), enc_hook=lambda value: value.item()).decode()
+
+
+def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    return found
 
 
 def runs(listed: Iterable[Summary]) -> documents.Runs:

@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 from tilescope.models import claims, claims_text
-from tilescope.runs import changes, store
+from tilescope.runs import changes, device_roofs, store
 
 #: The file beside the recordings.
 _FILE = "claims.jsonl"
@@ -60,7 +60,8 @@ def folders() -> list[Path]:
 
 
 def keep() -> list[str]:
-    """Stores the claims of all recordings, computing those without a valid line. Returns the ids of those computed."""
+    """Stores the roofs and the claims of all recordings, computing those without a valid line. Returns the ids of those computed."""
+    device_roofs.keep(store.recorded_dir())
     lines, computed = [], []
     for folder in sorted(folders()):
         line = _valid(folder)
@@ -73,11 +74,11 @@ def keep() -> list[str]:
 
 
 def digest(folder: Path) -> str:
-    """The digest of the recording's files."""
+    """The digest of the recording's files, and of the roofs."""
     found = sha256()
-    for name in _READ:
-        content = (folder / name).read_bytes() if (folder / name).is_file() else b""
-        found.update(f"{name} {len(content)}\n".encode() + content)
+    for path in (*(folder / name for name in _READ), folder.parent / device_roofs.FILE):
+        content = path.read_bytes() if path.is_file() else b""
+        found.update(f"{path.name} {len(content)}\n".encode() + content)
     return found.hexdigest()
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from tilescope.hardware import roofs
+from tilescope.hardware.ceilings import DATASHEET
 from tilescope.models import bound, faults, impossible, preference, sampled, traffic
 from tilescope.runs.store import LoadedRun
 from tilescope.table import launch_configs
@@ -57,6 +58,7 @@ COLUMNS = {
     "floor": "float64",
     "floor_origin": "str",
     "floor_fraction": "float64",
+    "least_time": "float64",
     **dict.fromkeys(["memory_roof", "roof", "bound", "pipe"], "str"),
     "bytes": "float64",
     "bytes_source": "str",
@@ -95,7 +97,7 @@ def summarise(
     above the GPU time.
 
     ``floor`` is in seconds, ``floor_fraction`` = floor / gpu_time, and ``roof`` names the roof of that fraction
-    (``roofs.of_roof``). ``memory_roof`` is the roof of HBM that applies, ``hbm`` or ``hbm_read``. ``bound`` is
+    (``roofs.of_roof``). ``least_time`` is the floor at the datasheet's rates, which no implementation can pass. ``memory_roof`` is the roof of HBM that applies, ``hbm`` or ``hbm_read``. ``bound`` is
     ``memory``, ``compute`` or ``latency``; empty where no cost is known. ``bandwidth`` (byte/s) and ``performance`` (flop/s) are
     the algorithm's bytes and operations over the GPU time; their fractions are of the roofs.
 
@@ -191,7 +193,9 @@ def _floor(case: CaseValues, seconds: float, device: Device, pipe: str) -> dict[
     compute = roofs.roof(device, pipe)
     by_bytes = needed / memory.value if memory else math.nan
     by_flops = flops / compute.value if compute else math.nan
-    floor = max((x for x in (by_bytes, by_flops) if not math.isnan(x)), default=math.nan)
+    floor = _longer(by_bytes, by_flops)
+    limits = [device.ceiling(name, DATASHEET) or known for name, known in (("hbm", memory), (pipe, compute))]
+    least = [work / limit.value if limit else math.nan for work, limit in zip((needed, flops), limits, strict=True)]
     moved = next(filter(None, (traffic.moved(case, source) for source in traffic.BYTES)), None)
     binding = compute if by_flops > by_bytes else memory
     return {
@@ -199,6 +203,7 @@ def _floor(case: CaseValues, seconds: float, device: Device, pipe: str) -> dict[
         "floor": floor,
         "floor_origin": binding.origin if binding else "",
         "floor_fraction": floor / seconds,
+        "least_time": _longer(*least),
         "memory_roof": memory.name if memory else "",
         "bytes": value_of(moved),
         "bytes_source": moved.source if moved else "",
@@ -210,6 +215,11 @@ def _floor(case: CaseValues, seconds: float, device: Device, pipe: str) -> dict[
         "performance_fraction": by_flops / seconds,
         "bound": "" if math.isnan(floor) else "compute" if by_flops > by_bytes else "memory",
     }
+
+
+def _longer(*times: float) -> float:
+    """The longest of the known times; NaN where none is known."""
+    return max((time for time in times if not math.isnan(time)), default=math.nan)
 
 
 def _resources(case: CaseValues, device: Device) -> dict[str, Any]:

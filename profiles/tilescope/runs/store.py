@@ -25,7 +25,7 @@ from pathlib import Path
 import pandas as pd
 
 from tilescope.files import bounded_reading
-from tilescope.runs import journal, raised_roofs, reader, summaries
+from tilescope.runs import device_roofs, journal, reader, summaries
 from tilescope.runs.reader import LINES, LoadedRun, StoreError, read_run, read_table, source_bytes, source_file, text_of
 from tilescope.runs.summaries import Summary
 from tilescope.runs.writer import MODEL, PARTIAL, RunWriter, check_writable, gathered, is_being_written, parts, recover
@@ -74,7 +74,7 @@ def open_run(path: Path | str) -> LoadedRun:
     """Opens the run in the folder ``path``. Raises StoreError, which says what is wrong and what to do."""
     folder = Path(path)
     run, table = _read(folder, read_table)
-    loaded = LoadedRun(raised_roofs.raised(run, table), table, folder)
+    loaded = LoadedRun(device_roofs.settled(run, recorded_dir()), table, folder)
     if not loaded.damage:
         return loaded
     return dataclasses.replace(loaded, run=dataclasses.replace(loaded.run, notes=(*loaded.run.notes, loaded.damage)))

@@ -27,7 +27,7 @@ class Ceiling:
 
     ``name`` is a memory level (``hbm``, ``l2``, ``l1``; ``value`` in byte/second) or a pipe (``fp32``,
     ``bf16``, …; ``value`` in flop/second, or op/second of integers). ``origin`` is ``measured`` or ``datasheet``; ``note`` says how
-    it was measured or which document it comes from.
+    it was measured or which document it comes from. A measured roof has the ``driver`` and the ``date`` of its measurement.
     """
 
     name: str
@@ -35,6 +35,14 @@ class Ceiling:
     unit: str
     origin: str
     note: str = ""
+    driver: str = ""
+    date: str = ""
+
+    @property
+    def provenance(self) -> str:
+        """The note with the driver and the date: ``device copy of 1 GB; driver 580.1; measured at 2026-11-26T07:35:30+00:00``."""
+        dated = [f"driver {self.driver}" if self.driver else "", f"measured at {self.date}" if self.date else ""]
+        return "; ".join(filter(None, [self.note, *dated]))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import pandas as pd
 from tilescope.models import faults, summary
 from tilescope.models.advice import compute, configs, latency, memory, occupancy, stalls
 from tilescope.models.advice.distance import distance
-from tilescope.models.advice.finding import DISTANCE, NVIDIA, OURS, Bound, Evidence, Finding, rank
+from tilescope.models.advice.finding import DISTANCE, NVIDIA, OURS, WORTH, Bound, Evidence, Finding, rank
 from tilescope.models.advice.measurement import cannot_be
 from tilescope.models.advice.passes import two_passes
 from tilescope.models.advice.subject import Subject, evidence, launches
@@ -37,8 +37,6 @@ RULES: tuple[Rule, ...] = (
 #: Rules on the call as a whole. Only these apply where launches are so short that their code does not matter.
 _OF_CALLS: tuple[Rule, ...] = (latency.launch_bound, latency.late_cpu, configs.quicker_config)
 
-#: The least potential speedup of a finding, unless its remedy was timed.
-_WORTH = 1.05
 #: The least share of a case's time of a launch that rules look at.
 _SHARE = 0.1
 
@@ -86,7 +84,7 @@ def findings(
             continue
         rules = _OF_CALLS if subject.launch_bound else RULES
         made = [finding for rule in rules for finding in rule(subject)]
-        of_case = [one for one in made if one.bound is None or one.bound.timed or one.bound.ratio >= _WORTH]
+        of_case = [one for one in made if one.bound is None or one.bound.timed or one.bound.ratio >= WORTH]
         found += [*of_case, *distance(subject, of_case)]
     return sorted(found, key=rank)
 

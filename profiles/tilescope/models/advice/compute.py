@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from tilescope.hardware import roofs
 from tilescope.models import bound, function_names
-from tilescope.models.advice.finding import Bound, Finding
-from tilescope.models.advice.subject import Subject, launches
+from tilescope.models.advice.finding import IDLE, Bound, Finding
+from tilescope.models.advice.subject import LaunchValues, Subject, launches
 from tilescope.table import units
 from tilescope.table.sources import COUNTERS
 
@@ -71,7 +71,7 @@ def no_tensor_cores(subject: Subject) -> Iterator[Finding]:
     if busy > 0 and 1 / busy < ratio:
         ratio, formula = 1 / busy, f"GPU time / time of the bytes needed; {formula} would be {units.times(ratio)}"
     yield subject.finding(
-        "no-tensor-cores",
+        IDLE,
         f"A matrix product without tensor cores: {pipe} is {units.times(rates)} the fp32 rate here",
         "Write the product as tl.dot on tiles of at least 16 in each dimension, with operands in their narrow dtype "
         "and an fp32 accumulator; for fp32 allow input_precision='tf32' where its error is acceptable.",
@@ -96,14 +96,20 @@ def _of_products(subject: Subject) -> float:
 
 
 def at_the_rate(subject: Subject) -> Iterator[Finding]:
-    """Saturated arithmetic. It has no bound, because counters do not show the gain of a cheaper formula."""
+    """Saturated arithmetic. It has no bound, because counters do not show the gain of a cheaper formula.
+
+    A product on CUDA cores yields nothing: tensor cores would lift that roof.
+    """
     use, pipe = subject.row["performance_fraction"], subject.row["pipe"]
     roof = subject.roof(pipe)
     if not (subject.measured and roof and subject.row["bound"] == "compute" and use >= bound.AT_ROOF):
         return
+    if any(no_tensor_cores(subject)):
+        return
     yield subject.finding(
         "at-the-rate",
-        f"At the {pipe} roof: {use * 100:.0f} % of the {roofs.of_roof(subject.row, subject.device).name}",
+        f"At the {pipe} roof: {use * 100:.0f} % of the {roofs.of_roof(subject.row, subject.device).name}"
+        f"{bound.above_rate(subject.row)}",
         "Only fewer or cheaper operations help: a narrower dtype for the operands of tl.dot, or work left out (skip "
         "tiles that a mask empties).",
         [subject.of_row("gpu_time", subject.row["time_source"]), subject.total("algorithm_flops", "model"), roof],
@@ -130,24 +136,33 @@ def serialized_products(subject: Subject) -> Iterator[Finding]:
 
 
 def bank_conflicts(subject: Subject) -> Iterator[Finding]:
-    """Bank conflicts in shared memory. Bound: cycles / (cycles - conflicts), with one cycle for each conflict.
-
-    ncu counts conflicts over all multiprocessors, which work in parallel.
-    """
+    """Bank conflicts in shared memory. Bound: cycles / (cycles - conflicts)."""
     for launch in subject.launches:
-        conflicts, time, clock = (launch.get(name, "ncu") for name in ("bank_conflicts", "gpu_time", "sm_clock"))
-        if not (conflicts and time and clock) or not time.value or not clock.value:
+        share = conflicts(subject, launch)
+        if not share:
             continue
-        share = conflicts.value / subject.device.multiprocessors / (time.value * clock.value)
-        if not _SHARE <= share < 1:
-            continue
+        values = [
+            launch.get(name, "ncu") for name in ("bank_conflicts", "gpu_time", "sm_clock", "stall_short_scoreboard")
+        ]
         yield subject.finding(
             "bank-conflicts",
             f"Shared-memory bank conflicts take up to {share * 100:.0f} % of the cycles",
             "Triton lays shared memory out itself: load the operand in the order of its strides and let tl.dot "
             "transpose it (tl.trans), keep a tile's inner dimension at 64 bytes or more, reduce along the dimension "
             "of stride 1 (threads of one warp), or try num_stages and num_warps that choose another layout.",
-            [conflicts, time, clock, launch.get("stall_short_scoreboard", "ncu")],
+            values,
             subject.bound(1 / (1 - share), "cycles / cycles without conflicts", launch),
             launch=launch,
         )
+
+
+def conflicts(subject: Subject, launch: LaunchValues) -> float:
+    """The share of a launch's cycles that bank conflicts take, with one cycle for each conflict; 0 where it makes no finding.
+
+    ncu counts conflicts over all multiprocessors, which work in parallel.
+    """
+    counted, time, clock = (launch.get(name, "ncu") for name in ("bank_conflicts", "gpu_time", "sm_clock"))
+    if not (counted and time and clock) or not time.value or not clock.value:
+        return 0.0
+    share = counted.value / subject.device.multiprocessors / (time.value * clock.value)
+    return share if _SHARE <= share < 1 else 0.0

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from tilescope.hardware import roofs
 from tilescope.models.advice import stalls
-from tilescope.models.advice.finding import AT_ROOF, DISTANCE, Evidence, Finding
+from tilescope.models.advice.finding import AT_ROOF, DISTANCE, IDLE, Evidence, Finding
 from tilescope.models.advice.subject import Subject
 from tilescope.table.metrics import stall_name
 
@@ -29,6 +29,8 @@ def distance(subject: Subject, found: Iterable[Finding]) -> Iterator[Finding]:
         share = needed / subject.passes
         roof = f"{roof} for two passes over the input, which this computation needs ({share * 100:.0f} % of the roof)"
         fraction /= share
+    if fraction >= _REACHED and IDLE in rules:
+        return  # the roof is that of the wrong pipe
     said = "Still" if rules else "No known bottleneck found. Still"
     # A small problem may reach less than 1 % of the roof.
     digits = 0 if fraction >= 0.01 else 2

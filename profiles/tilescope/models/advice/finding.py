@@ -16,6 +16,11 @@ from tilescope.table.sources import MEASURED
 OURS, NVIDIA = "ours", "nvidia"
 #: The rule on the distance from the roof, and the rules on being at it.
 DISTANCE, AT_ROOF = "distance", ("at-the-roof", "at-the-rate")
+#: The rule on idle tensor cores.
+IDLE = "no-tensor-cores"
+
+#: The least potential speedup of a finding, unless its remedy was timed.
+WORTH = 1.05
 
 #: The start of a roof's name as evidence. The source of a roof is its origin, ``measured`` or ``datasheet``.
 _ROOF = "roof_"
@@ -56,18 +61,21 @@ class Bound:
     """The potential speedup as a ratio, and its formula.
 
     ``clock`` is the time that would shrink: ``gpu_time`` or ``interval``. Clocks are never mixed. ``timed`` means that
-    the remedy was measured, so that the ratio is its actual speedup.
+    the remedy was measured, so that the ratio is its actual speedup. ``most`` means that no implementation can win more. Any other
+    ratio is an estimate of what this remedy wins by itself: code that is better in other ways too may win more.
     """
 
     ratio: float
     formula: str
     clock: str = "gpu_time"
     timed: bool = False
+    most: bool = False
 
     @property
-    def most(self) -> str:
-        """The text before the ratio: ``up to``, or nothing where the remedy was timed."""
-        return "" if self.timed else "up to "
+    def text(self) -> str:
+        """``up to 14×``, ``1.35× by this alone``, or ``1.04×`` where the remedy was timed."""
+        ratio = units.times(self.ratio)
+        return f"up to {ratio}" if self.most else ratio if self.timed else f"{ratio} by this alone"
 
 
 @dataclass(frozen=True)
@@ -126,11 +134,11 @@ class Finding:
 
 
 def rank(finding: Finding) -> tuple[int, float]:
-    """The key to sort findings: faults, impossible measurements, bounds of GPU time (the largest first), being at the roof,
-    bounds of the interval, those without a bound, and the distance from the roof.
+    """The key to sort findings: faults, impossible measurements, bounds (the largest first, of GPU time or of the interval),
+    being at the roof, those without a bound, and the distance from the roof.
     """
     if finding.of_results:
         return 0, float(finding.impossible)
     if finding.bound:
-        return (1 if finding.bound.clock == "gpu_time" else 3), -finding.bound.ratio
-    return (2 if finding.rule in AT_ROOF else 5 if finding.rule == DISTANCE else 4), 0.0
+        return 1, -finding.bound.ratio
+    return (2 if finding.rule in AT_ROOF else 4 if finding.rule == DISTANCE else 3), 0.0

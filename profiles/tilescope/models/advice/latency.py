@@ -47,5 +47,5 @@ def late_cpu(subject: Subject) -> Iterator[Finding]:
         "itself, fewer arguments and a precompiled kernel (fn.warmup) help. In a model that queues work ahead this "
         "does not show.",
         [interval, graph, time],
-        Bound(interval.value / against.value, formula, "interval"),
+        Bound(interval.value / against.value, formula, "interval", timed=graph is not None),
     )

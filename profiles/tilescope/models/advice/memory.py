@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from tilescope.hardware import roofs
 from tilescope.models import bound, roofline, traffic
-from tilescope.models.advice.finding import Evidence, Finding
+from tilescope.models.advice.finding import WORTH, Evidence, Finding
 from tilescope.models.advice.subject import LaunchValues, Subject
 from tilescope.table import units
 from tilescope.table.sources import COUNTERS
@@ -17,6 +17,8 @@ _EXCESS = 1.1
 _WIDEST = 16
 #: The share of a memory roof from which a launch's whole time is proportional to its bytes.
 _BUSY = 0.6
+#: The bytes' share of the time from which several launches are a chain that mostly moves bytes.
+_MOSTLY = 0.5
 #: The least ratio of bytes looked up in L1 to bytes fetched from L2 for loads by threads. Recorded launches have 4 % with TMA, and
 #: 100 % or more without.
 _LOOKED_UP = 0.5
@@ -27,6 +29,7 @@ _WAYS = {"load": "read", "store": "written"}
 def extra_bytes(subject: Subject) -> Iterator[Finding]:
     """More HBM bytes than necessary. Bound: bytes moved / bytes needed, over the bytes' share of the time.
 
+    Several launches that mostly move bytes can be fused, which wins more than the bytes: the bound is ``Subject.fused``.
     ncu empties the caches before each launch, so data that a launch leaves in L2 for the next counts as HBM traffic. A chain of
     launches that fit in L2 therefore yields nothing.
     """
@@ -61,7 +64,9 @@ def extra_bytes(subject: Subject) -> Iterator[Finding]:
     if share < 1:
         ratio = 1 / (1 - share + share / ratio)
         formula += f", over the {share * 100:.0f} % of the time they take"
-    yield subject.finding("extra-bytes", title, remedy, values, subject.bound(ratio, formula))
+    alone = subject.bound(ratio, formula)
+    fused = subject.fused() if launches > 1 and share >= _MOSTLY and alone.ratio >= WORTH else None
+    yield subject.finding("extra-bytes", title, remedy, values, fused or alone)
 
 
 def _concerned(subject: Subject, moved: Mapping[int | None, float], source: str) -> float:
@@ -207,7 +212,8 @@ def at_the_roof(subject: Subject) -> Iterator[Finding]:
         return
     yield subject.finding(
         "at-the-roof",
-        f"At the HBM roof: {use * 100:.0f} % of the {roofs.of_roof(subject.row, subject.device).name}",
+        f"At the HBM roof: {use * 100:.0f} % of the {roofs.of_roof(subject.row, subject.device).name}"
+        f"{bound.above_roof(use, subject.row, subject.case)}",
         "Only moving fewer bytes helps: fuse with the operation before or after (its result then never leaves the "
         "registers), or store a narrower dtype. 'tilescope fuse' says what a chain would win.",
         [

@@ -154,6 +154,18 @@ class Subject:
             return Bound(self.headroom, f"GPU time / floor; {formula} would be {units.times(ratio)}")
         return Bound(ratio, formula)
 
+    def fused(self) -> Bound | None:
+        """The most that one launch in place of all can win: GPU time / least time. None where either is not known.
+
+        Fusing removes the launches with their own delays and not only their bytes. Where the computation needs two passes, the
+        bytes are those of two.
+        """
+        # The second of two passes need not move what L2 holds.
+        again = max(1.0, (self.passes - self.device.l2_bytes) / self.needed) if self.needed else 1.0
+        least = self.row["least_time"] * again
+        formula = "GPU time / time of the bytes and operations needed, at the datasheet's rates"
+        return Bound(self.row["gpu_time"] / least, formula, most=True) if self.measured and least > 0 else None
+
     def finding(
         self,
         rule: str,

@@ -1,0 +1,102 @@
+"""The roofs of a run's device: one measured roof for a device and a driver, the same in every run.
+
+A measured roof is the rate of a plain program (``execution.measured_rates``). ``roofs.json`` beside the recordings has the best
+rate of each roof over all recordings, by device and driver. A run on another device or driver has its own measurements.
+A case may pass a roof: its share is then above 100 %, and ``models.bound`` gives the reason.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+from tilescope.files import atomic_writing, json_shape
+from tilescope.hardware import ceilings
+from tilescope.hardware.ceilings import DATASHEET, MEASURED, MEMORY_LEVELS, UNREACHED
+from tilescope.runs.reader import read_run
+from tilescope.table.run import Ceiling, Device, Run
+
+#: The file beside the recordings.
+FILE = "roofs.json"
+#: The start of the note of a roof that an older recording raised to the rate of a case.
+_RAISED = "best case of this run"
+#: The words before the date in the note of an older run's roof.
+_MEASURED_AT = "measured at "
+
+
+def settled(run: Run, recorded: Path) -> Run:
+    """The run with today's datasheet, and with the measured roofs of its device and driver.
+
+    ``recorded`` is the folder of the recordings.
+    """
+    device = run.device
+    sheet = ceilings.datasheet(device.name) or tuple(c for c in device.ceilings if c.origin == DATASHEET)
+    measured = shared(device, _driver(run), recorded) or own(run)
+    found = (*sheet, *(measured if device.measured else ()))
+    known = tuple(dataclasses.replace(c, unit=ceilings.unit(c.name)) for c in found)
+    return dataclasses.replace(run, device=dataclasses.replace(device, ceilings=known))
+
+
+def own(run: Run) -> tuple[Ceiling, ...]:
+    """The roofs that were measured for the run, with their driver and date, without those that no program of ours comes near."""
+    return tuple(_dated(c, run) for c in run.device.ceilings if c.origin == MEASURED and c.name not in UNREACHED)
+
+
+def shared(device: Device, driver: str, recorded: Path) -> tuple[Ceiling, ...]:
+    """The measured roofs of the device with this driver in ``roofs.json``; empty where it has none."""
+    file = recorded / FILE
+    kept = _read(file, file.stat().st_mtime_ns) if file.is_file() else {}
+    return kept.get(device.name, {}).get(driver, ())
+
+
+def best(recorded: Path) -> dict[str, dict[str, tuple[Ceiling, ...]]]:
+    """The best rate of each measured roof over the recordings, by device and driver."""
+    found: dict[tuple[str, str], dict[str, Ceiling]] = {}
+    for folder in sorted(path.parent for path in recorded.glob("*/run.json")):
+        run = read_run(folder)
+        roofs = found.setdefault((run.device.name, _driver(run)), {})
+        for roof in own(run):
+            if _RAISED not in roof.note and (roof.name not in roofs or roof.value > roofs[roof.name].value):
+                roofs[roof.name] = roof
+    by_device: dict[str, dict[str, tuple[Ceiling, ...]]] = {}
+    for (device, driver), roofs in sorted(found.items()):
+        names = [*(name for name in MEMORY_LEVELS if name in roofs), *sorted(roofs.keys() - {*MEMORY_LEVELS})]
+        by_device.setdefault(device, {})[driver] = tuple(roofs[name] for name in names)
+    return by_device
+
+
+def keep(recorded: Path) -> None:
+    """Writes ``roofs.json`` beside the recordings."""
+    content = {
+        device: {driver: [dataclasses.asdict(roof) for roof in roofs] for driver, roofs in drivers.items()}
+        for device, drivers in best(recorded).items()
+    }
+    text = json.dumps(content, indent=1) + "\n"
+    atomic_writing.replace(recorded / FILE, lambda to: to.write_text(text, encoding="utf-8"))
+
+
+@functools.lru_cache(maxsize=2)
+def _read(file: Path, changed: int) -> dict[str, dict[str, tuple[Ceiling, ...]]]:
+    content: Any = json.loads(file.read_text(encoding="utf-8"))
+    found: dict[str, dict[str, tuple[Ceiling, ...]]] = json_shape.fit(
+        content, dict[str, dict[str, tuple[Ceiling, ...]]], ""
+    )
+    return found
+
+
+def _dated(roof: Ceiling, run: Run) -> Ceiling:
+    """The roof with its driver and date. Older runs have the date in the note, or measured their roofs when they started."""
+    note, _, date = roof.note.partition(_MEASURED_AT)
+    return dataclasses.replace(
+        roof,
+        note=note.removesuffix("; "),
+        driver=roof.driver or _driver(run),
+        date=roof.date or date or run.started,
+    )
+
+
+def _driver(run: Run) -> str:
+    return str(run.versions.get("driver", ""))
