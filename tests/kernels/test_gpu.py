@@ -62,7 +62,7 @@ SHAPES = {
     "ragged_attention": ("1x1x2x3x16", "9x3x2x517x64", "16x4x1x1024x128", "3x2x1x130x32", "5x2x3x300x96"),
     "paged_attention": ("1x1x1x1x3x16x16", "3x2x3x2x517x24x96", "7x2x4x1x2000x16x128", "2x1x8x1x20000x64x128"),
     # Through pointers (odd channels) and rectangles; more taps than pixels.
-    "conv2d": ("1x1x1x1x1x1", "3x72x37x29x96x3", "2x7x20x21x9x5", "4x128x56x56x130x3", "1x24x3x2x40x7"),
+    "conv2d": ("1x1x1x1x1x1", "3x72x37x29x96x3", "4x128x56x56x130x3", "2x7x20x21x9x5", "1x24x3x2x40x7"),
     "depthwise_conv2d": ("1x1x1x1x1x1", "3x73x37x29x5x2", "4x144x56x56x3x2", "2x96x30x31x7x1", "1x24x3x2x9x1"),
     "layer_norm_linear": ("70x24x40", "3000x512x2048", "517x769x1023", "3001x261x263", "300x4096x264"),
     "rms_norm_gelu_linear": ("7x24x40", "517x769x1023", "5000x512x2048"),

@@ -29,7 +29,7 @@ COUNTED = ("hbm_bytes", "longest_stall", "count_source")
 #: Relative difference that is within the noise of measurements.
 CLOSE = 0.02
 #: The least relative gain by which a config replaces the default.
-GAIN = 0.01
+GAIN = 0.005
 #: States of a warp, and those that are no stalls.
 _STATES = tuple(metric for metric in METRICS if metric.startswith("stall_"))
 _NO_STALLS = ("stall_selected", "stall_not_selected")

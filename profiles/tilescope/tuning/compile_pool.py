@@ -37,7 +37,7 @@ from tilescope.tuning.search import Compiled
 LONGEST = 60.0
 #: Once nothing waits, a config may take this multiple of the others' median, and at least this many seconds. The best config of
 #: a recorded sweep took at most 3.1 times the median.
-STRAGGLER, PATIENCE = 4.0, 0.75
+STRAGGLER, PATIENCE = 4.0, 3.0
 #: Up to this number of configs, compiling them here is faster than starting a host.
 _FEW = 2
 #: The longest wait in seconds for a forked host to be ready.
