@@ -35,7 +35,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselects tests that need an absent GPU, and puts the longest files first."""
-    if no_gpu(items):
+    if lacks_gpu(items):
         without = [item for item in items if item.get_closest_marker("gpu")]
         config.hook.pytest_deselected(items=without)
         items[:] = [item for item in items if not item.get_closest_marker("gpu")]
@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: item.path not in long)
 
 
-def no_gpu(items: list[pytest.Item]) -> bool:
+def lacks_gpu(items: list[pytest.Item]) -> bool:
     """Whether a test asks for a GPU and there is none. torch is imported only to answer that."""
     if not any(item.get_closest_marker("gpu") for item in items):
         return False
@@ -65,3 +65,11 @@ def caught(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     monkeypatch.setattr(jit.JITFunction, "run", lambda self, *args, **kwargs: seen.append(self.fn.__name__))
     return seen
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    """No GPU is found, whatever this machine has."""
+    from tilescope.hardware import device
+
+    monkeypatch.setattr(device, "detect", lambda: None)

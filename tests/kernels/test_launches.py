@@ -30,6 +30,8 @@ class Gpu:
     searches: list[str] = field(default_factory=list)
     contexts: list[int] = field(default_factory=list)
     current: int = 0
+    #: The device that every tensor claims to be on.
+    of_tensors: int = 0
 
 
 @triton.jit
@@ -82,8 +84,24 @@ def gpu(monkeypatch, tmp_path_factory):
             load_binary=lambda *_: (0, 1, 16, 0, 1024), get_device_properties=lambda _: {"max_shared_mem": 232448}
         ),
     )
-    monkeypatch.setattr(torch.Tensor, "get_device", lambda _: 0)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", seen.contexts.append)
+
+    class Device:
+        def __init__(self, index):
+            self.index = index
+
+        def __enter__(self):
+            seen.current = self.index
+
+        def __exit__(self, *_):
+            seen.current = 0
+
+    fakes = {
+        "Tensor.get_device": lambda _: seen.of_tensors,
+        "cuda.mem_get_info": seen.contexts.append,
+        "cuda.device": Device,
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(f"torch.{name}", fake)
     for kernel in (scaled_kernel, tiles_kernel):
         monkeypatch.setattr(kernel, "run", functools.partial(_searched, seen, kernel))
         monkeypatch.setattr(kernel, "device_caches", type(kernel.device_caches)(kernel.create_binder))
@@ -175,38 +193,28 @@ def test_launch_where_caught_is_not_made(gpu, monkeypatch):
     assert len(gpu.launched) == 1
 
 
-def test_launch_follows_triton_s_cache_and_settings(gpu, monkeypatch):
+def test_launch_follows_triton_s_cache_and_settings(gpu):
     start()
     scaled_kernel.device_caches.clear()
     start()
     assert len(gpu.searches) == 2
-    monkeypatch.setattr(knobs.runtime, "debug", True)
-    start()
+    with knobs.runtime.scope():
+        knobs.runtime.debug = True
+        start()
     assert len(gpu.searches) == 3
 
 
-def test_launch_on_another_gpu_makes_it_current(gpu, monkeypatch):
-    class Device:
-        def __init__(self, index):
-            self.index = index
-
-        def __enter__(self):
-            gpu.current = self.index
-
-        def __exit__(self, *_):
-            gpu.current = 0
-
-    monkeypatch.setattr(torch.cuda, "device", Device)
+def test_launch_on_another_gpu_makes_it_current(gpu):
     start()
-    monkeypatch.setattr(torch.Tensor, "get_device", lambda _: 1)
+    gpu.of_tensors = 1
     start()
     start()
     assert len(gpu.searches) == 2 and gpu.current == 0
     assert sorted(scaled_kernel.device_caches) == [0, 1]
 
 
-def test_launch_without_a_gpu_is_triton_s(gpu, monkeypatch):
-    monkeypatch.setattr(torch.Tensor, "get_device", lambda _: -1)
+def test_launch_without_a_gpu_is_triton_s(gpu):
+    gpu.of_tensors = -1
     start()
     start()
     assert len(gpu.searches) == 2

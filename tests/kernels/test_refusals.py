@@ -143,8 +143,9 @@ def test_fp8_asks_for_a_gpu_that_has_it(monkeypatch):
     class OnGpu:
         is_cuda, device = True, "cuda:0"
 
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
+    capability = [8, 6]
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: tuple(capability))
     with pytest.raises(ValueError, match=r"x is on an sm_86: FP8 .* needs sm_89 or later"):
         check_has_fp8(OnGpu(), "x")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    capability[:] = 9, 0
     check_has_fp8(OnGpu(), "x")

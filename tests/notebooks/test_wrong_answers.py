@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import tilescope
-from tilescope.hardware import device
 from tilescope.notebook import puzzles
 from tilescope.notebook.opened_run import Profile
 
@@ -93,8 +92,7 @@ def declared(puzzle):
     return dataclasses.replace(kernel, implementations=tried)
 
 
-def test_verdict_says_what_is_wrong(tmp_path, monkeypatch):
-    monkeypatch.setattr(device, "detect", lambda: None)
+def test_verdict_says_what_is_wrong(tmp_path, no_gpu):
     assert set(ANSWERS) == set(puzzles.PUZZLES)
     # One run of all, because starting workers takes longer than grading.
     run = tilescope.profile_kernels(
@@ -115,8 +113,7 @@ def test_verdict_says_what_is_wrong(tmp_path, monkeypatch):
             assert str(tmp_path) not in words, "no one knows the worker's files"
 
 
-def test_endless_loop_is_stopped(monkeypatch):
-    monkeypatch.setattr(device, "detect", lambda: None)
+def test_endless_loop_is_stopped(monkeypatch, no_gpu):
     monkeypatch.setattr(puzzles, "_LIMIT", 15)
     solution = (NOTEBOOKS / "solutions" / "vector_add.py").read_text(encoding="utf-8")
     endless = solution.replace("    mask = ", "    while n > 0:\n        n = n + 0\n    mask = ")

@@ -9,7 +9,6 @@ import os
 from pathlib import Path
 
 import pytest
-from tilescope.hardware import device
 from tilescope.jobs import questions
 from tilescope.runs import store
 
@@ -81,12 +80,6 @@ def torch_and_catalog(fakes, monkeypatch):
     """In the worker, torch is torch, and the catalog whole."""
     _, _, path = os.environ["PYTHONPATH"].partition(os.pathsep)
     monkeypatch.setenv("PYTHONPATH", path)
-
-
-@pytest.fixture
-def no_gpu(monkeypatch):
-    """No GPU is found, whatever this machine has."""
-    monkeypatch.setattr(device, "detect", lambda: None)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tilescope.table.case import Case
 from tilescope.table.run import Run
 
 NEW = metrics.Metric(
-    "warp_instructions", "warp instructions issued", "count", metrics._counter("smsp__inst_issued.sum")
+    "warp_instructions", "warp instructions issued", "count", metrics.of_counter("smsp__inst_issued.sum")
 )
 CASE = Case("softmax", "triton", "forward", "16384x4096-bf16")
 #: ncu's page of four launches, with every counter that it has.

@@ -191,12 +191,10 @@ def test_page_has_the_claims_of_the_recordings():
     assert page.split(BEGIN)[1].split(END)[0].strip() == block(), "run: tilescope claims --into docs/measured.md"
 
 
-def test_claims_writes_between_the_marks(tmp_path, capsys, monkeypatch):
-    recorded = tmp_path / "recorded"
-    for run in store.list_runs([store.recorded_dir()]):
-        if run.title in ("softmax", "RMSNorm"):
-            shutil.copytree(run.path, recorded / run.path.name)
-    monkeypatch.setattr(store, "recorded_dir", lambda: recorded)
+def test_claims_writes_between_the_marks(recordings, runs, tmp_path, capsys):
+    for loaded in recordings:
+        if loaded.run.title in ("softmax", "RMSNorm"):
+            shutil.copytree(loaded.folder, tmp_path / "recorded" / loaded.folder.name)
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     assert main(["claims", "--into", str(page)]) == 0

@@ -26,10 +26,8 @@ QUICK = ["profile", OWN, "--collect", "fakes.quick"]
 
 
 @pytest.fixture(autouse=True)
-def bare(kit, monkeypatch, tmp_path):
+def bare(kit, runs, no_gpu, monkeypatch):
     """No recordings and no GPU."""
-    monkeypatch.setattr(store, "recorded_dir", lambda: tmp_path / "recorded")
-    monkeypatch.setattr(device, "detect", lambda: None)
     monkeypatch.setattr(device, "unavailable", lambda: "no NVIDIA GPU here")
 
 
@@ -185,14 +183,11 @@ def test_advise_names_a_failed_case_without_rows(capsys, tmp_path):
     assert status == 2 and "did you mean 'layer_norm'" in err
 
 
-def test_list_marks_absent_implementations(capsys, monkeypatch):
-    async def describe(kernels):
-        implementations = {"triton": {"available": True}, "liger": {"available": False}}
-        workloads = [{"label": "small", "id": "8-fp32"}, {"label": "", "id": "9-fp32"}]
-        return [{"kernel": "k", "passes": ["forward"], "implementations": implementations, "workloads": workloads,
-                 "summary": "what it does", "family": "norms"}]  # fmt: skip
-
-    monkeypatch.setattr("tilescope.jobs.questions.describe", describe)
+def test_list_marks_absent_implementations(capsys, describe_as):
+    implementations = {"triton": {"available": True}, "liger": {"available": False}}
+    workloads = [{"label": "small", "id": "8-fp32"}, {"label": "", "id": "9-fp32"}]
+    describe_as([{"kernel": "k", "passes": ["forward"], "implementations": implementations, "workloads": workloads,
+                  "summary": "what it does", "family": "norms"}])  # fmt: skip
     line = tilescope(capsys, "list")[1].splitlines()[1]
     assert "triton, (liger)" in line
     assert "small, 9-fp32" in line

@@ -17,6 +17,12 @@ from .processes import alive, wait_for
 SOFTMAX = small("SOFTMAX", "3x8-fp32")
 
 
+@pytest.fixture
+def compile_by(monkeypatch):
+    """Makes a function stand for the compiler."""
+    return lambda function: monkeypatch.setattr(offline, "compile_launch", function)
+
+
 def launch():
     with launches.catch() as caught:
         unseen.bits(torch.empty(64, device="meta"))
@@ -31,16 +37,16 @@ def test_compiled_launch_is_found_in_the_cache(monkeypatch, tmp_path):
     assert kernel.asm["cubin"] == again.asm["cubin"] and took > 0 and at_once is None
 
 
-def test_compiled_error_is_raised(monkeypatch):
+def test_compiled_error_is_raised(compile_by):
     def broken(_launch):
         raise ValueError("no such thing")
 
-    monkeypatch.setattr(offline, "compile_launch", broken)
+    compile_by(broken)
     with pytest.raises(ValueError, match="no such thing"):
         compiling.compiled(launch(), 200)
 
 
-def test_compiled_too_slow_ends_the_compiler(monkeypatch, tmp_path):
+def test_compiled_too_slow_ends_the_compiler(compile_by, tmp_path):
     started = tmp_path / "assembler"
 
     def slow(_launch):
@@ -48,7 +54,7 @@ def test_compiled_too_slow_ends_the_compiler(monkeypatch, tmp_path):
         started.write_text(str(assembler.pid))
         assembler.wait()
 
-    monkeypatch.setattr(offline, "compile_launch", slow)
+    compile_by(slow)
     began = time.monotonic()
     with pytest.raises(compiling.TooSlow, match="bits_kernel was not compiled in 2 s"):
         compiling.compiled(launch(), 2)
@@ -56,9 +62,9 @@ def test_compiled_too_slow_ends_the_compiler(monkeypatch, tmp_path):
     wait_for(lambda: not alive(int(started.read_text())))
 
 
-def test_compiler_skips_slow_cases_with_line_and_cure(monkeypatch, tmp_path):
+def test_compiler_skips_slow_cases_with_line_and_cure(compile_by, monkeypatch, tmp_path):
     monkeypatch.setattr(compiler, "LIMIT", 0.0)
-    monkeypatch.setattr(offline, "compile_launch", lambda _launch: time.sleep(300))
+    compile_by(lambda launch: time.sleep(300))
     spec = execute.load_spec(SOFTMAX.kernel)
     with pytest.raises(NotApplicable, match=r"was not compiled in 0 s \(small_kernels.py, line \d+\): .*smaller"):
         compiler.capture(SOFTMAX, spec, tmp_path / "artefact", {"target": "sm_90"})

@@ -104,6 +104,12 @@ def fake(handle):
     return made
 
 
+@pytest.fixture
+def context(monkeypatch):
+    """CUDA has a context here."""
+    monkeypatch.setattr(ranges, "_context", lambda: 1)
+
+
 def test_every_struct_is_as_large_as_in_cuptis_headers():
     assert {kind.function: kind.size() for kind in structures.Parameters.__subclasses__()} == SIZES
     config = structures.SetConfig
@@ -138,8 +144,7 @@ def test_plans_leave_out_counters_that_the_chip_lacks(real):
 
 
 @pytest.mark.parametrize("passes", [1, 2])
-def test_each_pass_begins_cold_and_only_the_call_is_counted(passes, monkeypatch):
-    monkeypatch.setattr(ranges, "_context", lambda: 1)
+def test_each_pass_begins_cold_and_only_the_call_is_counted(passes, context):
     handle = FakeHandle()
     handle.passes, calls = passes, handle.calls
     plan = planning.Plan((READ, TIME), passes, b"plan")
@@ -152,8 +157,7 @@ def test_each_pass_begins_cold_and_only_the_call_is_counted(passes, monkeypatch)
     assert calls.index("RangeProfilerDisable") > end
 
 
-def test_counts_of_another_number_of_launches_are_an_error(monkeypatch):
-    monkeypatch.setattr(ranges, "_context", lambda: 1)
+def test_counts_of_another_number_of_launches_are_an_error(context):
     handle = FakeHandle(launches=3)
     with pytest.raises(library.CuptiError, match="2 launches were seen and 3 counted"):
         ranges.count(fake(handle), "GH100", planning.Plan((READ,), 1, b"plan"), launches=2, call=int, before=int)

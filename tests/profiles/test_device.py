@@ -1,6 +1,5 @@
 """Devices, their datasheet roofs, versions of software, and the search for ncu."""
 
-import importlib.metadata
 import sys
 from types import SimpleNamespace
 
@@ -126,9 +125,18 @@ def test_no_driver(nvml):
     assert "driver" not in versions.versions()
 
 
+def installed(folder, monkeypatch, **packages):
+    """Makes these versions of packages be installed here, before all others."""
+    for name, version in packages.items():
+        about = folder / "site" / f"{name}-{version}.dist-info"
+        about.mkdir(parents=True)
+        about.joinpath("METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    monkeypatch.syspath_prepend(str(folder / "site"))
+
+
 @pytest.mark.parametrize(("version", "word"), [("2.13.0+cpu", "CPU build"), ("2.13.0+cu130", None)])
-def test_torch_must_be_able_to_use_the_gpu(nvml, monkeypatch, version, word):
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+def test_torch_must_be_able_to_use_the_gpu(nvml, monkeypatch, tmp_path, version, word):
+    installed(tmp_path, monkeypatch, torch=version)
     reason = device.unavailable()
     assert reason is None if word is None else word in (reason or "")
 
@@ -139,19 +147,15 @@ def test_versions_and_ncu(nvml, monkeypatch, tmp_path):
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert device.find_ncu() == str(fake)
+    installed(tmp_path, monkeypatch, **{"liger_kernel": "0.6.2", "nvidia_cublas": "13.1"})
     known = versions.versions()
     assert known["ncu"] == "2025.3.1.0"
     assert known["driver"] == "580.159.04"
     assert known["python"].startswith("3.")
-    # Its own, of the code that runs, and those of the libraries that are compared with, where they are installed.
+    # The code that runs has its own version; libraries that are compared with have theirs where they are installed.
     assert known["tilescope"] == tilescope.__version__
-    monkeypatch.setattr(
-        device.importlib.metadata, "version", lambda name: {"liger-kernel": "0.6.2", "nvidia-cublas": "13.1"}[name]
-    )
-    monkeypatch.setattr(device.importlib.metadata, "PackageNotFoundError", KeyError)
-    found = versions.versions()
-    assert (found["liger-kernel"], found["cublas"]) == ("0.6.2", "13.1")
-    assert "cudnn" not in found
+    assert (known["liger-kernel"], known["cublas"]) == ("0.6.2", "13.1")
+    assert "quack-kernels" not in known
 
 
 def test_ncu_off_the_path_newest_first(monkeypatch, tmp_path):
@@ -160,7 +164,7 @@ def test_ncu_off_the_path_newest_first(monkeypatch, tmp_path):
         place = tmp_path / version
         place.mkdir()
         (place / "ncu").touch(mode=0o755)
-    monkeypatch.setattr(device, "_NCU_PLACES", (str(tmp_path / "nowhere"), str(tmp_path / "*")))
+    monkeypatch.setattr(device, "NCU_PLACES", (str(tmp_path / "nowhere"), str(tmp_path / "*")))
     assert device.find_ncu() == str(tmp_path / "2025.10.0" / "ncu")
 
 

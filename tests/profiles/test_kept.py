@@ -39,10 +39,10 @@ def test_what_is_damaged_is_not_there_and_only_so_much_is_kept(cache, monkeypatc
     for damaged in (whole[:-1], whole.replace(b"1, 2", b"1, 3"), b"", b"\xff\xfe\n{}", b"[" * 100_000):
         file.write_bytes(damaged)
         assert user_cache.read("kind", "a") is None
-    for number in range(user_cache._KEPT + 9):
+    for number in range(user_cache.MOST + 9):
         user_cache.write("kind", str(number), number)
         os.utime(cache / "kind" / f"{number}.json", (number, number))
-    assert len(list((cache / "kind").iterdir())) <= user_cache._KEPT + 1
+    assert len(list((cache / "kind").iterdir())) <= user_cache.MOST + 1
     monkeypatch.setenv(user_cache.VARIABLE, "/proc/nowhere")
     user_cache.write("kind", "a", 1)
     assert user_cache.read("kind", "a") is None
@@ -137,6 +137,6 @@ def test_ceilings_are_measured_once_a_device_and_versions(tmp_path, monkeypatch)
         [3],
         [{"x": 1}],
     ):
-        user_cache.write("ceilings", kept_ceilings._key("GPU-1", VERSIONS), wrong)
+        user_cache.write("ceilings", kept_ceilings.key("GPU-1", VERSIONS), wrong)
         assert kept_ceilings.known("GPU-1", VERSIONS) == ()
     assert kept_ceilings.known("", VERSIONS) == ()

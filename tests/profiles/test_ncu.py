@@ -332,14 +332,16 @@ def test_unavailable_names_ncu(monkeypatch):
 
 
 def test_capture_counts_one_call_after_warming_up(monkeypatch, tmp_path):
-    import torch
     from tilescope.execution import execute
 
     happened: list[str] = []
     monkeypatch.setattr(execute, "prepare", lambda *_, **__: lambda: happened.append("call"))
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: happened.append("synchronize"))
-    monkeypatch.setattr(torch.cuda.nvtx, "range_start", lambda name: happened.append(f"open {name}") or 7)
-    monkeypatch.setattr(torch.cuda.nvtx, "range_end", lambda handle: happened.append(f"close {handle}"))
+    for name, fake in {
+        "synchronize": lambda: happened.append("synchronize"),
+        "nvtx.range_start": lambda name: happened.append(f"open {name}") or 7,
+        "nvtx.range_end": lambda handle: happened.append(f"close {handle}"),
+    }.items():
+        monkeypatch.setattr(f"torch.cuda.{name}", fake)
 
     class Spec:
         @staticmethod

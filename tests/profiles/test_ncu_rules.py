@@ -8,11 +8,12 @@ import pytest
 from tilescope.collectors import load
 from tilescope.collectors.ncu import counters, ncu_csv
 from tilescope.collectors.ncu import rules as collector
-from tilescope.hardware import device
 from tilescope.jobs import plan
 from tilescope.models.advice import NVIDIA, nvidia_rules
 from tilescope.table import ncu_rules
 from tilescope.table.case import Case
+
+from . import made_up
 
 PRINTED = (Path(__file__).parent / "fixtures" / "details_rules_h200.csv").read_text()
 SOFTMAX = Case("softmax", "triton", "forward", "16384x4096-bf16")
@@ -112,7 +113,7 @@ def test_a_damaged_artefact_is_reported(text, tmp_path):
 
 
 def test_the_command_line_asks_for_sections_rules_and_ranges(tmp_path, monkeypatch):
-    monkeypatch.setattr(device, "find_ncu", lambda: "/opt/ncu")
+    made_up.machine(monkeypatch)
     line = collector.command(["python", "-m", "worker"], tmp_path)
     assert line[0] == "/opt/ncu"
     assert line[-3:] == ["python", "-m", "worker"]

@@ -1,7 +1,6 @@
 """The collector of ncu's source page, on output of an H200: launches are assigned to their cases."""
 
 import gzip
-import subprocess
 from pathlib import Path
 
 import pandas as pd
@@ -60,24 +59,32 @@ def test_launches_of_one_function_go_to_their_cases_in_order():
     assert [len(source_page.launches(found[case])) for case in (SOFTMAX, larger)] == [1, 2]
 
 
+def ncu(monkeypatch, folder, script):
+    """A program that stands for ncu; the file that its arguments are written to, a line a call."""
+    program = folder.parent / f"{folder.name}-tools" / "ncu"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "$*" >> "$0.asked"\n{script}\n')
+    program.chmod(0o755)
+    made_up.machine(monkeypatch, ncu=str(program))
+    return program.with_name("ncu.asked")
+
+
 @pytest.mark.parametrize("printed", [True, False], ids=["in the log", "in the report"])
 def test_finish_reads_the_report_back_and_removes_it(printed, tmp_path, monkeypatch):
     order = details(("softmax_kernel", SOFTMAX)).assign(**{"Metric Name": "m", "Metric Value": "1"})
     table = order.to_csv(index=False, quoting=1)
     (tmp_path / counters.LOG).write_text("==PROF== Connected\n" + (table if printed else ""))
     (tmp_path / "report.ncu-rep").touch()
-    asked = []
-
-    def answer(command, **_):
-        asked.append(command)
-        return subprocess.CompletedProcess(command, 0, PAGE if "source" in command else table, "")
-
-    made_up.machine(monkeypatch)
-    monkeypatch.setattr(subprocess, "run", answer)
+    asked = ncu(
+        monkeypatch,
+        tmp_path,
+        f"case $* in *source*) zcat {FIXTURES / 'source_cuda_sass_h200.csv.gz'};; *) cat $0.table;; esac",
+    )
+    (asked.parent / "ncu.table").write_text(table)
     collector.finish(tmp_path, [SOFTMAX, MATMUL])
-    assert asked[-1][:3] == ["/opt/ncu", "--import", str(tmp_path / "report.ncu-rep")]
-    assert asked[-1][3:] == ["--page", "source", "--csv", "--print-source", "cuda,sass"]
-    assert len(asked) == (1 if printed else 2)
+    *others, last = asked.read_text().splitlines()
+    assert last == f"--import {tmp_path / 'report.ncu-rep'} --page source --csv --print-source cuda,sass"
+    assert len(others) == (0 if printed else 1)
     artefact = tmp_path / f"{SOFTMAX.slug}.csv.gz"
     assert list(tmp_path.iterdir()) == [artefact]
     frame, sources = collector.parse_lines(artefact, SOFTMAX)
@@ -88,10 +95,7 @@ def test_finish_reads_the_report_back_and_removes_it(printed, tmp_path, monkeypa
 
 def test_an_unreadable_report_is_an_error(tmp_path, monkeypatch):
     (tmp_path / "report.ncu-rep").touch()
-    made_up.machine(monkeypatch)
-    monkeypatch.setattr(
-        subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 1, "", "==ERROR== bad file")
-    )
+    ncu(monkeypatch, tmp_path, "echo ==ERROR== bad file >&2; exit 1")
     with pytest.raises(counters.NcuError, match="bad file"):
         collector.finish(tmp_path, [SOFTMAX])
     assert list(tmp_path.iterdir()) == []

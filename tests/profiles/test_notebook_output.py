@@ -34,9 +34,13 @@ def hostile(folder, cases=1):
     return Profile.of(store.open_run(writer.finish()))
 
 
+def html(run):
+    return run._repr_html_()
+
+
 def test_summary_escapes_the_texts_of_a_run(tmp_path):
     run = hostile(tmp_path)
-    shown = run._repr_html_()
+    shown = html(run)
     assert "&lt;img src=x onerror=alert(1)&gt;" in shown
     assert "&lt;b&gt;title&lt;/b&gt; on NVIDIA H200 (predicted, no such GPU took part)" in shown
     assert "&lt;script&gt;no&lt;/script&gt;" in shown
@@ -52,8 +56,8 @@ def test_summary_escapes_the_texts_of_a_run(tmp_path):
 def test_long_summary_says_what_is_left_out(tmp_path):
     run = hostile(tmp_path, cases=25)
     assert len(run.summary) == 25
-    assert run._repr_html_().count("<tr>") == 20
-    assert "5 more cases" in run._repr_html_()
+    assert html(run).count("<tr>") == 20
+    assert "5 more cases" in html(run)
 
 
 def test_a_recording_can_be_loaded_and_shown():
@@ -61,7 +65,7 @@ def test_a_recording_can_be_loaded_and_shown():
     run = tilescope.load(recorded.id)
     assert isinstance(run, tilescope.LoadedRun)
     assert "(measured)" in repr(run)
-    assert "num_stages=3; from torch_profiler, ncu)</td>" in run._repr_html_()
+    assert "num_stages=3; from torch_profiler, ncu)</td>" in html(run)
 
 
 def test_views_are_the_dashboards():

@@ -28,10 +28,9 @@ def test_kept_claims_are_those_computed(recording):
     assert said == claims_text.provenance([recording]), AGAIN
 
 
-def test_claims_of_another_table_are_computed(tmp_path, monkeypatch, capsys):
-    folder = tmp_path / "20261126-055606-7e77"
-    shutil.copytree(store.recorded_dir() / folder.name, folder)
-    monkeypatch.setattr(store, "recorded_dir", lambda: tmp_path)
+def test_claims_of_another_table_are_computed(recordings, runs, tmp_path, capsys):
+    (source,) = (loaded.folder for loaded in recordings if loaded.folder.name == "20261126-055606-7e77")
+    folder = shutil.copytree(source, tmp_path / "recorded" / source.name)
     assert recorded_claims.kept(folder) is None
     assert len(recorded_claims.every()[0]) == len(claims.claims([store.open_run(folder)]))
     for said in (folder.name, "none, all are up to date"):

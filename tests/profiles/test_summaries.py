@@ -1,15 +1,27 @@
 """Summaries of runs are cached for other processes as long as the runs are unchanged."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 from tilescope.files import user_cache
-from tilescope.runs import store, summaries
+from tilescope.runs import store
+
+#: What a process that knows nothing yet lists.
+LISTED = """
+import sys
+from pathlib import Path
+from tilescope.runs import store
+for run in store.list_runs([Path(sys.argv[1])]):
+    print(run.path.name, run.title, len(run.kernels), bool(run.error))
+"""
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Two runs, one of which cannot be read, and a cache folder of their own."""
     monkeypatch.setenv("TILESCOPE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(summaries, "_known", {})
     place = tmp_path / "runs"
     place.mkdir()
     recorded = next(path for path in sorted(store.recorded_dir().iterdir()) if (path / "table.parquet").is_file())
@@ -20,38 +32,32 @@ def folder(tmp_path, monkeypatch):
     return place
 
 
-def listed(folder, monkeypatch):
-    """What a process that knows nothing yet lists, and the runs that it had to read."""
-    read: list[str] = []
-    plain = store._read
-    monkeypatch.setattr(store, "_read", lambda path, table: (read.append(path.name), plain(path, table))[1])
-    monkeypatch.setattr(summaries, "_known", {})
-    found = store.list_runs([folder])
-    monkeypatch.setattr(store, "_read", plain)
-    return found, read
+def listed(folder):
+    command = [sys.executable, "-c", LISTED, str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout.splitlines()
 
 
-def test_only_new_and_unreadable_runs_are_opened(folder, monkeypatch):
-    first, opened = listed(folder, monkeypatch)
-    assert len(opened) == 2
-    again, opened = listed(folder, monkeypatch)
-    assert again == first
-    assert opened == ["20260101-000000-bad0"], "whatever was wrong may be mended"
+def damage(folder):
+    """Damages the table of the good run, and leaves its size and time as they were."""
+    table = next(folder.glob("*/table.parquet"))
+    before = table.stat()
+    table.write_bytes(bytes(before.st_size))
+    os.utime(table, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def test_rewritten_run_is_opened_again(folder, monkeypatch):
-    listed(folder, monkeypatch)
+def test_unchanged_runs_are_not_opened_again(folder):
+    first = listed(folder)
+    assert [line.split()[-1] for line in sorted(first)] == ["True", "False"]
+    damage(folder)
+    assert listed(folder) == first
     file = next(folder.glob("*/run.json"))
     file.write_text(file.read_text().replace('"title": "', '"title": "other '))
-    found, opened = listed(folder, monkeypatch)
-    assert file.parent.name in opened
-    assert any(summary.title.startswith("other ") for summary in found)
+    assert all(line.endswith("True") for line in listed(folder)), "what was rewritten is opened"
 
 
-def test_damaged_cache_is_ignored(folder, monkeypatch):
-    first, _ = listed(folder, monkeypatch)
+def test_damaged_cache_is_ignored(folder):
+    listed(folder)
     (file,) = (folder.parent / "cache").glob("*/*.json")
     user_cache.write(file.parent.name, file.stem, {"a": [[["x", 1]], {"id": 5}], "b": 3})
-    again, opened = listed(folder, monkeypatch)
-    assert again == first
-    assert len(opened) == 2
+    damage(folder)
+    assert all(line.endswith("True") for line in listed(folder)), "every run is opened"

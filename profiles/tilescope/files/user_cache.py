@@ -17,7 +17,7 @@ from typing import Any
 #: The environment variable that names the folder.
 VARIABLE = "TILESCOPE_CACHE"
 #: Most files of one kind, and most bytes of one.
-_KEPT, _LONGEST = 64, 32 << 20
+MOST, _LONGEST = 64, 32 << 20
 
 
 def folder() -> Path:
@@ -73,5 +73,5 @@ def write(kind: str, key: str, value: Any) -> None:
 
 def _forget(place: Path) -> None:
     written = sorted(((path.stat().st_mtime, path) for path in place.iterdir()), reverse=True)
-    for _, path in written[_KEPT:]:
+    for _, path in written[MOST:]:
         path.unlink(missing_ok=True)

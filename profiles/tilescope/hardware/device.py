@@ -35,7 +35,7 @@ _VERSIONED = {
 _STARTED: set[int] = set()
 
 #: Folders where NVIDIA's installers put ncu without a link on PATH.
-_NCU_PLACES = (
+NCU_PLACES = (
     "/usr/local/cuda/bin",
     "/opt/nvidia/nsight-compute/*",
     "/usr/local/NVIDIA-Nsight-Compute*",
@@ -139,7 +139,7 @@ def find_ncu() -> str | None:
     on_path = shutil.which("ncu")
     if on_path:
         return on_path
-    for place in _NCU_PLACES:
+    for place in NCU_PLACES:
         root = Path(place).anchor
         found = [p for p in Path(root).glob(str(Path(place, "ncu").relative_to(root))) if os.access(p, os.X_OK)]
         if found:

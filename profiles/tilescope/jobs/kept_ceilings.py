@@ -23,7 +23,7 @@ _MAKERS = ("measured_rates.py", "intervals.py")
 
 def known(device: str, versions: Mapping[str, str]) -> tuple[Ceiling, ...]:
     """The cached rates of the device (its UUID) with these versions; empty where there are none."""
-    kept = user_cache.read(_KIND, _key(device, versions)) if device else None
+    kept = user_cache.read(_KIND, key(device, versions)) if device else None
     try:
         found: tuple[Ceiling, ...] = json_shape.fit(kept, tuple[Ceiling, ...], "")
         return tuple(one for one in found if one.origin == MEASURED and one.unit == unit(one.name) and one.value > 0)
@@ -36,11 +36,11 @@ def keep(device: str, versions: Mapping[str, str], found: Iterable[Ceiling]) -> 
     now = datetime.now(UTC).isoformat(timespec="seconds")
     dated = tuple(dataclasses.replace(roof, driver=versions.get("driver", ""), date=now) for roof in found)
     if device and dated:
-        user_cache.write(_KIND, _key(device, versions), [dataclasses.asdict(ceiling) for ceiling in dated])
+        user_cache.write(_KIND, key(device, versions), [dataclasses.asdict(ceiling) for ceiling in dated])
     return dated
 
 
-def _key(device: str, versions: Mapping[str, str]) -> str:
+def key(device: str, versions: Mapping[str, str]) -> str:
     execution = Path(__file__).resolve().parents[1] / "execution"
     code = [user_cache.digest_of_code(execution / name) for name in _MAKERS]
     return user_cache.digest([device, {name: versions.get(name, "") for name in _VERSIONS}, code])

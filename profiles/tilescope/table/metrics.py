@@ -36,17 +36,17 @@ class Metric:
         return ()
 
 
-def _counter(name: str, factor: float = 1.0) -> dict[str, Terms]:
+def of_counter(name: str, factor: float = 1.0) -> dict[str, Terms]:
     return {"": ((name, factor),)}
 
 
 def _count(name: str, label: str, counter: str) -> Metric:
-    return Metric(name, label, "count", _counter(counter))
+    return Metric(name, label, "count", of_counter(counter))
 
 
 def _percentage(name: str, label: str, counter: str) -> Metric:
     """A ratio that ncu counts in per cent."""
-    return Metric(name, label, "ratio", _counter(counter), 0.01)
+    return Metric(name, label, "ratio", of_counter(counter), 0.01)
 
 
 def _thread_ops(prefix: str) -> dict[str, Terms]:
@@ -102,7 +102,7 @@ _ALL = (
     Metric("row_error", "largest relative error of a row", "ratio"),
     Metric("row_tolerance", "largest accepted relative error of a row", "ratio"),
     # Time. Three clocks, never mixed.
-    Metric("gpu_time", "GPU time of a launch", "second", _counter("gpu__time_duration.sum", 1e-9)),
+    Metric("gpu_time", "GPU time of a launch", "second", of_counter("gpu__time_duration.sum", 1e-9)),
     Metric("interval", "interval between events around the call", "second"),
     Metric("graph_time", "CUDA-graph replay of the call", "second"),
     Metric("sustained_time", "time of the call when it is repeated without a rest", "second"),
@@ -124,7 +124,7 @@ _ALL = (
         "shared_memory_configured",
         "shared memory configured per SM",
         "byte",
-        _counter("launch__shared_mem_config_size"),
+        of_counter("launch__shared_mem_config_size"),
     ),
     Metric("spill_bytes_stored", "bytes of spill stores in the code, per thread", "byte"),
     Metric("spill_bytes_loaded", "bytes of spill loads in the code, per thread", "byte"),
@@ -154,12 +154,12 @@ _ALL = (
         )
     ),
     # Memory traffic of the hardware.
-    Metric("dram_bytes_read", "bytes read from HBM", "byte", _counter("dram__bytes_read.sum")),
-    Metric("dram_bytes_written", "bytes written to HBM", "byte", _counter("dram__bytes_write.sum")),
-    Metric("l2_bytes", "bytes through L2", "byte", _counter("lts__t_bytes.sum")),
-    Metric("l1_bytes", "bytes through L1", "byte", _counter("l1tex__t_bytes.sum")),
-    Metric("l2_to_l1_bytes", "bytes L1 fetched from L2", "byte", _counter("l1tex__m_xbar2l1tex_read_bytes.sum")),
-    Metric("l1_to_l2_bytes", "bytes L1 sent to L2", "byte", _counter("l1tex__m_l1tex2xbar_write_bytes.sum")),
+    Metric("dram_bytes_read", "bytes read from HBM", "byte", of_counter("dram__bytes_read.sum")),
+    Metric("dram_bytes_written", "bytes written to HBM", "byte", of_counter("dram__bytes_write.sum")),
+    Metric("l2_bytes", "bytes through L2", "byte", of_counter("lts__t_bytes.sum")),
+    Metric("l1_bytes", "bytes through L1", "byte", of_counter("l1tex__t_bytes.sum")),
+    Metric("l2_to_l1_bytes", "bytes L1 fetched from L2", "byte", of_counter("l1tex__m_xbar2l1tex_read_bytes.sum")),
+    Metric("l1_to_l2_bytes", "bytes L1 sent to L2", "byte", of_counter("l1tex__m_l1tex2xbar_write_bytes.sum")),
     _percentage("l1_hit_rate", "L1 hit rate", "l1tex__t_sector_hit_rate.pct"),
     _percentage("l2_hit_rate", "L2 hit rate", "lts__t_sector_hit_rate.pct"),
     _count(
@@ -207,15 +207,15 @@ _ALL = (
     # Speed of light and clocks.
     _percentage("sm_throughput", "SM throughput of peak", "sm__throughput.avg.pct_of_peak_sustained_elapsed"),
     _percentage("dram_throughput", "HBM throughput of peak", "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"),
-    Metric("sm_clock", "SM clock", "hertz", _counter("sm__cycles_elapsed.avg.per_second")),
-    Metric("dram_clock", "HBM clock", "hertz", _counter("dram__cycles_elapsed.avg.per_second")),
-    Metric("dram_bytes_per_cycle", "HBM bytes per cycle at peak", "byte", _counter("dram__bytes.sum.peak_sustained")),
+    Metric("sm_clock", "SM clock", "hertz", of_counter("sm__cycles_elapsed.avg.per_second")),
+    Metric("dram_clock", "HBM clock", "hertz", of_counter("dram__cycles_elapsed.avg.per_second")),
+    Metric("dram_bytes_per_cycle", "HBM bytes per cycle at peak", "byte", of_counter("dram__bytes.sum.peak_sustained")),
     *(
         Metric(
             f"stall_{reason}",
             f"warps stalled per issue: {stall_name(reason)}",
             "ratio",
-            _counter(f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio"),
+            of_counter(f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio"),
         )
         for reason in _STALLS
     ),
