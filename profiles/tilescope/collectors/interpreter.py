@@ -8,6 +8,7 @@ over the bytes of their 32-byte sectors.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import importlib.metadata
 import importlib.util
@@ -20,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from tilescope.execution.not_applicable import without_gpu
+from tilescope.execution.not_applicable import NotApplicable, without_gpu
 from tilescope.files import bounded_reading, json_shape
-from tilescope.table import assumptions, line_values, schema
+from tilescope.table import assumptions, kernel_faults, line_values, schema
 from tilescope.table.case import Case
 
 if TYPE_CHECKING:
@@ -73,9 +74,19 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
         except (_LaunchSeen, pytorch_traffic.NeedsData, RuntimeError):
             try:
                 records, assumed = _count(case, spec, settings, "cpu", values=False)
+                if any(map(_is_undecided, records)):
+                    with contextlib.suppress(NotApplicable):
+                        records, assumed = _count(case, spec, settings, "cpu", values=True)
             except (blocks.NeedsValues, pytorch_traffic.NeedsData):
                 records, assumed = _count(case, spec, settings, "cpu", values=True)
     write(records, out, assumed)
+
+
+def _is_undecided(record: _Counted) -> bool:
+    """Whether all programs were interpreted, and values would show if some store the same to the same bytes."""
+    return "programs" not in record[0] and any(
+        fault["kind"] not in kernel_faults.KINDS for fault in record[0].get("faults", ())
+    )
 
 
 def write(records: list[_Counted], out: Path, assumed: Mapping[str, Any] | None = None) -> None:
@@ -119,6 +130,11 @@ def remark(artefact: Path) -> str:
             how = "bytes and operations are as of those, and distinct bytes not known (--interpreter-limit allows more)"
             return f"{int(counted):,} of {int(launch['programs']):,} programs, spread evenly, were interpreted: {how}"
     return ""
+
+
+def failure(artefact: Path) -> str:
+    """What is wrong with the kernels' code, in a line; otherwise empty."""
+    return "; ".join(kernel_faults.of_launches(bounded_reading.data_of(artefact)["launches"], wrong=True))
 
 
 def lines_of(launches: Iterable[Mapping[str, Any]], case: Case) -> pd.DataFrame:

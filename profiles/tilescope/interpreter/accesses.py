@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import bisect
 import mmap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,8 @@ import numpy.typing as npt
 SECTOR = 32
 
 Addresses = npt.NDArray[np.uint64]
+#: A number for each byte of an allocation; 0 where nothing is known of it.
+Marks = npt.NDArray[np.uint8]
 
 
 class OutOfBounds(Exception):
@@ -117,8 +119,7 @@ class Footprint:
         self.used: set[int] = set()
         self._starts = [start for start, _ in ordered]
         self._sizes = [size for _, size in ordered]
-        # Pages are allocated when they are first written.
-        self._touched = [np.frombuffer(mmap.mmap(-1, size), dtype=np.bool_) for size in self._sizes]
+        self._touched = [shared(size) for size in self._sizes]
 
     def __getstate__(self) -> set[int]:
         return self.used
@@ -133,26 +134,38 @@ class Footprint:
 
     def add(self, found: Runs) -> None:
         """Marks the bytes. Raises OutOfBounds where one belongs to no allocation."""
+        for index, within in self.placed(found):
+            self.mark(index, within)
+
+    def placed(self, found: Runs) -> Iterator[tuple[int, Runs]]:
+        """Yields the numbers of the touched allocations, with the ranges relative to their starts. Raises OutOfBounds."""
         if not found.starts.size:
             return
         first, last = int(found.starts[0]), int(found.ends[-1])
         index = bisect.bisect_right(self._starts, first) - 1
-        if index < 0 or last > self._starts[index] + self._sizes[index]:
-            self._add_apart(found)
+        if index >= 0 and last <= self._starts[index] + self._sizes[index]:
+            yield index, Runs(found.starts - self._starts[index], found.ends - self._starts[index])
             return
-        self._note(index, Runs(found.starts - self._starts[index], found.ends - self._starts[index]))
-
-    def _note(self, index: int, found: Runs) -> None:
-        self.used.add(index)
-        _mark(self._touched[index], found.starts, found.ends)
-
-    def _add_apart(self, found: Runs) -> None:
-        """Marks the runs of an access to several allocations."""
+        # An access to several allocations.
         for start, end in zip(found.starts.tolist(), found.ends.tolist(), strict=True):
             index = bisect.bisect_right(self._starts, start) - 1
             if index < 0 or end > self._starts[index] + self._sizes[index]:
                 raise self._outside(start, end, index)
-            self.add(Runs(np.array([start]), np.array([end])))
+            yield index, Runs(np.array([start - self._starts[index]]), np.array([end - self._starts[index]]))
+
+    def mark(self, index: int, within: Runs, value: int = 1, *, over: bool = True) -> None:
+        """Marks ranges of an allocation; without ``over`` only bytes that have no mark."""
+        self.used.add(index)
+        for marks, place in pieces(self._touched[index], within):
+            marks[place] = value if over else np.where(marks[place] == 0, np.uint8(value), marks[place])
+
+    def marks(self, index: int) -> Marks:
+        """The marks of an allocation, a number for each of its bytes."""
+        return self._touched[index]
+
+    def start(self, index: int) -> int:
+        """The address of an allocation."""
+        return self._starts[index]
 
     def _outside(self, start: int, end: int, index: int) -> OutOfBounds:
         """The error for the bytes ``[start, end)``. Allocation ``index`` is the last one that begins before them (-1: none)."""
@@ -177,8 +190,8 @@ class Trace(Footprint):
         self._starts, self._sizes, self._touched = of._starts, of._sizes, []
         self._found: dict[int, list[Runs]] = {}
 
-    def _note(self, index: int, found: Runs) -> None:
-        self._found.setdefault(index, []).append(found)
+    def mark(self, index: int, within: Runs, value: int = 1, *, over: bool = True) -> None:
+        self._found.setdefault(index, []).append(within)
 
     def ranges(self) -> dict[int, Runs]:
         """The touched ranges of each allocation."""
@@ -196,22 +209,29 @@ def merged(found: list[Runs]) -> Runs:
     return _joined(starts[order], ends[order])
 
 
-def _mark(touched: npt.NDArray[np.bool_], starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> None:
+def shared(size: int) -> Marks:
+    """A zero for each of ``size`` bytes, in memory whose pages are allocated when they are first written."""
+    return np.frombuffer(mmap.mmap(-1, size), dtype=np.uint8)
+
+
+def pieces(marks: Marks, found: Runs) -> Iterator[tuple[Marks, Any]]:
+    """Yields pairs of an array and an index of it, which together select the bytes of the ranges."""
+    starts, ends = found.starts, found.ends
     lengths = ends - starts
     if starts.size > 2 and (lengths == lengths[0]).all():
         steps = np.diff(starts)
         if (steps == steps[0]).all():
-            _tile(touched, int(starts[0]), int(steps[0]), starts.size, int(lengths[0]))[...] = True
+            yield _tile(marks, int(starts[0]), int(steps[0]), starts.size, int(lengths[0])), ...
             return
     if starts.size > 256:
         # Too many for a loop: computes the position of every byte.
         within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        touched[np.repeat(starts, lengths) + within] = True
+        yield marks, np.repeat(starts, lengths) + within
         return
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        touched[start:end] = True
+        yield marks, slice(start, end)
 
 
-def _tile(touched: npt.NDArray[np.bool_], start: int, step: int, rows: int, length: int) -> Any:
+def _tile(touched: Marks, start: int, step: int, rows: int, length: int) -> Any:
     """A view of ``rows`` pieces of ``length`` bytes, ``step`` apart."""
     return np.lib.stride_tricks.as_strided(touched[start:], (rows, length), (step, 1))

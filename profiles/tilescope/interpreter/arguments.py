@@ -55,6 +55,16 @@ def storages(value: Any) -> Iterator[torch.UntypedStorage]:
                 yield target.untyped_storage()
 
 
+def named(arguments: Mapping[str, Any], address: int) -> str:
+    """The parameters whose memory has the address: ``x``, or ``the memory of x and y``; empty without any."""
+    names = [
+        name
+        for name, value in arguments.items()
+        if any(storage.data_ptr() <= address < storage.data_ptr() + storage.nbytes() for storage in storages(value))
+    ]
+    return f"the memory of {', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
+
+
 def pointed_at(
     numbers: np.ndarray[Any, Any], near: Callable[[torch.Tensor], bool]
 ) -> Iterator[tuple[torch.Tensor, list[int]]]:

@@ -24,6 +24,7 @@ from tilescope.execution.not_applicable import NotApplicable
 from tilescope.interpreter import accesses, arguments, regular
 from tilescope.interpreter.blocks import NeedsValues, NotServed
 from tilescope.interpreter.meter import Counting, Meter, OutOfTime
+from tilescope.interpreter.races import Program, Races
 from tilescope.interpreter.triton_hooks import hooked
 
 #: A launch is shared out over processes if the rest of it would take longer than this many seconds.
@@ -64,7 +65,8 @@ class Allowance:
 def meter(launch: Launch) -> Meter:
     """A meter for the tensors of one launch."""
     allocations = [(s.data_ptr(), s.nbytes()) for s in arguments.storages(launch.arguments) if s.nbytes()]
-    return Meter(accesses.Footprint(allocations), accesses.Footprint(allocations))
+    read, written = accesses.Footprint(allocations), accesses.Footprint(allocations)
+    return Meter(read, written, Races(read, written))
 
 
 def run(
@@ -135,8 +137,9 @@ class _Programs:
         """Interprets one program."""
         rest, z = divmod(number, self.launch.grid[2])
         place = (*divmod(rest, self.launch.grid[1]), z)
-        within = getattr(interpreter_builder, "grid_idx", place)
+        within, waiting = getattr(interpreter_builder, "grid_idx", place), self.counting.program
         interpreter_builder.set_grid_idx(*place)
+        self.counting.program = Program(number)
         try:
             self.kernel(**self.given)
         except OutOfTime as error:
@@ -150,7 +153,7 @@ class _Programs:
             raise self._failure(self._where(place, error), error) from error
         finally:
             # It may have run while another one waits.
-            interpreter_builder.grid_idx = within
+            interpreter_builder.grid_idx, self.counting.program = within, waiting
 
     def _where(self, place: tuple[int, ...], error: Exception) -> str:
         line, trace = 0, error.__traceback__
@@ -287,12 +290,7 @@ def floats_only(launch: Launch) -> bool:
 
 def _out_of_bounds(launch: Launch, error: accesses.OutOfBounds) -> str:
     """Describes the access by the nearest tensors: their parameters, the element that it would be, and whether they are expanded."""
-    names = [
-        name
-        for name, value in launch.arguments.items()
-        if any(storage.data_ptr() == error.near for storage in arguments.storages(value))
-    ]
-    memory = f"the memory of {', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
+    memory = arguments.named(launch.arguments, error.near) if error.near is not None else ""
     said = f"{error.verb} {error.beside(memory or 'a tensor')}"
     near = {
         name: value

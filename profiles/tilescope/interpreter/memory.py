@@ -14,8 +14,9 @@ from triton.runtime import interpreter
 from triton.runtime.interpreter import TensorHandle, interpreter_builder
 
 from tilescope.interpreter import narrow
+from tilescope.interpreter.accesses import Runs, runs
 from tilescope.interpreter.blocks import Array, NeedsValues, NotServed, is_opaque, unknown
-from tilescope.interpreter.meter import Counting
+from tilescope.interpreter.meter import Access, Counting
 
 #: Consecutive accesses to one unchanged address after which the program is taken to wait for ever.
 PATIENCE = 10_000
@@ -45,13 +46,15 @@ class Memory:
             "create_descriptor_reduce": self.descriptor_reduce,
         }
 
-    def load(self, pointers: Any, *_: Any, **__: Any) -> Any:
-        return self.masked_load(pointers, None, None)
+    def load(self, pointers: Any, *options: Any, **__: Any) -> Any:
+        return self.masked_load(pointers, None, None, *options)
 
     def store(self, pointers: Any, value: Any, *_: Any, **__: Any) -> None:
         self.masked_store(pointers, value, None)
 
-    def masked_load(self, pointers: Any, mask: Any, other: Any, *_: Any, **__: Any) -> Any:
+    def masked_load(self, pointers: Any, mask: Any, other: Any, *options: Any, **__: Any) -> Any:
+        if options[-1:] == (True,):  # a volatile load, which polls
+            self.counting.program.synchronized = True
         self._watch(pointers, self._access(pointers, mask, "read"))
         element = pointers.get_element_ty()
         if self.counting.blind or (not self.counting.values and element.is_floating()):
@@ -59,13 +62,14 @@ class Memory:
         return TensorHandle(_read(pointers, mask, other, element), element)
 
     def masked_store(self, pointers: Any, value: Any, mask: Any, *_: Any, **__: Any) -> None:
-        self._access(pointers, mask, "written")
+        self._access(pointers, mask, "written", value=value)
         self._asked = 0
         if not (self.counting.blind or is_opaque(value)):
             interpreter._interpreter.store(_whole(pointers.data), _whole(value.data), _mask(mask, pointers))
 
     def atomic_rmw(self, operation: Any, pointers: Any, value: Any, mask: Any, *options: Any) -> Any:
         self._access(pointers, mask, "read", "written")
+        self._order(options[0])
         if self.counting.blind or is_opaque(value):
             return unknown(value.dtype, value.data.shape)
         if value.dtype.scalar.name in narrow.FORMATS:
@@ -77,6 +81,7 @@ class Memory:
 
     def atomic_cas(self, pointers: Any, compare: Any, value: Any, *options: Any) -> Any:
         self._access(pointers, None, "read", "written")
+        self._order(options[0])
         if self.counting.blind:
             return unknown(value.dtype, value.data.shape)
         if is_opaque((compare, value)):
@@ -100,7 +105,11 @@ class Memory:
         mask = mask if isinstance(mask, TensorHandle) else TensorHandle(mask, tl.int1)
         self.atomic_rmw(operation, pointers, value, mask, *options)
 
-    def _access(self, pointers: Any, mask: Any, *ways: str) -> Array:
+    def _order(self, semantics: Any) -> None:
+        if semantics != ir.MEM_SEMANTIC.RELAXED:
+            self.counting.program.synchronized = True
+
+    def _access(self, pointers: Any, mask: Any, *ways: str, value: Any = None) -> Array:
         """Counts an access that reads, writes or does both. Returns the addresses that the mask leaves."""
         if is_opaque((pointers, mask)):
             raise NeedsValues
@@ -109,8 +118,9 @@ class Memory:
         if mask is not None and not (wanted := np.broadcast_to(_data(mask), addresses.shape)).all():
             addresses = addresses[wanted]
         if self.counting.meter is not None:
-            for way in ways:
-                self.counting.meter.access(way, addresses, _size(pointers), self._line())
+            floating = pointers.get_element_ty().is_floating()
+            about = Access(self._line(), self.counting.program, floating, lambda: _changed(pointers, mask, value))
+            self.counting.meter.access(ways, addresses, _size(pointers), about)
         return addresses
 
     def _watch(self, pointers: Any, addresses: Array, atomic: bool = False) -> None:
@@ -159,6 +169,20 @@ class Memory:
 _KINDS = ir.DESCRIPTOR_REDUCE_KIND
 _ORDERED = (_KINDS.MIN, _KINDS.MAX)
 _DESCRIPTOR_ATOMICS = {getattr(_KINDS, n): getattr(ir.ATOMIC_OP, n) for n in ("ADD", "MIN", "MAX", "AND", "OR", "XOR")}
+
+
+def _changed(pointers: Any, mask: Any, value: Any) -> Runs | None:
+    """The bytes that a store will change; None where the value was left out. NaN counts as equal to NaN."""
+    if is_opaque(value):
+        return None
+    before, after = (
+        _read(pointers, mask, None, pointers.get_element_ty()),
+        np.broadcast_to(value.data, pointers.data.shape),
+    )
+    differs = _mask(mask, pointers) & (before != after)
+    if before.dtype.kind == "f":
+        differs &= ~(np.isnan(before) & np.isnan(after))
+    return runs(pointers.data[differs], _size(pointers))
 
 
 def _read(pointers: Any, mask: Any, other: Any, element: Any) -> Array:

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy.typing as npt
 
 from tilescope.interpreter import accesses
+from tilescope.interpreter.faults import Faults
+from tilescope.interpreter.races import Program, Races
 
 if TYPE_CHECKING:
     from tilescope.execution.launches import Launch
 
 Array = npt.NDArray[Any]
+
+
+class Access(NamedTuple):
+    """A memory access: its line, its program, whether it is to floats, and for a store the bytes that it will change."""
+
+    line: int
+    program: Program
+    floating: bool
+    changed: Callable[[], accesses.Runs | None]
 
 
 @dataclass
@@ -26,25 +37,43 @@ class Meter:
     and ``sectors_WAY`` of each load or store instruction of a whole block, summed over instructions. ``flops`` include masked lanes.
     An atomic reads and writes. ``read`` and ``written`` mark which bytes were touched at all. ``lines`` maps a line of the kernel's
     file to its ``requested_bytes_WAY`` and ``sectors_WAY``. ``sampled`` is (counted, all) programs where only a sample was counted,
-    ``by_rule`` the same where the others were derived from those counted.
+    ``by_rule`` the same where the others were derived from those counted. ``faults`` are what is wrong with the kernel, which is
+    looked for where there are ``races``.
     """
 
     read: accesses.Footprint
     written: accesses.Footprint
+    races: Races | None = None
+    faults: Faults = field(default_factory=Faults)
     counts: Counter[str] = field(default_factory=Counter)
     lines: dict[int, Counter[str]] = field(default_factory=dict)
     sampled: tuple[int, int] | None = None
     by_rule: tuple[int, int] | None = None
 
-    def access(self, way: str, addresses: Array, size: int, line: int) -> None:
-        """Counts an access to elements of ``size`` bytes that are ``read`` or ``written``. Raises OutOfBounds."""
+    def access(self, ways: Sequence[str], addresses: Array, size: int, by: Access) -> None:
+        """Counts an access to elements of ``size`` bytes that are ``read``, ``written`` or both (an atomic). Raises OutOfBounds."""
         found = accesses.runs(addresses, size)
         try:
-            getattr(self, way).add(found)
+            self._touch(ways, found, by)
         except accesses.OutOfBounds as error:
-            error.verb = {"read": "reads", "written": "writes"}[way]
+            error.verb = "reads" if "read" in ways else "writes"
             raise
-        self._count(way, line, addresses.size * size, found.bytes, found.sectors)
+        for way in ways:
+            self._count(way, by.line, addresses.size * size, found.bytes, found.sectors)
+
+    def _touch(self, ways: Sequence[str], found: accesses.Runs, by: Access) -> None:
+        if self.races is None:
+            for way in ways:
+                getattr(self, way).add(found)
+            return
+        if len(ways) > 1:
+            races = self.races.adds(found, by.program, floating=by.floating)
+        elif ways[0] == "read":
+            races = self.races.reads(found, by.program)
+        else:
+            races = self.races.stores(found, by.program, by.changed)
+        for race in races:
+            self.faults.add(race.kind, by.line, race.bytes, by.program, race.others)
 
     def _count(self, way: str, line: int, requested: int, distinct: int, sectors: int) -> None:
         self.counts.update({f"requested_{way}": requested, f"distinct_{way}": distinct, f"sectors_{way}": sectors})
@@ -65,7 +94,7 @@ class Meter:
             return Counter({name: count for name, count in counts.items() if not name.startswith("sectors")})
 
         lines = {line: kept(counts) for line, counts in self.lines.items()}
-        return Meter(self.read, self.written, kept(self.counts), lines)
+        return Meter(self.read, self.written, counts=kept(self.counts), lines=lines)
 
     def add(self, share: Meter, times: int = 1) -> None:
         """Adds the counts of another meter, ``times`` times. Footprints are not added."""
@@ -79,11 +108,12 @@ class Meter:
 
     def fresh(self) -> Meter:
         """A new meter with the same footprints: for one process's share of a launch."""
-        return Meter(self.read, self.written)
+        return Meter(self.read, self.written, self.races)
 
     def merge(self, share: Meter) -> None:
         """Adds the counts of a forked process, and its footprints, which are in the same shared memory."""
         self.add(share)
+        self.faults.merge(share.faults)
         self.read.used |= share.read.used
         self.written.used |= share.written.used
 
@@ -96,6 +126,8 @@ class Meter:
             "constants": launch.constants,
             "file": launch.file.name,
         }
+        if faults := self.faults.record(launch):
+            about["faults"] = faults
         counts = self.counts
         if self.sampled is not None:
             # A sample does not show how many bytes of all programs are distinct.
@@ -131,7 +163,7 @@ class Counting:
     """How a launch is interpreted, and the meter that counts it (None: nothing is counted).
 
     Without ``values`` floating-point numbers are not computed; if ``blind``, nothing that memory holds is read. NeedsValues is
-    raised where an address depends on such a value. ``source`` is the file whose lines are counted, ``deadline`` the
+    raised where an address depends on such a value. ``program`` is the one that is interpreted. ``source`` is the file whose lines are counted, ``deadline`` the
     ``time.thread_time()`` of the end. ``another`` runs a program that has not begun while the current one waits, and returns
     whether there was one.
     """
@@ -142,6 +174,7 @@ class Counting:
     deadline: float
     another: Callable[[], bool] | None = None
     blind: bool = False
+    program: Program = field(default_factory=Program)
 
     def check_time(self) -> None:
         """Raises OutOfTime after the deadline. Each operation calls this, so that a loop without end is stopped."""

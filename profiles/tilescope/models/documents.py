@@ -88,7 +88,9 @@ class AdvisedCase(Identified):
     bound: Annotated[Literal["memory", "compute", "latency", ""], _is("The limit of its speed; empty without a cost.")]
     why: Annotated[str, _is("A sentence for people.")]
     impossible: Annotated[bool, _is("Whether its measurements are impossible: its findings say why.")]
-    fault: Annotated[str, _is("Its fault: does-not-compile, out-of-bounds, wrong-result, crash, failed; or empty.")]
+    fault: Annotated[
+        str, _is("Its fault: does-not-compile, out-of-bounds, wrong-code, wrong-result, crash, failed; or empty.")
+    ]
 
 
 class PotentialSpeedup(Struct):

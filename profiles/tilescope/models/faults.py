@@ -1,7 +1,7 @@
 """Faults: what is wrong with a case, before anything is said of its speed. Pure.
 
-A fault is a wrong result, an access outside of the kernel's tensors, code that does not compile, or a call that ended. It is the
-first finding about its case, and nothing else is concluded about that case.
+A fault is a wrong result, an access outside of the kernel's tensors, other wrong code, code that does not compile, or a call that
+ended. It is the first finding about its case, and nothing else is concluded about that case.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from tilescope.table import kernel_faults
 from tilescope.table.case import Case, readable
 from tilescope.table.case_table import GPU_TIME_SOURCES, CaseValues, Known
 from tilescope.table.run import Failure
 
 #: The rules' names, in the order in which faults are to be fixed, and what a table calls them.
-COMPILE, OUTSIDE, WRONG, CRASH, FAILED = "does-not-compile", "out-of-bounds", "wrong-result", "crash", "failed"
-LABELS = {name: name.replace("-", " ") for name in (COMPILE, OUTSIDE, WRONG, CRASH, FAILED)}
+COMPILE, OUTSIDE, CODE, WRONG = "does-not-compile", "out-of-bounds", "wrong-code", "wrong-result"
+CRASH, FAILED = "crash", "failed"
+LABELS = {name: name.replace("-", " ") for name in (COMPILE, OUTSIDE, CODE, WRONG, CRASH, FAILED)}
 
 #: Collectors that call the kernel on a GPU, and those that do without.
 _CALLING = frozenset({"events", "torch_profiler", "race"})
@@ -103,7 +105,7 @@ def first(found: Sequence[Fault]) -> Fault | None:
 def of_failure(failure: Failure) -> Fault:
     """What a failed case's message says, in the words of a finding."""
     name = readable(failure.case).partition("/")[0]
-    for rule in (_outside, _statement, _address, _uncompiled, _unequal, _died):
+    for rule in (_outside, _code, _statement, _address, _uncompiled, _unequal, _died):
         if fault := rule(name, failure):
             return fault
     said = plain(failure.message).rstrip(".")
@@ -130,7 +132,7 @@ def of_failures(failures: Iterable[Failure]) -> Iterator[tuple[Mapping[str, str]
 def _is_certain(failure: Failure, *, timed: bool) -> bool:
     """Whether the kernel is at fault although other collectors have values of the case: collectors have limits of their own."""
     said = plain(failure.message)
-    if _OUTSIDE.fullmatch(said) or _STATEMENT.fullmatch(said) or _CUDA.search(said):
+    if _OUTSIDE.fullmatch(said) or kernel_faults.read(said) or _STATEMENT.fullmatch(said) or _CUDA.search(said):
         return True
     if failure.message.startswith("CheckFailed: "):
         return True
@@ -145,6 +147,14 @@ def _outside(name: str, failure: Failure) -> Fault | None:
     index = f"{_index(found)} program {found['program']} of {found['function']}."
     title = f"{name} {_title(found)} in line {found['line']}"
     return Fault(OUTSIDE, title, index, _line(failure, found["line"]), "Mask those lanes, or check the offsets.")
+
+
+def _code(name: str, failure: Failure) -> Fault | None:
+    found = kernel_faults.read(failure.message)
+    if not found:
+        return None
+    remedy = f"{found.remedy[:1].upper()}{found.remedy[1:]}."
+    return Fault(CODE, f"{found.function}, line {found.line}: {found.what}", "", "", remedy)
 
 
 def _statement(name: str, failure: Failure) -> Fault | None:

@@ -1,0 +1,71 @@
+"""Faults that programs of a launch show while they are interpreted, gathered by kind and line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tilescope.interpreter import accesses, arguments, stored_values
+from tilescope.interpreter.races import EQUAL, STORES
+
+if TYPE_CHECKING:
+    from tilescope.execution.launches import Launch
+    from tilescope.interpreter.races import Program
+
+#: Ranges of bytes that are kept before they are merged.
+_MOST = 256
+
+
+@dataclass
+class Fault:
+    """A fault at a line: its bytes, its programs, and the marks of programs and of earlier ones that they met."""
+
+    ranges: list[accesses.Runs] = field(default_factory=list)
+    programs: set[int] = field(default_factory=set)
+    marks: set[int] = field(default_factory=set)
+    others: set[int] = field(default_factory=set)
+
+    def add(self, found: accesses.Runs) -> None:
+        """Adds bytes."""
+        self.ranges.append(found)
+        if len(self.ranges) > _MOST:
+            self.ranges = [accesses.merged(self.ranges)]
+
+
+class Faults:
+    """The faults of a launch, or of one process's share of it."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, int], Fault] = {}
+
+    def add(self, kind: str, line: int, found: accesses.Runs, by: Program, others: set[int]) -> None:
+        """Adds the bytes ``found`` of a program, and the marks of ``others`` that accessed them earlier."""
+        fault = self._found.setdefault((kind, line), Fault())
+        fault.add(found)
+        fault.programs.add(by.number)
+        fault.marks.add(by.mark)
+        fault.others |= others
+
+    def merge(self, other: Faults) -> None:
+        """Adds the faults that another process found."""
+        for key, theirs in other._found.items():
+            mine = self._found.setdefault(key, Fault())
+            mine.add(accesses.merged(theirs.ranges))
+            for name in ("programs", "marks", "others"):
+                getattr(mine, name).update(getattr(theirs, name))
+
+    def record(self, launch: Launch) -> list[dict[str, Any]]:
+        """The faults in the launch's record, in order of lines. See ``tilescope.table.kernel_faults``."""
+        found: list[dict[str, Any]] = []
+        for (kind, line), fault in sorted(self._found.items(), key=lambda item: (item[0][0] != STORES, item[0][1])):
+            if kind == EQUAL and not stored_values.computed(launch.function.fn, line):
+                continue
+            touched = accesses.merged(fault.ranges)
+            tensor = arguments.named(launch.arguments, int(touched.starts[0]))
+            if any(other["tensor"] == tensor for other in found):
+                continue  # a load and a store of the same bytes are one race
+            # Earlier programs are known by their marks, and most are among the later ones.
+            programs = len(fault.programs) + len(fault.others - fault.marks)
+            told = STORES if kind == EQUAL else kind
+            found.append({"kind": told, "line": line, "bytes": touched.bytes, "programs": programs, "tensor": tensor})
+        return sorted(found, key=lambda fault: int(fault["line"]))

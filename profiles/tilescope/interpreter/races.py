@@ -1,0 +1,164 @@
+"""Accesses of several programs to the same bytes, whose order a GPU leaves to chance. Pure NumPy.
+
+Programs are interpreted one after another, so every access is compared with those of earlier programs. Nothing is a race after a
+program's first atomic with an order (``sem`` other than ``relaxed``) or volatile load, because those may have made it wait for
+the others. A store of the value that memory already holds is a race only if the value may have been another with other inputs: the
+program has read memory that no earlier one has, and its value is computed from memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from tilescope.interpreter.accesses import Footprint, Marks, Runs, pieces, runs, shared
+
+#: Kinds of races (``tilescope.table.kernel_faults``).
+STORES, READS, ADDED = "race-of-stores", "race-of-reads", "race-with-atomics"
+#: Stores of equal values by programs that have read different bytes, and stores of unknown values.
+EQUAL, UNDECIDED = "equal-stores", "undecided-race"
+#: Marks of bytes that atomics changed, and of bytes that several programs read. Others are those of one program.
+_ATOMIC, _SEVERAL = 254, 255
+_PROGRAMS = 253
+
+
+@dataclass
+class Program:
+    """A program that is interpreted. ``reads`` are the bytes that it has read, ``fresh`` says whether it began a load where none had read.
+
+    It ``adds`` after its first atomic, and is ``synchronized`` after the first operation that may have waited for others.
+    """
+
+    number: int = 0
+    reads: list[Runs] = field(default_factory=list)
+    synchronized: bool = False
+    adds: bool = False
+    fresh: bool = False
+
+    @property
+    def mark(self) -> int:
+        """Its mark, which few other programs share."""
+        return 1 + (self.number + 97 * (self.number // _PROGRAMS)) % _PROGRAMS
+
+
+class Race(NamedTuple):
+    """The kind of a race, the bytes, and the marks of the programs that accessed them earlier."""
+
+    kind: str
+    bytes: Runs
+    others: set[int]
+
+
+class Races:
+    """The programs' accesses to each byte of a launch's allocations. ``read`` and ``written`` are its footprints."""
+
+    def __init__(self, read: Footprint, written: Footprint) -> None:
+        self.read, self.written = read, written
+        #: The marks of readers, of allocations that are written too.
+        self._readers: dict[int, Marks] = {}
+
+    def reads(self, found: Runs, by: Program) -> list[Race]:
+        """Notes a load. Returns a race where other programs stored the bytes."""
+        by.reads.append(found)
+        races = []
+        for index, within in self.read.placed(found):
+            by.fresh = by.fresh or not self.read.marks(index)[within.starts[0]]
+            self.read.mark(index, within)
+            if index not in self.written.used:
+                continue
+            self._mark_readers(index, within, by)
+            if not by.synchronized:
+                races += self._contested(READS, index, self.written.marks(index), within, {by.mark, _ATOMIC})
+        return races
+
+    def stores(self, found: Runs, by: Program, changed: Callable[[], Runs | None]) -> list[Race]:
+        """Notes a store. Returns races with other programs' stores and loads of those bytes that are ``changed`` by it.
+
+        Without values, which show what is changed, the race is UNDECIDED.
+        """
+        races = []
+        for index, within in self.written.placed(found):
+            if index in self.read.used and index not in self._readers:
+                self._first_store(index, by)
+            marks = [(STORES, self.written.marks(index)), (READS, self._readers.get(index))]
+            suspected = [(kind, of) for kind, of in marks if of is not None and _others(of, within, by.mark)]
+            if suspected and not by.synchronized:
+                races += self._changing(suspected, index, within, by, changed())
+            self.written.mark(index, within, by.mark)
+        return races
+
+    def _changing(
+        self, suspected: list[tuple[str, Marks]], index: int, within: Runs, by: Program, changed: Runs | None
+    ) -> list[Race]:
+        mine = {by.mark, _ATOMIC} if by.adds else {by.mark}
+        if changed is None:
+            return [
+                race._replace(kind=UNDECIDED)
+                for kind, of in suspected
+                for race in self._contested(kind, index, of, within, mine)
+            ]
+        moved = [ranges for place, ranges in self.written.placed(changed) if place == index]
+        races = [
+            race
+            for kind, of in suspected
+            for ranges in moved
+            for race in self._contested(kind, index, of, ranges, mine)
+        ]
+        return races or (self._contested(EQUAL, index, self.written.marks(index), within, mine) if by.fresh else [])
+
+    def adds(self, found: Runs, by: Program, *, floating: bool) -> list[Race]:
+        """Notes an atomic. Returns a race where other programs stored the bytes of a float, which cannot be a flag."""
+        races = []
+        for index, within in self.written.placed(found):
+            if floating and not by.synchronized and index in self.written.used:
+                races += self._contested(ADDED, index, self.written.marks(index), within, {by.mark, _ATOMIC})
+            self.read.mark(index, within)
+            self.written.mark(index, within, _ATOMIC, over=False)
+        by.adds = True
+        return races
+
+    def _first_store(self, index: int, by: Program) -> None:
+        """Makes the marks of readers. Who read what is known of the current program only."""
+        readers = self._readers[index] = shared(self.read.marks(index).size)
+        np.multiply(self.read.marks(index), _SEVERAL, out=readers)
+        for found in by.reads:
+            for place, within in self.read.placed(found):
+                if place == index:
+                    for marks, where in pieces(readers, within):
+                        marks[where] = by.mark
+
+    def _mark_readers(self, index: int, within: Runs, by: Program) -> None:
+        if index not in self._readers:
+            self._readers[index] = shared(self.read.marks(index).size)
+        for marks, where in pieces(self._readers[index], within):
+            before = marks[where]
+            marks[where] = np.where((before == 0) | (before == by.mark), np.uint8(by.mark), np.uint8(_SEVERAL))
+
+    def _contested(self, kind: str, index: int, marks: Marks, within: Runs, mine: set[int]) -> list[Race]:
+        """The race on those bytes whose marks are neither 0 nor ``mine``; empty without any."""
+        if not _others(marks, within, min(mine)):
+            return []
+        lengths = within.ends - within.starts
+        every = np.arange(int(lengths.sum())) + np.repeat(within.starts - (np.cumsum(lengths) - lengths), lengths)
+        others = ~np.isin(marks[every], [0, *mine])
+        if not others.any():
+            return []
+        places = (every[others] + self.written.start(index)).astype(np.uint64)
+        return [Race(kind, runs(places, 1), set(np.unique(marks[every[others]]).tolist()))]
+
+
+def _others(marks: Marks, within: Runs, mine: int) -> bool:
+    """Whether any of the bytes has another mark than 0 and ``mine``."""
+    for array, place in pieces(marks, within):
+        of = array[place]
+        if (
+            of.size
+            and (most := int(of.max()))
+            and (most != mine or int(of.min()) != mine)
+            and np.any((of != 0) & (of != mine))
+        ):
+            return True
+    return False
