@@ -1,4 +1,7 @@
-"""Checks JSON values against type annotations. An error names the place of the value that does not fit."""
+"""Checks JSON values against type annotations, and makes values that can be written as JSON and read again.
+
+An error names the place of the value that does not fit.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,14 @@ from typing import Any
 
 import msgspec
 
+from tilescope.files import bounded_reading
+
 #: Bounds of the magnitude of a number that is not 0. Sums, products and ratios of such numbers stay finite.
 LARGEST, SMALLEST = 1e60, 1e-60
+
+
+#: What stands for a value that cannot be written.
+_ABSENT = object()
 
 
 class Misfit(ValueError):
@@ -29,6 +38,38 @@ def fit(value: Any, kind: Any, where: str) -> Any:
         raise Misfit(_said(str(error), where)) from error
     _check_numbers(value, where)
     return found
+
+
+def storable(value: Any) -> Any:
+    """The value as JSON data within the limits of ``bounded_reading.data`` and ``fit``.
+
+    A too large whole number becomes a float. A number that is not finite or out of bounds is left out. A null or half a character
+    in a text is replaced, and so is what is nested too deeply or has another type: by its text.
+    """
+    found = _storable(value, 0)
+    return None if found is _ABSENT else found
+
+
+def _storable(value: Any, depth: int) -> Any:
+    if isinstance(value, (int, float)):
+        return value if isinstance(value, bool) else _number(value)
+    if depth < bounded_reading.DEPTH and isinstance(value, Mapping):
+        items = ((_text(str(name)), _storable(item, depth + 1)) for name, item in value.items())
+        return {name: item for name, item in items if item is not _ABSENT}
+    if depth < bounded_reading.DEPTH and isinstance(value, (list, tuple)):
+        return [found for item in value if (found := _storable(item, depth + 1)) is not _ABSENT]
+    return None if value is None else _text(value if isinstance(value, str) else bounded_reading.one_line(value))
+
+
+def _number(value: float) -> Any:
+    if isinstance(value, int) and value.bit_length() <= bounded_reading.BITS:
+        return int(value)
+    size = abs(value)
+    return float(value) if size == 0 or SMALLEST <= size <= LARGEST else _ABSENT
+
+
+def _text(value: str) -> str:
+    return value.replace("\0", "\ufffd").encode(errors="backslashreplace").decode()
 
 
 def _said(message: str, where: str) -> str:

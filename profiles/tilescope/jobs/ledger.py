@@ -232,14 +232,17 @@ class Ledger:
 
 
 def declared_rows(cases: Iterable[Case], catalog: Catalog) -> pd.DataFrame:
-    """Rows of every case's declared cost: flops, bytes read and written, and ``tensor_bytes`` where it counts whole tensors."""
+    """Rows of every case's declared cost: flops, bytes read and written, and ``tensor_bytes`` where it counts whole tensors.
+
+    A number that a table cannot hold has no row.
+    """
     rows = []
     for case in cases:
         cost = declared_cost(case, catalog)
         values = {f"algorithm_{name}": cost[name] for name in ("flops", "bytes_read", "bytes_written") if name in cost}
         if cost.get("whole_tensors"):
             values["tensor_bytes"] = cost["bytes_read"] + cost["bytes_written"]
-        rows += [case.row(name, value, "model") for name, value in values.items()]
+        rows += [case.row(name, value, "model") for name, value in values.items() if schema.is_value(value)]
     return schema.frame(rows)
 
 

@@ -88,4 +88,4 @@ def _value(line: bytes) -> Any:
 
 def _append(folder: Path, line: object) -> None:
     # The line break comes first, so that this entry does not continue an unfinished one.
-    atomic_writing.append(folder / FILE, "\n" + json.dumps(line))
+    atomic_writing.append(folder / FILE, "\n" + json.dumps(json_shape.storable(line)))

@@ -67,8 +67,18 @@ def _seconds(ticks: Any, product: Any) -> Any:
 
 
 def put(frame: pd.DataFrame, path: Path) -> None:
-    """Writes the frame without waiting for the disk, for a caller that syncs the whole folder."""
-    frame.to_parquet(path, index=False, compression="zstd", write_page_checksum=True)
+    """Writes the frame without waiting for the disk, for a caller that syncs the whole folder. Texts that ``read`` refuses are cut."""
+    _cut(frame).to_parquet(path, index=False, compression="zstd", write_page_checksum=True)
+
+
+def _cut(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with texts of at most ``_TEXT`` bytes."""
+    most = _TEXT // 4  # a character has four bytes at most
+    for name in frame.columns[frame.dtypes == "str"]:
+        short = frame[name].str.len() <= most
+        if not short.all():
+            frame = frame.assign(**{name: frame[name].where(short, frame[name].str.slice(0, most - 1) + "…")})
+    return frame
 
 
 def read(path: Path, validate: Validate, columns: Mapping[str, str], within: Path | None = None) -> pd.DataFrame:

@@ -22,12 +22,12 @@ from typing import IO, Any
 
 import pandas as pd
 
-from tilescope.files import atomic_writing, bounded_reading, names
+from tilescope.files import atomic_writing, bounded_reading, json_shape, names
 from tilescope.runs import journal, parquet
 from tilescope.runs.reader import CONFIGS, LINES, LoadedRun, StoreError, read_frame, read_run
 from tilescope.table import launch_configs, line_values, schema
 from tilescope.table.case import Case
-from tilescope.table.run import Failure, Run
+from tilescope.table.run import LONGEST_TITLE, Failure, Run
 
 PARTIAL = ".partial-"
 _TABLE = "table.parquet"
@@ -37,6 +37,8 @@ _PARTS = {_TABLE: "parts", LINES: "line-parts", CONFIGS: "config-parts"}
 _OF = {_TABLE: schema, LINES: line_values, CONFIGS: launch_configs}
 #: Separates the number, the collector and the case in a part's name.
 _AT = "@"
+#: Most characters of the details of all failures together.
+_MOST_DETAILS = 8 << 20
 #: Owner of the rows without a collector.
 MODEL = "model"
 
@@ -64,6 +66,8 @@ class RunWriter:
     def __init__(self, folder: Path, run: Run) -> None:
         try:
             names.file_name(run.id, "a run's id")
+            # A run that could not be read is not begun.
+            Run.from_json(_readable(run))
         except ValueError as error:
             raise StoreError(error) from error
         check_writable(folder)
@@ -221,7 +225,7 @@ class RunWriter:
 
     def _describe(self) -> None:
         with self._explained():
-            _write_json(self.run.to_json(), self.folder / "run.json")
+            _write_json(_readable(self.run), self.folder / "run.json")
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
@@ -242,7 +246,7 @@ def recover(folder: Path) -> Path:
         try:
             found, lost = _read(folder)
             run = dataclasses.replace(run, complete=False, notes=(*run.notes, *_forget(folder, lost)))
-            _write_json(run.to_json(), folder / "run.json")
+            _write_json(_readable(run), folder / "run.json")
             return _seal(folder, folder.with_name(folder.name.removeprefix(PARTIAL)), found, complete=False)
         except OSError as error:
             raise StoreError(f"cannot write {folder} ({error.strerror})") from error
@@ -356,6 +360,19 @@ def write_sources(kernels: Mapping[str, Mapping[str, str]], path: Path, *, poole
     }
     packed = gzip.compress(json.dumps(data).encode(), mtime=0)
     atomic_writing.replace(path, lambda to: to.write_bytes(packed))
+
+
+def _readable(run: Run) -> dict[str, Any]:
+    """The description as it is written: without what ``read_run`` refuses, and with the first failures' details only."""
+    left, failures = _MOST_DETAILS, []
+    for failure in run.failures:
+        left -= len(failure.detail)
+        failures.append(failure if left >= 0 else dataclasses.replace(failure, detail=""))
+    title = run.title if len(run.title) <= LONGEST_TITLE else f"{run.title[: LONGEST_TITLE - 1]}…"
+    found: dict[str, Any] = json_shape.storable(
+        dataclasses.replace(run, title=title, failures=tuple(failures)).to_json()
+    )
+    return found
 
 
 def _write_json(data: dict[str, Any], path: Path) -> None:

@@ -45,4 +45,4 @@ def notes(settings: Mapping[str, Any]) -> Iterator[str]:
 
 def _short(query: str) -> str:
     """The last name in a query, ``multi_processor_count``."""
-    return str(re.findall(r"\w+", query)[-1])
+    return str((re.findall(r"\w+", query) or [query])[-1])

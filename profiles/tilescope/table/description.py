@@ -1,4 +1,4 @@
-"""Types of the kernels and settings in a run's description. Every part may be absent. Pure."""
+"""Types of the kernels and settings in a run's description. Every part may be absent, and a huge whole number is a float. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Implementation(TypedDict, total=False):
     """One implementation, as a kernel's spec declared it."""
 
     summary: str
-    configs: list[Mapping[str, int]]
+    configs: list[Mapping[str, int | float]]
     requires: list[str]
     available: bool
 
@@ -31,8 +31,8 @@ class Workload(TypedDict, total=False):
     id: str
     label: str
     dtype: str
-    elements: int
-    dims: Mapping[str, int]
+    elements: int | float
+    dims: Mapping[str, int | float]
 
 
 class DeclaredKernel(TypedDict, total=False):

@@ -16,7 +16,7 @@ from tilescope.table.schema import SchemaError
 SCHEMA_VERSION = 1
 
 #: Most characters of a run's title, and of a kernel's name.
-_LONGEST_TITLE, _LONGEST_NAME = 20_000, 4096
+LONGEST_TITLE, _LONGEST_NAME = 20_000, 4096
 #: The note of an older run that a collector skipped cases.
 _SKIPPED = re.compile(r"([\w.]+) skipped(?: \d+ of [^:]*)?: (.*)", re.DOTALL)
 
@@ -154,6 +154,6 @@ class Run:
         for ceiling in self.device.ceilings:
             if not ceiling.value > 0:
                 raise ValueError(f"the device's ceiling {ceiling.name!r} is not above 0")
-        for text, most in ((self.title, _LONGEST_TITLE), *((name, _LONGEST_NAME) for name in self.kernels)):
+        for text, most in ((self.title, LONGEST_TITLE), *((name, _LONGEST_NAME) for name in self.kernels)):
             if len(text) > most:
                 raise ValueError(f"a name or title of more than {most} characters")

@@ -68,6 +68,11 @@ def _array(values: list[Any], dtype: str) -> Any:
     return np.array(values, dtype=dtype) if dtype == "float64" else pd.array(values, dtype=dtype)
 
 
+def is_value(value: float) -> bool:
+    """Whether ``validate`` accepts the value: 0, or a finite number that is neither too small nor too large."""
+    return value == 0 or json_shape.SMALLEST <= abs(value) <= json_shape.LARGEST
+
+
 def check_columns(found: Iterable[str], columns: Iterable[str]) -> None:
     """Raises SchemaError where the columns ``found`` are not ``columns``, in that order."""
     names, wanted = list(found), list(columns)
