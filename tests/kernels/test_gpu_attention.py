@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from tilescope.execution import observe
 from tilescope_kernels import scaled_dot_product_attention as sdpa
-from tilescope_kernels.attention import attention_configs, few_gradients, hopper, hopper_few, hopper_gradients
+from tilescope_kernels.attention import attention_configs, hopper, hopper_few, hopper_gradients
 
 from . import checks, on_gpu
 from .checks import INF, NAN, SPECS, relative_error
@@ -65,17 +65,6 @@ def test_attention_hopper_backward(extents, dtype, shares, causal, monkeypatch):
     with observe.launches() as made:
         compare(*drawn(extents, dtype), TOLERANCE[dtype], is_causal=causal, enable_gqa=True)
     assert len([one for one in made if "backward" in one["function"]]) == 3
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("parts", [(1, 1, 1), (3, 3, 2), (3, 16, 16)])
-@pytest.mark.parametrize(("extents", "dtype"), [((1, 2, 3, 517, 769, 64), "fp32"), ((2, 1, 3, 130, 64, 96), "fp16")])
-def test_attention_few_tiles_are_shared(extents, dtype, parts, causal, monkeypatch):
-    """Parts of the heads, spans of the queries and of the keys: some have nothing to do."""
-    monkeypatch.setattr(few_gradients, "_parts", lambda *_: parts)
-    with observe.launches() as made:
-        compare(*drawn(extents, dtype), TOLERANCE[dtype], is_causal=causal, enable_gqa=True)
-    assert made[-1]["function"] == "attention_backward_split_kernel"
 
 
 def specialized(warpgroups, columns):

@@ -36,13 +36,6 @@ def test_profile_old_form_warns_and_works(tmp_path):
         tilescope.profile(len, inputs={"n": 3}, reference=len, runs_dir=tmp_path)
 
 
-def test_profile_works_while_an_event_loop_runs(tmp_path):
-    async def as_in_a_notebook():
-        return profile(tmp_path)
-
-    assert asyncio.run(as_in_a_notebook()).run.complete
-
-
 def test_a_bad_request_is_a_value_error(tmp_path):
     async def as_in_a_notebook():
         with pytest.raises(ValueError, match="did you mean 'good'"):

@@ -7,7 +7,6 @@ import re
 import shutil
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from tilescope.cli import main
 from tilescope.commands.claims import BEGIN, END, block
@@ -178,12 +177,6 @@ def test_absent_value_is_a_dash():
         line
         == f"| {KERNEL} | 1 | [about 4×]({CLAIM.source}): not measured | – | – | – | – | 100 % copy bandwidth `8x8-fp32` |"
     )
-
-
-def test_claims_need_no_other_metrics(recording, monkeypatch):
-    found = claims.claims([recording])
-    monkeypatch.setattr(claims, "_NEEDED", set(recording.table["metric"]))
-    pd.testing.assert_frame_equal(claims.claims([recording]), found)
 
 
 def test_page_has_the_claims_of_the_recordings():

@@ -55,19 +55,3 @@ def test_every_call_is_cold_and_between_its_events(monkeypatch):
     times = intervals.intervals(lambda: happened.append("call"), 3, lambda: happened.append("flush"))
     assert happened == ["flush", "record", "call", "record"] * 3 + ["synchronize"]
     assert times == [0.002] * 3
-
-
-def test_graphs_take_turns():
-    replayed: list[int] = []
-
-    class Graph:
-        def __init__(self, number):
-            self.number = number
-
-        def replay(self):
-            replayed.append(self.number)
-
-    replay = events._in_turn([Graph(n) for n in range(3)])
-    for _ in range(5):
-        replay()
-    assert replayed == [0, 1, 2, 0, 1]

@@ -117,7 +117,7 @@ def test_out_of_a_repository_only_runs_are_compared(kit, tmp_path, monkeypatch, 
 def test_the_compiled_part_needs_no_gpu(repository, torch_and_catalog, capfd):
     commit(repository, {"own.py": OWN})
     commit(repository, {"own.py": OWN.replace("BLOCK=1024, num", "BLOCK=16384, num")})
-    assert cli.main(["gate", "main~1", "main", "--kernel", "own.py:SPEC", "--target", "sm_90", "--json"]) == 1
+    assert cli.main(["gate", "main~1", "main", "--kernel", "own.py:SPEC", "--collect", "compiler", "--json"]) == 1
     document = json.loads(capfd.readouterr().out)
     failed = {
         check["what"]: (check["baseline"], check["candidate"])

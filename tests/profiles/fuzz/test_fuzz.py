@@ -1,6 +1,6 @@
 """A few mutants of each kind: every one is told in one line, in its time and memory.
 
-``TILESCOPE_FUZZ`` is how many of each kind, ``TILESCOPE_FUZZ_SEED`` which; a slow test does more, ``fuzz.py`` thousands.
+``TILESCOPE_FUZZ`` is how many of each kind, ``TILESCOPE_FUZZ_SEED`` which; ``fuzz.py`` does thousands.
 """
 
 import os
@@ -9,13 +9,9 @@ import pytest
 
 from . import fuzz
 
-COUNT, SEED = int(os.environ.get("TILESCOPE_FUZZ", "2")), int(os.environ.get("TILESCOPE_FUZZ_SEED", "1"))
-
-
-def test_mutants_are_told_in_one_line():
-    assert fuzz.many(fuzz.EVERY, SEED, COUNT) == []
+COUNT, SEED = int(os.environ.get("TILESCOPE_FUZZ", "25")), int(os.environ.get("TILESCOPE_FUZZ_SEED", "1"))
 
 
 @pytest.mark.parametrize("kind", fuzz.KINDS)
-def test_more_mutants_are_told_in_one_line(kind):
-    assert fuzz.many(kind, SEED, 60, start=COUNT) == []
+def test_mutants_are_told_in_one_line(kind):
+    assert fuzz.many(kind, SEED, COUNT) == []
