@@ -251,54 +251,12 @@ def test_launch_with_descriptors_is_keyed_by_tile(gpu):
     assert gpu.contexts == [0]
 
 
-def is_whole(args):
-    return args["n"] % args["BLOCK"] == 0
-
-
-def blocks(meta):
-    return (triton.cdiv(meta["n"], meta["BLOCK"]),)
-
-
-def tuner(times, **options):
-    """An autotuner over heuristics, with two block sizes and what they take."""
-    configs = [triton.Config({"BLOCK": size}, num_warps=1) for size in (16, 32)]
-
-    def bench(call, quantiles):
-        call()
-        return [times(len(configs))] * 3
-
-    tuned = triton.autotune(configs, key=["n"], do_bench=bench, **options)
-    return tuned(triton.heuristics({"PLAIN": is_whole})(scaled_kernel))
-
-
-def test_launch_of_a_tuned_kernel_asks_the_tuner_once(gpu):
-    taken = iter((2.0, 1.0, 1.0, 2.0))
-    kernel = tuner(lambda _: next(taken))
-
-    def tuned(n):
-        launch(kernel, blocks, Y, X, None, (1, 64), n, 2.0)
-        (_, (x, *_), _, _, _, _, _, _, block, plain) = gpu.launched[-1]
-        return x, block, plain
-
-    assert tuned(64) == (2, 32, True) and gpu.searches
-    gpu.searches.clear()
-    assert tuned(64) == (2, 32, True) and not gpu.searches
-    # Another size that compiles nothing is tuned for itself, and has its own grid.
-    assert tuned(48) == (3, 16, True)
-    gpu.searches.clear()
-    assert (tuned(64), tuned(48)) == ((2, 32, True), (3, 16, True)) and not gpu.searches
-    with observe.launches() as noted:
-        tuned(64)
-    assert "BLOCK" in noted[0]["autotuned"]
-
-
 def test_launch_first_from_eight_threads_succeeds(gpu):
-    kernel, together, made = tuner(lambda _: 1.0), threading.Barrier(8), []
+    together, made = threading.Barrier(8), []
 
     def first(number):
         together.wait()
         for n in (64 + number, 80, 96):
-            launch(kernel, blocks, Y, X, None, (1, 64), n, 2.0)
             sized(n)
         made.append(number)
 

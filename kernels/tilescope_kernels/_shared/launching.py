@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from triton.runtime import driver, jit
 
+from tilescope_kernels._shared.integers import cdiv
+
 #: The dtypes that every kernel takes.
 FLOATING = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -113,6 +115,12 @@ def multiprocessors(tensor: torch.Tensor) -> int:
     For a tensor on no GPU it is an H200's 132, so that a launch compiled offline or interpreted has the grid of the recordings.
     """
     return _multiprocessors(tensor.device) if tensor.is_cuda else 132
+
+
+def programs(m: int, n: int, config: Mapping[str, int], tensor: torch.Tensor) -> tuple[int]:
+    """The grid over an (m, n) result: a program a tile, or with ``TMA`` at most one an SM, which takes several tiles."""
+    tiles = cdiv(m, config["BLOCK_M"]) * cdiv(n, config["BLOCK_N"])
+    return (min(tiles, multiprocessors(tensor)) if config["TMA"] else tiles,)
 
 
 @functools.cache

@@ -18,6 +18,7 @@ from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import FLOATING, device_of, multiprocessors, split_config, use_triton
 from tilescope_kernels._shared.one_byte import check_operands
 from tilescope_kernels._shared.operators import operator, pack, unpack
+from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import fp8_blocks_hopper, scaled_matmul
 from tilescope_kernels.matrix_products.scaled_matmul import pointer_operands
@@ -35,7 +36,6 @@ def _step(total, a, b_tiles, scale_a, scale_b_ptr, scale_bn, start_n, start_k, N
     return total + tl.dot(a, b_tiles.load([start_n, start_k]).T) * (scale_a * scale_b)[:, None]
 
 
-@triton.heuristics({**scaled_matmul.RULES, "EVEN_K": lambda args: args["K"] % 128 == 0})
 @triton.jit
 def fp8_matmul_blocks_kernel(
     a_ptr, b_ptr, c_ptr, scale_a_ptr, scale_b_ptr, M, N, K, stride_am, stride_bn, stride_cm,
@@ -176,13 +176,14 @@ def _fp8_matmul_blocks(
     parameters, options = split_config({name: value for name, value in given.items() if name != "PROGRAMS"})
     tiles = triton.cdiv(m, given["BLOCK_M"]) * triton.cdiv(n, given["BLOCK_N"] * given["PARTS"])
     grid = (min(tiles, given["PROGRAMS"] * multiprocessors(a)) if given["TMA"] else tiles,)
+    strides = a.stride(0), b.stride(0), c.stride(0)
     with device_of(a):
         if a.is_cuda:
             triton.set_allocator(workspace)
         launch(
             fp8_matmul_blocks_kernel, grid,
-            a, b, c, scale_a, scale_b, m, n, k, a.stride(0), b.stride(0), c.stride(0),
-            *scale_a.stride(), *scale_b.stride(), **parameters, **options,
+            a, b, c, scale_a, scale_b, m, n, k, *strides, *scale_a.stride(), *scale_b.stride(),
+            EVEN_K=k % GROUP == 0, FAR=is_far(*strides), **parameters, **options,
         )  # fmt: skip
     return c
 

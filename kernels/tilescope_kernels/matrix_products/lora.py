@@ -21,9 +21,9 @@ import triton
 from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.descriptors import workspace
 from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import check_tensors, device_of, multiprocessors, use_triton
+from tilescope_kernels._shared.launching import check_tensors, device_of, multiprocessors, programs, use_triton
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
-from tilescope_kernels._shared.reach import BEYOND, slabs
+from tilescope_kernels._shared.reach import BEYOND, is_far, slabs
 from tilescope_kernels.matrix_products import lora_joined
 from tilescope_kernels.matrix_products.lora_kernels import lora_down_kernel, lora_linear_kernel
 from tilescope_kernels.matrix_products.scaled_matmul import tma_serves
@@ -121,7 +121,8 @@ def _down(x: torch.Tensor, lora_a: torch.Tensor, alpha: float) -> torch.Tensor:
     with device_of(x):
         launch(
             lora_down_kernel, (triton.cdiv(m, tile["BLOCK_M"]),),
-            down, x, lora_a, alpha, m, k, rank, x.stride(0), lora_a.stride(0), RANK=padded, **tile,
+            down, x, lora_a, alpha, m, k, rank, x.stride(0), lora_a.stride(0), RANK=padded,
+            EVEN_K=k % tile["BLOCK_K"] == 0, FAR=is_far(x.stride(0), lora_a.stride(0)), **tile,
         )  # fmt: skip
     return down
 
@@ -151,17 +152,13 @@ def _write_result(
         raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
     padded = _padded(rank)
     down = None if given["INLINE"] else _down(x, lora_a, alpha)
+    strides = [matrix.stride(0) for matrix in (x, weight, lora_a, lora_b)]
     with device_of(x):
-
-        def grid(meta: Mapping[str, int]) -> tuple[int]:
-            tiles = triton.cdiv(m, meta["BLOCK_M"]) * triton.cdiv(n, meta["BLOCK_N"])
-            return (min(tiles, multiprocessors(x)) if meta["TMA"] else tiles,)
-
         if x.is_cuda:
             triton.set_allocator(workspace)
         launch(
-            lora_linear_kernel, grid, y, x, weight, lora_a, lora_b, down, alpha, m, n, k, rank,
-            x.stride(0), weight.stride(0), lora_a.stride(0), lora_b.stride(0), RANK=padded, **given,
+            lora_linear_kernel, programs(m, n, given, x), y, x, weight, lora_a, lora_b, down, alpha, m, n, k, rank, *strides,
+            RANK=padded, EVEN_K=k % given["BLOCK_K"] == 0, FAR=is_far(*strides), **given,
         )  # fmt: skip
 
 

@@ -5,18 +5,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products.scaled_matmul import pointer_operands
 
-#: What the kernels are told of their arguments.
-RULES = {
-    "EVEN_K": lambda args: args["K"] % args["BLOCK_K"] == 0,
-    "FAR": lambda args: is_far(*(args[name] for name in args if name.endswith("_stride"))),
-}
 
-
-@triton.heuristics(RULES)
 @triton.jit
 def lora_down_kernel(
     down_ptr, x_ptr, a_ptr, alpha, M, K, R, x_stride, a_stride,
@@ -35,7 +27,6 @@ def lora_down_kernel(
     tl.store(down_ptr + m * R + r, (alpha * down).to(down_ptr.dtype.element_ty), mask=(m < M) & (r < R))
 
 
-@triton.heuristics(RULES)
 @triton.jit
 def lora_linear_kernel(
     y_ptr, x_ptr, weight_ptr, a_ptr, b_ptr, down_ptr, alpha, M, N, K, R,

@@ -16,7 +16,7 @@ from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.descriptors import workspace
 from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import check_tensors, multiprocessors, shared_memory, use_triton
+from tilescope_kernels._shared.launching import check_tensors, multiprocessors, programs, shared_memory, use_triton
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels._shared.tile_order import tile_origin
@@ -243,11 +243,6 @@ def _matmul(a: torch.Tensor, b: torch.Tensor, config: str) -> torch.Tensor:
     return _tiled(a, b, c, _default(a, b))
 
 
-def _grid(a: torch.Tensor, c: torch.Tensor, config: Mapping[str, int]) -> tuple[int]:
-    tiles = cdiv(c.shape[0], config["BLOCK_M"]) * cdiv(c.shape[1], config["BLOCK_N"])
-    return (min(tiles, multiprocessors(a)) if config["TMA"] else tiles,)
-
-
 def _tiled(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, config: Mapping[str, int]) -> torch.Tensor:
     """Write the product to ``c`` with ``matmul_kernel`` and return it."""
     (m, k), n = a.shape, b.shape[1]
@@ -255,7 +250,7 @@ def _tiled(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, config: Mapping[st
         triton.set_allocator(workspace)
     strides = (*a.stride(), *b.stride(), c.stride(0))
     launch(
-        matmul_kernel, _grid(a, c, config), a, b, c, m, n, k, *strides,
+        matmul_kernel, programs(m, n, config, a), a, b, c, m, n, k, *strides,
         A_COLUMNS=columns(a), B_COLUMNS=columns(b), EVEN_K=k % config["BLOCK_K"] == 0, FAR=is_far(*strides), **config,
     )  # fmt: skip
     return c

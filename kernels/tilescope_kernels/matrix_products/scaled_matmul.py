@@ -13,7 +13,7 @@ import triton.language as tl
 
 from tilescope_kernels._shared.descriptors import workspace
 from tilescope_kernels._shared.launches import launch as start
-from tilescope_kernels._shared.launching import capability, device_of, multiprocessors
+from tilescope_kernels._shared.launching import capability, device_of, multiprocessors, programs
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels._shared.tile_order import tile_origin
 
@@ -57,14 +57,6 @@ def _scaled(total, scale_a_ptr, scale_b_ptr, start_m, start_n, M, N, SCALES: tl.
         return total
 
 
-#: What the kernels of this module and ``fp8_matmul`` are told of their arguments.
-RULES = {
-    "EVEN_K": lambda args: args["K"] % args["BLOCK_K"] == 0,
-    "FAR": lambda args: is_far(*(args[f"stride_{name}"] for name in ("am", "bn", "cm"))),
-}
-
-
-@triton.heuristics(RULES)
 @triton.jit
 def scaled_matmul_kernel(
     a_ptr, b_ptr, c_ptr, scale_a_ptr, scale_b_ptr, M, N, K, stride_am, stride_bn, stride_cm,
@@ -250,15 +242,11 @@ def launch(
     if given["TMA"] and not tma_serves(a, b, c):
         raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
     (m, k), n = a.shape, b.shape[0]
-
-    def grid(meta: Mapping[str, int]) -> tuple[int]:
-        tiles = triton.cdiv(m, meta["BLOCK_M"]) * triton.cdiv(n, meta["BLOCK_N"])
-        return (min(tiles, multiprocessors(a)) if meta["TMA"] else tiles,)
-
+    strides = a.stride(0), b.stride(0), c.stride(0)
     with device_of(a):
         if a.is_cuda:
             triton.set_allocator(workspace)
         start(
-            scaled_matmul_kernel, grid, a, b, c, *scales, m, n, k, a.stride(0), b.stride(0), c.stride(0),
-            SCALES=kind(scales), FAST=fast, INTEGER=a.dtype == torch.int8, **given,
+            scaled_matmul_kernel, programs(m, n, given, a), a, b, c, *scales, m, n, k, *strides, SCALES=kind(scales), FAST=fast,
+            INTEGER=a.dtype == torch.int8, EVEN_K=k % given["BLOCK_K"] == 0, FAR=is_far(*strides), **given,
         )  # fmt: skip

@@ -22,6 +22,7 @@ from tilescope_kernels._shared.launching import (
     check_tensors,
     device_of,
     multiprocessors,
+    programs,
     shared_memory,
     use_triton,
 )
@@ -45,14 +46,6 @@ def _store_tile(y_ptr, scale_ptr, total, start_m, start_n, M, N):
     tl.store(y_tile, total.T.to(y_ptr.dtype.element_ty), mask=(m[:, None] < M) & (n[None, :] < N))
 
 
-#: What ``w8a16_matmul_kernel`` is told of its arguments.
-RULES = {
-    "EVEN_K": lambda args: args["K"] % args["BLOCK_K"] == 0,
-    "FAR": lambda args: is_far(args["x_stride"], args["weight_stride"]),
-}
-
-
-@triton.heuristics(RULES)
 @triton.jit
 def w8a16_matmul_kernel(
     y_ptr, x_ptr, weight_ptr, scale_ptr, M, N, K, x_stride, weight_stride,
@@ -230,14 +223,13 @@ def _w8a16_matmul(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, co
             _few_rows(x, weight, scale, y, given)
             return y
         options = {name: value for name, value in given.items() if name != "SPLIT"}
-
-        def grid(meta: Mapping[str, int]) -> tuple[int]:
-            tiles = triton.cdiv(m, meta["BLOCK_M"]) * triton.cdiv(n, meta["BLOCK_N"])
-            return (min(tiles, multiprocessors(x)) if meta["TMA"] else tiles,)
-
+        strides = x.stride(0), weight.stride(0)
         if x.is_cuda:
             triton.set_allocator(workspace)
-        launch(w8a16_matmul_kernel, grid, y, x, weight, scale, m, n, k, x.stride(0), weight.stride(0), **options)
+        launch(
+            w8a16_matmul_kernel, programs(m, n, given, x), y, x, weight, scale, m, n, k, *strides,
+            EVEN_K=k % given["BLOCK_K"] == 0, FAR=is_far(*strides), **options,
+        )  # fmt: skip
     return y
 
 
