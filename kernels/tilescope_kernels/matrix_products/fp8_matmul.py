@@ -213,8 +213,8 @@ def fp8_matmul(
 
     With ``use_fast_accum`` Hopper's tensor cores accumulate with 14 bits, as with ``torch._scaled_mm``; without it only 128
     products at a time, whose sums are added in fp32, as cuBLAS does. Blocks always accumulate in fp32. Not differentiable.
-    ``config`` is one of ``CONFIGS``, for blocks of ``BLOCK_CONFIGS``. Without one the first call with new shapes may time a
-    few, except for blocks. Raises ValueError, naming the argument, for what is not supported.
+    ``config`` is one of ``CONFIGS``, for blocks of ``BLOCK_CONFIGS``; by default the shapes choose. Raises ValueError, naming
+    the argument, for what is not supported.
     """
     if dtype not in FLOATING:
         raise ValueError(f"dtype is {dtype}: give torch.bfloat16, torch.float16 or torch.float32")

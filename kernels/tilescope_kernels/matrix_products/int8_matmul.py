@@ -60,8 +60,8 @@ def int8_matmul(
 
     Both fp32 scales are scalars (), or ``scale_a`` is (M, 1) and ``scale_b`` (1, N). More than 131,071 products of -128 * -128
     overflow int32, as in ``torch._int_mm``. Operands without stride 1 along K are copied, so ``b`` should be
-    ``weight.T``. Not differentiable. ``config`` is one of ``CONFIGS``, with scales of ``SCALED_CONFIGS``; without one the
-    first call with new shapes may time a few, except on Hopper. Raises ValueError, naming the argument, for what is not supported.
+    ``weight.T``. Not differentiable. ``config`` is one of ``CONFIGS``, with scales of ``SCALED_CONFIGS``; by default the
+    shapes choose. Raises ValueError, naming the argument, for what is not supported.
     """
     if dtype not in FLOATING:
         raise ValueError(f"dtype is {dtype}: give torch.bfloat16, torch.float16 or torch.float32")

@@ -212,8 +212,8 @@ def lora_linear(
 
     ``x`` (..., K), ``weight`` (N, K), ``lora_a`` (R, K) and ``lora_b`` (N, R) have one dtype (bf16, fp16, fp32); R is at
     most 128. Accumulates in fp32; ``alpha * x @ lora_a.T`` is rounded to the dtype. Differentiable in all four; the gradient
-    of a frozen ``weight`` is not computed. ``config`` is one of ``CONFIGS``; without one the first call with new shapes
-    times a few. Raises ValueError, naming the argument, for what is not supported.
+    of a frozen ``weight`` is not computed. ``config`` is one of ``CONFIGS``; by default the shapes
+    choose. Raises ValueError, naming the argument, for what is not supported.
     """
     if not use_triton():
         return reference(x, weight, lora_a, lora_b, alpha)

@@ -283,9 +283,9 @@ _matmul.register_autograd(_differentiate, setup_context=_save)
 def matmul(a: torch.Tensor, b: torch.Tensor, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
     """``a @ b`` of matrices (M, K) and (K, N) of one dtype (fp32, fp16, bf16) and any strides; differentiable.
 
-    Accumulates in fp32; fp32 operands are never rounded to tf32. Without ``config``, which is one of ``CONFIGS``, the first
-    call with new shapes may time a few configs; Triton's cache keeps the choice. Raises ValueError, naming the argument, for
-    other dtypes or numbers of dimensions, shapes that do not match, and devices without CUDA.
+    Accumulates in fp32; fp32 operands are never rounded to tf32. ``config`` is one of ``CONFIGS``; by default the shapes choose.
+    Raises ValueError, naming the argument, for other dtypes or numbers of dimensions, shapes that do not match, and devices
+    without CUDA.
     """
     if not use_triton():
         return reference(a, b)

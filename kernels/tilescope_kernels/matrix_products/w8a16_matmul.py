@@ -245,7 +245,7 @@ def w8a16_matmul(
 
     ``x`` is bf16, fp16 or fp32, ``weight`` (N, K) int8 and ``scale`` (N, 1) fp32, as ``quantize(weight)`` gives them.
     Accumulates in fp32; the result is deterministic. Few rows may be split along K (split-K), with a second small launch. Not
-    differentiable. ``config`` is one of ``CONFIGS``; without one the first call with new shapes may time a few. Raises
+    differentiable. ``config`` is one of ``CONFIGS``; by default the shapes choose. Raises
     ValueError, naming the argument, for what is not supported.
     """
     if not use_triton():
