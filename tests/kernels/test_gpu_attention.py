@@ -59,9 +59,8 @@ def test_attention_shapes(extents, dtype, causal):
 ])  # fmt: skip
 def test_attention_hopper_backward(extents, dtype, shares, causal, monkeypatch):
     """Small and ragged problems too, and tiles of keys whose queries several programs share."""
-    monkeypatch.setattr(hopper_gradients, "_LEAST", 0)
-    monkeypatch.setattr(hopper_gradients, "multiprocessors", lambda _: 1)
-    monkeypatch.setattr(hopper_gradients, "shares", lambda *_: shares)
+    for name, forced in {"_LEAST": 0, "multiprocessors": lambda _: 1, "shares": lambda *_: shares}.items():
+        monkeypatch.setattr(hopper_gradients, name, forced)
     with observe.launches() as made:
         compare(*drawn(extents, dtype), TOLERANCE[dtype], is_causal=causal, enable_gqa=True)
     assert len([one for one in made if "backward" in one["function"]]) == 3

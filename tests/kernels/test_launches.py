@@ -104,9 +104,10 @@ def gpu(monkeypatch, tmp_path_factory):
         monkeypatch.setattr(f"torch.{name}", fake)
     for kernel in (scaled_kernel, tiles_kernel):
         monkeypatch.setattr(kernel, "run", functools.partial(_searched, seen, kernel))
-        monkeypatch.setattr(kernel, "device_caches", type(kernel.device_caches)(kernel.create_binder))
-    monkeypatch.setattr(driver, "_active", stub)
-    return seen
+        kernel.device_caches.clear()
+    driver.set_active(stub)
+    yield seen
+    driver.set_active(None)
 
 
 X, Y = torch.zeros(1024), torch.zeros(1024)

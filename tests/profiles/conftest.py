@@ -101,6 +101,12 @@ def one_processor():
 
 
 @pytest.fixture
+def cuda(monkeypatch):
+    """Makes functions and classes stand for those of ``torch.cuda``, by name."""
+    return lambda stand_ins: [monkeypatch.setattr(f"torch.cuda.{name}", fake) for name, fake in stand_ins.items()]
+
+
+@pytest.fixture
 def describe_as(monkeypatch):
     """Makes the worker's answer about kernels the entries of a list."""
 

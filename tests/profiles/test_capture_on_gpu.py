@@ -31,9 +31,9 @@ def test_tuned_launch_is_recorded_once_with_its_config():
 def test_autotuner_finds_its_configs_compiled(monkeypatch, tmp_path):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     hits: list[bool] = []
-    monkeypatch.setattr(knobs.compilation, "listener", lambda *, cache_hit=False, **_: hits.append(cache_hit))
     x, y = torch.randn(4096, device="cuda"), torch.empty(4096, device="cuda")
-    with tilescope.capture() as capture:
+    with knobs.compilation.scope(), tilescope.capture() as capture:
+        knobs.compilation.listener = lambda *, cache_hit=False, **_: hits.append(cache_hit)
         foreign.tripled_kernel[lambda given: (triton.cdiv(4096, given["BLOCK"]),)](x, y, 4096)
     assert torch.equal(y, 3 * x)
     assert hits[-4:] == [True] * 4 and not all(hits)

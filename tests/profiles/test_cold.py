@@ -42,7 +42,7 @@ def test_flush_reads_are_wide_and_evicted_last():
 
 
 @pytest.fixture
-def calls(monkeypatch):
+def calls(monkeypatch, cuda):
     """What a collector does, in order, on a machine without a GPU: each flush, each call with its set of inputs."""
     happened: list[str] = []
 
@@ -81,13 +81,12 @@ def calls(monkeypatch):
 
     monkeypatch.setattr(execute, "prepare", prepare)
     monkeypatch.setattr(cold, "Flush", Flush)
-    for name, fake in {
+    cuda({
         "Event": Event, "CUDAGraph": Graph, "graph_pool_handle": object, "empty_cache": lambda: None, "stream": lambda stream: contextlib.nullcontext(),
         "Stream": lambda: None, "synchronize": lambda: None,
         "memory_allocated": lambda: 0, "max_memory_allocated": lambda: 0, "reset_peak_memory_stats": lambda: None,
         "memory_snapshot": lambda: [{"segment_pool_id": (0, 0)}],
-    }.items():  # fmt: skip
-        monkeypatch.setattr(torch.cuda, name, fake)
+    })  # fmt: skip
     return happened
 
 
@@ -106,11 +105,11 @@ def test_events_begin_cold_with_the_next_inputs(calls, tmp_path):
     assert json.loads((tmp_path / "a.json").read_text())["rotate"] == events.ROTATE
 
 
-def test_peak_memory_of_a_cuda_graph_is_absent(calls, tmp_path, monkeypatch):
+def test_peak_memory_of_a_cuda_graph_is_absent(calls, tmp_path, cuda):
     events.capture(CASE, None, tmp_path / "plain.json", {"repetitions": 2})
     assert json.loads((tmp_path / "plain.json").read_text())["peak_memory"] == 0
     pools = [{"segment_pool_id": (0, 0)}, {"segment_pool_id": (0, 1)}]
-    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: pools)
+    cuda({"memory_snapshot": lambda: pools})
     events.capture(CASE, None, tmp_path / "graph.json", {"repetitions": 2})
     found = json.loads((tmp_path / "graph.json").read_text())
     assert "peak_memory" not in found

@@ -1,7 +1,6 @@
 """Samples of a race are the GPU's time and not the CPU's, on a simulated GPU that runs queued work in order."""
 
 import pytest
-import torch
 from tilescope.execution import cold
 from tilescope.tuning import cold_times
 
@@ -27,7 +26,7 @@ class Machine:
 
 
 @pytest.fixture
-def machine(monkeypatch):
+def machine(monkeypatch, cuda):
     made: list[Machine] = []
 
     def make(cpu, gpu):
@@ -60,9 +59,9 @@ def machine(monkeypatch):
                 there.queue(5e-6, 50e-6)
 
         monkeypatch.setattr(cold, "Flush", Flush)
-        monkeypatch.setattr(torch.cuda, "Event", Event)
-        monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: there.queue(5e-6, cycles / 2e9))
-        monkeypatch.setattr(torch.cuda, "synchronize", there.wait)
+        cuda({
+            "Event": Event, "_sleep": lambda cycles: there.queue(5e-6, cycles / 2e9), "synchronize": there.wait
+        })  # fmt: skip
         monkeypatch.setattr(cold_times.time, "perf_counter", lambda: there.now)
         return there
 

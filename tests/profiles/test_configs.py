@@ -73,14 +73,13 @@ class Accepts(offline.OfflineDriver):
 
 
 @pytest.fixture
-def gpu(monkeypatch):
+def gpu():
     accepts = Accepts()
-    monkeypatch.setattr(driver, "_active", accepts)
-    for function in (twice_kernel.fn.fn, copy_kernel):
-        monkeypatch.setattr(function, "device_caches", type(function.device_caches)(function.create_binder))
-    monkeypatch.setattr(twice_kernel, "cache", {})
-    tried.clear()
+    driver.set_active(accepts)
     yield accepts
+    driver.set_active(None)
+    for kept in (twice_kernel.fn.fn.device_caches, copy_kernel.device_caches, twice_kernel.cache, tried):
+        kept.clear()
     max_shared_mem.cache_clear()
 
 

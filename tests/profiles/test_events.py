@@ -33,9 +33,7 @@ def test_a_case_that_no_graph_captures_has_no_graph_time(tmp_path):
     assert set(events.parse(artefact, CASE)["metric"]) == {"interval"}
 
 
-def test_every_call_is_cold_and_between_its_events(monkeypatch):
-    import torch
-
+def test_every_call_is_cold_and_between_its_events(cuda):
     happened: list[str] = []
     clock = iter(range(0, 100, 2))
 
@@ -50,8 +48,7 @@ def test_every_call_is_cold_and_between_its_events(monkeypatch):
         def elapsed_time(self, end):
             return float(end.time - self.time)
 
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: happened.append("synchronize"))
+    cuda({"Event": Event, "synchronize": lambda: happened.append("synchronize")})
     times = intervals.intervals(lambda: happened.append("call"), 3, lambda: happened.append("flush"))
     assert happened == ["flush", "record", "call", "record"] * 3 + ["synchronize"]
     assert times == [0.002] * 3

@@ -528,9 +528,7 @@ def notes_of(folder: Path, events: list[Any]) -> list[str]:
     ]
 
 
-def test_launch_that_outlasts_later_ones_of_its_stream_is_impossible(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_launch_that_outlasts_later_ones_is_impossible(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     events = [event(10 * n, 8) for n in range(6)]
     events[2]["dur"] = 25.0
     assert notes_of(tmp_path, events) == [
@@ -550,7 +548,7 @@ def test_launch_that_outlasts_later_ones_of_its_stream_is_impossible(
     assert "same stream" not in capsys.readouterr().out
 
 
-def test_launch_that_begins_before_the_one_before_it_ends_is_noted(tmp_path: Path) -> None:
+def test_launch_that_begins_before_the_last_ends_is_noted(tmp_path: Path) -> None:
     (note,) = notes_of(tmp_path, [event(0, 14), event(10, 8), event(20, 8)])
     assert note.startswith("launches that begin before the one before them") and note.endswith("1, k by 4.00 µs")
 

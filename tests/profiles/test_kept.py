@@ -3,8 +3,10 @@
 import asyncio
 import os
 import shutil
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tilescope.files import user_cache
@@ -59,13 +61,8 @@ def test_declarations_hold_until_the_library_is_edited(tmp_path, monkeypatch):
     library = tmp_path / "tilescope_kernels"
     shutil.copytree(KERNELS, library, ignore=shutil.ignore_patterns("__pycache__"))
 
-    class Found:
-        submodule_search_locations = (str(library),)
-
-    find = declarations.importlib.util.find_spec
-    monkeypatch.setattr(
-        declarations.importlib.util, "find_spec", lambda name: Found if name == "tilescope_kernels" else find(name)
-    )
+    found = SimpleNamespace(submodule_search_locations=[str(library)])
+    monkeypatch.setitem(sys.modules, "tilescope_kernels", SimpleNamespace(__spec__=found))
     declarations.keep((), (), [ENTRY])
     (entry,) = declarations.known((), ())
     assert {name: known["available"] for name, known in entry["implementations"].items()} == {

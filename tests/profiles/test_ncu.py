@@ -331,17 +331,18 @@ def test_unavailable_names_ncu(monkeypatch):
     assert counters.unavailable() is None
 
 
-def test_capture_counts_one_call_after_warming_up(monkeypatch, tmp_path):
+def test_capture_counts_one_call_after_warming_up(monkeypatch, cuda, tmp_path):
     from tilescope.execution import execute
 
     happened: list[str] = []
     monkeypatch.setattr(execute, "prepare", lambda *_, **__: lambda: happened.append("call"))
-    for name, fake in {
-        "synchronize": lambda: happened.append("synchronize"),
-        "nvtx.range_start": lambda name: happened.append(f"open {name}") or 7,
-        "nvtx.range_end": lambda handle: happened.append(f"close {handle}"),
-    }.items():
-        monkeypatch.setattr(f"torch.cuda.{name}", fake)
+    cuda(
+        {
+            "synchronize": lambda: happened.append("synchronize"),
+            "nvtx.range_start": lambda name: happened.append(f"open {name}") or 7,
+            "nvtx.range_end": lambda handle: happened.append(f"close {handle}"),
+        }
+    )
 
     class Spec:
         @staticmethod

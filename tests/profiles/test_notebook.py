@@ -144,7 +144,7 @@ def test_modules_beside_the_notebook_are_found(notebook, tmp_path, monkeypatch):
     folder = tmp_path / "own"
     folder.mkdir()
     (folder / "beside_the_notebook.py").write_text("def right(x):\n    return 3 * x\n")
-    monkeypatch.setattr(sys, "path", [*sys.path, str(folder)])
+    monkeypatch.syspath_prepend(str(folder))
     own = importlib.import_module("beside_the_notebook")
     reference = cell_source.write_spec(declared(notebook, reference=own.right), tmp_path)
     # A worker's process knows neither the module nor its folder.

@@ -1,6 +1,6 @@
 """The assembler that Triton has to use."""
 
-import importlib.util
+import sys
 
 from tilescope.jobs import ptxas
 from triton import knobs
@@ -43,6 +43,6 @@ def test_what_is_not_there_is_absent(monkeypatch, tmp_path):
     assert ptxas.version("sm_90") is None
     for name in ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "triton", None)
     assert ptxas.environment() == {}
     assert ptxas.version("sm_90") is None

@@ -40,7 +40,6 @@ def family(kit, runs, no_gpu, monkeypatch, tmp_path):
 
     monkeypatch.setattr(questions, "describe", known)
     monkeypatch.setattr(recording, "beside", in_this_process)
-    monkeypatch.setattr(device, "count", lambda: 0)
     return tmp_path
 
 
