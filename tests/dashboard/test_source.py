@@ -207,6 +207,15 @@ def test_the_view_opens_on_the_default_case_and_its_hottest_line(run: str) -> No
     assert set(table["source"]) == {"ncu", "compiler", "interpreter"}
 
 
+def test_lines_of_another_case_than_the_pages_are_named(run: str, tmp_path: Path) -> None:
+    assert "No lines of" not in words(shown(another(tmp_path, "20260103-000000-0001", {"softmax": {}})))
+    small = dataclasses.replace(CASE, workload="8x8-fp32")
+    view = shown(another(tmp_path, "20260103-000000-0002", {"softmax": {}}, of=small))
+    said = "No lines of triton · forward · 8x8-fp32; of triton · forward · 16384x4096-bf16: Line 8 has 75.0 % of stall samples (ncu)"
+    assert said in words(view)
+    assert "The lines are those of softmax_kernel, which another size may not launch." in words(view)
+
+
 def test_choices_change_what_is_shown(run: str) -> None:
     view = shown(run)
     view._code.stage = "ptx"
@@ -235,10 +244,12 @@ def test_a_kernel_without_lines_says_what_to_do(run: str, tmp_path: Path, monkey
     assert view._body.visible
 
 
-def another(folder: Path, identity: str, facts: dict, found: pd.DataFrame | None = None, title: str = "") -> str:
+def another(
+    folder: Path, identity: str, facts: dict, found: pd.DataFrame | None = None, title: str = "", *, of: Case = CASE
+) -> str:
     """A run with a row of each kernel that ``facts`` describes, and the lines ``found``; its id."""
     writer = RunWriter(folder, Run(identity, "2026-01-03T00:00:00+00:00", DEVICE, facts, {}, {}, title=title))
-    writer.append(schema.frame([Case(n, *CASE.id.split("/")[1:]).row("registers", 32, "compiler") for n in facts]))
+    writer.append(schema.frame([Case(n, *of.id.split("/")[1:]).row("registers", 32, "compiler") for n in facts]))
     if found is not None:
         writer.append_lines("softmax", found, {"softmax.py": SOURCE})
     writer.finish()

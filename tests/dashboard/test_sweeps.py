@@ -8,15 +8,21 @@ import pytest
 from bokeh.models import HoverTool
 from tilescope.models import sweeps
 from tilescope.notebook.opening import open_file
+from tilescope.runs import changes, store
+from tilescope.runs.store import RunWriter
 from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.run import Failure
 from tilescope.tuning import memory, race
+from tilescope_dashboard.components.copy_button import CopyButton
 from tilescope_dashboard.figures.autotune import autotune
 from tilescope_dashboard.figures.style import LIGHT
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import autotune as topic
 from tilescope_dashboard.views.autotune import Autotune
+
+from tests.profiles import made_up
+from tests.recorded import recorded
 
 from .conftest import said as words
 
@@ -130,15 +136,34 @@ def test_of_a_dozen_parameters_the_costly_ones_are_told() -> None:
 
 
 def test_autotune_copies_chosen_or_best_config() -> None:
-    view = Autotune(State(run="20261126-055403-17a6", kernel="rms_norm", view="autotune"))
+    view = Autotune(State(run=recorded("norms: autotune sweeps"), kernel="add_rms_norm", view="autotune"))
     view.refresh()
-    assert view._copy.text == 'triton.Config({"PROGRAMS": 2}, num_warps=8)'
+    assert view._copy.text == sweeps.as_code(view._ranked["config"].iloc[0])
     assert (view._copy.label, view._copy.visible) == ("Copy best config", True)
     view._rows.selection = [2]
     assert view._copy.text == sweeps.as_code(view._ranked["config"].iloc[2])
     assert view._copy.label == "Copy chosen config"
     view._rows.selection = []
     assert view._copy.label == "Copy best config"
+
+
+def test_no_config_of_code_that_is_gone_is_offered(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
+    declared = {"file": "tilescope_kernels/reductions/row_sum.py", "sha256": "0"}
+    for digest, gone in (("0", True), (changes.today(store.source_file(declared["file"]))["row_sum_kernel"], False)):
+        about = made_up.run(store.new_id(), {"row_sum": {**declared, "functions": {"row_sum_kernel": digest}}})
+        writer = RunWriter(tmp_path, about)
+        case = Case("row_sum", "triton", "forward", "8x8-fp32")
+        at = {"launch": 0, "function": "row_sum_kernel"}
+        writer.append(schema.frame(
+            [dataclasses.replace(case, config=f"BLOCK={n}").row("gpu_time", n * 1e-6, "torch_profiler", sample=0, **at) for n in (8, 16)]
+        ))  # fmt: skip
+        writer.finish()
+        view = Autotune(State(run=about.id, kernel="row_sum", view="autotune"))
+        view.refresh()
+        assert "Best of 2" in words(view)
+        assert ("The code has changed since this sweep, so no config is offered" in words(view)) == gone
+        assert any(button.visible for button in view.__panel__().select(CopyButton)) != gone
 
 
 def test_helions_words_are_values_of_parameters(tmp_path) -> None:

@@ -2,7 +2,7 @@
 
 import pandas as pd
 import pytest
-from tilescope.runs import store
+from tilescope.runs import device_roofs, store
 from tilescope.runs.store import RunWriter, StoreError
 from tilescope.table import schema
 from tilescope.table.case import Case
@@ -46,7 +46,8 @@ def test_run_comes_back_as_written(runs):
     assert sorted(path.name for path in folder.iterdir()) == ["artefacts", "run.json", "table.parquet"]
     assert [path.name for path in runs.iterdir()] == [writer.run.id]
     loaded = store.open_run(folder)
-    assert loaded.run == a_run(failures=(Failure(CASE.id, "ncu", "no"),), notes=("a remark",))
+    expected = a_run(failures=(Failure(CASE.id, "ncu", "no"),), notes=("a remark",))
+    assert loaded.run == device_roofs.settled(expected, store.recorded_dir())
     assert list(loaded.table["value"]) == [32, 40]
     assert set(loaded.table["run_id"]) == {"20261120-221530-3fa9"}
     assert dict(loaded.table.dtypes.astype(str)) == dict(schema.COLUMNS)

@@ -95,6 +95,11 @@ def changed_kernels(loaded: LoadedRun) -> list[str]:
     return list(dict.fromkeys(problem.kernel for problem in _changed_problems(loaded)))
 
 
+def has_changed(loaded: LoadedRun, kernel: str, case: KernelCase) -> bool:
+    """Whether a case of the kernel launches a function that has changed since. Cached likewise."""
+    return changes.Problem(kernel, case.direction, case.workload) in _changed_problems(loaded)
+
+
 def changed_sizes(loaded: LoadedRun, kernel: str) -> list[str]:
     """Workloads at which a kernel has changed since, where it has not at others; else none. Cached likewise."""
     changed = dict.fromkeys(problem.workload for problem in _changed_problems(loaded) if problem.kernel == kernel)

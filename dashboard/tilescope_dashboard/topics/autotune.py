@@ -17,6 +17,8 @@ from tilescope_dashboard.topics.sentence import Sentence
 _SELECTORS = 3
 #: Explains the view where it has nothing to show.
 ABOUT = Sentence("Autotune", "Every config of a kernel, measured or compiled.")
+#: A remark on a sweep of code that has changed.
+GONE = "The code has changed since this sweep, so no config is offered: 'tilescope tune {}' times today's. "
 _MEASURES = (
     Column("time", "time", "second"), Column("over", "over the best", "ratio"), Column("registers", "registers", "count"),
     Column("shared_memory", "shared memory (B)", "byte"), Column("spills", "spills (B)", "byte"),

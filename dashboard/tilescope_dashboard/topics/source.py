@@ -12,6 +12,7 @@ from tilescope.table.sources import MEASURED, SOURCES
 
 from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.data.frames import with_first
+from tilescope_dashboard.data.kernel_cases import case_name
 from tilescope_dashboard.data.units import write
 from tilescope_dashboard.topics.sentence import Sentence
 
@@ -178,10 +179,28 @@ def excerpt(text: str, lines: Iterable[int]) -> list[tuple[int, int]]:
     return held if wanted and wanted <= covered else [(1, count)]
 
 
-def sentence(launch: str, hottest: tuple[int, float] | None, metric: str, apart: bool) -> Sentence:
-    """The headline: the ``hottest`` line and its share of ``metric``, else the ``launch``. ``apart``: other files have values too."""
+def sentence(
+    launch: str,
+    hottest: tuple[int, float] | None,
+    metric: str,
+    *,
+    apart: bool,
+    case: Sequence[str] = (),
+    asked: Sequence[str] | None = None,
+) -> Sentence:
+    """The headline: the ``hottest`` line and its share of ``metric``, else the ``launch``. ``apart``: other files have values too.
+
+    ``case`` is the one that is shown. Where the page's case, ``asked``, is another, the headline names both.
+    """
     title = f"Line {hottest[0]} has {write(hottest[1], 'ratio')} of {metric}" if hottest else launch
-    return Sentence(title, _READING.format(_APART if apart else _INLINED))
+    text = _READING.format(_APART if apart else _INLINED)
+    if not asked or tuple(asked[:3]) == tuple(case[:3]):
+        return Sentence(title, text)
+    shown, wanted = (case_name(one[:3]) for one in (case, asked))
+    return Sentence(
+        f"No lines of {wanted}; of {shown}: {title}",
+        f"The lines are those of {launch}, which another size may not launch. {text}",
+    )
 
 
 def no_text(file: str) -> str:

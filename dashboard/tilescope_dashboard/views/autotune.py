@@ -12,7 +12,7 @@ from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.components.copy_button import CopyButton
 from tilescope_dashboard.components.tables import fill, table
-from tilescope_dashboard.data import kernel_cases, recordings
+from tilescope_dashboard.data import kernel_cases, recordings, run_cache
 from tilescope_dashboard.figures.autotune import autotune
 from tilescope_dashboard.session.job_follower import JobFollower
 from tilescope_dashboard.session.jobs import shared
@@ -97,16 +97,23 @@ class Autotune(View):
         self._offer()
 
     def _instead(self) -> str:
-        """A remark that the page's case was not swept and another sweep is shown; empty otherwise."""
+        """Remarks that the page's case was not swept and another sweep is shown, and that its code is gone; empty otherwise."""
         asked = self.state.standing and kernel_cases.case_name(self.state.standing[:3])
         swept = set(sweeps.names(self._cells))
-        return f"{asked} was not swept; this is {self._choices.sweep}. " if asked and asked not in swept else ""
+        said = f"{asked} was not swept; this is {self._choices.sweep}. " if asked and asked not in swept else ""
+        return said + (topic.GONE.format(self.state.kernel) if self._is_gone() else "")
+
+    def _is_gone(self) -> bool:
+        """Whether the code that the sweep launched has changed since, so that its configs are no answer for today's."""
+        of = kernel_cases.named(self._choices.sweep)
+        return bool(of and self.loaded and run_cache.has_changed(self.loaded, self.state.kernel, of))
 
     def _offer(self) -> None:
-        """The config that the button copies: the chosen row's, else the best."""
+        """The config that the button copies: the chosen row's, else the best; none of code that is gone."""
         chosen = [self._ranked.iloc[place] for place in self._rows.selection if place < len(self._ranked)]
         row = next(iter(chosen), sweeps.best(self._ranked))
-        code = sweeps.as_code(row["config"], str(row["time_source"])) if row is not None else ""
+        offered = None if self._is_gone() else row
+        code = sweeps.as_code(offered["config"], str(offered["time_source"])) if offered is not None else ""
         self._copy.param.update(
             visible=bool(code), text=code, label="Copy chosen config" if chosen else "Copy best config"
         )

@@ -97,7 +97,14 @@ class Source(View):
         others = code_pair.elsewhere(rows, self._file, columns)
         markup = code_pair.pair(left + others, self._assembly(), self.look)
         column = columns[0].text if columns else ""
-        said = topic.sentence(self._choices.launch.label, hot, column, apart=bool(others))
+        said = topic.sentence(
+            self._choices.launch.label,
+            hot,
+            column,
+            apart=bool(others),
+            case=self._choices.case,
+            asked=self.state.standing,
+        )
         self._head.object = html_text.heading(*said)
         # Keep the chosen line as long as the launch has it.
         line = self._code.line if self._code.line in own_lines.array else hot[0] if hot else 0

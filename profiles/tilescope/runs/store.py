@@ -29,7 +29,7 @@ from tilescope.runs import device_roofs, journal, reader, summaries
 from tilescope.runs.reader import LINES, LoadedRun, StoreError, read_run, read_table, source_bytes, source_file, text_of
 from tilescope.runs.summaries import Summary
 from tilescope.runs.writer import MODEL, PARTIAL, RunWriter, check_writable, gathered, is_being_written, parts, recover
-from tilescope.table import schema
+from tilescope.table import other_configs, schema
 from tilescope.table.run import Run
 from tilescope.table.sources import SOURCES
 
@@ -75,9 +75,13 @@ def open_run(path: Path | str) -> LoadedRun:
     folder = Path(path)
     run, table = _read(folder, read_table)
     loaded = LoadedRun(device_roofs.settled(run, recorded_dir()), table, folder)
-    if not loaded.damage:
-        return loaded
-    return dataclasses.replace(loaded, run=dataclasses.replace(loaded.run, notes=(*loaded.run.notes, loaded.damage)))
+    table, said = other_configs.without(table, loaded.configs)
+    notes = (*loaded.run.notes, *said, *filter(None, [loaded.damage]))
+    return (
+        dataclasses.replace(loaded, run=dataclasses.replace(loaded.run, notes=notes), table=table)
+        if said or loaded.damage
+        else loaded
+    )
 
 
 def _read(folder: Path, table: Callable[[Path, Path], pd.DataFrame]) -> tuple[Run, pd.DataFrame]:
