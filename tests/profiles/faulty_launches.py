@@ -88,3 +88,118 @@ def largest_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
     most = tl.max(tl.load(x_ptr + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)), axis=0)
     if most > tl.load(out_ptr):
         tl.atomic_max(out_ptr, most)
+
+
+@triton.jit
+def narrow_rows_kernel(x_ptr, y_ptr, stride, n, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    columns = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * stride + columns, mask=columns < n, other=0)  # a wrap
+    tl.store(y_ptr + row * stride + columns, x, mask=columns < n)
+
+
+@triton.jit
+def narrow_loop_kernel(x_ptr, rows, stride, BLOCK: tl.constexpr):
+    for row in range(tl.program_id(0), rows, tl.num_programs(0)):
+        at = x_ptr + (row * stride).to(tl.int64) + tl.arange(0, BLOCK)  # a wrap
+        tl.store(at, tl.load(at) + 1)
+
+
+@triton.jit
+def wide_rows_kernel(x_ptr, y_ptr, stride, n, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * stride + columns, mask=columns < n, other=0)
+    tl.store(y_ptr + row * stride + columns, x, mask=columns < n)
+
+
+@triton.jit
+def walking_kernel(x_ptr, rows, stride, BLOCK: tl.constexpr):
+    """The pointer grows by steps that fit 32 bits, and a hash of the row wraps as it is meant to."""
+    x_ptr += tl.program_id(0).to(tl.int64) * rows * stride
+    for row in range(rows):
+        seed = (row * 1103515245 + 12345) & 31
+        tl.store(x_ptr + tl.arange(0, BLOCK) + seed, tl.load(x_ptr + tl.arange(0, BLOCK)))
+        x_ptr += stride
+
+
+@triton.jit
+def grouped_tiles_kernel(  # noqa: PLR0917
+    x_ptr, m, n, GROUP: tl.constexpr, M: tl.constexpr, N: tl.constexpr
+):
+    """A product's order of tiles: the rows of the last ones of a group do not exceed the tensor."""
+    program, across = tl.program_id(0), tl.cdiv(n, N)
+    first = program // (GROUP * across) * GROUP
+    rows = tl.minimum(tl.cdiv(m, M) - first, GROUP)
+    row = (first + program % rows) * M + tl.arange(0, M)
+    column = program % (GROUP * across) // rows * N + tl.arange(0, N)
+    at = x_ptr + row[:, None].to(tl.int64) * n + column[None]
+    tl.store(at, tl.load(at, mask=row[:, None] < m) + 1, mask=row[:, None] < m)
+
+
+@triton.jit
+def row_max_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    row, column = tl.program_id(0), tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * n + column, mask=column < n)  # without other
+    tl.store(out_ptr + row, tl.max(tl.exp(x) * 2, axis=0))
+
+
+@triton.jit
+def added_up_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    total = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, n, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        total += tl.load(x_ptr + at, mask=at < n)  # without other
+    tl.store(out_ptr, tl.sum(total, axis=0))
+
+
+@triton.jit
+def replaced_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    row, column = tl.program_id(0), tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * n + column, mask=column < n)
+    tl.store(out_ptr + row, tl.max(tl.where(column < n, x, float("-inf")), axis=0))
+
+
+@triton.jit
+def masked_columns_kernel(x_ptr, out_ptr, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Lanes without a value stay in columns that are not stored."""
+    row, column = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+    x = tl.load(x_ptr + row[:, None] * columns + column[None], mask=(column < columns)[None])
+    tl.store(out_ptr + column, tl.sum(x, 0), mask=column < columns)
+
+
+@triton.jit
+def copied_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + at, tl.exp(tl.load(x_ptr + at, mask=at < n)), mask=at < n)
+
+
+@triton.jit
+def product_kernel(a_ptr, b_ptr, c_ptr, PRECISION: tl.constexpr, SIZE: tl.constexpr):
+    row, column = tl.arange(0, SIZE)[:, None], tl.arange(0, SIZE)[None]
+    a, b = tl.load(a_ptr + row * SIZE + column), tl.load(b_ptr + row * SIZE + column)
+    if PRECISION != "default":
+        tl.store(c_ptr + row * SIZE + column, tl.dot(a, b, input_precision=PRECISION))
+    else:
+        tl.store(c_ptr + row * SIZE + column, tl.dot(a, b))  # as TF32
+
+
+@triton.jit
+def mean_kernel(x_ptr, count_ptr, out_ptr, n: tl.constexpr):
+    row = tl.program_id(0)
+    total = tl.sum(tl.load(x_ptr + row * n + tl.arange(0, n)) * 0.0, axis=0)
+    tl.store(out_ptr + row, total / tl.load(count_ptr + row))  # not finite
+
+
+@triton.jit
+def guarded_mean_kernel(x_ptr, count_ptr, out_ptr, n: tl.constexpr):
+    row = tl.program_id(0)
+    count = tl.load(count_ptr + row)
+    mean = tl.sum(tl.load(x_ptr + row * n + tl.arange(0, n)), axis=0) / count
+    tl.store(out_ptr + row, tl.where(count == 0.0, 0.0, mean))
+
+
+@triton.jit
+def exponential_kernel(x_ptr, out_ptr, n: tl.constexpr):
+    at = tl.arange(0, n)
+    tl.store(out_ptr + at, tl.exp(tl.load(x_ptr + at)))  # not finite

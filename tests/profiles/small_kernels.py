@@ -67,6 +67,15 @@ def careless_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def ratio_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    """Divides zero by zero in the second program."""
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offs, mask=offs < n, other=1.0)
+    below = tl.where(tl.program_id(0) == 1, 0.0, x * x)
+    tl.store(y_ptr + offs, tl.where(tl.program_id(0) == 1, 0.0, x * x) / below, mask=offs < n)
+
+
+@triton.jit
 def loop_kernel(x_ptr, y_ptr, rows, columns, BLOCK: tl.constexpr):
     """Column sums by a persistent program: bf16 in, an atomic out."""
     offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -237,6 +246,19 @@ def _vector(name, implementations, reference, dims=("n",)):
     )
 
 
+def ratio(x: torch.Tensor) -> torch.Tensor:
+    y = torch.empty_like(x)
+    ratio_kernel[(triton.cdiv(x.numel(), 64),)](x, y, x.numel(), BLOCK=64)
+    return y
+
+
+def _ratio(x: torch.Tensor) -> torch.Tensor:
+    zeroed = torch.where((torch.arange(x.numel(), device=x.device) // 64) == 1, 0.0, x * x)
+    return zeroed / zeroed
+
+
+RATIO = _vector("ratio", {"triton": ratio}, _ratio)
+UNGUARDED = _vector("unguarded", {"triton": ratio}, torch.ones_like)
 CARELESS = _vector(
     "careless",
     {"unwritten": lambda x: careless(x, x.numel() - 1), "beyond": lambda x: careless(x, x.numel())},

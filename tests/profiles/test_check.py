@@ -7,6 +7,7 @@ import torch
 from tilescope.collectors import check
 from tilescope.table.case import Case
 
+from . import small_kernels
 from .capturing import capture, figures, small
 
 CASES = {
@@ -21,6 +22,8 @@ CASES = {
     "compact": small("COMPACT", "100-fp32"),
     "unwritten": small("CARELESS", "128-fp32", "unwritten"),
     "beyond": small("CARELESS", "100-fp32", "beyond"),
+    "common NaN": small("RATIO", "200-fp32"),
+    "NaN": small("UNGUARDED", "200-fp32"),
     "compile": small("TIMES", "500-fp32", "compile"),
     "empty": small("TIMES", "0-fp32"),
 }
@@ -110,6 +113,23 @@ def test_an_element_that_is_never_written_shows(found):
 
 def test_check_outside_access_is_an_error(found):
     assert found["beyond"]["error"] == "InterpretationFailed"
+
+
+def test_failed_check_names_the_operands_of_the_first_nan(found):
+    assert found["NaN"]["error"] == "CheckFailed"
+    line = small_kernels.ratio_kernel.starting_line_number + 6
+    said = f"ratio_kernel, line {line}: program (1, 0, 0) makes the first NaN that it stores, 0 / 0"
+    assert "NaN in 64 of 200 elements" in found["NaN"]["message"] and said in found["NaN"]["message"]
+
+
+def test_common_nan_is_a_warning_with_its_origin(found, tmp_path):
+    assert figures(found["common NaN"], None)["relative_error"] == 0
+    artefact = tmp_path / "check.json"
+    artefact.write_text(json.dumps(found["common NaN"]["artefact"]))
+    counted, origin = check.warnings(artefact)
+    assert counted.startswith("output 0 is NaN or infinite in 64 elements") and "0 / 0" in origin
+    artefact.write_text(json.dumps(found["softmax"]["artefact"]))
+    assert check.warnings(artefact) == []
 
 
 def test_compiled_code_needs_a_gpu(found):

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 from tilescope import Capture, cli
+from tilescope.collectors import code_faults
+from tilescope.execution import launches, offline
 from tilescope.table import kernel_faults
 
 from . import faulty_launches as faulty
@@ -20,9 +22,9 @@ def line_of(marked: str, kernel: Any) -> int:
     return kernel.starting_line_number + 1 + next(n for n, text in enumerate(lines) if f"# {marked}" in text)
 
 
-def told(launch: Callable[[], object], *, wrong: bool = True) -> list[str]:
+def told(launch: Callable[[], object], *, wrong: bool = True, not_finite: bool = False) -> list[str]:
     """The faults of the launches."""
-    with Capture("sm_90") as capture:
+    with Capture("sm_90", not_finite=not_finite) as capture:
         launch()
     assert not capture.notes
     return list(kernel_faults.of_launches((record.data["counted"] for record in capture.records), wrong=wrong))
@@ -71,6 +73,111 @@ CORRECT = {
 @pytest.mark.parametrize("name", CORRECT)
 def test_correct_kernel_has_no_race(name):
     assert told(CORRECT[name]) == []
+
+
+ORIGINS = {
+    "a quotient": (lambda: faulty.mean_kernel[(4,)](numbers(4, 16) - 0.5, cells(4), cells(4), 16), "program (0, 0, 0) makes the first NaN that it stores, 0 / 0"),
+    "a function": (lambda: faulty.exponential_kernel[(1,)](cells(16, 100.0), cells(16), 16), "makes the first infinity that it stores, exp(100)"),
+    "a load": (lambda: faulty.exponential_kernel[(1,)](cells(16, float("nan")), cells(16), 16), "makes the first NaN that it stores, which memory holds"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ORIGINS)
+def test_first_nan_names_line_program_and_operands(name):
+    launch, what = ORIGINS[name]
+    (said,) = told(launch, wrong=False, not_finite=True)
+    assert what in said and f"line {line_of('not finite', getattr(faulty, said.partition(',')[0]))}" in said
+    assert told(launch, wrong=False) == []
+
+
+def test_infinity_that_is_not_stored_is_no_origin():
+    assert (
+        told(
+            lambda: faulty.guarded_mean_kernel[(4,)](numbers(4, 16), cells(4), cells(4), 16),
+            not_finite=True,
+            wrong=False,
+        )
+        == []
+    )
+
+
+def compiled(launch: Callable[[], object], *, wrong: bool) -> list[str]:
+    """The faults that the compiler's text shows of a launch with tensors that have no data."""
+    with launches.catch() as caught:
+        launch()
+    with offline.targeting("sm_90"):
+        text = offline.compile_launch(caught[0]).asm["ttir"]
+    faults = code_faults.of_launch(caught[0], text)
+    return list(kernel_faults.of_launches([{"function": caught[0].name, "faults": faults}], wrong=wrong))
+
+
+def shaped(*shape: int, kind: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.empty(shape, device="meta", dtype=kind)
+
+
+LARGE = shaped(70_000, 32_768, kind=torch.int8)
+WRAPS = {
+    "rows": (
+        lambda: faulty.narrow_rows_kernel[(70_000,)](LARGE, torch.empty_like(LARGE), 32_768, 32_000, BLOCK=32_768),
+        "offsets into x_ptr and y_ptr are computed in 32 bits and reach 2,293,727,232, more than 2,147,483,647, from "
+        "program_id(0) = 65,536 on",
+    ),
+    "a loop": (lambda: faulty.narrow_loop_kernel[(132,)](LARGE, 70_000, 32_768, 128), "from the first program on"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRAPS)
+def test_wrapping_offset_names_line_and_first_program(name):
+    launch, what = WRAPS[name]
+    (said,) = compiled(launch, wrong=True)
+    kernel = getattr(faulty, said.partition(",")[0])
+    assert f"line {line_of('a wrap', kernel)}: " in said and what in said
+
+
+FITTING = {
+    "a cast factor": lambda: faulty.wide_rows_kernel[(70_000,)](LARGE, torch.empty_like(LARGE), 32_768, 32_000, BLOCK=32_768),
+    "few programs": lambda: faulty.narrow_rows_kernel[(65_536,)](LARGE, torch.empty_like(LARGE), 32_768, 32_000, BLOCK=32_768),
+    "a small tensor": lambda: faulty.narrow_rows_kernel[(70_000,)](shaped(9), shaped(9), 32_768, 32_000, BLOCK=32_768),
+    "a moving pointer": lambda: faulty.walking_kernel[(4,)](LARGE, 17_500, 32_768, BLOCK=128),
+    "grouped tiles": lambda: faulty.grouped_tiles_kernel[(547 * 256,)](LARGE, 70_000, 32_768, 8, 128, 128),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FITTING)
+def test_fitting_offset_is_no_fault(name):
+    assert compiled(FITTING[name], wrong=True) == []
+
+
+DOUBTFUL = {
+    "a reduction": (lambda: faulty.row_max_kernel[(64,)](shaped(64, 1000), shaped(64), 1000, BLOCK=1024), "without other"),
+    "a loop": (lambda: faulty.added_up_kernel[(1,)](shaped(1000), shaped(1), 1000, BLOCK=256), "without other"),
+    "a product": (lambda: faulty.product_kernel[(1,)](shaped(32, 32), shaped(32, 32), shaped(32, 32), "default", 32), "as TF32"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DOUBTFUL)
+def test_doubtful_code_is_a_warning_with_its_line(name):
+    launch, marked = DOUBTFUL[name]
+    (said,) = compiled(launch, wrong=False)
+    kernel = getattr(faulty, said.partition(",")[0])
+    assert f"line {line_of(marked, kernel)}: " in said and kernel_faults.read(said) is not None
+
+
+MEANT = {
+    "whole rows": lambda: faulty.row_max_kernel[(64,)](shaped(64, 1024), shaped(64), 1024, BLOCK=1024),
+    "a value in place of lanes": lambda: faulty.replaced_kernel[(64,)](shaped(64, 1000), shaped(64), 1000, BLOCK=1024),
+    "unused columns": lambda: faulty.masked_columns_kernel[(1,)](shaped(16, 100), shaped(100), 100, 16, 128),
+    "no reduction": lambda: faulty.copied_kernel[(4,)](shaped(1000), shaped(1000), 1000, BLOCK=256),
+    "a named precision": lambda: faulty.product_kernel[(1,)](shaped(32, 32), shaped(32, 32), shaped(32, 32), "tf32", 32),
+    "half precision": lambda: faulty.product_kernel[(1,)](
+        *(shaped(32, 32, kind=torch.float16) for _ in range(3)), "default", 32
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MEANT)
+def test_meant_code_has_no_warning(name):
+    assert compiled(MEANT[name], wrong=False) == []
 
 
 SCRIPT = """

@@ -114,6 +114,8 @@ def _explanation(text: str) -> str:
 def _win(found: Finding) -> str:
     if found.of_results:
         return "fix this first: no speedup counts until then"
+    if found.warning:
+        return "probably not meant"
     if found.bound is None:
         return "no estimate of the speedup"
     ratio, _, alone = found.bound.text.partition(" by ")
@@ -133,7 +135,7 @@ def _kind(found: Finding) -> str:
 
 def _said_kind(found: Finding) -> str:
     """``_kind`` where a reader wants it: wrong results are wrong however they were found."""
-    return "" if found.of_results else _kind(found)
+    return "" if found.of_results or found.warning else _kind(found)
 
 
 def _evidence(values: Iterable[Evidence]) -> str:

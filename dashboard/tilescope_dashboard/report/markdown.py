@@ -148,7 +148,9 @@ def _finding(finding: Finding) -> str:
         clock = "interval" if finding.bound.clock == "interval" else "GPU time"
         win = f"{finding.bound.text} in {clock}"
     kind = "NVIDIA's rule" if finding.origin == NVIDIA else "measured" if finding.measured else "predicted"
-    where = f"{finding.direction}, {finding.workload}" + ("" if finding.of_results else f"; {win}, {kind}")
+    where = f"{finding.direction}, {finding.workload}" + (
+        "" if finding.of_results or finding.warning else f"; {win}, {kind}"
+    )
     values = "; ".join(f"{value.label} {value.text} ({value.source})" for value in finding.evidence)
     lines = [
         f"**{escape(finding.title)}** ({escape(where)})",

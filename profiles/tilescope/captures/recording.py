@@ -80,15 +80,20 @@ def on_gpu(recorder: Recorder, searching: Searching = lambda *about: None) -> It
 
 @contextlib.contextmanager
 def without_gpu(
-    recorder: Recorder, target: str, limit: float, progress: Callable[[str], None] | None = None
+    recorder: Recorder,
+    target: str,
+    limit: float,
+    progress: Callable[[str], None] | None = None,
+    *,
+    not_finite: bool = False,
 ) -> Iterator[assumed_device.Assumed]:
     """While active, assumes a GPU of ``target``, and records and interprets every launch. Yields the assumed GPU.
 
     A launch is not made if it would take longer than a fifth of ``limit`` seconds of CPU time or than what is left of them, or if
     the interpreter does not support it. Its record and later ones then have a note. A ``limit`` of 0 interprets none. ``progress``
-    gets messages about slow launches.
+    gets messages about slow launches. ``not_finite`` is that of ``interpret.run``.
     """
-    maker = _Interpreting(recorder, limit, progress)
+    maker = _Interpreting(recorder, limit, progress, not_finite=not_finite)
 
     def runner_of(kernel: Any, grid: Any) -> Callable[..., None]:
         def runner(*args: Any, stream: Any = None) -> None:
@@ -135,7 +140,10 @@ def _fitting(target: str) -> Callable[[launches.Launch], bool]:
 class _Interpreting:
     """Makes launches by interpreting them."""
 
-    def __init__(self, recorder: Recorder, limit: float, progress: Callable[[str], None] | None) -> None:
+    def __init__(
+        self, recorder: Recorder, limit: float, progress: Callable[[str], None] | None, *, not_finite: bool
+    ) -> None:
+        self.not_finite = not_finite
         self.recorder, self.left, self.limit, self.progress = recorder, limit, limit, progress
         self.lock = threading.RLock()
         self.touching = TOUCHING
@@ -171,7 +179,8 @@ class _Interpreting:
         began, meter = time.thread_time(), interpret.meter(launch)
         allowed = min(self.left, self.limit * ONE_LAUNCH)
         try:
-            interpret.run(launch, meter=meter, allowance=interpret.Allowance(allowed), progress=self.progress)
+            interpret.run(launch, meter=meter, allowance=interpret.Allowance(allowed), progress=self.progress,
+                          not_finite=self.not_finite)  # fmt: skip
         except interpret.TooLong as error:
             record.data["waited"] = time.thread_time() - began
             most = "one launch may" if allowed < self.left else "what is left"

@@ -18,6 +18,8 @@ and may have
     Replaces ``capture`` for cases that must be captured together. Yields each case when it is settled, with its exception or None.
 ``failure(artefact) -> str``, ``remark(artefact) -> str``
     Why a case failed although its artefact has rows; a remark on a case for the run's notes. Empty for none.
+``warnings(artefact) -> list[str]``
+    What the case's code probably does not mean to do, a line each (``tilescope.table.kernel_faults``).
 ``parse_lines(artefact, case) -> (DataFrame, dict)``
     Values of source lines (``tilescope.table.line_values``), and the texts of the source files by name.
 ``command(argv, folder) -> list[str]``, ``environment() -> dict``

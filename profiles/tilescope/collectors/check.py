@@ -21,7 +21,7 @@ import pandas as pd
 from tilescope.collectors import interpreter
 from tilescope.execution.not_applicable import NotApplicable, without_gpu
 from tilescope.files import bounded_reading
-from tilescope.table import assumptions, schema
+from tilescope.table import assumptions, kernel_faults, schema
 from tilescope.table.case import Case
 
 if TYPE_CHECKING:
@@ -67,8 +67,17 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     if absent := getattr(spec.reference, "absent", ""):
         raise NotApplicable(absent)
     assumed: dict[str, Any] = {}
+    odd: dict[str, int] = {}
+    origins: list[dict[str, Any]] = []
     with contextlib.nullcontext() if on_gpu else without_gpu(case):
-        errors = errors_on_gpu(case, spec) if on_gpu else _interpreted(case, spec, settings, assumed)
+        try:
+            errors = errors_on_gpu(case, spec, odd=odd) if on_gpu else _interpreted(case, spec, settings, assumed, odd)
+        except CheckFailed as error:
+            first = [] if on_gpu else _origins(case, spec, settings)
+            said = kernel_faults.of_launches(first, wrong=False)
+            raise CheckFailed("; ".join((str(error), *said))) from None
+        if not on_gpu and (odd or settings.get("not_finite")):
+            origins = _origins(case, spec, settings)
     dtype = case.dtype if on_gpu or case.dtype == "fp64" else "fp32"
     result = {
         "source": "check" if on_gpu else "interpreter",
@@ -78,6 +87,8 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
         "tolerance": spec.tolerance.get(dtype, spec.tolerance.get(case.dtype)),
         "torch": importlib.metadata.version("torch"),
         "triton": importlib.metadata.version("triton"),
+        "not_finite": odd,
+        "launches": origins,
     }
     out.write_text(json.dumps({**result, "assumed": assumed} if assumed else result))
 
@@ -111,6 +122,16 @@ def parse(artefact: Path, case: Case) -> pd.DataFrame:
     return schema.frame([case.row(name, value, data["source"]) for name, value in found.items()])
 
 
+def warnings(artefact: Path) -> list[str]:
+    """A line for each result that is not finite where the reference is not either, and the origin of the first such value."""
+    data = bounded_reading.data_of(artefact)
+    counted = [
+        f"{name} is NaN or infinite in {count:,} elements, as the reference's is, which counts as no error"
+        for name, count in data.get("not_finite", {}).items()
+    ]
+    return [*counted, *kernel_faults.of_launches(data.get("launches", ()), wrong=False)]
+
+
 def _metrics(errors: Collection[float], by_row: Collection[float] | None, tolerance: float | None) -> dict[str, float]:
     """The largest errors and their tolerances, by metric."""
     found = {"relative_error": max(errors, default=0.0)}
@@ -123,7 +144,9 @@ def _metrics(errors: Collection[float], by_row: Collection[float] | None, tolera
     return found
 
 
-def errors_on_gpu(case: Case, spec: Any, expected: dict[str, Any] | None = None) -> dict[str, Errors]:
+def errors_on_gpu(
+    case: Case, spec: Any, expected: dict[str, Any] | None = None, odd: dict[str, int] | None = None
+) -> dict[str, Errors]:
     import torch  # noqa: PLC0415
 
     from tilescope.execution import execute, launches  # noqa: PLC0415
@@ -142,11 +165,38 @@ def errors_on_gpu(case: Case, spec: Any, expected: dict[str, Any] | None = None)
     found = _expected(results, execute.draw_inputs(spec, case, "cuda"), case, spec)
     if expected is not None:
         expected.update(found)
+    if odd is not None:
+        odd.update(_not_finite(results))
     return _errors(results, found, case)
 
 
-def _interpreted(case: Case, spec: Any, settings: Mapping[str, Any], assumed: dict[str, Any]) -> dict[str, Errors]:
-    """Errors by result, from the interpreter. Adds the answers about an assumed GPU to ``assumed``."""
+def _not_finite(results: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """The number of NaN and infinities in each result that has any."""
+    counts = {name: int((~result.double().isfinite()).sum()) for name, result in results.items()}
+    return {name: count for name, count in counts.items() if count}
+
+
+def _origins(case: Case, spec: Any, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Records of the launches that store NaN or infinity, with the origin of the first (``kernel_faults``)."""
+    records: list[dict[str, Any]] = []
+    # The check has said already what is wrong.
+    with contextlib.suppress(CheckFailed, NotApplicable):
+        _interpreted(case, spec, settings, {}, {}, records)
+    return [{name: record[name] for name in ("function", "faults")} for record in records if "faults" in record]
+
+
+def _interpreted(  # noqa: PLR0917
+    case: Case,
+    spec: Any,
+    settings: Mapping[str, Any],
+    assumed: dict[str, Any],
+    odd: dict[str, int],
+    records: list[dict[str, Any]] | None = None,
+) -> dict[str, Errors]:
+    """Errors by result, from the interpreter. Adds the answers about an assumed GPU to ``assumed``, and numbers of NaN and infinities to ``odd``.
+
+    Adds a record of each launch, which is searched for its first NaN and infinity, to ``records``.
+    """
     import torch  # noqa: PLC0415
 
     from tilescope.execution import assumed_device, execute, launches  # noqa: PLC0415
@@ -156,7 +206,10 @@ def _interpreted(case: Case, spec: Any, settings: Mapping[str, Any], assumed: di
 
     def launched(launch: launches.Launch) -> None:
         # The meter checks bounds: an access outside of every tensor is an error, not a crash.
-        interpret.run(launch, meter=interpret.meter(launch), allowance=left, progress=settings.get("progress"))
+        meter, told = interpret.meter(launch), settings.get("progress")
+        interpret.run(launch, meter=meter, allowance=left, progress=told, not_finite=records is not None)
+        if records is not None:
+            records.append(meter.record(launch))
 
     dtype = None if case.dtype == "fp64" else torch.float32
     with assumed_device.for_launcher(spec, case, settings.get("target", "sm_90"), "cpu") as there:
@@ -165,6 +218,7 @@ def _interpreted(case: Case, spec: Any, settings: Mapping[str, Any], assumed: di
         with _poison(), launches.catch(launched):
             results = _results(execute.implementation(spec, case), inputs, case, spec)
         assumed.update(there.as_data() if there else {})
+        odd.update(_not_finite(results))
         return _errors(results, _expected(results, execute.draw_inputs(spec, case, place, dtype), case, spec), case)
 
 

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from tilescope.collectors import assembly, compiled_text, products_under_way
+from tilescope.collectors import assembly, code_faults, compiled_text, products_under_way
 from tilescope.execution.not_applicable import NotApplicable, without_gpu
 from tilescope.files import bounded_reading, json_shape
 from tilescope.hardware import occupancy
-from tilescope.table import assumptions, launch_configs, line_values, schema
+from tilescope.table import assumptions, kernel_faults, launch_configs, line_values, schema
 from tilescope.table.case import Case
 
 if TYPE_CHECKING:
@@ -144,6 +144,16 @@ def parse_lines(artefact: Path, case: Case) -> tuple[pd.DataFrame, dict[str, str
     return lines_of(data["launches"], case), json_shape.fit(data["sources"], dict[str, str], "sources")
 
 
+def failure(artefact: Path) -> str:
+    """What is wrong with the kernels' code, in a line; otherwise empty."""
+    return "; ".join(kernel_faults.of_launches(load(artefact)["launches"], wrong=True))
+
+
+def warnings(artefact: Path) -> list[str]:
+    """What the kernels' code probably does not mean to do, a line each."""
+    return list(kernel_faults.of_launches(load(artefact)["launches"], wrong=False))
+
+
 def lines_of(launches: Iterable[Mapping[str, Any]], case: Case) -> pd.DataFrame:
     """The SASS instructions of each source line and, for kernels with wgmma, those that run while products are in flight.
 
@@ -199,9 +209,11 @@ def compile_launch(launch: Launch, target: str) -> dict[str, Any]:
             f"{launch.name} needs {shared_memory} bytes of shared memory a block and {target} has {most}: "
             "use smaller blocks or fewer stages"
         )
+    faults = code_faults.of_launch(launch, kernel.asm.get("ttir", ""))
     return {
         "function": launch.name,
         "file": launch.file.name,
+        **({"faults": faults} if faults else {}),
         "grid": launch.grid,
         "grid_blocks": launch.grid[0] * launch.grid[1] * launch.grid[2] * metadata.num_ctas,
         "block_threads": assembly.block_threads(ptx) or metadata.num_warps * occupancy.WARP_THREADS,

@@ -58,7 +58,8 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
 
     ``settings["progress"]`` is called with messages about slow launches. Raises NotApplicable for code that torch.compile has to
     generate, for an operation that the interpreter does not support, and for a case that would take longer than
-    ``settings["interpreter_limit"]`` seconds of CPU time (40); of a captured launch a sample is counted then. Raises
+    ``settings["interpreter_limit"]`` seconds of CPU time (40); of a captured launch a sample is counted then. With
+    ``settings["not_finite"]`` the first NaN or infinity that is stored is a warning. Raises
     InterpretationFailed for an error of a kernel.
     """
     from tilescope.execution import pytorch_traffic  # noqa: PLC0415 (they import torch and triton)
@@ -70,7 +71,11 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
         return
     with without_gpu(case):
         try:
+            if settings.get("not_finite"):
+                raise blocks.NeedsValues
             records, assumed = _count(case, spec, settings, "meta", values=False)
+        except blocks.NeedsValues:
+            records, assumed = _count(case, spec, settings, "cpu", values=True)
         except (_LaunchSeen, pytorch_traffic.NeedsData, RuntimeError):
             try:
                 records, assumed = _count(case, spec, settings, "cpu", values=False)
@@ -137,6 +142,11 @@ def failure(artefact: Path) -> str:
     return "; ".join(kernel_faults.of_launches(bounded_reading.data_of(artefact)["launches"], wrong=True))
 
 
+def warnings(artefact: Path) -> list[str]:
+    """What the kernels' code probably does not mean to do, a line each."""
+    return list(kernel_faults.of_launches(bounded_reading.data_of(artefact)["launches"], wrong=False))
+
+
 def lines_of(launches: Iterable[Mapping[str, Any]], case: Case) -> pd.DataFrame:
     """Memory requests of each source line. ``launches`` are the artefact's records; a PyTorch operator has no lines."""
     return line_values.frame(
@@ -177,7 +187,8 @@ def _count(
         if not counting and not values and interpret.floats_only(launch):
             return
         meter = interpret.meter(launch)
-        interpret.run(launch, meter=meter, values=values, allowance=allowance, progress=progress, sample=sample)
+        interpret.run(launch, meter=meter, values=values, allowance=allowance, progress=progress, sample=sample,
+                      not_finite=bool(settings.get("not_finite")))  # fmt: skip
         if counting:
             records.append((meter.record(launch), launch.source))
 

@@ -112,7 +112,9 @@ def text(rank: int, finding: Finding) -> str:
         *([f"bound: {finding.bound.formula}"] if finding.bound else []),
         f"{'ncu' if finding.origin == 'nvidia' else 'do'}: {finding.remedy}",
     ]
-    head = f"  {rank}. {finding.title}{where}" + ("" if finding.of_results else f": {win}{clock}, {kind}")
+    head = f"  {rank}. {finding.title}{where}" + (
+        "" if finding.of_results or finding.warning else f": {win}{clock}, {kind}"
+    )
     width = min(_WIDTH, terminal.width())
     wrapper = textwrap.TextWrapper(width, "     ", "       ", break_long_words=False)
     return "\n".join(

@@ -33,6 +33,12 @@ def add_choices(parser: argparse.ArgumentParser, collect: bool = True) -> None:
         metavar="SECONDS",
         help="most CPU time to interpret a case (40; a captured launch 12, then a few of its programs; check: 5)",
     )
+    parser.add_argument(
+        "--not-finite",
+        action="store_true",
+        default=None,
+        help="without a GPU, name the line and the operands of the first NaN or infinity that a kernel stores",
+    )
     parser.add_argument("--runs", type=Path, metavar="FOLDER", help="where runs go ($TILESCOPE_RUNS)")
     if collect:
         parser.add_argument(
@@ -63,6 +69,7 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "timeout": arguments.timeout,
         "repetitions": arguments.repetitions,
         "interpreter_limit": arguments.interpreter_limit,
+        "not_finite": arguments.not_finite,
         "renew_ceilings": getattr(arguments, "renew_ceilings", None),
     }
     return {name: value for name, value in given.items() if value is not None}

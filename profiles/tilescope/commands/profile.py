@@ -100,7 +100,11 @@ def _run_script(arguments: argparse.Namespace) -> int:
     settings = choices.settings(arguments)
     # Not after a script that ran for an hour.
     store.check_writable(arguments.runs or store.runs_dir())
-    capture = capturing.Capture(arguments.target, settings.get("interpreter_limit", capturing.LIMIT))
+    capture = capturing.Capture(
+        arguments.target,
+        settings.get("interpreter_limit", capturing.LIMIT),
+        not_finite=bool(settings.get("not_finite")),
+    )
     ended = script_running.run_script(script, of_script, capture)
     if not capture.calls:
         reasons = "; ".join(filter(None, [ended, *capture.notes]))

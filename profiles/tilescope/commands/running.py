@@ -97,6 +97,8 @@ def report(loaded: LoadedRun, interrupted: bool, failures: Sequence[Failure]) ->
 
     for note in loaded.run.notes:
         terminal.say(f"note: {note}")
+    for message in dict.fromkeys(warning.message for warning in loaded.run.warnings):
+        terminal.say(f"warning: {message}")
     tell(failures)
     nothing = without_values(loaded)
     terminal.say(f"run: {loaded.folder}")

@@ -74,6 +74,11 @@ class Arithmetic:
                     create = _of_bool(create) if "cmp" in created else create
                     methods[created] = self.elementwise(create, _FLOATING.get(created.removeprefix("create_"), 0))
         methods["create_fadd"] = self.add(self.in_fp32(self.original.create_fadd))
+        if (looking := self.counting.not_finite) is not None:
+            for name in ("fadd", "dot", "fp_trunc", "fp_to_fp", *_FLOATING):
+                create = methods.get(f"create_{name}", getattr(self.original, f"create_{name}", None))
+                if create is not None:
+                    methods[f"create_{name}"] = looking.watched(name, create)
         if not self.counting.values:
             for name in _SHAPE:
                 methods[f"create_{name}"] = self.shape(getattr(self.original, f"create_{name}"))

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tilescope.interpreter import accesses, arguments, stored_values
+from tilescope.execution import kernel_syntax
+from tilescope.interpreter import accesses, arguments
 from tilescope.interpreter.races import EQUAL, STORES
 
 if TYPE_CHECKING:
     from tilescope.execution.launches import Launch
+    from tilescope.interpreter.not_finite import Origin
     from tilescope.interpreter.races import Program
 
 #: Ranges of bytes that are kept before they are merged.
@@ -37,6 +39,8 @@ class Faults:
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, int], Fault] = {}
+        #: How the first value that is not finite was made.
+        self.origin: Origin | None = None
 
     def add(self, kind: str, line: int, found: accesses.Runs, by: Program, others: set[int]) -> None:
         """Adds the bytes ``found`` of a program, and the marks of ``others`` that accessed them earlier."""
@@ -58,14 +62,16 @@ class Faults:
         """The faults in the launch's record, in order of lines. See ``tilescope.table.kernel_faults``."""
         found: list[dict[str, Any]] = []
         for (kind, line), fault in sorted(self._found.items(), key=lambda item: (item[0][0] != STORES, item[0][1])):
-            if kind == EQUAL and not stored_values.computed(launch.function.fn, line):
+            if kind == EQUAL and not kernel_syntax.computed_from_memory(launch.function.fn, line):
                 continue
             touched = accesses.merged(fault.ranges)
             tensor = arguments.named(launch.arguments, int(touched.starts[0]))
-            if any(other["tensor"] == tensor for other in found):
+            if any(other.get("tensor") == tensor for other in found):
                 continue  # a load and a store of the same bytes are one race
             # Earlier programs are known by their marks, and most are among the later ones.
             programs = len(fault.programs) + len(fault.others - fault.marks)
             told = STORES if kind == EQUAL else kind
             found.append({"kind": told, "line": line, "bytes": touched.bytes, "programs": programs, "tensor": tensor})
+        if self.origin is not None:
+            found.append({"kind": "not-finite", **vars(self.origin)})
         return sorted(found, key=lambda fault: int(fault["line"]))

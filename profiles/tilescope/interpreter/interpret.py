@@ -24,6 +24,7 @@ from tilescope.execution.not_applicable import NotApplicable
 from tilescope.interpreter import accesses, arguments, regular
 from tilescope.interpreter.blocks import NeedsValues, NotServed
 from tilescope.interpreter.meter import Counting, Meter, OutOfTime
+from tilescope.interpreter.not_finite import NotFinite
 from tilescope.interpreter.races import Program, Races
 from tilescope.interpreter.triton_hooks import hooked
 
@@ -77,11 +78,12 @@ def run(
     allowance: Allowance | None = None,
     progress: Callable[[str], None] | None = None,
     sample: float = 0.0,
+    not_finite: bool = False,
 ) -> None:
     """Interprets one launch on CPU tensors, program by program.
 
     ``values=False`` does not compute floating-point values. Several launches may share an ``allowance``. ``progress`` gets
-    messages about the state.
+    messages about the state. With ``not_finite``, the meter's faults have the origin of the first NaN or infinity that is stored.
 
     Raises TooLong as soon as the first programs show that the allowance will not suffice. With seconds for a ``sample``, some
     programs are counted instead: those from which the counts of all others follow (``meter.by_rule``), or otherwise ones spread
@@ -96,6 +98,8 @@ def run(
     clock = Clock(launch, allowance or Allowance(), progress, processes)
     python = launch.function.fn
     counting = Counting(meter, values, inspect.getsourcefile(python) or "", clock.deadline)
+    if not_finite and values:
+        counting.not_finite = NotFinite(counting.line, lambda: interpreter_builder.grid_idx)
     with hooked(python, counting) as kernel, np.errstate(all="ignore"):
         programs = _Programs(launch, kernel, counting, clock)
         try:
@@ -111,6 +115,8 @@ def run(
                 raise too_long from None
         finally:
             clock.end()
+            if meter is not None and counting.not_finite is not None:
+                meter.faults.origin = counting.not_finite.found
 
 
 @dataclass

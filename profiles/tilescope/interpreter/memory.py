@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -59,11 +57,16 @@ class Memory:
         element = pointers.get_element_ty()
         if self.counting.blind or (not self.counting.values and element.is_floating()):
             return unknown(element, pointers.data.shape)
-        return TensorHandle(_read(pointers, mask, other, element), element)
+        loaded = TensorHandle(_read(pointers, mask, other, element), element)
+        if self.counting.not_finite is not None:
+            self.counting.not_finite.loaded(loaded, _mask(mask, pointers), self.counting.program)
+        return loaded
 
     def masked_store(self, pointers: Any, value: Any, mask: Any, *_: Any, **__: Any) -> None:
         self._access(pointers, mask, "written", value=value)
         self._asked = 0
+        if self.counting.not_finite is not None:
+            self.counting.not_finite.stored(value, _mask(mask, pointers), self.counting.program)
         if not (self.counting.blind or is_opaque(value)):
             interpreter._interpreter.store(_whole(pointers.data), _whole(value.data), _mask(mask, pointers))
 
@@ -119,7 +122,9 @@ class Memory:
             addresses = addresses[wanted]
         if self.counting.meter is not None:
             floating = pointers.get_element_ty().is_floating()
-            about = Access(self._line(), self.counting.program, floating, lambda: _changed(pointers, mask, value))
+            about = Access(
+                self.counting.line(), self.counting.program, floating, lambda: _changed(pointers, mask, value)
+            )
             self.counting.meter.access(ways, addresses, _size(pointers), about)
         return addresses
 
@@ -147,7 +152,7 @@ class Memory:
             return
         self._times, self._before = 0, before + times
         if self.counting.meter is not None and (_read(pointers, None, None, element) != was).any():
-            self.counting.meter.forget(self._before, _size(pointers), self._line(), written=atomic)
+            self.counting.meter.forget(self._before, _size(pointers), self.counting.line(), written=atomic)
             self._before = 0
 
     def _watch_atomic(self, pointers: Any, mask: Any, before: Any) -> None:
@@ -157,13 +162,6 @@ class Memory:
             self._watch(pointers, pointers.data, atomic=True)
         else:
             self._asked = 0
-
-    def _line(self) -> int:
-        """The line of the kernel's file that is being executed."""
-        frame: types.FrameType | None = sys._getframe(2)
-        while frame is not None and frame.f_code.co_filename != self.counting.source:
-            frame = frame.f_back
-        return frame.f_lineno if frame is not None else 0
 
 
 _KINDS = ir.DESCRIPTOR_REDUCE_KIND

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+import types
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +18,7 @@ from tilescope.interpreter.races import Program, Races
 
 if TYPE_CHECKING:
     from tilescope.execution.launches import Launch
+    from tilescope.interpreter.not_finite import NotFinite
 
 Array = npt.NDArray[Any]
 
@@ -163,7 +166,8 @@ class Counting:
     """How a launch is interpreted, and the meter that counts it (None: nothing is counted).
 
     Without ``values`` floating-point numbers are not computed; if ``blind``, nothing that memory holds is read. NeedsValues is
-    raised where an address depends on such a value. ``program`` is the one that is interpreted. ``source`` is the file whose lines are counted, ``deadline`` the
+    raised where an address depends on such a value. ``program`` is the one that is interpreted. ``not_finite``
+    looks for the first NaN and infinity. ``source`` is the file whose lines are counted, ``deadline`` the
     ``time.thread_time()`` of the end. ``another`` runs a program that has not begun while the current one waits, and returns
     whether there was one.
     """
@@ -175,6 +179,14 @@ class Counting:
     another: Callable[[], bool] | None = None
     blind: bool = False
     program: Program = field(default_factory=Program)
+    not_finite: NotFinite | None = None
+
+    def line(self) -> int:
+        """The line of the kernel's file that is being executed."""
+        frame: types.FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename != self.source:
+            frame = frame.f_back
+        return frame.f_lineno if frame is not None else 0
 
     def check_time(self) -> None:
         """Raises OutOfTime after the deadline. Each operation calls this, so that a loop without end is stopped."""

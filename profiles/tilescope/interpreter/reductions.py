@@ -45,7 +45,11 @@ class Reductions:
             return _like(block, [_unknown(part, kept) for part in parts])
         moved = [_last(part.handle.data, along) for part in parts]
         results = self._reduced(parts, moved, combine)
-        return _like(block, [_tensor(r.reshape(kept or (1,)), p, kept) for r, p in zip(results, parts, strict=True)])
+        made = [_tensor(r.reshape(kept or (1,)), p, kept) for r, p in zip(results, parts, strict=True)]
+        if self.counting.not_finite is not None:
+            for part, result in zip(parts, made, strict=True):
+                self.counting.not_finite.computed(_called(combine), [part.handle], result.handle)
+        return _like(block, made)
 
     def scan(self, input: Any, axis: Any, combine_fn: Any, reverse: Any = False, **_: Any) -> Any:
         """Combines each element with all before it along ``axis``; with ``reverse``, with all after it."""
@@ -137,6 +141,13 @@ def _last(data: Array, along: Any) -> Array:
 def _name(combine: Any) -> str:
     function = getattr(combine, "fn", combine)
     return function.__name__ if function.__module__ == tl.standard.__name__ else ""
+
+
+def _called(combine: Any) -> str:
+    """What a message calls the reduction."""
+    return {"_sum_combine": "tl.sum", "_elementwise_max": "tl.max", "_elementwise_min": "tl.min"}.get(
+        _name(combine), "tl.reduce"
+    )
 
 
 def _computed(data: Array, kind: str, compute: Callable[[Array], Array]) -> Array:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tilescope.runs import store
 from tilescope.table.case import Case
-from tilescope.table.run import Device, Skipped
+from tilescope.table.run import Device, Failure, Skipped
 from tilescope.table.sources import KNOWN
 
 #: Collectors that need the GPU to themselves. ``check`` uses it where there is one.
@@ -56,6 +56,7 @@ class Job:
     catalog: Catalog = ()
     notes: Sequence[str] = ()
     skipped: Sequence[Skipped] = ()
+    warnings: Sequence[Failure] = ()
     given: Sequence[Given] = ()
     device: Device | None = None
     versions: Mapping[str, str] = field(default_factory=dict)

@@ -151,6 +151,8 @@ class Ledger:
             artefact = self.writer.artefact_path(name, case, collector.SUFFIX)
             if remark := getattr(collector, "remark", _nothing)(artefact):
                 self.remarked[name, remark].append(case)
+            if warned := [Failure(case.id, name, text) for text in getattr(collector, "warnings", _nothing)(artefact)]:
+                self.writer.update(warnings=(*self.writer.run.warnings, *warned))
             if failure := getattr(collector, "failure", _nothing)(artefact):
                 self.fail(case, name, failure)
             else:

@@ -108,6 +108,7 @@ async def _described(job: Job) -> tuple[Job, Device | None, Run]:
         title=job.title or ", ".join(kernels),
         notes=tuple(job.notes),
         skipped=tuple(job.skipped),
+        warnings=tuple(job.warnings),
     )
     return dataclasses.replace(job, catalog=catalog), here, about
 

@@ -88,12 +88,15 @@ class Faults:
 
         Code that was timed does compile. An exception is a fault where nothing else shows that the code runs.
         """
-        key = case.key
-        name = Case(key["kernel"], key["impl"], key["pass"], key["workload"], key["config"]).id
         timed = any(clock in {*GPU_TIME_SOURCES, "events"} for _, clock in case.totals)
         unknown = {source for _, source in case.values} <= {"model"} and not timed
-        found = [of_failure(one) for one in self._by_case.get(name, ()) if unknown or _is_certain(one, timed=timed)]
+        found = [of_failure(one) for one in self.told(case) if unknown or _is_certain(one, timed=timed)]
         return first([*found, *_wrong(case)])
+
+    def told(self, case: CaseValues) -> list[Failure]:
+        """The case's failures."""
+        key = case.key
+        return self._by_case.get(Case(key["kernel"], key["impl"], key["pass"], key["workload"], key["config"]).id, [])
 
 
 def first(found: Sequence[Fault]) -> Fault | None:

@@ -39,10 +39,11 @@ class Capture:
 
     On a GPU launches run as usual; configs of an autotuner are compiled in parallel first. Without a GPU, launches are
     interpreted on the CPU's tensors and compiled for ``target``. Interpreting takes at most ``limit`` seconds of CPU time in
-    all (0: none), and a fifth of it for each launch. Raises ValueError, in one line, for an unknown target.
+    all (0: none), and a fifth of it for each launch. ``not_finite`` names the first NaN or infinity that a launch stores. Raises ValueError, in one line, for an unknown target.
     """
 
-    def __init__(self, target: str = "", limit: float = LIMIT) -> None:
+    def __init__(self, target: str = "", limit: float = LIMIT, *, not_finite: bool = False) -> None:
+        self._not_finite = not_finite
         self.target, self._here = choose_target(target)
         self.limit = limit
         self._stack = contextlib.ExitStack()
@@ -72,7 +73,9 @@ class Capture:
         else:
             telling = live_progress.Telling()
             self._stack.callback(telling.close)
-            without = recording.without_gpu(self._recorder, self.target, self.limit, telling)
+            without = recording.without_gpu(
+                self._recorder, self.target, self.limit, telling, not_finite=self._not_finite
+            )
             self._assumed = self._stack.enter_context(without)
         return self
 

@@ -40,6 +40,23 @@ KINDS: dict[str, Kind] = {
         "set the memory before the launch, for instance by torch.zeros",
         wrong=True,
     ),
+    "offset-wraps": Kind(
+        "offsets into {tensor} are computed in 32 bits and reach {reach}, more than 2,147,483,647, from {first} on",
+        "cast a factor before the product, as in row.to(tl.int64) * stride",
+        wrong=True,
+    ),
+    "undefined-lanes": Kind(
+        "lanes that the load's mask leaves out have no value without other=, and line {into} combines them with the others",
+        "give other= a value that does not change the result",
+    ),
+    "fp32-as-tf32": Kind(
+        "a GPU multiplies these fp32 operands of tl.dot as TF32, which keeps 10 bits of the mantissa, and the interpreter as fp32",
+        "say input_precision='ieee', or 'tf32' if its error is acceptable",
+    ),
+    "not-finite": Kind(
+        "program {program} makes the first {value} that it stores, {expression}",
+        "guard the operand, or mask those lanes",
+    ),
 }
 
 

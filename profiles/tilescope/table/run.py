@@ -98,7 +98,8 @@ class Run:
 
     ``started`` is ISO 8601 in UTC. ``kernels`` maps a kernel's name to its declaration (``DeclaredKernel``). ``versions``
     names torch, triton, driver, ncu, ptxas, python. ``settings`` holds clocks, cache control, warm-up, repetitions.
-    ``complete`` is False where the run was cancelled or its worker died; its finished cases are in the table.
+    ``complete`` is False where the run was cancelled or its worker died; its finished cases are in the table. ``warnings`` say what a
+    case's code probably does not mean to do (``kernel_faults``), though it has a result.
     """
 
     id: str
@@ -114,6 +115,7 @@ class Run:
     title: str = ""
     notes: tuple[str, ...] = ()
     skipped: tuple[Skipped, ...] = ()
+    warnings: tuple[Failure, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary; ``Run.from_json`` reverses it."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import pandas as pd
 
 from tilescope.models import faults, summary
-from tilescope.models.advice import compute, configs, latency, memory, occupancy, stalls
+from tilescope.models.advice import code, compute, configs, latency, memory, occupancy, stalls
 from tilescope.models.advice.distance import distance
 from tilescope.models.advice.finding import DISTANCE, NVIDIA, OURS, WORTH, Bound, Evidence, Finding, rank
 from tilescope.models.advice.measurement import cannot_be
@@ -44,7 +44,7 @@ _SHARE = 0.1
 def of_run(loaded: LoadedRun, table: pd.DataFrame) -> list[Finding]:
     """``findings`` about the cases of ``table``, which is the run's or a part of it."""
     run = loaded.run
-    return findings(table, run.device, run.kernels, loaded.table, run.failures)
+    return findings(table, run.device, run.kernels, loaded.table, run.failures, warnings=run.warnings)
 
 
 def findings(
@@ -53,13 +53,16 @@ def findings(
     kernels: Mapping[str, Mapping[str, object]] | None = None,
     beside: pd.DataFrame | None = None,
     failures: Iterable[Failure] = (),
+    *,
+    warnings: Iterable[Failure] = (),
 ) -> list[Finding]:
     """Findings of all rules about every case of the table: faults, then impossible measurements, then by potential speedup.
 
     Each other measured case has one finding about its distance from the roof (``DISTANCE``, the last), or one about being at its
     roof. ``kernels`` is ``Run.kernels``. A sweep's configs are compared with each other, so the table needs all of a problem.
     ``beside`` has all rows of these kernels if the table has only some, because other implementations show whether a computation
-    needs two passes. ``failures`` are the run's: a failed case without any row has its finding too.
+    needs two passes. ``failures`` are the run's: a failed case without any row has its finding too. So are
+    ``warnings`` of what the code probably does not mean to do.
     """
     swept: dict[tuple[str, ...], list[CaseValues]] = {}
     for case in gather(table):
@@ -67,7 +70,7 @@ def findings(
             swept.setdefault((*problem_of(case), case.key["impl"]), []).append(case)
     twice = two_passes(gather(table if beside is None else beside))
     headlines = summary.summarise(table, device, kernels).to_dict("records")
-    known = faults.Faults(failures)
+    known, doubts = faults.Faults(failures), faults.Faults(warnings)
     found = list(_without_rows(failures, table if beside is None else beside))
     for case, row in zip(gather(table), headlines, strict=True):
         if fault := known.of(case):
@@ -85,7 +88,7 @@ def findings(
         rules = _OF_CALLS if subject.launch_bound else RULES
         made = [finding for rule in rules for finding in rule(subject)]
         of_case = [one for one in made if one.bound is None or one.bound.timed or one.bound.ratio >= WORTH]
-        found += [*of_case, *distance(subject, of_case)]
+        found += [*code.warned(subject, doubts.told(case)), *of_case, *distance(subject, of_case)]
     return sorted(found, key=rank)
 
 

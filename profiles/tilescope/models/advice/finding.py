@@ -14,6 +14,8 @@ from tilescope.table.sources import MEASURED
 
 #: Origins of a rule.
 OURS, NVIDIA = "ours", "nvidia"
+#: The rule on code that probably does not do what is meant.
+WARNING = "warning"
 #: The rule on the distance from the roof, and the rules on being at it.
 DISTANCE, AT_ROOF = "distance", ("at-the-roof", "at-the-rate")
 #: The rule on idle tensor cores.
@@ -117,6 +119,11 @@ class Finding:
         return self.rule in faults.LABELS
 
     @property
+    def warning(self) -> bool:
+        """Whether it says that the code probably does not do what is meant."""
+        return self.rule == WARNING
+
+    @property
     def of_results(self) -> bool:
         """Whether it says that the case or its measurements are wrong, and so nothing of what could be won."""
         return self.impossible or self.fault
@@ -134,11 +141,13 @@ class Finding:
 
 
 def rank(finding: Finding) -> tuple[int, float]:
-    """The key to sort findings: faults, impossible measurements, bounds (the largest first, of GPU time or of the interval),
+    """The key to sort findings: faults, impossible measurements, warnings, bounds (the largest first, of GPU time or of the interval),
     being at the roof, those without a bound, and the distance from the roof.
     """
     if finding.of_results:
         return 0, float(finding.impossible)
+    if finding.warning:
+        return 0, 2.0
     if finding.bound:
         return 1, -finding.bound.ratio
     return (2 if finding.rule in AT_ROOF else 4 if finding.rule == DISTANCE else 3), 0.0

@@ -1,4 +1,4 @@
-"""Whether a store's value is computed from memory, by the syntax of the kernel that stores it."""
+"""A kernel's Python as a syntax tree: its calls at a line, and whether a store's value is computed from memory."""
 
 from __future__ import annotations
 
@@ -9,36 +9,46 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-#: Parts of the names of functions that read memory, and the position of the value in calls of ``store`` and in its methods.
-_READING, _STORE, _VALUE = ("load", "atomic", "gather"), "store", 1
+#: Parts of the names of functions that read memory, and the position of the value in calls of ``store``.
+_READING, _VALUE = ("load", "atomic", "gather"), 1
+_PRECISIONS = {"input_precision", "allow_tf32"}
 
 
-def computed(python: Any, line: int) -> bool:
-    """Whether the value of a ``store`` at the line of the kernel ``python`` is computed from loaded values.
+def default_precision(python: Any, line: int) -> bool:
+    """Whether a ``dot`` at the line of the function names no precision. False where there is none, or no source is found."""
+    found = calls(python, "dot", line)
+    return bool(found) and not any(keyword.arg in {None, *_PRECISIONS} for node in found for keyword in node.keywords)
+
+
+def computed_from_memory(python: Any, line: int) -> bool:
+    """Whether the value of a ``store`` at the line of the function is computed from loaded values.
 
     A call of another function counts as computed from its arguments. False where the line has no store, or no source is found.
     """
-    tree = _tree(python)
-    if tree is None:
-        return False
-    stores = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and _name(node) == _STORE and node.lineno <= line <= (node.end_lineno or 0)
-    ]
-    loaded = _loaded(tree)
+    stores = calls(python, "store", line)
     values = [keyword.value for node in stores for keyword in node.keywords if keyword.arg == "value"]
     values += [node.args[_VALUE] for node in stores if len(node.args) > _VALUE]
+    loaded = _loaded(_tree(python)) if values else set[str]()
     return any(_depends(value, loaded) for value in values)
 
 
+def calls(python: Any, name: str, line: int) -> list[ast.Call]:
+    """The calls of a function or method of that name at a line."""
+    return [
+        node
+        for node in ast.walk(_tree(python))
+        if isinstance(node, ast.Call) and _name(node) == name and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+
+
 @functools.lru_cache(maxsize=64)
-def _tree(python: Any) -> ast.AST | None:
+def _tree(python: Any) -> ast.AST:
+    """The function's tree with the lines of its file; an empty one where no source is found."""
     try:
         lines, number = inspect.getsourcelines(python)
         tree = ast.parse(textwrap.dedent("".join(lines)))
     except (OSError, SyntaxError):
-        return None
+        return ast.Module([], [])
     return ast.increment_lineno(tree, number - 1)
 
 

@@ -1,0 +1,413 @@
+"""Faults of a kernel that its TTIR shows for all programs of a launch, without interpreting them. Pure.
+
+Each value of the kernel gets the range of its numbers, by interval arithmetic from the grid, the launch's numbers and constants, and
+the lanes in which it has none, from masked loads without ``other``. A value that is not known has no range, and nothing is concluded
+from it. Kinds are those of ``tilescope.table.kernel_faults``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tilescope.collectors import assembly, ttir
+from tilescope.collectors.ttir import Operation
+
+if TYPE_CHECKING:
+    from tilescope.execution.launches import Launch
+
+#: The largest 32-bit integer.
+LARGEST = 2**31 - 1
+_AXES = {"x": 0, "y": 1, "z": 2}
+#: Rounds in which the ranges of a loop's carried values must settle.
+_ROUNDS = 4
+
+
+class Range(NamedTuple):
+    """The least and the largest value."""
+
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class Value:
+    """What is known of a value: its ``range``, the dimensions along which it ``varies``, and the parameter whose memory it is in.
+
+    ``wraps`` is the line of its first part that does not fit its type. ``empty`` is the line of a load that left lanes without
+    a value, ``along`` are the dimensions of those lanes.
+    """
+
+    range: Range | None = None
+    varies: frozenset[int] = frozenset()
+    parameter: str = ""
+    wraps: int | None = None
+    empty: int | None = None
+    along: frozenset[int] = frozenset()
+    logical: bool = False
+
+
+_UNKNOWN = Value()
+
+
+def of_launch(launch: Launch, text: str) -> list[dict[str, Any]]:
+    """The faults of a launch whose kernel has this TTIR, as records, but for what its author has asked for."""
+    from tilescope.execution import kernel_syntax  # noqa: PLC0415
+
+    sizes = {name: _elements(value) for name, value in launch.arguments.items() if hasattr(value, "untyped_storage")}
+    return [
+        fault
+        for fault in found(assembly.portable(text), launch.file.name, launch.grid, launch.arguments, sizes)
+        if fault["kind"] != "fp32-as-tf32" or kernel_syntax.default_precision(launch.function.fn, fault["line"])
+    ]
+
+
+def _elements(tensor: Any) -> int:
+    """The elements from a tensor's first one to the end of its memory."""
+    return int(tensor.untyped_storage().nbytes() // tensor.element_size() - tensor.storage_offset())
+
+
+def found(
+    text: str, file: str, grid: Sequence[int], given: Mapping[str, Any], sizes: Mapping[str, int]
+) -> list[dict[str, Any]]:
+    """The faults of the kernel with this TTIR, as records. ``file`` has its lines.
+
+    ``given`` are the launch's arguments, and ``sizes`` the elements from a parameter's address to the end of its memory.
+    """
+    function = ttir.read(text, file)
+    if function is None:
+        return []
+
+    def analysed(last: Sequence[int]) -> _Analysis:
+        analysis = _Analysis(last, given, sizes)
+        analysis.run(function)
+        return analysis
+
+    def wraps_at(line: int, last: Sequence[int]) -> bool:
+        return any(line == wrapped for wrapped, _ in analysed(last).wrapping)
+
+    last = [extent - 1 for extent in grid]
+    analysis = analysed(last)
+    wrapping = analysis.wrapping
+    faults = [*analysis.faults.values()]
+    for line in dict.fromkeys(line for line, _ in wrapping):
+        into = {parameter: reach for (at, parameter), reach in wrapping.items() if at == line}
+        first = _first(last, functools.partial(wraps_at, line))
+        where = f"program_id({first[0]}) = {first[1]:,}" if first else "the first program"
+        fault = {"tensor": " and ".join(into), "reach": max(into.values()), "first": where}
+        faults.append({"kind": "offset-wraps", "line": line, **fault})
+    return sorted(faults, key=lambda fault: int(fault["line"]))
+
+
+def _first(last: list[int], wraps: Callable[[list[int]], bool]) -> tuple[int, int] | None:
+    """The first axis of the grid on which the fault needs more than the first program, and the first such program."""
+    for axis, most in enumerate(last):
+        low, high = -1, most
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if wraps([*last[:axis], middle, *last[axis + 1 :]]) else (middle, high)
+        if high:
+            return axis, high
+    return None
+
+
+class _Analysis:
+    """One pass over a kernel, for the programs up to ``last`` on each axis."""
+
+    def __init__(self, last: Sequence[int], given: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+        self.last, self.given, self.sizes = last, given, sizes
+        self.values: dict[str, Value] = {}
+        #: The largest offset by the line of the wrapping arithmetic and the parameter.
+        self.wrapping: dict[tuple[int, str], int] = {}
+        self.faults: dict[tuple[str, int], dict[str, Any]] = {}
+
+    def run(self, function: ttir.Function) -> None:
+        for name, kind in function.parameters.items():
+            number = self.given.get(name.lstrip("%"))
+            known = Range(int(number), int(number)) if isinstance(number, int) else None
+            self.values[name] = Value(known, parameter=name.lstrip("%") if "!tt.ptr" in kind else "")
+        self._block(function.body)
+
+    def _block(self, operations: Sequence[Operation]) -> list[Value]:
+        """Follows the operations. Returns what the block yields."""
+        for operation in operations:
+            if operation.name in ("scf.yield", "scf.condition"):
+                return [self._of(name) for name in operation.operands]
+            method = _METHODS.get(operation.name)
+            results = method(self, operation) if method else [_elementwise(operation, self._operands(operation))]
+            for name, value in zip(operation.results, [*results, *[_UNKNOWN] * len(operation.results)], strict=False):
+                self.values[name] = value
+        return []
+
+    def _of(self, name: str) -> Value:
+        return self.values.get(name, _UNKNOWN)
+
+    def _operands(self, operation: Operation) -> list[Value]:
+        return [self._of(name) for name in operation.operands]
+
+    def _loop(self, operation: Operation) -> list[Value]:
+        index, *bounds = operation.operands[:4]
+        start, stop, step = ([self._of(name).range for name in bounds] + [None] * 3)[:3]
+        before = [self._of(first) for _, first in operation.carried]
+        names = [name for name, _ in operation.carried]
+        known = start and stop and step and step.low > 0
+        turns = max(0, -((start.low - stop.high) // step.low)) if start and stop and step and step.low > 0 else None
+        self.values[index] = Value(
+            Range(start.low, max(start.low, stop.high - 1)) if known and start and stop else None
+        )
+        carried, after = before, before
+        for turn in range(_ROUNDS):
+            self.values |= dict(zip(names, carried, strict=True))
+            kept = dict(self.wrapping), dict(self.faults)
+            after = self._block(operation.regions[0])
+            if len(after) != len(before):
+                return []
+            grown = [_grown(*values, turns, settled=turn > 0) for values in zip(before, carried, after, strict=True)]
+            if grown == carried:
+                break
+            # What was concluded from values that change says nothing.
+            carried, (self.wrapping, self.faults) = grown, kept
+            if turn == _ROUNDS - 2:
+                carried = [dataclasses.replace(value, range=None, wraps=None) for value in carried]
+        return carried
+
+    def _branch(self, operation: Operation) -> list[Value]:
+        condition = self._of(operation.operands[0]).range if operation.operands else None
+        chosen = operation.regions
+        if condition and condition.low == condition.high and len(chosen) == 2:
+            chosen = [chosen[0] if condition.low else chosen[1]]
+        elif condition == (0, 0):
+            chosen = []
+        yielded = [self._block(region) for region in chosen]
+        if not yielded or len({len(values) for values in yielded}) > 1:
+            return []
+        return [_either(*values) for values in zip(*yielded, strict=True)]
+
+    def _unfollowed(self, operation: Operation) -> list[Value]:
+        """An operation whose blocks run with values that are not known."""
+        for region in operation.regions:
+            self._block(region)
+        return []
+
+    def _pointer(self, operation: Operation) -> list[Value]:
+        base, offset = self._operands(operation)[:2]
+        reach = max(map(abs, offset.range)) if offset.range else 0
+        # A tensor without so many elements is not reached there, so its masks leave such lanes out.
+        if offset.wraps and base.parameter and self.sizes.get(base.parameter, 0) > LARGEST:
+            key = offset.wraps, base.parameter
+            self.wrapping[key] = max(reach, self.wrapping.get(key, 0))
+        return [dataclasses.replace(base, range=None, varies=base.varies | offset.varies)]
+
+    def _load(self, operation: Operation) -> list[Value]:
+        operands = self._operands(operation)
+        varies = frozenset().union(*(value.varies for value in operands))
+        if len(operands) != 2 or operation.line is None or operands[1].range == (1, 1):
+            return [Value(varies=varies)]
+        return [Value(varies=varies, empty=operation.line, along=operands[1].varies)]
+
+    def _reduce(self, operation: Operation) -> list[Value]:
+        axis = operation.number("axis")
+        results = []
+        for value in self._operands(operation)[: len(operation.results)]:
+            self._fill(operation, value, axis)
+            left = frozenset(n - (n > axis) for n in value.varies if n != axis)
+            along = frozenset(n - (n > axis) for n in value.along if n != axis)
+            results.append(Value(varies=left, empty=None if axis in value.along else value.empty, along=along))
+        return results
+
+    def _dot(self, operation: Operation) -> list[Value]:
+        a, b = self._operands(operation)[:2]
+        for value, axis in ((a, 1), (b, 0)):
+            self._fill(operation, value, axis)
+        if operation.line and re.search(r"inputPrecision = tf32\b", operation.text) and "xf32> *" in operation.text:
+            self._add("fp32-as-tf32", operation.line)
+        return [Value(varies=frozenset({0, 1}))]
+
+    def _fill(self, operation: Operation, value: Value, axis: int) -> None:
+        """Adds the fault of lanes without a value that an operation combines along an axis."""
+        if value.empty and operation.line and axis in value.along:
+            self._add("undefined-lanes", value.empty, into=operation.line)
+
+    def _add(self, kind: str, line: int, **more: Any) -> None:
+        self.faults.setdefault((kind, line), {"kind": kind, "line": line, **more})
+
+    def _program(self, operation: Operation) -> list[Value]:
+        return [Value(Range(0, self.last[_AXES[operation.text.split()[0]]]))]
+
+    def _programs(self, operation: Operation) -> list[Value]:
+        extent = self.last[_AXES[operation.text.split()[0]]] + 1
+        return [Value(Range(extent, extent))]
+
+    def _arange(self, operation: Operation) -> list[Value]:
+        return [Value(Range(operation.number("start"), operation.number("end") - 1), frozenset({0}))]
+
+    def _constant(self, operation: Operation) -> list[Value]:
+        number = re.match(r"\s*(?:dense<)?(-?\d+|true|false)>?(?: : |$)", operation.text)
+        if not number:
+            return [_UNKNOWN]
+        value = {"true": 1, "false": 0}.get(number[1])
+        value = int(number[1]) if value is None else value
+        return [Value(Range(value, value))]
+
+    def _expand(self, operation: Operation) -> list[Value]:
+        axis = operation.number("axis")
+        (value,) = self._operands(operation)
+        varies, along = (frozenset(n + (n >= axis) for n in dims) for dims in (value.varies, value.along))
+        return [dataclasses.replace(value, varies=varies, along=along)]
+
+    def _transpose(self, operation: Operation) -> list[Value]:
+        order = re.search(r"order = array<i32: ([\d, ]+)>", operation.text)
+        (value,) = self._operands(operation)
+        if not order:
+            return [Value(value.range)]
+        places = {int(old): new for new, old in enumerate(order[1].split(","))}
+        varies, along = (frozenset(places.get(n, n) for n in dims) for dims in (value.varies, value.along))
+        return [dataclasses.replace(value, varies=varies, along=along)]
+
+    def _same(self, operation: Operation) -> list[Value]:
+        return self._operands(operation)[:1]
+
+
+def _elementwise(operation: Operation, operands: list[Value]) -> Value:
+    """The value of an operation on elements. An operation that moves them elsewhere has no range, and no lanes are known of it."""
+    family = operation.name.partition(".")[0]
+    if family not in ("arith", "math") and operation.name not in ("tt.clampf", "tt.bitcast"):
+        return _UNKNOWN
+    varies = frozenset().union(*(value.varies for value in operands))
+    empty = next((value for value in operands if value.empty), _UNKNOWN)
+    along = frozenset().union(*(value.along for value in operands if value.empty))
+    fills = operation.name == "arith.select" or (operation.name == "arith.mulf" and any(v.logical for v in operands))
+    if fills and empty.empty:
+        # ``tl.where`` and a product with the mask give those lanes a value.
+        empty, along = _UNKNOWN, frozenset()
+    compute = _RANGES.get(operation.name)
+    ranges = [value.range for value in operands]
+    known = [one for one in ranges if one]
+    result = compute(operation, *known) if compute and len(known) == len(ranges) and known else None
+    if operation.name == "arith.select":
+        result = _hull(ranges[1:])
+    wraps = next((value.wraps for value in operands if value.wraps), None)
+    if result and operation.name in _GROWING and operation.width == 32 and not wraps:
+        wraps = operation.line if result.high > LARGEST or result.low < -LARGEST - 1 else None
+    if operation.name in _HASHING or operation.name.startswith("arith.cmp"):
+        wraps = None
+    logical = operation.name in ("arith.uitofp", "arith.extui") and bool(re.search(r"i1>? to ", operation.text))
+    return Value(result, varies, wraps=wraps, empty=empty.empty, along=along, logical=logical)
+
+
+def _hull(ranges: Sequence[Range | None]) -> Range | None:
+    known = [one for one in ranges if one]
+    if not known or len(known) < len(ranges):
+        return None
+    return Range(min(one.low for one in known), max(one.high for one in known))
+
+
+def _either(*values: Value) -> Value:
+    """A value that is one of several."""
+    empty = next((value for value in values if value.empty), _UNKNOWN)
+    return Value(
+        _hull([value.range for value in values]),
+        frozenset().union(*(value.varies for value in values)),
+        values[0].parameter if len({value.parameter for value in values}) == 1 else "",
+        next((value.wraps for value in values if value.wraps), None),
+        empty.empty,
+        empty.along,
+    )
+
+
+def _grown(before: Value, now: Value, after: Value, turns: int | None, *, settled: bool) -> Value:
+    """The value that a loop carries: ``before`` the loop, or what all turns make of it. One turn makes ``after`` of ``now``."""
+    either = _either(before, after)
+    if not (before.range and now.range and after.range) or turns is None:
+        return dataclasses.replace(either, range=None, wraps=None) if now.range != after.range else either
+    if settled:
+        low, high = after.range.low - now.range.low, after.range.high - now.range.high
+        reached = Range(before.range.low + min(0, low) * turns, before.range.high + max(0, high) * turns)
+        return dataclasses.replace(either, range=reached if reached == now.range else None)
+    low, high = after.range.low - before.range.low, after.range.high - before.range.high
+    return dataclasses.replace(
+        either, range=Range(before.range.low + min(0, low) * turns, before.range.high + max(0, high) * turns)
+    )
+
+
+def _corners(combine: Callable[[int, int], int]) -> Callable[..., Range | None]:
+    """The range of a function that is monotone in each argument."""
+
+    def computed(_: Operation, a: Range, b: Range) -> Range:
+        found = [combine(x, y) for x in a for y in b]
+        return Range(min(found), max(found))
+
+    return computed
+
+
+def _quotient(_: Operation, a: Range, b: Range) -> Range | None:
+    if b.low <= 0:
+        return None
+    found = [int(abs(x) // y) * (1 if x >= 0 else -1) for x in a for y in b]
+    return Range(min(found), max(found))
+
+
+def _remainder(_: Operation, a: Range, b: Range) -> Range | None:
+    if a.low < 0 or b.high <= 0:
+        return None
+    return Range(a.low, a.high) if a.high < b.low else Range(0, min(a.high, b.high - 1))
+
+
+def _masked(_: Operation, a: Range, b: Range) -> Range | None:
+    return Range(0, min(a.high, b.high)) if a.low >= 0 and b.low >= 0 else None
+
+
+def _shifted(_: Operation, a: Range, b: Range) -> Range | None:
+    return Range(a.low << b.low, a.high << b.high) if a.low >= 0 and b.low >= 0 and b.high < 64 else None
+
+
+def _compared(operation: Operation, a: Range, b: Range) -> Range:
+    """Whether a comparison is always or never true."""
+    kind = operation.text.split(",")[0].strip()
+    always = {"slt": a.high < b.low, "sle": a.high <= b.low, "sgt": a.low > b.high, "sge": a.low >= b.high}
+    never = {"slt": a.low >= b.high, "sle": a.low > b.high, "sgt": a.high <= b.low, "sge": a.high < b.low}
+    return Range(1, 1) if always.get(kind) else Range(0, 0) if never.get(kind) else Range(0, 1)
+
+
+def _same_range(_: Operation, a: Range) -> Range:
+    return a
+
+
+_RANGES: dict[str, Callable[..., Range | None]] = {
+    "arith.addi": _corners(lambda x, y: x + y),
+    "arith.subi": _corners(lambda x, y: x - y),
+    "arith.muli": _corners(lambda x, y: x * y),
+    **dict.fromkeys(("arith.minsi", "arith.minui"), _corners(min)),
+    **dict.fromkeys(("arith.maxsi", "arith.maxui"), _corners(max)),
+    **dict.fromkeys(("arith.divsi", "arith.divui"), _quotient),
+    **dict.fromkeys(("arith.remsi", "arith.remui"), _remainder),
+    "arith.andi": _masked,
+    "arith.shli": _shifted,
+    **dict.fromkeys(("arith.extsi", "arith.extui", "arith.trunci", "arith.index_cast"), _same_range),
+    "arith.cmpi": _compared,
+}
+#: Operations whose result may not fit, and those that are meant to lose bits.
+_GROWING = frozenset({"arith.addi", "arith.subi", "arith.muli", "arith.shli"})
+_HASHING = frozenset({"arith.andi", "arith.xori", "arith.remsi", "arith.remui", "arith.shrui", "arith.mulsi_extended",
+                      "arith.mului_extended"})  # fmt: skip
+
+_METHODS: dict[str, Callable[[_Analysis, Operation], list[Value]]] = {
+    "scf.for": _Analysis._loop,
+    "scf.if": _Analysis._branch,
+    "scf.while": _Analysis._unfollowed,
+    "tt.addptr": _Analysis._pointer,
+    "tt.load": _Analysis._load,
+    "tt.reduce": _Analysis._reduce,
+    "tt.dot": _Analysis._dot,
+    "tt.get_program_id": _Analysis._program,
+    "tt.get_num_programs": _Analysis._programs,
+    "tt.make_range": _Analysis._arange,
+    "arith.constant": _Analysis._constant,
+    "tt.expand_dims": _Analysis._expand,
+    "tt.trans": _Analysis._transpose,
+    **dict.fromkeys(("tt.splat", "tt.broadcast", "tt.int_to_ptr"), _Analysis._same),
+}
