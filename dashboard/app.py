@@ -10,15 +10,14 @@ from typing import Any
 
 import panel as pn
 import panel_material_ui as pmui
-from tilescope_dashboard.components import html_text
+from tilescope_dashboard.components import html_text, layout
 from tilescope_dashboard.data import catalog, this_machine
 from tilescope_dashboard.figures.style import DARK, FONT, LIGHT, Theme
 from tilescope_dashboard.panel_patches import page_lifetime
 from tilescope_dashboard.serving import guard
 from tilescope_dashboard.session.access import may_launch
-from tilescope_dashboard.session.idle_work import IdleWork
 from tilescope_dashboard.session.jobs import shared
-from tilescope_dashboard.session.scheduling import next_tick
+from tilescope_dashboard.session.scheduling import IdleWork, next_tick
 from tilescope_dashboard.session.state import FIRST, HOME, IN_ADDRESS, PROFILE, State
 from tilescope_dashboard.views.context import Context
 from tilescope_dashboard.views.form.drawer import Drawer
@@ -79,22 +78,15 @@ def build() -> pmui.Page:
     state = State(may_launch=may_launch(pn.state.curdoc), catalog=catalog.known(), **known)
     location = pn.state.location
     location.sync(state, IN_ADDRESS, on_error=lambda _: state.take(location.search))
-    drawer, main = Drawer(state), pn.Column(sizing_mode="stretch_width", margin=0)
+    drawer, main = Drawer(state), layout.column()
     width = pmui.BreakpointSwitcher(breakpoint="md", small=pn.Spacer(height=0), large=pn.Spacer(height=0))
     with page_lifetime.not_busy():
         page = pmui.Page(
-            title="Tilescope",
-            site_url=home(state),
-            template=page_lifetime.TEMPLATE,
-            sx=_SX,
-            dark_theme=state.theme == "dark",
-            theme_config={"light": page_theme(LIGHT), "dark": page_theme(DARK)},
-            contextbar=[drawer],
-            contextbar_width=320,
-            contextbar_variant="auto",
-            busy_indicator=None,
+            title="Tilescope", site_url=home(state), template=page_lifetime.TEMPLATE, sx=_SX,
+            dark_theme=state.theme == "dark", theme_config={"light": page_theme(LIGHT), "dark": page_theme(DARK)},
+            contextbar=[drawer], contextbar_width=320, contextbar_variant="auto", busy_indicator=None,
             main=[main, width],
-        )
+        )  # fmt: skip
     drawer.follow(page)
     page.param.watch(lambda event: follow_theme(page, state, event.new), "dark_theme")
     width.param.watch(lambda event: setattr(state, "narrow", event.new is width.small), "current")

@@ -94,7 +94,7 @@ if "tilescope.jobs.worker" in sys.orig_argv and json.loads(job.read_text())["act
 #: Before the app of a server that makes no views in spare time: ten of them a page, which most tests never look at.
 _NO_SPARE_TIME = """
 if "panel" in sys.orig_argv:
-    from tilescope_dashboard.session.idle_work import IdleWork
+    from tilescope_dashboard.session.scheduling import IdleWork
     IdleWork.start = lambda self: None
 """
 
@@ -252,6 +252,11 @@ def field(shown: Any, label: str) -> Any:
     return next(iter(shown.__panel__().select(lambda part: (getattr(part, "label", None) or "").startswith(label))))
 
 
+def press(shown: Any, label: str) -> None:
+    """Press the button in what is shown whose label begins so."""
+    field(shown, label).param.trigger("clicks")
+
+
 def grid(shown: Any) -> Table:
     """The first table in what is shown."""
     return next(iter(shown.__panel__().select(Table)))
@@ -316,6 +321,7 @@ def look_at(page: Any, title: str) -> None:
 def start_button(page: Any) -> Any:
     """The button that starts a profile, once the drawer with the form is open and the button may be pressed."""
     opener, button = (page.get_by_role("button", name=name, exact=True) for name in ("Profile", "Start profiling"))
+    page.wait_for_function("opener => opener.hasAttribute('aria-expanded')", arg=opener.element_handle())
     if opener.get_attribute("aria-expanded") == "false":
         opener.click()
     button.wait_for()

@@ -8,7 +8,7 @@ import pytest
 from bokeh.plotting import figure
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import chart
-from tilescope_dashboard.components.tables import fill, table
+from tilescope_dashboard.components.tables import table
 from tilescope_dashboard.data.columns import IMPL, Column
 from tilescope_dashboard.figures.style import Theme, blank
 from tilescope_dashboard.session.state import State
@@ -42,23 +42,23 @@ class Launches(View):
     name_in_address, title = "launches", "Launches"
 
     def build(self) -> list[Any]:
-        self._chart, self._table = chart(), table(COLUMNS)
-        return [self._chart, self.saved(self._table)]
+        self.chart, self.table = chart(), table(COLUMNS)
+        return [self.chart, self.saved(self.table)]
 
     def update(self) -> None:
         counted = listed(self.usual)
-        self._head.object = html_text.heading(*sentence(counted))
-        self._chart.object = launches(counted, self.state.look)
-        fill(self._table, counted)
+        self.head.object = html_text.heading(*sentence(counted))
+        self.chart.object = launches(counted, self.state.look)
+        self.table.fill(counted)
 
 
 def test_a_view_is_added_in_one_class(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
     state = State(run="20260102-030405-aaaa", kernel="softmax", view="launches")
     shown = Navigation(state, {"Launches": (Launches,)}).made["launches"]
-    assert not shown._trouble.visible
-    assert shown._table.filled["impl"].tolist() == sorted(set(shown.usual["impl"]))
-    total = shown._table.filled["launches"].sum()
-    assert total > 0 and shown._about() == f"Launches. {total} launches"
+    assert not shown.trouble.visible
+    assert shown.table.filled["impl"].tolist() == sorted(set(shown.usual["impl"]))
+    total = shown.table.filled["launches"].sum()
+    assert total > 0 and shown.about() == f"Launches. {total} launches"
     state.kernel = "matmul"
-    assert shown.fresh and shown._table.filled["impl"].tolist() == sorted(set(shown.usual["impl"]))
+    assert shown.fresh and shown.table.filled["impl"].tolist() == sorted(set(shown.usual["impl"]))

@@ -19,6 +19,7 @@ from tilescope_dashboard.topics import advice as topic
 from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.fusion import FusionForm
 
+from .conftest import field
 from .conftest import said as words
 
 pytestmark = pytest.mark.usefixtures("in_runs")
@@ -110,10 +111,10 @@ def test_a_quicker_config_of_a_sweep_is_advice_on_the_default(
     writer.finish()
     monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
     shown = view(RUN, "norm")
-    assert shown._case.value == ("triton", "forward", "8x8-bf16", "")
+    assert field(shown, "case").value == ("triton", "forward", "8x8-bf16", "")
     assert ": 1.25×" in words(shown)
     assert "&#x27;num_warps&#x27;: 8" in words(shown)
-    shown._case.value = ("triton", "forward", "8x8-bf16", "num_warps=4")
+    field(shown, "case").value = ("triton", "forward", "8x8-bf16", "num_warps=4")
     assert "num_warps" not in words(shown)
 
 
@@ -135,21 +136,23 @@ def test_html_in_a_finding_is_escaped(field: str) -> None:
 
 def test_the_view_shows_the_headline_case_and_follows_the_choice() -> None:
     shown = view(RUN, "softmax")
-    assert shown._case.value[0] == "triton"
-    assert len(shown._case.options) == 3 * 2 * 2
-    eager = next(case for case in shown._case.options.values() if case[0] == "eager" and case[2] == "16384x4096-bf16")
-    shown._case.value = eager
+    assert field(shown, "case").value[0] == "triton"
+    assert len(field(shown, "case").options) == 3 * 2 * 2
+    eager = next(
+        case for case in field(shown, "case").options.values() if case[0] == "eager" and case[2] == "16384x4096-bf16"
+    )
+    field(shown, "case").value = eager
     assert shown.state.case == "eager · forward · 16384x4096-bf16"
     assert "4 launches move" in words(shown)
     assert "dram" not in words(shown)  # labels, not column names
     assert "bytes read from HBM" in words(shown)
     shown.state.theme = "dark"
-    assert shown._case.value == eager
+    assert field(shown, "case").value == eager
 
 
 def test_a_predicted_run_gives_predicted_findings_only() -> None:
     shown = view(PREDICTED, "softmax")
-    shown._case.value = next(case for case in shown._case.options.values() if case[0] == "eager")
+    field(shown, "case").value = next(case for case in field(shown, "case").options.values() if case[0] == "eager")
     assert "below the" not in words(shown), "nothing was timed"
     assert 'class="finding predicted"' in words(shown)
     assert 'class="finding measured"' not in words(shown)
@@ -160,37 +163,37 @@ def test_without_rows_the_view_says_what_to_do() -> None:
     shown.state.kernel = "not_in_any_run"
     assert "could not be drawn" not in words(shown)
     assert "Profile it" in words(shown)
-    assert not shown._case.visible
-    assert shown._cards.object == ""
+    assert not field(shown, "case").visible
+    assert shown.ours.object == ""
     shown.state.kernel = "softmax"
-    assert shown._case.visible
+    assert field(shown, "case").visible
 
 
 def test_nvidias_rules_stand_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = view(RUN, "softmax")
     assert "Not collected" in words(shown)
-    case = Case("softmax", *[shown._case.value[i] for i in (0, 1, 2, 3)])
+    case = Case("softmax", *[field(shown, "case").value[i] for i in (0, 1, 2, 3)])
     rule = NcuRule(0, "f", "Occupancy", "TheoreticalOccupancy", "OPT", HOSTILE, 0.25, "global")
     monkeypatch.setattr(nvidia_rules, "of_run", lambda folder, kernels: list(nvidia_rules.findings(case, [rule])))
-    shown._show()
+    shown.update()
     assert "Theoretical occupancy" in words(shown)
     assert "1.33×" in words(shown)
     assert "<img" not in words(shown)
-    assert "Theoretical occupancy" not in shown._cards.object
+    assert "Theoretical occupancy" not in shown.ours.object
     assert next(nvidia_rules.findings(case, [rule])).origin == NVIDIA
 
 
 def test_the_form_answers_and_says_what_it_does_not_know() -> None:
     form = FusionForm()
-    assert "2× by the bytes alone" in form._answer.object
-    form._chain.value = "softmax,<b>relu</b>"
-    assert "This cannot be answered" in form._answer.object
-    assert "<b>relu" not in form._answer.object
-    form._chain.value = "softmax,relu"
-    form._shape.value = "64x781-fp32"
-    assert "rows start unaligned" in form._answer.object
-    form._shape.value = "64x781"
-    assert "sizes and a dtype" in form._answer.object
-    form._shape.value = "64x780-fp8"
-    form._target.value = "sm_80"
-    assert "sm_80 has no fp8 instructions" in form._answer.object
+    assert "2× by the bytes alone" in words(form)
+    field(form, "chain").value = "softmax,<b>relu</b>"
+    assert "This cannot be answered" in words(form)
+    assert "<b>relu" not in words(form)
+    field(form, "chain").value = "softmax,relu"
+    field(form, "shape").value = "64x781-fp32"
+    assert "rows start unaligned" in words(form)
+    field(form, "shape").value = "64x781"
+    assert "sizes and a dtype" in words(form)
+    field(form, "shape").value = "64x780-fp8"
+    field(form, "GPU").value = "sm_80"
+    assert "sm_80 has no fp8 instructions" in words(form)

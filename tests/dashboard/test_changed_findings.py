@@ -4,17 +4,20 @@ import json
 import math
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pandas as pd
 import pytest
+from tilescope.models import summary as model
 from tilescope.models.advice.finding import DISTANCE, Bound, Finding
+from tilescope.runs.store import Summary
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import changed_findings as topic
 from tilescope_dashboard.topics import compare as compare_topic
 from tilescope_dashboard.topics import summary as summary_topic
 from tilescope_dashboard.views.compare import Compare
 
-from .conftest import grid
+from .conftest import grid, press
 from .conftest import said as words
 
 BEFORE, AFTER = "20260102-030406-bbbb", "20260102-030408-dddd"
@@ -57,13 +60,11 @@ def test_without_a_clock_a_change_is_told_by_its_findings(
     shown = Compare(state)
     shown.refresh()
     # One press compares with the run from before the change, and another with the usual baseline again.
-    assert (shown._earlier.visible, shown._earlier.label) == (True, "Compare with the run before")
-    shown._choose_earlier()
+    press(shown, "Compare with the run before")
     assert state.compared == [BEFORE]
-    assert (shown._earlier.visible, shown._earlier.label) == (True, "Compare with eager again")
-    shown._choose_earlier()
-    assert (state.compared, shown._earlier.label) == ([], "Compare with the run before")
-    shown._choose_earlier()
+    press(shown, "Compare with eager again")
+    assert state.compared == []
+    press(shown, "Compare with the run before")
     assert "could not be drawn" not in words(shown)
     assert "no times to compare<" in words(shown), "the same code has the same findings"
     monkeypatch.setattr(
@@ -73,14 +74,14 @@ def test_without_a_clock_a_change_is_told_by_its_findings(
     shown.fresh = False
     shown.refresh()
     assert "no times to compare; 1 finding is gone" in words(shown)
-    assert shown._findings.shown and not shown._drawn.visible
+    assert shown.findings.visible and not shown.drawn.visible
     assert "speedup" in grid(shown).hidden_columns and "registers" not in grid(shown).hidden_columns
-    assert "<th>gone</th><td>It spills</td><td>2×</td><td>–</td>" in shown._findings._said.object
+    assert "<th>gone</th><td>It spills</td><td>2×</td><td>–</td>" in shown.findings.object
     assert compare_topic.before(shown.loaded, "layer_norm", state.runs) == BEFORE
     assert compare_topic.before(shown.loaded, "matmul", state.runs) == ""
     # An implementation's findings are none of another one's.
     state.compared = [f"{AFTER}:eager"]
-    assert not shown._findings.shown
+    assert not shown.findings.visible
 
 
 def test_baseline_is_named_by_its_time() -> None:
@@ -88,7 +89,18 @@ def test_baseline_is_named_by_its_time() -> None:
         "impl": "triton", "baseline_impl": "triton", "run": "b", "baseline_run": "a", "registers": 20.0,
         "baseline_registers": 22.0,
     }  # fmt: skip
-    assert summary_topic._was(pd.DataFrame([row]), "registers", "count") == "; baseline 22"
-    assert summary_topic._was(pd.DataFrame([row | {"baseline_impl": "eager"}]), "registers", "count") == ""
-    assert summary_topic._was(pd.DataFrame([row | {"baseline_registers": 20.0}]), "registers", "count") == ""
-    assert compare_topic._dated("run", "2026-01-02T03:04:08+00:00") == "run of 2026-01-02 03:04"
+    assert "; baseline 22" in registers(row)
+    assert "baseline" not in registers(row | {"baseline_impl": "eager"}) + registers(row | {"baseline_registers": 20.0})
+    run = Summary("a", Path("a"), title="run", started="2026-01-02T03:04:08+00:00")
+    assert compare_topic.name_of("a", [run]) == "run of 2026-01-02 03:04"
+
+
+def registers(row: dict[str, Any]) -> str:
+    """The note on the registers of a case that is compared so."""
+    kinds = {"str": "", "bool": False, "Int32": 0, "float64": math.nan}
+    case = {name: kinds[kind] for name, kind in model.COLUMNS.items()} | {"registers": 20.0}
+    return next(
+        stat.note
+        for stat in summary_topic.stats(case, pd.DataFrame([row | {"speedup": math.nan}]))
+        if stat.label == "registers"
+    )

@@ -7,6 +7,9 @@ import pytest
 from tilescope import collectors
 from tilescope.hardware import ceilings
 from tilescope_dashboard.views.form import choices
+from tilescope_dashboard.views.form.fields import ProfileFields
+
+from .conftest import field, said
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -26,19 +29,26 @@ def entry(**changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_the_smallest_workload_that_is_not_empty_comes_first() -> None:
-    offered = choices.choices(entry())
-    assert offered.first == ("8x8-fp32",)
-    assert offered.workloads["large · 8192x8192-fp32"] == "8192x8192-fp32"
-    assert list(offered.workloads.values()) == ["8192x8192-fp32", "0x8-fp32", "8x8-fp32"]
-    assert choices.choices(entry(workloads=entry()["workloads"][1:2])).first == ()
+def filled(**changes: Any) -> ProfileFields:
+    shown = ProfileFields()
+    shown.fill(entry(**changes))
+    return shown
 
 
-def test_what_is_not_installed_is_not_offered_and_configs_only_where_there_are_some() -> None:
-    assert choices.choices(entry()).implementations == ("triton",)
-    assert choices.choices(entry()).missing == {"liger": "not installed: pip install liger-kernel"}
-    assert choices.choices(entry()).configs
-    assert not choices.choices(entry(implementations={"eager": {"available": True, "configs": []}})).configs
+def test_smallest_workload_not_empty_is_chosen() -> None:
+    workloads = field(filled(), "workloads")
+    assert workloads.value == ["8x8-fp32"]
+    assert workloads.options["large · 8192x8192-fp32"] == "8192x8192-fp32"
+    assert list(workloads.options.values()) == ["8192x8192-fp32", "0x8-fp32", "8x8-fp32"]
+    assert field(filled(workloads=entry()["workloads"][1:2]), "workloads").value == []
+
+
+def test_missing_implementation_is_not_offered() -> None:
+    shown = filled()
+    assert field(shown, "implementations").options == ["triton"]
+    assert "not installed: pip install liger-kernel" in said(shown)
+    assert field(shown, "every config").visible
+    assert not field(filled(implementations={"eager": {"available": True, "configs": []}}), "every config").visible
 
 
 def test_a_kernel_is_found_by_its_name_and_by_its_place() -> None:
@@ -67,14 +77,14 @@ def test_why_nothing_can_be_profiled_is_said(
 
 
 def test_what_cannot_run_is_greyed_above_its_reason_which_describes_it() -> None:
-    said = choices.greyed({"compiler": None, "ncu": "no GPU", "events": "no GPU", "nsys": HOSTILE})
-    boxes = re.findall(r'disabled aria-describedby="([^"]+)"> ([^<]+)</label>', said)
+    greyed = choices.greyed({"compiler": None, "ncu": "no GPU", "events": "no GPU", "nsys": HOSTILE})
+    boxes = re.findall(r'disabled aria-describedby="([^"]+)"> ([^<]+)</label>', greyed)
     assert [label for _, label in boxes] == ["ncu", "events", "nsys"]
-    reasons = dict(re.findall(r'<p [^>]*id="([^"]+)">([^<]*)</p>', said))
+    reasons = dict(re.findall(r'<p [^>]*id="([^"]+)">([^<]*)</p>', greyed))
     assert [reasons[place] for place, _ in boxes[:2]] == ["no GPU", "no GPU"]
     assert reasons[boxes[2][0]].startswith("&lt;img")
-    assert "compiler" not in said
-    assert "<img" not in said
+    assert "compiler" not in greyed
+    assert "<img" not in greyed
     assert choices.greyed({"compiler": None}) == ""
 
 

@@ -15,7 +15,7 @@ from tilescope_dashboard.views.roofline import Roofline
 from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
 
-from .conftest import grid
+from .conftest import field, grid
 from .conftest import said as words
 
 pytestmark = pytest.mark.usefixtures("in_runs")
@@ -35,15 +35,15 @@ def opened(view: type[View], **settings: Any) -> Any:
 def problem(shown: Any) -> tuple[str, str]:
     """Workload and pass that a view shows."""
     if isinstance(shown, Roofline):
-        return tuple(shown._choices._columns[name].value for name in ("workload", "pass"))
+        return tuple(field(shown, name).value for name in ("workload", "pass"))
     if isinstance(shown, Occupancy):
-        row = shown._rows.iloc[grid(shown).selection[0]]
+        row = shown.rows.iloc[grid(shown).selection[0]]
         return row["workload"], row["pass"]
     if isinstance(shown, Overview):
-        return tuple(shown._cases.iloc[grid(shown).selection[0]][["workload", "pass"]])
+        return tuple(grid(shown).filled.iloc[grid(shown).selection[0]][["workload", "pass"]])
     if isinstance(shown, Advice):
-        return shown._case.value[2], shown._case.value[1]
-    return shown._problem.value
+        return field(shown, "case").value[2], field(shown, "case").value[1]
+    return field(shown, "workload").value
 
 
 VIEWS = (Overview, Advice, Traffic, Occupancy)
@@ -65,7 +65,7 @@ def test_a_view_shows_the_case_in_the_address_and_follows_it(view: type[View]) -
 @pytest.mark.parametrize("view", [Traffic, Timeline], ids=lambda view: view.name_in_address)
 def test_a_workload_that_is_picked_is_every_views(view: type[View]) -> None:
     shown = opened(view)
-    widget = shown._problem.widget if view is Traffic else shown._problem
+    widget = field(shown, "workload")
     widget.value = wanted = list(widget.options.values())[-1]
     assert shown.state.chosen.problem == wanted == problem(shown)
     assert shown.state.chosen.impl == "triton"
@@ -76,7 +76,7 @@ def test_a_workload_that_is_picked_is_every_views(view: type[View]) -> None:
 
 def test_a_row_that_is_chosen_is_every_views() -> None:
     shown = opened(Occupancy)
-    last = len(shown._rows) - 1
+    last = len(shown.rows) - 1
     grid(shown).selection = [last]
     assert shown.state.chosen.problem == problem(shown)
     assert grid(shown).selection == [last]
@@ -84,20 +84,20 @@ def test_a_row_that_is_chosen_is_every_views() -> None:
     roofline.refresh()
     assert problem(roofline) == problem(shown)
     compare = opened(Compare, compared=[f"{RUN}:eager"])
-    grid(compare).selection = [len(compare._rows) - 1]
-    row = compare._rows.iloc[-1]
+    grid(compare).selection = [len(grid(compare).filled) - 1]
+    row = grid(compare).filled.iloc[-1]
     assert compare.state.chosen.problem == (row["workload"], row["pass"])
     assert row["workload"] in words(compare)
-    assert grid(compare).selection == [len(compare._rows) - 1]
+    assert grid(compare).selection == [len(grid(compare).filled) - 1]
 
 
 def test_esc_in_overview_returns_to_largest_case() -> None:
     shown = opened(Overview)
-    before = shown._head.object
+    before = shown.head.object
     shown.state.case = case_name(OTHER)
-    assert shown._head.object != before
+    assert shown.head.object != before
     shown.clear()
-    assert (shown.state.case, shown._head.object) == ("", before)
+    assert (shown.state.case, shown.head.object) == ("", before)
 
 
 def test_other_kernel_keeps_a_case_that_it_has() -> None:

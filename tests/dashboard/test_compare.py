@@ -17,7 +17,7 @@ from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.claims import Claims
 from tilescope_dashboard.views.compare import Compare
 
-from .conftest import grid
+from .conftest import field, grid
 from .conftest import said as words
 from .recordings import recorded
 
@@ -92,31 +92,31 @@ def test_the_view_holds_what_the_address_says_against_the_run(norms: store.Summa
     shown = Compare(state)
     shown.refresh()
     assert "could not be drawn" not in words(shown)
-    assert shown._others.value == [f"{norms.id}:eager"]
+    assert field(shown, "Compare with").value == [f"{norms.id}:eager"]
     cases = len(grid(shown).filled)
     assert cases >= 4
-    assert re.search(rf"rms_norm is [\d.]+–[\d.]+× faster than eager in all {cases} cases", shown._head.object)
+    assert re.search(rf"rms_norm is [\d.]+–[\d.]+× faster than eager in all {cases} cases", shown.head.object)
     assert set(grid(shown).filled["baseline_impl"]) == {"eager"}
     assert grid(shown).hidden_columns == ["baseline_run"], "both are of the run that is open"
-    shown._others.value = [f"{norms.id}:eager", f"{norms.id}:compile"]
+    field(shown, "Compare with").value = [f"{norms.id}:eager", f"{norms.id}:compile"]
     assert state.compared == [f"{norms.id}:eager", f"{norms.id}:compile"]
     assert set(grid(shown).filled["baseline_impl"]) == {"eager", "compile"}
-    assert shown._body.visible
+    assert shown.results.visible
     # Where none is chosen it is the one that Summary compares with.
     state.compared = []
-    assert (shown._others.value, state.compared) == ([f"{norms.id}:eager"], [])
-    shown._others.value = []
-    assert (shown._others.value, state.compared) == ([f"{norms.id}:eager"], [])
+    assert (field(shown, "Compare with").value, state.compared) == ([f"{norms.id}:eager"], [])
+    field(shown, "Compare with").value = []
+    assert (field(shown, "Compare with").value, state.compared) == ([f"{norms.id}:eager"], [])
     assert f"faster than eager in all {cases} cases" in words(shown)
     state.kernel = "in_no_run"
     assert "Choose a baseline" in words(shown)
-    assert not shown._body.visible, "an empty figure and an empty table say nothing"
+    assert not shown.results.visible, "an empty figure and an empty table say nothing"
 
 
 def test_claims_say_when_and_with_what_measured() -> None:
     shown = Claims(State(view="claims"))
     shown.refresh()
-    text = unescape(shown._head.object)
+    text = unescape(shown.head.object)
     told, _, more = text.partition("<details")
     assert re.search(r"Measured on NVIDIA H200, \d{4}-\d\d-\d\d( to \d{4}-\d\d-\d\d)?\. Traffic bound", told)
     assert "triton 3" not in told
@@ -128,20 +128,20 @@ def test_claims_are_chosen_by_kernel_family_and_standing() -> None:
     catalog = [{"name": name, "family": "norms"} for name in ("rms_norm", "layer_norm")]
     shown = Claims(State(view="claims", catalog=catalog))
     shown.refresh()
-    every = len(shown._rows)
+    every = len(grid(shown).filled)
     assert len(grid(shown).filled) == every
     counts = {}
     for word in ("faster", "on par", "slower"):
-        shown._standing.value = word
+        field(shown, "vs the fastest").value = word
         assert set(grid(shown).filled["standing"]) == {word}
         counts[word] = len(grid(shown).filled)
     assert sum(counts.values()) == every
-    shown._standing.value, shown._text.value_input = "", "Norms"
+    field(shown, "vs the fastest").value, field(shown, "kernel or family").value_input = "", "Norms"
     assert set(grid(shown).filled["kernel"]) == {"rms_norm", "layer_norm"}
     assert f"{len(grid(shown).filled)} of {every} rows: " in words(shown)
     # A click opens the run of the row that is seen: the browser sends that row's number.
     grid(shown).open(grid(shown).value.index[-1])
-    assert shown.state.kernel == shown._shown["kernel"].iloc[-1]
+    assert shown.state.kernel == grid(shown).filled["kernel"].iloc[-1]
 
 
 def test_standing_follows_the_fastest_other() -> None:

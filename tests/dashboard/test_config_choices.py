@@ -26,14 +26,14 @@ def test_cheap_parameters_are_behind_a_button_and_count() -> None:
     drawn = []
     shown = ConfigChoices(lambda: drawn.append(shown.held), lambda: None)
     shown.fill(cells("ABCDEF"))
-    seen, aside = labels(shown._others.objects), labels(shown._aside.objects)
+    seen, aside = labels(shown.others.objects), labels(shown.aside.objects)
     assert seen | aside == set("ABCDEF") - {shown.across, shown.down}
     assert seen == {"B", "D", "F"} - {shown.across, shown.down}
-    assert shown._more.label == f"{len(aside)} more parameters"
-    assert not shown._aside.visible
-    shown._more.value = True
-    assert shown._aside.visible
-    widget = shown._aside.objects[0]
+    assert shown.more.label == f"{len(aside)} more parameters"
+    assert not shown.aside.visible
+    shown.more.value = True
+    assert shown.aside.visible
+    widget = shown.aside.objects[0]
     widget.value = "2"
     assert drawn == [{widget.label: "2"}]
 
@@ -41,6 +41,6 @@ def test_cheap_parameters_are_behind_a_button_and_count() -> None:
 def test_a_few_parameters_are_all_seen() -> None:
     shown = ConfigChoices(lambda: None, lambda: None)
     shown.fill(cells("ABCDE"))
-    assert len(shown._others.objects) == 3
-    assert not shown._more.visible
-    assert not shown._aside.objects
+    assert len(shown.others.objects) == 3
+    assert not shown.more.visible
+    assert not shown.aside.objects

@@ -96,4 +96,4 @@ def test_without_counters_it_says_what_has_them(runs: Path, monkeypatch: pytest.
     assert "through HBM" in words(shown)
     shown.state.kernel = "in_no_run"
     assert "Profile it with cupti or ncu" in words(shown)
-    assert not shown._body.visible
+    assert not shown.body.visible

@@ -10,12 +10,12 @@ from typing import Any
 import pandas as pd
 import pytest
 from tilescope_dashboard.components.download import Download, link, reason
-from tilescope_dashboard.components.tables import downloads, fill, table
+from tilescope_dashboard.components.tables import downloads, table
 from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.export import Export
 
-from .conftest import RUN, Server
+from .conftest import RUN, Server, field
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -34,7 +34,7 @@ def test_a_reason_is_one_line(error: Exception, said: str) -> None:
 
 
 def pressed(export: Export) -> None:
-    asyncio.run(export._button._async_sync_data())
+    asyncio.run(export.button._async_sync_data())
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_an_export_that_fails_says_so_beside_its_button(
 ) -> None:
     monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
     export = Export(State(run=RUN))
-    shown = export.said
+    shown = export.button.said
     assert not shown.visible
 
     def fail(*_: Any) -> bytes:
@@ -56,18 +56,18 @@ def test_an_export_that_fails_says_so_beside_its_button(
         failing.setattr("tilescope_dashboard.views.export.report.render", fail)
         pressed(export)
     assert shown.visible and "Not saved:" in shown.object and said in shown.object
-    assert export._button.data is None
+    assert export.button.data is None
     # Pressed again, with room made for it, there is a file and nothing more to say.
-    export._format.value = "csv"
+    field(export, "as").value = "csv"
     assert not shown.visible
     pressed(export)
-    assert export._button.data.startswith("data:text/")
+    assert export.button.data.startswith("data:text/")
     assert not shown.visible
 
 
 def test_a_table_that_is_not_saved_says_so_below_its_links(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = table([Column("impl", "impl.")])
-    fill(shown, pd.DataFrame({"impl": ["triton"]}))
+    shown.fill(pd.DataFrame({"impl": ["triton"]}))
     place = downloads(shown, lambda: "file")
     as_csv, as_parquet = place.select(Download)
     assert as_csv.said in place.objects and as_parquet.said in place.objects

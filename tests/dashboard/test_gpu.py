@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import panel_material_ui as pmui
 import pytest
 from bokeh.models import ColumnDataSource, Legend
 from tilescope.runs import store
@@ -17,11 +18,9 @@ from tilescope_dashboard.data.telemetry import Gpu, Sample, Sampler
 from tilescope_dashboard.figures.gpu import FIGURES, columns, readings
 from tilescope_dashboard.figures.style import DARK, LIGHT
 from tilescope_dashboard.session.state import State
-from tilescope_dashboard.session.telemetry import TelemetryStream
 from tilescope_dashboard.topics.gpu import sentence
-from tilescope_dashboard.views import gpu
-from tilescope_dashboard.views.gpu import GpuPopover
-from tilescope_dashboard.views.jobs import gpu_readings
+from tilescope_dashboard.views.gpu import GpuDialog
+from tilescope_dashboard.views.jobs import readings as live
 
 from .conftest import PREDICTED, RUN
 
@@ -38,8 +37,7 @@ SAMPLES = [
 def sampler(nvml: ModuleType, runs: Path, monkeypatch: pytest.MonkeyPatch) -> Sampler:
     monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
     one = Sampler(lambda: nvml, period=0.02)
-    for module in (gpu, gpu_readings):
-        monkeypatch.setattr(module, "sampler", lambda: one)
+    monkeypatch.setattr(live, "sampler", lambda: one)
     return one
 
 
@@ -87,30 +85,30 @@ def wait(sampler: Sampler, count: int) -> None:
 
 def test_it_samples_only_while_it_is_open(sampler: Sampler) -> None:
     state = State(run=RUN, kernel="softmax")
-    shown = GpuPopover(state)
-    assert not sampler.running and not shown._place.objects
+    shown = GpuDialog(state, pmui.Button())
+    assert not sampler.running and not shown.layout.open
     state.panel = "gpu"
     assert sampler.running and shown.sampling
-    assert shown._place.objects and "closed" not in shown._place.css_classes
+    assert shown.layout.objects and shown.layout.open
     wait(sampler, 3)
-    source = shown.charts["power"].object.renderers[0].data_source
-    shown._stream.tick()
+    source = shown.readings.charts["power"].object.renderers[0].data_source
+    shown.readings.tick()
     known = len(source.data["time"])
     assert known >= 3
     wait(sampler, known + 2)
-    shown._stream.tick()
+    shown.readings.tick()
     assert len(source.data["time"]) > known
-    assert shown.charts["power"].object.renderers[0].data_source is source
+    assert shown.readings.charts["power"].object.renderers[0].data_source is source
     assert list(shown.table.value["gpu"]) == ["0 · Synthetic GPU A <b>", "1 · Synthetic GPU B <b>"]
     assert list(shown.table.value["held"]) == ["power cap", "–"]
     assert shown.table.filled["sm_clock"].isna().tolist() == [False, True]
     assert "&lt;b&gt;" in shown.head.object and "<b>:" not in shown.head.object
     state.panel = ""
-    assert not sampler.running and not shown._place.objects
+    assert not sampler.running and not shown.layout.open
     state.panel = "gpu"
     assert sampler.running
     state.theme = "dark"
-    assert shown.charts["power"].object.background_fill_color == DARK.ground
+    assert shown.readings.charts["power"].object.background_fill_color == DARK.ground
     state.panel = "profile"
     assert not sampler.running
 
@@ -119,15 +117,15 @@ def test_without_a_gpu_it_says_why_and_shows_the_runs(
     sampler: Sampler, nvml: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nvml, "nvmlDeviceGetCount", lambda: 0)
-    shown = GpuPopover(State(run=RUN, kernel="softmax", panel="gpu"))
+    shown = GpuDialog(State(run=RUN, kernel="softmax", panel="gpu"), pmui.Button())
     assert "the NVIDIA driver lists no GPU" in shown.head.object
-    assert not shown.grid.visible and not shown.rows.visible
+    assert not shown.readings.layout.visible and not shown.rows.visible
     assert "Synthetic GPU" in shown.device.object
 
 
 def test_another_gpu_is_a_run_on_it(sampler: Sampler, runs: Path) -> None:
     state = State(run=RUN, kernel="softmax", panel="gpu")
-    shown = GpuPopover(state)
+    shown = GpuDialog(state, pmui.Button())
     # Jobs of other tests may have left runs beside them.
     known = [run for run in store.list_runs([runs]) if run.id in (RUN, PREDICTED)]
     state.runs = [dataclasses.replace(run, device="Other GPU") if run.id == PREDICTED else run for run in known]
@@ -142,33 +140,18 @@ def test_another_gpu_is_a_run_on_it(sampler: Sampler, runs: Path) -> None:
 
 
 def test_the_strip_is_there_while_a_job_runs(sampler: Sampler, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_readings.device, "lock_name", lambda: "GPU-1")
-    shown = gpu_readings.GpuReadings(State(run=RUN, kernel="softmax"))
-    assert not shown._layout.visible
+    monkeypatch.setattr(live.device, "lock_name", lambda: "GPU-1")
+    shown = live.JobReadings(State(run=RUN, kernel="softmax"))
+    assert not shown.layout.visible
     shown.follow(True)
     wait(sampler, 2)
-    shown._stream.tick()
-    assert shown._layout.visible
+    shown.readings.tick()
+    assert shown.layout.visible
     # The GPU that the job runs on, and no other.
-    assert "Synthetic GPU B &lt;b&gt;: clocks not told" in shown._said.object
-    assert "GPU A" not in shown._said.object
+    assert "Synthetic GPU B &lt;b&gt;: clocks not told" in shown.said.object
+    assert "GPU A" not in shown.said.object
     shown.follow(False)
-    assert not shown._layout.visible and not sampler.running
-
-
-def test_a_feed_outside_a_page_watches_without_ticking(sampler: Sampler) -> None:
-    heard: list[int] = []
-    one = TelemetryStream(sampler, lambda: heard.append(1))
-    one.start()
-    one.start()
-    wait(sampler, 2)
-    one.sources(sampler.gpus)
-    wait(sampler, len(sampler.samples(1)) + 1)
-    one.tick()
-    assert heard
-    one.stop()
-    one.stop()
-    assert not sampler.running
+    assert not shown.layout.visible and not sampler.running
 
 
 @pytest.fixture
@@ -218,8 +201,11 @@ def test_gpu_panel_closes_by_key_and_by_press_elsewhere(visit: Any, built: Any) 
     page.get_by_role("dialog", name="GPU").get_by_text("The open run's GPU: Synthetic GPU").wait_for()
     page.keyboard.press("Escape")
     why.wait_for(state="detached")
-    page.get_by_role("button", name="GPU Synthetic GPU").click()
+    opener = page.get_by_role("button", name="GPU: Synthetic GPU")
+    opener.wait_for()
+    opener.click()
     why.wait_for()
-    page.get_by_role("tab", name="Why", exact=True).click()
+    page.mouse.click(5, 5)
     why.wait_for(state="detached")
-    page.wait_for_url("**view=advice**")
+    page.wait_for_url(lambda url: "panel=gpu" not in url)
+    page.wait_for_function("button => button === button.getRootNode().activeElement", arg=opener.element_handle())

@@ -207,4 +207,4 @@ def test_stem_keeps_plain_letters() -> None:
 @pytest.mark.parametrize("run", ["a\r\nb/../c", IMAGE])
 def test_export_name_keeps_plain_letters(run: str) -> None:
     state = State(run=run)
-    assert re.fullmatch(r"tilescope-[A-Za-z0-9.-]+\.html", Export(state)._button.filename)
+    assert re.fullmatch(r"tilescope-[A-Za-z0-9.-]+\.html", Export(state).button.filename)

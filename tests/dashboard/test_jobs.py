@@ -10,7 +10,6 @@ from tilescope.jobs.job import Job
 from tilescope.jobs.plan import Request, RequestError
 from tilescope.table.case import Case
 from tilescope_dashboard.session import jobs
-from tilescope_dashboard.session.job_follower import JobFollower
 from tilescope_dashboard.session.jobs import CANCELLED, DONE, FAILED, RUNNING, WAITING, JobManager
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.jobs.job_panel import JobPanel, describe
@@ -229,7 +228,6 @@ def test_a_failed_job_is_shown_to_its_person_once_and_to_nobody_else(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
-    monkeypatch.setattr(JobFollower, "each_second", lambda self, wanted: None)
     manager = JobManager(planner, runner())
     job = jobs.JobState(1, "softmax", status=RUNNING)
     manager.jobs.append(job)
@@ -238,19 +236,19 @@ def test_a_failed_job_is_shown_to_its_person_once_and_to_nobody_else(
     own.tab_job.job = job
     for page in (own, other):
         page.draw()
-        assert page._layout.visible
+        assert page.panel.visible
     job.status, job.error = FAILED, "no such file"
     for page in (own, other):
         page.draw()
-    assert own._layout.visible
+    assert own.panel.visible
     assert "no such file" in said(own)
-    assert not other._layout.visible
+    assert not other.panel.visible
     later = JobPanel(state, manager)
     later.tab_job.job = job
     later.draw()
-    assert not later._layout.visible
-    assert not JobPanel(state, manager)._layout.visible
+    assert not later.panel.visible
+    assert not JobPanel(state, manager).panel.visible
     # A page that was being loaded anew when its job ended says how.
     job.told = False
     later.draw()
-    assert later._layout.visible
+    assert later.panel.visible

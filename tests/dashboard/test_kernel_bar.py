@@ -3,17 +3,16 @@
 from pathlib import Path
 from typing import Any
 
-import panel_material_ui as pmui
 import pytest
 from tilescope.runs import store
-from tilescope_dashboard.components.opener import Opener
+from tilescope_dashboard.components.choice import Choice
 from tilescope_dashboard.data.kernel_cases import KernelCase
-from tilescope_dashboard.session.state import PANELS, State
-from tilescope_dashboard.views.kernel_bar import KernelBar, _offer
+from tilescope_dashboard.session.state import State
+from tilescope_dashboard.views.kernel_bar import KernelBar
 
 from tests.recorded import recorded
 
-from .conftest import RUN, field
+from .conftest import RUN, field, press
 
 LISTS = ("kernel", "size", "pass", "implementation", "baseline")
 
@@ -26,11 +25,6 @@ def bar(runs: Path, monkeypatch: pytest.MonkeyPatch) -> KernelBar:
     return KernelBar(state)
 
 
-def opener(bar: KernelBar, opens: str) -> Opener:
-    """The button that opens that."""
-    return next(button for button in bar.__panel__().select(Opener) if button.opens == opens)
-
-
 def test_it_shows_the_case_that_stands_for_the_kernel_and_chooses_nothing(bar: KernelBar) -> None:
     assert (field(bar, "kernel").value, field(bar, "size").value, field(bar, "pass").value, field(bar, "implementation").value) == (
         "softmax", "16384x4096-bf16", "forward", "triton",
@@ -39,14 +33,14 @@ def test_it_shows_the_case_that_stands_for_the_kernel_and_chooses_nothing(bar: K
     assert field(bar, "baseline").value == ""
     # What Summary compares with then.
     assert next(iter(field(bar, "baseline").options)) == "eager (usual)"
-    assert opener(bar, "gpu").text == "Synthetic GPU"
+    assert field(bar, "GPU").label == "GPU: Synthetic GPU"
 
 
 def test_the_same_choice_under_another_name_is_seen_by_that_name() -> None:
-    chosen = pmui.Select(options={"eager (usual)": ""}, value="")
-    (model, _) = chosen._models[chosen.get_root().ref["id"]]
-    _offer(chosen, {"none": "", "a run": "run"}, "")
-    assert model.data.value == "none"
+    chosen = Choice("baseline", 100, lambda: None, options={"eager (usual)": ""}, value="")
+    sent = chosen.get_root().data
+    chosen.offer({"none": "", "a run": "run"}, "")
+    assert sent.value == "none"
 
 
 def test_each_list_changes_its_own_part_of_the_case(bar: KernelBar) -> None:
@@ -68,13 +62,13 @@ def test_each_list_changes_its_own_part_of_the_case(bar: KernelBar) -> None:
 
 def test_on_home_a_kernel_leads_to_its_page_and_there_is_no_case_to_choose(bar: KernelBar) -> None:
     bar.state.view = "home"
-    assert bar._lists.css_classes == ["of-all"]
+    assert bar.lists.css_classes == ["of-all"]
     for kernel in ("matmul", "matmul"):  # the one that was looked at last as well
         bar.state.view = "home"
         assert field(bar, "kernel").value == ""
         field(bar, "kernel").value = kernel
         assert (bar.state.view, bar.state.kernel, field(bar, "kernel").value) == ("summary", kernel, kernel)
-    assert bar._lists.css_classes == []
+    assert bar.lists.css_classes == []
 
 
 def test_several_baselines_of_an_address_stay(bar: KernelBar) -> None:
@@ -84,19 +78,14 @@ def test_several_baselines_of_an_address_stay(bar: KernelBar) -> None:
     assert "2 baselines" in field(bar, "baseline").options
 
 
-@pytest.mark.parametrize("panel", PANELS)
-def test_what_is_open_is_one_thing_and_each_button_knows_it(bar: KernelBar, panel: str) -> None:
-    bar.state.panel = panel
-    assert (opener(bar, "gpu").panel, opener(bar, "profile").panel) == (panel, panel)
-    assert panel in (opener(bar, "gpu").opens, opener(bar, "profile").opens)
-    opener(bar, "profile").panel = ""
-    assert bar.state.panel == opener(bar, "gpu").panel == ""
-
-
-def test_an_address_that_opens_what_there_is_not_is_told_so(bar: KernelBar) -> None:
+@pytest.mark.parametrize(("label", "panel"), [("GPU", "gpu"), ("Profile", "profile")])
+def test_button_opens_and_closes_panel(bar: KernelBar, label: str, panel: str) -> None:
+    press(bar, label)
+    assert bar.state.panel == panel
+    press(bar, label)
+    assert bar.state.panel == ""
     bar.state.panel = "cupboard"
-    assert (bar.state.panel, opener(bar, "profile").panel) == ("", "")
-    assert "nothing that opens: 'cupboard'" in bar.state.ignored
+    assert (bar.state.panel, "nothing that opens: 'cupboard'" in bar.state.ignored) == ("", True)
 
 
 def test_nothing_is_chosen_where_the_run_has_nothing(bar: KernelBar) -> None:
@@ -115,7 +104,7 @@ def test_a_size_of_another_run_is_offered_and_opens_it(bar: KernelBar, monkeypat
     bar.state.param.update(run=recorded("attention: autotune sweeps"), kernel="causal_attention")
     before, long = list(field(bar, "size").options), "1x8x1x16384x16384x128-bf16"
     assert long not in before
-    while bar._join():
+    while bar.read_next():
         pass
     assert list(field(bar, "size").options)[: len(before)] == before
     field(bar, "size").value = long

@@ -4,7 +4,7 @@ from html import escape
 from typing import Any
 
 import pytest
-from tilescope_dashboard.browser.keyboard import KEYS
+from tilescope_dashboard.browser.page import KEYS
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import Chart
 from tilescope_dashboard.session.state import State

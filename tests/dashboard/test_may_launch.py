@@ -3,49 +3,50 @@
 import asyncio
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tilescope.jobs.plan import Request
 from tilescope_dashboard.session import access
-from tilescope_dashboard.session.job_follower import JobFollower
-from tilescope_dashboard.session.jobs import JobManager, JobState
+from tilescope_dashboard.session.jobs import CANCELLING, JobManager
 from tilescope_dashboard.session.state import State
-from tilescope_dashboard.views.form import choices
-from tilescope_dashboard.views.form.fields import ProfileFields
 from tilescope_dashboard.views.form.profile import ProfileForm
 from tilescope_dashboard.views.jobs.job_panel import JobPanel
 
-from .conftest import field
+from .conftest import field, press, said
+from .test_profile import ENTRY
 
 
-def test_who_may_not_launch_starts_reads_and_ends_nothing_whatever_the_page_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("may_launch", [False, True])
+def test_visitor_starts_and_ends_work_only_if_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, may_launch: bool
 ) -> None:
     (tmp_path / "kernel.py").write_text("SPEC = 1\n")
     monkeypatch.setenv(access.OWN_FILES, str(tmp_path))
-    monkeypatch.setattr(JobFollower, "each_second", lambda self, wanted: None)
-    monkeypatch.setattr(choices, "entry_of", lambda catalog, name: {"name": "softmax"})
-    monkeypatch.setattr(ProfileFields, "fill", lambda self, entry: None)
-    monkeypatch.setattr(ProfileFields, "request", lambda self, entry: entry)
-    described: list[Any] = []
-    monkeypatch.setattr("tilescope_dashboard.views.form.user_kernel.questions.describe", described.append)
 
-    async def press_everything(may_launch: bool) -> list[str]:
-        jobs, done = JobManager(), []
-        monkeypatch.setattr(jobs, "start", lambda request: done.append("started") or JobState(2, "second"))
-        monkeypatch.setattr(jobs, "cancel", lambda number: done.append("cancelled"))
-        state = State(may_launch=may_launch)
+    async def planner(request: Request) -> None:
+        await asyncio.Event().wait()
+
+    async def press_everything() -> tuple[int, bool]:
+        jobs = JobManager(planner)
+        state = State(may_launch=may_launch, catalog=[ENTRY], kernel="softmax")
         form = ProfileForm(state, jobs)
-        field(form, "Start profiling").param.trigger("clicks")
+        field(form, "collectors").param.update(options={"compiler": "compiler"}, value=["compiler"])
+        press(form, "Start profiling")
+        started = len(jobs.jobs)
         if not may_launch:
             field(form, "own kernel").value = "kernel.py:SPEC"
+            assert "Reading" not in said(form)
         # Nobody has had a page for it for an hour: whoever may start work may end it.
-        jobs.jobs.append(JobState(1, "first", left=time.monotonic() - 3600))
-        JobPanel(state, jobs)._stop(None)
-        for _ in range(20):
+        job = jobs.start(Request(kernels=("softmax",)))
+        job.left = time.monotonic() - 3600
+        await asyncio.sleep(0)
+        JobPanel(state, jobs).stop()
+        ended = job.status == CANCELLING
+        await asyncio.sleep(0)
+        for number in [one.number for one in jobs.jobs]:
+            jobs.cancel(number)
+        while jobs.active:
             await asyncio.sleep(0)
-        return done
+        return started, ended
 
-    assert asyncio.run(press_everything(may_launch=False)) == []
-    assert described == []
-    assert asyncio.run(press_everything(may_launch=True)) == ["started", "cancelled"]
+    assert asyncio.run(press_everything()) == (int(may_launch), may_launch)

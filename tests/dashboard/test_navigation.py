@@ -2,16 +2,14 @@
 
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import panel_material_ui as pmui
 import pytest
 from panel.io.location import Location
 from tilescope_dashboard.components.view_tabs import ViewTabs
-from tilescope_dashboard.session import idle_work
-from tilescope_dashboard.session.idle_work import IdleWork
-from tilescope_dashboard.session.scheduling import AfterPaint
+from tilescope_dashboard.session import scheduling
+from tilescope_dashboard.session.scheduling import AfterPaint, IdleWork
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views import base
 from tilescope_dashboard.views.groups import APART, FORMER, GROUPS
@@ -31,12 +29,9 @@ class Clock:
     session_context = object()
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now, self.waiting, self.changed = 100.0, [], None
-        monkeypatch.setattr(idle_work.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(idle_work.pn.state.__class__, "curdoc", property(lambda _: self))
-
-    def on_change(self, action: Any) -> None:
-        self.changed = action
+        self.now, self.waiting = 100.0, []
+        monkeypatch.setattr(scheduling.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(scheduling.pn.state.__class__, "curdoc", property(lambda _: self))
 
     def add_timeout_callback(self, action: Any, after: int) -> Any:
         self.waiting.append((action, after / 1000))
@@ -62,7 +57,7 @@ def test_spare_time_ends_with_the_work_and_gives_way(monkeypatch: pytest.MonkeyP
     # The page itself comes first.
     assert clock.turn() >= 1.0
     assert len(done) == 1
-    usual = idle_work._PAUSE
+    usual = 0.25
     clock.turn(late=1.0)
     assert len(done) == 1  # the server had something better to do
     assert clock.turn() == 2 * usual
@@ -71,23 +66,6 @@ def test_spare_time_ends_with_the_work_and_gives_way(monkeypatch: pytest.MonkeyP
     assert not clock.waiting
     idle.start()
     assert len(clock.waiting) == 1
-
-
-def test_spare_time_rests_while_the_person_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, done = Clock(monkeypatch), []
-    idle = IdleWork(lambda: done.append(clock.now) or True)
-    idle.start()
-    clock.changed(SimpleNamespace(setter=object(), attr="value"))
-    asked = clock.now
-    while not done:
-        clock.turn()
-    assert done[0] - asked >= 1.0
-    # What the server sets itself, and how large the browser has drawn a figure, are no wishes.
-    clock.changed(SimpleNamespace(setter=None, attr="value"))
-    clock.changed(SimpleNamespace(setter=object(), attr="inner_width"))
-    before = clock.now
-    clock.turn()
-    assert done[1] - before < 0.5
 
 
 def test_what_is_behind_the_figure_is_done_once_and_at_once_where_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,26 +89,11 @@ def test_what_is_behind_the_figure_is_done_once_and_at_once_where_it_is_needed(m
     assert not clock.waiting
 
 
-def test_no_step_is_taken_while_somebody_waits_for_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, done = Clock(monkeypatch), []
-    IdleWork(lambda: bool(done.append(1))).start()
-    monkeypatch.setattr(idle_work, "stepping", lambda: True)
-    clock.turn()
-    assert not done
-    monkeypatch.setattr(idle_work, "stepping", lambda: False)
-    clock.turn()
-    assert len(done) == 1
-
-
 def test_no_step_is_taken_before_the_browser_has_drawn_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, done, asked = Clock(monkeypatch), [], []
     IdleWork(lambda: bool(done.append(1) or True), asked.append).start()
     clock.turn()
-    assert (len(done), len(asked)) == (1, 1)
-    pauses = [clock.turn() for _ in range(8)]
-    assert len(done) == 1
-    # Of a page that nobody sees nothing is drawn: it is asked for ever less often.
-    assert pauses[-1] > 10 * pauses[0]
+    assert (len(done), len(asked), clock.waiting) == (1, 1, [])
     asked[0]()
     clock.turn()
     assert (len(done), len(asked)) == (2, 2)
@@ -138,27 +101,13 @@ def test_no_step_is_taken_before_the_browser_has_drawn_the_last_one(monkeypatch:
 
 def test_what_is_of_the_server_alone_is_done_while_the_browser_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, done = Clock(monkeypatch), []
-    IdleWork(lambda: bool(done.append(1) or True), at_once=True).start()
+    IdleWork(lambda: bool(done.append(1) or True), pause=0.03).start()
     assert clock.turn() + clock.turn() < 0.2
     assert len(done) == 2
     # Others' pages come first.
     clock.turn(late=1.0)
     pauses = [clock.turn(late=1.0) for _ in range(4)]
     assert len(done) == 2 and pauses == sorted(pauses) and pauses[-1] > 0.2
-
-
-def test_a_heavy_step_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, done = Clock(monkeypatch), []
-
-    def heavy() -> bool:
-        clock.now += 20.0
-        done.append(1)
-        return True
-
-    IdleWork(heavy).start()
-    clock.turn()
-    assert len(done) == 1
-    assert not clock.waiting
 
 
 def test_without_a_session_nothing_waits() -> None:
@@ -181,9 +130,9 @@ def test_views_of_one_kernel_are_made_ready(runs: Path, monkeypatch: pytest.Monk
     assert shown.make() and shown.make()
     assert not shown.make()
     assert list(shown.made) == ["roofline", "occupancy", "timeline"]
-    assert not shown.stack.holds("occupancy")
+    assert not shown.places["occupancy"].objects
     assert shown.prepare()
-    assert shown.stack.holds("occupancy") and not shown.stack.holds("timeline")
+    assert shown.places["occupancy"].objects and not shown.places["timeline"].objects
     assert shown.prepare()
     assert not shown.prepare()
     state.kernel = "matmul"
@@ -201,7 +150,7 @@ def test_tables_come_once_the_figures_are_drawn_to_who_still_looks_at_them(
     monkeypatch.setattr(base, "in_session", lambda: True)
     state = State(run=RUN, kernel="softmax", view="roofline")
     shown = Navigation(state, {"Why": (Roofline, Occupancy, Traffic)})
-    browser, roofline = shown.stack._shown, shown.made["roofline"]
+    browser, roofline = shown.page, shown.made["roofline"]
     assert browser.asked == 1 and roofline.waits
     state.view = "occupancy"
     assert browser.asked == 2
@@ -217,8 +166,8 @@ def test_tables_come_once_the_figures_are_drawn_to_who_still_looks_at_them(
     assert browser.asked == 3
     # In spare time a view is sent whole.
     assert all(shown.prepare() for _ in range(3))
-    assert not shown.made["traffic"].waits and not shown.stack.holds("traffic")
-    assert shown.prepare() and shown.stack.holds("traffic")
+    assert not shown.made["traffic"].waits and not shown.places["traffic"].objects
+    assert shown.prepare() and shown.places["traffic"].objects
 
 
 def test_view_tabs_open_last_view_of_group() -> None:
@@ -272,7 +221,7 @@ def test_a_tab_that_is_pressed_is_the_view_of_the_address(runs: Path, monkeypatc
     state = State(run=RUN, kernel="softmax", view="roofline")
     shown = Navigation(state, {"Why": (Roofline, Occupancy)})
     shown.tabs.view = "occupancy"
-    assert (state.view, shown.stack._shown.shown) == ("occupancy", "occupancy")
+    assert state.view == "occupancy" and "away" not in shown.places["occupancy"].css_classes
     state.view = "roofline"
     assert shown.tabs.view == "roofline"
 
@@ -288,7 +237,7 @@ def test_one_view_is_seen_and_the_others_are_out_of_the_keys_way(visit: Any) -> 
     places = page.evaluate(
         """() => {
           const all = root => [...root.querySelectorAll("*")].flatMap(e => [e, ...(e.shadowRoot ? all(e.shadowRoot) : [])])
-          return all(document).filter(e => /place-/.test(e.className)).map(e => e.inert)
+          return all(document).filter(e => /place-/.test(e.className)).map(e => e.classList.contains('away'))
         }"""
     )
     assert len(places) > 9
@@ -300,8 +249,8 @@ def test_one_view_is_seen_and_the_others_are_out_of_the_keys_way(visit: Any) -> 
 
 #: All elements, within components too.
 ALL = 'root => [...root.querySelectorAll("*")].flatMap(e => [e, ...(e.shadowRoot ? all(e.shadowRoot) : [])])'
-#: Whether the roofline was made ready, and is left alone.
-SETTLED = f"() => {{ const all = {ALL}; return all(document).some(e => e.matches('.place-roofline.away.settled')) }}"
+#: Whether the roofline was made ready.
+SETTLED = f"() => {{ const all = {ALL}; return all(document).some(e => e.matches('.place-roofline.away.put')) }}"
 #: How often something is to be done at once, in two seconds.
 CALLS = """async () => {
   const usual = MessagePort.prototype.postMessage

@@ -65,7 +65,7 @@ def test_every_view_shows_it_and_names_no_command_for_it(
         state.view = view.name_in_address
         shown = view(state)
         shown.refresh()
-        assert not shown._trouble.visible, (view, shown._trouble.object)
+        assert not shown.trouble.visible, (view, shown.trouble.object)
         said[view] = " ".join(texts(shown.__panel__()))
     assert all(f"tilescope tune {kernel}" not in text for text in said.values())
     assert all(f"tilescope profile {kernel}" not in text for text in said.values())

@@ -1,4 +1,4 @@
-"""How Bokeh lays out the page, as ``page_layout`` corrects it, and without that."""
+"""How Bokeh lays out the page, as ``page_layout.js`` corrects it, and without that."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tilescope_dashboard.panel_patches import page_layout
+from tilescope_dashboard.panel_patches.page_lifetime import PAGE_LAYOUT
 
 pytestmark = pytest.mark.browser
 #: The views of Bokeh's that are seen and are figures.
@@ -51,7 +51,7 @@ open(sys.argv[1], "w").write(f"<body><script>{sys.stdin.read()}</script>".join(p
 LAID_OUT = """async () => {
   const [root] = Bokeh.index.roots, [holder] = root.child_views, figures = holder.child_views
   const heights = figures.map(view => view.el.offsetHeight), times = [0, 0]
-  holder.apart = true
+  holder.model.css_classes = ["place-one"]
   for (const [number, view] of [root, holder].entries()) {
     const usual = view._compute_layout
     view._compute_layout = () => { times[number] += 1; usual.call(view) }
@@ -79,6 +79,6 @@ def test_bokeh_squeezes_figures_lays_out_all_of_a_page_and_fails_where_one_is_ex
     heights, whole, part, failed = laid_out("")
     assert (heights, failed) == ([600, 600], "Assertion failed")
     assert whole >= 2 and part == 0
-    heights, whole, part, failed = laid_out(page_layout.SCRIPT)
+    heights, whole, part, failed = laid_out(PAGE_LAYOUT)
     assert (heights, failed) == ([900, 900], "")
     assert whole == 0 and 1 <= part <= 2

@@ -1,9 +1,8 @@
 """Each fault of Panel and Bokeh is there without its correction: where one of these fails, upstream has fixed it.
 
-``delivery``'s and ``lost_writes``' faults are shown in test_delivery.py and test_lost_writes.py.
+Those of ``connections`` are shown in test_connections.py.
 """
 
-import asyncio
 import importlib.metadata
 import importlib.util
 import pkgutil
@@ -11,7 +10,6 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -22,32 +20,19 @@ from bokeh.core.has_props import HasProps
 from bokeh.core.property.descriptors import PropertyDescriptor
 from bokeh.core.serialization import Serializer
 from bokeh.document import Document
-from bokeh.document.events import ModelChangedEvent
-from bokeh.document.models import DocumentModelManager
 from bokeh.model import Model
 from bokeh.models import Div, Plot, Row
-from bokeh.protocol import Protocol
-from bokeh.protocol.exceptions import ProtocolError
-from bokeh.server.connection import ServerConnection
-from bokeh.server.session import ServerSession
-from bokeh.server.views.ws import WSHandler
-from panel.io import document
 from panel.models.tabulator import CellClickEvent
-from panel.widgets.select import SingleSelectBase
 from param import Parameter
 from tilescope_dashboard import panel_patches
 from tilescope_dashboard.panel_patches import (
-    closed_connection,
-    gone_choices,
-    gone_rows,
+    gone,
     grown_pages,
     model_defaults,
     page_address,
     page_lifetime,
     parameter_copies,
-    pulled_page,
-)
-from tornado.ioloop import IOLoop
+)  # fmt: skip
 
 
 def test_each_is_for_a_version_that_is_here() -> None:
@@ -102,11 +87,10 @@ def test_bokeh_looks_the_defaults_of_a_class_up_for_each_model(monkeypatch: pyte
 
     def counted(descriptor: PropertyDescriptor[Any], model: HasProps) -> bool:
         asked[descriptor.name] += 1
-        return model_defaults._bokehs_unstable(descriptor, model)
+        return usual(descriptor, model)
 
-    monkeypatch.setattr(PropertyDescriptor, "instance_default", model_defaults._bokehs_default)
-    monkeypatch.setattr(HasProps, "query_properties_with_values", model_defaults._bokehs_values)
-    monkeypatch.setattr(HasProps, "__init__", model_defaults._bokehs_init)
+    model_defaults.restore()
+    usual = PropertyDescriptor.has_unstable_default
     monkeypatch.setattr(PropertyDescriptor, "has_unstable_default", counted)
     Serializer().encode(Plot())
     first = asked.total()
@@ -120,7 +104,7 @@ from bokeh.models import Plot
 from tilescope_dashboard.panel_patches import callback_checks
 try: Plot().on_change("width", lambda: None)
 except ValueError: print("inspected")
-callback_checks.leave_out()
+callback_checks.install()
 Plot().on_change("width", lambda: None)
 """
     assert bare(code) == "inspected"
@@ -176,74 +160,14 @@ def test_a_page_follows_whether_the_server_is_busy() -> None:
     assert page_lifetime._following() == before
 
 
-def test_bokeh_asks_a_connection_that_has_gone_for_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    heard: list[str] = []
-    session = SimpleNamespace(
-        subscribe=lambda _: None, unsubscribe=lambda _: None, notify_connection_lost=lambda: heard.append("lost")
-    )
-    socket: Any = SimpleNamespace(close_code=1001, close_reason="")
-    socket.connection = ServerConnection(None, socket, None, session)
-    socket.application = SimpleNamespace(client_lost=lambda connection: connection.detach_session())
-    closed_connection._ON_CLOSE(socket)
-    with pytest.raises(AssertionError):
-        closed_connection._ON_CLOSE(socket)
-    monkeypatch.setattr(WSHandler, "on_close", WSHandler.on_close)
-    monkeypatch.setattr(WSHandler, "_handle", WSHandler._handle)
-    closed_connection.ignore()
-    WSHandler.on_close(socket)
-    assert asyncio.run(WSHandler._handle(socket, object())) is None
-    assert heard == ["lost"]
-
-
-def test_tornado_tells_of_a_refused_connection_with_a_traceback(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    socket: Any = SimpleNamespace(request="", _request_summary=lambda: "")
-
-    def logged(error: Exception) -> list[str]:
-        caplog.clear()
-        WSHandler.log_exception(socket, type(error), error, None)
-        return [record.getMessage() for record in caplog.records if record.exc_info]
-
-    expired = ProtocolError("Token is expired.")
-    monkeypatch.setattr(WSHandler, "log_exception", closed_connection._LOG_EXCEPTION)
-    assert logged(expired)
-    for name in ("on_close", "_handle"):
-        monkeypatch.setattr(WSHandler, name, getattr(WSHandler, name))
-    closed_connection.ignore()
-    assert not logged(expired)
-    assert caplog.messages == ["a page's connection was refused: Token is expired."]
-    assert logged(RuntimeError("ours"))
-
-
-async def heard_once_pulled() -> list[str]:
-    """What a browser hears of that has the page and has not drawn all of it."""
-    doc, said, heard = Document(), Div(), []
-    doc.add_root(said)
-    session = ServerSession("session", doc, io_loop=IOLoop.current())
-    await session._handle_pull(SimpleNamespace(header={"msgid": "1"}), SimpleNamespace(protocol=Protocol()))
-    doc.on_change(lambda event: heard.append(event.new) if isinstance(event, ModelChangedEvent) else None)
-    with document.hold(doc):
-        said.text = "new"
-    await asyncio.sleep(0.05)  # of a thread of its own it is told at the session's next tick
-    return heard
-
-
-def test_panel_drops_what_changes_while_a_page_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ServerSession, "_handle_pull", pulled_page._bokehs_pull)
-    assert asyncio.run(heard_once_pulled()) == []
-    pulled_page.follow()
-    assert asyncio.run(heard_once_pulled()) == ["new"]
-
-
-def test_panel_raises_at_a_choice_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_panel_raises_at_a_choice_that_is_gone() -> None:
     bar = pmui.Select(label="Kernel", options=["choose one", "softmax"])
     field = bar.get_root().data
-    monkeypatch.setattr(SingleSelectBase, "_process_property_change", gone_choices._panels_process)
+    gone.restore()
     bar.options, bar.value = ["matmul", "softmax"], "softmax"
     with pytest.raises(ValueError, match="choose one not in list"):
         bar._process_events({"value": "choose one"})
-    gone_choices.refuse()
+    gone.install()
     field.value = "choose one"  # as the page's message does
     bar._process_events({"value": "choose one"})
     assert bar.value == field.value == "softmax"
@@ -251,16 +175,16 @@ def test_panel_raises_at_a_choice_that_is_gone(monkeypatch: pytest.MonkeyPatch) 
     assert bar.value == "matmul"
 
 
-def test_panel_raises_at_a_click_on_a_row_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_panel_raises_at_a_click_on_a_row_that_is_gone() -> None:
     clicked: list[int] = []
     shown = pn.widgets.Tabulator(pd.DataFrame({"name": ["a", "b"]}, index=[4, 5]))
     shown.on_click(lambda event: clicked.append(event.row))
-    monkeypatch.setattr(pn.widgets.Tabulator, "_process_event", gone_rows._panels_process)
-    gone = CellClickEvent(model=None, column="name", row=8)
+    gone.restore()
+    click = CellClickEvent(model=None, column="name", row=8)
     with pytest.raises(KeyError):
-        shown._process_event(gone)
-    gone_rows.leave()
-    shown._process_event(gone)
+        shown._process_event(click)
+    gone.install()
+    shown._process_event(click)
     shown._process_event(CellClickEvent(model=None, column="name", row=1))
     assert clicked == [1]
     shown.param.update(pagination="remote", page_size=1, page=2)
@@ -274,9 +198,7 @@ def test_bokeh_looks_through_the_whole_page_for_what_was_put_on_it(monkeypatch: 
     refs = Row.properties_with_refs
     monkeypatch.setattr(Row, "properties_with_refs", lambda self: (looked_at.append(self), refs())[1])
     for corrected in (False, True):
-        if corrected:
-            monkeypatch.setattr(Model, "trigger", grown_pages.trigger)
-            monkeypatch.setattr(DocumentModelManager, "recompute", grown_pages.recompute)
+        grown_pages.install() if corrected else grown_pages.restore()
         page, place = Document(), Row()
         page.add_root(Row(children=[place, *(Row() for _ in range(20))]))
         looked_at.clear()

@@ -38,41 +38,37 @@ def test_a_run_on_the_chosen_gpu_comes_first(made: list[store.Summary]) -> None:
     assert recordings.best([other], "softmax", COUNTERS) is None
 
 
+def code(monkeypatch: pytest.MonkeyPatch, changed: set[str], sizes: list[str]) -> None:
+    """Runs whose kernel has changed since: those of these names, at these sizes or at all."""
+    standing = KernelCase("", "forward", "4096x4096-bf16")
+    facts = {
+        "open_cached": lambda path: path, "changed_sizes": lambda path, kernel: sizes,
+        "changed_kernels": lambda path: ["own"] if path.name in changed else ["another"],
+        "representative": lambda path, kernel: standing,
+    }  # fmt: skip
+    for name, fact in facts.items():
+        monkeypatch.setattr(best_run, name, fact)
+
+
 @pytest.mark.parametrize(
-    ("changed", "best"),
-    [(set(), "fuller"), ({"fuller"}, "current"), ({"fuller", "current"}, "sweep"), ({"sweep"}, "fuller")],
-)
+    ("changed", "sizes", "best"),
+    [
+        (set(), [], "fuller"), ({"fuller"}, [], "current"), ({"fuller", "current"}, [], "sweep"), ({"sweep"}, [], "fuller"),
+        ({"fuller"}, ["0x4096-bf16"], "fuller"), ({"fuller"}, ["4096x4096-bf16"], "current"),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("recorded", [False, True])
 def test_best_run_prefers_current_code(
-    monkeypatch: pytest.MonkeyPatch, recorded: bool, changed: set[str], best: str
+    monkeypatch: pytest.MonkeyPatch, recorded: bool, changed: set[str], sizes: list[str], best: str
 ) -> None:
     """But a recording with counters before a sweep, which says nothing of most questions."""
     facts = {"kernels": ("own",), "measured": True, "recorded": recorded}
     sweep = store.Summary("sweep", Path("sweep"), sources=("torch_profiler",), **facts)
     current = store.Summary("current", Path("current"), sources=("events", "ncu"), failures=1, **facts)
     fuller = store.Summary("fuller", Path("fuller"), sources=("check", "events", "ncu"), cases=9, **facts)
-    monkeypatch.setattr(best_run, "open_cached", lambda path: path)
-    monkeypatch.setattr(best_run, "changed_kernels", lambda path: ["own"] if path.name in changed else ["another"])
-    monkeypatch.setattr(best_run, "changed_sizes", lambda path, kernel: [])
-    monkeypatch.setattr(best_run, "representative", lambda path, kernel: KernelCase("", "forward", "4096x4096-bf16"))
+    code(monkeypatch, changed, sizes)
     found = best_run.best_run([sweep, current, fuller], "own")
-    assert found
-    assert found.id == ("fuller" if recorded and best == "sweep" else best)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "best"), [(["0x4096-bf16"], "fuller"), (["4096x4096-bf16"], "current"), ([], "current")]
-)
-def test_best_run_ignores_changes_at_other_sizes(monkeypatch: pytest.MonkeyPatch, sizes: list[str], best: str) -> None:
-    facts = {"kernels": ("own",), "measured": True, "recorded": True}
-    current = store.Summary("current", Path("current"), sources=("ncu",), **facts)
-    fuller = store.Summary("fuller", Path("fuller"), sources=("events", "ncu"), **facts)
-    monkeypatch.setattr(best_run, "open_cached", lambda path: path)
-    monkeypatch.setattr(best_run, "changed_kernels", lambda path: ["own"] if path.name == "fuller" else [])
-    monkeypatch.setattr(best_run, "changed_sizes", lambda path, kernel: sizes)
-    monkeypatch.setattr(best_run, "representative", lambda path, kernel: KernelCase("", "forward", "4096x4096-bf16"))
-    found = best_run.best_run([current, fuller], "own")
-    assert found and found.id == best
+    assert found and found.id == ("fuller" if recorded and best == "sweep" else best)
 
 
 def test_a_run_without_the_collector_is_not_read(made: list[store.Summary], monkeypatch: pytest.MonkeyPatch) -> None:

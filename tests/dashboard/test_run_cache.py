@@ -43,7 +43,7 @@ def test_views_share_them_and_leave_them_as_they_are(runs: Path, monkeypatch: py
     for view in (Roofline, Traffic, Timeline, Occupancy, Source):
         shown = view(state)
         shown.refresh()
-        assert not shown._trouble.visible
+        assert not shown.trouble.visible
     assert_frame_equal(rows, before)
     assert gathered.count(id(rows)) == 1
 

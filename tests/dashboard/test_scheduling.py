@@ -80,21 +80,21 @@ def claims_of_few() -> Claims:
 def test_claims_are_read_a_recording_a_turn_and_once_for_all(page: Page) -> None:
     shown = claims_of_few()
     shown.refresh()
-    assert "Reading" in shown._head.object
-    assert not shown._body.visible
+    assert "Reading" in shown.head.object
+    assert not shown.body.visible
     # Made ready ahead it leaves the server long pauses, until somebody looks at it.
     shown.state.view = "overview"
     page.turns.pop(0)()
     shown.state.view = "claims"
     # A turn more shows them.
-    assert 1 + page.take_turns() == len(shown._asked) + 1 == 7
+    assert 1 + page.take_turns() == 6 + 1 == 7
     assert page.pauses[0] == page.pauses[3] < page.pauses[1]
-    assert shown._body.visible
-    assert "Measured on NVIDIA H200" in shown._head.object
-    assert len(shown._rows) > 4
+    assert shown.body.visible
+    assert "Measured on NVIDIA H200" in shown.head.object
+    assert len(shown.table.filled) > 4
     again = claims_of_few()
     again.refresh()
-    assert again._rows.equals(shown._rows)
+    assert again.table.filled.equals(shown.table.filled)
     assert not page.turns
 
 
@@ -106,8 +106,8 @@ def test_what_cannot_be_read_is_shown_in_place_and_ends_the_reading(
     shown = Claims(State(view="claims"))
     shown.refresh()
     assert page.take_turns() == 1
-    assert "the run is damaged" in shown._trouble.object
-    assert shown._trouble.visible
+    assert "the run is damaged" in shown.trouble.object
+    assert shown.trouble.visible
 
 
 @pytest.mark.usefixtures("nothing_kept")
@@ -118,8 +118,8 @@ def test_who_looks_elsewhere_meanwhile_is_not_shown_what_was_asked_before(page: 
     shown.fresh = False
     shown.refresh()
     before()
-    assert page.take_turns() == len(shown._asked) + 1
-    assert shown._body.visible
+    assert page.take_turns() == 6 + 1
+    assert shown.body.visible
 
 
 def refuse(path: Path) -> None:

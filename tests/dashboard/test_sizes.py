@@ -1,7 +1,7 @@
 """Sizes and History: what is joined from all runs, drawn and said."""
 
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pandas as pd
@@ -149,7 +149,7 @@ def test_the_views_follow_the_state(view: type[Any], runs: Path, monkeypatch: py
     state = State(run=RUN, kernel="softmax", view=view.name_in_address)
     shown = view(state)
     shown.refresh()
-    assert shown._body.visible and len(grid(shown).value) > 2
+    assert shown.body.visible and len(grid(shown).value) > 2
     for change in ({"kernel": "matmul"}, {"kernel": "layer_norm"}, {"theme": "dark"}, {"run": PREDICTED}, {"narrow": True},
                    {"kernel": "not_in_the_run"}, {"run": INJECTED}, {"run": "20200101-000000-0000"}, {"run": RUN}):  # fmt: skip
         state.param.update(**change)
@@ -162,6 +162,6 @@ def test_a_row_of_sizes_is_the_case_of_all_views(runs: Path, monkeypatch: pytest
     shown.refresh()
     # Bytes are written without a unit: their title has it.
     assert (grid(shown).titles["size"], grid(shown).titles["rate"]) == ("size (B)", "rate")
-    row = shown._rows.iloc[0]
-    shown._pick(SimpleNamespace(new=[0]))
+    row = grid(shown).filled.iloc[0]
+    grid(shown).selection = [0]
     assert shown.state.chosen == KernelCase(row["impl"], "forward", row["workload"])

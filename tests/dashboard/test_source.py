@@ -22,7 +22,7 @@ from tilescope_dashboard.topics import source as topic
 from tilescope_dashboard.topics.source import FunctionLaunch, LineColumn
 from tilescope_dashboard.views.source import Source
 
-from .conftest import grid
+from .conftest import field, grid
 from .conftest import said as words
 from .test_contrast import contrast, rgb
 
@@ -197,10 +197,10 @@ def test_the_view_opens_on_the_default_case_and_its_hottest_line(run: str) -> No
     view = shown(run)
     assert "Line 8 has 75.0 % of stall samples (ncu)" in words(view)
     assert "ncu counts calls inlined from other files apart" in words(view)
-    assert view._choices._case.value == ("triton", "forward", "16384x4096-bf16", "")
-    assert view._code.line == 8
-    assert "LDG.E R1" in view._code.markup
-    assert "<script>" not in view._code.markup
+    assert field(view, "case").value == ("triton", "forward", "16384x4096-bf16", "")
+    assert view.code.line == 8
+    assert "LDG.E R1" in view.code.markup
+    assert "<script>" not in view.code.markup
     assert INJECTED not in words(view)
     table = grid(view).filled
     assert table["label"].tolist().count("stall samples") == 2
@@ -218,30 +218,30 @@ def test_lines_of_another_case_than_the_pages_are_named(run: str, tmp_path: Path
 
 def test_choices_change_what_is_shown(run: str) -> None:
     view = shown(run)
-    view._code.stage = "ptx"
-    assert "<code>ret;</code>" in view._code.markup
-    view._choices._columns.value = [CODE]
-    assert "ncu, measured" not in view._code.markup
+    view.code.stage = "ptx"
+    assert "<code>ret;</code>" in view.code.markup
+    field(view, "columns").value = [CODE]
+    assert "ncu, measured" not in view.code.markup
     assert "Line 8 has 75.0 % of SASS instructions (compiler)" in words(view)
-    view._choices._case.value = ("triton", "forward", "16384x4096-bf16", "BLOCK=64")
+    field(view, "case").value = ("triton", "forward", "16384x4096-bf16", "BLOCK=64")
     # The choice of columns stays; the line that was chosen is not in this case.
-    assert view._choices._columns.value == [CODE]
-    assert view._code.line == 9
+    assert field(view, "columns").value == [CODE]
+    assert view.code.line == 9
     assert "Line 9 has 100 %" in words(view)
-    assert "No assembly of this case" in view._code.markup
-    view._choices._columns.value = []
+    assert "No assembly of this case" in view.code.markup
+    field(view, "columns").value = []
     assert "softmax_kernel" in words(view)
 
 
 def test_a_kernel_without_lines_says_what_to_do(run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "recorded_dir", lambda: tmp_path)
     view = shown(run, "matmul")
-    said = view._whose.object
+    said = view.whose.object
     assert "<code>tilescope profile matmul --collect compiler,interpreter</code>" in said
     assert "<code>tilescope profile matmul --collect compiler,interpreter,ncu_source</code>" in said
-    assert not view._body.visible
+    assert not view.body.visible
     view.state.kernel = "softmax"
-    assert view._body.visible
+    assert view.body.visible
 
 
 def another(
@@ -260,7 +260,7 @@ def test_another_runs_lines_are_shown_and_whose_they_are_said(run: str, tmp_path
     assert run
     bare = another(tmp_path, "20260103-000000-0001", {"matmul": {}, "softmax": {}}, title="bare")
     view = shown(bare)
-    assert view._body.visible
+    assert view.body.visible
     assert "Line 8 has 75.0 %" in words(view)
     assert view.state.run == bare
     assert "bare" not in words(view)
@@ -278,7 +278,7 @@ def test_source_offers_measured_lines_of_another_run(
     another(tmp_path, "20260103-000000-0002", {"softmax": {}}, frame[frame["source"] == "compiler"])
     measured = another(tmp_path, "20260103-000000-0003", {"softmax": {}}, frame, title=INJECTED)
     view = shown(predicted)
-    choice = view._recording.widget
+    choice = field(view, "lines of")
     assert choice.visible
     assert view.origin[1] == predicted
     assert "stall samples (ncu)" not in words(view)
@@ -300,17 +300,17 @@ def test_of_a_recording_the_measured_lines_come_first(tmp_path: Path, monkeypatc
     view = shown(of_title["softmax"].id)
     assert "From softmax by source line, recorded" in words(view)
     assert "changed since it was recorded" in words(view)
-    assert next(iter(view._recording.widget.options)).startswith("softmax, recorded")
+    assert next(iter(field(view, "lines of").options)).startswith("softmax, recorded")
     # But not those of other code where there are lines of today's.
     changed.discard(of_title["softmax"].path)
     view = shown(of_title["softmax"].id)
     assert "From softmax, recorded" in words(view)
-    assert list(view._recording.widget.options)[1].endswith("changed since it was recorded")
+    assert list(field(view, "lines of").options)[1].endswith("changed since it was recorded")
 
 
 def test_without_its_text_a_run_shows_numbers_only(run: str) -> None:
     (store.find(run) / "sources.json.gz").unlink()
     view = shown(run)
-    assert "This run has no copy of softmax.py" in view._no_text.object
-    assert 'data-line="8"' not in view._code.markup.partition("assembly")[0]
+    assert "This run has no copy of softmax.py" in view.no_text.object
+    assert 'data-line="8"' not in view.code.markup.partition("assembly")[0]
     assert len(grid(view).filled) == 5

@@ -148,7 +148,7 @@ def test_summary_of_a_fault_says_nothing_else(
     path.write_text(json.dumps(dataclasses.replace(run, failures=(failure,)).to_json()))
     shown = opened(tmp_path, monkeypatch)
     assert "softmax reads past the end of x in line 6" in words(shown)
-    assert "memory-bound" not in words(shown) and not shown._body.visible
+    assert "memory-bound" not in words(shown) and not shown.body.visible
     shown.state.choose(workload="1823x781-bf16")
     assert "predicted memory-bound" in words(shown)
     advised = Advice(State(run=RUN, kernel="softmax", view="advice"))
@@ -175,7 +175,7 @@ def test_it_opens_first_on_the_case_that_stands_for_the_kernel(runs: Path, monke
     assert "16384x4096-bf16" in words(shown)
     assert "speedup of triton vs eager" in words(shown)
     assert "From synthetic run, measured 2026-01-02 on Synthetic GPU" in words(shown)
-    assert shown._roofline.visible
+    assert shown.roofline.visible
     shown.state.choose(workload="1823x781-bf16")
     assert "1823x781-bf16" in words(shown)
 
@@ -220,9 +220,9 @@ def test_counters_come_from_the_run_that_has_them_and_it_is_said(
 ) -> None:
     shown = opened(runs, monkeypatch, run=PREDICTED)
     assert "(not timed)" in words(shown)
-    bars = {r.name: r.data_source.data for r in shown._light.object.renderers}["shares"]
+    bars = {r.name: r.data_source.data for r in shown.light.object.renderers}["shares"]
     assert "L2" in bars["part"]
-    said = shown._whose_light.object
+    said = shown.whose_light.object
     assert "measured 2026-01-02 on Synthetic GPU" in said and "(speed of light)" in said
     assert "synthetic prediction, measured 2026-01-02 on Synthetic GPU" in words(shown)
 

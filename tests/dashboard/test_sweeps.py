@@ -14,7 +14,6 @@ from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.run import Failure
 from tilescope.tuning import memory, race
-from tilescope_dashboard.components.copy_button import CopyButton
 from tilescope_dashboard.figures.autotune import autotune
 from tilescope_dashboard.figures.style import LIGHT
 from tilescope_dashboard.session.state import State
@@ -24,6 +23,7 @@ from tilescope_dashboard.views.autotune import Autotune
 from tests.profiles import made_up
 from tests.recorded import recorded
 
+from .conftest import field, grid
 from .conftest import said as words
 
 SWEEP = {
@@ -138,13 +138,13 @@ def test_of_a_dozen_parameters_the_costly_ones_are_told() -> None:
 def test_autotune_copies_chosen_or_best_config() -> None:
     view = Autotune(State(run=recorded("norms: autotune sweeps"), kernel="add_rms_norm", view="autotune"))
     view.refresh()
-    assert view._copy.text == sweeps.as_code(view._ranked["config"].iloc[0])
-    assert (view._copy.label, view._copy.visible) == ("Copy best config", True)
-    view._rows.selection = [2]
-    assert view._copy.text == sweeps.as_code(view._ranked["config"].iloc[2])
-    assert view._copy.label == "Copy chosen config"
-    view._rows.selection = []
-    assert view._copy.label == "Copy best config"
+    configs = [f'triton.Config({{"PROGRAMS": {n}}}, num_warps=32)' for n in grid(view).value["PROGRAMS"]]
+    copy = field(view, "Copy")
+    assert (copy.description, copy.label) == (configs[0], "Copy best config")
+    grid(view).selection = [2]
+    assert (copy.description, copy.label) == (configs[2], "Copy chosen config")
+    grid(view).selection = []
+    assert copy.label == "Copy best config"
 
 
 def test_no_config_of_code_that_is_gone_is_offered(tmp_path, monkeypatch) -> None:
@@ -163,7 +163,7 @@ def test_no_config_of_code_that_is_gone_is_offered(tmp_path, monkeypatch) -> Non
         view.refresh()
         assert "Best of 2" in words(view)
         assert ("The code has changed since this sweep, so no config is offered" in words(view)) == gone
-        assert any(button.visible for button in view.__panel__().select(CopyButton)) != gone
+        assert bool(field(view, "Copy").description) != gone
 
 
 def test_helions_words_are_values_of_parameters(tmp_path) -> None:

@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from tilescope_dashboard.components.download import Download
-from tilescope_dashboard.components.tables import downloads, fill, table
+from tilescope_dashboard.components.tables import downloads, table
 from tilescope_dashboard.data import exports
 from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.figures.style import theme
@@ -39,7 +39,7 @@ ROWS = pd.DataFrame(
 
 def filled() -> Any:
     widget = table(COLUMNS)
-    fill(widget, ROWS)
+    widget.fill(ROWS)
     return widget
 
 
@@ -83,7 +83,7 @@ def test_a_table_that_was_never_filled_saves_its_columns() -> None:
 def test_a_link_writes_the_table_as_it_is_when_it_is_pressed() -> None:
     widget, names = table(COLUMNS), ["first"]
     as_csv, as_parquet = downloads(widget, lambda: names[-1]).select(Download)
-    fill(widget, ROWS)
+    widget.fill(ROWS)
     names.append("second")
     assert b"triton" in asyncio.run(as_csv.callback()).read()
     assert as_csv.filename == "second.csv"
@@ -93,11 +93,11 @@ def test_a_link_writes_the_table_as_it_is_when_it_is_pressed() -> None:
 
 def test_a_very_long_table_says_that_it_shows_its_first_rows_and_saves_them_all() -> None:
     widget = table(COLUMNS)
-    fill(widget, pd.DataFrame({"registers": range(10_002)}))
+    widget.fill(pd.DataFrame({"registers": range(10_002)}))
     assert len(widget.value) == 10_000
     assert "10,000 of 10,002 rows" in widget.note.object
     assert len(exports.plain(widget.filled, widget.units)) == 10_002
-    fill(widget, ROWS)
+    widget.fill(ROWS)
     assert (len(widget.value), widget.note.object) == (3, "")
 
 
@@ -106,14 +106,14 @@ def test_a_column_of_words_becomes_as_wide_as_they_need_up_to_a_limit_and_never_
         [Column("kernel", "kernel", "text"), Column("registers", "registers", "count"), Column("why", "why", "text")]
     )
     narrow = dict(widget.widths)
-    fill(widget, pd.DataFrame({"kernel": ["add"], "registers": [10**9]}))
+    widget.fill(pd.DataFrame({"kernel": ["add"], "registers": [10**9]}))
     assert widget.widths == narrow, "short words, and numbers, leave the widths as they are"
-    fill(widget, pd.DataFrame({"kernel": ["linear_cross_entropy"]}))
+    widget.fill(pd.DataFrame({"kernel": ["linear_cross_entropy"]}))
     wide = widget.widths["kernel"]
     assert narrow["kernel"] < wide < 180
-    fill(widget, pd.DataFrame({"kernel": [None, "add"]}))
+    widget.fill(pd.DataFrame({"kernel": [None, "add"]}))
     assert widget.widths["kernel"] == wide
-    fill(widget, pd.DataFrame({"kernel": ["a" * 300, None], "why": ["w" * 300, "w"]}))
+    widget.fill(pd.DataFrame({"kernel": ["a" * 300, None], "why": ["w" * 300, "w"]}))
     assert widget.widths == {"kernel": 180, "registers": narrow["registers"]}
 
 
@@ -178,18 +178,22 @@ def test_the_browser_saves_a_table_twice_and_a_figure_in_both_formats(visit: Any
     assert download.value.suggested_filename == f"tilescope-roofline-{name}.png"
 
 
-def test_a_row_that_is_chosen_for_a_person_is_on_the_page_that_is_shown() -> None:
+def test_choose_turns_to_page_of_row() -> None:
     shown = table(COLUMNS)
-    fill(shown, pd.concat([ROWS] * 20, ignore_index=True))
-    shown.choose([30])
+    picked = []
+    shown.picked = picked.append
+    shown.fill(pd.concat([ROWS] * 20, ignore_index=True))
+    shown.choose(30)
     assert (shown.page, shown.selection) == (3, [30])
-    # It is the person's own choice, on the page that they see.
+    # It is the user's own choice, on the page that they see.
     shown.page = 1
-    shown.choose([30])
+    shown.choose(30)
     assert shown.page == 1
     # Where the browser has sorted the rows, only it knows the page.
     shown.sorters = [{"field": "impl", "dir": "asc"}]
-    shown.choose([59])
+    shown.choose(59)
     assert (shown.page, shown.selection) == (1, [59])
-    shown.choose([])
-    assert shown.selection == []
+    shown.choose(None)
+    assert (shown.selection, picked) == ([], [])
+    shown.selection = [2]
+    assert picked == [2]

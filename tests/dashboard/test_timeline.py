@@ -21,6 +21,7 @@ from tilescope_dashboard.figures.style import DARK, LIGHT
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.timeline import Timeline
 
+from .conftest import field
 from .conftest import said as words
 
 pytestmark = pytest.mark.usefixtures("in_runs")
@@ -130,13 +131,13 @@ def test_timeline_view_fills_its_tables() -> None:
     shown = Timeline(State(run=RUN, kernel="softmax", view="timeline"))
     shown.refresh()
     assert "triton: GPU busy 100 %" in words(shown)
-    assert shown._totals.filled["impl"].tolist() == ["triton", "compile", "eager"]
-    assert shown._totals.filled["launches"].tolist() == [1, 2, 4]
-    compiled = shown._table.filled.query("impl == 'compile'")
+    assert shown.totals.filled["impl"].tolist() == ["triton", "compile", "eager"]
+    assert shown.totals.filled["launches"].tolist() == [1, 2, 4]
+    compiled = shown.table.filled.query("impl == 'compile'")
     assert compiled["gap"].iloc[1] == pytest.approx(8e-6)
     assert compiled["late"].iloc[1] == pytest.approx(6e-6)
     # A hundred thousand launches: the browser gets a page of them at a time, and the files hold them all.
-    assert (shown._table.pagination, shown._table.page_size) == ("remote", 12)
+    assert (shown.table.pagination, shown.table.page_size) == ("remote", 12)
 
 
 def test_the_sentence_names_the_longest_gap_and_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,24 +170,24 @@ def _sentence(folder: Path, end: str, calls: tuple[float, ...]) -> str:
     shown = Timeline(State(run=identity, kernel="relu", view="timeline"))
     shown.refresh()
     assert "could not be drawn" not in words(shown)
-    return str(shown._head.object)
+    return str(shown.head.object)
 
 
 def test_repetition_problem_and_filter_choose_what_is_shown() -> None:
     shown = Timeline(State(run=RUN, kernel="softmax", view="timeline"))
     shown.refresh()
-    shown._sample.value = 4
-    assert set(shown._totals.filled["sample"]) == {4}
-    slow = shown._totals.filled["window"].max()
-    shown._problem.value = ("1823x781-bf16", "backward")
-    assert shown._totals.filled["window"].max() < slow
-    before = shown._totals.filled
-    shown._filter.value = "EAGER_3"
-    assert shown._table.filled["function"].tolist() == ["softmax_eager_3"]
+    field(shown, "repetition").value = 4
+    assert set(shown.totals.filled["sample"]) == {4}
+    slow = shown.totals.filled["window"].max()
+    field(shown, "workload").value = ("1823x781-bf16", "backward")
+    assert shown.totals.filled["window"].max() < slow
+    before = shown.totals.filled
+    field(shown, "function contains").value = "EAGER_3"
+    assert shown.table.filled["function"].tolist() == ["softmax_eager_3"]
     # The gaps and totals are the whole call's all the same.
-    assert shown._totals.filled.equals(before)
-    shown._filter.value = "(["
-    assert shown._table.filled.empty
+    assert shown.totals.filled.equals(before)
+    field(shown, "function contains").value = "(["
+    assert shown.table.filled.empty
 
 
 @pytest.mark.parametrize("run", [PREDICTED, INJECTED])
@@ -198,8 +199,8 @@ def test_timeline_without_starts_says_how_to_get_them(
     shown = Timeline(State(run=run, view="timeline"))
     shown.refresh()
     assert "torch_profiler collector" in words(shown)
-    assert not shown._body.visible
-    assert not shown._traces.objects
+    assert not shown.body.visible
+    assert not shown.traces.objects
 
 
 def test_the_trace_of_what_is_shown_and_those_that_the_run_kept(
@@ -210,7 +211,7 @@ def test_the_trace_of_what_is_shown_and_those_that_the_run_kept(
     state = State(run=RUN, kernel="softmax", view="timeline")
     shown = Timeline(state)
     shown.refresh()
-    row, *_, note = shown._traces.objects
+    row, *_, note = shown.traces.objects
     (made,) = row.objects
     trace = json.loads(gzip.decompress(asyncio.run(made.callback()).getvalue()))
     assert sum(event["ph"] == "X" for event in trace["traceEvents"]) == 7
@@ -220,8 +221,8 @@ def test_the_trace_of_what_is_shown_and_those_that_the_run_kept(
     kept = folder / "artefacts" / "torch_profiler" / f"{case.slug}.trace.json.gz"
     kept.parent.mkdir(parents=True)
     kept.write_bytes(b"as it was")
-    shown._draw()
-    row, *_, note = shown._traces.objects
+    shown.update()
+    row, *_, note = shown.traces.objects
     assert [button.label for button in row.objects][1:] == ["torch.profiler's trace of eager"]
     assert asyncio.run(row.objects[1].callback()).getvalue() == b"as it was"
     assert "keeps no trace" not in note.object
@@ -244,10 +245,10 @@ def test_the_trace_of_an_own_kernel_is_found_as_the_librarys_are(
     (traces / f"{others.slug}.trace.json.gz").write_bytes(b"another's")
     shown = Timeline(State(run=RUN, kernel="softmax", view="timeline"))
     shown.refresh()
-    assert "keeps no trace" in shown._traces.objects[-1].object
+    assert "keeps no trace" in shown.traces.objects[-1].object
     (traces / f"{case.slug}.trace.json.gz").write_bytes(b"as it was")
-    shown._draw()
-    row, *_, note = shown._traces.objects
+    shown.update()
+    row, *_, note = shown.traces.objects
     assert [button.label for button in row.objects][1:] == ["torch.profiler's trace of triton"]
     assert asyncio.run(row.objects[1].callback()).getvalue() == b"as it was"
     assert "keeps no trace" not in note.object

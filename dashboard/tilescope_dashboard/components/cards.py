@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
+from pathlib import Path
 
 import panel as pn
 from tilescope.models.advice import NVIDIA, Bound, Evidence, Finding
@@ -14,40 +15,7 @@ from tilescope_dashboard.data.units import times
 
 #: A solid edge is measured, a dashed one predicted. Colours are the page's own. Bokeh would cut a list off at the
 #: height of the page, and what follows would be drawn over it.
-CSS = """
-:host { max-height: none; }
-h3 { margin-top: 16px; }
-ol.findings { list-style: none; margin: 10px 0 0; padding: 0; display: grid; gap: 12px; }
-.finding { border: 1px solid color-mix(in srgb, currentColor 22%, transparent); border-left: 4px solid #3a87b8;
-  border-radius: 4px; padding: 12px 16px; display: grid; grid-template-columns: minmax(0, 1fr) 168px; gap: 4px 24px; }
-.finding.predicted { border-left-style: dashed; border-left-color: #D55E00; }
-.brief { border-left: 4px solid #3a87b8; padding: 2px 12px; }
-.brief.predicted { border-left-style: dashed; border-left-color: #D55E00; }
-.finding h3 { font-size: 15px; font-weight: 650; margin: 0; line-height: 1.35; overflow-wrap: anywhere; }
-.finding h3 .rank { opacity: .72; margin-right: 2px; font-variant-numeric: tabular-nums; }
-.finding .win { grid-row: 1 / span 2; grid-column: 2; text-align: right; font-size: 12px; line-height: 1.35; }
-.finding .win b { display: block; font-size: 22px; font-weight: 650; font-variant-numeric: tabular-nums; }
-.finding .where { margin: 2px 0 0; font-size: 12px; opacity: .72; overflow-wrap: anywhere; }
-.finding .remedy { grid-column: 1 / -1; margin-top: 6px; }
-.evidence { grid-column: 1 / -1; display: grid; grid-template-columns: repeat(auto-fill, minmax(210px, 1fr));
-  gap: 6px 24px; margin: 8px 0 0; }
-.evidence dt { font-size: 12px; opacity: .72; line-height: 1.3; }
-.evidence dd { margin: 0; font-size: 14px; font-variant-numeric: tabular-nums; }
-.evidence dd span { font-size: 12px; opacity: .72; margin-left: 2px; }
-.evidence .guess dd { font-style: italic; }
-table.answer { border-collapse: collapse; font-size: 14px; margin: 4px 0 8px; max-width: 960px; }
-.answer th { text-align: left; font-weight: 600; padding: 6px 16px 6px 0; white-space: nowrap; vertical-align: top; }
-.answer td { vertical-align: top; padding: 6px 8px 6px 0; line-height: 1.45; overflow-wrap: anywhere; }
-.answer tr { border-top: 1px solid color-mix(in srgb, currentColor 14%, transparent); }
-.answer sup { line-height: 0; } .answer .value { white-space: nowrap; } .answer thead th { font-size: 12px; opacity: .72; white-space: normal; border: 0; }
-ol.notes { margin: 0; padding-left: 24px; }
-@media (max-width: 640px) {
-  .answer:has(.value) th { white-space: normal; padding-right: 8px; }
-  .finding { grid-template-columns: minmax(0, 1fr); padding: 10px 12px; }
-  .finding .win { grid-row: auto; grid-column: 1; text-align: left; }
-  .evidence { grid-template-columns: repeat(auto-fill, minmax(140px, 1fr)); }
-}
-"""
+CSS = Path(__file__).with_suffix(".css").read_text(encoding="utf-8")
 _MARKS = {True: "✓", False: "!", None: ""}
 _SAID = {True: "in favour", False: "against", None: ""}
 

@@ -1,19 +1,40 @@
-"""Button that copies a text to the clipboard. Its script is ``copy_button.js``."""
+"""Button that copies a text to the clipboard, in the browser alone."""
 
 from __future__ import annotations
 
-from typing import Any
+import panel as pn
+import panel_material_ui as pmui
 
-import param
+from tilescope_dashboard.components import html_text, layout
 
-from tilescope_dashboard.components.script import ScriptComponent
+#: A page that did not come by HTTPS or from this machine has no clipboard but that of a marked text.
+_COPY = """
+const text = button.data.description
+const say = copied => { said.text = copied ? "Copied." : "The browser refuses to copy it: mark it in the table." }
+const marked = () => {
+  const area = document.body.appendChild(document.createElement("textarea"))
+  area.value = text
+  area.select()
+  say(document.execCommand("copy"))
+  area.remove()
+}
+navigator.clipboard ? navigator.clipboard.writeText(text).then(() => say(true), marked) : marked()
+"""
 
 
-class CopyButton(ScriptComponent):
-    """Copies ``text`` when pressed, in the browser alone. The tooltip shows it."""
+class CopyButton(layout.Part):
+    """Copies what its tooltip shows, and says so. Hidden without a text."""
 
-    label = param.String(doc="What stands on the button.")
-    text = param.String(doc="What is copied.")
+    def __init__(self) -> None:
+        super().__init__()
+        self.button = pmui.Button(variant="outlined", size="small", margin=(4, 8))
+        self._said = html_text.pane(styles={"align-self": "center"})
+        self._said.margin = 0
+        self.layout = pn.Row(self.button, self._said, margin=0)
+        self.button.js_on_click(args={"button": self.button, "said": self._said}, code=_COPY)
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**{"margin": (4, 8), **settings})
+    def offer(self, label: str, text: str) -> None:
+        """Copy this text from now on."""
+        self.layout.visible = bool(text)
+        self.button.param.update(label=label, description=text)
+        self._said.param.trigger("object")

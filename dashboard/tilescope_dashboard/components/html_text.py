@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from html import escape, unescape
+from pathlib import Path
 from typing import Any
 
 import panel as pn
@@ -12,44 +13,7 @@ import panel as pn
 from tilescope_dashboard.data.units import unbroken
 
 #: Colours derive from ``currentColor``, so they follow the page's theme.
-CSS = """
-:host { color: inherit; font-family: Inter, Roboto, 'Helvetica Neue', Arial, sans-serif; }
-h2 { font-size: 22px; line-height: 1.25; font-weight: 650; margin: 0; letter-spacing: -0.01em; overflow-wrap: anywhere; }
-h3 { font-size: 15px; font-weight: 650; margin: 0; }
-p { margin: 4px 0 0; font-size: 14px; line-height: 1.5; max-width: 860px; overflow-wrap: anywhere; }
-:is(h2, h3) + p { margin-bottom: 10px; }
-.quiet { opacity: .72; }
-.small { font-size: 13px; }
-.stats { display: flex; flex-wrap: wrap; gap: 14px 36px; margin: 14px 0 6px; padding: 0; }
-.stat dt { font-size: 12px; opacity: .72; }
-.stat dd { margin: 2px 0 0; font-size: 24px; font-weight: 650; font-variant-numeric: tabular-nums; letter-spacing: -0.01em; }
-.stat .note { font-size: 12px; font-weight: 400; opacity: .72; letter-spacing: 0; display: block; }
-.notice { border-left: 3px solid; padding: 8px 14px; font-size: 14px; line-height: 1.5; border-radius: 2px;
-  background: color-mix(in srgb, currentColor 6%, transparent); overflow-wrap: anywhere; }
-.notice.info { border-color: #3a87b8; } .notice.warning { border-color: #D55E00; } .notice.error { border-color: #c62828; }
-.notice + .notice { margin-top: 4px; }
-.notices { display: flex; flex-wrap: wrap; gap: 4px; } .notices .notice { flex: 1 1 auto; margin: 0; }
-.notice b { font-weight: 650; } .notice summary { font-size: 14px; }
-ul { margin: 6px 0 0; padding-left: 18px; font-size: 13px; line-height: 1.5; } li { overflow-wrap: anywhere; }
-progress { appearance: none; width: 100%; height: 6px; border: 0; border-radius: 3px; overflow: hidden; margin-top: 8px;
-  background: color-mix(in srgb, currentColor 14%, transparent); }
-progress::-webkit-progress-bar { background: color-mix(in srgb, currentColor 14%, transparent); }
-progress:not([value]) { background: linear-gradient(90deg, transparent, #2a8ac6, transparent) 0 0 / 40% 100% no-repeat,
-  color-mix(in srgb, currentColor 14%, transparent); animation: under-way 1.6s linear infinite; }
-progress:not([value])::-webkit-progress-bar { background: transparent; }
-progress:not([value])::-moz-progress-bar { background: transparent; }
-@keyframes under-way { from { background-position: -70% 0, 0 0; } to { background-position: 170% 0, 0 0; } }
-@media (prefers-reduced-motion: reduce) { progress:not([value]) { animation: none; background-position: 50% 0, 0 0; } }
-@media (max-width: 640px) { .stats { display: grid; grid-template-columns: 1fr 1fr; gap: 12px 20px; } }
-progress::-webkit-progress-value { background: #2a8ac6; } progress::-moz-progress-bar { background: #2a8ac6; }
-pre { font-size: 12px; max-height: 160px; overflow: auto; white-space: pre-wrap; margin: 6px 0 0; opacity: .8; }
-summary { cursor: pointer; font-size: 13px; }
-.greyed { display: flex; flex-wrap: wrap; gap: 4px 16px; } .greyed + .greyed { margin-top: 8px; } .greyed p { flex-basis: 100%; margin: 0; }
-.greyed label { display: flex; align-items: center; gap: 9px; min-height: 24px; font-size: 16px; opacity: .64; }
-.greyed input { appearance: none; box-sizing: border-box; flex: none; width: 18px; height: 18px; margin: 0 0 0 5px; border: 2px solid; border-radius: 2px; }
-.more { margin: 4px 0 8px; } .more > summary { opacity: .72; width: fit-content; }
-@media (pointer: coarse) { summary { padding: 10px 0; } .notice > details > summary { margin: -8px 0; } }
-"""
+CSS = Path(__file__).with_suffix(".css").read_text(encoding="utf-8")
 
 
 class Html(pn.pane.HTML):

@@ -9,12 +9,9 @@ from typing import Any
 
 from panel.custom import JSComponent
 
-#: What every component's script may call.
-_EVERY = Path(__file__).with_name("every.js").read_text(encoding="utf-8")
-
 
 class ScriptComponent(JSComponent):
-    """A component whose script is plain JavaScript: the file beside its module that has the module's name, after ``every.js``.
+    """A component whose script is plain JavaScript: the file beside its module that has the module's name.
 
     A style sheet of that name is the component's. Panel has every page translate every script from TypeScript, which took a tenth of
     the browser's time for a page, unless ``bundle`` says that this is done. Scripts with the same ``bundle`` are one.
@@ -34,7 +31,6 @@ class ScriptComponent(JSComponent):
 
     def _get_properties(self, doc: Any) -> dict[str, Any]:
         properties = super()._get_properties(doc)
-        properties["esm"] = f"{_EVERY}\n{properties['esm']}"
         properties["bundle"] = hashlib.sha256(properties["esm"].encode()).hexdigest()
         return properties
 

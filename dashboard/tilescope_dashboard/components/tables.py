@@ -12,9 +12,8 @@ import panel as pn
 from bokeh.models.widgets.tables import HTMLTemplateFormatter, NumberFormatter, StringFormatter
 from panel.io.model import JSCode
 
-from tilescope_dashboard.components import html_text
+from tilescope_dashboard.components import html_text, layout
 from tilescope_dashboard.components.download import Download, link
-from tilescope_dashboard.components.tooltips import AS_TEXT
 from tilescope_dashboard.data import exports
 from tilescope_dashboard.data.columns import Column
 
@@ -61,26 +60,10 @@ def _formatter(unit: str) -> Any:
 _WIDTHS = {"text": 112, "byte": 122, "count": 82, "second": 80, "ratio": 78, "times": 80, "flop": 92,
            "op": 92, "flop/second": 108, "op/second": 108, "flop/byte": 94, "byte/second": 84, "hertz": 88, "watt": 76, "celsius": 72}  # fmt: skip
 _NAMED = {
-    "impl": 84,
-    "pass": 82,
-    "level": 62,
-    "kind": 86,
-    "source": 92,
-    "started": 132,
-    "title": 160,
-    "device": 112,
-    "what": 84,
-    "workload": 150,
-    "function": 240,
-    "config": 300,
-    "kernel": 118,
-    "value": 104,
-    "sources": 180,
-    "from_run": 192,
-    "gpu": 170,
-    "label": 210,
-    "library": 76,
-}
+    "impl": 84, "pass": 82, "level": 62, "kind": 86, "source": 92, "started": 132, "title": 160, "device": 112,
+    "what": 84, "workload": 150, "function": 240, "config": 300, "kernel": 118, "value": 104, "sources": 180,
+    "from_run": 192, "gpu": 170, "label": 210, "library": 76,
+}  # fmt: skip
 #: Pixels of a letter and of what stands around the text; a title is bold and has an arrow beside it, and a capital is wider.
 _LETTER, _AROUND, _TITLE_LETTER, _CAPITAL, _AROUND_TITLE, _WIDEST = 7.2, 18, 8.2, 1.4, 30, 180
 #: Columns whose words are told apart by their ends.
@@ -89,60 +72,45 @@ _WIDEST_OF = {
 }  # fmt: skip
 #: Pixels that a last column of words has at least.
 _LEAST = 150
-_CSS = """
-:host .tabulator.tabulator { font-size: 13px; border: none; background: transparent; }
-/* The theme's own stylesheet may come after the first table has been measured: these have to measure alike without it. */
-.tabulator :is(.tabulator-col, .tabulator-col-content, .tabulator-row, .tabulator-cell) { box-sizing: border-box; }
-.tabulator .tabulator-row { min-height: 36px; }
-/* Panel's own last column holds nothing: nobody is to hear of it, nor to see its arrow. */
-.tabulator :is(.tabulator-col, .tabulator-cell).empty { visibility: hidden; }
-.tabulator .tabulator-header { font-weight: 600; }
-.tabulator .tabulator-header .tabulator-col .tabulator-col-content { padding: 6px 8px; margin-top: auto; }
-.tabulator .tabulator-header .tabulator-col.tabulator-sortable .tabulator-col-title { padding-right: 10px; }
-.tabulator .tabulator-header .tabulator-col .tabulator-col-content .tabulator-col-sorter { right: 1px; }
-.tabulator .tabulator-row .tabulator-cell { padding: 6px 8px; font-variant-numeric: tabular-nums; }
-.tabulator .tabulator-row .tabulator-cell > div { overflow: hidden; text-overflow: ellipsis; }
-/* Columns that are off the page: the last one that is seen fades out until all are reached. Where none is, nothing scrolls and
-   nothing fades. */
-@keyframes more-columns {
-  from, 98% { mask-image: linear-gradient(to right, #000 calc(100% - 48px), transparent); }
-  to { mask-image: none; }
-}
-@supports (animation-timeline: scroll()) {
-  .tabulator .tabulator-tableholder { animation: more-columns linear both; animation-timeline: scroll(self inline); }
-}
-/* Else a phone has no room for the pages' numbers. */
-@media (max-width: 640px) {
-  .tabulator .tabulator-footer .tabulator-page:is([data-page="first"], [data-page="last"]) { display: none; }
-}
-@media (pointer: coarse) { .tabulator .tabulator-footer .tabulator-page { min-width: 40px; min-height: 40px; } }
-/* A pager over one page is noise; turned off, it would let the browser draw every row of the next frame. */
-.tabulator .tabulator-footer:not(:has(.tabulator-pages > .tabulator-page + .tabulator-page)) { display: none; }
-"""
+_CSS, _SCRIPT = (Path(__file__).with_suffix(end).read_text(encoding="utf-8") for end in (".css", ".js"))
+#: A cell's whole text. Tabulator's own tooltip puts the value into the page as it is, so that a kernel's name would run as a script.
+_TOOLTIP = """(event, cell) => {
+  const value = cell.getValue()
+  // What is absent is NaN in a column of numbers, and a dash in the cell.
+  if (value === null || value === undefined || value === "" || value !== value) return ""
+  return Object.assign(document.createElement("div"), {textContent: value})
+}"""
 #: Tabulator's own options. Panel tells it a new number of pages even before it is built, and again when it is: the first is
-#: of no consequence, but for a warning. Its own tooltip would put the value into the page as markup.
+#: of no consequence, but for a warning.
 _CONFIGURATION = {
     "debugInitialization": False,
     "rowHeight": 35,
-    "columnDefaults": {"minWidth": 60, "headerWordWrap": True, "tooltip": AS_TEXT},
+    "columnDefaults": {"minWidth": 60, "headerWordWrap": True, "tooltip": JSCode(_TOOLTIP)},
 }
-_SCRIPT = Path(__file__).with_name("table.js").read_text(encoding="utf-8")
+#: Rows that are shown: the browser makes objects for every row it is given, and a hundred thousand take gigabytes.
+_MOST = 10_000
 
 
 class Table(pn.widgets.Tabulator):
-    """A Tabulator that knows its columns' ``units`` and keeps the frame it was filled with, for downloads.
+    """A Tabulator that knows its columns' ``units`` and keeps the frame it was ``filled`` with, for downloads.
 
-    ``note`` says when it does not show all of it. Rows of a kind that ``opens`` lead elsewhere (``table.js``).
+    ``note`` says when it does not show all of it. ``picked`` is called with the place of the row that a user chooses, None for no
+    row. Rows of a kind that ``opens`` lead elsewhere (``tables.js``).
     """
 
     opens = False
     selection: Any
+    hidden_columns: Any
+    widths: Any
 
     def __init__(self, value: pd.DataFrame, units: Mapping[str, str], **settings: Any) -> None:
         super().__init__(value, **settings)
         self.units, self.filled, self.note = dict(units), value, html_text.pane()
         #: Columns of words that may be wider, or no wider, than others.
         self.widest = dict(_WIDEST_OF)
+        self.picked: Callable[[int | None], object] = lambda place: None
+        self._filling = False
+        self.param.watch(lambda event: self._filling or self.picked(next(iter(event.new), None)), "selection")
 
     def rewrite(self, columns: Iterable[Column]) -> None:
         """Write these columns in their units, under their titles, from now on."""
@@ -154,16 +122,81 @@ class Table(pn.widgets.Tabulator):
                 titles={**self.titles, **{column.name: column.title for column in changed}},
             )
 
-    def choose(self, places: list[int]) -> None:
-        """Select the rows at these places and turn to the page of the first: the browser warns of one that it cannot scroll to.
+    def hide(self, columns: list[str]) -> None:
+        """Leave these columns out."""
+        if columns != self.hidden_columns:
+            self.hidden_columns = columns
 
-        Rows that are selected already are seen, on whatever page the browser has sorted them to.
+    @property
+    def chosen(self) -> int | None:
+        """The place of the chosen row."""
+        return next(iter(self.selection), None)
+
+    def choose(self, place: int | None) -> None:
+        """Choose the row and turn to its page: the browser warns of a row that it cannot scroll to.
+
+        A row that is chosen already is seen, on whatever page the browser has sorted it to.
         """
-        if places == self.selection:
+        if place == self.chosen:
             return
-        if places and self.pagination == "local" and not self.sorters:
-            self.page = places[0] // (self.page_size or len(self.filled) or 1) + 1
-        self.selection = places
+        if place is not None and self.pagination == "local" and not self.sorters:
+            self.page = place // (self.page_size or len(self.filled) or 1) + 1
+        self._update(selection=[] if place is None else [place])
+
+    def fill(self, frame: pd.DataFrame, numbers: Sequence[int] = ()) -> None:
+        """Show the columns of ``frame`` that the table knows; a column that it lacks is absent. No row is chosen then.
+
+        Rows have these ``numbers``, or are counted.
+        """
+        shown = self._shown(frame)
+        if numbers:
+            shown.index = pd.Index(numbers[: len(shown)])
+        wider = self._wider(shown)
+        if wider:
+            self.widths = {**self.widths, **wider}
+        self._update(selection=[], value=shown)
+
+    def renew(self, frame: pd.DataFrame) -> None:
+        """``fill`` for a short table whose values change all the time: the chosen row stays chosen.
+
+        All of it is sent: a browser that has not drawn the table yet stumbles over single cells.
+        """
+        if len(frame) == len(self.filled):
+            self.value = self._shown(frame)
+        else:
+            self.fill(frame)
+
+    def _update(self, **changes: Any) -> None:
+        self._filling = True
+        self.param.update(**changes)
+        self._filling = False
+
+    def _shown(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """The rows as the browser takes them; ``filled`` has them all."""
+        shown = frame.reindex(columns=list(self.titles)).reset_index(drop=True)
+        self.filled = shown.copy()
+        for name in shown:
+            if isinstance(shown[name].dtype, pd.Int32Dtype | pd.Int64Dtype | pd.BooleanDtype):
+                shown[name] = shown[name].astype("float64")
+            elif shown[name].dtype == object or isinstance(shown[name].dtype, pd.StringDtype):
+                shown[name] = shown[name].fillna("–").astype(object)
+        cut = len(shown) > _MOST and self.pagination != "remote"
+        said = f"The first {_MOST:,} of {len(shown):,} rows; the files hold all of them."
+        self.note.object = f'<p class="small">{said}</p>' if cut else ""
+        return shown.head(_MOST) if cut else shown
+
+    def _wider(self, shown: pd.DataFrame) -> dict[str, int]:
+        """Columns of words that are too narrow for them, and how wide they have to be. They never become narrower: with each
+        change of widths the browser draws the table anew.
+        """
+        wider = {}
+        for name, width in self.widths.items():
+            most = self.widest.get(name, _WIDEST)
+            if self.units[name] == "text" and width < most and len(shown):
+                needed = _LETTER * max(len(str(value)) for value in shown[name].unique()) + _AROUND
+                if needed > width:
+                    wider[name] = min(most, round(needed))
+        return wider
 
     def _update_style(self, recompute: bool = True) -> None:
         """Send no cells' styles, as there are none: a browser that has not drawn the table yet stumbles over them."""
@@ -204,71 +237,10 @@ def table(columns: Iterable[Column], kind: type[Table] = Table, **options: Any) 
     )
 
 
-#: Rows that are shown: the browser makes objects for every row it is given, and a hundred thousand take gigabytes.
-_MOST = 10_000
-
-
-def fill(widget: Table, frame: pd.DataFrame, numbers: Sequence[int] = ()) -> None:
-    """Show ``frame``'s columns that the table knows, row for row; a column it lacks is absent. No row is chosen then. Rows have these
-    ``numbers``, or are counted.
-    """
-    shown = _shown(widget, frame)
-    if numbers:
-        shown.index = pd.Index(numbers[: len(shown)])
-    wider = _widened(widget, shown)
-    if wider:
-        widget.widths = {**widget.widths, **wider}
-    widget.param.update(selection=[], value=shown)
-
-
 def _title_width(title: str) -> int:
     """Pixels of a title that breaks between words only."""
     widths = (_TITLE_LETTER * len(word) + _CAPITAL * sum(map(str.isupper, word)) for word in title.split())
     return round(max(widths, default=0)) + _AROUND_TITLE
-
-
-def _widened(widget: Table, shown: pd.DataFrame) -> dict[str, int]:
-    """Columns of words that are too narrow for them, and how wide they have to be. They never become narrower: with each
-    change of widths the browser draws the table anew.
-    """
-    wider = {}
-    for name, width in widget.widths.items():
-        most = widget.widest.get(name, _WIDEST)
-        if widget.units[name] == "text" and width < most and len(shown):
-            needed = _LETTER * max(len(str(value)) for value in shown[name].unique()) + _AROUND
-            if needed > width:
-                wider[name] = min(most, round(needed))
-    return wider
-
-
-def _shown(widget: Table, frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows as the browser takes them; the table keeps them all."""
-    shown = frame.reindex(columns=list(widget.titles)).reset_index(drop=True)
-    widget.filled = shown.copy()
-    for name in shown:
-        if isinstance(shown[name].dtype, pd.Int32Dtype | pd.Int64Dtype | pd.BooleanDtype):
-            shown[name] = shown[name].astype("float64")
-        elif shown[name].dtype == object or isinstance(shown[name].dtype, pd.StringDtype):
-            shown[name] = shown[name].fillna("–").astype(object)
-    if len(shown) > _MOST and widget.pagination != "remote":
-        widget.note.object = (
-            f'<p class="small">The first {_MOST:,} of {len(shown):,} rows; the files hold all of them.</p>'
-        )
-        shown = shown.head(_MOST)
-    else:
-        widget.note.object = ""
-    return shown
-
-
-def renew(widget: Table, frame: pd.DataFrame) -> None:
-    """``fill`` for a short table whose values change all the time: the row that is chosen stays chosen.
-
-    All of it is sent: a browser that has not drawn the table yet stumbles over single cells.
-    """
-    if len(frame) == len(widget.filled):
-        widget.value = _shown(widget, frame)
-    else:
-        fill(widget, frame)
 
 
 def downloads(widget: Table, name: Callable[[], str]) -> pn.Column:
@@ -286,4 +258,4 @@ def downloads(widget: Table, name: Callable[[], str]) -> pn.Column:
 
     links = [saving("CSV", "csv", exports.as_csv), saving("Parquet", "parquet", exports.as_parquet)]
     row = pn.Row(widget.note, *links, sizing_mode="stretch_width", margin=(0, 8, 8, 0))
-    return pn.Column(row, *[pressed.said for pressed in links], sizing_mode="stretch_width", margin=0)
+    return layout.column(row, *[pressed.said for pressed in links])

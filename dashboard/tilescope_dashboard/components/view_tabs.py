@@ -5,25 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import panel as pn
 import panel_material_ui as pmui
 import param
 
+from tilescope_dashboard.components import layout
+
 #: No scroll buttons: on a phone the row scrolls sideways, and fades out where it goes on.
-_SCROLLS = {
-    "@media (max-width: 640px)": {
-        "maskImage": "linear-gradient(to left, transparent, #000 32px)",
-        "paddingRight": "32px",
-    }
-}
+_FADES = {"maskImage": "linear-gradient(to left, transparent, #000 32px)", "paddingRight": "32px"}
+_SCROLLS = {"@media (max-width: 640px)": _FADES}
 _TAB = {
-    "fontSize": 14,
-    "padding": "12px 11px",
-    "minHeight": 40,
-    "minWidth": 0,
-    "color": "text.primary",
-    "opacity": 0.78,
-}
+    "fontSize": 14, "padding": "12px 11px", "minHeight": 40, "minWidth": 0, "color": "text.primary", "opacity": 0.78,
+}  # fmt: skip
 _GROUPS = {
     **_SCROLLS, "minHeight": 40, "borderBottom": 1, "borderColor": "divider",
     "& .MuiTab-root": _TAB, "& .MuiTab-root.Mui-selected": {"color": "text.primary", "opacity": 1},
@@ -36,7 +28,7 @@ _VIEWS = {
 }  # fmt: skip
 
 
-class ViewTabs(pn.viewable.Viewer):
+class ViewTabs(layout.Part):
     """``view`` is the open view's name, bound both ways. A group opens its last open view.
 
     ``groups`` maps a title to the group's views: pairs of a name and a title. The first group stands apart if ``apart``.
@@ -57,9 +49,7 @@ class ViewTabs(pn.viewable.Viewer):
         self._showing = False
         self._top.param.watch(lambda event: self._open(self._last, event.new), "active")
         self._below.param.watch(lambda event: self._open([*self._groups[self._here]], event.new), "active")
-        self._layout = pn.Column(
-            self._top, self._below, sizing_mode="stretch_width", margin=0, styles={"min-width": "0", "flex": "1 1 0"}
-        )
+        self.layout = layout.column(self._top, self._below, styles={"min-width": "0", "flex": "1 1 0"})
         if self.view:
             self._show()
 
@@ -88,6 +78,3 @@ class ViewTabs(pn.viewable.Viewer):
     def of_group(self, number: int) -> str:
         """The last open view of the group with this number, counted from 1; empty if there is none."""
         return self._last[number - 1] if 0 < number <= len(self._last) else ""
-
-    def __panel__(self) -> pn.viewable.Viewable:
-        return self._layout

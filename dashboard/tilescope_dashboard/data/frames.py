@@ -53,6 +53,12 @@ def first_problem(
     return largest if largest in known else next(iter(known), None)
 
 
+def problems(rows: pd.DataFrame) -> dict[str, tuple[str, str]]:
+    """The workloads and passes of the rows, by their labels."""
+    pairs = rows[["workload", "pass"]].drop_duplicates().itertuples(index=False, name=None)
+    return {f"{workload} · {direction}": (workload, direction) for workload, direction in pairs}
+
+
 def with_first(rows: pd.DataFrame, wanted: Mapping[str, str]) -> pd.DataFrame:
     """The rows sorted so that those with the wanted values come first; the first column of ``wanted`` counts most."""
     others = pd.DataFrame({column: rows[column] != value for column, value in wanted.items()})

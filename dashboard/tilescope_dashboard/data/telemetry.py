@@ -18,16 +18,10 @@ PERIOD, KEPT = 1.0, 300
 
 #: Reasons why a clock is below its maximum, by NVML's bit (NVML API Reference, "clocks event reasons").
 REASONS = {
-    0x001: "idle",
-    0x002: "set by the user",
-    0x004: "power cap",
-    0x008: "hardware slowdown",
-    0x010: "sync boost with another GPU",
-    0x020: "software thermal slowdown",
-    0x040: "hardware thermal slowdown",
-    0x080: "power brake from outside",
-    0x100: "display clock setting",
-}
+    0x001: "idle", 0x002: "set by the user", 0x004: "power cap", 0x008: "hardware slowdown",
+    0x010: "sync boost with another GPU", 0x020: "software thermal slowdown", 0x040: "hardware thermal slowdown",
+    0x080: "power brake from outside", 0x100: "display clock setting",
+}  # fmt: skip
 _IDLE = 0x001
 
 

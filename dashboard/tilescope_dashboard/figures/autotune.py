@@ -68,16 +68,9 @@ def autotune(cells: pd.DataFrame, across: str, down: str, unit: str, look: Theme
             size = "10px" if look.narrow and len(columns) > 5 else "12px"
             source = drawn[0].data_source
             write_on(
-                plot,
-                look,
-                "across",
-                "down",
-                "text",
-                source=source,
-                text_align="center",
-                text_color="ink",
+                plot, look, "across", "down", "text", source=source, text_align="center", text_color="ink",
                 text_font_size=size,
-            )
+            )  # fmt: skip
         best = shown[good["best"].to_numpy(bool)]
         plot.rect(best["across"], best["down"], 0.96, 0.94, fill_color=None, line_color=look.ink, line_width=3.5)
         write_on(

@@ -128,14 +128,9 @@ def _draw_points(plot: figure, points: pd.DataFrame, unit: str, look: Theme) -> 
     )  # fmt: skip
     above = points[points["above_roof"].astype(bool)]
     plot.scatter(
-        above["intensity"],
-        above["height"],
-        name="above",
-        size=24,
-        fill_color=None,
-        line_color=look.warning,
+        above["intensity"], above["height"], name="above", size=24, fill_color=None, line_color=look.warning,
         line_width=1.6,
-    )
+    )  # fmt: skip
     tips = [("", "@case"), ("launch", "@function"), ("point", "@said"), ("intensity", "@at"), ("performance", "@reached"),
             ("executed", "@executed"), ("time", "@time")]  # fmt: skip
     # The roofs are above the points.

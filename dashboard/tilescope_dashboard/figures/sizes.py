@@ -9,19 +9,7 @@ from bokeh.models import ColumnDataSource, Range1d, Span
 from bokeh.plotting import figure
 
 from tilescope_dashboard.data.units import ranged, short, write
-from tilescope_dashboard.figures.style import (
-    Key,
-    Theme,
-    blank,
-    colour,
-    empty,
-    hover,
-    keys,
-    line_at,
-    mark,
-    place,
-    write_on,
-)  # fmt: skip
+from tilescope_dashboard.figures import style
 
 _NOTHING = "No size whose work is known was timed on this GPU."
 #: The axis' scale and unit by a rate's unit.
@@ -37,18 +25,18 @@ class Frame(NamedTuple):
     at: float | None = None
 
 
-def sizes(rows: pd.DataFrame, frame: Frame, look: Theme) -> figure:
+def sizes(rows: pd.DataFrame, frame: Frame, look: style.Theme) -> figure:
     """A mark a row of ``topics.sizes.sizes``, a bar for its range, and lines over sizes of one implementation and dtype.
 
     The most frequent dtype's marks are filled, those of the others hollow. The roof is a dashed line.
     """
     if rows.empty:
-        return empty(look, "sizes", _NOTHING, 220)
+        return style.empty(look, "sizes", _NOTHING, 220)
     scale, name = _SCALES[frame.unit]
     top = 1.08 * max(rows["rate_high"].max(), frame.roof[0] if frame.roof else 0) / scale
     least, most = rows["size"].min(), rows["size"].max()
     room = max(1.25, (most / least) ** 0.04)
-    plot = blank(
+    plot = style.blank(
         look, "sizes", x=frame.work, y=name, x_unit="byte" if frame.unit.startswith("byte") else "decimal", y_unit="count",
         x_axis_type="log", x_range=Range1d(least / room, most * room), y_range=Range1d(0, top),
     )  # fmt: skip
@@ -56,16 +44,16 @@ def sizes(rows: pd.DataFrame, frame: Frame, look: Theme) -> figure:
     if frame.roof:
         height = frame.roof[0] / scale
         plot.add_layout(Span(location=height, dimension="width", line_color=look.ink, line_dash=[6, 4], line_width=1.5))
-        write_on(
+        style.write_on(
             plot, look, [least / room], [height], [f"{frame.roof[1]}, {height:,.4g} {name}"], x_offset=6, y_offset=-4,
             text_color=look.muted, text_baseline="bottom", name="roof",
         )  # fmt: skip
     if frame.at is not None:
-        line_at(plot, look, frame.at, line_color=look.muted, line_dash="dotted")
+        style.line_at(plot, look, frame.at, line_color=look.muted, line_dash="dotted")
     usual = rows["dtype"].mode()[0]
-    impls = sorted(rows["impl"].unique(), key=lambda impl: (place(impl, rows["impl"]), impl))
-    shades = {impl: colour(impl, look, impls) for impl in impls}
-    marks = {impl: mark(impl, impls) for impl in impls}
+    impls = sorted(rows["impl"].unique(), key=lambda impl: (style.place(impl, rows["impl"]), impl))
+    shades = {impl: style.colour(impl, look, impls) for impl in impls}
+    marks = {impl: style.mark(impl, impls) for impl in impls}
     # Draw Triton's last, so that it is seen where another is as fast.
     rows = rows.sort_values("impl", key=lambda impl: impl.eq("triton"), kind="stable")
     hollow = rows["dtype"].ne(usual)
@@ -79,22 +67,18 @@ def sizes(rows: pd.DataFrame, frame: Frame, look: Theme) -> figure:
     )
     plot.segment("x", "low", "x", "high", source=source, color="line", line_width=2, name="ranges")
     points = plot.scatter(
-        "x",
-        "y",
-        source=source,
-        marker="mark",
-        size=10,
-        line_color="line",
-        line_width=2,
-        fill_color="fill",
+        "x", "y", source=source, marker="mark", size=10, line_color="line", line_width=2, fill_color="fill",
         name="points",
-    )
-    hover(plot, points, [("", "@said"), ("rate", "@rate"), ("GPU time", "@time"), ("from", "@origin")])
-    lines = [Key(short(impl, 22), marks[impl], shades[impl], shades[impl]) for impl in impls]
+    )  # fmt: skip
+    style.hover(plot, points, [("", "@said"), ("rate", "@rate"), ("GPU time", "@time"), ("from", "@origin")])
+    lines = [style.Key(short(impl, 22), marks[impl], shades[impl], shades[impl]) for impl in impls]
     if hollow.any():
         others = ", ".join(dtype for dtype in rows["dtype"].unique() if dtype != usual)
-        lines += [Key(usual, "circle", look.muted, look.muted), Key(others, "circle", look.muted, look.ground)]
-    keys(plot, look, lines)
+        lines += [
+            style.Key(usual, "circle", look.muted, look.muted),
+            style.Key(others, "circle", look.muted, look.ground),
+        ]
+    style.keys(plot, look, lines)
     return plot
 
 

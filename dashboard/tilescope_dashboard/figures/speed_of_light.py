@@ -20,14 +20,9 @@ def speed_of_light(shares: pd.DataFrame, parts: Sequence[str], look: Theme) -> f
         return empty(look, "speed-of-light", _NOTHING, 120)
     top = max(1.0, float(shares["share"].max()))
     plot = blank(
-        look,
-        "speed-of-light",
-        250,
-        x_unit="ratio",
-        named_rows=True,
-        x_range=Range1d(0, 1.18 * top),
+        look, "speed-of-light", 250, x_unit="ratio", named_rows=True, x_range=Range1d(0, 1.18 * top),
         y_range=list(parts)[::-1],
-    )
+    )  # fmt: skip
     plot.xaxis.ticker = FixedTicker(ticks=[0, 0.25, 0.5, 0.75, 1])
     drawn = plot.hbar(
         y="part", right="share", height=0.56, color=look.accent, name="shares",

@@ -12,27 +12,14 @@ from tilescope.models.traffic import SAMPLED
 from tilescope.table.sources import MEASURED
 
 from tilescope_dashboard.data.units import short, times, write
-from tilescope_dashboard.figures.style import (
-    FONT,
-    Key,
-    Theme,
-    blank,
-    colour,
-    distinct,
-    empty,
-    hatch,
-    hover,
-    keys,
-    line_at,
-    write_on,
-)  # fmt: skip
+from tilescope_dashboard.figures import style
 
 _ROW = 54
 #: Launches of an implementation with a segment of their own: those with the most bytes. The others share the last one.
 MOST = 300
 
 
-def traffic(launches: pd.DataFrame, floor: float | None, look: Theme) -> figure:
+def traffic(launches: pd.DataFrame, floor: float | None, look: style.Theme) -> figure:
     """A stacked bar an implementation, with a segment a launch; the algorithm's ``floor`` in bytes is a line.
 
     ``launches`` is one problem's part of ``tilescope.models.traffic.traffic``, with one source an implementation. A measured
@@ -40,7 +27,7 @@ def traffic(launches: pd.DataFrame, floor: float | None, look: Theme) -> figure:
     launches of an implementation, the smallest share one segment.
     """
     if launches.empty:
-        return empty(look, "traffic", "This run did not count the bytes of this kernel.")
+        return style.empty(look, "traffic", "This run did not count the bytes of this kernel.")
     launches = launches.assign(
         bytes=launches["read"] + launches["written"], measured=launches["source"].isin(MEASURED),
         sampled=launches["metric"].eq(SAMPLED),
@@ -48,10 +35,10 @@ def traffic(launches: pd.DataFrame, floor: float | None, look: Theme) -> figure:
     impls = list(dict.fromkeys(launches["impl"]))[::-1]
     totals = launches.groupby("impl")["bytes"].sum()
     longest = max(totals.max(), floor or 0)
-    lanes = distinct(impls, 14)
+    lanes = style.distinct(impls, 14)
     across = Range1d(0, longest * 1.25)
     said = "bytes requested" if launches["sampled"].all() else "bytes to and from HBM"
-    plot = blank(
+    plot = style.blank(
         look, "traffic", 120 + _ROW * len(impls), x=said, x_unit="byte", named_rows=True, y_range=list(lanes.values()), x_range=across,
     )  # fmt: skip
     plot.xaxis.ticker.desired_num_ticks = 5
@@ -65,36 +52,36 @@ def traffic(launches: pd.DataFrame, floor: float | None, look: Theme) -> figure:
     # Write a total that would touch the floor's line beyond the line.
     ends = {i: floor if floor and 0 < floor - totals[i] < 0.12 * longest else totals[i] for i in impls}
     texts = [f"{'≈ ' if i in near else ''}{write(totals[i], 'byte')}" for i in impls]
-    write_on(
+    style.write_on(
         plot, look, [ends[i] for i in impls], list(lanes.values()), texts, x_offset=6, background_fill_color=look.ground,
         background_fill_alpha=0.85,
     )  # fmt: skip
     if floor:
-        line_at(plot, look, floor, line_width=2)
+        style.line_at(plot, look, floor, line_width=2)
         side, gap = ("right", -5) if floor > longest / 2 else ("left", 5)
         plot.add_layout(Label(
             x=floor, y=0, y_units="screen", y_offset=2, x_offset=gap, text=f"floor {write(floor, 'byte')}", text_align=side,
-            text_color=look.ink, text_font=FONT, text_font_size="12px",
+            text_color=look.ink, text_font=style.FONT, text_font_size="12px",
         ))  # fmt: skip
         plot.y_range.range_padding = 0.25
     tooltips = [
         ("", "@impl, @launch"), ("function", "@function"), ("bytes", "@bytes"), ("read", "@read"),
         ("written", "@written"), ("source", "@source"),
     ]  # fmt: skip
-    hover(plot, bars, tooltips)
+    style.hover(plot, bars, tooltips)
     return plot
 
 
-def _segments(launches: pd.DataFrame, look: Theme, lanes: dict[str, str]) -> dict[str, list[Any]]:
+def _segments(launches: pd.DataFrame, look: style.Theme, lanes: dict[str, str]) -> dict[str, list[Any]]:
     segments = []
     for impl, rows in launches.groupby("impl", sort=False):
         left = 0.0
         for position, row in enumerate(_reduced(rows)):
-            shade = colour(str(impl), look, lanes)
+            shade = style.colour(str(impl), look, lanes)
             segments.append({
                 "impl": lanes[str(impl)], "left": left, "right": left + row["bytes"], "colour": shade,
                 "edge": look.ground if row["measured"] else shade, "alpha": 0.92 if row["measured"] else 0.0 if row["sampled"] else 0.3,
-                "dash": "solid" if row["measured"] else "dotted" if row["sampled"] else "dashed", "hatch": hatch(position), "launch": row["said"],
+                "dash": "solid" if row["measured"] else "dotted" if row["sampled"] else "dashed", "hatch": style.hatch(position), "launch": row["said"],
                 "function": short(row["function"] or "whole call", 44),
                 **{name: ("≈ " if row["sampled"] else "") + write(row[name], "byte") for name in ("bytes", "read", "written")},
                 "source": f"{_how(row)} ({row['source']})",
@@ -127,22 +114,22 @@ def _reduced(rows: pd.DataFrame) -> list[dict[str, Any]]:
     return [*numbered[own].to_dict("records"), together]
 
 
-def speedup(gains: pd.DataFrame, look: Theme) -> figure:
+def speedup(gains: pd.DataFrame, look: style.Theme) -> figure:
     """The speedup vs eager that bytes predict (hollow) and that was measured (filled).
 
     ``gains`` has ``impl``, ``predicted`` and ``actual`` (ratios; absent where not known).
     """
     known = gains[gains["predicted"].notna() | gains["actual"].notna()] if len(gains) else gains
     if known.empty:
-        return empty(
+        return style.empty(
             look, "speedup", "A speedup needs the bytes or the time of eager and of another implementation.", 200
         )
     impls = list(dict.fromkeys(known["impl"]))[::-1]
-    lanes = distinct(impls, 14)
+    lanes = style.distinct(impls, 14)
     top = max(known[["predicted", "actual"]].max().max(), 1.0)
     low = min(known[["predicted", "actual"]].min().min(), 1.0)
     room = (0.18 if look.narrow else 0.06) * top  # for half a label
-    plot = blank(
+    plot = style.blank(
         look, "speedup", 140 + (66 if look.narrow else 54) * len(impls), x="speedup vs eager", x_unit="times",
         named_rows=True, y_range=list(lanes.values()),
         x_range=Range1d(max(-room, low - 0.35 * (top - low) - 0.1), top + 0.35 * (top - low) + 0.1),
@@ -151,9 +138,9 @@ def speedup(gains: pd.DataFrame, look: Theme) -> figure:
     plot.xaxis.ticker.desired_num_ticks = 5
     plot.yaxis.major_label_text_font_size = "13px"
     # Draw it below the numbers.
-    line_at(plot, look, 1, line_color=look.muted, line_dash="solid", level="underlay")
+    style.line_at(plot, look, 1, line_color=look.muted, line_dash="solid", level="underlay")
     rows = [lanes[i] for i in known["impl"]]
-    shades = [colour(i, look, impls) for i in known["impl"]]
+    shades = [style.colour(i, look, impls) for i in known["impl"]]
     plot.segment(
         known["predicted"], rows, known["actual"], rows, line_color=look.muted, line_dash="dotted", line_width=2
     )
@@ -164,12 +151,13 @@ def speedup(gains: pd.DataFrame, look: Theme) -> figure:
         looks = {"marker": marker, "size": size, "line_color": "colour", "line_width": 2, "fill_color": fill}
         marks.append(plot.scatter("x", "impl", source=source, name=name, **looks))
         offset, baseline, ink = (-11, "bottom", look.ink) if name == "actual" else (11, "top", look.muted)
-        write_on(
+        style.write_on(
             plot, look, "x", "impl", "text", source=source, y_offset=offset, text_align="center", text_baseline=baseline,
             text_color=ink, background_fill_color=look.ground, background_fill_alpha=0.9,
         )  # fmt: skip
-    hover(plot, marks, [("", "@impl"), ("speedup", "@text")])
-    lines = {"predicted": Key("predicted (bytes)", "diamond", look.muted, look.ground),
-             "actual": Key("actual (GPU time)", "circle", look.muted, look.muted)}  # fmt: skip
-    keys(plot, look, [line for name, line in lines.items() if known[name].notna().any()])
+    style.hover(plot, marks, [("", "@impl"), ("speedup", "@text")])
+    lines = {"predicted": style.Key("predicted (bytes)", "diamond", look.muted, look.ground),
+             "actual": style.Key("actual (GPU time)", "circle", look.muted, look.muted)}  # fmt: skip
+    style.keys(plot, look, [line for name, line in lines.items() if known[name].notna().any()])
+    style.heading(plot, look, "What the bytes predict, and what the clock says")
     return plot

@@ -28,7 +28,7 @@ def _said(view: View) -> str:
     tables = "".join(_table(shown) for shown in known if shown.visible and len(shown.filled))
     hint = "Figures and controls need scripts: trust this notebook, or run the cell."
     origin = escape(", ".join(filter(None, view.origin)))
-    return f"<p><b>{escape(html_text.title_of(view._head.object))}</b> ({origin})</p><p>{hint}</p>{tables}"
+    return f"<p><b>{escape(html_text.title_of(view.head.object))}</b> ({origin})</p><p>{hint}</p>{tables}"
 
 
 def _table(shown: Table) -> str:

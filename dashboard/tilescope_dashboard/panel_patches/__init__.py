@@ -6,19 +6,8 @@ module. ``page_lifetime.settle`` installs the patches that pages need, ``serving
 
 #: Module to the distribution and version that it patches.
 FOR = {
-    "callback_checks": ("bokeh", "3.9.2"),
-    "closed_connection": ("bokeh", "3.9.2"),
-    "component_files": ("panel", "1.9.4"),
-    "delivery": ("panel", "1.9.4"),
-    "gone_choices": ("panel", "1.9.4"),
-    "gone_rows": ("panel", "1.9.4"),
-    "grown_pages": ("bokeh", "3.9.2"),
-    "lost_writes": ("panel", "1.9.4"),
-    "model_defaults": ("bokeh", "3.9.2"),
-    "page_address": ("panel", "1.9.4"),
-    "page_layout": ("bokeh", "3.9.2"),
-    "page_lifetime": ("panel", "1.9.4"),
-    "page_resources": ("panel", "1.9.4"),
+    "callback_checks": ("bokeh", "3.9.2"), "component_files": ("panel", "1.9.4"), "connections": ("panel", "1.9.4"),
+    "gone": ("panel", "1.9.4"), "grown_pages": ("bokeh", "3.9.2"), "model_defaults": ("bokeh", "3.9.2"),
+    "page_address": ("panel", "1.9.4"), "page_lifetime": ("panel", "1.9.4"), "page_resources": ("panel", "1.9.4"),
     "parameter_copies": ("param", "2.4.2"),
-    "pulled_page": ("panel", "1.9.4"),
-}
+}  # fmt: skip

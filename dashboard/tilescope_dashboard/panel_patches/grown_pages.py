@@ -17,10 +17,14 @@ from bokeh.model.util import collect_filtered_models, visit_value_and_its_immedi
 _bokehs_trigger, _bokehs_recompute = Model.trigger, DocumentModelManager.recompute
 
 
-def follow() -> None:
+def install() -> None:
     """Install the patch in this process."""
-    Model.trigger = trigger
-    DocumentModelManager.recompute = recompute
+    Model.trigger, DocumentModelManager.recompute = trigger, recompute
+
+
+def restore() -> None:
+    """Put back what ``install`` replaced."""
+    Model.trigger, DocumentModelManager.recompute = _bokehs_trigger, _bokehs_recompute
 
 
 def trigger(  # noqa: PLR0917 - as Bokeh calls it

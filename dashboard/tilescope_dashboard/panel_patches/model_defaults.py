@@ -138,10 +138,17 @@ def _is_missed(descriptor: PropertyDescriptor[Any], kind: type[HasProps]) -> boo
     return descriptor.class_default(kind) is Undefined
 
 
-def remember() -> None:
+def install() -> None:
     """Install the patch in this process."""
-    HasProps.__init__ = init  # type: ignore[method-assign, assignment]
-    HasProps.themed_values = themed_values  # type: ignore[method-assign, assignment]
-    HasProps.query_properties_with_values = query_properties_with_values  # type: ignore[method-assign, assignment]
-    PropertyDescriptor.has_unstable_default = has_unstable_default
-    PropertyDescriptor.instance_default = instance_default
+    _put(init, themed_values, query_properties_with_values, has_unstable_default, instance_default)
+
+
+def restore() -> None:
+    """Put back what ``install`` replaced."""
+    _put(_bokehs_init, _bokehs_theme, _bokehs_values, _bokehs_unstable, _bokehs_default)
+
+
+def _put(made: Any, themed: Any, values: Any, unstable: Any, default: Any) -> None:
+    HasProps.__init__, HasProps.themed_values = made, themed  # type: ignore[method-assign]
+    HasProps.query_properties_with_values = values  # type: ignore[method-assign]
+    PropertyDescriptor.has_unstable_default, PropertyDescriptor.instance_default = unstable, default

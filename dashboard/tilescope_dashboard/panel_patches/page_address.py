@@ -13,7 +13,7 @@ from panel.io import location
 _HOST = re.compile(r"(?P<name>\[[^\]]*\]|[^:]*)(?::(?P<port>\d+))?")
 
 
-def mend() -> None:
+def install() -> None:
     """Install the patch in this process."""
     location._get_location_params = parts
 

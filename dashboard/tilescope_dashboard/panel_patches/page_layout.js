@@ -3,7 +3,7 @@
   // view's place, and what the page has in its drawer; and once for all that have their sizes.
   const {LayoutDOMView} = Bokeh.require("models/layouts/layout_dom")
   const layout = LayoutDOMView.prototype
-  const apart = (view) => view.apart || !(view.parent instanceof LayoutDOMView) || "compiled_module" in view.parent
+  const apart = (view) => /\bplace-/.test(view.model.css_classes) || !(view.parent instanceof LayoutDOMView) || "compiled_module" in view.parent
   layout.compute_layout = function () {
     if (apart(this)) {
       this.measure_layout()

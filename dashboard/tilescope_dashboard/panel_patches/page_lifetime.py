@@ -23,26 +23,29 @@ from tilescope.runs import store
 from tilescope_dashboard.data import catalog, run_cache, this_machine
 from tilescope_dashboard.panel_patches import (
     callback_checks,
-    closed_connection,
-    delivery,
-    gone_choices,
-    gone_rows,
+    connections,
+    gone,
     grown_pages,
-    lost_writes,
     model_defaults,
     page_address,
-    page_layout,
     page_resources,
     parameter_copies,
-    pulled_page,
-)
+)  # fmt: skip
 
+_PATCHES = (
+    callback_checks, connections, gone, grown_pages, model_defaults, page_address, page_resources, parameter_copies,
+)  # fmt: skip
 #: Allocations before the youngest generation is collected. A page alone makes over 100,000 objects.
 _YOUNG = 20_000
 #: Milliseconds for which changes of one widget are collected. Panel's 50 suit a slider being dragged; no view has one.
 _TOGETHER = 5
 #: The page's HTML: Material UI's, changed to import its widgets at once.
 TEMPLATE = Path(__file__).parents[1] / "templates" / "page.html"
+#: Lays out the part of a page that has changed, at its full height. For the page's HTML: it runs before Bokeh draws anything.
+#: Bokeh 3.9.2 lays out the whole page, every figure on it, whenever anything on it changes: tens of times while a page opens. It fails
+#: with ``Assertion failed`` where a figure was replaced meanwhile. It makes nothing higher than what holds it, up to the page itself, so
+#: a figure longer than the screen was squeezed into it, its rows upon each other.
+PAGE_LAYOUT = Path(__file__).with_name("page_layout.js").read_text(encoding="utf-8")
 #: Style sheets of tables that Panel does not put into the page's head.
 _OF_TABLES = (
     "css/loading.css", "bundled/theme/material.css", f"bundled/datatabulator/{THEME_PATH}tabulator_materialize.min.css",
@@ -64,20 +67,10 @@ def settle() -> None:
         asyncio.run(this_machine.ask())
     # Material UI declares its fonts a second time, for all letters: a browser would ask for 17 files before the Latin one.
     FONT_CSS.clear()
-    model_defaults.remember()
-    callback_checks.leave_out()
-    parameter_copies.shorten()
-    page_resources.remember()
-    delivery.complete()
-    closed_connection.ignore()
-    gone_choices.refuse()
-    gone_rows.leave()
-    grown_pages.follow()
+    for patch in _PATCHES:
+        patch.install()
     # Material UI's theme sends a table's style sheets back, those that the server has among them.
     warnings.filterwarnings("ignore", "reference already known", BokehUserWarning)
-    lost_writes.forget()
-    page_address.mend()
-    pulled_page.follow()
     Syncable._debounce = _TOGETHER
     gc.collect()
     gc.freeze()
@@ -101,7 +94,7 @@ def from_here() -> None:
     """
     path, known = pn.state.rel_path, pn.state.curdoc.template_variables
     known["dist_url"] = dist = f"{path}/{LOCAL_DIST}" if path else LOCAL_DIST
-    known["page_layout"] = page_layout.SCRIPT
+    known["page_layout"] = PAGE_LAYOUT
     known["sheets"] = [f"{dist}{sheet}?v={JS_VERSION}" for sheet in _OF_TABLES]
     # This must equal the address in the page's model, or the browser loads the module twice.
     known["widgets"] = pmui.Page._render_esm(server=True)

@@ -26,6 +26,6 @@ def bundle_resources(roots: Any, resources: Any, **settings: Any) -> Any:
     return _bundles[key]
 
 
-def remember() -> None:
+def install() -> None:
     """Install the patch in this process."""
     server.bundle_resources = bundle_resources

@@ -33,6 +33,6 @@ def _is_container(kind: Any) -> bool:
     return issubclass(kind, _utils.MUTABLE_TYPES)
 
 
-def shorten() -> None:
+def install() -> None:
     """Install the patch in this process."""
     parameterized._instantiate_param_obj = copied

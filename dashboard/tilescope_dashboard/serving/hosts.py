@@ -6,12 +6,13 @@ header, which has the attacker's name, tells the two apart.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Collection
 
 from bokeh.server.util import check_allowlist
 from tornado.httputil import HTTPServerRequest
+
+from tilescope_dashboard.serving.serve import loopback
 
 _HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::\d{1,5})?", re.ASCII)
 
@@ -23,21 +24,13 @@ def host(request: HTTPServerRequest) -> str:
     return lowered if _HOST.fullmatch(lowered) else ""
 
 
-def loopback(name: str) -> bool:
-    """Whether a host name or address, without a port, is loopback."""
-    try:
-        return name == "localhost" or ipaddress.ip_address(name.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
 def answers_to(name: str, allowed: Collection[str]) -> bool:
     """Whether a server with these origins answers to the name that ``host`` returned: an origin, or loopback with any port.
 
     Nobody else owns a loopback name, and a tunnel may change the port.
     """
     found = _HOST.fullmatch(name)
-    return found is not None and (loopback(found["name"]) or check_allowlist(name, list(allowed)))
+    return found is not None and (loopback(found["name"].strip("[]")) or check_allowlist(name, list(allowed)))
 
 
 def foreign(request: HTTPServerRequest) -> bool:

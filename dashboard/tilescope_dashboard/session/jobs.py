@@ -21,14 +21,8 @@ from tilescope_dashboard.session import script_run
 
 LOG = logging.getLogger(__name__)
 
-WAITING, RUNNING, CANCELLING, DONE, CANCELLED, FAILED = (
-    "waiting",
-    "running",
-    "cancelling",
-    "done",
-    "cancelled",
-    "failed",
-)
+WAITING, RUNNING, CANCELLING = "waiting", "running", "cancelling"
+DONE, CANCELLED, FAILED = "done", "cancelled", "failed"
 _FINISHED = frozenset({DONE, CANCELLED, FAILED})
 #: Finished jobs kept in the list; unfinished ones all are.
 _KEPT = 20
@@ -206,6 +200,35 @@ class JobManager:
             # A watcher of a closing page must not end the job.
             with contextlib.suppress(Exception):
                 watcher()
+
+
+class JobFollower:
+    """Calls ``draw`` at the session's tick after changes of any job, once for several at a time, until the session ends."""
+
+    def __init__(self, jobs: JobManager, draw: Callable[[], Any]) -> None:
+        self._draw, self._pending, self._ticking, self._doc = draw, False, None, pn.state.curdoc
+        unwatch = jobs.watch(self.changed)
+        pn.state.on_session_destroyed(lambda _: unwatch())
+
+    def changed(self) -> None:
+        """Schedule a redraw; without a session, draw. Called in the server's event loop, for each change."""
+        if self._doc is None:
+            self._draw()
+        elif not self._pending:
+            self._pending = True
+            self._doc.add_next_tick_callback(self._redraw)
+
+    def each_second(self, wanted: bool) -> None:
+        """Also draw each second, or stop that. Uses the document's callback, as Panel's periodic callbacks mark every page busy."""
+        if wanted and self._ticking is None and self._doc is not None:
+            self._ticking = self._doc.add_periodic_callback(self._redraw, 1000)
+        elif not wanted and self._ticking is not None:
+            self._doc.remove_periodic_callback(self._ticking)
+            self._ticking = None
+
+    def _redraw(self) -> None:
+        self._pending = False
+        self._draw()
 
 
 def shared() -> JobManager:

@@ -1,7 +1,8 @@
-"""Schedule a session's work: at its next tick, step by step, after the browser has painted, or once the page is loaded."""
+"""Schedule a session's work: at its next tick, step by step, after the browser has painted, once the page is loaded, or in idle time."""
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,7 @@ from bokeh.events import DocumentEvent
 
 
 class Pulled(DocumentEvent):
-    """The browser has received the document and begins to draw it (see ``panel_patches.pulled_page``)."""
+    """The browser has received the document and begins to draw it (see ``panel_patches.connections``)."""
 
     event_name = "pulled"
 
@@ -105,3 +106,43 @@ def once_loaded(action: Callable[[], Any]) -> None:
         action()
     else:
         pn.state.onload(action)
+
+
+#: Seconds before a page's first step, at most between two while the server is busy, and by which a step is late then.
+_FIRST, _LONGEST, _LATE = 1.0, 10.0, 0.1
+
+
+class IdleWork:
+    """Calls ``step`` at the session's ticks until it returns False, ``pause`` seconds apart; without a session never.
+
+    Pauses grow while the server is busy. Where there is ``drawn``, a step follows only once the browser has drawn the result of the
+    last one (``drawn`` calls its argument then), as a click would wait behind it. Short pauses are for work on the server alone
+    while the browser draws the page: it begins at once.
+    """
+
+    def __init__(
+        self, step: Callable[[], bool], drawn: Callable[[Callable[[], None]], None] | None = None, pause: float = 0.25
+    ) -> None:
+        self._step, self._drawn, self._doc = step, drawn, pn.state.curdoc
+        self._usual, self._pause, self._due = pause, min(_FIRST, 4 * pause), 0.0
+
+    def start(self) -> None:
+        """Begin, unless it has begun."""
+        if self._doc is not None and self._doc.session_context is not None and not self._due:
+            self._wait()
+
+    def _wait(self) -> None:
+        self._due = time.monotonic() + self._pause
+        self._doc.add_timeout_callback(self._turn, int(1000 * self._pause))
+
+    def _turn(self) -> None:
+        busy = time.monotonic() - self._due > _LATE or stepping()
+        self._pause = min(2 * self._pause, _LONGEST) if busy else self._usual
+        if busy:
+            self._wait()
+        elif not self._step():
+            self._due = 0.0
+        elif self._drawn:
+            self._drawn(self._wait)
+        else:
+            self._wait()

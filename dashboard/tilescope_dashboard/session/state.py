@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from tilescope.runs import store
 from tilescope.table import schema
 from tilescope.table.run import Device
 
-from tilescope_dashboard.data import command_line, kernel_cases, url_state
+from tilescope_dashboard.data import kernel_cases, url_state
 from tilescope_dashboard.data.best_run import best_run, first_shown
 from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.data.recordings import Question, Recording, best, having
@@ -242,9 +243,14 @@ class State(param.Parameterized):
         return dict(self.loaded.run.kernels.get(self.kernel, {})) if self.loaded else {}
 
     def command(self, verb: str, *options: str) -> str:
-        """``tilescope VERB KERNEL OPTIONS`` for the chosen kernel (``command_line.command``)."""
+        """``tilescope VERB KERNEL OPTIONS`` for the chosen kernel, quoted for a shell but not for HTML.
+
+        A user's own kernel, which has an absolute path, is named by its file.
+        """
         declared = self.loaded.run.kernels.get(self.kernel, {}) if self.loaded else {}
-        return command_line.command(self.kernel, declared, verb, *options)
+        file = str(declared.get("file", ""))
+        own = f"{file}:{declared.get('variable', self.kernel)}" if Path(file).is_absolute() else ""
+        return shlex.join(["tilescope", verb, own or self.kernel or "softmax", *options])
 
     @property
     def kernels(self) -> list[str]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 
 import pandas as pd
 from tilescope.models.advice.finding import DISTANCE, Finding
+from tilescope.runs import store
+from tilescope.runs.store import LoadedRun
 from tilescope.table.units import several
 
 from tilescope_dashboard.topics.sentence import Sentence
@@ -17,6 +21,15 @@ GONE, NEW, STAYS = "gone", "new", "stays"
 #: Columns of ``changed``'s frame.
 COLUMNS = ("change", "title", "before", "after")
 _READING = "Speedups estimate what a fix could win, before the change and after it. They need no timing."
+
+
+def other_runs(loaded: LoadedRun, tokens: Iterable[str], opened: Callable[[Path], LoadedRun]) -> Iterator[LoadedRun]:
+    """The baselines that are other runs and can be ``opened``."""
+    for token in tokens:
+        run, _, impl = token.partition(":")
+        if not impl and run != loaded.run.id:
+            with contextlib.suppress(store.StoreError, OSError):  # a notice of Compare says why
+                yield opened(store.find(run))
 
 
 def changed(before: Sequence[Finding], after: Sequence[Finding]) -> pd.DataFrame:

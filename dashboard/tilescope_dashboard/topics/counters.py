@@ -24,11 +24,8 @@ _READING = (
 _STALL = "stall_"
 #: Columns of ``listed``'s frame. Each row has its own unit, so values are texts.
 COLUMNS = (
-    Column("label", "counter"),
-    Column("text", "value"),
-    Column("metric", "name"),
-    Column("source", "source"),
-)
+    Column("label", "counter"), Column("text", "value"), Column("metric", "name"), Column("source", "source"),
+)  # fmt: skip
 
 
 def launches(case: CaseValues) -> dict[str, int]:

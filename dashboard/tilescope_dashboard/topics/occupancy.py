@@ -119,12 +119,9 @@ def _occupancy(row: Mapping[str, Any], target: str, **changed: int) -> model.Occ
         return otherwise if pd.isna(row.get(name)) else int(row[name])
 
     asked = {
-        "registers": value("registers", 0),
-        "shared_memory": value("shared_memory", 0),
-        "threads": value("block_threads", 32),
-        "barriers": value("barriers", 1),
-        **changed,
-    }
+        "registers": value("registers", 0), "shared_memory": value("shared_memory", 0),
+        "threads": value("block_threads", 32), "barriers": value("barriers", 1), **changed,
+    }  # fmt: skip
     # The measured carve-out holds for the launch's own shared memory size only.
     configured = value("shared_memory_configured", 0) or None
     return model.blocks(target, **asked, configured=None if changed else configured)

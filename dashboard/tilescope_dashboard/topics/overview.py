@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 from tilescope.models import faults
+from tilescope.runs import store
 
 from tilescope_dashboard.data.columns import GPU_TIME, IMPL, KERNEL, PASS, WORKLOAD, Column
 from tilescope_dashboard.data.units import ABSENT, ranged, times, write
@@ -22,7 +23,7 @@ CASES = (
     KERNEL, IMPL, PASS, WORKLOAD, GPU_TIME, _OF_ROOFLINE, _VS_EAGER, _VS_LIBRARY, _LIBRARY, _TRAFFIC,
     Column("registers", "registers", "count"), Column("theoretical_occupancy", "occupancy", "ratio"), _WHY,
 )  # fmt: skip
-#: Columns of ``library.listing``'s frame.
+#: Columns of ``listing``'s frame.
 RUNS = (
     Column("started", "started (UTC)"), Column("title", "run"), Column("device", "GPU"), Column("what", "kind"),
     Column("kernels", "kernels"), Column("sources", "collectors"), Column("cases", "cases", "count"),
@@ -59,6 +60,23 @@ class Stat(NamedTuple):
     label: str
     value: str
     note: str
+
+
+def listing(runs: Iterable[store.Summary]) -> pd.DataFrame:
+    """One row a run, in their order.
+
+    Columns are ``started`` (UTC, or the id where it is not known), ``title``, ``device``, ``what`` (recorded, measured or
+    predicted), ``kernels`` and ``sources`` as text, the number of ``cases``, and ``state``, a problem or empty.
+    """
+    rows = []
+    for run in runs:
+        what = "" if run.error else "recorded" if run.recorded else "measured" if run.measured else "predicted"
+        problems = ["" if run.complete else "not complete", f"{run.failures} failed" if run.failures else ""]
+        started = run.started[:16].replace("T", " ") or run.id
+        kernels, sources = ", ".join(run.kernels), ", ".join(run.sources)
+        state = run.error or ", ".join(filter(None, problems))
+        rows.append((started, run.title or run.id, run.device, what, kernels, sources, run.cases, state))
+    return pd.DataFrame(rows, columns=[column.name for column in RUNS])
 
 
 def timed(cases: pd.DataFrame) -> pd.DataFrame:

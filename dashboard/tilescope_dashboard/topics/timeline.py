@@ -34,12 +34,6 @@ _NOTHING = (
 )
 
 
-def problems(sums: pd.DataFrame) -> dict[str, tuple[str, str]]:
-    """The workloads and passes of ``tilescope.models.timeline.totals``, by their labels."""
-    pairs = dict.fromkeys(zip(sums["workload"], sums["pass"], strict=True))
-    return {f"{workload} · {direction}": (workload, direction) for workload, direction in pairs}
-
-
 def repetitions(samples: Iterable[int]) -> dict[str, int]:
     """The repetitions by their labels, the typical one first."""
     return {"median": TYPICAL, **{str(sample): int(sample) for sample in sorted(set(samples))}}

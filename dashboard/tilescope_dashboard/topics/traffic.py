@@ -7,6 +7,7 @@ from tilescope.models import function_names
 from tilescope.models import traffic as model
 from tilescope.table.sources import MEASURED
 
+from tilescope_dashboard.data import frames
 from tilescope_dashboard.data.columns import GPU_TIME, IMPL, Column
 from tilescope_dashboard.data.units import rounded, times, write
 from tilescope_dashboard.figures.traffic import MOST
@@ -37,9 +38,8 @@ _COUNTED = {"ncu": "measured (ncu)", "cupti": "measured (CUPTI)", "interpreter":
 
 
 def problems(launches: pd.DataFrame) -> dict[str, tuple[str, str]]:
-    """The workloads and passes with counted bytes, by their labels. ``launches`` is from ``tilescope.models.traffic.traffic``."""
-    pairs = _counted(launches)[["workload", "pass"]].drop_duplicates().itertuples(index=False, name=None)
-    return {f"{workload} · {direction}": (workload, direction) for workload, direction in pairs}
+    """``frames.problems`` with counted bytes. ``launches`` is from ``tilescope.models.traffic.traffic``."""
+    return frames.problems(_counted(launches))
 
 
 def sources(launches: pd.DataFrame) -> dict[str, str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import panel_material_ui as pmui
 from tilescope.models.advice import nvidia_rules
 
 from tilescope_dashboard.components import cards, html_text
+from tilescope_dashboard.components.choice import Choice
 from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.data.kernel_cases import OF_KERNEL, case_name
 from tilescope_dashboard.data.recordings import ANYTHING
@@ -22,34 +22,24 @@ class Advice(View):
     name_in_address, title, question = "advice", "Advice", ANYTHING
 
     def build(self) -> list[Any]:
-        self._case = pmui.Select(label="case", options=[], sizing_mode="stretch_width", max_width=620, size="small")
-        self._cards, self._nvidia, self._fusion = cards.pane(), cards.pane(), FusionForm()
-        self._filling = False
-        self._case.param.watch(lambda event: self._filling or self._choose(event.new), "value")
-        return [self._case, self._cards, self._nvidia, self._fusion]
+        self._case = Choice("case", 620, self._choose, sizing_mode="stretch_width", max_width=620)
+        self.ours, self.theirs = cards.pane(), cards.pane()
+        return [self._case, self.ours, self.theirs, FusionForm()]
+
+    def _choose(self) -> None:
+        self.state.case = case_name(self._case.value)
 
     def update(self) -> None:
-        options = dict(self.state.cases)
-        self._filling = True
-        self._case.visible = bool(options)
-        self._case.param.update(options=options, value=self.state.standing)
-        self._filling = False
-        self._show()
-
-    def _choose(self, case: Any) -> None:
-        self.state.case = case_name(case)
-
-    def _show(self) -> None:
-        loaded, case = self.state.loaded, self._case.value
+        loaded, case, kernel = self.state.loaded, self.state.standing, self.state.kernel
+        self._case.offer(dict(self.state.cases), case, anew=True)
+        self.ours.object = self.theirs.object = ""
         if loaded is None or case is None:
-            self._head.object = html_text.heading(*topic.nothing(self.state.kernel))
-            self._cards.object = self._nvidia.object = ""
+            self.say(topic.nothing(kernel))
             return
         table = self.state.table
         sources = set(table.loc[(table[OF_KERNEL] == list(case)).all(axis="columns"), "source"])
-        of_kernel = (self.state.kernel, *case)
-        ours = run_cache.findings(loaded, of_kernel)
-        theirs = [found for found in nvidia_rules.of_run(loaded.folder, loaded.run.kernels) if found.case == of_kernel]
-        self._head.object = html_text.heading(*topic.sentence(ours, sources))
-        self._cards.object = cards.cards(ours)
-        self._nvidia.object = html_text.subheading(*topic.nvidia_sentence(theirs)) + cards.cards(theirs)
+        ours = run_cache.findings(loaded, (kernel, *case))
+        theirs = [one for one in nvidia_rules.of_run(loaded.folder, loaded.run.kernels) if one.case == (kernel, *case)]
+        self.say(topic.sentence(ours, sources))
+        self.ours.object = cards.cards(ours)
+        self.theirs.object = html_text.subheading(*topic.nvidia_sentence(theirs)) + cards.cards(theirs)

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from html import escape
 from typing import Any
 
 import pandas as pd
-import panel as pn
 from tilescope.models import sweeps
 
-from tilescope_dashboard.components import html_text
+from tilescope_dashboard.components import layout
 from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.components.copy_button import CopyButton
-from tilescope_dashboard.components.tables import fill, table
+from tilescope_dashboard.components.tables import table
 from tilescope_dashboard.data import kernel_cases, recordings, run_cache
 from tilescope_dashboard.figures.autotune import autotune
-from tilescope_dashboard.session.job_follower import JobFollower
-from tilescope_dashboard.session.jobs import shared
+from tilescope_dashboard.session.jobs import JobFollower, JobState, shared
+from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import autotune as topic
-from tilescope_dashboard.views import missing_sweep
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.config_choices import ConfigChoices
+from tilescope_dashboard.views.form.fields import EVERY_CONFIG
 
 
 class Autotune(View):
@@ -28,20 +29,16 @@ class Autotune(View):
     name_in_address, title, question = "autotune", "Autotune", recordings.SWEEP
 
     def build(self) -> list[Any]:
-        self._choices, self._chart = ConfigChoices(self._draw, self._pick), chart()
-        self._table = pn.Column(sizing_mode="stretch_width", margin=0)
-        self._copy = CopyButton(label="Copy best config")
-        self._body = pn.Column(
-            self._choices, self._copy, self._chart, self._table, sizing_mode="stretch_width", margin=0
-        )
+        self._choices, self.chart = ConfigChoices(self._draw, self._pick), chart()
+        self._place, self._copy = layout.column(), CopyButton()
         self._of: tuple[Any, ...] = ()
         self._ranked = pd.DataFrame()
         self._follower = JobFollower(shared(), self._say)
         self.state.param.watch(self._say, ["catalog", "may_launch"])
-        return [self._body]
+        return [self._choices, self._copy, self.chart, self._place]
 
     def otherwise(self) -> str:
-        return missing_sweep.otherwise(self.state, shared().jobs)
+        return otherwise(self.state, shared().jobs)
 
     def _say(self, *_: Any) -> None:
         if self.fresh and not self.shown:
@@ -54,10 +51,10 @@ class Autotune(View):
             self._fill()
         if self.elsewhere() and self.state.chosen:
             self._choices.go(kernel_cases.case_name(self.state.chosen[:3]))
-        if self._body.visible:
+        if self.body.visible:
             self._draw()
         else:
-            self._head.object = html_text.heading(*topic.ABOUT)
+            self.say(topic.ABOUT)
 
     def _fill(self) -> None:
         """Offer the sweeps of the run that is shown."""
@@ -70,13 +67,13 @@ class Autotune(View):
         self._cells = sweeps.configs(table_of, failures, target)
         self._defaults = sweeps.defaults(table_of)
         names = self._choices.fill(self._cells)
-        self._body.visible = bool(names) and self._choices.colouring is not None
-        self._rows = table(topic.columns(self._cells, names))
-        self._rows.param.watch(lambda _: self._offer(), "selection")
-        self._table.objects = [self.saved(self._rows, "configs")]
+        self.body.visible = bool(names) and self._choices.colouring is not None
+        self.table = table(topic.columns(self._cells, names))
+        self.table.picked = lambda _: self._offer()
+        self._place.objects = [self.saved(self.table, "configs")]
 
     def _pick(self) -> None:
-        """Take the sweep that a person chose, and its case for all views."""
+        """Take the sweep that a user chose, and its case for all views."""
         of = kernel_cases.named(self._choices.sweep)
         parts = {name: value for name, value in of._asdict().items() if value} if of else {}
         self.choose(self._draw, **parts)
@@ -88,12 +85,12 @@ class Autotune(View):
         shown = topic.grid(cells, chosen.across, chosen.down)
         own = self._defaults[sweeps.names(self._defaults) == chosen.sweep]
         won = sweeps.gain(cells, own) if chosen.colouring == "time" else None
-        title, text = topic.sentence(cells, shown, label, unit, won)
-        self._head.object = html_text.heading(title, self._instead() + text)
-        self._chart.visible = self._table.visible = len(shown) > 0
-        self._chart.object = autotune(shown, chosen.across, chosen.down, unit, self.look)
+        said = topic.sentence(cells, shown, label, unit, won)
+        self.say(said._replace(text=self._instead() + said.text))
+        self.chart.visible = self._place.visible = len(shown) > 0
+        self.chart.object = autotune(shown, chosen.across, chosen.down, unit, self.look)
         self._ranked = topic.listed(cells)
-        fill(self._rows, self._ranked)
+        self.table.fill(self._ranked)
         self._offer()
 
     def _instead(self) -> str:
@@ -110,10 +107,25 @@ class Autotune(View):
 
     def _offer(self) -> None:
         """The config that the button copies: the chosen row's, else the best; none of code that is gone."""
-        chosen = [self._ranked.iloc[place] for place in self._rows.selection if place < len(self._ranked)]
-        row = next(iter(chosen), sweeps.best(self._ranked))
+        chosen = self.table.chosen
+        row = sweeps.best(self._ranked) if chosen is None else self._ranked.iloc[chosen]
         offered = None if self._is_gone() else row
         code = sweeps.as_code(offered["config"], str(offered["time_source"])) if offered is not None else ""
-        self._copy.param.update(
-            visible=bool(code), text=code, label="Copy chosen config" if chosen else "Copy best config"
-        )
+        self._copy.offer("Copy best config" if chosen is None else "Copy chosen config", code)
+
+
+def otherwise(state: State, jobs: Iterable[JobState]) -> str:
+    """How to get a sweep of the chosen kernel, or that one is under way, as HTML."""
+    name = escape(state.kernel or "a kernel")
+    if sweeping(jobs, state.kernel):
+        return f"<p>Those of {name} are being profiled: the progress stands above the views.</p>"
+    implementations: Mapping[str, Mapping[str, Any]] = state.declared.get("implementations", {})
+    if implementations and not any(known.get("configs") for known in implementations.values()):
+        return f"<p>{name} declares no configs.</p>"
+    by_form = f"press Profile and tick '{EVERY_CONFIG}', or " if state.may_launch else ""
+    return f"<p>No run has configs of {name}: {by_form}run <code>{escape(state.command('tune'))}</code>.</p>"
+
+
+def sweeping(jobs: Iterable[JobState], kernel: str) -> JobState | None:
+    """The running or waiting job that sweeps the kernel's configs; None without one."""
+    return next((job for job in jobs if job.active and kernel in job.swept), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
@@ -13,7 +14,7 @@ import panel as pn
 import param
 from tilescope.runs.store import LoadedRun
 
-from tilescope_dashboard.components import html_text
+from tilescope_dashboard.components import html_text, layout
 from tilescope_dashboard.components.charts import Chart
 from tilescope_dashboard.components.tables import Table, downloads
 from tilescope_dashboard.data import run_cache
@@ -22,22 +23,21 @@ from tilescope_dashboard.data.recordings import Question, Recording
 from tilescope_dashboard.figures.style import Theme
 from tilescope_dashboard.session.scheduling import in_session, step_by_step
 from tilescope_dashboard.session.state import State
+from tilescope_dashboard.topics.sentence import Sentence
 
 LOG = logging.getLogger(__name__)
 _ENDED = object()
 
 
-class View(pn.viewable.Viewer):
+class View(layout.Part):
     """A view of the state. A subclass has ``name_in_address``, ``title``, ``build()`` and ``update()``.
 
-    ``build`` makes the parts below the title, once. ``update`` fills the title, ``_head``, and the parts from the state; an error in it is
-    shown in the view. A view with a ``question`` shows the recording that answers it, ``shown``: the open run, else the kernel's best
-    recording. A line below the title names the recording, or says what to do where there is none (``otherwise``). A view that is
-    ``of_other_runs`` also updates when runs are added or removed. A view of one case shows the state's (``elsewhere``, ``choose``). The
-    title of a ``live`` view changes too often to be the text alternative of its figures.
+    ``build`` makes the parts below the title, the ``body``, once. ``update`` says the title (``say``) and fills the parts from the
+    state; an error in it is shown in the view. A view with a ``question`` shows the recording that answers it, ``shown``: the open
+    run, else the kernel's best recording. A line below the title names the recording, or says what to do where there is none
+    (``otherwise``). A view that is ``of_other_runs`` also updates when runs are added or removed. A view of one case shows the
+    state's (``elsewhere``, ``choose``). The title of a ``live`` view changes too often to be the text alternative of its figures.
     """
-
-    state = param.ClassSelector(class_=State)
 
     name_in_address = ""
     title = ""
@@ -45,20 +45,19 @@ class View(pn.viewable.Viewer):
     of_other_runs = False
     question: Question | None = None
 
-    def __init__(self, state: State, **settings: Any) -> None:
-        super().__init__(state=state, **settings)
-        self.fresh, self._followed = False, ""
+    def __init__(self, state: State) -> None:
+        super().__init__()
+        self.state, self.fresh, self._followed = state, False, ""
         self._asked: Sequence[Path] = []
-        #: Parts still to be added to the view; None once it is ``complete``.
-        self._late: list[Callable[[], None]] | None = [] if in_session() else None
+        #: Tables still to be added to the view, where a browser is to draw its figures first; None once it is ``complete``.
+        self._late: list[Callable[[], object]] | None = [] if in_session() else None
         self.shown: Recording | None = None
-        self._trouble, self._head, self._whose = html_text.pane(visible=False), html_text.pane(), html_text.pane()
-        self._whose.margin = (-6, 8, 4, 8)
-        self._layout = pn.Column(
-            self._trouble, self._head, self._whose, *self.build(), sizing_mode="stretch_width", margin=0
-        )
-        for place in self._layout.select(Chart):
-            place.about = self._about
+        self.trouble, self.head, self.whose = html_text.pane(visible=False), html_text.pane(), html_text.pane()
+        self.whose.margin = (-6, 8, 4, 8)
+        self.body = layout.column(*self.build())
+        self.layout = layout.column(self.trouble, self.head, self.whose, self.body)
+        for place in self.body.select(Chart):
+            place.about = self.about
         state.param.watch(self._changed, ["loaded", "kernel", "theme", "narrow", "view", "case", "runs"])
 
     def build(self) -> list[Any]:
@@ -72,6 +71,15 @@ class View(pn.viewable.Viewer):
     def otherwise(self) -> str:
         """What to do where no recording answers the question, as HTML."""
         return ""
+
+    def say(self, said: Sentence, more: str = "") -> None:
+        """Set the title, and ``more`` below it, as HTML."""
+        self.head.object = html_text.heading(*said) + more
+
+    def say_nothing(self, said: Sentence) -> None:
+        """Set the title of a view that has nothing to show."""
+        self.body.visible = False
+        self.say(said)
 
     @property
     def loaded(self) -> LoadedRun | None:
@@ -114,12 +122,17 @@ class View(pn.viewable.Viewer):
             draw()
 
     def saved(self, shown: Table, what: str = "", origin: Callable[[], Sequence[str]] | None = None) -> pn.Column:
-        """``with_links``, deferred in a session until ``complete``, as a table takes server and browser as long as a figure."""
-        place = pn.Column(sizing_mode="stretch_width", margin=0)
+        """The table and, below it, links that save it, in a session once ``complete``: it takes as long as a figure.
 
-        def put() -> None:
-            place.objects = [self.with_links(shown, what, origin)]
+        File names have the view, ``what`` the table holds, and the origin of its numbers: the shown kernel, run and GPU, or
+        ``origin``.
+        """
 
+        def name() -> str:
+            return stem(self.name_in_address, what, *(origin() if origin else self.origin))
+
+        place = layout.column()
+        put = functools.partial(setattr, place, "objects", [shown, downloads(shown, name)])
         if self._late is None:
             put()
         else:
@@ -132,38 +145,25 @@ class View(pn.viewable.Viewer):
         return self._late is not None
 
     def complete(self) -> None:
-        """Add the deferred tables below the figures."""
+        """Add the tables below the figures."""
         late, self._late = self._late or [], None
         for put in late:
             self._attempt(put)
 
-    def with_links(self, shown: Table, what: str = "", origin: Callable[[], Sequence[str]] | None = None) -> pn.Column:
-        """The table and, below it, links that save it.
-
-        File names have the view, ``what`` the table holds, and the origin of its numbers: the shown kernel, run and GPU, or
-        ``origin``.
-        """
-
-        def name() -> str:
-            return stem(self.name_in_address, what, *(origin() if origin else self.origin))
-
-        return pn.Column(shown, downloads(shown, name), sizing_mode="stretch_width", margin=0)
-
-    def _about(self) -> str:
+    def about(self) -> str:
         """Text alternative of this view's figures."""
-        return ". ".join(filter(None, [self.title, "" if self.live else html_text.title_of(self._head.object)]))
+        return ". ".join(filter(None, [self.title, "" if self.live else html_text.title_of(self.head.object)]))
 
     def clear(self) -> None:
         """Clear the selection of every table."""
-        for shown in self._layout.select(Table):
+        for shown in self.body.select(Table):
             shown.selection = []
 
     def refresh(self) -> None:
         """Update if something changed since the view was last looked at."""
-        if self.fresh:
-            return
-        self.fresh = True
-        self._attempt(self._bring_up)
+        if not self.fresh:
+            self.fresh = True
+            self._attempt(self._bring_up)
 
     def _bring_up(self) -> None:
         if self.question:
@@ -177,24 +177,19 @@ class View(pn.viewable.Viewer):
             # For the open run, the notice above the views has the remark on changed code.
             borrowed = self.shown.loaded is not self.state.loaded
             origin = self.shown.origin_of(self.state.kernel) if borrowed else self.shown.origin
-            self._whose.object = html_text.whose(origin)
+            self.whose.object = html_text.whose(origin)
         else:
             tool = str(self.state.loaded.run.settings.get("tool", "")) if self.state.loaded else ""
             # The kernels of another tool's file are not declared, so no command can profile them.
             of_file = f"<p>This run is a file of {escape(tool)}, which does not have it.</p>"
-            self._whose.object = of_file if tool else self.otherwise()
-
-    def gradually(self, steps: Iterator[object]) -> None:
-        """Take steps of long work one at a time, so that other sessions are served. An error is shown and ends the work."""
-        step_by_step(
-            lambda: self._attempt(lambda: next(steps, _ENDED)) is not _ENDED,
-            urgent=lambda: self.state.view == self.name_in_address,
-        )
+            self.whose.object = of_file if tool else self.otherwise()
 
     def read_each(
         self, folders: Sequence[Path], read: Callable[[Path], object], show: Callable[[Sequence[Path]], object]
     ) -> None:
-        """Read the runs whose claims are not cached, one per step, then ``show`` all; unless other runs are requested meanwhile."""
+        """Read the runs whose claims are not cached, one per step, so that other sessions are served, then ``show`` all; unless
+        other runs are requested meanwhile.
+        """
         self._asked = folders
         unread = [folder for folder in folders if not run_cache.has_claimed(folder)]
 
@@ -207,21 +202,25 @@ class View(pn.viewable.Viewer):
             if folders is self._asked:
                 show(folders)
 
-        if unread:
-            self.gradually(steps())
-        else:
+        if not unread:
             show(folders)
+            return
+        left = steps()
+        step_by_step(
+            lambda: self._attempt(lambda: next(left, _ENDED)) is not _ENDED,
+            urgent=lambda: self.state.view == self.name_in_address,
+        )
 
     def _attempt(self, action: Callable[[], object]) -> object:
         """Return the result of ``action``. An error is shown in the view."""
         try:
             result = action()
-            self._trouble.visible = False
+            self.trouble.visible = False
         except Exception as error:
             LOG.exception("view %s", self.name_in_address)
             said = f"{type(error).__name__}: {error}"
-            self._trouble.object = html_text.notice("error", "This view could not be drawn.", said)
-            self._trouble.visible = True
+            self.trouble.object = html_text.notice("error", "This view could not be drawn.", said)
+            self.trouble.visible = True
             return _ENDED
         return result
 
@@ -233,6 +232,3 @@ class View(pn.viewable.Viewer):
             self.fresh = False
         if self.state.view == self.name_in_address:
             self.refresh()
-
-    def __panel__(self) -> pn.viewable.Viewable:
-        return self._layout

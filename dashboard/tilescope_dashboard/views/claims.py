@@ -11,9 +11,9 @@ import panel as pn
 import panel_material_ui as pmui
 from tilescope.models import claims as model
 
-from tilescope_dashboard.components import html_text
-from tilescope_dashboard.components.button_groups import standings
+from tilescope_dashboard.components import html_text, layout
 from tilescope_dashboard.components.charts import chart
+from tilescope_dashboard.components.choice import standings
 from tilescope_dashboard.components.link_table import link_table
 from tilescope_dashboard.data.kernel_cases import case_name
 from tilescope_dashboard.data.run_cache import best_claims, claimed, has_claimed, written
@@ -31,34 +31,29 @@ class Claims(View):
     of_other_runs = True
 
     def build(self) -> list[Any]:
-        self._chart, self._table = chart(), link_table(topic.COLUMNS, self._open, ["kernel", "pass", "workload"])
+        self.chart, self.table = chart(), link_table(topic.COLUMNS, self._open, ["kernel", "pass", "workload"])
         self._rows = self._shown = pd.DataFrame(columns=list(model.COLUMNS)).astype(model.COLUMNS)
         self._text = pmui.TextInput(label="kernel or family contains", size="small", width=220)
-        self._standing = standings()
-        self._count = html_text.pane()
+        self._standing, self._count = standings(), html_text.pane()
         redraw = AfterPaint(self._draw)  # once for several letters typed quickly
         self._text.param.watch(lambda _: redraw.due(), "value_input")
         self._standing.param.watch(lambda _: redraw.due(), "value")
         self.state.param.watch(self._learn, "catalog")
-        wide = {"sizing_mode": "stretch_width", "margin": 0}
-        self._found = pn.Column(self._chart, self.saved(self._table, origin=self._origin), **wide)
+        self._found = layout.column(self.chart, self.saved(self.table, origin=self._origin))
         asked = pn.FlexBox(self._text, self._standing, gap="6px", align_items="end")
-        self._body = pn.Column(asked, self._count, self._found, **wide)
-        return [self._body]
+        return [asked, self._count, self._found]
 
     def update(self) -> None:
         asked = [s.path for s in reversed(self.state.runs) if s.recorded and not s.error]
         if not all(map(has_claimed, asked)):
-            self._head.object = html_text.heading(*topic.reading(len(asked)))
-            self._body.visible = False
+            self.say_nothing(topic.reading(len(asked)))
         self.read_each(asked, claimed, self._show)
 
     def _show(self, asked: Sequence[Path]) -> None:
         self._rows = best_claims(written(asked))
         where = dict.fromkeys(line for folder in asked for line in claimed(folder)[1].splitlines())
-        self._body.visible = True
-        versions = html_text.more("with these versions", where) if len(self._rows) else ""
-        self._head.object = html_text.heading(*topic.sentence(self._rows)) + versions
+        self.body.visible = True
+        self.say(topic.sentence(self._rows), html_text.more("with these versions", where) if len(self._rows) else "")
         self._draw()
 
     def _draw(self) -> None:
@@ -69,8 +64,8 @@ class Claims(View):
         said = topic.count(shown, self._rows, text, standing) if len(self._rows) else ""
         self._count.object = html_text.status(said)
         self._found.visible = not shown.empty or self._rows.empty
-        self._chart.object = claims(shown, self.state.look_of(*self._origin()))
-        self._table.show(shown, topic.listed(shown))
+        self.chart.object = claims(shown, self.state.look_of(*self._origin()))
+        self.table.show(shown, topic.listed(shown))
 
     def _learn(self, _: Any) -> None:
         """Filter again once the catalog has the kernels' families."""

@@ -2,49 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
-import panel as pn
 import panel_material_ui as pmui
 
-from tilescope_dashboard.components import html_text
+from tilescope_dashboard.components import cards, html_text, layout
 from tilescope_dashboard.components.charts import chart
-from tilescope_dashboard.components.tables import fill, table
+from tilescope_dashboard.components.tables import table
 from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.figures.compare import compare
 from tilescope_dashboard.session.scheduling import next_tick
+from tilescope_dashboard.topics import changed_findings, compared_case
 from tilescope_dashboard.topics import compare as topic
-from tilescope_dashboard.topics import compared_case
 from tilescope_dashboard.views.base import View
-from tilescope_dashboard.views.changed_findings import ChangedFindings
 
 
 class Compare(View):
     """The address holds what is compared: runs, or ``RUN:IMPLEMENTATION``, which is compared with the run's ``triton``; where it
-    names none, that is the usual one.
+    names none, that is the usual one. The findings stand beside those of a baseline run.
     """
 
     name_in_address, title = "compare", "Compare"
     of_other_runs = True
 
     def build(self) -> list[Any]:
-        self._said = html_text.pane()
+        self.said, self.findings = html_text.pane(), cards.pane()
         self._others = pmui.MultiChoice(label="Compare with", options={}, sizing_mode="stretch_width", margin=(4, 8))
         # The button that was pressed keeps the focus and also leads back.
         self._earlier = pmui.Button(variant="outlined", size="small", width=230, margin=(4, 8), visible=False)
         self._earlier.on_click(lambda _: next_tick(self._choose_earlier))
-        self._chart, self._table = chart(), table(topic.COLUMNS)
-        self._table.param.watch(self._pick, "selection")
+        self.chart, self.table = chart(), table(topic.COLUMNS)
+        self.table.picked = self._pick
         self._filling = False
         self._others.param.watch(lambda event: self._filling or self._choose(list(event.new)), "value")
         self.state.param.watch(self._changed, "compared")
-        self._findings = ChangedFindings(self.state)
-        self._drawn = pn.Column(self._chart, sizing_mode="stretch_width", margin=0)
-        self._body = pn.Column(
-            self._findings, self._drawn, self.saved(self._table), sizing_mode="stretch_width", margin=0
-        )
-        return [self._others, self._earlier, self._said, self._body]
+        self.drawn = layout.column(self.chart)
+        self.results = layout.column(self.findings, self.drawn, self.saved(self.table))
+        return [self._others, self._earlier, self.said, self.results]
 
     def _against(self, chosen: list[str]) -> tuple[pd.DataFrame, list[str]]:
         """The comparison with the baselines, cached for the next page."""
@@ -72,26 +68,37 @@ class Compare(View):
         self._earlier.param.update(label=shown, visible=bool(shown))
         rows, said = self._against(chosen)
         names = [topic.name_of(token, state.runs) for token in chosen]
-        came_and_went = self._findings.show(chosen)
+        came_and_went = self._show_findings(chosen)
         title, text = topic.sentence(state.kernel, names, rows, compared_case.said(rows, state.chosen))
         # Without times, the findings tell whether a change helped.
         more = f"; {came_and_went}" if came_and_went and not rows["speedup"].notna().any() else ""
-        self._head.object = html_text.heading(title + more, text)
-        self._drawn.visible = not (rows["speedup"].isna().all() and self._findings.shown)
-        self._said.object = "".join(
-            html_text.notice("info", line.partition(": ")[0] + ":", line.partition(": ")[2]) for line in said
-        )
-        self._body.visible = bool(chosen)
-        self._chart.object = compare(rows, state.look)
-        self._settled, self._rows = False, rows
+        self.head.object = html_text.heading(title + more, text)
+        self.drawn.visible = not (rows["speedup"].isna().all() and self.findings.visible)
+        parts = [line.partition(": ") for line in said]
+        self.said.object = "".join(html_text.notice("info", f"{head}:", rest) for head, _, rest in parts)
+        self.results.visible = bool(chosen)
+        self.chart.object = compare(rows, state.look)
+        self._rows = rows
         # Leave out the column of runs if there is one, and columns without times, to give the others room.
         own = ["baseline_run"] if rows["baseline_run"].eq(rows["run"]).all() else []
-        own += [name for name in topic.TIMES if rows[name].isna().all()]
-        if own != self._table.hidden_columns:
-            self._table.hidden_columns = own
-        fill(self._table, rows)
-        self._table.choose([int(place) for place in compared_case.of_case(rows, state.chosen).index[:1]])
-        self._settled = True
+        self.table.hide(own + [name for name in topic.TIMES if rows[name].isna().all()])
+        self.table.fill(rows)
+        self.table.choose(next(map(int, compared_case.of_case(rows, state.chosen).index), None))
+
+    def _show_findings(self, tokens: Sequence[str]) -> str:
+        """Show the findings against the first of ``tokens`` that is a run with the case. Returns a summary of the changes."""
+        loaded, case, kernel = self.state.loaded, self.state.standing, self.state.kernel
+        others = changed_findings.other_runs(loaded, tokens, run_cache.open_cached) if loaded and case else ()
+        other = next((other for other in others if case in run_cache.cases_of(other, kernel)), None)
+        if loaded is None or case is None or other is None:
+            self.findings.visible = False
+            return ""
+        rows = changed_findings.changed(*(run_cache.findings(side, (kernel, *case)) for side in (other, loaded)))
+        where = f"{case.impl} on {case.workload}, {case.direction}"
+        said = changed_findings.sentence(rows, where, topic.name_of(other.run.id, self.state.runs))
+        self.findings.object = html_text.subheading(*said) + cards.changed(rows.itertuples(index=False, name=None))
+        self.findings.visible = len(rows) > 0
+        return changed_findings.count(rows)
 
     def _choose(self, tokens: list[str]) -> None:
         """Compare with these; with the default baseline if there is none."""
@@ -111,7 +118,7 @@ class Compare(View):
         else:
             self.state.compared = [earlier]
 
-    def _pick(self, event: Any) -> None:
+    def _pick(self, place: int | None) -> None:
         """Choose the row's case for all views."""
-        if self._settled and event.new:
-            self.choose(lambda: None, **compared_case.parts(self._rows.iloc[event.new[0]]))
+        if place is not None:
+            self.choose(lambda: None, **compared_case.parts(self._rows.iloc[place]))

@@ -10,14 +10,15 @@ import panel as pn
 import panel_material_ui as pmui
 from tilescope.models import sweeps
 
+from tilescope_dashboard.components import layout
+from tilescope_dashboard.components.choice import Choice
 from tilescope_dashboard.topics import autotune as topic
-from tilescope_dashboard.views.choice import Choice
 
 _BEST = "best of all"
 
 
-class ConfigChoices(pn.viewable.Viewer):
-    """Selectors; ``chosen`` is called when a person changed one, ``sweep_chosen`` when it is the sweep's.
+class ConfigChoices(layout.Part):
+    """Selectors; ``chosen`` is called when a user changed one, ``sweep_chosen`` when it is the sweep's.
 
     The parameters that are not drawn have a selector each; a button shows those on which the cost depends least.
     """
@@ -27,43 +28,38 @@ class ConfigChoices(pn.viewable.Viewer):
         self._chosen, self._cells = chosen, pd.DataFrame()
         self._sweep, self._colouring = Choice("sweep", 330, sweep_chosen), Choice("colour by", 210, chosen)
         self._across, self._down = Choice("across", 150, self._choose), Choice("down", 150, self._choose)
-        self._others, self._aside = (
-            pn.FlexBox(sizing_mode="stretch_width", gap="4px", margin=(6, 0, 0, 0), **shown) for shown in ({}, {"visible": False})
-        )  # fmt: skip
-        self._more = pmui.Toggle(
-            label="", size="small", margin=(8, 10, 4, 10), visible=False,
-            stylesheets=[".MuiToggleButton-root { height: 36px; white-space: nowrap; }"],
-        )  # fmt: skip
-        self._more.param.watch(self._unfold, "value")
-        first = (choice.widget for choice in (self._sweep, self._colouring, self._across, self._down))
-        self._layout = pn.Column(
-            pn.FlexBox(*first, gap="4px"), self._others, self._more, self._aside, sizing_mode="stretch_width", margin=0
-        )
+        wide: dict[str, Any] = {"sizing_mode": "stretch_width", "gap": "4px", "margin": (6, 0, 0, 0)}
+        self.others, self.aside = pn.FlexBox(**wide), pn.FlexBox(visible=False, **wide)
+        look = [".MuiToggleButton-root { height: 36px; white-space: nowrap; }"]
+        self.more = pmui.Toggle(label="", size="small", margin=(8, 10, 4, 10), visible=False, stylesheets=look)
+        self.more.param.watch(self._unfold, "value")
+        first = pn.FlexBox(self._sweep, self._colouring, self._across, self._down, gap="4px")
+        self.layout = layout.column(first, self.others, self.more, self.aside)
 
     @property
     def sweep(self) -> str:
         """The chosen one of ``sweeps.names``."""
-        return self._sweep.value
+        return str(self._sweep.value)
 
     @property
-    def colouring(self) -> str:
-        """The column of ``sweeps.COLOURINGS`` by which the configs are coloured and ranked."""
+    def colouring(self) -> Any:
+        """The column of ``sweeps.COLOURINGS`` by which the configs are coloured and ranked; None where none is known."""
         return self._colouring.value
 
     @property
     def across(self) -> str:
         """The parameter along the columns."""
-        return self._across.value
+        return str(self._across.value)
 
     @property
     def down(self) -> str:
         """The parameter along the rows; the same one where only one varies."""
-        return self._down.value
+        return str(self._down.value)
 
     @property
     def held(self) -> dict[str, str]:
         """The parameters held at one value, instead of taking the best over all values."""
-        every = [*self._others.objects, *self._aside.objects]
+        every = [*self.others.objects, *self.aside.objects]
         return {widget.label: widget.value for widget in every if widget.value != _BEST}
 
     def fill(self, cells: pd.DataFrame) -> list[str]:
@@ -93,20 +89,15 @@ class ConfigChoices(pn.viewable.Viewer):
         """A selector for each varying parameter that is not an axis."""
         held = [n for n in sweeps.parameters(self._cells) if n not in (self.across, self.down)]
         parts = topic.set_aside(self._cells, self.sweep, self.colouring, held) if self.colouring else (held, [])
-        for place, names in zip((self._others, self._aside), parts, strict=True):
+        for place, names in zip((self.others, self.aside), parts, strict=True):
             place.objects = [self._selector(name) for name in names]
-        count = len(self._aside.objects)
-        self._more.param.update(label=f"{count} more parameters", visible=count > 0)
+        count = len(self.aside.objects)
+        self.more.param.update(label=f"{count} more parameters", visible=count > 0)
         self._unfold()
 
-    def _selector(self, name: str) -> pmui.Select:
+    def _selector(self, name: str) -> Choice:
         values = map(str, sorted(self._cells[name].dropna().unique()))
-        widget = pmui.Select(label=name, options=[_BEST, *values], width=150, size="small")
-        widget.param.watch(lambda _: self._chosen(), "value")
-        return widget
+        return Choice(name, 150, self._chosen, options=[_BEST, *values], value=_BEST)
 
     def _unfold(self, *_: Any) -> None:
-        self._aside.visible = self._more.value and self._more.visible
-
-    def __panel__(self) -> pn.viewable.Viewable:
-        return self._layout
+        self.aside.visible = self.more.value and self.more.visible

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import panel as pn
-import panel_material_ui as pmui
 import param
 from tilescope.models.faults import plain
 from tilescope.runs import journal
 from tilescope.runs.store import LoadedRun
 from tilescope.table.case import readable
 
-from tilescope_dashboard.components import html_text
+from tilescope_dashboard.components import html_text, layout
+from tilescope_dashboard.components.choice import Choice
 from tilescope_dashboard.data.best_run import no_gpu
 from tilescope_dashboard.data.run_cache import changed_sizes
 from tilescope_dashboard.data.units import short
@@ -30,41 +29,34 @@ _ROW_CSS = """
 """
 
 
-class Context(pn.viewable.Viewer):
+class Context(layout.Part):
     """Selector of the run, bound to the state both ways."""
 
-    state = param.ClassSelector(class_=State)
-
-    def __init__(self, state: State, **settings: Any) -> None:
-        super().__init__(state=state, **settings)
-        self._run = pmui.Select(
-            label="run", options={}, size="small", min_width=240, max_width=460, sizing_mode="stretch_width",
-            css_classes=["chosen-run"],
-        )  # fmt: skip
-        self._notices = html_text.pane()
-        self._run.param.watch(lambda e: self._choose(run=e.new), "value")
+    def __init__(self, state: State) -> None:
+        super().__init__()
+        self.state, self.notices, export = state, html_text.pane(), Export(state)
+        wide: dict[str, Any] = {"sizing_mode": "stretch_width", "min_width": 240, "max_width": 460}
+        self._run = Choice("run", 460, self._choose, css_classes=["chosen-run"], **wide)
         state.param.watch(self._fill, ["runs", "loaded", "kernel", "error", "ignored", "narrow"])
         state.param.watch(self._follow_view, "view")
-        self._fill()
-        export = Export(state)
         # A column that wraps its parts into rows keeps their widths.
-        chooser = pn.Column(
-            self._run, export, sizing_mode="stretch_width", margin=0, css_classes=["of-run"],
-            styles={"flex-flow": "row wrap", "align-items": "flex-end", "gap": "4px"}, stylesheets=[_ROW_CSS],
-        )  # fmt: skip
-        self._layout = pn.Column(
-            chooser, export.said, self._notices, sizing_mode="stretch_width", margin=(8, 0, 0, 0), stylesheets=[_CSS],
+        flow = {"flex-flow": "row wrap", "align-items": "flex-end", "gap": "4px"}
+        chooser = layout.column(self._run, export, css_classes=["of-run"], styles=flow, stylesheets=[_ROW_CSS])
+        # Why the last report was not saved stands below the row, which has no room for it.
+        self.layout = layout.column(
+            chooser, export.button.said, self.notices, margin=(8, 0, 0, 0), stylesheets=[_CSS],
             css_classes=_of(state.view),
         )  # fmt: skip
+        self._fill()
 
-    def _choose(self, **chosen: Any) -> None:
+    def _choose(self) -> None:
         # The list first reports the choice that it was made with: that is no change.
-        if any(value and value != getattr(self.state, name) for name, value in chosen.items()):
-            self.state.go_to(**{name: value for name, value in chosen.items() if value})
+        if self._run.value != self.state.run:
+            self.state.go_to(run=self._run.value)
 
     def _follow_view(self, event: param.parameterized.Event) -> None:
         if {event.old, event.new} & {*OF_ALL, WHOLE_RUN}:  # all others are of the same kernel
-            self._layout.css_classes = _of(event.new)
+            self.layout.css_classes = _of(event.new)
             self._fill()
 
     def _fill(self, *_: param.parameterized.Event) -> None:
@@ -73,8 +65,8 @@ class Context(pn.viewable.Viewer):
         if state.run and state.run not in labels.values():
             # Without a matching option the widget would choose another run itself.
             labels = {f"{short(state.run, 40)} · cannot be shown": state.run, **labels}
-        self._run.param.update(options=labels, value=state.run or None)
-        self._notices.object = html_text.notices(self._said())
+        self._run.offer(labels, state.run or None, anew=True)
+        self.notices.object = html_text.notices(self._said())
 
     def _said(self) -> list[str]:
         state, said = self.state, []
@@ -134,9 +126,6 @@ class Context(pn.viewable.Viewer):
     def _of_page(self, kernels: list[str]) -> list[str]:
         """The ones of the run's ``kernels`` that the page shows."""
         return [name for name in kernels if self.state.view == WHOLE_RUN or name == self.state.kernel]
-
-    def __panel__(self) -> pn.viewable.Viewable:
-        return self._layout
 
 
 def _of(view: str) -> list[str]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+from typing import Any
 
 import panel as pn
-import panel_material_ui as pmui
-import param
 from tilescope.models import compare
 from tilescope.models.compare import Side
 from tilescope.runs import store
 
 from tilescope_dashboard import report
+from tilescope_dashboard.components import layout
+from tilescope_dashboard.components.choice import Choice
 from tilescope_dashboard.components.download import Download
 from tilescope_dashboard.data.exports import stem
 from tilescope_dashboard.data.run_cache import open_cached
@@ -23,37 +24,28 @@ from tilescope_dashboard.session.state import State
 _FORMATS = {"HTML": "html", "Markdown": "md", "CSV": "csv", "Parquet": "parquet"}
 
 
-class Export(pn.viewable.Viewer):
+class Export(layout.Part):
     """A button, and beside it the format: the same files as ``tilescope report`` writes."""
 
-    state = param.ClassSelector(class_=State)
-
-    def __init__(self, state: State, **settings: object) -> None:
-        super().__init__(state=state, **settings)
-        self._format = pmui.Select(label="as", options=_FORMATS, value="html", size="small", width=116, align="end")
-        self._button = Download(
-            label="Export report", callback=self._report, filename="tilescope.html", variant="outlined", width=140,
-            margin=(5, 8), align="end",
-        )  # fmt: skip
-        self._format.param.watch(self._name, "value")
-        state.param.watch(self._name, ["loaded", "run", "compared"])
+    def __init__(self, state: State) -> None:
+        super().__init__()
+        self.state = state
+        self._format = Choice("as", 116, self._name, options=_FORMATS, value="html", align="end")
+        at: dict[str, Any] = {"width": 140, "margin": (5, 8), "align": "end"}
+        self.button = Download(
+            label="Export report", callback=self._report, filename="tilescope.html", variant="outlined", **at
+        )
+        state.param.watch(lambda *_: self._name(), ["loaded", "run", "compared"])
         self._name()
+        self.layout = pn.Row(self.button, self._format, margin=0)
 
-    @property
-    def said(self) -> pn.viewable.Viewable:
-        """Why the last report was not saved. It stands below the row, which has no room for it."""
-        return self._button.said
-
-    def _name(self, *_: param.parameterized.Event) -> None:
-        self._button.disabled = self.state.loaded is None
-        self._button.filename = f"{stem(self.state.run or 'report')}.{self._format.value}"
+    def _name(self) -> None:
+        self.button.disabled = self.state.loaded is None
+        self.button.filename = f"{stem(self.state.run or 'report')}.{self._format.value}"
 
     async def _report(self) -> io.BytesIO:
         # It takes a second or two, so run it in a thread while other sessions are served.
         return io.BytesIO(await asyncio.to_thread(report.render, sides(self.state), self._format.value))
-
-    def __panel__(self) -> pn.viewable.Viewable:
-        return pn.Row(self._button, self._format, margin=0)
 
 
 def sides(state: State) -> list[Side]:

@@ -7,33 +7,27 @@ import panel_material_ui as pmui
 from tilescope.hardware import ceilings
 from tilescope.models import fusion
 
-from tilescope_dashboard.components import cards, html_text
+from tilescope_dashboard.components import cards, html_text, layout
+from tilescope_dashboard.components.choice import Choice
 
 _CHAIN, _SHAPE, _TARGET = "add,relu,mul", "16384x4096-bf16", "sm_90"
 _ABOUT = "A chain of PyTorch operations, before there is a kernel for it. Known operations: {}."
 
 
-class FusionForm(pn.viewable.Viewer):
+class FusionForm(layout.Part):
     """Chain, shape and GPU; the answer follows each change of them."""
 
-    def __init__(self, **settings: object) -> None:
-        super().__init__(**settings)
+    def __init__(self) -> None:
+        super().__init__()
         self._answer = cards.pane()
         self._chain = pmui.TextInput(label="chain", value=_CHAIN, width=260, size="small")
         self._shape = pmui.TextInput(label="shape and dtype", value=_SHAPE, width=200, size="small")
-        targets = list(ceilings.targets())
-        self._target = pmui.Select(label="GPU", options=targets, value=_TARGET, width=110, size="small")
-        asked = (self._chain, self._shape, self._target)
-        for widget in asked:
+        self._target = Choice("GPU", 110, self._ask, options=list(ceilings.targets()), value=_TARGET)
+        for widget in (self._chain, self._shape):
             widget.param.watch(lambda _: self._ask(), "value")
         said = _ABOUT.format(", ".join(sorted(fusion.OPERATIONS)))
-        self._layout = pn.Column(
-            cards.pane(html_text.subheading("Would fusing help?", said)),
-            pn.FlexBox(*asked, sizing_mode="stretch_width", gap="8px"),
-            self._answer,
-            sizing_mode="stretch_width",
-            margin=0,
-        )
+        asked = pn.FlexBox(self._chain, self._shape, self._target, sizing_mode="stretch_width", gap="8px")
+        self.layout = layout.column(cards.pane(html_text.subheading("Would fusing help?", said)), asked, self._answer)
         self._ask()
 
     def _ask(self) -> None:
@@ -43,6 +37,3 @@ class FusionForm(pn.viewable.Viewer):
             self._answer.object = cards.answer(fusion.ask(chain, problem, self._target.value))
         except ValueError as error:
             self._answer.object = html_text.notice("warning", "This cannot be answered:", str(error))
-
-    def __panel__(self) -> pn.viewable.Viewable:
-        return self._layout

@@ -17,7 +17,7 @@ from tilescope.models import claims as model
 from tilescope.runs import store
 
 from tilescope_dashboard.components import html_text
-from tilescope_dashboard.components.button_groups import standings
+from tilescope_dashboard.components.choice import standings
 from tilescope_dashboard.components.link_table import link_table
 from tilescope_dashboard.data import catalog
 from tilescope_dashboard.data.kernel_cases import case_name
@@ -43,35 +43,30 @@ class Home(View):
     name_in_address, title = HOME, "Kernels"
 
     def build(self) -> list[Any]:
-        self._rows = self._shown = pd.DataFrame(columns=list(model.COLUMNS)).astype(model.COLUMNS)
+        self.rows = pd.DataFrame(columns=list(model.COLUMNS)).astype(model.COLUMNS)
         self._said: pd.Series = pd.Series(dtype="object")
-        self._stats, self._count = html_text.pane(), html_text.pane()
+        self.stats, self.count = html_text.pane(), html_text.pane()
         # Side by side on a phone.
-        beside = {"size": "small", "width": 166, "margin": (10, 8)}
+        beside: dict[str, Any] = {"size": "small", "width": 166, "margin": (10, 8)}
         self._text = pmui.TextInput(label="kernel contains", **beside)
         self._family = pmui.Select(label="family", options={_ALL: ""}, value="", **beside)
         self._standing = standings()
-        self._table = link_table(topic.COLUMNS, self._open, ["kernel"], page_size=15)
-        self._table.widths = {**self._table.widths, "quickest": 100}
-        self._table.formatters = {**self._table.formatters, "of_roof": _BAR}
+        self.table = link_table(topic.COLUMNS, self._open, ["kernel"], page_size=15)
+        self.table.widths = {**self.table.widths, "quickest": 100}
+        self.table.formatters = {**self.table.formatters, "of_roof": _BAR}
         self._wanted: dict[str, str] = {}
         self._reflecting = False
         self._asks = AfterPaint(self._take)  # once for several letters typed quickly
-        fields = (
-            ("find", self._text, "value_input"),
-            ("family", self._family, "value"),
-            ("outcome", self._standing, "value"),
-        )
-        for name, field, what in fields:
-            field.param.watch(functools.partial(self._ask, name), what)
-        self.state.param.watch(self._follow, [name for name, *_ in fields])
+        fields = {"find": self._text, "family": self._family, "outcome": self._standing}
+        for name, field in fields.items():
+            field.param.watch(functools.partial(self._ask, name), "value_input" if name == "find" else "value")
+        self.state.param.watch(self._follow, list(fields))
         self._reflect()
         self.state.param.watch(self._changed, "catalog")
         more = pmui.Button(label="Claims at every size", variant="outlined", size="small", width=180)
         more.on_click(lambda _: next_tick(functools.partial(setattr, self.state, "view", CLAIMS)))
         asked = pn.FlexBox(self._text, self._family, self._standing, gap="6px", align_items="end")
-        found = self.with_links(self._table, "kernels", tuple)
-        return [self._stats, asked, self._count, found, more]
+        return [self.stats, asked, self.count, self.saved(self.table, "kernels", tuple), more]
 
     def _changed(self, *events: param.parameterized.Event) -> None:
         # Home does not depend on the chosen kernel.
@@ -91,12 +86,12 @@ class Home(View):
     def _show(self, folders: Sequence[Path], unread: Collection[str] = ()) -> None:
         families = ((entry["name"], entry.get("family", "")) for entry in self.state.catalog or catalog.known())
         read = written(folder for folder in folders if has_claimed(folder))
-        self._rows, self._said = _kernels(read, tuple(self.state.runs), tuple(families), frozenset(unread))
-        named = list(dict.fromkeys(filter(None, self._rows["family"])))
+        self.rows, self._said = _kernels(read, tuple(self.state.runs), tuple(families), frozenset(unread))
+        named = list(dict.fromkeys(filter(None, self.rows["family"])))
         self._family.param.update(options={_ALL: "", **{name: name for name in named}})
         self._reflect()
-        self._head.object = html_text.heading(*topic.sentence(self._rows))
-        self._stats.object = "" if unread else html_text.stats(topic.stats(self._rows, self._said))
+        self.say(topic.sentence(self.rows))
+        self.stats.object = "" if unread else html_text.stats(topic.stats(self.rows, self._said))
         self._draw()
 
     def _ask(self, name: str, event: param.parameterized.Event) -> None:
@@ -128,10 +123,10 @@ class Home(View):
     def _draw(self) -> None:
         """Show the rows that pass the filters."""
         text, family, standing = self.state.find, self._family.value or "", self._standing.value or ""
-        self._shown = topic.chosen(self._rows, text, family, standing)
-        said = topic.count(self._shown, self._rows, [f"“{text}”" if text else "", family, standing])
-        self._count.object = html_text.status(said)
-        self._table.show(self._shown)
+        shown = topic.chosen(self.rows, text, family, standing)
+        said = topic.count(shown, self.rows, [f"“{text}”" if text else "", family, standing])
+        self.count.object = html_text.status(said)
+        self.table.show(shown)
 
     def _open(self, row: pd.Series) -> None:
         case = case_name(("triton", row["pass"], row["workload"])) if isinstance(row["pass"], str) else ""

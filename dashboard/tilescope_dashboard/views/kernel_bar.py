@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import panel as pn
 import panel_material_ui as pmui
-import param
 from tilescope.runs import store
 
-from tilescope_dashboard.components.opener import Opener
+from tilescope_dashboard.components import layout
+from tilescope_dashboard.components.choice import Choice
 from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.data.units import ABSENT, short
-from tilescope_dashboard.session.idle_work import IdleWork
-from tilescope_dashboard.session.scheduling import next_tick
+from tilescope_dashboard.session.scheduling import IdleWork, next_tick
 from tilescope_dashboard.session.state import GPU, OF_ALL, PROFILE, State
 from tilescope_dashboard.topics import compare, compared_case
-from tilescope_dashboard.views.gpu import GpuPopover
+from tilescope_dashboard.views.gpu import GpuDialog
 
 #: The bar stays in sight while views scroll. On a phone its lists scroll sideways beside the fixed button.
 _CSS = ":host { position: sticky; top: 0; z-index: 20; background: var(--mui-palette-background-default, inherit); }"
@@ -31,87 +28,75 @@ _LISTS_CSS = """
     mask-image: linear-gradient(to left, transparent, #000 24px); }
 }
 """
-
-
 #: Placeholder of the list of kernels.
 _CHOOSE = "choose one"
 
 
-class KernelBar(pn.viewable.Viewer):
+class KernelBar(layout.Part):
     """Lists bound to the state both ways, for every view and the address."""
 
-    state = param.ClassSelector(class_=State)
-
-    def __init__(self, state: State, **settings: Any) -> None:
-        super().__init__(state=state, **settings)
-        self._filling = False
+    def __init__(self, state: State) -> None:
+        super().__init__()
+        self.state = state
         # Cases of the kernel in other runs on the GPU, and the runs still to be read for them.
         self._others: list[KernelCase] = []
         self._unread: list[store.Summary] = []
         self._of: tuple[Any, ...] = ()
-        self._spare = IdleWork(self._join)
-        self._kernel = self._list("kernel", 188, self._choose_kernel)
-        self._pass = self._list("pass", 116, lambda value: state.choose(direction=value))
-        self._size = self._list("size", 242, lambda value: state.choose(workload=value))
-        self._impl = self._list("implementation", 128, lambda value: state.choose(impl=value))
-        self._baseline = self._list("baseline", 155, self._choose_baseline)
-        self._gpu = Opener(opens=GPU, caption="GPU", within=".gpu-popover", over=True, margin=(6, 6))
-        self._profile = Opener(opens=PROFILE, text="Profile", within=".contextbar", margin=(14, 6, 6, 6))
-        state.param.watch(self._fill, ["runs", "loaded", "kernel", "catalog", "case", "compared", "view"])
-        self._fill()
+        self._spare = IdleWork(self.read_next)
+        at: dict[str, Any] = {"margin": (6, 6)}
+        self._kernel = Choice("kernel", 188, self._choose_kernel, **at)
         # In a view of all kernels these have nothing to choose.
-        for of_case in (self._size, self._pass, self._impl, self._baseline):
-            of_case.css_classes = ["of-case"]
+        at["css_classes"] = ["of-case"]
+        self._size = Choice("size", 242, lambda: state.choose(workload=self._size.value), **at)
+        self._pass = Choice("pass", 116, lambda: state.choose(direction=self._pass.value), **at)
+        self._impl = Choice("implementation", 128, lambda: state.choose(impl=self._impl.value), **at)
+        self._baseline = Choice("baseline", 155, self._choose_baseline, **at)
+        self._gpu = self._opener(GPU, variant="outlined", margin=(6, 6))
+        profile = self._opener(PROFILE, label="Profile", css_classes=["opens-drawer"], margin=(8, 6, 6, 6))
         lists = (self._kernel, self._size, self._pass, self._impl, self._baseline, self._gpu)
         # A column that wraps its parts into rows keeps their widths.
-        self._lists = pn.Column(
-            *lists, css_classes=_of(state.view), sizing_mode="stretch_width", margin=0, styles={"flex-flow": "row wrap", "gap": "4px"},
-            stylesheets=[_LISTS_CSS],
-        )  # fmt: skip
-        for opener in (self._gpu, self._profile):
-            opener.panel = state.panel
-            opener.param.watch(lambda event: next_tick(functools.partial(setattr, state, "panel", event.new)), "panel")
-        state.param.watch(lambda event: next_tick(self._show_panel), "panel")
-        state.param.watch(lambda event: setattr(self._lists, "css_classes", _of(event.new)), "view")
-        row = pn.Row(
-            self._lists, self._profile, sizing_mode="stretch_width", margin=0, styles={"align-items": "flex-start"}
-        )
-        self._layout = pn.Column(row, GpuPopover(state), sizing_mode="stretch_width", margin=0, stylesheets=[_CSS])
+        self.lists = layout.column(*lists, styles={"flex-flow": "row wrap", "gap": "4px"}, stylesheets=[_LISTS_CSS])
+        row = pn.Row(self.lists, profile, sizing_mode="stretch_width", margin=0, styles={"align-items": "flex-start"})
+        self.layout = layout.column(row, GpuDialog(state, self._gpu), stylesheets=[_CSS])
+        state.param.watch(self._fill, ["runs", "loaded", "kernel", "catalog", "case", "compared", "view"])
+        self._fill()
 
-    def _list(self, label: str, width: int, chosen: Callable[[Any], Any], **settings: Any) -> pmui.Select:
-        found = pmui.Select(label=label, options=[], size="small", width=width, margin=(6, 6), **settings)
-        found.param.watch(lambda event: self._filling or event.new is None or chosen(event.new), "value")
-        return found
+    def _opener(self, panel: str, **settings: Any) -> pmui.Button:
+        """A button that opens the panel, or closes it."""
+        field = {"color": "text.primary", "fontWeight": 400} if panel == GPU else {}
+        button = pmui.Button(height=40, sx={"whiteSpace": "nowrap", **field}, styles={"flex": "none"}, **settings)
 
-    def _show_panel(self) -> None:
-        self._gpu.panel = self._profile.panel = self.state.panel
+        def toggle() -> None:
+            self.state.panel = "" if self.state.panel == panel else panel
 
-    def _choose_kernel(self, name: str) -> None:
-        if name:
-            self.state.go_to(kernel=name)
+        button.on_click(lambda _: next_tick(toggle))
+        return button
 
-    def _choose_baseline(self, token: str) -> None:
-        self.state.compared = [token] if token else []
+    def _choose_kernel(self) -> None:
+        if self._kernel.value:
+            self.state.go_to(kernel=self._kernel.value)
 
-    def _fill(self, *_: param.parameterized.Event) -> None:
+    def _choose_baseline(self) -> None:
+        self.state.compared = [self._baseline.value] if self._baseline.value else []
+
+    def _fill(self, *_: Any) -> None:
         state, case = self.state, self.state.standing
         self._seek_others()
+        self.lists.css_classes = ["of-all"] if state.view in OF_ALL else []
         # The bar has no list of configs.
         cases = [*state.cases.values(), *self._others]
-        self._filling = True
-        try:
-            kernels = {name: name for name in state.kernels}
-            # In a view of all kernels none is chosen, so that choosing any, even the last one, opens its page.
-            if state.view in OF_ALL:
-                _offer(self._kernel, {_CHOOSE: "", **kernels}, "")
-            else:
-                _offer(self._kernel, kernels, state.kernel)
-            for widget, field in ((self._pass, "direction"), (self._size, "workload"), (self._impl, "impl")):
-                _offer(widget, list(dict.fromkeys(getattr(one, field) for one in cases)), case and getattr(case, field))
-            _offer(self._baseline, *self._baselines())
-            self._gpu.text = state.device.name.removeprefix("NVIDIA ") if state.device else "none"
-        finally:
-            self._filling = False
+        kernels = {name: name for name in state.kernels}
+        # In a view of all kernels none is chosen, so that choosing any, even the last one, opens its page.
+        if state.view in OF_ALL:
+            _offer(self._kernel, {_CHOOSE: "", **kernels}, "")
+        else:
+            _offer(self._kernel, kernels, state.kernel)
+        for widget, field in ((self._pass, "direction"), (self._size, "workload"), (self._impl, "impl")):
+            known = dict.fromkeys(getattr(one, field) for one in cases)
+            _offer(widget, {name: name for name in known}, case and getattr(case, field))
+        _offer(self._baseline, *self._baselines())
+        gpu = state.device.name.removeprefix("NVIDIA ") if state.device else "none"
+        self._gpu.label = f"GPU: {gpu}"
 
     def _seek_others(self) -> None:
         """Read the kernel's other runs on this GPU in idle time."""
@@ -122,7 +107,7 @@ class KernelBar(pn.viewable.Viewer):
             self._others, self._unread = [], [run for run in known if run.id != state.run]
             self._spare.start()
 
-    def _join(self) -> bool:
+    def read_next(self) -> bool:
         """Add the cases of one more run; False if none is left."""
         if not self._unread:
             return False
@@ -147,21 +132,8 @@ class KernelBar(pn.viewable.Viewer):
         usual = [token.partition(":")[2] for token in compared_case.usual(state.loaded, state.kernel)]
         return {f"{usual[0]} (usual)" if usual else "none": "", **found}, next(iter(chosen), "")
 
-    def __panel__(self) -> pn.viewable.Viewable:
-        return self._layout
 
-
-def _of(view: str) -> list[str]:
-    """CSS classes of the lists."""
-    return ["of-all"] if view in OF_ALL else []
-
-
-def _offer(widget: pmui.Select, options: Mapping[str, Any] | Sequence[str], value: Any) -> None:
-    """Set the options and the choice. Without options the list is disabled."""
-    none = len(options) == 0
-    # A list without a value would show its label in place of the value.
-    changes = {"options": [ABSENT] if none else options, "value": ABSENT if none else value, "disabled": none}
-    changed = {name: new for name, new in changes.items() if getattr(widget, name) != new}
-    widget.param.update(**changed)
-    if "options" in changed and "value" not in changed:
-        widget.param.trigger("value")  # the browser keeps the label, which may have changed
+def _offer(widget: Choice, options: dict[str, str], value: Any) -> None:
+    """Set the options and the choice. Without options the list is disabled: without a value it would show its label instead."""
+    widget.disabled = not options
+    widget.offer(options or {ABSENT: ABSENT}, value if options else ABSENT, anew=True)

@@ -10,40 +10,33 @@ import panel as pn
 import panel_material_ui as pmui
 from tilescope.table import line_values
 
+from tilescope_dashboard.components import layout
+from tilescope_dashboard.components.choice import Choice
 from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.topics import source as topic
 from tilescope_dashboard.topics.source import FunctionLaunch, LineColumn
 
 
-class LineChoices(pn.viewable.Viewer):
-    """Three selectors, each of which narrows the next. Columns are the person's choice, or the default ones.
+class LineChoices(layout.Part):
+    """Three selectors, each of which narrows the next. Columns are the user's choice, or the default ones.
 
-    ``rows`` are the chosen launch's. ``launch_chosen`` is called when they are others, ``columns_chosen`` when a person
+    ``rows`` are the chosen launch's. ``launch_chosen`` is called when they are others, ``columns_chosen`` when a user
     chose columns of them, ``case_chosen`` when one chose another case, which ``open`` then shows. The selector ``first`` stands
     before the others.
     """
 
     def __init__(
-        self,
-        launch_chosen: Callable[[], Any],
-        columns_chosen: Callable[[], Any],
-        case_chosen: Callable[[], Any],
-        first: pmui.Select,
-    ) -> None:
+        self, launch_chosen: Callable[[], Any], columns_chosen: Callable[[], Any], case_chosen: Callable[[], Any], first: Choice
+    ) -> None:  # fmt: skip
         super().__init__()
         self.rows = self._of_case = self._found = line_values.frame([])
         self._launch_chosen, self._columns_chosen = launch_chosen, columns_chosen
         self._filling = self._picked = False
         self._most = 1
-        self._case = pmui.Select(label="case", options={}, size="small", width=360)
-        self._launch = pmui.Select(label="launch", options={}, size="small", width=280)
+        self._case, self._launch = Choice("case", 360, case_chosen), Choice("launch", 280, self._choose)
         self._columns = pmui.MultiChoice(label="columns", options={}, sizing_mode="stretch_width", margin=(4, 8))
-        self._case.param.watch(lambda _: self._filling or case_chosen(), "value")
-        self._launch.param.watch(lambda _: self._filling or self._choose(), "value")
         self._columns.param.watch(lambda _: self._filling or self._pick(), "value")
-        self._layout = pn.Column(
-            pn.FlexBox(first, self._case, self._launch, gap="8px"), self._columns, sizing_mode="stretch_width", margin=0
-        )
+        self.layout = layout.column(pn.FlexBox(first, self._case, self._launch, gap="8px"), self._columns)
 
     @property
     def case(self) -> tuple[str, ...]:
@@ -53,7 +46,8 @@ class LineChoices(pn.viewable.Viewer):
     @property
     def launch(self) -> FunctionLaunch:
         """The chosen launch."""
-        return self._launch.value
+        found: FunctionLaunch = self._launch.value
+        return found
 
     @property
     def columns(self) -> list[LineColumn]:
@@ -61,14 +55,8 @@ class LineChoices(pn.viewable.Viewer):
         return list(self._columns.value)
 
     def fill(
-        self,
-        found: pd.DataFrame,
-        problem: tuple[str, str],
-        most: int,
-        case: KernelCase | None = None,
-        *,
-        anew: bool = False,
-    ) -> None:
+        self, found: pd.DataFrame, problem: tuple[str, str], most: int, case: KernelCase | None = None, *, anew: bool = False
+    ) -> None:  # fmt: skip
         """Offer what ``found``, lines of one kernel, knows; what was chosen stays where it is among that, unless ``anew``.
 
         Else it is ``case``, else the first one of its problem, else of ``problem``, a workload and a pass, without a config; and
@@ -79,14 +67,16 @@ class LineChoices(pn.viewable.Viewer):
         known = {(workload, direction) for _, direction, workload, _ in options.values()}
         of = case.problem if case and case.problem in known else problem
         first = tuple(case) if case and case in options.values() else topic.first_case(found, of)
-        self._set(self._case, options, first, anew=anew)
+        stays = self._case.value in options.values() and not anew
+        self._case.offer(options, self._case.value if stays else first, anew=anew)
         self.open()
 
     def open(self) -> None:
         """The chosen case's launches."""
         self._of_case = topic.of_case(self._found, self.case)
         launches = {launch.label: launch for launch in topic.launches(self._of_case)}
-        self._set(self._launch, launches, next(iter(launches.values())))
+        stays = self._launch.value in launches.values()
+        self._launch.offer(launches, self._launch.value if stays else next(iter(launches.values())))
         self._choose()
 
     def _choose(self) -> None:
@@ -94,23 +84,12 @@ class LineChoices(pn.viewable.Viewer):
         self.rows = topic.of_launch(self._of_case, self.launch)
         known = topic.line_columns(self.rows)
         kept = [column for column in self.columns if self._picked and column in known]
+        value = kept or topic.first_columns(known, self._most)
         self._filling = True
-        self._columns.param.update(
-            options={column.text: column for column in known}, value=kept or topic.first_columns(known, self._most)
-        )
+        self._columns.param.update(options={column.text: column for column in known}, value=value)
         self._filling = False
         self._launch_chosen()
 
     def _pick(self) -> None:
         self._picked = True
         self._columns_chosen()
-
-    def _set(self, widget: pmui.Select, options: dict[str, Any], first: Any, *, anew: bool = False) -> None:
-        """Set the options. The person's choice is kept if it is among them, unless ``anew``."""
-        self._filling = True
-        kept = widget.value in options.values() and not anew
-        widget.param.update(options=options, value=widget.value if kept else first)
-        self._filling = False
-
-    def __panel__(self) -> pn.viewable.Viewable:
-        return self._layout

@@ -6,64 +6,70 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import panel as pn
-import param
 
-from tilescope_dashboard.browser.focus import Focus
 from tilescope_dashboard.browser.history import History
-from tilescope_dashboard.browser.keyboard import Keyboard
-from tilescope_dashboard.components.stack import Stack
+from tilescope_dashboard.browser.page import PageScript
+from tilescope_dashboard.components import layout
 from tilescope_dashboard.components.view_tabs import ViewTabs
 from tilescope_dashboard.data import url_state
-from tilescope_dashboard.session.idle_work import IdleWork
-from tilescope_dashboard.session.scheduling import Pulled, in_session, next_tick, once_loaded
-from tilescope_dashboard.session.state import IN_ADDRESS, PANELS, State
+from tilescope_dashboard.session.scheduling import IdleWork, Pulled, in_session, next_tick, once_loaded
+from tilescope_dashboard.session.state import GPU, IN_ADDRESS, PANELS, State
 from tilescope_dashboard.views.base import View
 
+#: A view that is not open is hidden from eyes and ears. One that is put into the page before it is looked at is first laid out at its
+#: full width, so that its figures need not be drawn again.
+_AWAY = """:host(.away) { position: absolute; inset-inline: 0; top: 0; height: 0; overflow: hidden; visibility: hidden; }
+:host(.away.seen) { content-visibility: hidden; }
+:host(.away.put) { animation: rest 1ms 2s both; }
+@keyframes rest { to { content-visibility: hidden; } }"""
 
-class Navigation(pn.viewable.Viewer):
+
+class Navigation(layout.Part):
     """Tabs over the open view, by groups. A view is made when first opened, or before that in idle time, and kept.
 
     The group with the title ``apart`` has the views of all kernels and stands apart. ``former`` maps former names of views to the state
     that each means today.
     """
 
-    state = param.ClassSelector(class_=State)
-
     def __init__(
         self, state: State, groups: Mapping[str, Sequence[type[View]]], apart: str = "",
-        former: Mapping[str, Mapping[str, str]] | None = None, **settings: Any,
+        former: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(state=state, **settings)
-        self._former = former or {}
+        super().__init__()
+        self.state, self._former = state, former or {}
         self._views = {view.name_in_address: view for group in groups.values() for view in group}
         self._groups = [[view.name_in_address for view in group] for group in groups.values()]
-        # Views of one kernel are likely to be opened next, from each other and from Home.
-        of_one = [title for title in groups if title != apart]
         #: View by name or by group title, both case-insensitive. A title means the group's first view.
         self._called = {title.casefold(): group[0] for title, group in zip(groups, self._groups, strict=True)}
         self._called |= {name.casefold(): name for name in self._views}
-        self._near = [group for group, title in zip(self._groups, groups, strict=True) if title in of_one]
+        # Views of one kernel are likely to be opened next, from each other and from Home.
+        self._near = [group for group, title in zip(self._groups, groups, strict=True) if title != apart]
         self.made: dict[str, View] = {}
+        self._seen: set[str] = set()
         # Back does not undo a change of theme.
         self._begun = {name: getattr(state, name) for name in IN_ADDRESS if name != "theme"}
         titles = {title: [(view.name_in_address, view.title) for view in group] for title, group in groups.items()}
         self.tabs = ViewTabs(titles, apart=bool(apart))
-        self._keyboard = Keyboard(self._pressed, align="start", margin=(6, 8))
-        self.stack = Stack(self._views)
+        self.page = PageScript(self._pressed, align="start", margin=(6, 8), panel=state.panel)
+        # The places are there from the start: whenever a row of models is added to, the theme is put on all of them again, and
+        # every table among them lays out the page anew.
+        self.places = {name: layout.column(stylesheets=[_AWAY]) for name in self._views}
         self.tabs.param.watch(lambda _: next_tick(self._go), "view")
         state.param.watch(self._switch, "view")
+        state.param.watch(lambda _: next_tick(self._follow_panel), "panel")
         self._switch()
-        spare = IdleWork(self.prepare, self.stack.drawn)
+        spare = IdleWork(self.prepare, self.page.once_drawn)
         state.param.watch(lambda *_: spare.start(), ["loaded", "kernel", "theme", "narrow", "case", "view"])
         pn.state.onload(spare.start)
         if in_session():
             # Make views while the browser draws the page and the server is idle, so that the first click waits less.
-            ahead = IdleWork(self.make, at_once=True)
+            ahead = IdleWork(self.make, pause=0.03)
             pn.state.curdoc.on_event(Pulled, lambda _: ahead.start())
-        top = pn.Row(self.tabs, self._keyboard, sizing_mode="stretch_width", margin=0)
-        self._layout = pn.Column(top, self.stack, Focus(), History(self._went), sizing_mode="stretch_width", margin=0)
+        top = pn.Row(self.tabs, self.page, sizing_mode="stretch_width", margin=0)
+        places = layout.column(*self.places.values(), styles={"position": "relative"})
+        self.layout = layout.column(top, places, History(self._went))
 
-    def _switch(self, *_: param.parameterized.Event) -> None:
+    def _switch(self, *_: Any) -> None:
         asked = self.state.view
         if asked in self._former:
             meant = self._former[asked]
@@ -79,24 +85,35 @@ class Navigation(pn.viewable.Viewer):
                 self.state.ignored = "; ".join(filter(None, [self.state.ignored, said]))
         self.tabs.view = self.state.view = name
         self._furnish(name)
-        self.stack.show(name)
+        self._seen.add(name)
+        self._mark()
 
     def _go(self) -> None:
         """Open the view of the chosen tab: the last one, if several were pressed quickly."""
         self.state.view = self.tabs.view
 
     def _furnish(self, name: str) -> None:
-        """Make or update the view. Its tables follow once the browser has drawn its figures."""
+        """Make or update the view. Its tables follow once the browser has drawn its figures, for who still looks at them."""
+        self._made(name).refresh()
+        self._put(name)
+        if self.made[name].waits:
+            once_loaded(lambda: self.page.once_drawn(lambda: self.state.view == name and self.made[name].complete()))
+
+    def _made(self, name: str) -> View:
         if name not in self.made:
             self.made[name] = self._views[name](self.state)
-        self.made[name].refresh()
-        self.stack.put(name, self.made[name])
-        if self.made[name].waits:
-            once_loaded(lambda: self.stack.drawn(lambda: self._complete(name)))
+        return self.made[name]
 
-    def _complete(self, name: str) -> None:
-        if self.state.view == name:  # no tables for a view that was left meanwhile
-            self.made[name].complete()
+    def _put(self, name: str) -> None:
+        if not self.places[name].objects:
+            self.places[name].append(self.made[name])
+            self._mark()
+
+    def _mark(self) -> None:
+        """Have the browser show the open view alone."""
+        for name, place in self.places.items():
+            marks = {"away": name != self.state.view, "seen": name in self._seen, "put": bool(place.objects)}
+            place.css_classes = [f"place-{name}", *(mark for mark, has in marks.items() if has)]
 
     def _likely(self) -> Iterator[str]:
         """Views that may be opened next: the others of this group, and the first of each other group; but no live one, which costs time
@@ -104,15 +121,14 @@ class Navigation(pn.viewable.Viewer):
         """
         here = next(group for group in self._groups if self.state.view in group)
         first = here if here in self._near else [*self._near[0], *here]
-        return (
-            name for name in dict.fromkeys([*first, *(group[0] for group in self._near)]) if not self._views[name].live
-        )
+        every = dict.fromkeys([*first, *(group[0] for group in self._near)])
+        return (name for name in every if not self._views[name].live)
 
     def make(self) -> bool:
         """Make a likely view or its figures, without sending it; False if none is left."""
         for name in self._likely():
             if name not in self.made:
-                self.made[name] = self._views[name](self.state)
+                self._made(name)
             elif not self.made[name].fresh:
                 self.made[name].refresh()
             else:
@@ -127,8 +143,8 @@ class Navigation(pn.viewable.Viewer):
         for name in self._likely():
             if self.made[name].waits:
                 self.made[name].complete()
-            elif not self.stack.holds(name):
-                self.stack.put(name, self.made[name])
+            elif not self.places[name].objects:
+                self._put(name)
             else:
                 continue
             return True
@@ -137,10 +153,15 @@ class Navigation(pn.viewable.Viewer):
     def _went(self, named: set[str]) -> None:
         self.state.param.update(**{name: value for name, value in self._begun.items() if name not in named})
 
+    def _follow_panel(self) -> None:
+        self.page.panel = self.state.panel
+
     def _pressed(self, asked: str, value: Any) -> None:
         """Do what a key asks for."""
         state = self.state
-        if asked == "clear":
+        if asked == "clear" and state.panel and state.panel != GPU:
+            next_tick(lambda: setattr(state, "panel", ""))
+        elif asked == "clear":
             self.made[state.view].clear()
         elif asked == "panel" and value in PANELS:
             next_tick(lambda: setattr(state, "panel", "" if state.panel == value else value))
@@ -150,7 +171,4 @@ class Navigation(pn.viewable.Viewer):
 
     def _turn_to(self, name: str) -> None:
         self.state.view = name
-        next_tick(self._keyboard.focus_tab)
-
-    def __panel__(self) -> pn.viewable.Viewable:
-        return self._layout
+        next_tick(self.page.focus_tab)

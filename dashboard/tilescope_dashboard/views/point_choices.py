@@ -9,17 +9,17 @@ import pandas as pd
 import panel as pn
 import panel_material_ui as pmui
 
-from tilescope_dashboard.components.button_groups import BESIDE_FIELDS
+from tilescope_dashboard.components import layout
+from tilescope_dashboard.components.choice import BESIDE_FIELDS, Choice
 from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.figures.roofs import LEVELS
 from tilescope_dashboard.topics.roofline import chosen as points_of
-from tilescope_dashboard.views.choice import Choice
 
 _ALL = "all"
 
 
-class PointChoices(pn.viewable.Viewer):
-    """Selectors over ``tilescope.models.roofline.points``. ``chosen`` is called when a person changed one that shows other points;
+class PointChoices(layout.Part):
+    """Selectors over ``tilescope.models.roofline.points``. ``chosen`` is called when a user changed one that shows other points;
     ``picked`` with the workload and the pass when both name one problem.
     """
 
@@ -27,20 +27,19 @@ class PointChoices(pn.viewable.Viewer):
         super().__init__()
         self._chosen, self._picked = chosen, picked
         self._columns = {"workload": Choice("workload", 210, self._pick), "pass": Choice("pass", 130, self._pick)}
-        self.levels = pmui.CheckButtonGroup(
-            label="memory levels", options={v: k for k, v in LEVELS.items()}, value=["hbm"], size="small",
-            stylesheets=[BESIDE_FIELDS],
-        )  # fmt: skip
-        self.each = pmui.Switch(label="each launch", value=False)
-        for widget in (self.levels, self.each):
+        levels = {label: name for name, label in LEVELS.items()}
+        self._levels = pmui.CheckButtonGroup(
+            label="memory levels", options=levels, value=["hbm"], size="small", stylesheets=[BESIDE_FIELDS]
+        )
+        self._each = pmui.Switch(label="each launch", value=False)
+        for widget in (self._levels, self._each):
             widget.param.watch(lambda _: chosen(), "value")
-        widgets = [choice.widget for choice in self._columns.values()]
-        self._layout = pn.FlexBox(*widgets, self.levels, self.each, align_items="center", gap="6px")
+        self.layout = pn.FlexBox(*self._columns.values(), self._levels, self._each, align_items="center", gap="6px")
 
     def offer(self, points: pd.DataFrame, case: KernelCase | None = None, *, anew: bool = False) -> None:
         """Offer what the points have: at first the ``case``'s problem, else every one, and the first pass of them.
 
-        ``anew``, also where a person has picked others.
+        ``anew``, also where a user has picked others.
         """
         wanted = case.problem if case else (None, None)
         for (column, choice), value in zip(self._columns.items(), wanted, strict=True):
@@ -58,7 +57,4 @@ class PointChoices(pn.viewable.Viewer):
     def of(self, points: pd.DataFrame) -> pd.Series:
         """Mask of the chosen points."""
         held = {column: choice.value for column, choice in self._columns.items() if choice.value != _ALL}
-        return points_of(points, self.levels.value, self.each.value, held)
-
-    def __panel__(self) -> pn.viewable.Viewable:
-        return self._layout
+        return points_of(points, self._levels.value, self._each.value, held)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
-import panel as pn
 
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import chart
-from tilescope_dashboard.components.tables import fill, table
+from tilescope_dashboard.components.tables import table
 from tilescope_dashboard.data import measurements
 from tilescope_dashboard.figures.sizes import Frame, sizes
 from tilescope_dashboard.topics import sizes as topic
@@ -23,34 +22,28 @@ class Sizes(View):
     of_other_runs = True
 
     def build(self) -> list[Any]:
-        self._chart = chart()
-        self._table = table(topic.columns(topic.WIDEST))
-        self._table.param.watch(self._pick, "selection")
-        self._settled = True
-        self._body = pn.Column(self._chart, self.saved(self._table, "sizes"), sizing_mode="stretch_width", margin=0)
-        return [self._body]
+        self.chart, self.table = chart(), table(topic.columns(topic.WIDEST))
+        self.table.picked = self._pick
+        return [self.chart, self.saved(self.table, "sizes")]
 
     def update(self) -> None:
-        state = self.state
+        state, case = self.state, self.state.standing
         gpu = state.device.name if state.device else ""
         every = measurements.of_kernel(tuple(state.runs), state.kernel, gpu)
-        case = state.standing
         direction = case.direction if case else "forward"
         rate = topic.rate(every[every["pass"].eq(direction)])
         rows = self._rows = topic.sizes(every, direction, rate)
-        self._head.object = html_text.heading(*topic.sentence(rows, rate))
-        self._body.visible = len(rows) > 0
+        self.say(topic.sentence(rows, rate))
+        self.body.visible = len(rows) > 0
         chosen = rows.loc[rows["workload"].eq(case.workload), "size"] if case else pd.Series(dtype=float)
         at = float(chosen.iloc[0]) if len(chosen) else None
         roof = topic.roof(rows, state.device, rate)
-        self._chart.object = sizes(rows, Frame(rate.unit, rate.work, roof, at), state.look_of(state.kernel, gpu))
-        self._whose.object = html_text.whose(*dict.fromkeys(rows["origin"]))
-        self._settled = False
-        self._table.rewrite(topic.columns(rate))
-        fill(self._table, rows)
-        self._settled = True
+        self.chart.object = sizes(rows, Frame(rate.unit, rate.work, roof, at), state.look_of(state.kernel, gpu))
+        self.whose.object = html_text.whose(*dict.fromkeys(rows["origin"]))
+        self.table.rewrite(topic.columns(rate))
+        self.table.fill(rows)
 
-    def _pick(self, event: Any) -> None:
-        if self._settled and event.new:
-            row = self._rows.iloc[event.new[0]]
+    def _pick(self, place: int | None) -> None:
+        if place is not None:
+            row = self._rows.iloc[place]
             self.choose(lambda: None, workload=row["workload"], impl=row["impl"], direction=row["pass"])

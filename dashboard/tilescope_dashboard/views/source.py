@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from html import escape
 from pathlib import PurePosixPath
 from typing import Any
 
-import panel as pn
 from tilescope.collectors import compiled_text
 from tilescope.runs import listings
 from tilescope.table.case import Case
 
 from tilescope_dashboard.components import code_pair, html_text
-from tilescope_dashboard.components.tables import fill, table
+from tilescope_dashboard.components.choice import Choice
+from tilescope_dashboard.components.tables import table
 from tilescope_dashboard.data import frames, recordings
 from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.topics import source as topic
-from tilescope_dashboard.views import missing_lines
 from tilescope_dashboard.views.base import View
-from tilescope_dashboard.views.choice import Choice
 from tilescope_dashboard.views.line_choices import LineChoices
 
 _NO_ASSEMBLY = (
@@ -28,32 +27,32 @@ _NO_ASSEMBLY = (
 class Source(View):
     """One launch of one case at a time, with the values that ``LineChoices`` has of its lines.
 
-    Of a recording the measured lines of another one may say more than its own; a person's own run comes first.
+    Of a recording the measured lines of another one may say more than its own; a user's own run comes first.
     """
 
     name_in_address, title, question = "source", "Source", recordings.LINES
 
     def build(self) -> list[Any]:
         self._recording = Choice("lines of", 330, self._fill)
-        self._choices = LineChoices(self._open, self._draw, self._pick, self._recording.widget)
-        self._no_text = html_text.pane()
-        self._code = code_pair.CodePair(sizing_mode="stretch_width", margin=(4, 8))
-        self._table = table(topic.COLUMNS)
-        self._code.param.watch(lambda _: self._draw(), "stage")
-        self._body = pn.Column(
-            self._choices, self._no_text, self._code, self.saved(self._table, "lines"),
-            sizing_mode="stretch_width", margin=0,
-        )  # fmt: skip
-        return [self._body]
+        self._choices = LineChoices(self._open, self._draw, self._pick, self._recording)
+        self.no_text, self.table = html_text.pane(), table(topic.COLUMNS)
+        self.code = code_pair.CodePair(sizing_mode="stretch_width", margin=(4, 8))
+        self.code.param.watch(lambda _: self._draw(), "stage")
+        return [self._choices, self.no_text, self.code, self.saved(self.table, "lines")]
 
     def otherwise(self) -> str:
-        return missing_lines.otherwise(self.state)
+        anywhere = self.state.command("profile", "--collect", "compiler,interpreter")
+        on_gpu = self.state.command("profile", "--collect", "compiler,interpreter,ncu_source")
+        return (
+            f"<p>They come with the compiler and the interpreter, which need no GPU: <code>{escape(anywhere)}</code>. On a GPU "
+            f"ncu_source adds the stalls of each line: <code>{escape(on_gpu)}</code>.</p>"
+        )
 
     def update(self) -> None:
-        self._body.visible = self.shown is not None
         if self.shown is None:
-            self._head.object = html_text.heading(*topic.NOTHING)
+            self.say_nothing(topic.NOTHING)
             return
+        self.body.visible = True
         measured = self.state.answer(recordings.MEASURED_LINES) or self.shown
         kernel = self.state.kernel
         own = self.shown.loaded is self.state.loaded and not self.shown.summary.recorded
@@ -61,7 +60,7 @@ class Source(View):
         former = measured.changed(kernel) and not self.shown.changed(kernel)
         known = {one.origin_of(kernel): one for one in (self.shown, measured)}
         self._recording.offer(known, self.shown if own or former else measured)
-        self._recording.widget.visible = len(known) > 1
+        self._recording.visible = len(known) > 1
         self._fill()
 
     def _fill(self) -> None:
@@ -84,8 +83,8 @@ class Source(View):
         self._file = next((file for file, text in texts.items() if text is not None), next(iter(texts)))
         self._text = texts[self._file]
         missing = html_text.notice("warning", "No source text:", topic.no_text(self._file))
-        self._no_text.object = missing if self._text is None else ""
-        fill(self._table, topic.listed(rows))
+        self.no_text.object = missing if self._text is None else ""
+        self.table.fill(topic.listed(rows))
         self._draw()
 
     def _draw(self) -> None:
@@ -97,23 +96,20 @@ class Source(View):
         others = code_pair.elsewhere(rows, self._file, columns)
         markup = code_pair.pair(left + others, self._assembly(), self.look)
         column = columns[0].text if columns else ""
-        said = topic.sentence(
-            self._choices.launch.label,
-            hot,
-            column,
-            apart=bool(others),
-            case=self._choices.case,
-            asked=self.state.standing,
+        shown = self._choices
+        self.say(
+            topic.sentence(
+                shown.launch.label, hot, column, apart=bool(others), case=shown.case, asked=self.state.standing
+            )
         )
-        self._head.object = html_text.heading(*said)
         # Keep the chosen line as long as the launch has it.
-        line = self._code.line if self._code.line in own_lines.array else hot[0] if hot else 0
-        self._code.param.update(line=line, markup=markup)
+        line = self.code.line if self.code.line in own_lines.array else hot[0] if hot else 0
+        self.code.param.update(line=line, markup=markup)
 
     def _assembly(self) -> str:
         impl, direction, workload, config = self._choices.case
         case, launch = Case(self.state.kernel, impl, direction, workload, config), self._choices.launch
         found = listings.of_launch(self.loaded_run.folder, case, launch.function, launch.number)
-        stages, stage = found.stages if found else {}, self._code.stage
+        stages, stage = found.stages if found else {}, self.code.stage
         code = compiled_text.read(stage, stages.get(stage, ""), PurePosixPath(self._file).name)
         return code_pair.assembly(stage, stages, code, _NO_ASSEMBLY)

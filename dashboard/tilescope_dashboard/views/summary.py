@@ -6,12 +6,9 @@ import functools
 from typing import Any
 
 import pandas as pd
-import panel as pn
 import panel_material_ui as pmui
-from bokeh.plotting import figure
 from tilescope.hardware.roofs import all_roofs
 from tilescope.models import roofline as model
-from tilescope.models.advice.finding import Finding
 from tilescope.runs.store import LoadedRun
 
 from tilescope_dashboard.components import cards, html_text
@@ -37,60 +34,57 @@ class Summary(View):
     of_other_runs = True
 
     def build(self) -> list[Any]:
-        self._stats, self._causes = html_text.pane(), cards.pane()
-        self._light, self._roofline = chart(), chart()
-        self._whose_light = html_text.pane()
-        self._more = pmui.Button(label="All causes, and NVIDIA's rules", variant="outlined", size="small", width=230)
-        self._more.on_click(lambda _: next_tick(functools.partial(setattr, self.state, "view", "advice")))
-        self._body = pn.Column(
-            self._stats, side_by_side([self._light, self._roofline], 330), self._whose_light, self._causes, self._more,
-            sizing_mode="stretch_width", margin=0,
-        )  # fmt: skip
+        self.stats, self.causes = html_text.pane(), cards.pane()
+        self.light, self.roofline = chart(), chart()
+        self.whose_light = html_text.pane()
+        more = pmui.Button(label="All causes, and NVIDIA's rules", variant="outlined", size="small", width=230)
+        more.on_click(lambda _: next_tick(functools.partial(setattr, self.state, "view", "advice")))
         self.state.param.watch(self._changed, "compared")
-        return [self._body]
+        return [self.stats, side_by_side([self.light, self.roofline], 330), self.whose_light, self.causes, more]
 
     def update(self) -> None:
         state, loaded, case = self.state, self.state.loaded, self.state.standing
-        self._body.visible = loaded is not None and case is not None
         if loaded is None or case is None:
             failed = [one for one in loaded.run.failures if one.concerns(state.kernel)] if loaded else []
-            self._head.object = html_text.heading(*topic.verdict(state.kernel, None, (), failed))
+            self.say_nothing(topic.verdict(state.kernel, None, (), failed))
             return
         kernel, compared = state.kernel, tuple(state.compared)
         row = run_cache.kept(loaded, ("row", kernel, case), lambda: _row(loaded, kernel, case))
         found = run_cache.findings(loaded, (kernel, *case))
-        self._head.object = html_text.heading(*topic.verdict(kernel, row, found))
+        verdict = topic.verdict(kernel, row, found)
         if found and found[0].fault:
-            self._body.visible = False
+            self.say_nothing(verdict)
             return
+        self.body.visible = True
+        self.say(verdict)
         against, said = run_cache.kept_against(
             loaded, compared, ("baseline", kernel, case, compared),
             lambda: topic.baseline(loaded, kernel, case, compared, run_cache.open_cached),
         )  # fmt: skip
         notices = "".join(html_text.notice("info", "Baseline:", line) for line in said)
-        numbers = html_text.stats(topic.stats(row, against)) if row else ""
-        self._stats.object = numbers + notices
-        self._draw_roofline(case)
-        self._draw_light(case)
-        self._tell(found)
-
-    def _draw_roofline(self, case: KernelCase) -> None:
-        state, kernel = self.state, self.state.kernel
-        loaded = state.loaded
-        points = run_cache.kept(loaded, ("roofline", kernel, case), lambda: _points(loaded, kernel, case))
-        # A kernel that computes nothing has no point.
-        known = len(points) > 0 and bool(points["intensity"].gt(0).any())
-        if known:
-            self._roofline.object = _small(roofline(points, all_roofs(loaded.run.device), state.look), state.look)
-        self._roofline.visible = known
-
-    def _draw_light(self, case: KernelCase) -> None:
-        """Bars of the open run, else of the best recording with counters, which may have to be read first."""
-        state = self.state
-        shares = _shares(state.loaded, state.kernel, case)
+        self.stats.object = (html_text.stats(topic.stats(row, against)) if row else "") + notices
+        self._draw_roofline(loaded, case)
+        # Bars of the open run, else of the best recording with counters, which may have to be read first.
+        shares = _shares(loaded, kernel, case)
         self._show_light(shares)
         if shares.empty:
             once_loaded(functools.partial(self._borrow, case))
+        left = f" The first {_MOST} of {len(found)}." if len(found) > _MOST else ""
+        text = f"Estimates are upper limits: fix one, then measure again.{left}"
+        head = html_text.subheading("Causes, by potential speedup", text)
+        self.causes.object = head + cards.cards(found[:_MOST]) if found else ""
+
+    def _draw_roofline(self, loaded: LoadedRun, case: KernelCase) -> None:
+        kernel, look = self.state.kernel, self.state.look
+        points = run_cache.kept(loaded, ("roofline", kernel, case), lambda: _points(loaded, kernel, case))
+        # A kernel that computes nothing has no point.
+        self.roofline.visible = len(points) > 0 and bool(points["intensity"].gt(0).any())
+        if self.roofline.visible:
+            plot = roofline(points, all_roofs(loaded.run.device), look)
+            # Lower by a fixed amount: the height that the legend's rows added stays, or a phone had no room for the points.
+            plot.height -= 160
+            heading(plot, look, "Roofline")
+            self.roofline.object = plot
 
     def _borrow(self, case: KernelCase) -> None:
         state = self.state
@@ -102,15 +96,8 @@ class Summary(View):
             self._show_light(shares, f"{best.origin_of(state.kernel)} (speed of light)" if len(shares) else "")
 
     def _show_light(self, shares: pd.DataFrame, other: str = "") -> None:
-        self._light.object = speed_of_light(shares, topic.PARTS, self.state.look)
-        self._whose_light.object = html_text.whose(other)
-
-    def _tell(self, found: tuple[Finding, ...]) -> None:
-        left = f" The first {_MOST} of {len(found)}." if len(found) > _MOST else ""
-        head = html_text.subheading(
-            "Causes, by potential speedup", f"Estimates are upper limits: fix one, then measure again.{left}"
-        )
-        self._causes.object = head + cards.cards(found[:_MOST]) if found else ""
+        self.light.object = speed_of_light(shares, topic.PARTS, self.state.look)
+        self.whose_light.object = html_text.whose(other)
 
 
 def _row(loaded: LoadedRun, kernel: str, case: KernelCase) -> dict[str, Any] | None:
@@ -122,14 +109,11 @@ def _row(loaded: LoadedRun, kernel: str, case: KernelCase) -> dict[str, Any] | N
 
 
 def _points(loaded: LoadedRun, kernel: str, case: KernelCase) -> pd.DataFrame:
-    """Points of the roofline through HBM: of the case's problem, all implementations, the case's own last."""
+    """Points of the roofline through HBM: of the case's problem, all implementations, the case's own last, which lies on top."""
     rows = loaded.table
     rows = rows[rows["kernel"].eq(kernel) & rows["workload"].eq(case.workload) & rows["pass"].eq(case.direction)]
     points = model.points(rows[rows["config"].eq(case.config)], loaded.run.device, loaded.run.kernels)
-    if points.empty:
-        return points
-    # The last point lies on top.
-    shown = points[roofline_topic.chosen(points)]
+    shown = points[roofline_topic.chosen(points)] if len(points) else points
     return shown.sort_values("impl", key=lambda impl: impl.eq(case.impl), kind="stable").reset_index(drop=True)
 
 
@@ -138,10 +122,3 @@ def _shares(loaded: LoadedRun, kernel: str, case: KernelCase) -> pd.DataFrame:
         loaded, ("speed of light", kernel, case),
         lambda: topic.speed_of_light(topic.values(loaded, kernel, case), loaded.run.device),
     )  # fmt: skip
-
-
-def _small(plot: figure, look: Any) -> figure:
-    # Lower the figure by a fixed amount: the height that the legend's rows added stays, or a phone had no room for the points.
-    plot.height -= 160
-    heading(plot, look, "Roofline")
-    return plot

@@ -9,9 +9,10 @@ import panel as pn
 import panel_material_ui as pmui
 from tilescope.models import timeline as model
 
-from tilescope_dashboard.components import html_text
+from tilescope_dashboard.components import layout
 from tilescope_dashboard.components.charts import chart
-from tilescope_dashboard.components.tables import fill, table
+from tilescope_dashboard.components.choice import Choice
+from tilescope_dashboard.components.tables import table
 from tilescope_dashboard.components.trace_links import links
 from tilescope_dashboard.data import frames, run_cache
 from tilescope_dashboard.data.recordings import Question, rows_of
@@ -26,37 +27,26 @@ class Timeline(View):
     name_in_address, title, question = "timeline", "Timeline", Question(rows_of(topic.NEEDED))
 
     def build(self) -> list[Any]:
-        self._filling, self._of = False, None
-        self._chart = chart()
-        self._table, self._totals = table(topic.LAUNCHES, pagination="remote"), table(topic.TOTALS)
-        self._problem = pmui.Select(label="workload", options={}, size="small", width=280)
-        self._sample = pmui.Select(label="repetition", options={}, size="small", width=130)
+        self._of: pd.DataFrame | None = None
+        self.chart, self.traces = chart(), layout.column()
+        self.table, self.totals = table(topic.LAUNCHES, pagination="remote"), table(topic.TOTALS)
+        self._problem, self._sample = Choice("workload", 280, self._pick), Choice("repetition", 130, self._draw)
         self._filter = pmui.TextInput(label="function contains", size="small", width=190)
-        self._traces = pn.Column(sizing_mode="stretch_width", margin=0)
-        self._problem.param.watch(lambda _: self._filling or self._pick(), "value")
-        for widget in (self._sample, self._filter):
-            widget.param.watch(lambda _: self._filling or self._draw(), "value")
-        self._body = pn.Column(
-            pn.FlexBox(self._problem, self._sample, self._filter, gap="6px"), self._chart, self._traces,
-            self.saved(self._totals, "totals"), self.saved(self._table, "launches"),
-            sizing_mode="stretch_width", margin=0,
-        )  # fmt: skip
-        return [self._body]
+        self._filter.param.watch(lambda _: self._draw(), "value")
+        choices = pn.FlexBox(self._problem, self._sample, self._filter, gap="6px")
+        found = self.saved(self.totals, "totals"), self.saved(self.table, "launches")
+        return [choices, self.chart, self.traces, *found]
 
     def update(self) -> None:
-        self._filling = True
-        rows = self.usual
-        other, anew = self.elsewhere(), rows is not self._of
-        if anew:
-            self._of = rows
+        rows, anew = self.usual, self.elsewhere()
+        if rows is not self._of:
+            self._of, anew = rows, True
             self._launches, self._sums = self._timed(rows)
-            self._sample.param.update(options=topic.repetitions(self._sums["sample"]), value=topic.TYPICAL)
-        options = topic.problems(self._sums)
-        if anew or other:
-            first = frames.first_problem(rows, options.values(), self.state.chosen)
-            self._problem.param.update(options=options, value=first)
-        self._body.visible = bool(options)
-        self._filling = False
+            self._sample.offer(topic.repetitions(self._sums["sample"]), topic.TYPICAL, anew=True)
+        options = frames.problems(self._sums)
+        first = frames.first_problem(rows, options.values(), self.state.chosen)
+        self._problem.offer(options, first if anew else self._problem.value, anew=anew)
+        self.body.visible = bool(options)
         self._draw()
 
     def _timed(self, rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -77,8 +67,8 @@ class Timeline(View):
         sums = topic.chosen(self._sums, workload, direction, self._sample.value)
         launches = model.of_repetitions(self._launches, sums)
         chosen = launches["function"].str.contains(self._filter.value or "", case=False, regex=False)
-        self._head.object = html_text.heading(*topic.sentence(launches, sums))
-        self._chart.object = timeline(launches.assign(chosen=chosen), self.look)
-        self._traces.objects = links(self.loaded, launches, self.origin)
-        fill(self._totals, sums)
-        fill(self._table, topic.listed(launches)[chosen])
+        self.say(topic.sentence(launches, sums))
+        self.chart.object = timeline(launches.assign(chosen=chosen), self.look)
+        self.traces.objects = links(self.loaded, launches, self.origin)
+        self.totals.fill(sums)
+        self.table.fill(topic.listed(launches)[chosen])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Any
 
@@ -17,41 +16,6 @@ from tilescope_dashboard.components import html_text
 UNUSUAL = "check"
 #: A workload as people write it: extents, a dtype, and the seed of its data.
 _SIZE = re.compile(r"(\d+(?:x\d+)*)-[a-z]+\d[a-z0-9]*(?:-s\d+)?")
-
-
-@dataclass(frozen=True)
-class Choices:
-    """``workloads`` maps a label to a workload's text; ``first`` is the default one, nothing if all are empty.
-
-    ``implementations`` are those that are installed, ``missing`` says of the others why not. ``configs``: whether any of them
-    declares configs to sweep.
-    """
-
-    workloads: Mapping[str, str]
-    first: tuple[str, ...]
-    passes: tuple[str, ...]
-    implementations: tuple[str, ...]
-    missing: Mapping[str, str]
-    configs: bool
-
-
-def choices(entry: Mapping[str, Any]) -> Choices:
-    """Choices for a kernel of the catalog (``tilescope.jobs.questions.describe``)."""
-    # The default is the smallest workload that is not empty.
-    filled = sorted((w for w in entry["workloads"] if w["elements"]), key=lambda w: w["elements"])
-    implementations = entry["implementations"]
-    return Choices(
-        workloads={f"{w['label']} · {w['id']}" if w["label"] else w["id"]: w["id"] for w in entry["workloads"]},
-        first=tuple(w["id"] for w in filled[:1]),
-        passes=tuple(entry["passes"]),
-        implementations=tuple(name for name, declared in implementations.items() if declared["available"]),
-        missing={
-            name: f"not installed: pip install {' '.join(declared['requires'])}"
-            for name, declared in implementations.items()
-            if not declared["available"]
-        },
-        configs=any(declared["configs"] for declared in implementations.values()),
-    )
 
 
 def collectors(names: Iterable[str]) -> dict[str, str]:

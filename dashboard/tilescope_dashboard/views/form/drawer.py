@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import panel as pn
 import panel_material_ui as pmui
 import param
 
-from tilescope_dashboard.components import html_text
+from tilescope_dashboard.components import html_text, layout
 from tilescope_dashboard.session.scheduling import next_tick
 from tilescope_dashboard.session.state import PROFILE, State
 
 
-class Drawer(pn.viewable.Viewer):
+class Drawer(layout.Part):
     """What the page has in its drawer, bound to the state both ways. ``put`` gives it the form, without which it is not ``filled``."""
 
-    state = param.ClassSelector(class_=State)
-
-    def __init__(self, state: State, **settings: Any) -> None:
-        super().__init__(state=state, **settings)
-        self.filled = False
+    def __init__(self, state: State) -> None:
+        super().__init__()
+        self.state, self.filled = state, False
         close = pmui.Button(label="Close", variant="text", size="small", width=72, margin=(2, 4), align="center")
-        close.on_click(lambda _: next_tick(self._close))
+        close.on_click(lambda _: next_tick(lambda: setattr(state, "panel", "")))
         title = html_text.pane(html_text.heading("Profile"))
-        self._body = pn.Column(
-            html_text.pane(html_text.notice("info", "Looking what can run here…")),
-            sizing_mode="stretch_width",
-            margin=0,
-        )
-        self._layout = pn.Column(
-            pn.Row(title, close, sizing_mode="stretch_width", margin=0),
-            self._body,
-            sizing_mode="stretch_width",
-            margin=(8, 0),
-        )
+        self._body = layout.column(html_text.pane(html_text.notice("info", "Looking what can run here…")))
+        head = pn.Row(title, close, sizing_mode="stretch_width", margin=0)
+        self.layout = layout.column(head, self._body, margin=(8, 0))
 
     def follow(self, page: pmui.Page) -> None:
         """Open or close the page's drawer as the state says."""
@@ -54,9 +42,3 @@ class Drawer(pn.viewable.Viewer):
         """Show the form."""
         self.filled = True
         self._body.objects = [form]
-
-    def _close(self) -> None:
-        self.state.panel = ""
-
-    def __panel__(self) -> pn.viewable.Viewable:
-        return self._layout

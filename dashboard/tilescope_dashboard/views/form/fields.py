@@ -10,19 +10,21 @@ import panel_material_ui as pmui
 from tilescope.hardware import ceilings
 from tilescope.jobs.plan import DEFAULT_TARGET, Request
 
-from tilescope_dashboard.components import html_text
+from tilescope_dashboard.components import html_text, layout
 from tilescope_dashboard.data.this_machine import Machine
 from tilescope_dashboard.views.form import choices
 
+#: Label of the tick that sweeps a kernel.
+EVERY_CONFIG = "every config (autotune)"
 #: A kernel may have dozens of workloads.
 _MANY = {"maxHeight": 360, "overflow": "auto", "flexWrap": "nowrap"}
 
 
-class ProfileFields(pn.viewable.Viewer):
+class ProfileFields(layout.Part):
     """Choices for one kernel of the catalog."""
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
+    def __init__(self) -> None:
+        super().__init__()
         self._filled: Mapping[str, Any] | None = None
         self._machine = Machine("", {})
         wide: dict[str, Any] = {"sizing_mode": "stretch_width", "size": "small"}
@@ -32,14 +34,14 @@ class ProfileFields(pn.viewable.Viewer):
         self._passes = pmui.CheckBoxGroup(label="pass", options=[], inline=True, **wide)
         self._impls = pmui.CheckBoxGroup(label="implementations", options=[], inline=True, **wide)
         self._missing, self._unable = html_text.pane(visible=False), html_text.pane(visible=False)
-        self._every = pmui.Checkbox(label="every config (autotune)", size="small")
+        self._every = pmui.Checkbox(label=EVERY_CONFIG, size="small")
         self._collectors = pmui.CheckBoxGroup(label="collectors", options={}, **wide)
         options = choices.targets(ceilings.PRODUCTS)[0]
         self._target = pmui.Select(label="target GPU", options=options, value=DEFAULT_TARGET, **wide)
         self._of_kernel = (self._workloads, self._size, self._passes, self._impls, self._every)
         *above, every = self._of_kernel
         below = [self._missing, every, self._collectors, self._unable, self._target]
-        self._layout = pn.Column(*above, *below, sizing_mode="stretch_width", margin=0)
+        self.layout = layout.column(*above, *below)
 
     def offer(self, machine: Machine) -> None:
         """Offer what can run on this machine, the rest greyed."""
@@ -58,15 +60,22 @@ class ProfileFields(pn.viewable.Viewer):
         """Offer the kernel's choices. The person's choices are kept until the kernel changes."""
         if entry is self._filled:
             return
-        self._filled, offered = entry, choices.choices(entry)
-        self._workloads.param.update(options=dict(offered.workloads), value=list(offered.first))
-        example = next(iter(offered.workloads.values()), "")
+        self._filled, workloads = entry, entry["workloads"]
+        options = {f"{w['label']} · {w['id']}" if w["label"] else w["id"]: w["id"] for w in workloads}
+        # The default is the smallest workload that is not empty.
+        smallest = min((w for w in workloads if w["elements"]), key=lambda w: w["elements"], default=None)
+        self._workloads.param.update(options=options, value=[smallest["id"]] if smallest else [])
+        example = next(iter(options.values()), "")
         self._size.label = f"another size, as {example}" if example else "another size"
         self._judge(self._size.value_input or "")
-        self._passes.param.update(options=list(offered.passes), value=list(offered.passes))
-        self._impls.param.update(options=list(offered.implementations), value=list(offered.implementations))
-        _grey(self._missing, offered.missing)
-        self._every.visible = offered.configs
+        self._passes.param.update(options=list(entry["passes"]), value=list(entry["passes"]))
+        impls = entry["implementations"]
+        able = [name for name, declared in impls.items() if declared["available"]]
+        self._impls.param.update(options=able, value=able)
+        missing = {name: declared["requires"] for name, declared in impls.items() if not declared["available"]}
+        said = {name: f"not installed: pip install {' '.join(needed)}" for name, needed in missing.items()}
+        _grey(self._missing, said)
+        self._every.visible = any(declared["configs"] for declared in impls.values())
         self._offer_targets(self._target.value)
 
     def _offer_targets(self, wanted: str) -> None:
@@ -100,18 +109,10 @@ class ProfileFields(pn.viewable.Viewer):
             raise ValueError(f"choose {' and '.join(missing)}.")
         workloads, passes, impls, with_ = (tuple(values) for values in chosen.values())
         return Request(
-            kernels=(entry["kernel"],),
-            implementations=impls,
-            workloads=workloads,
-            directions=passes,
-            collectors=with_,
-            target=self._target.value,
-            configs=("all",) if self._every.visible and self._every.value else (),
-            title=entry["name"],
-        )
-
-    def __panel__(self) -> pn.viewable.Viewable:
-        return self._layout
+            kernels=(entry["kernel"],), implementations=impls, workloads=workloads, directions=passes,
+            collectors=with_, target=self._target.value,
+            configs=("all",) if self._every.visible and self._every.value else (), title=entry["name"],
+        )  # fmt: skip
 
 
 def _grey(place: pn.pane.HTML, unavailable: Mapping[str, str | None]) -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import panel as pn
 import panel_material_ui as pmui
 import param
 
-from tilescope_dashboard.components import html_text
+from tilescope_dashboard.components import html_text, layout
+from tilescope_dashboard.components.choice import Choice
 from tilescope_dashboard.data.this_machine import Machine
-from tilescope_dashboard.session.job_follower import JobFollower
-from tilescope_dashboard.session.jobs import JobManager, JobState
+from tilescope_dashboard.session.jobs import JobFollower, JobManager, JobState
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.form import choices
 from tilescope_dashboard.views.form.fields import ProfileFields
@@ -21,29 +18,27 @@ from tilescope_dashboard.views.jobs.job_text import beside_the_button
 _FOOT = ":host { position: sticky; bottom: 0; z-index: 2; background: var(--mui-palette-background-default, inherit); }"
 
 
-class ProfileForm(pn.viewable.Viewer):
+class ProfileForm(layout.Part):
     """Choices for the chosen kernel. ``started`` is the last job that the button began."""
 
-    state = param.ClassSelector(class_=State)
     started = param.ClassSelector(class_=JobState, default=None)
 
-    def __init__(self, state: State, jobs: JobManager, **settings: Any) -> None:
-        super().__init__(state=state, **settings)
-        self._jobs = jobs
+    def __init__(self, state: State, jobs: JobManager) -> None:
+        super().__init__()
+        self.state, self._jobs = state, jobs
         self._followed: JobState | None = None
-        self._kernel = pmui.Select(label="kernel", options=[], sizing_mode="stretch_width", size="small")
+        self._kernel = Choice("kernel", 300, self._choose, sizing_mode="stretch_width")
         self._fields, self._trouble = ProfileFields(), html_text.pane()
-        self._own = UserKernelField(state)
+        self.own = UserKernelField(state)
         self._button = pmui.Button(label="Start profiling", sizing_mode="stretch_width", disabled=True)
         self._button.on_click(lambda _: self._profile())
-        self._own.param.watch(self._fill, "script")
-        self._kernel.param.watch(self._chosen, "value")
+        self.own.param.watch(self._fill, "script")
         state.param.watch(self._fill, ["catalog", "catalog_error", "kernel", "loaded", "may_launch"])
         self._follower = JobFollower(jobs, self._say)
         self._fill()
         # Messages stand above the button, which stays in sight: below it they would be off a phone's screen.
-        foot = pn.Column(self._trouble, self._button, sizing_mode="stretch_width", margin=0, stylesheets=[_FOOT])
-        self._layout = pn.Column(self._kernel, self._own, self._fields, foot, sizing_mode="stretch_width", margin=0)
+        foot = layout.column(self._trouble, self._button, stylesheets=[_FOOT])
+        self.layout = layout.column(self._kernel, self.own, self._fields, foot)
 
     def offer(self, machine: Machine) -> None:
         """Offer what can run on this machine."""
@@ -51,12 +46,12 @@ class ProfileForm(pn.viewable.Viewer):
 
     def _fill(self, *events: param.parameterized.Event) -> None:
         state = self.state
-        self._kernel.param.update(options=state.kernels, value=state.kernel or None)
+        self._kernel.offer(state.kernels, state.kernel or None, anew=True)
         entry = choices.entry_of(state.catalog, state.kernel)
         able = state.may_launch and entry is not None
         self._fields.enable(able)
-        script = self._own.script if state.may_launch else None
-        self._own.field.disabled, self._button.disabled = not state.may_launch, not (able or script)
+        script = self.own.script if state.may_launch else None
+        self.own.field.disabled, self._button.disabled = not state.may_launch, not (able or script)
         # A job's message stays when another run is opened.
         if not able or [event.name for event in events] != ["loaded"]:
             said = choices.standing(state.may_launch, state.catalog_error, state.catalog, entry)
@@ -64,22 +59,21 @@ class ProfileForm(pn.viewable.Viewer):
         if entry is not None:
             self._fields.fill(entry)
 
-    def _chosen(self, event: param.parameterized.Event) -> None:
-        if event.new:
-            self.state.kernel = event.new
+    def _choose(self) -> None:
+        self.state.kernel = self._kernel.value
 
     def _profile(self) -> None:
         entry = choices.entry_of(self.state.catalog, self.state.kernel)
         if not self.state.may_launch:
             return
-        if self._own.unopened:
+        if self.own.unopened:
             # Do not start a job with the previous choice.
-            said = f"{self._own.unopened} is not open. Wait until it is, or empty its field."
+            said = f"{self.own.unopened} is not open. Wait until it is, or empty its field."
             self._trouble.object = html_text.notice("error", "Nothing was started:", said)
             return
         try:
-            if self._own.script:
-                job = self._jobs.start_script(self._own.script)
+            if self.own.script:
+                job = self._jobs.start_script(self.own.script)
             elif entry:
                 job = self._jobs.start(self._fields.request(entry))
             else:
@@ -96,6 +90,3 @@ class ProfileForm(pn.viewable.Viewer):
         if job is not None:
             self._trouble.object = beside_the_button(job)
             self._followed = job if job.active else None
-
-    def __panel__(self) -> pn.viewable.Viewable:
-        return self._layout

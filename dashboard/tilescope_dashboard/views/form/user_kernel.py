@@ -12,32 +12,30 @@ import param
 from tilescope.jobs import questions
 from tilescope.table.case import Case
 
-from tilescope_dashboard.components import html_text
+from tilescope_dashboard.components import html_text, layout
 from tilescope_dashboard.session.access import user_kernel, user_script
-from tilescope_dashboard.session.latest_request import LatestRequest
 from tilescope_dashboard.session.scheduling import next_tick
 from tilescope_dashboard.session.state import State
 
 
-class UserKernelField(pn.viewable.Viewer):
+class UserKernelField(layout.Part):
     """A field for FILE.py:SPEC or FILE.py, and right below it what became of it: a refusal is read where one typed.
 
     ``script`` is the file that is to be run, None where none was given.
     """
 
-    state = param.ClassSelector(class_=State)
     script = param.ClassSelector(class_=Path, default=None)
 
-    def __init__(self, state: State, **settings: Any) -> None:
-        super().__init__(state=state, **settings)
-        self.said, self._latest, self._opened = html_text.pane(), LatestRequest(), ""
-        pn.state.on_session_destroyed(lambda _: self._latest.close())
+    def __init__(self, state: State) -> None:
+        super().__init__()
+        self.state, self.said, self._opened = state, html_text.pane(), ""
+        self._reading: object = None
         self.field = pmui.TextInput(
             label="own kernel or captured launch", helper_text="script.py, or file.py:SPEC", sizing_mode="stretch_width",
             size="small",
         )  # fmt: skip
         self.field.param.watch(self._read, "value")
-        self._layout = pn.Column(self.field, self.said, sizing_mode="stretch_width", margin=0)
+        self.layout = layout.column(self.field, self.said)
 
     @property
     def unopened(self) -> str:
@@ -48,8 +46,8 @@ class UserKernelField(pn.viewable.Viewer):
         self.said.object = notice
 
     def _read(self, event: param.parameterized.Event) -> None:
-        """Open what was typed, and drop earlier requests."""
-        self._latest.drop()
+        """Open what was typed. The answer to an earlier request is dropped."""
+        self._reading = event
         self._say("")
         self.script, given = None, event.new.strip()
         if not given or not self.state.may_launch:
@@ -65,21 +63,19 @@ class UserKernelField(pn.viewable.Viewer):
             self._refuse(error)
             return
         self._say(html_text.notice("info", "Reading", given))
-        pn.state.execute(functools.partial(self._describe, kernel, event.new))
+        pn.state.execute(functools.partial(self._describe, kernel, event))
 
-    async def _describe(self, kernel: str, typed: str) -> None:
+    async def _describe(self, kernel: str, asked: param.parameterized.Event) -> None:
         """Describe the kernel in a worker, and show the result at a tick, as a coroutine does not hold the document's lock."""
+        file = Path(kernel.rpartition(":")[0]).name
         try:
-            # One worker at a time, for the newest request alone.
-            entries = await self._latest.of(lambda: questions.describe([kernel]))
+            (entry,) = await questions.describe([kernel])
+            show = functools.partial(self._open, kernel, asked.new, entry)
         except ValueError as error:
-            alone = (
-                f" {Path(kernel.rpartition(':')[0]).name} alone is run as a script, and what it launches is profiled."
-            )
-            next_tick(functools.partial(self._refuse, error, alone))
-        else:
-            if entries is not None:
-                next_tick(functools.partial(self._open, kernel, typed, entries[0]))
+            alone = f" {file} alone is run as a script, and what it launches is profiled."
+            show = functools.partial(self._refuse, error, alone)
+        if self._reading is asked:
+            next_tick(show)
 
     def _refuse(self, error: ValueError, instead: str = "") -> None:
         self._say(html_text.notice("error", "Not opened:", f"{str(error).rstrip('.')}.{instead}"))
@@ -90,6 +86,3 @@ class UserKernelField(pn.viewable.Viewer):
         others = [entry for entry in self.state.catalog if entry["name"] != name]
         self._opened = typed
         self.state.param.update(catalog=[*others, {**described, "name": name}], kernel=name)
-
-    def __panel__(self) -> pn.viewable.Viewable:
-        return self._layout

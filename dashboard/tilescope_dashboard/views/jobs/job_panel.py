@@ -4,36 +4,38 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any
 
 import panel as pn
 import panel_material_ui as pmui
-import param
 
-from tilescope_dashboard.components import html_text
-from tilescope_dashboard.session.job_follower import JobFollower
-from tilescope_dashboard.session.jobs import CANCELLING, FAILED, JobManager, JobState
+from tilescope_dashboard.components import html_text, layout
+from tilescope_dashboard.session.jobs import CANCELLING, FAILED, JobFollower, JobManager, JobState
 from tilescope_dashboard.session.state import State
-from tilescope_dashboard.views.jobs.gpu_readings import GpuReadings
 from tilescope_dashboard.views.jobs.job_text import describe, log
 from tilescope_dashboard.views.jobs.other_jobs import OtherJobs
+from tilescope_dashboard.views.jobs.readings import JobReadings
 from tilescope_dashboard.views.jobs.tab_job import TabJob
 
+_FRAME = {
+    "border": "1px solid color-mix(in srgb, currentColor 18%, transparent)",
+    "border-radius": "6px",
+    "padding": "6px",
+}
 
-class JobPanel(pn.viewable.Viewer):
+
+class JobPanel(layout.Part):
     """Follows the tab's own job, else the newest one. The result of its own job opens as soon as it ends.
 
     Only its owner may cancel a job, from any of their pages; others only once the owner's pages are closed.
     """
 
-    state = param.ClassSelector(class_=State)
-
-    def __init__(self, state: State, jobs: JobManager, **settings: Any) -> None:
-        super().__init__(state=state, **settings)
-        self._witnessed: set[int] = set()
+    def __init__(self, state: State, jobs: JobManager) -> None:
+        super().__init__()
+        self.state, self._witnessed = state, set[int]()
         self._jobs, self._dismissed, self.tab_job = jobs, 0, TabJob(jobs)
         # Built when first needed: it has many models, and most pages show no job.
-        self._place = pn.Column(sizing_mode="stretch_width", margin=0)
+        self._place = layout.column()
+        self.layout = layout.column(self.tab_job, self._place)
         self._seen = jobs.current.number if jobs.current and not jobs.current.active else 0
         state.param.watch(lambda _: self.draw(), "run")
         self.tab_job.param.watch(lambda _: self.draw(), "known")
@@ -41,23 +43,20 @@ class JobPanel(pn.viewable.Viewer):
         self.draw()
 
     @functools.cached_property
-    def _layout(self) -> pn.Column:
+    def panel(self) -> pn.Column:
         """The panel itself."""
         self._text = html_text.pane()
         self._cancel = pmui.Button(label="Cancel", variant="outlined", size="small", width=96)
         self._show = pmui.Button(label="Show results", variant="contained", size="small", width=130)
         self._close = pmui.Button(label="Dismiss", variant="text", size="small", width=90)
-        self._buttons, self._log, self._gpu = pn.Row(margin=0), html_text.pane(), GpuReadings(self.state)
+        self._buttons, self._log, self._gpu = pn.Row(margin=0), html_text.pane(), JobReadings(self.state)
         self._others = OtherJobs(lambda job: self.state.may_launch and self._may_end(job), self._jobs.cancel)
-        self._below = pn.Column(sizing_mode="stretch_width", margin=0)
-        self._cancel.on_click(self._stop)
+        self._below = layout.column()
+        self._cancel.on_click(lambda _: self.stop())
         self._show.on_click(lambda _: self._open(self._shown.folder if self._shown else None))
-        self._close.on_click(self._dismiss)
-        return pn.Column(
-            self._text, self._buttons, self._gpu, self._others, self._below, sizing_mode="stretch_width",
-            visible=False, styles={"border": "1px solid color-mix(in srgb, currentColor 18%, transparent)",
-                                   "border-radius": "6px", "padding": "6px"}, margin=(4, 8),
-        )  # fmt: skip
+        self._close.on_click(lambda _: self._dismiss())
+        parts = self._text, self._buttons, self._gpu, self._others, self._below
+        return layout.column(*parts, visible=False, styles=_FRAME, margin=(4, 8))
 
     @property
     def _shown(self) -> JobState | None:
@@ -69,9 +68,9 @@ class JobPanel(pn.viewable.Viewer):
         job = self._shown
         visible = job is not None and job.number != self._dismissed and self._concerns(job)
         if visible and not self._place.objects:
-            self._place.append(self._layout)
+            self._place.append(self.panel)
         if self._place.objects:
-            self._layout.visible = visible
+            self.panel.visible = visible
         if job is None:
             return
         self._follower.each_second(job.active)
@@ -124,13 +123,11 @@ class JobPanel(pn.viewable.Viewer):
     def _may_end(self, job: JobState) -> bool:
         return self.tab_job.mine(job) or self._jobs.abandoned(job)
 
-    def _stop(self, _: Any) -> None:
+    def stop(self) -> None:
+        """Cancel the job that is shown, if the visitor may."""
         if self._shown and self._may_end(self._shown) and self.state.may_launch:
             self._jobs.cancel(self._shown.number)
 
-    def _dismiss(self, _: Any) -> None:
+    def _dismiss(self) -> None:
         self._dismissed = self._shown.number if self._shown else 0
-        self._layout.visible = False
-
-    def __panel__(self) -> pn.viewable.Viewable:
-        return pn.Column(self.tab_job, self._place, sizing_mode="stretch_width", margin=0)
+        self.panel.visible = False

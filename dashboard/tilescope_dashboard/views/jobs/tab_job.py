@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import panel as pn
 import param
 
 from tilescope_dashboard.browser.visitor import Visitor
+from tilescope_dashboard.components import layout
 from tilescope_dashboard.session.jobs import JobManager, JobState
 
 
-class TabJob(pn.viewable.Viewer):
+class TabJob(layout.Part):
     """An invisible part of the page, through which the browser tells the visitor's id."""
 
     job = param.ClassSelector(class_=JobState, default=None, doc="What this tab of the browser started last.")
     known = param.Boolean(default=False, doc="The browser has said who this is.")
 
-    def __init__(self, jobs: JobManager, **settings: Any) -> None:
-        super().__init__(**settings)
-        self._jobs, self._visitor = jobs, Visitor()
+    def __init__(self, jobs: JobManager) -> None:
+        super().__init__()
+        self._jobs = jobs
+        self.layout = self._visitor = Visitor()
         self.param.watch(lambda _: self._claim(), "job")
         self._visitor.param.watch(lambda _: self._met(), "tab")
         leave = jobs.enter(self.mine)
@@ -48,6 +49,3 @@ class TabJob(pn.viewable.Viewer):
     def _claim(self) -> None:
         if self.job is not None:
             self.job.person, self.job.tab = self._visitor.person, self._visitor.tab
-
-    def __panel__(self) -> pn.viewable.Viewable:
-        return self._visitor

@@ -1,29 +1,29 @@
-"""Defaults of Bokeh's models that are remembered are those that Bokeh finds."""
+"""Models of a page: the defaults that are remembered, and the models that came, are those that Bokeh finds."""
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import panel_material_ui as pmui
 import pytest
-from bokeh.core.has_props import HasProps
-from bokeh.core.property.descriptors import PropertyDescriptor, UnsetValueError
+from bokeh.core.property.descriptors import UnsetValueError
 from bokeh.core.property.override import Override
 from bokeh.core.serialization import Serializer
-from bokeh.models import ColumnDataSource, Model, Plot, Range1d
+from bokeh.document import Document
+from bokeh.model.util import collect_models
+from bokeh.models import ColumnDataSource, Div, Model, Plot, Range1d, Row
 from bokeh.themes import Theme
-from tilescope_dashboard.panel_patches import model_defaults
+from tilescope_dashboard.panel_patches import grown_pages, model_defaults
 
 pytestmark = pytest.mark.filterwarnings("ignore::bokeh.util.warnings.BokehDeprecationWarning")
 
 
 @pytest.fixture(autouse=True)
-def bokehs(monkeypatch: pytest.MonkeyPatch) -> None:
+def bokehs() -> Iterator[None]:
     """Bokeh's own way, whatever was done in this process before, and that again afterwards."""
-    monkeypatch.setattr(PropertyDescriptor, "has_unstable_default", model_defaults._bokehs_unstable)
-    monkeypatch.setattr(PropertyDescriptor, "instance_default", model_defaults._bokehs_default)
-    monkeypatch.setattr(HasProps, "query_properties_with_values", model_defaults._bokehs_values)
-    monkeypatch.setattr(HasProps, "themed_values", model_defaults._bokehs_theme)
-    monkeypatch.setattr(HasProps, "__init__", model_defaults._bokehs_init)
+    model_defaults.restore()
+    yield
+    model_defaults.restore()
 
 
 def said(model: Model) -> str:
@@ -49,13 +49,13 @@ def test_models_of_every_class_are_sent_as_bokeh_does() -> None:
     pmui.Page().get_root()  # classes that Panel makes once they are used
     before = all_said()
     assert len(before) > 600
-    model_defaults.remember()
+    model_defaults.install()
     for _ in range(2):
         assert all_said() == before
 
 
 def test_what_may_change_is_each_models_own() -> None:
-    model_defaults.remember()
+    model_defaults.install()
     first, second = ColumnDataSource(), ColumnDataSource()
     first.data["x"] = [1]
     first.selected.indices = [0]
@@ -71,8 +71,40 @@ class Wide(Range1d):
 
 
 def test_a_theme_and_a_subclass_prevail() -> None:
-    model_defaults.remember()
+    model_defaults.install()
     plots: list[Any] = [Plot() for _ in range(3)]
     Theme(json={"attrs": {"Plot": {"border_fill_color": "red"}}}).apply_to_model(plots[1])
     assert [plot.border_fill_color for plot in plots] == ["#ffffff", "red", "#ffffff"]
     assert [kind().end for kind in (Range1d, Wide, Range1d)] == [1, 7, 1]
+
+
+def test_a_page_that_grows_knows_what_one_that_was_looked_through_does() -> None:
+    grown_pages.install()
+    page, root = Document(), Row(children=[Row()])
+    page.add_root(root)
+
+    def settled() -> None:
+        roots = [page.roots, *([each] for each in page.roots)]
+        assert {model.id for model in page.models} == {model.id for model in collect_models(*roots)}
+        assert all(model.document is page for model in page.models)
+
+    shared, moved = Div(name="shared"), Row(children=[Div()])
+    root.children = [*root.children, moved, Row(children=[shared])]
+    settled()
+    root.children[0].children = [shared]  # in two places: where it goes from one it stays in the other
+    root.children = root.children[:2]
+    settled()
+    assert page.get_model_by_name("shared") is shared
+    with page.models.freeze():  # one comes and goes before anybody looks
+        root.children = [*root.children, gone := Row(children=[Div()])]
+        gone.children = [late := Div()]
+        root.children[0].children = [late]
+        root.children = [root.children[0]]
+    settled()
+    assert late.document is page and gone.document is None and moved.document is None
+    page.add_root(other := Row(children=[moved]))
+    settled()
+    page.remove_root(other)
+    settled()
+    assert moved.document is None
+    grown_pages.restore()

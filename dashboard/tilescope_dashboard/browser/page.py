@@ -1,9 +1,10 @@
-"""Keys for the whole page, a sheet that lists them, and a skip link. Their script is ``keyboard.js``."""
+"""What the page does in the browser beside its widgets: keys, the sheet that lists them, the focus, and a skip link."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import param
@@ -29,14 +30,20 @@ _MARKUP = (
 )
 
 
-class Keyboard(ScriptComponent):
-    """The button of the sheet, and keys for the whole page.
+class PageScript(ScriptComponent):
+    """The button of the sheet, and a script for the whole page.
 
-    ``pressed`` gets what a key asks for: ``clear`` for Esc when nothing is open, ``number`` of a group, ``step`` to another view, or
+    ``pressed`` gets what a key asks for: ``clear`` for Esc when no menu is open, ``number`` of a group, ``step`` to another view, or
     ``panel`` to open or close.
     """
 
     markup = param.String(default=_MARKUP)
+    ring = param.String(
+        default=Path(__file__).with_name("ring.css").read_text(encoding="utf-8"), doc="Style of the focus."
+    )
+    panel = param.String(doc="What is open beside the views: the focus goes into the drawer, and back.")
+    asked = param.Integer(doc="How often the browser was asked whether it has drawn all it was sent.")
+    drawn = param.Integer(doc="The last of those questions after which it had.")
 
     def __init__(self, pressed: Callable[[str, Any], None], **settings: Any) -> None:
         super().__init__(**settings)
@@ -50,3 +57,15 @@ class Keyboard(ScriptComponent):
     def focus_tab(self) -> None:
         """Put the focus on the tab of the open view."""
         self._send_msg({"focus": "tab"})
+
+    def once_drawn(self, then: Callable[[], None]) -> None:
+        """Call ``then`` once the browser has drawn everything sent so far and is idle."""
+        self.asked += 1
+        number = self.asked
+
+        def told(event: param.parameterized.Event) -> None:
+            if event.new >= number:
+                self.param.unwatch(watcher)
+                then()
+
+        watcher = self.param.watch(told, "drawn")

@@ -1,0 +1,176 @@
+// What the page's widgets lack for who uses the keyboard: keys for the whole page and the sheet that lists them, a ring around what has
+// the focus, roles, and the way into the drawer and back. It also tells the server when all that was sent is drawn.
+
+const TYPING = "input:not([type=checkbox]):not([type=radio]), textarea, select, [contenteditable=true], [role=combobox], [role=option]"
+const OPENING = ["Enter", " ", "ArrowDown", "ArrowUp"]
+const CLOSED = ".MuiSelect-select[aria-expanded=false]:not([aria-disabled=true])"
+const FIELDS = "input, [role=combobox], textarea"
+// What a letter opens, or closes where it is open.
+const PANELS = {p: "profile", g: "gpu"}
+// In a figure that has the focus: by what part of what is seen it goes to the side, and how much more is seen then.
+const MOVES = {ArrowLeft: [-0.2, 1], ArrowRight: [0.2, 1], "+": [0, 0.5], "=": [0, 0.5], "-": [0, 2], "0": null}
+// What takes the focus but does not say what it is: Bokeh's toolbar and canvas.
+const TOOLS = ".bk-OnOffButton, .bk-ClickButton, .bk-tool-overflow"
+// Milliseconds for which the drawer's form is waited for, and between two looks; and for an idle moment of the browser.
+const PATIENCE = 30000, LOOK = 60, REST = 1000
+
+// What fits the selector in the root, looked for through all shadow roots: every widget has one of its own.
+function every(selector, root = document) {
+  const found = [...root.querySelectorAll(selector)]
+  for (const element of root.querySelectorAll("*"))
+    if (element.shadowRoot) found.push(...every(selector, element.shadowRoot))
+  return found
+}
+
+function focused() {
+  let at = document.activeElement
+  while (at?.shadowRoot?.activeElement) at = at.shadowRoot.activeElement
+  return at ?? document.body
+}
+
+function within(element, place) {
+  while (element && element !== place) element = element.parentNode ?? element.host
+  return element !== null && element !== undefined
+}
+
+function* views(roots) {
+  for (const view of roots) {
+    yield view
+    yield* views(view.children?.() ?? [])
+  }
+}
+
+function move(canvas, key) {
+  const host = canvas.getRootNode().host
+  const figure = [...views(window.Bokeh?.index ?? [])].find(view => view.model.type === "Figure" &&
+    (view.el === host || view.shadow_el?.contains(host) || view.canvas_view?.el === host))
+  if (!figure || figure.model.x_range.type === "FactorRange") return
+  if (MOVES[key] === null) return figure.reset()
+  const range = figure.model.x_range
+  const [to, from] = figure.model.x_scale.type === "LogScale" ? [Math.log, Math.exp] : [value => value, value => value]
+  const [step, factor] = MOVES[key], [start, end] = [to(range.start), to(range.end)]
+  const middle = (start + end) / 2 + step * (end - start), half = factor * (end - start) / 2
+  range.setv({start: from(middle - half), end: from(middle + half)})
+}
+
+function nameTool(element) {
+  const tool = element.matches(TOOLS)
+  element.setAttribute("role", tool ? "button" : "application")
+  element.setAttribute("aria-label", tool ? element.title || "More tools" : "Figure: its numbers are in the table")
+  if (element.matches(".bk-OnOffButton")) element.setAttribute("aria-pressed", element.classList.contains("bk-active"))
+}
+
+// Material UI for Panel calls what is in a list box items of a menu.
+function nameOptions(list) {
+  const chosen = list.getRootNode().querySelector("[role=combobox]")?.textContent
+  for (const item of list.querySelectorAll("[role=menuitem]")) {
+    item.setAttribute("role", "option")
+    item.setAttribute("aria-selected", item.textContent === chosen)
+  }
+}
+
+// Every widget has a shadow root, which no style of the page reaches: each is heard from when the focus first comes into it. The focus
+// may come from another widget in the same root: then nobody outside of that root hears of it.
+function ring(style) {
+  const sheet = new CSSStyleSheet(), known = new WeakSet()
+  sheet.replaceSync(style)
+  const hear = root => {
+    if (known.has(root)) return
+    known.add(root)
+    root.adoptedStyleSheets.push(sheet)
+    root.addEventListener("focusin", event => {
+      const path = event.composedPath(), list = path[0].closest?.("[role=listbox]")
+      path.filter(node => node instanceof ShadowRoot).forEach(hear)
+      if (list) nameOptions(list)
+    }, true)
+  }
+  hear(document)
+}
+
+// The drawer's form may still be on its way. Who opened the drawer goes in, unless they have gone on to something else; who closes it
+// comes back to the button.
+function drawer(open, from = focused(), until = performance.now() + PATIENCE) {
+  const [place] = every(".contextbar"), button = every(".opens-drawer")[0]?.shadowRoot.querySelector("button"), at = focused()
+  if (!button && performance.now() < until) return void setTimeout(drawer, LOOK, open, from, until)
+  button?.setAttribute("aria-expanded", open())
+  place?.setAttribute("role", "dialog")
+  place?.setAttribute("aria-label", "Profile")
+  // The page puts its drawer into a landmark of navigation, which has no name.
+  every("nav:not([aria-label])").forEach(nav => nav.setAttribute("role", "presentation"))
+  if (!open()) return void (from && (at === document.body || within(at, place)) && button?.focus())
+  const first = place && every(FIELDS, place).find(field => field.checkVisibility({visibilityProperty: true}) && !field.disabled && field.tabIndex >= 0)
+  if (first && at === from) first.focus()
+  else if (!first && performance.now() < until) setTimeout(drawer, LOOK, open, from, until)
+}
+
+const toTab = () => every("[role=tab][aria-selected=true]").filter(tab => tab.checkVisibility()).at(-1)?.focus()
+
+export function render({model}) {
+  const place = document.createElement("div")
+  // The text is escaped where it is written.
+  place.innerHTML = model.markup
+  const [button, dialog] = place.children
+  const toggle = () => (dialog.open ? dialog.close() : dialog.showModal())
+  button.addEventListener("click", toggle)
+  dialog.querySelector("button").addEventListener("click", toggle)
+
+  function pressed(event) {
+    // Many keyboards have the brackets behind AltGr, which Windows reports as Ctrl and Alt, or behind Option.
+    const bracket = event.key === "[" || event.key === "]"
+    const chord = event.metaKey || (event.altKey ? !bracket : event.ctrlKey)
+    const at = event.composedPath()[0]
+    // Material UI's list hears these keys, but Panel opens it for a click alone.
+    if (!chord && OPENING.includes(event.key) && at.matches?.(CLOSED)) return at.click()
+    if (chord || event.defaultPrevented) return
+    // Now, before the focus moves: a move within one shadow root is heard by nobody outside.
+    if (event.key === "Tab") every(`${TOOLS}, .bk-events`).forEach(nameTool)
+    if (event.key === "Escape") {
+      // An open menu or the sheet closes by itself.
+      if (!dialog.open && !every(".MuiPopover-root, .MuiModal-root").length) model.send_msg({clear: true})
+    } else if (at.matches?.(TYPING) && !at.matches(CLOSED)) {
+      // A closed list has the focus after a choice, and hears no letters.
+      return
+    } else if (event.key === "?") {
+      toggle()
+    } else if (dialog.open) {
+      return
+    } else if (/^[1-9]$/.test(event.key)) {
+      model.send_msg({number: Number(event.key)})
+    } else if (bracket) {
+      model.send_msg({step: event.key === "]" ? 1 : -1})
+    } else if (event.key in PANELS) {
+      model.send_msg({panel: PANELS[event.key]})
+    } else if (at.matches?.(".bk-events") && event.key in MOVES) {
+      event.preventDefault()
+      move(at, event.key)
+    } else if (at.matches?.(".bk-OnOffButton, .bk-ClickButton") && (event.key === "Enter" || event.key === " ")) {
+      event.preventDefault()
+      at.click()
+    }
+  }
+
+  // Before everything else on the page, and seen only while it has the focus. It names a place: else it would be outside of all landmarks.
+  const link = document.createElement("a")
+  Object.assign(link, {href: `#${document.querySelector("[data-root-id]")?.id ?? ""}`, className: "skip", textContent: "Skip to the views"})
+  link.addEventListener("click", event => {
+    event.preventDefault()
+    toTab()
+  })
+  document.body.prepend(link)
+  document.addEventListener("keydown", pressed)
+  ring(model.ring)
+  const isOpen = () => model.panel === PANELS.p
+  model.on("panel", () => drawer(isOpen))
+  drawer(isOpen, null)
+  // The tabs are marked once the browser has had a moment for them.
+  model.on("msg:custom", () => setTimeout(toTab, 50))
+  // What was sent before the question is built in turns of its own: two idle moments, one after the other. A page that never rests
+  // gets an answer, too.
+  const idle = then => (window.requestIdleCallback ?? setTimeout)(then, {timeout: REST})
+  model.on("asked", () => idle(() => idle(() => { model.drawn = model.asked })))
+  model.on("remove", () => {
+    link.remove()
+    document.removeEventListener("keydown", pressed)
+  })
+  return place
+}

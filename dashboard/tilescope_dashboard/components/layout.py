@@ -1,0 +1,21 @@
+"""What pages are made of: parts, and columns of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import panel as pn
+
+
+class Part(pn.viewable.Viewer):
+    """A part of a page. A subclass makes its ``layout``."""
+
+    layout: Any
+
+    def __panel__(self) -> pn.viewable.Viewable:
+        return self.layout
+
+
+def column(*parts: Any, **settings: Any) -> pn.Column:
+    """Parts from top to bottom, as wide as the page."""
+    return pn.Column(*parts, **{"sizing_mode": "stretch_width", "margin": 0, **settings})
