@@ -21,6 +21,19 @@ def test_on_looker_imports_no_compiler(monkeypatch):
     assert seen == ["ones", "add"] and "torch._dynamo" not in sys.modules
 
 
+def test_on_looker_sees_the_operators_inside_those_of_higher_order():
+    seen: list[str] = []
+
+    class Seeing(dispatch.OnLooker):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(func.overloadpacket.__name__)
+            return func(*args, **(kwargs or {}))
+
+    with Seeing(), Seeing():
+        assert torch.ops.higher_order.wrap(lambda x: x + 1, torch.ones(2)).tolist() == [2, 2]
+    assert seen.count("add") == 2
+
+
 def test_without_compiler_hides_once_the_compiler_is_whole(monkeypatch):
     hidden_calls: list[str] = []
 

@@ -1,6 +1,9 @@
 """An assumed GPU: its answers, its tensors, and that nothing is left of it."""
 
 import copy
+import os
+import shutil
+import subprocess
 import threading
 
 import pytest
@@ -9,6 +12,7 @@ import triton
 from tilescope.execution import assumed_tensors, launches
 from tilescope.execution.assumed_device import NoAnswer, assumed
 from tilescope.hardware import ceilings, occupancy
+from tilescope.table import assumptions
 from triton.runtime import driver
 
 from . import gpu_launchers
@@ -53,6 +57,65 @@ def test_operator_in_place_of_pytorchs_runs_on_the_gpu_only(there):
     finally:
         library._destroy()
     assert torch.equal(x.grad, torch.ones(3).cos()) and torch.equal(x.sin(), torch.ones(3).sin())
+
+
+def test_factory_in_place_of_pytorchs_is_called_with_the_gpu(there):
+    asked = []
+
+    def filled(size, value=0.0, **options):
+        asked.append(torch.device(options["device"]).type)
+        return torch.empty(size, device=options["device"]).fill_(7)
+
+    library = torch.library.Library("aten", "IMPL")
+    try:
+        for name in ("zeros", "full", "randn"):
+            library.impl(name, filled, "CUDA")
+        for x in (torch.zeros(3, device="cuda"), torch.full((3,), 1.0, device="cuda"), torch.randn(3, device="cuda")):
+            assert x.is_cuda and x.tolist() == [7, 7, 7]
+        assert asked == ["cuda"] * 3
+        # The host's tensors are PyTorch's own.
+        assert torch.zeros(3).tolist() == [0, 0, 0] and torch.full((3,), 1.0).tolist() == [1, 1, 1]
+        assert asked == ["cuda"] * 3
+    finally:
+        library._destroy()
+
+
+def test_operator_of_higher_order_sees_the_gpu(there):
+    def within(x):
+        return torch.zeros(2, device="cuda") + x
+
+    x = torch.ones(2, device="cuda")
+    assert torch.ops.higher_order.wrap(within, x).tolist() == [1, 1]
+
+
+SMI = {
+    "--query-gpu=name,memory.total,driver_version --format=csv,noheader": "NVIDIA H200, 134468 MiB, [N/A]\n",
+    "--query-gpu=compute_cap --format=csv": "compute_cap\n9.0\n",
+    "--query-gpu=memory.total,index --format=csv,nounits -i 0": "memory.total, index\n134468, 0\n",
+    "--query-gpu gpu_name --format csv,noheader -l 1": "NVIDIA H200\n",
+    "-L": "GPU 0: NVIDIA H200 (UUID: [N/A])\n",
+}
+
+
+def test_nvidia_smi_describes_the_assumed_gpu():
+    before = os.environ["PATH"]
+    with assumed("sm_90", tensors=True) as there:
+        assert shutil.which("nvidia-smi")
+        for options, said in SMI.items():
+            assert subprocess.check_output(["nvidia-smi", *options.split()], text=True) == said
+        plain = subprocess.run(["nvidia-smi"], capture_output=True, text=True, check=True)
+        assert "NVIDIA H200" in plain.stdout
+        for refused in (["topo", "-m"], ["-i", "1"], ["-q"]):
+            assert subprocess.run(["nvidia-smi", *refused], capture_output=True, check=False).returncode
+        os.environ["PATH"] += ":/somewhere"
+    assert os.environ["PATH"] == f"{before}:/somewhere"
+    os.environ["PATH"] = before
+    assert there.answers.given["nvidia-smi --query-gpu=name"] == "NVIDIA H200"
+    assert {"nvidia-smi topo -m", "nvidia-smi --query-gpu=driver_version"} <= set(there.answers.refused)
+    (note,) = assumptions.notes(
+        {"assumed": {"capture": {**there.as_data(), "answers": {"nvidia-smi -L": "NVIDIA H200"}}}}
+    )
+    assert "nvidia-smi -L NVIDIA H200" in note
 
 
 def test_memory_in_use_is_counted_as_by_the_allocator(there):

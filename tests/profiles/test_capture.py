@@ -16,6 +16,7 @@ from tilescope.collectors import check, compiler, interpreter
 from tilescope.execution import describe, execute, launches
 from tilescope.execution.not_applicable import NotApplicable
 from tilescope.table.case import Case
+from triton.compiler.compiler import CompiledKernel
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from . import foreign_launches as foreign
@@ -219,6 +220,33 @@ def test_compiled_kernel_called_directly_is_recorded(tmp_path):
     assert x[0, 0] == 2
     (reference,) = capture.write(tmp_path)
     assert again(reference).kwargs["num_warps"] == 2
+
+
+def test_launch_returns_its_compiled_kernel():
+    with Capture("sm_80") as capture:
+        x, y = torch.zeros(128).cuda(), torch.ones(128).cuda()
+        kernel = foreign.two_views_kernel[(1,)](x, y, 128, num_warps=2)
+        assert isinstance(kernel, CompiledKernel)
+        assert 0 < kernel.n_regs < 64 and kernel.n_spills == 0 and kernel.n_max_threads >= 64
+        assert (kernel.metadata.num_warps, kernel.metadata.shared, kernel.name) == (2, 0, "two_views_kernel")
+        assert ".target sm_80" in kernel.asm["ptx"] and kernel.hash
+        with pytest.raises(AttributeError, match="of_no_kernel"):
+            _ = kernel.of_no_kernel
+        kernel[(1, 1, 1)](x, y + 1, 128)
+        # So does a launch of an autotuned kernel.
+        tuned = foreign.tripled_kernel[(8,)](x, y, 128)
+        assert tuned.metadata.num_warps == 4 and tuned.n_regs > 0
+    assert x[0] == 2
+    assert capture.calls == 3
+
+
+def test_wrapped_kernel_is_launched_eagerly():
+    with Capture() as capture:
+        x, y = torch.zeros(128).cuda(), torch.ones(128).cuda()
+        torch.library.wrap_triton(foreign.two_views_kernel)[(1,)](x, y, 128)
+        torch.library.wrap_triton(foreign.tripled_kernel)[(8,)](x, y, 128)
+    assert (x[0], y[0]) == (1, 3)
+    assert capture.calls == 2 and capture.notes == []
 
 
 def test_closure_is_recorded_with_its_values(tmp_path):

@@ -230,6 +230,21 @@ def test_inductor_launch_is_captured(tmp_path):
     assert {file.name for file in Path(reference.rpartition(":")[0]).parent.glob("*.py")} >= {"generated_module.py"}
 
 
+def test_file_of_torch_compile_compiles_nothing_and_is_captured():
+    source = Path(__file__).with_name("generated_module.py").read_text()
+    with tilescope.capture() as capture:
+        x, out = torch.randn(1000).cuda(), torch.empty(1000).cuda()
+        from torch._inductor.async_compile import AsyncCompile
+
+        compiling = AsyncCompile()
+        found = {"kernel": compiling.triton("triton_poi_fused_relu_tanh_0", source, device_str="cuda")}
+        compiling.wait(found)
+        found["kernel"].run(x, out, 1000, stream=torch._C._cuda_getCurrentRawStream(0))
+    assert torch.allclose(out, torch.tanh(x).clamp(min=0), atol=1e-6)
+    (record,) = capture.records
+    assert record.data["counted"]["unique_bytes_written"] == 4000
+
+
 def test_inductor_kernel_of_another_process_is_captured():
     """It comes without its function's source, and with what loads that again."""
     with tilescope.capture() as capture:

@@ -15,6 +15,7 @@ from unittest import mock
 from tilescope.execution.launches import Launch
 
 _HEURISTICS = "torch._inductor.runtime.triton_heuristics"
+_ASYNC = "torch._inductor.async_compile"
 
 
 @contextlib.contextmanager
@@ -38,50 +39,71 @@ def watched(take: Callable[[Launch], Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def instead(make: Callable[[Launch], Any]) -> Iterator[None]:
-    """While active, passes every launch of a generated kernel, with the first config, to ``make`` and does not make it."""
+    """While active, passes every launch of a generated kernel, with the first config, to ``make`` and does not make it.
+
+    Files that torch.compile wrote compile their kernels, for the GPU that is there, as they are imported. None is then compiled.
+    """
 
     def made(run: Callable[[], Any], tuner: Any, args: tuple[Any, ...]) -> Any:
         return make(_launch(tuner, args, tuner.configs[0]))
 
-    with _patched(made):
+    def uncompiled(module: Any) -> Any:
+        return mock.patch.object(module.CachingAutotuner, "precompile", lambda *_, **__: None)
+
+    def here(module: Any) -> Any:
+        # Another process would look for a GPU.
+        return mock.patch.object(module.AsyncCompile, "use_process_pool", classmethod(lambda _: False))
+
+    with _patched(made), _once_imported(_HEURISTICS, uncompiled), _once_imported(_ASYNC, here):
         yield
 
 
 @contextlib.contextmanager
 def _patched(run: Callable[..., Any]) -> Iterator[None]:
-    """While active, ``run`` replaces ``CachingAutotuner.run``. It gets a call of the original, the tuner and the arguments.
+    """While active, ``run`` replaces ``CachingAutotuner.run``. It gets a call of the original, the tuner and the arguments."""
 
-    Inductor's runtime takes seconds to import, so it is patched when something else imports it.
+    def patch(module: Any) -> Any:
+        original = module.CachingAutotuner.run
+
+        def patched(tuner: Any, /, *args: Any, **kwargs: Any) -> Any:
+            if kwargs.get("benchmark_run"):
+                return original(tuner, *args, **kwargs)
+            return run(lambda: original(tuner, *args, **kwargs), tuner, args)
+
+        return mock.patch.object(module.CachingAutotuner, "run", patched)
+
+    with _once_imported(_HEURISTICS, patch):
+        yield
+
+
+@contextlib.contextmanager
+def _once_imported(name: str, patch: Callable[[Any], contextlib.AbstractContextManager[Any]]) -> Iterator[None]:
+    """While active, has entered what ``patch`` makes of the module ``name``, from its import on.
+
+    Inductor's modules take seconds to import: they are patched when something else imports them.
     """
     with contextlib.ExitStack() as stack:
 
-        def patch(module: Any) -> None:
-            original = module.CachingAutotuner.run
+        def imported(module: Any) -> None:
+            stack.enter_context(patch(module))
 
-            def patched(tuner: Any, /, *args: Any, **kwargs: Any) -> Any:
-                if kwargs.get("benchmark_run"):
-                    return original(tuner, *args, **kwargs)
-                return run(lambda: original(tuner, *args, **kwargs), tuner, args)
-
-            stack.enter_context(mock.patch.object(module.CachingAutotuner, "run", patched))
-
-        if _HEURISTICS in sys.modules:
-            patch(sys.modules[_HEURISTICS])
+        if name in sys.modules:
+            imported(sys.modules[name])
         else:
-            finder = _WhenImported(patch)
+            finder = _WhenImported(name, imported)
             sys.meta_path.insert(0, finder)
             stack.callback(lambda: sys.meta_path.remove(finder) if finder in sys.meta_path else None)
         yield
 
 
 class _WhenImported:
-    """A finder on ``sys.meta_path`` that has Inductor's runtime patched once it is imported."""
+    """A finder on ``sys.meta_path`` that passes a module on once it is imported."""
 
-    def __init__(self, patch: Callable[[Any], None]) -> None:
-        self.patch = patch
+    def __init__(self, name: str, imported: Callable[[Any], None]) -> None:
+        self.name, self.imported = name, imported
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != _HEURISTICS:
+        if name != self.name:
             return None
         sys.meta_path.remove(self)
         found = importlib.util.find_spec(name)
@@ -90,7 +112,7 @@ class _WhenImported:
 
             def loaded(module: Any) -> None:
                 load(module)
-                self.patch(module)
+                self.imported(module)
 
             found.loader.exec_module = loaded  # type: ignore[method-assign]
         return found

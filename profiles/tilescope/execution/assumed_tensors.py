@@ -26,6 +26,8 @@ from torch.utils._device import DeviceContext
 
 from tilescope.execution.assumed_memory import memory
 
+#: Whether an operator has a kernel of its own for a key, or one for all devices.
+_has_computed_kernel = torch._C._dispatch_has_computed_kernel_for_dispatch_key
 #: PyTorch's own device of a tensor.
 _DEVICE: Any = torch._C.TensorBase.device.__get__
 _MARK = "_on_assumed_gpu"
@@ -144,8 +146,6 @@ class MarkingMode(dispatch.OnLooker):
         kwargs = dict(kwargs or {})
         given = list(_flat((args, kwargs)))
         asked = _type(kwargs.get("device"))
-        if asked == "cuda":
-            kwargs["device"] = torch.device(self.place)
         pinned = kwargs.pop("pin_memory", None)
         if func is torch.ops.aten._pin_memory.default:
             return _pinned(args[0].clone())
@@ -163,9 +163,11 @@ class MarkingMode(dispatch.OnLooker):
         return result
 
     def _call(self, func: Any, on_gpu: bool, args: Any, kwargs: Any) -> Any:
-        if _on_cuda_in_python(func) and (on_gpu or not func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CPU)):
+        if _on_cuda_in_python(func) and (on_gpu or not _has_computed_kernel(func.name(), "CPU")):
             with self, _computing(False):
                 return func.redispatch(torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA), *args, **kwargs)
+        if _type(kwargs.get("device")) == "cuda":
+            kwargs["device"] = torch.device(self.place)
         with _computing(True):
             return func(*args, **kwargs)
 

@@ -7,6 +7,7 @@ Every launch goes through ``JITFunction.run``, whether by a launcher, an ``autog
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import linecache
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ import torch
 import triton
 from tilescope_kernels import dispatch
 from torch._library import custom_ops
+from triton.compiler.compiler import CompiledKernel
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction, KernelInterface, TensorWrapper
@@ -71,6 +73,37 @@ class Launch:
         parameters = inspect.signature(self.function.fn).parameters
         constants = {name: bound[name] for name, p in parameters.items() if name in bound and _is_constexpr(p)}
         return constants | {name: value for name, value in self.kwargs.items() if name not in parameters}
+
+
+class Handle:
+    """Stands for the compiled kernel that a launch returns. It compiles the launch when an attribute is read.
+
+    Launchers read registers, spills, metadata and code from it, and launch it again.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:  # so that ``isinstance`` says what the launcher expects
+        return CompiledKernel  # type: ignore[no-any-return]
+
+    @functools.cached_property
+    def _kernel(self) -> Any:
+        from tilescope.execution import offline  # noqa: PLC0415 - imports this module
+
+        return offline.compile_launch(self._launch)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if not hasattr(self._kernel, name):
+            # Registers and spills are known once the code is loaded.
+            self._kernel._init_handles()
+        return getattr(self._kernel, name)
+
+    def __getitem__(self, grid: Any) -> Any:
+        return self._kernel[grid]
 
 
 def as_tensor(value: Any) -> Any:
@@ -158,7 +191,7 @@ class ThroughCustomOps(dispatch.OnLooker):
 def catch(
     handle: Callable[[Launch], Any] | None = None, fits: Callable[[Launch], bool] | None = None
 ) -> Iterator[list[Launch]]:
-    """While active, catches every launch and passes it to ``handle``, whose result the launcher gets.
+    """While active, catches every launch and passes it to ``handle``. The launcher gets a ``Handle``.
 
     Yields the list of launches so far. An autotuner takes the first config that its own pruning leaves, or the first whose
     launch ``fits``, without timing any. Heuristics and hooks run as always. An explicit ``warmup`` is not caught. Not for use
@@ -175,7 +208,9 @@ def catch(
         bound = _bind(function, args, kwargs)
         launch = Launch(function, args, kwargs, _resolve(grid, bound), chosen[-1])
         caught.append(launch)
-        return handle(launch) if handle else None
+        if handle:
+            handle(launch)
+        return None if isinstance(function, InterpretedFunction) else Handle(launch)
 
     def autotuned(tuner: Any, /, *args: Any, **kwargs: Any) -> Any:
         tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))

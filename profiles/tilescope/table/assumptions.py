@@ -44,5 +44,6 @@ def notes(settings: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _short(query: str) -> str:
-    """The last name in a query, ``multi_processor_count``."""
-    return str((re.findall(r"\w+", query) or [query])[-1])
+    """The last name in a query, ``multi_processor_count``; the whole command of a program."""
+    names = re.findall(r"\w+", query)
+    return query if query.startswith("nvidia-smi") or not names else str(names[-1])

@@ -330,7 +330,7 @@ def foreign_mutant(rng: random.Random, place: Path) -> None:
     found = _fixture(name)
     path.write_bytes(gzip.decompress(found) if name.endswith(".gz") else found)
     mutations.file(rng, path)
-    if path.is_file() and not path.is_symlink() and rng.random() < 0.2:
+    if path.is_file() and not path.is_symlink() and path.stat().st_size < 1 << 24 and rng.random() < 0.2:
         path.write_text(path.read_bytes().decode(errors="replace"), rng.choice(("utf-16", "utf-16-be", "utf-8-sig")))
     loaded = told(opening.open_file, path, place / "runs")
     if loaded is not None:
