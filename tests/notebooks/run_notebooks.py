@@ -16,6 +16,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from IPython.core.formatters import HTMLFormatter
 from tilescope.notebook import puzzles
 
 #: A person is told early that a loop does not end; a busy machine may take this many seconds over a sound one.
@@ -55,7 +56,7 @@ def execute(text, name, namespace):
     exec(compile(tree, name, "exec"), namespace)  # noqa: S102 (our own notebooks)
     shown = eval(compile(last, name, "eval"), namespace) if last else None  # noqa: S307
     if shown is not None:
-        print(shown._repr_html_() if hasattr(shown, "_repr_html_") else repr(shown))
+        print(HTMLFormatter()(shown) or repr(shown))
 
 
 if __name__ == "__main__":

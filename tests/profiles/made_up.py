@@ -31,6 +31,13 @@ def machine(monkeypatch, target="sm_90", ncu="/opt/ncu"):
         monkeypatch.setattr(device, name, lambda answer=answer: answer)
 
 
+def html(shown):
+    """What a notebook shows of an object; None for one that is shown as text."""
+    from IPython.core.formatters import HTMLFormatter
+
+    return HTMLFormatter()(shown)
+
+
 def run(name="20261120-221530-3fa9", kernels=None, **fields):
     """The description of a run of these kernels."""
     return dataclasses.replace(Run(name, "2026-11-20T22:15:30+00:00", GPU, {}, {}, {}), kernels=kernels or {}, **fields)

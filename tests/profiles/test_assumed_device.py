@@ -33,13 +33,14 @@ def scaled(launch):
 
 
 def test_private_functions_of_streams_are_answered(there):
-    assert torch._C._cuda_getCurrentRawStream(0) == 0
-    assert torch.cuda.Stream(*torch._C._cuda_getCurrentStream(0)).cuda_stream == 0
-    assert not torch._C._cuda_isCurrentStreamCapturing()
+    binding = torch._C
+    assert binding._cuda_getCurrentRawStream(0) == 0
+    assert torch.cuda.Stream(*binding._cuda_getCurrentStream(0)).cuda_stream == 0
+    assert not binding._cuda_isCurrentStreamCapturing()
     with torch.accelerator.device_index(torch.ones(1, device="cuda").device.index):
         assert torch.accelerator.current_device_index() == 0
     with pytest.raises(NoAnswer, match="cuda:1"):
-        torch._C._cuda_getCurrentRawStream(1)
+        binding._cuda_getCurrentRawStream(1)
 
 
 def test_operator_in_place_of_pytorchs_runs_on_the_gpu_only(there):

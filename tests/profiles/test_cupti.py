@@ -44,6 +44,11 @@ def real():
     return library.Library(str(path))
 
 
+def pointed_to(argument):
+    """What a call's argument, made by ``byref``, refers to."""
+    return argument._obj
+
+
 class FakeHandle:
     """A CUPTI that counts ``launches`` a pass: what it is asked for, and what it answers."""
 
@@ -60,7 +65,7 @@ class FakeHandle:
             self.calls.append(name.removeprefix("cupti"))
             if code := self.results.get(name):
                 return code
-            getattr(self, f"do_{name.removeprefix('cupti')}", lambda p: None)(given._obj)
+            getattr(self, f"do_{name.removeprefix('cupti')}", lambda p: None)(pointed_to(given))
             return 0
 
         return function
@@ -91,10 +96,10 @@ class FakeHandle:
         self.calls.append("unsubscribed")
 
     def cuptiGetVersion(self, found):
-        found._obj.value = 130001
+        pointed_to(found).value = 130001
 
     def cuptiGetResultString(self, code, said):
-        said._obj.value = b"CUPTI_ERROR_SOMETHING"
+        pointed_to(said).value = b"CUPTI_ERROR_SOMETHING"
 
 
 def fake(handle):
@@ -184,12 +189,9 @@ def test_another_error_names_the_function_and_cuptis_result():
 
 
 def test_a_library_that_is_too_old_or_none_is_refused(monkeypatch, tmp_path):
-    class Old(structures.Parameters):
-        function = "missing"
-        _fields_ = structures._HEAD
-
+    old = structures.parameters("missing")
     with pytest.raises(library.Refused, match=r"CUDA 12\.6"):
-        fake(FakeHandle()).call(Old())
+        fake(FakeHandle()).call(old())
     (tmp_path / "libcupti.so.13").write_text("no library")
     with pytest.raises(library.Refused, match="cannot be loaded"):
         library.Library(str(tmp_path / "libcupti.so.13"))

@@ -81,7 +81,7 @@ def halving_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
 
 def flow(kernel, given, **constants):
     aligned = {
-        name: offline._AlignedTensor(value.to("meta")) if isinstance(value, torch.Tensor) else value
+        name: offline.AlignedTensor(value.to("meta")) if isinstance(value, torch.Tensor) else value
         for name, value in given.items()
     }
     kernel.device_caches.clear()

@@ -89,7 +89,7 @@ def test_version_of_a_program_is_cached(tmp_path, monkeypatch):
     tool.chmod(0o755)
     for _ in range(2):
         assert versions.version_text(str(tool)) == "Version 1.2\n"
-    versions._version_text.cache_clear()
+    versions.known_text.cache_clear()
     assert versions.version_text(str(tool)) == "Version 1.2\n", "kept between processes"
     assert (tmp_path / "asked").read_text().count("asked") == 1
     tool.write_text("#!/bin/sh\necho Version 1.30\n")

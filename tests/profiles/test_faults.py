@@ -79,7 +79,7 @@ def test_fault_is_the_only_finding_everywhere(
     assert document.findings[0].fault and document.cases[0].fault == rule and document.cases[0].bound == ""
     head, line = text_table.text(run).splitlines()
     assert faults.LABELS[rule] in line and "occupancy" not in head and "registers" not in head
-    page = Profile.of(run)._repr_html_()
+    page = made_up.html(Profile.of(run))
     assert page.index("Failed:") < page.index("<table") and "100.0%" not in page
     assert repr(Profile.of(run)).splitlines()[1].startswith(CASE.id)
 

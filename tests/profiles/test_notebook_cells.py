@@ -28,7 +28,7 @@ def test_a_cells_file_is_called_by_its_number(monkeypatch, known):
         shell.run_cell(cell, store_history=True)
     file = shell.user_ns["mine"].fn.__code__.co_filename
     assert notebook_cells.is_cell(file)
-    assert kernel_code._stem(file) == ("notebook_cell_2" if known else "notebook_cell")
+    assert kernel_code.file_stem(file) == ("notebook_cell_2" if known else "notebook_cell")
     assert shell.user_ns["where"]()[0] == ("cell 2:8" if known else "cell:8")
 
 

@@ -13,6 +13,8 @@ from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.run import Failure, Run
 
+from .made_up import html
+
 
 def hostile(folder, cases=1):
     """A run whose names are markup, and one of whose collectors failed."""
@@ -32,10 +34,6 @@ def hostile(folder, cases=1):
     writer.append(schema.frame(rows))
     writer.fail(Failure(case.id, "compiler", "<script>no</script>", ""))
     return Profile.of(store.open_run(writer.finish()))
-
-
-def html(run):
-    return run._repr_html_()
 
 
 def test_summary_escapes_the_texts_of_a_run(tmp_path):

@@ -85,7 +85,7 @@ def test_run_of_a_job_is_readable(capsys: pytest.CaptureFixture[str], odd: dict[
         assert loaded.table.loc[loaded.table["metric"] == "registers", "value"].tolist() == [32]
         assert running.show(loaded, interrupted=False) == 1
         document = json_documents.text(json_documents.run(loaded))
-        for shown in (document, text_table.text(loaded), Profile.of(loaded)._repr_html_()):
+        for shown in (document, text_table.text(loaded), made_up.html(Profile.of(loaded))):
             assert "own.py" in shown
         assert [line.error for line in store.list_runs([Path(folder)])] == [""]
         capsys.readouterr()

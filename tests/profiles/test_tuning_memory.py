@@ -58,7 +58,7 @@ def test_one_that_writes_a_new_database_is_waited_for(kept):
 def test_merging_takes_the_later_timing(kept, tmp_path, monkeypatch):
     other = memory.Memory(tmp_path / "other.sqlite3")
     other.keep(PROBLEM, {"a": ([5e-3], ""), "c": ([1e-3], "")})
-    with other._open() as database:
+    with sqlite3.connect(other.path) as database:
         database.execute("UPDATE timings SET at = '2000-01-01T00:00:00+00:00' WHERE config = 'a'")
     kept.keep(PROBLEM, {"a": ([2e-3], "")})
     assert kept.merge(other.path) == 1

@@ -166,7 +166,7 @@ class Writer:
             # The file has changed since the function was made: keep the function alone, on its own lines.
             text, path = "\n" * (first - 1) + "".join(lines), f"{path}:{first}"
         if path not in self._files:
-            stem = _stem(python.__code__.co_filename)
+            stem = file_stem(python.__code__.co_filename)
             taken, name, number = {*self.texts, "captured_launches.py"}, f"{stem}.py", 1
             while name in taken:
                 number += 1
@@ -176,7 +176,8 @@ class Writer:
         return self._files[path]
 
 
-def _stem(path: str) -> str:
+def file_stem(path: str) -> str:
+    """What a copy of the file is called: a notebook's cell by its number."""
     if notebook_cells.is_cell(path):
         return "_".join(filter(None, ["notebook_cell", notebook_cells.number(path)]))
     return "".join(c if c.isalnum() or c in "_-" else "_" for c in Path(path).stem) or "code"

@@ -138,11 +138,11 @@ class OfflineDriver(CudaDriver):  # type: ignore[misc]
         """Does nothing, as there is no cache."""
 
 
-class _AlignedTensor(torch.Tensor):
+class AlignedTensor(torch.Tensor):
     """A meta tensor with an address that has the right alignment, as if its storage began at a multiple of 16."""
 
     @staticmethod
-    def __new__(cls, tensor: torch.Tensor) -> _AlignedTensor:
+    def __new__(cls, tensor: torch.Tensor) -> AlignedTensor:
         return tensor.detach().as_subclass(cls)
 
     def data_ptr(self) -> int:
@@ -151,7 +151,7 @@ class _AlignedTensor(torch.Tensor):
 
 def _with_alignment(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return _AlignedTensor(value)
+        return AlignedTensor(value)
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
         return tuple(_with_alignment(item) for item in value)
     return value

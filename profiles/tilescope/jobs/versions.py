@@ -30,11 +30,12 @@ def version_text(program: str) -> str:
         seen = Path(program).resolve().stat()
     except OSError:
         return ""
-    return _version_text(program, seen.st_mtime_ns, seen.st_size)
+    return known_text(program, seen.st_mtime_ns, seen.st_size)
 
 
 @cache
-def _version_text(program: str, *_: int) -> str:
+def known_text(program: str, *_: int) -> str:
+    """The output of the program whose file was changed then and has this size, as once seen."""
     key = user_cache.digest([program, *_])
     said = user_cache.read("versions", key)
     if not isinstance(said, str):

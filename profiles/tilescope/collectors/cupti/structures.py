@@ -32,70 +32,70 @@ class Parameters(ctypes.Structure):
 _HEAD = (("structSize", _SIZE), ("reserved", _POINTER))
 
 
-def _parameters(function: str, **members: Any) -> type[Parameters]:
+def parameters(function: str, **members: Any) -> type[Parameters]:
     """The parameter struct of a function. ``members`` maps names to the header's types."""
     return type(function, (Parameters,), {"function": function, "_fields_": (*_HEAD, *members.items())})
 
 
 #: Starts the profiler in this process.
-Initialize = _parameters("cuptiProfilerInitialize")
+Initialize = parameters("cuptiProfilerInitialize")
 #: The chip's name, ``GH100``, by CUDA's number of the device.
-GetChipName = _parameters("cuptiDeviceGetChipName", deviceIndex=_SIZE, chipName=_TEXT)
+GetChipName = parameters("cuptiDeviceGetChipName", deviceIndex=_SIZE, chipName=_TEXT)
 #: Makes the object that plans and evaluates metrics of a chip.
-HostInitialize = _parameters(
+HostInitialize = parameters(
     "cuptiProfilerHostInitialize", profilerType=ctypes.c_int, chipName=_TEXT, counterAvailabilityImage=_POINTER,
     host=_POINTER,
 )  # fmt: skip
 #: Frees that object.
-HostDeinitialize = _parameters("cuptiProfilerHostDeinitialize", host=_POINTER)
+HostDeinitialize = parameters("cuptiProfilerHostDeinitialize", host=_POINTER)
 #: Adds metrics to what the object plans.
-ConfigAddMetrics = _parameters("cuptiProfilerHostConfigAddMetrics", host=_POINTER, metricNames=_TEXTS, numMetrics=_SIZE)
+ConfigAddMetrics = parameters("cuptiProfilerHostConfigAddMetrics", host=_POINTER, metricNames=_TEXTS, numMetrics=_SIZE)
 #: Bytes of the plan.
-GetConfigImageSize = _parameters("cuptiProfilerHostGetConfigImageSize", host=_POINTER, configImageSize=_SIZE)
+GetConfigImageSize = parameters("cuptiProfilerHostGetConfigImageSize", host=_POINTER, configImageSize=_SIZE)
 #: The plan.
-GetConfigImage = _parameters(
+GetConfigImage = parameters(
     "cuptiProfilerHostGetConfigImage", host=_POINTER, configImageSize=_SIZE, configImage=_POINTER,
 )  # fmt: skip
 #: How often the launches have to run for a plan.
-GetNumOfPasses = _parameters(
+GetNumOfPasses = parameters(
     "cuptiProfilerHostGetNumOfPasses", configImageSize=_SIZE, configImage=_POINTER, numOfPasses=_SIZE,
 )  # fmt: skip
 #: Values of metrics in one range.
-Evaluate = _parameters(
+Evaluate = parameters(
     "cuptiProfilerHostEvaluateToGpuValues", host=_POINTER, counterData=_POINTER, counterDataSize=_SIZE,
     rangeIndex=_SIZE, metricNames=_TEXTS, numMetrics=_SIZE, values=_DOUBLES,
 )  # fmt: skip
 #: Makes the object that counts in a CUDA context.
-Enable = _parameters("cuptiRangeProfilerEnable", context=_POINTER, profiler=_POINTER)
+Enable = parameters("cuptiRangeProfilerEnable", context=_POINTER, profiler=_POINTER)
 #: Frees that object.
-Disable = _parameters("cuptiRangeProfilerDisable", profiler=_POINTER)
+Disable = parameters("cuptiRangeProfilerDisable", profiler=_POINTER)
 #: Bytes that the counts of so many ranges take.
-GetCounterDataSize = _parameters(
+GetCounterDataSize = parameters(
     "cuptiRangeProfilerGetCounterDataSize", profiler=_POINTER, metricNames=_TEXTS, numMetrics=_SIZE,
     maxNumOfRanges=_SIZE, maxNumRangeTreeNodes=ctypes.c_uint32, counterDataSize=_SIZE,
 )  # fmt: skip
 #: Prepares memory for them.
-CounterDataInitialize = _parameters(
+CounterDataInitialize = parameters(
     "cuptiRangeProfilerCounterDataImageInitialize", profiler=_POINTER, counterDataSize=_SIZE, counterData=_POINTER,
 )  # fmt: skip
 #: Says what is counted, where to, and what a range is.
-SetConfig = _parameters(
+SetConfig = parameters(
     "cuptiRangeProfilerSetConfig", profiler=_POINTER, configSize=_SIZE, config=_POINTER, counterDataSize=_SIZE,
     counterData=_POINTER, range=ctypes.c_int, replayMode=ctypes.c_int, maxRangesPerPass=_SIZE,
     numNestingLevels=ctypes.c_uint16, minNestingLevel=ctypes.c_uint16, passIndex=_SIZE,
     targetNestingLevel=ctypes.c_uint16,
 )  # fmt: skip
 #: Begins a pass.
-Start = _parameters("cuptiRangeProfilerStart", profiler=_POINTER)
+Start = parameters("cuptiRangeProfilerStart", profiler=_POINTER)
 #: Ends a pass, and says whether it was the last.
-Stop = _parameters(
+Stop = parameters(
     "cuptiRangeProfilerStop", profiler=_POINTER, passIndex=_SIZE, targetNestingLevel=_SIZE,
     isAllPassSubmitted=ctypes.c_uint8,
 )  # fmt: skip
 #: Writes the counts to where ``SetConfig`` said.
-DecodeData = _parameters("cuptiRangeProfilerDecodeData", profiler=_POINTER, numOfRangeDropped=_SIZE)
+DecodeData = parameters("cuptiRangeProfilerDecodeData", profiler=_POINTER, numOfRangeDropped=_SIZE)
 #: How many ranges were counted.
-GetCounterDataInfo = _parameters(
+GetCounterDataInfo = parameters(
     "cuptiRangeProfilerGetCounterDataInfo", counterData=_POINTER, counterDataSize=_SIZE, numTotalRanges=_SIZE,
 )  # fmt: skip
 
