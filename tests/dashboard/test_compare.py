@@ -118,7 +118,7 @@ def test_claims_say_when_and_with_what_measured() -> None:
     shown.refresh()
     text = unescape(shown.head.object)
     told, _, more = text.partition("<details")
-    assert re.search(r"Measured on NVIDIA H200, \d{4}-\d\d-\d\d( to \d{4}-\d\d-\d\d)?\. Traffic bound", told)
+    assert re.search(r"Measured on NVIDIA H200, \d{4}-\d\d-\d\d( to \d{4}-\d\d-\d\d)?\. Traffic ratio", told)
     assert "triton 3" not in told
     assert "triton 3" in more
     assert more.count("<li>") == more.count("NVIDIA H200") > 0

@@ -32,7 +32,7 @@ def test_device_card_shows_measured_and_published_roofs() -> None:
     assert rows["L1"] == ["32.0 TB/s", "–", "–"]
     notes = ["copy of &lt;i&gt;1 GB&lt;/i&gt;", "a published sheet", "re-read; measured at 2026-11-26 07:35 UTC"]
     assert re.findall("<li>(.*?)</li>", said) == notes
-    assert "measured there" in said
+    assert "one set for all runs of this GPU and driver" in said
 
 
 def test_a_device_that_was_only_looked_up_says_so() -> None:

@@ -22,7 +22,7 @@ def described(device: Device | None) -> str:
     if not device.measured:
         kind = "No such GPU took part: only published figures are known."
     elif any(roof.origin == MEASURED for roof in device.ceilings):
-        kind = "Its roofs were measured there."
+        kind = "Its measured roofs are one set for all runs of this GPU and driver."
     else:
         kind = "Its roofs were not measured: published figures stand for them, where there are any."
     sizes = [

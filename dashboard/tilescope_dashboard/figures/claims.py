@@ -1,4 +1,4 @@
-"""Published claims, traffic bounds and measured speedups on one scale."""
+"""Published claims, traffic ratios and measured speedups on one scale."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OVER = {"over_eager": "eager", "over_compile": "compile", "over_library": "aten
 def claims(rows: pd.DataFrame, look: style.Theme) -> figure:
     """A row a kernel and pass of ``tilescope.models.claims.best``'s frame, on a logarithmic scale with a line at 1.
 
-    A band is the claim. Each recorded size has a tick for the traffic bound, and a mark for the speedup over each other
+    A band is the claim. Each recorded size has a tick for the traffic ratio, and a mark for the speedup over each other
     implementation.
     """
     if rows.empty:
@@ -65,14 +65,14 @@ _TICK = """
 
 
 def _bound(plot: figure, known: pd.DataFrame, look: style.Theme) -> LegendItem:
-    """A tick at the traffic bound: the most that moving fewer bytes can win."""
+    """A tick at the traffic ratio: what moving fewer bytes wins by itself."""
     source = ColumnDataSource(known[["row", "bound", "workload"]].assign(text=known["bound"].map(times)))
     drawn = plot.scatter(
         "bound", "row", marker="@tick", defs={"@tick": CustomJS(code=_TICK)}, size=22, line_color=look.ink, line_width=3,
         source=source, name="bound",
     )  # fmt: skip
-    style.hover(plot, drawn, [("", "@row"), ("workload", "@workload"), ("traffic bound", "@text")])
-    return LegendItem(label="traffic bound", renderers=[drawn])
+    style.hover(plot, drawn, [("", "@row"), ("workload", "@workload"), ("traffic ratio", "@text")])
+    return LegendItem(label="traffic ratio", renderers=[drawn])
 
 
 def _marks(plot: figure, rows: pd.DataFrame, column: str, look: style.Theme) -> LegendItem:

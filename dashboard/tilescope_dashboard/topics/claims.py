@@ -25,7 +25,7 @@ def _speedup(other: str, said: str) -> tuple[Column, ...]:
 COLUMNS = (
     KERNEL, PASS, WORKLOAD, Column("standing", "vs the fastest other"), Column("claim", "published claim"), Column("claim_source", "where"),
     Column("verdict", "by GPU time"), Column("verdict_interval", "by the interval"),
-    Column("bound", "traffic bound", "times"), *_speedup("eager", "eager"), *_speedup("compile", "compile"),
+    Column("bound", "traffic ratio", "times"), *_speedup("eager", "eager"), *_speedup("compile", "compile"),
     *_speedup("library", "library"), Column("library", "library"), Column("library_version", "its version"),
     Column("of_roof", "of roofline", "ratio"), Column("roof", "roof"), Column("started", "measured"),
     Column("device", "GPU"),
@@ -34,7 +34,7 @@ COLUMNS = (
 STANDINGS = ("faster", "on par", "slower")
 _VERDICTS = {"holds": "hold", "more": "measured better", "less": "measured worse", "not measured": "not measured"}
 _NOT_RECORDED = "not recorded"
-_BOUND = "Traffic bound: bytes of the unfused operations divided by bytes of the fused kernel."
+_BOUND = "Traffic ratio: bytes of the unfused operations divided by bytes of the fused kernel."
 _NOTHING = "There are no recordings here. 'make record' records the library on a machine with a GPU."
 
 

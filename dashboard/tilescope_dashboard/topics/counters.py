@@ -52,10 +52,10 @@ def memory(case: CaseValues, launch: int) -> Memory:
 
     return Memory(
         (
-            level("SMs", line("{} of peak", "sm_throughput"), line("{} bank conflicts", "bank_conflicts")),
+            level("SMs", line("{} of chip peak", "sm_throughput"), line("{} bank conflicts", "bank_conflicts")),
             level("L1", line("{} hit rate", "l1_hit_rate")),
             level("L2", line("{} hit rate", "l2_hit_rate"), line("{} through it", "l2_bytes")),
-            level("HBM", line("{} of peak", "dram_throughput")),
+            level("HBM", line("{} of chip peak", "dram_throughput")),
         ),
         (
             Flow("L1", "both", value("l1_bytes")),

@@ -1,4 +1,4 @@
-"""Claims: what is published of fused kernels, the traffic bound, and what the recordings measured."""
+"""Claims: what is published of fused kernels, the traffic ratio, and what the recordings measured."""
 
 from __future__ import annotations
 

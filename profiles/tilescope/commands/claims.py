@@ -1,4 +1,4 @@
-"""``tilescope claims``: published claims, traffic bounds, and what the recordings measured."""
+"""``tilescope claims``: published claims, traffic ratios, and what the recordings measured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BEGIN, END = "<!-- claims: written by 'tilescope claims --into docs/measured.md'
 
 
 def command(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser("claims", help="claims, byte bounds and measurements of the recorded runs")
+    parser = subparsers.add_parser("claims", help="claims, byte ratios and measurements of the recorded runs")
     parser.add_argument("--json", action="store_true", help="the table as JSON")
     parser.add_argument("--into", type=Path, metavar="FILE.md", help="write it between the marks in this file")
     parser.add_argument("--keep", action="store_true", help="store the claims of the recordings beside the code")

@@ -104,7 +104,7 @@ async def profile(
 async def advise(
     run: str = "latest", kernel: str = "", impl: str = "", direction: str = "", workload: str = ""
 ) -> dict[str, Any]:
-    """Says why a run's kernels are slow, what each cure could win at most, and whether a measurement is impossible.
+    """Says why a run's kernels are slow, what each cure could win, and whether a measurement is impossible.
 
     run is an id, the unique start of one, or latest. direction is forward or backward. Without a workload it is the largest of
     each kernel; "all" takes every one.

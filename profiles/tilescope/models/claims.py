@@ -1,4 +1,4 @@
-"""Claims about fused kernels at every recorded size: the published claim, the traffic bound, and the measured speedup.
+"""Claims about fused kernels at every recorded size: the published claim, the traffic ratio, and the measured speedup.
 
 Runs -> frame; it also compares each kernel's GPU functions with today's. Only measured times of right results count. The bound is the
 bytes of the unfused implementation over those of the fused one (``traffic.speedup``). Moving fewer bytes gains at most that

@@ -14,7 +14,7 @@ from tilescope.models.claims import OVER, disagree, verdicts
 from tilescope.runs.store import LoadedRun
 
 _HEADINGS = [
-    "kernel", "sizes", "published claim", "traffic bound", "vs eager", "vs torch.compile", "vs library", "of roofline",
+    "kernel", "sizes", "published claim", "traffic ratio", "vs eager", "vs torch.compile", "vs library", "of roofline",
 ]  # fmt: skip
 
 

@@ -30,10 +30,10 @@ VIEWS = "tilescope.views"
 _ROWS = 20
 _COLUMNS = {
     "kernel": "kernel", "impl": "impl.", "pass": "pass", "workload": "workload", "config": "config", "gpu_time": "GPU time",
-    "floor_fraction": "of roofline", "bytes_ratio": "bytes vs minimum", "registers": "registers",
+    "floor_fraction": "of roofline", "roof": "roof", "bytes_ratio": "bytes vs minimum", "registers": "registers",
     "theoretical_occupancy": "occupancy", "relative_error": "rel. error",
 }  # fmt: skip
-_TEXT = ("kernel", "impl", "pass", "workload", "config")
+_TEXT = ("kernel", "impl", "pass", "workload", "config", "roof")
 _VIEWS = "Its views: .advice(), .source(), .roofline(), .traffic(), .occupancy(), .timeline(), .autotune()."
 _ABSENT = "–"
 
