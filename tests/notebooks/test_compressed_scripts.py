@@ -8,7 +8,7 @@ import re
 import pandas as pd
 from panel_material_ui import Button
 from tilescope_dashboard.components.html_text import heading
-from tilescope_dashboard.components.tables import fill, table
+from tilescope_dashboard.components.tables import table
 from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.notebook.compressed_scripts import compressed, lender
 from tilescope_dashboard.notebook.without_scripts import below
@@ -65,15 +65,15 @@ class Two(View):
     name_in_address, title = "two", "Two"
 
     def build(self):
-        self._head.object = heading("<b>fast & new</b>")
-        self._table = table(
+        self.head.object = heading("<b>fast & new</b>")
+        self.table = table(
             [Column("function", "function"), Column("time", "time", "second"), Column("none", "none", "byte")]
         )
-        return [self._table]
+        return [self.table]
 
     def update(self):
         names = ["<script>alert(1)</script>", *[f"f{n}" for n in range(14)]]
-        fill(self._table, pd.DataFrame({"function": names, "time": [float("nan"), *[n * 1e-6 for n in range(14)]]}))
+        self.table.fill(pd.DataFrame({"function": names, "time": [float("nan"), *[n * 1e-6 for n in range(14)]]}))
 
 
 def test_headline_and_rows_stand_where_no_script_runs():

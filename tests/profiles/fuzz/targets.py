@@ -234,7 +234,8 @@ def sample(collector: str, case: Case) -> bytes:
 
 def run_mutant(rng: random.Random, place: Path) -> None:
     """A run with one file that is not as it was, beside one that is."""
-    from tilescope_dashboard.data import library, run_cache
+    from tilescope_dashboard.data import run_cache
+    from tilescope_dashboard.topics import overview
 
     runs = place / "runs"
     victim = place / "victim"
@@ -248,7 +249,7 @@ def run_mutant(rng: random.Random, place: Path) -> None:
     if listed[GOOD].error or "\n" in listed.get(BAD, listed[GOOD]).error:
         raise Crash(f"the list says {listed}")
     told(run_cache.claimed, folder)
-    told(library.listing, list(listed.values()))
+    told(overview.listing, list(listed.values()))
     told(command, "show", BAD)
     more = (["show"], ["show", BAD, "--json"], ["publish", BAD, "--into", str(place / "into")], ["advise", BAD])
     told(command, *rng.choice(more))
@@ -376,7 +377,7 @@ def mutant(kind: str, seed: int, number: int, place: Path) -> str:
     os.environ["TILESCOPE_RUNS"] = str(place / "runs")
     base(), half_base()
     # Imported before the clock starts.
-    importlib.import_module("tilescope_dashboard.data.library")
+    importlib.import_module("tilescope_dashboard.topics.overview")
     try:
         with limited():
             KINDS[kind](rng, place)
