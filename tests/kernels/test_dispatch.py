@@ -21,7 +21,7 @@ def test_on_looker_imports_no_compiler(monkeypatch):
     assert seen == ["ones", "add"] and "torch._dynamo" not in sys.modules
 
 
-def test_on_looker_sees_the_operators_inside_those_of_higher_order():
+def test_on_looker_sees_operators_inside_higher_order_ones():
     seen: list[str] = []
 
     class Seeing(dispatch.OnLooker):

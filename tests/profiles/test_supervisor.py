@@ -85,6 +85,16 @@ def test_silent_worker_is_killed_and_a_wrapper_reports(catalog):
     assert "skipped 1 of fine" in loaded.run.notes[0]
 
 
+def test_wrapper_that_writes_nothing_is_not_tried_again(catalog, monkeypatch):
+    monkeypatch.setenv("FAKES_MUTE", "1")
+    loaded, _ = run(catalog, ["good", "noisy"], ["fakes.quick", "fakes.wrapped"])
+    assert registers(loaded) == {"good": 32, "noisy": 32}
+    assert [(one.collector, one.message) for one in loaded.run.failures] == [
+        ("fakes.wrapped", "the wrapper wrote nothing")
+    ]
+    assert loaded.run.complete, "another process would write nothing either"
+
+
 def test_unavailable_collectors_leave_the_others(catalog):
     loaded, events = run(catalog, ["good"], ["fakes.quick", "fakes.lost", "fakes.absent", "fakes.broken"])
     assert registers(loaded) == {"good": 32}
