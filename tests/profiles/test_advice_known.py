@@ -124,6 +124,8 @@ def test_extra_bytes_dependent_passes_stay_two_launches() -> None:
     assert (
         "two passes" in extra.title and "in a second one" in extra.remedy and "compute them in one" not in extra.remedy
     )
+    # 330 us; of the second pass L2 may hold 10 of 50 MB.
+    assert extra.bound and extra.bound.most and extra.bound.ratio == pytest.approx(330 / 140)
 
 
 def test_two_passes_within_l2_are_compared_with_one_pass() -> None:

@@ -101,6 +101,17 @@ def test_launches_of_an_opened_trace_are_repetitions(
     assert json.loads(capsys.readouterr().out)["verdict"] == verdict
 
 
+@pytest.mark.parametrize(("moved", "verdict"), [((1e6, 1e6, 1e6), "pass"), ((2e6, 2e6), "fail")])
+def test_bytes_of_an_opened_file_are_those_of_a_launch(moved: tuple[float, ...], verdict: str) -> None:
+    def opened(*launches: float) -> LoadedRun:
+        rows = [row for number, value in enumerate(launches) for way in ("read", "written")
+                for row in made_up.values({f"dram_bytes_{way}@ncu": value}, number)]  # fmt: skip
+        described = dataclasses.replace(run().run, settings={"target": "sm_90", "file_sha256": "0"})
+        return LoadedRun(described, schema.frame(rows), Path("nowhere"))
+
+    assert verdicts(opened(1e6, 1e6), opened(*moved)) == {"bytes": verdict}
+
+
 @pytest.mark.parametrize(("change", "what", "limit"), [
     ({"registers": 72}, "registers", {"registers": 0.13}),
     ({"shared_memory": 8192}, "shared_memory", {"shared_memory": 1.0}),
