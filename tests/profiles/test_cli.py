@@ -125,6 +125,19 @@ def test_a_folder_that_cannot_be_written(capsys, tmp_path):
     assert status == 2
 
 
+def test_unwritable_triton_cache_is_no_fault_of_a_kernel(capsys, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    script, ran = tmp_path / "script.py", tmp_path / "ran"
+    script.write_text(f"open({str(ran)!r}, 'w').close()\n")
+    for given in (["profile", OWN, "--collect", "compiler"], ["profile", str(script)]):
+        status, out, err = tilescope(capsys, *given)
+        assert (status, out) == (2, "") and not ran.exists()
+        assert "Triton's cache" in err and "set TRITON_CACHE_DIR to a folder you may write to" in err
+    # Nothing is compiled.
+    assert tilescope(capsys, *QUICK, "--impl", "good", "--workload", "small")[0] == 0
+
+
 def test_profile_prints_a_table_and_names_the_run(capsys, tmp_path):
     status, out, err = tilescope(capsys, *QUICK, "--impl", "good", "--workload", "small")
     assert status == 0

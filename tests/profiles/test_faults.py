@@ -54,7 +54,7 @@ def loaded(*failed: tuple[str, str, str], known: dict[str, Any] | None = None) -
         (UNCOMPILED, faults.COMPILE,
          "scale does not compile for sm_90: line 8: Cannot access global variable SCALE from within @jit'ed function",
          "The line: z = y * SCALE.", "Declare it as SCALE = tl.constexpr(…)"),
-        (SHARED, faults.COMPILE, "scale needs 262144 bytes of shared memory a block and sm_86 has 101376", "",
+        (SHARED, faults.LAUNCH, "scale needs 262144 bytes of shared memory a block and sm_86 has 101376", "",
          "Use smaller blocks or fewer stages."),
         (WRONG, faults.WRONG, "Wrong: output 0 has NaN in 5 of 10 elements: wrong, or never written", "", "Correct the result"),
         (CRASHED, faults.CRASH, "scale: its process crashed (SIGSEGV) while compiling", "The end of its output: last word",

@@ -37,6 +37,12 @@ def failures(loaded):
     return {failure.case.split("/forward")[0].rpartition("/")[2]: failure for failure in loaded.run.failures}
 
 
+def test_process_is_restored_after_a_case(catalog, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    loaded, _ = run(catalog, ["moves", "looks"])
+    assert registers(loaded) == {"moves": 32, "looks": 32} and loaded.run.failures == ()
+
+
 def test_every_fate_costs_its_own_case_only(catalog):
     fates = ["good", "noisy", "raises", "exits", "skips", "segfaults", "aborts", "killed", "loses_device", "unreadable"]
     loaded, events = run(catalog, [*fates, "fine"])

@@ -36,6 +36,7 @@ from typing import Any
 from tilescope.captures import COUNTED_FILE, FORMAT, RECORDS_FILE, SPEC_FILE, arguments, float_addresses
 from tilescope.captures.data_flow import Flow
 from tilescope.collectors import interpreter
+from tilescope.execution import launch_limits
 from tilescope.execution.launches import Launch
 
 #: Most distinct launches of a process, of a kernel, and of launches that differ only in the contents of their tensors.
@@ -180,6 +181,7 @@ class Kernel:
             "grid": list(launch.grid),
             "config": {name: self.writer.value(value, name) for name, value in launch.config.items()},
             "notes": list(dict.fromkeys(self.writer.notes)),
+            "allocator": launch_limits.has_allocator(),
         }
         record = self._known[key] = Record(launch.function, data)
         if stages:

@@ -17,6 +17,7 @@ import triton
 from tilescope_kernels.spec import FORWARD, Cost, Implementation, KernelSpec, Workload
 
 from tilescope.captures import COUNTED_FILE, FORMAT, RECORDS_FILE, arguments
+from tilescope.execution import launch_limits
 from tilescope.files import bounded_reading
 from tilescope.interpreter.arguments import tensors
 
@@ -154,6 +155,7 @@ class Records:
     def call(self, _launch: int, _memory: Any = None, _before: Any = (), **given: Any) -> tuple[torch.Tensor, ...]:
         """Makes the launch and returns its tensors, some of which are results."""
         record = self.launches[_launch]
+        launch_limits.set_allocator(record.get("allocator", True))
         for tensor, before in _before:
             tensor.copy_(before)
         function = self.reader.function(int(self.data["kernel"]))

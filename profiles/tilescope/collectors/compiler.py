@@ -188,7 +188,7 @@ def _launched(launch: Launch, record: Mapping[str, Any]) -> launch_configs.Launc
 
 
 def compile_launch(launch: Launch, target: str) -> dict[str, Any]:
-    from tilescope.execution import compiling  # noqa: PLC0415 (they import torch and triton)
+    from tilescope.execution import compiling, launch_limits  # noqa: PLC0415 (they import torch and triton)
 
     try:
         kernel, took = compiling.compiled(launch, LIMIT)
@@ -209,6 +209,9 @@ def compile_launch(launch: Launch, target: str) -> dict[str, Any]:
             f"{launch.name} needs {shared_memory} bytes of shared memory a block and {target} has {most}: "
             "use smaller blocks or fewer stages"
         )
+    threads = assembly.block_threads(ptx) or metadata.num_warps * occupancy.WARP_THREADS
+    if refusal := launch_limits.refusal(launch.grid, threads, metadata):
+        raise CompilationFailed(f"{launch.name} cannot be launched: {refusal}")
     faults = code_faults.of_launch(launch, kernel.asm.get("ttir", ""))
     return {
         "function": launch.name,
@@ -216,7 +219,7 @@ def compile_launch(launch: Launch, target: str) -> dict[str, Any]:
         **({"faults": faults} if faults else {}),
         "grid": launch.grid,
         "grid_blocks": launch.grid[0] * launch.grid[1] * launch.grid[2] * metadata.num_ctas,
-        "block_threads": assembly.block_threads(ptx) or metadata.num_warps * occupancy.WARP_THREADS,
+        "block_threads": threads,
         "num_warps": metadata.num_warps,
         "num_stages": metadata.num_stages,
         "config": dict(launch.config),

@@ -89,7 +89,7 @@ def _options() -> dict[str, argparse.Action]:
 
 def _run_script(arguments: argparse.Namespace) -> int:
     """Runs the script and profiles its launches, even if it failed later."""
-    from tilescope.jobs import supervisor  # noqa: PLC0415
+    from tilescope.jobs import supervisor, triton_cache  # noqa: PLC0415
     from tilescope.notebook import capturing, script_running  # noqa: PLC0415
     from tilescope.runs import store  # noqa: PLC0415
 
@@ -100,6 +100,7 @@ def _run_script(arguments: argparse.Namespace) -> int:
     settings = choices.settings(arguments)
     # Not after a script that ran for an hour.
     store.check_writable(arguments.runs or store.runs_dir())
+    triton_cache.check()
     capture = capturing.Capture(
         arguments.target,
         settings.get("interpreter_limit", capturing.LIMIT),

@@ -125,7 +125,8 @@ class Answers:
             device = device.idx
         number = device if isinstance(device, int) else None if device is None else torch.device(device).index
         if number not in (None, 0):
-            raise self.refuse(f"cuda:{number}")
+            self.refuse(f"cuda:{number}")
+            raise NoAnswer(f"cuda:{number} is an invalid device: one GPU is assumed, as torch.cuda.device_count() says")
         return 0
 
 
@@ -283,7 +284,7 @@ def absent_gpu(answers: Answers) -> Iterator[Replacement]:
     yield cuda, "is_initialized", lambda: True
     yield cuda, "set_device", lambda device: answers.index(device) and None
     for name in ("_exchange_device", "_maybe_exchange_device"):
-        yield cuda, name, lambda index: 0
+        yield cuda, name, lambda index: answers.index(max(index, 0))
     nothing = "_lazy_init init synchronize empty_cache ipc_collect set_stream reset_accumulated_memory_stats"
     for name in nothing.split():
         yield cuda, name, lambda *_, **__: None

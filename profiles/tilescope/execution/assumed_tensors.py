@@ -90,10 +90,16 @@ def _flat(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _type(device: Any) -> str:
-    """The device's type: ``cuda`` for ``"cuda:0"``, ``torch.device("cuda")`` and ``0``; empty for None."""
+    """The device's type: ``cuda`` for ``"cuda:0"``, ``torch.device("cuda")`` and ``0``; empty for None.
+
+    Raises RuntimeError for a second GPU, as CUDA does on a machine with one.
+    """
     if device is None:
         return ""
-    return "cuda" if isinstance(device, int) else torch.device(device).type
+    found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    if found.type == "cuda" and (found.index or 0) > 0:
+        raise RuntimeError(f"{found} is an invalid device: one GPU is assumed, as torch.cuda.device_count() says")
+    return found.type
 
 
 def _default_device() -> torch.device | None:

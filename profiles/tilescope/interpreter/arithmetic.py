@@ -6,6 +6,9 @@ computed in fp32 and rounded once. Imports torch and triton.
 
 from __future__ import annotations
 
+import contextlib
+import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -48,6 +51,10 @@ _PRODUCT = "tilescope.product"
 _TOWARDS_ZERO = interpreter._ir.ROUNDING_MODE.RTZ
 
 
+#: Lines that a launch may print.
+PRINTED = 20
+
+
 class Arithmetic:
     """The builder's methods that compute."""
 
@@ -64,7 +71,8 @@ class Arithmetic:
             "create_erf": lambda block: TensorHandle(libdevice.erf(block.data), block.dtype.scalar),
             "create_inline_asm": self.inline_asm,
             "create_extern_elementwise": self.extern_elementwise,
-            "create_print": lambda *_: None,  # thousands of programs would each print a line
+            "create_print": self.show,
+            "create_assert": self.require,
         }
         methods |= {f"get_{kind}": _constant(kind) for kind in narrow.FORMATS}
         for names, adapt in ((_FLOATING, self.in_fp32), (_BITS, lambda create: create)):
@@ -82,7 +90,7 @@ class Arithmetic:
         if not self.counting.values:
             for name in _SHAPE:
                 methods[f"create_{name}"] = self.shape(getattr(self.original, f"create_{name}"))
-            methods |= {"create_assert": lambda *_: None, "create_gather": self.gather}
+            methods["create_gather"] = self.gather
             for name in dir(self.original):
                 if name.startswith("create_") and name not in methods and "descriptor" not in name:
                     methods[name] = self.guarded(getattr(self.original, name))
@@ -90,6 +98,28 @@ class Arithmetic:
             if name.startswith("create_") and not _serves_narrow(name.removeprefix("create_")):
                 methods[name] = _refusing_narrow(name, methods.get(name, getattr(self.original, name)))
         return methods
+
+    def show(self, prefix: str, hexadecimal: bool, values: Any, signed: Any) -> None:
+        """Prints what a program prints, of the first ``PRINTED`` lines of a launch: thousands of programs would each print one."""
+        if not self.counting.values or is_opaque(values):
+            return
+        self.counting.printed += 1
+        if self.counting.printed <= PRINTED:
+            # Not to standard output, which may be a protocol's.
+            with contextlib.redirect_stdout(sys.stderr):
+                type(self.original).create_print(self.original, prefix, hexadecimal, values, signed)
+        elif self.counting.printed == PRINTED + 1:
+            print(f"more than {PRINTED} lines of device_print: the others are left out", file=sys.stderr)
+
+    def require(self, condition: Any, text: str) -> None:
+        """Notes an assertion that does not hold. Without TRITON_DEBUG a GPU goes on."""
+        if self.counting.meter is None or is_opaque((condition,)) or condition.data.all():
+            return
+        # These end parts of the fault's line.
+        told = re.sub(r"\s*[:;]\s*", ", ", " ".join(str(text).split()))[:200]
+        self.counting.meter.faults.violate(
+            self.counting.line(), repr(told) if told else "", self.counting.program.number
+        )
 
     def in_fp32(self, create: Callable[..., Any]) -> Callable[..., Any]:
         """Extends an operation to narrow floats: they are computed in fp32."""

@@ -41,6 +41,12 @@ class Faults:
         self._found: dict[tuple[str, int], Fault] = {}
         #: How the first value that is not finite was made.
         self.origin: Origin | None = None
+        #: Programs that violate an assertion, by its line and text.
+        self._violated: dict[tuple[int, str], set[int]] = {}
+
+    def violate(self, line: int, text: str, program: int) -> None:
+        """Adds a program that violates the assertion at a line."""
+        self._violated.setdefault((line, text), set()).add(program)
 
     def add(self, kind: str, line: int, found: accesses.Runs, by: Program, others: set[int]) -> None:
         """Adds the bytes ``found`` of a program, and the marks of ``others`` that accessed them earlier."""
@@ -57,9 +63,15 @@ class Faults:
             mine.add(accesses.merged(theirs.ranges))
             for name in ("programs", "marks", "others"):
                 getattr(mine, name).update(getattr(theirs, name))
+        for place, programs in other._violated.items():
+            self._violated.setdefault(place, set()).update(programs)
 
     def record(self, launch: Launch) -> list[dict[str, Any]]:
         """The faults in the launch's record, in order of lines. See ``tilescope.table.kernel_faults``."""
+        asserted = [
+            {"kind": "assertion", "line": line, "text": text, "programs": len(programs)}
+            for (line, text), programs in self._violated.items()
+        ]
         found: list[dict[str, Any]] = []
         for (kind, line), fault in sorted(self._found.items(), key=lambda item: (item[0][0] != STORES, item[0][1])):
             if kind == EQUAL and not kernel_syntax.computed_from_memory(launch.function.fn, line):
@@ -74,4 +86,4 @@ class Faults:
             found.append({"kind": told, "line": line, "bytes": touched.bytes, "programs": programs, "tensor": tensor})
         if self.origin is not None:
             found.append({"kind": "not-finite", **vars(self.origin)})
-        return sorted(found, key=lambda fault: int(fault["line"]))
+        return sorted([*asserted, *found], key=lambda fault: int(fault["line"]))

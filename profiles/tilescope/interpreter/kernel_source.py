@@ -151,8 +151,13 @@ def loop(start: Any, stop: Any = None, step: Any = 1, **_: Any) -> Iterator[Any]
         yield tl.core.tensor(TensorHandle(np.array([value], dtype=dtype), kind), kind)
 
 
-#: ``print`` does nothing: thousands of programs would each print a line.
-_BUILTINS: dict[str, Any] = {"min": smallest, "max": largest, "range": loop, "print": lambda *_, **__: None}
+def printed(*values: Any, **_: Any) -> None:
+    """``print`` in a kernel, which the compiler makes a ``device_print``."""
+    if values and isinstance(values[0], str):
+        tl.device_print(*values)
+
+
+_BUILTINS: dict[str, Any] = {"min": smallest, "max": largest, "range": loop, "print": printed}
 _HELPERS: dict[str, Any] = {
     _PREFIX + function.__name__: function for function in (assigned, conjunction, disjunction, negation, constant_value)
 }

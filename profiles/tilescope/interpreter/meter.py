@@ -180,6 +180,8 @@ class Counting:
     blind: bool = False
     program: Program = field(default_factory=Program)
     not_finite: NotFinite | None = None
+    #: Number of lines that the launch's programs have printed.
+    printed: int = 0
 
     def line(self) -> int:
         """The line of the kernel's file that is being executed."""

@@ -45,7 +45,9 @@ _POINTER = np.dtype(np.uint64)
 _LIBRARIES = {
     module.__name__: module for module in (cuda.libdevice, importlib.import_module("triton.language.extra.libdevice"))
 }
-_OPTIONS = dataclasses.replace(interpreter_builder.options, sanitize_overflow=interpreter_builder.options.debug)
+_OPTIONS = dataclasses.replace(
+    interpreter_builder.options, sanitize_overflow=interpreter_builder.options.debug, debug=True
+)
 #: Triton's mark for an attribute that was absent before.
 _ABSENT = interpreter._MISSING
 
@@ -83,7 +85,7 @@ def hooked(function: Any, counting: Counting) -> Iterator[Callable[..., Any]]:
             mock.patch.object(JITFunction, "__call__", call),
             mock.patch.object(interpreter.InterpretedFunction, "__call__", call),
             mock.patch.dict(vars(interpreter_builder), methods),
-            # Triton computes each integer sum, difference and product twice, for overflow assertions that it then drops.
+            # Assertions are checked. Triton would compute each integer sum, difference and product twice, for those of overflow.
             mock.patch.object(interpreter_builder, "options", _OPTIONS),
             # Triton rebuilds its table of dtypes at every call.
             mock.patch.object(interpreter, "_get_np_dtype", _numpy_dtype(interpreter._get_np_dtype)),

@@ -19,6 +19,7 @@ from typing import Any
 from tilescope.collectors.cupti import library
 from tilescope.collectors.interpreter import TESTED
 from tilescope.hardware import device
+from tilescope.jobs import triton_cache
 from tilescope.jobs.versions import versions
 from tilescope.runs import store
 
@@ -123,8 +124,7 @@ def triton(probe: dict[str, Any]) -> Finding:
 
 def cache() -> Finding:
     """Triton's cache of compiled kernels."""
-    name, home = "triton cache", Path(os.environ.get("TRITON_HOME", Path.home()))
-    folder = Path(os.environ.get("TRITON_CACHE_DIR") or home / ".triton" / "cache")
+    name, folder = "triton cache", triton_cache.folder()
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if not os.access(existing, os.W_OK | os.X_OK):
         return Finding(name, False, f"{folder} cannot be written", "set TRITON_CACHE_DIR to a folder you may write to")

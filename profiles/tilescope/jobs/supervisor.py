@@ -21,7 +21,7 @@ from tilescope import collectors
 from tilescope.collectors.conditions import conditions
 from tilescope.hardware import device
 from tilescope.hardware.gpu_lock import gpu_lock
-from tilescope.jobs import attempt, kept_ceilings, process, ptxas, questions, warm
+from tilescope.jobs import attempt, kept_ceilings, process, ptxas, questions, triton_cache, warm
 from tilescope.jobs.job import ON_GPU, Catalog, Job, OnEvent, WorkerError, declared_cost, patience
 from tilescope.jobs.ledger import Ledger
 from tilescope.jobs.versions import versions
@@ -84,6 +84,8 @@ async def _described(job: Job) -> tuple[Job, Device | None, Run]:
     """
     for name in job.collectors:
         collectors.load(name)
+    if not {"compiler", *ON_GPU}.isdisjoint(job.collectors):
+        await asyncio.to_thread(triton_cache.check)
     await asyncio.to_thread(process.sweep, job.runs_dir)
     catalog = job.catalog or await questions.describe(
         job.names("kernel"), job.names("workload"), patience(job.settings)

@@ -89,7 +89,10 @@ class AdvisedCase(Identified):
     why: Annotated[str, _is("A sentence for people.")]
     impossible: Annotated[bool, _is("Whether its measurements are impossible: its findings say why.")]
     fault: Annotated[
-        str, _is("Its fault: does-not-compile, out-of-bounds, wrong-code, wrong-result, crash, failed; or empty.")
+        str,
+        _is(
+            "Its fault: does-not-compile, cannot-launch, out-of-bounds, wrong-code, wrong-result, crash, failed; or empty."
+        ),
     ]
 
 

@@ -17,9 +17,9 @@ from tilescope.table.case_table import GPU_TIME_SOURCES, CaseValues, Known
 from tilescope.table.run import Failure
 
 #: The rules' names, in the order in which faults are to be fixed, and what a table calls them.
-COMPILE, OUTSIDE, CODE, WRONG = "does-not-compile", "out-of-bounds", "wrong-code", "wrong-result"
-CRASH, FAILED = "crash", "failed"
-LABELS = {name: name.replace("-", " ") for name in (COMPILE, OUTSIDE, CODE, WRONG, CRASH, FAILED)}
+COMPILE, LAUNCH, OUTSIDE, CODE = "does-not-compile", "cannot-launch", "out-of-bounds", "wrong-code"
+WRONG, CRASH, FAILED = "wrong-result", "crash", "failed"
+LABELS = {name: name.replace("-", " ") for name in (COMPILE, LAUNCH, OUTSIDE, CODE, WRONG, CRASH, FAILED)}
 
 #: Collectors that call the kernel on a GPU, and those that do without.
 _CALLING = frozenset({"events", "torch_profiler", "race"})
@@ -40,12 +40,13 @@ _STATEMENT = re.compile(
 _CUDA = re.compile(r"illegal memory access|misaligned address")
 _DIED = re.compile(r"worker (?P<ending>.+?) while (?P<doing>[\w ]+?) \S+/.*; finished cases are kept", re.DOTALL)
 _UNCOMPILED = re.compile(r"^(?:CompilationFailed|OutOfResources): ")
+#: What compiles, and a GPU refuses.
+_REFUSED = re.compile(r"cannot be launched|shared memory|out of resource")
 #: Remedies by what the compiler's message says.
 _CURES = (
     (r"Cannot access global variable (\w+)", "Declare it as {0} = tl.constexpr(…) in its module, or pass it as an argument."),
     (r"supported fp8 dtypes", "Use one of the supported dtypes, or name an architecture that has this one (--target sm_89)."),
-    (r"out of resource|shared memory", "Use smaller blocks or fewer stages."),
-    (r"threads a block|num_warps", "Use fewer num_warps."),
+    (r"out of resource", "Use smaller blocks or fewer stages."),
     (r"\bline \d+", "Correct that line, then profile it again."),
 )  # fmt: skip
 
@@ -180,8 +181,11 @@ def _uncompiled(name: str, failure: Failure) -> Fault | None:
     if not _UNCOMPILED.match(failure.message):
         return None
     said = plain(failure.message)
-    title, _, more = said.partition(": use ")[0].partition(". ")
-    return Fault(COMPILE, title.rstrip("."), more.partition(". ")[0], _caret(failure), _cure(said))
+    told, _, cure = said.partition(": use ")
+    title, _, more = told.partition(". ")
+    rule = LAUNCH if _REFUSED.search(told) else COMPILE
+    remedy = f"Use {cure}." if cure else _cure(said)
+    return Fault(rule, title.rstrip("."), more.partition(". ")[0], _caret(failure), remedy)
 
 
 def _unequal(name: str, failure: Failure) -> Fault | None:

@@ -25,6 +25,11 @@ class Kind:
 
 
 KINDS: dict[str, Kind] = {
+    "assertion": Kind(
+        "the assertion {text} does not hold in {programs} of the programs",
+        "correct the inputs or the condition, TRITON_DEBUG=1 lets a GPU stop there",
+        wrong=True,
+    ),
     "race-of-stores": Kind(
         "{programs} programs store to the same {bytes} of {tensor}, and chance decides whose value stays",
         "add with tl.atomic_add, or let one program store each byte",

@@ -7,6 +7,7 @@ anything, because file descriptor 1 is redirected to standard error.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import getpass
@@ -79,7 +80,7 @@ def _said(error: BaseException, starting: bool = False) -> dict[str, str]:
 
 
 def _capture(job: Mapping[str, Any], emit: Emit) -> int:
-    name, folder, settings = job["collector"], Path(job["folder"]), job.get("settings", {})
+    name, folder, settings = job["collector"], Path(job["folder"]).absolute(), job.get("settings", {})
     cases = [Case(**case) for case in job["cases"]]
     emit({"event": "start", "of": len(cases)})
     module = collectors.load(name)
@@ -99,8 +100,9 @@ def _capture(job: Mapping[str, Any], emit: Emit) -> int:
         for case in cases:
             begin(case)
             try:
-                module.capture(case, load(case.kernel), folder / f"{case.slug}{module.SUFFIX}", settings)
-                _synchronise()
+                with _kept_process():
+                    module.capture(case, load(case.kernel), folder / f"{case.slug}{module.SUFFIX}", settings)
+                    _synchronise()
             except (Exception, SystemExit) as error:
                 yield case, error
             else:
@@ -121,6 +123,20 @@ def _capture(job: Mapping[str, Any], emit: Emit) -> int:
         if not together and case != cases[-1]:
             _release()
     return 0
+
+
+@contextlib.contextmanager
+def _kept_process() -> Iterator[None]:
+    """Restores the working directory and the environment, which a case's code may change, for the next case."""
+    folder, variables = Path.cwd(), dict(os.environ)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # it was removed meanwhile
+            os.chdir(folder)
+        if os.environ != variables:
+            os.environ.clear()
+            os.environ.update(variables)
 
 
 def _describe(job: Mapping[str, Any], emit: Emit) -> int:
