@@ -572,6 +572,8 @@ UNREAD = {
     "a.sqlite": ("SQLite format 3\x00", "a database of Nsight Systems"),
     "kernel_trace.csv": ('"Kind","Agent_Id","Queue_Id","Kernel_Name","Start_Timestamp"\n', "a table of rocprof, for a GPU of AMD"),
     "counter_collection.csv": ('"Correlation_Id","Dispatch_Id","Agent_Id","Kernel_Name","Counter_Name"\n', "a table of rocprof"),
+    "memory_copy_trace.csv": ('"Kind","Direction","Source_Agent_Id","Correlation_Id","Start_Timestamp"\n', "a table of rocprof"),
+    "kern_exec.csv": ("PID,TID,DevId,Count,QCount,Kernel Name\n", "a summary of Nsight Systems"),
     "stats.csv": ('"Name","Calls","TotalDurationNs","AverageNs"\n', "a summary of rocprof"),
     "results.json": ('{"rocprofiler-sdk-tool": [{}]}', "JSON of rocprof"),
     "nsight.csv": (",Annotation,n,AvgValue,StdDev,Metric,GPU\n0,a,1,2.0,0.1,gpu__time_duration.sum,NVIDIA H200\n", "a table of nsight-python"),

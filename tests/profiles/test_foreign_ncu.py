@@ -138,8 +138,17 @@ def test_ncu_details_page_of_another_form_has_its_values(form: str, tmp_path: Pa
 
 def test_doubtful_commas_are_refused_with_both_readings(tmp_path: Path) -> None:
     counters = {"gpu__time_duration.sum": "us"}
-    with pytest.raises(StoreError, match=r"12,345 in it may be 12345 or 12\.345: print it again with LC_ALL=C"):
+    with pytest.raises(StoreError, match=r"12,345 in it may be 12\.345 or 12345: print it again with LC_ALL=C"):
         opened(tmp_path, printed(raw(launch(0, ["12,345"]), counters=counters)))
+    with pytest.raises(StoreError, match=r"12\.345 in it may be 12\.345 or 12345"):
+        opened(tmp_path, printed(raw(launch(0, ["12.345"]), counters=counters), ";"))
+    # The usual mark of such a table, and a comma with other numbers beside it.
+    assert read(opened(tmp_path, printed(raw(launch(0, ["12.345"]), counters=counters))))["gpu_time"] == pytest.approx(
+        12.345e-6
+    )
+    assert read(opened(tmp_path, printed(raw(launch(0, ["0,345"]), counters=counters))))["gpu_time"] == pytest.approx(
+        0.345e-6
+    )
     # A count has no fraction.
     whole = printed(raw(launch(0, ["12,345"]), counters={"dram__bytes_read.sum": "byte"}))
     assert read(opened(tmp_path, whole))["dram_bytes_read"] == 12_345
@@ -204,6 +213,8 @@ def test_ncu_own_lines_beside_launches_are_notes(tmp_path: Path) -> None:
         (printed(raw())[:-1], "it has ncu's header and no launch"),
         (printed(raw(launch(0, ["1", "2"]), counters={"my__counter.sum": "", "your__counter.sum": ""})),
          "none of its counters (my__counter.sum, your__counter.sum) is one that Tilescope knows"),
+        (printed([[*LEADING, "Metric Name", "Metric Unit", "Metric Value"], [*launch(0, []), "New Thing", "", "1"]]),
+         "none of its counters (New Thing) is one that Tilescope knows"),
         ("a,b\n1,2\n", "no table of ncu's is in it"),
     ],
 )  # fmt: skip

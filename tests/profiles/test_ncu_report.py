@@ -66,6 +66,18 @@ def opened(folder, text):
 
 
 @pytest.mark.usefixtures("package")
+def test_ncu_report_gpus_have_cases_of_their_own(tmp_path: Path) -> None:
+    def on(number: int) -> dict[str, object]:
+        about = {"launch__device_id": (number, ""), "device__attribute_display_name": ("NVIDIA H200", "")}
+        return {"name": "k", "metrics": {**SIZES, **about, "gpu__time_duration.sum": (number + 1, "us")}}
+
+    loaded = opened(tmp_path, json.dumps([[on(0), on(1)]]))
+    times = loaded.table[loaded.table["metric"] == "gpu_time"]
+    assert list(times["workload"].str[-5:]) == ["GPU 0", "GPU 1"]
+    assert loaded.run.device.name == "NVIDIA H200"
+
+
+@pytest.mark.usefixtures("package")
 def test_missing_metrics_are_absent_and_zeros_are_kept(tmp_path):
     first = {
         **SIZES,

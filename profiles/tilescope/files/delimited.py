@@ -14,6 +14,8 @@ _GROUPING = re.compile(r"(?<=\d)[ '’\u00a0\u2009\u202f](?=\d{3})")
 _WRITTEN = re.compile(r"[+-]?([\d.,]*\d)(e[+-]?\d+)?", re.IGNORECASE)
 #: Cells with a point or comma by which a table's numbers are understood: what the first of them show holds for all.
 _ENOUGH = 10_000
+#: The mark of a number that may be read with either.
+_DOUBTFUL = "?"
 
 
 def cells(line: str, names: Sequence[str]) -> tuple[str, list[str]] | None:
@@ -28,27 +30,28 @@ def cells(line: str, names: Sequence[str]) -> tuple[str, list[str]] | None:
 def decimal_mark(numbers: Iterable[tuple[str, bool]], separator: str) -> str:
     """The decimal mark of a table's numbers: ``.`` or ``,``. ``numbers`` are cells, each with whether it is a whole number.
 
-    ``71,25`` has a decimal comma and ``1,234,567`` none. A table that is separated by semicolons has commas in its numbers.
-    Raises Unreadable where every number with a comma is like ``12,345``.
+    ``71,25`` has a decimal comma and ``1,234,567`` none. If every number is like ``12,345`` or ``12.345``, the separator decides:
+    semicolons stand where numbers have decimal commas. Raises Unreadable where it says the contrary of such a number.
     """
+    usual = "," if separator == ";" else "."
     seen: Counter[str] = Counter()
     doubtful = ""
     for cell, whole in numbers:
         mark = _mark(cell, whole)
-        if mark == "?":
-            doubtful = doubtful or cell
+        if mark == _DOUBTFUL:
+            doubtful = doubtful if doubtful or usual in cell else cell
         elif mark:
             seen[mark] += 1
             if seen.total() == _ENOUGH:
                 break
     if seen:
         return max(seen, key=lambda mark: seen[mark])
-    if doubtful and separator != ";":
+    if doubtful:
+        both = " or ".join(sorted({re.sub("[.,]", "", doubtful), doubtful.replace(",", ".")}))
         raise Unreadable(
-            f"{doubtful} in it may be {doubtful.replace(',', '')} or {doubtful.replace(',', '.')}: print it again with "
-            "LC_ALL=C and a counter with a fraction or above a million"
+            f"{doubtful} in it may be {both}: print it again with LC_ALL=C and a counter with a fraction or above a million"
         )
-    return "," if doubtful else "."
+    return usual
 
 
 def plain(cell: str, mark: str) -> str:
@@ -66,7 +69,7 @@ def plain(cell: str, mark: str) -> str:
 
 
 def _mark(cell: str, whole: bool) -> str:
-    """The decimal mark that one number shows: ``.``, ``,``, ``?`` where a comma may be either, or nothing."""
+    """The decimal mark that one number shows: ``.``, ``,``, ``_DOUBTFUL``, or nothing."""
     found = _WRITTEN.fullmatch(_GROUPING.sub("", cell.strip()))
     if not found or not re.search(r"[.,]", found[1]):
         return ""
@@ -80,6 +83,4 @@ def _mark(cell: str, whole: bool) -> str:
         return other
     if len(after) != 3 or len(before) > 3 or before in ("", "0") or found[2]:
         return used
-    if whole:
-        return other
-    return "?" if used == "," else ""
+    return other if whole else _DOUBTFUL

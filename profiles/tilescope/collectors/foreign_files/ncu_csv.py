@@ -94,10 +94,8 @@ def read(path: Path) -> Contents:
             devices.setdefault(gpu, _device(launch))
     if not launches:
         raise bounded_reading.Unreadable(f"it has ncu's header and no launch: {_reason(text, 'profile one')}")
-    contents.require(
-        rows,
-        f"none of its counters ({contents.listed(others.unknown)}) is one that Tilescope knows: profile with 'ncu --set full'",
-    )
+    named = f" ({contents.listed(others.unknown)})" if others.unknown else ""
+    contents.require(rows, f"none of its counters{named} is one that Tilescope knows: profile with 'ncu --set full'")
     gpus, notes = contents.of_gpus(devices)
     if left_out := sum(table.left_out for table in tables):
         notes.append(f"rows that are cut off or too long and were left out: {left_out}")
@@ -137,11 +135,7 @@ def _launches(table: cells.Table) -> Iterator[_Launch]:
     numbers = ((value, _is_whole(name, unit)) for one in found for name, unit, value in one.counted)
     mark = delimited.decimal_mark(numbers, table.separator)
     for one in found:
-        counted = [
-            (name, unit, delimited.plain(value, mark))
-            for name, unit, value in one.counted
-            if name in _KNOWN or "__" in name
-        ]
+        counted = [(name, unit, delimited.plain(value, mark)) for name, unit, value in one.counted if name]
         yield _Launch(one.printed, counted)
 
 
