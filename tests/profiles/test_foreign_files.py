@@ -302,6 +302,8 @@ def test_a_compilation_from_the_cache_has_no_time(tmp_path: Path) -> None:
         ("scopes.hatchet", b'[{"frame": {"name": "ROOT"}, "metrics": {}, "children": []}]', "no kernel's time"),
         ("packed.hatchet_msgpack", b"\x92\x83\xa8", "default format"),
         ("a.ndjson", b'{"event_type": "launch_diff"}\n', "no compilation or launch"),
+        ("lines.csv", b"generation,status,perf_ms,\rcompile_time_s,config\r1,ok,2,3,Config()\n", "ncu --csv --page raw"),
+        ("cell.csv", b"generation,status,perf_ms,compile_time_s,config," + b"x" * 200_000, "ncu --csv --page raw"),
         ("damaged.json.gz", gzip.compress(TRACE.read_bytes())[:900], "cannot be read"),
     ],
 )  # fmt: skip

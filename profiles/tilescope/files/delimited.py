@@ -20,10 +20,14 @@ _DOUBTFUL = "?"
 
 def cells(line: str, names: Sequence[str]) -> tuple[str, list[str]] | None:
     """What separates a header's cells, and the cells, if the line is a header with all of ``names``; else None."""
-    begun = re.search(rf'(?:^|[,;\t])"?{re.escape(names[0])}"?([,;\t])', line.lstrip("\ufeff"))
+    first = "".join(line.lstrip("\ufeff").splitlines()[:1])
+    begun = re.search(rf'(?:^|[,;\t])"?{re.escape(names[0])}"?([,;\t])', first)
     if not begun:
         return None
-    found = next(csv.reader([line.lstrip("\ufeff")], delimiter=begun[1]), [])
+    try:
+        found = next(csv.reader([first], delimiter=begun[1]), [])
+    except csv.Error:  # a cell is too long
+        return None
     return (begun[1], found) if set(names) <= set(found) else None
 
 
