@@ -6,8 +6,10 @@ import pytest
 from tilescope_dashboard.data.kernel_cases import KernelCase, case_name, closest, named
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.advice import Advice
+from tilescope_dashboard.views.autotune import Autotune
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.compare import Compare
+from tilescope_dashboard.views.context import Context
 from tilescope_dashboard.views.navigation import Navigation
 from tilescope_dashboard.views.occupancy import Occupancy
 from tilescope_dashboard.views.overview import Overview
@@ -150,3 +152,30 @@ def test_closest_case_is_of_the_same_problem() -> None:
     assert closest([eager, swept, ours], eager, direction="forward", impl="triton") == ours
     assert closest([eager, swept, ours], swept, workload="8x8-bf16") == swept
     assert closest([eager], ours, workload="9x9-bf16") is None
+
+
+def test_roofline_fields_choose_the_case() -> None:
+    shown = opened(Roofline, case=case_name(OTHER))
+    workload, direction = field(shown, "workload"), field(shown, "pass")
+    workload.value = next(name for name in workload.options if name not in ("all", OTHER.workload))
+    assert shown.state.standing.problem == (workload.value, OTHER.direction)
+    direction.value = "all"
+    assert set(shown.table.filled["pass"]) == {"forward", "backward"}
+    assert shown.state.standing.problem == (workload.value, OTHER.direction)
+
+
+def test_autotune_fields_choose_case_and_axes() -> None:
+    shown = opened(Autotune, kernel="matmul")
+    sweep, across = field(shown, "sweep"), field(shown, "across")
+    assert shown.state.case == ""
+    sweep.param.trigger("value")
+    assert shown.state.chosen and shown.state.chosen[:3] == named(sweep.value)[:3]
+    drawn = shown.chart.object
+    across.value = next(name for name in across.options if name not in (across.value, field(shown, "down").value))
+    assert shown.chart.object.xaxis.axis_label == across.value != drawn.xaxis.axis_label
+
+
+def test_run_field_opens_the_run() -> None:
+    state = State(run=RUN, kernel="softmax", view="roofline")
+    field(Context(state), "run").value = PREDICTED
+    assert (state.run, state.kernel) == (PREDICTED, "softmax")
