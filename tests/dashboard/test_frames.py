@@ -10,7 +10,7 @@ from tilescope.models import sweeps
 from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope_dashboard.components import html_text
-from tilescope_dashboard.data import frames
+from tilescope_dashboard.data import exports, frames
 from tilescope_dashboard.data.units import times, write
 from tilescope_dashboard.topics import occupancy as topic
 
@@ -133,3 +133,9 @@ def test_words_escape_what_comes_from_outside() -> None:
     for piece in pieces:
         assert "<img" not in piece
         assert "&lt;img" in piece
+
+
+def test_csv_has_no_formula_and_no_control_characters() -> None:
+    frame = pd.DataFrame({"kernel": ["=1+1", "-3", "\x1b[31m\u202e", "ok"], "value": [1.0, -2.0, 3.0, 4.0]})
+    lines = exports.as_csv(frame).getvalue().decode().splitlines()
+    assert lines[1:] == ["'=1+1,1.0", "'-3,-2.0", "\\x1b[31m\\u202e,3.0", "ok,4.0"]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tilescope import cli
+from tilescope.notebook.opened_run import Profile
 from tilescope.runs import store
 from tilescope.runs.store import RunWriter
 from tilescope.table import schema
@@ -183,6 +184,28 @@ def test_show_says_a_fault_before_the_table(capsys, tmp_path):
     ]
 
 
+def test_names_and_messages_are_shown_without_escapes(capsys, tmp_path):
+    odd = "\x1b[31mred\x1b]0;title\x07\u202e"
+    case = f"{odd}/triton/forward/8x8-fp32"
+    a_run(
+        tmp_path,
+        failures=(Failure(case, "compiler", f"CompilationFailed: {odd} does not compile"),),
+        notes=(odd,),
+        title=odd,
+    )
+    for given in (["show", "latest"], ["show"], ["advise", "latest"]):
+        out = tilescope(capsys, *given)[1]
+        assert "\\x1b[31mred" in out and not {"\x1b", "\x07", "\u202e"} & {*out}
+    said = repr(Profile.of(store.open_run(store.find("latest"))))
+    assert "\\u202e" in said and not {"\x1b", "\u202e"} & {*said}
+
+
+@pytest.mark.parametrize("name", ["../../x", "..x", ".x.y", "a..b"])
+def test_collector_that_is_no_module_is_unknown(capsys, name):
+    status, _, err = tilescope(capsys, "profile", OWN, "--collect", name)
+    assert status == 2 and f"unknown collector '{name}'" in err
+
+
 def test_advise_names_a_failed_case_without_rows(capsys, tmp_path):
     failed = Failure(
         "layer_norm/triton/forward/8x8-fp32", "compiler", "CompilationFailed: f does not compile: line 3: no"
@@ -215,6 +238,11 @@ def test_show_prints_a_run_and_the_list(capsys, tmp_path):
     out = tilescope(capsys, "show")[1]
     assert "1 failed" in out
     assert "run.json is missing" in out
+
+
+def test_show_says_that_a_run_was_predicted(capsys, tmp_path):
+    a_run(tmp_path, device=device.for_target("sm_90"))
+    assert "without a GPU, predicted for NVIDIA H200 with" in tilescope(capsys, "show", "latest")[1]
 
 
 def test_show_of_a_newer_or_damaged_run_changes_nothing(capsys, tmp_path):

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
+from tilescope.files.bounded_reading import printable
 
 #: Characters: enough for a run, a kernel and a GPU, and few enough for every file system.
 _LONGEST = 120
@@ -43,10 +44,11 @@ def _named(name: str, unit: str) -> str:
 def as_csv(frame: pd.DataFrame) -> io.BytesIO:
     """The frame as CSV in UTF-8. An absent value is an empty cell.
 
-    A text that a spreadsheet would read as a formula gets a leading apostrophe.
+    A text that a spreadsheet would read as a formula gets a leading apostrophe. Control characters are written as escapes.
     """
     safe = frame.copy()
     for name in safe.select_dtypes("string"):
+        safe[name] = safe[name].map(printable, na_action="ignore").astype("string")
         formula = safe[name].str.match(r"[=+\-@\t\r]").fillna(False)
         safe[name] = safe[name].mask(formula.astype(bool), "'" + safe[name])
     return io.BytesIO(safe.to_csv(index=False).encode())

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import pandas as pd
+from tilescope.files.bounded_reading import printable
 from tilescope.models.advice import NVIDIA, Finding
 from tilescope.table.case import readable
 
@@ -45,7 +46,7 @@ def escape(text: str, longest: int = _LINE) -> str:
 
     It is cut in the middle to ``longest`` characters.
     """
-    line = short(" ".join(str(text).split()), longest)
+    line = short(printable(" ".join(str(text).split())), longest)
     line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     line = re.sub(r"([\\`*\[\]{}|~$])|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])", r"\\\g<0>", line)
     # A joiner of no width: GitHub looks for mentions after it has read escapes.

@@ -7,6 +7,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from tilescope.commands import choices, running
+from tilescope.files.bounded_reading import printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     # A case that failed before it had any row comes with the faults.
     cases = dict.fromkeys([*(finding.case for finding in found if finding.fault), *_cases(table)])
     for number, case in enumerate(cases):
-        print(("\n" if number else "") + "/".join(filter(None, case)))
+        print(("\n" if number else "") + printable("/".join(filter(None, case))))
         of_case = [finding for finding in found if finding.case == case]
         print("\n".join(text(rank, finding) for rank, finding in enumerate(of_case, 1)) or _nothing(table, case))
     return running.without_values(loaded)
@@ -117,9 +118,8 @@ def text(rank: int, finding: Finding) -> str:
     )
     width = min(_WIDTH, terminal.width())
     wrapper = textwrap.TextWrapper(width, "     ", "       ", break_long_words=False)
-    return "\n".join(
-        [textwrap.fill(head, width, subsequent_indent="     ", break_long_words=False), *map(wrapper.fill, lines)]
-    )
+    told = [textwrap.fill(head, width, subsequent_indent="     ", break_long_words=False), *map(wrapper.fill, lines)]
+    return printable("\n".join(told))
 
 
 def _choose(loaded: LoadedRun, *, kernel: str, impl: str, direction: str, workload: str) -> pd.DataFrame:

@@ -46,9 +46,17 @@ class Unreadable(ValueError):
 
 def one_line(text: object, most: int = 200) -> str:
     """The text as one printable line of at most ``most`` characters."""
-    line = " ".join(str(text).split())
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in line)
+    shown = printable(" ".join(str(text).split()))
     return shown if len(shown) <= most else shown[: most - 1] + "…"
+
+
+def printable(text: str) -> str:
+    """The text with escapes of control characters and of those that turn the direction of writing. Line breaks stay."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c == "\n" else c.encode("unicode_escape", "surrogatepass").decode() for c in text
+    )
 
 
 def is_inside(path: Path, folder: Path) -> bool:

@@ -101,7 +101,7 @@ def choose_collectors(names: Iterable[str], target: str, here: str) -> tuple[str
     named = [name for name in asked if name != AUTO]
     foreign = bool(here) and here != target
     for name in named:
-        if name not in KNOWN and "." not in name:
+        if name not in KNOWN and ("." not in name or not all(part.isidentifier() for part in name.split("."))):
             raise RequestError(unknown("collector", name, [*KNOWN, AUTO]))
         if foreign and name in ON_GPU:
             raise RequestError(f"{name} measures this machine's GPU ({here}), not {target}: leave out one of the two")

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tilescope.files.bounded_reading import one_line
+from tilescope.files.bounded_reading import one_line, printable
 
 #: Width in characters where the output is no terminal.
 WIDTH = 120
@@ -34,7 +34,7 @@ def width() -> int:
 def say(*lines: str) -> None:
     """Prints lines of text. A terminal wraps them at words; a file or a program gets each line whole."""
     console = _console()
-    for line in lines:
+    for line in map(printable, lines):
         if console.is_terminal:
             console.print(Text(line), overflow="fold")
         else:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 
+from tilescope.files.bounded_reading import printable
 from tilescope.models import faults, text_table
 from tilescope.models.summary import of_run
 from tilescope.notebook import opening
@@ -101,7 +102,7 @@ class Profile(LoadedRun):
 
     def __repr__(self) -> str:
         notes = (f"note: {note}" for note in self.run.notes)
-        return "\n".join([self._title(), *self._failed(), text_table.text(self), *notes])
+        return printable("\n".join([self._title(), *self._failed(), text_table.text(self), *notes]))
 
     def _repr_html_(self) -> str:
         """The summary as a table. The run's texts are escaped."""
