@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tilescope import cli
+from tilescope.hardware import device
 from tilescope.notebook.opened_run import Profile
 from tilescope.runs import store
 from tilescope.runs.store import RunWriter
