@@ -114,6 +114,12 @@ async def never(request: Request) -> Job:
     raise AssertionError(request)
 
 
+def test_kernel_field_chooses_the_kernel_of_the_page() -> None:
+    shown = form(never)
+    field(shown, "kernel").value = "rms_norm"
+    assert shown.state.kernel == "rms_norm"
+
+
 def test_what_was_refused_is_said_beside_the_button() -> None:
     async def refuse(request: Request) -> Job:
         raise RequestError(f"softmax has no workload <b>{request.workloads[-1]}</b>")
