@@ -203,3 +203,48 @@ def guarded_mean_kernel(x_ptr, count_ptr, out_ptr, n: tl.constexpr):
 def exponential_kernel(x_ptr, out_ptr, n: tl.constexpr):
     at = tl.arange(0, n)
     tl.store(out_ptr + at, tl.exp(tl.load(x_ptr + at)))  # not finite
+
+
+CONFIGS = [triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 128})]
+
+
+def tuned(**options):
+    """An autotuner's decorator with two configs."""
+    return triton.autotune(CONFIGS, **{"key": ["n"], **options})
+
+
+@triton.jit
+def in_place_kernel(x_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x_ptr + at, tl.load(x_ptr + at, mask=at < n) * 2, mask=at < n)
+
+
+@triton.jit
+def out_of_place_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + at, tl.load(x_ptr + at, mask=at < n) * 2, mask=at < n)
+    tl.store(out_ptr + at, tl.load(out_ptr + at, mask=at < n) + 1, mask=at < n)
+
+
+@triton.jit
+def many_atomics_kernel(x_ptr, out_ptr, ONE: tl.constexpr):
+    tl.atomic_add(out_ptr + (0 if ONE else tl.program_id(0) % 64), tl.load(x_ptr))  # contended
+
+
+@triton.jit
+def counting_programs_kernel(count_ptr):
+    tl.atomic_add(count_ptr, 1)
+
+
+@triton.jit
+def half_sum_kernel(x_ptr, out_ptr, n, KIND: tl.constexpr):
+    total = tl.zeros((16,), KIND)
+    for step in range(n):
+        total += tl.load(x_ptr + step * 16 + tl.arange(0, 16))  # a sum
+    tl.store(out_ptr + tl.arange(0, 16), total)
+
+
+@triton.jit
+def times_kernel(x_ptr, y_ptr, n, TIMES: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + at, tl.load(x_ptr + at, mask=at < n) * TIMES, mask=at < n)

@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+import triton.language as tl
 from tilescope import Capture, cli
 from tilescope.collectors import code_faults
 from tilescope.execution import launches, offline
 from tilescope.table import kernel_faults
+from triton.runtime.jit import KernelInterface
 
 from . import faulty_launches as faulty
+from . import foreign_launches as foreign
 
 pytestmark = pytest.mark.usefixtures("no_gpu")
 
@@ -178,6 +181,64 @@ MEANT = {
 @pytest.mark.parametrize("name", MEANT)
 def test_meant_code_has_no_warning(name):
     assert compiled(MEANT[name], wrong=False) == []
+
+
+def tuned(kernel: Any, *arguments: Any, **options: Any) -> None:
+    """Launches the kernel with an autotuner."""
+    faulty.tuned(**options)(kernel)[lambda given: (2,)](*arguments)
+
+
+HALF = torch.bfloat16
+UNLIKELY = {
+    "tuning in place": (lambda: tuned(faulty.in_place_kernel, numbers(100), 100), "the autotuner tries 2 configs on x_ptr"),
+    "tuning a sum": (
+        lambda: tuned(faulty.atomic_total_kernel, numbers(100), cells(1), 100), "the autotuner tries 2 configs on out_ptr",
+    ),
+    "a key": (lambda: tuned(faulty.out_of_place_kernel, numbers(100), cells(100), 100, key=["n", "m"]), "key= names m, which"),
+    "atomics": (lambda: faulty.many_atomics_kernel[(1024,)](numbers(1), cells(1), ONE=True), "1,024 atomics on the same 4 bytes"),
+    "a sum": (lambda: faulty.half_sum_kernel[(1,)](cells(400 * 16, 1.0, HALF), cells(16, 0, HALF), 400, tl.bfloat16), "a sum in bf16 no longer grows"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNLIKELY)
+def test_unlikely_code_is_a_warning(name):
+    launch, what = UNLIKELY[name]
+    (said,) = told(launch, wrong=False)
+    assert what in said and kernel_faults.read(said) is not None
+
+
+LIKELY = {
+    "restored": lambda: tuned(faulty.in_place_kernel, numbers(100), 100, restore_value=["x_ptr"]),
+    "set to zero": lambda: tuned(faulty.atomic_total_kernel, numbers(100), cells(1), 100, reset_to_zero=["out_ptr"]),
+    "stored before it is read": lambda: tuned(faulty.out_of_place_kernel, numbers(100), cells(100), 100),
+    "a library's own autotuner": lambda: foreign.tuned_by_itself(KernelInterface)[(1,)](numbers(32)),
+    "one launch in place": lambda: faulty.in_place_kernel[(2,)](numbers(100), 100, BLOCK=64),
+    "spread atomics": lambda: faulty.many_atomics_kernel[(1024,)](numbers(1), cells(64), ONE=False),
+    "few atomics": lambda: faulty.many_atomics_kernel[(100,)](numbers(1), cells(1), ONE=True),
+    "a counter": lambda: faulty.counting_programs_kernel[(2048,)](cells(1, 0, torch.int32)),
+    "a short sum": lambda: faulty.half_sum_kernel[(1,)](
+        cells(200 * 16, 1.0, HALF), cells(16, 0, HALF), 200, tl.bfloat16
+    ),
+    "a sum in fp32": lambda: faulty.half_sum_kernel[(1,)](cells(400 * 16, 1.0, HALF), cells(16), 400, tl.float32),
+}
+
+
+@pytest.mark.parametrize("name", LIKELY)
+def test_likely_code_has_no_warning(name):
+    assert told(LIKELY[name], wrong=False) == []
+
+
+@pytest.mark.parametrize(
+    ("constants", "many"), [(range(1, 25), True), ((1 << n for n in range(10)), False), ((3,), False)]
+)
+def test_many_values_of_a_constant_are_a_warning(constants, many, tmp_path):
+    with Capture("sm_90") as capture:
+        for times in constants:
+            faulty.times_kernel[(1,)](cells(16, 1.0), cells(16), 16, TIMES=times, BLOCK=16)
+    warned = [warning.message for warning in capture.job(runs_dir=tmp_path).warnings]
+    assert len(warned) == many
+    if many:
+        assert "24 variants are compiled for calls at" in warned[0] and "one for each value of TIMES" in warned[0]
 
 
 SCRIPT = """

@@ -28,7 +28,7 @@ import shutil
 import sys
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,11 +38,14 @@ from tilescope.captures.data_flow import Flow
 from tilescope.collectors import interpreter
 from tilescope.execution import launch_limits
 from tilescope.execution.launches import Launch
+from tilescope.table import kernel_faults
 
 #: Most distinct launches of a process, of a kernel, and of launches that differ only in the contents of their tensors.
 MOST, MOST_OF_KERNEL, MOST_ALIKE = 256, 64, 4
 #: Most bytes of contents of a process, and most call sites of a launch.
 MOST_BYTES, MOST_SITES = 512 << 20, 16
+#: Values of a constant at one call site from which its variants are too many.
+MANY_VARIANTS = 8
 
 
 @dataclass
@@ -83,6 +86,8 @@ class Recorder:
         #: Number of launches in forked processes, in memory that all of them share.
         self._elsewhere = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")
         self._process = os.getpid()
+        #: The values of numbers that are constants of the code, by function, call site and parameter.
+        self._constants: dict[tuple[Any, str], dict[str, set[int]]] = {}
         #: A backward pass on a GPU launches from another thread.
         self._lock = threading.RLock()
 
@@ -117,7 +122,29 @@ class Recorder:
                 self.refused[f"{site[0] if site else launch.name}: {error}"] += 1
                 return None
             record.called(site)
+            self._note_constants(launch, site)
             return record
+
+    def _note_constants(self, launch: Launch, site: tuple[str, ...]) -> None:
+        values = self._constants.setdefault((launch.function, site[0] if site else ""), {})
+        parameters = set(launch.function.arg_names) - launch.config.keys()
+        for name, value in launch.constants.items():
+            if type(value) is int and name in parameters:
+                values.setdefault(name, set()).add(value)
+
+    def respecialized(self) -> Iterator[tuple[str, str]]:
+        """Yields kernels with a warning for each constant whose many values make as many variants of the code at one call site.
+
+        Powers of two are block sizes, of which there are few.
+        """
+        for (function, site), constants in self._constants.items():
+            for name, values in constants.items():
+                if len(values) < MANY_VARIANTS or all(value & (value - 1) == 0 for value in values):
+                    continue
+                about = {"count": len(values), "site": site.replace(":", ", line "), "name": name}
+                fault = {"kind": "many-variants", "line": function.starting_line_number, **about}
+                kernel = self._by_function[id(function)]
+                yield kernel.name, kernel_faults.told({"function": kernel.name}, fault)
 
     def _full(self) -> str:
         """The reason why no more launches can be kept; empty while there is room."""

@@ -32,7 +32,7 @@ class Launch:
 
     ``function`` is the ``JITFunction`` (an ``InterpretedFunction`` under TRITON_INTERPRET=1). ``args`` and ``kwargs`` are its
     arguments, with those of autotuners and heuristics. ``grid`` is resolved to three extents. ``config`` is an autotuner's
-    choice, empty without one.
+    choice, empty without one. ``tuner`` is the autotuner.
     """
 
     function: Any
@@ -40,6 +40,7 @@ class Launch:
     kwargs: Mapping[str, Any]
     grid: tuple[int, int, int]
     config: Mapping[str, Any]
+    tuner: Any = None
 
     @property
     def name(self) -> str:
@@ -198,7 +199,7 @@ def catch(
     from two threads at once.
     """
     caught: list[Launch] = []
-    chosen: list[Mapping[str, Any]] = [{}]
+    chosen: list[tuple[Mapping[str, Any], Any]] = [({}, None)]
 
     def run(function: Any, /, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Any:
         if warmup:
@@ -206,7 +207,7 @@ def catch(
         for hook in function.pre_run_hooks:
             hook(*args, **kwargs)
         bound = _bind(function, args, kwargs)
-        launch = Launch(function, args, kwargs, _resolve(grid, bound), chosen[-1])
+        launch = Launch(function, args, kwargs, _resolve(grid, bound), *chosen[-1])
         caught.append(launch)
         if handle:
             handle(launch)
@@ -219,7 +220,7 @@ def catch(
         options = _prepared(tuner, config, kwargs)
         # Launchers read the config, for instance to know the number of partial sums.
         tuner.best_config = config
-        chosen.append(options)
+        chosen.append((options, tuner))
         try:
             return tuner.fn.run(*args, **kwargs, **options)
         finally:

@@ -56,13 +56,18 @@ def storages(value: Any) -> Iterator[torch.UntypedStorage]:
 
 
 def named(arguments: Mapping[str, Any], address: int) -> str:
-    """The parameters whose memory has the address: ``x``, or ``the memory of x and y``; empty without any."""
-    names = [
+    """What a message calls the memory at the address: ``x``, or ``the memory of x and y``; empty without any."""
+    names = names_at(arguments, address)
+    return f"the memory of {', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
+
+
+def names_at(arguments: Mapping[str, Any], address: int) -> list[str]:
+    """The parameters whose memory has the address."""
+    return [
         name
         for name, value in arguments.items()
         if any(storage.data_ptr() <= address < storage.data_ptr() + storage.nbytes() for storage in storages(value))
     ]
-    return f"the memory of {', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
 
 
 def pointed_at(

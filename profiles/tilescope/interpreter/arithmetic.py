@@ -48,6 +48,9 @@ _NARROW = frozenset({
 _MOVING = ("load", "store", "atomic", "descriptor", "gather", "print", "assert")
 #: Attribute of a product whose accumulator was zero.
 _PRODUCT = "tilescope.product"
+#: Types whose sums stop growing soon, the attribute with a sum's number of additions, and from how many on sums are looked at;
+#: the share of elements that an addition leaves unchanged in a sum that no longer grows.
+_HALF, _ADDITIONS, _LONG_SUM, _MOST = frozenset({"bf16", "fp16"}), "tilescope.additions", 64, 0.5
 _TOWARDS_ZERO = interpreter._ir.ROUNDING_MODE.RTZ
 
 
@@ -151,7 +154,27 @@ class Arithmetic:
     def add(self, create: Callable[..., Any]) -> Callable[..., Any]:
         """Addition. The sum in ``acc += tl.dot(a, b)`` is not counted, because the product's accumulation already is."""
         counted, accumulated = self.elementwise(create, 1), self.elementwise(create, 0)
-        return lambda a, b: (accumulated if _PRODUCT in a.attr or _PRODUCT in b.attr else counted)(a, b)
+
+        def added(a: Any, b: Any) -> Any:
+            result = (accumulated if _PRODUCT in a.attr or _PRODUCT in b.attr else counted)(a, b)
+            if result.dtype.scalar.name in _HALF and self.counting.values:
+                self._follow_sum(a, b, result)
+            return result
+
+        return added
+
+    def _follow_sum(self, a: Any, b: Any, result: Any) -> None:
+        """Notes a sum of many additions, most of whose elements the last one did not change."""
+        if _ADDITIONS not in a.attr and _ADDITIONS in b.attr:
+            a, b = b, a
+        additions = a.attr.get(_ADDITIONS, 0) + 1
+        result.set_attr(_ADDITIONS, additions)
+        meter = self.counting.meter
+        if additions < _LONG_SUM or meter is None or is_opaque((a, b, result)):
+            return
+        term = narrow.decode(b.data, b.dtype.scalar.name) if _is_narrow(b) else b.data
+        if np.mean((result.data == a.data) & (term != 0)) > _MOST:
+            meter.faults.stuck.setdefault(self.counting.line(), (result.dtype.scalar.name, additions))
 
     def shape(self, create: Callable[..., Any]) -> Callable[..., Any]:
         def created(*args: Any, **kwargs: Any) -> Any:

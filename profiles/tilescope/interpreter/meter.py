@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy.typing as npt
 
-from tilescope.interpreter import accesses
+from tilescope.interpreter import accesses, tuned
 from tilescope.interpreter.faults import Faults
 from tilescope.interpreter.races import Program, Races
 
@@ -57,20 +57,21 @@ class Meter:
         """Counts an access to elements of ``size`` bytes that are ``read``, ``written`` or both (an atomic). Raises OutOfBounds."""
         found = accesses.runs(addresses, size)
         try:
-            self._touch(ways, found, by)
+            self._touch(ways, found, addresses.size, by)
         except accesses.OutOfBounds as error:
             error.verb = "reads" if "read" in ways else "writes"
             raise
         for way in ways:
             self._count(way, by.line, addresses.size * size, found.bytes, found.sectors)
 
-    def _touch(self, ways: Sequence[str], found: accesses.Runs, by: Access) -> None:
+    def _touch(self, ways: Sequence[str], found: accesses.Runs, lanes: int, by: Access) -> None:
         if self.races is None:
             for way in ways:
                 getattr(self, way).add(found)
             return
         if len(ways) > 1:
             races = self.races.adds(found, by.program, floating=by.floating)
+            self.faults.add_atomics(by, found, lanes)
         elif ways[0] == "read":
             races = self.races.reads(found, by.program)
         else:
@@ -129,7 +130,7 @@ class Meter:
             "constants": launch.constants,
             "file": launch.file.name,
         }
-        if faults := self.faults.record(launch):
+        if faults := [*self.faults.record(launch), *tuned.faults(launch, self.races)]:
             about["faults"] = faults
         counts = self.counts
         if self.sampled is not None:

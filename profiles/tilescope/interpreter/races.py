@@ -59,6 +59,8 @@ class Races:
         self.read, self.written = read, written
         #: The marks of readers, of allocations that are written too.
         self._readers: dict[int, Marks] = {}
+        #: The allocations with bytes that were read first and stored to afterwards, or added to by atomics on floats.
+        self.overwritten: set[int] = set()
 
     def reads(self, found: Runs, by: Program) -> list[Race]:
         """Notes a load. Returns a race where other programs stored the bytes."""
@@ -83,6 +85,8 @@ class Races:
         for index, within in self.written.placed(found):
             if index in self.read.used and index not in self._readers:
                 self._first_store(index, by)
+            if index in self._readers and index not in self.overwritten and self._overwrites(index, within):
+                self.overwritten.add(index)
             marks = [(STORES, self.written.marks(index)), (READS, self._readers.get(index))]
             suspected = [(kind, of) for kind, of in marks if of is not None and _others(of, within, by.mark)]
             if suspected and not by.synchronized:
@@ -115,10 +119,20 @@ class Races:
         for index, within in self.written.placed(found):
             if floating and not by.synchronized and index in self.written.used:
                 races += self._contested(ADDED, index, self.written.marks(index), within, {by.mark, _ATOMIC})
+            if floating:
+                self.overwritten.add(index)
             self.read.mark(index, within)
             self.written.mark(index, within, _ATOMIC, over=False)
         by.adds = True
         return races
+
+    def _overwrites(self, index: int, within: Runs) -> bool:
+        """Whether any of the bytes was read, and not stored to before."""
+        read, written = (pieces(marks, within) for marks in (self._readers[index], self.written.marks(index)))
+        return any(
+            ((array[place] != 0) & (stored[place] == 0)).any()
+            for (array, place), (stored, _) in zip(read, written, strict=True)
+        )
 
     def _first_store(self, index: int, by: Program) -> None:
         """Makes the marks of readers. Who read what is known of the current program only."""

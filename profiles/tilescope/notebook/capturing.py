@@ -18,7 +18,7 @@ from tilescope.notebook import job_waiting, live_progress
 from tilescope.notebook.opened_run import Profile
 from tilescope.runs import store
 from tilescope.table.case import Case
-from tilescope.table.run import Skipped
+from tilescope.table.run import Failure, Skipped
 from tilescope.table.units import several
 
 if TYPE_CHECKING:
@@ -207,13 +207,19 @@ class Capture:
             for kernel in (self._recorder.kernels if self._recorder else ())
             if any("counted" not in record.data and record.data.get("touched") for record in kernel.records)
         ]
+        cases = [
+            Case(entry["kernel"], name, direction, workload["id"])
+            for entry in catalog
+            for workload in entry["workloads"]
+            for direction in entry["passes"]
+            for name in entry["implementations"]
+        ]
+        warned = self._recorder.respecialized() if self._recorder else ()
         return Job(
-            cases=[
-                Case(entry["kernel"], name, direction, workload["id"])
-                for entry in catalog
-                for workload in entry["workloads"]
-                for direction in entry["passes"]
-                for name in entry["implementations"]
+            cases=cases,
+            warnings=[
+                Failure(next(case.id for case in cases if case.name == kernel), "compiler", text)
+                for kernel, text in warned
             ],
             collectors=chosen,
             settings={**(settings or {}), **told, "target": self.target},

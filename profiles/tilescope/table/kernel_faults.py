@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-_TOLD = re.compile(r"(?P<function>\w+), line (?P<line>\d+): (?P<what>[^:]+): (?P<remedy>[^:;]+)(?:; .*)?")
+_TOLD = re.compile(r"(?P<function>\w+), line (?P<line>\d+): (?P<what>.+?): (?P<remedy>[^:;]+)(?:; .*)?")
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,26 @@ KINDS: dict[str, Kind] = {
     "fp32-as-tf32": Kind(
         "a GPU multiplies these fp32 operands of tl.dot as TF32, which keeps 10 bits of the mantissa, and the interpreter as fp32",
         "say input_precision='ieee', or 'tf32' if its error is acceptable",
+    ),
+    "tuned-in-place": Kind(
+        "the autotuner tries {configs} configs on {tensor}, which the kernel overwrites after reading it",
+        "name it in restore_value=, or a sum in reset_to_zero=",
+    ),
+    "unknown-key": Kind(
+        "the autotuner's key= names {names}, which is no argument of the kernel and is ignored",
+        "name arguments of the kernel",
+    ),
+    "contended-atomics": Kind(
+        "{programs} programs make {atomics} atomics on the same {bytes} of {tensor}, one after another",
+        "add up in each program first, or store partial results and reduce them in a second launch",
+    ),
+    "stuck-sum": Kind(
+        "a sum in {type} no longer grows after {additions} additions, because each term is below its last digit",
+        "add up in float32 and convert the result",
+    ),
+    "many-variants": Kind(
+        "{count} variants are compiled for calls at {site}, one for each value of {name}",
+        "pass it as an ordinary argument, without tl.constexpr",
     ),
     "not-finite": Kind(
         "program {program} makes the first {value} that it stores, {expression}",
