@@ -33,7 +33,7 @@ REFUSED = {
         ("meeting_by_loads", "meeting_by_exchange", "meeting_by_comparison"),
         "it waits for a value that no other program writes",
     ),
-    "gluon_is_another_language": "gluon_kernel is written in Gluon: the interpreter supports Triton's language only",
+    "shared_memory_of_gluon": "allocate_shared_memory of Gluon is not interpreted: time it on a GPU",
 }
 
 

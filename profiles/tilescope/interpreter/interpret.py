@@ -90,8 +90,6 @@ def run(
     evenly over the grid (``meter.sampled``). Raises NeedsValues where ``values`` is False and accesses depend on them,
     NotServed for an unsupported operation, and InterpretationFailed for any other error of the kernel.
     """
-    if type(launch.function).__name__ == "GluonJITFunction":
-        raise NotServed(f"{launch.name} is written in Gluon: the interpreter supports Triton's language only")
     # Without values, programs that handle floats only cannot depend on each other.
     independent = not values and floats_only(launch)
     processes = multiprocess.processors() if independent and meter is not None else 1
@@ -176,6 +174,8 @@ class _Programs:
         if isinstance(error, accesses.OutOfBounds):
             return InterpretationFailed(f"{where}: {_out_of_bounds(self.launch, error)}")
         message = str(error).strip().splitlines()
+        if type(self.launch.function).__name__ == "GluonJITFunction":
+            return NotServed(f"of Gluon only layouts, loads, stores and arithmetic are interpreted: {error}").at(where)
         return InterpretationFailed(f"{where}: {type(error).__name__}: {message[-1] if message else ''}")
 
     def another(self) -> bool:

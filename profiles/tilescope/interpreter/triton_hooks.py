@@ -48,6 +48,7 @@ _LIBRARIES = {
 _OPTIONS = dataclasses.replace(
     interpreter_builder.options, sanitize_overflow=interpreter_builder.options.debug, debug=True
 )
+_GLUON = "triton.experimental.gluon.language"
 #: Triton's mark for an attribute that was absent before.
 _ABSENT = interpreter._MISSING
 
@@ -65,6 +66,10 @@ def hooked(function: Any, counting: Counting) -> Iterator[Callable[..., Any]]:
     def stand_in(value: Any) -> Any:
         if id(value) in replaced:
             return replaced[id(value)]
+        if isinstance(value, types.ModuleType) and value.__name__ == _GLUON:
+            from tilescope.interpreter import gluon  # noqa: PLC0415 (few kernels are written in it)
+
+            return gluon.Language()
         # A file that loads the device's library by its path has other function objects.
         module = getattr(value, "__module__", None) if isinstance(value, types.FunctionType) else None
         return getattr(_LIBRARIES[module], value.__name__, value) if module in _LIBRARIES else value

@@ -5,6 +5,8 @@
 import torch
 import triton
 import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..interpreting import Launched
@@ -188,3 +190,28 @@ def integers_that_overflow() -> Launched:
     x, out = torch.arange(N, dtype=torch.int32), torch.empty(N, dtype=torch.int32)
     wrapping_kernel[(1,)](x, out, N)
     return Launched(out, (x + 2147483647) * 1664525 - (x << 30), x)
+
+
+@gluon.jit
+def scaled_in_gluon(x, scale: gl.constexpr):
+    return gl.where(x > 0, x * scale, gl.exp(x))
+
+
+@gluon.jit
+def gluon_kernel(x_ptr, out_ptr, sums_ptr, n, N: gl.constexpr):
+    tiles: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
+    rows = gl.arange(0, 4, layout=gl.SliceLayout(1, tiles))
+    columns = gl.arange(0, N, layout=gl.SliceLayout(0, tiles))
+    at = rows[:, None] * n + columns[None, :]
+    x = gl.load(x_ptr + at, mask=columns[None, :] < n, other=0.0)
+    gl.store(out_ptr + at, scaled_in_gluon(x, 2), mask=columns[None, :] < n)
+    sums = gl.convert_layout(gl.sum(x, axis=1), gl.BlockedLayout([1], [32], [4], [0]))
+    flat = gl.arange(0, 4, gl.BlockedLayout([1], [32], [4], [0]))
+    gl.store(sums_ptr + flat, sums)
+
+
+def gluon_layouts() -> Launched:
+    x = torch.randn(4, 25)
+    out, sums = torch.empty_like(x), torch.empty(4)
+    gluon_kernel[(1,)](x, out, sums, 25, 32)
+    return Launched([out, sums], [torch.where(x > 0, 2 * x, x.exp()), x.sum(1)], x)
