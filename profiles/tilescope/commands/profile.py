@@ -6,8 +6,13 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from tilescope.commands import choices, running
+
+if TYPE_CHECKING:
+    from tilescope.jobs.job import Job
+    from tilescope.notebook.capturing import Capture
 
 
 def command(subparsers: choices.Subparsers) -> None:
@@ -36,7 +41,7 @@ def split(given: list[str]) -> tuple[list[str], list[str]]:
     flags = [name for name, action in options.items() if action.nargs == 0]
     first = given[0].partition("=")[0] if given else ""
     begun = ["profile", *given] if first in options or is_script(first) else given
-    if begun[:1] == ["profile"]:
+    if begun[:1] in (["profile"], ["watch"]):
         for place in range(1, len(begun)):
             before = begun[place - 1]
             flag = any(name.startswith(before) for name in flags)
@@ -87,9 +92,12 @@ def _options() -> dict[str, argparse.Action]:
     return known._option_string_actions
 
 
-def _run_script(arguments: argparse.Namespace) -> int:
-    """Runs the script and profiles its launches, even if it failed later."""
-    from tilescope.jobs import supervisor, triton_cache  # noqa: PLC0415
+def captured(arguments: argparse.Namespace) -> tuple[Capture, Job, str]:
+    """Runs the script; returns its captured launches, the job that profiles them, and how the script ended badly, or an empty text.
+
+    Raises ValueError for a script that cannot be run, and for one that launches nothing.
+    """
+    from tilescope.jobs import triton_cache  # noqa: PLC0415
     from tilescope.notebook import capturing, script_running  # noqa: PLC0415
     from tilescope.runs import store  # noqa: PLC0415
 
@@ -115,6 +123,14 @@ def _run_script(arguments: argparse.Namespace) -> int:
     job = capture.job(
         arguments.collect or ("auto",), title=arguments.title or script, runs_dir=arguments.runs, settings=settings
     )
+    return capture, job, ended
+
+
+def _run_script(arguments: argparse.Namespace) -> int:
+    """Runs the script and profiles its launches, even if it failed later."""
+    from tilescope.jobs import supervisor  # noqa: PLC0415
+
+    capture, job, ended = captured(arguments)
     loaded, interrupted = running.follow(lambda progress: supervisor.run(job, progress))
     status = running.show(capture.keep(loaded), interrupted)
     if ended:

@@ -1,0 +1,54 @@
+"""Two versions of a script: which cases belong together, and which changes are noise."""
+
+import pytest
+from tilescope.models import versions
+from tilescope.runs import store
+
+
+def case(kernel, workload="8-fp32", spread=None, **values):
+    return versions.Case(
+        {"kernel": kernel, "impl": "triton", "pass": "forward", "workload": workload}, values, (), spread
+    )
+
+
+def told(pairs):
+    return [
+        (pair.baseline and pair.baseline.title, pair.candidate and pair.candidate.title, pair.how) for pair in pairs
+    ]
+
+
+def test_pairs_by_name_then_by_place():
+    before = [case("a"), case("b"), case("c")]
+    after = [case("c"), case("renamed"), case("a"), case("new")]
+    assert told(versions.pairs(before, after)) == [
+        ("c 8-fp32", "c 8-fp32", "name"),
+        ("b 8-fp32", "renamed 8-fp32", "place"),
+        ("a 8-fp32", "a 8-fp32", "name"),
+        (None, "new 8-fp32", ""),
+    ]
+    assert told(versions.pairs(before, after[:1])) == [
+        ("c 8-fp32", "c 8-fp32", "name"), ("a 8-fp32", None, ""), ("b 8-fp32", None, "")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("spread", "said"), [((0.9e-3, 1.01e-3), "-5.0 %, within noise"), ((0.9e-3, 0.96e-3), "-5.0 %")]
+)
+def test_change_of_time_is_noise_where_spreads_overlap(spread, said):
+    before = case("a", gpu_time=1e-3, registers=32.0, spread=(0.99e-3, 1.02e-3))
+    after = case("a", gpu_time=0.95e-3, registers=32.0, spill_bytes=8.0, spread=spread)
+    time, registers, spills = versions.changes(versions.Pair(before, after, "name"))
+    assert time.texts() == ("1.00 ms", "950 µs", said)
+    assert registers.texts() == ("32", "32", "")
+    assert spills.texts() == ("–", "8 B", "")
+
+
+def test_cases_of_a_run_have_its_values_and_findings():
+    folder = next(run.path for run in store.list_runs([store.recorded_dir()]) if run.title == "studies")
+    of = [one for one in versions.cases(store.open_run(folder)) if one.title == "strided_copy 4194304x32-fp32"]
+    plain, strided = (next(one for one in of if one.names["impl"] == impl) for impl in ("triton", "strided"))
+    assert (plain.values["sector_efficiency_read"], strided.values["sector_efficiency_read"]) == (1.0, 0.125)
+    assert strided.values["dram"] > strided.values["unique"] == strided.values["requested"]
+    came, went = versions.came_and_went(versions.Pair(plain, strided))
+    assert {"uncoalesced-loads", "uncoalesced-stores"} <= {finding.rule for finding in came}
+    assert [finding.rule for finding in went] == ["at-the-roof"]
