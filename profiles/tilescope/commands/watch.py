@@ -7,6 +7,7 @@ nothing of an earlier version is left. A version that fails says why; the next o
 from __future__ import annotations
 
 import argparse
+import functools
 import multiprocessing
 import sys
 import sysconfig
@@ -106,13 +107,14 @@ def _versions(arguments: argparse.Namespace, script: Path) -> Iterator[Version]:
 
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(_FIRST))
-    watched, work = {script.resolve()}, _Work(context, arguments)
+    watched = frozenset({script.resolve()})
+    work: _Work | None = _Work(context, arguments)
     seen: Mapping[Path, str] = {}
     try:
         while True:
-            known = frozenset(watched)
+            known = watched
             for saved in watchfiles.watch(
-                *{path.parent for path in known}, watch_filter=lambda _, path, known=known: Path(path) in known,
+                *{path.parent for path in known}, watch_filter=functools.partial(_is_among, known),
                 debounce=_SETTLED, step=_SETTLED // 2, rust_timeout=_LOOK, yield_on_timeout=True, recursive=False,
             ):  # fmt: skip
                 # A file may have been saved before it was watched.
@@ -130,6 +132,10 @@ def _versions(arguments: argparse.Namespace, script: Path) -> Iterator[Version]:
     finally:
         if work:
             work.stop()
+
+
+def _is_among(watched: frozenset[Path], change: object, path: str) -> bool:
+    return Path(path) in watched
 
 
 def _text(path: Path) -> str:
