@@ -138,8 +138,18 @@ CONFIGS = [(name, config) for name in SHAPES for config in some_configs(name)]
 @pytest.mark.parametrize(("name", "config"), CONFIGS, ids=str)
 def test_config_equals_the_reference(name, config):
     # Two places of the columns of a head, and of what is cut.
-    for shape in ["300x1000"] if len(SPECS[name].dims) == 2 else SHAPES[name][1:3]:
-        against_reference(name, shape, config=config)
+    served = 0
+    for shape in ["300x1000"] if len(SPECS[name].dims) == 2 else SHAPES[name][1:5]:
+        try:
+            against_reference(name, shape, config=config)
+        except ValueError as error:
+            if "do not allow" not in str(error):
+                raise
+        else:
+            served += 1
+        if served == 2:
+            return
+    assert served, "no shape of the kernel has this config"
 
 
 def test_a_product_whose_rows_are_far_apart():
