@@ -4,6 +4,7 @@ import functools
 import importlib
 import itertools
 import os
+import signal
 import sys
 import time
 import types
@@ -109,6 +110,23 @@ def test_script_that_exits_keeps_its_launches(tmp_path, kept, way_out):
     assert script_running.run_script(str(script), ["--n", "50"], capture) == f"{script} called os._exit(3)"
     assert capture.calls == 1
     assert os._exit is leave
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_script_in_the_background_exits_from_a_thread(tmp_path, kept):
+    from tilescope.notebook import script_running
+
+    script = tmp_path / "train.py"
+    leave = "import os, threading; threading.Timer(0.1, os._exit, [3]).start(); threading.Event().wait(60)"
+    script.write_text(SCRIPT.replace("print(", f"{leave}; print("))
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert (
+            script_running.run_script(str(script), ["--n", "50"], tilescope.capture()) == f"{script} called os._exit(3)"
+        )
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_script_without_launches_is_refused_in_a_line(tmp_path, capsys):

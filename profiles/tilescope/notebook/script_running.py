@@ -69,8 +69,16 @@ def _no_way_out() -> Iterator[list[int]]:
             raise SystemExit  # ends a thread silently
         raise _Left
 
-    with mock.patch.object(os, "_exit", left):
-        yield statuses
+    before = signal.getsignal(signal.SIGINT)
+    # A process in the background may ignore SIGINT, which has to wake the main thread.
+    if ignored := before == signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with mock.patch.object(os, "_exit", left):
+            yield statuses
+    finally:
+        if ignored:
+            signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager
