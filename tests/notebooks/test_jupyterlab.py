@@ -256,7 +256,7 @@ def test_exported_notebook_shows_all(lab, page):
     opened = f"import tilescope\nrun = tilescope.load('{softmax_run()}')\nrun"
     run_cells(page, lab, "static", opened, "run.traffic('softmax')", "run.occupancy('softmax')")
     page.wait_for_selector("h2 >> text=occupancy, limited by")
-    live = page.locator(".jp-OutputArea-output h2").all_inner_texts()
+    live = page.locator(".jp-OutputArea-output h2").all_text_contents()
     reaches(page, lambda: drawn(page) >= 4, "not all figures were drawn")
     figures = drawn(page)
     save(page)
@@ -267,7 +267,7 @@ def test_exported_notebook_shows_all(lab, page):
     subprocess.run(command, cwd=folder, env={**os.environ, "HOME": str(folder)}, check=True, timeout=600)
     page.goto((folder / "static.html").as_uri())
     page.wait_for_selector("h2 >> text=occupancy, limited by")
-    assert page.locator("h2").all_inner_texts() == live
+    assert page.locator("h2").all_text_contents() == live
     assert page.locator("th >> text=of roofline").count() >= 1
     reaches(page, lambda: drawn(page) >= figures, "figures are missing in the export")
 
@@ -298,7 +298,7 @@ def test_saved_notebook_is_small_and_shows_its_tables(lab, page):
     plain.nth(2).wait_for()
     assert drawn(page) == 0
     assert headline in plain.first.inner_text()
-    assert "GPU time" in plain.first.locator("th").all_inner_texts()
+    assert "GPU time" in plain.first.locator("th").all_text_contents()
     assert plain.nth(1).locator("td >> text=softmax").count() >= 1
 
 
@@ -335,8 +335,8 @@ def test_kernel_of_a_cell_is_profiled(lab, page):
     page.wait_for_selector(".jp-OutputArea-output th >> text=bytes vs minimum")
     said = page.inner_text(".jp-Notebook")
     assert "double on NVIDIA" in said
-    heads = page.locator(".jp-OutputArea-output th").all_inner_texts()
-    cells = page.locator(".jp-OutputArea-output tbody tr").first.locator("td").all_inner_texts()
+    heads = page.locator(".jp-OutputArea-output th").all_text_contents()
+    cells = page.locator(".jp-OutputArea-output tbody tr").first.locator("td").all_text_contents()
     assert cells[heads.index("bytes vs minimum")] == "1×"
     # The cell's first output was the progress; it is one line now.
     assert "finished," in said
