@@ -79,15 +79,6 @@ def test_rewrite_without_source_is_refused():
         kernel_source.rewrite(namespace["unseen"], same)
 
 
-def test_rewrite_prints_nothing(capsys):
-    def printing(x):
-        print("x", x)
-        return [x]
-
-    assert kernel_source.rewrite(printing, same)(2) == [2]
-    assert capsys.readouterr().out == ""
-
-
 def test_rewrite_makes_assigned_numbers_scalars():
     def numbers(x):
         a, b = 1, (2.0, None)
