@@ -92,14 +92,14 @@ def show(loaded: LoadedRun, interrupted: bool) -> int:
 
 
 def report(loaded: LoadedRun, interrupted: bool, failures: Sequence[Failure]) -> int:
-    """Prints notes, failures and the run's folder. Returns the exit status."""
+    """Prints failures, warnings, notes and the run's folder. Returns the exit status."""
     from tilescope.models import terminal  # noqa: PLC0415
 
-    for note in loaded.run.notes:
-        terminal.say(f"note: {note}")
+    tell(failures)
     for message in dict.fromkeys(warning.message for warning in loaded.run.warnings):
         terminal.say(f"warning: {message}")
-    tell(failures)
+    for note in loaded.run.notes:
+        terminal.say(f"note: {note}")
     nothing = without_values(loaded)
     terminal.say(f"run: {loaded.folder}")
     if interrupted:
