@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from tilescope.models import config_estimate
-from tilescope.runs import store
+from tilescope.runs import recorded_sweeps
 from tilescope.table.case_table import gather
 
 #: How much less a config counts in the fit, for each doubling of its time over the best.
@@ -60,15 +60,11 @@ def estimate(weights: Mapping[str, float], config: Config) -> float:
 def recorded() -> list[Sweep]:
     """The recorded sweeps of at least three timed configs."""
     found: dict[tuple[str, ...], list[tuple[str, Config]]] = {}
-    for folder in sorted(store.recorded_dir().iterdir()):
-        if not (folder / "run.json").is_file() or not store.read_run(folder).title.endswith("autotune sweeps"):
-            continue
-        loaded = store.open_run(folder)
+    for family, loaded in recorded_sweeps.runs():
         for case in gather(loaded.table[loaded.table["config"] != ""]):
             time, costs = case.gpu_time(), config_estimate.costs(case, loaded.run.device.multiprocessors)
             if time and costs:
-                family = loaded.run.title.partition(":")[0]
-                name = " ".join(case.key[part] for part in ("kernel", "impl", "pass", "workload"))
+                name = " ".join(case.key[part] for part in recorded_sweeps.OF_SWEEP)
                 found.setdefault((family, name, costs[0]), []).append(Config(time.value, costs[1]))
     return [Sweep(*key, tuple(configs)) for key, configs in found.items() if len(configs) > 2]
 

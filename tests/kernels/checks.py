@@ -125,7 +125,7 @@ def against_reference(
 
 
 def told_apart(configs):
-    """Of the configs that differ in warps and stages alone, which the interpreter does not have, the first."""
+    """The first of the configs that differ in warps and stages alone, which the interpreter does not have."""
     tiles = [{key: value for key, value in one.items() if key not in ("num_warps", "num_stages")} for one in configs]
     return [config for place, config in enumerate(configs) if tiles.index(tiles[place]) == place]
 

@@ -233,7 +233,7 @@ def test_launch_returns_its_compiled_kernel():
         with pytest.raises(AttributeError, match="of_no_kernel"):
             _ = kernel.of_no_kernel
         kernel[(1, 1, 1)](x, y + 1, 128)
-        # So does a launch of an autotuned kernel.
+        # A launch of an autotuned kernel returns a handle, too.
         tuned = foreign.tripled_kernel[(8,)](x, y, 128)
         assert tuned.metadata.num_warps == 4 and tuned.n_regs > 0
     assert x[0] == 2

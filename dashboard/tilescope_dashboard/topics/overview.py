@@ -41,7 +41,7 @@ IN_FULL = (
 )  # fmt: skip
 #: The meaning of a share of the roofline.
 OF_ROOFLINE = (
-    "Of roofline: the time that the bytes or operations need at the measured roof (a copy's bandwidth, a read's for kernels that write "
+    "The share of the roofline is the time that the bytes or operations need at the measured roof (a copy's bandwidth, a read's for kernels that write "
     "little, cuBLAS's rate; the datasheet's where none was measured), divided by the GPU time."
 )
 #: Legend of the figure's line and marks.

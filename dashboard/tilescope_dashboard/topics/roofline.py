@@ -79,7 +79,7 @@ def sentence(points: pd.DataFrame, standing: KernelCase | None = None) -> Senten
         return Sentence(
             f"{write(case['fraction'], 'ratio')} of roofline at {_intensity(case['intensity'])}",
             f"{case['impl']} on {case['workload']} reaches {write(case['performance'], ceilings.unit(case['pipe']))} "
-            f"({case['kind']} bytes through {LEVELS[case['level']]}). Of roofline: the larger of its bandwidth over "
+            f"({case['kind']} bytes through {LEVELS[case['level']]}). The share of the roofline is the larger of its bandwidth over "
             f"{write(case['memory_roof'], 'byte/second')} and its performance over "
             f"{write(case['compute_roof'], ceilings.unit(case['pipe']))} ({case['origin'].replace('+', ' and ')}). {reading}",
         )

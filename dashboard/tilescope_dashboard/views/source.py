@@ -27,7 +27,7 @@ _NO_ASSEMBLY = (
 class Source(View):
     """One launch of one case at a time, with the values that ``LineChoices`` has of its lines.
 
-    Of a recording the measured lines of another one may say more than its own; a user's own run comes first.
+    A user's own run comes first. For a recording, another recording with measured lines may be shown.
     """
 
     name_in_address, title, question = "source", "Source", recordings.LINES

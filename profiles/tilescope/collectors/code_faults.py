@@ -169,7 +169,7 @@ class _Analysis:
             grown = [_grown(*values, turns, settled=turn > 0) for values in zip(before, carried, after, strict=True)]
             if grown == carried:
                 break
-            # What was concluded from values that change says nothing.
+            # Conclusions from values that still change are dropped.
             carried, (self.wrapping, self.faults) = grown, kept
             if turn == _ROUNDS - 2:
                 carried = [dataclasses.replace(value, range=None, wraps=None) for value in carried]

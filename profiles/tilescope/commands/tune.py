@@ -115,6 +115,7 @@ def _report_and_export(arguments: argparse.Namespace, loaded: LoadedRun, interru
     """Prints the run and exports its winners. Returns the exit status."""
     from tilescope.jobs import tuning  # noqa: PLC0415
     from tilescope.models import sweeps, terminal, text_table  # noqa: PLC0415
+    from tilescope.runs import recorded_sweeps  # noqa: PLC0415
     from tilescope.table.case import Case  # noqa: PLC0415
 
     concluded = dict(sweeps.conclusions(loaded.table, loaded.run.device.target)) if timed else {}
@@ -124,7 +125,7 @@ def _report_and_export(arguments: argparse.Namespace, loaded: LoadedRun, interru
         why.get(Case(arguments.kernel, row["impl"], row["pass"], row["workload"], row["config"]).id, "")
         for _, row in found.iterrows()
     ]
-    for keys, group in found.groupby(list(_OF_SWEEP), sort=False):
+    for keys, group in found.groupby(list(recorded_sweeps.OF_SWEEP), sort=False):
         heading, over, order_said = timed_over_best(group) if timed else untimed_over_best(loaded, keys)
         place = [over.get(config, math.inf) for config in found["config"]]
         order = sorted(group.index, key=lambda index: (bool(remarks[index]), place[index], *_tidy(found.loc[index])))
@@ -162,7 +163,7 @@ def timed_over_best(rows: pd.DataFrame) -> tuple[str, dict[str, float], str]:
 
 
 def untimed_over_best(loaded: LoadedRun, keys: tuple[str, ...]) -> tuple[str, dict[str, float], str]:
-    """The same without a GPU: by a recorded sweep of today's code, else by the estimate; empty where neither tells configs apart."""
+    """The same without a GPU: by a recorded sweep, else by the estimate; empty where neither tells configs apart."""
     from tilescope.models import config_estimate  # noqa: PLC0415
     from tilescope.runs import recorded_sweeps  # noqa: PLC0415
     from tilescope.table.case_table import gather  # noqa: PLC0415
@@ -172,7 +173,9 @@ def untimed_over_best(loaded: LoadedRun, keys: tuple[str, ...]) -> tuple[str, di
     if recorded:
         over = {config: time / min(recorded.values()) - 1 for config, time in recorded.items()}
         return "over best", over, f"no GPU to time them: fastest first as recorded {where}"
-    cases = [case for case in gather(loaded.table) if keys == tuple(case.key[part] for part in _OF_SWEEP)]
+    cases = [
+        case for case in gather(loaded.table) if keys == tuple(case.key[part] for part in recorded_sweeps.OF_SWEEP)
+    ]
     estimated = config_estimate.over_best(cases, device.multiprocessors)
     if not estimated:
         return (
@@ -183,9 +186,6 @@ def untimed_over_best(loaded: LoadedRun, keys: tuple[str, ...]) -> tuple[str, di
     first, five = (units.text(ratio, "", 3) for ratio in (config_estimate.FIRST, config_estimate.FIRST_FIVE))
     said = f"in sweeps of an H200 the first takes {first}x the best's time on average, the best of five {five}x"
     return "estimated", estimated, f"estimated, no GPU to time them: {said}"
-
-
-_OF_SWEEP = ("kernel", "impl", "pass", "workload")
 
 
 def _tidy(row: Any) -> tuple[float, ...]:

@@ -43,12 +43,11 @@ def command(subparsers: choices.Subparsers) -> None:
 
 @dataclass
 class Version:
-    """One version of the script: its cases, the ``error`` that ended it, the texts of its files by path, and its run's folder."""
+    """One version of the script: its cases, the ``error`` that ended it, and the texts of its files by path."""
 
     cases: list[versions.Case] = field(default_factory=list)
     error: str = ""
     texts: Mapping[Path, str] = field(default_factory=dict)
-    folder: str = ""
     seconds: float = 0.0
 
     @property
@@ -165,7 +164,7 @@ def _make(arguments: argparse.Namespace, sending: Connection) -> None:
             own = _own_files(before, arguments.kernels[0])
             made.texts = {path: _text(path) for path in own}
         loaded = capture.keep(store.open_run(asyncio.run(supervisor.run(job))))
-        made.cases, made.folder = versions.cases(loaded), str(loaded.folder)
+        made.cases = versions.cases(loaded)
     except (ValueError, OSError) as error:
         made.error = " ".join(str(error).split())
     sending.send(made)

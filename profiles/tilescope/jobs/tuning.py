@@ -19,7 +19,7 @@ from tilescope.hardware import device
 from tilescope.jobs import questions
 from tilescope.jobs.job import Given, Job, patience
 from tilescope.jobs.plan import ALL, Request, RequestError, plan
-from tilescope.runs import artefacts
+from tilescope.runs import artefacts, recorded_sweeps
 from tilescope.runs.store import LoadedRun
 from tilescope.table.case import Case
 from tilescope.table.run import Device
@@ -116,7 +116,7 @@ def winners(loaded: LoadedRun) -> list[memory.Winner]:
     The default is the best where it is faster than that config without a rest between calls.
     """
     timed = loaded.table[(loaded.table["metric"] == "interval") & (loaded.table["source"] == "events")]
-    of_sweep, found = ["kernel", "impl", "pass", "workload"], []
+    of_sweep, found = list(recorded_sweeps.OF_SWEEP), []
     sustained = {
         sweep: rows.groupby("config")["value"].median()
         for sweep, rows in loaded.table[loaded.table["metric"] == "sustained_time"].groupby(of_sweep, sort=False)
