@@ -1,6 +1,7 @@
 """What a visitor may: launch kernels, and run files of the folder that the server was told."""
 
 import asyncio
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -35,11 +36,23 @@ def test_a_file_in_the_allowed_folder_is_named_in_full(own: Path) -> None:
     ["../outside.py:SPEC", "link.py:SPEC", "/etc/passwd:SPEC", "kernel.py", "kernel.py:", "kernel.py:a b", "no.py:SPEC", ":S"],
 )  # fmt: skip
 def test_every_other_file_is_refused_in_words(own: Path, given: str) -> None:
-    with pytest.raises(ValueError, match=r"give FILE|there is no file"):
+    refused = r"neither FILE|there is no file|lies outside of .*--allow-own-files"
+    with pytest.raises(ValueError, match=refused):
         access.user_kernel(given)
     if given != "kernel.py":
-        with pytest.raises(ValueError, match=r"give FILE|there is no file"):
+        with pytest.raises(ValueError, match=refused):
             access.user_script(given.removesuffix(":SPEC"))
+
+
+def test_own_files_offers_recent_ones_first(own: Path) -> None:
+    for place, name in enumerate(("older.py", "newer.py", "notes.txt", ".hidden/a.py", "venv/pyvenv.cfg", "venv/a.py")):
+        (own / name).parent.mkdir(exist_ok=True)
+        (own / name).write_text("")
+        os.utime(own / name, (place, place))
+    os.utime(own / "kernel.py", (1000, 1000))
+    (own / "link.py").unlink()
+    assert access.own_files() == ["kernel.py", "newer.py", "older.py"]
+    assert access.own_files(["older.py"]) == ["older.py", "kernel.py", "newer.py"]
 
 
 def test_own_files_are_off_until_a_folder_is_named(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:

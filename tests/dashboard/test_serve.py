@@ -245,6 +245,13 @@ def test_what_would_let_strangers_in_is_refused_in_a_line(given: list[str], said
     assert "\n" not in str(refused.value)
 
 
+def test_serve_says_whose_files_it_runs(served: Served) -> None:
+    deadline = time.monotonic() + 60
+    while f"It runs Python files in {Path.cwd()}" not in served.log.read_text():
+        assert time.monotonic() < deadline, served.log.read_text()
+        time.sleep(0.05)
+
+
 def test_a_password_comes_from_the_environment_and_is_not_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(serve.PASSWORD, "short")
     with pytest.raises(ValueError, match="8 characters"):

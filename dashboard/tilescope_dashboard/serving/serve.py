@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tilescope_dashboard.session import access
+
 PORT = 5006
 PASSWORD = "TILESCOPE_PASSWORD"  # noqa: S105 - the variable's name
 _SHORTEST = 8
@@ -32,7 +34,10 @@ def command(subparsers: Any) -> None:
     )
     parser.add_argument("--no-login", action="store_true", help="serve without a login; on a loopback address only")
     parser.add_argument(
-        "--allow-own-files", type=Path, metavar="FOLDER", help="let people profile Python files in this folder"
+        "--allow-own-files",
+        type=Path,
+        metavar="FOLDER",
+        help="run Python files in this folder (without this, on a loopback address with a login: the folder it is started in)",
     )
     parser.set_defaults(run=run)
 
@@ -42,9 +47,10 @@ def run(arguments: argparse.Namespace) -> int:
     check(arguments)
     secret = "" if arguments.no_login else _password() if arguments.password else secrets.token_urlsafe(24)
     port = free_port(arguments.address, arguments.port)
-    if arguments.allow_own_files:
+    given = arguments.allow_own_files or os.environ.get(access.OWN_FILES)
+    if given or (secret and loopback(arguments.address)):
         # An environment variable, as the app reads it under plain ``panel serve`` too.
-        os.environ["TILESCOPE_OWN_FILES"] = str(arguments.allow_own_files.resolve())
+        os.environ[access.OWN_FILES] = str(Path(given or "").resolve())
     _serve(arguments.address, port, origins(arguments.address, port, arguments.origin), secret, arguments.password)
     return 0
 
@@ -118,7 +124,6 @@ def _serve(address: str, port: int, allowed: list[str], secret: str, chosen: boo
 
     from tilescope_dashboard.serving import guard  # noqa: PLC0415
     from tilescope_dashboard.serving.login import Login  # noqa: PLC0415
-    from tilescope_dashboard.session import access  # noqa: PLC0415
 
     guard.install()
     options: dict[str, Any] = {}
@@ -138,6 +143,9 @@ def _serve(address: str, port: int, allowed: list[str], secret: str, chosen: boo
         f"Tilescope: {where}{f'/login?token={secret}' if secret and not chosen else '/app'} (stop with Ctrl-C)",
         flush=True,
     )
+    folder = access.own_folder()
+    runs = f"runs Python files in {folder}" if folder else "runs no files of your own"
+    print(f"It {runs}: --allow-own-files FOLDER chooses another folder.", flush=True)
     if not loopback(address):
         print("The connection is not encrypted: put a TLS proxy in front, or use an SSH tunnel.", flush=True)
     server.run_until_shutdown()

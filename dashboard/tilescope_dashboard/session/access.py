@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ipaddress
 import os
+from collections.abc import Collection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 #: Variable that names the folder whose files people may profile. Unset, they profile the library alone.
 OWN_FILES = "TILESCOPE_OWN_FILES"
+#: Most files that are offered.
+_MOST = 1000
 #: Headers in which proxies name the client.
 _FORWARDED = ("x-forwarded-for", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip")
 #: Whether this process's server asks everyone to log in; ``tilescope serve`` says so.
@@ -62,13 +65,40 @@ def parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None
     return getattr(found, "ipv4_mapped", None) or found
 
 
+def own_folder() -> Path | None:
+    """The folder whose files people may run; None where they may run none."""
+    allowed = os.environ.get(OWN_FILES)
+    return Path(allowed).resolve() if allowed else None
+
+
+def own_files(profiled: Collection[str] = ()) -> list[str]:
+    """Relative paths of the folder's Python files: first those whose names are ``profiled``, each group by last save.
+
+    Hidden folders, environments and installed packages are left out. At most ``_MOST`` files are listed.
+    """
+    folder, found = own_folder(), list[Path]()
+    for place, folders, names in os.walk(folder) if folder else ():
+        skipped = {"site-packages", "node_modules", "__pycache__"}
+        if "pyvenv.cfg" in names:
+            folders.clear()
+            continue
+        folders[:] = [one for one in folders if one[0] != "." and one not in skipped]
+        found += [Path(place, name) for name in names if name.endswith(".py")]
+        if len(found) > _MOST:
+            break
+    found.sort(key=lambda file: (file.name in profiled, file.lstat().st_mtime), reverse=True)
+    return [str(file.relative_to(folder)) for file in found[:_MOST] if folder]
+
+
 def user_kernel(text: str) -> str:
     """Resolve ``FILE.py:SPEC`` to the file's absolute path, if this server runs such files.
 
     A relative path starts at the allowed folder. Raises ValueError with a message for the person otherwise.
     """
     path, _, name = text.strip().rpartition(":")
-    return f"{_user_file(path, name.isidentifier())}:{name}"
+    if not name.isidentifier():
+        raise ValueError(f"{text.strip()} is neither FILE.py:SPEC nor a script FILE.py.")
+    return f"{_user_file(path)}:{name}"
 
 
 def user_script(text: str) -> Path:
@@ -76,17 +106,21 @@ def user_script(text: str) -> Path:
     return _user_file(text.strip())
 
 
-def _user_file(path: str, named: bool = True) -> Path:
-    allowed = os.environ.get(OWN_FILES)
-    if not allowed:
+def _user_file(path: str) -> Path:
+    folder = own_folder()
+    if folder is None:
         raise ValueError(
-            "this server runs no files of your own. Start it with 'tilescope serve --allow-own-files FOLDER', "
-            f"or set {OWN_FILES}=FOLDER."
+            "this server runs no files of your own. 'tilescope serve', started in their folder, does; "
+            f"--allow-own-files FOLDER or {OWN_FILES}=FOLDER names another folder."
         )
-    folder = Path(allowed).resolve()
     file = (folder / path).resolve()
-    if not named or file.suffix != ".py" or not file.is_relative_to(folder):
-        raise ValueError(f"give FILE.py:SPEC or a script FILE.py, a file in {folder}.")
+    if not file.is_relative_to(folder):
+        raise ValueError(
+            f"{path} lies outside of {folder}, the folder whose files this server runs. "
+            "To run it, start 'tilescope serve' with --allow-own-files FOLDER."
+        )
+    if file.suffix != ".py":
+        raise ValueError(f"{path} is neither FILE.py:SPEC nor a script FILE.py.")
     if not file.is_file():
         raise ValueError(f"there is no file {file}.")
     return file

@@ -51,6 +51,7 @@ class ProfileForm(layout.Part):
         able = state.may_launch and entry is not None
         self._fields.enable(able)
         script = self.own.script if state.may_launch else None
+        self._fields.layout.visible = script is None
         self.own.field.disabled, self._button.disabled = not state.may_launch, not (able or script)
         # A job's message stays when another run is opened.
         if not able or [event.name for event in events] != ["loaded"]:
@@ -66,10 +67,9 @@ class ProfileForm(layout.Part):
         entry = choices.entry_of(self.state.catalog, self.state.kernel)
         if not self.state.may_launch:
             return
-        if self.own.unopened:
+        if self.own.why:
             # Do not start a job with the previous choice.
-            said = f"{self.own.unopened} is not open. Wait until it is, or empty its field."
-            self._trouble.object = html_text.notice("error", "Nothing was started:", said)
+            self._trouble.object = html_text.notice("error", "Nothing was started:", self.own.why)
             return
         try:
             if self.own.script:
