@@ -1,17 +1,11 @@
 """What a visitor may: launch kernels, and run files of the folder that the server was told."""
 
-import asyncio
 import os
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from tilescope_dashboard.session import access
-from tilescope_dashboard.session.jobs import JobManager
-from tilescope_dashboard.session.state import State
-from tilescope_dashboard.views.form.profile import ProfileForm
-
-from .conftest import field, said
 
 
 @pytest.fixture
@@ -57,18 +51,8 @@ def test_own_files_offers_recent_ones_first(own: Path) -> None:
 
 def test_own_files_are_off_until_a_folder_is_named(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(access.OWN_FILES)
-    described = []
-    monkeypatch.setattr("tilescope_dashboard.views.form.user_kernel.questions.describe", described.append)
-
-    async def type_one() -> str:
-        form = ProfileForm(State(may_launch=True), JobManager())
-        field(form, "own kernel").value = f"{own / 'kernel.py'}:SPEC"
-        for _ in range(20):
-            await asyncio.sleep(0)
-        return said(form)
-
-    assert "--allow-own-files" in asyncio.run(type_one())
-    assert described == []
+    with pytest.raises(ValueError, match="--allow-own-files"):
+        access.user_kernel(f"{own / 'kernel.py'}:SPEC")
 
 
 def client(address: str, sent: dict[str, str], copied: dict[str, str]) -> SimpleNamespace:

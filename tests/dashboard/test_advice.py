@@ -150,14 +150,6 @@ def test_the_view_shows_the_headline_case_and_follows_the_choice() -> None:
     assert field(shown, "case").value == eager
 
 
-def test_a_predicted_run_gives_predicted_findings_only() -> None:
-    shown = view(PREDICTED, "softmax")
-    field(shown, "case").value = next(case for case in field(shown, "case").options.values() if case[0] == "eager")
-    assert "below the" not in words(shown), "nothing was timed"
-    assert 'class="finding predicted"' in words(shown)
-    assert 'class="finding measured"' not in words(shown)
-
-
 def test_without_rows_the_view_says_what_to_do() -> None:
     shown = view(RUN, "softmax")
     shown.state.kernel = "not_in_any_run"

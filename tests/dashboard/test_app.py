@@ -1,14 +1,11 @@
 """The app in a real browser: what people press, and what they then see."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .conftest import PREDICTED, RUN, look_at, start_button
-
-NVIDIA = Path("/dev/nvidia0")
+from .conftest import RUN, look_at
 
 pytestmark = pytest.mark.browser
 
@@ -84,74 +81,6 @@ def test_page_opens_on_numbers_and_views(visit: Any) -> None:
         page.wait_for_url(f"**view={name}**")
         page.locator(".bk-Figure canvas:visible").first.wait_for()
         page.locator('[class*="place-"]:not(.away) .tabulator-row:visible').first.wait_for()
-
-
-def test_point_selects_row_and_back(visit: Any, built: Any) -> None:
-    page = visit(f"run={RUN}&kernel=softmax&view=roofline")
-    built(page, "Roofline")  # what is chosen before the table is drawn is chosen, but not marked in it
-    eager = 3  # the algorithm's point of the second case: no other mark is near it
-    row = page.locator('[class*="place-"]:not(.away) .tabulator-selected:visible')
-    for _ in range(5):  # the page may still move under the mouse
-        page.mouse.click(*drawn(page)["at"][eager])
-        page.wait_for_timeout(800)
-        if row.count():
-            break
-    assert row.inner_text().split("\n")[0] == "eager"
-    assert "algorithm" in row.inner_text()
-    page.locator('[class*="place-"]:not(.away) .tabulator-row:visible').nth(1).locator(
-        ".tabulator-cell:visible"
-    ).first.click()
-    page.wait_for_function(f"() => ({POINTS})()?.chosen?.[0] === 1")
-
-
-def test_autotune_best_and_failed_configs(visit: Any) -> None:
-    page = visit(f"run={RUN}&kernel=matmul&view=autotune")
-    page.get_by_text(": 200 µs").wait_for()
-    assert page.get_by_text("2 failed: hover over a hatched cell").is_visible()
-    page.get_by_role("button", name="Last").click()
-    page.locator(".tabulator-cell", has_text="needs 262,144 bytes of shared memory").first.wait_for()
-
-
-def test_form_refuses_beside_button(visit: Any) -> None:
-    page = visit(f"run={PREDICTED}&kernel=softmax")
-    button = start_button(page)
-    if not NVIDIA.exists():
-        page.get_by_text("no NVIDIA GPU here").locator("visible=true").first.wait_for()
-    for name in ("forward", "backward"):
-        page.get_by_label(name, exact=True).uncheck()
-    button.click()
-    page.get_by_text("choose a pass").wait_for()
-    own = page.get_by_label("own kernel")
-    own.fill("/etc/passwd:SPEC")
-    own.press("Enter")
-    refused = page.get_by_text("Not opened:")
-    refused.wait_for()
-    # Right below the field, and on the screen.
-    field, notice = own.bounding_box(), refused.bounding_box()
-    assert 0 < notice["y"] - field["y"] < 120
-    assert notice["y"] + notice["height"] < 1100
-
-
-def test_export_opens_offline(visit: Any, tmp_path: Any) -> None:
-    page = visit(f"run={RUN}&kernel=softmax")
-    with page.expect_download() as download:
-        page.get_by_text("Export report").click()
-    file = tmp_path / "report.html"
-    download.value.save_as(file)
-    assert download.value.suggested_filename == f"tilescope-{RUN}.html"
-    assert file.stat().st_size < 5e6
-    report = visit(url=file.as_uri())
-    report.locator("canvas").first.wait_for()
-    assert report.locator("h2", has_text="layer_norm").count() == 1
-    assert report.locator("canvas").count() >= 8
-
-
-def test_absent_run_is_said(visit: Any) -> None:
-    page = visit("run=20200101-000000-ffff&view=nonsense&theme=purple")
-    page.get_by_text("This run cannot be shown.").wait_for()
-    assert page.get_by_text("no run '20200101-000000-ffff'").is_visible()
-    page.get_by_role("button", name="Toggle theme").click()
-    page.wait_for_url("**theme=dark**")
 
 
 def test_phone_roofline_and_wide_table(visit: Any, built: Any) -> None:

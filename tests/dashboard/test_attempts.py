@@ -14,18 +14,7 @@ class Clock:
         return self.seconds
 
 
-def heard(attempts: Attempts, clock: Clock, address: str, seconds: float) -> int:
-    """How many wrong answers of somebody who tries all the time are heard."""
-    count, end = 0, clock.seconds + seconds
-    while clock.seconds < end:
-        if attempts.wait(address) == 0:
-            attempts.wrong(address)
-            count += 1
-        clock.seconds += 0.5
-    return count
-
-
-def test_a_few_slips_cost_nothing_and_every_one_after_them_twice_as_long() -> None:
+def test_slips_are_free_then_waits_double() -> None:
     clock = Clock()
     attempts = Attempts(clock)
     for _ in range(FREE):
@@ -44,12 +33,7 @@ def test_a_few_slips_cost_nothing_and_every_one_after_them_twice_as_long() -> No
     assert attempts.wait("192.0.2.7") == 0
 
 
-def test_a_day_of_guessing_is_a_few_hundred_guesses() -> None:
-    clock = Clock()
-    assert heard(Attempts(clock), clock, "192.0.2.7", 86_400) <= 86_400 / LONGEST + 20
-
-
-def test_many_addresses_together_are_bounded_and_who_has_logged_in_is_not_kept_out() -> None:
+def test_many_addresses_are_bounded_but_not_the_owner() -> None:
     clock = Clock()
     attempts = Attempts(clock)
     attempts.right("192.0.2.200")
@@ -63,7 +47,7 @@ def test_many_addresses_together_are_bounded_and_who_has_logged_in_is_not_kept_o
     assert attempts.wait("203.0.113.1") == 0
 
 
-def test_an_ipv6_network_is_one_person_and_so_is_an_address_written_twice() -> None:
+def test_ipv6_network_is_one_address() -> None:
     attempts = Attempts(Clock())
     for n in range(FREE):
         attempts.wrong(f"2001:db8::{n}")

@@ -76,7 +76,7 @@ def test_why_nothing_can_be_profiled_is_said(
     assert choices.standing(True, "", [entry()], entry()) == ""
 
 
-def test_what_cannot_run_is_greyed_above_its_reason_which_describes_it() -> None:
+def test_unavailable_choice_is_greyed_with_its_reason() -> None:
     greyed = choices.greyed({"compiler": None, "ncu": "no GPU", "events": "no GPU", "nsys": HOSTILE})
     boxes = re.findall(r'disabled aria-describedby="([^"]+)"> ([^<]+)</label>', greyed)
     assert [label for _, label in boxes] == ["ncu", "events", "nsys"]
@@ -88,7 +88,7 @@ def test_what_cannot_run_is_greyed_above_its_reason_which_describes_it() -> None
     assert choices.greyed({"compiler": None}) == ""
 
 
-def test_targets_are_named_by_their_first_product_and_this_machines_own_comes_first() -> None:
+def test_targets_are_named_by_product_own_first() -> None:
     offered, refused = choices.targets(ceilings.PRODUCTS)
     assert set(offered.values()) == set(ceilings.targets())
     assert offered["sm_90 · H200"] == "sm_90"
@@ -99,14 +99,14 @@ def test_targets_are_named_by_their_first_product_and_this_machines_own_comes_fi
     assert choices.targets(ceilings.PRODUCTS, "sm_75")[0]["sm_75 · this machine"] == "sm_75"
 
 
-def test_a_target_that_the_kernel_is_not_for_is_refused_and_says_so() -> None:
+def test_unsupported_target_is_refused() -> None:
     offered, refused = choices.targets(ceilings.PRODUCTS, "sm_75", entry(targets=["sm_90", "sm_100"]))
     assert set(refused) == set(ceilings.targets()) - {"sm_90", "sm_100"}
     for label, target in offered.items():
         assert label.endswith("not for softmax") == (target in refused)
 
 
-def test_a_collector_says_what_it_finds_and_a_persons_own_is_named() -> None:
+def test_collectors_are_labelled_by_what_they_find() -> None:
     offered = choices.collectors([*collectors.COLLECTORS, "mine.own"])
     assert list(offered.values()) == [*collectors.COLLECTORS, "mine.own"]
     assert all(label.startswith(f"{name}: ") for label, name in offered.items() if name != "mine.own")

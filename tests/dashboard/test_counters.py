@@ -89,8 +89,7 @@ def test_counters_of_a_recorded_launch_are_listed(tmp_path: Path, monkeypatch: p
     assert "eager, " in words(shown) and ", backward" in words(shown)
 
 
-def test_without_counters_it_says_what_has_them(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+def test_without_counters_it_says_what_has_them(in_runs: None) -> None:
     shown = Counters(State(run=RUN, kernel="softmax", view="counters"))
     shown.refresh()
     assert "through HBM" in words(shown)

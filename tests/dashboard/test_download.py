@@ -2,16 +2,12 @@
 
 import asyncio
 import errno
-import io
 import os
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
-from tilescope_dashboard.components.download import Download, link, reason
-from tilescope_dashboard.components.tables import downloads, table
-from tilescope_dashboard.data.columns import Column
+from tilescope_dashboard.components.download import reason
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.export import Export
 
@@ -42,9 +38,8 @@ def pressed(export: Export) -> None:
     [(FULL, "No space left on device"), (KeyError("<img>"), "&lt;img&gt;"), (MemoryError(), "MemoryError")],
 )
 def test_an_export_that_fails_says_so_beside_its_button(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+    in_runs: None, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
 ) -> None:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
     export = Export(State(run=RUN))
     shown = export.button.said
     assert not shown.visible
@@ -63,31 +58,6 @@ def test_an_export_that_fails_says_so_beside_its_button(
     pressed(export)
     assert export.button.data.startswith("data:text/")
     assert not shown.visible
-
-
-def test_a_table_that_is_not_saved_says_so_below_its_links(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = table([Column("impl", "impl.")])
-    shown.fill(pd.DataFrame({"impl": ["triton"]}))
-    place = downloads(shown, lambda: "file")
-    as_csv, as_parquet = place.select(Download)
-    assert as_csv.said in place.objects and as_parquet.said in place.objects
-
-    def fail(*_: Any) -> io.BytesIO:
-        raise FULL
-
-    with monkeypatch.context() as failing:
-        failing.setattr("tilescope_dashboard.data.exports.plain", fail)
-        asyncio.run(as_csv._async_sync_data())
-    assert as_csv.said.visible and "No space left on device" in as_csv.said.object
-    assert as_csv.data is None and not as_parquet.said.visible
-    asyncio.run(as_csv._async_sync_data())
-    assert as_csv.data is not None and not as_csv.said.visible
-
-
-def test_a_trace_that_has_gone_is_said_below_its_link(tmp_path: Path) -> None:
-    place = link("trace", lambda: io.BytesIO((tmp_path / "gone.json").read_bytes()), lambda: "t.json", "Save t.json")
-    asyncio.run(place._async_sync_data())
-    assert place.said.object.count("No such file or directory") == 1
 
 
 #: Runs in the server before the app does.

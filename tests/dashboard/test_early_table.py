@@ -20,7 +20,7 @@ EARLY = """async () => {
 }"""
 
 
-def test_pages_that_come_before_the_table_is_built_count_and_warn_of_nothing(visit: Any) -> None:
+def test_page_count_before_the_table_is_built_counts(visit: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax&view=roofline")
     page.locator('[class*="place-"]:not(.away) .tabulator-row:visible').first.wait_for()
     warned: list[str] = []

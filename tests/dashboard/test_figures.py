@@ -15,10 +15,9 @@ from tilescope.models import roofline as roofline_model
 from tilescope.models import summary
 from tilescope.models import traffic as traffic_model
 from tilescope.table import schema
-from tilescope.table.case import Case
 from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.figures.autotune import autotune
-from tilescope_dashboard.figures.occupancy import TITLES, occupancy
+from tilescope_dashboard.figures.occupancy import occupancy
 from tilescope_dashboard.figures.overview import overview
 from tilescope_dashboard.figures.roofline import roofline, source
 from tilescope_dashboard.figures.style import DARK, LIGHT, theme
@@ -47,15 +46,6 @@ def drawn(plot: figure, name: str) -> list[Any]:
     return list(points.data_source.data[getattr(points.glyph, name)])
 
 
-def heights(plot: figure) -> list[float]:
-    """Where the texts of a figure stand, from below."""
-    return [
-        r.glyph.y if isinstance(r.glyph.y, float) else r.data_source.data[r.glyph.y][0]
-        for r in plot.renderers
-        if hasattr(r.glyph, "text")
-    ]
-
-
 def texts(plot: figure) -> list[str]:
     """Everything written in a figure."""
     written = [label.text for label in plot.select(Label)]
@@ -68,33 +58,6 @@ def texts(plot: figure) -> list[str]:
 
 def cells(rows: list[dict[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["A", "B", "value", "best", "reason", "config"])
-
-
-def every_figure(table: pd.DataFrame, synthetic: ModuleType) -> list[figure]:
-    """All figures of a table, however little is in it."""
-    points = roofline_model.points(table, synthetic.DEVICE)
-    headlines = summary.summarise(table, synthetic.DEVICE)
-    launches = traffic_model.traffic(table)
-    held = topic.occupancies(table, "sm_90")
-    found = [
-        overview(headlines, LIGHT),
-        roofline(points, all_roofs(synthetic.DEVICE), LIGHT),
-        traffic(launches[launches["source"] != "model"], None, LIGHT),
-        speedup(traffic_model.speedup(table), LIGHT),
-        autotune(cells([]), "A", "B", "second", LIGHT),
-    ]
-    for resource in TITLES:
-        curve = topic.curve(held.iloc[0].to_dict(), "sm_90", resource) if len(held) else pd.DataFrame()
-        found.append(occupancy(curve, None, resource, LIGHT))
-    return found
-
-
-@pytest.mark.parametrize("rows", ["none", "one", "all"])
-def test_every_figure_takes_any_amount_of_rows(rows: str, table: pd.DataFrame, synthetic: ModuleType) -> None:
-    one = schema.frame([Case("softmax", "triton", "forward", "8x8-fp32").row("algorithm_flops", 1.0, "model")])
-    for plot in every_figure({"none": schema.frame([]), "one": one, "all": table}[rows], synthetic):
-        Document().add_root(plot)  # serialises, and no model is shared with another document
-        assert plot.document.to_json()
 
 
 def test_roofline_keeps_order_and_fills_moved_bytes(points: pd.DataFrame, synthetic: ModuleType) -> None:

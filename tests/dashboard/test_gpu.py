@@ -2,10 +2,7 @@
 
 import dataclasses
 import math
-import os
-import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,8 +21,6 @@ from tilescope_dashboard.views.jobs import readings as live
 
 from .conftest import PREDICTED, RUN
 
-FAKE = Path(__file__).with_name("fake_nvml.py")
-
 DEVICE = Gpu(0, "Synthetic <b>GPU</b>", "GPU-0", 1e11, 2e9)
 SAMPLES = [
     Sample(100.0, 0.5, 4e10, 1.5e9, 1.8e9, 600.0, 700.0, 61.0, 1e9, 2e9, 0x4),
@@ -34,8 +29,7 @@ SAMPLES = [
 
 
 @pytest.fixture
-def sampler(nvml: ModuleType, runs: Path, monkeypatch: pytest.MonkeyPatch) -> Sampler:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+def sampler(nvml: ModuleType, in_runs: None, monkeypatch: pytest.MonkeyPatch) -> Sampler:
     one = Sampler(lambda: nvml, period=0.02)
     monkeypatch.setattr(live, "sampler", lambda: one)
     return one
@@ -152,41 +146,6 @@ def test_the_strip_is_there_while_a_job_runs(sampler: Sampler, monkeypatch: pyte
     assert "GPU A" not in shown.said.object
     shown.follow(False)
     assert not shown.layout.visible and not sampler.running
-
-
-@pytest.fixture
-def gpu_server(server: Any, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The app where ``import pynvml`` finds the stand-in."""
-    shutil.copy(FAKE, tmp_path / "pynvml.py")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")])))
-    served = type(server)(runs, tmp_path)
-    yield served
-    log = served.stop()
-    # A page that closes between two readings leaves a traceback of Tornado's, which is no failure of ours.
-    assert not [said for said in ("callback failed", "could not be built") if said in log]
-
-
-POWER = """() => {
-  for (const doc of Bokeh.documents) for (const model of doc._all_models.values())
-    if (model.name === "power" && model.data_source) return model.data_source.data.time.length
-  return 0
-}"""
-
-
-@pytest.mark.browser
-def test_readings_arrive_on_the_page_and_stop_when_it_is_closed(gpu_server: Any, visit: Any) -> None:
-    visit.server = gpu_server
-    page = visit(f"run={RUN}&kernel=softmax&view=gpu")
-    page.get_by_text("% busy,").wait_for()
-    page.wait_for_function(POWER)
-    first = page.evaluate(POWER)
-    page.wait_for_function(f"() => ({POWER})() > {first} + 1")
-    assert page.locator(".tabulator-row", has_text="Synthetic GPU B <b>").get_by_text("–").count() >= 3
-    page.keyboard.press("Escape")
-    page.get_by_text("% busy,").wait_for(state="detached")
-    left = page.evaluate(POWER)
-    page.wait_for_timeout(2500)
-    assert page.evaluate(POWER) <= left
 
 
 @pytest.mark.browser

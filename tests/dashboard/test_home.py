@@ -98,8 +98,7 @@ def test_rows_are_chosen_by_text_family_and_standing_and_counted() -> None:
     assert [stat.value for stat in topic.stats(every, model.verdicts(RECORDED))] == ["1", "5.25×", "0 of 1"]
 
 
-def test_every_kernel_is_listed_and_a_click_leads_to_its_page(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+def test_every_kernel_is_listed_and_a_click_leads_to_its_page(in_runs: None) -> None:
     state = State(run=RUN, kernel="softmax", view="home")
     shown = Home(state)
     shown.refresh()

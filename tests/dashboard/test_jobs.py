@@ -70,7 +70,7 @@ def test_progress_counts_cases_and_ends_with_the_folder() -> None:
     asyncio.run(scenario())
 
 
-def test_cancel_keeps_what_was_finished_and_lets_the_next_one_run() -> None:
+def test_cancel_keeps_results_and_starts_the_next() -> None:
     async def scenario() -> None:
         manager = JobManager(planner, runner(asyncio.Event()))
         first, second = manager.start(REQUEST), manager.start(REQUEST)
@@ -161,7 +161,7 @@ def test_what_cannot_be_planned_is_said_escaped(error: Exception, caplog: pytest
     asyncio.run(scenario())
 
 
-def test_a_job_under_way_is_remembered_and_can_be_cancelled_however_many_came_after_it() -> None:
+def test_old_running_job_is_remembered_and_cancelled() -> None:
     async def scenario() -> None:
         release = asyncio.Event()
         manager = JobManager(planner, runner(release))
@@ -183,7 +183,7 @@ def test_a_job_under_way_is_remembered_and_can_be_cancelled_however_many_came_af
     asyncio.run(scenario())
 
 
-def test_the_page_lists_every_job_under_way_with_a_button_for_whose_it_is() -> None:
+def test_page_lists_jobs_and_stops_only_own() -> None:
     stopped: list[int] = []
     listed = OtherJobs(lambda job: job.person == "me", stopped.append)
     running = jobs.JobState(1, "<b>mine</b>", status=RUNNING, person="me", of=9, index=3)
@@ -204,7 +204,7 @@ def test_the_page_lists_every_job_under_way_with_a_button_for_whose_it_is() -> N
     assert listed.__panel__().objects == []
 
 
-def test_a_job_that_left_cases_outstanding_says_so_and_is_no_success() -> None:
+def test_job_with_outstanding_cases_is_no_success() -> None:
     why = (
         "not complete: 24 of 48 cases of compiler are outstanding (worker was killed): go on with 'tilescope resume x'"
     )
@@ -224,10 +224,7 @@ def test_a_job_that_left_cases_outstanding_says_so_and_is_no_success() -> None:
     asyncio.run(scenario())
 
 
-def test_a_failed_job_is_shown_to_its_person_once_and_to_nobody_else(
-    runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+def test_failed_job_is_shown_once_to_its_person(in_runs: None) -> None:
     manager = JobManager(planner, runner())
     job = jobs.JobState(1, "softmax", status=RUNNING)
     manager.jobs.append(job)

@@ -18,14 +18,13 @@ LISTS = ("kernel", "size", "pass", "implementation", "baseline")
 
 
 @pytest.fixture
-def bar(runs: Path, monkeypatch: pytest.MonkeyPatch) -> KernelBar:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+def bar(in_runs: None, runs: Path) -> KernelBar:
     state = State(run=RUN, kernel="softmax")
     state.runs = store.list_runs([runs])
     return KernelBar(state)
 
 
-def test_it_shows_the_case_that_stands_for_the_kernel_and_chooses_nothing(bar: KernelBar) -> None:
+def test_bar_shows_the_standing_case_and_chooses_none(bar: KernelBar) -> None:
     assert (field(bar, "kernel").value, field(bar, "size").value, field(bar, "pass").value, field(bar, "implementation").value) == (
         "softmax", "16384x4096-bf16", "forward", "triton",
     )  # fmt: skip
@@ -60,7 +59,7 @@ def test_each_list_changes_its_own_part_of_the_case(bar: KernelBar) -> None:
     assert bar.state.compared == []
 
 
-def test_on_home_a_kernel_leads_to_its_page_and_there_is_no_case_to_choose(bar: KernelBar) -> None:
+def test_kernel_chosen_on_home_opens_its_summary(bar: KernelBar) -> None:
     bar.state.view = "home"
     assert bar.lists.css_classes == ["of-all"]
     for kernel in ("matmul", "matmul"):  # the one that was looked at last as well
@@ -121,7 +120,7 @@ def choose(page: Any, label: str, option: str) -> None:
     page.get_by_role("listbox").wait_for(state="detached")
 
 
-def test_from_the_bar_to_sizes_and_back_where_the_address_names_no_run(visit: Any, built: Any) -> None:
+def test_bar_choice_is_in_the_address_and_back_undoes_it(visit: Any, built: Any) -> None:
     page = visit("kernel=softmax&theme=light")
     built(page, "Summary")
     head = page.locator('[class*="place-"]:not(.away) h2').first

@@ -36,7 +36,7 @@ def body(shown: View) -> Any:
     [(Roofline, "registers"), (Traffic, "registers"), (Timeline, "registers"), (Occupancy, "algorithm_bytes_read")],
     ids=lambda one: getattr(one, "name_in_address", one),
 )
-def test_a_view_shows_the_recording_that_answers_it_and_says_whose_it_is(
+def test_view_borrows_a_recording_and_names_it(
     view: type[View], has: str, made: list[store.Summary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = store.open_run(store.find(RUN))
@@ -65,9 +65,7 @@ def test_a_view_shows_the_recording_that_answers_it_and_says_whose_it_is(
 
 
 @pytest.mark.parametrize("view", [Summary, Overview, Advice], ids=lambda view: view.name_in_address)
-def test_a_link_to_a_run_without_the_kernel_means_both_and_shows_a_recording_that_has_it(
-    view: type[View], made: list[store.Summary]
-) -> None:
+def test_link_to_run_without_kernel_shows_a_recording(view: type[View], made: list[store.Summary]) -> None:
     state = State(run=RUN, kernel="softmax", view=view.name_in_address)
     state.runs = made
     state.param.update(run=INJECTED, kernel="matmul")

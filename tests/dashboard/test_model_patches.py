@@ -78,7 +78,7 @@ def test_a_theme_and_a_subclass_prevail() -> None:
     assert [kind().end for kind in (Range1d, Wide, Range1d)] == [1, 7, 1]
 
 
-def test_a_page_that_grows_knows_what_one_that_was_looked_through_does() -> None:
+def test_growing_page_knows_its_models() -> None:
     grown_pages.install()
     page, root = Document(), Row(children=[Row()])
     page.add_root(root)
@@ -107,4 +107,3 @@ def test_a_page_that_grows_knows_what_one_that_was_looked_through_does() -> None
     page.remove_root(other)
     settled()
     assert moved.document is None
-    grown_pages.restore()

@@ -1,7 +1,6 @@
 """Views are made in spare time, and one is seen at a time."""
 
 import time
-from pathlib import Path
 from typing import Any
 
 import panel_material_ui as pmui
@@ -68,7 +67,7 @@ def test_spare_time_ends_with_the_work_and_gives_way(monkeypatch: pytest.MonkeyP
     assert len(clock.waiting) == 1
 
 
-def test_what_is_behind_the_figure_is_done_once_and_at_once_where_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_behind_the_figure_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[int] = []
     behind = AfterPaint(lambda: done.append(1))
     behind.due()
@@ -89,7 +88,7 @@ def test_what_is_behind_the_figure_is_done_once_and_at_once_where_it_is_needed(m
     assert not clock.waiting
 
 
-def test_no_step_is_taken_before_the_browser_has_drawn_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_step_waits_for_the_browser(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, done, asked = Clock(monkeypatch), [], []
     IdleWork(lambda: bool(done.append(1) or True), asked.append).start()
     clock.turn()
@@ -99,7 +98,7 @@ def test_no_step_is_taken_before_the_browser_has_drawn_the_last_one(monkeypatch:
     assert (len(done), len(asked)) == (2, 2)
 
 
-def test_what_is_of_the_server_alone_is_done_while_the_browser_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_only_work_runs_while_the_browser_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, done = Clock(monkeypatch), []
     IdleWork(lambda: bool(done.append(1) or True), pause=0.03).start()
     assert clock.turn() + clock.turn() < 0.2
@@ -114,8 +113,7 @@ def test_without_a_session_nothing_waits() -> None:
     IdleWork(lambda: pytest.fail("no")).start()
 
 
-def test_views_of_one_kernel_are_made_ready(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+def test_views_of_one_kernel_are_made_ready(in_runs: None) -> None:
     views = {"Why": (Roofline, Occupancy), "Timeline": (Timeline, Traffic), "Library": (Overview,)}
     state = State(run=RUN, kernel="softmax", view="roofline")
     shown = Navigation(state, views, apart="Library")
@@ -143,10 +141,7 @@ def test_views_of_one_kernel_are_made_ready(runs: Path, monkeypatch: pytest.Monk
     assert not shown.prepare()
 
 
-def test_tables_come_once_the_figures_are_drawn_to_who_still_looks_at_them(
-    runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+def test_tables_come_after_figures_of_the_seen_view(in_runs: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "in_session", lambda: True)
     state = State(run=RUN, kernel="softmax", view="roofline")
     shown = Navigation(state, {"Why": (Roofline, Occupancy, Traffic)})
@@ -190,10 +185,7 @@ OLD = ["home", "traffic", "autotune"]
 
 
 @pytest.mark.parametrize("name", OLD)
-def test_an_address_of_before_the_groups_leads_to_its_view(
-    name: str, runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+def test_an_address_of_before_the_groups_leads_to_its_view(name: str, in_runs: None) -> None:
     state = State(run=RUN, kernel="softmax", view=name)
     shown = Navigation(state, GROUPS, APART)
     assert (state.view, shown.tabs.view, state.ignored) == (name, name, "")
@@ -202,10 +194,7 @@ def test_an_address_of_before_the_groups_leads_to_its_view(
     assert sum(name == view.name_in_address for group in GROUPS.values() for view in group) == 1
 
 
-def test_an_address_of_the_former_gpu_view_opens_it_over_the_summary(
-    runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+def test_former_gpu_address_opens_its_dialog(in_runs: None) -> None:
     state, address = State(run=RUN, kernel="softmax", view="gpu"), Location()
     address.sync(state, ["view", "panel"])
     shown = Navigation(state, GROUPS, APART, FORMER)
@@ -216,35 +205,13 @@ def test_an_address_of_the_former_gpu_view_opens_it_over_the_summary(
     assert address.query_params == {"view": "summary", "panel": "gpu"}
 
 
-def test_a_tab_that_is_pressed_is_the_view_of_the_address(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+def test_a_tab_that_is_pressed_is_the_view_of_the_address(in_runs: None) -> None:
     state = State(run=RUN, kernel="softmax", view="roofline")
     shown = Navigation(state, {"Why": (Roofline, Occupancy)})
     shown.tabs.view = "occupancy"
     assert state.view == "occupancy" and "away" not in shown.places["occupancy"].css_classes
     state.view = "roofline"
     assert shown.tabs.view == "roofline"
-
-
-def test_one_view_is_seen_and_the_others_are_out_of_the_keys_way(visit: Any) -> None:
-    page = visit(f"run={RUN}&kernel=softmax&view=roofline")
-    roof = page.get_by_text("of roofline at")
-    roof.wait_for()
-    page.get_by_role("tab", name="Occupancy").click()
-    page.get_by_text("occupancy, limited by").wait_for()
-    assert roof.count() == 1
-    assert not roof.is_visible()
-    places = page.evaluate(
-        """() => {
-          const all = root => [...root.querySelectorAll("*")].flatMap(e => [e, ...(e.shadowRoot ? all(e.shadowRoot) : [])])
-          return all(document).filter(e => /place-/.test(e.className)).map(e => e.classList.contains('away'))
-        }"""
-    )
-    assert len(places) > 9
-    assert places.count(False) == 1
-    page.get_by_role("tab", name="Roofline").click()
-    roof.wait_for()
-    assert not page.get_by_text("occupancy, limited by").is_visible()
 
 
 #: All elements, within components too.
@@ -275,9 +242,7 @@ def at_rest(page: Any) -> None:
         assert time.monotonic() < deadline, f"{calls} in two seconds"
 
 
-def test_a_page_comes_to_rest_and_what_was_out_of_sight_is_up_to_date_when_seen(
-    job_server: Any, visit: Any, built: Any
-) -> None:
+def test_page_rests_and_hidden_views_are_up_to_date(job_server: Any, visit: Any, built: Any) -> None:
     visit.server = job_server  # which makes views in spare time
     page = visit(f"run={RUN}&kernel=softmax&view=occupancy")
     built(page, "Occupancy")

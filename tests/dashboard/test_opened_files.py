@@ -8,7 +8,6 @@ import pytest
 from tilescope.models.compare import Side
 from tilescope.notebook.opening import open_file
 from tilescope.runs.store import LoadedRun
-from tilescope_dashboard.components import device_card
 from tilescope_dashboard.report import markdown
 from tilescope_dashboard.report.build import build
 from tilescope_dashboard.session.state import State
@@ -82,12 +81,3 @@ def test_a_report_of_it_has_no_size_that_the_file_does_not_say(name: str, runs: 
     assert "0 SMs" not in text
     assert "L2 0 B" not in text
     assert "Predicted" not in text
-
-
-def test_device_card_of_a_barely_known_gpu_has_dashes(runs: dict[str, LoadedRun]) -> None:
-    bare = device_card.described(runs["details_rules_h200.csv"].run.device)
-    assert "0 B" not in bare
-    assert "measured there" not in bare
-    named = device_card.described(runs["raw_37_metrics_h200.csv"].run.device)
-    assert "62.9 MB" in named
-    assert "were not measured" in named

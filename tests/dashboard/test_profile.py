@@ -36,7 +36,7 @@ def fields() -> ProfileFields:
     return shown
 
 
-def test_the_fields_ask_for_what_is_chosen_and_for_another_size_beside_it() -> None:
+def test_fields_request_choices_and_another_size() -> None:
     shown = fields()
     assert "128x1024-bf16" in field(shown, "another size").label
     field(shown, "another size").value = " 1823x781-fp32 "
@@ -147,7 +147,7 @@ def test_a_kernel_that_is_not_in_the_library_starts_nothing() -> None:
     assert shown.started is None
 
 
-def test_with_a_file_in_its_field_that_is_not_open_nothing_else_is_profiled() -> None:
+def test_unopened_file_in_its_field_blocks_profiling() -> None:
     async def scenario() -> None:
         shown = form(never)
         field(shown, "own kernel").value = "nowhere/<b>.py:SPEC"

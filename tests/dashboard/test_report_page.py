@@ -16,24 +16,11 @@ from .conftest import PREDICTED, RUN
 from .test_report import side
 
 
-def test_the_app_exports_what_the_address_compares(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+def test_the_app_exports_what_the_address_compares(in_runs: None) -> None:
     state = State(
         run=RUN, compared=[f"{RUN}:eager", PREDICTED, PREDICTED, RUN, f"{RUN}:triton", "nowhere", f"{RUN}:cuda"]
     )
     assert [side.name for side in sides(state)] == [RUN, f"{RUN}:eager", PREDICTED]
-
-
-def test_the_app_saves_the_comparison_as_markdown(visit: Any, tmp_path: Path) -> None:
-    page = visit(f"run={RUN}&kernel=softmax&compared=%5B%22{RUN}%3Aeager%22%5D")
-    page.get_by_role("combobox", name="as", exact=True).click()
-    page.get_by_text("Markdown", exact=True).click()
-    page.get_by_role("combobox", name="as", exact=True).get_by_text("Markdown").wait_for()
-    with page.expect_download() as download:
-        page.get_by_text("Export report").click()
-    assert download.value.suggested_filename == f"tilescope-{RUN}.md"
-    download.value.save_as(tmp_path / "report.md")
-    assert (tmp_path / "report.md").read_text().startswith("## Tilescope: synthetic run: eager against triton\n")
 
 
 @pytest.fixture(scope="module")

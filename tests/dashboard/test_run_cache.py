@@ -31,8 +31,7 @@ def test_a_kernels_usual_rows_are_made_once_a_run(runs: Path) -> None:
     assert rows["config"].nunique() == 1
 
 
-def test_views_share_them_and_leave_them_as_they_are(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+def test_views_share_them_and_leave_them_as_they_are(in_runs: None, monkeypatch: pytest.MonkeyPatch) -> None:
     state = State(run=RUN, kernel="softmax")
     rows = usual(state.loaded, "softmax")
     before = rows.copy(deep=True)

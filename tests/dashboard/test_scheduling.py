@@ -50,7 +50,7 @@ def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorded_claims, "kept", lambda folder: None)
 
 
-def test_steps_are_taken_one_a_turn_and_at_once_where_nobody_waits(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_are_one_a_turn_or_at_once(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     left = iter([True, True, False, True])
     step_by_step(lambda: next(left), lambda: True)
     assert stepping()
@@ -99,9 +99,7 @@ def test_claims_are_read_a_recording_a_turn_and_once_for_all(page: Page) -> None
 
 
 @pytest.mark.usefixtures("nothing_kept")
-def test_what_cannot_be_read_is_shown_in_place_and_ends_the_reading(
-    page: Page, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_recording_ends_the_reading(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_cache, "_open", refuse)
     shown = Claims(State(view="claims"))
     shown.refresh()
@@ -111,7 +109,7 @@ def test_what_cannot_be_read_is_shown_in_place_and_ends_the_reading(
 
 
 @pytest.mark.usefixtures("nothing_kept")
-def test_who_looks_elsewhere_meanwhile_is_not_shown_what_was_asked_before(page: Page) -> None:
+def test_superseded_reading_is_not_shown(page: Page) -> None:
     shown = claims_of_few()
     shown.refresh()
     before = page.turns.pop()

@@ -24,7 +24,7 @@ import pytest
 from bokeh.server.util import create_hosts_allowlist
 from tilescope_dashboard.serving import serve
 from tilescope_dashboard.serving.attempts import FREE
-from tilescope_dashboard.serving.login import Login, encrypted, local
+from tilescope_dashboard.serving.login import Login, encrypted
 from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.httputil import HTTPHeaders
 from tornado.websocket import websocket_connect
@@ -126,7 +126,7 @@ def test_a_wrong_token_is_refused_and_not_repeated(served: Served, given: str) -
         assert given not in text or given == "wrong"
 
 
-def test_two_hundred_guesses_are_hardly_any_and_the_owner_still_gets_in(served: Served) -> None:
+def test_many_guesses_are_refused_but_not_the_owner(served: Served) -> None:
     with ThreadPoolExecutor(20) as many:
         answers = list(many.map(lambda n: served.ask("/login", method="POST", body=f"secret=guess{n}"), range(200)))
     assert sum(status == 403 for status, _, _ in answers) <= FREE
@@ -171,7 +171,7 @@ def test_behind_a_proxy_with_tls_the_cookie_says_so(served: Served) -> None:
     assert "Secure" not in served.ask(f"/login?token={served.token}")[1]["Set-Cookie"]
 
 
-def test_the_servers_other_names_and_components_are_refused_before_the_login_as_well(served: Served) -> None:
+def test_other_names_are_refused_before_the_login(served: Served) -> None:
     connection = HTTPConnection("127.0.0.1", served.port, timeout=120)
     connection.request("GET", "/login", headers={"Host": f"evil.example:{served.port}"})
     answer = connection.getresponse()
@@ -182,7 +182,7 @@ def test_the_servers_other_names_and_components_are_refused_before_the_login_as_
     assert served.process.poll() is None
 
 
-def test_the_token_opens_the_app_with_a_cookie_no_script_and_no_other_site_gets(served: Served) -> None:
+def test_token_opens_the_app_with_a_strict_cookie(served: Served) -> None:
     status, headers, _ = served.ask(f"/login?token={served.token}&next=%2Fapp%3Fview%3Droofline")
     assert (status, headers["Location"]) == (302, "/app?view=roofline")
     for word in ("HttpOnly", "SameSite=Strict", "Path=/"):
@@ -304,12 +304,6 @@ def test_a_port_that_was_asked_for_and_is_taken_is_said() -> None:
     assert serve.free_port("127.0.0.1", port) == port
     with pytest.raises(ValueError, match=r"cannot serve on 192\.0\.2\.7"):
         serve.free_port("192.0.2.7", None)
-
-
-def test_after_the_login_one_stays_on_this_server() -> None:
-    assert local("/app?run=1&view=gpu", "/app") == "/app?run=1&view=gpu"
-    for address in ("", "//evil.example", "/\\evil.example", "https://evil.example", "evil", "javascript:alert(1)"):
-        assert local(address, "/app") == "/app"
 
 
 def test_two_servers_do_not_take_each_others_cookie() -> None:

@@ -1,6 +1,5 @@
 """Sizes and History: what is joined from all runs, drawn and said."""
 
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -17,11 +16,9 @@ from tilescope_dashboard.figures import sizes as sizes_figure
 from tilescope_dashboard.figures.style import DARK, LIGHT, Theme, theme
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import history, sizes
-from tilescope_dashboard.views.history import History
 from tilescope_dashboard.views.sizes import Sizes
 
 from .conftest import grid
-from .conftest import said as words
 
 RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
 LARGE = KernelCase("triton", "forward", "16384x4096-bf16")
@@ -143,21 +140,7 @@ def test_two_runs_of_one_minute_are_two_places(rows: pd.DataFrame) -> None:
     assert len(set(history_figure.history(past, LIGHT).x_range.factors)) == 2
 
 
-@pytest.mark.parametrize("view", [Sizes, History])
-def test_the_views_follow_the_state(view: type[Any], runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
-    state = State(run=RUN, kernel="softmax", view=view.name_in_address)
-    shown = view(state)
-    shown.refresh()
-    assert shown.body.visible and len(grid(shown).value) > 2
-    for change in ({"kernel": "matmul"}, {"kernel": "layer_norm"}, {"theme": "dark"}, {"run": PREDICTED}, {"narrow": True},
-                   {"kernel": "not_in_the_run"}, {"run": INJECTED}, {"run": "20200101-000000-0000"}, {"run": RUN}):  # fmt: skip
-        state.param.update(**change)
-        assert "could not be drawn" not in words(shown)
-
-
-def test_a_row_of_sizes_is_the_case_of_all_views(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(runs))
+def test_a_row_of_sizes_is_the_case_of_all_views(in_runs: None) -> None:
     shown = Sizes(State(run=RUN, kernel="softmax", view="sizes"))
     shown.refresh()
     # Bytes are written without a unit: their title has it.

@@ -256,20 +256,6 @@ def another(
     return identity
 
 
-def test_another_runs_lines_are_shown_and_whose_they_are_said(run: str, tmp_path: Path) -> None:
-    assert run
-    bare = another(tmp_path, "20260103-000000-0001", {"matmul": {}, "softmax": {}}, title="bare")
-    view = shown(bare)
-    assert view.body.visible
-    assert "Line 8 has 75.0 %" in words(view)
-    assert view.state.run == bare
-    assert "bare" not in words(view)
-    assert "Synthetic GPU" in words(view)
-    assert view.origin[1] != bare
-    view.state.run = run
-    assert view.origin[1] == run
-
-
 def test_source_offers_measured_lines_of_another_run(
     tmp_path: Path, frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,7 +91,7 @@ def test_a_link_writes_the_table_as_it_is_when_it_is_pressed() -> None:
     assert as_parquet.filename == "second.parquet"
 
 
-def test_a_very_long_table_says_that_it_shows_its_first_rows_and_saves_them_all() -> None:
+def test_long_table_shows_first_rows_and_saves_all() -> None:
     widget = table(COLUMNS)
     widget.fill(pd.DataFrame({"registers": range(10_002)}))
     assert len(widget.value) == 10_000
@@ -101,7 +101,7 @@ def test_a_very_long_table_says_that_it_shows_its_first_rows_and_saves_them_all(
     assert (len(widget.value), widget.note.object) == (3, "")
 
 
-def test_a_column_of_words_becomes_as_wide_as_they_need_up_to_a_limit_and_never_narrower() -> None:
+def test_column_of_words_widens_up_to_a_limit() -> None:
     widget = table(
         [Column("kernel", "kernel", "text"), Column("registers", "registers", "count"), Column("why", "why", "text")]
     )
@@ -148,7 +148,7 @@ def shadow(page: Any, title: str) -> Any:
 
 
 @pytest.mark.browser
-def test_the_browser_saves_a_table_twice_and_a_figure_in_both_formats(visit: Any, tmp_path: Path) -> None:
+def test_browser_saves_tables_and_figures(visit: Any, tmp_path: Path) -> None:
     page = visit(f"run={RUN}&kernel=softmax&view=roofline&theme=dark")
     page.locator('[class*="place-"]:not(.away) .tabulator-row:visible').first.wait_for()
     name = f"softmax-{RUN}-Synthetic-GPU"

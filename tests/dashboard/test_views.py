@@ -41,7 +41,7 @@ pytestmark = pytest.mark.usefixtures("in_runs")
 
 RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
 VIEWS: tuple[type[View], ...] = (
-    Home, Summary, Overview, Advice, Roofline, Traffic, Timeline, Autotune, Occupancy, Source, Claims, Compare,
+    Home, Summary, Overview, Advice, Roofline, Traffic, Timeline, Autotune, Occupancy, Source, Claims, Compare, Sizes, History,
 )  # fmt: skip
 
 
@@ -51,7 +51,7 @@ def grid(shown: View) -> Table:
 
 
 @pytest.mark.parametrize("view", [Claims, Compare, History, Sizes, Summary], ids=lambda view: view.name_in_address)
-def test_what_is_of_other_runs_too_is_drawn_again_once_there_is_another(view: type[View]) -> None:
+def test_view_of_all_runs_is_redrawn_after_a_new_run(view: type[View]) -> None:
     shown = view(State(run=RUN, kernel="softmax", view="source"))
     shown.refresh()
     shown.state.refresh()
@@ -108,7 +108,7 @@ def test_roofline_filter_redraws_figure_and_table() -> None:
     assert not len(getattr(shown.source, "data", {"row": []})["row"])
 
 
-def test_the_state_keeps_a_kernel_that_is_not_in_the_run_and_drops_one_of_another_run() -> None:
+def test_state_keeps_a_kernel_that_no_run_has() -> None:
     state = State(run=RUN, kernel="vector_add")
     assert state.kernel == "vector_add"
     assert state.table.empty
@@ -167,7 +167,7 @@ def test_overview_row_brings_its_own_finding() -> None:
         field(shown, "Open Advice")
 
 
-def test_autotune_without_configs_names_the_forms_tick_and_the_command() -> None:
+def test_autotune_without_configs_names_the_cure() -> None:
     state = State(run=RUN, kernel="softmax", view="autotune", may_launch=True)
     state.runs = [run for run in state.runs if not run.recorded]  # one of those has a sweep
     shown = Autotune(state)
@@ -214,7 +214,7 @@ def test_without_a_gpu_a_recording_is_opened_first(monkeypatch: pytest.MonkeyPat
     assert first_shown([]) == ("", "")
 
 
-def test_occupancy_begins_with_what_stands_for_the_kernel_elsewhere() -> None:
+def test_occupancy_begins_with_the_standing_case() -> None:
     softmax = next(s for s in store.list_runs([store.recorded_dir()]) if s.title == "softmax")
     state = State(run=softmax.id, kernel="softmax", view="occupancy")
     shown = Occupancy(state)

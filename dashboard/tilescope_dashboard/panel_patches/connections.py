@@ -41,13 +41,6 @@ def install() -> None:
     WSHandler._handle, WSHandler.on_close, WSHandler.log_exception = handle, on_close, log_exception
 
 
-def restore() -> None:
-    """Put back what ``install`` replaced."""
-    ServerSession._handle_pull, document._dispatch_msgs = _pull, _dispatch
-    WebSocketHandler.write_message = _write  # type: ignore[method-assign]
-    WSHandler._handle, WSHandler.on_close, WSHandler.log_exception = _handle, _on_close, _log_exception
-
-
 async def pull(self: ServerSession, message: Any, connection: Any) -> Any:
     """``ServerSession._handle_pull``. From then on Panel sends the document's changes."""
     reply = await _pull(self, message, connection)

@@ -21,11 +21,6 @@ def install() -> None:
     SingleSelectBase._process_property_change, Tabulator._process_event = process_choice, process_row
 
 
-def restore() -> None:
-    """Put back what ``install`` replaced."""
-    SingleSelectBase._process_property_change, Tabulator._process_event = _process_choice, _process_row
-
-
 def process_choice(self: SingleSelectBase, told: dict[str, Any]) -> dict[str, Any]:
     """``SingleSelectBase._process_property_change`` for values that the select offers."""
     value = told.get("value")

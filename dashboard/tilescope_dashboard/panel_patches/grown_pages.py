@@ -22,11 +22,6 @@ def install() -> None:
     Model.trigger, DocumentModelManager.recompute = trigger, recompute
 
 
-def restore() -> None:
-    """Put back what ``install`` replaced."""
-    Model.trigger, DocumentModelManager.recompute = _bokehs_trigger, _bokehs_recompute
-
-
 def trigger(  # noqa: PLR0917 - as Bokeh calls it
     self: Model, attr: str, old: Any, new: Any, hint: DocumentPatchedEvent | None = None, setter: Any = None
 ) -> None:
