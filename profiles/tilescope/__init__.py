@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from tilescope.notebook.opened_run import Profile, load, open_file, recordings
     from tilescope.notebook.profiling import profile, profile_kernels, resume
     from tilescope.notebook.user_kernel import spec
+    from tilescope.notebook.watching import Watch
     from tilescope.runs.store import LoadedRun, find, list_runs, open_run
     from tilescope.tuning.autotuning import autotune
 
 __all__ = [
-    "Capture", "LoadedRun", "Profile", "__version__", "autotune", "capture", "find", "list_runs", "load", "open_file", "open_run",
+    "Capture", "LoadedRun", "Profile", "Watch", "__version__", "autotune", "capture", "find", "list_runs", "load", "open_file", "open_run",
     "profile", "profile_kernels", "recordings", "resume", "spec",
 ]  # fmt: skip
 
@@ -30,7 +31,7 @@ _HOMES = {
     "profile": "notebook.profiling", "profile_kernels": "notebook.profiling", "resume": "notebook.profiling",
     "spec": "notebook.user_kernel",
     "Profile": "notebook.opened_run", "load": "notebook.opened_run", "open_file": "notebook.opened_run",
-    "recordings": "notebook.opened_run",
+    "recordings": "notebook.opened_run", "Watch": "notebook.watching",
     "LoadedRun": "runs.store", "find": "runs.store", "list_runs": "runs.store", "open_run": "runs.store",
 }  # fmt: skip
 

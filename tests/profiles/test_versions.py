@@ -31,15 +31,27 @@ def test_pairs_by_name_then_by_place():
     ]  # fmt: skip
 
 
+def test_pairs_by_signature_or_by_hand():
+    before = [case("a"), case("b", "16-fp32")]
+    after = [case("new", "9-fp32"), case("a"), case("renamed", "16-fp32")]
+    assert told(versions.pairs(before, after)) == [
+        (None, "new 9-fp32", ""), ("a 8-fp32", "a 8-fp32", "name"), ("b 16-fp32", "renamed 16-fp32", "signature")
+    ]  # fmt: skip
+    assert told(versions.pairs(before, after, {0: 1, 1: None})) == [
+        ("b 16-fp32", "new 9-fp32", "hand"), (None, "a 8-fp32", "hand"), ("a 8-fp32", "renamed 16-fp32", "place")
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("spread", "said"), [((0.9e-3, 1.01e-3), "-5.0 %, within noise"), ((0.9e-3, 0.96e-3), "-5.0 %")]
 )
 def test_change_of_time_is_noise_where_spreads_overlap(spread, said):
     before = case("a", gpu_time=1e-3, registers=32.0, spread=(0.99e-3, 1.02e-3))
     after = case("a", gpu_time=0.95e-3, registers=32.0, spill_bytes=8.0, spread=spread)
-    time, registers, spills = versions.changes(versions.Pair(before, after, "name"))
+    time, registers, spills = versions.Pair(before, after, "name").changes
     assert time.texts() == ("1.00 ms", "950 µs", said)
     assert registers.texts() == ("32", "32", "")
+    assert [change.better for change in (time, registers, spills)] == [None if "noise" in said else True, None, None]
     assert spills.texts() == ("–", "8 B", "")
 
 
@@ -49,6 +61,6 @@ def test_cases_of_a_run_have_its_values_and_findings():
     plain, strided = (next(one for one in of if one.names["impl"] == impl) for impl in ("triton", "strided"))
     assert (plain.values["sector_efficiency_read"], strided.values["sector_efficiency_read"]) == (1.0, 0.125)
     assert strided.values["dram"] > strided.values["unique"] == strided.values["requested"]
-    came, went = versions.came_and_went(versions.Pair(plain, strided))
-    assert {"uncoalesced-loads", "uncoalesced-stores"} <= {finding.rule for finding in came}
-    assert [finding.rule for finding in went] == ["at-the-roof"]
+    pair = versions.Pair(plain, strided)
+    assert {"uncoalesced-loads", "uncoalesced-stores"} <= {finding.rule for finding in pair.came}
+    assert [finding.rule for finding in pair.went] == ["at-the-roof"]

@@ -6,13 +6,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from tilescope.commands import choices, running
-
-if TYPE_CHECKING:
-    from tilescope.jobs.job import Job
-    from tilescope.notebook.capturing import Capture
 
 
 def command(subparsers: choices.Subparsers) -> None:
@@ -92,45 +87,19 @@ def _options() -> dict[str, argparse.Action]:
     return known._option_string_actions
 
 
-def captured(arguments: argparse.Namespace) -> tuple[Capture, Job, str]:
-    """Runs the script; returns its captured launches, the job that profiles them, and how the script ended badly, or an empty text.
-
-    Raises ValueError for a script that cannot be run, and for one that launches nothing.
-    """
-    from tilescope.jobs import triton_cache  # noqa: PLC0415
-    from tilescope.notebook import capturing, script_running  # noqa: PLC0415
-    from tilescope.runs import store  # noqa: PLC0415
+def _run_script(arguments: argparse.Namespace) -> int:
+    """Runs the script and profiles its launches, even if it failed later."""
+    from tilescope.jobs import supervisor  # noqa: PLC0415
+    from tilescope.notebook import script_running  # noqa: PLC0415
 
     *others, script = arguments.kernels
     of_script = own_arguments(script, arguments.of_script)
     if others:
         raise ValueError(f"{script} is a script: profile it by itself, or name its kernel as {script}:SPEC")
-    settings = choices.settings(arguments)
-    # Not after a script that ran for an hour.
-    store.check_writable(arguments.runs or store.runs_dir())
-    triton_cache.check()
-    capture = capturing.Capture(
-        arguments.target,
-        settings.get("interpreter_limit", capturing.LIMIT),
-        not_finite=bool(settings.get("not_finite")),
-    )
-    ended = script_running.run_script(script, of_script, capture)
-    if not capture.calls:
-        reasons = "; ".join(filter(None, [ended, *capture.notes]))
-        why = f" ({reasons})" if reasons else ""
-        declared = f"one that it declares is named {script}:SPEC"
-        raise ValueError(f"{script} launched no Triton kernel{why}: {declared}{capture.unassumed}")
-    job = capture.job(
-        arguments.collect or ("auto",), title=arguments.title or script, runs_dir=arguments.runs, settings=settings
-    )
-    return capture, job, ended
-
-
-def _run_script(arguments: argparse.Namespace) -> int:
-    """Runs the script and profiles its launches, even if it failed later."""
-    from tilescope.jobs import supervisor  # noqa: PLC0415
-
-    capture, job, ended = captured(arguments)
+    capture, job, ended = script_running.captured(
+        script, choices.settings(arguments), arguments=of_script, target=arguments.target, collect=arguments.collect,
+        title=arguments.title, runs_dir=arguments.runs,
+    )  # fmt: skip
     loaded, interrupted = running.follow(lambda progress: supervisor.run(job, progress))
     status = running.show(capture.keep(loaded), interrupted)
     if ended:

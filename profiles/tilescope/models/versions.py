@@ -1,10 +1,10 @@
-"""Two versions of the same code: which cases belong together, and what changed. Pure: runs -> values."""
+"""Two versions of the same code: which launches belong together, and what changed. Pure: runs -> values."""
 
 from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,8 @@ COMPARED = (
     ("sector_efficiency_written", "used part of stored sectors", "ratio"),
     ("relative_error", "relative error", "ratio"),
 )
+#: Those of which more is better.
+_MORE = frozenset({"theoretical_occupancy", "sector_efficiency_read", "sector_efficiency_written"})
 _PROBLEM = ("impl", "pass", "workload")
 
 
@@ -57,17 +59,43 @@ class Case:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two cases that belong together, by their ``name`` or by their ``place``. One side is None where a case came or went."""
+    """Two cases that belong together. One side is None where a case came or went.
+
+    ``how`` they were paired: by ``name``, by ``place`` among the launches, by ``signature`` (shapes and dtypes), or by ``hand``.
+    """
 
     baseline: Case | None
     candidate: Case | None
     how: str = ""
 
+    @property
+    def changes(self) -> list[Change]:
+        """The values that either side has."""
+        before, after = (side.values if side else {} for side in (self.baseline, self.candidate))
+        spreads = [side.spread for side in (self.baseline, self.candidate) if side and side.spread]
+        overlap = len(spreads) == 2 and spreads[0][0] <= spreads[1][1] and spreads[1][0] <= spreads[0][1]
+        return [
+            Change(name, label, unit, before.get(name), after.get(name), overlap and name == "gpu_time")
+            for name, label, unit in COMPARED
+            if name in before or name in after
+        ]
+
+    @property
+    def came(self) -> list[Finding]:
+        """The findings that only the candidate has."""
+        return _without(self.candidate, self.baseline)
+
+    @property
+    def went(self) -> list[Finding]:
+        """The findings that only the baseline has."""
+        return _without(self.baseline, self.candidate)
+
 
 @dataclass(frozen=True)
 class Change:
-    """One value in both versions; None where it is absent. ``noise``: the spreads of the repetitions overlap."""
+    """One metric in both versions; None where it is absent. ``noise``: the spreads of the repetitions overlap."""
 
+    metric: str
     label: str
     unit: str
     baseline: float | None
@@ -80,6 +108,13 @@ class Change:
         if self.baseline is None or self.candidate is None or not self.baseline:
             return None
         return self.candidate / self.baseline - 1
+
+    @property
+    def better(self) -> bool | None:
+        """Whether the change is an improvement; None where there is none, where a side is absent, and for noise."""
+        if self.noise or self.baseline is None or self.candidate is None or self.baseline == self.candidate:
+            return None
+        return (self.candidate > self.baseline) == (self.metric in _MORE)
 
     def texts(self) -> tuple[str, str, str]:
         """Baseline, candidate and change, as people read them."""
@@ -134,41 +169,37 @@ def _concerns(finding: Finding, row: Mapping[Any, Any]) -> bool:
     return of == tuple(row[name] for name in ("kernel", *_PROBLEM))
 
 
-def pairs(baseline: list[Case], candidate: list[Case]) -> list[Pair]:
-    """The cases that belong together: those of one name and problem, then those at the same place among the rest."""
-    left, found = list(baseline), dict[int, Pair]()
-    for place, case in enumerate(candidate):
-        same = next((other for other in left if other.names == case.names), None)
-        if same:
-            left.remove(same)
-            found[place] = Pair(same, case, "name")
-    for place, case in enumerate(candidate):
-        if place not in found:
-            alike = [other for other in left if baseline.index(other) == place] or left[:1]
-            if alike:
-                left.remove(alike[0])
-            found[place] = Pair(alike[0], case, "place") if alike else Pair(None, case)
-    return [*(found[place] for place in range(len(candidate))), *(Pair(other, None) for other in left)]
+def pairs(
+    baseline: Sequence[Case], candidate: Sequence[Case], by_hand: Mapping[int, int | None] | None = None
+) -> list[Pair]:
+    """The cases that belong together: those that a user paired, then those of one name and problem, those at the same place,
+    those of one signature, and the first of what is left.
+
+    ``by_hand`` has places in ``baseline`` by places in ``candidate``; None leaves a case alone.
+    """
+    left, found = dict(enumerate(baseline)), dict[int, Pair]()
+
+    def join(how: str, belongs: Callable[[int, Case, int, Case], bool]) -> None:
+        for place, case in enumerate(candidate):
+            if place not in found:
+                other = next((number for number, one in left.items() if belongs(number, one, place, case)), None)
+                if other is not None:
+                    found[place] = Pair(left.pop(other), case, how)
+
+    chosen = by_hand or {}
+    join("hand", lambda number, _, place, __: chosen.get(place) == number)
+    found |= {place: Pair(None, case, "hand") for place, case in enumerate(candidate) if chosen.get(place, 0) is None}
+    join("name", lambda _, one, __, case: one.names == case.names)
+    join("place", lambda number, _, place, __: number == place)
+    join("signature", lambda _, one, __, case: one.names["workload"] == case.names["workload"])
+    join("place", lambda *_: True)
+    return [*(found[n] if n in found else Pair(None, case) for n, case in enumerate(candidate)),
+            *(Pair(other, None) for other in left.values())]  # fmt: skip
 
 
-def changes(pair: Pair) -> list[Change]:
-    """The values that either side of the pair has."""
-    before, after = (side.values if side else {} for side in (pair.baseline, pair.candidate))
-    spreads = [side.spread for side in (pair.baseline, pair.candidate) if side and side.spread]
-    overlap = len(spreads) == 2 and spreads[0][0] <= spreads[1][1] and spreads[1][0] <= spreads[0][1]
-    return [
-        Change(label, unit, before.get(name), after.get(name), overlap and name == "gpu_time")
-        for name, label, unit in COMPARED
-        if name in before or name in after
-    ]
-
-
-def came_and_went(pair: Pair) -> tuple[list[Finding], list[Finding]]:
-    """The findings that only the candidate has, and those that only the baseline has."""
-    before, after = (side.findings if side else () for side in (pair.baseline, pair.candidate))
-    return [f for f in after if f.rule not in {o.rule for o in before}], [
-        f for f in before if f.rule not in {o.rule for o in after}
-    ]
+def _without(side: Case | None, other: Case | None) -> list[Finding]:
+    known = {finding.rule for finding in other.findings} if other else set()
+    return [finding for finding in side.findings if finding.rule not in known] if side else []
 
 
 def difference(baseline: Mapping[str, str], candidate: Mapping[str, str]) -> Iterator[str]:

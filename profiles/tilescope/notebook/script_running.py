@@ -10,12 +10,45 @@ import threading
 import tokenize
 import traceback
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 from unittest import mock
 
-from tilescope.notebook.capturing import Capture
+from tilescope.jobs import triton_cache
+from tilescope.jobs.job import Job
+from tilescope.notebook.capturing import LIMIT, Capture
+from tilescope.runs import store
+
+
+def captured(
+    script: str,
+    settings: Mapping[str, Any],
+    *,
+    arguments: Sequence[str] = (),
+    target: str = "",
+    collect: Sequence[str] = (),
+    title: str = "",
+    runs_dir: Path | None = None,
+) -> tuple[Capture, Job, str]:
+    """Runs the script; returns its captured launches, the job that profiles them, and how the script ended badly, or an empty text.
+
+    ``collect`` and ``settings`` are those of ``Capture.job``. Raises ValueError for a script that cannot be run, and for one that
+    launches nothing.
+    """
+    # Not after a script that ran for an hour.
+    store.check_writable(runs_dir or store.runs_dir())
+    triton_cache.check()
+    limit, not_finite = settings.get("interpreter_limit", LIMIT), bool(settings.get("not_finite"))
+    capture = Capture(target, limit, not_finite=not_finite)
+    ended = run_script(script, arguments, capture)
+    if not capture.calls:
+        reasons = "; ".join(filter(None, [ended, *capture.notes]))
+        why = f" ({reasons})" if reasons else ""
+        declared = f"one that it declares is named {script}:SPEC"
+        raise ValueError(f"{script} launched no Triton kernel{why}: {declared}{capture.unassumed}")
+    job = capture.job(collect or ("auto",), title=title or script, runs_dir=runs_dir, settings=settings)
+    return capture, job, ended
 
 
 class _Left(BaseException):
