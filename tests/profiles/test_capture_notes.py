@@ -40,7 +40,7 @@ def test_note_of_a_slow_launch_names_the_cure():
     with Capture("sm_90", 0.2) as capture:
         for _ in range(2):
             foreign.counting_kernel[(100_000,)](counter, out)
-    allowed = "the 0.2 s of CPU time for interpreting: choose smaller inputs, or allow more (--interpreter-limit, limit= or interpreter_limit=)"
+    allowed = "the 0.2 s of work for interpreting: choose smaller inputs, or allow more (--interpreter-limit, limit= or interpreter_limit=)"
     said = [note.partition(": it would take longer than one launch may of ")[2] for note in capture.notes]
     assert [one for one in said if one] == [allowed]
 

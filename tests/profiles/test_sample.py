@@ -1,9 +1,5 @@
 """Launches with too many programs to interpret: figures come from a sample, or from programs that determine all others."""
 
-import itertools
-import time
-import types
-
 import pytest
 import torch
 import triton
@@ -13,7 +9,6 @@ from tilescope.collectors import interpreter
 from tilescope.execution import execute, launches
 from tilescope.execution.not_applicable import NotApplicable
 from tilescope.interpreter import interpret
-from tilescope.interpreter import meter as meters
 from tilescope.table.case import Case
 
 PROGRAMS = 1 << 20
@@ -84,36 +79,33 @@ def test_allowance_includes_seconds_spent_before():
     assert not isinstance(raised.value, interpret.Unending)
 
 
-def test_allowance_is_in_cpu_seconds(monkeypatch):
-    hours = itertools.count(step=3600)
-    monkeypatch.setattr(time, "perf_counter", lambda: float(next(hours)))
-    allowance = interpret.Allowance(60)
+@pytest.mark.parametrize("limit", [1.0, 60.0])
+def test_work_does_not_depend_on_processors_or_load(limit, monkeypatch):
     with launches.catch() as caught:
-        triangle_kernel[(4,)](torch.randn(16), torch.empty(16), 1)
-    waited = []
-    for _ in range(2):
-        interpret.run(caught[0], meter=interpret.meter(caught[0]), values=False, allowance=allowance)
-        waited.append(allowance.waited)
-    assert 0 < waited[0] < waited[1] < 60
+        triangle_kernel[(4000,)](torch.randn(16), torch.empty(16), 100)
+    found = []
+    for processors in (1, 3):
+        monkeypatch.setattr("tilescope.execution.multiprocess.processors", lambda count=processors: count)
+        allowance, meter = interpret.Allowance(limit), interpret.meter(caught[0])
+        interpret.run(caught[0], meter=meter, values=False, allowance=allowance, sample=0.5)
+        found.append((meter.sampled, meter.by_rule, meter.counts))
+        assert allowance.waited > 0
+    assert found[0] == found[1]
+    assert (found[0][0] is not None) == (limit == 1)
 
 
-def test_sample_of_slow_programs_gets_the_time_left(monkeypatch):
-    """A question for the time takes a millisecond. The rule fails at once, as addresses depend on integers."""
-    ticks = itertools.count()
-    clock = types.SimpleNamespace(thread_time=lambda: next(ticks) / 1000, perf_counter=time.perf_counter)
-    monkeypatch.setattr(interpret, "time", clock)
-    monkeypatch.setattr(meters, "time", clock)
+def test_sample_of_slow_programs_gets_the_time_left():
+    """The rule fails at once, as addresses depend on integers."""
     packed, where, out = (
         torch.zeros(640, dtype=torch.int32),
         torch.arange(40).int(),
         torch.zeros(640, dtype=torch.int32),
     )
+    whole = interpret.Allowance()
     with launches.catch() as caught:
         unpacked_kernel[(40,)](packed, where, out, True)
-    before = next(ticks)
-    interpret.run(caught[0], meter=interpret.meter(caught[0]), values=False)
-    one_program = (next(ticks) - before) / 40 / 1000
-    _, meter = metered(unpacked_kernel, (40,), packed, where, out, True, sample=interpret.FEWEST * one_program)
+    interpret.run(caught[0], meter=interpret.meter(caught[0]), values=False, allowance=whole)
+    _, meter = metered(unpacked_kernel, (40,), packed, where, out, True, sample=interpret.FEWEST * whole.waited / 40)
     assert meter.sampled == (interpret.FEWEST, 40)
 
 

@@ -282,6 +282,26 @@ def test_interrupted_run_resumes_where_it_stopped(catalog, monkeypatch, one_proc
         asyncio.run(supervisor.resume(folder))
 
 
+def test_resume_counts_what_a_limit_left_out(catalog, one_processor):
+    loaded, _ = run(catalog, ["good", "skips", "long"])
+    assert loaded.run.complete and registers(loaded) == {"good": 32}
+    assert {tuple(case.impl for case in one.cases): one.limited for one in loaded.run.skipped} == {
+        ("skips",): False, ("long",): True
+    }  # fmt: skip
+    (note,) = (note for note in loaded.run.notes if "(own.py/long/forward/8-fp32): more than a case may" in note)
+    assert f"'tilescope resume {loaded.run.id}' allows ten times as much" in note
+    assert store.find_interrupted(store.LATEST) == loaded.folder
+    events = []
+    again = store.open_run(asyncio.run(supervisor.resume(loaded.folder, events.append)))
+    assert [event["case"].split("/")[-3] for event in events if event["event"] == "case"] == ["long"]
+    assert again.run.complete and registers(again) == {"good": 32, "long": 32}
+    assert [[case.impl for case in one.cases] for one in again.run.skipped] == [
+        ["skips"]
+    ] and note not in again.run.notes
+    with pytest.raises(WorkerError, match="nothing to resume"):
+        asyncio.run(supervisor.resume(loaded.folder))
+
+
 def test_run_of_a_killed_writer_resumes(catalog, monkeypatch, tmp_path, one_processor):
     folder = interrupted(catalog, "good", "stubborn", collectors=("fakes.absent", "fakes.quick"))
     # As it is left then: half-written, with a line that was not written to its end.

@@ -69,6 +69,7 @@ def _warnings(loaded: LoadedRun, kernels: Sequence[str]) -> Iterator[str]:
         yield f"Changed since this run: {', '.join(changed)}."
     if not run.complete:
         yield "This run is not complete: it was cancelled, or its worker died."
+    yield from (one.note for one in run.skipped if one.limited)
 
 
 def _environment(loaded: LoadedRun) -> Iterator[tuple[str, str]]:

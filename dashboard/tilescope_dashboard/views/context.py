@@ -90,6 +90,14 @@ class Context(layout.Part):
             cure = f" 'tilescope resume {loaded.run.id}' goes on with it." if journal.kept(loaded.folder) else ""
             what = f"it was cancelled or its worker died.{cure}"
             said.append(html_text.notice("warning", "This run is not complete:", what))
+        for one in loaded.run.skipped:
+            if one.limited and state.kernel in {case.name for case in one.cases}:
+                cure = (
+                    f"; 'tilescope resume {loaded.run.id}' allows ten times as much"
+                    if journal.kept(loaded.folder)
+                    else ""
+                )
+                said.append(html_text.notice("info", "Left out:", f"{one.note}{cure}"))
         # The list of runs says how many other kernels there are.
         failures = [f for f in loaded.run.failures if not f.case or f.concerns(state.kernel)]
         if failures:

@@ -28,7 +28,7 @@ from tilescope.interpreter.arguments import tensors
 
 #: Called with an autotuner, the configs that it is about to try, and the arguments and keywords of the launch.
 Searching = Callable[[Any, Sequence[Any], Sequence[Any], Mapping[str, Any]], object]
-#: The share of the CPU time for interpreting all launches that one may take.
+#: The share of the work for interpreting all launches that one may take.
 ONE_LAUNCH = 1 / 5
 #: Seconds for compiling configs to find one that fits: for all launches, and for one config.
 FITTING, FITTING_ONE = 30.0, 10.0
@@ -89,7 +89,7 @@ def without_gpu(
 ) -> Iterator[assumed_device.Assumed]:
     """While active, assumes a GPU of ``target``, and records and interprets every launch. Yields the assumed GPU.
 
-    A launch is not made if it would take longer than a fifth of ``limit`` seconds of CPU time or than what is left of them, or if
+    A launch is not made if it would take longer than a fifth of ``limit`` seconds of work or than what is left of them, or if
     the interpreter does not support it. Its record and later ones then have a note. A ``limit`` of 0 interprets none. ``progress``
     gets messages about slow launches. ``not_finite`` is that of ``interpret.run``.
     """
@@ -150,7 +150,7 @@ class _Interpreting:
         #: The first launch that was not made. Values after it are wrong.
         self.unmade = ""
         cure = "choose smaller inputs, or allow more (--interpreter-limit, limit= or interpreter_limit=)"
-        self._allowed = f"the {limit:g} s of CPU time for interpreting: {cure}"
+        self._allowed = f"the {limit:g} s of work for interpreting: {cure}"
 
     def __call__(self, launch: launches.Launch) -> None:
         # One at a time: Triton's interpreter has one state for the process.
@@ -176,20 +176,19 @@ class _Interpreting:
         """Interprets the launch and records its counts. Returns the reason why that was not possible, otherwise nothing."""
         if self.left <= 0:
             return f"nothing is left of {self._allowed}"
-        began, meter = time.thread_time(), interpret.meter(launch)
-        allowed = min(self.left, self.limit * ONE_LAUNCH)
+        meter, allowed = interpret.meter(launch), min(self.left, self.limit * ONE_LAUNCH)
+        allowance = interpret.Allowance(allowed)
         try:
-            interpret.run(launch, meter=meter, allowance=interpret.Allowance(allowed), progress=self.progress,
-                          not_finite=self.not_finite)  # fmt: skip
+            interpret.run(launch, meter=meter, allowance=allowance, progress=self.progress, not_finite=self.not_finite)
         except interpret.TooLong as error:
-            record.data["waited"] = time.thread_time() - began
+            record.data["waited"] = allowance.waited
             most = "one launch may" if allowed < self.left else "what is left"
             unending = f"{error}: a loop without end, or" if isinstance(error, interpret.Unending) else "it would take"
             return f"{unending} longer than {most} of {self._allowed}"
         except (blocks.NotServed, interpret.InterpretationFailed) as error:
             return str(error)
         finally:
-            self.left -= time.thread_time() - began
+            self.left -= allowance.waited
         if "counted" not in record.data:
             counted = meter.record(launch)
             record.data["counted"] = {n: v for n, v in counted.items() if n not in ("config", "constants", "grid")}

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import torch
 
 SUFFIX = ".json"
-#: Default limit in seconds of CPU time for interpreting a case.
+#: Default limit in seconds of work for interpreting a case.
 LIMIT = 5.0
 #: Tolerance of a row over that of the whole result. Normally distributed errors reach four times the typical one somewhere in 16,000
 #: rows of a single number. A row that is a difference of nearly equal numbers, as dQ of a query that sees few keys, reaches eight.
@@ -58,7 +58,7 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
     """Runs the implementation and the reference on the same inputs and writes the errors.
 
     Raises NotApplicable where there is no reference and, without a GPU, where interpreting would take longer than
-    ``settings["check_limit"]`` seconds of CPU time (5), torch.compile would have to generate code, or PyTorch has no CPU operator for
+    ``settings["check_limit"]`` seconds of work (5), torch.compile would have to generate code, or PyTorch has no CPU operator for
     it. Raises CheckFailed where shapes differ, or a result is NaN and the reference's is not.
     """
     import torch  # noqa: PLC0415 (worker-side only)

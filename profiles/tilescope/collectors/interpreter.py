@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tilescope.execution.launches import Launch
 
 SUFFIX = ".json.gz"
-#: Default limits in seconds of CPU time: for a case of a kernel, which may have smaller workloads; for a captured launch, whose size
+#: Default limits in seconds of work (``interpret.Allowance``): for a case of a kernel, which may have smaller workloads; for a captured launch, whose size
 #: is fixed; and for counting a sample of the programs of a captured launch that would take longer.
 LIMIT, CAPTURED_LIMIT, SAMPLE = 40.0, 12.0, 5.0
 #: Versions of Triton with which the tests of every construct pass.
@@ -58,7 +58,7 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
 
     ``settings["progress"]`` is called with messages about slow launches. Raises NotApplicable for code that torch.compile has to
     generate, for an operation that the interpreter does not support, and for a case that would take longer than
-    ``settings["interpreter_limit"]`` seconds of CPU time (40); of a captured launch a sample is counted then. With
+    ``settings["interpreter_limit"]`` seconds of work (40); of a captured launch a sample is counted then. With
     ``settings["not_finite"]`` the first NaN or infinity that is stored is a warning. Raises
     InterpretationFailed for an error of a kernel.
     """

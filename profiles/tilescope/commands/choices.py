@@ -25,13 +25,13 @@ def add_choices(parser: argparse.ArgumentParser, collect: bool = True) -> None:
     parser.add_argument(
         "--target", default="", metavar="sm_90", help="architecture to compile for (this GPU's, or sm_90)"
     )
-    parser.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="longest silence of a worker (600)")
+    parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help="longest silence of a worker (600)")
     parser.add_argument("--repetitions", type=_count, metavar="N", help="number of timings of a case (50)")
     parser.add_argument(
         "--interpreter-limit",
-        type=_seconds,
+        type=seconds,
         metavar="SECONDS",
-        help="most CPU time to interpret a case (40; a captured launch 12, then a few of its programs; check: 5)",
+        help="most work to interpret a case (40; a captured launch 12, then a few of its programs; check: 5)",
     )
     parser.add_argument(
         "--not-finite",
@@ -75,7 +75,8 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """A number of seconds above 0. Raises ArgumentTypeError."""
     try:
         value = float(text)
     except ValueError:

@@ -8,8 +8,15 @@ from tilescope.commands import choices, running
 
 
 def command(subparsers: choices.Subparsers) -> None:
-    parser = subparsers.add_parser("resume", help="resume an interrupted run where it stopped")
+    parser = subparsers.add_parser("resume", help="resume an interrupted run, or count what a limit left out")
     parser.add_argument("name", metavar="RUN", help="its id or folder, as 'tilescope show' lists it, or latest")
+    parser.add_argument(
+        "--interpreter-limit",
+        type=choices.seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="most work to interpret a case that a limit left out (ten times as much as that limit)",
+    )
     parser.set_defaults(run=run)
 
 
@@ -19,4 +26,5 @@ def run(arguments: argparse.Namespace) -> int:
     from tilescope.runs import store  # noqa: PLC0415
 
     folder = running.found(arguments.name, store.find_interrupted)
-    return running.show(*running.follow(lambda progress: supervisor.resume(folder, progress)))
+    limit = arguments.interpreter_limit
+    return running.show(*running.follow(lambda progress: supervisor.resume(folder, progress, limit)))

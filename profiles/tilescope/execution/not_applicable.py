@@ -14,7 +14,12 @@ _COMPILED = "torch.compile generates its kernels on a GPU only"
 
 
 class NotApplicable(Exception):
-    """A case that the collector cannot handle. It is skipped with this message and does not count as failed."""
+    """A case that the collector cannot handle. It is skipped with this message and does not count as failed.
+
+    It is ``limited`` where only a limit of the job left it out: ``resume`` takes it up with a higher one.
+    """
+
+    limited = False
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from triton.runtime.interpreter import TensorHandle, interpreter_builder
 
 from tilescope.interpreter import inline_assembly, libdevice, narrow
 from tilescope.interpreter.blocks import NeedsValues, NotServed, first, is_opaque, opaque, unknown
-from tilescope.interpreter.meter import Counting
+from tilescope.interpreter.meter import MULTIPLIED, Counting
 
 #: Elementwise builder methods on floating-point numbers, with the flops of one element. fadd has a hook of its own.
 _FLOATING = {
@@ -138,10 +138,11 @@ class Arithmetic:
 
     def elementwise(self, create: Callable[..., Any], flops: int) -> Callable[..., Any]:
         def created(*args: Any, **kwargs: Any) -> Any:
-            self.counting.check_time()
             if not is_opaque(args):
                 result = create(*args, **kwargs)
+                self.counting.spend(result.data.size)
             else:
+                self.counting.spend()
                 blocks = [arg.data.shape for arg in args if isinstance(arg, TensorHandle)]
                 small = [first(arg) if isinstance(arg, TensorHandle) else arg for arg in args]
                 made = create(*small, **kwargs)
@@ -190,8 +191,10 @@ class Arithmetic:
     def dot(self, a: Any, b: Any, d: Any, *options: Any) -> Any:
         self.counting.flops(2 * d.data.size * a.data.shape[-1])
         if is_opaque((a, b, d)):
+            self.counting.spend()
             product = opaque(d.data, d.data.shape, d.dtype.scalar)
         else:
+            self.counting.spend(d.data.size * a.data.shape[-1], MULTIPLIED)
             a, b = (self.fp_to_fp(x, tl.float32, None) if _is_narrow(x) else x for x in (a, b))
             product = type(self.original).create_dot(self.original, a, b, d, *options)
         if not is_opaque(d) and not d.data.any():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -28,8 +29,10 @@ from tilescope.interpreter.not_finite import NotFinite
 from tilescope.interpreter.races import Program, Races
 from tilescope.interpreter.triton_hooks import hooked
 
-#: A launch is shared out over processes if the rest of it would take longer than this many seconds.
-WORTH_SHARING = 2.0
+#: A launch is shared out over processes if the rest of it would take longer than this many seconds. Such work counts in part.
+WORTH_SHARING, SHARED = 2.0, 0.5
+#: Seconds of work from which on the pace of programs tells something about those to come, and from which on it is sure.
+TELLING, SURE = 0.5, 5.0
 #: Most programs that may wait for others at a time, and frames of Python's stack for each.
 MOST_WAITING, FRAMES = 160, 60
 #: Fewest programs of a sample.
@@ -46,6 +49,8 @@ class InterpretationFailed(Exception):
 class TooLong(NotApplicable):
     """Interpreting would take longer than allowed. The message is one line."""
 
+    limited = True
+
 
 class Unending(TooLong):
     """The first program alone takes longer than allowed. The message is one line and names the place."""
@@ -53,10 +58,10 @@ class Unending(TooLong):
 
 @dataclass
 class Allowance:
-    """The seconds that launches may take together; ``waited`` of them are spent, and each launch adds its own.
+    """The seconds of work that launches may take together; ``waited`` of them are spent, and each launch adds its own.
 
-    They are seconds of CPU time, so that other work on the machine ends no launch. A launch that is shared among processes is timed by
-    the clock.
+    Work follows from the operations of the programs (``Counting.work``) and not from a clock. The same launches fit on any machine
+    and beside any load.
     """
 
     seconds: float = float("inf")
@@ -93,18 +98,20 @@ def run(
     # Without values, programs that handle floats only cannot depend on each other.
     independent = not values and floats_only(launch)
     processes = multiprocess.processors() if independent and meter is not None else 1
-    clock = Clock(launch, allowance or Allowance(), progress, processes)
+    allowance = allowance or Allowance()
+    shared = SHARED if independent else 1.0
     python = launch.function.fn
-    counting = Counting(meter, values, inspect.getsourcefile(python) or "", clock.deadline)
+    limit = max(0.0, allowance.seconds - allowance.waited) / shared
+    counting = Counting(meter, values, inspect.getsourcefile(python) or "", limit)
     if not_finite and values:
         counting.not_finite = NotFinite(counting.line, lambda: interpreter_builder.grid_idx)
     with hooked(python, counting) as kernel, np.errstate(all="ignore"):
-        programs = _Programs(launch, kernel, counting, clock)
+        programs = _Programs(launch, kernel, counting, processes, progress)
         try:
             programs.interpret_all()
-        except (OutOfTime, TooLong):
-            too_long = clock.too_long()
-            last = time.thread_time() + sample * (1 + AFTER_RULE)
+        except OutOfTime:
+            too_long = programs.too_long(allowance)
+            last = counting.work + sample * (1 + AFTER_RULE)
             if meter is None or not sample:
                 raise too_long from None
             if values or not programs.follow_rule(meter, sample):
@@ -112,7 +119,7 @@ def run(
             if meter.sampled is meter.by_rule is None:
                 raise too_long from None
         finally:
-            clock.end()
+            allowance.waited += counting.work * shared
             if meter is not None and counting.not_finite is not None:
                 meter.faults.origin = counting.not_finite.found
 
@@ -127,7 +134,11 @@ class _Programs:
     launch: Launch
     kernel: Callable[..., Any]
     counting: Counting
-    clock: Clock
+    processes: int
+    progress: Callable[[str], None] | None
+    #: The place of the program that passed the limit.
+    at: str = ""
+    reported: float = 0.0
     begun: int = 0
     done: int = 0
     within: int = 0
@@ -136,6 +147,27 @@ class _Programs:
         constants = self.launch.constants
         self.given = {n: v if n in constants else arguments.as_block(v) for n, v in self.launch.arguments.items()}
         interpreter_builder.set_grid_dim(*self.launch.grid)
+        self.count = math.prod(self.launch.grid)
+        self.reported = time.perf_counter()
+
+    def left(self) -> float:
+        """Seconds of work that the remaining programs take at the pace of those done; 0 where it is too early to tell."""
+        work = self.counting.work
+        return work / self.done * (self.count - self.done) if self.done and work > TELLING else 0.0
+
+    def report(self, done: int) -> None:
+        if self.progress is not None and time.perf_counter() - self.reported > 0.5:
+            self.reported = time.perf_counter()
+            self.progress(f"interpreting {self.launch.name}: program {done} of {self.count}")
+
+    def too_long(self, allowance: Allowance) -> TooLong:
+        if self.at and not (self.done or allowance.waited):
+            return Unending(f"{self.at}: the first program had not ended after {allowance.seconds:g} s of work")
+        # The message has no estimate, so that equal messages of several cases become one line.
+        return TooLong(
+            f"would take longer to interpret than a case may, {allowance.seconds:g} s of work: choose a smaller workload or allow more "
+            "(--interpreter-limit)"
+        )
 
     def interpret(self, number: int) -> None:
         """Interprets one program."""
@@ -147,7 +179,7 @@ class _Programs:
         try:
             self.kernel(**self.given)
         except OutOfTime as error:
-            self.clock.at = self._where(place, error)
+            self.at = self._where(place, error)
             raise
         except (NeedsValues, TooLong, InterpretationFailed):
             raise
@@ -183,7 +215,7 @@ class _Programs:
 
         A program that waits for later ones, at a lock or a barrier of the grid, calls this, and continues when they have ended.
         """
-        if self.begun == self.clock.programs or self.within == MOST_WAITING:
+        if self.begun == self.count or self.within == MOST_WAITING:
             return False
         number, self.begun = self.begun, self.begun + 1
         if self.within:
@@ -194,41 +226,46 @@ class _Programs:
         finally:
             self.within -= 1
         self.done += 1
-        self.clock.tick(self.done)
+        self.report(self.done)
+        # The first programs say little about the others.
+        doubt = 1.5 if self.counting.work < SURE else 1.0
+        if self.counting.work + self.left() > self.counting.limit * doubt:
+            raise OutOfTime
         return True
 
     def interpret_all(self) -> None:
         """Interprets all programs, and shares the rest of them out over processes where that is worth it and allowed."""
-        clock, self.counting.another = self.clock, self.another
+        self.counting.another = self.another
         try:
-            while self.begun < clock.programs:
-                if clock.processes > 1 and (clock.left(self.begun) or 0.0) > WORTH_SHARING:
+            while self.begun < self.count:
+                if self.processes > 1 and self.left() > WORTH_SHARING:
                     break
                 self.another()
         finally:
             self.counting.another = None
-        if self.begun < clock.programs and self.counting.meter is not None:
-            self._share_out(range(self.begun, clock.programs), self.counting.meter)
+        if self.begun < self.count and self.counting.meter is not None:
+            self._share_out(range(self.begun, self.count), self.counting.meter)
 
     def _share_out(self, numbers: range, meter: Meter) -> None:
-        # Each process counts from 0.
-        self.counting.meter = mine = meter.fresh()
-        processes = min(self.clock.processes, len(numbers))
-        # The CPU time of a forked process begins at 0.
-        self.counting.deadline = self.clock.share(numbers.start)
-        for counted in multiprocess.share_out(
+        # Each process counts from 0, and none may do more than all of them may.
+        counting, before = self.counting, self.counting.work
+        counting.meter = mine = meter.fresh()
+        for counted, work in multiprocess.share_out(
             numbers,
             self.interpret,
-            lambda: mine,
-            lambda done: self.clock.tick(numbers.start + done),
-            processes=processes,
+            lambda: (mine, counting.work - before),
+            lambda done: self.report(numbers.start + done),
+            processes=min(self.processes, len(numbers)),
         ):
             meter.merge(counted)
+            counting.work += work
+        if counting.work > counting.limit:
+            raise OutOfTime
 
     def follow_rule(self, meter: Meter, seconds: float) -> bool:
         """Derives the counts of all programs from some of them, within ``seconds``. Returns whether that was possible."""
-        grid, began = self.launch.grid, time.thread_time()
-        self.counting.deadline, self.counting.blind = began + seconds, True
+        grid, began = self.launch.grid, self.counting.work
+        self.counting.limit, self.counting.blind = began + seconds, True
 
         def one(place: regular.Place) -> Meter:
             self.counting.meter = traced = meter.traced()
@@ -237,7 +274,7 @@ class _Programs:
             return traced
 
         try:
-            all_of_them, counted = regular.count(grid, one, began + seconds / 2)
+            all_of_them, counted = regular.count(grid, one, lambda: self.counting.work > began + seconds / 2)
         except (OutOfTime, regular.Irregular, NeedsValues, NotServed, InterpretationFailed):
             # An error of the kernel is found again when values are read.
             return False
@@ -245,7 +282,7 @@ class _Programs:
             self.counting.blind = False
         meter.counts, meter.lines = all_of_them.counts, all_of_them.lines
         meter.read, meter.written = all_of_them.read, all_of_them.written
-        meter.by_rule = counted, self.clock.programs
+        meter.by_rule = counted, self.count
         return True
 
     def interpret_sample(self, meter: Meter, seconds: float, last: float, *, independent: bool) -> None:
@@ -255,9 +292,9 @@ class _Programs:
         then an error in it ends the sample and is not reported.
         """
         mine, done = meter.fresh(), 0
-        soon = time.thread_time() + seconds
-        self.counting.deadline = max(soon, last)
-        for number in spread(self.clock.programs):
+        soon = self.counting.work + seconds
+        self.counting.limit = max(soon, last)
+        for number in spread(self.count):
             # The counts of an unfinished program are dropped.
             self.counting.meter = one = meter.fresh()
             try:
@@ -270,11 +307,11 @@ class _Programs:
                 return
             mine.merge(one)
             done += 1
-            if time.thread_time() > soon and done >= FEWEST:
+            if self.counting.work > soon and done >= FEWEST:
                 break
         if done >= FEWEST:
             meter.counts, meter.lines = mine.counts, mine.lines
-            meter.sampled = done, self.clock.programs
+            meter.sampled = done, self.count
 
 
 def spread(count: int) -> Iterator[int]:
@@ -317,72 +354,3 @@ def _out_of_bounds(launch: Launch, error: accesses.OutOfBounds) -> str:
         are = "are" if len(expanded) > 1 else "is"
         said += f" ({' and '.join(expanded)} {are} expanded, as the gradient of a sum is: .contiguous() copies)"
     return said
-
-
-class Clock:
-    """Estimates the duration of a launch from the pace of its programs, and stops it when it would take too long."""
-
-    def __init__(
-        self, launch: Launch, allowance: Allowance, progress: Callable[[str], None] | None, processes: int
-    ) -> None:
-        self.name = launch.name
-        self.programs = launch.grid[0] * launch.grid[1] * launch.grid[2]
-        self.progress = progress
-        self.allowed, self.waited = allowance.seconds, allowance.waited
-        self._allowance, self._now = allowance, time.thread_time
-        #: The place of the program that ran out of time.
-        self.at = ""
-        #: Processes that the rest could be shared out over.
-        self.processes = processes
-        self._begin(0, max(0.0, allowance.seconds - allowance.waited))
-
-    def _begin(self, done: int, left: float) -> None:
-        self.began = self.last = self.reported = self._now()
-        self.deadline = self.began + left
-        self.counted = self.done = done
-        #: The longest time between two ticks, and the programs done in it.
-        self.longest = (0.0, 0)
-
-    def left(self, done: int) -> float | None:
-        """Seconds that the remaining programs take at this pace in one process; None where it is too early to tell.
-
-        The longest step is left out: the first program includes the warm-up, and a busy machine may pause in any.
-        """
-        elapsed = self._now() - self.began
-        counted = done - self.counted - self.longest[1]
-        return (elapsed - self.longest[0]) / counted * (self.programs - done) if elapsed > 0.5 and counted > 0 else None
-
-    def end(self) -> None:
-        """Adds the launch's seconds to those spent."""
-        self._allowance.waited += self._now() - self.began
-
-    def share(self, done: int) -> float:
-        """Measures the pace of all processes together from here on, by the clock, as this one only waits. Returns the seconds left."""
-        self.end()
-        left = self.deadline - self._now()
-        self._now, self.processes = time.perf_counter, 1
-        self._begin(done, left)
-        return left
-
-    def tick(self, done: int) -> None:
-        now = self._now()
-        self.longest = max(self.longest, (now - self.last, done - self.done))
-        self.last, self.done = now, done
-        left = self.left(done)
-        if left is None or now - self.reported < 0.5:
-            return
-        self.reported = now
-        # The first programs say little about the pace.
-        doubt = 0.5 * self.allowed if now - self.began < 5.0 else 0.0
-        if now + left / self.processes > self.deadline + doubt:
-            raise self.too_long()
-        if self.progress is not None:
-            self.progress(f"interpreting {self.name}: program {done} of {self.programs}")
-
-    def too_long(self) -> TooLong:
-        if self.at and not (self.done or self.waited):
-            return Unending(f"{self.at}: the first program had not ended after {self.allowed:g} s of CPU time")
-        # The message has no estimate, so that equal messages of several cases become one line.
-        return TooLong(
-            f"would take longer to interpret than a case may, {self.allowed:g} s of CPU time: choose a smaller workload"
-        )

@@ -14,7 +14,7 @@ from triton.runtime.interpreter import TensorHandle, interpreter_builder
 from tilescope.interpreter import narrow
 from tilescope.interpreter.accesses import Runs, runs
 from tilescope.interpreter.blocks import Array, NeedsValues, NotServed, is_opaque, unknown
-from tilescope.interpreter.meter import Access, Counting
+from tilescope.interpreter.meter import ACCESSED, Access, Counting
 
 #: Consecutive accesses to one unchanged address after which the program is taken to wait for ever.
 PATIENCE = 10_000
@@ -116,8 +116,8 @@ class Memory:
         """Counts an access that reads, writes or does both. Returns the addresses that the mask leaves."""
         if is_opaque((pointers, mask)):
             raise NeedsValues
-        self.counting.check_time()
         addresses: Array = pointers.data
+        self.counting.spend(addresses.size, ACCESSED)
         if mask is not None and not (wanted := np.broadcast_to(_data(mask), addresses.shape)).all():
             addresses = addresses[wanted]
         if self.counting.meter is not None:

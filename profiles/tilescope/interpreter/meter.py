@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 import types
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -159,7 +158,12 @@ class Meter:
 
 
 class OutOfTime(Exception):
-    """The deadline passed in the middle of a program."""
+    """The work of a launch passed its limit."""
+
+
+#: Seconds of an operation, and of an element of it: of arithmetic, of a load or a store, and of a multiplication and addition in a
+#: product. They are those of a quiet processor, and the same on every other, so that a limit ends the same launches everywhere.
+_OPERATION, ELEMENT, ACCESSED, MULTIPLIED = 40e-6, 2e-9, 15e-9, 0.1e-9
 
 
 @dataclass
@@ -168,15 +172,16 @@ class Counting:
 
     Without ``values`` floating-point numbers are not computed; if ``blind``, nothing that memory holds is read. NeedsValues is
     raised where an address depends on such a value. ``program`` is the one that is interpreted. ``not_finite``
-    looks for the first NaN and infinity. ``source`` is the file whose lines are counted, ``deadline`` the
-    ``time.thread_time()`` of the end. ``another`` runs a program that has not begun while the current one waits, and returns
-    whether there was one.
+    looks for the first NaN and infinity. ``source`` is the file whose lines are counted. ``work`` is done so far and ``limit`` the
+    most, in seconds that follow from the operations and their elements. ``another`` runs a program that has not begun while the current
+    one waits, and returns whether there was one.
     """
 
     meter: Meter | None
     values: bool
     source: str
-    deadline: float
+    limit: float = float("inf")
+    work: float = 0.0
     another: Callable[[], bool] | None = None
     blind: bool = False
     program: Program = field(default_factory=Program)
@@ -191,9 +196,10 @@ class Counting:
             frame = frame.f_back
         return frame.f_lineno if frame is not None else 0
 
-    def check_time(self) -> None:
-        """Raises OutOfTime after the deadline. Each operation calls this, so that a loop without end is stopped."""
-        if time.thread_time() > self.deadline:
+    def spend(self, elements: int = 0, each: float = ELEMENT) -> None:
+        """Adds the work of an operation. Raises OutOfTime above the limit: a loop without end is stopped."""
+        self.work += _OPERATION + each * elements
+        if self.work > self.limit:
             raise OutOfTime
 
     def flops(self, count: int) -> None:

@@ -43,6 +43,7 @@ class Reductions:
         self._count(parts, combine, parts[0].handle.data.size - int(np.prod(kept)))
         if is_opaque([part.handle for part in parts]):
             return _like(block, [_unknown(part, kept) for part in parts])
+        self.counting.spend(parts[0].handle.data.size)
         moved = [_last(part.handle.data, along) for part in parts]
         results = self._reduced(parts, moved, combine)
         made = [_tensor(r.reshape(kept or (1,)), p, kept) for r, p in zip(results, parts, strict=True)]
@@ -61,6 +62,7 @@ class Reductions:
         self._count(parts, combine, size - size // shape[along])
         if is_opaque([part.handle for part in parts]):
             return _like(block, [_unknown(part, shape) for part in parts])
+        self.counting.spend(size)
         step = -1 if plain(reverse) else 1
         moved = [np.moveaxis(part.handle.data, along, -1)[..., ::step] for part in parts]
         results = [np.moveaxis(found[..., ::step], -1, along) for found in self._scanned(parts, moved, combine)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -40,11 +39,11 @@ class Counted:
         self.bytes = count
 
 
-def count(grid: Place, one: Callable[[Place], Meter], until: float) -> tuple[Meter, int]:
+def count(grid: Place, one: Callable[[Place], Meter], late: Callable[[], bool]) -> tuple[Meter, int]:
     """Counts of all programs, and the number of programs that were interpreted.
 
-    ``one`` interprets a program and returns its tracing meter. Additional programs are checked ``until`` that
-    ``time.thread_time()``. Raises Irregular where programs do not follow the rule.
+    ``one`` interprets a program and returns its tracing meter. Additional programs are checked until it is ``late``. Raises Irregular
+    where programs do not follow the rule.
     """
     known: dict[Place, Meter] = {}
 
@@ -54,7 +53,7 @@ def count(grid: Place, one: Callable[[Place], Meter], until: float) -> tuple[Met
         return known[place]
 
     try:
-        return _count(grid, at, until), len(known)
+        return _count(grid, at, late), len(known)
     except Irregular:
         pass
     axes = [list(_rows(grid, axis, at)) for axis in range(len(grid))]
@@ -66,7 +65,7 @@ def count(grid: Place, one: Callable[[Place], Meter], until: float) -> tuple[Met
         return at(tuple(sum(next(digits) * step for step, _ in rows) for rows in axes))
 
     finer = tuple(extent for rows in axes for _, extent in rows)
-    return _count(finer, within_rows, until), len(known)
+    return _count(finer, within_rows, late), len(known)
 
 
 def _rows(grid: Place, axis: int, at: Callable[[Place], Meter]) -> Iterator[tuple[int, int]]:
@@ -107,7 +106,7 @@ def _rows(grid: Place, axis: int, at: Callable[[Place], Meter]) -> Iterator[tupl
         yield 1, 1
 
 
-def _count(grid: Place, at: Callable[[Place], Meter], until: float) -> Meter:
+def _count(grid: Place, at: Callable[[Place], Meter], late: Callable[[], bool]) -> Meter:
     origin = at((0,) * len(grid))
     total = Meter(origin.read, origin.written)
     touched: dict[tuple[str, int], list[accesses.Runs]] = {}
@@ -121,7 +120,7 @@ def _count(grid: Place, at: Callable[[Place], Meter], until: float) -> Meter:
             _steps(ranges, _ranges(at(_moved(base, axis)))) if extent > 1 else dict.fromkeys(ranges, 0)
             for axis, extent in enumerate(extents)
         ]
-        for away in _tried(extents, at_ends=any(ends), until=until):
+        for away in _tried(extents, at_ends=any(ends), late=late):
             _check(first, ranges, steps, away, at(tuple(b + a for b, a in zip(base, away, strict=True))))
         total.add(first, math.prod(extents))
         for key, found in ranges.items():
@@ -163,7 +162,7 @@ def _steps(ranges: dict[Any, accesses.Runs], after: dict[Any, accesses.Runs]) ->
     return {key: int(after[key].starts[0] - found.starts[0]) for key, found in ranges.items()}
 
 
-def _tried(extents: Sequence[int], *, at_ends: bool, until: float) -> Iterator[Place]:
+def _tried(extents: Sequence[int], *, at_ends: bool, late: Callable[[], bool]) -> Iterator[Place]:
     """Yields the distances from a first program to programs to check: its neighbours, the farthest and some between."""
     for axis, extent in enumerate(extents):
         if extent > 1:
@@ -173,7 +172,7 @@ def _tried(extents: Sequence[int], *, at_ends: bool, until: float) -> Iterator[P
     if math.prod(extents) <= 2:
         return
     for number in range(TRIED_AT_ENDS if at_ends else TRIED_AT_MOST):
-        if number >= TRIED and time.thread_time() > until:
+        if number >= TRIED and late():
             return
         yield tuple(int(draw.integers(extent)) for extent in extents)
 

@@ -166,7 +166,7 @@ class _Attempt:
             if kind == "error":
                 ledger.fail(case, self.name, event["message"], event.get("detail", ""))
             elif kind == "skipped":
-                ledger.skip(case, self.name, event["message"])
+                ledger.skip(case, self.name, event["message"], limited=event.get("limited") is True)
             elif hasattr(self.collector, "command") or hasattr(self.collector, "capture_all"):
                 self.pending.append(case)
             elif await ledger.keep(self.name, [case]):

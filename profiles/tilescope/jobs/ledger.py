@@ -43,8 +43,8 @@ class Ledger:
         self.outstanding = {(name, case.id) for name in job.collectors for case in job.cases}
         #: Collectors that gave a result.
         self.productive: set[str] = set()
-        #: Skipped cases by collector and reason.
-        self.skipped: dict[tuple[str, str], list[Case]] = defaultdict(list)
+        #: Skipped cases by collector, reason, and whether a limit left them out.
+        self.skipped: dict[tuple[str, str, bool], list[Case]] = defaultdict(list)
         #: Cases with a remark, by collector and remark.
         self.remarked: dict[tuple[str, str], list[Case]] = defaultdict(list)
         #: Names of functions by case and source.
@@ -53,15 +53,19 @@ class Ledger:
         self.obstacles: dict[str, dict[str, None]] = defaultdict(dict)
 
     def recall(self) -> None:
-        """Restores the state of a reopened run. Settled cases stay settled; failures of whole collectors are forgotten."""
+        """Restores the state of a reopened run. Settled cases stay settled; failures of whole collectors are forgotten.
+
+        Cases that a limit left out are outstanding again.
+        """
         # Read again, because another process may have resumed the run meanwhile, or a part of it may be damaged.
         known, rows = journal.read(self.writer.folder), self.writer.rows
         settled = known.settled if known else ()
         cases = {case.id: case for case in self.job.cases}
         for done in settled:
             self.outstanding.discard((done.collector, done.case))
-            if done.event == "skipped" and done.case in cases:
-                self.skipped[done.collector, done.message].append(cases[done.case])
+            if done.event in ("skipped", journal.LIMITED) and done.case in cases:
+                limited = done.event == journal.LIMITED
+                self.skipped[done.collector, done.message, limited].append(cases[done.case])
             elif done.event == "result":
                 self.productive.add(done.collector)
         # Older runs name a person's own kernel by its variable.
@@ -88,6 +92,10 @@ class Ledger:
             notes=(*notes, f"interrupted, and gone on with at {now}"),
             skipped=tuple(one for one in run.skipped if one not in skipped),
         )
+        for name, message, limited in list(self.skipped):
+            for case in self.skipped.pop((name, message, True), ()) if limited else ():
+                self.writer.settle(journal.Settled(name, case.id, journal.LOST))
+                self.outstanding.add((name, case.id))
 
     def left(self, name: str) -> list[Case]:
         """The cases that are outstanding for this collector."""
@@ -164,10 +172,10 @@ class Ledger:
         self.writer.fail(Failure(case.id, name, message, detail))
         self._settle("error", case, name, message=message, detail=detail)
 
-    def skip(self, case: Case, name: str, message: str) -> None:
-        """Settles a case as skipped by the collector."""
-        self.skipped[name, message].append(case)
-        self._settle("skipped", case, name, message=message)
+    def skip(self, case: Case, name: str, message: str, *, limited: bool = False) -> None:
+        """Settles a case as skipped by the collector, perhaps because of a limit."""
+        self.skipped[name, message, limited].append(case)
+        self._settle("skipped", case, name, message=message, limited=limited)
 
     def leave(self, name: str, obstacle: str, detail: str = "") -> None:
         """Notes an obstacle of the collector, whose cases stay outstanding."""
@@ -205,18 +213,22 @@ class Ledger:
 
     def _settle(self, event: str, case: Case, name: str, **more: Any) -> None:
         self.outstanding.discard((name, case.id))
-        self.writer.settle(journal.Settled(name, case.id, event, more.get("message", "")))
+        noted = journal.LIMITED if more.get("limited") else event
+        self.writer.settle(journal.Settled(name, case.id, noted, more.get("message", "")))
         self.emit({"event": event, "case": case.id, "collector": name, **more})
 
     def _skipped(self) -> Iterator[Skipped]:
-        for (collector, message), cases in self.skipped.items():
-            yield Skipped(collector, message, tuple(cases))
+        for (collector, message, limited), cases in self.skipped.items():
+            yield Skipped(collector, message, tuple(cases), limited)
 
     def _remarks(self) -> Iterator[str]:
         """Notes on the whole run."""
-        for (collector, message), cases in self.skipped.items():
-            impls = ", ".join(dict.fromkeys(case.impl for case in cases))
-            yield f"{collector} skipped {len(cases)} of {impls}: {message}"
+        for one in self._skipped():
+            yield (
+                f"{one.note}; 'tilescope resume {self.writer.run.id}' allows ten times as much"
+                if one.limited
+                else one.note
+            )
         for (_, message), cases in self.remarked.items():
             tuned = any(case.config for case in cases)
             which = "; ".join(case.config or ("the default" if tuned else case.workload) for case in cases)

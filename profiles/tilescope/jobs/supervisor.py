@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tilescope import collectors
+from tilescope.collectors import check, interpreter
 from tilescope.collectors.conditions import conditions
 from tilescope.hardware import device
 from tilescope.hardware.gpu_lock import gpu_lock
@@ -30,6 +31,8 @@ from tilescope.runs.provenance import git_revision
 from tilescope.table.case import Case
 from tilescope.table.run import Device, Run
 
+#: A resumed run's limit, as a multiple of the limit that left cases out.
+MORE = 10.0
 #: Fewest cases worth the start of one more process.
 SHARE = 4
 #: Fewest processors with which one is free while something is measured.
@@ -53,19 +56,23 @@ async def run(job: Job, on_event: OnEvent = lambda event: None) -> Path:
     return await _collect_all(Ledger(job, writer, on_event), here)
 
 
-async def resume(folder: Path, on_event: OnEvent = lambda event: None) -> Path:
-    """Resumes the interrupted run in ``folder`` as ``run`` would have continued. Settled cases stay as they are.
+async def resume(folder: Path, on_event: OnEvent = lambda event: None, limit: float = 0.0) -> Path:
+    """Resumes the run in ``folder`` as ``run`` would have continued. Settled cases stay as they are.
 
-    Failures of single cases are settled. Those of a whole collector are not, because it may have been installed since, or the
+    Cases that a limit left out are counted with a ``limit`` in seconds of work, or without one with ``MORE`` times theirs. Failures of
+    single cases are settled. Those of a whole collector are not, because it may have been installed since, or the
     disk may have room now. The run gets a note with the time. Raises WorkerError when the run is complete, when it does not
     record its cases, or when device, versions or code have changed; StoreError when it cannot be read or is still being written.
     """
     run, known = store.read_run(folder), journal.read(folder)
-    if run.complete:
+    limited = any(one.limited for one in run.skipped)
+    if run.complete and not limited:
         raise WorkerError(f"{run.id} is complete: there is nothing to resume")
     if known is None:
         raise WorkerError(f"{run.id} does not record its cases: profile it again")
-    asked = Job(known.cases, run.settings["collectors"], run.settings, folder.parent, run.title)
+    limits = {"interpreter_limit": interpreter.LIMIT, "check_limit": check.LIMIT} if limited else {}
+    raised = {name: limit or MORE * run.settings.get(name, usual) for name, usual in limits.items()}
+    asked = Job(known.cases, run.settings["collectors"], {**run.settings, **raised}, folder.parent, run.title)
     job, here, about = await _described(asked)
     changed = _changed(run, about)
     if not changed and (kernels := changes.changed_files(run)):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 #: The folder of captured launches, below the folder of runs, and in the run that was made of them.
 CAPTURED = "captured"
-#: Default limit in seconds of CPU time for interpreting launches without a GPU.
+#: Default limit in seconds of work for interpreting launches without a GPU.
 LIMIT = 60.0
 #: The skipped check of a run without a reference.
 _UNCHECKED = Skipped("check", "no reference was given, so the results were not compared with one")
@@ -38,7 +38,7 @@ class Capture:
     """Records the launches made while it is active: ``with tilescope.capture() as c: model(x)``.
 
     On a GPU launches run as usual; configs of an autotuner are compiled in parallel first. Without a GPU, launches are
-    interpreted on the CPU's tensors and compiled for ``target``. Interpreting takes at most ``limit`` seconds of CPU time in
+    interpreted on the CPU's tensors and compiled for ``target``. Interpreting takes at most ``limit`` seconds of work in
     all (0: none), and a fifth of it for each launch. ``not_finite`` names the first NaN or infinity that a launch stores. Raises ValueError, in one line, for an unknown target.
     """
 

@@ -12,15 +12,17 @@ from tilescope.files import atomic_writing, bounded_reading, json_shape
 from tilescope.table.case import Case
 
 FILE = "progress.jsonl"
-#: Event of a result that is no longer on the disk. It revokes the earlier entry of the case.
+#: Event of a result that is no longer on the disk, or of a case that is tried again. It revokes the earlier entry of the case.
 LOST = "lost"
+#: Event of a case that a limit of the run left out.
+LIMITED = "limited"
 #: Most bytes of the journal.
 _LARGEST = 256 * bounded_reading.MIB
 
 
 @dataclass(frozen=True)
 class Settled:
-    """A case, by id, that a collector is done with. ``event`` is ``result``, ``error`` or ``skipped``, or ``lost``."""
+    """A case, by id, that a collector is done with. ``event`` is ``result``, ``error``, ``skipped``, ``limited`` or ``lost``."""
 
     collector: str
     case: str

@@ -109,8 +109,7 @@ def _notes(run: Run, kept: Collection[str], skipped: Iterable[Skipped]) -> tuple
     if not others:
         return run.notes
     own = [note for note in run.notes if note.partition("/")[0] not in others and not _LEFT_OUT.match(note)]
-    told = [(one, dict.fromkeys(case.impl for case in one.cases)) for one in skipped if one.cases]
-    return (*own, *(f"{one.collector} skipped {len(one.cases)} of {', '.join(of)}: {one.message}" for one, of in told))
+    return (*own, *(one.note for one in skipped if one.cases))
 
 
 def _skipped(skipped: Iterable[Skipped], kernels: Container[str], sizes: Container[str] | None) -> Iterator[Skipped]:

@@ -177,7 +177,8 @@ def _is_interrupted(path: Path) -> bool:
     if path.name.startswith(PARTIAL):
         return _is_half_written(path)
     try:
-        return not read_run(path).complete
+        run = read_run(path)
+        return not run.complete or any(one.limited for one in run.skipped)
     except StoreError:
         return False
 

@@ -85,7 +85,7 @@ class RunWriter:
 
     @classmethod
     def reopen(cls, folder: Path) -> RunWriter:
-        """A writer that continues an incomplete run, whether its writer died or was stopped.
+        """A writer that continues a run whose writer died or was stopped, or of which a limit left cases out.
 
         Cases in damaged parts are outstanding again; the run's notes say so. Raises StoreError when the run is complete, still
         being written, or cannot be read.
@@ -97,9 +97,10 @@ class RunWriter:
         try:
             # Only after it is claimed: another process may be about to finish it.
             writer.run = read_run(folder)
-            if writer.run.complete:
+            if writer.run.complete and not _limited(writer.run):
                 (folder / ".lock").unlink(missing_ok=True)
                 raise StoreError(f"{writer.run.id} is whole: there is nothing to go on with")
+            writer.run = dataclasses.replace(writer.run, complete=False)
             with writer._explained():
                 if folder == writer.final:
                     _unseal(folder, writer.folder)
@@ -214,7 +215,7 @@ class RunWriter:
         """
         self.update(complete=complete, **fields)
         with self._explained():
-            final = _seal(self.folder, self.final, self._frames, complete)
+            final = _seal(self.folder, self.final, self._frames, complete and not _limited(self.run))
         self.lock_file.close()
         return final
 
@@ -247,7 +248,7 @@ def recover(folder: Path) -> Path:
             found, lost = _read(folder)
             run = dataclasses.replace(run, complete=False, notes=(*run.notes, *_forget(folder, lost)))
             _write_json(_readable(run), folder / "run.json")
-            return _seal(folder, folder.with_name(folder.name.removeprefix(PARTIAL)), found, complete=False)
+            return _seal(folder, folder.with_name(folder.name.removeprefix(PARTIAL)), found, done=False)
         except OSError as error:
             raise StoreError(f"cannot write {folder} ({error.strerror})") from error
 
@@ -321,12 +322,20 @@ def _forget(folder: Path, lost: Iterable[Path]) -> list[str]:
     return said
 
 
-def _seal(folder: Path, final: Path, frames: Mapping[str, list[pd.DataFrame]], complete: bool) -> Path:
-    """Joins the parts and renames the folder. The parts, which are on the disk, are removed only then."""
+def _limited(run: Run) -> bool:
+    """Whether a limit left out cases, which a resumed run takes up."""
+    return any(one.limited for one in run.skipped)
+
+
+def _seal(folder: Path, final: Path, frames: Mapping[str, list[pd.DataFrame]], done: bool) -> Path:
+    """Joins the parts and renames the folder. The parts, which are on the disk, are removed only then.
+
+    The journal is removed where everything is ``done``.
+    """
     for name, found in frames.items():
         if found or name == _TABLE:
             parquet.put(_joined(found), folder / name)
-    if complete:
+    if done:
         (folder / journal.FILE).unlink(missing_ok=True)
     atomic_writing.rename(folder, final, synced=_PARTS.values())
     for parts_of in _PARTS.values():

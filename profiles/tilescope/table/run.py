@@ -17,6 +17,8 @@ SCHEMA_VERSION = 1
 
 #: Most characters of a run's title, and of a kernel's name.
 LONGEST_TITLE, _LONGEST_NAME = 20_000, 4096
+#: Most cases that a note names.
+_NAMED = 3
 #: The note of an older run that a collector skipped cases.
 _SKIPPED = re.compile(r"([\w.]+) skipped(?: \d+ of [^:]*)?: (.*)", re.DOTALL)
 
@@ -60,6 +62,11 @@ class Device:
     measured: bool
     ceilings: tuple[Ceiling, ...] = ()
 
+    @property
+    def where(self) -> str:
+        """The part that it took: ``on NVIDIA H200``, or ``predicted for NVIDIA H200`` where no such GPU took part."""
+        return f"{'on' if self.measured else 'predicted for'} {self.name}"
+
     def ceiling(self, name: str, origin: str) -> Ceiling | None:
         """The roof called ``name`` of that origin, or None."""
         return next((c for c in self.ceilings if c.name == name and c.origin == origin), None)
@@ -82,7 +89,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Skipped:
-    """Cases that a collector did not try. ``message`` says why.
+    """Cases that a collector did not try. ``message`` says why; ``limited`` that a limit of the run left them out.
 
     An older run did not note which cases: ``cases`` is empty there.
     """
@@ -90,6 +97,16 @@ class Skipped:
     collector: str
     message: str
     cases: tuple[Case, ...] = ()
+    limited: bool = False
+
+    @property
+    def note(self) -> str:
+        """The run's note about these cases."""
+        impls = ", ".join(dict.fromkeys(case.impl for case in self.cases))
+        named = [readable(case.id) for case in self.cases[:_NAMED]] if self.limited else []
+        others = f" and {len(self.cases) - _NAMED} more" if self.limited and len(self.cases) > _NAMED else ""
+        which = f" ({', '.join(named)}{others})" if named else ""
+        return f"{self.collector} skipped {len(self.cases)} of {impls}{which}: {self.message}"
 
 
 @dataclass(frozen=True)

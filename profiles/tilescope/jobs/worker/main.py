@@ -114,7 +114,7 @@ def _capture(job: Mapping[str, Any], emit: Emit) -> int:
         if error is None:
             emit({"event": "result", **about, "artefact": f"{case.slug}{module.SUFFIX}"})
         elif isinstance(error, NotApplicable):
-            emit({"event": "skipped", **about, "message": str(error)[:_SAID]})
+            emit({"event": "skipped", **about, "message": str(error)[:_SAID], "limited": error.limited})
         else:
             emit({"event": "error", **about, **_said(error)})
             if _device_is_broken():
