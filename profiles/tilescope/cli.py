@@ -15,17 +15,22 @@ from typing import Any, NoReturn
 
 from tilescope.commands import COMMANDS, GROUPS, RECORDINGS, profile
 from tilescope.commands.choices import Subparsers
+from tilescope.files.bounded_reading import one_line
 from tilescope.version import VERSION
 
 #: Exit status for a request that cannot be served, and for Ctrl-C, as shells have it.
 BAD_INPUT, INTERRUPTED = 2, 130
 
 
+#: The most characters of a message of an error.
+_LONGEST = 4000
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser that reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(BAD_INPUT, f"{self.prog}: {message} (see '{self.prog} --help')\n")
+        self.exit(BAD_INPUT, f"{self.prog}: {one_line(message, _LONGEST)} (see '{self.prog} --help')\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         if os.environ.get("TILESCOPE_DEBUG"):
             raise
-        print(f"tilescope: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"tilescope: {one_line(error, _LONGEST)}", file=sys.stderr)
         return BAD_INPUT
 
 

@@ -145,7 +145,7 @@ def test_profile_prints_a_table_and_names_the_run(capsys, tmp_path):
     assert status == 0
     assert "0 of 1: fakes.quick running own.py/good/" in err
     lines = out.splitlines()
-    assert lines[0] == "NVIDIA H200 (sm_90): predicted, no such GPU took part"
+    assert lines[0] == "predicted for NVIDIA H200 (sm_90): no such GPU took part"
     assert lines[1].split() == ["kernel", "impl", "pass", "workload", "registers"]
     assert lines[2].split() == ["own.py", "good", "forward", "8-fp32", "32"]
     folder = Path(lines[-1].removeprefix("run: "))
@@ -194,11 +194,31 @@ def test_names_and_messages_are_shown_without_escapes(capsys, tmp_path):
         notes=(odd,),
         title=odd,
     )
-    for given in (["show", "latest"], ["show"], ["advise", "latest"]):
-        out = tilescope(capsys, *given)[1]
-        assert "\\x1b[31mred" in out and not {"\x1b", "\x07", "\u202e"} & {*out}
+    markdown = tmp_path / "gate.md"
+    for given in (
+        ["show", "latest"],
+        ["show"],
+        ["advise", "latest"],
+        ["show", "latest", "--json"],
+        ["compare", "latest", "latest"],
+        ["compare", "latest", "latest", "--json"],
+        ["gate", "latest", "latest", "--markdown", str(markdown)],
+        ["show", odd],
+        ["advise", "latest", odd],
+    ):
+        said = "".join(tilescope(capsys, *given)[1:])
+        assert not {"\x1b", "\x07", "\u202e"} & {*said}
+    assert not {"\x1b", "\u202e"} & {*markdown.read_text()}
     said = repr(Profile.of(store.open_run(store.find("latest"))))
     assert "\\u202e" in said and not {"\x1b", "\u202e"} & {*said}
+
+
+def test_long_names_are_cut_in_their_middle(capsys, tmp_path):
+    named = f"{'k' * 4000}end"
+    a_run(tmp_path, failures=(Failure(f"{named}/triton/forward/8x8-fp32", "compiler", f"{named} does not compile"),))
+    for given in (["show", "latest"], ["advise", "latest"]):
+        out = tilescope(capsys, *given)[1]
+        assert "…k" in out and "end" in out and max(map(len, out.splitlines())) < 1000
 
 
 @pytest.mark.parametrize("name", ["../../x", "..x", ".x.y", "a..b"])
@@ -243,7 +263,7 @@ def test_show_prints_a_run_and_the_list(capsys, tmp_path):
 
 def test_show_says_that_a_run_was_predicted(capsys, tmp_path):
     a_run(tmp_path, device=device.for_target("sm_90"))
-    assert "without a GPU, predicted for NVIDIA H200 with" in tilescope(capsys, "show", "latest")[1]
+    assert ", predicted for NVIDIA H200, with" in tilescope(capsys, "show", "latest")[1]
 
 
 def test_show_of_a_newer_or_damaged_run_changes_nothing(capsys, tmp_path):

@@ -40,7 +40,7 @@ def test_summary_escapes_the_texts_of_a_run(tmp_path):
     run = hostile(tmp_path)
     shown = html(run)
     assert "&lt;img src=x onerror=alert(1)&gt;" in shown
-    assert "&lt;b&gt;title&lt;/b&gt; on NVIDIA H200 (predicted, no such GPU took part)" in shown
+    assert "&lt;b&gt;title&lt;/b&gt; predicted for NVIDIA H200 (no such GPU took part)" in shown
     assert "&lt;script&gt;no&lt;/script&gt;" in shown
     # What is to be known beside the table, such as that results are wrong, as the command says it.
     assert "<li>check: wrong &lt;i&gt;</li>" in shown

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import panel as pn
+from tilescope.files.bounded_reading import printable
 
 from tilescope_dashboard.data.units import unbroken
 
@@ -17,10 +18,10 @@ CSS = Path(__file__).with_suffix(".css").read_text(encoding="utf-8")
 
 
 class Html(pn.pane.HTML):
-    """An HTML pane that keeps a number and its unit on one line."""
+    """An HTML pane that keeps a number and its unit on one line, and shows characters that would turn the text as escapes."""
 
     def _transform_object(self, obj: Any) -> dict[str, Any]:
-        return super()._transform_object(unbroken(obj or ""))
+        return super()._transform_object(unbroken(printable(obj or "")))
 
 
 def pane(markup: str = "", **options: object) -> pn.pane.HTML:

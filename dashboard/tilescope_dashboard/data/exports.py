@@ -49,7 +49,7 @@ def as_csv(frame: pd.DataFrame) -> io.BytesIO:
     safe = frame.copy()
     for name in safe.select_dtypes("string"):
         safe[name] = safe[name].map(printable, na_action="ignore").astype("string")
-        formula = safe[name].str.match(r"[=+\-@\t\r]").fillna(False)
+        formula = safe[name].str.match(r"\s*[=+\-@＝＋－＠]").fillna(False)
         safe[name] = safe[name].mask(formula.astype(bool), "'" + safe[name])
     return io.BytesIO(safe.to_csv(index=False).encode())
 

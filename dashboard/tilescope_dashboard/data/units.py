@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pandas as pd
+from tilescope.files.bounded_reading import shortened
 from tilescope.table import units
 from tilescope.table.units import text
 
@@ -49,5 +50,5 @@ def moments(text: str) -> str:
 
 
 def short(text: str, limit: int = 28) -> str:
-    """The text, cut in the middle where it is longer than ``limit``, because both ends of a mangled name matter."""
-    return text if len(text) <= limit else f"{text[: limit * 2 // 3]}…{text[-(limit // 3 - 1) :]}"
+    """``shortened``, for a label of a page."""
+    return shortened(text, limit)

@@ -19,6 +19,7 @@ import jinja2
 from bokeh.embed import json_item
 from bokeh.util.paths import bokehjs_path
 from markupsafe import Markup
+from tilescope.files.bounded_reading import printable
 from tilescope.models.advice import Finding
 
 from tilescope_dashboard.components import cards, code_pair
@@ -47,7 +48,7 @@ def _darker() -> dict[str, str]:
 
 def html(report: Report) -> str:
     """The whole document."""
-    files = jinja2.Environment(loader=jinja2.PackageLoader("tilescope_dashboard"), autoescape=True)
+    files = jinja2.Environment(loader=jinja2.PackageLoader("tilescope_dashboard"), autoescape=True, finalize=_visible)
     files.filters["unbroken"] = unbroken
     library = (Path(bokehjs_path()) / "js" / "bokeh.min.js").read_text(encoding="utf-8")
     scripts = [_script(library), _script(files.get_template("report.js").render())]
@@ -67,6 +68,11 @@ def html(report: Report) -> str:
         lines=_lines,
         rows=_ROWS,
     )
+
+
+def _visible(value: object) -> object:
+    # Markup is a text of ours.
+    return printable(value) if type(value) is str else value
 
 
 def _script(text: str) -> Markup:
@@ -104,10 +110,10 @@ def _grid(table: Table) -> dict[str, Any]:
 
 
 def _cards(found: Iterable[Finding]) -> Markup:
-    return Markup(unbroken(cards.cards(tuple(found))))  # noqa: S704 - escaped where it is made
+    return Markup(unbroken(printable(cards.cards(tuple(found)))))  # noqa: S704 - escaped where it is made
 
 
 def _lines(shown: Listing) -> Markup:
     own = code_pair.source(shown.text, shown.file, shown.rows, shown.columns, shown.spans) if shown.text else ""
     # Escaped where it is made.
-    return Markup(own + code_pair.elsewhere(shown.rows, shown.file, shown.columns))  # noqa: S704
+    return Markup(printable(own + code_pair.elsewhere(shown.rows, shown.file, shown.columns)))  # noqa: S704

@@ -96,7 +96,7 @@ class KernelBar(layout.Part):
             _offer(widget, {name: name for name in known}, case and getattr(case, field))
         _offer(self._baseline, *self._baselines())
         gpu = state.device.name.removeprefix("NVIDIA ") if state.device else "none"
-        self._gpu.label = f"GPU: {gpu}"
+        self._gpu.label = f"{'GPU' if not state.device or state.device.measured else 'predicted for'}: {gpu}"
 
     def _seek_others(self) -> None:
         """Read the kernel's other runs on this GPU in idle time."""

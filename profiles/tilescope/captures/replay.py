@@ -20,6 +20,7 @@ from tilescope.captures import COUNTED_FILE, FORMAT, RECORDS_FILE, arguments
 from tilescope.execution import launch_limits
 from tilescope.files import bounded_reading
 from tilescope.interpreter.arguments import tensors
+from tilescope.table.case import dimensions
 
 #: Most bytes of ``launches.json``.
 MOST = 64 << 20
@@ -201,14 +202,12 @@ class Records:
 
 
 def _sizes(launch: Mapping[str, Any]) -> tuple[dict[str, int], str, int, int]:
-    """The distinct extents of a launch's tensors in order of appearance, the name and bytes of its main dtype, and the elements of
-    the largest tensor.
-    """
+    """The dimensions of a launch's tensors, the name and bytes of its main dtype, and the elements of the largest tensor."""
     found = list(_tensors(launch["arguments"]["values"]))
-    extents = dict.fromkeys(extent for tensor in found for extent in tensor["shape"])
+    extents = dimensions(tensor["shape"] for tensor in found)
     names = [tensor["dtype"] for tensor in found]
     main = next((n for n in names if n.startswith(("float", "bfloat", "complex"))), names[0] if names else "int32")
-    dims = {f"d{index}": int(extent) for index, extent in enumerate(list(extents)[:_TOLD] or launch["grid"])}
+    dims = {f"d{index}": int(extent) for index, extent in enumerate(extents[:_TOLD] or launch["grid"])}
     size = torch.empty(0, dtype=getattr(torch, main)).element_size()
     elements = max((math.prod(tensor["shape"]) for tensor in found), default=math.prod(dims.values()))
     return dims, _SHORT.get(main, main.replace("_", "")), size, elements

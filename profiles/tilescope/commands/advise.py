@@ -7,7 +7,6 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from tilescope.commands import choices, running
-from tilescope.files.bounded_reading import printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +34,7 @@ def command(subparsers: choices.Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the findings. Raises ValueError for a kernel, implementation, pass or workload that the run does not have."""
-    from tilescope.models import json_documents  # noqa: PLC0415
+    from tilescope.models import json_documents, terminal  # noqa: PLC0415
     from tilescope.runs import store  # noqa: PLC0415
 
     loaded = store.open_run(running.found(arguments.name))
@@ -47,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     # A case that failed before it had any row comes with the faults.
     cases = dict.fromkeys([*(finding.case for finding in found if finding.fault), *_cases(table)])
     for number, case in enumerate(cases):
-        print(("\n" if number else "") + printable("/".join(filter(None, case))))
+        print(("\n" if number else "") + terminal.plain("/".join(filter(None, case))))
         of_case = [finding for finding in found if finding.case == case]
         print("\n".join(text(rank, finding) for rank, finding in enumerate(of_case, 1)) or _nothing(table, case))
     return running.without_values(loaded)
@@ -119,7 +118,7 @@ def text(rank: int, finding: Finding) -> str:
     width = min(_WIDTH, terminal.width())
     wrapper = textwrap.TextWrapper(width, "     ", "       ", break_long_words=False)
     told = [textwrap.fill(head, width, subsequent_indent="     ", break_long_words=False), *map(wrapper.fill, lines)]
-    return printable("\n".join(told))
+    return terminal.plain("\n".join(told))
 
 
 def _choose(loaded: LoadedRun, *, kernel: str, impl: str, direction: str, workload: str) -> pd.DataFrame:

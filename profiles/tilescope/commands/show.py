@@ -35,8 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     run = loaded.run
     versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
-    where = "on" if run.device.measured else "without a GPU, predicted for"
-    terminal.say(f"{run.id} {run.title}", f"started {run.started} {where} {run.device.name} with {versions}")
+    terminal.say(f"{run.id} {run.title}", f"started {run.started}, {run.device.where}, with {versions}")
     if provenance.changed_since(run.git_revision):
         terminal.say(f"note: its source was revision {run.git_revision[:12]} with changes that were not committed")
     for line in said:

@@ -15,6 +15,7 @@ import json
 import lzma
 import os
 import stat
+import unicodedata
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -51,12 +52,19 @@ def one_line(text: object, most: int = 200) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with escapes of control characters and of those that turn the direction of writing. Line breaks stay."""
+    """The text with escapes of control characters and of those that turn the direction of writing. Line breaks and spaces stay."""
     if text.isprintable():
         return text
     return "".join(
-        c if c.isprintable() or c == "\n" else c.encode("unicode_escape", "surrogatepass").decode() for c in text
-    )
+        c if c.isprintable() or c == "\n" or unicodedata.category(c) == "Zs"
+        else c.encode("unicode_escape", "surrogatepass").decode()
+        for c in text
+    )  # fmt: skip
+
+
+def shortened(text: str, most: int) -> str:
+    """The text, cut in the middle where it is longer than ``most``, because both ends of a mangled name matter."""
+    return text if len(text) <= most else f"{text[: most * 2 // 3]}…{text[-(most // 3 - 1) :]}"
 
 
 def is_inside(path: Path, folder: Path) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from tilescope.files.bounded_reading import one_line
 from tilescope.models import published_claims
 from tilescope.models.claims import OVER, disagree, verdicts
 from tilescope.runs.store import LoadedRun
@@ -51,7 +52,7 @@ def provenance(runs: Iterable[LoadedRun]) -> str:
 
 def _text(words: object) -> str:
     """Text with Markdown and HTML escaped: names come from runs, which are not trusted."""
-    line = " ".join(str(words).split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    line = one_line(words, 10_000).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*\[\]|])", r"\\\1", line)
 
 

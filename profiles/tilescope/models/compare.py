@@ -63,8 +63,9 @@ def obstacles(baseline: Side, candidate: Side) -> list[str]:
     """Reasons why times of the two sides cannot be compared: devices or settings that differ, a line each."""
     before, after = baseline.loaded.run, candidate.loaded.run
     found = []
-    if not (before.device.measured and after.device.measured):
-        found.append("one of the runs was not measured: its figures are predictions")
+    predicted = {run.id: run.device.where for run in (before, after) if not run.device.measured}
+    if predicted:
+        found += [f"{name} was {where}, not measured" for name, where in predicted.items()]
     elif (before.device.name, before.device.target) != (after.device.name, after.device.target):
         found.append(f"measured on different devices: {before.device.name} and {after.device.name}")
     for name in sorted({*before.settings, *after.settings} - _INDIFFERENT):
@@ -140,7 +141,7 @@ def _row(
     sides = (baseline, candidate)
     source = next((s for s in GPU_TIME_SOURCES if all(case.totals.get(("gpu_time", s)) for _, case, _ in sides)), "")
     if not source:
-        return {**row, "verdict": "not timed"}
+        return {**row, "source": "", "verdict": "not timed"}
     old, new = (repetitions(case, ("gpu_time", source), side.loaded) for side, case, _ in sides)
     row |= {"time": float(np.median(new)), "baseline_time": float(np.median(old)), "source": source}
     if not fair:

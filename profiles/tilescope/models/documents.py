@@ -47,6 +47,7 @@ class Gpu(Struct):
     name: Annotated[str, _is("The GPU's name as its driver reports it.")]
     target: Annotated[str, _is("Its architecture: sm_90.")]
     measured: Annotated[bool, _is("False where no such GPU took part: the whole run is predicted.")]
+    where: Annotated[str, _is("The part that it took: on NVIDIA H200, or predicted for NVIDIA H200.")] = ""
 
 
 class About(Struct):
@@ -288,7 +289,12 @@ class Described(Struct):
     schema_version: int
     title: str
     notes: list[str]
-    skipped: Annotated[list[Any], _is("Cases that collectors skipped: collector, message and cases (all, if empty).")]
+    skipped: Annotated[
+        list[Any],
+        _is(
+            "Cases that collectors skipped: collector, message, cases (all, if empty), limited (a limit left them out: resume)."
+        ),
+    ]
 
 
 class Run(Document, kw_only=True, tag="run"):

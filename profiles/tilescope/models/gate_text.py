@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
+from tilescope.files.bounded_reading import one_line, shortened
 from tilescope.models import terminal
 from tilescope.models.gate import ABSENT, FAIL, PASS, UNDECIDED, Check, Gate
 from tilescope.table import units
@@ -11,6 +13,8 @@ from tilescope.table.metrics import METRICS
 
 #: Rows of a table in Markdown; GitHub shows no summary above a megabyte.
 _MOST = 100
+#: The most characters of a cell.
+_LONGEST = 300
 #: Names of checked quantities.
 _WHAT = {
     "case": "the case", "result": "the result", "bytes": "HBM bytes", "gpu_time": "GPU time", "graph_time": "graph replay",
@@ -43,9 +47,9 @@ def markdown(gate: Gate) -> str:
     mark = {FAIL: "❌", PASS: "✅"}.get(gate.verdict, "⚠️")
     parts = [f"## {mark} Kernels: gate {_escaped(headline(gate))}"]
     run = gate.candidate.run
-    how = "measured" if run.device.measured else "predicted, no such GPU took part"
+    how = "measured" if run.device.measured else "no such GPU took part"
     target = f" ({_escaped(run.device.target)})" if run.device.target else ""
-    parts.append(f"{_escaped(run.device.name)}{target}, {how}.")
+    parts.append(f"{_escaped(run.device.where)}{target}, {how}.")
     if gate.notes:
         parts.append("\n".join(f"- {_escaped(line)}" for line in gate.notes))
     told = [check for verdict in (FAIL, UNDECIDED, ABSENT) for check in gate.of(verdict)]
@@ -91,6 +95,4 @@ def _value(check: Check, value: float | None) -> str:
 
 def _escaped(cell: str) -> str:
     """Text with Markdown escaped: names come from runs, which are not trusted."""
-    for character in "\\`*_[]<>|":
-        cell = cell.replace(character, f"\\{character}")
-    return " ".join(cell.split())
+    return re.sub(r"[\\`*_\[\]<>|]", r"\\\g<0>", shortened(one_line(cell, 10_000), _LONGEST))

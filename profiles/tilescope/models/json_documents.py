@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -19,6 +20,9 @@ from tilescope.table.suggest import unknown
 from tilescope.version import VERSION
 
 Kind = TypeVar("Kind", bound=documents.Document)
+
+#: Characters that JSON may hold as they are and a terminal obeys: control characters, and those that turn the direction of writing.
+_HIDDEN = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def schema(name: str) -> dict[str, Any]:
@@ -41,8 +45,9 @@ def schema_text(name: str) -> str:
 
 
 def text(document: documents.Document) -> str:
-    """The document as JSON text."""
-    return msgspec.json.encode(document).decode()
+    """The document as JSON text, with escapes of what a terminal would not print as it is."""
+    plain = msgspec.json.encode(document).decode()
+    return _HIDDEN.sub(lambda found: json.dumps(found[0])[1:-1], plain)
 
 
 def advice(loaded: LoadedRun, table: pd.DataFrame, findings: Iterable[Finding]) -> documents.Advice:
@@ -121,7 +126,7 @@ def _made(kind: type[Kind], **content: Any) -> Kind:
 
 def about(loaded: LoadedRun) -> dict[str, Any]:
     """The identification of a run in a document."""
-    return {**vars(loaded.run), "device": vars(loaded.run.device)}
+    return {**vars(loaded.run), "device": {**vars(loaded.run.device), "where": loaded.run.device.where}}
 
 
 def _side(side: compare.Side) -> dict[str, Any]:

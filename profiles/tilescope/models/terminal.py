@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len
@@ -10,11 +11,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tilescope.files.bounded_reading import one_line, printable
+from tilescope.files.bounded_reading import one_line, printable, shortened
 
 #: Width in characters where the output is no terminal.
 WIDTH = 120
 _GAP = 2
+#: The most characters of a cell, and of a name in a line.
+_LONGEST = 300
+_LONG = re.compile(rf"\S{{{_LONGEST + 1},}}")
 #: The width above which a cell wraps.
 _WRAPPED = 48
 #: The width up to which cells wrap last, and the width that longer ones get at least.
@@ -31,10 +35,15 @@ def width() -> int:
     return _console().width
 
 
+def plain(text: str) -> str:
+    """The text with escapes of what a terminal would obey, and with very long names cut in the middle."""
+    return _LONG.sub(lambda name: shortened(name[0], _LONGEST), printable(text))
+
+
 def say(*lines: str) -> None:
     """Prints lines of text. A terminal wraps them at words; a file or a program gets each line whole."""
     console = _console()
-    for line in map(printable, lines):
+    for line in map(plain, lines):
         if console.is_terminal:
             console.print(Text(line), overflow="fold")
         else:
@@ -47,7 +56,7 @@ def render(headings: Sequence[str], rows: Iterable[Sequence[str]], keys: int | N
     The first ``keys`` columns (by default all) are always shown and wrap where they must. The others are shown in their order as
     far as they fit; a line names those left out.
     """
-    lines = [[one_line(cell, 10_000) for cell in row] for row in rows]
+    lines = [[shortened(one_line(cell, 10_000), _LONGEST) for cell in row] for row in rows]
     columns = [[line[place] for line in lines] for place in range(len(headings))]
     console, shown, used = _console(), list[int](), 0
     for place, (heading, column) in enumerate(zip(headings, columns, strict=True)):

@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from tilescope.files.bounded_reading import printable
-from tilescope.models import faults, text_table
+from tilescope.models import faults, terminal, text_table
 from tilescope.models.summary import of_run
 from tilescope.notebook import opening
 from tilescope.runs import store
@@ -102,7 +102,7 @@ class Profile(LoadedRun):
 
     def __repr__(self) -> str:
         notes = (f"note: {note}" for note in self.run.notes)
-        return printable("\n".join([self._title(), *self._failed(), text_table.text(self), *notes]))
+        return terminal.plain("\n".join([self._title(), *self._failed(), text_table.text(self), *notes]))
 
     def _repr_html_(self) -> str:
         """The summary as a table. The run's texts are escaped."""
@@ -122,13 +122,13 @@ class Profile(LoadedRun):
             table = written[always].to_html(index=False, border=0)
         more = f"<p>{len(rows) - _ROWS} more cases: .summary has them all.</p>" if len(rows) > _ROWS else ""
         failed, notes = _list("Failed:", self._failed()), _list("Notes:", self.run.notes)
-        return f"<p><b>{escape(self._title())}</b></p>{failed}{table}{more}{notes}<p>{_VIEWS}</p>"
+        return printable(f"<p><b>{escape(self._title())}</b></p>{failed}{table}{more}{notes}<p>{_VIEWS}</p>")
 
     def _title(self) -> str:
         device = self.run.device
-        kind = "measured" if device.measured else "predicted, no such GPU took part"
+        kind = "measured" if device.measured else "no such GPU took part"
         whole = "" if self.run.complete else ", interrupted"
-        return f"{self.run.title} on {device.name} ({kind}){whole}, run {self.run.id}"
+        return f"{self.run.title} {device.where} ({kind}){whole}, run {self.run.id}"
 
     def _failed(self) -> list[str]:
         """Lines, one a failure, with its cure."""

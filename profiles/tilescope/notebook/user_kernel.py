@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tilescope.notebook.cell_source import python_function
+from tilescope.table.case import dimensions
 
 if TYPE_CHECKING:
     import torch
@@ -132,8 +133,8 @@ def spec(
 ) -> KernelSpec:
     """Declares ``function``, which launches a Triton kernel, as a kernel that can be profiled.
 
-    ``inputs`` are examples of its keyword arguments: contiguous tensors on any device, and plain values. Their distinct
-    extents, in order of appearance, become the dimensions ``d0``, ``d1``, …, so that ``profile`` can take other
+    ``inputs`` are examples of its keyword arguments: contiguous tensors on any device, and plain values. Their
+    extents, in order of appearance (512 twice, if a tensor is 512x512), become the dimensions ``d0``, ``d1``, …, so that ``profile`` can take other
     ``workloads`` (``64x100-fp32``). ``reference(**inputs)`` computes the right result in plain PyTorch; it is profiled beside
     the function, as ``eager``. ``configs`` are values of the argument ``config`` of ``function``. ``cost`` is the
     algorithm's floor, by default ``ReferenceCost``; ``tolerance`` is the largest relative error by dtype.
@@ -184,17 +185,18 @@ def _from_examples(inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
     main = next((t for t in tensors.values() if t.is_floating_point()), next(iter(tensors.values()))).dtype
     if str(main) not in short:
         raise ValueError(f"inputs are {main}: give one of {', '.join(sorted(short))}")
-    extents = dict.fromkeys(extent for tensor in tensors.values() for extent in tensor.shape)
-    names = {extent: f"d{index}" for index, extent in enumerate(extents)}
+    dims = {f"d{index}": int(extent) for index, extent in enumerate(dimensions(t.shape for t in tensors.values()))}
     examples: dict[str, Any] = dict(inputs)
     for name, tensor in tensors.items():
         if not tensor.is_contiguous():
             raise ValueError(
                 f"example {name} is not contiguous: declare a KernelSpec, whose inputs() may draw any layout"
             )
-        shape = tuple(names[extent] for extent in tensor.shape)
+        # A vector of as many elements as a square matrix has columns goes with these, as in broadcasting.
+        alike = {extent: [name for name, other in dims.items() if other == extent] for extent in tensor.shape}
+        shape = tuple(alike[extent].pop() for extent in reversed(tensor.shape))[::-1]
         dtype = "" if tensor.dtype == main else str(tensor.dtype).removeprefix("torch.")
         whole = tensor.numel() > 0 and not tensor.is_floating_point()
         low, high = (int(tensor.min()), int(tensor.max())) if whole else (0, 0)
         examples[name] = Example(shape, dtype, low, high)
-    return examples, {name: int(extent) for extent, name in names.items()}, short[str(main)]
+    return examples, dims, short[str(main)]

@@ -44,7 +44,8 @@ class Summary:
     def in_one_line(self) -> tuple[str, str]:
         """The device, and the title or else the kernels, both as printable text."""
         one_line = bounded_reading.one_line
-        return one_line(self.device), one_line(self.title or ", ".join(self.kernels))
+        device = self.device if self.measured or not self.device else f"predicted for {self.device}"
+        return one_line(device), one_line(self.title or ", ".join(self.kernels))
 
 
 #: Modification times and sizes of the files that a summary depends on.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +79,16 @@ def readable(case: str) -> str:
     file, own, rest = case.rpartition(".py:")
     variable, slash, others = rest.partition("/")
     return Case(f"{file}{own}{variable}", "", "", "").name + slash + others
+
+
+def dimensions(shapes: Iterable[Sequence[int]]) -> list[int]:
+    """The extents that name the sizes of tensors, in order of appearance: each as often as the tensor that has it most often."""
+    found: list[int] = []
+    for shape in shapes:
+        for place, extent in enumerate(shape, 1):
+            if found.count(extent) < list(shape[:place]).count(extent):
+                found.append(extent)
+    return found
 
 
 def config_text(config: Mapping[str, int]) -> str:
