@@ -19,11 +19,13 @@ def check_cross_entropy_of_weighed_classes():
     weight[4] = 0.0
     for reduction in ("none", "mean", "sum"):
         for given, tolerance, times in ((weight, 1e-6, 10.0), (weight.half(), 1e-3, 2.0)):
-            compare(
-                lambda x, given=given, reduction=reduction: cross_entropy(x, target, given, reduction=reduction),
-                lambda x, given=given, reduction=reduction: F.cross_entropy(x, target, given.double(), reduction=reduction),
-                [draw(3, 11, 5).to(given)], tolerance, times=times,
-            )  # fmt: skip
+            for smoothing in (0.0, 0.3):
+                options = {"reduction": reduction, "label_smoothing": smoothing}
+                compare(
+                    lambda x, given=given, options=options: cross_entropy(x, target, given, **options),
+                    lambda x, given=given, options=options: F.cross_entropy(x, target, given.double(), **options),
+                    [draw(3, 11, 5).to(given)], tolerance, times=times,
+                )  # fmt: skip
     module = CrossEntropyLoss(weight, ignore_index=2)
     x, every = draw(12, 11), (torch.arange(12) % 4).int()
     close(module(x, every), F.cross_entropy(x.double(), every.long(), weight.double(), ignore_index=2), 1e-6)

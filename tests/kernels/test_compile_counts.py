@@ -1,4 +1,7 @@
-"""A new size rarely compiles a new kernel: a program that trains or serves meets many sizes."""
+"""Compiling as sizes change, and from many threads: a new size rarely compiles a new kernel.
+
+A program that trains or serves meets many sizes.
+"""
 
 import pytest
 
@@ -18,3 +21,9 @@ LIMITS = {
 @pytest.mark.parametrize("walk", LIMITS)
 def test_sizes_share_compiled_kernels(batch, walk):
     assert 0 < batch("batch_compile_counts.py")[walk] <= LIMITS[walk]
+
+
+def test_functions_called_first_by_threads(batch):
+    raised = batch("batch_threads.py")
+    assert len(raised) > 40
+    assert not {name: wrong for name, wrong in raised.items() if wrong}

@@ -5,6 +5,7 @@ SCRIPTS = [
     "batch_norms.py",
     "batch_operators.py",
     "batch_opcheck.py",
+    "batch_programs.py",
     "batch_losses.py",
     "batch_gluon.py",
 ]

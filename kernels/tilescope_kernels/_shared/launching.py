@@ -70,21 +70,51 @@ def _agree(tensors: Iterable[torch.Tensor | None], mixed: bool) -> bool:
 def _check(tensors: Mapping[str, torch.Tensor | None], mixed: bool) -> None:
     given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     first_name, first = next(iter(given.items()))
+    # Operators cast what they are given under autocast.
+    mixed_freely = isinstance(first, torch.Tensor) and autocast_dtype(first) is not None
     for name, tensor in given.items():
         if not isinstance(tensor, torch.Tensor):
             raise ValueError(f"{name} must be a tensor, not {type(tensor).__name__}")
         if tensor.dtype not in FLOATING:
             raise ValueError(f"{name} is {tensor.dtype}: give torch.float32, torch.float16 or torch.bfloat16")
-        if tensor.dtype != first.dtype and not (mixed and torch.float32 in (tensor.dtype, first.dtype)):
+        if (
+            tensor.dtype != first.dtype
+            and not (mixed and torch.float32 in (tensor.dtype, first.dtype))
+            and not mixed_freely
+        ):
             raise ValueError(f"{name} is {tensor.dtype} but {first_name} is {first.dtype}: give both one dtype")
         if tensor.device != first.device:
             raise ValueError(f"{name} is on {tensor.device} but {first_name} is on {first.device}: move one of them")
-    # Dynamo traces with fake tensors, whose device says nothing about the launch.
-    if not first.is_cuda and not torch.compiler.is_compiling() and _reaches_a_gpu():
+    _check_place(first_name, first)
+
+
+def check_integers(dtypes: tuple[torch.dtype, ...] = (torch.int32,), **tensors: torch.Tensor) -> None:
+    """Raise ValueError naming the first tensor whose dtype is not in ``dtypes``, or that is not on a CUDA device."""
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"{name} must be a tensor, not {type(tensor).__name__}")
+        if tensor.dtype not in dtypes:
+            raise ValueError(f"{name} is {tensor.dtype}: give {' or '.join(map(str, dtypes))}")
+        _check_place(name, tensor)
+
+
+def _check_place(name: str, tensor: torch.Tensor) -> None:
+    """Raise ValueError for a tensor that no launch can read. Tensors without data are not read."""
+    if tensor.is_cuda or tensor.is_meta or torch.compiler.is_compiling() or not _reaches_a_gpu():
+        return
+    if not isinstance(tensor, torch._subclasses.FakeTensor):
         raise ValueError(
-            f"{first_name} is on {first.device}: Triton needs a CUDA device; move it with .cuda(), "
+            f"{name} is on {tensor.device}: Triton needs a CUDA device; move it with .cuda(), "
             "or set TILESCOPE_USE_TRITON=0 for plain PyTorch"
         )
+
+
+def autocast_dtype(tensor: torch.Tensor) -> torch.dtype | None:
+    """The dtype of ``torch.autocast`` on the tensor's device; None where autocast is off."""
+    kind = tensor.device.type
+    if kind not in ("cuda", "cpu") or not torch.is_autocast_enabled(kind):
+        return None
+    return torch.get_autocast_dtype(kind)
 
 
 def check_no_grad(function: str, **tensors: torch.Tensor) -> None:

@@ -12,7 +12,20 @@ from typing import Any
 
 import torch
 
-from tilescope_kernels._shared import launching
+from tilescope_kernels._shared import launching, sharding
+
+#: What operators make of floating tensors under autocast, as ``torch.nn.functional`` does on a GPU: cast them to the dtype of autocast,
+#: to fp32, or to the widest of them. Other operators take tensors as they are.
+_AUTOCAST = {
+    "lower": (
+        "matmul lora_linear conv2d grouped_conv2d depthwise_conv2d attention ragged_attention paged_attention "
+        "linear_cross_entropy layer_norm_linear rms_norm_gelu_linear"
+    ),
+    "fp32": "softmax layer_norm rms_norm group_norm row_sum",
+    "widest": "vector_add add_relu_mul gated add_rms_norm",
+}  # fmt: skip
+_RULES = {name: rule for rule, names in _AUTOCAST.items() for name in names.split()}
+_LIBRARY = torch.library.Library("tilescope", "FRAGMENT")
 
 
 class Operator:
@@ -24,6 +37,7 @@ class Operator:
 
     def __init__(self, name: str, launch: Callable[..., Any], mutates: tuple[str, ...]) -> None:
         self._operator = torch.library.custom_op(f"tilescope::{name}", launch, mutates_args=mutates)
+        self._name = name
         self._plain_name = f"tilescope::{name}.plain"
         #: The decorated function.
         self.launcher = launch
@@ -35,6 +49,11 @@ class Operator:
         torch.library.impl(self._plain_name, "default", _counted(launch, mutates) if mutates else launch)
         self._plain = getattr(torch.ops.tilescope, name).plain
         self._function: Any = None
+        self._transformed = None if mutates else _transformed(self, name)
+        self._rule = _RULES.get(name)
+        if self._rule:
+            for overload in (self._plain, getattr(torch.ops.tilescope, name).default):
+                self._register_autocast(overload)
         functools.update_wrapper(self, launch)
 
     def register_fake(self, fake: Callable[..., Any]) -> Callable[..., Any]:
@@ -54,29 +73,105 @@ class Operator:
 
         methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
         self._function = type(self.__name__, (torch.autograd.Function,), methods)
+        self._transformed = _transformed(self, self._name, backward, setup_context)
+
+    def _register_autocast(self, overload: Any) -> None:
+        # ``torch.library.register_autocast`` knows one dtype for all calls; here autocast's own is one of the rules.
+        def cast(device: str, _: Any, *args: Any) -> Any:
+            args = _cast(args, self._rule)
+            with torch.autocast(device, enabled=False):
+                return overload(*args)
+
+        for device in ("cuda", "cpu"):
+            kernel = functools.partial(cast, device)
+            _LIBRARY.impl(overload.name(), kernel, f"Autocast{device.upper()}", with_keyset=True)
 
     def __call__(self, *args: Any) -> Any:
         """Launches, and records the backward pass for autograd."""
         if torch.compiler.is_compiling():
             return self._operator(*args)
-        wants_gradient = torch.is_grad_enabled() and _wants_gradient(args)
-        if wants_gradient is False:
+        if self._rule and (device := _autocast_device(args)):
+            args = _cast(args, self._rule)
+            with torch.autocast(device, enabled=False):
+                return self(*args)
+        wants_gradient = _wants_gradient(args)
+        if wants_gradient is None:
+            sharding.register(self._name)
+        elif not wants_gradient or not torch.is_grad_enabled():
             return self._plain(*args)
-        if wants_gradient and self._function is not None:
+        elif self._function is not None:
             try:
                 return self._function.apply(*args)
             except RuntimeError as error:
                 # PyTorch raises this within ``torch.func.vmap`` and its like, before it calls ``forward``.
                 if "functorch transforms" not in str(error):
                     raise
-        return self._operator(*args)
+        return (self._transformed.apply if self._transformed else self._operator)(*args)
+
+
+def _transformed(
+    operator: Operator,
+    name: str,
+    backward: Callable[..., Any] | None = None,
+    setup_context: Callable[..., Any] | None = None,
+) -> type[torch.autograd.Function]:
+    """The ``autograd.Function`` of an operator for ``torch.func`` and ``DTensor``, which PyTorch calls more slowly.
+
+    Without a ``backward`` it refuses to be differentiated.
+    """
+
+    def refuse(*_: Any) -> Any:
+        raise RuntimeError(
+            f"tilescope::{name} has no autograd formula for this: functions here are differentiable once, in reverse mode; "
+            "for other derivatives set TILESCOPE_USE_TRITON=0"
+        )
+
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
+        def of(item: int) -> tuple[Any, ...]:
+            pairs = zip(args, in_dims, strict=True)
+            return tuple(arg if dim is None else arg.select(dim, item) for arg, dim in pairs)
+
+        results = [operator(*of(item)) for item in range(info.batch_size)]
+        if isinstance(results[0], torch.Tensor):
+            return torch.stack(results), 0
+        return tuple(map(torch.stack, zip(*results, strict=True))), (0,) * len(results[0])
+
+    methods = {
+        "forward": operator._plain,
+        "setup_context": setup_context or (lambda *_: None),
+        "backward": backward or refuse,
+        "jvp": refuse,
+        "vmap": vmap,
+    }
+    return type(name, (torch.autograd.Function,), {key: staticmethod(value) for key, value in methods.items()})
+
+
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype in launching.FLOATING
+
+
+def _autocast_device(args: tuple[Any, ...]) -> str | None:
+    """The kind of device of the first floating tensor if autocast is on for it, else None."""
+    first = next(filter(_is_floating, args))
+    return first.device.type if launching.autocast_dtype(first) else None
+
+
+def _cast(args: tuple[Any, ...], rule: str | None) -> tuple[Any, ...]:
+    """Arguments of an operator under autocast, by its rule."""
+    floating = list(filter(_is_floating, args))
+    dtype: Any = torch.float32 if rule == "fp32" else launching.autocast_dtype(floating[0])
+    if rule == "widest":
+        dtype = functools.reduce(torch.promote_types, (tensor.dtype for tensor in floating))
+    return tuple(arg.to(dtype) if _is_floating(arg) else arg for arg in args)
 
 
 def _wants_gradient(args: tuple[Any, ...]) -> bool | None:
-    """Whether a tensor requires a gradient. None where one without memory may stand for one that does, as in ``torch.func.vmap``."""
+    """Whether a tensor requires a gradient. None where one stands for others, as in ``torch.func.vmap`` and as a ``DTensor``."""
     wants_gradient = False
     for value in args:
         if isinstance(value, torch.Tensor):
+            if type(value) is not torch.Tensor and type(value) is not torch.nn.Parameter:
+                return None
             wants_gradient = wants_gradient or value.requires_grad
             try:
                 value.data_ptr()
@@ -116,19 +211,8 @@ def unpack(text: str) -> dict[str, int] | None:
 
 
 def wants_grad(*tensors: torch.Tensor | None) -> bool:
-    """Whether autograd will ask for a gradient of any tensor, so that the forward pass must save for the backward pass."""
-    for tensor in tensors:
-        if tensor is not None and tensor.requires_grad:
-            return torch.is_grad_enabled()
-    return False
-
-
-def autocast_dtype(tensor: torch.Tensor) -> torch.dtype | None:
-    """The dtype of ``torch.autocast`` on the tensor's device; None where autocast is off."""
-    kind = tensor.device.type
-    if kind not in ("cuda", "cpu") or not torch.is_autocast_enabled(kind):
-        return None
-    return torch.get_autocast_dtype(kind)
+    """Whether autograd may ask for a gradient of any tensor, so that the forward pass must save for the backward pass."""
+    return torch.is_grad_enabled() and _wants_gradient(tensors) is not False
 
 
 def as_rows(x: torch.Tensor, columns: int) -> torch.Tensor:
@@ -156,17 +240,3 @@ def as_vector(weight: torch.Tensor | None) -> torch.Tensor | None:
     if weight is None or (weight.dim() == 1 and weight.is_contiguous()):
         return weight
     return weight.reshape(-1).contiguous()
-
-
-def check_integers(dtypes: tuple[torch.dtype, ...] = (torch.int32,), **tensors: torch.Tensor) -> None:
-    """Raise ValueError naming the first tensor whose dtype is not in ``dtypes``, or that is not on a CUDA device."""
-    for name, tensor in tensors.items():
-        if not isinstance(tensor, torch.Tensor):
-            raise ValueError(f"{name} must be a tensor, not {type(tensor).__name__}")
-        if tensor.dtype not in dtypes:
-            raise ValueError(f"{name} is {tensor.dtype}: give {' or '.join(map(str, dtypes))}")
-        if not tensor.is_cuda and not torch.compiler.is_compiling() and launching._reaches_a_gpu():
-            raise ValueError(
-                f"{name} is on {tensor.device}: Triton needs a CUDA device; move it with .cuda(), "
-                "or set TILESCOPE_USE_TRITON=0 for plain PyTorch"
-            )

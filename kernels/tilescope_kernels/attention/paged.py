@@ -18,13 +18,14 @@ from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.integers import cdiv, next_power_of_2
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import (
+    check_integers,
     check_no_grad,
     check_tensors,
     multiprocessors,
     shared_memory,
     use_triton,
 )
-from tilescope_kernels._shared.operators import check_integers, operator, pack, rows_like, unpack
+from tilescope_kernels._shared.operators import operator, pack, rows_like, unpack
 from tilescope_kernels._shared.reach import BEYOND
 from tilescope_kernels.attention.attention import _MOST, _neighbours
 from tilescope_kernels.attention.decode import _SPLITS, _span, attention_combine_kernel

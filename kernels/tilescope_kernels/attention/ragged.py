@@ -19,8 +19,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from tilescope_kernels._shared.declarations import generator, normal
 from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import check_tensors, shared_memory, use_triton
-from tilescope_kernels._shared.operators import check_integers, operator, pack, rows_like, wants_grad
+from tilescope_kernels._shared.launching import check_integers, check_tensors, shared_memory, use_triton
+from tilescope_kernels._shared.operators import operator, pack, rows_like, wants_grad
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels.attention.attention import _MOST, _neighbours
 from tilescope_kernels.attention.attention_configs import chosen_config

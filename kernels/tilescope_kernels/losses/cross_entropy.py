@@ -17,16 +17,15 @@ import torch.nn.functional as F
 from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.integers import cdiv, next_power_of_2
 from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import check_tensors, multiprocessors, split_config, use_triton
-from tilescope_kernels._shared.operators import (
-    as_rows,
+from tilescope_kernels._shared.launching import (
     autocast_dtype,
     check_integers,
-    operator,
-    pack,
-    unpack,
-    wants_grad,
+    check_tensors,
+    multiprocessors,
+    split_config,
+    use_triton,
 )
+from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack, wants_grad
 from tilescope_kernels.losses.class_weights import check_weight, weighed
 from tilescope_kernels.losses.cross_entropy_kernels import cross_entropy_backward_kernel, cross_entropy_kernel
 from tilescope_kernels.losses.gradient_scaling import scaled
@@ -260,7 +259,7 @@ def cross_entropy(
     ``gradient_in_forward`` computes the gradient with the loss, which is faster if a backward pass follows, and slower if
     none does or if the loss is scaled first. None decides: True for a reduced loss, but False in fp16, where gradients
     underflow before a loss scaler multiplies them, under torch.compile, which would copy the gradient to scale it, and with
-    ``weight``. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for class weights with label smoothing,
+    ``weight``. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for
     probabilities as targets, other dtypes, shapes that do not fit, and devices without CUDA.
     """
     if not use_triton():
@@ -282,9 +281,12 @@ def cross_entropy(
     rows = as_rows(x if axis == x.dim() - 1 else x.movedim(axis, -1), classes)
     flat = target if target.dim() == 1 and target.is_contiguous() else target.reshape(-1).contiguous()
     if weight is not None:
-        check_weight(x, weight, classes, label_smoothing)
-        losses, *_ = _cross_entropy(rows, flat, ignore_index, 0.0, 0, torch.float32, wants_grad(x), pack(config))
-        loss = weighed(losses, flat, weight, ignore_index, reduction).to(result_dtype(x))
+        check_weight(x, weight, classes)
+
+        def losses(smoothing: float) -> torch.Tensor:
+            return _cross_entropy(rows, flat, ignore_index, smoothing, 0, torch.float32, wants_grad(x), pack(config))[0]
+
+        loss = weighed(losses, rows, flat, weight, ignore_index, reduction, label_smoothing).to(result_dtype(x))
         return loss.reshape(target.shape) if reduction == "none" else loss
     arguments = (rows, flat, ignore_index, float(label_smoothing), REDUCTIONS[reduction], result_dtype(x))
     if gradient_in_forward is None:

@@ -17,7 +17,7 @@ import triton
 
 from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import check_tensors, use_triton
-from tilescope_kernels._shared.operators import autocast_dtype, operator, pack, unpack, wants_grad
+from tilescope_kernels._shared.operators import operator, pack, unpack, wants_grad
 from tilescope_kernels.losses import logits_in_gradient
 from tilescope_kernels.losses.accumulate_hopper import add_product
 from tilescope_kernels.losses.class_products import write_dw, write_dx, write_logits
@@ -173,9 +173,6 @@ def linear_cross_entropy(
         )  # fmt: skip
         return loss.reshape(target.shape) if reduction == "none" else loss
     dtype = result_dtype(x)
-    if (product := autocast_dtype(x)) is not None:
-        x, linear_weight = x.to(product), linear_weight.to(product)
-        linear_bias = None if linear_bias is None else linear_bias.to(product)
     check_tensors(x=x, linear_weight=linear_weight, linear_bias=linear_bias)
     check_loss(target, reduction, label_smoothing)
     if chunk_rows < 0 or (chunk_rows and config):

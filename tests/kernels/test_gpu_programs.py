@@ -1,0 +1,92 @@
+"""On a GPU: functions called first by threads, PyTorch's samples, autocast and transforms."""
+
+import subprocess
+import sys
+
+import pytest
+import tilescope_kernels as kernels
+import torch
+import torch.nn.functional as F
+
+from . import on_gpu
+
+pytestmark = on_gpu.MARKS
+
+#: Eight threads call a function first at the same time, each on a stream of its own, and compare with one thread.
+THREADS = """
+import sys, threading
+import torch
+from tilescope_kernels import CATALOG
+for spec in CATALOG:
+    if "compile" in spec.name or not set(spec.tolerance) & {"fp16", "bf16", "fp8", "int8"}:
+        continue
+    inputs = spec.inputs(spec.workload("small"), "cuda")
+    call = spec.implementations["triton"].call
+    torch.cuda.synchronize()
+    start, made, raised = threading.Barrier(8), [], []
+
+    def work():
+        try:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                start.wait()
+                made.append(call(**inputs))
+                torch.cuda.current_stream().synchronize()
+        except Exception as error:
+            raised.append(repr(error))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert not raised, (spec.name, raised)
+    for one in made[1:]:
+        pairs = zip(one, made[0]) if isinstance(one, tuple) else [(one, made[0])]
+        assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in pairs if a.element_size() > 1), spec.name
+"""
+
+
+def test_functions_called_first_by_threads_agree(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 3e-2)])
+def test_opinfo_samples_agree(dtype, tolerance):
+    from .opinfo_samples import compare_with_opinfo
+
+    compare_with_opinfo(dtype, "cuda", tolerance)
+
+
+def test_autocast_step_is_that_of_torch_functional():
+    x, square, vector = (
+        on_gpu.draw(64, 256),
+        *(on_gpu.draw(*s, dtype=torch.float32, seed=1) for s in ((256, 256), (256,))),
+    )
+    leaves = [square.requires_grad_(), vector.requires_grad_()]
+
+    def step(matmul, norm, softmax):
+        with torch.autocast("cuda", torch.bfloat16):
+            y = softmax(norm(matmul(x, square), vector))
+            assert y.dtype == torch.float32
+            return y, torch.autograd.grad(y.square().sum(), leaves)
+
+    found = step(kernels.matmul, lambda y, w: kernels.rms_norm(y, 256, w), kernels.softmax)
+    wanted = step(torch.matmul, lambda y, w: F.rms_norm(y, (256,), w), lambda y: F.softmax(y, -1))
+    torch.testing.assert_close(found, wanted, rtol=3e-2, atol=3e-3)
+
+
+def test_function_transforms_agree():
+    x, w = (on_gpu.draw(*shape, dtype=torch.float32) for shape in ((8, 5, 300), (300,)))
+    pairs = [
+        torch.func.vmap(torch.func.grad(lambda x, w, norm=norm: norm(x, w).square().sum(), argnums=(0, 1)), (0, None))(
+            x, w
+        )
+        for norm in (lambda x, w: kernels.rms_norm(x, 300, w), lambda x, w: F.rms_norm(x, (300,), w))
+    ]
+    torch.testing.assert_close(*pairs, rtol=1e-4, atol=1e-4)
+    labels = torch.arange(8, device="cuda")
+    gradients = [
+        torch.func.grad(lambda x, call=call: call(x, labels, w.abs(), label_smoothing=0.1))(x[:, 0])
+        for call in (kernels.cross_entropy, F.cross_entropy)
+    ]
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
