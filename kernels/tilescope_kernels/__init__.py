@@ -57,8 +57,9 @@ if TYPE_CHECKING:
     from tilescope_kernels.reductions.online_max import online_max as online_max
     from tilescope_kernels.reductions.row_sum import row_sum as row_sum
     from tilescope_kernels.reductions.softmax import softmax as softmax
+    from tilescope_kernels.warming import warm as warm
 
-_MODULES = {"CATALOG": "catalog", "FAMILIES": "catalog", **catalog.EXPORTS}
+_MODULES = {"CATALOG": "catalog", "FAMILIES": "catalog", "warm": "warming", **catalog.EXPORTS}
 __all__ = list(_MODULES)
 
 

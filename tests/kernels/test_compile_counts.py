@@ -27,3 +27,8 @@ def test_functions_called_first_by_threads(batch):
     raised = batch("batch_threads.py")
     assert len(raised) > 40
     assert not {name: wrong for name, wrong in raised.items() if wrong}
+
+
+def test_warm_compiles_what_a_model_launches(batch):
+    found = batch("batch_warm.py")
+    assert found["compiled"] == [3, len(set(found["launched"])) - 3, 0]

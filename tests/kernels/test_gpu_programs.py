@@ -7,6 +7,7 @@ import pytest
 import tilescope_kernels as kernels
 import torch
 import torch.nn.functional as F
+import triton
 
 from . import on_gpu
 
@@ -90,3 +91,23 @@ def test_function_transforms_agree():
         for call in (kernels.cross_entropy, F.cross_entropy)
     ]
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
+
+
+def test_warm_leaves_nothing_to_compile(monkeypatch):
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = kernels.RMSNorm(1072, device="cuda", dtype=torch.bfloat16)
+            self.weight = torch.nn.Parameter(on_gpu.draw(1072, 1072, scale=0.03))
+
+        def forward(self, x):
+            y = kernels.matmul(self.norm(x), self.weight)
+            heads = kernels.swiglu(y, x).view(1, -1, 16, 67).transpose(1, 2)
+            return kernels.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
+
+    model, x = Model(), on_gpu.draw(304, 1072).requires_grad_()
+    assert kernels.warm(model, x) > 5
+    compiled = []
+    monkeypatch.setattr(triton.knobs.runtime, "jit_post_compile_hook", lambda **told: compiled.append(told["repr"]))
+    model(x).square().sum().backward()
+    assert not compiled

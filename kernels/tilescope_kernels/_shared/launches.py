@@ -6,7 +6,9 @@ Triton found beside Triton's own entry, in ``kernel.device_caches``.
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -47,6 +49,9 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
             x, y, z = (*grid, 1, 1)[:3]
             found.start(x, y, z, driver.active.get_current_stream(device), *found.first, *given, *found.constants)
             return
+    if _THREAD.compiles_alone:
+        kernel.warmup(*args, grid=grid, **constants)
+        return
     compiled = kernel[grid](*args, **constants)
     rest = kernel.params[len(args) :] if is_cached else ()
     if is_cached and isinstance(compiled, compiler.CompiledKernel) and all(each.is_constexpr for each in rest):
@@ -115,9 +120,20 @@ class _Thread(threading.local):
     """A thread's state."""
 
     has_context = False
+    compiles_alone = False
 
 
 _THREAD = _Thread()
+
+
+@contextlib.contextmanager
+def compiled_alone() -> Iterator[None]:
+    """While active, launches of this thread with tensors on ``meta`` are compiled and not made."""
+    _THREAD.compiles_alone = True
+    try:
+        yield
+    finally:
+        _THREAD.compiles_alone = False
 
 
 def _ensure_context(device: int) -> None:

@@ -142,8 +142,10 @@ def _multiprocessors(device: torch.device) -> int:
 def multiprocessors(tensor: torch.Tensor) -> int:
     """Number of SMs of the tensor's GPU, the size of persistent grids.
 
-    For a tensor on no GPU it is an H200's 132, so that a launch compiled offline or interpreted has the grid of the recordings.
+    For a tensor on ``meta`` it is the current GPU's. Without a GPU it is an H200's 132, so that a launch compiled offline or interpreted has the grid of the recordings.
     """
+    if tensor.is_meta and torch.cuda.is_available():
+        return _multiprocessors(torch.device("cuda", torch.cuda.current_device()))
     return _multiprocessors(tensor.device) if tensor.is_cuda else 132
 
 

@@ -25,6 +25,8 @@ _AUTOCAST = {
     "widest": "vector_add add_relu_mul gated add_rms_norm",
 }  # fmt: skip
 _RULES = {name: rule for rule, names in _AUTOCAST.items() for name in names.split()}
+#: The launchers by their operators' names, ``tilescope::NAME``.
+LAUNCHERS: dict[str, Callable[..., Any]] = {}
 _LIBRARY = torch.library.Library("tilescope", "FRAGMENT")
 
 
@@ -39,8 +41,7 @@ class Operator:
         self._operator = torch.library.custom_op(f"tilescope::{name}", launch, mutates_args=mutates)
         self._name = name
         self._plain_name = f"tilescope::{name}.plain"
-        #: The decorated function.
-        self.launcher = launch
+        LAUNCHERS[f"tilescope::{name}"] = launch
         torch.library.define(
             self._plain_name,
             torch.library.infer_schema(launch, mutates_args=mutates),

@@ -1,0 +1,79 @@
+"""Compiles kernels ahead of a program: ``warm`` finds what a model launches, without data, and compiles it in parallel."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+import triton
+from torch._subclasses import FakeTensorMode
+
+from tilescope_kernels import dispatch
+from tilescope_kernels._shared import launches, operators
+
+
+class _Noted(dispatch.OnLooker):
+    """Notes calls of operators: their launchers and arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if launcher := operators.LAUNCHERS.get(func.name().partition(".")[0]):
+            self.calls.append((launcher, args))
+        return func(*args, **(kwargs or {}))
+
+
+class _Launched(dispatch.OnLooker):
+    """Calls the launchers of operators, whose tensors are on ``meta``."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        launcher = operators.LAUNCHERS.get(func.name().partition(".")[0])
+        if launcher is None:
+            return func(*args, **(kwargs or {}))
+        with self:
+            return launcher(*args)
+
+
+def warm(
+    model: Callable[..., Any], *args: Any, gradients: bool = True, threads: int | None = None, **kwargs: Any
+) -> int:
+    """Compile every kernel of this library that ``model(*args, **kwargs)`` launches, in parallel. Returns their number.
+
+    ``model`` is a module or a function. Tensors stand for their shapes, strides and dtypes: nothing is computed, and tensors on
+    ``meta`` do as well, beside a module on ``meta``. With ``gradients`` the backward pass of the results is compiled too. ``threads``
+    compile, by default as many as the process has processors. Call it once for each size that needs other kernels.
+    """
+    noted, modes = _Noted(), FakeTensorMode(allow_non_fake_inputs=True)
+
+    def fake(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        made = modes.from_tensor(value.detach())
+        return made.requires_grad_(value.requires_grad)
+
+    args, kwargs = torch.utils._pytree.tree_map(fake, (args, kwargs))
+    state: dict[str, Any] = {}
+    if isinstance(model, torch.nn.Module):
+        state = {name: fake(value) for name, value in (*model.named_parameters(), *model.named_buffers())}
+    with modes, noted:
+        made = torch.func.functional_call(model, state, args, kwargs) if state else model(*args, **kwargs)
+        results = [value for value in torch.utils._pytree.tree_leaves(made) if isinstance(value, torch.Tensor)]
+        results = [value for value in results if value.requires_grad]
+        if gradients and results:
+            torch.autograd.backward(results, [torch.empty_like(value) for value in results])
+
+    def on_meta(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+
+    with ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool, torch.no_grad():
+        with triton.AsyncCompileMode(pool) as compiling, launches.compiled_alone(), _Launched():
+            for launcher, given in noted.calls:
+                launcher(*map(on_meta, given))
+        return len(compiling.future_kernels)
