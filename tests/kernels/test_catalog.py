@@ -55,7 +55,7 @@ def test_declarations_import_neither_torch_nor_triton():
 
 
 def test_every_name_is_offered_and_no_module_shadows_one():
-    assert set(kernels.__all__) == {"CATALOG", "FAMILIES", *catalog.EXPORTS}
+    assert set(kernels.__all__) == {"CATALOG", "FAMILIES", "warm", *catalog.EXPORTS}
     assert set(kernels.__all__) <= set(dir(kernels))
     for name, module in catalog.EXPORTS.items():
         assert getattr(kernels, name).__module__ == f"tilescope_kernels.{module}"
@@ -69,7 +69,7 @@ def test_every_name_is_offered_and_no_module_shadows_one():
 def test_type_checkers_are_told_what_the_catalog_says():
     (block,) = (node for node in ast.parse((PACKAGE / "__init__.py").read_text()).body if isinstance(node, ast.If))
     told = {alias.asname: f"{node.module}.{alias.name}" for node in block.body for alias in node.names}
-    homes = {"CATALOG": "catalog", "FAMILIES": "catalog", **catalog.EXPORTS}
+    homes = {"CATALOG": "catalog", "FAMILIES": "catalog", "warm": "warming", **catalog.EXPORTS}
     assert told == {name: f"tilescope_kernels.{module}.{name}" for name, module in homes.items()}
 
 

@@ -27,7 +27,6 @@ _AUTOCAST = {
 _RULES = {name: rule for rule, names in _AUTOCAST.items() for name in names.split()}
 #: The launchers by their operators' names, ``tilescope::NAME``.
 LAUNCHERS: dict[str, Callable[..., Any]] = {}
-_LIBRARY = torch.library.Library("tilescope", "FRAGMENT")
 
 
 class Operator:
@@ -85,7 +84,7 @@ class Operator:
 
         for device in ("cuda", "cpu"):
             kernel = functools.partial(cast, device)
-            _LIBRARY.impl(overload.name(), kernel, f"Autocast{device.upper()}", with_keyset=True)
+            _library(overload.namespace).impl(overload.name(), kernel, f"Autocast{device.upper()}", with_keyset=True)
 
     def __call__(self, *args: Any) -> Any:
         """Launches, and records the backward pass for autograd."""
@@ -108,6 +107,11 @@ class Operator:
                 if "functorch transforms" not in str(error):
                     raise
         return (self._transformed.apply if self._transformed else self._operator)(*args)
+
+
+@functools.cache
+def _library(namespace: str) -> torch.library.Library:
+    return torch.library.Library(namespace, "FRAGMENT")
 
 
 def _transformed(
