@@ -26,17 +26,12 @@ def _two_warpgroups(result: Any) -> Any:
 #: By variant: where its gate is looked up, what the gate says instead, and whether its result means that the variant serves.
 VARIANTS: dict[str, tuple[str, Callable[[Any], Any], Callable[[Any], bool]]] = {
     "products: pairs of SMs": ("matrix_products.matmul_pairs:plan", _SHUT, bool),
-    "products: clusters": ("matrix_products.matmul_clusters:plan", _SHUT, bool),
     "products: Gluon": ("matrix_products.matmul_hopper:plan", _SHUT, bool),
     "products: small tiles": ("matrix_products.matmul:split_plan", _SHUT, bool),
     "8-bit products: small tiles": ("matrix_products.split_k:bytes_plan", _SHUT, bool),
-    "8-bit products: padding": ("matrix_products.split_k:padding_pays", _FALSE, bool),
     "8-bit blocks: Gluon": ("matrix_products.fp8_blocks_hopper:serves", _FALSE, bool),
     "INT8 weights: rows": ("matrix_products.w8a16_rows_hopper:plan", _SHUT, bool),
     "INT8 weights: Gluon": ("matrix_products.w8a16_hopper:plan", _SHUT, bool),
-    "INT8 weights: split": ("matrix_products.w8a16_split:plan", _SHUT, bool),
-    "LoRA: joined": ("matrix_products.lora_joined:serves", _FALSE, bool),
-    "LoRA: joined gradient": ("matrix_products.lora_joined:serves_gradient", _FALSE, bool),
     "attention: decode": ("attention.attention:decode_serves", _FALSE, bool),
     "attention: Gluon": ("attention.attention_configs:_specialized", _SHUT, bool),
     "attention: shared or three warpgroups": (

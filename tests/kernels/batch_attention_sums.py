@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from tilescope_kernels._shared.integers import next_power_of_2
 from tilescope_kernels.attention import hopper_backward_sums as sums_of
 from tilescope_kernels.attention.hopper import lines
-from tilescope_kernels.attention.hopper_backward_middle import tail
 
 EXTENTS = (
     (1, 4, 2, 150, 200, 128),
@@ -25,7 +24,7 @@ class Problem:
     def __init__(self, *extents):
         batch, heads, kv_heads, queries, keys, columns = extents
         #: Columns of each part of the sums.
-        self.widths = [64] if columns <= 64 else [64, tail(columns) if columns <= 96 else 64]
+        self.widths = [64] if columns <= 64 else [64, 64]
         self.width = sum(self.widths)
         self.columns, self.queries, self.group = columns, queries, heads // kv_heads
         block = 128 if columns <= 64 else 64

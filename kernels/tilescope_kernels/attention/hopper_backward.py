@@ -1,11 +1,9 @@
-"""Warp-specialized backward pass of attention on Hopper in one pass, for heads of up to 64 and 97 to 128 columns.
+"""Warp-specialized backward pass of attention on Hopper in one pass, for heads of up to 128 columns.
 
 One warp loads and two warpgroups multiply, each with 64 keys of its own, as in FlashAttention-3 (Shah et al.,
 arXiv:2407.08608). Scores are (keys, queries), so that P and dS are in registers for the products of dV and dK. For dQ the
 warpgroups exchange dS through shared memory. The product of dQ runs a step late, and is added to memory while the tensor
 cores compute the next scores. Sums of dQ in memory are integers (``hopper_backward_sums``), so gradients are deterministic.
-
-Heads of 65 to 96 columns have ``hopper_backward_middle``.
 """
 
 from __future__ import annotations

@@ -9,13 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tilescope_kernels.attention.flash import _place, _rows, _store_rows, padded, spread
-
-
-@triton.constexpr_function
-def _power_of_2(columns):
-    """Columns of the first part of dQ: the last power of two, as tensors have no other extents."""
-    return 1 << columns.bit_length() - 1
+from tilescope_kernels.attention.flash import _place, _rows, _store_rows, spread
 
 
 @triton.jit
@@ -53,11 +47,7 @@ def _row_terms(
     lse = tl.load(lse_ptr + place * queries + query, mask=query < queries, other=float("inf"))
     if sums_ptr is not None:
         sums_ptr += (place * rows + start) * PADDED
-        WHOLE: tl.constexpr = 64 * _power_of_2(PADDED)
-        tl.store(sums_ptr + tl.arange(0, WHOLE), tl.zeros([WHOLE], tl.int32))
-        if WHOLE < 64 * PADDED:
-            REST: tl.constexpr = 64 * PADDED - WHOLE
-            tl.store(sums_ptr + WHOLE + tl.arange(0, REST), tl.zeros([REST], tl.int32))
+        tl.store(sums_ptr + tl.arange(0, 64 * PADDED), tl.zeros([64 * PADDED], tl.int32))
     terms_ptr += 3 * place * rows
     tl.store(terms_ptr + query, lse)
     delta = tl.sum(o * do, 1)
@@ -114,16 +104,6 @@ def attention_backward_terms_kernel(
 
 
 @triton.jit
-def _q_of_part(sums_ptr, units, scale, COLUMNS: tl.constexpr):
-    """dQ of 64 queries, COLUMNS columns (a power of two), from its sums."""
-    given = tl.load(sums_ptr + tl.arange(0, 64 * COLUMNS))
-    # Axes: 64 columns, 8 columns, warp (16 rows), row, 2 columns, 8 rows, column.
-    SPLIT: tl.constexpr = [max(COLUMNS // 64, 1), min(COLUMNS // 8, 8), 4, 8, 4, 2, 2]
-    given = tl.permute(tl.reshape(given, SPLIT), [2, 5, 3, 0, 1, 4, 6])
-    return tl.reshape(given, [64, COLUMNS]).to(tl.float32) * tl.where(units > 0, scale / units, float("nan"))[:, None]
-
-
-@triton.jit
 def _q_from_sums(
     dq_ptr, sums_ptr, terms_ptr, bounds_ptr, dq_strides, heads, group, queries, rows, parts, scale,
     COLUMNS: tl.constexpr, PADDED: tl.constexpr, PARTS: tl.constexpr,
@@ -140,14 +120,12 @@ def _q_from_sums(
     inverse_key, value_units = bound_units(largest_key, largest_value)
     units = row_units(inverse, inverse_key, value_units)
     sums_ptr += (place * rows + start) * PADDED
+    given = tl.load(sums_ptr + tl.arange(0, 64 * PADDED))
+    # Axes: 64 columns, 8 columns, warp (16 rows), row, 2 columns, 8 rows, column.
+    given = tl.permute(tl.reshape(given, [PADDED // 64, 8, 4, 8, 4, 2, 2]), [2, 5, 3, 0, 1, 4, 6])
+    dq = tl.reshape(given, [64, PADDED]).to(tl.float32) * tl.where(units > 0, scale / units, float("nan"))[:, None]
     dq_strides = _of_eights(dq_strides, COLUMNS)
-    HEAD: tl.constexpr = _power_of_2(PADDED)
-    dq = _q_of_part(sums_ptr, units, scale, HEAD)
-    _store_rows(dq_ptr, dq_strides, batch, head, start, queries, dq.to(dq_ptr.dtype.element_ty), 64, min(HEAD, COLUMNS))
-    if HEAD < PADDED:
-        dq = _q_of_part(sums_ptr + 64 * HEAD, units, scale, PADDED - HEAD)
-        dq_ptr += HEAD
-        _store_rows(dq_ptr, dq_strides, batch, head, start, queries, dq.to(dq_ptr.dtype.element_ty), 64, COLUMNS - HEAD)
+    _store_rows(dq_ptr, dq_strides, batch, head, start, queries, dq.to(dq_ptr.dtype.element_ty), 64, COLUMNS)
 
 
 @triton.jit
@@ -156,14 +134,13 @@ def _kv_from_shares(
     COLUMNS: tl.constexpr, PADDED: tl.constexpr, SHARES: tl.constexpr,
 ):  # fmt: skip
     """Add up what the programs that shared a tile of 128 keys have stored of dK and dV, for 32 of them."""
-    WIDTH: tl.constexpr = padded(PADDED)
     tiles = tl.cdiv(keys, 128)
     tile = program // 4
     row = program % 4 * 32 + tl.arange(0, 32)[:, None]
-    column = tl.arange(0, WIDTH)[None, :]
+    column = tl.arange(0, PADDED)[None, :]
     shares_ptr += tl.cast(tile, tl.int64) * (SHARES * 2 * 128 * PADDED) + row * PADDED + column
-    dk = tl.zeros([32, WIDTH], tl.float32)
-    dv = tl.zeros([32, WIDTH], tl.float32)
+    dk = tl.zeros([32, PADDED], tl.float32)
+    dv = tl.zeros([32, PADDED], tl.float32)
     for share in tl.static_range(SHARES):
         dk += tl.load(shares_ptr + 2 * share * 128 * PADDED, mask=column < COLUMNS, other=0.0)
         dv += tl.load(shares_ptr + (2 * share + 1) * 128 * PADDED, mask=column < COLUMNS, other=0.0)

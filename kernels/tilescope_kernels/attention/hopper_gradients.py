@@ -13,9 +13,8 @@ from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import device_of, multiprocessors
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels.attention.flash import padded
-from tilescope_kernels.attention.hopper import LINES, lines, query_tiles, tiles
+from tilescope_kernels.attention.hopper import LINES, query_tiles, tiles
 from tilescope_kernels.attention.hopper_backward import attention_backward_hopper_kernel
-from tilescope_kernels.attention.hopper_backward_middle import HEAD, attention_backward_middle_hopper_kernel, tail
 from tilescope_kernels.attention.hopper_backward_one_pass import PART_COLUMNS, PART_ROWS, WIDTH
 from tilescope_kernels.attention.hopper_backward_parts import PROGRAM, ROWS
 from tilescope_kernels.attention.hopper_backward_sums import (
@@ -42,8 +41,6 @@ _STARTING, _ELEMENTS, _PAYS = 4.0, 750_000, 0.9
 _KV, _Q = {"BLOCK": 64, "STAGES": 2}, {"BLOCK": 32, "STAGES": 3}
 #: Descriptor of a warpgroup's share of dQ in memory.
 _SUM_LAYOUT = gl.NVMMASharedLayout(0, 32, 2)
-#: Most columns of a head that are multiplied as 64 and 16 or 32 (``hopper_backward_middle``).
-_MIDDLE = 96
 
 
 def backward_serves(q: torch.Tensor, k: torch.Tensor) -> bool:
@@ -81,9 +78,9 @@ def shares(q: torch.Tensor, k: torch.Tensor, causal: bool) -> int:
     return best if time(best) <= _PAYS * time(1) else 1
 
 
-def _sum_tiles(sums: torch.Tensor, columns: int) -> TensorDescriptor:
-    """TMA descriptor of sums (rows, WIDTH), with tiles of 64 queries and ``columns`` columns of dQ."""
-    block = [PART_ROWS.value * columns // WIDTH.value, WIDTH.value]
+def _sum_tiles(sums: torch.Tensor) -> TensorDescriptor:
+    """TMA descriptor of sums (rows, WIDTH), with tiles of a part of dQ."""
+    block = [PART_ROWS.value * PART_COLUMNS.value // WIDTH.value, WIDTH.value]
     return TensorDescriptor(sums, list(sums.shape), list(sums.stride()), block, _SUM_LAYOUT)
 
 
@@ -129,15 +126,13 @@ def _in_one_pass(
     v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, causal: bool, scale: float, score_scale: float,
 ) -> None:  # fmt: skip
     (batch, heads, queries, columns), (kv_heads, keys) = q.shape, k.shape[1:3]
-    middle = HEAD.value < columns <= _MIDDLE
-    width = HEAD.value + tail(columns) if middle else padded(columns)
-    parts, block = cdiv(keys, 64), _BLOCK // padded(columns)
+    width = padded(columns)
+    parts, block = cdiv(keys, 64), _BLOCK // width
     rows = cdiv(queries, block) * block
     row_programs = rows // 64 * batch * heads
     terms = torch.empty((batch, heads, 3, rows), dtype=torch.float32, device=q.device)
     bounds = torch.empty((batch, kv_heads, 2, parts), dtype=torch.float32, device=q.device)
     sums = torch.empty((batch * heads * rows * width // WIDTH.value, WIDTH.value), dtype=torch.int32, device=q.device)
-    sum_tiles = _sum_tiles(sums, PART_COLUMNS.value)
     tiles_of_keys = cdiv(keys, PROGRAM.value)
     share = shares(q, k, causal)
     shared = None
@@ -155,21 +150,12 @@ def _in_one_pass(
             heads, kv_heads, queries, keys, rows, parts, row_programs,
             COLUMNS=columns, PADDED=width, FAR=is_far(*(t.stride(2) for t in (o, do, k, v))), num_warps=4,
         )  # fmt: skip
-        operands = (tiles(do, block), tiles(q, block), query_tiles(k), query_tiles(v), terms, bounds)
-        numbers = (kv_heads, queries, keys, rows, parts, together, share, cdiv(columns, 8), scale, score_scale)
-        if middle:
-            launch(
-                attention_backward_middle_hopper_kernel, (tiles_of_keys * share * batch * kv_heads,),
-                query_tiles(dk), query_tiles(dv), shared, sum_tiles, _sum_tiles(sums, tail(columns)), *operands, *numbers,
-                GROUP=heads // kv_heads, TAIL=tail(columns), CAUSAL=causal, STAGES=_STAGES, LINES=LINES,
-                TAIL_LINES=lines(tail(columns)), num_warps=4,
-            )  # fmt: skip
-        else:
-            launch(
-                attention_backward_hopper_kernel, (tiles_of_keys * share * batch * kv_heads,),
-                query_tiles(dk), query_tiles(dv), shared, sum_tiles, *operands, *numbers,
-                GROUP=heads // kv_heads, COLUMNS=width, CAUSAL=causal, BLOCK=block, STAGES=_STAGES, LINES=LINES, num_warps=4,
-            )  # fmt: skip
+        launch(
+            attention_backward_hopper_kernel, (tiles_of_keys * share * batch * kv_heads,),
+            query_tiles(dk), query_tiles(dv), shared, _sum_tiles(sums), tiles(do, block), tiles(q, block), query_tiles(k), query_tiles(v),
+            terms, bounds, kv_heads, queries, keys, rows, parts, together, share, cdiv(columns, 8), scale, score_scale,
+            GROUP=heads // kv_heads, COLUMNS=width, CAUSAL=causal, BLOCK=block, STAGES=_STAGES, LINES=LINES, num_warps=4,
+        )  # fmt: skip
         launch(
             attention_backward_sums_kernel, (row_programs + (4 * tiles_of_keys * batch * kv_heads if share > 1 else 0),),
             dq, dk, dv, sums, shared, terms, bounds, *(t.stride()[:3] for t in (dq, dk, dv)),

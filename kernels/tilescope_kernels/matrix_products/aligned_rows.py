@@ -112,12 +112,3 @@ def aligned(*matrices: torch.Tensor, to: int = 16) -> list[torch.Tensor]:
     if copies:
         copy_rows(*copies)
     return result
-
-
-def padded(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Copies of two row-major matrices with rows zero-padded to a multiple of 128 bytes of the smaller dtype."""
-    line = _LINE // min(a.element_size(), b.element_size())
-    wide = cdiv(a.shape[1], line) * line
-    copies = [torch.empty((t.shape[0], wide), dtype=t.dtype, device=t.device) for t in (a, b)]
-    copy_rows(copies[0], a, copies[1], b)
-    return copies[0], copies[1]

@@ -5,8 +5,7 @@ after x and W, so y is written once and never read. A first launch computes ``al
 product then reads again, from L2 if it fits. With ``INLINE`` every tile computes it beside the product instead: x is read
 once, but at rank 64 a tile of 256 columns does 64 / 256 more work.
 
-Rows that are not 16-byte aligned are copied (``lora_joined``). Gradients are products by cuBLAS, except that of x where rows
-are copied. ``x @ A.T`` is recomputed rather than saved.
+Gradients are products by cuBLAS. ``x @ A.T`` is recomputed rather than saved.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_tensors, device_of, multiprocessors, programs, use_triton
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels._shared.reach import BEYOND, is_far, slabs
-from tilescope_kernels.matrix_products import lora_joined
 from tilescope_kernels.matrix_products.lora_kernels import lora_down_kernel, lora_linear_kernel
 from tilescope_kernels.matrix_products.scaled_matmul import tma_serves
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
@@ -143,9 +141,6 @@ def _write_result(
     y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, lora_a: torch.Tensor, lora_b: torch.Tensor, alpha: float, config: str
 ) -> None:  # fmt: skip
     (m, k), (n, rank) = x.shape, lora_b.shape
-    if not config and lora_joined.serves(x, weight, lora_a, lora_b, y):
-        lora_joined.write_result(y, x, weight, lora_a, lora_b, alpha)
-        return
     tma = _tma_serves(x, weight, lora_a, lora_b, y)
     given = unpack(config) or _chosen(x, n, rank, tma)
     if given["TMA"] and not tma:
@@ -179,10 +174,7 @@ def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...
     wants_dx, wants_dw, wants_da, wants_db, _, _ = ctx.needs_input_grad
     dx = dw = da = db = None
     dy = dy.contiguous()
-    # With a graph, gradients are PyTorch's products, which have gradients of their own.
-    if wants_dx and lora_joined.serves_gradient(weight) and not torch.is_grad_enabled():
-        dx, up = lora_joined.dx_and_up(dy, weight, lora_a, lora_b, ctx.alpha)
-    elif wants_dx or wants_da:
+    if wants_dx or wants_da:
         up = dy @ (ctx.alpha * lora_b)
         if wants_dx:
             # addmm adds the layer's product to the update's, so that the larger one is rounded only once.

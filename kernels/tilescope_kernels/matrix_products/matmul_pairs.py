@@ -40,7 +40,7 @@ from tilescope_kernels.matrix_products import matmul_hopper, matmul_hopper_tilin
 from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, is_aligned
 from tilescope_kernels.matrix_products.hopper_pairs import LINE, STEP, load_code
 from tilescope_kernels.matrix_products.hopper_store import halves
-from tilescope_kernels.matrix_products.matmul_pairs_tilings import Pairs, few_tiles, many_tiles
+from tilescope_kernels.matrix_products.matmul_pairs_tilings import Pairs, tiling
 from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Product
 
 #: Rows of a group of tiles that are visited together, so that their operands stay in L2.
@@ -327,9 +327,9 @@ def add_splits_kernel(
 
 def plan(a: torch.Tensor, b: torch.Tensor) -> Pairs | None:
     """The tiling of a product with a contiguous result; None where pairs do not serve it or others may be as quick."""
-    if not pairs.serves(a, b):
+    if not pairs.serves(a, b) or not matmul_hopper.serves(a, b):
         return None
-    return (many_tiles if matmul_hopper.serves(a, b) else few_tiles)(Product.of(a, b), _along_k(a, b))
+    return tiling(Product.of(a, b), _along_k(a, b))
 
 
 def _along_k(a: torch.Tensor, b: torch.Tensor) -> tuple[bool, bool]:

@@ -18,7 +18,6 @@ import functools
 from dataclasses import dataclass, replace
 
 from tilescope_kernels._shared.integers import cdiv
-from tilescope_kernels.matrix_products import matmul_clusters_tilings as clusters
 from tilescope_kernels.matrix_products import matmul_hopper_tilings as alone
 from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, UNIT, Product, Tiling, piece, quickest
 
@@ -147,7 +146,7 @@ def _quickest(product: Product, along_k: tuple[bool, bool], most_parts: int) -> 
 
 
 @functools.lru_cache(maxsize=4096)
-def many_tiles(product: Product, along_k: tuple[bool, bool]) -> Pairs | None:
+def tiling(product: Product, along_k: tuple[bool, bool]) -> Pairs | None:
     """The tiling for a result with many tiles. None where tiles of one SM may be as quick."""
     if product.k < _LEAST_K:
         return None
@@ -157,19 +156,3 @@ def many_tiles(product: Product, along_k: tuple[bool, bool]) -> Pairs | None:
         others = min(others, alone.of_copies(product)[0])
     gain = _GAIN_ASKEW if any(product.askew) else _GAIN
     return best if gain * time < _START_ALONE + _STEP_ALONE * others else None
-
-
-@functools.lru_cache(maxsize=4096)
-def few_tiles(product: Product, along_k: tuple[bool, bool]) -> Pairs | None:
-    """The tiling for a result with few tiles. None where small tiles or clusters may be as quick.
-
-    Small tiles are those of ``split_k``, one per SM of 64x64 elements or 64x128, which load more the smaller they are.
-    """
-    tiles = cdiv(product.m, 64) * cdiv(product.n, 64)
-    # Results with fewer tiles are split there too. Narrow ones were not measured.
-    is_slow = product.is_ragged or any(product.askew)
-    if not is_slow or product.programs >= 4 * tiles or min(product.m, product.n) < 256:
-        return None
-    time, best = _quickest(product, along_k, _PARTS)
-    others, _ = quickest(clusters.CLUSTERS, lambda each: each.time(product))
-    return best if _GAIN * time < min(clusters.small_time(product), others) else None

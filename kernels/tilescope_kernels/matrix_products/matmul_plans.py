@@ -1,4 +1,4 @@
-"""The choice between the kernels of 16-bit products on Hopper: those for many tiles, and those for few with a long K."""
+"""The choice between the kernels of 16-bit products on Hopper with many tiles."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from types import ModuleType
 
 import torch
 
-from tilescope_kernels.matrix_products import matmul_clusters, matmul_hopper, matmul_pairs
-from tilescope_kernels.matrix_products.matmul_clusters_tilings import Clusters
+from tilescope_kernels.matrix_products import matmul_hopper, matmul_pairs
 from tilescope_kernels.matrix_products.matmul_hopper_tilings import Alone
 from tilescope_kernels.matrix_products.matmul_pairs_tilings import Pairs
 from tilescope_kernels.matrix_products.matmul_tilings import Tiling
 
 #: The module of every kernel, by the class of its tilings, in the order in which they are asked for a plan. A module's ``plan`` is
 #: None where its kernel does not serve a product or others may be as quick; its ``write_product`` writes one.
-KERNELS: Mapping[type[Tiling], ModuleType] = {Pairs: matmul_pairs, Clusters: matmul_clusters, Alone: matmul_hopper}
+KERNELS: Mapping[type[Tiling], ModuleType] = {Pairs: matmul_pairs, Alone: matmul_hopper}
 
 
 def plan(a: torch.Tensor, b: torch.Tensor) -> Tiling | None:

@@ -1,6 +1,6 @@
 """What tilings of 16-bit products on Hopper have in common, and the product that a tiling's time is estimated of.
 
-Estimates of tiles of one SM are in steps of a 128x256 tile along K, those of pairs and of clusters in microseconds.
+Estimates of tiles of one SM are in steps of a 128x256 tile along K, those of pairs in microseconds.
 """
 
 from __future__ import annotations

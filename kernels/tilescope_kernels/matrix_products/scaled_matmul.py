@@ -17,9 +17,6 @@ from tilescope_kernels._shared.launching import capability, device_of, multiproc
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels._shared.tile_order import tile_origin
 
-#: Least multiply-adds for which copies of unaligned rows pay.
-_LEAST = 2**20
-
 
 @triton.jit
 def pointer_operands(
@@ -175,15 +172,6 @@ def tma_serves(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
 def _descriptors_pay(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
     """Whether TMA can be used and is faster. For INT8 pointers are faster."""
     return a.dtype != torch.int8 and tma_serves(a, b, c)
-
-
-def padding_pays(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether rows of a (M, K) or b (N, K) are not 16-byte aligned, and the product is large enough to pay for copies."""
-    (m, k), n = a.shape, b.shape[0]
-    whole = all(
-        t.shape[1] % 16 == 0 and t.stride(0) * t.element_size() % 16 == 0 and t.data_ptr() % 16 == 0 for t in (a, b)
-    )
-    return not whole and m * n * k >= _LEAST
 
 
 def fits_device(known: Mapping[str, int], c: torch.Tensor) -> bool:

@@ -28,8 +28,8 @@ from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import capability, device_of, multiprocessors, shared_memory
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import matmul_hopper, scaled_matmul
-from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, copy_rows, is_aligned, padded, room
-from tilescope_kernels.matrix_products.scaled_matmul import _scaled, padding_pays
+from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, copy_rows, is_aligned, room
+from tilescope_kernels.matrix_products.scaled_matmul import _scaled
 
 #: Least multiply-adds, with rows counted as at least 16: of one-byte operands, of 16-bit ones, and of unaligned 16-bit ones.
 _LEAST_BYTES, _LEAST, _LEAST_COPIED = 2**24, 2**27, 2**24
@@ -191,8 +191,6 @@ def bytes_product(
 
     ``given`` is a config of ``scaled_matmul``, or None to choose a kernel. ``scales`` and ``fast`` are as in ``split_matmul``.
     """
-    if given is None and padding_pays(a, b):
-        a, b = padded(a, b)
     if given is None and (plan := bytes_plan(a, b.T)):
         if a.shape[0] <= _TURNED:
             split_matmul(c.T, b, a.T, plan, scales[::-1], fast)

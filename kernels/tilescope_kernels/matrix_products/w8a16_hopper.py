@@ -33,7 +33,7 @@ from tilescope_kernels._shared.launching import capability, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products.aligned_rows import copy_rows, is_aligned, room
 from tilescope_kernels.matrix_products.scaled_matmul import tma_serves
-from tilescope_kernels.matrix_products.w8a16_split import add_parts
+from tilescope_kernels.matrix_products.w8a16_sum import add_parts
 from tilescope_kernels.matrix_products.w8a16_wgmma import converted, unit
 
 #: Multiplying warpgroups, and rows of weights of each, the M of a wgmma instruction.

@@ -30,9 +30,9 @@ from tilescope_kernels._shared.one_byte import check_operands
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels._shared.tile_order import tile_origin
-from tilescope_kernels.matrix_products import w8a16_hopper, w8a16_rows_hopper, w8a16_split
-from tilescope_kernels.matrix_products.aligned_rows import padded
-from tilescope_kernels.matrix_products.scaled_matmul import padding_pays, tma_serves
+from tilescope_kernels.matrix_products import w8a16_hopper, w8a16_rows_hopper
+from tilescope_kernels.matrix_products.scaled_matmul import tma_serves
+from tilescope_kernels.matrix_products.w8a16_sum import add_parts
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 
@@ -195,21 +195,18 @@ def _few_rows(
         out, x, weight, scale, m, n, k, x.stride(0), weight.stride(0), EVEN_K=k % config["BLOCK_K"] == 0, **options,
     )  # fmt: skip
     if split > 1:
-        w8a16_split.add_parts(y, out, scale)
+        add_parts(y, out, scale)
 
 
 #: Kernels of more than a few rows, in the order in which they are asked for a plan. The first has none where the second may be
 #: as quick.
-_KERNELS = (w8a16_rows_hopper, w8a16_hopper, w8a16_split)
+_KERNELS = (w8a16_rows_hopper, w8a16_hopper)
 
 
 @operator("w8a16_matmul")
 def _w8a16_matmul(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, config: str) -> torch.Tensor:
     (m, k), n = x.shape, weight.shape[0]
     y = torch.empty((m, n), dtype=x.dtype, device=x.device)
-    if not config and x.dtype != torch.float32 and padding_pays(x, weight):
-        x, weight = padded(x, weight)
-        k = x.shape[1]
     if not config and m > _FEW:
         for kernel in _KERNELS:
             if chosen := kernel.plan(x, weight):
