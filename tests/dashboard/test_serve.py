@@ -277,10 +277,13 @@ def test_an_ipv6_address_is_an_origin_too(monkeypatch: pytest.MonkeyPatch) -> No
 
     def get_server(apps: Any, *, websocket_origin: list[str], **options: Any) -> SimpleNamespace:
         kept.update(create_hosts_allowlist(websocket_origin, options["port"]))
-        return SimpleNamespace(_tornado=SimpleNamespace(_websocket_origins=kept), run_until_shutdown=lambda: None)
+        loop = SimpleNamespace(run_sync=lambda _: None)
+        return SimpleNamespace(
+            _tornado=SimpleNamespace(_websocket_origins=kept), run_until_shutdown=lambda: None, io_loop=loop
+        )
 
     monkeypatch.setattr("panel.io.server.get_server", get_server)
-    serve._serve("::1", 5006, serve.origins("::1", 5006, []), "", False)
+    serve._serve("::1", 5006, serve.origins("::1", 5006, []), "")
     assert kept == {"[::1]:5006", "localhost:5006"}
 
 

@@ -35,7 +35,7 @@ class Watching:
 
     def __init__(self, folder):
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tilescope", "watch", "own.py"], cwd=folder, text=True, stdout=subprocess.PIPE,
+            [sys.executable, "-m", "tilescope", "watch", "--text", "own.py"], cwd=folder, text=True, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, start_new_session=True,
             env={**os.environ, "TILESCOPE_RUNS": str(folder / "runs"), "PYTHONUNBUFFERED": "1"},
         )  # fmt: skip

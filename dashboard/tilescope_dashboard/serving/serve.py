@@ -10,10 +10,15 @@ import os
 import secrets
 import socket
 import sys
+import tempfile
+import webbrowser
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilescope_dashboard.session import access
+
+if TYPE_CHECKING:
+    from tilescope.notebook.watching import Watch
 
 PORT = 5006
 PASSWORD = "TILESCOPE_PASSWORD"  # noqa: S105 - the variable's name
@@ -51,7 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
     if given or (secret and loopback(arguments.address)):
         # An environment variable, as the app reads it under plain ``panel serve`` too.
         os.environ[access.OWN_FILES] = str(Path(given or "").resolve())
-    _serve(arguments.address, port, origins(arguments.address, port, arguments.origin), secret, arguments.password)
+    allowed = origins(arguments.address, port, arguments.origin)
+    _serve(arguments.address, port, allowed, secret, chosen=arguments.password)
     return 0
 
 
@@ -117,19 +123,38 @@ def free_port(address: str, wanted: int | None) -> int:
     raise ValueError(f"port {wanted} is taken: choose another, or leave --port out")
 
 
-def _serve(address: str, port: int, allowed: list[str], secret: str, chosen: bool) -> None:
-    """Run the server. An empty ``secret`` means no login; a ``chosen`` one is not printed."""
+def watch(script: Watch) -> int:
+    """Serve the page of a watched script (an entry point of the group ``tilescope.pages``), and open it where there is a browser."""
+    port = free_port("127.0.0.1", None)
+    os.environ.setdefault(access.OWN_FILES, str(Path.cwd()))
+    _serve("127.0.0.1", port, origins("127.0.0.1", port, []), secrets.token_urlsafe(24), watched=script)
+    return 0
+
+
+def _open(address: str) -> None:
+    """Open the address in a graphical browser, if there is one: by a file of this user's, as other users see a command's arguments."""
+    if sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        with tempfile.NamedTemporaryFile("w", prefix="tilescope-", suffix=".html", delete=False) as page:
+            page.write(f'<meta http-equiv="refresh" content="0; url={address}">')
+        webbrowser.open(Path(page.name).as_uri())
+
+
+def _serve(
+    address: str, port: int, allowed: list[str], secret: str, *, chosen: bool = False, watched: Watch | None = None
+) -> None:
+    """Run the server. An empty ``secret`` means no login; a ``chosen`` one is not printed. A ``watched`` script's page is opened."""
     # Importing Panel takes a second, which ``tilescope --help`` should not.
     from panel.io.server import get_server  # noqa: PLC0415
 
     from tilescope_dashboard.serving import guard  # noqa: PLC0415
     from tilescope_dashboard.serving.login import Login  # noqa: PLC0415
+    from tilescope_dashboard.session import watching  # noqa: PLC0415
 
     guard.install()
     options: dict[str, Any] = {}
     if secret:
         access.server.asks = True
-        login = Login(secret, f"tilescope-{port}", chosen=chosen)
+        login = Login(secret, f"tilescope-{port}", "/app?view=watch" if watched else "/app", chosen=chosen)
         # Bokeh writes a request's headers and cookies into the page, where a script could read them.
         options = {"auth_provider": login, "exclude_cookies": [login.name], "exclude_headers": ["Cookie"]}
     where = f"http://{allowed[0]}"
@@ -139,13 +164,15 @@ def _serve(address: str, port: int, allowed: list[str], secret: str, chosen: boo
         {"app": str(guard.script())}, port=port, address=address, websocket_origin=told, warm=True, **options
     )
     server._tornado._websocket_origins.update(allowed)
-    print(
-        f"Tilescope: {where}{f'/login?token={secret}' if secret and not chosen else '/app'} (stop with Ctrl-C)",
-        flush=True,
-    )
+    link = f"{where}{f'/login?token={secret}' if secret and not chosen else '/app'}"
+    print(f"Tilescope: {link} (stop with Ctrl-C)", flush=True)
     folder = access.own_folder()
     runs = f"runs Python files in {folder}" if folder else "runs no files of your own"
     print(f"It {runs}: --allow-own-files FOLDER chooses another folder.", flush=True)
     if not loopback(address):
         print("The connection is not encrypted: put a TLS proxy in front, or use an SSH tunnel.", flush=True)
+    if watched:
+        server.io_loop.add_callback(lambda: watching.shared().start(watched))
+        _open(link)
     server.run_until_shutdown()
+    server.io_loop.run_sync(watching.shared().end)

@@ -203,11 +203,11 @@ class JobManager:
 
 
 class JobFollower:
-    """Calls ``draw`` at the session's tick after changes of any job, once for several at a time, until the session ends."""
+    """Calls ``draw`` at the session's tick after the changes that ``watch`` tells, once for several at a time, until the session ends."""
 
-    def __init__(self, jobs: JobManager, draw: Callable[[], Any]) -> None:
+    def __init__(self, watch: Callable[[Callable[[], None]], Callable[[], None]], draw: Callable[[], Any]) -> None:
         self._draw, self._pending, self._ticking, self._doc = draw, False, None, pn.state.curdoc
-        unwatch = jobs.watch(self.changed)
+        unwatch = watch(self.changed)
         pn.state.on_session_destroyed(lambda _: unwatch())
 
     def changed(self) -> None:

@@ -21,9 +21,10 @@ from tilescope_dashboard.data.run_cache import cases_of, changed_kernels, open_c
 from tilescope_dashboard.figures.style import Theme, theme
 
 #: Fields that the address holds.
-IN_ADDRESS = ["run", "kernel", "case", "view", "theme", "compared", "panel", "find", "family", "outcome"]
+IN_ADDRESS = ["run", "kernel", "case", "view", "theme", "compared", "panel", "find", "family", "outcome",
+              "version", "against", "launch"]  # fmt: skip
 #: Views that other code names: those of all kernels, the whole run, and a kernel's first view.
-OF_ALL = (HOME := "home", CLAIMS := "claims")
+OF_ALL = (HOME := "home", CLAIMS := "claims", WATCH := "watch")
 WHOLE_RUN, FIRST = "overview", "summary"
 #: What can be open beside or over the views.
 PANELS = (PROFILE := "profile", GPU := "gpu")
@@ -46,6 +47,9 @@ class State(param.Parameterized):
     find = param.String(doc="Text that the kernels on Home contain.")
     family = param.String(doc="Family of the kernels on Home; empty for all.")
     outcome = param.String(doc="How the kernels on Home compare with the fastest other implementation; empty for any.")
+    version = param.String(doc="Number of the watched script's version; empty for the newest.")
+    against = param.String(doc="Number of the version pinned as baseline; empty for the last good one before.")
+    launch = param.String(doc="Place of the version's launch; empty for the first.")
     panel = param.String(doc="What is open beside the views, one of PANELS; empty for nothing.")
 
     runs = param.List(item_type=store.Summary)

@@ -33,7 +33,7 @@ class Autotune(View):
         self._place, self._copy = layout.column(), CopyButton()
         self._of: tuple[Any, ...] = ()
         self._ranked = pd.DataFrame()
-        self._follower = JobFollower(shared(), self._say)
+        self._follower = JobFollower(shared().watch, self._say)
         self.state.param.watch(self._say, ["catalog", "may_launch"])
         return [self._choices, self._copy, self.chart, self._place]
 

@@ -17,12 +17,13 @@ from tilescope_dashboard.views.source import Source
 from tilescope_dashboard.views.summary import Summary
 from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
+from tilescope_dashboard.views.watch import Watch
 
 #: Groups of views, by their titles. A view is one class and its name here: first those of all kernels, then those of one.
 GROUPS = {
     "Library": (Home, Claims, Overview),
     "Summary": (Summary,), "Why": (Advice, Roofline, Traffic, Counters, Occupancy), "Source": (Source,), "Tune": (Autotune,),
-    "Timeline": (Timeline,), "Sizes": (Sizes,), "Compare": (Compare,), "History": (History,),
+    "Timeline": (Timeline,), "Sizes": (Sizes,), "Compare": (Compare,), "History": (History,), "Watch": (Watch,),
 }  # fmt: skip
 #: Former view names in addresses, and the state that each means today.
 FORMER = {"gpu": {"view": "summary", "panel": "gpu"}}

@@ -1,9 +1,14 @@
-"""``tilescope watch``: profiles a script again at every save, and prints what changed since the last good version."""
+"""``tilescope watch``: profiles a script again at every save, and shows what changed since the last good version.
+
+The dashboard, where it is installed, shows it on a page (an entry point of the group ``tilescope.pages``); else it is printed.
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import importlib.metadata
 from typing import TYPE_CHECKING
 
 from tilescope.commands import choices, profile
@@ -18,7 +23,7 @@ def command(subparsers: choices.Subparsers) -> None:
     parser.add_argument("kernels", nargs="+", metavar="SCRIPT", help="a script; arguments after it are its own")
     choices.add_choices(parser)
     parser.add_argument("--once", action="store_true", help="end after the first version")
-    parser.add_argument("--text", action="store_true", help="print in the terminal")
+    parser.add_argument("--text", action="store_true", help="print in the terminal instead of opening a page")
     parser.set_defaults(run=run)
 
 
@@ -32,6 +37,14 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.kernels[0], profile.own_arguments(arguments.kernels[0], arguments.of_script), target=arguments.target,
         collect=arguments.collect, runs_dir=arguments.runs, settings=choices.settings(arguments),
     )  # fmt: skip
+    pages = (
+        ()
+        if arguments.text or arguments.once
+        else importlib.metadata.entry_points(group="tilescope.pages", name="watch")
+    )
+    for page in pages:
+        with contextlib.suppress(ImportError):  # the dashboard's libraries are not installed
+            return int(page.load()(watch))
     return asyncio.run(_follow(watch, once=arguments.once))
 
 

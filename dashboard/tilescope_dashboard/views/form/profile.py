@@ -34,7 +34,7 @@ class ProfileForm(layout.Part):
         self._button.on_click(lambda _: self._profile())
         self.own.param.watch(self._fill, "script")
         state.param.watch(self._fill, ["catalog", "catalog_error", "kernel", "loaded", "may_launch"])
-        self._follower = JobFollower(jobs, self._say)
+        self._follower = JobFollower(jobs.watch, self._say)
         self._fill()
         # Messages stand above the button, which stays in sight: below it they would be off a phone's screen.
         foot = layout.column(self._trouble, self._button, stylesheets=[_FOOT])

@@ -31,7 +31,7 @@ class UserKernelField(layout.Part):
         self.state, self.said, self.why = state, html_text.pane(), ""
         self._reading: object = None
         self.field = pmui.AutocompleteInput(
-            label="own kernel or script", helper_text="script.py, or file.py:SPEC", options=[], value="", restrict=False,
+            label="own kernel or script", helper_text="script.py, or file.py:SPEC", options=[], restrict=False,
             min_characters=0, search_strategy="includes", sizing_mode="stretch_width", size="small",
         )  # fmt: skip
         self.field.param.watch(self._read, "value")
@@ -49,6 +49,8 @@ class UserKernelField(layout.Part):
 
     def _read(self, event: param.parameterized.Event) -> None:
         """Open what was typed. The answer to an earlier request is dropped."""
+        if event.new is None:
+            return  # the widget's own reset, where the text is none of its options
         self._reading, self.why = event, ""
         self._say("")
         self.script, given = None, event.new.strip()

@@ -39,7 +39,7 @@ class JobPanel(layout.Part):
         self._seen = jobs.current.number if jobs.current and not jobs.current.active else 0
         state.param.watch(lambda _: self.draw(), "run")
         self.tab_job.param.watch(lambda _: self.draw(), "known")
-        self._follower = JobFollower(jobs, self.draw)
+        self._follower = JobFollower(jobs.watch, self.draw)
         self.draw()
 
     @functools.cached_property

@@ -1,0 +1,91 @@
+"""Two versions of a script as HTML: values with their changes, the source's difference, and findings that came or went.
+
+Pure; texts of people and of runs are escaped here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+
+import panel as pn
+
+from tilescope_dashboard.components import html_text
+from tilescope_dashboard.topics.versions import BETTER, NOISE, OLD, WORSE, SourceLine, Value
+
+CSS = Path(__file__).with_suffix(".css").read_text(encoding="utf-8")
+#: Colours on light and dark backgrounds. Each kind of change also has a sign or a word.
+_COLOURS = {
+    False: "--good: #1a7f37; --bad: #b42a16; --added: #dafbe1; --removed: #ffe9e6",
+    True: "--good: #4ac26b; --bad: #ff8270; --added: #12351d; --removed: #41201b",
+}
+_SPOKEN = {BETTER: "better", WORSE: "worse", NOISE: "within noise", OLD: "of the version before"}
+
+
+def pane() -> pn.pane.HTML:
+    """A place for these. Markup must already be escaped."""
+    return html_text.Html("", stylesheets=[html_text.CSS, CSS], sizing_mode="stretch_width", margin=(4, 8))
+
+
+def values(shown: Sequence[Value], dark: bool) -> str:
+    """A cell a value: what it is now, what it was, and its change."""
+    cells = "".join(
+        f'<div class="{value.kind}"><dt>{escape(value.label)}</dt><dd>{escape(value.now)}</dd>'
+        f"<dd>{_before(value.before)}<em>{escape(value.change)}</em>{_spoken(value.kind)}</dd></div>"
+        for value in shown
+    )
+    return f'<dl class="values" style="{_COLOURS[dark]}">{cells}</dl>' if shown else ""
+
+
+def panels(
+    files: Mapping[str, Sequence[SourceLine]], head: tuple[str, str], findings: str, count: str, dark: bool
+) -> str:
+    """The source, below a title and an aside, and the findings, which are markup, below their ``count``."""
+    source = "".join(_file(name, lines) for name, lines in files.items())
+    return (
+        f'<div class="panels" style="{_COLOURS[dark]}">'
+        f'<section class="panel"><h3>{escape(head[0])}<span>{escape(head[1])}</span></h3><div class="lines" role="region" tabindex="0" aria-label="Source">'
+        f'{source}</div></section><section class="panel"><h3>Findings<span>{escape(count)}</span></h3>{findings}</section></div>'
+    )
+
+
+def findings(rows: Iterable[tuple[str, str, float, float]], bound: Mapping[str, str]) -> str:
+    """Rows of ``topics.changed_findings.changed``; ``bound`` has the potential speedups by title."""
+    items = "".join(
+        f'<li class="{escape(change)}"><b>{escape(change)}</b><p>{escape(title)}<small>{escape(bound.get(title, ""))}</small></p></li>'
+        for change, title, *_ in rows
+    )
+    return f'<ul class="found">{items}</ul>' if items else '<p class="small none">No problem found.</p>'
+
+
+def _file(name: str, lines: Sequence[SourceLine]) -> str:
+    rows, last = list[str](), {"": 0, "-": 0}
+    for line in lines:
+        side = "-" if line.sign == "-" else ""
+        if not line.sign and line.number > last[""] + 1 and rows:
+            rows.append('<tr class="gap"><td colspan="3">⋯</td></tr>')
+        last[side] = line.number
+        kind = {"+": "added", "-": "removed"}.get(line.sign, "wrong" if line.wrong else "")
+        rows.append(
+            f'<tr class="{kind}"><th scope="row">{line.number}</th><td>{_sign(line.sign)}</td>'
+            f"<td><code>{escape(line.text)}</code></td></tr>"
+        )
+        if line.wrong:
+            rows.append(f'<tr class="says"><td></td><td></td><td role="alert">{escape(line.wrong)}</td></tr>')
+    return f"<table><caption>{escape(name)}</caption><tbody>{''.join(rows)}</tbody></table>"
+
+
+def _sign(sign: str) -> str:
+    return {
+        "+": '<span role="img" aria-label="added">+</span>',
+        "-": '<span role="img" aria-label="removed">−</span>',
+    }.get(sign, "")
+
+
+def _before(text: str) -> str:
+    return f"<s>{escape(text)}</s> " if text else ""
+
+
+def _spoken(kind: str) -> str:
+    return f'<span class="spoken"> {_SPOKEN[kind]}</span>' if kind in _SPOKEN else ""

@@ -1,0 +1,81 @@
+"""The script that this server watches, shared by all sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterable
+from pathlib import Path
+from typing import cast
+
+import panel as pn
+from tilescope.notebook.watching import Version, Watch
+
+LOG = logging.getLogger(__name__)
+
+
+class Watching:
+    """One script at a time, as timings disturb each other. ``error`` says why it is watched no longer."""
+
+    def __init__(self) -> None:
+        self.script: Watch | None = None
+        self.error = ""
+        self._task: asyncio.Task[None] | None = None
+        self._watchers: set[Callable[[], None]] = set()
+
+    def start(self, script: Watch) -> None:
+        """Watch this script in place of the former one, in the server's event loop."""
+        self.stop()
+        self.script, self.error = script, ""
+        self._task = asyncio.get_running_loop().create_task(self._follow(script))
+
+    def stop(self) -> None:
+        """Run the script no more. Its versions stay."""
+        if self._task:
+            self._task.cancel()
+            self._task = None
+            self._tell()
+
+    async def end(self) -> None:
+        """Stop, and wait until its processes and threads have ended: the server could not end before them."""
+        if self._task:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    @property
+    def on(self) -> bool:
+        """Whether saves are followed."""
+        return self._task is not None and not self._task.done()
+
+    def watch(self, watcher: Callable[[], None]) -> Callable[[], None]:
+        """Call ``watcher`` after every change. Returns a function that stops it."""
+        self._watchers.add(watcher)
+        return lambda: self._watchers.discard(watcher)
+
+    async def _follow(self, script: Watch) -> None:
+        try:
+            async with contextlib.aclosing(cast("AsyncGenerator[Version]", script.follow())) as versions:
+                async for _ in versions:
+                    self._tell()
+        except Exception as error:
+            LOG.exception("watching %s", script.script)
+            self.error = f"{type(error).__name__}: {error}"
+            self._tell()
+
+    def _tell(self) -> None:
+        for watcher in list(self._watchers):
+            # A watcher of a closing page must not end the others.
+            with contextlib.suppress(Exception):
+                watcher()
+
+
+def texts(version: Version, files: Iterable[Path] = ()) -> dict[str, str]:
+    """Texts of the version's files by name; while it runs, those of ``files`` as they are now."""
+    found = version.texts or {file: file.read_text(errors="replace") for file in files if file.is_file()}
+    return {file.name: text for file, text in found.items()}
+
+
+def shared() -> Watching:
+    """The server's."""
+    return pn.state.as_cached("tilescope-watching", Watching)

@@ -1,0 +1,211 @@
+"""Watch: the versions of a script as it is edited, the one before beside the one now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+import panel as pn
+import panel_material_ui as pmui
+import param
+from tilescope.models.versions import Case, Pair
+from tilescope.notebook.watching import Version
+from tilescope.notebook.watching import Watch as Script
+
+from tilescope_dashboard.components import layout, version_panels
+from tilescope_dashboard.components.choice import Choice
+from tilescope_dashboard.components.copy_button import CopyButton
+from tilescope_dashboard.session import watching
+from tilescope_dashboard.session.jobs import JobFollower
+from tilescope_dashboard.session.scheduling import next_tick
+from tilescope_dashboard.session.state import State
+from tilescope_dashboard.topics import changed_findings
+from tilescope_dashboard.topics import versions as topic
+from tilescope_dashboard.views.base import View
+
+#: A version is two lines. The strip scrolls sideways, newest first.
+_BUTTON = {
+    "whiteSpace": "pre", "flex": "none", "width": "auto", "minWidth": 84, "textTransform": "none", "lineHeight": 1.35, "fontSize": 12,
+    "padding": "4px 12px", "fontVariantNumeric": "tabular-nums", "textAlign": "left", "justifyContent": "flex-start",
+    "color": "text.primary", "fontWeight": 400,
+    "&::first-line": {"fontWeight": 700},
+    "&.Mui-selected": {"boxShadow": "inset 0 0 0 2px", "boxShadowColor": "primary.main", "backgroundColor": "action.selected"},
+}  # fmt: skip
+_STRIP_CSS = """:host { flex: 1 1 320px; min-width: 0; overflow-x: auto; scrollbar-width: thin; }
+#toggle-buttons-group-label { display: none; }"""
+
+
+class Watch(View):
+    """The address holds the version, the one it is compared with, and the launch. Without them they are the newest version, the pinned
+    or the last good one before it, and the first launch.
+    """
+
+    name_in_address, title = "watch", "Watch"
+    live = True
+
+    def __init__(self, state: State) -> None:
+        self.watching = watching.shared()
+        super().__init__(state)
+        # The versions stand above the headline.
+        self.layout.insert(0, self.strip)
+        JobFollower(self.watching.watch, self._renew)
+        state.param.watch(self._renew, ["version", "against", "launch"])
+
+    def build(self) -> list[Any]:
+        self._version = pmui.RadioButtonGroup(
+            label="version", options={}, size="small", variant="outlined", margin=(4, 8), stylesheets=[_STRIP_CSS]
+        )
+        self._version.param.watch(self._choose, "value")
+        self._filling = False
+        beside: dict[str, Any] = {"margin": (2, 4, 2, 8)}
+        self._launch = Choice("launch", 220, lambda: self._set(launch=self._launch.value), **beside)
+        self._other = Choice("paired with", 220, self._pair_by_hand, **beside)
+        self._name = pmui.TextInput(label="name", width=120, size="small", **beside)
+        self._name.param.watch(self._rename, "value")
+        self._pin, self._delete, self._open = (
+            pmui.Button(label=label, variant="text", size="small", margin=(8, 0)) for label in ("Pin", "Delete", "Open its run")
+        )  # fmt: skip
+        self._pin.on_click(lambda _: next_tick(self._pin_or_not))
+        self._delete.on_click(lambda _: next_tick(self._remove))
+        self._open.on_click(lambda _: next_tick(self._open_run))
+        self._link = CopyButton()
+        parts = (self._version, self._launch, self._other, self._name, self._pin, self._delete, self._open, self._link)
+        self.strip = layout.column(*parts, styles={"flex-flow": "row wrap", "align-items": "center"})
+        self.values, self.panels = version_panels.pane(), version_panels.pane()
+        return [self.values, self.panels]
+
+    def update(self) -> None:
+        versions = self._versions
+        self.strip.visible = self.body.visible = bool(versions)
+        if not versions:
+            self.say(topic.NOTHING)
+            return
+        self._now = self._numbered(self.state.version) or versions[-1]
+        self._compared = self._script.compared(self._now, self._numbered(self.state.against))
+        # A version that runs or failed may lack launches: the last good one's stay.
+        self._pairs = [pair for pair in self._compared.pairs if pair.candidate or self._now.state != "ready"]
+        place = int(self.state.launch) if self.state.launch.isdecimal() else 0
+        self._place = min(place, max(0, len(self._pairs) - 1))
+        self._offer()
+        self._show()
+
+    @property
+    def _script(self) -> Script:
+        """What is watched. Raises ValueError where nothing is."""
+        if self.watching.script is None:
+            raise ValueError("no script is watched")
+        return self.watching.script
+
+    @property
+    def _versions(self) -> list[Version]:
+        return self.watching.script.versions if self.watching.script else []
+
+    @property
+    def _pair(self) -> Pair | None:
+        return self._pairs[self._place] if self._pairs else None
+
+    def _numbered(self, number: str) -> Version | None:
+        return next((version for version in self._versions if str(version.number) == number), None)
+
+    def _show(self) -> None:
+        """Draw the versions that are compared."""
+        chosen, other, pair, dark = self._now, self._compared.baseline, self._pair, self.state.theme == "dark"
+        self.say(topic.sentence(chosen, other, pair))
+        if pair and chosen.state == "failed":
+            # Nothing is concluded about a wrong version: the values and findings of the last good one stay.
+            pair = Pair(pair.baseline, None)
+        before = topic.short(other) if other else ""
+        old = {"running": "waiting", "failed": f"of {before}"}.get(chosen.state, "")
+        self.values.object = version_panels.values(topic.values(pair, old) if pair else [], dark)
+        marks = {topic.place(said, self._script.script.name): said.partition(". ")[0] for said in chosen.wrong}
+        files = topic.source(watching.texts(other) if other else {}, watching.texts(chosen, self._script.files), marks)
+        sides = [side.findings if side else () for side in (pair.baseline, pair.candidate)] if pair else [(), ()]
+        rows = changed_findings.changed(sides[0], sides[1] if pair and pair.candidate else sides[0])
+        bounds = {finding.title: finding.bound.text for side in sides for finding in side if finding.bound}
+        markup = version_panels.findings(rows.itertuples(index=False, name=None), bounds)
+        title = f"{before} → {topic.short(chosen)}" if other else topic.short(chosen)
+        follows = f"watching {', '.join(sorted(file.name for file in self._script.files))}" if self.watching.on else ""
+        count = changed_findings.count(rows) if other else ""
+        self.panels.object = version_panels.panels(files, (title, follows), markup, count, dark)
+
+    def _offer(self) -> None:
+        """Fill the widgets."""
+        script, chosen, other, pair = self._script, self._now, self._compared.baseline, self._pair
+        newest_first = script.versions[::-1]
+        self._filling = True
+        labels = [
+            f"{topic.short(version)}{' ★' if version is script.pinned else ''}\n{topic.badge(script.compared(version))}"
+            for version in newest_first
+        ]
+        bad = {
+            f"& button:nth-of-type({place})": {"color": "error.main"}
+            for place, version in enumerate(newest_first, 1)
+            if version.state == "failed"
+        }
+        options = dict(zip(labels, (version.number for version in newest_first), strict=True))
+        self._version.param.update(options=options, value=chosen.number, sx={"& .MuiToggleButton-root": _BUTTON, **bad})
+        self._version.param.trigger("value")  # the browser keeps the label, which may have changed
+        self._name.param.update(value=chosen.name, label=f"name of v{chosen.number}")
+        self._pin.label = f"Unpin v{script.pinned.number}" if script.pinned else "Pin as baseline"
+        self._pin.disabled = not script.pinned and chosen.state != "ready"
+        self._delete.disabled = len(script.versions) < 2 or chosen.state == "running"
+        self._open.disabled = chosen.run is None
+        sides = [pair.candidate or pair.baseline for pair in self._pairs]
+        self._launch.offer(_labelled([side for side in sides if side]), str(self._place), anew=True)
+        self._launch.visible = len(self._pairs) > 1
+        cases = other.cases if other else ()
+        at = next((str(at) for at, case in enumerate(cases) if pair and case is pair.baseline), "")
+        self._other.label = f"paired by {pair.how} with" if pair and pair.how else "paired with"
+        self._other.offer({"nothing": "", **_labelled(cases)}, at, anew=True)
+        self._other.visible = bool(other and pair and pair.candidate and (len(cases) > 1 or pair.how != "name"))
+        self._link.offer("Copy link", self._address())
+        self._filling = False
+
+    def _address(self) -> str:
+        """A link to these versions; empty outside of a page."""
+        location, other = pn.state.location, self._compared.baseline
+        if not location or not location.href:
+            return ""
+        asked = {"view": "watch", "version": self._now.number, **({"against": other.number} if other else {})}
+        return f"{location.href.partition('?')[0]}?{urlencode(asked)}"
+
+    def _choose(self, event: param.parameterized.Event) -> None:
+        if not self._filling and event.new:
+            self._set(version="" if event.new == self._versions[-1].number else str(event.new))
+
+    def _set(self, **chosen: str) -> None:
+        next_tick(lambda: self.state.param.update(**chosen))
+
+    def _pair_by_hand(self) -> None:
+        pair, other, at = self._pair, self._compared.baseline, self._other.value
+        if other and pair and pair.candidate:
+            self._script.pair(self._now, pair.candidate, other, other.cases[int(at)] if at else None)
+
+    def _rename(self, event: param.parameterized.Event) -> None:
+        if not self._filling:
+            self._script.name(self._now, event.new[:40])
+
+    def _pin_or_not(self) -> None:
+        self._script.pin(None if self._script.pinned else self._now)
+        self.state.param.update(version="", against="")
+
+    def _remove(self) -> None:
+        self._script.delete(self._now)
+        self.state.version = ""
+
+    def _open_run(self) -> None:
+        if self._now.run:
+            self.state.refresh()
+            self.state.go_to(run=self._now.run.name)
+
+    def _renew(self, *_: object) -> None:
+        self.fresh = False
+        if self.state.view == self.name_in_address:
+            self.refresh()
+
+
+def _labelled(cases: Sequence[Case]) -> dict[str, str]:
+    """Places by titles; equal titles are told apart by their places."""
+    titles = [case.title for case in cases]
+    return {f"{title} · {at + 1}" if titles.count(title) > 1 else title: str(at) for at, title in enumerate(titles)}

@@ -1,0 +1,248 @@
+"""The page of a watched script: its versions, the values that changed, the source's difference, and the widgets."""
+
+import dataclasses
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tilescope.models.advice import Finding
+from tilescope.models.versions import Case, Pair
+from tilescope.notebook.watching import Comparison, Version, Watch
+from tilescope_dashboard.components import version_panels
+from tilescope_dashboard.session import watching
+from tilescope_dashboard.session.state import State
+from tilescope_dashboard.topics import versions as topic
+from tilescope_dashboard.views.watch import Watch as View
+
+from .conftest import PATIENCE, ROOT, field, press, said
+
+BEFORE = "a = 1\nb = 2\nc = 3\nd = 4\ne = 5\nf = 6\ng = 7\nh = 8\n"
+
+
+def finding(rule: str, title: str, explanation: str = "") -> Finding:
+    return Finding(rule, title, "", "k", "forward", "8-fp32", "triton", "", (), explanation=explanation)
+
+
+def case(kernel: str = "k", findings: tuple[Finding, ...] = (), spread: Any = None, **values: float) -> Case:
+    names = {"kernel": kernel, "impl": "triton", "pass": "forward", "workload": "8-fp32"}
+    return Case(names, values, findings, spread)
+
+
+def good(number: int, *cases: Case, text: str = BEFORE) -> Version:
+    return Version(number, state="ready", cases=cases, texts={Path("/my.py"): text}, seconds=1.26)
+
+
+def kinds(pair: Pair, old: str = "") -> dict[str, tuple[str, ...]]:
+    return {value.label: tuple(value[1:]) for value in topic.values(pair, old)}
+
+
+def test_values_changes_judged_by_metric() -> None:
+    before = case(gpu_time=1e-3, registers=32.0, spill_bytes=0.0, theoretical_occupancy=1.0, shared_memory=0.0,
+                  sector_efficiency_read=0.125, dram=1e6, spread=(0.99e-3, 1.01e-3))  # fmt: skip
+    after = case(gpu_time=0.5e-3, registers=71.0, spill_bytes=64.0, theoretical_occupancy=0.4375, shared_memory=0.0,
+                 sector_efficiency_read=1.0, dram=1e6, spread=(0.49e-3, 0.51e-3))  # fmt: skip
+    assert kinds(Pair(before, after)) == {
+        "GPU time": ("500 µs", "1.00 ms", "−50 %", topic.BETTER),
+        "HBM bytes": ("1.00 MB", "", "same", topic.SAME),
+        "registers": ("71", "32", "+39", topic.MOVED),
+        "spilled bytes": ("64 B", "0 B", "+64 B", topic.WORSE),
+        "shared memory": ("0 B", "", "same", topic.SAME),
+        "occupancy": ("43.8 %", "100 %", "−56.2 points", topic.MOVED),
+        "used part of loaded sectors": ("100 %", "12.5 %", "+87.5 points", topic.BETTER),
+    }
+    noisy = dataclasses.replace(after, values={"gpu_time": 0.995e-3}, spread=(0.98e-3, 1.005e-3))
+    assert kinds(Pair(before, noisy))["GPU time"] == ("995 µs", "1.00 ms", "−0.5 %, noise", topic.NOISE)
+
+
+def test_values_awaited_are_old_ones() -> None:
+    before = case(gpu_time=1e-3, registers=32.0)
+    assert kinds(Pair(before, case(registers=40.0)), "waiting") == {
+        "GPU time": ("1.00 ms", "", "waiting", topic.OLD), "registers": ("40", "32", "+8", topic.MOVED)
+    }  # fmt: skip
+    assert kinds(Pair(before, case(registers=40.0)))["GPU time"] == ("–", "1.00 ms", "", topic.MOVED)
+
+
+@pytest.mark.parametrize(
+    ("now", "title"),
+    [
+        ({"gpu_time": 0.5e-3}, "v2 takes 500 µs, 2× faster than v1"),
+        ({"gpu_time": 2e-3}, "v2 takes 2.00 ms, 2× slower than v1"),
+        ({"registers": 71.0, "sector_efficiency_read": 0.999}, "v2 against v1: registers 71 (was 32)"),
+        ({"registers": 32.0}, "v2 against v1: no value changed"),
+    ],
+)
+def test_sentence_leads_with_time(now: dict[str, float], title: str) -> None:
+    before = case(gpu_time=1e-3, registers=32.0, sector_efficiency_read=1.0)
+    pair = Pair(before, case(**now))
+    assert topic.sentence(good(2, case(**now)), good(1, before), pair).title == title
+
+
+def test_sentence_failed_version_says_what_stays() -> None:
+    failed = Version(3, state="failed", error="k does not compile: line 8: n_col is not defined. The line: m = n_col.")
+    assert topic.sentence(failed, good(2, case()), None) == (
+        "v3: k does not compile: line 8: n_col is not defined", "The line: m = n_col. v2 stays the last good version."
+    )  # fmt: skip
+    assert topic.sentence(failed, None, None).text.endswith("No version is good yet.")
+    assert topic.badge(Comparison(None, failed, [], [])) == "line 8: wrong"
+
+
+def test_badge_says_what_changed_most() -> None:
+    def of(before: Case, after: Case) -> str:
+        return topic.badge(Comparison(good(1, before), good(2, after), [Pair(before, after)], []))
+
+    assert of(case(gpu_time=1e-3), case(gpu_time=0.5e-3)) == "500 µs 2×"
+    assert of(case(registers=32.0), case(registers=71.0)) == "registers +39"
+    assert of(case(registers=32.0), case(registers=32.0)) == "same"
+    assert topic.badge(Comparison(None, Version(1), [], [])) == "running …"
+
+
+def test_source_lines_near_change_and_error() -> None:
+    after = BEFORE.replace("b = 2", "b = 3")
+    shown = topic.source({"my.py": BEFORE, "other.py": "x"}, {"my.py": after, "other.py": "x"}, {("my.py", 8): "wrong"})
+    assert list(shown) == ["my.py"]
+    signs = [(line.sign, line.number) for line in shown["my.py"] if line.sign or line.wrong]
+    assert signs == [("-", 2), ("+", 2), ("", 8)]
+    assert [line.number for line in topic.source({}, {"my.py": after}, {})["my.py"]] == list(range(1, 9))
+    markup = version_panels.panels({"my.py": [topic.SourceLine("+", 1, "<b>", "<i>")]}, ("v1", ""), "", "", dark=True)
+    assert "&lt;b&gt;" in markup and "&lt;i&gt;" in markup and "<b>" not in markup
+
+
+def test_place_prefers_line_with_file() -> None:
+    assert topic.place("k reads past the end in line 3. Line 7 of lib.py: x", "my.py") == ("lib.py", 7)
+    assert topic.place("line 8: arange", "my.py") == ("my.py", 8)
+    assert topic.place("it ended", "my.py") == ("my.py", 0)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Iterator[Watch]:
+    """A watched script with two good versions and a failed one, which no process made."""
+    (tmp_path / "my.py").write_text(BEFORE)
+    watch = Watch(tmp_path / "my.py")
+    coalesced, slow = (
+        case("k", registers=32.0),
+        case("k", (finding("uncoalesced-loads", "Uncoalesced"),), registers=40.0),
+    )
+    watch.versions += [
+        good(1, coalesced, case("other", registers=8.0)), good(2, slow, text=BEFORE.replace("b = 2", "b = 3")),
+        Version(3, state="failed", error="my.py cannot be run: line 4: no such name", texts={tmp_path / "my.py": BEFORE}),
+    ]  # fmt: skip
+    watching.shared().script = watch
+    yield watch
+    watching.shared().script = None
+
+
+def shown(**address: str) -> View:
+    view = View(State(view="watch", **address))
+    view.refresh()
+    assert not view.trouble.visible, view.trouble.object
+    return view
+
+
+def test_view_failed_version_keeps_good_values(script: Watch) -> None:
+    text = said(shown())
+    assert "v3: my.py cannot be run" in text and "v2 stays the last good version" in text
+    assert re.search(r'class="old"><dt>registers</dt><dd>40</dd><dd><em>of v2</em>', text)
+    assert "no such name</td>" in text
+
+
+def test_view_compares_chosen_versions(script: Watch) -> None:
+    view = shown(version="2")
+    text = said(view)
+    assert "v2 against v1: registers 40 (was 32)" in text
+    assert 'class="new"><b>new</b><p>Uncoalesced' in text
+    field(view, "version").value = 1
+    assert view.state.version == "1" and "v1: no problem found" in said(view)
+    field(view, "version").value = 3
+    assert not view.state.version
+
+
+def test_view_pairs_launches_by_hand(script: Watch) -> None:
+    view = shown(version="2")
+    other = field(view, "paired by name")
+    assert list(other.options) == ["nothing", "k 8-fp32", "other 8-fp32"]
+    other.value = "1"
+    view.fresh = False
+    view.refresh()
+    assert "registers 40 (was 8)" in said(view)
+    assert field(view, "paired by hand").value == "1"
+
+
+def test_view_pins_names_and_deletes(script: Watch) -> None:
+    view = shown(version="1")
+    press(view, "Pin")
+    assert script.pinned is script.versions[0] and not view.state.version
+    view.state.version = "2"
+    field(view, "name").value = "before tiling"
+    assert script.versions[1].name == "before tiling"
+    press(view, "Delete")
+    assert [version.number for version in script.versions] == [1, 3]
+
+
+def test_view_without_script_says_how() -> None:
+    assert "tilescope watch my.py" in said(shown())
+
+
+SCRIPT = """
+import torch, triton, triton.language as tl
+
+
+@triton.jit
+def scale(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + i, 2 * tl.load(x_ptr + i, mask=i < n), mask=i < n)
+
+
+x = torch.ones(1000, device="cuda")
+scale[(8,)](x, torch.empty_like(x), 1000, BLOCK=128)
+"""
+#: Stands for a browser: keeps the page that it is told to open.
+BROWSER = "import shutil, sys; shutil.copy(sys.argv[1].removeprefix('file://'), 'opened.html')"
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Path]:
+    """The folder in which ``tilescope watch my.py`` runs. It opens a page in a browser that does nothing."""
+    (tmp_path / "my.py").write_text(SCRIPT)
+    (tmp_path / "browser.py").write_text(BROWSER)
+    environment = {
+        **os.environ, "TILESCOPE_RUNS": str(tmp_path / "runs"), "DISPLAY": ":9", "BROWSER": f"{sys.executable} browser.py %s",
+        "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("kernels", "profiles", "dashboard")),
+    }  # fmt: skip
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tilescope", "watch", "my.py"], cwd=tmp_path, stdout=log, stderr=subprocess.STDOUT,
+            env=environment, start_new_session=True,
+        )  # fmt: skip
+    yield tmp_path
+    os.killpg(process.pid, signal.SIGTERM)
+    process.wait(60)
+    assert "Traceback" not in (tmp_path / "log").read_text(), (tmp_path / "log").read_text()
+
+
+@pytest.mark.browser
+def test_command_opens_page_that_follows_saves(watched: Path, chromium: Any) -> None:
+    deadline = time.monotonic() + PATIENCE / 1000
+    while not (watched / "opened.html").exists() or "http" not in (watched / "opened.html").read_text():
+        assert time.monotonic() < deadline, (watched / "log").read_text()
+        time.sleep(0.1)
+    link = re.search(r"url=(http[^\"]+)", (watched / "opened.html").read_text())[1]
+    page = chromium.new_page(viewport={"width": 1440, "height": 900})
+    page.goto(link)
+    page.get_by_role("heading", name="v1: ").wait_for()
+    (watched / "my.py").write_text(SCRIPT.replace("128", "256").replace("scale", "renamed"))
+    page.get_by_text("Grey values are of v1.").wait_for()
+    page.get_by_role("heading", name="v2 against v1").wait_for()
+    page.get_by_label("paired by place with").wait_for()
+    (watched / "my.py").write_text(SCRIPT.replace("mask=i < n)\n", "mask=i < m)\n"))
+    page.get_by_role("heading", name="v3: scale does not compile").wait_for()
+    page.get_by_role("button", name="v1").press("Enter")
+    page.get_by_role("heading", name="v1: ").wait_for()
+    assert "version=1" in page.url
+    page.close()
