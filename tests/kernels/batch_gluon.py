@@ -5,8 +5,7 @@ import torch.nn.functional as F
 from checks import main
 from gluon_on_cpu import launch
 from tilescope_kernels.losses.resident import cross_entropy_resident_kernel
-from tilescope_kernels.norms.shared_rows import norm_backward_shared_kernel, norm_skewed_shared_kernel
-from tilescope_kernels.norms.wide_rows_shared import norm_parts_backward_shared_kernel, norm_parts_shared_kernel
+from tilescope_kernels.norms.layer_norm_backward import layer_norm_backward_shared_kernel
 from tilescope_kernels.reductions.softmax_held_rows import softmax_held_kernel
 from tilescope_kernels.reductions.softmax_wide_rows import softmax_parts_backward_shared_kernel
 
@@ -71,63 +70,24 @@ def check_what_softmax_does_not_define_is_nan_and_nothing_else_is():
     torch.testing.assert_close(dx[4:].float(), x[4:].float().softmax(1), rtol=1e-2, atol=1e-5)
 
 
-def norm_of(x, weight, bias, centred):
-    columns = x.shape[1]
-    return F.layer_norm(x, (columns,), weight, bias) if centred else F.rms_norm(x, (columns,), weight, 1e-5)
-
-
-def check_gradients_of_norms_by_way_of_shared_memory():
-    for columns, centred, chunk in (
-        (512, True, 256), (640, True, 1024), (768, False, 256), (784, True, 256), (1024, True, 1024),
-        (1031, True, 256), (777, False, 256), (2041, True, 256),
-    ):  # fmt: skip
-        skewed = columns % 16 > 0
-        programs, stride = (8, columns + 23 - (columns + 7) % 16) if skewed else (3, columns)
+def check_layer_norm_gradients_by_way_of_shared_memory():
+    for columns, chunk in ((512, 256), (640, 1024), (784, 256), (1024, 1024)):
         for weighted in (True, False):
             generator = torch.Generator().manual_seed(columns)
             x, dy = (torch.randn(11, columns, generator=generator).bfloat16() for _ in range(2))
             weight = torch.randn(columns, generator=generator).bfloat16() if weighted else None
-            mean = x.float().mean(1) if centred else torch.zeros(11)
+            mean = x.float().mean(1)
             rstd = ((x.float() - mean[:, None]).square().mean(1) + 1e-5).rsqrt()
-            stats = torch.stack((mean, rstd), 1) if centred else rstd
-            dx, partial = torch.full_like(x, 7.0), torch.full((1 + centred, programs, stride), 7.0)
+            dx, partial = torch.full_like(x, 7.0), torch.full((2, 3, columns), 7.0)
             launch(
-                norm_backward_shared_kernel, programs, dx, partial, dy, x, weight, stats, columns, stride, 11, columns,
-                PIECE=256, PIECES=-(-(columns // 8) // 32), CHUNK=chunk, WHOLE=columns % 256 == 0, CENTRED=centred,
-                SKEWED=skewed, num_warps=1,
+                layer_norm_backward_shared_kernel, 3, dx, partial, dy, x, weight, torch.stack((mean, rstd), 1), columns, 11,
+                columns, PIECE=256, PIECES=-(-columns // 256), CHUNK=chunk, WHOLE=columns % 256 == 0, num_warps=1,
             )  # fmt: skip
-            if skewed:  # sums begin where the first aligned element is the ninth
-                begins = [8 - -program * columns % 8 for program in range(programs)]
-                rows = [partial[:, i, begin : begin + columns] for i, begin in enumerate(begins)]
-                partial = torch.stack(rows, 1)
             ones = torch.ones(columns) if weight is None else weight
             leaves = [leaf.double().requires_grad_() for leaf in (x, ones, torch.zeros(columns))]
-            norm = norm_of(*leaves, centred)
-            wanted = torch.autograd.grad(norm, leaves[: 2 + centred], dy.double())
-            for one, other, tolerance in zip((dx, *partial.sum(1)), wanted, (8e-3, 1e-4, 1e-5), strict=False):
+            wanted = torch.autograd.grad(F.layer_norm(leaves[0], (columns,), *leaves[1:]), leaves, dy.double())
+            for one, other, tolerance in zip((dx, *partial.sum(1)), wanted, (8e-3, 1e-4, 1e-5), strict=True):
                 assert (one.double() - other).norm() / other.norm() <= tolerance, (columns, weighted, tolerance)
-
-
-def check_norms_of_skewed_rows_by_way_of_shared_memory():
-    for columns, centred, programs in ((1031, True, 8), (777, False, 8), (2041, True, 11), (515, True, 8)):
-        generator = torch.Generator().manual_seed(columns)
-        x = torch.randn(11, columns, generator=generator).bfloat16() + 30.0
-        x[4, 0] = 3e4
-        for weighted in (True, False):
-            weight, bias = torch.randn(2, columns, generator=generator).bfloat16() if weighted else (None, None)
-            bias = bias if centred else None
-            y, stats = torch.full_like(x, 7.0), torch.full((11, 1 + centred), 7.0) if weighted else None
-            launch(
-                norm_skewed_shared_kernel, programs, y, stats, x, weight, bias, 11, columns, 1e-5,
-                PIECE=256, PIECES=-(-(columns // 8) // 32), CENTRED=centred, num_warps=1,
-            )  # fmt: skip
-            wanted = norm_of(x.double(), *(None if w is None else w.double() for w in (weight, bias)), centred)
-            assert (y.double() - wanted).norm() / wanted.norm() <= 8e-3, (columns, weighted)
-            if weighted:
-                mean = x.double().mean(1) if centred else torch.zeros(11).double()
-                rstd = ((x.double() - mean[:, None]).square().mean(1) + 1e-5).rsqrt()
-                sure = torch.stack((mean, rstd), 1) if centred else rstd[:, None]
-                torch.testing.assert_close(stats.double(), sure, rtol=1e-4, atol=1e-5)
 
 
 def ring(x, programs, ahead, lag):
@@ -189,45 +149,6 @@ def check_softmax_backward_of_rows_that_are_cut_into_parts():
         )
         wanted = (dy.double() - (dy.double() * y.double()).sum(1, keepdim=True)) * y.double()
         torch.testing.assert_close(dx.double(), wanted, rtol=1e-2, atol=1e-4)
-
-
-def check_norms_of_rows_that_are_cut_into_parts():
-    for (columns, programs, ahead, lag), dtype in zip(
-        RINGS, (torch.bfloat16, torch.float32, torch.float16), strict=True
-    ):
-        generator = torch.Generator().manual_seed(columns)
-        x, dy, other = (torch.randn(5, columns, generator=generator).to(dtype) for _ in range(3))
-        weight, bias = torch.randn(2, columns, generator=generator).to(dtype)
-        x += 30.0
-        tolerance = max(3 * torch.finfo(dtype).eps, 1e-5)
-        for centred in (True, False):
-            residual = None if centred else other
-            total = x if centred else x + other
-            y, stored, stats = torch.full_like(x, 7.0), torch.full_like(x, 7.0), torch.full((5, 1 + centred), 7.0)
-            words, parts, launched, constants = ring(x, programs, ahead, lag)
-            launch(
-                norm_parts_shared_kernel, launched, y, None if centred else stored, stats, words, x, residual, weight,
-                bias if centred else None, columns, columns, 5, columns, parts, 1e-5, CENTRED=centred, together=True,
-                **constants,
-            )  # fmt: skip
-            assert centred or torch.equal(stored, total)
-            leaves = [leaf.double().requires_grad_() for leaf in (total, weight, bias)]
-            norm = (
-                F.layer_norm(leaves[0], (columns,), *leaves[1:])
-                if centred
-                else F.rms_norm(leaves[0], (columns,), leaves[1], 1e-5)
-            )
-            assert (y.double() - norm).norm() / norm.norm() <= tolerance, (columns, centred)
-            dx, partial = torch.full_like(x, 7.0), torch.full((1 + centred, programs, columns), 7.0)
-            words = ring(x, programs, ahead, lag)[0]
-            launch(
-                norm_parts_backward_shared_kernel, launched, dx, partial, words, dy, residual, total, weight, stats, columns,
-                5, columns, parts, CENTRED=centred, together=True, **constants,
-            )  # fmt: skip
-            wanted = torch.autograd.grad(norm, leaves[: 2 + centred], dy.double())
-            wanted = (wanted[0] + (0 if centred else other.double()), *wanted[1:])
-            for one, sure in zip((dx, *partial.sum(1)), wanted, strict=True):
-                assert (one.double() - sure).norm() / sure.norm() <= tolerance, (columns, centred)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import torch
 from tilescope_kernels import add_rms_norm, layer_norm
 from tilescope_kernels._shared.weight_gradients import sum_partials
 from tilescope_kernels.norms.group_norm_kernels import group_norm_parts_kernel
-from tilescope_kernels.norms.unaligned_rows import sum_skewed
 
 
 def check_layer_norm_rows():
@@ -92,14 +91,6 @@ def check_partial_sums_of_few_and_many_programs():
     for outputs, programs, columns in ((1, 1, 40), (2, 5, 33), (2, 256, 20), (1, 257, 40), (2, 600, 17), (1, 1030, 16)):
         partial = draw(outputs, programs, columns)
         close(sum_partials(partial, torch.float32), partial.double().sum(1))
-
-
-def check_partial_sums_of_rows_that_do_not_start_at_16_bytes():
-    for outputs, programs, columns in ((1, 8, 41), (2, 136, 1029), (1, 264, 33)):
-        partial = draw(outputs, programs, columns + 24)
-        begins = [8 - -program * columns % 8 for program in range(programs)]
-        rows = [partial[:, i, begin : begin + columns] for i, begin in enumerate(begins)]
-        close(sum_skewed(partial, columns, torch.float32), torch.stack(rows, 1).double().sum(1))
 
 
 def check_layer_norm_large_mean():

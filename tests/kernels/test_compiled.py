@@ -58,7 +58,7 @@ def test_hoppers_attention_is_hoppers(launches, name):
 @of("layer_norm")
 def test_layer_norm_wide_backward_uses_shared_memory(launches, name):
     for target in (80, 90, 100):
-        assert "norm_backward_shared_kernel" in _functions(launches, name, "wide", target)
+        assert "layer_norm_backward_shared_kernel" in _functions(launches, name, "wide", target)
     assert "layer_norm_backward_kernel" in _functions(launches, name, "wide", 120)
 
 

@@ -25,8 +25,8 @@ def launched(name, x):
     ("layer_norm", (999, 64), torch.bfloat16, [("layer_norm_kernel", 1), ("norm_short_rows_backward_kernel", 1)]),
     ("rms_norm", (999, 100), torch.bfloat16, [("rms_norm_kernel", 1), ("norm_short_rows_backward_kernel", 1)]),
     ("rms_norm", (999, 333), torch.float32, [("rms_norm_kernel", 1), ("norm_short_rows_backward_kernel", 1)]),
-    ("rms_norm", (99, 12345), torch.bfloat16, [("norm_unaligned_kernel", None), ("norm_unaligned_backward_kernel", None)]),
-    ("layer_norm", (99, 4097), torch.bfloat16, [("norm_unaligned_kernel", None), ("norm_unaligned_backward_kernel", None)]),
+    ("rms_norm", (99, 12345), torch.bfloat16, [("rms_norm_kernel", 1), ("rms_norm_backward_kernel", 1)]),
+    ("layer_norm", (99, 4097), torch.bfloat16, [("layer_norm_kernel", 1), ("layer_norm_backward_kernel", 1)]),
 ])  # fmt: skip
 def test_rows_have_the_kernel_for_their_extents(name, shape, dtype, wanted):
     x = torch.empty(shape, dtype=dtype, device="meta", requires_grad=True)
@@ -36,20 +36,6 @@ def test_rows_have_the_kernel_for_their_extents(name, shape, dtype, wanted):
 def test_rows_apart_get_the_general_kernel():
     x = torch.empty(64, 1302, device="meta")[:, :601].requires_grad_()
     assert [name for name, _ in launched("rms_norm", x)] == ["rms_norm_kernel", "rms_norm_backward_kernel", PARTIAL]
-
-
-@pytest.mark.parametrize(
-    ("name", "shape"), [("layer_norm", (99, 4097)), ("layer_norm", (99, 12289)), ("rms_norm", (99, 2051))]
-)
-@pytest.mark.parametrize(("target", "dtype", "shared"), [
-    ("sm_90", torch.bfloat16, True), ("sm_90", torch.float32, False), ("sm_80", torch.bfloat16, False),
-])  # fmt: skip
-def test_unaligned_16_bit_rows_use_shared_memory_on_hopper(name, shape, target, dtype, shared):
-    x = torch.empty(shape, dtype=dtype, device="meta", requires_grad=True)
-    with offline.targeting(target):
-        found = [name for name, _ in launched(name, x)]
-    by_way = ["norm_skewed_shared_kernel", "norm_backward_shared_kernel", "sum_skewed_partials_kernel"]
-    assert (found == by_way) if shared else not set(found) & set(by_way)
 
 
 @pytest.mark.parametrize(("columns", "dtype", "strided", "wanted"), [

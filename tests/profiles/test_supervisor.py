@@ -211,10 +211,10 @@ def test_note_where_the_interpreter_counts_other_kernels():
     assert loaded.run.failures == ()
     (note,) = loaded.run.notes
     assert note.startswith("interpreter counted ") and note.endswith(": layer_norm/triton/backward/4x8208-bf16")
-    assert " where sm_90 runs norm_backward_shared_kernel" in note
+    assert " where sm_90 runs layer_norm_backward_shared_kernel" in note
     assert loaded.run.versions["ptxas"] == ptxas.version("sm_90")
     assert set(loaded.configs["source"]) == {"compiler"}
-    assert "norm_backward_shared_kernel" in set(loaded.configs["function"])
+    assert "layer_norm_backward_shared_kernel" in set(loaded.configs["function"])
 
 
 def test_gpu_lock_has_one_holder(temporary):

@@ -21,7 +21,7 @@ from tilescope_kernels._shared.operators import as_rows, operator, pack, shaped_
 from tilescope_kernels._shared.row_tiles import aligned, in_pieces, load_piece, load_pieces, store_piece
 from tilescope_kernels._shared.weight_gradients import sum_partials
 from tilescope_kernels.norms.rms_norm_backward import backward_in_pieces
-from tilescope_kernels.norms.wide_rows import backward_in_parts, forward_in_parts
+from tilescope_kernels.norms.special_rows import backward_in_parts, forward_in_parts
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 

@@ -15,21 +15,8 @@ import torch.nn.functional as F
 from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.integers import cdiv, next_power_of_2
 from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import (
-    check_mixed,
-    multiprocessors,
-    split_config,
-    use_triton,
-)
-from tilescope_kernels._shared.operators import (
-    as_rows,
-    as_vector,
-    operator,
-    pack,
-    shaped_as,
-    unpack,
-    wants_grad,
-)
+from tilescope_kernels._shared.launching import check_mixed, multiprocessors, split_config, use_triton
+from tilescope_kernels._shared.operators import as_rows, as_vector, operator, pack, shaped_as, unpack, wants_grad
 from tilescope_kernels._shared.row_tiles import in_pieces, vector
 from tilescope_kernels._shared.weight_gradients import column_sums, sum_partials, sums_dtype
 from tilescope_kernels.norms.layer_norm_backward import backward_in_shared_memory
@@ -41,9 +28,7 @@ from tilescope_kernels.norms.layer_norm_kernels import (
     layer_norm_kernel,
     layer_norm_pieces_kernel,
 )
-from tilescope_kernels.norms.special_rows_backward import SUMMED, backward_of_special_rows
-from tilescope_kernels.norms.unaligned_rows import forward_unaligned, serves_unaligned
-from tilescope_kernels.norms.wide_rows import forward_in_parts
+from tilescope_kernels.norms.special_rows import SUMMED, backward_of_special_rows, forward_in_parts
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 #: ``PROGRAMS`` per SM, 0 for the launcher's choice, walk the rows in the backward pass and prefetch ``STAGES - 1`` rows. Each
@@ -54,9 +39,8 @@ CONFIGS = tuple(
     for warps in (4, 8, 16)
 )
 
-#: Bytes of the longest row in one program, half of an SM's registers. Longer rows are split into parts, and where each part is read once
-#: so are rows of more columns than ``_ONCE``.
-_HELD, _ONCE = 128 * 1024, 32768
+#: Bytes of the longest row in one program, half of an SM's registers. Longer rows are split into parts.
+_HELD = 128 * 1024
 #: Most columns of rows that share a backward program: wider rows are faster one at a time with prefetching.
 _SHORT = 64
 #: Most columns whose fp32 sums for both dW and dB fit in registers.
@@ -109,12 +93,8 @@ def _layer_norm(
     block = next_power_of_2(columns)
     saved = stats if save else None
     few, early = _for_pieces(x)
-    fits = columns * x.element_size() <= _HELD
-    long = not fits or (columns > _ONCE and not config)
-    if long and forward_in_parts(y, None, saved, x, None, weight, bias, eps, centred=True, twice=not fits):
-        return y, stats
-    if not config and serves_unaligned(x, centred=True):
-        forward_unaligned(y, saved, x, weight, bias, eps, centred=True)
+    if columns * x.element_size() > _HELD:
+        forward_in_parts(y, None, saved, x, None, weight, bias, eps, centred=True)
     elif held := in_pieces(x, few | options):
         pieces, options = held
         launch(

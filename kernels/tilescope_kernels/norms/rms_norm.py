@@ -18,21 +18,11 @@ from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.integers import cdiv, next_power_of_2
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_mixed, multiprocessors, split_config, use_triton
-from tilescope_kernels._shared.operators import (
-    as_rows,
-    as_vector,
-    operator,
-    pack,
-    shaped_as,
-    unpack,
-    wants_grad,
-)
+from tilescope_kernels._shared.operators import as_rows, as_vector, operator, pack, shaped_as, unpack, wants_grad
 from tilescope_kernels._shared.row_tiles import aligned, in_pieces, load_piece, load_pieces, narrow, store_piece, vector
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
 from tilescope_kernels.norms.rms_norm_backward import backward_in_pieces
-from tilescope_kernels.norms.special_rows_backward import SUMMED, backward_of_special_rows
-from tilescope_kernels.norms.unaligned_rows import forward_unaligned, serves_unaligned
-from tilescope_kernels.norms.wide_rows import forward_in_parts
+from tilescope_kernels.norms.special_rows import SUMMED, backward_of_special_rows, forward_in_parts
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 
@@ -179,9 +169,6 @@ def _rms_norm(
     few = {"num_warps": 8} if x.element_size() == 2 and 14336 < columns <= 16384 else {}
     if columns * x.element_size() > _HELD:
         forward_in_parts(y, None, saved, x, None, weight, None, eps, centred=False)
-        return y, rstd
-    if not config and serves_unaligned(x, centred=False):
-        forward_unaligned(y, saved, x, weight, None, eps, centred=False)
     elif held := in_pieces(x, few | options):
         pieces, options = held
         launch(rms_norm_pieces_kernel, (rows,), y, saved, x, weight, x.stride(0), columns, eps, **pieces, **options)

@@ -1,7 +1,7 @@
-"""The norms for rows too long for one program, split into parts.
+"""The norms for rows that need another kernel than the norm's own: backward for short rows, and for very long ones.
 
-The Gluon kernels (``wide_rows_shared``) read each part once. Where they cannot run there are two launches: one reduces each
-part, the other reads it again and normalizes it with the sums of all parts of its row.
+The latency of each short row's loads would be exposed, so a program works on many at once. A row too long for one program is split
+into parts in two launches: one reduces each part, the other reads it again and uses the sums of all parts of its row.
 """
 
 from __future__ import annotations
@@ -13,18 +13,93 @@ import triton.language as tl
 from tilescope_kernels._shared.integers import cdiv, next_power_of_2
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import multiprocessors
-from tilescope_kernels._shared.row_ring import Ring, ring
+from tilescope_kernels._shared.row_tiles import aligned, vector
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
-from tilescope_kernels.norms.wide_rows_shared import norm_parts_backward_shared_kernel, norm_parts_shared_kernel
 
-#: Columns of a part with two launches.
+#: Most columns of one program, whose fp32 sums for dW then take a quarter of an SM's registers.
+SUMMED = 16384
+#: Columns of a part.
 _BLOCK = 4096
-#: Plans of the Gluon kernels, the fastest of twelve or more each; where there are two, the second is for rows of more parts. Programs
-#: of one warp have no barriers.
-_FORWARD, _FORWARD_SUM = ((4096, 8, 1, 2, 3), (8192, 4, 4, 2, 3)), ((4096, 4, 8, 3, 2),)
-#: Backward; with dB of 16-bit rows; and with a second gradient of x, an operand more.
-_BACKWARD, _BACKWARD_SUM = ((8192, 3, 4, 1, 2),), ((4096, 4, 4, 3, 2),)
-_BACKWARD_CENTRED = ((2048, 12, 1, 1, 2), *_BACKWARD)
+#: Most columns of rows that are not 16-byte aligned.
+_MOST_UNALIGNED = 512
+#: Elements of a tile, programs per SM, warps, and pipeline stages.
+_PLAN = (2048, 4, 4, 3)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def norm_short_rows_backward_kernel(
+    dx_ptr, partial_ptr, dy_ptr, x_ptr, weight_ptr, stats_ptr, x_stride, rows, columns,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, VECTOR: tl.constexpr, CENTRED: tl.constexpr,
+):  # fmt: skip
+    """``dx`` of every ``programs``-th tile of ``ROWS`` rows and, unless ``partial`` is None, their share of dW and dB.
+
+    ``CENTRED`` is for LayerNorm, whose ``stats`` are each row's mean and 1 / standard deviation. RMSNorm has 1 / RMS and no
+    dB. With n = (x - mean) * rstd and g = dy * weight: dx = rstd * (g - mean(g) - n * mean(g * n)), dW = sum of dy * n and
+    dB = sum of dy over rows. ``weight`` may be None. ``columns`` and ``x_stride`` are multiples of ``VECTOR``.
+    """
+    x_stride = aligned(x_stride, VECTOR)
+    columns = aligned(columns, VECTOR)
+    program = tl.program_id(0)
+    column = tl.arange(0, BLOCK)[None, :]
+    inside = column < columns
+    dw = tl.zeros((ROWS, BLOCK), tl.float32)
+    db = tl.zeros((ROWS, BLOCK), tl.float32)
+    if weight_ptr is not None:
+        weight = tl.load(weight_ptr + column, mask=inside, other=0.0).to(tl.float32)
+    for tile in tl.range(program, tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
+        row = tile * ROWS + tl.arange(0, ROWS)[:, None]
+        start = row.to(tl.int64)
+        exists = row < rows
+        mask = exists & inside
+        # Padding lanes have dy = 0 and add nothing.
+        x = tl.load(x_ptr + start * x_stride + column, mask=mask, other=0.0).to(tl.float32)
+        dy = tl.load(dy_ptr + start * columns + column, mask=mask, other=0.0).to(tl.float32)
+        if CENTRED:
+            x -= tl.load(stats_ptr + 2 * start, mask=exists, other=0.0)
+            rstd = tl.load(stats_ptr + 2 * start + 1, mask=exists, other=0.0)
+        else:
+            rstd = tl.load(stats_ptr + start, mask=exists, other=0.0)
+        normed = x * rstd
+        g = dy
+        if weight_ptr is not None:
+            g *= weight
+        dx = g - normed * (tl.sum(g * normed, axis=1, keep_dims=True) / columns)
+        if CENTRED:
+            dx -= tl.sum(g, axis=1, keep_dims=True) / columns
+            db += dy
+        dw += dy * normed
+        tl.store(dx_ptr + start * columns + column, (dx * rstd).to(dx_ptr.dtype.element_ty), mask=mask)
+    if partial_ptr is not None:
+        place = program.to(tl.int64) * columns + tl.arange(0, BLOCK)
+        valid = tl.arange(0, BLOCK) < columns
+        tl.store(partial_ptr + place, tl.sum(dw, axis=0), mask=valid)
+        if CENTRED:
+            tl.store(partial_ptr + tl.num_programs(0).to(tl.int64) * columns + place, tl.sum(db, axis=0), mask=valid)
+
+
+def _serves_short_rows(x: torch.Tensor, most: int) -> bool:
+    """Whether rows of ``x`` should share a program. 16-byte aligned rows should up to ``most`` columns."""
+    whole = x.shape[1] * x.element_size() % 16 == x.stride(0) * x.element_size() % 16 == 0
+    return x.shape[1] <= (most if whole else _MOST_UNALIGNED)
+
+
+def _backward_of_short_rows(
+    dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, stats: torch.Tensor, sums: bool, centred: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """dx and, if ``sums``, dW and (if ``centred``) dB as rows of one tensor."""
+    rows, columns = x.shape
+    elements, programs, warps, stages = _PLAN
+    block = next_power_of_2(columns)
+    tile = max(1, min(elements // block, next_power_of_2(rows)))
+    programs = min(cdiv(rows, tile), programs * multiprocessors(x))
+    dx = x.new_empty(rows, columns)
+    partial = x.new_empty((1 + centred, programs, columns), dtype=torch.float32) if sums else None
+    launch(
+        norm_short_rows_backward_kernel, (programs,),
+        dx, partial, dy, x, weight, stats, x.stride(0), rows, columns,
+        ROWS=tile, BLOCK=block, STAGES=stages, VECTOR=vector(x), CENTRED=centred, num_warps=warps,
+    )  # fmt: skip
+    return dx, None if partial is None else sum_partials(partial, sums_dtype(x, weight))
 
 
 @triton.jit
@@ -192,30 +267,14 @@ def norm_parts_backward_kernel(
 def forward_in_parts(
     y: torch.Tensor, total: torch.Tensor | None, stats: torch.Tensor | None, x: torch.Tensor,
     residual: torch.Tensor | None, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float, *, centred: bool,
-    twice: bool = True,
-) -> bool:  # fmt: skip
-    """Fill y, ``total`` with x + ``residual`` if that is given, and ``stats`` unless it is None.
-
-    Returns False, with nothing done, where it would read rows ``twice`` and may not.
-    """
+) -> None:  # fmt: skip
+    """Fill y, ``total`` with x + ``residual`` if that is given, and ``stats`` unless it is None."""
     rows, columns = x.shape
-    residual_stride = 0 if residual is None else residual.stride(0)
-    read, plans = ((x,), _FORWARD) if residual is None else ((x, residual), _FORWARD_SUM)
-    if found := ring(read, *plans):
-        launch(
-            norm_parts_shared_kernel, found.grid,
-            y, total, stats, found.words, x, residual, weight, bias, x.stride(0), residual_stride, rows, columns,
-            found.parts, eps,
-            CENTRED=centred, **found.parameters, **found.options,
-        )  # fmt: skip
-        return True
-    if not twice:
-        return False
     parts = cdiv(columns, _BLOCK)
     sums = torch.empty((rows, parts, 2), device=x.device)
     launch(
         norm_part_sums_kernel, (parts * rows,),
-        sums, total, x, residual, x.stride(0), residual_stride, columns, parts,
+        sums, total, x, residual, x.stride(0), 0 if residual is None else residual.stride(0), columns, parts,
         BLOCK=_BLOCK, CENTRED=centred, num_warps=8,
     )  # fmt: skip
     whole = x if total is None else total
@@ -223,19 +282,6 @@ def forward_in_parts(
         norm_parts_kernel, (parts * rows,),
         y, stats, sums, whole, weight, bias, whole.stride(0), columns, parts, eps,
         BLOCK=_BLOCK, PARTS=next_power_of_2(parts), CENTRED=centred, num_warps=8,
-    )  # fmt: skip
-    return True
-
-
-def _backward_in_ring(
-    found: Ring, dx: torch.Tensor, dy: torch.Tensor, dsum: torch.Tensor | None, x: torch.Tensor,
-    weight: torch.Tensor | None, stats: torch.Tensor, partial: torch.Tensor | None, centred: bool,
-) -> None:  # fmt: skip
-    rows, columns = x.shape
-    launch(
-        norm_parts_backward_shared_kernel, found.grid,
-        dx, partial, found.words, dy, dsum, x, weight, stats, x.stride(0), rows, columns, found.parts,
-        CENTRED=centred, **found.parameters, **found.options,
     )  # fmt: skip
 
 
@@ -247,23 +293,33 @@ def backward_in_parts(
     rows, columns = x.shape
     dx = x.new_empty(rows, columns)
     parts = cdiv(columns, _BLOCK)
-    plans = _BACKWARD_CENTRED if centred and x.element_size() == 2 else _BACKWARD
-    plans = plans if dsum is None else _BACKWARD_SUM
-    found = ring((x, dy), *plans)
-    groups = found.groups if found else min(rows, max(1, 4 * multiprocessors(x) // parts))
+    groups = min(rows, max(1, 4 * multiprocessors(x) // parts))
     partial = torch.empty((1 + centred, groups, columns), device=x.device) if sums else None
-    if found:
-        _backward_in_ring(found, dx, dy, dsum, x, weight, stats, partial, centred)
-    else:
-        row_sums = torch.empty((rows, parts, 2), device=x.device)
-        launch(
-            norm_part_inners_kernel, (parts * rows,),
-            row_sums, dy, x, weight, stats, x.stride(0), columns, parts,
-            BLOCK=_BLOCK, CENTRED=centred, num_warps=8,
-        )  # fmt: skip
-        launch(
-            norm_parts_backward_kernel, (parts * groups,),
-            dx, partial, row_sums, dy, dsum, x, weight, stats, x.stride(0), rows, columns, parts,
-            BLOCK=_BLOCK, PARTS=next_power_of_2(parts), CENTRED=centred, num_warps=8,
-        )  # fmt: skip
+    row_sums = torch.empty((rows, parts, 2), device=x.device)
+    launch(
+        norm_part_inners_kernel, (parts * rows,),
+        row_sums, dy, x, weight, stats, x.stride(0), columns, parts,
+        BLOCK=_BLOCK, CENTRED=centred, num_warps=8,
+    )  # fmt: skip
+    launch(
+        norm_parts_backward_kernel, (parts * groups,),
+        dx, partial, row_sums, dy, dsum, x, weight, stats, x.stride(0), rows, columns, parts,
+        BLOCK=_BLOCK, PARTS=next_power_of_2(parts), CENTRED=centred, num_warps=8,
+    )  # fmt: skip
     return dx, None if partial is None else sum_partials(partial, sums_dtype(x, weight))
+
+
+def backward_of_special_rows(
+    dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, stats: torch.Tensor, sums: bool, config: str,
+    *, short: int, centred: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None] | None:  # fmt: skip
+    """dx and, if ``sums``, dW and (if ``centred``) dB as rows of one tensor; None for rows of the norm's own kernel.
+
+    ``short``: most columns of rows that share a program. A ``config`` selects the norm's own kernel, except for rows that are
+    too long for it.
+    """
+    if not config and _serves_short_rows(x, short):
+        return _backward_of_short_rows(dy, x, weight, stats, sums, centred=centred)
+    if next_power_of_2(x.shape[1]) > SUMMED:
+        return backward_in_parts(dy, None, x, weight, stats, sums, centred=centred)
+    return None
