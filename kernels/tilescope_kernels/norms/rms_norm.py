@@ -165,11 +165,12 @@ def _rms_norm(
     block = next_power_of_2(columns)
     tile = max(1, 1024 // block)
     saved = rstd if save else None
-    # 8 warps instead of 16, with no more idle lanes.
-    few = {"num_warps": 8} if x.element_size() == 2 and 14336 < columns <= 16384 else {}
+    # Instead of 16 with no more idle lanes, and of 2 or 4, in which a row that is alone on its SM waits for long chains of pieces.
+    alone = columns <= 8192 and rows <= 4 * multiprocessors(x)
+    eight = {"num_warps": 8} if alone or (x.element_size() == 2 and 14336 < columns <= 16384) else {}
     if columns * x.element_size() > _HELD:
         forward_in_parts(y, None, saved, x, None, weight, None, eps, centred=False)
-    elif held := in_pieces(x, few | options):
+    elif held := in_pieces(x, eight | options):
         pieces, options = held
         launch(rms_norm_pieces_kernel, (rows,), y, saved, x, weight, x.stride(0), columns, eps, **pieces, **options)
     else:

@@ -17,6 +17,8 @@ from tilescope_kernels._shared.row_tiles import even, in_pieces, in_skewed_piece
 from tilescope_kernels.reductions.softmax_held_rows import softmax_with_held_rows
 from tilescope_kernels.reductions.softmax_kernels import (
     softmax_online_kernel,
+    softmax_part_sums_kernel,
+    softmax_parts_kernel,
     softmax_pieces_backward_kernel,
     softmax_pieces_kernel,
     softmax_rows_backward_kernel,
@@ -39,6 +41,8 @@ _HELD_BACKWARD = {2: 64 * 1024, 4: 32 * 1024}
 _CUT, _CUT_SKEWED = 64 * 1024, 128 * 1024
 #: Bytes of the longest row for which an H200's L2 holds the rows of two programs per SM.
 _IN_L2 = 176 * 1024
+#: Columns of a part of a long row of few, which alone would leave most SMs idle.
+_PART = 8192
 #: Most columns of rows that the forward pass takes as one block.
 _ROWS = 4096
 #: Elements of the largest tile of several rows.
@@ -124,6 +128,35 @@ def _warps(x: torch.Tensor, block: int, elements: int, most: int) -> int:
     return min(most, max(1, block // (32 * (elements if aligned else min(elements, 8)))))
 
 
+def _write_long_rows(y: torch.Tensor, x: torch.Tensor, config: Mapping[str, int] | None) -> None:
+    """Fill y with the softmax of rows held in shared memory, of few rows in parts, or else of rows that are read twice."""
+    rows, columns = x.shape
+    skewed, width = _skewed(x), 16 // x.element_size()
+    if not config and softmax_with_held_rows(y, x, skewed):
+        return
+    if not config and rows <= multiprocessors(x) // 4 and columns % 16 == x.stride(0) % 16 == 0:
+        parts = cdiv(columns, _PART)
+        sums = torch.empty((rows, parts, 2), dtype=torch.float32, device=x.device)
+        common = {"BLOCK": _PART, "num_warps": 8}
+        launch(softmax_part_sums_kernel, (rows * parts,), sums, x, x.stride(0), columns, parts, **common)
+        launch(
+            softmax_parts_kernel, (rows * parts,),
+            y, sums, x, x.stride(0), columns, parts,
+            PARTS=next_power_of_2(parts), **common,
+        )  # fmt: skip
+        return
+    # Two or four 16-byte loads in flight per thread. With four and 32 warps, one program fills an SM: with two per SM, L2 would
+    # evict very long rows before their second read. Rows with ends exchange more, so they take 16 warps.
+    long = columns * x.element_size() > _IN_L2
+    options = _walked(config, 16 if skewed and not long else 32)
+    lanes = (128 if skewed or long else 64) * options["num_warps"]
+    launch(
+        softmax_online_kernel, (rows,),
+        y, x, x.stride(0), columns,
+        LANES=lanes, WIDTH=width, SKEWED=skewed, **options,
+    )  # fmt: skip
+
+
 @operator("softmax")
 def _softmax(x: torch.Tensor, config: str) -> torch.Tensor:
     rows, columns = x.shape
@@ -146,16 +179,8 @@ def _softmax(x: torch.Tensor, config: str) -> torch.Tensor:
             y, x, x.stride(0), rows, columns,
             **parameters, **options,
         )  # fmt: skip
-    elif config or not softmax_with_held_rows(y, x, _skewed(x)):
-        # Two or four 16-byte loads in flight per thread. With four and 32 warps, one program fills an SM: with two per SM, L2 would
-        # evict very long rows before their second read. Rows with ends exchange more, so they take 16 warps.
-        skewed, long = _skewed(x), columns * x.element_size() > _IN_L2
-        options = _walked(unpack(config), 16 if skewed and not long else 32)
-        launch(
-            softmax_online_kernel, (rows,),
-            y, x, x.stride(0), columns,
-            LANES=(128 if skewed or long else 64) * options["num_warps"], WIDTH=16 // x.element_size(), SKEWED=skewed, **options,
-        )  # fmt: skip
+    else:
+        _write_long_rows(y, x, unpack(config))
     return y
 
 

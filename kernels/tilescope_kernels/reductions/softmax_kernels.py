@@ -102,6 +102,34 @@ def softmax_online_kernel(
 
 
 @triton.jit
+def softmax_part_sums_kernel(sums_ptr, x_ptr, x_stride, columns, parts, BLOCK: tl.constexpr):
+    """Maximum and sum of exponentials of a part of a row of few, whose parts are more programs than there are rows."""
+    part, row = tl.program_id(0) % parts, (tl.program_id(0) // parts).to(tl.int64)
+    column = part * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * x_stride + column, mask=column < columns, other=float("-inf")).to(tl.float32)
+    largest = tl.max(x, axis=0)
+    sums_ptr += 2 * (row * parts + part)
+    tl.store(sums_ptr, largest)
+    tl.store(sums_ptr + 1, tl.sum(exp(x - finite(largest)), axis=0))
+
+
+@triton.jit
+def softmax_parts_kernel(y_ptr, sums_ptr, x_ptr, x_stride, columns, parts, BLOCK: tl.constexpr, PARTS: tl.constexpr):
+    """A part of a row's result, from the sums of all its parts."""
+    part, row = tl.program_id(0) % parts, (tl.program_id(0) // parts).to(tl.int64)
+    column = part * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * x_stride + column, mask=column < columns, other=0.0).to(tl.float32)
+    other = tl.arange(0, PARTS)
+    sums_ptr += 2 * (row * parts + other)
+    largest = tl.load(sums_ptr, mask=other < parts, other=float("-inf"))
+    largest, total = tl.reduce((largest, tl.load(sums_ptr + 1, mask=other < parts, other=0.0)), 0, merge)
+    # As above: NaN for a row of -inf and for one with +inf.
+    inverse = tl.where(total == float("inf"), float("nan"), 1.0 / total)
+    y = exp(x - finite(largest)) * inverse
+    tl.store(y_ptr + row * columns + column, y.to(y_ptr.dtype.element_ty), mask=column < columns)
+
+
+@triton.jit
 def softmax_rows_backward_kernel(
     dx_ptr, dy_ptr, y_ptr, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr
 ):
