@@ -5,7 +5,6 @@ import torch.nn.functional as F
 from checks import main
 from gluon_on_cpu import launch
 from tilescope_kernels.losses.resident import cross_entropy_resident_kernel
-from tilescope_kernels.norms.layer_norm_backward import layer_norm_backward_shared_kernel
 from tilescope_kernels.reductions.softmax_held_rows import softmax_held_kernel
 from tilescope_kernels.reductions.softmax_wide_rows import softmax_parts_backward_shared_kernel
 
@@ -68,26 +67,6 @@ def check_what_softmax_does_not_define_is_nan_and_nothing_else_is():
     assert dx.isnan().all(1).tolist() == [True, True, True, False, False, False]
     torch.testing.assert_close(loss[3], torch.tensor(1040.0).log())
     torch.testing.assert_close(dx[4:].float(), x[4:].float().softmax(1), rtol=1e-2, atol=1e-5)
-
-
-def check_layer_norm_gradients_by_way_of_shared_memory():
-    for columns, chunk in ((512, 256), (640, 1024), (784, 256), (1024, 1024)):
-        for weighted in (True, False):
-            generator = torch.Generator().manual_seed(columns)
-            x, dy = (torch.randn(11, columns, generator=generator).bfloat16() for _ in range(2))
-            weight = torch.randn(columns, generator=generator).bfloat16() if weighted else None
-            mean = x.float().mean(1)
-            rstd = ((x.float() - mean[:, None]).square().mean(1) + 1e-5).rsqrt()
-            dx, partial = torch.full_like(x, 7.0), torch.full((2, 3, columns), 7.0)
-            launch(
-                layer_norm_backward_shared_kernel, 3, dx, partial, dy, x, weight, torch.stack((mean, rstd), 1), columns, 11,
-                columns, PIECE=256, PIECES=-(-columns // 256), CHUNK=chunk, WHOLE=columns % 256 == 0, num_warps=1,
-            )  # fmt: skip
-            ones = torch.ones(columns) if weight is None else weight
-            leaves = [leaf.double().requires_grad_() for leaf in (x, ones, torch.zeros(columns))]
-            wanted = torch.autograd.grad(F.layer_norm(leaves[0], (columns,), *leaves[1:]), leaves, dy.double())
-            for one, other, tolerance in zip((dx, *partial.sum(1)), wanted, (8e-3, 1e-4, 1e-5), strict=True):
-                assert (one.double() - other).norm() / other.norm() <= tolerance, (columns, weighted, tolerance)
 
 
 def ring(x, programs, ahead, lag):

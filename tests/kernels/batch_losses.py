@@ -8,7 +8,7 @@ from interpreted import INF, NAN, against_reference, close, compare, draw, grads
 import torch
 import torch.nn.functional as F
 from tilescope_kernels import CrossEntropyLoss, cross_entropy, linear_cross_entropy
-from tilescope_kernels.losses import accumulate_hopper, class_products, logits_in_gradient
+from tilescope_kernels.losses import class_products, logits_in_gradient
 from tilescope_kernels.losses import linear_cross_entropy as linear
 
 SMOOTH = {"label_smoothing": 0.1, "reduction": "sum"}
@@ -123,7 +123,7 @@ def check_odd_numbers_of_classes_are_multiplied_in_two_parts():
     close(dx, logits.double() @ weight.double(), 1e-3)
     class_products.write_dw(dw, logits, x)
     close(dw, logits.double().T @ x.double(), 1e-3)
-    accumulate_hopper.add_product(dw, logits, x)
+    class_products.add_dw(dw, logits, x)
     close(dw, 2.0 * (logits.double().T @ x.double()), 2e-3)
 
 

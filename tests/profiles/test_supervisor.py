@@ -205,16 +205,16 @@ def test_describe_says_what_is_wrong_with_a_file(tmp_path):
 @pytest.mark.usefixtures("torch_and_catalog")
 def test_note_where_the_interpreter_counts_other_kernels():
     """Kernels in Gluon run on GPUs only; the interpreter and older GPUs use other implementations."""
-    wide = [Case("layer_norm", "triton", direction, "4x8208-bf16") for direction in ("forward", "backward")]
+    wide = [Case("softmax", "triton", direction, "4x32768-bf16") for direction in ("forward", "backward")]
     job = Job(wide, ("compiler", "interpreter"), {"target": "sm_90"})
     loaded = store.open_run(asyncio.run(supervisor.run(job, lambda event: None)))
     assert loaded.run.failures == ()
     (note,) = loaded.run.notes
-    assert note.startswith("interpreter counted ") and note.endswith(": layer_norm/triton/backward/4x8208-bf16")
-    assert " where sm_90 runs layer_norm_backward_shared_kernel" in note
+    assert note.startswith("interpreter counted ") and note.endswith(": softmax/triton/forward/4x32768-bf16")
+    assert " where sm_90 runs softmax_held_kernel" in note
     assert loaded.run.versions["ptxas"] == ptxas.version("sm_90")
     assert set(loaded.configs["source"]) == {"compiler"}
-    assert "layer_norm_backward_shared_kernel" in set(loaded.configs["function"])
+    assert "softmax_held_kernel" in set(loaded.configs["function"])
 
 
 def test_gpu_lock_has_one_holder(temporary):

@@ -41,3 +41,9 @@ def write_dw(dw: torch.Tensor, logits: torch.Tensor, x: torch.Tensor) -> None:
     """Write ``logits.T @ x`` to ``dw``."""
     for part in slices(dw.shape[0], dw.dtype):
         torch.mm(logits[:, part].T, x, out=dw[part])
+
+
+def add_dw(dw: torch.Tensor, logits: torch.Tensor, x: torch.Tensor) -> None:
+    """Add ``logits.T @ x`` to ``dw``, rounding once."""
+    for part in slices(dw.shape[0], dw.dtype):
+        dw[part].addmm_(logits[:, part].T, x)

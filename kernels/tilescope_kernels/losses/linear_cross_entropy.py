@@ -19,8 +19,7 @@ from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import check_tensors, use_triton
 from tilescope_kernels._shared.operators import operator, pack, unpack, wants_grad
 from tilescope_kernels.losses import logits_in_gradient
-from tilescope_kernels.losses.accumulate_hopper import add_product
-from tilescope_kernels.losses.class_products import write_dw, write_dx, write_logits
+from tilescope_kernels.losses.class_products import add_dw, write_dw, write_dx, write_logits
 from tilescope_kernels.losses.cross_entropy import REDUCTIONS, check_loss, result_dtype, rows_loss
 from tilescope_kernels.losses.gradient_scaling import scaled
 from tilescope_kernels.losses.mean import count_rows, reduced
@@ -99,7 +98,7 @@ def _linear_cross_entropy(
         if wants_dw and start == 0:
             write_dw(dw, logits, x[part])
         elif wants_dw:
-            add_product(dw, logits, x[part])
+            add_dw(dw, logits, x[part])
         if db is not None:
             db += logits.sum(0, dtype=torch.float32)
     if wants_dw and rows == 0:

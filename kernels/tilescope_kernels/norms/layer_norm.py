@@ -19,7 +19,6 @@ from tilescope_kernels._shared.launching import check_mixed, multiprocessors, sp
 from tilescope_kernels._shared.operators import as_rows, as_vector, operator, pack, shaped_as, unpack, wants_grad
 from tilescope_kernels._shared.row_tiles import in_pieces, vector
 from tilescope_kernels._shared.weight_gradients import column_sums, sum_partials, sums_dtype
-from tilescope_kernels.norms.layer_norm_backward import backward_in_shared_memory
 from tilescope_kernels.norms.layer_norm_kernels import (
     _ALL,
     _NOTHING,
@@ -45,7 +44,7 @@ _HELD = 128 * 1024
 _SHORT = 64
 #: Most columns whose fp32 sums for both dW and dB fit in registers.
 _SUMMED_TWICE = 8192
-#: Warps and stages for 16-bit rows of more columns, where the shared-memory kernel does not apply.
+#: Warps and stages for 16-bit rows of more columns.
 _ROW_WARPS, _ROW_STAGES = 32, 1
 
 
@@ -141,8 +140,6 @@ def _layer_norm_backward(
     if found := backward_of_special_rows(dy, x, weight, stats, sums, config, short=_SHORT, centred=True):
         dx, both = found
         return dx, none if both is None else both
-    if sums and (found := backward_in_shared_memory(dy, x, weight, stats, config)):
-        return found
     block = next_power_of_2(columns)
     chosen, options = split_config(unpack(config) or {})
     keep = _keep(x, block, sums)
