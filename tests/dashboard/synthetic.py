@@ -75,16 +75,13 @@ def case_rows(case: Case, elements: int, measured: bool = True, flops_each: int 
         rows += [
             case.row("dram_bytes_read", bytes_each, "ncu", **at),
             case.row("dram_bytes_written", bytes_each * 0.9, "ncu", **at),
-            case.row("l2_bytes", bytes_each * 2.2, "ncu", **at),
-            case.row("l1_bytes", bytes_each * 2.4, "ncu", **at),
+            case.row("l2_bytes", bytes_each * 2.2, "ncu", **at), case.row("l1_bytes", bytes_each * 2.4, "ncu", **at),
             case.row("flops_fp32", flops_each * elements / launches * 1.2, "ncu", **at),
-            case.row("gpu_time", seconds * 1.02, "ncu", **at),
-            case.row("registers", 32 + 24 * launch, "ncu", **at),
-            case.row("shared_memory", 1024 * launch, "ncu", **at),
-            case.row("block_threads", 256, "ncu", **at),
+            case.row("gpu_time", seconds * 1.02, "ncu", **at), case.row("registers", 32 + 24 * launch, "ncu", **at),
+            case.row("shared_memory", 1024 * launch, "ncu", **at), case.row("block_threads", 256, "ncu", **at),
             case.row("theoretical_occupancy", 1 - 0.1 * launch, "ncu", **at),
             case.row("achieved_occupancy", 0.88 - 0.1 * launch, "ncu", **at),
-        ]
+        ]  # fmt: skip
     if measured:
         # A call takes no less than the launches in it, or its measurement is called impossible.
         rows += [

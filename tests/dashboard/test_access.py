@@ -19,10 +19,13 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_file_in_the_allowed_folder_is_named_in_full(own: Path) -> None:
+def test_own_files_are_those_of_the_named_folder(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert access.user_kernel(" kernel.py:SPEC ") == f"{own / 'kernel.py'}:SPEC"
     assert access.user_kernel(f"{own / 'kernel.py'}:SPEC") == f"{own / 'kernel.py'}:SPEC"
     assert access.user_script(" kernel.py ") == own / "kernel.py"
+    monkeypatch.delenv(access.OWN_FILES)
+    with pytest.raises(ValueError, match="--allow-own-files"):
+        access.user_kernel(f"{own / 'kernel.py'}:SPEC")
 
 
 @pytest.mark.parametrize(
@@ -47,12 +50,6 @@ def test_own_files_offers_recent_ones_first(own: Path) -> None:
     (own / "link.py").unlink()
     assert access.own_files() == ["kernel.py", "newer.py", "older.py"]
     assert access.own_files(["older.py"]) == ["older.py", "kernel.py", "newer.py"]
-
-
-def test_own_files_are_off_until_a_folder_is_named(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(access.OWN_FILES)
-    with pytest.raises(ValueError, match="--allow-own-files"):
-        access.user_kernel(f"{own / 'kernel.py'}:SPEC")
 
 
 def client(address: str, sent: dict[str, str], copied: dict[str, str]) -> SimpleNamespace:

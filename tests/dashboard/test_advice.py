@@ -1,16 +1,12 @@
 """The advice view: its cards, its empty states, the fusion form, and names that hold HTML."""
 
-import dataclasses
 import re
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from tilescope.models import impossible
 from tilescope.models.advice import NVIDIA, Bound, Evidence, Finding, nvidia_rules
 from tilescope.models.faults import WRONG
-from tilescope.runs import store
-from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.ncu_rules import NcuRule
 from tilescope_dashboard.components import cards
@@ -94,30 +90,6 @@ def test_what_a_timed_cure_wins_is_not_called_a_bound() -> None:
     assert "Measured speedup: 1.25×, 20 % of GPU time" in cards.brief(timed)
 
 
-def test_a_quicker_config_of_a_sweep_is_advice_on_the_default(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synthetic: ModuleType
-) -> None:
-    writer = store.RunWriter(
-        tmp_path, dataclasses.replace(store.open_run(store.find(RUN)).run, id=RUN, kernels={"norm": {}})
-    )
-    rows = [
-        Case("norm", "triton", "forward", "8x8-bf16", config).row(
-            "gpu_time", seconds * (1 + 0.001 * sample), "torch_profiler", launch=0, function="f", sample=sample
-        )
-        for config, seconds in (("", 1e-4), ("num_warps=8", 8e-5), ("num_warps=4", 9e-5))
-        for sample in range(9)
-    ]
-    writer.append(schema.frame(rows))
-    writer.finish()
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
-    shown = view(RUN, "norm")
-    assert field(shown, "case").value == ("triton", "forward", "8x8-bf16", "")
-    assert ": 1.25×" in words(shown)
-    assert "&#x27;num_warps&#x27;: 8" in words(shown)
-    field(shown, "case").value = ("triton", "forward", "8x8-bf16", "num_warps=4")
-    assert "num_warps" not in words(shown)
-
-
 def test_impossible_finding_is_the_sentence() -> None:
     found = finding(rule="impossible-roof", title="Impossible: 9 TB/s from HBM", bound=None)
     said = topic.sentence([found], {"ncu"})
@@ -134,7 +106,7 @@ def test_html_in_a_finding_is_escaped(field: str) -> None:
     assert "<img" not in cards.cards([finding(bound=Bound(2, HOSTILE))])
 
 
-def test_the_view_shows_the_headline_case_and_follows_the_choice() -> None:
+def test_advice_view_follows_the_choice() -> None:
     shown = view(RUN, "softmax")
     assert field(shown, "case").value[0] == "triton"
     assert len(field(shown, "case").options) == 3 * 2 * 2
@@ -148,10 +120,6 @@ def test_the_view_shows_the_headline_case_and_follows_the_choice() -> None:
     assert "bytes read from HBM" in words(shown)
     shown.state.theme = "dark"
     assert field(shown, "case").value == eager
-
-
-def test_without_rows_the_view_says_what_to_do() -> None:
-    shown = view(RUN, "softmax")
     shown.state.kernel = "not_in_any_run"
     assert "could not be drawn" not in words(shown)
     assert "Profile it" in words(shown)

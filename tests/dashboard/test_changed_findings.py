@@ -48,9 +48,7 @@ def test_changed_matches_findings_of_one_rule() -> None:
     assert topic.sentence(topic.changed([], []), "c", "b").title == "Neither side has a finding"
 
 
-def test_without_a_clock_a_change_is_told_by_its_findings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synthetic: ModuleType
-) -> None:
+def test_change_without_clock_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synthetic: ModuleType) -> None:
     monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
     for run in (BEFORE, AFTER):
         synthetic.write_run(tmp_path, run, measured=False)

@@ -51,11 +51,19 @@ def test_missing_implementation_is_not_offered() -> None:
     assert not field(filled(implementations={"eager": {"available": True, "configs": []}}), "every config").visible
 
 
-def test_a_kernel_is_found_by_its_name_and_by_its_place() -> None:
+def test_choices_of_the_form() -> None:
     catalog = [entry(name="matmul", kernel="elsewhere:SPEC"), entry()]
     for known in ("softmax", "tilescope_kernels.softmax:SPEC"):
         assert choices.entry_of(catalog, known) is catalog[1]
     assert choices.entry_of(catalog, "soft") is None
+    offered, refused = choices.targets(ceilings.PRODUCTS, "sm_75", entry(targets=["sm_90", "sm_100"]))
+    assert set(refused) == set(ceilings.targets()) - {"sm_90", "sm_100"}
+    for label, target in offered.items():
+        assert label.endswith("not for softmax") == (target in refused)
+    offered = choices.collectors([*collectors.COLLECTORS, "mine.own"])
+    assert list(offered.values()) == [*collectors.COLLECTORS, "mine.own"]
+    assert all(label.startswith(f"{name}: ") for label, name in offered.items() if name != "mine.own")
+    assert offered["mine.own"] == "mine.own"
 
 
 @pytest.mark.parametrize(
@@ -67,9 +75,7 @@ def test_a_kernel_is_found_by_its_name_and_by_its_place() -> None:
         (True, "", [entry()], None, "Not in the library"),
     ],
 )
-def test_why_nothing_can_be_profiled_is_said(
-    may_launch: bool, trouble: str, catalog: list[Any], found: Any, said: str
-) -> None:
+def test_why_nothing_is_profiled(may_launch: bool, trouble: str, catalog: list[Any], found: Any, said: str) -> None:
     notice = choices.standing(may_launch, trouble, catalog, found)
     assert said in notice
     assert "<img" not in notice
@@ -97,17 +103,3 @@ def test_targets_are_named_by_product_own_first() -> None:
     assert next(iter(here.items())) == ("sm_90 · this machine", "sm_90")
     assert sorted(here.values()) == sorted(offered.values())
     assert choices.targets(ceilings.PRODUCTS, "sm_75")[0]["sm_75 · this machine"] == "sm_75"
-
-
-def test_unsupported_target_is_refused() -> None:
-    offered, refused = choices.targets(ceilings.PRODUCTS, "sm_75", entry(targets=["sm_90", "sm_100"]))
-    assert set(refused) == set(ceilings.targets()) - {"sm_90", "sm_100"}
-    for label, target in offered.items():
-        assert label.endswith("not for softmax") == (target in refused)
-
-
-def test_collectors_are_labelled_by_what_they_find() -> None:
-    offered = choices.collectors([*collectors.COLLECTORS, "mine.own"])
-    assert list(offered.values()) == [*collectors.COLLECTORS, "mine.own"]
-    assert all(label.startswith(f"{name}: ") for label, name in offered.items() if name != "mine.own")
-    assert offered["mine.own"] == "mine.own"

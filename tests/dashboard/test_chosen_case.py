@@ -102,15 +102,6 @@ def test_esc_in_overview_returns_to_largest_case() -> None:
     assert (shown.state.case, shown.head.object) == ("", before)
 
 
-def test_other_kernel_keeps_a_case_that_it_has() -> None:
-    state = State(run=RUN, kernel="softmax")
-    state.case = next(iter(state.cases))
-    for kernel in ("layer_norm", "matmul", "softmax"):
-        state.kernel = kernel
-        assert state.case in ("", *state.cases)
-        assert state.ignored == ""
-
-
 def test_a_case_that_the_kernel_lacks_is_said_in_one_line() -> None:
     said = "not a case of softmax in this run: 'triton · sideways · 1x1-bf16'"
     state = State(run=RUN, kernel="softmax", case="triton · sideways · 1x1-bf16")

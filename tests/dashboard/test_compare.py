@@ -40,21 +40,15 @@ def drawn(plot: object) -> int:
     )  # fmt: skip
 
 
-def test_mark_of_faster_candidate_says_faster(rows: pd.DataFrame) -> None:
+def test_compare_draws_rows_with_a_speedup(rows: pd.DataFrame) -> None:
     one = rows.head(1).assign(speedup=2.0, speedup_low=1.9, speedup_high=2.1, verdict="faster")
     plot = compare(one, LIGHT)
     assert [r.name for r in plot.renderers if r.name in ("slower", "faster", "alike")] == ["faster"]
     assert plot.xaxis[0].axis_label == "speedup vs baseline"
-
-
-def test_a_row_names_the_baseline_where_there_are_several(rows: pd.DataFrame) -> None:
     alone = compare(rows, LIGHT)
     assert not any("compile" in label or "rms_norm" in label for label in alone.y_range.factors)
     both = compare(pd.concat([rows, rows.assign(baseline_impl="eager")]), LIGHT)
     assert all("compile" in label or "eager" in label for label in both.y_range.factors)
-
-
-def test_compare_leaves_out_rows_without_speedup(rows: pd.DataFrame) -> None:
     some = rows.head(3).copy()
     some.loc[some.index[0], ["speedup", "speedup_low", "speedup_high"]] = float("nan")
     some.loc[some.index[1], "speedup_high"] = float("inf")

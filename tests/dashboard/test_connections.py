@@ -62,8 +62,10 @@ async def sent() -> list[Any]:
     return browser.got
 
 
-def test_message_queued_while_writing_is_sent() -> None:
+def test_pages_get_every_message() -> None:
     assert asyncio.run(sent()) == [["first"], ["second"]]
+    assert not asyncio.run(never_retrieved())
+    assert asyncio.run(heard_once_pulled()) == ["new"]
 
 
 class ClosingSocket(WebSocketHandler):
@@ -105,10 +107,6 @@ async def never_retrieved() -> list[str]:
     return complaints
 
 
-def test_writes_to_closed_page_leave_no_log() -> None:
-    assert not asyncio.run(never_retrieved())
-
-
 def test_closed_connection_is_closed_once() -> None:
     heard: list[str] = []
     session = SimpleNamespace(
@@ -147,7 +145,3 @@ async def heard_once_pulled() -> list[str]:
         said.text = "new"
     await asyncio.sleep(0.05)  # of a thread of its own it is told at the session's next tick
     return heard
-
-
-def test_change_while_page_is_drawn_is_sent() -> None:
-    assert asyncio.run(heard_once_pulled()) == ["new"]

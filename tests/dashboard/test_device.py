@@ -40,3 +40,5 @@ def test_a_device_that_was_only_looked_up_says_so() -> None:
     assert "only published figures" in said
     assert "<table" not in said
     assert described(None) == ""
+    bare = described(Device("NVIDIA T4", "", 0, 0, 0, measured=True))
+    assert "Its roofs were not measured" in bare and bare.count("–") == 4 and "0 B" not in bare

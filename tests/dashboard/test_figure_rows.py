@@ -94,16 +94,11 @@ FRAMES: dict[str, Callable[[], pd.DataFrame]] = {
     "occupancy": steps,
 }
 DRAWN: dict[str, Callable[[pd.DataFrame, Theme], figure]] = {
-    "overview": overview,
-    "roofline": lambda rows, look: roofline(rows, all_roofs(norms().run.device), look),
-    "traffic": lambda rows, look: traffic(rows, 1e9, look),
-    "speedup": speedup,
-    "timeline": timeline,
-    "autotune": lambda rows, look: autotune(rows, "BLOCK_M", "BLOCK_N", "second", look),
-    "compare": compare,
-    "claims": claims,
-    "occupancy": lambda rows, look: occupancy(rows, None, "registers", look),
-}
+    "overview": overview, "roofline": lambda rows, look: roofline(rows, all_roofs(norms().run.device), look),
+    "traffic": lambda rows, look: traffic(rows, 1e9, look), "speedup": speedup, "timeline": timeline,
+    "autotune": lambda rows, look: autotune(rows, "BLOCK_M", "BLOCK_N", "second", look), "compare": compare,
+    "claims": claims, "occupancy": lambda rows, look: occupancy(rows, None, "registers", look),
+}  # fmt: skip
 #: The glyphs that stand for rows.
 NAMES = {"points", "bars", "cells", "failed", "shared", "actual", "slower", "faster", "alike", "eager", "compile", "aten", "bound", "curve"}  # fmt: skip
 WORDS = ["kernel", "impl", "baseline_impl", "workload", "function", "config", "reason", "library"]

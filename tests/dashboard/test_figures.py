@@ -60,13 +60,27 @@ def cells(rows: list[dict[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["A", "B", "value", "best", "reason", "config"])
 
 
-def test_roofline_keeps_order_and_fills_moved_bytes(points: pd.DataFrame, synthetic: ModuleType) -> None:
+def test_roofline_draws_points_lines_and_their_legend(points: pd.DataFrame, synthetic: ModuleType) -> None:
     plot = roofline(points, all_roofs(synthetic.DEVICE), LIGHT)
     data = source(plot).data
     assert list(data["intensity"]) == pytest.approx(points["intensity"].tolist())
     for kind, fill, colour in zip(points["kind"], drawn(plot, "fill_color"), drawn(plot, "line_color"), strict=True):
         assert (fill == colour) == (kind == "moved")
     assert set(drawn(plot, "line_dash")) == {"solid"}
+    line = glyph(plot, "joined").data_source.data
+    calls = points.groupby(["impl", "pass", "workload"])["intensity"].apply(sorted)
+    expected = sorted(call for call in calls if len(call) > 1)
+    ends = np.flatnonzero(np.isnan(line["x"]))
+    assert len(expected) > 1
+    assert sorted(part[~np.isnan(part)].tolist() for part in np.split(line["x"], ends)) == expected
+    assert np.array_equal(np.isnan(line["x"]), np.isnan(line["y"]))
+    keys = glyph(plot, "keys").data_source.data
+    assert (glyph(plot, "keys").glyph.marker, glyph(plot, "keys").glyph.line_color) == ("mark", "line")
+    said = {item.label.value: (keys["mark"][item.index], keys["line"][item.index]) for item in plot.legend[0].items}
+    by_style = dict(zip(drawn(plot, "marker"), drawn(plot, "line_color"), strict=True))
+    for impl in points["impl"].unique():
+        shape, shade = said[impl]
+        assert by_style[shape] == shade
 
 
 def test_roofline_draws_roofs_above_points(points: pd.DataFrame, synthetic: ModuleType) -> None:
@@ -85,7 +99,7 @@ def test_roofline_draws_roofs_above_points(points: pd.DataFrame, synthetic: Modu
     assert "HBM 4.00 TB/s" in texts(roofline(points, all_roofs(synthetic.DEVICE), theme(False, narrow=True)))
 
 
-def test_what_only_reads_is_drawn_under_the_roof_of_reading(points: pd.DataFrame, synthetic: ModuleType) -> None:
+def test_roofline_names_the_roof_and_rings_points_above(points: pd.DataFrame, synthetic: ModuleType) -> None:
     roofs = all_roofs(synthetic.DEVICE)
     reading = points.assign(memory_roof=4.2e12)
     plot = roofline(reading, roofs, LIGHT)
@@ -93,6 +107,11 @@ def test_what_only_reads_is_drawn_under_the_roof_of_reading(points: pd.DataFrame
     assert len(glyph(plot, "roofs").data_source.data["dash"]) == 6  # in place of the copies'
     both = roofline(pd.concat([points, reading], ignore_index=True), roofs, LIGHT)
     assert "HBM 4.00 TB/s, reading 4.20 TB/s (datasheet 4.80)" in texts(both)
+    assert not len(glyph(roofline(points, roofs, LIGHT), "above").data_source.data["x"])
+    raised = points.assign(above_roof=[True] + [False] * (len(points) - 1))
+    plot = roofline(raised, roofs, LIGHT)
+    assert list(glyph(plot, "above").data_source.data["x"]) == [points["intensity"].iloc[0]]
+    assert plot.legend[0].items[-1].label.value == "above its roof"
 
 
 def test_a_point_without_a_time_stands_at_the_roof_and_is_dashed(synthetic: ModuleType) -> None:
@@ -119,26 +138,6 @@ def test_of_very_many_points_those_that_would_be_seen_are_drawn(points: pd.DataF
     assert few["row"].tolist() == list(range(len(points)))
 
 
-def test_a_point_above_the_roof_is_ringed(points: pd.DataFrame, synthetic: ModuleType) -> None:
-    roofs = all_roofs(synthetic.DEVICE)
-    assert not len(glyph(roofline(points, roofs, LIGHT), "above").data_source.data["x"])
-    raised = points.assign(above_roof=[True] + [False] * (len(points) - 1))
-    plot = roofline(raised, roofs, LIGHT)
-    assert list(glyph(plot, "above").data_source.data["x"]) == [points["intensity"].iloc[0]]
-    assert plot.legend[0].items[-1].label.value == "above its roof"
-
-
-def test_a_line_joins_the_points_of_a_call_and_of_no_two(points: pd.DataFrame, synthetic: ModuleType) -> None:
-    plot = roofline(points, all_roofs(synthetic.DEVICE), LIGHT)
-    line = glyph(plot, "joined").data_source.data
-    calls = points.groupby(["impl", "pass", "workload"])["intensity"].apply(sorted)
-    expected = sorted(call for call in calls if len(call) > 1)
-    ends = np.flatnonzero(np.isnan(line["x"]))
-    assert len(expected) > 1
-    assert sorted(part[~np.isnan(part)].tolist() for part in np.split(line["x"], ends)) == expected
-    assert np.array_equal(np.isnan(line["x"]), np.isnan(line["y"]))
-
-
 def test_a_figure_fills_its_place_and_is_in_the_page_once() -> None:
     place = chart()
     place.object = figure(width=200, sizing_mode="fixed")
@@ -146,17 +145,6 @@ def test_a_figure_fills_its_place_and_is_in_the_page_once() -> None:
     document.add_root(pn.Column(place).get_root(document))
     assert document.roots[0].children == [place.object]
     assert place.object.sizing_mode == "stretch_width"
-
-
-def test_the_legend_shows_each_implementation_s_own_mark(points: pd.DataFrame, synthetic: ModuleType) -> None:
-    plot = roofline(points, all_roofs(synthetic.DEVICE), LIGHT)
-    keys = glyph(plot, "keys").data_source.data
-    assert (glyph(plot, "keys").glyph.marker, glyph(plot, "keys").glyph.line_color) == ("mark", "line")
-    said = {item.label.value: (keys["mark"][item.index], keys["line"][item.index]) for item in plot.legend[0].items}
-    by_style = dict(zip(drawn(plot, "marker"), drawn(plot, "line_color"), strict=True))
-    for impl in points["impl"].unique():
-        shape, shade = said[impl]
-        assert by_style[shape] == shade
 
 
 def test_traffic_stacks_launches_and_shows_the_floor(table: pd.DataFrame) -> None:

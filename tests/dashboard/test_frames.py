@@ -85,7 +85,7 @@ def test_resources_prefer_measured_and_keep_launch_order() -> None:
     assert found(("ncu", 2, 32), ("ncu", 0, 30), ("ncu", 1, 31))["registers"].tolist() == [30, 31, 32]
 
 
-def test_a_config_s_code_is_what_ran_as_the_terminal_has_it() -> None:
+def test_config_is_told_as_the_terminal_tells_it() -> None:
     case = Case("softmax", "triton", "forward", "8x8-fp32", "BLOCK=8")
     rows = [
         case.row(name, value, source, launch=0, function="f")
@@ -94,10 +94,6 @@ def test_a_config_s_code_is_what_ran_as_the_terminal_has_it() -> None:
     ]
     (found,) = sweeps.configs(schema.frame(rows), target="sm_90").to_dict("records")
     assert (found["registers"], found["code_source"], found["theoretical_occupancy"]) == (212, "torch_profiler", 8 / 64)
-
-
-def test_config_time_is_by_the_terminal_s_clock() -> None:
-    case = Case("softmax", "triton", "forward", "8x8-fp32", "BLOCK=8")
     times = {"ncu": (5e-6,), "torch_profiler": (2e-6, 3e-6, 4e-6)}
     rows = [
         case.row(

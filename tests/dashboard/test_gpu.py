@@ -107,9 +107,7 @@ def test_it_samples_only_while_it_is_open(sampler: Sampler) -> None:
     assert not sampler.running
 
 
-def test_without_a_gpu_it_says_why_and_shows_the_runs(
-    sampler: Sampler, nvml: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_gpu_it_says_why(sampler: Sampler, nvml: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvml, "nvmlDeviceGetCount", lambda: 0)
     shown = GpuDialog(State(run=RUN, kernel="softmax", panel="gpu"), pmui.Button())
     assert "the NVIDIA driver lists no GPU" in shown.head.object

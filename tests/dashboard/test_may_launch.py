@@ -17,9 +17,7 @@ from .test_profile import ENTRY
 
 
 @pytest.mark.parametrize("may_launch", [False, True])
-def test_visitor_starts_and_ends_work_only_if_allowed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, may_launch: bool
-) -> None:
+def test_visitor_starts_work_only_if_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, may_launch: bool) -> None:
     (tmp_path / "kernel.py").write_text("SPEC = 1\n")
     monkeypatch.setenv(access.OWN_FILES, str(tmp_path))
 

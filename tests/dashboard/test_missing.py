@@ -19,7 +19,7 @@ from tilescope_dashboard.views.summary import Summary
 from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
 
-from .conftest import field, said
+from .conftest import said
 
 RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
 #: A run of the same kernel with nothing but its registers, or nothing but what the algorithm needs.
@@ -83,20 +83,6 @@ def test_nothing_is_shown_where_no_run_has_it(made: list[store.Summary]) -> None
     assert "From " not in said(traffic) and not body(traffic).visible
     overview.refresh()
     assert "No run says anything about it yet" in said(overview)
-
-
-def test_a_choice_in_traffic_outlives_the_theme(made: list[store.Summary]) -> None:
-    state = State(run=RUN, kernel="softmax", view="traffic")
-    shown = Traffic(state)
-    shown.refresh()
-    problems = list(field(shown, "workload").options.values())
-    other = next(problem for problem in problems if problem != field(shown, "workload").value)
-    field(shown, "workload").value = other
-    state.theme = "dark"
-    assert field(shown, "workload").value == other
-    state.kernel = "matmul"
-    state.kernel = "softmax"
-    assert field(shown, "workload").value in problems
 
 
 def test_a_table_comes_once_the_view_is_to_be_complete(monkeypatch: pytest.MonkeyPatch) -> None:

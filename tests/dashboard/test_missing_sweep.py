@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 from tilescope.jobs.plan import Request
-from tilescope.runs import store
-from tilescope_dashboard.data.recordings import having, with_sweep
 from tilescope_dashboard.session import jobs
 from tilescope_dashboard.session.jobs import JobManager
 from tilescope_dashboard.session.state import State
@@ -20,27 +18,6 @@ from .conftest import said as words
 pytestmark = pytest.mark.usefixtures("in_runs")
 
 RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
-
-
-def test_another_runs_sweep_is_shown_and_whose_it_is_said(runs: Path) -> None:
-    state = State(run=PREDICTED, kernel="matmul", view="autotune")
-    found = having(store.list_runs([runs]), "matmul", with_sweep)
-    assert found is not None
-    assert found.id == RUN
-    state.runs = [found]
-    shown = Autotune(state)
-    shown.refresh()
-    assert shown.body.visible
-    assert "Best of " in words(shown)
-    assert "From synthetic run, measured 2026-01-02 on Synthetic GPU" in words(shown)
-    # The run that was chosen stays, and files say whose numbers they hold.
-    assert state.run == PREDICTED
-    assert shown.origin == ("matmul", RUN, "Synthetic GPU")
-
-
-def test_a_run_of_single_configs_is_no_sweep(runs: Path) -> None:
-    assert having(store.list_runs([runs]), "softmax", with_sweep) is None
-    assert having(store.list_runs([runs]), "not_in_any_run", with_sweep) is None
 
 
 def test_a_sweep_is_said_to_be_under_way_as_long_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

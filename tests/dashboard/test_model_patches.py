@@ -54,7 +54,7 @@ def test_models_of_every_class_are_sent_as_bokeh_does() -> None:
         assert all_said() == before
 
 
-def test_what_may_change_is_each_models_own() -> None:
+def test_models_keep_their_own_values() -> None:
     model_defaults.install()
     first, second = ColumnDataSource(), ColumnDataSource()
     first.data["x"] = [1]
@@ -62,20 +62,16 @@ def test_what_may_change_is_each_models_own() -> None:
     assert not second.data
     assert not second.selected.indices
     assert Plot().x_range is not Plot().x_range
+    plots: list[Any] = [Plot() for _ in range(3)]
+    Theme(json={"attrs": {"Plot": {"border_fill_color": "red"}}}).apply_to_model(plots[1])
+    assert [plot.border_fill_color for plot in plots] == ["#ffffff", "red", "#ffffff"]
+    assert [kind().end for kind in (Range1d, Wide, Range1d)] == [1, 7, 1]
 
 
 class Wide(Range1d):
     """Of another default."""
 
     end = Override(default=7)
-
-
-def test_a_theme_and_a_subclass_prevail() -> None:
-    model_defaults.install()
-    plots: list[Any] = [Plot() for _ in range(3)]
-    Theme(json={"attrs": {"Plot": {"border_fill_color": "red"}}}).apply_to_model(plots[1])
-    assert [plot.border_fill_color for plot in plots] == ["#ffffff", "red", "#ffffff"]
-    assert [kind().end for kind in (Range1d, Wide, Range1d)] == [1, 7, 1]
 
 
 def test_growing_page_knows_its_models() -> None:

@@ -14,9 +14,7 @@ from tilescope_dashboard.views.overview import Overview
 from .conftest import said as words
 
 
-def test_beside_a_diagnosis_no_line_says_that_nothing_was_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_beside_a_diagnosis_no_line_says_nothing_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
     run = next(run for run in store.list_runs([store.recorded_dir()]) if run.title == "convolution: autotune sweeps")
     shown = Overview(State(run=run.id, kernel="conv2d", view="overview"))

@@ -51,7 +51,7 @@ def texts(shown: object) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", FILES[::2])
-def test_every_view_shows_it_and_names_no_command_for_it(
+def test_every_view_shows_it(
     name: str, runs: dict[str, LoadedRun], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TILESCOPE_RUNS", str(folder))

@@ -36,7 +36,7 @@ def fields() -> ProfileFields:
     return shown
 
 
-def test_fields_request_choices_and_another_size() -> None:
+def test_fields_request_what_is_chosen() -> None:
     shown = fields()
     assert "128x1024-bf16" in field(shown, "another size").label
     field(shown, "another size").value = " 1823x781-fp32 "
@@ -46,6 +46,9 @@ def test_fields_request_choices_and_another_size() -> None:
                               ("forward",), ("compiler",), target="sm_90", title="softmax")  # fmt: skip
     field(shown, "every config").value = True
     assert shown.request(ENTRY).configs == ("all",)
+    field(shown, "another size").value, field(shown, "workloads").value, field(shown, "pass").value = "", [], []
+    with pytest.raises(ValueError, match=r"^choose a workload and a pass\.$"):
+        shown.request(ENTRY)
 
 
 @pytest.mark.parametrize(
@@ -62,20 +65,19 @@ def test_a_size_is_judged_while_one_types(size: str, fits: bool) -> None:
     )
 
 
-def test_all_that_is_missing_is_named_at_once() -> None:
-    shown = fields()
-    field(shown, "workloads").value, field(shown, "pass").value = [], []
-    with pytest.raises(ValueError, match=r"^choose a workload and a pass\.$"):
-        shown.request(ENTRY)
-
-
-def test_choices_stay_until_they_are_about_another_kernel() -> None:
+def test_choices_stay_until_another_kernel_comes() -> None:
     shown = fields()
     field(shown, "pass").value = ["forward"]
     shown.fill(ENTRY)
     assert field(shown, "pass").value == ["forward"]
     shown.fill({**ENTRY, "name": "other"})
     assert field(shown, "pass").value == ["forward", "backward"]
+    field(shown, "target GPU").value = "sm_80"
+    shown.fill({**ENTRY, "name": "fp8", "targets": ["sm_89", "sm_90"]})
+    assert field(shown, "target GPU").value == "sm_90"
+    assert "sm_80" in field(shown, "target GPU").disabled_options
+    shown.fill(dict(ENTRY))
+    assert field(shown, "target GPU").disabled_options == []
 
 
 def test_what_cannot_run_stands_greyed_below_what_can(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,16 +95,6 @@ def test_what_cannot_run_stands_greyed_below_what_can(monkeypatch: pytest.Monkey
     assert "not installed: pip install liger-kernel" in said(shown)
 
 
-def test_no_target_is_chosen_that_the_kernel_is_not_for() -> None:
-    shown = fields()
-    field(shown, "target GPU").value = "sm_80"
-    shown.fill({**ENTRY, "name": "fp8", "targets": ["sm_89", "sm_90"]})
-    assert field(shown, "target GPU").value == "sm_90"
-    assert "sm_80" in field(shown, "target GPU").disabled_options
-    shown.fill(dict(ENTRY))
-    assert field(shown, "target GPU").disabled_options == []
-
-
 def form(planner: Callable[[Request], Any]) -> ProfileForm:
     state = State(may_launch=True, catalog=[ENTRY], kernel="softmax")
     shown = ProfileForm(state, JobManager(planner, lambda *_: None))
@@ -114,10 +106,15 @@ async def never(request: Request) -> Job:
     raise AssertionError(request)
 
 
-def test_kernel_field_chooses_the_kernel_of_the_page() -> None:
+def test_form_follows_the_kernel_of_the_page() -> None:
     shown = form(never)
     field(shown, "kernel").value = "rms_norm"
     assert shown.state.kernel == "rms_norm"
+    shown.state.kernel = "not_in_the_library"
+    assert field(shown, "Start profiling").disabled
+    assert "Not in the library" in said(shown)
+    field(shown, "Start profiling").param.trigger("clicks")
+    assert shown.started is None
 
 
 def test_what_was_refused_is_said_beside_the_button() -> None:
@@ -136,15 +133,6 @@ def test_what_was_refused_is_said_beside_the_button() -> None:
         assert "no workload &lt;b&gt;banana" in said(shown)
 
     asyncio.run(scenario())
-
-
-def test_a_kernel_that_is_not_in_the_library_starts_nothing() -> None:
-    shown = form(never)
-    shown.state.kernel = "not_in_the_library"
-    assert field(shown, "Start profiling").disabled
-    assert "Not in the library" in said(shown)
-    field(shown, "Start profiling").param.trigger("clicks")
-    assert shown.started is None
 
 
 def test_unopened_file_in_its_field_blocks_profiling() -> None:

@@ -20,9 +20,7 @@ RUN, PREDICTED = "20260102-030405-aaaa", "20260102-030406-bbbb"
         ("softmax", MEASURED_LINES, None), ("in_no_run", ANYTHING, None),
     ],
 )  # fmt: skip
-def test_a_question_is_answered_by_the_run_that_can(
-    made: list[store.Summary], kernel: str, question: Question, run: str | None
-) -> None:
+def test_run_answers_a_question(made: list[store.Summary], kernel: str, question: Question, run: str | None) -> None:
     found = recordings.best(made, kernel, question)
     assert (found.summary.id if found else None) == run
 

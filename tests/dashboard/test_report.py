@@ -156,9 +156,7 @@ def test_a_prediction_says_so_and_has_no_time(runs: Path) -> None:
     assert " 0 s" not in text and "nan" not in text.lower()
 
 
-def test_report_warns_of_changed_and_incomplete_runs(
-    tmp_path: Path, synthetic: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_report_warns_of_partial_runs(tmp_path: Path, synthetic: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "changed_kernels", lambda loaded: ["softmax"])
     loaded = bare(tmp_path, synthetic, ("softmax",)).loaded
     report = build([Side(replace(loaded, run=replace(loaded.run, complete=False)))])
@@ -222,9 +220,7 @@ def test_no_character_of_markup_is_left_in_markdown(tmp_path: Path, synthetic: M
 # Markdown for a pull request.
 
 
-def test_markdown_ranks_findings_and_names_what_is_cut(
-    norms: Side, whole: Report, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_markdown_ranks_findings_and_names_the_cut(norms: Side, whole: Report, monkeypatch: pytest.MonkeyPatch) -> None:
     text = markdown.markdown(whole)
     assert re.search(
         r"#### rms_norm: 1\d\d µs of GPU time, [\d.]+ % of roofline \(measured copy bandwidth\), 1\d\.\d× vs eager, 1\.\d\d× vs aten \(triton, ",

@@ -67,13 +67,9 @@ def test_report_without_file_prints_text_or_names_html(home: Path, capsys: pytes
 @pytest.mark.parametrize("gpu", [None, {"name": "AMD Instinct MI300X", "computeMajor": 9, "computeMinor": 4}])
 def test_report_of_a_trace_without_a_known_gpu_is_written(gpu: dict[str, Any] | None, tmp_path: Path) -> None:
     about = {
-        "device": 0,
-        "stream": 7,
-        "grid": [64, 1, 1],
-        "block": [128, 1, 1],
-        "registers per thread": 32,
+        "device": 0, "stream": 7, "grid": [64, 1, 1], "block": [128, 1, 1], "registers per thread": 32,
         "shared memory": 0,
-    }
+    }  # fmt: skip
     event = {"ph": "X", "cat": "kernel", "name": "k_rows", "ts": 1, "dur": 5, "args": about}
     trace = tmp_path / "trace.json"
     trace.write_text(json.dumps({"traceEvents": [event], "deviceProperties": [{"id": 0, **gpu}] if gpu else []}))
@@ -102,7 +98,7 @@ def test_what_cannot_be_done_is_one_line(home: Path, capsys: pytest.CaptureFixtu
     assert not list(home.glob("out*"))
 
 
-def test_a_file_that_may_not_be_written_is_one_line(
+def test_unwritable_file_is_said(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The tests may run as root, who may write everywhere.

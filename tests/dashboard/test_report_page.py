@@ -57,9 +57,7 @@ def test_it_opens_offline_with_every_figure(chromium: Any, reported: Callable[[s
     page.context.close()
 
 
-def test_report_figures_follow_colour_scheme_and_print_light(
-    chromium: Any, reported: Callable[[str], Report], tmp_path: Path
-) -> None:
+def test_report_figures_follow_the_scheme(chromium: Any, reported: Callable[[str], Report], tmp_path: Path) -> None:
     page, wrong = opened(chromium, html(reported(PREDICTED)), tmp_path / "r.html", color_scheme="light")
     page.locator("canvas").first.wait_for()
     assert colours(page) == ("rgb(255, 255, 255)", {"#ffffff"})
@@ -72,9 +70,7 @@ def test_report_figures_follow_colour_scheme_and_print_light(
     page.context.close()
 
 
-def test_report_on_a_phone_is_not_scrolled_sideways(
-    chromium: Any, reported: Callable[[str], Report], tmp_path: Path
-) -> None:
+def test_report_on_a_phone_fits_its_width(chromium: Any, reported: Callable[[str], Report], tmp_path: Path) -> None:
     phone = {"viewport": {"width": 390, "height": 800}, "has_touch": True, "is_mobile": True}
     page, wrong = opened(chromium, html(reported(RUN)), tmp_path / "r.html", **phone)
     page.locator("canvas").first.wait_for()

@@ -58,9 +58,7 @@ def test_what_the_command_says_is_progress(monkeypatch: pytest.MonkeyPatch) -> N
         ("import sys; sys.exit(3)", "status 3"),
     ],
 )
-def test_a_script_of_which_no_run_came_is_refused_in_words(
-    monkeypatch: pytest.MonkeyPatch, code: str, said: str
-) -> None:
+def test_script_of_which_no_run_came_is_refused(monkeypatch: pytest.MonkeyPatch, code: str, said: str) -> None:
     instead(monkeypatch, code)
 
     async def ended() -> Any:

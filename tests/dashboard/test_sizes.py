@@ -8,9 +8,9 @@ import pytest
 from bokeh.document import Document
 from tilescope.models.summary import summarise
 from tilescope.runs import store
-from tilescope_dashboard.data import frames, recordings
+from tilescope_dashboard.data import recordings
 from tilescope_dashboard.data.kernel_cases import KernelCase
-from tilescope_dashboard.data.measurements import OF_RUN, measurements
+from tilescope_dashboard.data.measurements import measurements
 from tilescope_dashboard.figures import history as history_figure
 from tilescope_dashboard.figures import sizes as sizes_figure
 from tilescope_dashboard.figures.style import DARK, LIGHT, Theme, theme
@@ -69,21 +69,7 @@ def test_a_recorded_kernel_is_joined_from_its_runs() -> None:
     assert points(history_figure.history(past, LIGHT))
 
 
-def test_fastest_config_represents_a_sweep() -> None:
-    runs = [run for run in store.list_runs([store.recorded_dir()]) if "matmul" in run.kernels]
-    (sweep,) = (one for one in recordings.every(runs, "matmul") if recordings.with_sweep(one.loaded, "matmul"))
-    table = sweep.loaded.table
-    table = frames.default_configs(table[table["config"].ne("") & table["kernel"].eq("matmul")])
-    found = summarise(table, sweep.loaded.run.device)
-    others = every_run_of("matmul")
-    found = found.assign(**others.iloc[-1][list(OF_RUN)].to_dict(), run_id="later")
-    past = history.history(pd.concat([others, found]), KernelCase("triton", "forward", "8192x8192x8192-bf16"))
-    (last,) = past[past["swept"]].to_dict("records")
-    assert last["run_id"] == "later" and last["config"] and not past["swept"].all()
-    assert points(history_figure.history(past, LIGHT))
-
-
-def test_rates_count_what_binds_the_largest_problem(rows: pd.DataFrame) -> None:
+def test_sizes_rate_and_draw_the_largest_problem(rows: pd.DataFrame) -> None:
     of = sizes.rate(rows)
     assert (of.unit, of.unit_of_size) == ("byte/second", "byte")
     found = sizes.sizes(rows, "forward", of)
@@ -95,10 +81,6 @@ def test_rates_count_what_binds_the_largest_problem(rows: pd.DataFrame) -> None:
     busy = rows.assign(performance_fraction=2 * rows["bandwidth_fraction"])
     assert sizes.rate(busy).column == "performance"
     assert "triton is fastest on 2 of 2 sizes" in sizes.sentence(found, of).text
-
-
-def test_sizes_line_joins_the_fastest_of_a_size(rows: pd.DataFrame) -> None:
-    of = sizes.rate(rows)
     one = sizes.sizes(rows, "forward", of)
     one = one[one["impl"] == "triton"]
     slower = one.assign(workload="other", rate=one["rate"] / 2)

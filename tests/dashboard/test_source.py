@@ -89,7 +89,7 @@ def test_launches_are_matched_across_sources_by_their_function(frame: pd.DataFra
     assert topic.of_launch(both, found[1])["value"].tolist() == [1.0]
 
 
-def test_shares_are_of_the_whole_launch(frame: pd.DataFrame) -> None:
+def test_listing_says_shares_of_the_launch(frame: pd.DataFrame) -> None:
     own = topic.of_launch(frame, FunctionLaunch("softmax_kernel", 0))
     stalls = topic.by_line(own, STALLS)
     assert stalls.to_dict() == {("softmax.py", 8): 60.0, ("standard.py", 191): 20.0}
@@ -98,6 +98,22 @@ def test_shares_are_of_the_whole_launch(frame: pd.DataFrame) -> None:
     assert topic.hottest(own, STALLS, "else.py") is None
     assert topic.shares(pd.Series([0.0])).tolist() == [0.0]
     assert topic.files(own) == ["softmax.py", "standard.py"]
+    markup = code_pair.source(SOURCE, "softmax.py", own, [STALLS, CODE], [(6, 9)])
+    assert cells(markup, 8)[:2] == ["6075 %", "3075 %"]
+    # ncu has nothing of the line: not a zero.
+    assert cells(markup, 9)[:2] == ["–", "1025 %"]
+    assert cells(markup, 6) == ["", "", "@triton.jit"]
+    assert "ncu, measured" in markup
+    assert "compiler, predicted" in markup
+    assert markup.count('class="heat measured"') == 1
+    assert markup.count('class="heat predicted"') == 2
+    assert "lines 1 to 5" in markup
+    assert "lines 10 to 13" in markup
+    assert 'data-line="12"' not in markup
+    apart = code_pair.elsewhere(own, "softmax.py", [STALLS, CODE])
+    assert "standard.py:191" in apart
+    assert re.sub(r"<[^>]*>", " ", apart).split()[-3:] == ["20", "25", "%"]
+    assert code_pair.elsewhere(own[own["file"] == "softmax.py"], "softmax.py", [STALLS]) == ""
 
 
 def test_columns_begin_with_where_the_time_goes(frame: pd.DataFrame) -> None:
@@ -118,26 +134,6 @@ def test_an_excerpt_is_of_the_functions_that_have_lines() -> None:
     # Outside of every function, none known, or no Python: all of it.
     assert topic.excerpt(SOURCE, [3, 8]) == topic.excerpt(SOURCE, []) == [(1, 13)]
     assert topic.excerpt("def broken(:\n    pass\n", [2]) == [(1, 2)]
-
-
-def test_the_listing_says_values_shares_and_provenance(frame: pd.DataFrame) -> None:
-    own = topic.of_launch(frame, FunctionLaunch("softmax_kernel", 0))
-    markup = code_pair.source(SOURCE, "softmax.py", own, [STALLS, CODE], [(6, 9)])
-    assert cells(markup, 8)[:2] == ["6075 %", "3075 %"]
-    # ncu has nothing of the line: not a zero.
-    assert cells(markup, 9)[:2] == ["–", "1025 %"]
-    assert cells(markup, 6) == ["", "", "@triton.jit"]
-    assert "ncu, measured" in markup
-    assert "compiler, predicted" in markup
-    assert markup.count('class="heat measured"') == 1
-    assert markup.count('class="heat predicted"') == 2
-    assert "lines 1 to 5" in markup
-    assert "lines 10 to 13" in markup
-    assert 'data-line="12"' not in markup
-    apart = code_pair.elsewhere(own, "softmax.py", [STALLS, CODE])
-    assert "standard.py:191" in apart
-    assert re.sub(r"<[^>]*>", " ", apart).split()[-3:] == ["20", "25", "%"]
-    assert code_pair.elsewhere(own[own["file"] == "softmax.py"], "softmax.py", [STALLS]) == ""
 
 
 def test_texts_are_escaped() -> None:
@@ -193,7 +189,7 @@ def shown(run: str, kernel: str = "softmax", **state: object) -> Source:
     return view
 
 
-def test_the_view_opens_on_the_default_case_and_its_hottest_line(run: str) -> None:
+def test_view_opens_on_the_hottest_line_and_follows(run: str) -> None:
     view = shown(run)
     assert "Line 8 has 75.0 % of stall samples (ncu)" in words(view)
     assert "ncu counts calls inlined from other files apart" in words(view)
@@ -205,19 +201,6 @@ def test_the_view_opens_on_the_default_case_and_its_hottest_line(run: str) -> No
     table = grid(view).filled
     assert table["label"].tolist().count("stall samples") == 2
     assert set(table["source"]) == {"ncu", "compiler", "interpreter"}
-
-
-def test_lines_of_another_case_than_the_pages_are_named(run: str, tmp_path: Path) -> None:
-    assert "No lines of" not in words(shown(another(tmp_path, "20260103-000000-0001", {"softmax": {}})))
-    small = dataclasses.replace(CASE, workload="8x8-fp32")
-    view = shown(another(tmp_path, "20260103-000000-0002", {"softmax": {}}, of=small))
-    said = "No lines of triton · forward · 8x8-fp32; of triton · forward · 16384x4096-bf16: Line 8 has 75.0 % of stall samples (ncu)"
-    assert said in words(view)
-    assert "The lines are those of softmax_kernel, which another size may not launch." in words(view)
-
-
-def test_choices_change_what_is_shown(run: str) -> None:
-    view = shown(run)
     view.code.stage = "ptx"
     assert "<code>ret;</code>" in view.code.markup
     field(view, "columns").value = [CODE]
@@ -231,6 +214,15 @@ def test_choices_change_what_is_shown(run: str) -> None:
     assert "No assembly of this case" in view.code.markup
     field(view, "columns").value = []
     assert "softmax_kernel" in words(view)
+
+
+def test_lines_of_another_case_than_the_pages_are_named(run: str, tmp_path: Path) -> None:
+    assert "No lines of" not in words(shown(another(tmp_path, "20260103-000000-0001", {"softmax": {}})))
+    small = dataclasses.replace(CASE, workload="8x8-fp32")
+    view = shown(another(tmp_path, "20260103-000000-0002", {"softmax": {}}, of=small))
+    said = "No lines of triton · forward · 8x8-fp32; of triton · forward · 16384x4096-bf16: Line 8 has 75.0 % of stall samples (ncu)"
+    assert said in words(view)
+    assert "The lines are those of softmax_kernel, which another size may not launch." in words(view)
 
 
 def test_a_kernel_without_lines_says_what_to_do(run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,9 +248,7 @@ def another(
     return identity
 
 
-def test_source_offers_measured_lines_of_another_run(
-    tmp_path: Path, frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_source_offers_lines_of_another(tmp_path: Path, frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
     predicted = another(tmp_path, "20260103-000000-0001", {"softmax": {}}, frame[frame["source"] != "ncu"])
     another(tmp_path, "20260103-000000-0002", {"softmax": {}}, frame[frame["source"] == "compiler"])

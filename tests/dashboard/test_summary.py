@@ -24,7 +24,6 @@ from tilescope_dashboard.figures.style import DARK, LIGHT
 from tilescope_dashboard.report.build import build
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import summary as topic
-from tilescope_dashboard.views import summary
 from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.summary import Summary
 
@@ -119,9 +118,7 @@ OUTSIDE = "InterpretationFailed: mine_kernel, program (3, 0, 0), line 6: "
         ("reads memory of no tensor", "mine reads memory of no tensor in line 6", "Memory of no tensor, in program"),
     ],
 )  # fmt: skip
-def test_an_access_outside_is_the_verdict_whatever_else_is_known(
-    synthetic: ModuleType, message: str, title: str, text: str
-) -> None:
+def test_access_outside_is_the_verdict(synthetic: ModuleType, message: str, title: str, text: str) -> None:
     trace = 'File "/somewhere/mine.py", line 6, in mine_kernel\n    line 6\n'
     failure = Failure("mine/triton/forward/8-fp32", "interpreter", OUTSIDE + message, trace)
     case = Case("mine", "triton", "forward", "8-fp32")
@@ -137,9 +134,7 @@ def test_an_access_outside_is_the_verdict_whatever_else_is_known(
     assert topic.verdict("mine", None, (), [broken, failure]).title == "mine does not compile for sm_90"
 
 
-def test_summary_of_a_fault_says_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synthetic: ModuleType
-) -> None:
+def test_summary_of_a_fault_is_it_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synthetic: ModuleType) -> None:
     synthetic.write_run(tmp_path, RUN, measured=False)
     said = "InterpretationFailed: softmax, program (0, 0, 0), line 6: reads 4 bytes past the end of x: element 8 of 8"
     run = store.open_run(tmp_path / RUN).run
@@ -200,7 +195,7 @@ def test_the_chosen_baseline_is_compared_and_follows_the_run(runs: Path, monkeyp
     assert shown.state.compared == [f"{PREDICTED}:compile"]
 
 
-def test_a_baseline_that_comes_later_or_is_written_again_is_read(
+def test_later_baseline_is_read(
     runs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, synthetic: ModuleType
 ) -> None:
     shutil.copytree(runs / RUN, tmp_path / RUN)
@@ -215,9 +210,7 @@ def test_a_baseline_that_comes_later_or_is_written_again_is_read(
     assert f"speedup of triton vs triton in {PREDICTED}" in words(shown)
 
 
-def test_counters_come_from_the_run_that_has_them_and_it_is_said(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, synthetic: ModuleType
-) -> None:
+def test_counters_come_from_a_run_with_them(runs: Path, monkeypatch: pytest.MonkeyPatch, synthetic: ModuleType) -> None:
     shown = opened(runs, monkeypatch, run=PREDICTED)
     assert "(not timed)" in words(shown)
     bars = {r.name: r.data_source.data for r in shown.light.object.renderers}["shares"]
@@ -225,12 +218,3 @@ def test_counters_come_from_the_run_that_has_them_and_it_is_said(
     said = shown.whose_light.object
     assert "measured 2026-01-02 on Synthetic GPU" in said and "(speed of light)" in said
     assert "synthetic prediction, measured 2026-01-02 on Synthetic GPU" in words(shown)
-
-
-def test_a_baseline_that_cannot_be_read_is_said(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = opened(runs, monkeypatch)
-    loaded, case = shown.state.loaded, shown.state.standing
-    rows, said = topic.baseline(loaded, "softmax", case, ["20200101-000000-0000"], dataclasses.replace)
-    assert rows.empty
-    assert "no run" in said[0]
-    assert topic.stats(summary._row(loaded, "softmax", case), rows)

@@ -45,17 +45,17 @@ def swept(*configs: tuple[int, int, float, float]) -> pd.DataFrame:
 GRID = swept((4, 1, 27, 100), (4, 2, 27, 200), (8, 1, 27, 100), (8, 2, 27, 200))
 
 
-def test_most_telling_is_first_column_that_differs() -> None:
+def test_axes_are_parameters_that_matter() -> None:
     assert topic.most_telling(GRID, ["registers", "shared_memory"]) == "shared_memory"
     assert topic.most_telling(GRID, ["registers"]) == "registers"
     assert topic.most_telling(GRID, []) is None
-
-
-def test_the_axes_are_parameters_that_matter() -> None:
     assert topic.axes(GRID, "shared_memory") == ["STAGES", "WARPS"]
     assert topic.axes(GRID, None) == ["WARPS", "STAGES"]
     hardly = GRID.assign(time=[1.0, 1.5, 1.01, 1.51])
     assert topic.axes(hardly, "time") == ["STAGES", "WARPS"]
+    costs = {f"P{number}": (12 - number) / 100 for number in range(12)}
+    assert sweeps.costs(costs) == ["P0 +12 %", "P1 +11 %", "P2 +10 %", "P3 +9.0 %", "the other 8 no more"]
+    assert sweeps.costs({"P": 0.1, "Q": 0.0}) == ["P +10 %", "Q nothing"]
 
 
 @pytest.mark.parametrize(("column", "said", "stars"), [
@@ -127,12 +127,6 @@ def test_autotune_sentence_names_costs_and_gain() -> None:
     said = topic.sentence(rows, rows, "time", "second", 1.5)
     assert said.title == "Best of 4: 1.00 µs, 50 % faster than the default"
     assert "What matters most: WARPS (a wrong value costs 100 %), STAGES (10 %)." in said.text
-
-
-def test_of_a_dozen_parameters_the_costly_ones_are_told() -> None:
-    costs = {f"P{number}": (12 - number) / 100 for number in range(12)}
-    assert sweeps.costs(costs) == ["P0 +12 %", "P1 +11 %", "P2 +10 %", "P3 +9.0 %", "the other 8 no more"]
-    assert sweeps.costs({"P": 0.1, "Q": 0.0}) == ["P +10 %", "Q nothing"]
 
 
 def test_autotune_copies_chosen_or_best_config() -> None:

@@ -1,8 +1,6 @@
 """Tables and the files people save: raw values, units in the names, and where they come from in the file's name."""
 
 import asyncio
-import csv
-import io
 import re
 from pathlib import Path
 from typing import Any
@@ -20,21 +18,15 @@ from tilescope_dashboard.figures.style import theme
 from .conftest import RUN
 
 COLUMNS = (
-    Column("impl", "impl.", "text"),
-    Column("registers", "registers", "count"),
-    Column("gpu_time", "GPU time", "second"),
-    Column("over", "of the floor", "times"),
-    Column("why", "why", "text"),
-)
+    Column("impl", "impl.", "text"), Column("registers", "registers", "count"),
+    Column("gpu_time", "GPU time", "second"), Column("over", "of the floor", "times"), Column("why", "why", "text"),
+)  # fmt: skip
 ROWS = pd.DataFrame(
     {
-        "impl": ["triton", "=cmd()", None],
-        "registers": pd.array([32, None, 40], dtype="Int64"),
-        "gpu_time": [1.8278e-4, float("nan"), 2e-6],
-        "over": [1.015625, 2.0, None],
-        "hidden": [1, 2, 3],
+        "impl": ["triton", "=cmd()", None], "registers": pd.array([32, None, 40], dtype="Int64"),
+        "gpu_time": [1.8278e-4, float("nan"), 2e-6], "over": [1.015625, 2.0, None], "hidden": [1, 2, 3],
     }
-)
+)  # fmt: skip
 
 
 def filled() -> Any:
@@ -53,31 +45,17 @@ def test_a_table_shows_a_dash_and_keeps_the_value_that_is_absent() -> None:
     assert plain["why"].isna().all()
 
 
-def test_csv_is_unscaled_and_holds_no_formula() -> None:
-    widget = filled()
-    text = exports.as_csv(exports.plain(widget.filled, widget.units)).read().decode()
-    rows = list(csv.DictReader(io.StringIO(text)))
-    assert rows[0] == {
-        "impl": "triton", "registers": "32", "gpu_time (second)": "0.00018278", "over (ratio)": "1.015625", "why": "",
-    }  # fmt: skip
-    assert rows[1]["impl"] == "'=cmd()"
-    assert rows[1]["registers"] == ""
-    assert rows[2]["impl"] == ""
-
-
-def test_parquet_keeps_types_and_what_is_absent() -> None:
-    widget = filled()
-    read = pq.read_table(exports.as_parquet(exports.plain(widget.filled, widget.units))).to_pandas()
-    assert read["impl"].tolist()[:2] == ["triton", "=cmd()"]
-    assert read["registers"].isna().tolist() == [False, True, False]
-    assert read["over (ratio)"].tolist()[:2] == [1.015625, 2.0]
-
-
-def test_a_table_that_was_never_filled_saves_its_columns() -> None:
+def test_long_table_shows_first_rows_and_saves_all() -> None:
     widget = table(COLUMNS)
     plain = exports.plain(widget.filled, widget.units)
     assert pq.read_table(exports.as_parquet(plain)).num_rows == 0
     assert exports.as_csv(plain).read().decode().strip() == "impl,registers,gpu_time (second),over (ratio),why"
+    widget.fill(pd.DataFrame({"registers": range(10_002)}))
+    assert len(widget.value) == 10_000
+    assert "10,000 of 10,002 rows" in widget.note.object
+    assert len(exports.plain(widget.filled, widget.units)) == 10_002
+    widget.fill(ROWS)
+    assert (len(widget.value), widget.note.object) == (3, "")
 
 
 def test_a_link_writes_the_table_as_it_is_when_it_is_pressed() -> None:
@@ -89,16 +67,6 @@ def test_a_link_writes_the_table_as_it_is_when_it_is_pressed() -> None:
     assert as_csv.filename == "second.csv"
     assert asyncio.run(as_parquet.callback()).read(4) == b"PAR1"
     assert as_parquet.filename == "second.parquet"
-
-
-def test_long_table_shows_first_rows_and_saves_all() -> None:
-    widget = table(COLUMNS)
-    widget.fill(pd.DataFrame({"registers": range(10_002)}))
-    assert len(widget.value) == 10_000
-    assert "10,000 of 10,002 rows" in widget.note.object
-    assert len(exports.plain(widget.filled, widget.units)) == 10_002
-    widget.fill(ROWS)
-    assert (len(widget.value), widget.note.object) == (3, "")
 
 
 def test_column_of_words_widens_up_to_a_limit() -> None:

@@ -17,7 +17,7 @@ from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.run import Device, Run
 from tilescope_dashboard.figures import timeline as figures
-from tilescope_dashboard.figures.style import DARK, LIGHT
+from tilescope_dashboard.figures.style import LIGHT
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.timeline import Timeline
 
@@ -37,27 +37,15 @@ def launches(count: int, function: str = "kernel", late: float = np.nan) -> pd.D
     fixed = {"run_id": "", "kernel": "k", "impl": "triton", "pass": "forward", "workload": "8-fp32", "dtype": "fp32",
              "config": "", "source": "torch_profiler", "sample": 0, "function": function, "call": np.nan}  # fmt: skip
     times = {
-        "launch": place,
-        "start": place * 3e-6,
-        "duration": 2e-6,
-        "gap": gap,
+        "launch": place, "start": place * 3e-6, "duration": 2e-6, "gap": gap,
         "late": np.where(place > 0, late, np.nan),
-    }
+    }  # fmt: skip
     return pd.DataFrame({**fixed, **times})[model.COLUMNS]
 
 
 def rows(plot: figure, name: str) -> pd.DataFrame:
     found = [pd.DataFrame(dict(glyph.data_source.data)) for glyph in plot.renderers if glyph.name == name]
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
-
-
-@pytest.mark.parametrize("look", [LIGHT, DARK], ids=["light", "dark"])
-def test_one_launch_is_one_bar_without_a_gap(look: figures.Theme) -> None:
-    plot = figures.timeline(launches(1), look)
-    bars = rows(plot, "bars")
-    assert bars[["start", "end"]].to_numpy().tolist() == [[0, 2e-6]]
-    assert bars["gap_text"].tolist() == ["–"]
-    assert all(rows(plot, name).empty for name in (figures.LATE, figures.IN_TIME, figures.UNKNOWN))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +115,7 @@ def test_ten_thousand_launches_share_bars_and_all_count() -> None:
     assert 5_001 in set(rows(plot, figures.UNKNOWN)["number"])
 
 
-def test_timeline_view_fills_its_tables() -> None:
+def test_timeline_view_fills_and_filters_its_tables() -> None:
     shown = Timeline(State(run=RUN, kernel="softmax", view="timeline"))
     shown.refresh()
     assert "triton: GPU busy 100 %" in words(shown)
@@ -138,6 +126,18 @@ def test_timeline_view_fills_its_tables() -> None:
     assert compiled["late"].iloc[1] == pytest.approx(6e-6)
     # A hundred thousand launches: the browser gets a page of them at a time, and the files hold them all.
     assert (shown.table.pagination, shown.table.page_size) == ("remote", 12)
+    field(shown, "repetition").value = 4
+    assert set(shown.totals.filled["sample"]) == {4}
+    slow = shown.totals.filled["window"].max()
+    field(shown, "workload").value = ("1823x781-bf16", "backward")
+    assert shown.totals.filled["window"].max() < slow
+    before = shown.totals.filled
+    field(shown, "function contains").value = "EAGER_3"
+    assert shown.table.filled["function"].tolist() == ["softmax_eager_3"]
+    # The gaps and totals are the whole call's all the same.
+    assert shown.totals.filled.equals(before)
+    field(shown, "function contains").value = "(["
+    assert shown.table.filled.empty
 
 
 def test_the_sentence_names_the_longest_gap_and_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,27 +173,8 @@ def _sentence(folder: Path, end: str, calls: tuple[float, ...]) -> str:
     return str(shown.head.object)
 
 
-def test_repetition_problem_and_filter_choose_what_is_shown() -> None:
-    shown = Timeline(State(run=RUN, kernel="softmax", view="timeline"))
-    shown.refresh()
-    field(shown, "repetition").value = 4
-    assert set(shown.totals.filled["sample"]) == {4}
-    slow = shown.totals.filled["window"].max()
-    field(shown, "workload").value = ("1823x781-bf16", "backward")
-    assert shown.totals.filled["window"].max() < slow
-    before = shown.totals.filled
-    field(shown, "function contains").value = "EAGER_3"
-    assert shown.table.filled["function"].tolist() == ["softmax_eager_3"]
-    # The gaps and totals are the whole call's all the same.
-    assert shown.totals.filled.equals(before)
-    field(shown, "function contains").value = "(["
-    assert shown.table.filled.empty
-
-
 @pytest.mark.parametrize("run", [PREDICTED, INJECTED])
-def test_timeline_without_starts_says_how_to_get_them(
-    run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_timeline_without_starts_says_what_to_do(run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "recorded_dir", lambda: tmp_path)
     monkeypatch.setattr(store, "runs_dir", lambda: tmp_path)
     shown = Timeline(State(run=run, view="timeline"))
@@ -203,9 +184,7 @@ def test_timeline_without_starts_says_how_to_get_them(
     assert not shown.traces.objects
 
 
-def test_the_trace_of_what_is_shown_and_those_that_the_run_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synthetic: ModuleType
-) -> None:
+def test_traces_shown_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synthetic: ModuleType) -> None:
     monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
     folder = synthetic.write_run(tmp_path, RUN)
     state = State(run=RUN, kernel="softmax", view="timeline")
@@ -228,9 +207,7 @@ def test_the_trace_of_what_is_shown_and_those_that_the_run_kept(
     assert "keeps no trace" not in note.object
 
 
-def test_the_trace_of_an_own_kernel_is_found_as_the_librarys_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trace_of_an_own_kernel_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
     # Its collectors know it by its file, the run's table by its name, which may be one of the library's.
     case = Case("/home/me/my [kernels].py:softmax", "triton", "forward", "8-fp32")

@@ -58,16 +58,11 @@ def cost(workload, direction):
 
 
 SPEC = KernelSpec(
-    name="products",
-    summary="A sum of products of tiles",
-    dims=("steps",),
+    name="products", summary="A sum of products of tiles", dims=("steps",),
     implementations={
         "triton": Implementation(_call(0), "halved once its product was waited for"),
         "under_way": Implementation(_call(1), "halved while its product is under way"),
     },
-    reference=reference,
-    inputs=inputs,
-    workloads=(Workload({"steps": 8}, "bf16", label="small"),),
-    cost=cost,
+    reference=reference, inputs=inputs, workloads=(Workload({"steps": 8}, "bf16", label="small"),), cost=cost,
     tolerance={"bf16": 1e-2},
-)
+)  # fmt: skip

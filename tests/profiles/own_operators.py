@@ -108,9 +108,7 @@ def _draw(workload: Workload, device) -> dict[str, torch.Tensor]:
 
 
 SINE = KernelSpec(
-    name="sine",
-    summary="A sine, with its gradient.",
-    dims=("n",),
+    name="sine", summary="A sine, with its gradient.", dims=("n",),
     implementations={
         "triton_op": Implementation(sine),
         "custom_op": Implementation(custom_sine),
@@ -120,10 +118,7 @@ SINE = KernelSpec(
         "gpu_only": Implementation(lambda x: _launched(sine_kernel, torch.ops.tilescope_tests.gpu_sine(x.detach()))),
         "fullgraph": Implementation(compiled_as_a_whole),
     },
-    reference=torch.sin,
-    inputs=_draw,
-    workloads=(Workload({"n": 1000}, "fp32", label="small"),),
-    cost=lambda workload, direction: Cost(0, 0, 0),
-    tolerance={"fp32": 1e-5, "bf16": 2e-2},
+    reference=torch.sin, inputs=_draw, workloads=(Workload({"n": 1000}, "fp32", label="small"),),
+    cost=lambda workload, direction: Cost(0, 0, 0), tolerance={"fp32": 1e-5, "bf16": 2e-2},
     passes=("forward", "backward"),
-)
+)  # fmt: skip

@@ -172,24 +172,18 @@ def _no_cost(workload, direction):
 TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2, "fp16": 2e-3}
 
 SOFTMAX = KernelSpec(
-    name="small_softmax",
-    summary="The recorded softmax.",
-    dims=("rows", "columns"),
+    name="small_softmax", summary="The recorded softmax.", dims=("rows", "columns"),
     implementations={
         "triton": Implementation(softmax),
         "eager": Implementation(lambda x: torch.exp(x - x.amax(1, True)) / torch.exp(x - x.amax(1, True)).sum(1, True)),
     },
     reference=lambda x: torch.softmax(x, 1),
     inputs=lambda w, device: {"x": _draw((w.dims["rows"], w.dims["columns"]), w, device)},
-    workloads=(Workload({"rows": 67, "columns": 781}, "fp32", label="ragged"),),
-    cost=_no_cost,
-    tolerance=TOLERANCE,
-)
+    workloads=(Workload({"rows": 67, "columns": 781}, "fp32", label="ragged"),), cost=_no_cost, tolerance=TOLERANCE,
+)  # fmt: skip
 
 MATMUL = KernelSpec(
-    name="small_matmul",
-    summary="The recorded matmul.",
-    dims=("m", "n", "k"),
+    name="small_matmul", summary="The recorded matmul.", dims=("m", "n", "k"),
     implementations={
         "triton": Implementation(matmul, configs=({"BM": 128, "BN": 256, "BK": 64, "num_warps": 8, "num_stages": 3},)),
         "eager": Implementation(lambda a, b: a @ b),
@@ -199,10 +193,8 @@ MATMUL = KernelSpec(
         "a": _draw((w.dims["m"], w.dims["k"]), w, device),
         "b": _draw((w.dims["k"], w.dims["n"]), w, device),
     },
-    workloads=(Workload({"m": 128, "n": 256, "k": 128}, "bf16", label="small"),),
-    cost=_no_cost,
-    tolerance=TOLERANCE,
-)
+    workloads=(Workload({"m": 128, "n": 256, "k": 128}, "bf16", label="small"),), cost=_no_cost, tolerance=TOLERANCE,
+)  # fmt: skip
 
 
 def _in_place(x):
@@ -211,39 +203,26 @@ def _in_place(x):
 
 
 TIMES = KernelSpec(
-    name="times_three",
-    summary="Scaling, autotuned, with a gradient.",
-    dims=("n",),
+    name="times_three", summary="Scaling, autotuned, with a gradient.", dims=("n",),
     implementations={
-        "triton": Implementation(times_three),
-        "wrong": Implementation(wrong),
-        "in_place": Implementation(_in_place),
+        "triton": Implementation(times_three), "wrong": Implementation(wrong), "in_place": Implementation(_in_place),
         "picky": Implementation(lambda x: times_three(x) if x.sum().item() else x),
-        "eager": Implementation(lambda x: x * 3),
-        "compile": Implementation(lambda x: x * 3),
+        "eager": Implementation(lambda x: x * 3), "compile": Implementation(lambda x: x * 3),
         "absent": Implementation(times_three, requires=("no-such-package",)),
     },
-    reference=lambda x: x * 3,
-    inputs=lambda w, device: {"x": _draw((w.dims["n"],), w, device, requires_grad=True)},
-    workloads=(Workload({"n": 5000}, "fp32", label="small"),),
-    cost=_no_cost,
-    tolerance=TOLERANCE,
+    reference=lambda x: x * 3, inputs=lambda w, device: {"x": _draw((w.dims["n"],), w, device, requires_grad=True)},
+    workloads=(Workload({"n": 5000}, "fp32", label="small"),), cost=_no_cost, tolerance=TOLERANCE,
     passes=("forward", "backward"),
-)
+)  # fmt: skip
 
 
 def _vector(name, implementations, reference, dims=("n",)):
     return KernelSpec(
-        name=name,
-        summary=name,
-        dims=dims,
-        implementations={key: Implementation(call) for key, call in implementations.items()},
-        reference=reference,
+        name=name, summary=name, dims=dims,
+        implementations={key: Implementation(call) for key, call in implementations.items()}, reference=reference,
         inputs=lambda w, device: {"x": _draw(tuple(w.dims.values()), w, device)},
-        workloads=(Workload(dict.fromkeys(dims, 64), "fp32", label="small"),),
-        cost=_no_cost,
-        tolerance=TOLERANCE,
-    )
+        workloads=(Workload(dict.fromkeys(dims, 64), "fp32", label="small"),), cost=_no_cost, tolerance=TOLERANCE,
+    )  # fmt: skip
 
 
 def ratio(x: torch.Tensor) -> torch.Tensor:
@@ -271,13 +250,8 @@ SUMS = _vector(
 COMPACT = _vector("compact", {"triton": compact}, torch.relu)
 
 GATHER = KernelSpec(
-    name="gather",
-    summary="Addresses that depend on data.",
-    dims=("n",),
-    implementations={"triton": Implementation(gather)},
-    reference=lambda x, index: x[index],
+    name="gather", summary="Addresses that depend on data.", dims=("n",),
+    implementations={"triton": Implementation(gather)}, reference=lambda x, index: x[index],
     inputs=lambda w, device: {"x": _draw((4 * w.dims["n"],), w, device), "index": torch.arange(0, 4 * w.dims["n"], 4)},
-    workloads=(Workload({"n": 1000}, "fp32", label="small"),),
-    cost=_no_cost,
-    tolerance=TOLERANCE,
-)
+    workloads=(Workload({"n": 1000}, "fp32", label="small"),), cost=_no_cost, tolerance=TOLERANCE,
+)  # fmt: skip

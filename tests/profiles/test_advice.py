@@ -67,12 +67,6 @@ def test_uncoalesced_bound_is_its_part_of_the_traffic() -> None:
     assert "uncoalesced-stores" not in rules(find(few))
 
 
-def test_a_launch_that_is_too_small_for_its_work() -> None:
-    single = one(find({"gpu_time@torch_profiler": 2e-6}, read=1000, written=1000), "launch-bound")
-    assert single.bound is None
-    assert "2.0 µs" in single.title
-
-
 def test_nothing_is_found_where_nothing_was_counted() -> None:
     assert advice.findings(schema.frame([]), GPU) == []
     assert find({}) == []
@@ -120,12 +114,6 @@ def test_bank_conflicts_rank_before_the_stall_they_cause(conflicts: float, stall
     stalls = {f"stall_{stall}@ncu": 7.0, "stall_wait@ncu": 2.0, "stall_selected@ncu": 1.0}
     found = find({"gpu_time@ncu": 400e-6, "sm_clock@ncu": 1e9, "bank_conflicts@ncu": conflicts, **SLOW, **stalls})
     assert [f.rule for f in found] == [*order, "distance"]
-
-
-def test_arithmetic_at_its_roof() -> None:
-    flops = 5 * 10**9
-    found = find({"gpu_time@torch_profiler": 0.51e-3}, flops=flops)
-    assert one(found, "at-the-rate").bound is None
 
 
 def test_late_cpu_ranks_by_its_ratio_in_its_own_clock():
@@ -188,13 +176,10 @@ def test_a_library_s_own_kernels_are_left_alone(impl: str, function: str, told: 
     assert found == {"extra-bytes", "distance"} | ({"longest-stall", "spills"} if told else set())
 
 
-def test_register_remedy_names_a_count_that_fits_a_block() -> None:
+def test_register_remedy_names_a_count_that_fits() -> None:
     finding = one(find(OCCUPANCY), "register-pressure")
     assert "With 96 registers a thread instead of 128 an SM holds 5 blocks instead of 4" in finding.remedy
     assert finding.bound and finding.bound.ratio == pytest.approx(5 / 4)
-
-
-def test_register_advice_works_for_an_unknown_target() -> None:
     rows = [*values(OCCUPANCY), *cost(read=1000, written=1000, flops=1000)]
     other = dataclasses.replace(GPU, target="sm_999")
     assert "register-pressure" in rules(advice.findings(schema.frame(rows), other))

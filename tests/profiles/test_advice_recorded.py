@@ -15,11 +15,6 @@ def rules(found: list[Finding]) -> set[str]:
     return {finding.rule for finding in found}
 
 
-def one(found: list[Finding], rule: str) -> Finding:
-    (finding,) = [f for f in found if f.rule == rule]
-    return finding
-
-
 def recorded(kernel: str) -> store.LoadedRun:
     """The newest recording of the kernel with times and counters."""
     return store.open_run(recordings.of_kernel(kernel)[0].path)
@@ -87,21 +82,6 @@ def test_the_command_prints_findings(capsys: pytest.CaptureFixture[str]) -> None
         (["--workload", "1x1-fp32"], "unknown workload '1x1-fp32'"),
     ],
 )
-def test_the_command_says_what_it_does_not_know(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_says_what_is_unknown(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["advise", recorded("layer_norm").run.id, *arguments]) == 2
     assert said in capsys.readouterr().err
-
-
-def test_sweep_of_layer_norm_names_eight_warps_over_four() -> None:
-    (path,) = (s.path for s in store.list_runs([store.recorded_dir()]) if s.title == "norms: autotune sweeps")
-    loaded = store.open_run(path)
-    table = loaded.table[(loaded.table["kernel"] == "layer_norm") & (loaded.table["config"] != "")]
-    assert "quicker-config" not in rules(advice.findings(table, loaded.run.device, loaded.run.kernels))
-    four = table["config"].str.endswith("num_warps=4")
-    own = table["config"].where(~four | (table["config"] != table.loc[four, "config"].iloc[0]), "")
-    found = advice.findings(table.assign(config=own), loaded.run.device, loaded.run.kernels)
-    finding = one(found, "quicker-config")
-    assert "'num_warps': 8}" in finding.remedy
-    assert finding.bound and finding.bound.ratio == pytest.approx(1.038, abs=0.004)

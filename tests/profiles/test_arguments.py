@@ -9,13 +9,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 
 @pytest.mark.parametrize(("value", "kind", "dtype"), [
-    (True, "int1", np.bool_),
-    (7, "int32", np.int32),
-    (-(2**31), "int32", np.int32),
-    (2**31, "int64", np.int64),
-    (2**40, "int64", np.int64),
-    (2**63, "uint64", np.uint64),
-    (0.1, "fp32", np.float32),
+    (True, "int1", np.bool_), (7, "int32", np.int32), (-(2**31), "int32", np.int32), (2**31, "int64", np.int64),
+    (2**40, "int64", np.int64), (2**63, "uint64", np.uint64), (0.1, "fp32", np.float32),
 ])  # fmt: skip
 def test_as_block_gives_tritons_types(value, kind, dtype):
     block = arguments.as_block(value)

@@ -55,15 +55,19 @@ def test_the_complaint_is_the_line_that_says_what_is_wrong():
     assert assembly.complaint("") == "no word of why"
 
 
-def test_the_widest_access():
+def test_what_the_ptx_says():
     assert assembly.widest_access(PTX, "ld") == 16
     assert assembly.widest_access(PTX.replace("cp.async", "no.async"), "ld") == 8
     assert assembly.widest_access(PTX, "st") == 2
     assert assembly.widest_access("", "ld") is None
-
-
-def test_tensor_core_instructions_are_counted_in_code_only():
     assert assembly.tensor_instructions(PTX) == 2
+    assert assembly.block_threads(PTX) == 128
+    assert assembly.block_threads(".reqntid 32, 4, 2") == 256
+    assert assembly.block_threads("") is None
+    kept = assembly.portable(PTX)
+    assert "somebody" not in kept
+    assert '"kernels.py"' in kept
+    assert "debug" not in kept
 
 
 def test_why_products_run_one_by_one():
@@ -75,16 +79,3 @@ def test_why_products_run_one_by_one():
     other = f"{lead}the presence of Extern calls in the function 'second'\n{REPORT}"
     assert assembly.serialized_wgmma(PTX, other, "second")["wgmma_serialized_otherwise"] == 1
     assert assembly.serialized_wgmma(PTX.replace("wgmma.", "none."), short, "second") == {}
-
-
-def test_the_size_of_a_block():
-    assert assembly.block_threads(PTX) == 128
-    assert assembly.block_threads(".reqntid 32, 4, 2") == 256
-    assert assembly.block_threads("") is None
-
-
-def test_what_is_kept_names_no_machine():
-    kept = assembly.portable(PTX)
-    assert "somebody" not in kept
-    assert '"kernels.py"' in kept
-    assert "debug" not in kept

@@ -9,7 +9,7 @@ import threading
 import pytest
 import torch
 import triton
-from tilescope.execution import assumed_tensors, launches
+from tilescope.execution import assumed_tensors
 from tilescope.execution.assumed_device import NoAnswer, assumed
 from tilescope.hardware import ceilings, occupancy
 from tilescope.table import assumptions
@@ -24,12 +24,6 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here
 def there():
     with assumed("sm_90") as found:
         yield found
-
-
-def scaled(launch):
-    """Does what ``scale_kernel`` does: the interpreter would patch this process."""
-    given = launch.arguments
-    given["y_ptr"].copy_(given["x_ptr"] * given["factor"])
 
 
 def test_private_functions_of_streams_are_answered(there):
@@ -179,18 +173,6 @@ def test_device_has_the_figures_of_its_product(target):
     assert there.as_data()["sources"][0] == product.document
 
 
-def test_answers_are_kept_once(there):
-    for _ in range(2):
-        assert torch.cuda.get_device_properties(0).multi_processor_count == 132
-        assert torch.cuda.get_device_name(0) == "NVIDIA H200"
-    data = there.as_data()
-    assert data["answers"] == {
-        "torch.cuda.get_device_name()": "NVIDIA H200",
-        "torch.cuda.get_device_properties().multi_processor_count": 132,
-    }
-    assert data["refused"] == [] and data["target"] == "sm_90"
-
-
 REFUSED = {
     "get_device_properties().clock_rate": lambda: torch.cuda.get_device_properties(0).clock_rate,
     "['mem_clock_rate']": triton.testing.get_dram_gbps,
@@ -286,39 +268,6 @@ def test_reachable_tensors_are_on_the_gpu_or_pinned(there):
     assert assumed_tensors.reachable(torch.empty(0))
 
 
-def test_gradient_is_on_the_gpu_with_its_tensor(there):
-    x = torch.randn(100, device="cuda", requires_grad=True)
-    with launches.catch(scaled) as caught:
-        y = gpu_launchers.Doubled.apply(x)
-        y.sum().backward()
-    assert [launch.grid for launch in caught] == [(132, 1, 1)] * 2
-    assert x.grad.is_cuda and torch.equal(y.cpu(), 2 * x.detach().cpu())
-    assert x.grad.tolist() == [2.0] * 100
-
-
-def test_operator_for_cuda_alone_is_called(there):
-    with launches.catch(scaled):
-        assert gpu_launchers.by_operator(torch.ones(5, device="cuda")).tolist() == [2.0] * 5
-    library = torch.library.Library("tilescope_assumed", "DEF")
-    library.define("halved(Tensor x) -> Tensor")
-    library.impl("halved", lambda x: x / 2 if x.is_cuda else None, "CUDA")
-    assert torch.ops.tilescope_assumed.halved(torch.ones(2, device="cuda")).tolist() == [0.5, 0.5]
-
-
-def test_warmed_up_kernel_has_the_targets_registers():
-    x = torch.empty(4096)
-    found = []
-    for target in ("sm_90", "sm_80"):
-        with assumed(target):
-            kernel = gpu_launchers.scale_kernel.warmup(x, x, 4096, 2.0, BLOCK=4096, num_warps=4, grid=(1,))
-            kernel._init_handles()
-            found.append((f"sm_{kernel.metadata.target.arch}", kernel.n_spills))
-            assert 0 < kernel.n_regs <= 255 and kernel.n_max_threads * kernel.n_regs <= occupancy.REGISTERS
-            with pytest.raises(AttributeError, match="a launch needs a GPU"):
-                kernel[(1, 1, 1)](x, x, 4096, 2.0)
-    assert found == [("sm_90", 0), ("sm_80", 0)]
-
-
 def test_autocast_casts_and_ends(there):
     layer, x = torch.nn.Linear(3, 3, device="cuda"), torch.ones(2, 3, device="cuda")
     with torch.autocast("cuda", dtype=torch.bfloat16):
@@ -347,14 +296,6 @@ def test_streams_events_and_contexts_do_nothing(there):
         assert isinstance(kind, type) and (kind | None)  # annotations name them
     assert isinstance(torch.default_generator, torch.Generator)
     assert torch.Generator("cuda").device == torch.device("cuda", 0) and torch.Generator().device.type == "cpu"
-
-
-def test_thread_that_begins_meanwhile_is_answered(there):
-    made: list[torch.Tensor] = []
-    thread = threading.Thread(target=lambda: made.append(torch.ones(3, device="cuda") * 2))
-    thread.start()
-    thread.join()
-    assert made[0].is_cuda
 
 
 def test_compiled_function_runs_uncompiled():

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tilescope.table.case import Case, config_text, parse_config, readable
+from tilescope.table.case import Case, config_text, config_values, parse_config, readable
 from tilescope.table.run import Failure
 
 texts = st.text(min_size=1, max_size=60)
@@ -45,6 +45,8 @@ def test_a_config_survives_its_text(config):
 def test_a_config_that_does_not_parse_names_the_part(text):
     with pytest.raises(ValueError, match="is not NAME=INTEGER"):
         parse_config(text)
+    # Of another tool's config any value will do, but each has a name.
+    assert config_values("A=1,B=x") == {"A": 1, "B": "x"} and config_values("<img src=x>,A=1") == {}
 
 
 def test_a_row_carries_the_case():

@@ -11,22 +11,15 @@ from . import small_kernels
 from .capturing import capture, figures, small
 
 CASES = {
-    "softmax": small("SOFTMAX", "67x781-fp32"),
-    "softmax eager": small("SOFTMAX", "67x781-fp32", "eager"),
-    "half": small("MATMUL", "128x256x128-bf16"),
-    "times": small("TIMES", "500-bf16", direction="backward"),
-    "wrong": small("TIMES", "500-fp32", "wrong", "backward"),
-    "in place": small("TIMES", "500-fp32", "in_place"),
-    "gather": small("GATHER", "1000-fp32"),
-    "sums": small("SUMS", "40x300-fp32"),
-    "compact": small("COMPACT", "100-fp32"),
-    "unwritten": small("CARELESS", "128-fp32", "unwritten"),
-    "beyond": small("CARELESS", "100-fp32", "beyond"),
-    "common NaN": small("RATIO", "200-fp32"),
-    "NaN": small("UNGUARDED", "200-fp32"),
-    "compile": small("TIMES", "500-fp32", "compile"),
+    "softmax": small("SOFTMAX", "67x781-fp32"), "softmax eager": small("SOFTMAX", "67x781-fp32", "eager"),
+    "half": small("MATMUL", "128x256x128-bf16"), "times": small("TIMES", "500-bf16", direction="backward"),
+    "wrong": small("TIMES", "500-fp32", "wrong", "backward"), "in place": small("TIMES", "500-fp32", "in_place"),
+    "gather": small("GATHER", "1000-fp32"), "sums": small("SUMS", "40x300-fp32"),
+    "compact": small("COMPACT", "100-fp32"), "unwritten": small("CARELESS", "128-fp32", "unwritten"),
+    "beyond": small("CARELESS", "100-fp32", "beyond"), "common NaN": small("RATIO", "200-fp32"),
+    "NaN": small("UNGUARDED", "200-fp32"), "compile": small("TIMES", "500-fp32", "compile"),
     "empty": small("TIMES", "0-fp32"),
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +54,8 @@ def test_the_largest_error_of_the_results_is_the_case_s(tmp_path):
     artefact.write_text(json.dumps({**told, "row_errors": {"output 0": 0.7, "gradient of x": 0.1}}))
     rows = check.parse(artefact, case)
     assert dict(zip(rows["metric"], rows["value"], strict=True)) == {
-        "relative_error": 0.5,
-        "tolerance": 1e-6,
-        "row_error": 0.7,
-        "row_tolerance": pytest.approx(1e-5),
-    }
+        "relative_error": 0.5, "tolerance": 1e-6, "row_error": 0.7, "row_tolerance": pytest.approx(1e-5),
+    }  # fmt: skip
     artefact.write_text(json.dumps(told))  # as it was before rows were compared
     assert set(check.parse(artefact, case)["metric"]) == {"relative_error", "tolerance"}
 
@@ -97,29 +87,18 @@ def test_a_row_of_next_to_nothing_is_held_against_the_others():
     assert check.relative_errors(nothing[:0], nothing[:0], "y") == (0.0, 0.0)
 
 
-def test_gradients_are_compared_too(found):
+def test_check_of_each_kernel(found):
     assert set(found["times"]["artefact"]["errors"]) == {"output 0", "gradient of x"}
     assert set(found["softmax"]["artefact"]["errors"]) == {"output 0"}
-
-
-def test_wrong_is_wrong(found):
     assert figures(found["wrong"], None)["relative_error"] == pytest.approx(0.5 / 3)
-
-
-def test_an_element_that_is_never_written_shows(found):
     assert found["unwritten"]["error"] == "CheckFailed"
     assert "NaN in 1 of 128 elements" in found["unwritten"]["message"]
-
-
-def test_check_outside_access_is_an_error(found):
     assert found["beyond"]["error"] == "InterpretationFailed"
-
-
-def test_failed_check_names_the_operands_of_the_first_nan(found):
     assert found["NaN"]["error"] == "CheckFailed"
     line = small_kernels.ratio_kernel.starting_line_number + 6
     said = f"ratio_kernel, line {line}: program (1, 0, 0) makes the first NaN that it stores, 0 / 0"
     assert "NaN in 64 of 200 elements" in found["NaN"]["message"] and said in found["NaN"]["message"]
+    assert found["compile"]["error"] == "NotApplicable"
 
 
 def test_common_nan_is_a_warning_with_its_origin(found, tmp_path):
@@ -130,10 +109,6 @@ def test_common_nan_is_a_warning_with_its_origin(found, tmp_path):
     assert counted.startswith("output 0 is NaN or infinite in 64 elements") and "0 / 0" in origin
     artefact.write_text(json.dumps(found["softmax"]["artefact"]))
     assert check.warnings(artefact) == []
-
-
-def test_compiled_code_needs_a_gpu(found):
-    assert found["compile"]["error"] == "NotApplicable"
 
 
 def test_what_would_take_too_long_does_not_apply():

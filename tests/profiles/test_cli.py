@@ -120,15 +120,11 @@ def test_an_unknown_kernel_of_the_catalog(capsys):
     assert status == 2
 
 
-def test_a_folder_that_cannot_be_written(capsys, tmp_path):
+def test_unwritable_folders_are_no_fault_of_a_kernel(capsys, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     status, _, err = tilescope(capsys, *QUICK, "--runs", str(tmp_path / "file" / "runs"))
     assert "set TILESCOPE_RUNS" in err
     assert status == 2
-
-
-def test_unwritable_triton_cache_is_no_fault_of_a_kernel(capsys, monkeypatch, tmp_path):
-    (tmp_path / "file").touch()
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file" / "cache"))
     script, ran = tmp_path / "script.py", tmp_path / "ran"
     script.write_text(f"open({str(ran)!r}, 'w').close()\n")

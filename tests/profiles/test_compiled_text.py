@@ -67,8 +67,10 @@ def test_ttgir():
     assert not [text for text in found if "loc(" in text]
 
 
-def test_circular_locations_in_ttgir_end():
+def test_damaged_or_unknown_texts():
     assert lines_of("ttgir", "#loc1 = loc(#loc2)\n#loc2 = loc(#loc1)\nx loc(#loc1)\n") == {"x": None}
+    with pytest.raises(KeyError):
+        compiled_text.read("llir", "", "k.py")
 
 
 def test_ptx():
@@ -107,8 +109,3 @@ def test_sass():
 ])  # fmt: skip
 def test_mnemonics(instruction, expected):
     assert compiled_text.mnemonic(instruction) == expected
-
-
-def test_an_unknown_stage_is_refused():
-    with pytest.raises(KeyError):
-        compiled_text.read("llir", "", "k.py")

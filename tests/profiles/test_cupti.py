@@ -114,11 +114,12 @@ def context(monkeypatch):
     monkeypatch.setattr(ranges, "_context", lambda: 1)
 
 
-def test_every_struct_is_as_large_as_in_cuptis_headers():
+def test_structs_are_laid_out_as_in_cuptis_headers():
     assert {kind.function: kind.size() for kind in structures.Parameters.__subclasses__()} == SIZES
     config = structures.SetConfig
     assert [config.replayMode.offset, config.minNestingLevel.offset, config.passIndex.offset] == [60, 74, 80]
     assert structures.Stop().structSize == SIZES["cuptiRangeProfilerStop"]
+    assert structures.CallbackData.symbolName.offset == 4 * ctypes.sizeof(ctypes.c_void_p)
 
 
 @pytest.mark.parametrize(("chip", "capability"), [("GH100", "9.0"), ("GA100", "8.0"), ("GB100", "10.0")])
@@ -294,11 +295,8 @@ def test_its_values_come_after_ncus_and_before_predicted_ones():
 
 
 @pytest.mark.parametrize(("kernel", "workload", "metrics"), [
-    ("vector_add", "67108864-fp32", []),
-    ("softmax", "16384x4096-bf16", []),
-    ("matmul", "4096x4096x4096-bf16", []),
-    ("matmul", "1023x517x769-fp16", ["tensor_ops_fp16"]),
-    ("matmul", "2048x2048x2048-fp32", ["tensor_ops_tf32"]),
+    ("vector_add", "67108864-fp32", []), ("softmax", "16384x4096-bf16", []), ("matmul", "4096x4096x4096-bf16", []),
+    ("matmul", "1023x517x769-fp16", ["tensor_ops_fp16"]), ("matmul", "2048x2048x2048-fp32", ["tensor_ops_tf32"]),
 ])  # fmt: skip
 def test_operations_ask_only_for_possible_pipes(kernel, workload, metrics):
     from tilescope.execution import execute
@@ -316,7 +314,3 @@ def test_captured_code_without_a_product_is_called_once():
         captured = dataclasses.replace(spec, cost=lambda workload, direction, kind=kind: kind(0, 8, 4, "fp32"))
         case = Case("vector_add", "triton", "forward", "4096-fp32")
         assert counters.operations(captured, case) == metrics
-
-
-def test_the_symbols_name_is_where_cupti_puts_it():
-    assert structures.CallbackData.symbolName.offset == 4 * ctypes.sizeof(ctypes.c_void_p)

@@ -66,13 +66,6 @@ def test_detect(nvml):
     assert device.lock_name() == "GPU-1234"
 
 
-def test_clock_is_in_hertz_or_absent(nvml):
-    nvml.down = True
-    assert device.clocks() == {}
-    nvml.down = False
-    assert device.clocks() == {"sm_clock": 1.98e9}
-
-
 def test_driver_that_stopped_is_asked_again(nvml):
     assert device.detect() and device.clocks()
     assert nvml.starts == 1
@@ -123,6 +116,9 @@ def test_no_driver(nvml):
     assert "Driver Not Loaded" in (device.unavailable() or "")
     assert device.lock_name() == "gpu"
     assert "driver" not in versions.versions()
+    assert device.clocks() == {}
+    nvml.down = False
+    assert device.clocks() == {"sm_clock": 1.98e9}
 
 
 def installed(folder, monkeypatch, **packages):

@@ -67,20 +67,14 @@ def test_old_notes_become_a_driver_and_a_date(tmp_path: Path) -> None:
     assert COPY.provenance == "a copy; driver 580.1; measured at 2026-01-01T00:00:00+00:00"
 
 
-def test_int8_has_the_datasheets_roof(tmp_path: Path) -> None:
+def test_datasheet_roofs(tmp_path: Path) -> None:
     product = Ceiling("int8", 9e13, "op/second", "measured", "cuBLAS")
     found = roofs.roof(device_roofs.settled(run(product), tmp_path).device, "int8")
     assert found and (found.value, found.origin) == (2e14, "datasheet")
-
-
-def test_listed_product_has_todays_datasheet(tmp_path: Path) -> None:
-    """Recordings hold fp64's rate on CUDA cores."""
+    # Recordings hold fp64's rate on CUDA cores.
     old = dataclasses.replace(TOY, name="NVIDIA H200", ceilings=(Ceiling("fp64", 34e12, "flop/second", "datasheet"),))
     found = device_roofs.settled(made_up.run(device=old), tmp_path).device.ceiling("fp64", "datasheet")
     assert found and found.value == 67e12
-
-
-def test_datasheet_units_suit_their_pipes() -> None:
     for ceiling in (ceiling for product in ceilings.PRODUCTS for ceiling in product.ceilings):
         compute = "op/second" if ceiling.name == "int8" else "flop/second"
         assert ceiling.unit == ("byte/second" if ceiling.name in ceilings.MEMORY_LEVELS else compute)

@@ -25,10 +25,6 @@ def test_parse(tmp_path):
     ]  # fmt: skip
     assert set(table["source"]) == {"events"}
     assert table["launch"].isna().all()
-
-
-def test_a_case_that_no_graph_captures_has_no_graph_time(tmp_path):
-    artefact = tmp_path / "a.json"
     artefact.write_text(json.dumps({"interval": [2e-5], "notes": ["not captured as a CUDA graph: why"]}))
     assert set(events.parse(artefact, CASE)["metric"]) == {"interval"}
 

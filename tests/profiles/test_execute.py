@@ -91,16 +91,11 @@ def test_prepare_of_both_passes_gives_the_gradients():
 def test_prepare_rotates_inputs():
     seen: list[int] = []
     spec = KernelSpec(
-        name="identity",
-        summary="",
-        dims=("n",),
-        implementations={"eager": Implementation(lambda x: seen.append(x.data_ptr()))},
-        reference=lambda x: x,
+        name="identity", summary="", dims=("n",),
+        implementations={"eager": Implementation(lambda x: seen.append(x.data_ptr()))}, reference=lambda x: x,
         inputs=lambda workload, device: {"x": torch.ones(workload.elements, device=device)},
-        workloads=(Workload({"n": 4}, "fp32"),),
-        cost=lambda workload, direction: None,
-        tolerance={},
-    )
+        workloads=(Workload({"n": 4}, "fp32"),), cost=lambda workload, direction: None, tolerance={},
+    )  # fmt: skip
     run = execute.prepare(spec, Case("identity", "eager", "forward", "4-fp32"), "cpu", rotate=3)
     for _ in range(6):
         run()

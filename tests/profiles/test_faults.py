@@ -63,9 +63,7 @@ def loaded(*failed: tuple[str, str, str], known: dict[str, Any] | None = None) -
         (ADDRESS, faults.OUTSIDE, "illegal memory access was encountered", "", "names the line"),
     ],
 )  # fmt: skip
-def test_fault_is_the_only_finding_everywhere(
-    failed: tuple[str, str, str], rule: str, title: str, why: str, remedy: str
-) -> None:
+def test_fault_is_the_only_finding(failed: tuple[str, str, str], rule: str, title: str, why: str, remedy: str) -> None:
     run = loaded(failed, known=KNOWN)
     assert advice.of_run(loaded(known=KNOWN), run.table)
     (found,) = advice.of_run(run, run.table)

@@ -12,21 +12,10 @@ from tilescope.notebook.opening import open_file
 from tilescope.runs.store import LoadedRun, StoreError
 
 pytestmark = pytest.mark.usefixtures("runs")
-LEADING = [
-    "ID",
-    "Process ID",
-    "Process Name",
-    "Host Name",
-    "Kernel Name",
-    "Context",
-    "Stream",
-    "Block Size",
-    "Grid Size",
-    "Device",
-    "CC",
-]
-COUNTERS = {"gpu__time_duration.sum": "us", "dram__bytes_read.sum": "Mbyte", "launch__registers_per_thread": "register/thread",
-            "sm__warps_active.avg.pct_of_peak_sustained_active": "%"}  # fmt: skip
+LEADING = ["ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size", "Grid Size",
+           "Device", "CC"]  # fmt: skip
+COUNTERS = {"gpu__time_duration.sum": "us", "dram__bytes_read.sum": "Mbyte",
+            "launch__registers_per_thread": "register/thread", "sm__warps_active.avg.pct_of_peak_sustained_active": "%"}  # fmt: skip
 VALUES = ["12.345", "33.554", "32", "71.25"]
 GERMAN = ["12,345", "33,554", "32", "71,25"]
 EXPECTED = {"gpu_time": 12.345e-6, "dram_bytes_read": 33.554e6, "registers": 32, "achieved_occupancy": 0.7125}
@@ -35,20 +24,8 @@ EXPECTED = {"gpu_time": 12.345e-6, "dram_bytes_read": 33.554e6, "registers": 32,
 def launch(
     number: int, values: list[str], device: str = "0", capability: str = "9.0", kernel: str = "k_rows"
 ) -> list[str]:
-    return [
-        str(number),
-        "41",
-        "python",
-        "host",
-        kernel,
-        "1",
-        "7",
-        "(128, 1, 1)",
-        "(4096, 1, 1)",
-        device,
-        capability,
-        *values,
-    ]
+    about = ["41", "python", "host", kernel, "1", "7", "(128, 1, 1)", "(4096, 1, 1)", device, capability]
+    return [str(number), *about, *values]
 
 
 def raw(*launches: list[str], counters: dict[str, str] = COUNTERS) -> list[list[str]]:
@@ -218,7 +195,7 @@ def test_ncu_own_lines_beside_launches_are_notes(tmp_path: Path) -> None:
         ("a,b\n1,2\n", "no table of ncu's is in it"),
     ],
 )  # fmt: skip
-def test_ncu_csv_without_launches_says_ncu_reason_and_the_cure(
+def test_ncu_csv_without_launches_is_said(
     text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for encoding in ("utf-8", "utf-16"):

@@ -91,13 +91,10 @@ def test_small_work_and_work_that_stays_in_l2_is_told():
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
-    (["addd", "3x3-fp32"], "did you mean 'add'?"),
-    (["", "3x3-fp32"], "name operations in their order"),
+    (["addd", "3x3-fp32"], "did you mean 'add'?"), (["", "3x3-fp32"], "name operations in their order"),
     (["matmul,relu", "3x3-fp32"], "matmul is no pass over memory"),
-    (["sum,relu", "3x3-fp32"], "sum leaves one value a row"),
-    (["relu", "3x0-fp32"], "is empty"),
-    (["relu", "3x3"], "sizes and a dtype"),
-    (["relu", "3x3-fp33"], "did you mean 'fp32'?"),
+    (["sum,relu", "3x3-fp32"], "sum leaves one value a row"), (["relu", "3x0-fp32"], "is empty"),
+    (["relu", "3x3"], "sizes and a dtype"), (["relu", "3x3-fp33"], "did you mean 'fp32'?"),
     (["relu", "3x3-fp32", "--target", "sm_70"], "unknown target 'sm_70'"),
 ])  # fmt: skip
 def test_bad_input_gets_one_line(arguments, said, capsys):
@@ -150,17 +147,13 @@ def functions(tmp_path_factory):
     return str(file)
 
 
-def test_a_function_is_counted_as_its_operators(functions):
+def test_functions_count_as_their_operators(functions):
     problem = fusion.parse_problem("1024x512-bf16")
     chain = fusion_trace.count(f"{functions}:gated", problem)
     assert chain == fusion.Chain(("add", "silu", "mul"), 8 * problem.bytes, 4 * problem.bytes, False, False)
     # Its operators are those of the chain by name.
     named = fusion.count(("add", "silu", "mul"), problem)
     assert (chain.unfused_bytes, chain.fused_bytes) == (named.unfused_bytes, named.fused_bytes)
-
-
-def test_a_weight_is_one_row_and_a_mean_needs_the_whole_of_it(functions):
-    problem = fusion.parse_problem("1024x512-bf16")
     chain = fusion_trace.count(f"{functions}:norm", problem)
     assert chain.fused_bytes == 2 * problem.bytes + problem.row_bytes
     assert chain.whole_row and chain.aligned_rows
@@ -178,14 +171,11 @@ def test_a_function_that_cannot_be_counted_says_why(functions, name, said):
         fusion_trace.count(f"{functions}:{name}", fusion.parse_problem("64x64-fp32"))
 
 
-def test_the_command_counts_a_function_in_a_process_of_its_own(functions, capsys):
+def test_fuse_counts_a_function_elsewhere(functions, capsys):
     assert cli.main(["fuse", f"{functions}:gated", "1024x512-bf16", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["chain"]["names"] == ["add", "silu", "mul"]
     assert cli.main(["fuse", "no_such_file.py:f", "1024x512-bf16"]) == 2
     assert "is no file" in capsys.readouterr().err
-
-
-def test_what_a_function_raises_is_said_in_one_line(functions, capsys):
     assert fusion_trace.main([f"{functions}:broken", "1024x512-bf16"]) == 2
     said = capsys.readouterr().err
     assert "KeyError" in said

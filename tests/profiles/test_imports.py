@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import tilescope
+from tilescope import collectors
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOTS = {
@@ -48,13 +49,9 @@ def imported(file):
 def python(code):
     path = os.pathsep.join([str(root) for root in ROOTS.values()])
     return subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path},
-        timeout=300,
-        check=False,
-    )
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path},
+        timeout=300, check=False,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("package", ROOTS)
@@ -89,6 +86,12 @@ def test_what_tilescope_offers_is_there():
     assert all(hasattr(tilescope, name) for name in tilescope.__all__)
     with pytest.raises(AttributeError, match="module 'tilescope' has no attribute 'nothing'"):
         _ = tilescope.nothing
+
+
+def test_one_module_lists_the_collectors():
+    for path in (ROOTS["tilescope"] / "tilescope").rglob("*.py"):
+        if path.name != "sources.py":
+            assert not all(f'"{name}"' in path.read_text() for name in collectors.COLLECTORS), path
 
 
 def test_no_package_is_called_kernels():

@@ -14,18 +14,14 @@ from triton.runtime.interpreter import interpreter_builder
 from .capturing import capture, figures, small
 
 CASES = {
-    "softmax": small("SOFTMAX", "307x781-fp32"),
-    "softmax eager": small("SOFTMAX", "307x781-fp32", "eager"),
-    "large eager": small("SOFTMAX", "1000000x4096-bf16", "eager"),
-    "matmul": small("MATMUL", "256x512x128-bf16"),
+    "softmax": small("SOFTMAX", "307x781-fp32"), "softmax eager": small("SOFTMAX", "307x781-fp32", "eager"),
+    "large eager": small("SOFTMAX", "1000000x4096-bf16", "eager"), "matmul": small("MATMUL", "256x512x128-bf16"),
     "matmul eager": small("MATMUL", "256x512x128-bf16", "eager"),
     "times": small("TIMES", "5000-fp32", direction="backward"),
-    "times eager": small("TIMES", "5000-fp32", "eager", "backward"),
-    "gather": small("GATHER", "1000-fp32"),
-    "beyond": small("CARELESS", "100-fp32", "beyond"),
-    "sums": small("SUMS", "40x300-bf16"),
+    "times eager": small("TIMES", "5000-fp32", "eager", "backward"), "gather": small("GATHER", "1000-fp32"),
+    "beyond": small("CARELESS", "100-fp32", "beyond"), "sums": small("SUMS", "40x300-bf16"),
     "compact": small("COMPACT", "100-fp32"),
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -80,23 +76,17 @@ def test_backward_case_counts_the_backward_pass_only(found: dict[str, Any], name
     assert set(found[name]["rows"]["launch"]) == {0}
 
 
-def test_gather_follows_integer_addresses(found: dict[str, Any]) -> None:
+def test_gather_masks_and_atomics_are_followed(found: dict[str, Any]) -> None:
     """A gather of every fourth float uses an eighth of what it loads, indices are whole."""
     counted = figures(found["gather"])
     assert counted["requested_bytes_read"] == 1000 * (8 + 4)
     assert counted["sector_efficiency_read"] == pytest.approx(12_000 / (8_000 + 500 * 32))
-
-
-def test_compaction_follows_masks_of_values(found: dict[str, Any]) -> None:
     zeroing, launch = figures(found["compact"], 0), figures(found["compact"], 1)
     assert found["compact"]["rows"]["function"][0] == "aten.zeros_like"
     assert (zeroing["requested_bytes_read"], zeroing["requested_bytes_written"]) == (0, 400)
     assert launch["requested_bytes_read"] == 400
     assert 0 < launch["requested_bytes_written"] < 400
-
-
-def test_atomic_reads_and_writes(found: dict[str, Any]) -> None:
-    """Around the launch, PyTorch zeroes the sums and converts them."""
+    # Around the launch, PyTorch zeroes the sums and converts them.
     rows = found["sums"]["rows"]
     assert list(dict.fromkeys(rows["function"])) == ["aten.zeros", "loop_kernel", "aten._to_copy"]
     launch = figures(found["sums"], 1)

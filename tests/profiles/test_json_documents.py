@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tilescope import cli
-from tilescope.models import documents, json_documents, recorded_claims
+from tilescope.models import documents, json_documents
 from tilescope.runs import store
 
 from tests.recorded import recorded
@@ -62,10 +62,6 @@ def test_json_keeps_every_digit(capsys):
     run = store.open_run(store.find(NORMS))
     shown = printed(capsys, "show", NORMS)["table"]
     assert [row["value"] for row in shown] == run.table["value"].tolist()
-    claims = recorded_claims.every()[0]
-    shown = printed(capsys, "claims")
-    known = [row["of_roof"] for row in shown if row["of_roof"] is not None]
-    assert known == claims["of_roof"].dropna().tolist()
 
 
 def test_a_comparison(capsys):

@@ -35,7 +35,7 @@ def sampled():
     return source_page.parse(TEXT, CASE)
 
 
-def test_a_line_adds_up_to_what_ncu_prints_for_it(sampled):
+def test_lines_add_up_and_reasons_are_parts(sampled):
     stalls = by_line(sampled, "stall_samples")
     assert stalls["probe_kernels.py", 9] == 3820
     assert stalls["standard.py", 191] == 1470
@@ -43,18 +43,12 @@ def test_a_line_adds_up_to_what_ncu_prints_for_it(sampled):
     table = ncu_csv.read_source(TEXT)
     printed = table[table["Line No"] != ""]["Warp Stall Sampling (All Samples)"].astype(int).sum()
     assert sampled.loc[sampled["metric"] == "stall_samples", "value"].sum() == printed
-
-
-def test_requests_are_read_off_the_instructions(sampled):
     # 16384 x 4096 bfloat16 numbers, read once and written once.
     assert by_line(sampled, "requested_bytes_read") == {("probe_kernels.py", 9): 134_217_728}
     assert by_line(sampled, "requested_bytes_written") == {("probe_kernels.py", 12): 134_217_728}
     assert by_line(sampled, "sectors_read") == {("probe_kernels.py", 9): 134_217_728 / 32}
     # A copy from global to shared memory reads.
     assert by_line(sampled, "sectors_read", "mm_kernel")["probe_kernels.py", 22] == 50_339_664
-
-
-def test_reasons_are_parts_of_all_stalls(sampled):
     wide = sampled.pivot_table(index=["function", "file", "line"], columns="metric", values="value")
     reasons = [name for name in wide if str(name).startswith("stall_") and name != "stall_samples"]
     assert len(reasons) == 18

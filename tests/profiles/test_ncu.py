@@ -89,14 +89,8 @@ def test_no_table_is_an_error(reader, printed):
 def test_noise_before_between_and_after_is_left_out():
     header, units, *rows = text("raw_37_metrics_h200.csv").split('"ID",', 1)[1].splitlines()
     lines = [
-        '"ID",' + header,
-        units,
-        "step 3, loss 0.5",
-        rows[0],
-        "==PROF== Disconnected",
-        '"quoted, but no row"',
-        rows[1],
-    ]
+        '"ID",' + header, units, "step 3, loss 0.5", rows[0], "==PROF== Disconnected", '"quoted, but no row"', rows[1],
+    ]  # fmt: skip
     table = ncu_csv.read_raw('hello, "world"\n' + "\n".join(lines) + "\ngoodbye,1,2\n")
     assert table.xs("Kernel Name", axis=1, level="counter").iloc[:, 0].tolist() == [SOFTMAX, MATMUL]
 
@@ -130,17 +124,10 @@ def test_cells_that_are_numbers(cell, value):
 
 
 @pytest.mark.parametrize(("value", "unit", "expected"), [
-    (63.39, "us", (63390, "ns")),
-    (63.39, "usecond", (63390, "ns")),
-    (2, "msecond", (2e6, "ns")),
-    (134.23, "Mbyte", (134.23e6, "byte")),
-    (1.95, "Ghz", (1.95e9, "hz")),
-    (1.95, "cycle/nsecond", (1.95e9, "hz")),
-    (4.1, "Tbyte/s", (4.1e12, "byte/second")),
-    (50, "%", (50, "%")),
-    (32, "register/thread", (32, "register/thread")),
-    (3, "Kbyte/block", (3000, "byte/block")),
-    (7, "", (7, "")),
+    (63.39, "us", (63390, "ns")), (63.39, "usecond", (63390, "ns")), (2, "msecond", (2e6, "ns")),
+    (134.23, "Mbyte", (134.23e6, "byte")), (1.95, "Ghz", (1.95e9, "hz")), (1.95, "cycle/nsecond", (1.95e9, "hz")),
+    (4.1, "Tbyte/s", (4.1e12, "byte/second")), (50, "%", (50, "%")), (32, "register/thread", (32, "register/thread")),
+    (3, "Kbyte/block", (3000, "byte/block")), (7, "", (7, "")),
 ])  # fmt: skip
 def test_units_become_base_units(value, unit, expected):
     got = ncu_csv.in_base(value, unit)

@@ -80,16 +80,11 @@ def test_ncu_report_gpus_have_cases_of_their_own(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("package")
 def test_missing_metrics_are_absent_and_zeros_are_kept(tmp_path):
     first = {
-        **SIZES,
-        "gpu__time_duration.sum": (1.5, "us"),
-        "launch__registers_per_thread": (None, "register/thread"),
-        "dram__bytes_read.sum": (0, "byte"),
-        "dram__bytes_write.sum": ("n/a", "byte"),
-        "device__attribute_display_name": ("NVIDIA H200", ""),
-        "device__attribute_compute_capability_major": (9, ""),
-        "device__attribute_compute_capability_minor": (0, ""),
-        "device__attribute_multiprocessor_count": (132, ""),
-    }
+        **SIZES, "gpu__time_duration.sum": (1.5, "us"), "launch__registers_per_thread": (None, "register/thread"),
+        "dram__bytes_read.sum": (0, "byte"), "dram__bytes_write.sum": ("n/a", "byte"),
+        "device__attribute_display_name": ("NVIDIA H200", ""), "device__attribute_compute_capability_major": (9, ""),
+        "device__attribute_compute_capability_minor": (0, ""), "device__attribute_multiprocessor_count": (132, ""),
+    }  # fmt: skip
     second = {"gpu__time_duration.sum": (2500, "ns"), "launch__registers_per_thread": (40, "register/thread")}
     report = [[{"name": "first", "metrics": first}], [{"name": "second", "metrics": second}]]
     loaded = opened(tmp_path, json.dumps(report))
@@ -109,10 +104,7 @@ def test_missing_metrics_are_absent_and_zeros_are_kept(tmp_path):
 
 @pytest.mark.usefixtures("package")
 @pytest.mark.parametrize(("text", "said"), [
-    ("crash", "it ended with -6"),
-    ("raise", "cannot read it"),
-    ("damaged", "no launch"),
-    ("[[{}]]", "cannot read it"),
+    ("crash", "it ended with -6"), ("raise", "cannot read it"), ("damaged", "no launch"), ("[[{}]]", "cannot read it"),
 ])  # fmt: skip
 def test_a_report_that_ends_nvidias_package_is_one_line(text, said, tmp_path):
     with pytest.raises(StoreError, match=said) as told:

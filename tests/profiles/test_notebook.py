@@ -276,15 +276,10 @@ def test_function_without_examples_says_what_to_give(notebook):
 
 def test_function_of_a_cell_is_profiled(notebook, tmp_path, no_gpu):
     run = tilescope.profile_kernels(
-        notebook["triple"],
-        inputs={"x": notebook["torch"].ones(8, 5)},
-        reference=notebook["right"],
-        implementations=["triton"],
-        workloads=["example", "64x100-fp32"],
-        collectors=["check", "interpreter"],
-        runs_dir=tmp_path,
-        check_limit=200,
-    )
+        notebook["triple"], inputs={"x": notebook["torch"].ones(8, 5)}, reference=notebook["right"],
+        implementations=["triton"], workloads=["example", "64x100-fp32"], collectors=["check", "interpreter"],
+        runs_dir=tmp_path, check_limit=200,
+    )  # fmt: skip
     assert run.failures == ()
     figures = run.frame[run.frame["workload"] == "64x100-fp32"].set_index("metric")["value"]
     assert figures["unique_bytes_read"] == figures["unique_bytes_written"] == 64 * 100 * 4

@@ -8,32 +8,20 @@ from tilescope.hardware import occupancy
 TARGETS = sorted(occupancy.LIMITS)
 
 
-def test_the_recorded_softmax():
+def test_occupancy_of_the_recorded_kernels():
     """ncu on an H200: 32 registers, 32 bytes, 256 threads, a carve-out of 32 KiB."""
     found = occupancy.blocks("sm_90", 32, 32, 256, configured=32768)
     assert found.limits == {"registers": 8, "shared_memory": 28, "warps": 8, "blocks": 32, "barriers": 32}
     assert (found.blocks, found.ratio, found.limiters) == (8, 1.0, ("registers", "warps"))
-
-
-def test_the_recorded_matmul():
     found = occupancy.blocks("sm_90a", 193, 147456, 256, configured=233472)
     assert found.limits == {"registers": 1, "shared_memory": 1, "warps": 8, "blocks": 32, "barriers": 32}
     assert (found.ratio, found.limiters) == (0.125, ("registers", "shared_memory"))
-
-
-def test_registers_are_shared_out_by_sub_partition():
-    """96 registers: 5 warps in each of 4 sub-partitions. Over the whole multiprocessor 21 would seem to fit."""
+    # 96 registers: 5 warps in each of 4 sub-partitions. Over the whole multiprocessor 21 would seem to fit.
     assert occupancy.blocks("sm_80", 96, 0, 32).limits["registers"] == 20
-
-
-def test_what_cannot_run_has_no_occupancy():
     assert occupancy.blocks("sm_90", 32, 227 * 1024, 128).blocks == 1
     assert occupancy.blocks("sm_90", 32, 227 * 1024 + 1, 128).limiters == ("shared_memory",)
     assert occupancy.blocks("sm_90", 256, 0, 128).ratio == 0
     assert occupancy.blocks("sm_90", 32, 0, 1056).ratio == 0
-
-
-def test_an_unknown_target_is_named():
     with pytest.raises(ValueError, match="unknown target 'sm_42': use one of sm_80"):
         occupancy.limits("sm_42")
 

@@ -10,30 +10,26 @@ from tilescope.jobs.supervisor import deal
 def entry(kernel="k", passes=("forward", "backward"), **implementations):
     implementations = implementations or {"triton": [{"BLOCK": 1}, {"BLOCK": 2}], "eager": []}
     return {
-        "kernel": kernel,
-        "name": kernel,
-        "passes": list(passes),
+        "kernel": kernel, "name": kernel, "passes": list(passes),
         "implementations": {
             name: {"configs": configs, "available": name != "liger", "requires": [name]}
             for name, configs in implementations.items()
         },
-        "workloads": [{"id": "8-fp32"}, {"id": "9-fp32"}],
-        "selected": ["7-fp32"],
-    }
+        "workloads": [{"id": "8-fp32"}, {"id": "9-fp32"}], "selected": ["7-fp32"],
+    }  # fmt: skip
 
 
 def ids(request, *catalog):
     return [case.id for case in plan.choose_cases(request, catalog or [entry()])]
 
 
-def test_default_is_everything_installed():
+def test_implementations_of_a_plan():
     cases = ids(Request(), entry(triton=[], liger=[]))
     assert cases == [f"k/triton/{direction}/{n}-fp32" for n in (8, 9) for direction in ("forward", "backward")]
-
-
-def test_implementation_of_one_kernel_leaves_the_other():
     request = Request(implementations=["aten"], directions=["forward"])
     assert ids(request, entry("a", aten=[]), entry("b")) == ["a/aten/forward/8-fp32", "a/aten/forward/9-fp32"]
+    with pytest.raises(RequestError, match="pip install liger"):
+        ids(Request(implementations=["liger"]), entry(triton=[], liger=[]))
 
 
 def test_sweep_has_every_config_and_the_default():
@@ -54,11 +50,6 @@ def test_sweep_has_every_config_and_the_default():
 def test_unknown_names_are_refused(request_, said):
     with pytest.raises(RequestError, match=said):
         ids(request_)
-
-
-def test_absent_implementation_names_its_package():
-    with pytest.raises(RequestError, match="pip install liger"):
-        ids(Request(implementations=["liger"]), entry(triton=[], liger=[]))
 
 
 @pytest.fixture

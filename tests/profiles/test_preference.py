@@ -32,13 +32,10 @@ def test_resources_of_traced_code_replace_compiled_ones():
     assert main(rows("compiler", 212, **SPILLED), rows("torch_profiler", 212)).spill_bytes == 16
 
 
-def test_spills_are_those_of_the_launch_of_the_same_function():
+def test_main_launch_has_its_spills_and_limits():
     filled = CASE.row("gpu_time", 1e-6, "torch_profiler", launch=0, function="Memset")
     traced = [{**row, "launch": 1} for row in rows("torch_profiler", 212)]
     assert main(rows("compiler", 212, **SPILLED), [filled, *traced]).spill_bytes == 16
-
-
-def test_shared_memory_limits_the_occupancy_of_a_trace():
     found = main(rows("torch_profiler", 32, shared_memory=100 * 1024))
     assert (found.blocks, found.limiter, found.theoretical_occupancy) == (2, "shared memory", 16 / 64)
 

@@ -75,17 +75,12 @@ def test_publishing_again_replaces(written, tmp_path):
     assert [path.name for path in (tmp_path / "kept").iterdir()] == [folder.name]
 
 
-def test_the_whole_kernels_of_an_interrupted_run(written, tmp_path):
+def test_interrupted_run_publishes_what_is_whole(written, tmp_path):
     model = [row(case, "model", "algorithm_flops") for case in (SOFTMAX, LARGER, MATMUL)]
     run = written(*model, row(SOFTMAX), row(MATMUL), complete=False)
     with pytest.raises(StoreError, match="interrupted amid softmax: publish its other kernels"):
         publish(run, tmp_path / "kept")
     assert store.open_run(publish(run, tmp_path / "kept", ["matmul"])).run.complete
-
-
-def test_the_finished_workloads_of_an_interrupted_run(written, tmp_path):
-    model = [row(case, "model", "algorithm_flops") for case in (SOFTMAX, LARGER, MATMUL)]
-    run = written(*model, row(SOFTMAX), row(MATMUL), complete=False)
     for asked in (["small", MATMUL.workload], [SOFTMAX.workload, MATMUL.workload]):
         loaded = store.open_run(publish(run, tmp_path / "kept", workloads=asked))
         assert set(loaded.table["workload"]) == {SOFTMAX.workload, MATMUL.workload}

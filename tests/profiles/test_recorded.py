@@ -124,13 +124,9 @@ def test_theoretical_occupancy_is_that_of_ncu(rows):
     assert len(found) > 500
     for launch in found.dropna(subset=names).to_dict("records"):
         mine = occupancy.blocks(
-            "sm_90",
-            int(launch["registers"]),
-            int(launch["shared_memory"]),
-            int(launch["block_threads"]),
-            int(launch["barriers"]),
-            configured=int(launch["shared_memory_configured"]),
-        )
+            "sm_90", int(launch["registers"]), int(launch["shared_memory"]), int(launch["block_threads"]),
+            int(launch["barriers"]), configured=int(launch["shared_memory_configured"]),
+        )  # fmt: skip
         theirs = {name: int(launch[f"occupancy_limit_{name}"]) for name in limits}
         assert mine.limits == theirs, launch
         # ncu prints the percentage with two decimals.

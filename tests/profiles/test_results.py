@@ -54,8 +54,10 @@ def test_the_text_has_what_was_measured_only():
     assert "config" not in lines[0]
 
 
-def test_an_empty_table_says_so():
+def test_tables_as_text():
     assert text_table.text(LoadedRun(RUN, schema.frame([]), Path())) == "no case gave a result"
+    text = terminal.render(["name", "count"], [["a", "1"], ["long name", "1,000"]])
+    assert text.splitlines() == ["name       count", "a              1", "long name  1,000"]
 
 
 def test_a_check_that_was_skipped_stands_in_the_table():
@@ -90,11 +92,6 @@ def test_the_command_lists_what_was_wrong_right_and_skipped(monkeypatch, capsys)
     told = capsys.readouterr()
     assert [line.split()[4] for line in told.out.splitlines()[1:4]] == ["ok", "wrong", "skipped"]
     assert "1 of 2 cases differ" in told.err
-
-
-def test_columns_are_aligned():
-    text = terminal.render(["name", "count"], [["a", "1"], ["long name", "1,000"]])
-    assert text.splitlines() == ["name       count", "a              1", "long name  1,000"]
 
 
 def test_table_is_no_wider_than_the_terminal(monkeypatch):

@@ -180,9 +180,12 @@ def test_tensor_loads_that_pass_l1_by_give_no_l1_point() -> None:
     assert set(points.loc[points["launch"] == 0, "level"]) == {"hbm", "l2", "l1"}
 
 
-def test_idle_tensor_cores_are_no_evidence() -> None:
+def test_points_without_work() -> None:
     rows = [*counted(SOFTMAX, 0, dram_bytes_read=1e9, dram_bytes_written=0, tensor_ops_bf16=0)]
     assert roofline.points(schema.frame(rows), TOY).empty
+    table = schema.frame([*cost(SOFTMAX, 0, 0, 0), *timed(SOFTMAX, 0.0)])
+    point = one(roofline.points(table, TOY), kind="algorithm")
+    assert point[["intensity", "performance", "fraction"]].isna().all()
 
 
 @pytest.mark.parametrize(
@@ -213,12 +216,6 @@ def test_no_roof_no_fraction() -> None:
     assert pd.isna(point["fraction"])
     assert point["performance"] == pytest.approx(2e12)
     assert all_roofs(bare).empty
-
-
-def test_an_empty_workload_divides_by_nothing() -> None:
-    table = schema.frame([*cost(SOFTMAX, 0, 0, 0), *timed(SOFTMAX, 0.0)])
-    point = one(roofline.points(table, TOY), kind="algorithm")
-    assert point[["intensity", "performance", "fraction"]].isna().all()
 
 
 def test_roofs() -> None:

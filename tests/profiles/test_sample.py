@@ -220,14 +220,11 @@ def test_rule_of_different_quarters_is_by_quarter(tmp_path):
     assert "of which each touches" in said
 
 
-def test_sample_hides_errors_of_dependent_programs(tmp_path):
+def test_sample_and_errors(tmp_path):
     following = torch.full((PROGRAMS + 1,), 1 << 40)
     following[0] = 5
     with pytest.raises(NotApplicable, match="would take longer to interpret"):
         collected(chained_kernel, (following, torch.zeros(16)), tmp_path)
-
-
-def test_sample_reports_errors_of_independent_programs(tmp_path):
     with pytest.raises(interpret.InterpretationFailed, match="the end of x_ptr"):
         collected(beyond_kernel, (torch.zeros(70),), tmp_path)
 

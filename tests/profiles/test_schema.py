@@ -38,13 +38,15 @@ def test_a_row_gets_its_unit_and_what_it_lacks_is_absent():
     assert schema.validate(found) is found
 
 
-def test_an_empty_table_has_every_column():
-    assert schema.validate(schema.frame([])).dtypes.astype(str).to_dict() == schema.COLUMNS
-
-
-def test_an_unknown_metric_is_refused():
+def test_schema_refuses_what_it_does_not_know():
     with pytest.raises(SchemaError, match="unknown metric 'speed'"):
         schema.frame([CASE.row("speed", 1, "model")])
+    with pytest.raises(SchemaError, match=r"missing \['launch'\]"):
+        schema.validate(table().drop(columns="launch"))
+    with pytest.raises(SchemaError, match=r"unexpected \['colour'\]"):
+        schema.validate(table().assign(colour=1))
+    with pytest.raises(SchemaError, match="upgrade"):
+        Run.from_json({**run().to_json(), "schema_version": SCHEMA_VERSION + 1})
 
 
 @pytest.mark.parametrize(("change", "said"), [
@@ -59,21 +61,13 @@ def test_a_wrong_value_is_named(change, said):
         schema.validate(table().assign(**change))
 
 
-def test_missing_and_unexpected_columns_are_named():
-    with pytest.raises(SchemaError, match=r"missing \['launch'\]"):
-        schema.validate(table().drop(columns="launch"))
-    with pytest.raises(SchemaError, match=r"unexpected \['colour'\]"):
-        schema.validate(table().assign(colour=1))
-
-
 def test_a_run_survives_json():
     assert Run.from_json(run().to_json()) == run()
     assert Run.from_json({**run().to_json(), "added_later": 1}) == run()
-
-
-def test_a_newer_run_says_upgrade():
-    with pytest.raises(SchemaError, match="upgrade"):
-        Run.from_json({**run().to_json(), "schema_version": SCHEMA_VERSION + 1})
+    device = run().device
+    assert device.ceiling("hbm", "measured").value == 4.27e12
+    assert device.ceiling("hbm", "datasheet") is None
+    assert schema.validate(schema.frame([])).dtypes.astype(str).to_dict() == schema.COLUMNS
 
 
 @pytest.mark.parametrize(
@@ -82,12 +76,6 @@ def test_a_newer_run_says_upgrade():
 def test_what_is_not_a_run_is_refused(data):
     with pytest.raises(SchemaError):
         Run.from_json(data)
-
-
-def test_a_device_finds_its_roof():
-    device = run().device
-    assert device.ceiling("hbm", "measured").value == 4.27e12
-    assert device.ceiling("hbm", "datasheet") is None
 
 
 def test_sources_begin_with_the_most_direct():

@@ -57,15 +57,10 @@ def test_run_without_rows_opens(runs):
     assert store.open_run(RunWriter(runs, a_run()).finish()).table.empty
 
 
-def test_rows_against_the_schema_are_refused(runs):
+def test_rows_are_validated_and_on_disk_before_the_end(runs):
     writer = RunWriter(runs, a_run())
     with pytest.raises(schema.SchemaError):
         writer.append(rows(1).assign(source="guess"))
-    assert store.open_run(writer.finish()).table.empty
-
-
-def test_rows_are_on_disk_before_the_end(runs):
-    writer = RunWriter(runs, a_run())
     writer.append(rows(32))
     (part,) = (writer.folder / "parts").iterdir()
     assert pd.read_parquet(part)["value"].tolist() == [32]

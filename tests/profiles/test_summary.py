@@ -103,23 +103,27 @@ def test_chain_within_l2_is_marked_as_counted_cold():
     assert (counted["bytes_cold"], counted["bytes_ratio"]) == (False, pytest.approx(1.0))
 
 
-def test_without_counters_it_says_so():
+def test_summary_says_what_binds():
     row = one(rows(time=(1.25e-3,)))
     assert (row["bound"], row["bytes_source"]) == ("memory", "")
     assert "80 % of the measured copy bandwidth; no counters" in row["why"]
-
-
-def test_compute_bound():
     row = one(rows(time=(1.25e-2,), flops=1e12))
     assert (row["bound"], row["pipe"]) == ("compute", "bf16")
     assert row["performance"] == pytest.approx(80e12)
     assert row["why"] == "Compute-bound: 80.0 Tflop/s is 80 % of the measured bf16 rate."
-
-
-def test_launch_bound():
     row = one(rows(time=(2e-6, 2e-6), needed=1e4, flops=1e3))
     assert row["bound"] == "latency"
     assert row["why"].startswith("Launch-bound: 2 launches of 2.00 µs where the work needs 10.0 ns")
+    row = one([*rows(), *(CASE.row("graph_time", 2e-3, "events", sample=n) for n in range(3))])
+    assert not row["measured"]
+    assert row["graph_time"] == 2e-3
+    assert row["why"].startswith("Timed by events only: 2.00 ms a call, where the floor is 1.00 ms (50 %)")
+    table = [*rows(time=(1e-3,)), CASE.row("relative_error", 0.5, "events"), CASE.row("tolerance", 1e-2, "events")]
+    assert one(table)["why"].startswith("Wrong: the error against the reference, 0.5, is above 0.01.")
+    table = rows(time=(1e-4, 9e-4)) + [
+        CASE.row("registers", n, "torch_profiler", launch=i, function=f"k{i}") for i, n in enumerate((255, 32))
+    ]
+    assert one(table)["registers"] == 32
 
 
 def test_latency_bound_case_names_limiter_and_stall():
@@ -166,13 +170,6 @@ def test_prediction_says_that_it_is_one():
     )
 
 
-def test_only_timed():
-    row = one([*rows(), *(CASE.row("graph_time", 2e-3, "events", sample=n) for n in range(3))])
-    assert not row["measured"]
-    assert row["graph_time"] == 2e-3
-    assert row["why"].startswith("Timed by events only: 2.00 ms a call, where the floor is 1.00 ms (50 %)")
-
-
 @pytest.mark.parametrize(("time", "interval", "late"), [
     (1e-3, 1.25e-3, False), (1e-3, 1.35e-3, True),  # from 1.3 times the GPU's time on
     (2e-6, 8e-6, False),  # events around a kernel of 2 us read a few microseconds more: that is the events, not the CPU
@@ -195,11 +192,6 @@ def test_a_tenth_more_or_less_bytes_are_worth_a_word(moved, said):
     assert said in one(rows(time=(8.8e-6,), needed=8e6, flops=1e5, **counted))["why"]
 
 
-def test_wrong_results_come_first():
-    table = [*rows(time=(1e-3,)), CASE.row("relative_error", 0.5, "events"), CASE.row("tolerance", 1e-2, "events")]
-    assert one(table)["why"].startswith("Wrong: the error against the reference, 0.5, is above 0.01.")
-
-
 def test_speedups_are_against_the_same_source():
     table = [*rows(time=(1e-3,)), *rows(EAGER, time=(1.5e-3, 1.5e-3))]
     found = summary.summarise(schema.frame(table), TOY).set_index("impl")
@@ -213,25 +205,14 @@ def test_the_quickest_library_is_named_and_none_is_made_up():
         return rows(dataclasses.replace(CASE, impl=impl), time=time)
 
     table = [
-        *rows(time=(1e-3,)),
-        *rows(EAGER, time=(3e-3,)),
-        *peer("liger", 1.5e-3),
-        *peer("cce", 1.2e-3),
-        *peer("fa2"),
-    ]
+        *rows(time=(1e-3,)), *rows(EAGER, time=(3e-3,)), *peer("liger", 1.5e-3), *peer("cce", 1.2e-3), *peer("fa2"),
+    ]  # fmt: skip
     found = summary.summarise(schema.frame(table), TOY).set_index("impl")
     ratios = {impl: (row["library"], pytest.approx(row["speedup_library"])) for impl, row in found.iterrows()}
     assert ratios == {"triton": ("cce", 1.2), "eager": ("cce", 0.4), "liger": ("cce", 0.8), "cce": ("liger", 1.25),
                       "fa2": ("", pytest.approx(float("nan"), nan_ok=True))}  # fmt: skip
     alone = summary.summarise(schema.frame([*rows(time=(1e-3,)), *rows(EAGER, time=(3e-3,))]), TOY)
     assert set(alone["library"]) == {""} and alone["speedup_library"].isna().all()
-
-
-def test_resources_are_those_of_the_longest_launch():
-    table = rows(time=(1e-4, 9e-4)) + [
-        CASE.row("registers", n, "torch_profiler", launch=i, function=f"k{i}") for i, n in enumerate((255, 32))
-    ]
-    assert one(table)["registers"] == 32
 
 
 def test_no_cost_no_verdict():

@@ -39,19 +39,11 @@ def test_launches_of_every_repetition():
     assert functions[2].startswith("void at::native::reduce_kernel")
     starts = table[(table["metric"] == "launch_start") & (table["sample"] == 1)].set_index("launch")["value"]
     assert starts.to_dict() == pytest.approx({0: 0.0, 1: 36e-6, 2: 39e-6})
-
-
-def test_launch_calls_count_from_the_first_launch():
-    table = torch_profiler.parse(GOLDEN, CASE)
     calls = table[table["metric"] == "launch_call"].set_index(["sample", "launch"])["value"]
     # The trace has its first launch begin at 1040 us, called at 1020, 1026 and 1030 us.
     assert calls[0].to_dict() == pytest.approx({0: -20e-6, 1: -14e-6, 2: -10e-6})
     assert len(calls) == 6
     assert set(table.loc[table["metric"] == "launch_call", "unit"]) == {"second"}
-
-
-def test_resources_are_stored_once_a_launch():
-    table = torch_profiler.parse(GOLDEN, CASE)
     kernel = table[(table["launch"] == 0) & table["sample"].isna()].set_index("metric")["value"]
     assert kernel.to_dict() == pytest.approx(
         {"registers": 96, "shared_memory": 4128, "block_threads": 256, "grid_blocks": 264, "estimated_occupancy": 0.31}
@@ -60,6 +52,7 @@ def test_resources_are_stored_once_a_launch():
     assert (reduction["block_threads"], reduction["grid_blocks"]) == (512, 128)
     # A memset has no registers: absent, not 0.
     assert table[(table["launch"] == 1) & table["sample"].isna()].empty
+    assert not torch_profiler.parse(GOLDEN, CASE)["function"].str.contains("FillFunctor").any()
 
 
 def test_the_clock_is_the_cases(trace, tmp_path):
@@ -67,10 +60,6 @@ def test_the_clock_is_the_cases(trace, tmp_path):
     clocks = table[table["metric"] == "sm_clock"]
     assert clocks[["value", "source"]].values.tolist() == [[1.98e9, "torch_profiler"]]
     assert clocks["launch"].isna().all()
-
-
-def test_the_flush_is_not_the_case():
-    assert not torch_profiler.parse(GOLDEN, CASE)["function"].str.contains("FillFunctor").any()
 
 
 def test_a_launch_without_its_call_is_placed_by_its_start(trace, tmp_path):

@@ -129,12 +129,9 @@ def described(name: str, complete: bool = True) -> dict[str, Any]:
     """The description of such a run."""
     failures = [{"case": cases()[0].id, "collector": "ncu", "message": "no", "detail": "Traceback"}]
     return {
-        **table()[0].to_json(),
-        "id": name,
-        "complete": complete,
-        "failures": failures,
+        **table()[0].to_json(), "id": name, "complete": complete, "failures": failures,
         "notes": ["a remark", "another"],
-    }
+    }  # fmt: skip
 
 
 def write_run(runs: Path, name: str, half: bool = False) -> Path:
@@ -196,14 +193,9 @@ def sample(collector: str, case: Case) -> bytes:
                    "sector_efficiency_read": 1.0, "sector_efficiency_written": 0.5, "requested_flops": 10}  # fmt: skip
         by_line = {"3": {"requested_bytes_read": 64, "sectors_read": 2}, "4": {"requested_bytes_written": 64}}
         launch = {
-            "function": "k",
-            "file": "a.py",
-            "grid": [8],
-            "config": {},
-            "constants": {"n": None},
-            "lines": by_line,
+            "function": "k", "file": "a.py", "grid": [8], "config": {}, "constants": {"n": None}, "lines": by_line,
             **counted,
-        }
+        }  # fmt: skip
         data = {
             "launches": [launch, {"function": "aten.add", "requested_bytes_read": 4}],
             "sources": {"a.py": "x = 1\n"},
