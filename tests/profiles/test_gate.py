@@ -193,9 +193,14 @@ def test_a_quicker_head_that_cannot_be_shuts_the_gate() -> None:
 
 
 def test_wrong_results_shut_the_gate() -> None:
-    right, wrong = ({"relative_error@check": error, "tolerance@check": 1e-3} for error in (1e-5, 0.1))
-    assert verdicts(run(COMPILED, case=right), run(COMPILED, case=wrong))["result"] == "fail"
-    assert "result" not in verdicts(run(COMPILED, case=wrong), run(COMPILED, case=wrong))
+    right, wrong = (
+        run(COMPILED, case={"relative_error@check": error, "tolerance@check": 1e-3}, repeated=times(seconds))
+        for error, seconds in ((1e-5, 100e-6), (0.1, 10e-6))
+    )
+    assert verdicts(right, wrong) == {"result": "fail"}
+    assert gate.gate(right, wrong, LIMITS).checks[0].said.startswith("Wrong: the error against the reference, 0.1")
+    for known in (verdicts(wrong, wrong), verdicts(wrong, right)):
+        assert known["result"] == "not compared" and "gpu_time" not in known and known["registers"] == "pass"
 
 
 @pytest.mark.parametrize(("clock", "verdict"), [(1.98e9, "fail"), (1.70e9, "undecided"), (1.95e9, "fail")])

@@ -9,7 +9,7 @@ NAN = float("nan")
 
 
 def rows(*cases):
-    return pd.DataFrame(cases, columns=["speedup", "verdict"])
+    return pd.DataFrame(cases, columns=["speedup", "verdict"]).assign(fault="Wrong: NaN.")
 
 
 @pytest.mark.parametrize(("cases", "said"), [
@@ -24,6 +24,9 @@ def rows(*cases):
     ([(NAN, "not timed")], "softmax against eager: no times to compare"),
     ([(NAN, "not comparable"), (NAN, "not timed")], "softmax against eager: times cannot be compared"),
     ([], "softmax against eager: no case in common"),
+    ([(2.0, "faster"), (NAN, "wrong")],
+     "softmax is wrong in 1 of 2 cases: NaN; softmax is 2.0× faster than eager in the one case"),
+    ([(NAN, "wrong")], "softmax is wrong in the one case: NaN"),
 ])  # fmt: skip
 def test_sentence_speaks_of_the_candidate(cases, said):
     assert verdicts.sentence(rows(*cases), "softmax", "eager") == said

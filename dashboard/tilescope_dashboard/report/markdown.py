@@ -77,9 +77,9 @@ class _Writer:
             yield self._listed([f"changed: {line}" for line in comparison.changes])
         if comparison.part and comparison.part.table:
             rows = comparison.part.table.rows
-            told = rows["verdict"].isin(["slower", "faster"])
+            told = rows["verdict"].isin(["wrong", "slower", "faster"])
             if told.any():
-                yield "Slowest candidate first, with the 95 % interval of the speedup."
+                yield "Wrong and slowest candidates first, with the 95 % interval of the speedup."
                 yield self._table(rows[told], CHANGES)
             if not told.all():
                 others = f"Neither slower nor faster within the noise: {(~told).sum()}"

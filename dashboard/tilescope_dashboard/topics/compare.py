@@ -88,7 +88,7 @@ def _dated(title: str, started: str) -> str:
 def against(
     loaded: LoadedRun, kernel: str, tokens: Iterable[str], opened: Callable[[Path], LoadedRun]
 ) -> tuple[pd.DataFrame, list[str]]:
-    """The kernel's cases against each baseline, largest speedup first, and remarks on them.
+    """The kernel's cases against each baseline, wrong ones and then the largest speedup first, and remarks on them.
 
     A baseline without a common case, or that cannot be ``opened``, gets a line instead of an exception.
     """
@@ -108,7 +108,8 @@ def against(
         said += [f"{name}: {line}" for line in (*doubted, *changed)]
         frames.append(rows)
     rows = pd.concat(frames[1:] or frames, ignore_index=True)
-    return rows.sort_values("speedup", ascending=False, kind="stable", na_position="last", ignore_index=True), said
+    rows = rows.sort_values("speedup", ascending=False, kind="stable", na_position="last", ignore_index=True)
+    return rows.sort_values("verdict", key=lambda verdict: verdict != model.WRONG, kind="stable", ignore_index=True), said
 
 
 def sentence(kernel: str, others: Sequence[str], rows: pd.DataFrame, of_case: str = "") -> Sentence:

@@ -29,12 +29,14 @@ _INDIFFERENT = frozenset({
 _PROBLEM = ["kernel", "pass", "workload"]
 #: What is compared beside the time, from ``summary.summarise``.
 COMPARED = ("bytes", "registers", "shared_memory", "spill_bytes", "theoretical_occupancy", "achieved_occupancy")
+#: Verdicts where a side has a fault (``models.faults``).
+WRONG, BASELINE_WRONG = "wrong", "baseline wrong"
 _DRAWS, _CONFIDENCE = 2000, 0.95
 
 COLUMNS = {
     **dict.fromkeys([*_PROBLEM, "impl", "config", "baseline_impl", "baseline_config"], "str"),
     **dict.fromkeys(["time", "baseline_time", "speedup", "speedup_low", "speedup_high"], "float64"),
-    "verdict": "str",
+    **dict.fromkeys(["verdict", "fault"], "str"),
     **{name: "float64" for column in COMPARED for name in (column, f"baseline_{column}")},
     "source": "str",
     "run": "str",
@@ -93,12 +95,13 @@ def changes(baseline: Side, candidate: Side) -> list[str]:
 
 
 def compare(baseline: Side, candidate: Side, kernel: str = "") -> pd.DataFrame:
-    """One row for each case that both sides have, worst first: the certainly slower ones, then the others.
+    """One row for each case that both sides have, worst first: wrong ones, the certainly slower ones, then the others.
 
     Columns without a prefix are the candidate's. ``speedup`` is the baseline's GPU time over the candidate's (above 1: the
     candidate is faster), ``speedup_low`` and ``speedup_high`` its 95 % interval, ``source`` the clock. ``verdict`` on the
-    candidate is ``slower``, ``faster``, ``alike`` (no significant difference), ``not timed``, or ``not comparable`` (see
-    ``obstacles``). Absent values are NaN. ``kernel`` empty is every kernel.
+    candidate is ``wrong``, ``slower``, ``faster``, ``alike`` (no significant difference), ``baseline wrong``, ``not timed``, or
+    ``not comparable`` (see ``obstacles``). A wrong side has a ``fault`` and no speedup. Absent values are NaN. ``kernel`` empty
+    is every kernel.
 
     Raises CompareError where the sides share no case.
     """
@@ -112,8 +115,8 @@ def compare(baseline: Side, candidate: Side, kernel: str = "") -> pd.DataFrame:
     rows = [_row((baseline, *before[key]), (candidate, *after[key]), fair) for key in keys]
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
     frame["run"], frame["baseline_run"] = candidate.loaded.run.id, baseline.loaded.run.id
-    order = frame.assign(uncertain=frame["verdict"].ne("slower")).sort_values(["uncertain", "speedup"], kind="stable")
-    return frame.loc[order.index].reset_index(drop=True)
+    frame["rank"] = frame["verdict"].map({WRONG: 0, "slower": 1}).fillna(2)
+    return frame.sort_values(["rank", "speedup"], kind="stable", ignore_index=True).drop(columns="rank")
 
 
 def _cases(side: Side, kernel: str) -> dict[tuple[str, ...], tuple[CaseValues, dict[str, Any]]]:
@@ -124,7 +127,7 @@ def _cases(side: Side, kernel: str) -> dict[tuple[str, ...], tuple[CaseValues, d
     if side.impl:
         table = table[(table["impl"] == side.impl) & (table["config"] == "")]
     facts = gather(table)
-    rows = summary.summarise(table, side.loaded.run.device, side.loaded.run.kernels).to_dict("records")
+    rows = summary.of_run(side.loaded, table).to_dict("records")
     return {
         tuple(case.key[name] for name in named): (case, {str(k): v for k, v in row.items()})
         for case, row in zip(facts, rows, strict=True)
@@ -135,9 +138,12 @@ def _row(
     baseline: tuple[Side, CaseValues, dict[str, Any]], candidate: tuple[Side, CaseValues, dict[str, Any]], fair: bool
 ) -> dict[str, Any]:
     (_, _, before), (_, _, after) = baseline, candidate
-    row = {name: after[name] for name in _PROBLEM}
+    row = {"fault": "", **{name: after[name] for name in _PROBLEM}}
     for column in ("impl", "config", *COMPARED):
         row[column], row[f"baseline_{column}"] = after[column], before[column]
+    for facts, verdict in ((after, WRONG), (before, BASELINE_WRONG)):
+        if facts["fault"]:
+            return {**row, "verdict": verdict, "fault": facts["why"]}
     sides = (baseline, candidate)
     source = next((s for s in GPU_TIME_SOURCES if all(case.totals.get(("gpu_time", s)) for _, case, _ in sides)), "")
     if not source:
@@ -182,6 +188,11 @@ def side(text: str, find: Any, open_run: Any) -> Side:
 
 
 def worst(rows: Sequence[pd.DataFrame]) -> float:
-    """The smallest certain speedup below 1: the upper end of its interval. Infinity where nothing is slower for certain."""
+    """The smallest certain speedup below 1: the upper end of its interval. Infinity where nothing is slower for certain.
+
+    It is 0 where a candidate is wrong.
+    """
+    if any(frame["verdict"].eq(WRONG).any() for frame in rows):
+        return 0.0
     highs = [frame.loc[frame["verdict"] == "slower", "speedup_high"].min() for frame in rows]
     return min((float(high) for high in highs if not math.isnan(high)), default=math.inf)

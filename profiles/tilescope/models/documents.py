@@ -165,9 +165,10 @@ class ComparedCase(Identified):
     speedup_low: Annotated[Number, _is("Lower end of the speedup's 95 % interval.")]
     speedup_high: Annotated[Number, _is("Upper end; null also where a single repetition leaves it open.")]
     verdict: Annotated[
-        Literal["slower", "faster", "alike", "not timed", "not comparable"],
+        Literal["wrong", "slower", "faster", "alike", "baseline wrong", "not timed", "not comparable"],
         _is("On the candidate. A difference counts where the interval excludes 1."),
     ]
+    fault: Annotated[str, _is("What is wrong with the candidate, or with the baseline; empty where nothing is.")]
     bytes: Annotated[Number, _is("HBM bytes: counted, or predicted by the interpreter.")]
     baseline_bytes: Number
     registers: Annotated[Number, _is("Registers a thread of the longest launch.")]

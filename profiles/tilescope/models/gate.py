@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilescope.hardware import roofs
-from tilescope.models import compare, impossible, repetitions, traffic
+from tilescope.models import compare, faults, impossible, repetitions, traffic
 from tilescope.models.compare import CompareError
 from tilescope.runs.store import LoadedRun
 from tilescope.table import units
@@ -149,7 +149,7 @@ def gate(
         failed = [failure for failure in failures if _concerns(failure, key)]
         checks += _presence(key, key in theirs, failed, allow_missing)
         if key in theirs:
-            checks += both.checks(case, theirs[key])
+            checks += both.checks(case, theirs[key], told=bool(failed))
     if all(check.verdict == ABSENT for check in checks):
         reasons = "; ".join(dict.fromkeys([*obstacles, *(check.said for check in checks)])) or "they share no quantity"
         raise CompareError(f"nothing of {baseline.run.id} and {candidate.run.id} can be compared: {reasons}")
@@ -200,15 +200,24 @@ class _Both:
     obstacles: list[str]
     same_target: bool
 
-    def checks(self, mine: CaseValues, other: CaseValues) -> Iterator[Check]:
-        """Every check of a case that both runs have."""
+    def checks(self, mine: CaseValues, other: CaseValues, *, told: bool) -> Iterator[Check]:
+        """Every check of a case that both runs have. Nothing is checked of a new fault (``faults``), and no time of an old one.
+
+        ``told`` says that another check has the failure that makes the fault.
+        """
         key = tuple(mine.key[name] for name in KEY)
-        if other.wrong() and not mine.wrong():
-            yield Check(
-                key, what="result", verdict=FAIL, said="wrong results: the error against the reference is too large"
-            )
-        for found in (self._time(key, mine, other), self._bytes(key, mine, other)):
-            yield from found
+        before, after = (
+            faults.Faults(side.run.failures).of(case) for side, case in ((self.baseline, mine), (self.candidate, other))
+        )
+        if after and not before:
+            if not told:
+                yield Check(key, what="result", verdict=FAIL, said=after.title)
+            return
+        if before:
+            yield Check(key, what="result", verdict=ABSENT, said=f"the baseline is wrong: {before.title}")
+        else:
+            yield from self._time(key, mine, other)
+        yield from self._bytes(key, mine, other)
         for metric, limit in (
             ("registers", self.limits.registers), ("shared_memory", self.limits.shared_memory),
             ("spill_bytes", self.limits.spills), ("theoretical_occupancy", self.limits.occupancy),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from tilescope.models.compare import BASELINE_WRONG, WRONG
+
 #: Below this a factor is written as a percentage.
 _PERCENT = 1.1
 
@@ -11,8 +13,24 @@ _PERCENT = 1.1
 def sentence(rows: pd.DataFrame, candidate: str, baseline: str) -> str:
     """``softmax is 6.1–11× faster than eager in all 12 cases``.
 
-    ``rows`` are those of ``compare.compare``. Only significant differences count as faster or slower.
+    ``rows`` are those of ``compare.compare``. Only significant differences count as faster or slower. What is wrong comes first, and
+    has no part in the rest.
     """
+    wrong = rows["verdict"].isin([WRONG, BASELINE_WRONG])
+    said = [_wrong(rows, candidate, WRONG), _wrong(rows, baseline, BASELINE_WRONG)]
+    if rows.empty or not wrong.all():
+        said.append(_speeds(rows[~wrong], candidate, baseline))
+    return "; ".join(filter(None, said))
+
+
+def _wrong(rows: pd.DataFrame, side: str, verdict: str) -> str:
+    """In how many cases a side is wrong, and the first fault; empty without any."""
+    faults = rows.loc[rows["verdict"] == verdict, "fault"]
+    cases = _all(len(rows)) if len(faults) == len(rows) else f"{len(faults)} of {len(rows)} cases"
+    return f"{side} is wrong in {cases}: {faults.iloc[0].removeprefix('Wrong: ').rstrip('.')}" if len(faults) else ""
+
+
+def _speeds(rows: pd.DataFrame, candidate: str, baseline: str) -> str:
     timed = rows[rows["speedup"].notna()]
     if timed.empty:
         return f"{candidate} against {baseline}: {_why_not(rows)}"
