@@ -248,3 +248,23 @@ def half_sum_kernel(x_ptr, out_ptr, n, KIND: tl.constexpr):
 def times_kernel(x_ptr, y_ptr, n, TIMES: tl.constexpr, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(y_ptr + at, tl.load(x_ptr + at, mask=at < n) * TIMES, mask=at < n)
+
+
+@triton.jit
+def asserted_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at, mask=at < n, other=0.0)
+    assert BLOCK % 16 == 0, "whole warps"
+    assert x < 1.5  # an assertion
+    tl.store(out_ptr + at, x, mask=at < n)
+
+
+@triton.jit
+def compacted_kernel(x_ptr, out_ptr, count_ptr, n, BLOCK: tl.constexpr):
+    """How many values are kept, and where, is known from them."""
+    at = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at, mask=at < n, other=0.0)
+    keep = x > 0.5
+    place = tl.cumsum(keep.to(tl.int32), 0) - 1
+    tl.store(out_ptr + place, x, mask=keep)
+    tl.store(count_ptr, tl.sum(keep.to(tl.int32), 0))

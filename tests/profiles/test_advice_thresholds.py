@@ -13,6 +13,7 @@ from tilescope.table.case import Case
 from .made_up import GPU, MB, OCCUPANCY, cost, values
 
 CONFLICTS = {"gpu_time@ncu": 400e-6, "sm_clock@ncu": 1e9}
+NARROW = {"sector_efficiency_read@interpreter": 1.0, "widest_load@compiler": 4, "gpu_time@ncu": 400e-6}
 REQUESTED = {"unique_bytes_read@interpreter": 50 * MB, "gpu_time@ncu": 400e-6, "l1_to_l2_bytes@ncu": 50 * MB}
 
 
@@ -99,6 +100,8 @@ def test_a_rule_fires_and_falls_silent(rule: str, launch: dict[str, Any], fixed:
     # Sectors from a tenth more on.
     ("uncoalesced-loads", {"launch": {"sector_efficiency_read@interpreter": 1 / 1.25}},
      {"launch": {"sector_efficiency_read@interpreter": 1 / 1.08}}),
+    # Beyond 16 sectors a request, where all bytes of the block's sectors are used.
+    ("uncoalesced-loads", {"launch": {**NARROW, "sectors_per_load@ncu": 17}}, {"launch": {**NARROW, "sectors_per_load@ncu": 16}}),
     # A product in all but name from 64 flop a byte on.
     ("no-tensor-cores", {"launch": {"tensor_instructions@compiler": 0}, "microseconds": 4000, "flops": 6.6e9},
      {"launch": {"tensor_instructions@compiler": 0}, "microseconds": 4000, "flops": 6.2e9}),

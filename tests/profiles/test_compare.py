@@ -97,7 +97,11 @@ def test_difference_counts_where_its_interval_excludes_one(factor, verdict):
 def test_wrong_side_has_no_speedup_and_is_told_first():
     right, wrong = a_run(), a_run(0.5)
     checked = [CASES[1].row(name, value, "check") for name, value in (("relative_error", 0.5), ("tolerance", 0.01))]
-    failed = Failure(CASES[0].id, "interpreter", "InterpretationFailed: f, program (0, 0, 0), line 6: reads 4 bytes past the end of x")
+    failed = Failure(
+        CASES[0].id,
+        "interpreter",
+        "InterpretationFailed: f, program (0, 0, 0), line 6: reads 4 bytes past the end of x",
+    )
     run = dataclasses.replace(wrong.run, failures=(failed,))
     table = pd.concat([wrong.table, schema.frame(checked)], ignore_index=True)
     wrong = dataclasses.replace(wrong, run=run, table=table)
@@ -105,7 +109,10 @@ def test_wrong_side_has_no_speedup_and_is_told_first():
     assert rows["verdict"].tolist() == ["wrong", "wrong", "faster", "faster"] and rows["speedup"].isna()[:2].all()
     assert compare.worst([rows]) == 0
     said = verdicts.sentence(rows, "new", "old")
-    assert said.startswith("new is wrong in 2 of 4 cases: k reads past the end of x in line 6.") and "; new is 2.0× faster" in said
+    assert (
+        said.startswith("new is wrong in 2 of 4 cases: k reads past the end of x in line 6.")
+        and "; new is 2.0× faster" in said
+    )
     rows = compare.compare(Side(wrong, "triton"), Side(right, "triton"))
     assert set(rows["verdict"]) == {"baseline wrong"} and compare.worst([rows]) == math.inf
     assert verdicts.sentence(rows, "new", "old").startswith("old is wrong in both cases: ")

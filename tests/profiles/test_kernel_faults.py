@@ -78,6 +78,67 @@ def test_correct_kernel_has_no_race(name):
     assert told(CORRECT[name]) == []
 
 
+def test_violated_assert_statement_names_line_and_condition():
+    (said,) = told(
+        lambda: faulty.asserted_kernel[(4,)](
+            numbers(100) + (torch.arange(100, device="cuda") == 70), cells(100), 100, 32
+        )
+    )
+    assert (
+        f"line {line_of('an assertion', faulty.asserted_kernel)}: the assertion 'x < 1.5' does not hold in 1 of" in said
+    )
+
+
+def copied(out: torch.Tensor, programs: int, n: int = 1000) -> torch.Tensor:
+    """Copies up to ``n`` numbers in blocks of 128."""
+    faulty.copied_kernel[(programs,)](numbers(n), out, n, BLOCK=128)
+    return out
+
+
+def fresh(*shape: int) -> torch.Tensor:
+    return torch.empty(shape, device="cuda")
+
+
+HOLES = {
+    "a short grid": (lambda: copied(fresh(1000), 7), "no program stores 416 bytes of out_ptr, which torch.empty leaves to chance: "),
+    "a short mask": (lambda: copied(fresh(1000), 8, 999), "no program stores 4 bytes of out_ptr"),
+    "a hole that is read": (lambda: torch.sum(copied(fresh(1000), 3)), "no program stores 2,464 bytes of out_ptr, which torch.empty leaves to chance, and sum reads it"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOLES)
+def test_output_with_a_hole_is_a_warning(name):
+    launch, what = HOLES[name]
+    (said,) = told(launch, wrong=False)
+    assert what in said and kernel_faults.read(said) is not None
+
+
+def halves() -> torch.Tensor:
+    out = fresh(2000)
+    copied(out[:1000], 8)
+    copied(out[1000:], 8)
+    return out.sum()
+
+
+WHOLE = {
+    "all": lambda: torch.sum(copied(fresh(1000), 8)),
+    "zeros": lambda: copied(cells(1000), 7).sum(),
+    "filled afterwards": lambda: torch.zero_(copied(fresh(1000), 7)[896:]),
+    "two launches": halves,
+    "a part that is read": lambda: torch.sum(copied(fresh(2000), 8)[:1000]),
+    "a workspace": lambda: copied(fresh(4096), 8),
+    "padded rows": lambda: torch.sum(copied(fresh(8, 160)[0, :128], 1, 128)),
+    "places from memory": lambda: faulty.compacted_kernel[(1,)](numbers(100), fresh(100), cells(1, 0, torch.int32), 100, 128),
+    "atomics": lambda: faulty.many_atomics_kernel[(100,)](numbers(1), fresh(2), ONE=True),
+    "in place": lambda: faulty.in_place_kernel[(1,)](fresh(100), 99, BLOCK=128),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_output_without_a_hole_has_no_warning(name):
+    assert told(WHOLE[name], wrong=False) == []
+
+
 ORIGINS = {
     "a quotient": (lambda: faulty.mean_kernel[(4,)](numbers(4, 16) - 0.5, cells(4), cells(4), 16), "program (0, 0, 0) makes the first NaN that it stores, 0 / 0"),
     "a function": (lambda: faulty.exponential_kernel[(1,)](cells(16, 100.0), cells(16), 16), "makes the first infinity that it stores, exp(100)"),

@@ -109,7 +109,9 @@ def against(
         frames.append(rows)
     rows = pd.concat(frames[1:] or frames, ignore_index=True)
     rows = rows.sort_values("speedup", ascending=False, kind="stable", na_position="last", ignore_index=True)
-    return rows.sort_values("verdict", key=lambda verdict: verdict != model.WRONG, kind="stable", ignore_index=True), said
+    return rows.sort_values(
+        "verdict", key=lambda verdict: verdict != model.WRONG, kind="stable", ignore_index=True
+    ), said
 
 
 def sentence(kernel: str, others: Sequence[str], rows: pd.DataFrame, of_case: str = "") -> Sentence:

@@ -21,8 +21,18 @@ from triton.runtime.autotuner import Autotuner
 from tilescope.captures import arguments, inductor
 from tilescope.captures.call_site import call_site
 from tilescope.captures.data_flow import Flow
+from tilescope.captures.never_written import NeverWritten
 from tilescope.captures.recorder import Record, Recorder
-from tilescope.execution import assumed_device, assumed_tensors, assumed_timing, compiling, launches, observe, offline
+from tilescope.execution import (
+    assumed_device,
+    assumed_tensors,
+    assumed_timing,
+    compiling,
+    fresh_memory,
+    launches,
+    observe,
+    offline,
+)  # fmt: skip
 from tilescope.interpreter import blocks, interpret
 from tilescope.interpreter.arguments import tensors
 
@@ -109,7 +119,10 @@ def without_gpu(
         inductor.instead(maker),
         launches.catch(maker, _fitting(target)),
     ):
-        yield there
+        try:
+            yield there
+        finally:
+            maker.outputs.conclude()
 
 
 def _capturing_graph() -> bool:
@@ -147,6 +160,7 @@ class _Interpreting:
         self.recorder, self.left, self.limit, self.progress = recorder, limit, limit, progress
         self.lock = threading.RLock()
         self.touching = TOUCHING
+        self.outputs = NeverWritten()
         #: The first launch that was not made. Values after it are wrong.
         self.unmade = ""
         cure = "choose smaller inputs, or allow more (--interpreter-limit, limit= or interpreter_limit=)"
@@ -154,11 +168,12 @@ class _Interpreting:
 
     def __call__(self, launch: launches.Launch) -> None:
         # One at a time: Triton's interpreter has one state for the process.
-        with self.lock:
+        with self.lock, fresh_memory.unseen():
             site = call_site()
             # A launch that cannot be recorded is still made. Its remarks go to a record that is dropped.
             record = self.recorder.take(launch, site) or Record(launch.function, {"notes": [], "touched": None})
             if "waited" in record.data:
+                self.outputs.unmade(launch)
                 return  # an equal launch took too long before
             where = f"the launch at {site[0] if site else launch.name}"
             if 0 in launch.grid:
@@ -169,6 +184,7 @@ class _Interpreting:
                 record.note(f"{self.unmade} was not made before it, so its inputs may be wrong")
             if why := self._interpreted(launch, record):
                 self.unmade = self.unmade or launch.name
+                self.outputs.unmade(launch)
                 self._touch(launch, record)
                 record.note(f"{where} was not made, so its results are missing from what follows: {why}")
 
@@ -192,6 +208,7 @@ class _Interpreting:
         if "counted" not in record.data:
             counted = meter.record(launch)
             record.data["counted"] = {n: v for n, v in counted.items() if n not in ("config", "constants", "grid")}
+        self.outputs.launched(launch, meter, record.data["counted"])
         return ""
 
     def _touch(self, launch: launches.Launch, record: Record) -> None:

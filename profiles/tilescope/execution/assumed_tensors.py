@@ -24,6 +24,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils import dlpack
 from torch.utils._device import DeviceContext
 
+from tilescope.execution import fresh_memory
 from tilescope.execution.assumed_memory import memory
 
 #: Whether an operator has a kernel of its own for a key, or one for all devices.
@@ -156,6 +157,8 @@ class MarkingMode(dispatch.OnLooker):
         if func is torch.ops.aten._pin_memory.default:
             return _pinned(args[0].clone())
         on_gpu = asked == "cuda" or any(map(_is_marked, given))
+        if on_gpu:
+            fresh_memory.operated(func, args, kwargs)
         result = self._call(func, on_gpu, args, kwargs)
         if pinned:
             return _pinned(result)
@@ -166,6 +169,7 @@ class MarkingMode(dispatch.OnLooker):
             for tensor in _flat(result):
                 if id(_storage(tensor)) not in old:
                     _mark(tensor, True)
+                    fresh_memory.made(func, _storage(tensor))
         return result
 
     def _call(self, func: Any, on_gpu: bool, args: Any, kwargs: Any) -> Any:

@@ -32,6 +32,25 @@ def computed_from_memory(python: Any, line: int) -> bool:
     return any(_depends(value, loaded) for value in values)
 
 
+def stores_by_memory(python: Any) -> bool:
+    """Whether loaded values decide where or whether the function stores. True where it has no store, as others may be called for it."""
+    tree = _tree(python)
+    loaded = _loaded(tree)
+    stores = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name(node) == "store"]
+    method = [not isinstance(node.func, ast.Attribute) or getattr(node.func.value, "id", "") != "tl" for node in stores]
+    places = [
+        argument
+        for node, own in zip(stores, method, strict=True)
+        for argument in (
+            *node.args[:1],
+            *node.args[_VALUE + 1 :],
+            *(one.value for one in node.keywords if one.arg != "value"),
+        )
+    ]
+    deciding = [getattr(node, part, None) for node in ast.walk(tree) for part in ("test", "iter")]
+    return not stores or any(_depends(part, loaded) for part in (*places, *deciding) if part is not None)
+
+
 def calls(python: Any, name: str, line: int) -> list[ast.Call]:
     """The calls of a function or method of that name at a line."""
     return [

@@ -163,6 +163,11 @@ class Footprint:
         """The marks of an allocation, a number for each of its bytes."""
         return self._touched[index]
 
+    def index(self, address: int) -> int | None:
+        """The number of the allocation that starts at an address; None without one."""
+        place = bisect.bisect_left(self._starts, address)
+        return place if place < len(self._starts) and self._starts[place] == address else None
+
     def start(self, index: int) -> int:
         """The address of an allocation."""
         return self._starts[index]

@@ -55,9 +55,10 @@ class _Rewriter(ast.NodeTransformer):
     visit_AnnAssign = visit_Return = visit_Assign
 
     def visit_Assert(self, node: ast.Assert) -> ast.AST:
-        # The compiler makes it a device_assert, which does nothing without debugging.
+        # The compiler makes it a device_assert.
+        told = node.msg or ast.Constant(ast.unparse(node.test))
         self.generic_visit(node)
-        return ast.Expr(node.test)
+        return ast.copy_location(ast.Expr(_call("asserted", node.test, told)), node)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
         self.generic_visit(node)
@@ -157,7 +158,13 @@ def printed(*values: Any, **_: Any) -> None:
         tl.device_print(*values)
 
 
+def asserted(condition: Any, text: Any) -> None:
+    """``assert`` in a kernel."""
+    tl.device_assert(condition, text)
+
+
 _BUILTINS: dict[str, Any] = {"min": smallest, "max": largest, "range": loop, "print": printed}
 _HELPERS: dict[str, Any] = {
-    _PREFIX + function.__name__: function for function in (assigned, conjunction, disjunction, negation, constant_value)
+    _PREFIX + function.__name__: function
+    for function in (assigned, asserted, conjunction, disjunction, negation, constant_value)
 }

@@ -40,7 +40,7 @@ class Meter:
     An atomic reads and writes. ``read`` and ``written`` mark which bytes were touched at all. ``lines`` maps a line of the kernel's
     file to its ``requested_bytes_WAY`` and ``sectors_WAY``. ``sampled`` is (counted, all) programs where only a sample was counted,
     ``by_rule`` the same where the others were derived from those counted. ``faults`` are what is wrong with the kernel, which is
-    looked for where there are ``races``.
+    looked for where there are ``races``. ``storing`` has the line of the first store to each allocation.
     """
 
     read: accesses.Footprint
@@ -51,6 +51,7 @@ class Meter:
     lines: dict[int, Counter[str]] = field(default_factory=dict)
     sampled: tuple[int, int] | None = None
     by_rule: tuple[int, int] | None = None
+    storing: dict[int, int] = field(default_factory=dict)
 
     def access(self, ways: Sequence[str], addresses: Array, size: int, by: Access) -> None:
         """Counts an access to elements of ``size`` bytes that are ``read``, ``written`` or both (an atomic). Raises OutOfBounds."""
@@ -75,6 +76,7 @@ class Meter:
             races = self.races.reads(found, by.program)
         else:
             races = self.races.stores(found, by.program, by.changed)
+            self.storing |= dict.fromkeys(self.written.used - self.storing.keys(), by.line)
         for race in races:
             self.faults.add(race.kind, by.line, race.bytes, by.program, race.others)
 

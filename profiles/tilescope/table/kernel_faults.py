@@ -74,6 +74,10 @@ KINDS: dict[str, Kind] = {
         "a sum in {type} no longer grows after {additions} additions, because each term is below its last digit",
         "add up in float32 and convert the result",
     ),
+    "never-written": Kind(
+        "no program stores {bytes} of {tensor}, which torch.empty leaves to chance{reader}",
+        "let the grid and the masks cover it, or allocate it by torch.zeros",
+    ),
     "many-variants": Kind(
         "{count} variants are compiled for calls at {site}, one for each value of {name}",
         "pass it as an ordinary argument, without tl.constexpr",

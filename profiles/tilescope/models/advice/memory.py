@@ -156,6 +156,9 @@ def _sectors(launch: LaunchValues, way: str) -> tuple[float, list[Evidence | Non
     sectors, width = launch.get(f"sectors_per_{way}", "ncu"), launch.get(f"widest_{way}", "compiler")
     share = launch.get(f"sector_efficiency_{_WAYS[way]}", "interpreter")
     if sectors and width and width.value:
+        # A thread that takes neighbouring elements one by one touches its sectors again. ``narrow_loads`` has that.
+        if share and share.value * _EXCESS > 1 and sectors.value <= _WIDEST and width.value < _WIDEST:
+            return 1.0, []
         return sectors.value / width.value, [sectors, width, share]
     if share and share.value:
         return 1 / share.value, [share, width]

@@ -1,0 +1,106 @@
+"""Memory that ``torch.empty`` made on an assumed GPU: which of its bytes launches stored, and who reads others. Imports torch."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+#: Operators that make uninitialised memory, and operators that read nothing of a tensor, or only places that another one chooses.
+_MAKING = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"})
+_CHOOSING = frozenset({
+    "index", "index_select", "gather", "embedding", "take", "masked_select", "where",
+    *(f"{what}_like" for what in ("zeros", "ones", "full", "rand", "randn", "randint")), "new_zeros", "new_ones", "new_full",
+})  # fmt: skip
+#: Largest allocation that is followed, in bytes.
+_MOST = 256 << 20
+_ATTRIBUTE = "_tilescope_fresh"
+
+_here = threading.local()
+
+Marks = npt.NDArray[np.bool_]
+
+
+@dataclass
+class Fresh:
+    """An allocation that holds chance until launches store to it. ``stored`` marks their bytes.
+
+    ``settled`` says that its bytes are no fault: an operator wrote some, or a launch chose places by what it had loaded. ``read``
+    says that something has read it, ``reader`` is the first operator that read bytes that no launch had stored, and ``missed`` the
+    number of those.
+    """
+
+    stored: Marks
+    launched: bool = False
+    settled: bool = False
+    read: bool = False
+    reader: str = ""
+    missed: int = 0
+
+    def missing(self, tensor: torch.Tensor) -> Marks:
+        """Marks the elements of a tensor in this memory, in their order, of which no launch has stored the first byte."""
+        size = tensor.element_size()
+        steps = [stride * size for stride in tensor.stride()]
+        first = self.stored[tensor.storage_offset() * size :]
+        return ~np.lib.stride_tricks.as_strided(first, tuple(tensor.shape), steps).reshape(-1)
+
+    def operated(self, name: str, tensor: torch.Tensor, *, writes: bool) -> None:
+        """Notes that an operator reads a tensor in this memory, or writes it."""
+        if writes:
+            self.settled = True
+        elif self.launched and not self.settled and not self.reader and name not in _CHOOSING | _MAKING:
+            self.read = True
+            if missed := int(self.missing(tensor).sum()) * tensor.element_size():
+                self.reader, self.missed = name, missed
+
+
+def made(func: Any, storage: Any) -> None:
+    """Notes a storage that the operator ``func`` has made."""
+    if func.overloadpacket.__name__ in _MAKING and 0 < storage.nbytes() <= _MOST:
+        setattr(storage, _ATTRIBUTE, Fresh(np.zeros(storage.nbytes(), dtype=np.bool_)))
+
+
+def of(tensor: torch.Tensor) -> Fresh | None:
+    """The fresh memory of a tensor; None for other memory."""
+    try:
+        return getattr(tensor.untyped_storage(), _ATTRIBUTE, None)
+    except (NotImplementedError, RuntimeError):  # sparse tensors, and those that wrap others
+        return None
+
+
+@contextlib.contextmanager
+def unseen() -> Iterator[None]:
+    """While active, this thread's operators are not the user's."""
+    before, _here.unseen = getattr(_here, "unseen", False), True
+    try:
+        yield
+    finally:
+        _here.unseen = before
+
+
+def operated(func: Any, args: Any, kwargs: Any) -> None:
+    """Notes what the operator ``func`` is about to read and write."""
+    if getattr(_here, "unseen", False):
+        return
+    schema = func._schema
+    views = any(one.alias_info is not None and not one.alias_info.is_write for one in schema.returns)
+    for position, argument in enumerate(schema.arguments):
+        given = args[position] if position < len(args) else kwargs.get(argument.name)
+        writes = argument.alias_info is not None and argument.alias_info.is_write
+        for tensor in _tensors(given) if writes or not views else ():
+            if fresh := of(tensor):
+                fresh.operated(func.overloadpacket.__name__, tensor, writes=writes)
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
