@@ -7,7 +7,7 @@ captured      distinct launches and their kernels, and what the call raised
 compiled      launches whose compiled kernel is in the table, of those captured
 interpreted   launches whose accesses were counted, of those captured
 agreed        the relative error of the results against plain PyTorch, where there is a reference
-accused       what is called impossible, or is noted as wrong, of kernels that are in daily use
+accused       what is called impossible, or is noted as wrong or doubtful, of kernels that are in daily use
 
 Without a GPU launches are interpreted, for ``--target``. Where a library or a GPU is needed and absent, that is said. Status 1 where an
 entry missed one of the first four, or was accused.
@@ -80,6 +80,7 @@ def compiled(capture: Any, runs: Path) -> dict[str, Any]:
 
     blamed = [note for note in found.run.notes if any(word in note for word in _BLAMING)]
     accused = [reason.said for _, reason in impossible.of_table(table, found.run.device, found.run.kernels)]
+    accused += [warning.message for warning in found.run.warnings]
     return {
         "compiled": launches("registers"),
         "interpreted": launches("unique_bytes_read"),

@@ -268,3 +268,17 @@ def compacted_kernel(x_ptr, out_ptr, count_ptr, n, BLOCK: tl.constexpr):
     place = tl.cumsum(keep.to(tl.int32), 0) - 1
     tl.store(out_ptr + place, x, mask=keep)
     tl.store(count_ptr, tl.sum(keep.to(tl.int32), 0))
+
+
+@triton.jit
+def scanned_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at, mask=at < n)  # without other
+    tl.store(out_ptr, tl.max(tl.cumsum(x, 0), axis=0))
+
+
+@triton.jit
+def running_sum_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    """Lanes without a value are behind those that are stored."""
+    at = tl.arange(0, BLOCK)
+    tl.store(out_ptr + at, tl.cumsum(tl.load(x_ptr + at, mask=at < n), 0), mask=at < n)

@@ -31,6 +31,7 @@ CRASHED = (
     f"worker crashed (SIGSEGV) while compiling {CASE.id}; finished cases are kept",
     "first\nlast word\n",
 )
+WRAPS = ("compiler", "scale, line 5: offsets into x are computed in 32 bits and reach 3: cast a factor", "")
 ASSERTED = ("interpreter", "InterpretationFailed: scale, program (1, 0, 0), line 6: AssertionError: negative", TRACE)
 ADDRESS = ("events", "AcceleratorError: CUDA error: an illegal memory access was encountered", "")
 #: A case with enough values for findings on occupancy and bytes.
@@ -111,10 +112,11 @@ def test_fault_needs_that_the_case_was_not_timed() -> None:
         assert [finding.fault for finding in advice.of_run(run, run.table)] == [True]
 
 
-def test_fault_of_code_that_does_not_compile_comes_first() -> None:
-    run = loaded(WRONG, OUTSIDE, UNCOMPILED)
-    (found,) = advice.of_run(run, run.table)
-    assert found.rule == faults.COMPILE
+def test_fault_that_causes_others_comes_first() -> None:
+    for failed, rule in (((WRONG, OUTSIDE, UNCOMPILED), faults.COMPILE), ((OUTSIDE, WRAPS), faults.CODE)):
+        run = loaded(*failed)
+        (found,) = advice.of_run(run, run.table)
+        assert found.rule == rule
 
 
 def test_fault_of_a_case_without_rows_is_found() -> None:

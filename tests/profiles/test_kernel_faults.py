@@ -8,7 +8,7 @@ import pytest
 import torch
 import triton.language as tl
 from tilescope import Capture, cli
-from tilescope.collectors import code_faults
+from tilescope.collectors import code_values, fault_rules
 from tilescope.execution import launches, offline
 from tilescope.table import kernel_faults
 from triton.runtime.jit import KernelInterface
@@ -81,7 +81,7 @@ def test_correct_kernel_has_no_race(name):
 def test_violated_assert_statement_names_line_and_condition():
     (said,) = told(
         lambda: faulty.asserted_kernel[(4,)](
-            numbers(100) + (torch.arange(100, device="cuda") == 70), cells(100), 100, 32
+            numbers(100) + 2 * (torch.arange(100, device="cuda") == 70), cells(100), 100, 32
         )
     )
     assert (
@@ -171,8 +171,9 @@ def compiled(launch: Callable[[], object], *, wrong: bool) -> list[str]:
         launch()
     with offline.targeting("sm_90"):
         text = offline.compile_launch(caught[0]).asm["ttir"]
-    faults = code_faults.of_launch(caught[0], text)
-    return list(kernel_faults.of_launches([{"function": caught[0].name, "faults": faults}], wrong=wrong))
+    subject = fault_rules.Subject(caught[0], code=code_values.Code.of_launch(caught[0], text))
+    record = {"function": caught[0].name, **fault_rules.of_subject(subject)}
+    return list(kernel_faults.of_launches([record], wrong=wrong))
 
 
 def shaped(*shape: int, kind: torch.dtype = torch.float32) -> torch.Tensor:
@@ -215,6 +216,7 @@ def test_fitting_offset_is_no_fault(name):
 DOUBTFUL = {
     "a reduction": (lambda: faulty.row_max_kernel[(64,)](shaped(64, 1000), shaped(64), 1000, BLOCK=1024), "without other"),
     "a loop": (lambda: faulty.added_up_kernel[(1,)](shaped(1000), shaped(1), 1000, BLOCK=256), "without other"),
+    "a sum of a scan": (lambda: faulty.scanned_kernel[(1,)](shaped(1000), shaped(1), 1000, BLOCK=1024), "without other"),
     "a product": (lambda: faulty.product_kernel[(1,)](shaped(32, 32), shaped(32, 32), shaped(32, 32), "default", 32), "as TF32"),
 }  # fmt: skip
 
@@ -231,6 +233,7 @@ MEANT = {
     "whole rows": lambda: faulty.row_max_kernel[(64,)](shaped(64, 1024), shaped(64), 1024, BLOCK=1024),
     "a value in place of lanes": lambda: faulty.replaced_kernel[(64,)](shaped(64, 1000), shaped(64), 1000, BLOCK=1024),
     "unused columns": lambda: faulty.masked_columns_kernel[(1,)](shaped(16, 100), shaped(100), 100, 16, 128),
+    "a scan": lambda: faulty.running_sum_kernel[(1,)](shaped(1000), shaped(1000), 1000, BLOCK=1024),
     "no reduction": lambda: faulty.copied_kernel[(4,)](shaped(1000), shaped(1000), 1000, BLOCK=256),
     "a named precision": lambda: faulty.product_kernel[(1,)](shaped(32, 32), shaped(32, 32), shaped(32, 32), "tf32", 32),
     "half precision": lambda: faulty.product_kernel[(1,)](

@@ -12,13 +12,16 @@ from tilescope.execution.fresh_memory import Fresh, Marks
 from tilescope.execution.launches import Launch
 from tilescope.interpreter import arguments
 from tilescope.interpreter.meter import Meter
+from tilescope.table import units
+from tilescope.table.kernel_faults import Fault
 
 
 class _Stored(NamedTuple):
-    """A launch's store to fresh memory: the launch's record, the fault as far as it is known, the tensor, and the bytes a program."""
+    """A launch's store to fresh memory: its record, the line, the tensor with its name, and the bytes that a program stored."""
 
     record: dict[str, Any]
-    fault: dict[str, Any]
+    line: int
+    name: str
     tensor: torch.Tensor
     share: float
 
@@ -51,8 +54,8 @@ class NeverWritten:
                     fresh.settled, fresh.stored = True, fresh.stored[:0]
                     self._last.pop(id(fresh), None)
                 elif id(fresh) not in self._last or share:
-                    fault = {"kind": "never-written", "line": meter.storing.get(index, 0), "tensor": name}
-                    self._last[id(fresh)] = fresh, _Stored(record, fault, tensor.detach(), share)
+                    line = meter.storing.get(index, 0)
+                    self._last[id(fresh)] = fresh, _Stored(record, line, name, tensor.detach(), share)
 
     def unmade(self, launch: Launch) -> None:
         """Leaves out the memory of a launch that was not interpreted."""
@@ -68,9 +71,10 @@ class NeverWritten:
                 count = int(missing.sum()) * size if _longest(missing) * size < stored.share + size else 0
             if count and not fresh.settled:
                 reader = f", and {fresh.reader} reads it" if fresh.reader else ""
+                what = f"no program stores {units.several(count, 'byte')} of {stored.name}, which torch.empty leaves to chance"
+                remedy = "let the grid and the masks cover it, or allocate it by torch.zeros"
                 faults = stored.record.setdefault("faults", [])
-                fault = {**stored.fault, "bytes": count, "reader": reader}
-                faults += [fault] if fault not in faults else []
+                faults.append(Fault(stored.line, what + reader, remedy)._asdict())
 
 
 def _longest(marks: Marks) -> int:

@@ -38,7 +38,7 @@ from tilescope.captures.data_flow import Flow
 from tilescope.collectors import interpreter
 from tilescope.execution import launch_limits
 from tilescope.execution.launches import Launch
-from tilescope.table import kernel_faults
+from tilescope.table.kernel_faults import Fault
 
 #: Most distinct launches of a process, of a kernel, and of launches that differ only in the contents of their tensors.
 MOST, MOST_OF_KERNEL, MOST_ALIKE = 256, 64, 4
@@ -141,10 +141,11 @@ class Recorder:
             for name, values in constants.items():
                 if len(values) < MANY_VARIANTS or all(value & (value - 1) == 0 for value in values):
                     continue
-                about = {"count": len(values), "site": site.replace(":", ", line "), "name": name}
-                fault = {"kind": "many-variants", "line": function.starting_line_number, **about}
-                kernel = self._by_function[id(function)]
-                yield kernel.name, kernel_faults.told({"function": kernel.name}, fault)
+                compiled = f"{len(values)} variants are compiled for calls at {site.replace(':', ', line ')}"
+                what = f"{compiled}, one for each value of {name}"
+                remedy = "pass it as an ordinary argument, without tl.constexpr"
+                kernel = self._by_function[id(function)].name
+                yield kernel, Fault(function.starting_line_number, what, remedy).told(kernel)
 
     def _full(self) -> str:
         """The reason why no more launches can be kept; empty while there is room."""

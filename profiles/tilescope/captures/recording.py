@@ -23,6 +23,7 @@ from tilescope.captures.call_site import call_site
 from tilescope.captures.data_flow import Flow
 from tilescope.captures.never_written import NeverWritten
 from tilescope.captures.recorder import Record, Recorder
+from tilescope.collectors import fault_rules
 from tilescope.execution import (
     assumed_device,
     assumed_tensors,
@@ -206,7 +207,7 @@ class _Interpreting:
         finally:
             self.left -= allowance.waited
         if "counted" not in record.data:
-            counted = meter.record(launch)
+            counted = fault_rules.record(launch, meter)
             record.data["counted"] = {n: v for n, v in counted.items() if n not in ("config", "constants", "grid")}
         self.outputs.launched(launch, meter, record.data["counted"])
         return ""

@@ -177,7 +177,7 @@ def _not_finite(results: Mapping[str, torch.Tensor]) -> dict[str, int]:
 
 
 def _origins(case: Case, spec: Any, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Records of the launches that store NaN or infinity, with the origin of the first (``kernel_faults``)."""
+    """Records of the launches that store NaN or infinity, with the origin of the first (``fault_rules``)."""
     records: list[dict[str, Any]] = []
     # The check has said already what is wrong.
     with contextlib.suppress(CheckFailed, NotApplicable):
@@ -199,6 +199,7 @@ def _interpreted(  # noqa: PLR0917
     """
     import torch  # noqa: PLC0415
 
+    from tilescope.collectors import fault_rules  # noqa: PLC0415
     from tilescope.execution import assumed_device, execute, launches  # noqa: PLC0415
     from tilescope.interpreter import interpret  # noqa: PLC0415
 
@@ -209,7 +210,7 @@ def _interpreted(  # noqa: PLR0917
         meter, told = interpret.meter(launch), settings.get("progress")
         interpret.run(launch, meter=meter, allowance=left, progress=told, not_finite=records is not None)
         if records is not None:
-            records.append(meter.record(launch))
+            records.append(fault_rules.record(launch, meter))
 
     dtype = None if case.dtype == "fp64" else torch.float32
     with assumed_device.for_launcher(spec, case, settings.get("target", "sm_90"), "cpu") as there:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from tilescope.collectors import assembly, code_faults, compiled_text, products_under_way
+from tilescope.collectors import assembly, compiled_text, products_under_way
 from tilescope.execution.not_applicable import NotApplicable, without_gpu
 from tilescope.files import bounded_reading, json_shape
 from tilescope.hardware import occupancy
@@ -47,7 +47,7 @@ _FIGURES = (
     *assembly.SERIALIZED.values(),
 )  # fmt: skip
 
-parse_assumed = assumptions.parse
+parse_assumed, failure, warnings = assumptions.parse, kernel_faults.failure, kernel_faults.warnings
 
 
 class CompilationFailed(Exception):
@@ -144,16 +144,6 @@ def parse_lines(artefact: Path, case: Case) -> tuple[pd.DataFrame, dict[str, str
     return lines_of(data["launches"], case), json_shape.fit(data["sources"], dict[str, str], "sources")
 
 
-def failure(artefact: Path) -> str:
-    """What is wrong with the kernels' code, in a line; otherwise empty."""
-    return "; ".join(kernel_faults.of_launches(load(artefact)["launches"], wrong=True))
-
-
-def warnings(artefact: Path) -> list[str]:
-    """What the kernels' code probably does not mean to do, a line each."""
-    return list(kernel_faults.of_launches(load(artefact)["launches"], wrong=False))
-
-
 def lines_of(launches: Iterable[Mapping[str, Any]], case: Case) -> pd.DataFrame:
     """The SASS instructions of each source line and, for kernels with wgmma, those that run while products are in flight.
 
@@ -188,7 +178,8 @@ def _launched(launch: Launch, record: Mapping[str, Any]) -> launch_configs.Launc
 
 
 def compile_launch(launch: Launch, target: str) -> dict[str, Any]:
-    from tilescope.execution import compiling, launch_limits  # noqa: PLC0415 (they import torch and triton)
+    from tilescope.collectors import code_values, fault_rules  # noqa: PLC0415 (they import torch and triton)
+    from tilescope.execution import compiling, launch_limits  # noqa: PLC0415
 
     try:
         kernel, took = compiling.compiled(launch, LIMIT)
@@ -212,11 +203,11 @@ def compile_launch(launch: Launch, target: str) -> dict[str, Any]:
     threads = assembly.block_threads(ptx) or metadata.num_warps * occupancy.WARP_THREADS
     if refusal := launch_limits.refusal(launch.grid, threads, metadata):
         raise CompilationFailed(f"{launch.name} cannot be launched: {refusal}")
-    faults = code_faults.of_launch(launch, kernel.asm.get("ttir", ""))
+    code = code_values.Code.of_launch(launch, kernel.asm.get("ttir", ""))
     return {
         "function": launch.name,
         "file": launch.file.name,
-        **({"faults": faults} if faults else {}),
+        **fault_rules.of_subject(fault_rules.Subject(launch, code=code)),
         "grid": launch.grid,
         "grid_blocks": launch.grid[0] * launch.grid[1] * launch.grid[2] * metadata.num_ctas,
         "block_threads": threads,

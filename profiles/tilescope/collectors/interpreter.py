@@ -43,7 +43,7 @@ _FIGURES = (
     "sampled_bytes_read", "sampled_bytes_written", "sampled_flops", "sampled_programs",
 )  # fmt: skip
 
-parse_assumed = assumptions.parse
+parse_assumed, failure, warnings = assumptions.parse, kernel_faults.failure, kernel_faults.warnings
 
 
 def unavailable() -> str | None:
@@ -79,19 +79,13 @@ def capture(case: Case, spec: Any, out: Path, settings: Mapping[str, Any]) -> No
         except (_LaunchSeen, pytorch_traffic.NeedsData, RuntimeError):
             try:
                 records, assumed = _count(case, spec, settings, "cpu", values=False)
-                if any(map(_is_undecided, records)):
+                # Values show if programs that store to the same bytes store the same.
+                if any(record.pop("undecided", False) for record, _ in records):
                     with contextlib.suppress(NotApplicable):
                         records, assumed = _count(case, spec, settings, "cpu", values=True)
             except (blocks.NeedsValues, pytorch_traffic.NeedsData):
                 records, assumed = _count(case, spec, settings, "cpu", values=True)
     write(records, out, assumed)
-
-
-def _is_undecided(record: _Counted) -> bool:
-    """Whether all programs were interpreted, and values would show if some store the same to the same bytes."""
-    return "programs" not in record[0] and any(
-        fault["kind"] not in kernel_faults.KINDS for fault in record[0].get("faults", ())
-    )
 
 
 def write(records: list[_Counted], out: Path, assumed: Mapping[str, Any] | None = None) -> None:
@@ -137,16 +131,6 @@ def remark(artefact: Path) -> str:
     return ""
 
 
-def failure(artefact: Path) -> str:
-    """What is wrong with the kernels' code, in a line; otherwise empty."""
-    return "; ".join(kernel_faults.of_launches(bounded_reading.data_of(artefact)["launches"], wrong=True))
-
-
-def warnings(artefact: Path) -> list[str]:
-    """What the kernels' code probably does not mean to do, a line each."""
-    return list(kernel_faults.of_launches(bounded_reading.data_of(artefact)["launches"], wrong=False))
-
-
 def lines_of(launches: Iterable[Mapping[str, Any]], case: Case) -> pd.DataFrame:
     """Memory requests of each source line. ``launches`` are the artefact's records; a PyTorch operator has no lines."""
     return line_values.frame(
@@ -169,6 +153,7 @@ def _count(
     case: Case, spec: Any, settings: Mapping[str, Any], device: str, *, values: bool
 ) -> tuple[list[_Counted], Mapping[str, Any]]:
     """Records of the case's launches, in order, and the assumption about a GPU. On ``meta`` only PyTorch operators are counted."""
+    from tilescope.collectors import fault_rules  # noqa: PLC0415
     from tilescope.execution import assumed_device, execute, launches, pytorch_traffic  # noqa: PLC0415
     from tilescope.interpreter import interpret  # noqa: PLC0415
 
@@ -190,7 +175,7 @@ def _count(
         interpret.run(launch, meter=meter, values=values, allowance=allowance, progress=progress, sample=sample,
                       not_finite=bool(settings.get("not_finite")))  # fmt: skip
         if counting:
-            records.append((meter.record(launch), launch.source))
+            records.append((fault_rules.record(launch, meter), launch.source))
 
     def operated(operation: pytorch_traffic.Operation) -> None:
         records.append((_operation_record(operation), {}))

@@ -120,9 +120,8 @@ class Arithmetic:
             return
         # These end parts of the fault's line.
         told = re.sub(r"\s*[:;]\s*", ", ", " ".join(str(text).split()))[:200]
-        self.counting.meter.faults.violate(
-            self.counting.line(), repr(told) if told else "", self.counting.program.number
-        )
+        place = self.counting.line(), repr(told) if told else ""
+        self.counting.meter.seen.violated.setdefault(place, set()).add(self.counting.program.number)
 
     def in_fp32(self, create: Callable[..., Any]) -> Callable[..., Any]:
         """Extends an operation to narrow floats: they are computed in fp32."""
@@ -175,7 +174,7 @@ class Arithmetic:
             return
         term = narrow.decode(b.data, b.dtype.scalar.name) if _is_narrow(b) else b.data
         if np.mean((result.data == a.data) & (term != 0)) > _MOST:
-            meter.faults.stuck.setdefault(self.counting.line(), (result.dtype.scalar.name, additions))
+            meter.seen.stuck.setdefault(self.counting.line(), (result.dtype.scalar.name, additions))
 
     def shape(self, create: Callable[..., Any]) -> Callable[..., Any]:
         def created(*args: Any, **kwargs: Any) -> Any:

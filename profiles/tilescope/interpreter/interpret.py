@@ -88,7 +88,7 @@ def run(
     """Interprets one launch on CPU tensors, program by program.
 
     ``values=False`` does not compute floating-point values. Several launches may share an ``allowance``. ``progress`` gets
-    messages about the state. With ``not_finite``, the meter's faults have the origin of the first NaN or infinity that is stored.
+    messages about the state. With ``not_finite``, ``meter.seen`` has the origin of the first NaN or infinity that is stored.
 
     Raises TooLong as soon as the first programs show that the allowance will not suffice. With seconds for a ``sample``, some
     programs are counted instead: those from which the counts of all others follow (``meter.by_rule``), or otherwise ones spread
@@ -121,7 +121,7 @@ def run(
         finally:
             allowance.waited += counting.work * shared
             if meter is not None and counting.not_finite is not None:
-                meter.faults.origin = counting.not_finite.found
+                meter.seen.origin = counting.not_finite.found
 
 
 @dataclass

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy.typing as npt
 
-from tilescope.interpreter import accesses, tuned
-from tilescope.interpreter.faults import Faults
+from tilescope.interpreter import accesses
+from tilescope.interpreter.evidence import Evidence
 from tilescope.interpreter.races import Program, Races
 
 if TYPE_CHECKING:
@@ -39,14 +39,14 @@ class Meter:
     and ``sectors_WAY`` of each load or store instruction of a whole block, summed over instructions. ``flops`` include masked lanes.
     An atomic reads and writes. ``read`` and ``written`` mark which bytes were touched at all. ``lines`` maps a line of the kernel's
     file to its ``requested_bytes_WAY`` and ``sectors_WAY``. ``sampled`` is (counted, all) programs where only a sample was counted,
-    ``by_rule`` the same where the others were derived from those counted. ``faults`` are what is wrong with the kernel, which is
-    looked for where there are ``races``. ``storing`` has the line of the first store to each allocation.
+    ``by_rule`` the same where the others were derived from those counted. ``seen`` is evidence of faults, which
+    is looked for where there are ``races``. ``storing`` has the line of the first store to each allocation.
     """
 
     read: accesses.Footprint
     written: accesses.Footprint
     races: Races | None = None
-    faults: Faults = field(default_factory=Faults)
+    seen: Evidence = field(default_factory=Evidence)
     counts: Counter[str] = field(default_factory=Counter)
     lines: dict[int, Counter[str]] = field(default_factory=dict)
     sampled: tuple[int, int] | None = None
@@ -71,14 +71,14 @@ class Meter:
             return
         if len(ways) > 1:
             races = self.races.adds(found, by.program, floating=by.floating)
-            self.faults.add_atomics(by, found, lanes)
+            self.seen.add_atomics(by, found, lanes)
         elif ways[0] == "read":
             races = self.races.reads(found, by.program)
         else:
             races = self.races.stores(found, by.program, by.changed)
             self.storing |= dict.fromkeys(self.written.used - self.storing.keys(), by.line)
         for race in races:
-            self.faults.add(race.kind, by.line, race.bytes, by.program, race.others)
+            self.seen.add(race.kind, by.line, race.bytes, by.program, race.others)
 
     def _count(self, way: str, line: int, requested: int, distinct: int, sectors: int) -> None:
         self.counts.update({f"requested_{way}": requested, f"distinct_{way}": distinct, f"sectors_{way}": sectors})
@@ -118,7 +118,7 @@ class Meter:
     def merge(self, share: Meter) -> None:
         """Adds the counts of a forked process, and its footprints, which are in the same shared memory."""
         self.add(share)
-        self.faults.merge(share.faults)
+        self.seen.merge(share.seen)
         self.read.used |= share.read.used
         self.written.used |= share.written.used
 
@@ -131,8 +131,6 @@ class Meter:
             "constants": launch.constants,
             "file": launch.file.name,
         }
-        if faults := [*self.faults.record(launch), *tuned.faults(launch, self.races)]:
-            about["faults"] = faults
         counts = self.counts
         if self.sampled is not None:
             # A sample does not show how many bytes of all programs are distinct.

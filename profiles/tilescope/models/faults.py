@@ -17,9 +17,9 @@ from tilescope.table.case_table import GPU_TIME_SOURCES, CaseValues, Known
 from tilescope.table.run import Failure
 
 #: The rules' names, in the order in which faults are to be fixed, and what a table calls them.
-COMPILE, LAUNCH, OUTSIDE, CODE = "does-not-compile", "cannot-launch", "out-of-bounds", "wrong-code"
+COMPILE, LAUNCH, CODE, OUTSIDE = "does-not-compile", "cannot-launch", "wrong-code", "out-of-bounds"
 WRONG, CRASH, FAILED = "wrong-result", "crash", "failed"
-LABELS = {name: name.replace("-", " ") for name in (COMPILE, LAUNCH, OUTSIDE, CODE, WRONG, CRASH, FAILED)}
+LABELS = {name: name.replace("-", " ") for name in (COMPILE, LAUNCH, CODE, OUTSIDE, WRONG, CRASH, FAILED)}
 
 #: Collectors that call the kernel on a GPU, and those that do without.
 _CALLING = frozenset({"events", "torch_profiler", "race"})

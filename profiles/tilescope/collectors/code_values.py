@@ -1,14 +1,13 @@
-"""Faults of a kernel that its TTIR shows for all programs of a launch, without interpreting them. Pure.
+"""What a kernel computes in all programs of a launch, by its TTIR, without interpreting them. Pure.
 
 Each value of the kernel gets the range of its numbers, by interval arithmetic from the grid, the launch's numbers and constants, and
 the lanes in which it has none, from masked loads without ``other``. A value that is not known has no range, and nothing is concluded
-from it. Kinds are those of ``tilescope.table.kernel_faults``.
+from it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,83 +53,52 @@ class Value:
 _UNKNOWN = Value()
 
 
-def of_launch(launch: Launch, text: str) -> list[dict[str, Any]]:
-    """The faults of a launch whose kernel has this TTIR, as records, but for what its author has asked for."""
-    from tilescope.execution import kernel_syntax  # noqa: PLC0415
-
-    sizes = {name: _elements(value) for name, value in launch.arguments.items() if hasattr(value, "untyped_storage")}
-    return [
-        fault
-        for fault in found(assembly.portable(text), launch.file.name, launch.grid, launch.arguments, sizes)
-        if fault["kind"] != "fp32-as-tf32" or kernel_syntax.default_precision(launch.function.fn, fault["line"])
-    ]
-
-
 def _elements(tensor: Any) -> int:
     """The elements from a tensor's first one to the end of its memory."""
     return int(tensor.untyped_storage().nbytes() // tensor.element_size() - tensor.storage_offset())
 
 
-def found(
-    text: str, file: str, grid: Sequence[int], given: Mapping[str, Any], sizes: Mapping[str, int]
-) -> list[dict[str, Any]]:
-    """The faults of the kernel with this TTIR, as records. ``file`` has its lines.
+class Code:
+    """What a kernel computes in the programs up to ``last`` on each axis. ``wrapping`` has the largest offset by the line of the
+    wrapping arithmetic and the parameter, ``undefined`` the lines of loads that leave lanes without a value, each with the line
+    that combines them, and ``tf32`` the lines of fp32 products as TF32.
 
     ``given`` are the launch's arguments, and ``sizes`` the elements from a parameter's address to the end of its memory.
     """
-    function = ttir.read(text, file)
-    if function is None:
-        return []
 
-    def analysed(last: Sequence[int]) -> _Analysis:
-        analysis = _Analysis(last, given, sizes)
-        analysis.run(function)
-        return analysis
-
-    def wraps_at(line: int, last: Sequence[int]) -> bool:
-        return any(line == wrapped for wrapped, _ in analysed(last).wrapping)
-
-    last = [extent - 1 for extent in grid]
-    analysis = analysed(last)
-    wrapping = analysis.wrapping
-    faults = [*analysis.faults.values()]
-    for line in dict.fromkeys(line for line, _ in wrapping):
-        into = {parameter: reach for (at, parameter), reach in wrapping.items() if at == line}
-        first = _first(last, functools.partial(wraps_at, line))
-        where = f"program_id({first[0]}) = {first[1]:,}" if first else "the first program"
-        fault = {"tensor": " and ".join(into), "reach": max(into.values()), "first": where}
-        faults.append({"kind": "offset-wraps", "line": line, **fault})
-    return sorted(faults, key=lambda fault: int(fault["line"]))
-
-
-def _first(last: list[int], wraps: Callable[[list[int]], bool]) -> tuple[int, int] | None:
-    """The first axis of the grid on which the fault needs more than the first program, and the first such program."""
-    for axis, most in enumerate(last):
-        low, high = -1, most
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if wraps([*last[:axis], middle, *last[axis + 1 :]]) else (middle, high)
-        if high:
-            return axis, high
-    return None
-
-
-class _Analysis:
-    """One pass over a kernel, for the programs up to ``last`` on each axis."""
-
-    def __init__(self, last: Sequence[int], given: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
-        self.last, self.given, self.sizes = last, given, sizes
+    def __init__(
+        self, function: ttir.Function | None, last: Sequence[int], given: Mapping[str, Any], sizes: Mapping[str, int]
+    ) -> None:
+        self.function, self.last, self.given, self.sizes = function, last, given, sizes
         self.values: dict[str, Value] = {}
-        #: The largest offset by the line of the wrapping arithmetic and the parameter.
         self.wrapping: dict[tuple[int, str], int] = {}
-        self.faults: dict[tuple[str, int], dict[str, Any]] = {}
-
-    def run(self, function: ttir.Function) -> None:
-        for name, kind in function.parameters.items():
+        self.undefined: dict[int, int] = {}
+        self.tf32: set[int] = set()
+        for name, kind in function.parameters.items() if function else ():
             number = self.given.get(name.lstrip("%"))
             known = Range(int(number), int(number)) if isinstance(number, int) else None
             self.values[name] = Value(known, parameter=name.lstrip("%") if "!tt.ptr" in kind else "")
-        self._block(function.body)
+        self._block(function.body if function else ())
+
+    @classmethod
+    def of_launch(cls, launch: Launch, text: str) -> Code:
+        """The code of a launch whose kernel has this TTIR."""
+        sizes = {n: _elements(tensor) for n, tensor in launch.arguments.items() if hasattr(tensor, "untyped_storage")}
+        function = ttir.read(assembly.portable(text), launch.file.name)
+        return cls(function, [extent - 1 for extent in launch.grid], launch.arguments, sizes)
+
+    def first(self, line: int) -> str:
+        """The first program in which the line wraps."""
+        for axis, most in enumerate(self.last):
+            low, high = -1, most
+            while high - low > 1:
+                middle = (low + high) // 2
+                last = [*self.last[:axis], middle, *self.last[axis + 1 :]]
+                fewer = Code(self.function, last, self.given, self.sizes)
+                low, high = (low, middle) if any(line == at for at, _ in fewer.wrapping) else (middle, high)
+            if high:
+                return f"program_id({axis}) = {high:,}"
+        return "the first program"
 
     def _block(self, operations: Sequence[Operation]) -> list[Value]:
         """Follows the operations. Returns what the block yields."""
@@ -154,15 +122,15 @@ class _Analysis:
         start, stop, step = ([self._of(name).range for name in bounds] + [None] * 3)[:3]
         before = [self._of(first) for _, first in operation.carried]
         names = [name for name, _ in operation.carried]
-        known = start and stop and step and step.low > 0
-        turns = max(0, -((start.low - stop.high) // step.low)) if start and stop and step and step.low > 0 else None
-        self.values[index] = Value(
-            Range(start.low, max(start.low, stop.high - 1)) if known and start and stop else None
-        )
+        turns, within = None, None
+        if start and stop and step and step.low > 0:
+            turns = max(0, -((start.low - stop.high) // step.low))
+            within = Range(start.low, max(start.low, stop.high - 1))
+        self.values[index] = Value(within)
         carried, after = before, before
         for turn in range(_ROUNDS):
             self.values |= dict(zip(names, carried, strict=True))
-            kept = dict(self.wrapping), dict(self.faults)
+            kept = dict(self.wrapping), dict(self.undefined)
             after = self._block(operation.regions[0])
             if len(after) != len(before):
                 return []
@@ -170,7 +138,7 @@ class _Analysis:
             if grown == carried:
                 break
             # Conclusions from values that still change are dropped.
-            carried, (self.wrapping, self.faults) = grown, kept
+            carried, (self.wrapping, self.undefined) = grown, kept
             if turn == _ROUNDS - 2:
                 carried = [dataclasses.replace(value, range=None, wraps=None) for value in carried]
         return carried
@@ -214,9 +182,9 @@ class _Analysis:
         results = []
         for value in self._operands(operation)[: len(operation.results)]:
             self._fill(operation, value, axis)
-            left = frozenset(n - (n > axis) for n in value.varies if n != axis)
-            along = frozenset(n - (n > axis) for n in value.along if n != axis)
-            results.append(Value(varies=left, empty=None if axis in value.along else value.empty, along=along))
+            left = _moved(value, lambda n: None if n == axis else n - (n > axis))
+            empty = None if axis in value.along else value.empty
+            results.append(Value(varies=left.varies, empty=empty, along=left.along))
         return results
 
     def _dot(self, operation: Operation) -> list[Value]:
@@ -224,16 +192,20 @@ class _Analysis:
         for value, axis in ((a, 1), (b, 0)):
             self._fill(operation, value, axis)
         if operation.line and re.search(r"inputPrecision = tf32\b", operation.text) and "xf32> *" in operation.text:
-            self._add("fp32-as-tf32", operation.line)
+            self.tf32.add(operation.line)
         return [Value(varies=frozenset({0, 1}))]
 
     def _fill(self, operation: Operation, value: Value, axis: int) -> None:
-        """Adds the fault of lanes without a value that an operation combines along an axis."""
+        """Notes lanes without a value that an operation combines along an axis."""
         if value.empty and operation.line and axis in value.along:
-            self._add("undefined-lanes", value.empty, into=operation.line)
+            self.undefined.setdefault(value.empty, operation.line)
 
-    def _add(self, kind: str, line: int, **more: Any) -> None:
-        self.faults.setdefault((kind, line), {"kind": kind, "line": line, **more})
+    def _scan(self, operation: Operation) -> list[Value]:
+        """A scan. Lanes without a value are behind the others, which a scan in reverse combines with them."""
+        operands = self._operands(operation)[: len(operation.results)]
+        for value in operands if "reverse = true" in operation.text else ():
+            self._fill(operation, value, operation.number("axis"))
+        return [dataclasses.replace(value, range=None, wraps=None) for value in operands]
 
     def _program(self, operation: Operation) -> list[Value]:
         return [Value(Range(0, self.last[_AXES[operation.text.split()[0]]]))]
@@ -255,9 +227,7 @@ class _Analysis:
 
     def _expand(self, operation: Operation) -> list[Value]:
         axis = operation.number("axis")
-        (value,) = self._operands(operation)
-        varies, along = (frozenset(n + (n >= axis) for n in dims) for dims in (value.varies, value.along))
-        return [dataclasses.replace(value, varies=varies, along=along)]
+        return [_moved(value, lambda n: n + (n >= axis)) for value in self._operands(operation)]
 
     def _transpose(self, operation: Operation) -> list[Value]:
         order = re.search(r"order = array<i32: ([\d, ]+)>", operation.text)
@@ -265,11 +235,18 @@ class _Analysis:
         if not order:
             return [Value(value.range)]
         places = {int(old): new for new, old in enumerate(order[1].split(","))}
-        varies, along = (frozenset(places.get(n, n) for n in dims) for dims in (value.varies, value.along))
-        return [dataclasses.replace(value, varies=varies, along=along)]
+        return [_moved(value, lambda n: places.get(n, n))]
 
     def _same(self, operation: Operation) -> list[Value]:
         return self._operands(operation)[:1]
+
+
+def _moved(value: Value, place: Callable[[int], int | None]) -> Value:
+    """The value with its dimensions at other places; None for a dimension that is gone."""
+    varies, along = (
+        frozenset(at for n in dims if (at := place(n)) is not None) for dims in (value.varies, value.along)
+    )
+    return dataclasses.replace(value, varies=varies, along=along)
 
 
 def _elementwise(operation: Operation, operands: list[Value]) -> Value:
@@ -395,19 +372,20 @@ _GROWING = frozenset({"arith.addi", "arith.subi", "arith.muli", "arith.shli"})
 _HASHING = frozenset({"arith.andi", "arith.xori", "arith.remsi", "arith.remui", "arith.shrui", "arith.mulsi_extended",
                       "arith.mului_extended"})  # fmt: skip
 
-_METHODS: dict[str, Callable[[_Analysis, Operation], list[Value]]] = {
-    "scf.for": _Analysis._loop,
-    "scf.if": _Analysis._branch,
-    "scf.while": _Analysis._unfollowed,
-    "tt.addptr": _Analysis._pointer,
-    "tt.load": _Analysis._load,
-    "tt.reduce": _Analysis._reduce,
-    "tt.dot": _Analysis._dot,
-    "tt.get_program_id": _Analysis._program,
-    "tt.get_num_programs": _Analysis._programs,
-    "tt.make_range": _Analysis._arange,
-    "arith.constant": _Analysis._constant,
-    "tt.expand_dims": _Analysis._expand,
-    "tt.trans": _Analysis._transpose,
-    **dict.fromkeys(("tt.splat", "tt.broadcast", "tt.int_to_ptr"), _Analysis._same),
+_METHODS: dict[str, Callable[[Code, Operation], list[Value]]] = {
+    "scf.for": Code._loop,
+    "scf.if": Code._branch,
+    "scf.while": Code._unfollowed,
+    "tt.addptr": Code._pointer,
+    "tt.load": Code._load,
+    "tt.reduce": Code._reduce,
+    "tt.scan": Code._scan,
+    "tt.dot": Code._dot,
+    "tt.get_program_id": Code._program,
+    "tt.get_num_programs": Code._programs,
+    "tt.make_range": Code._arange,
+    "arith.constant": Code._constant,
+    "tt.expand_dims": Code._expand,
+    "tt.trans": Code._transpose,
+    **dict.fromkeys(("tt.splat", "tt.broadcast", "tt.int_to_ptr"), Code._same),
 }
