@@ -128,7 +128,8 @@ def tuned_in_place(subject: Subject) -> Iterator[Fault]:
 
 def unknown_key(subject: Subject) -> Iterator[Fault]:
     """An autotuner's key that is no argument."""
-    tuner = _tuner(subject) if subject.races else None
+    if (tuner := _tuner(subject)) is None or subject.races is None:
+        return
     if unknown := [name for name in getattr(tuner, "keys", ()) if name not in tuner.arg_names]:
         what = f"the autotuner's key= names {', '.join(unknown)}, which is no argument of the kernel and is ignored"
         yield Fault(subject.line, what, "name arguments of the kernel")
@@ -142,8 +143,9 @@ def _tuner(subject: Subject) -> Any:
 
 def wrapping_offsets(subject: Subject) -> Iterator[Fault]:
     """Offsets that do not fit the 32 bits in which they are computed."""
-    code = subject.code
-    for line in dict.fromkeys(line for line, _ in code.wrapping) if code else ():
+    if (code := subject.code) is None:
+        return
+    for line in dict.fromkeys(line for line, _ in code.wrapping):
         into = {parameter: reach for (at, parameter), reach in code.wrapping.items() if at == line}
         reach = f"are computed in 32 bits and reach {max(into.values()):,}, more than 2,147,483,647"
         what = f"offsets into {' and '.join(into)} {reach}, from {code.first(line)} on"
