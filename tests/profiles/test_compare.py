@@ -40,7 +40,7 @@ def test_equal_runs_are_alike():
     assert len(rows) == 4
     assert set(rows["verdict"]) == {"alike"} and set(rows["speedup"]) == {1.0}
     assert (rows["speedup_low"] <= 1).all() and (rows["speedup_high"] >= 1).all()
-    assert compare.worst([rows]) == math.inf
+    assert verdicts.worst([rows]) == math.inf
 
 
 def test_runs_of_two_processes_are_doubted_within_their_drift():
@@ -79,7 +79,7 @@ def test_slower_candidate_is_listed_first_with_its_interval():
     assert first["speedup_low"] < first["speedup"] < first["speedup_high"]
     assert (rows["baseline_registers"] == 32).all() and rows["registers"].tolist() == pytest.approx([41.6] * 4)
     assert rows[["baseline_run", "run"]].drop_duplicates().to_numpy().tolist() == [["r1.0", "r1.3"]]
-    assert 1 / 1.3 < compare.worst([rows]) < 1 / 1.25
+    assert 1 / 1.3 < verdicts.worst([rows]) < 1 / 1.25
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [
@@ -107,14 +107,14 @@ def test_wrong_side_has_no_speedup_and_is_told_first():
     wrong = dataclasses.replace(wrong, run=run, table=table)
     rows = compare.compare(Side(right), Side(wrong))
     assert rows["verdict"].tolist() == ["wrong", "wrong", "faster", "faster"] and rows["speedup"].isna()[:2].all()
-    assert compare.worst([rows]) == 0
+    assert verdicts.worst([rows]) == 0
     said = verdicts.sentence(rows, "new", "old")
     assert (
         said.startswith("new is wrong in 2 of 4 cases: k reads past the end of x in line 6.")
         and "; new is 2.0× faster" in said
     )
     rows = compare.compare(Side(wrong, "triton"), Side(right, "triton"))
-    assert set(rows["verdict"]) == {"baseline wrong"} and compare.worst([rows]) == math.inf
+    assert set(rows["verdict"]) == {"baseline wrong"} and verdicts.worst([rows]) == math.inf
     assert verdicts.sentence(rows, "new", "old").startswith("old is wrong in both cases: ")
 
 

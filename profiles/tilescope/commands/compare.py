@@ -29,7 +29,7 @@ def command(subparsers: choices.Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints a table for each candidate, the slowest cases first."""
-    from tilescope.models import compare, json_documents  # noqa: PLC0415
+    from tilescope.models import compare, json_documents, verdicts  # noqa: PLC0415
     from tilescope.runs import store  # noqa: PLC0415
 
     limits = [arguments.fail_below, 1 / arguments.fail_above if arguments.fail_above else None]
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         for candidate, rows in zip(candidates, found, strict=True):
             _print(baseline, candidate, rows)
-    return int(compare.worst(found) < limit)
+    return int(verdicts.worst(found) < limit)
 
 
 def _print(baseline: Side, candidate: Side, rows: pd.DataFrame) -> None:

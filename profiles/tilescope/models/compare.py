@@ -9,7 +9,6 @@ Repetitions of one run share its clocks and temperature, so the interval leaves 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -185,14 +184,3 @@ def side(text: str, find: Any, open_run: Any) -> Side:
     if impl and impl not in known:
         raise CompareError(f"{loaded.run.id} has no implementation {impl!r}: use one of {', '.join(known)}")
     return Side(loaded, impl)
-
-
-def worst(rows: Sequence[pd.DataFrame]) -> float:
-    """The smallest certain speedup below 1: the upper end of its interval. Infinity where nothing is slower for certain.
-
-    It is 0 where a candidate is wrong.
-    """
-    if any(frame["verdict"].eq(WRONG).any() for frame in rows):
-        return 0.0
-    highs = [frame.loc[frame["verdict"] == "slower", "speedup_high"].min() for frame in rows]
-    return min((float(high) for high in highs if not math.isnan(high)), default=math.inf)

@@ -1,6 +1,9 @@
-"""A comparison in one sentence: which side is faster, by how much, and in how many of the cases. Pure: frame -> text."""
+"""A comparison in one sentence or one number: which side is faster, by how much, and in how many of the cases. Pure."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
 
 import pandas as pd
 
@@ -75,3 +78,14 @@ def _range(factors: pd.Series) -> str:
     else:
         ends, unit = [f"{end:.{2 if end < 2 else 1 if end < 10 else 0}f}" for end in (low, high)], "×"
     return ("–".join(dict.fromkeys(ends))) + unit
+
+
+def worst(rows: Sequence[pd.DataFrame]) -> float:
+    """The smallest certain speedup below 1: the upper end of its interval. Infinity where nothing is slower for certain.
+
+    It is 0 where a candidate is wrong.
+    """
+    if any(frame["verdict"].eq(WRONG).any() for frame in rows):
+        return 0.0
+    highs = [frame.loc[frame["verdict"] == "slower", "speedup_high"].min() for frame in rows]
+    return min((float(high) for high in highs if not math.isnan(high)), default=math.inf)
