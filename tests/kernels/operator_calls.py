@@ -30,7 +30,6 @@ def operator_calls(device):
         "vector_add": (x, y, ""),
         "add_relu_mul": (x, y, 1.5, ""),
         "matmul": (leaf, rows.detach().T.clone().requires_grad_(), ""),
-        "lora_linear_backward": (*(t.half() for t in (draw(7, 17), head, x[:3], draw(17, 3))), 0.5),
         "gelu": (leaf, 1, ""),
         "gelu_backward": (x, y, 2, ""),
         "dropout": (leaf, torch.full((1,), 5, device=device), 0.3, ""),

@@ -197,9 +197,21 @@ def _counted(launch: Callable[..., Any], mutates: Iterable[str]) -> Callable[...
     return call
 
 
-def operator(name: str, mutates: Iterable[str] = ()) -> Callable[[Callable[..., Any]], Operator]:
-    """Register the decorated launcher as ``torch.ops.tilescope.NAME``. ``mutates`` names the arguments it writes."""
-    return lambda launch: Operator(name, launch, tuple(mutates))
+def operator(
+    name: str, mutates: Iterable[str] = (), fake: Callable[..., Any] | None = None
+) -> Callable[[Callable[..., Any]], Operator]:
+    """Register the decorated launcher as ``torch.ops.tilescope.NAME``. ``mutates`` names the arguments it writes.
+
+    ``fake`` makes the results without data, from the same arguments; or call ``register_fake``.
+    """
+
+    def register(launch: Callable[..., Any]) -> Operator:
+        made = Operator(name, launch, tuple(mutates))
+        if fake is not None:
+            made.register_fake(fake)
+        return made
+
+    return register
 
 
 def pack(config: Mapping[str, int] | None) -> str:

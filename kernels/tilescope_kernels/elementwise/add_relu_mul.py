@@ -50,7 +50,7 @@ CONFIGS = tuple(
 )  # fmt: skip
 
 
-@operator("add_relu_mul")
+@operator("add_relu_mul", fake=lambda x, *_: torch.empty_like(x))
 def _add_relu_mul(x: torch.Tensor, y: torch.Tensor, scale: float, config: str) -> torch.Tensor:
     out = torch.empty_like(x)
     if out.numel():
@@ -61,11 +61,6 @@ def _add_relu_mul(x: torch.Tensor, y: torch.Tensor, scale: float, config: str) -
             **parameters, **options,
         )  # fmt: skip
     return out
-
-
-@_add_relu_mul.register_fake
-def _(x: torch.Tensor, y: torch.Tensor, scale: float, config: str) -> torch.Tensor:
-    return torch.empty_like(x)
 
 
 def add_relu_mul(

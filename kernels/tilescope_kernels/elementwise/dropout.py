@@ -63,7 +63,7 @@ def _scaling(p: float) -> tuple[int, float]:
     return round(p * VALUES), 0.0 if p == 1 else 1 / (1 - p)
 
 
-@operator("dropout")
+@operator("dropout", fake=lambda x, *_: torch.empty_like(x))
 def _dropout(x: torch.Tensor, seed: torch.Tensor, p: float, config: str) -> torch.Tensor:
     y = torch.empty_like(x)
     if y.numel():
@@ -75,11 +75,6 @@ def _dropout(x: torch.Tensor, seed: torch.Tensor, p: float, config: str) -> torc
             ROUNDS=ROUNDS, **parameters, **options,
         )  # fmt: skip
     return y
-
-
-@_dropout.register_fake
-def _(x: torch.Tensor, seed: torch.Tensor, p: float, config: str) -> torch.Tensor:
-    return torch.empty_like(x)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:

@@ -137,7 +137,7 @@ def _grid(gate: torch.Tensor, up: torch.Tensor, block: int) -> tuple[tuple[int],
     return (rows * cdiv(columns, block),), (gate.stride(0), up.stride(0), columns), flat
 
 
-@operator("gated")
+@operator("gated", fake=lambda gate, *_: gate.new_empty(gate.shape))
 def _gated(gate: torch.Tensor, up: torch.Tensor, activation: int, config: str) -> torch.Tensor:
     y = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
     if y.numel():
@@ -151,7 +151,7 @@ def _gated(gate: torch.Tensor, up: torch.Tensor, activation: int, config: str) -
     return y
 
 
-@operator("gated_backward")
+@operator("gated_backward", fake=lambda _, gate, *__: (gate.new_empty(gate.shape), gate.new_empty(gate.shape)))
 def _gated_backward(
     dy: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, activation: int, config: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -165,19 +165,6 @@ def _gated_backward(
                 *others, one, other, *extents,
                 ACTIVATION=activation, FLAT=flat, **parameters, **options,
             )  # fmt: skip
-    return dgate, dup
-
-
-@_gated.register_fake
-def _(gate: torch.Tensor, up: torch.Tensor, activation: int, config: str) -> torch.Tensor:
-    return torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
-
-
-@_gated_backward.register_fake
-def _(
-    dy: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, activation: int, config: str
-) -> tuple[torch.Tensor, torch.Tensor]:
-    dgate, dup = (torch.empty(gate.shape, dtype=gate.dtype, device=gate.device) for _ in range(2))
     return dgate, dup
 
 

@@ -71,7 +71,7 @@ CONFIGS = tuple(
 APPROXIMATE = {"none": 1, "tanh": 2}
 
 
-@operator("gelu")
+@operator("gelu", fake=lambda x, *_: torch.empty_like(x))
 def _gelu(x: torch.Tensor, activation: int, config: str) -> torch.Tensor:
     y = torch.empty_like(x)
     if y.numel():
@@ -84,7 +84,7 @@ def _gelu(x: torch.Tensor, activation: int, config: str) -> torch.Tensor:
     return y
 
 
-@operator("gelu_backward")
+@operator("gelu_backward", fake=lambda _, x, *__: torch.empty_like(x))
 def _gelu_backward(dy: torch.Tensor, x: torch.Tensor, activation: int, config: str) -> torch.Tensor:
     dx = torch.empty_like(x)
     if dx.numel():
@@ -95,16 +95,6 @@ def _gelu_backward(dy: torch.Tensor, x: torch.Tensor, activation: int, config: s
             ACTIVATION=activation, **parameters, **options,
         )  # fmt: skip
     return dx
-
-
-@_gelu.register_fake
-def _(x: torch.Tensor, activation: int, config: str) -> torch.Tensor:
-    return torch.empty_like(x)
-
-
-@_gelu_backward.register_fake
-def _(dy: torch.Tensor, x: torch.Tensor, activation: int, config: str) -> torch.Tensor:
-    return torch.empty_like(x)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:

@@ -154,7 +154,7 @@ def _launch(
     )  # fmt: skip
 
 
-@operator("rope")
+@operator("rope", fake=lambda q, k, *_: (rows_like(q), rows_like(k)))
 def _rope(
     q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, inverse: bool, config: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -163,22 +163,11 @@ def _rope(
     return q_out, k_out
 
 
-@_rope.register_fake
-def _(
-    q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, inverse: bool, config: str
-) -> tuple[torch.Tensor, torch.Tensor]:
-    return rows_like(q), rows_like(k)
-
-
-@operator("rope_", mutates=("q", "k"))
+@operator("rope_", mutates=("q", "k"), fake=lambda *_: None)
 def _rope_in_place(
     q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, inverse: bool, config: str
 ) -> None:
     _launch(q, k, q, k, cos, sin, inverse, config)
-
-
-@_rope_in_place.register_fake
-def _(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, inverse: bool, config: str) -> None: ...
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:

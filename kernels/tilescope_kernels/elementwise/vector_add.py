@@ -47,7 +47,7 @@ CONFIGS = tuple(
 )  # fmt: skip
 
 
-@operator("vector_add")
+@operator("vector_add", fake=lambda x, *_: torch.empty_like(x))
 def _vector_add(x: torch.Tensor, y: torch.Tensor, config: str) -> torch.Tensor:
     out = torch.empty_like(x)
     if out.numel():
@@ -58,11 +58,6 @@ def _vector_add(x: torch.Tensor, y: torch.Tensor, config: str) -> torch.Tensor:
             **parameters, **options,
         )  # fmt: skip
     return out
-
-
-@_vector_add.register_fake
-def _(x: torch.Tensor, y: torch.Tensor, config: str) -> torch.Tensor:
-    return torch.empty_like(x)
 
 
 def vector_add(x: torch.Tensor, y: torch.Tensor, *, config: Mapping[str, int] | None = None) -> torch.Tensor:

@@ -114,21 +114,18 @@ def _cross_entropy(
 
 @_cross_entropy.register_fake
 def _(
-    x: torch.Tensor,
-    target: torch.Tensor,
-    ignore_index: int,
-    smoothing: float,
-    reduction: int,
-    dtype: torch.dtype,
-    save: bool,
-    config: str,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    x: torch.Tensor, target: torch.Tensor, ignore_index: int, smoothing: float, reduction: int, dtype: torch.dtype,
+    save: bool, config: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     loss = x.new_empty(x.shape[0] if reduction == 0 else (), dtype=dtype)
     parts = torch.empty((x.shape[0] if save else 0, 2), dtype=torch.float32, device=x.device)
     return loss, parts, torch.empty(() if reduction == 1 else 0, dtype=torch.int64, device=x.device)
 
 
-@operator("cross_entropy_backward")
+@operator(
+    "cross_entropy_backward",
+    fake=lambda dloss, x, *_: x.new_empty(x.shape),
+)
 def _cross_entropy_backward(
     dloss: torch.Tensor, x: torch.Tensor, target: torch.Tensor, parts: torch.Tensor, count: torch.Tensor,
     ignore_index: int, smoothing: float, reduction: int, config: str,
@@ -144,14 +141,6 @@ def _cross_entropy_backward(
             **parameters, **options,
         )  # fmt: skip
     return dx
-
-
-@_cross_entropy_backward.register_fake
-def _(
-    dloss: torch.Tensor, x: torch.Tensor, target: torch.Tensor, parts: torch.Tensor, count: torch.Tensor,
-    ignore_index: int, smoothing: float, reduction: int, config: str,
-) -> torch.Tensor:  # fmt: skip
-    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
@@ -175,14 +164,9 @@ _cross_entropy.register_autograd(_differentiate, setup_context=_save)
 
 @operator("cross_entropy_with_gradient")
 def _with_gradient(
-    x: torch.Tensor,
-    target: torch.Tensor,
-    ignore_index: int,
-    smoothing: float,
-    reduction: int,
-    dtype: torch.dtype,
+    x: torch.Tensor, target: torch.Tensor, ignore_index: int, smoothing: float, reduction: int, dtype: torch.dtype,
     config: str,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """The loss, dx for an incoming gradient of 1, and the tensors that ``_cross_entropy`` saves."""
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     parts = torch.empty((x.shape[0], 2), dtype=torch.float32, device=x.device)
@@ -194,14 +178,9 @@ def _with_gradient(
 
 @_with_gradient.register_fake
 def _(
-    x: torch.Tensor,
-    target: torch.Tensor,
-    ignore_index: int,
-    smoothing: float,
-    reduction: int,
-    dtype: torch.dtype,
+    x: torch.Tensor, target: torch.Tensor, ignore_index: int, smoothing: float, reduction: int, dtype: torch.dtype,
     config: str,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     parts = torch.empty((x.shape[0], 2), dtype=torch.float32, device=x.device)
     loss = x.new_empty(x.shape[0] if reduction == 0 else (), dtype=dtype)

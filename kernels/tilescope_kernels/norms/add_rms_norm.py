@@ -189,7 +189,13 @@ def _(
     return y, total, torch.empty(x.shape[0] if save else 0, dtype=torch.float32, device=x.device)
 
 
-@operator("add_rms_norm_backward")
+@operator(
+    "add_rms_norm_backward",
+    fake=lambda dy, dsum, total, weight, rstd, sums, config: (
+        total.new_empty(total.shape),
+        weight.new_empty(total.shape[1] if sums else 0),
+    ),
+)
 def _add_rms_norm_backward(
     dy: torch.Tensor, dsum: torch.Tensor | None, total: torch.Tensor, weight: torch.Tensor, rstd: torch.Tensor,
     sums: bool, config: str,
@@ -217,15 +223,6 @@ def _add_rms_norm_backward(
         BLOCK=block, **options,
     )  # fmt: skip
     return dx, weight.new_empty(0) if partial is None else sum_partials(partial, weight.dtype)[0]
-
-
-@_add_rms_norm_backward.register_fake
-def _(
-    dy: torch.Tensor, dsum: torch.Tensor | None, total: torch.Tensor, weight: torch.Tensor, rstd: torch.Tensor,
-    sums: bool, config: str,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    dw = torch.empty(total.shape[1] if sums else 0, dtype=weight.dtype, device=total.device)
-    return torch.empty(total.shape, dtype=total.dtype, device=total.device), dw
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:

@@ -72,16 +72,16 @@ def _tiles(x: torch.Tensor, groups: int, config: str) -> _Tiles:
     return _Tiles(constants, cdiv(channels, deep) * slabs, slabs, channels * positions >= BEYOND, options)
 
 
-@operator("group_norm")
+@operator(
+    "group_norm",
+    fake=lambda x, groups, weight, bias, eps, save, config: (
+        torch.empty_like(x),
+        x.new_empty((x.shape[0] * groups if save else 0, 2), dtype=torch.float32),
+    ),
+)
 def _group_norm(
-    x: torch.Tensor,
-    groups: int,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    eps: float,
-    save: bool,
-    config: str,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    x: torch.Tensor, groups: int, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float, save: bool, config: str
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """y and, if ``save``, each group's mean and 1 / standard deviation (batch * groups, 2); else an empty tensor."""
     batch, every, positions = x.shape
     y = torch.empty_like(x)
@@ -108,30 +108,16 @@ def _group_norm(
     return y, stats
 
 
-@_group_norm.register_fake
-def _(
-    x: torch.Tensor,
-    groups: int,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    eps: float,
-    save: bool,
-    config: str,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    rows = x.shape[0] * groups if save else 0
-    return torch.empty_like(x), torch.empty((rows, 2), dtype=torch.float32, device=x.device)
-
-
-@operator("group_norm_backward")
+@operator(
+    "group_norm_backward",
+    fake=lambda dy, x, groups, weight, stats, sums, config: (
+        torch.empty_like(x),
+        x.new_empty((2, x.shape[1] if sums else 0), dtype=sums_dtype(x, weight)),
+    ),
+)
 def _group_norm_backward(
-    dy: torch.Tensor,
-    x: torch.Tensor,
-    groups: int,
-    weight: torch.Tensor | None,
-    stats: torch.Tensor,
-    sums: bool,
-    config: str,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    dy: torch.Tensor, x: torch.Tensor, groups: int, weight: torch.Tensor | None, stats: torch.Tensor, sums: bool, config: str
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """dx and, if ``sums``, dW and dB as (2, channels); else an empty tensor."""
     batch, every, positions = x.shape
     dx = torch.empty_like(x)
@@ -163,21 +149,6 @@ def _group_norm_backward(
     if not sums or partial is None:
         return dx, torch.empty((2, 0), dtype=kind, device=x.device)
     return dx, sum_partials(partial, kind).view(2, every)
-
-
-@_group_norm_backward.register_fake
-def _(
-    dy: torch.Tensor,
-    x: torch.Tensor,
-    groups: int,
-    weight: torch.Tensor | None,
-    stats: torch.Tensor,
-    sums: bool,
-    config: str,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.empty_like(x), torch.empty(
-        (2, x.shape[1] if sums else 0), dtype=sums_dtype(x, weight), device=x.device
-    )
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:

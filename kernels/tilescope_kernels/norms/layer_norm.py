@@ -78,7 +78,13 @@ def _keep(x: torch.Tensor, block: int, summed: bool) -> int:
     return int((_ROW if summed and x.element_size() == 2 else _NOTHING).value)
 
 
-@operator("layer_norm")
+@operator(
+    "layer_norm",
+    fake=lambda x, weight, bias, eps, save, config: (
+        x.new_empty(x.shape),
+        x.new_empty((x.shape[0] if save else 0, 2), dtype=torch.float32),
+    ),
+)
 def _layer_norm(
     x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float, save: bool, config: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -118,15 +124,13 @@ def _layer_norm(
     return y, stats
 
 
-@_layer_norm.register_fake
-def _(
-    x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float, save: bool, config: str
-) -> tuple[torch.Tensor, torch.Tensor]:
-    stats = torch.empty((x.shape[0] if save else 0, 2), dtype=torch.float32, device=x.device)
-    return torch.empty(x.shape, dtype=x.dtype, device=x.device), stats
-
-
-@operator("layer_norm_backward")
+@operator(
+    "layer_norm_backward",
+    fake=lambda dy, x, weight, stats, sums, config: (
+        x.new_empty(x.shape),
+        x.new_empty((2, x.shape[1] if sums else 0), dtype=sums_dtype(x, weight)),
+    ),
+)
 def _layer_norm_backward(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, stats: torch.Tensor, sums: bool, config: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -176,14 +180,6 @@ def _layer_norm_backward(
     if keep != _ALL.value:
         column_sums(partial[1], dy)
     return dx, sum_partials(partial, sums_dtype(x, weight))
-
-
-@_layer_norm_backward.register_fake
-def _(
-    dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, stats: torch.Tensor, sums: bool, config: str
-) -> tuple[torch.Tensor, torch.Tensor]:
-    sums_of = torch.empty((2, x.shape[1] if sums else 0), dtype=sums_dtype(x, weight), device=x.device)
-    return torch.empty(x.shape, dtype=x.dtype, device=x.device), sums_of
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:

@@ -151,7 +151,7 @@ def _behind(
     return y
 
 
-@operator("layer_norm_linear")
+@operator("layer_norm_linear", fake=lambda x, _, __, weight, *___: x.new_empty(x.shape[0], weight.shape[0]))
 def _layer_norm_linear(
     x: torch.Tensor, norm_weight: torch.Tensor | None, norm_bias: torch.Tensor | None, weight: torch.Tensor,
     bias: torch.Tensor | None, eps: float, config: str,
@@ -165,18 +165,10 @@ def _layer_norm_linear(
     return _behind(x, norm_weight, norm_bias, weight, bias, eps, chosen)
 
 
-@_layer_norm_linear.register_fake
-def _(
-    x: torch.Tensor, norm_weight: torch.Tensor | None, norm_bias: torch.Tensor | None, weight: torch.Tensor,
-    bias: torch.Tensor | None, eps: float, config: str,
-) -> torch.Tensor:  # fmt: skip
-    return torch.empty((x.shape[0], weight.shape[0]), dtype=x.dtype, device=x.device)
-
-
 _layer_norm_linear.register_autograd(differentiate_layer_norm, setup_context=save_layer_norm)
 
 
-@operator("rms_norm_gelu_linear")
+@operator("rms_norm_gelu_linear", fake=lambda x, _, weight, *__: x.new_empty(x.shape[0], weight.shape[0]))
 def _rms_norm_gelu_linear(
     x: torch.Tensor, norm_weight: torch.Tensor | None, weight: torch.Tensor, bias: torch.Tensor | None, eps: float,
     config: str,
@@ -185,14 +177,6 @@ def _rms_norm_gelu_linear(
     if x.shape[0] == 0 or weight.shape[0] == 0:
         return torch.empty((x.shape[0], weight.shape[0]), dtype=x.dtype, device=x.device)
     return _ahead(x, norm_weight, None, weight, bias, eps, True, unpack(config) or AHEAD[0])
-
-
-@_rms_norm_gelu_linear.register_fake
-def _(
-    x: torch.Tensor, norm_weight: torch.Tensor | None, weight: torch.Tensor, bias: torch.Tensor | None, eps: float,
-    config: str,
-) -> torch.Tensor:  # fmt: skip
-    return torch.empty((x.shape[0], weight.shape[0]), dtype=x.dtype, device=x.device)
 
 
 _rms_norm_gelu_linear.register_autograd(differentiate_rms_norm, setup_context=save_rms_norm)

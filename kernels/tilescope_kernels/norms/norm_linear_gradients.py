@@ -46,7 +46,7 @@ def differentiate_layer_norm(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor |
     )  # fmt: skip
 
 
-@operator("rms_norm_gelu")
+@operator("rms_norm_gelu", fake=lambda x, *_: x.new_empty(x.shape))
 def _rms_norm_gelu(x: torch.Tensor, norm_weight: torch.Tensor | None, eps: float) -> torch.Tensor:
     """``gelu(rms_norm(x))`` of x (M, K), with stride 1 along K."""
     rows, columns = x.shape
@@ -60,12 +60,13 @@ def _rms_norm_gelu(x: torch.Tensor, norm_weight: torch.Tensor | None, eps: float
     return y
 
 
-@_rms_norm_gelu.register_fake
-def _(x: torch.Tensor, norm_weight: torch.Tensor | None, eps: float) -> torch.Tensor:
-    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
-
-
-@operator("rms_norm_gelu_backward")
+@operator(
+    "rms_norm_gelu_backward",
+    fake=lambda dy, x, norm_weight, eps, sums: (
+        x.new_empty(x.shape),
+        x.new_empty(x.shape[1] if sums else 0, dtype=sums_dtype(x, norm_weight)),
+    ),
+)
 def _rms_norm_gelu_backward(
     dy: torch.Tensor, x: torch.Tensor, norm_weight: torch.Tensor | None, eps: float, sums: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -88,14 +89,6 @@ def _rms_norm_gelu_backward(
     if partial is None:
         return dx, torch.empty(0, dtype=sums_dtype(x, norm_weight), device=x.device)
     return dx, sum_partials(partial, sums_dtype(x, norm_weight))[0]
-
-
-@_rms_norm_gelu_backward.register_fake
-def _(
-    dy: torch.Tensor, x: torch.Tensor, norm_weight: torch.Tensor | None, eps: float, sums: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    dw = torch.empty(x.shape[1] if sums else 0, dtype=sums_dtype(x, norm_weight), device=x.device)
-    return torch.empty(x.shape, dtype=x.dtype, device=x.device), dw
 
 
 def save_rms_norm(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:

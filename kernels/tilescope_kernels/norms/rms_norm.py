@@ -151,7 +151,13 @@ def _warps(x: torch.Tensor) -> int:
     return min(16, max(1, next_power_of_2(x.shape[1]) // (32 * elements)))
 
 
-@operator("rms_norm")
+@operator(
+    "rms_norm",
+    fake=lambda x, weight, eps, save, config: (
+        x.new_empty(x.shape),
+        x.new_empty(x.shape[0] if save else 0, dtype=torch.float32),
+    ),
+)
 def _rms_norm(
     x: torch.Tensor, weight: torch.Tensor | None, eps: float, save: bool, config: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -184,15 +190,13 @@ def _rms_norm(
     return y, rstd
 
 
-@_rms_norm.register_fake
-def _(
-    x: torch.Tensor, weight: torch.Tensor | None, eps: float, save: bool, config: str
-) -> tuple[torch.Tensor, torch.Tensor]:
-    rstd = torch.empty(x.shape[0] if save else 0, dtype=torch.float32, device=x.device)
-    return torch.empty(x.shape, dtype=x.dtype, device=x.device), rstd
-
-
-@operator("rms_norm_backward")
+@operator(
+    "rms_norm_backward",
+    fake=lambda dy, x, weight, rstd, sums, config: (
+        x.new_empty(x.shape),
+        x.new_empty(x.shape[1] if sums else 0, dtype=sums_dtype(x, weight)),
+    ),
+)
 def _rms_norm_backward(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, rstd: torch.Tensor, sums: bool, config: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -221,14 +225,6 @@ def _rms_norm_backward(
         BLOCK=block, HOLD=block < SUMMED, VECTOR=vector(x), **options,
     )  # fmt: skip
     return dx, none if partial is None else sum_partials(partial, sums_dtype(x, weight))[0]
-
-
-@_rms_norm_backward.register_fake
-def _(
-    dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, rstd: torch.Tensor, sums: bool, config: str
-) -> tuple[torch.Tensor, torch.Tensor]:
-    dw = torch.empty(x.shape[1] if sums else 0, dtype=sums_dtype(x, weight), device=x.device)
-    return torch.empty(x.shape, dtype=x.dtype, device=x.device), dw
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:

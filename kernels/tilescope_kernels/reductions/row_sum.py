@@ -49,7 +49,7 @@ def _config(columns: int) -> dict[str, int]:
     return {"BLOCK": 2048, "num_warps": 8}
 
 
-@operator("row_sum")
+@operator("row_sum", fake=lambda x, _: x.new_empty(x.shape[0]))
 def _row_sum(x: torch.Tensor, config: str) -> torch.Tensor:
     rows, columns = x.shape
     out = x.new_empty(rows)
@@ -63,11 +63,6 @@ def _row_sum(x: torch.Tensor, config: str) -> torch.Tensor:
             ROWS=tile, BLOCK=block, **options,
         )  # fmt: skip
     return out
-
-
-@_row_sum.register_fake
-def _(x: torch.Tensor, config: str) -> torch.Tensor:
-    return torch.empty(x.shape[0], dtype=x.dtype, device=x.device)
 
 
 def row_sum(x: torch.Tensor, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
