@@ -14,7 +14,7 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launching import capability, multiprocessors, shared_memory
 from tilescope_kernels._shared.online_softmax import LOG2_E
-from tilescope_kernels._shared.row_ring import begin_of, ends_of, whole_part
+from tilescope_kernels._shared.row_ends import begin_of, ends_of, whole_part
 
 #: Initial maximum: finite, so that -inf minus it is not NaN, and below every 16-bit number.
 _LOWEST = gl.constexpr(-3.4028234663852886e38)

@@ -36,9 +36,8 @@ CONFIGS = tuple({"ROWS": rows, "num_warps": warps} for rows in (1, 2, 4) for war
 _HELD, _HELD_IN_PIECES = 32 * 1024, 48 * 1024
 #: The same for each operand in the backward pass, by the bytes of an element.
 _HELD_BACKWARD = {2: 64 * 1024, 4: 32 * 1024}
-#: Bytes above which a row is split into parts in the backward pass, where possible: aligned rows, and rows that are not 16-byte
-#: aligned, for which a second read is cheaper up to twice the length.
-_CUT, _CUT_SKEWED = 64 * 1024, 128 * 1024
+#: Bytes above which an aligned row is split into parts in the backward pass, where possible.
+_CUT = 64 * 1024
 #: Bytes of the longest row for which an H200's L2 holds the rows of two programs per SM.
 _IN_L2 = 176 * 1024
 #: Columns of a part of a long row of few, which alone would leave most SMs idle.
@@ -203,8 +202,7 @@ def _softmax_backward(dy: torch.Tensor, y: torch.Tensor, config: str) -> torch.T
         )  # fmt: skip
     else:
         skewed = _skewed(y)
-        whole = columns * y.element_size() <= (_CUT_SKEWED if skewed else _CUT)
-        if config or whole or not softmax_backward_in_parts(dx, dy, y):
+        if config or columns * y.element_size() <= _CUT or not softmax_backward_in_parts(dx, dy, y):
             options = _walked(unpack(config), 32)
             launch(
                 softmax_twice_backward_kernel, (rows,),

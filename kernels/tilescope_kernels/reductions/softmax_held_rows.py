@@ -15,7 +15,7 @@ from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import capability, shared_memory
 from tilescope_kernels._shared.online_softmax import LOG2_E
-from tilescope_kernels._shared.row_ring import begin_of, ends_of, whole_part
+from tilescope_kernels._shared.row_ends import begin_of, ends_of, whole_part
 
 #: Initial maximum: finite, so that -inf minus it is not NaN.
 _LOWEST = gl.constexpr(-3.4028234663852886e38)

@@ -1,6 +1,8 @@
-"""Softmax's backward pass for rows split into parts, in Gluon, with a ring of rows in shared memory (``row_ring``).
+"""Softmax's backward pass for rows split over several programs, which read their part once and exchange the row's sum.
 
-Rows that fit one program are faster in one program than in parts. The forward pass is faster with a second read from L2.
+Programs keep their part of several rows in a ring of shared memory: rows being copied (``AHEAD``), one being summed, and rows that
+wait for the sums of their other parts (``LAG``). They wait for each other, so all must be resident: the launch is cooperative. Rows
+that fit one program are faster in one, and the forward pass is faster with a second read from L2.
 """
 
 from __future__ import annotations
@@ -10,39 +12,89 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
+from tilescope_kernels._shared.integers import cdiv, next_power_of_2
 from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.row_ring import (
-    ask_sums,
-    await_sums,
-    begin_of,
-    copy_part,
-    ends_of,
-    place_of,
-    publish_sums,
-    ring,
-    whole_part,
-)
+from tilescope_kernels._shared.launching import capability, multiprocessors, shared_memory
+
+#: Bytes of a part, programs per SM, warps, rows copied ahead, and rows waiting for their sums; for rows of more than ``_LANES`` parts
+#: the second.
+_PLANS = ((4096, 4, 4, 2, 3), (8192, 2, 8, 3, 2))
+_LANES = 128
+#: 32-bit registers of an SM.
+_REGISTERS = 65536
 
 
 @gluon.jit
-def _ends(dy_ptr, y_ptr, offsets, mask):
-    """Both operands of a row's ends, in fp32; 0 where there are none."""
-    return gl.load(dy_ptr + offsets, mask=mask, other=0.0).to(gl.float32), gl.load(
-        y_ptr + offsets, mask=mask, other=0.0
-    ).to(gl.float32)
+def _copy(shared, ptr, columns, wanted, WHOLE: gl.constexpr, LAYOUT: gl.constexpr):
+    """Start an asynchronous copy (``cp.async``) of a part of a row to shared memory, 16 bytes per access, if ``wanted``."""
+    column = gl.arange(0, shared.shape[0], layout=LAYOUT)
+    mask = gl.full([shared.shape[0]], True, gl.int1, LAYOUT) & wanted
+    if not WHOLE:
+        mask = mask & (column < columns)
+    async_copy.async_copy_global_to_shared(shared, ptr + column, mask=mask)
 
 
 @gluon.jit
-def softmax_parts_backward_shared_kernel(  # noqa: PLR0915 - each line twice, for the parts and the ends
+def _publish(words_ptr, total):
+    """Store an fp32 sum as a word, for the programs of the row's other parts. All bits set mean not yet published."""
+    word = total.to(gl.int32, bitcast=True)
+    gl.store(words_ptr, gl.where(word == -1, 0x7FFFFFFF, word), cache_modifier=".cg")
+
+
+@gluon.jit
+def _ask(words_ptr, parts, row, wanted, LANES: gl.constexpr, LAYOUT: gl.constexpr):
+    """Addresses of the published sums of a row's parts, and their current words. Lanes without a part, or not ``wanted``, get 0."""
+    part = gl.arange(0, LANES, layout=LAYOUT)
+    exist = ((part < parts) & wanted).to(gl.int32)
+    place = words_ptr + row.to(gl.int64) * parts + part
+    word = gl.inline_asm_elementwise(
+        """{
+        .reg .pred wanted;
+        mov.b32 $0, 0;
+        setp.ne.s32 wanted, $2, 0;
+        @wanted ld.relaxed.gpu.global.b32 $0, [$1];
+        }""",
+        "=&r,l,r",
+        [place, exist],
+        dtype=gl.int32,
+        is_pure=False,
+        pack=1,
+    )
+    return place, word
+
+
+@gluon.jit
+def _await(place, word):
+    """The sum of each part, polled until published. Only threads whose word is missing spin; the others wait at the next barrier."""
+    word = gl.inline_asm_elementwise(
+        """{
+        .reg .pred absent;
+        mov.b32 $0, $2;
+        again:
+        setp.eq.s32 absent, $0, -1;
+        @!absent bra done;
+        ld.relaxed.gpu.global.b32 $0, [$1];
+        bra again;
+        done:
+        }""",
+        "=&r,l,r",
+        [place, word],
+        dtype=gl.int32,
+        is_pure=False,
+        pack=1,
+    )
+    return word.to(gl.float32, bitcast=True)
+
+
+@gluon.jit
+def softmax_parts_backward_shared_kernel(
     dx_ptr, words_ptr, dy_ptr, y_ptr, rows, columns, parts,
     BLOCK: gl.constexpr, WIDTH: gl.constexpr, WHOLE: gl.constexpr, AHEAD: gl.constexpr, LAG: gl.constexpr,
-    LANES: gl.constexpr, num_warps: gl.constexpr, SKEWED: gl.constexpr = False,
+    LANES: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
     """``dx = (dy - sum(dy * y)) * y`` of a part of rows ``group, group + groups, ...``.
 
-    ``AHEAD`` rows are prefetched, and ``LAG`` rows wait for their other parts' sums. ``WHOLE`` parts need no mask. ``columns``
-    is a multiple of 16, or rows are ``SKEWED``: not 16-byte aligned. Then the parts are of the row's aligned accesses, the first
-    part has its two ends, and all rows of a group have the same misalignment.
+    ``WHOLE`` parts need no mask. ``columns`` is a multiple of 16.
     """
     LAYOUT: gl.constexpr = gl.BlockedLayout([WIDTH], [32], [num_warps], [0])
     EACH: gl.constexpr = gl.BlockedLayout([1], [32], [num_warps], [0])
@@ -50,76 +102,71 @@ def softmax_parts_backward_shared_kernel(  # noqa: PLR0915 - each line twice, fo
     SLOTS: gl.constexpr = AHEAD + 1 + LAG
     ys = gl.allocate_shared_memory(y_ptr.dtype.element_ty, [SLOTS, BLOCK], SHARED)
     dys = gl.allocate_shared_memory(dy_ptr.dtype.element_ty, [SLOTS, BLOCK], SHARED)
-    part, group, groups = place_of(parts)
+    part = gl.program_id(0) % parts
+    group = gl.program_id(0) // parts
+    groups = gl.num_programs(0) // parts
     first = part * BLOCK
-    before = 0
     inside = columns - first
-    if SKEWED:
-        before, length = whole_part(group.to(gl.int64) * columns, columns, WIDTH)
-        inside = length - first
-        end, at_end = ends_of(before, length, columns, WIDTH, EACH)
-        at_end = at_end & (part == 0)
-        start = begin_of(group, columns, before, WIDTH, SKEWED)
-        next_dy_end, next_y_end = _ends(dy_ptr + start, y_ptr + start, end, at_end)
     column = gl.arange(0, BLOCK, layout=LAYOUT)
     valid = column < inside
-    mask = None if WHOLE else valid
     for i in gl.static_range(AHEAD):
         row = group + i * groups
-        start = begin_of(row, columns, before, WIDTH, SKEWED) + first
-        copy_part(ys.index(i), y_ptr + start, inside, row < rows, WHOLE, LAYOUT)
-        copy_part(dys.index(i), dy_ptr + start, inside, row < rows, WHOLE, LAYOUT)
+        start = row.to(gl.int64) * columns + first
+        _copy(ys.index(i), y_ptr + start, inside, row < rows, WHOLE, LAYOUT)
+        _copy(dys.index(i), dy_ptr + start, inside, row < rows, WHOLE, LAYOUT)
         async_copy.commit_group()
     slot = group * 0
     for row in range(group, rows + LAG * groups, groups):
         async_copy.wait_group(AHEAD - 1)
         late = row - LAG * groups
-        place, word = ask_sums(words_ptr, parts, late, late >= 0, LANES, EACH)
-        late_start = begin_of(late, columns, before, WIDTH, SKEWED)
+        place, word = _ask(words_ptr, parts, late, late >= 0, LANES, EACH)
         ahead = row + AHEAD * groups
         free = (slot + AHEAD) % SLOTS
-        start = begin_of(ahead, columns, before, WIDTH, SKEWED) + first
-        copy_part(ys.index(free), y_ptr + start, inside, ahead < rows, WHOLE, LAYOUT)
-        copy_part(dys.index(free), dy_ptr + start, inside, ahead < rows, WHOLE, LAYOUT)
+        start = ahead.to(gl.int64) * columns + first
+        _copy(ys.index(free), y_ptr + start, inside, ahead < rows, WHOLE, LAYOUT)
+        _copy(dys.index(free), dy_ptr + start, inside, ahead < rows, WHOLE, LAYOUT)
         async_copy.commit_group()
-        if SKEWED:
-            dy_end = next_dy_end
-            y_end = next_y_end
-            start = begin_of(row + groups, columns, before, WIDTH, SKEWED)
-            next_dy_end, next_y_end = _ends(dy_ptr + start, y_ptr + start, end, at_end & (row + groups < rows))
-            late_dy, late_y = _ends(dy_ptr + late_start, y_ptr + late_start, end, at_end & (late >= 0))
         if row < rows:
             products = dys.index(slot).load(LAYOUT).to(gl.float32) * ys.index(slot).load(LAYOUT).to(gl.float32)
             if not WHOLE:  # masked elements were not copied
                 products = gl.where(valid, products, 0.0)
-            inner = gl.sum(products, 0)
-            if SKEWED:
-                inner += gl.sum(dy_end * y_end, 0)
-            publish_sums(words_ptr + row.to(gl.int64) * parts + part, inner, inner * 0.0)
+            _publish(words_ptr + row.to(gl.int64) * parts + part, gl.sum(products, 0))
         if late >= 0:
-            inners, _ = await_sums(place, word)
-            inner = gl.sum(inners, 0)
+            inner = gl.sum(_await(place, word), 0)
             then = (slot + AHEAD + 1) % SLOTS
             dx = (dys.index(then).load(LAYOUT).to(gl.float32) - inner) * ys.index(then).load(LAYOUT).to(gl.float32)
-            gl.store(dx_ptr + late_start + first + column, dx.to(dx_ptr.dtype.element_ty), mask=mask)
-            if SKEWED:
-                dx_end = (late_dy - inner) * late_y
-                gl.store(dx_ptr + late_start + end, dx_end.to(dx_ptr.dtype.element_ty), mask=at_end)
+            mask = None if WHOLE else valid
+            dx_row = dx_ptr + late.to(gl.int64) * columns + first
+            gl.store(dx_row + column, dx.to(dx_ptr.dtype.element_ty), mask=mask)
         slot = (slot + 1) % SLOTS
 
 
-#: The fastest of twelve plans, or within 2 % of it.
-_PLAN = (4096, 4, 4, 2, 3)
-
-
 def softmax_backward_in_parts(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tensor) -> bool:
-    """Fill dx and return True, or return False if the rows cannot be split."""
-    found = ring((y, dy), _PLAN, skewed=True)
-    if found:
-        rows, columns = y.shape
+    """Fill dx and return True, or return False if contiguous rows cannot be split.
+
+    They cannot where they are not aligned, where programs cannot wait for each other (in the interpreter, before Ampere), and where a
+    row has more parts than programs can be resident.
+    """
+    rows, columns = y.shape
+    size = y.element_size()
+    # The compiler proves 16-byte alignment from addresses and extents that are multiples of 16.
+    if capability(y) < 80 or columns % 16 or y.stride(0) != columns or (y.data_ptr() | dy.data_ptr()) % 16:
+        return False
+    for part, programs, warps, ahead, lag in _PLANS:
+        block = part // size
+        parts, running = cdiv(columns, block), programs * multiprocessors(y)
+        room = programs * (ahead + 1 + lag) * 2 * part
+        if parts > min(running, max(_LANES, 32 * warps)) or room > shared_memory(y) - 2048 * programs:
+            continue
+        groups = min(rows, running // parts)
+        words = torch.full((rows, parts), -1, dtype=torch.int32, device=y.device)
         launch(
-            softmax_parts_backward_shared_kernel, found.grid,
-            dx, found.words, dy, y, rows, columns, found.parts,
-            **found.parameters, **found.options,
+            softmax_parts_backward_shared_kernel, (parts * groups,),
+            dx, words, dy, y, rows, columns, parts,
+            BLOCK=block, WIDTH=16 // size, WHOLE=columns % block == 0, AHEAD=ahead, LAG=lag,
+            LANES=max(32 * warps, min(_LANES, next_power_of_2(parts))), num_warps=warps,
+            # A cooperative launch needs all programs resident, which bounds their registers.
+            maxnreg=min(255, _REGISTERS // (32 * warps * programs) // 8 * 8), launch_cooperative_grid=True,
         )  # fmt: skip
-    return found is not None
+        return True
+    return False

@@ -40,7 +40,7 @@ THEN = (
     "tilescope.collectors.cupti.counters", "tilescope.collectors.events", "tilescope.collectors.interpreter",
     "tilescope.collectors.torch_profiler", "tilescope.interpreter.interpret", "torch.autograd.profiler",
     "tilescope.tuning.race", "tilescope.tuning.compile_pool", "triton.experimental.gluon",
-    "tilescope_kernels._shared.online_softmax", "tilescope_kernels._shared.operators", "tilescope_kernels._shared.row_ring",
+    "tilescope_kernels._shared.online_softmax", "tilescope_kernels._shared.operators", "tilescope_kernels._shared.row_ends",
     "tilescope_kernels._shared.row_tiles",
 )  # fmt: skip
 #: torch.compile's imports, done after ``_SPARE`` seconds without a request, because a request has to wait for them. The last one may
