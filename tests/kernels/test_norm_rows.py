@@ -59,3 +59,14 @@ def test_softmax_holds_rows_of_which_two_fit_an_sm(columns, dtype, strided, want
             kernel = offline.compile_launch(launch)
         assert "cp.async.cg" in kernel.asm["ptx"] and ".local" not in kernel.asm["ptx"]
         assert 2 * (kernel.metadata.shared + 1024) <= 228 * 1024
+
+
+def test_softmax_spreads_few_long_rows():
+    with offline.targeting("sm_90"), launches.catch() as seen:
+        for columns in (128256, 128250):
+            kernels.softmax(torch.empty(16, columns, dtype=torch.bfloat16, device="meta"))
+    assert [launch.name for launch in seen] == [
+        "softmax_part_sums_kernel",
+        "softmax_parts_kernel",
+        "softmax_online_kernel",
+    ]
