@@ -220,6 +220,21 @@ def in_place_kernel(x_ptr, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def counted_kernel(x_ptr, count_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.atomic_add(count_ptr, tl.sum((tl.load(x_ptr + at, mask=at < n, other=0.0) > 0.5).to(tl.int32), 0))
+
+
+@triton.jit
+def ticket_kernel(out_ptr, count_ptr, n, BLOCK: tl.constexpr):
+    """Each program takes the next place. The last one sets the counter back."""
+    place = tl.atomic_add(count_ptr, 1)
+    tl.store(out_ptr + place, place)
+    if place == tl.num_programs(0) - 1:
+        tl.atomic_xchg(count_ptr, 0)
+
+
+@triton.jit
 def out_of_place_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out_ptr + at, tl.load(x_ptr + at, mask=at < n) * 2, mask=at < n)

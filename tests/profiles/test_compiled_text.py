@@ -90,6 +90,15 @@ def test_ptx_names_lines_of_one_file_only():
     assert assembly.attributed(PTX, "else.py") == PTX
 
 
+def test_texts_of_a_renamed_file_name_the_new_one():
+    ttir = '#loc = loc("/home/somebody/softmax.py":3:0)\n#loc1 = loc("/lib/my_softmax.py":4:0)\n'
+    renamed = assembly.of_file({"ttir": ttir, "ptx": PTX}, "copy.py")
+    assert renamed["ttir"] == ttir.replace("/softmax", "/copy") and "my_softmax.py" in renamed["ttir"]
+    assert renamed["ptx"] == PTX.replace("softmax.py", "copy.py") != PTX
+    assert assembly.of_file({"ttir": ttir, "ptx": PTX}, "softmax.py")["ptx"] == PTX
+    assert assembly.of_file({"ptx": PTX}, "copy.py")["ptx"] == PTX
+
+
 def test_sass():
     text = assembly.sass(DISASSEMBLY)
     assert "/home" not in text

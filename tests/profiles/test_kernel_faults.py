@@ -258,6 +258,7 @@ UNLIKELY = {
     "tuning a sum": (
         lambda: tuned(faulty.atomic_total_kernel, numbers(100), cells(1), 100), "the autotuner tries 2 configs on out_ptr",
     ),
+    "tuning a count": (lambda: tuned(faulty.counted_kernel, numbers(100), cells(1, 0, torch.int32), 100), "2 configs on count_ptr"),
     "a key": (lambda: tuned(faulty.out_of_place_kernel, numbers(100), cells(100), 100, key=["n", "m"]), "key= names m, which"),
     "atomics": (lambda: faulty.many_atomics_kernel[(1024,)](numbers(1), cells(1), ONE=True), "1,024 atomics on the same 4 bytes"),
     "a sum": (lambda: faulty.half_sum_kernel[(1,)](cells(400 * 16, 1.0, HALF), cells(16, 0, HALF), 400, tl.bfloat16), "a sum in bf16 no longer grows"),
@@ -275,6 +276,7 @@ LIKELY = {
     "restored": lambda: tuned(faulty.in_place_kernel, numbers(100), 100, restore_value=["x_ptr"]),
     "set to zero": lambda: tuned(faulty.atomic_total_kernel, numbers(100), cells(1), 100, reset_to_zero=["out_ptr"]),
     "stored before it is read": lambda: tuned(faulty.out_of_place_kernel, numbers(100), cells(100), 100),
+    "tickets": lambda: tuned(faulty.ticket_kernel, cells(2), cells(1, 0, torch.int32), 100),
     "a library's own autotuner": lambda: foreign.tuned_by_itself(KernelInterface)[(1,)](numbers(32)),
     "one launch in place": lambda: faulty.in_place_kernel[(2,)](numbers(100), 100, BLOCK=64),
     "spread atomics": lambda: faulty.many_atomics_kernel[(1024,)](numbers(1), cells(64), ONE=False),

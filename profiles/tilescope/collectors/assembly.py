@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 _OPERAND = re.compile(r"\.[bfus](\d+)$")
@@ -121,6 +121,15 @@ def frames(comment: str) -> list[tuple[str, int]]:
 def own_line(places: Iterable[tuple[str, int]], file: str) -> int | None:
     """The line of the innermost of ``places`` in ``file``, where other code is inlined; None without one."""
     return next((line for name, line in places if name == file and line > 0), None)
+
+
+def of_file(texts: Mapping[str, str], file: str) -> dict[str, str]:
+    """A kernel's texts with ``file`` as its file. Triton's cache has them from the first file with this code, which a copy shares."""
+    first = re.search(r'^#loc = loc\("(?:[^"\n]*/)?([^"/\n]+)":', texts.get("ttir", ""), re.MULTILINE)
+    if first is None or first[1] == file:
+        return dict(texts)
+    name = re.compile(rf'(?<=[/"\s]){re.escape(first[1])}(?=[":])')
+    return {stage: name.sub(file, text) for stage, text in texts.items()}
 
 
 def attributed(ptx: str, file: str) -> str:

@@ -190,7 +190,9 @@ def compile_launch(launch: Launch, target: str) -> dict[str, Any]:
         raise CompilationFailed(
             f"{launch.name} does not compile for {target}: {_place(error, launch)}{_gist(error)}"
         ) from error
-    ptx, metadata = kernel.asm["ptx"], kernel.metadata
+    texts = {stage: kernel.asm[stage] for stage in ("ttir", *STAGES) if stage in kernel.asm}
+    texts = assembly.of_file(texts, launch.file.name)
+    ptx, metadata = texts["ptx"], kernel.metadata
     report, sass = _assemble(assembly.attributed(ptx, launch.file.name), metadata, target)
     used = assembly.resources(report, metadata.name)
     shared_memory = metadata.shared + used.static_shared_memory
@@ -203,7 +205,7 @@ def compile_launch(launch: Launch, target: str) -> dict[str, Any]:
     threads = assembly.block_threads(ptx) or metadata.num_warps * occupancy.WARP_THREADS
     if refusal := launch_limits.refusal(launch.grid, threads, metadata):
         raise CompilationFailed(f"{launch.name} cannot be launched: {refusal}")
-    code = code_values.Code.of_launch(launch, kernel.asm.get("ttir", ""))
+    code = code_values.Code.of_launch(launch, texts.get("ttir", ""))
     return {
         "function": launch.name,
         "file": launch.file.name,
@@ -223,7 +225,7 @@ def compile_launch(launch: Launch, target: str) -> dict[str, Any]:
         **assembly.serialized_wgmma(ptx, report, metadata.name),
         "compile_time": took,
         "stages": {
-            **{stage: assembly.portable(kernel.asm[stage]) for stage in STAGES if stage in kernel.asm},
+            **{stage: assembly.portable(texts[stage]) for stage in STAGES if stage in texts},
             "sass": sass,
         },
     }

@@ -70,7 +70,7 @@ def races(subject: Subject) -> Iterator[Fault]:
     """Accesses of several programs to the same bytes in any order. A load and a store of the same bytes are one race."""
     told = set()
     ordered = sorted(subject.seen.races.items(), key=lambda item: (item[0][0] != STORES, item[0][1]))
-    for (kind, line), found in ordered:
+    for (kind, line, _), found in ordered:
         equal = kind == EQUAL and kernel_syntax.computed_from_memory(subject.launch.function.fn, line)
         touched = accesses.merged(found.ranges)
         tensor = arguments.named(subject.launch.arguments, int(touched.starts[0]))
@@ -117,9 +117,13 @@ def tuned_in_place(subject: Subject) -> Iterator[Fault]:
     tuner, races = _tuner(subject), subject.races
     if tuner is None or races is None or getattr(tuner, "user_defined_pre_hook", False):
         return
+    addresses = [races.written.start(index) for index in sorted(races.overwritten)]
+    for line, atomics in subject.seen.atomics.items():
+        if kernel_syntax.counts(subject.launch.function.fn, line):
+            addresses.append(int(atomics.ranges[0].starts[0]))
     restored = {*tuner.restore_value, *getattr(tuner, "reset_to_zero", ())}
-    for index in () if any(config.pre_hook for config in tuner.configs) else sorted(races.overwritten):
-        names = arguments.names_at(subject.launch.arguments, races.written.start(index))
+    tensors = {tuple(arguments.names_at(subject.launch.arguments, address)) for address in addresses}
+    for names in () if any(config.pre_hook for config in tuner.configs) else sorted(tensors):
         if names and not restored & set(names):
             tried = f"the autotuner tries {len(tuner.configs)} configs on {' and '.join(names)}"
             what = f"{tried}, which the kernel overwrites after reading it"

@@ -32,6 +32,12 @@ def computed_from_memory(python: Any, line: int) -> bool:
     return any(_depends(value, loaded) for value in values)
 
 
+def counts(python: Any, line: int) -> bool:
+    """Whether an ``atomic_add`` at the line of the function has a result that nobody uses, as a histogram's, unlike a ticket's."""
+    found = calls(python, "atomic_add", line)
+    return any(isinstance(node, ast.Expr) and node.value in found for node in ast.walk(_tree(python)))
+
+
 def stores_by_memory(python: Any) -> bool:
     """Whether loaded values decide where or whether the function stores. True where it has no store, as others may be called for it."""
     tree = _tree(python)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tilescope.interpreter import accesses
-from tilescope.interpreter.races import UNDECIDED, Program
+from tilescope.interpreter.races import UNDECIDED, Program, Race
 
 if TYPE_CHECKING:
     from tilescope.interpreter.meter import Access
@@ -48,12 +48,12 @@ class Touched:
 class Evidence:
     """What a launch shows, or one process's share of it.
 
-    ``races`` are by kind and line, ``atomics`` by line, ``violated`` are programs by the line and text of an assertion. ``stuck`` has
+    ``races`` are by kind, line and allocation, ``atomics`` by line, ``violated`` are programs by the line and text of an assertion. ``stuck`` has
     the type and the number of additions of sums that no longer grow, by line. ``origin`` tells how the first value that is not finite
     was made.
     """
 
-    races: dict[tuple[str, int], Touched] = field(default_factory=dict)
+    races: dict[tuple[str, int, int], Touched] = field(default_factory=dict)
     atomics: dict[int, Touched] = field(default_factory=dict)
     violated: dict[tuple[int, str], set[int]] = field(default_factory=dict)
     stuck: dict[int, tuple[str, int]] = field(default_factory=dict)
@@ -62,15 +62,15 @@ class Evidence:
     @property
     def undecided(self) -> bool:
         """Whether values would show if some programs store the same to the same bytes."""
-        return any(kind == UNDECIDED for kind, _ in self.races)
+        return any(kind == UNDECIDED for kind, *_ in self.races)
 
-    def add(self, kind: str, line: int, found: accesses.Runs, by: Program, others: set[int]) -> None:
-        """Adds the bytes ``found`` of a program in a race, and the marks of ``others`` that accessed them earlier."""
-        touched = self.races.setdefault((kind, line), Touched())
-        touched.add(found)
+    def add(self, race: Race, line: int, by: Program) -> None:
+        """Adds a program's race at a line."""
+        touched = self.races.setdefault((race.kind, line, race.index), Touched())
+        touched.add(race.bytes)
         touched.programs.add(by.number)
         touched.marks.add(by.mark)
-        touched.others |= others
+        touched.others |= race.others
 
     def add_atomics(self, by: Access, found: accesses.Runs, lanes: int) -> None:
         """Counts atomics on ``lanes`` elements, whose bytes are ``found``."""

@@ -78,7 +78,7 @@ class Meter:
             races = self.races.stores(found, by.program, by.changed)
             self.storing |= dict.fromkeys(self.written.used - self.storing.keys(), by.line)
         for race in races:
-            self.seen.add(race.kind, by.line, race.bytes, by.program, race.others)
+            self.seen.add(race, by.line, by.program)
 
     def _count(self, way: str, line: int, requested: int, distinct: int, sectors: int) -> None:
         self.counts.update({f"requested_{way}": requested, f"distinct_{way}": distinct, f"sectors_{way}": sectors})

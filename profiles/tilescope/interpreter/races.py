@@ -45,9 +45,10 @@ class Program:
 
 
 class Race(NamedTuple):
-    """The kind of a race, the bytes, and the marks of the programs that accessed them earlier."""
+    """The kind of a race, its allocation, the bytes, and the marks of the programs that accessed them earlier."""
 
     kind: str
+    index: int
     bytes: Runs
     others: set[int]
 
@@ -161,7 +162,7 @@ class Races:
         if not others.any():
             return []
         places = (every[others] + self.written.start(index)).astype(np.uint64)
-        return [Race(kind, runs(places, 1), set(np.unique(marks[every[others]]).tolist()))]
+        return [Race(kind, index, runs(places, 1), set(np.unique(marks[every[others]]).tolist()))]
 
 
 def _others(marks: Marks, within: Runs, mine: int) -> bool:
