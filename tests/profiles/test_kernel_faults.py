@@ -126,6 +126,7 @@ WHOLE = {
     "filled afterwards": lambda: torch.zero_(copied(fresh(1000), 7)[896:]),
     "two launches": halves,
     "a part that is read": lambda: torch.sum(copied(fresh(2000), 8)[:1000]),
+    "a chosen part": lambda: torch.gather(copied(fresh(2000), 8), 0, torch.arange(1000, device="cuda")),
     "a workspace": lambda: copied(fresh(4096), 8),
     "padded rows": lambda: torch.sum(copied(fresh(8, 160)[0, :128], 1, 128)),
     "places from memory": lambda: faulty.compacted_kernel[(1,)](numbers(100), fresh(100), cells(1, 0, torch.int32), 100, 128),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,9 +48,7 @@ class NeverWritten:
                 fresh.launched = True
                 before = np.count_nonzero(fresh.stored)
                 fresh.stored |= meter.written.marks(index) > 0
-                share = (
-                    float(np.count_nonzero(fresh.stored) - before) / launch.grid[0] / launch.grid[1] / launch.grid[2]
-                )
+                share = (np.count_nonzero(fresh.stored) - before) / math.prod(launch.grid)
                 if fresh.settled or fresh.stored.all():
                     fresh.settled, fresh.stored = True, fresh.stored[:0]
                     self._last.pop(id(fresh), None)

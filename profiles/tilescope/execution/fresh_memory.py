@@ -62,7 +62,8 @@ class Fresh:
 
 def made(func: Any, storage: Any) -> None:
     """Notes a storage that the operator ``func`` has made."""
-    if func.overloadpacket.__name__ in _MAKING and 0 < storage.nbytes() <= _MOST:
+    real = isinstance(storage, torch.UntypedStorage) and storage.device.type == "cpu"
+    if func.overloadpacket.__name__ in _MAKING and real and 0 < storage.nbytes() <= _MOST:
         setattr(storage, _ATTRIBUTE, Fresh(np.zeros(storage.nbytes(), dtype=np.bool_)))
 
 
