@@ -66,7 +66,7 @@ class Evidence:
 
     def add(self, race: Race, line: int, by: Program) -> None:
         """Adds a program's race at a line."""
-        touched = self.races.setdefault((race.kind, line, race.index), Touched())
+        touched = self.races.setdefault((race.kind, line, race.allocation), Touched())
         touched.add(race.bytes)
         touched.programs.add(by.number)
         touched.marks.add(by.mark)

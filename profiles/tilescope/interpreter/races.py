@@ -48,7 +48,7 @@ class Race(NamedTuple):
     """The kind of a race, its allocation, the bytes, and the marks of the programs that accessed them earlier."""
 
     kind: str
-    index: int
+    allocation: int
     bytes: Runs
     others: set[int]
 
