@@ -6,10 +6,11 @@ torch takes two seconds a process, and no fake asks for a tensor.
 import asyncio
 import functools
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
-from tilescope.jobs import questions
+from tilescope.jobs import questions, warm
 from tilescope.runs import store
 
 from tests.recorded import recorded
@@ -65,6 +66,20 @@ def fakes(monkeypatch):
 def kit(fakes, monkeypatch, tmp_path):
     """The fakes, and runs go to a folder of the test."""
     monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path / "runs"))
+
+
+@pytest.fixture
+def resident(monkeypatch):
+    """A fork server of this test's own, which ends with it."""
+    monkeypatch.setenv(warm.SWITCH, "1")
+    with tempfile.TemporaryDirectory(prefix="ts-") as folder:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        yield
+        for server in warm.servers:
+            server.kill()
+            server.wait()
+        warm.servers.clear()
+        warm.refusals.clear()
 
 
 @pytest.fixture

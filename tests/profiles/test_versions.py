@@ -1,5 +1,7 @@
 """Two versions of a script: which cases belong together, and which changes are noise."""
 
+import dataclasses
+
 import pytest
 from tilescope.models import versions
 from tilescope.runs import store
@@ -40,6 +42,35 @@ def test_pairs_by_signature_or_by_hand():
     assert told(versions.pairs(before, after, {0: 1, 1: None})) == [
         ("b 16-fp32", "new 9-fp32", "hand"), (None, "a 8-fp32", "hand"), ("a 8-fp32", "renamed 16-fp32", "place")
     ]  # fmt: skip
+
+
+def test_exact_counts_replace_a_sample():
+    before = [case("a", sampled=9.0, registers=32.0), case("b", sampled=5.0)]
+    counted = [case("a", requested=8.0, unique=4.0), case("b", sampled=6.0)]
+    first, second = versions.exact(before, counted)
+    assert first.values == {"registers": 32.0, "requested": 8.0, "unique": 4.0}
+    assert second.values == {"sampled": 5.0}, "another sample is no count"
+
+
+@pytest.mark.parametrize(
+    ("use", "before", "clocks", "said"),
+    [
+        ({"processes": 0, "utilization": 0.0}, {}, (1.98e9, 1.97e9), ""),
+        (
+            {"processes": 2, "utilization": 0.4},
+            {},
+            (1.98e9, 1.98e9),
+            "2 other processes used the GPU, which was 40% busy",
+        ),
+        ({}, {"processes": 1, "utilization": 0.0}, (1.98e9, 1.98e9), "version 1 was timed while others used the GPU"),
+        ({}, {}, (1.98e9, 1.2e9), "a 8-fp32: timed at 1.20 GHz, version 1 at 1.98 GHz"),
+    ],
+)
+def test_conditions_differ_only_between_times(use, before, clocks, said):
+    timed = [dataclasses.replace(case("a", spread=(1e-3, 1e-3)), clock=clock) for clock in clocks]
+    found = versions.conditions(use, before, [versions.Pair(*timed, "name")], "version 1")
+    assert [said in line for line in found] == [True] * bool(said)
+    assert versions.conditions(use, before, [versions.Pair(case("a"), case("a"), "name")], "version 1") == []
 
 
 @pytest.mark.parametrize(

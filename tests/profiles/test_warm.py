@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -45,17 +44,8 @@ asyncio.run(supervisor.run(job))
 
 
 @pytest.fixture
-def forking(kit, monkeypatch):
-    """A fork server of this test's own, which ends with it."""
-    monkeypatch.setenv(warm.SWITCH, "1")
-    with tempfile.TemporaryDirectory(prefix="ts-") as folder:
-        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
-        yield
-        for server in warm.servers:
-            server.kill()
-            server.wait()
-        warm.servers.clear()
-        warm.refusals.clear()
+def forking(kit, resident):
+    """The fakes, with a fork server of this test's own."""
 
 
 def asked(kernel, **more):

@@ -1,14 +1,11 @@
-"""``tilescope watch``: a script is profiled again at every save, and what changed is said."""
+"""A script is profiled again at every save, each time in a process of its own."""
 
+import asyncio
 import contextlib
-import os
-import queue
-import signal
-import subprocess
-import sys
-import threading
 
 import pytest
+from tilescope import cli
+from tilescope.notebook.watching import Watch
 
 SCRIPT = """
 import torch
@@ -24,85 +21,66 @@ def scale_kernel(x_ptr, y_ptr, n, FACTOR: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(y_ptr + i, x * FACTOR, mask=i < n)
 
 
+print("begun")
 x = torch.ones(1000, device="cuda")
 y = torch.empty_like(x)
 scale_kernel[(8,)](x, y, 1000, FACTOR, BLOCK=128)
 """
 
 
-class Watching:
-    """``tilescope watch`` on a script in a folder; ``until`` returns the lines up to one that begins so."""
-
-    def __init__(self, folder):
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tilescope", "watch", "--text", "own.py"], cwd=folder, text=True, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, start_new_session=True,
-            env={**os.environ, "TILESCOPE_RUNS": str(folder / "runs"), "PYTHONUNBUFFERED": "1"},
-        )  # fmt: skip
-        self._lines = queue.Queue()
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self):
-        for line in self._process.stdout:
-            self._lines.put(line.rstrip("\n"))
-
-    def until(self, start):
-        found = []
-        while not found or not found[-1].startswith(start):
-            found.append(self._lines.get(timeout=100))
-        return found
-
-    def end(self):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGTERM)
-        self._process.wait(timeout=30)
-        self._reader.join(timeout=30)
-        self._process.stdout.close()
-
-
 @pytest.fixture
-def folder(tmp_path):
+def folder(resident, tmp_path):
     (tmp_path / "own.py").write_text(SCRIPT)
     (tmp_path / "shared.py").write_text("FACTOR = 2\n")
     return tmp_path
 
 
-@pytest.fixture
-def watching(folder):
-    started = Watching(folder)
-    yield started
-    started.end()
+def versions_of(folder, *saves):
+    """The watch of ``own.py``, and a version after each save: a pair of a file's name and its text."""
+
+    async def follow():
+        watch, found = Watch(folder / "own.py", runs_dir=folder / "runs"), []
+        async with contextlib.aclosing(watch.follow()) as following:
+            async for version in following:
+                if version.state == "running" or version in found:
+                    continue
+                found.append(version)
+                if len(found) > len(saves):
+                    return watch, found
+                name, text = saves[len(found) - 1]
+                (folder / name).write_text(text)
+        return None
+
+    return asyncio.run(follow())
 
 
-def test_watch_says_what_each_save_changed(folder, watching):
-    first = watching.until("watching")
-    assert first[-1] == "watching own.py, shared.py"
-    assert "scale_kernel 1000-fp32" in first
-    assert [
-        word for word in ("registers", "requested", "occupancy") if any(line.startswith(word) for line in first)
-    ] == ["registers", "requested", "occupancy"]
+def test_each_save_makes_a_version_that_is_compared(folder):
+    renamed = SCRIPT.replace("scale_kernel", "renamed_kernel").replace("128", "256")
+    watch, (first, second, third) = versions_of(folder, ("own.py", renamed), ("shared.py", "FACTOR = 3\n"))
+    assert {path.name for path in watch.files} == {"own.py", "shared.py"}
+    assert (first.state, first.cases[0].title, first.output) == ("ready", "scale_kernel 1000-fp32", "begun\n")
+    assert {"registers", "requested", "theoretical_occupancy"} <= first.cases[0].values.keys()
+    compared = watch.compared(second)
+    assert (compared.baseline, compared.pairs[0].how) == (first, "place")
+    assert "-scale_kernel[(8,)](x, y, 1000, FACTOR, BLOCK=128)" in compared.diff
+    assert "+FACTOR = 3" in watch.compared(third).diff and third.run.is_dir()
 
-    (folder / "own.py").write_text(
-        SCRIPT.replace("scale_kernel", "renamed_kernel").replace("+ i, mask", "+ i * 2, mask")
-    )
-    wrong = watching.until("watching")
-    assert any(line.startswith("wrong: ") and "past the end" in line for line in wrong)
-    assert "version 1 stays the last good one" in wrong
-    assert not any(line.startswith("registers") for line in wrong), "nothing is concluded about a wrong kernel"
 
-    (folder / "own.py").write_text(SCRIPT.replace("scale_kernel", "renamed_kernel").replace("128", "256"))
-    good = watching.until("watching")
-    assert "renamed_kernel 1000-fp32, paired with scale_kernel 1000-fp32 by its place" in good
-    assert "-scale_kernel[(8,)](x, y, 1000, FACTOR, BLOCK=128)" in good
+def test_wrong_version_leaves_the_last_good_one(folder):
+    beyond = SCRIPT.replace("+ i, mask", "+ i * 2, mask")
+    dying = SCRIPT + "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n"
+    watch, (good, *wrong) = versions_of(folder, ("own.py", beyond), ("own.py", "x = (\n"), ("own.py", dying))
+    assert [version.state for version in wrong] == ["failed"] * 3
+    assert all(watch.compared(version).baseline is good for version in wrong)
+    assert "past the end" in wrong[0].wrong[0]
+    assert "own.py cannot be run" in wrong[1].error
+    assert "its process crashed (SIGSEGV)" in wrong[2].error
 
-    (folder / "own.py").write_text("x = (\n")
-    broken = watching.until("watching")
-    assert any(line.startswith("wrong: own.py cannot be run") for line in broken)
-    assert "version 3 stays the last good one" in broken
 
-    (folder / "own.py").write_text(SCRIPT)
-    watching.until("watching")
-    (folder / "shared.py").write_text("FACTOR = 3\n")
-    imported = watching.until("watching")
-    assert "+FACTOR = 3" in imported
+def test_command_prints_the_version(folder, capsys, monkeypatch):
+    monkeypatch.chdir(folder)
+    assert cli.main(["watch", "--once", "own.py"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert {"begun", "version 1: own.py", "scale_kernel 1000-fp32"} <= {*said}
+    assert any(line.startswith("registers") for line in said)
+    assert cli.main(["watch", "nosuch.py"]) == 2

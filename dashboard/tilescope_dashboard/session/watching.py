@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import cast
 
 import panel as pn
 from tilescope.notebook.watching import Version, Watch
@@ -55,7 +54,7 @@ class Watching:
 
     async def _follow(self, script: Watch) -> None:
         try:
-            async with contextlib.aclosing(cast("AsyncGenerator[Version]", script.follow())) as versions:
+            async with contextlib.aclosing(script.follow()) as versions:
                 async for _ in versions:
                     self._tell()
         except Exception as error:

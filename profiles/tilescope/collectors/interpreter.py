@@ -160,9 +160,10 @@ def _count(
     records: list[_Counted] = []
     counting = False
     captured = hasattr(spec, "counted")
-    limit, sample = (CAPTURED_LIMIT, SAMPLE) if captured else (LIMIT, 0.0)
+    limit = float(settings.get("interpreter_limit", CAPTURED_LIMIT if captured else LIMIT))
+    sample = min(SAMPLE, limit * SAMPLE / CAPTURED_LIMIT) if captured else 0.0
     waited = spec.waited(spec.workload(case.workload)) if captured else 0.0
-    allowance = interpret.Allowance(float(settings.get("interpreter_limit", limit)), waited=waited)
+    allowance = interpret.Allowance(limit, waited=waited)
     progress: Callable[[str], None] | None = settings.get("progress")
 
     def launched(launch: Launch) -> None:

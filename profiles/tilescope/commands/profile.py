@@ -90,17 +90,20 @@ def _options() -> dict[str, argparse.Action]:
 def _run_script(arguments: argparse.Namespace) -> int:
     """Runs the script and profiles its launches, even if it failed later."""
     from tilescope.jobs import supervisor  # noqa: PLC0415
+    from tilescope.jobs.plan import choose_collectors, choose_target  # noqa: PLC0415
     from tilescope.notebook import script_running  # noqa: PLC0415
 
     *others, script = arguments.kernels
     of_script = own_arguments(script, arguments.of_script)
     if others:
         raise ValueError(f"{script} is a script: profile it by itself, or name its kernel as {script}:SPEC")
-    capture, job, ended = script_running.captured(
-        script, choices.settings(arguments), arguments=of_script, target=arguments.target, collect=arguments.collect,
-        title=arguments.title, runs_dir=arguments.runs,
-    )  # fmt: skip
-    loaded, interrupted = running.follow(lambda progress: supervisor.run(job, progress))
+    chosen = choose_collectors(arguments.collect, *choose_target(arguments.target))
+    with supervisor.standing_by(chosen) as standing:
+        capture, job, ended = script_running.captured(
+            script, choices.settings(arguments), arguments=of_script, target=arguments.target, collect=arguments.collect,
+            title=arguments.title, runs_dir=arguments.runs,
+        )  # fmt: skip
+        loaded, interrupted = running.follow(lambda progress: supervisor.run(job, progress, standing=standing))
     status = running.show(capture.keep(loaded), interrupted)
     if ended:
         print(f"note: {ended}: its launches until then were profiled")

@@ -107,6 +107,17 @@ def clocks() -> dict[str, float]:
     return _answer(lambda nvml: {"sm_clock": nvml.nvmlDeviceGetClockInfo(_visible(nvml), nvml.NVML_CLOCK_SM) * 1e6}, {})
 
 
+def use() -> dict[str, float]:
+    """Who uses the GPU now: the number of ``processes`` that compute on it, and its ``utilization``, a ratio. Empty where NVML cannot say."""
+
+    def ask(nvml: Any) -> dict[str, float]:
+        handle = _visible(nvml)
+        processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        return {"processes": len(processes), "utilization": nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100}
+
+    return _answer(ask, {})
+
+
 def driver() -> str:
     """Version of the NVIDIA driver; empty where there is none."""
     return _answer(lambda nvml: str(nvml.nvmlSystemGetDriverVersion()), "")

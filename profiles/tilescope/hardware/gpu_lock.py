@@ -8,7 +8,7 @@ import fcntl
 import os
 import re
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 
@@ -18,8 +18,7 @@ async def gpu_lock(name: str, waiting: Callable[[], None]) -> AsyncIterator[None
 
     The system releases the lock when its holder dies.
     """
-    path = Path(tempfile.gettempdir()) / f"tilescope-{re.sub(r'[^A-Za-z0-9-]+', '_', name)}.lock"
-    handle = _open(path)
+    handle = _open(path(name))
     try:
         if not _try(handle):
             waiting()
@@ -28,6 +27,22 @@ async def gpu_lock(name: str, waiting: Callable[[], None]) -> AsyncIterator[None
         yield
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def held(file: Path) -> Iterator[None]:
+    """Holds the lock in ``file``, in a process without an event loop."""
+    handle = _open(file)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def path(name: str) -> Path:
+    """The file of the lock of the GPU called ``name``."""
+    return Path(tempfile.gettempdir()) / f"tilescope-{re.sub(r'[^A-Za-z0-9-]+', '_', name)}.lock"
 
 
 def _open(path: Path) -> int:

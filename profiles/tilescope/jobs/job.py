@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from tilescope.runs import store
 from tilescope.table.case import Case
 from tilescope.table.run import Device, Failure, Skipped
@@ -14,6 +16,8 @@ from tilescope.table.sources import KNOWN
 
 #: Collectors that need the GPU to themselves. ``check`` uses it where there is one.
 ON_GPU = frozenset(name for name, collector in KNOWN.items() if collector.on_gpu)
+#: Collectors that time calls, so that the CPU rests beside them.
+TIMED = frozenset(name for name, collector in KNOWN.items() if collector.timed)
 #: Seconds of silence after which a worker counts as hung (setting ``timeout``).
 TIMEOUT = 600.0
 #: Number of cases that a wrapped worker (ncu) runs before its wrapper writes its counts (setting ``batch``).
@@ -60,6 +64,16 @@ class Job:
     given: Sequence[Given] = ()
     device: Device | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON data; ``Job.from_json`` reverses it."""
+        data: dict[str, Any] = msgspec.to_builtins(self, enc_hook=str)
+        return data
+
+    @classmethod
+    def from_json(cls, data: Any) -> Job:
+        """The job in the data of ``to_json``. Raises ValueError for other data."""
+        return msgspec.convert(data, cls, dec_hook=lambda kind, text: kind(text))
 
     def names(self, field: str) -> list[str]:
         """The distinct values of a field of the cases (``kernel``, ``workload``), in order."""

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -206,12 +206,15 @@ class WorkerProcess:
         wrap: Wrap | None = None,
         environment: Mapping[str, str] | None = None,
         standby: Standby | None = None,
+        on_output: Callable[[bytes], None] = lambda piece: None,
     ) -> None:
+        self._on_output = on_output
         self._job, self._wrap, self._environment, self._standby = job, wrap, environment or {}, standby
         self._lines, self._log = EventLines(), BoundedLog()
         self._place: Place | None = None
         self._process: StartedProcess | warm.Forked | None = None
-        self._patience = 0.0
+        #: Seconds without a new event after which it is killed.
+        self.patience = 0.0
         self._left = False
         self.status: int | None = None
         self.silent = False
@@ -261,16 +264,17 @@ class WorkerProcess:
         with contextlib.suppress(BlockingIOError):
             piece = os.read(self._place.output, _PIECE) if self._place else b""
             self._log.write(piece)
+            self._on_output(piece)
             return bool(piece)
         return True
 
-    async def events(self, patience: float) -> AsyncIterator[dict[str, Any]]:
-        """The worker's events until it has ended. Kills it after ``patience`` seconds without a new event.
+    async def events(self, patience: float) -> AsyncGenerator[dict[str, Any]]:
+        """The worker's events until it has ended. Kills it after ``patience`` seconds without a new event, which may be changed.
 
         Before its first event, and after ``start``, it has at least ``STARTUP`` seconds.
         """
         assert self._process is not None and self._place is not None  # noqa: S101 - only used inside the context
-        self._patience = patience
+        self.patience = patience
         loop = asyncio.get_running_loop()
         come, last = asyncio.Event(), None
         heard, limit = loop.time(), max(patience, STARTUP)
@@ -288,10 +292,11 @@ class WorkerProcess:
                 come.clear()
                 done = ended.done()
                 for event in self.drain() if done else self._take_events() or ():
-                    if event != last:  # repeated events are no progress
-                        heard, limit = loop.time(), max(patience, STARTUP) if event["event"] == "start" else patience
-                    last = event
+                    fresh, last = event != last, event  # repeated events are no progress
                     yield event
+                    if fresh:
+                        least = STARTUP if event["event"] == "start" else 0.0
+                        heard, limit = loop.time(), max(self.patience, least)
                 if done or self._left:
                     break
                 if loop.time() - heard > limit:
@@ -374,7 +379,7 @@ class WorkerProcess:
     def ending(self) -> str:
         """The process's end as text: ``was killed (SIGKILL)``, ``ended with status 1``."""
         if self.silent:
-            return f"did not answer for {self._patience:g} s and was killed"
+            return f"did not answer for {self.patience:g} s and was killed"
         if name := self.signal:
             return f"{'was killed' if name in worker_output.FROM_OUTSIDE else 'crashed'} ({name})"
         return f"ended with status {self.status or 0}"

@@ -1,7 +1,7 @@
 """The supervisor: runs a job, or resumes an interrupted one, to its end.
 
-Its collectors run in worker processes (``attempt``): those without a GPU in parallel, the others one after the other. The results
-go into one run (``ledger``). A process that dies, hangs or loses its device costs at most its current case. Imports neither torch
+Its collectors run in worker processes (``attempt``): those without a GPU in parallel, the others one after the other beside them. A
+process that has launched the cases may collect first (``Early``), because it needs no other start. The results go into one run (``ledger``). A process that dies, hangs or loses its device costs at most its current case. Imports neither torch
 nor triton.
 """
 
@@ -12,10 +12,11 @@ import contextlib
 import dataclasses
 import math
 import os
-from collections.abc import Sequence
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tilescope import collectors
 from tilescope.collectors import check, interpreter
@@ -23,7 +24,7 @@ from tilescope.collectors.conditions import conditions
 from tilescope.hardware import device
 from tilescope.hardware.gpu_lock import gpu_lock
 from tilescope.jobs import attempt, kept_ceilings, process, ptxas, questions, triton_cache, warm
-from tilescope.jobs.job import ON_GPU, Catalog, Job, OnEvent, WorkerError, declared_cost, patience
+from tilescope.jobs.job import ON_GPU, TIMED, Catalog, Job, OnEvent, WorkerError, declared_cost, patience
 from tilescope.jobs.ledger import Ledger
 from tilescope.jobs.versions import versions
 from tilescope.runs import changes, journal, store
@@ -33,17 +34,31 @@ from tilescope.table.run import Device, Run
 
 #: A resumed run's limit, as a multiple of the limit that left cases out.
 MORE = 10.0
-#: Fewest cases worth the start of one more process.
-SHARE = 4
-#: Fewest processors with which one is free while something is measured.
-_ROOMY = 4
+#: Fewest cases worth one more process, which is forked from a warm one.
+SHARE = 1
+#: Fewest processors with which some are free while something is measured, and how many stay free then.
+_ROOMY, _FREE = 4, 2
 #: Fields of a kernel's declaration that its run keeps.
 _KEPT = ("summary", "file", "sha256", "dims", "passes", "implementations", "tolerance", "cost", "workloads")
 
 
-async def run(job: Job, on_event: OnEvent = lambda event: None) -> Path:
+class Early(NamedTuple):
+    """The ``events`` of a process that collects a job's cases by itself, with these collectors. ``end`` ends the process."""
+
+    collectors: Collection[str]
+    events: AsyncIterator[Mapping[str, Any]]
+    end: Callable[[], Awaitable[None]]
+
+
+async def run(
+    job: Job,
+    on_event: OnEvent = lambda event: None,
+    early: Early | None = None,
+    standing: Mapping[str, process.Standby] | None = None,
+) -> Path:
     """Runs the job and returns the run's folder. ``on_event`` is called with every event, at last with
-    ``{"event": "done", "folder": …, "complete": …}``.
+    ``{"event": "done", "folder": …, "complete": …}``. What ``early`` does not settle is collected as usual. ``standing`` are
+    the workers of ``standing_by``, if they were started before.
 
     Each event of a case has ``collector``, ``case``, ``index`` (the number of settled cases) and ``of`` (the number of all).
     Cancelling the task stops the workers, keeps the finished cases in a run that is not complete, and raises
@@ -53,7 +68,7 @@ async def run(job: Job, on_event: OnEvent = lambda event: None) -> Path:
     job, here, about = await _described(job)
     writer = store.RunWriter(job.runs_dir, about)
     writer.plan(job.cases)
-    return await _collect_all(Ledger(job, writer, on_event), here)
+    return await _collect_all(Ledger(job, writer, on_event), here, early, standing)
 
 
 async def resume(folder: Path, on_event: OnEvent = lambda event: None, limit: float = 0.0) -> Path:
@@ -148,7 +163,12 @@ def _changed(run: Run, now: Run) -> str:
     return ""
 
 
-async def _collect_all(ledger: Ledger, here: Device | None) -> Path:
+async def _collect_all(
+    ledger: Ledger,
+    here: Device | None,
+    early: Early | None = None,
+    standing: Mapping[str, process.Standby] | None = None,
+) -> Path:
     """Runs the outstanding cases as far as possible, and closes the run in any case. ``here`` is this machine's GPU."""
     ledger.emit({"event": "start", "run": ledger.writer.run.id})
     try:
@@ -160,34 +180,100 @@ async def _collect_all(ledger: Ledger, here: Device | None) -> Path:
                 ledger.leave(name, reason)
                 del left[name]
         on_gpu = {name for name in left if name in ON_GPU or (name == "check" and here is not None)}
-        # Collectors that need no GPU share the processors.
-        slots, catalog = asyncio.Semaphore(processors()), ledger.job.catalog
-        async with asyncio.TaskGroup() as group:
-            for name in left.keys() - on_gpu:
-                for share in deal(left[name], catalog, processors()):
-                    group.create_task(attempt.collect(ledger, name, share, leaving=True, slots=slots))
-        # The others measure one after the other, and while no other job does. A wrapped worker starts ahead of its turn.
-        measuring = [name for name in left if name in on_gpu]
-        if measuring:
-            waiting = {"event": "waiting", "doing": "waiting for another job on this GPU"}
-            async with (
-                gpu_lock(await asyncio.to_thread(device.lock_name), lambda: ledger.emit(waiting)),
-                contextlib.AsyncExitStack() as ending,
-            ):
-                standing = {name: stand_by(name) for name in measuring[1:]}
-                for standby in filter(None, standing.values()):
-                    ending.callback(standby.end)
-                await measure_ceilings(ledger)
-                for name in measuring:
-                    # The next collector must wait until this worker has ended and freed the GPU; after the last nothing waits.
-                    last = name == measuring[-1]
-                    await attempt.collect(ledger, name, left[name], leaving=last, standby=standing.get(name))
+        wrapped = () if standing is not None else left.keys() & on_gpu
+        async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as group:
+            standing = stack.enter_context(standing_by(wrapped)) if standing is None else standing
+            first = group.create_task(_take(ledger, early)) if early else None
+            apart = group.create_task(_collect_apart(ledger, left.keys() - on_gpu, early, first))
+            if on_gpu:
+                group.create_task(_measure(ledger, [name for name in left if name in on_gpu], standing, apart, first))
     except BaseException as error:
         ledger.close(interrupted=True)
-        if isinstance(error, BaseExceptionGroup):
-            raise error.exceptions[0] from error
-        raise
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error
     return ledger.close()
+
+
+async def _collect_apart(
+    ledger: Ledger, names: Collection[str], early: Early | None, first: asyncio.Task[None] | None
+) -> None:
+    """Collects what needs no GPU. Its processes share the processors; what ``first`` leaves comes last."""
+    slots = asyncio.Semaphore(max(1, processors() - _FREE) if processors() >= _ROOMY else processors())
+    taken = {*names} & {*(early.collectors if early else ())}
+    for now in ({*names} - taken, taken):
+        async with asyncio.TaskGroup() as group:
+            for name in now:
+                for share in deal(ledger.left(name), ledger.job.catalog, processors()):
+                    group.create_task(attempt.collect(ledger, name, share, leaving=True, slots=slots))
+        if first:
+            await first
+
+
+async def _measure(
+    ledger: Ledger,
+    names: Sequence[str],
+    standing: Mapping[str, process.Standby],
+    apart: asyncio.Task[None],
+    first: asyncio.Task[None] | None,
+) -> None:
+    """Collects on the GPU, one collector after the other, while no other job does.
+
+    Those that count begin beside the collectors that need no GPU, if processors are free; those that time wait for them.
+    """
+    waiting = {"event": "waiting", "doing": "waiting for another job on this GPU"}
+    if first:
+        await first
+    if processors() < _ROOMY:
+        await apart
+    lock = gpu_lock(await asyncio.to_thread(device.lock_name), lambda: ledger.emit(waiting))
+    async with lock:
+        names = sorted((name for name in names if ledger.left(name)), key=lambda name: name in TIMED)
+        await measure_ceilings(ledger)
+        for name in names:
+            if name in TIMED:
+                await apart
+            # The next collector must wait until this worker has ended and freed the GPU; after the last nothing waits.
+            last = name == names[-1]
+            await attempt.collect(ledger, name, ledger.left(name), leaving=last, standby=standing.get(name))
+
+
+async def _take(ledger: Ledger, early: Early) -> None:
+    """Settles what the process of ``early`` collects, until it has ended.
+
+    A case stays outstanding after trouble with the machine, and on a GPU after any: the process may hold memory or another profiler.
+    """
+    cases = {case.id: case for case in ledger.job.cases}
+    try:
+        async for event in early.events:
+            kind, name, case = event["event"], event.get("collector", ""), cases.get(event.get("case", ""))
+            if case is None or (name, case.id) not in ledger.outstanding or event.get("environment"):
+                continue
+            if name in ON_GPU and kind in ("error", "skipped"):
+                continue
+            if kind == "result":
+                made = Path(event["artefact"])
+                for file in made.parent.glob(f"{case.slug}*"):
+                    shutil.move(file, ledger.writer.artefact_folder(name) / file.name)
+                await ledger.keep(name, [case])
+            elif kind == "case":
+                ledger.emit({"event": kind, "case": case.id, "collector": name, "doing": event["doing"]})
+            elif kind == "skipped":
+                ledger.skip(case, name, event["message"], limited=event.get("limited") is True)
+            elif kind == "error":
+                ledger.fail(case, name, event["message"], event.get("detail", ""))
+    finally:
+        await early.end()
+
+
+@contextlib.contextmanager
+def standing_by(names: Iterable[str]) -> Iterator[dict[str, process.Standby]]:
+    """Standby workers of the wrapped collectors among these. They start at once, and end with the block unless a job took them."""
+    with contextlib.ExitStack() as stack:
+        standing = {name: standby for name in names if (standby := stand_by(name))}
+        for standby in standing.values():
+            stack.callback(standby.end)
+        yield standing
 
 
 def stand_by(name: str) -> process.Standby | None:
@@ -195,7 +281,7 @@ def stand_by(name: str) -> process.Standby | None:
     collector = collectors.load(name)
     if os.environ.get(warm.SWITCH, "1") == "0" or processors() < _ROOMY or not hasattr(collector, "command"):
         return None
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, RuntimeError):  # also where there is no GPU or no ncu
         return process.Standby(collector.command, getattr(collector, "environment", dict)())
     return None
 

@@ -33,6 +33,8 @@ _SHAPES: dict[str, dict[str, type]] = {
     "done": {},
     "catalog": {"kernels": list},
     "ceilings": {"ceilings": list},
+    "files": {"texts": dict},
+    "captured": {"job": dict, "ended": str, "folder": str},
 }
 _TEXTS = {"case": _MESSAGE, "doing": 200, "message": _MESSAGE, "environment": _MESSAGE, "detail": _DETAIL}
 

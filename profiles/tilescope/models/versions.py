@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tilescope.models import advice, summary
@@ -32,6 +32,8 @@ COMPARED = (
 )
 #: Those of which more is better.
 _MORE = frozenset({"theoretical_occupancy", "sector_efficiency_read", "sector_efficiency_written"})
+#: The utilization of a GPU that others use, and the relative change of a clock that times are not compared across.
+_BUSY, _CLOCK = 0.1, 0.03
 _PROBLEM = ("impl", "pass", "workload")
 
 
@@ -46,6 +48,8 @@ class Case:
     values: Mapping[str, float]
     findings: tuple[Finding, ...]
     spread: tuple[float, float] | None = None
+    #: The clock of the multiprocessors when it was timed, in hertz.
+    clock: float | None = None
 
     @property
     def kernel(self) -> str:
@@ -144,6 +148,7 @@ def cases(loaded: LoadedRun) -> list[Case]:
             {name: value for name, value in values.items() if not math.isnan(value)},
             tuple(finding for finding in found if _concerns(finding, row)),
             None if math.isnan(spread[0]) else spread,
+            clock.value if (clock := case.at("sm_clock", None, "events")) else None,
         ))  # fmt: skip
     names = {case.kernel for case in known}
     for finding in found:
@@ -200,6 +205,40 @@ def pairs(
 def _without(side: Case | None, other: Case | None) -> list[Finding]:
     known = {finding.rule for finding in other.findings} if other else set()
     return [finding for finding in side.findings if finding.rule not in known] if side else []
+
+
+def exact(cases: Iterable[Case], counted: Iterable[Case]) -> list[Case]:
+    """The cases with the exact counts of ``counted`` in place of sampled ones, and with the faults that those found."""
+    known = {tuple(case.names.values()): case for case in counted}
+    found = []
+    for case in cases:
+        other = known.get(tuple(case.names.values()))
+        if other and "sampled" in case.values and "sampled" not in other.values:
+            values = {**{name: value for name, value in case.values.items() if name != "sampled"}, **other.values}
+            rules = {finding.rule for finding in case.findings}
+            faults = [finding for finding in other.findings if finding.fault and finding.rule not in rules]
+            case = replace(case, values=values, findings=(*case.findings, *faults))  # noqa: PLW2901
+        found.append(case)
+    return found
+
+
+def conditions(use: Mapping[str, float], before: Mapping[str, float], pairs: Iterable[Pair], last: str) -> list[str]:
+    """How the conditions of a version's times differ from those of the version ``last``, a line each.
+
+    ``use`` and ``before`` are the GPU's use (``hardware.device.use``) when each began. Empty where nothing was timed.
+    """
+    timed = [(pair.baseline, pair.candidate) for pair in pairs if pair.candidate and pair.candidate.spread]
+    said = []
+    if timed and (use.get("processes", 0) or use.get("utilization", 0) > _BUSY):
+        which = units.several(int(use["processes"]), "other process", "other processes")
+        said.append(f"timed while {which} used the GPU, which was {use['utilization']:.0%} busy")
+    elif timed and (before.get("processes", 0) or before.get("utilization", 0) > _BUSY):
+        said.append(f"{last} was timed while others used the GPU")
+    for one, other in timed:
+        if one and other and one.clock and other.clock and abs(other.clock / one.clock - 1) > _CLOCK:
+            clocks = (units.text(clock, "hertz") for clock in (other.clock, one.clock))
+            said.append(f"{other.title}: timed at {next(clocks)}, {last} at {next(clocks)}")
+    return said
 
 
 def difference(baseline: Mapping[str, str], candidate: Mapping[str, str]) -> Iterator[str]:

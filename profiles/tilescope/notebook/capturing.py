@@ -50,7 +50,8 @@ class Capture:
         self._recorder: Recorder | None = None
         self._assumed: Any = None
         self._anew: list[str] = []
-        self._written = Path()
+        #: The folder that ``job`` wrote the records to.
+        self.written = Path()
         #: The result of comparing with a reference, in one line; empty without a reference.
         self.checked = ""
 
@@ -187,8 +188,8 @@ class Capture:
         folder = (Path(runs_dir) if runs_dir else store.runs_dir()).absolute()
         store.check_writable(folder)
         chosen = choose_collectors(collectors, self.target, self._here)
-        self._written = folder / CAPTURED / store.new_id()
-        references = self.write(self._written)
+        self.written = folder / CAPTURED / store.new_id()
+        references = self.write(self.written)
         catalog = describe.catalog(references)
         told = {"assumed": {"capture": self._assumed.as_data()}} if self._assumed else {}
         # Launches that the interpreter counted during the capture.
@@ -233,12 +234,17 @@ class Capture:
 
     def keep(self, loaded: store.LoadedRun) -> store.LoadedRun:
         """Copies the records into the run's folder, so that the run can be passed on with them; returns the run."""
-        shutil.copytree(self._written, loaded.folder / CAPTURED, copy_function=_linked, dirs_exist_ok=True)
-        return loaded
+        return keep(loaded, self.written)
 
     def __repr__(self) -> str:
         kernels = len({record.function.__name__ for record in self.records})
         return f"<captured {several(self.calls, 'launch', 'launches')}: {len(self.records)} distinct, of {several(kernels, 'kernel')}>"
+
+
+def keep(loaded: store.LoadedRun, written: Path) -> store.LoadedRun:
+    """Copies the records in the folder ``written`` into the run's folder; returns the run."""
+    shutil.copytree(written, loaded.folder / CAPTURED, copy_function=_linked, dirs_exist_ok=True)
+    return loaded
 
 
 def _linked(source: str, target: str) -> None:

@@ -1,14 +1,21 @@
-"""``%%tilescope``: runs a notebook's cell and profiles its launches. ``%load_ext tilescope`` registers it."""
+"""``%%tilescope`` profiles the launches of a notebook's cell, ``%tilescope watch`` those of a script at every save.
+
+``%load_ext tilescope`` registers both.
+"""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import contextlib
 import shlex
 from typing import Any, NoReturn
 
 from tilescope.jobs import warm
+from tilescope.notebook import watch_text
 from tilescope.notebook.capturing import LIMIT, Capture
 from tilescope.notebook.opened_run import Profile
+from tilescope.notebook.watching import Watch
 from tilescope.runs import store
 
 
@@ -32,7 +39,50 @@ def load_ipython_extension(shell: Any) -> None:
         except ValueError as error:  # IPython shows a usage error in one line, without its traceback
             raise UsageError(str(error)) from error
 
+    def watch(line: str) -> None:
+        """``%tilescope watch SCRIPT [ARGUMENTS]`` profiles a script at every save; ``%tilescope stop`` ends that."""
+        from IPython.core.error import UsageError  # noqa: PLC0415 (only IPython calls this)
+
+        try:
+            run_line(line)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+
     shell.register_magic_function(tilescope, magic_kind="cell")
+    shell.register_magic_function(watch, magic_kind="line", magic_name="tilescope")
+
+
+def run_line(line: str) -> None:
+    """Follows a script below the cell, beside the event loop of a notebook; without one it follows until it is interrupted."""
+    action, *words = shlex.split(line) or [""]
+    if (action, bool(words)) not in (("watch", True), ("stop", False)):
+        raise ValueError("%tilescope takes 'watch SCRIPT [ARGUMENTS]' or 'stop'; %%tilescope profiles a cell")
+    for task in _following:
+        task.cancel()
+    _following.clear()
+    if words:
+        watch = Watch(words[0], words[1:])
+        try:
+            _following.append(asyncio.get_running_loop().create_task(_show(watch)))
+        except RuntimeError:
+            with contextlib.suppress(KeyboardInterrupt):
+                asyncio.run(watch_text.follow(watch))
+
+
+#: What follows a script, of which there is one at a time.
+_following: list[asyncio.Task[None]] = []
+
+
+async def _show(watch: Watch) -> None:
+    from IPython.display import display  # noqa: PLC0415 (only IPython calls this)
+
+    shown: Any = None
+    async for version in watch.follow():
+        now = watch_text.mime(watch, version)
+        if shown is None:
+            shown = display(now, raw=True, display_id=True)
+        else:
+            shown.update(now, raw=True)
 
 
 def run_cell(shell: Any, line: str, cell: str) -> Profile | None:

@@ -1,4 +1,4 @@
-"""Runs a person's script in this process as ``python script.py`` would, and captures its launches."""
+"""Runs a user's script in this process as ``python script.py`` would, and captures its launches."""
 
 from __future__ import annotations
 

@@ -8,28 +8,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
-import multiprocessing
-import sys
-import sysconfig
+import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from tilescope import collectors
+from tilescope.hardware import device
+from tilescope.jobs import supervisor, warm
+from tilescope.jobs.job import Job
 from tilescope.models import versions as comparing
+from tilescope.notebook import capturing, script_jobs
+from tilescope.runs import store
 
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-
-#: Modules that each version starts with.
-_FIRST = ("torch", "triton", "triton.language", "tilescope.notebook.watching", "tilescope.notebook.capturing",
-          "tilescope.jobs.supervisor", "tilescope.execution.execute", "tilescope_kernels.catalog", "tilescope_kernels.dispatch", "tilescope.models.text_table")  # fmt: skip
 #: Seconds for which the interpreter counts a launch before it samples programs.
 _LIMIT = 1.0
 #: Milliseconds after which a save counts as finished, and between two looks at the files.
 _SETTLED, _LOOK = 50, 50
+
+#: Most characters of a script's output that a version keeps.
+_OUTPUT = 64 << 10
 
 State = Literal["running", "ready", "failed"]
 
@@ -39,7 +41,7 @@ class Version:
     """One version of the script. Its values come one by one while it is ``running``.
 
     ``doing`` says what it waits for. ``error`` is what ended it badly. ``texts`` are the texts of the script's own files by path,
-    ``run`` the folder of its run. A ``failed`` version has an error, no launch, or a launch with wrong results.
+    ``run`` the folder of its run, ``output`` the last part of what the script printed, ``use`` the GPU's use before it (``hardware.device.use``). A ``failed`` version has an error, no launch, or a launch with wrong results.
     """
 
     number: int
@@ -51,6 +53,8 @@ class Version:
     texts: Mapping[Path, str] = field(default_factory=dict)
     seconds: float = 0.0
     run: Path | None = None
+    output: str = ""
+    use: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -63,15 +67,23 @@ class Version:
         faults = [finding for case in self.cases for finding in case.findings if finding.fault]
         return [*filter(None, [self.error]), *(f"{f.title}. {f.explanation or f.remedy}" for f in faults)]
 
+    def hear(self, output: bytes) -> None:
+        """Adds a piece of the script's output."""
+        self.output = (self.output + output.decode(errors="replace"))[-_OUTPUT:]
+
 
 @dataclass(frozen=True)
 class Comparison:
-    """A version beside its baseline, which is None for the first good one. ``diff`` has the lines of a unified diff."""
+    """A version beside its baseline, which is None for the first good one.
+
+    ``diff`` has the lines of a unified diff. ``conditions`` says, a line each, where the times of the two were measured differently.
+    """
 
     baseline: Version | None
     candidate: Version
     pairs: Sequence[comparing.Pair]
     diff: Sequence[str]
+    conditions: Sequence[str] = ()
 
 
 class Watch:
@@ -94,12 +106,16 @@ class Watch:
         self.script = Path(script)
         if not self.script.is_file():
             raise ValueError(f"{script} does not exist")
-        self._options = {
+        self._options: dict[str, Any] = {
             "arguments": tuple(arguments),
             "target": target,
             "collect": tuple(collect),
             "runs_dir": runs_dir,
         }
+        if not collect:
+            quick = [name for name in collectors.COLLECTORS if name not in ("ncu", *collectors.OPTIONAL)]
+            self._options["collect"] = [name for name in quick if not collectors.load(name).unavailable()]
+        self._sampling = "interpreter_limit" not in (settings or {})
         self._settings = {"interpreter_limit": _LIMIT, **(settings or {})}
         #: Oldest first. A version that a save ended before it had values is not among them.
         self.versions: list[Version] = []
@@ -115,8 +131,9 @@ class Watch:
         """The script and its own files that it imported so far."""
         return frozenset({self.script.resolve(), *(path for version in self.versions for path in version.texts)})
 
-    async def follow(self) -> AsyncIterator[Version]:
+    async def follow(self) -> AsyncGenerator[Version]:
         """Runs the script now and at every save; yields a version whenever it has changed. End it with ``aclose``."""
+        warm.prepare()
         self.again()
         saving = asyncio.ensure_future(self._saved())
         try:
@@ -147,7 +164,8 @@ class Watch:
         by_hand = self._by_hand.get((base, version)) if base else None
         pairs = comparing.pairs(base.cases if base else (), version.cases, by_hand)
         texts = [{path.name: text for path, text in one.texts.items()} for one in (base, version) if one]
-        return Comparison(base, version, pairs, list(comparing.difference(*texts)) if base else [])
+        other = comparing.conditions(version.use, base.use if base else {}, pairs, base.title if base else "")
+        return Comparison(base, version, pairs, list(comparing.difference(*texts)) if base else [], other)
 
     def name(self, version: Version, name: str) -> None:
         """Names a version; an empty name gives it its number again."""
@@ -192,31 +210,60 @@ class Watch:
                     break  # to watch the files that the script imports, too
 
     async def _make(self, version: Version) -> None:
-        """Makes the version in another process."""
-        began, context = time.monotonic(), multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(list(_FIRST))
-        receiving, sending = context.Pipe(duplex=False)
-        process = context.Process(target=_made, args=(self.script, self._options, self._settings, sending))
-        process.start()
-        sending.close()
-        come = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        loop.add_reader(receiving.fileno(), come.set)
+        """Makes the version in a worker process."""
+        began = time.monotonic()
+        version.use, job = await asyncio.to_thread(device.use), None
         try:
-            await come.wait()
-            with contextlib.suppress(EOFError):
-                version.cases, version.texts, version.error, version.run = receiving.recv()
-            process.join(1.0)
-            if not (version.cases or version.error):
-                version.error = f"the process ended with status {process.exitcode}"
-        finally:
-            loop.remove_reader(receiving.fileno())
-            receiving.close()
-            process.kill()
-            process.join()
+            job = await self._profile(version)
+        except (ValueError, OSError) as error:
+            version.error = " ".join(str(error).split())
         self._seen, version.seconds, version.doing = version.texts, time.monotonic() - began, ""
         version.state = "failed" if version.wrong or not version.cases else "ready"
         self._changed.put_nowait(version)
+        if job and self._sampling and any("sampled" in case.values for case in version.cases):
+            await self._count(version, job)
+
+    async def _count(self, version: Version, job: Job) -> None:
+        """Counts exactly what the version has sampled. Its run keeps the sample."""
+        with tempfile.TemporaryDirectory(prefix="tilescope-exact-") as folder, contextlib.suppress(ValueError, OSError):
+            settings = {**job.settings, "interpreter_limit": capturing.LIMIT}
+            exact = dataclasses.replace(
+                job, collectors=("interpreter",), given=(), settings=settings, runs_dir=Path(folder)
+            )
+            counted = comparing.cases(store.open_run(await supervisor.run(exact)))
+            version.cases = comparing.exact(version.cases, counted)
+            version.state = "failed" if version.wrong else version.state
+            self._changed.put_nowait(version)
+
+    async def _profile(self, version: Version) -> Job:
+        async def refresh() -> None:
+            while True:
+                await come.wait()
+                come.clear()
+                with contextlib.suppress(store.StoreError):  # it has just been finished
+                    loaded, _ = await asyncio.to_thread(store.open_partial, folder / f"{store.PARTIAL}{begun[0]}")
+                    version.cases = await asyncio.to_thread(comparing.cases, loaded)
+                    self._changed.put_nowait(version)
+
+        def hear(event: dict[str, Any]) -> None:
+            if event["event"] == "files":
+                version.texts = {Path(path): text for path, text in event["texts"].items()}
+            elif event["event"] == "start":
+                begun.append(event["run"])
+            elif event["event"] == "result":
+                come.set()
+            version.doing = event.get("doing", version.doing)
+
+        come, begun, folder = asyncio.Event(), list[str](), self._options["runs_dir"] or store.runs_dir()
+        refreshing = asyncio.ensure_future(refresh())
+        try:
+            job, version.run, version.error = await script_jobs.profile(
+                str(self.script), self._settings, on_event=hear, on_output=version.hear, **self._options
+            )
+        finally:
+            refreshing.cancel()
+        version.cases = comparing.cases(store.open_run(version.run))
+        return job
 
 
 def _is_among(watched: frozenset[Path], change: object, path: str) -> bool:
@@ -229,36 +276,3 @@ def _text(path: Path) -> str:
         return path.read_text(errors="replace")
     except OSError:
         return ""
-
-
-def _made(script: Path, options: Mapping[str, Any], settings: Mapping[str, Any], sending: Connection) -> None:
-    """Makes a version in its own process. Without a choice of collectors ncu is left out: CUPTI counts bytes in less time."""
-    from tilescope import collectors  # noqa: PLC0415
-    from tilescope.jobs import supervisor  # noqa: PLC0415
-    from tilescope.notebook import script_running  # noqa: PLC0415
-    from tilescope.runs import store  # noqa: PLC0415
-
-    before, cases, texts, folder, error = set(sys.modules), list[comparing.Case](), dict[Path, str](), None, ""
-    quick = [name for name in collectors.COLLECTORS if name not in ("ncu", *collectors.OPTIONAL)]
-    collect = options["collect"] or [name for name in quick if not collectors.load(name).unavailable()]
-    try:
-        try:
-            capture, job, error = script_running.captured(str(script), settings, **{**options, "collect": collect})
-        finally:
-            texts = {path: _text(path) for path in _own_files(before, script)}
-        folder = asyncio.run(supervisor.run(job))
-        cases = comparing.cases(capture.keep(store.open_run(folder)))
-    except (ValueError, OSError) as failed:
-        error = " ".join(str(failed).split())
-    sending.send((cases, texts, error, folder))
-
-
-def _own_files(before: set[str], script: Path) -> list[Path]:
-    """The script and the files that it imported, except those of installed packages, of Python and of Tilescope."""
-    from tilescope.captures import SPEC_FILE  # noqa: PLC0415
-
-    library, theirs = Path(sysconfig.get_path("stdlib")).resolve(), {"site-packages", "dist-packages", SPEC_FILE}
-    names = [name for name in sys.modules if name not in before and name.partition(".")[0] != "tilescope"]
-    files = [str(script), *(getattr(sys.modules[name], "__file__", None) for name in names)]
-    paths = dict.fromkeys(Path(file).resolve() for file in files if file and file.endswith(".py"))
-    return [path for path in paths if path.is_file() and library not in path.parents and not theirs & {*path.parts}]

@@ -13,7 +13,7 @@ class Collector:
 
     ``doing`` is its text in a progress line, ``finds`` its text in the profile form. ``module`` is its module below
     ``tilescope.collectors`` where that is not ``name``, or a whole dotted path. ``measured`` collectors observe hardware; the
-    others predict. Those ``on_gpu`` need the GPU to themselves. ``caches`` says how the GPU's caches are prepared before each
+    others predict. Those ``on_gpu`` need the GPU to themselves; beside those ``timed`` the CPU rests, too. ``caches`` says how the GPU's caches are prepared before each
     timed or counted call or launch.
     """
 
@@ -24,6 +24,7 @@ class Collector:
     measured: bool = False
     on_gpu: bool = False
     caches: str = ""
+    timed: bool = False
 
 
 #: In the order they run. ``check`` comes before all timing. Of those that measure, the last is the most direct.
@@ -31,8 +32,8 @@ COLLECTORS = (
     Collector("check", "comparing with the reference", "are the results right?", measured=True),
     Collector("compiler", "compiling", "registers, occupancy"),
     Collector("interpreter", "interpreting", "bytes, traffic"),
-    Collector("events", "timing", "time, peak memory", measured=True, on_gpu=True, caches=_FLUSHED),
-    Collector("torch_profiler", "tracing", "every launch", measured=True, on_gpu=True, caches=_FLUSHED),
+    Collector("events", "timing", "time, peak memory", measured=True, on_gpu=True, caches=_FLUSHED, timed=True),
+    Collector("torch_profiler", "tracing", "every launch", measured=True, on_gpu=True, caches=_FLUSHED, timed=True),
     Collector("cupti", "counting", "bytes moved", "cupti.counters", measured=True, on_gpu=True,
               caches="L2 flushed before the case, by reads that are evicted last; kept between its launches"),
     Collector("ncu", "counting", "hardware counters", "ncu.counters", measured=True, on_gpu=True,
@@ -42,7 +43,9 @@ COLLECTORS = (
 OPTIONAL = (
     Collector("ncu_rules", "running", "NVIDIA's own advice", "ncu.rules", on_gpu=True),
     Collector("ncu_source", "sampling", "stalls of each line", "ncu.source", on_gpu=True),
-    Collector("race", "racing", "the fastest config", "tilescope.tuning.race", on_gpu=True, caches=_FLUSHED),
+    Collector(
+        "race", "racing", "the fastest config", "tilescope.tuning.race", on_gpu=True, caches=_FLUSHED, timed=True
+    ),
 )
 #: Other tools whose files ``tilescope open`` reads. ``chrome_trace`` is the unknown tool of a trace that does not name one.
 #: Values from files of ncu and torch.profiler have the source of the collectors of those names.

@@ -39,6 +39,7 @@ THEN = (
     "tilescope.execution.offline", "tilescope.collectors.check", "tilescope.collectors.compiler",
     "tilescope.collectors.cupti.counters", "tilescope.collectors.events", "tilescope.collectors.interpreter",
     "tilescope.collectors.torch_profiler", "tilescope.interpreter.interpret", "torch.autograd.profiler",
+    "tilescope.notebook.script_running", "tilescope.captures.recording", "tilescope.execution.describe", "torch.utils.benchmark",
     "tilescope.tuning.race", "tilescope.tuning.compile_pool", "triton.experimental.gluon",
     "tilescope_kernels._shared.online_softmax", "tilescope_kernels._shared.operators", "tilescope_kernels._shared.row_ends",
     "tilescope_kernels._shared.row_tiles",

@@ -1,6 +1,6 @@
 """The worker: the only process that launches kernels. Run as ``python -m tilescope.jobs.worker JOB.json``.
 
-The job names an ``action`` (``capture``, ``describe`` or ``ceilings``) and its arguments. The answers are events, one JSON line
+The job names an ``action`` (``capture``, ``describe``, ``ceilings``, or a function by its dotted path) and its arguments. The answers are events, one JSON line
 each, written to the job's file ``events``, or to standard output without one. Kernels, compilers and wrappers may print
 anything, because file descriptor 1 is redirected to standard error.
 """
@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import gc
 import getpass
+import importlib
 import json
 import os
 import re
@@ -20,7 +21,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def main(arguments: list[str]) -> int:
     _work_in(job.get("temporary"))
     emit = _protocol(job.get("events"))
     try:
-        status = {"capture": _capture, "describe": _describe, "ceilings": _ceilings}[job["action"]](job, emit)
+        status = _action(job["action"])(job, emit)
     except Exception as error:
         emit({"event": "error", "case": "", **_said(error, starting=True)})
         return 1
@@ -79,10 +80,23 @@ def _said(error: BaseException, starting: bool = False) -> dict[str, str]:
     return {**said, "environment": lacking} if lacking else said
 
 
+def _action(name: str) -> Callable[[Mapping[str, Any], Emit], int]:
+    module, dot, function = name.rpartition(".")
+    if dot:
+        found: Callable[[Mapping[str, Any], Emit], int] = getattr(importlib.import_module(module), function)
+        return found
+    return {"capture": _capture, "describe": _describe, "ceilings": _ceilings}[name]
+
+
 def _capture(job: Mapping[str, Any], emit: Emit) -> int:
-    name, folder, settings = job["collector"], Path(job["folder"]).absolute(), job.get("settings", {})
     cases = [Case(**case) for case in job["cases"]]
+    return collect(job["collector"], cases, Path(job["folder"]).absolute(), job.get("settings", {}), emit)
+
+
+def collect(name: str, cases: Sequence[Case], folder: Path, settings: Mapping[str, Any], emit: Emit) -> int:
+    """Captures the cases with one collector, into ``folder``, and emits what became of each. Returns the exit status."""
     emit({"event": "start", "of": len(cases)})
+    folder.mkdir(exist_ok=True)
     module = collectors.load(name)
     doing = KNOWN[name].doing if name in KNOWN else "running"
     from tilescope.execution import execute  # noqa: PLC0415 - torch comes with it: "start" explains the wait
@@ -112,7 +126,7 @@ def _capture(job: Mapping[str, Any], emit: Emit) -> int:
     for case, error in together(cases, load, folder, settings, begin) if together else one_by_one():
         about = {"case": case.id, "collector": name}
         if error is None:
-            emit({"event": "result", **about, "artefact": f"{case.slug}{module.SUFFIX}"})
+            emit({"event": "result", **about, "artefact": str(folder / f"{case.slug}{module.SUFFIX}")})
         elif isinstance(error, NotApplicable):
             emit({"event": "skipped", **about, "message": str(error)[:_SAID], "limited": error.limited})
         else:

@@ -1,0 +1,111 @@
+"""A script that runs in a worker process, which then collects what needs no other process: it has the launches compiled already.
+
+``profile`` is this process's side, ``serve`` the worker's. Imports neither torch nor triton.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import math
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tilescope.captures import SPEC_FILE
+from tilescope.hardware import device, gpu_lock
+from tilescope.jobs import supervisor
+from tilescope.jobs.job import ON_GPU, Job, OnEvent, patience
+from tilescope.jobs.process import WorkerProcess
+from tilescope.notebook import capturing, script_running
+from tilescope.runs import store
+
+#: Collectors that the script's process runs itself, in this order.
+EARLY = ("events", "cupti", "compiler")
+
+
+async def profile(
+    script: str,
+    settings: Mapping[str, Any],
+    *,
+    arguments: Sequence[str] = (),
+    target: str = "",
+    collect: Sequence[str] = (),
+    title: str = "",
+    runs_dir: Path | None = None,
+    on_event: OnEvent,
+    on_output: Callable[[bytes], None],
+) -> tuple[Job, Path, str]:
+    """Runs the script and profiles its launches.
+
+    Returns the job, the run's folder, and how the script ended badly or an empty text.
+
+    ``collect`` and ``settings`` are those of ``Capture.job``. ``on_event`` gets the job's events, and before them ``files`` with the
+    ``texts`` of the script's own files. ``on_output`` gets the script's output. Raises ValueError for a script that cannot be run,
+    that launches nothing, or that ends its process.
+    """
+    asked = {
+        "action": f"{serve.__module__}.serve", "script": script, "settings": dict(settings), "arguments": list(arguments),
+        "target": target, "collect": list(collect), "title": title, "runs_dir": str((runs_dir or store.runs_dir()).absolute()),
+        "early": EARLY, "lock": str(gpu_lock.path(device.lock_name())),
+    }  # fmt: skip
+    async with (
+        WorkerProcess(asked, on_output=on_output) as worker,
+        contextlib.aclosing(worker.events(math.inf)) as events,
+    ):
+        async for event in events:
+            if event["event"] == "files":
+                on_event(event)
+            elif event["event"] == "error":
+                raise ValueError(event["message"])
+            elif event["event"] == "captured":
+                worker.patience = patience(settings)
+                early = supervisor.Early(EARLY, events, worker.stop)
+                job = Job.from_json(event["job"])
+                folder = await supervisor.run(job, on_event, early)
+                capturing.keep(store.open_run(folder), Path(event["folder"]))
+                return job, folder, event["ended"]
+        raise ValueError(f"{script}: its process {worker.ending()}")
+
+
+def serve(job: Mapping[str, Any], emit: Callable[[Mapping[str, Any]], None]) -> int:
+    """The worker's action: runs a script, tells the job that profiles it, and collects what needs no other process.
+
+    ``job`` has ``script``, ``settings``, the other arguments of ``captured``, ``early``, the collectors that run here, and ``lock``,
+    the file of the GPU's lock. Returns the exit status.
+    """
+    from tilescope.jobs.worker import main  # noqa: PLC0415 - a worker has it imported
+
+    before, folder = set(sys.modules), Path(tempfile.mkdtemp())
+    with contextlib.suppress(AttributeError):  # another stream
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    options = {name: job[name] for name in ("arguments", "target", "collect", "title")}
+    try:
+        capture, asked, ended = script_running.captured(
+            job["script"], job["settings"], runs_dir=Path(job["runs_dir"]), **options
+        )
+    finally:
+        texts = {str(path): path.read_text(errors="replace") for path in own_files(before, job["script"])}
+        emit({"event": "files", "texts": texts})
+    emit({"event": "captured", "job": asked.to_json(), "ended": ended, "folder": str(capture.written)})
+    del capture
+    gc.collect()
+    given = {(one.collector, one.case) for one in asked.given}
+    for name in filter([*asked.collectors].__contains__, job["early"]):
+        cases = [case for case in asked.cases if (name, case) not in given]
+        with gpu_lock.held(Path(job["lock"])) if name in ON_GPU else contextlib.nullcontext():
+            if status := main.collect(name, cases, folder / name, asked.settings, emit):
+                return status
+    return 0
+
+
+def own_files(before: Collection[str], script: str) -> list[Path]:
+    """The script and the files that it imported, except those of installed packages, of Python and of Tilescope."""
+    library, theirs = Path(sysconfig.get_path("stdlib")).resolve(), {"site-packages", "dist-packages", SPEC_FILE}
+    fresh = [module for name, module in sys.modules.items() if name not in before and not name.startswith("tilescope")]
+    files = [script, *(getattr(module, "__file__", None) for module in fresh)]
+    paths = dict.fromkeys(Path(file).resolve() for file in files if file and file.endswith(".py"))
+    return [path for path in paths if path.is_file() and library not in path.parents and not theirs & {*path.parts}]

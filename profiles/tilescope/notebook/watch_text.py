@@ -1,0 +1,104 @@
+"""A watch as text: each value as it comes, what is wrong, the findings that came or went, and the diff of the source."""
+
+from __future__ import annotations
+
+import html
+import sys
+from collections.abc import Iterator
+
+from tilescope.models import terminal, versions
+from tilescope.notebook.watching import Version, Watch
+
+#: Widths of the column of names, and of each other one.
+_NAME, _VALUE = 28, 14
+#: Stands for the place of a launch among what was told.
+_WRONG = -1
+
+
+class Telling:
+    """Tells the versions of a watch, a line at a time and each line once."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._version: Version | None = None
+        self._told: set[tuple[int, str]] = set()
+        self._last = ""
+        self._ended = False
+
+    def lines(self, version: Version) -> Iterator[str]:
+        """The lines about a version that were not told yet."""
+        compared = self._watch.compared(version)
+        base = compared.baseline
+        if version is not self._version and (version.cases or version.state != "running"):
+            self._version, self._told, self._last, self._ended = version, set(), "", False
+            yield ""
+            yield f"{version.title}: {self._watch.script}"
+        for said in version.wrong if version.state != "running" else ():
+            if (_WRONG, said) not in self._told:
+                self._told.add((_WRONG, said))
+                yield f"wrong: {said}"
+        for place, pair in enumerate(compared.pairs if version.cases else ()):
+            yield from self._values(place, pair, base, version)
+        if version.state == "running" or self._ended:
+            return
+        self._ended = True
+        for pair in compared.pairs if version.cases else ():
+            for word, findings in (("new" if pair.baseline else "found", pair.came), ("gone", pair.went)):
+                if not _is_wrong(pair):
+                    yield from (f"{word}: {f.title}{f', {f.bound.text}' if f.bound else ''}" for f in findings)
+        if version.state == "failed":
+            yield f"{base.title} stays the last good one" if base else "no version is good yet"
+        yield from compared.conditions
+        yield from compared.diff
+        yield f"{version.title} took {version.seconds:.1f} s"
+
+    def _values(self, place: int, pair: versions.Pair, base: Version | None, version: Version) -> Iterator[str]:
+        baseline, candidate = pair.baseline, pair.candidate
+        if candidate is None or _is_wrong(pair):
+            if candidate is None and version.state != "running" and not self._ended:
+                yield f"gone: {baseline.title if baseline else ''}"
+            return
+        fresh = [
+            change
+            for change in pair.changes
+            if change.candidate is not None and (place, change.metric) not in self._told
+        ]
+        if fresh and self._last != candidate.title:
+            renamed = f", paired with {baseline.title} by its {pair.how}" if baseline and pair.how != "name" else ""
+            yield f"{candidate.title}{renamed}"
+            heads = (base.title if base and baseline else "", version.title, "change" if baseline else "")
+            yield _row("", heads)
+            self._last = candidate.title
+        for change in fresh:
+            self._told.add((place, change.metric))
+            before, now, said = change.texts()
+            yield _row(change.label, (before if baseline else "", now, said if baseline else ""))
+
+
+async def follow(watch: Watch, *, once: bool = False) -> int:
+    """Prints the versions as they come, with what the script printed. Returns the status of the first, if only that is wanted."""
+    telling = Telling(watch)
+    async for version in watch.follow():
+        done = version.state != "running"
+        terminal.say(*(version.output.splitlines() if done else ()), *telling.lines(version))
+        if done:
+            if once:
+                return int(version.state == "failed")
+            print(f"watching {', '.join(sorted(path.name for path in watch.files))}")
+        sys.stdout.flush()
+    return 0
+
+
+def mime(watch: Watch, version: Version) -> dict[str, str]:
+    """All lines about a version, as text and as HTML."""
+    doing = [f"{version.doing} …"] if version.state == "running" else []
+    text = "\n".join([*Telling(watch).lines(version), *doing]).strip()
+    return {"text/plain": text, "text/html": f"<pre>{html.escape(text)}</pre>"}
+
+
+def _is_wrong(pair: versions.Pair) -> bool:
+    return any(finding.fault for finding in (pair.candidate.findings if pair.candidate else ()))
+
+
+def _row(name: str, cells: tuple[str, ...]) -> str:
+    return f"{name:{_NAME}}{''.join(f'{cell:>{_VALUE}}' if cell else '' for cell in cells)}".rstrip()

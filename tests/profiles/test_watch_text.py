@@ -1,0 +1,68 @@
+"""A watch as text: each value once, as it comes, and nothing about a launch that is wrong."""
+
+import pytest
+from tilescope.models import versions
+from tilescope.notebook import cell_magic, watch_text
+from tilescope.notebook.watching import Version, Watch
+
+
+def case(kernel, **values):
+    return versions.Case({"kernel": kernel, "impl": "triton", "pass": "forward", "workload": "8-fp32"}, values, ())
+
+
+@pytest.fixture
+def watch(tmp_path):
+    script = tmp_path / "own.py"
+    script.write_text("x = 1\n")
+    made = Watch(script)
+    made.versions.append(Version(1, state="ready", cases=[case("a", registers=32.0)], texts={script: "x = 1\n"}))
+    return made
+
+
+def test_values_are_told_once_as_they_come(watch):
+    telling, second = watch_text.Telling(watch), Version(2, cases=())
+    watch.versions.append(second)
+    assert list(telling.lines(second)) == []
+    second.cases = [case("a", registers=40.0)]
+    told = list(telling.lines(second))
+    assert told[2] == "a 8-fp32" and told[3].split() == ["version", "1", "version", "2", "change"]
+    assert told[4].split() == ["registers", "32", "40", "+25.0", "%"] and len(told) == 5
+    second.cases = [case("a", registers=40.0, spill_bytes=8.0)]
+    second.state, second.seconds = "ready", 1.5
+    second.texts = {watch.script: "x = 2\n"}
+    told = list(telling.lines(second))
+    assert told[0].split() == ["spilled", "bytes", "–", "8", "B"]
+    assert told[-3:] == ["-x = 1", "+x = 2", "version 2 took 1.5 s"]
+    assert list(telling.lines(second)) == []
+
+
+def test_failed_version_tells_why_and_what_stays(watch):
+    third = Version(2, state="failed", error="own.py cannot be run: invalid syntax")
+    watch.versions.append(third)
+    told = list(watch_text.Telling(watch).lines(third))
+    assert told[2:4] == ["wrong: own.py cannot be run: invalid syntax", "version 1 stays the last good one"]
+    assert watch_text.mime(watch, third)["text/html"].startswith("<pre>version 2")
+
+
+def test_versions_are_named_pinned_paired_and_deleted(watch):
+    first, second = watch.versions[0], Version(2, state="ready", cases=[case("b", registers=8.0)])
+    third = Version(3, state="ready", cases=[case("b", registers=9.0)])
+    watch.versions += [second, third]
+    watch.name(first, " before ")
+    watch.pin(first)
+    compared = watch.compared(third)
+    assert compared.baseline.title == "before" and compared.pairs[0].how == "place"
+    assert watch.compared(third, second).pairs[0].how == "name"
+    watch.pair(third, third.cases[0], first, None)
+    assert [pair.baseline and pair.baseline.kernel for pair in watch.compared(third).pairs] == [None, "a"]
+    watch.delete(first)
+    assert watch.pinned is None and watch.compared(third).baseline is second
+    watch.versions.append(Version(4))
+    with pytest.raises(ValueError, match="version 4 is being made"):
+        watch.delete(watch.versions[-1])
+
+
+@pytest.mark.parametrize("line", ["", "watch", "stop now", "profile x.py"])
+def test_line_magic_refuses_other_words(line):
+    with pytest.raises(ValueError, match="takes 'watch SCRIPT"):
+        cell_magic.run_line(line)
