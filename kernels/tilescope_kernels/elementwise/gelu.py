@@ -18,7 +18,7 @@ from tilescope_kernels._shared.activations import activate, activate_with_deriva
 from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import check_tensors, split_config, use_triton
+from tilescope_kernels._shared.launching import check_tensors, multiprocessors, split_config, use_triton
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
@@ -67,15 +67,22 @@ CONFIGS = tuple(
     for block, warps in ((2048, 4), (1024, 2), (1024, 4), (2048, 2), (2048, 8), (4096, 4), (4096, 8), (8192, 8))
 )
 
+#: The config where every program has an SM to itself.
+_FEW = {"BLOCK": 512, "num_warps": 4}
+
 #: Values of ``approximate``, and the kernels' codes of the activations.
 APPROXIMATE = {"none": 1, "tanh": 2}
+
+
+def _default(x: torch.Tensor) -> Mapping[str, int]:
+    return _FEW if x.numel() <= 2048 * multiprocessors(x) else CONFIGS[0]
 
 
 @operator("gelu", fake=lambda x, *_: torch.empty_like(x))
 def _gelu(x: torch.Tensor, activation: int, config: str) -> torch.Tensor:
     y = torch.empty_like(x)
     if y.numel():
-        parameters, options = split_config(unpack(config) or CONFIGS[0])
+        parameters, options = split_config(unpack(config) or _default(x))
         launch(
             gelu_kernel, (cdiv(y.numel(), parameters["BLOCK"]),),
             y, x, y.numel(),
@@ -88,7 +95,7 @@ def _gelu(x: torch.Tensor, activation: int, config: str) -> torch.Tensor:
 def _gelu_backward(dy: torch.Tensor, x: torch.Tensor, activation: int, config: str) -> torch.Tensor:
     dx = torch.empty_like(x)
     if dx.numel():
-        parameters, options = split_config(unpack(config) or CONFIGS[0])
+        parameters, options = split_config(unpack(config) or _default(x))
         launch(
             gelu_backward_kernel, (cdiv(dx.numel(), parameters["BLOCK"]),),
             dx, dy, x, dx.numel(),

@@ -122,6 +122,16 @@ CONFIGS = tuple(
 )
 
 
+def _default(q: torch.Tensor) -> Mapping[str, int]:
+    """Projections give adjacent heads, which a program reads together; gradients have them apart. Few tokens get more programs."""
+    tokens, every = q.shape[0] * q.shape[2], multiprocessors(q)
+    if tokens <= every // 2:
+        return CONFIGS[4]
+    if q.stride(1) >= q.stride(2) or (tokens <= 4 * every and q.shape[3] > 128):
+        return CONFIGS[2]
+    return CONFIGS[1] if tokens <= 4 * every else CONFIGS[0]
+
+
 def _launch(
     q_out: torch.Tensor, k_out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor,
     inverse: bool, config: str,
@@ -130,10 +140,7 @@ def _launch(
     heads = max(q.shape[1], k.shape[1])
     if batches * tokens * heads * columns == 0:
         return
-    # Projections give adjacent heads, which a program reads together. Gradients have the heads apart, so a program reads fewer. Few
-    # tokens also get fewer heads a program, to fill the GPU.
-    together = q.stride(1) < q.stride(2) and batches * tokens > 4 * multiprocessors(q)
-    chosen, options = split_config(unpack(config) or CONFIGS[0 if together else 2])
+    chosen, options = split_config(unpack(config) or _default(q))
     groups = cdiv(heads, chosen["HEADS"])
     if groups > SECOND_AXIS:
         for parts in slabs(SECOND_AXIS * chosen["HEADS"], q_out, k_out, q, k, axis=1):

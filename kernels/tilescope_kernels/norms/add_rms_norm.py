@@ -171,7 +171,8 @@ def _add_rms_norm(
     if columns > _MOST:
         forward_in_parts(y, total, saved, x, residual, weight, None, eps, centred=False)
         return y, total, rstd
-    options.setdefault("num_warps", _warps(x))
+    # Wider rows in 16 warps would keep a second row from the SM.
+    options.setdefault("num_warps", min(8, _warps(x)) if x.element_size() == 2 and columns <= 8192 else _warps(x))
     launch(
         add_rms_norm_kernel, (rows,),
         y, total, saved, x, residual, weight, x.stride(0), residual.stride(0), columns, eps,

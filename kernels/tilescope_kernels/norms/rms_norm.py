@@ -171,9 +171,9 @@ def _rms_norm(
     block = next_power_of_2(columns)
     tile = max(1, 1024 // block)
     saved = rstd if save else None
-    # Instead of 16 with no more idle lanes, and of 2 or 4, in which a row that is alone on its SM waits for long chains of pieces.
-    alone = columns <= 8192 and rows <= 4 * multiprocessors(x)
-    eight = {"num_warps": 8} if alone or (x.element_size() == 2 and 14336 < columns <= 16384) else {}
+    # Instead of 16 with no more idle lanes, and of 2 or 4, which hide the latency of their chains of pieces only among many rows.
+    few = columns <= 8192 and rows <= 32 * multiprocessors(x)
+    eight = {"num_warps": 8} if few or (x.element_size() == 2 and 14336 < columns <= 16384) else {}
     if columns * x.element_size() > _HELD:
         forward_in_parts(y, None, saved, x, None, weight, None, eps, centred=False)
     elif held := in_pieces(x, eight | options):
