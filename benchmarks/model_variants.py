@@ -45,7 +45,7 @@ VARIANTS: dict[str, tuple[str, Callable[[Any], Any], Callable[[Any], bool]]] = {
     "paged attention: spans": ("attention.paged:_spans", lambda result: 1, lambda result: result > 1),
     "convolution: TMA": ("convolution.conv2d:_tma_serves", _FALSE, bool),
     "softmax: held rows": ("reductions.softmax:softmax_with_held_rows", _FALSE, bool),
-    "softmax: ring of wide rows": ("reductions.softmax_wide_rows:ring", _SHUT, bool),
+    "softmax: ring of wide rows": ("reductions.softmax:softmax_backward_in_parts", _FALSE, bool),
     "norms: ring of wide rows": ("norms.wide_rows:ring", _SHUT, bool),
     "LayerNorm: unaligned rows": ("norms.layer_norm:serves_unaligned", _FALSE, bool),
     "RMSNorm: unaligned rows": ("norms.rms_norm:serves_unaligned", _FALSE, bool),

@@ -5,8 +5,7 @@ import torch.nn.functional as F
 from checks import main
 from gluon_on_cpu import launch
 from tilescope_kernels.losses.resident import cross_entropy_resident_kernel
-from tilescope_kernels.reductions.softmax_held_rows import softmax_held_kernel
-from tilescope_kernels.reductions.softmax_wide_rows import softmax_parts_backward_shared_kernel
+from tilescope_kernels.reductions.softmax_gluon import softmax_held_kernel, softmax_parts_backward_shared_kernel
 
 IGNORED, NAN, INF = -100, float("nan"), float("inf")
 

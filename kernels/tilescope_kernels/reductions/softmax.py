@@ -14,7 +14,7 @@ from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_tensors, multiprocessors, split_config, use_triton
 from tilescope_kernels._shared.operators import as_rows, operator, pack, shaped_as, unpack
 from tilescope_kernels._shared.row_tiles import even, in_pieces, in_skewed_pieces, vector
-from tilescope_kernels.reductions.softmax_held_rows import softmax_with_held_rows
+from tilescope_kernels.reductions.softmax_gluon import softmax_backward_in_parts, softmax_with_held_rows
 from tilescope_kernels.reductions.softmax_kernels import (
     softmax_online_kernel,
     softmax_part_sums_kernel,
@@ -25,27 +25,23 @@ from tilescope_kernels.reductions.softmax_kernels import (
     softmax_rows_kernel,
     softmax_twice_backward_kernel,
 )
-from tilescope_kernels.reductions.softmax_wide_rows import softmax_backward_in_parts
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 #: ``ROWS`` per program. The first is the launcher's choice for rows of about 4096 columns.
 CONFIGS = tuple({"ROWS": rows, "num_warps": warps} for rows in (1, 2, 4) for warps in (4, 1, 2, 8, 16, 32))
 
-#: Bytes of the longest row in registers, as a block and as pieces. Longer rows are held in shared memory, or where they do not fit
-#: read twice, the second time from L2, and several programs per SM overlap loads with arithmetic.
-_HELD, _HELD_IN_PIECES = 32 * 1024, 48 * 1024
-#: The same for each operand in the backward pass, by the bytes of an element.
+#: Bytes of the longest row of each operand in registers in the backward pass, by the bytes of an element.
 _HELD_BACKWARD = {2: 64 * 1024, 4: 32 * 1024}
-#: Bytes above which an aligned row is split into parts in the backward pass, where possible.
-_CUT = 64 * 1024
 #: Bytes of the longest row for which an H200's L2 holds the rows of two programs per SM.
 _IN_L2 = 176 * 1024
-#: Columns of a part of a long row of few, which alone would leave most SMs idle.
+#: Columns of a part of a row.
 _PART = 8192
-#: Most columns of rows that the forward pass takes as one block.
-_ROWS = 4096
-#: Elements of the largest tile of several rows.
+#: Elements of the largest block of several rows.
 _MOST = 32768
+
+Config = Mapping[str, int] | None
+#: Kernel parameters and launch options.
+Pieces = tuple[dict[str, int], dict[str, int]]
 
 
 def _skewed(x: torch.Tensor) -> bool:
@@ -56,63 +52,37 @@ def _skewed(x: torch.Tensor) -> bool:
     return x.stride(0) == x.shape[1] and x.shape[1] * x.element_size() % 16 > 0
 
 
-def _is_small(x: torch.Tensor) -> bool:
-    """Whether few short rows are sooner done element by element, in more warps each, than in aligned pieces and their ends.
-
-    Longer rows are not faster this way.
-    """
-    return x.shape[1] <= 1024 and x.shape[0] <= 16 * multiprocessors(x)
+def _bytes(x: torch.Tensor) -> int:
+    """Bytes of a row."""
+    return x.shape[1] * x.element_size()
 
 
-def _in_pieces(x: torch.Tensor, config: Mapping[str, int] | None) -> tuple[dict[str, int], dict[str, int]] | None:
-    """Kernel parameters and launch options for programs that hold one row of ``x`` in pieces; None for other programs."""
-    columns = x.shape[1]
-    chosen, options = split_config(config or {})
-    if columns * x.element_size() > _HELD_IN_PIECES or chosen.get("ROWS", 1) > 1:
-        return None
-    if _skewed(x):
-        return None if _is_small(x) else in_skewed_pieces(x, options)
-    if columns <= _ROWS:
-        return None
-    if 12288 <= columns <= 16384:
-        # Norms take 16 warps here, but exchange less.
-        options.setdefault("num_warps", 8)
-    return _shared_with_others(in_pieces(x, options))
+def _one_row(config: Config) -> bool:
+    return (config or {}).get("ROWS", 1) == 1
 
 
-def _backward_in_pieces(
-    y: torch.Tensor, config: Mapping[str, int] | None
-) -> tuple[dict[str, int], dict[str, int]] | None:
-    """As ``_in_pieces``, for the backward pass. With a power of two of columns a block has no idle lanes and is as fast.
-
-    Pieces take as long as an addition of two such tensors.
-    """
-    columns = y.shape[1]
-    chosen, options = split_config(config or {})
-    power_of_two = columns == next_power_of_2(columns)
-    if power_of_two or columns * y.element_size() > _HELD_BACKWARD[y.element_size()] or chosen.get("ROWS", 1) > 1:
-        return None
-    return in_skewed_pieces(y, options) if _skewed(y) else _shared_with_others(in_pieces(y, options))
-
-
-def _shared_with_others(
-    found: tuple[dict[str, int], dict[str, int]] | None,
-) -> tuple[dict[str, int], dict[str, int]] | None:
+def _fewer_variants(found: Pieces | None) -> Pieces | None:
     """Three pieces become four, so that more widths share a compiled kernel. More pieces would idle too many lanes."""
     return found and (even(found[0], most=4), found[1])
 
 
-def _rows(x: torch.Tensor, config: Mapping[str, int] | None) -> tuple[dict[str, int], dict[str, int]]:
-    """Kernel parameters and launch options for whole rows in one block. Raises ValueError for a config that does not fit."""
+def _block(x: torch.Tensor, config: Config, elements: int, most: int) -> tuple[dict[str, int], dict[str, int]]:
+    """Kernel parameters and launch options for whole rows in one block, of ``elements`` per thread in at most ``most`` warps.
+
+    Raises ValueError for a config that does not fit.
+    """
     block = next_power_of_2(x.shape[1])
     chosen, options = split_config(config or {})
     rows = chosen.get("ROWS", max(1, 1024 // block))
     if rows > 1 and rows * block > _MOST:
         raise ValueError(f"config has ROWS={rows}: a program holds at most {max(1, _MOST // block)} such rows")
+    # Rows that are not 16-byte aligned are read one element at a time, each with its own address and mask.
+    each = elements if _bytes(x) % 16 == 0 else min(elements, 8)
+    options.setdefault("num_warps", min(most, max(1, rows * block // (32 * each))))
     return {"ROWS": rows, "BLOCK": block, "VECTOR": vector(x)}, options
 
 
-def _walked(config: Mapping[str, int] | None, warps: int) -> dict[str, int]:
+def _walked(config: Config, warps: int) -> dict[str, int]:
     """Launch options for programs that walk one row. Raises ValueError for a config with several rows per program."""
     chosen, options = split_config(config or {})
     if chosen.get("ROWS", 1) > 1:
@@ -120,95 +90,131 @@ def _walked(config: Mapping[str, int] | None, warps: int) -> dict[str, int]:
     return {"num_warps": warps, **options}
 
 
-def _warps(x: torch.Tensor, block: int, elements: int, most: int) -> int:
-    """Number of warps for ``block`` elements at ``elements`` per thread, at most ``most``."""
-    # Rows that are not 16-byte aligned are read one element at a time, each with its own address and mask.
-    aligned = x.shape[1] * x.element_size() % 16 == 0
-    return min(most, max(1, block // (32 * (elements if aligned else min(elements, 8)))))
+def _write_pieces(y: torch.Tensor, x: torch.Tensor, config: Config) -> bool:
+    """A program holds a row in registers, in pieces: over 4096 columns or not 16-byte aligned, up to 48 KB."""
+    (rows, columns), options = x.shape, split_config(config or {})[1]
+    if _bytes(x) > 48 * 1024 or not _one_row(config):
+        return False
+    if _skewed(x):
+        # Few short rows are sooner done element by element, in more warps each, than in aligned pieces and their ends.
+        small = columns <= 1024 and rows <= 16 * multiprocessors(x)
+        found = None if small else in_skewed_pieces(x, options)
+    else:
+        if 12288 <= columns <= 16384:
+            # Norms take 16 warps here, but exchange less.
+            options.setdefault("num_warps", 8)
+        found = None if columns <= 4096 else _fewer_variants(in_pieces(x, options))
+    if found:
+        parameters, options = found
+        launch(softmax_pieces_kernel, (rows,), y, x, x.stride(0), columns, SKEWED=_skewed(x), **parameters, **options)
+    return found is not None
 
 
-def _write_long_rows(y: torch.Tensor, x: torch.Tensor, config: Mapping[str, int] | None) -> None:
-    """Fill y with the softmax of rows held in shared memory, of few rows in parts, or else of rows that are read twice."""
+def _write_blocks(y: torch.Tensor, x: torch.Tensor, config: Config) -> bool:
+    """A program holds a row, or several short ones, in registers as one block of up to 32 KB a row."""
     rows, columns = x.shape
-    skewed, width = _skewed(x), 16 // x.element_size()
-    if not config and softmax_with_held_rows(y, x, skewed):
-        return
-    if not config and rows <= multiprocessors(x) // 4 and columns % 16 == x.stride(0) % 16 == 0:
-        parts = cdiv(columns, _PART)
-        sums = torch.empty((rows, parts, 2), dtype=torch.float32, device=x.device)
-        common = {"BLOCK": _PART, "num_warps": 8}
-        launch(softmax_part_sums_kernel, (rows * parts,), sums, x, x.stride(0), columns, parts, **common)
-        launch(
-            softmax_parts_kernel, (rows * parts,),
-            y, sums, x, x.stride(0), columns, parts,
-            PARTS=next_power_of_2(parts), **common,
-        )  # fmt: skip
-        return
+    if next_power_of_2(columns) * x.element_size() > 32 * 1024:
+        return False
+    # 32 elements per thread are four 16-byte loads in flight at 16 bits.
+    parameters, options = _block(x, config, 32, 16)
+    grid = (cdiv(rows, parameters["ROWS"]),)
+    launch(softmax_rows_kernel, grid, y, x, x.stride(0), rows, columns, **parameters, **options)
+    return True
+
+
+def _write_held(y: torch.Tensor, x: torch.Tensor, config: Config) -> bool:
+    """Two programs hold a row each in an SM's shared memory and registers."""
+    return not config and softmax_with_held_rows(y, x, _skewed(x))
+
+
+def _write_few(y: torch.Tensor, x: torch.Tensor, config: Config) -> bool:
+    """Few rows, which alone would leave most SMs idle, are spread over the GPU in parts."""
+    rows, columns = x.shape
+    if config or rows > multiprocessors(x) // 4 or columns % 16 or x.stride(0) % 16:
+        return False
+    parts = cdiv(columns, _PART)
+    sums = torch.empty((rows, parts, 2), dtype=torch.float32, device=x.device)
+    common = {"BLOCK": _PART, "num_warps": 8}
+    launch(softmax_part_sums_kernel, (rows * parts,), sums, x, x.stride(0), columns, parts, **common)
+    launch(
+        softmax_parts_kernel, (rows * parts,),
+        y, sums, x, x.stride(0), columns, parts,
+        PARTS=next_power_of_2(parts), **common,
+    )  # fmt: skip
+    return True
+
+
+def _write_twice(y: torch.Tensor, x: torch.Tensor, config: Config) -> bool:
+    """A program reads a row of any length twice, the second time from L2."""
     # Two or four 16-byte loads in flight per thread. With four and 32 warps, one program fills an SM: with two per SM, L2 would
     # evict very long rows before their second read. Rows with ends exchange more, so they take 16 warps.
-    long = columns * x.element_size() > _IN_L2
+    skewed, long = _skewed(x), _bytes(x) > _IN_L2
     options = _walked(config, 16 if skewed and not long else 32)
-    lanes = (128 if skewed or long else 64) * options["num_warps"]
     launch(
-        softmax_online_kernel, (rows,),
-        y, x, x.stride(0), columns,
-        LANES=lanes, WIDTH=width, SKEWED=skewed, **options,
+        softmax_online_kernel, (x.shape[0],),
+        y, x, x.stride(0), x.shape[1],
+        LANES=(128 if skewed or long else 64) * options["num_warps"], WIDTH=16 // x.element_size(), SKEWED=skewed, **options,
     )  # fmt: skip
+    return True
+
+
+def _grade_pieces(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tensor, config: Config) -> bool:
+    """As ``_write_pieces``. With a power of two of columns a block has no idle lanes and is as fast."""
+    (rows, columns), options = y.shape, split_config(config or {})[1]
+    if columns == next_power_of_2(columns) or _bytes(y) > _HELD_BACKWARD[y.element_size()] or not _one_row(config):
+        return False
+    found = in_skewed_pieces(y, options) if _skewed(y) else _fewer_variants(in_pieces(y, options))
+    if found:
+        parameters, options = found
+        launch(softmax_pieces_backward_kernel, (rows,), dx, dy, y, columns, SKEWED=_skewed(y), **parameters, **options)
+    return found is not None
+
+
+def _grade_blocks(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tensor, config: Config) -> bool:
+    """As ``_write_blocks``."""
+    rows, columns = y.shape
+    if next_power_of_2(columns) * y.element_size() > _HELD_BACKWARD[y.element_size()]:
+        return False
+    parameters, options = _block(y, config, 16, 32)
+    grid = (cdiv(rows, parameters["ROWS"]),)
+    launch(softmax_rows_backward_kernel, grid, dx, dy, y, rows, columns, **parameters, **options)
+    return True
+
+
+def _grade_parts(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tensor, config: Config) -> bool:
+    """Several programs hold a part each of rows of more than 64 KB, in shared memory."""
+    return not config and _bytes(y) > 64 * 1024 and softmax_backward_in_parts(dx, dy, y)
+
+
+def _grade_twice(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tensor, config: Config) -> bool:
+    """As ``_write_twice``."""
+    options = _walked(config, 32)
+    launch(
+        softmax_twice_backward_kernel, (y.shape[0],),
+        dx, dy, y, y.shape[1],
+        LANES=64 * options["num_warps"], WIDTH=16 // y.element_size(), SKEWED=_skewed(y), **options,
+    )  # fmt: skip
+    return True
+
+
+#: What fills the result and the gradient: the first of each that serves the rows.
+_FORWARD = (_write_pieces, _write_blocks, _write_held, _write_few, _write_twice)
+_BACKWARD = (_grade_pieces, _grade_blocks, _grade_parts, _grade_twice)
 
 
 @operator("softmax", fake=lambda x, _: x.new_empty(x.shape))
 def _softmax(x: torch.Tensor, config: str) -> torch.Tensor:
-    rows, columns = x.shape
-    y = x.new_empty(rows, columns)
-    if y.numel() == 0:
-        return y
-    if pieces := _in_pieces(x, unpack(config)):
-        parameters, options = pieces
-        launch(
-            softmax_pieces_kernel, (rows,),
-            y, x, x.stride(0), columns,
-            SKEWED=_skewed(x), **parameters, **options,
-        )  # fmt: skip
-    elif next_power_of_2(columns) * x.element_size() <= _HELD:
-        parameters, options = _rows(x, unpack(config))
-        # 32 elements per thread are four 16-byte loads in flight at 16 bits.
-        options.setdefault("num_warps", _warps(x, parameters["ROWS"] * parameters["BLOCK"], 32, 16))
-        launch(
-            softmax_rows_kernel, (cdiv(rows, parameters["ROWS"]),),
-            y, x, x.stride(0), rows, columns,
-            **parameters, **options,
-        )  # fmt: skip
-    else:
-        _write_long_rows(y, x, unpack(config))
+    y = x.new_empty(x.shape)
+    if y.numel():
+        any(write(y, x, unpack(config)) for write in _FORWARD)
     return y
 
 
 @operator("softmax_backward", fake=lambda _, y, __: y.new_empty(y.shape))
 def _softmax_backward(dy: torch.Tensor, y: torch.Tensor, config: str) -> torch.Tensor:
-    rows, columns = y.shape
-    dx = y.new_empty(rows, columns)
-    if dx.numel() == 0:
-        return dx
-    if pieces := _backward_in_pieces(y, unpack(config)):
-        parameters, options = pieces
-        launch(softmax_pieces_backward_kernel, (rows,), dx, dy, y, columns, SKEWED=_skewed(y), **parameters, **options)
-    elif next_power_of_2(columns) * y.element_size() <= _HELD_BACKWARD[y.element_size()]:
-        parameters, options = _rows(y, unpack(config))
-        options.setdefault("num_warps", _warps(y, parameters["ROWS"] * parameters["BLOCK"], 16, 32))
-        launch(
-            softmax_rows_backward_kernel, (cdiv(rows, parameters["ROWS"]),),
-            dx, dy, y, rows, columns,
-            **parameters, **options,
-        )  # fmt: skip
-    else:
-        skewed = _skewed(y)
-        if config or columns * y.element_size() <= _CUT or not softmax_backward_in_parts(dx, dy, y):
-            options = _walked(unpack(config), 32)
-            launch(
-                softmax_twice_backward_kernel, (rows,),
-                dx, dy, y, columns,
-                LANES=64 * options["num_warps"], WIDTH=16 // y.element_size(), SKEWED=skewed, **options,
-            )  # fmt: skip
+    dx = y.new_empty(y.shape)
+    if dx.numel():
+        any(grade(dx, dy, y, unpack(config)) for grade in _BACKWARD)
     return dx
 
 
