@@ -297,3 +297,13 @@ def running_sum_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     """Lanes without a value are behind those that are stored."""
     at = tl.arange(0, BLOCK)
     tl.store(out_ptr + at, tl.cumsum(tl.load(x_ptr + at, mask=at < n), 0), mask=at < n)
+
+
+@triton.jit
+def rounded_sum_kernel(x_ptr, out_ptr, n, DECAY: tl.constexpr):
+    """Each addition is computed in fp32 and rounded. A mean that decays stops changing too, and is no sum."""
+    total = tl.zeros((16,), tl.bfloat16)
+    for step in range(n):
+        x = tl.load(x_ptr + step * 16 + tl.arange(0, 16)).to(tl.float32)
+        total = ((total.to(tl.float32) * 0.5 if DECAY else total.to(tl.float32)) + x).to(tl.bfloat16)
+    tl.store(out_ptr + tl.arange(0, 16), total)

@@ -263,6 +263,8 @@ UNLIKELY = {
     "a key": (lambda: tuned(faulty.out_of_place_kernel, numbers(100), cells(100), 100, key=["n", "m"]), "key= names m, which"),
     "atomics": (lambda: faulty.many_atomics_kernel[(1024,)](numbers(1), cells(1), ONE=True), "1,024 atomics on the same 4 bytes"),
     "a sum": (lambda: faulty.half_sum_kernel[(1,)](cells(400 * 16, 1.0, HALF), cells(16, 0, HALF), 400, tl.bfloat16), "a sum in bf16 no longer grows"),
+    "a sum of rounded sums": (lambda: faulty.rounded_sum_kernel[(1,)](cells(400 * 16, 1.0, HALF), cells(16, 0, HALF), 400, DECAY=False), "a sum in bf16 no longer grows"),
+    "a sum by atomics": (lambda: faulty.many_atomics_kernel[(100,)](cells(1, 1, torch.float16), cells(1, 2048, torch.float16), ONE=True), "a sum in fp16 no longer grows"),
 }  # fmt: skip
 
 
@@ -283,6 +285,12 @@ LIKELY = {
     "spread atomics": lambda: faulty.many_atomics_kernel[(1024,)](numbers(1), cells(64), ONE=False),
     "few atomics": lambda: faulty.many_atomics_kernel[(100,)](numbers(1), cells(1), ONE=True),
     "a counter": lambda: faulty.counting_programs_kernel[(2048,)](cells(1, 0, torch.int32)),
+    "a mean that decays": lambda: faulty.rounded_sum_kernel[(1,)](
+        cells(400 * 16, 1.0, HALF), cells(16, 0, HALF), 400, DECAY=True
+    ),
+    "half-precision atomics": lambda: faulty.many_atomics_kernel[(100,)](
+        cells(1, 1, torch.float16), cells(1, 0, torch.float16), ONE=True
+    ),
     "a short sum": lambda: faulty.half_sum_kernel[(1,)](
         cells(200 * 16, 1.0, HALF), cells(16, 0, HALF), 200, tl.bfloat16
     ),

@@ -17,7 +17,7 @@ import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.interpreter import TensorHandle, interpreter_builder
 
-from tilescope.interpreter import inline_assembly, libdevice, narrow
+from tilescope.interpreter import half_sums, inline_assembly, libdevice, narrow
 from tilescope.interpreter.blocks import NeedsValues, NotServed, first, is_opaque, opaque, unknown
 from tilescope.interpreter.meter import MULTIPLIED, Counting
 
@@ -48,9 +48,6 @@ _NARROW = frozenset({
 _MOVING = ("load", "store", "atomic", "descriptor", "gather", "print", "assert")
 #: Attribute of a product whose accumulator was zero.
 _PRODUCT = "tilescope.product"
-#: Types whose sums stop growing soon, the attribute with a sum's number of additions, and from how many on sums are looked at;
-#: the share of elements that an addition leaves unchanged in a sum that no longer grows.
-_HALF, _ADDITIONS, _LONG_SUM, _MOST = frozenset({"bf16", "fp16"}), "tilescope.additions", 64, 0.5
 _TOWARDS_ZERO = interpreter._ir.ROUNDING_MODE.RTZ
 
 
@@ -157,24 +154,11 @@ class Arithmetic:
 
         def added(a: Any, b: Any) -> Any:
             result = (accumulated if _PRODUCT in a.attr or _PRODUCT in b.attr else counted)(a, b)
-            if result.dtype.scalar.name in _HALF and self.counting.values:
-                self._follow_sum(a, b, result)
+            if self.counting.values:
+                half_sums.added(self.counting, a, b, result)
             return result
 
         return added
-
-    def _follow_sum(self, a: Any, b: Any, result: Any) -> None:
-        """Notes a sum of many additions, most of whose elements the last one did not change."""
-        if _ADDITIONS not in a.attr and _ADDITIONS in b.attr:
-            a, b = b, a
-        additions = a.attr.get(_ADDITIONS, 0) + 1
-        result.set_attr(_ADDITIONS, additions)
-        meter = self.counting.meter
-        if additions < _LONG_SUM or meter is None or is_opaque((a, b, result)):
-            return
-        term = narrow.decode(b.data, b.dtype.scalar.name) if _is_narrow(b) else b.data
-        if np.mean((result.data == a.data) & (term != 0)) > _MOST:
-            meter.seen.stuck.setdefault(self.counting.line(), (result.dtype.scalar.name, additions))
 
     def shape(self, create: Callable[..., Any]) -> Callable[..., Any]:
         def created(*args: Any, **kwargs: Any) -> Any:
@@ -201,6 +185,12 @@ class Arithmetic:
         return product
 
     def cast(self, source: Any, wanted: Any) -> Any:
+        result = self._converted(source, wanted)
+        if self.counting.values:
+            half_sums.converted(self.counting, source, result)
+        return result
+
+    def _converted(self, source: Any, wanted: Any) -> Any:
         before, after = source.dtype.scalar, wanted.scalar
         if before == after or not {before.name, after.name} & narrow.FORMATS:
             return type(self.original).cast_impl(self.original, source, wanted)

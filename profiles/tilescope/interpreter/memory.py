@@ -11,7 +11,7 @@ from triton._C.libtriton import ir
 from triton.runtime import interpreter
 from triton.runtime.interpreter import TensorHandle, interpreter_builder
 
-from tilescope.interpreter import narrow
+from tilescope.interpreter import half_sums, narrow
 from tilescope.interpreter.accesses import Runs, runs
 from tilescope.interpreter.blocks import Array, NeedsValues, NotServed, is_opaque, unknown
 from tilescope.interpreter.meter import ACCESSED, Access, Counting
@@ -76,10 +76,13 @@ class Memory:
         if self.counting.blind or is_opaque(value):
             return unknown(value.dtype, value.data.shape)
         if value.dtype.scalar.name in narrow.FORMATS:
-            return _add_narrow(pointers, value, _mask(mask, pointers))
-        create = type(interpreter_builder).create_atomic_rmw
-        before = create(interpreter_builder, operation, pointers, value, mask, *options)
-        self._watch_atomic(pointers, mask, before)
+            before = _add_narrow(pointers, value, _mask(mask, pointers))
+        else:
+            create = type(interpreter_builder).create_atomic_rmw
+            before = create(interpreter_builder, operation, pointers, value, mask, *options)
+            self._watch_atomic(pointers, mask, before)
+        if operation == ir.ATOMIC_OP.FADD:
+            half_sums.atomic(self.counting, before, value, _mask(mask, pointers))
         return before
 
     def atomic_cas(self, pointers: Any, compare: Any, value: Any, *options: Any) -> Any:
