@@ -304,7 +304,13 @@ def test_likely_code_has_no_warning(name):
 
 
 @pytest.mark.parametrize(
-    ("constants", "many"), [(range(1, 25), True), ((1 << n for n in range(10)), False), ((3,), False)]
+    ("constants", "many"),
+    [
+        (range(1, 25), True),
+        ([n / 7 for n in range(1, 25)], True),
+        ((1 << n for n in range(10)), False),
+        ((3.5,), False),
+    ],
 )
 def test_many_values_of_a_constant_are_a_warning(constants, many, tmp_path):
     with Capture("sm_90") as capture:

@@ -87,7 +87,7 @@ class Recorder:
         self._elsewhere = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")
         self._process = os.getpid()
         #: The values of numbers that are constants of the code, by function, call site and parameter.
-        self._constants: dict[tuple[Any, str], dict[str, set[int]]] = {}
+        self._constants: dict[tuple[Any, str], dict[str, set[float]]] = {}
         #: A backward pass on a GPU launches from another thread.
         self._lock = threading.RLock()
 
@@ -129,7 +129,7 @@ class Recorder:
         values = self._constants.setdefault((launch.function, site[0] if site else ""), {})
         parameters = set(launch.function.arg_names) - launch.config.keys()
         for name, value in launch.constants.items():
-            if type(value) is int and name in parameters:
+            if type(value) in (int, float) and name in parameters:
                 values.setdefault(name, set()).add(value)
 
     def respecialized(self) -> Iterator[tuple[str, str]]:
@@ -139,7 +139,8 @@ class Recorder:
         """
         for (function, site), constants in self._constants.items():
             for name, values in constants.items():
-                if len(values) < MANY_VARIANTS or all(value & (value - 1) == 0 for value in values):
+                powers = all(isinstance(value, int) and value & (value - 1) == 0 for value in values)
+                if len(values) < MANY_VARIANTS or powers:
                     continue
                 compiled = f"{len(values)} variants are compiled for calls at {site.replace(':', ', line ')}"
                 what = f"{compiled}, one for each value of {name}"
