@@ -10,7 +10,6 @@ from interpreted import close, draw, main, poisoned  # isort: skip
 
 import torch
 from tilescope_kernels import matmul
-from tilescope_kernels.matrix_products import matmul as MODULE
 from tilescope_kernels.matrix_products import split_k as module
 
 
@@ -60,7 +59,7 @@ def check_a_column_major_result():
 
 
 def check_the_public_function_comes_here_with_gradients():
-    with mock.patch.object(MODULE, "split_plan", lambda a, b: plan(splits=2)):
+    with mock.patch.object(module, "plan", lambda a, b: plan(splits=2)):
         a, b = (draw(*shape, seed=7).half().requires_grad_() for shape in ((40, 37), (37, 50)))
         twins = [tensor.detach().double().requires_grad_() for tensor in (a, b)]
         with mock.patch.object(module, "multiprocessors", lambda _: 4):
@@ -70,7 +69,7 @@ def check_the_public_function_comes_here_with_gradients():
             close(one, other, 1e-3)
     config = {**plan(), "TMA": 0, "SPECIALIZE": 0}
     del config["SPLITS"], config["SCRATCH"]
-    with mock.patch.object(MODULE, "split_matmul", side_effect=AssertionError):
+    with mock.patch.object(module, "write_product", side_effect=AssertionError):
         close(matmul(a, b, config=config), a.double() @ b.double(), 1e-3)
 
 

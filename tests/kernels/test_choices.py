@@ -36,6 +36,8 @@ def test_attention_config_depends_on_the_number_of_tiles():
     assert chosen(True, 8, 16, 2048, 64) == chosen(True, 1, 32, 16384, 64) == 192
     assert chosen(False, 1, 32, 1024, 64) == chosen(True, 1, 2, 128, 64) == chosen(True, 1, 16, 1024, 32) == 0
     assert chosen(False, 2, 16, 2048, 128) == chosen(True, 2, 16, 2048, 128) == 128
+    # Short heads: many waves of them.
+    assert chosen(True, 16, 12, 1024, 64) == chosen(False, 64, 16, 197, 64) == 128
     # More than 64 columns: few tiles of many queries under a causal mask.
     assert chosen(True, 1, 16, 512, 128) == chosen(True, 2, 8, 512, 96) == 64
     assert chosen(False, 1, 16, 512, 128) == chosen(True, 1, 4, 512, 128) == chosen(True, 1, 8, 512, 256) == 0
@@ -152,4 +154,5 @@ def test_quantize_more_tiles_than_a_grid_axis_has():
 def test_lora_of_more_rows_than_int32_reaches_is_parted():
     square = meta(16, 16)
     seen = launched(kernels.lora_linear, meta(2**27 + 3, 16), square, square, square)
-    assert [launch.name for launch in seen] == ["lora_down_kernel", "lora_linear_kernel"] * 2
+    # Few rows multiply by both factors in one launch.
+    assert [launch.name for launch in seen] == ["lora_down_kernel", "lora_linear_kernel", "lora_linear_kernel"]

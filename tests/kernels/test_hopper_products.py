@@ -14,14 +14,13 @@ from tilescope_kernels.matrix_products import (
     matmul_hopper,
     matmul_hopper_tilings,
     matmul_pairs,
-    matmul_plans,
     split_k,
     w8a16_hopper,
-    w8a16_rows_hopper,
 )  # fmt: skip
-from tilescope_kernels.matrix_products.matmul_hopper_tilings import Alone
-from tilescope_kernels.matrix_products.matmul_pairs_tilings import PAIRS, Pairs
+from tilescope_kernels.matrix_products.matmul import choice
+from tilescope_kernels.matrix_products.matmul_pairs_tilings import PAIRS
 from tilescope_kernels.matrix_products.matmul_tilings import Product
+from triton.experimental.gluon import language as gl
 
 
 @pytest.fixture(autouse=True)
@@ -49,13 +48,13 @@ def compiled(write):
 
 def test_split_plan_cuts_the_last_wave_of_odd_rows():
     for extents in ((4097, 4099, 4101), (4096, 4099, 4096), (4096, 4096, 4101)):
-        plan = split_k.split_plan(*operands(*extents))
+        plan = split_k.plan(*operands(*extents))
         assert (plan["BLOCK_M"], plan["BLOCK_N"], plan["SPLITS"], plan["SCRATCH"]) == (128, 256, 4, 1)
 
 
 def test_split_plan_leaves_others_what_they_serve_better():
     def planned(*extents, **options):
-        return split_k.split_plan(*operands(*extents, **options))
+        return split_k.plan(*operands(*extents, **options))
 
     assert planned(4096, 4096, 4096) is None
     assert planned(256, 256, 256) is None and planned(300, 300, 300) is not None  # short, but for its rows of 600 bytes
@@ -64,6 +63,17 @@ def test_split_plan_leaves_others_what_they_serve_better():
     assert planned(8193, 16, 8193) is None  # to copy a, too
     with offline.targeting("sm_120"):
         assert planned(1024, 1024, 1024) is None
+
+
+@pytest.mark.parametrize(("extents", "tile", "splits"), [
+    ((1, 1024, 4096), (16, 64), 8), ((16, 768, 768), (16, 64), 1), ((1, 10240, 8192), (16, 128), 1),
+    ((16, 28672, 4096), (16, 256), 1), ((16, 37888, 3584), (16, 64), 1), ((64, 12288, 4096), (64, 128), 1),
+    ((128, 768, 768), (64, 64), 1), ((128, 1600, 6400), (64, 64), 2), ((512, 1600, 1600), (64, 128), 1),
+    ((512, 3584, 4096), (128, 128), 1),
+])  # fmt: skip
+def test_split_plan_wastes_least_of_a_wave(extents, tile, splits):
+    chosen = split_k.plan(*operands(*extents))
+    assert ((chosen["BLOCK_M"], chosen["BLOCK_N"]), chosen["SPLITS"]) == (tile, splits)
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8], ids=str)
@@ -85,20 +95,29 @@ def test_bytes_plan_fills_one_wave(dtype):
 
 
 @pytest.mark.parametrize(("m", "n", "k", "expected"), [
-    (144, 4096, 4096, (96, True)), (320, 4096, 4096, (160, True)), (448, 4096, 4096, (112,)), (768, 4096, 4096, (192,)),
-    (1000, 4096, 4096, None), (320, 14336, 4096, (160,)), (512, 14336, 4096, None), (500, 5000, 5008, (176,)),
-    (40, 1000, 1024, None), (128, 4096, 4096, None), (2048, 14336, 4096, None),
-])  # fmt: skip
-def test_w8a16_rows_tiling_fills_hopper(m, n, k, expected):
-    assert w8a16_rows_hopper.tiling(m, n, k, 132) == (expected and w8a16_rows_hopper.Tiling(*expected))
-
-
-@pytest.mark.parametrize(("m", "n", "k", "expected"), [
     (128, 4096, 4096, (128, 4)), (256, 8192, 8192, (256, 2)), (64, 14336, 4096, (64, 1)), (1024, 4096, 4096, (256, 1)),
     (1024, 14336, 4096, (256, 1, 2)), (40, 1000, 1024, None),
 ])  # fmt: skip
 def test_w8a16_tiling_has_a_part_for_most_sms(m, n, k, expected):
     assert w8a16_hopper.tiling(m, n, k, 132) == (expected and w8a16_hopper.Tiling(*expected))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_bytes_become_numbers(dtype):
+    """What the PTX of a conversion does, one operation at a time: exact for each of the 256 bytes."""
+    named = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}[dtype]
+    code = w8a16_hopper._conversion(named)
+    sign, power, less = (
+        int(re.search(rf"{line} (0x\w+|\d+);", code)[1], 0) for line in ("wide, wide,", "b32 power,", "b32 less,")
+    )
+    codes = torch.arange(-128, 128, dtype=torch.int8)
+
+    def number(bits):
+        return (torch.as_tensor(bits) & 0xFFFF).to(torch.uint16).view(dtype).double()
+
+    found = number((codes.int() & 0xFF) ^ sign) * number(power) + number(less)
+    assert "prmt.b32 wide, both, 0, 0x4140" in code and sign >> 16 == sign & 0xFFFF
+    assert torch.equal(found.to(dtype).double() * w8a16_hopper.unit(named), codes.double())
 
 
 def test_w8a16_repeated_row_is_not_served():
@@ -109,9 +128,9 @@ def test_w8a16_repeated_row_is_not_served():
 
 
 def test_matmul_hopper_serves_what_fills_it():
-    for extents in ((4096, 4096, 4096), (512, 4096, 4096), (4097, 4099, 4101), (65, 128256, 4096)):
+    for extents in ((4096, 4096, 4096), (1024, 4096, 4096), (4097, 4099, 4101), (65, 128256, 4096)):
         assert matmul_hopper.serves(*operands(*extents))
-    for extents in ((1024, 1024, 1024), (64, 128256, 4096), (8192, 32, 8192), (8192, 8192, 32)):
+    for extents in ((512, 4096, 4096), (64, 128256, 4096), (8192, 32, 8192), (8192, 8192, 32)):
         assert not matmul_hopper.serves(*operands(*extents))
     assert not matmul_hopper.serves(*operands(4096, 4096, 4096, dtype=torch.float32))
 
@@ -141,8 +160,8 @@ def test_fp8_blocks_groups_have_the_faster_waves():
         a, b = (matrix(rows, k, torch.float8_e4m3fn) for rows in (m, n))
         return fp8_blocks_hopper.serves(a, b, matrix(m, n, dtype))
 
-    assert serves(64, 7168, 4096) and serves(1024, 4096, 4096)
-    assert not serves(64, 6000, 4096) and not serves(512, 512, 512) and not serves(4096, 4096, 4096, torch.float32)
+    assert serves(64, 7168, 4096) and serves(128, 4096, 4096) and serves(1024, 4096, 4096)
+    assert not serves(64, 36864, 4096) and not serves(512, 512, 512) and not serves(4096, 4096, 4096, torch.float32)
 
 
 def pairs(tiling, *, turned_a=False, turned_b=False, dtype=torch.bfloat16):
@@ -192,21 +211,21 @@ def test_pairs_operand_across_k_is_loaded_in_whole_boxes():
 
 def test_plans_of_a_product_and_its_gradients(monkeypatch):
     x, w, dy = matrix(10000, 1000), matrix(1000, 1000), matrix(10000, 1000)
-    forward, dx, dw = (matmul_plans.plan(*of) for of in ((x, w), (dy, w.T), (x.T, dy)))
+    (of_y, forward), (of_dx, dx), (of_dw, _) = (choice(*of) for of in ((x, w), (dy, w.T), (x.T, dy)))
+    assert (of_y, of_dx, of_dw) == (matmul_pairs, matmul_pairs, split_k)
     assert (forward.turned, dx.turned) == (True, True)
-    assert dw is None  # few tiles, which ``split_k`` serves
     with offline.targeting("sm_100"):
-        assert matmul_plans.plan(x, w) is None
+        assert choice(x, w) is None
     # A version of Triton whose PTX is not known has tiles of one SM.
     monkeypatch.setattr(hopper_pairs, "KNOWN", False)
-    assert isinstance(matmul_plans.plan(x, w), Alone)
+    assert choice(x, w)[0] is matmul_hopper
 
 
 def test_plans_result_that_tma_cannot_write_has_tiles_of_one_sm():
     a, b = operands(3000, 3000, 3000)
-    chosen = matmul_plans.plan(a, b)
-    assert isinstance(chosen, Pairs) and not isinstance(matmul_plans.plan(a, b[:, 4:]), Pairs)
+    module, chosen = choice(a, b)
+    assert module is matmul_pairs and choice(a, b[:, 4:])[0] is not matmul_pairs
     for stride, name in ((3000, "matmul_pairs_kernel"), (3001, "matmul_hopper_kernel")):
         with launches.catch() as seen:
-            matmul_plans.write_product(a, b, matrix(3000, 3000, stride=stride), chosen)
+            matmul_pairs.write_product(a, b, matrix(3000, 3000, stride=stride), chosen)
         assert [launch.name for launch in seen if launch.name.startswith("matmul")] == [name]

@@ -141,7 +141,7 @@ def _attention_backward(
     if q.numel() == 0 or keys == 0:
         return dq.zero_(), dk.zero_(), dv.zero_()
     group, score_scale = heads // kv_heads, scale_of_scores(scale, mask)
-    if plain and backward_serves(q, k) and _specializes(do, q, k, v, o, dq, dk, dv):
+    if plain and backward_serves(q, k, causal) and _specializes(do, q, k, v, o, dq, dk, dv):
         backward(dq, dk, dv, do, q, k, v, o, lse, causal, scale, score_scale)
         return dq, dk, dv
     chosen = chosen_config(q, causal, config, mask is not None)

@@ -55,8 +55,9 @@ _LONG, _ROUNDS = 2048, 8
 #: at the same time. For 65 to 128 columns it is faster with a mask from _SHARED_LONG queries on, where tiles of 128 queries are too few
 #: and tiles of 64 queries give half of the SMs a program.
 _SPECIALIZED_SHARED, _SHARED_LONG = _forward(SHARED_QUERIES.value, 64, 4, 2, 1, 1), 512
-#: Up to this many queries, heads of up to 64 columns use the Triton kernel, without any mask in small tiles.
-_SHORT = 1024
+#: Up to this many queries, heads of up to 64 columns use the Triton kernel, without any mask in small tiles. Many heads of few queries
+#: use the Hopper kernel again.
+_SHORT, _FEWEST = 1024, 256
 CONFIGS = (
     *_EQUAL,
     *({**_EQUAL[0], **_forward(QUERIES.value, keys, 4, stages, 1, 1)} for keys, stages in ((128, 2), (64, 4))),
@@ -68,6 +69,9 @@ _FEW = _config((64, 64, 4, 3, 0), (64, 64, 4, 3), (64, 64, 4, 3))
 #: The same for more than 64 columns, where two backward programs of three stages do not fit on an SM, and four warps lack registers
 #: for larger tiles.
 _FEW_OF_128 = _config((64, 64, 4, 3, 0), (32, 64, 4, 2), (64, 32, 4, 2))
+#: For more than 128 columns and fewer tiles of 128 queries than SMs, and for many heads of few queries.
+_FEW_WIDE = _forward(64, 64, 4, 3, 1, 0)
+_SHORT_ROWS = CONFIGS[12]
 #: For fp32, whose products run on CUDA cores: registers bound the tile.
 _FULL_PRECISION = _config((32, 32, 8, 2, 0), (32, 32, 8, 2), (32, 32, 8, 2))
 #: For GPUs with less than Hopper's 227 KB of shared memory per block.
@@ -101,11 +105,13 @@ def chosen_config(
     known = _WIDE[int(causal)] if wide else _MASKED if masked else CONFIGS[int(causal)]
     if specializes and (forward := _specialized(q, tiles, causal)):
         return {**known, **forward}
+    many = tiles > (2 if columns <= 64 else 1) * multiprocessors(q)
     # Small tiles are faster than the Hopper kernel up to _SHORT queries.
     short = columns <= 64 and queries <= _SHORT and not causal and not masked
-    if wide or (tiles > (2 if columns <= 64 else 1) * multiprocessors(q) and not short):
-        return known
-    return _FEW if columns <= 64 else _FEW_OF_128
+    if wide:
+        return known if masked or tiles >= multiprocessors(q) else {**known, **_FEW_WIDE}
+    small = _FEW if columns <= 64 else _FEW_OF_128
+    return small if not many else _SHORT_ROWS if short else known
 
 
 def _specialized(q: torch.Tensor, tiles: int, causal: bool) -> dict[str, int] | None:
@@ -121,11 +127,11 @@ def _specialized(q: torch.Tensor, tiles: int, causal: bool) -> dict[str, int] | 
         return None
     # 64 columns have fewer products to hide the exp2 behind: a third warpgroup may pay.
     rounds = cdiv(cdiv(queries, MORE_QUERIES.value) * batch * heads, programs)
-    if causal and queries >= _LONG and rounds >= _ROUNDS:
-        return _SPECIALIZED_NARROW
+    if causal and rounds >= _ROUNDS:
+        return _SPECIALIZED_NARROW if queries >= _LONG else _SPECIALIZED
     if causal or shared_tiles <= 2 * programs:
         return _SPECIALIZED_SHARED if 2 * shared_tiles >= programs else None
     # The Triton kernel is faster than two warpgroups with few tiles or short queries.
-    if tiles <= 2 * programs or queries <= _SHORT:
+    if tiles <= 2 * programs or _FEWEST < queries <= _SHORT:
         return None
     return _SPECIALIZED_NARROW if _ROUND * rounds <= cdiv(tiles, programs) else _SPECIALIZED

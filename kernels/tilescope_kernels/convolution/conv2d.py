@@ -57,6 +57,9 @@ _ADDED = 1024
 #: Least steps along K of a split, whose second launch takes as long, and most splits.
 _STEPS, _MOST_SPLITS = 8, 16
 
+#: Elements of the sum over taps and channels from which four stages pay, and by how much a wave must be longer than two of halves.
+_DEEP, _SPLIT_PAYS = 2880, 1.3
+
 #: fp32 products run on the CUDA cores, where registers bound the tile.
 _FULL_PRECISION = _config(64, 64, 16, 8, 2, 0)
 #: For runs of taps (``RUN``), whose elements are read one at a time: short steps along K are faster.
@@ -113,9 +116,17 @@ def _default(x: torch.Tensor, pixels: int, filters: int, taps: int, tma: bool) -
     def tiles(high: int, wide: int) -> int:
         return triton.cdiv(pixels, high) * triton.cdiv(filters, wide)
 
+    large = shared_memory(x) >= 227 * 1024
     if tiles(128, 128) > programs:
-        return CONFIGS[0]
-    if not tma or shared_memory(x) < 227 * 1024:
+        # A second tile of 128 filters would be half empty.
+        if 0 < filters % 128 <= 64:
+            return _config(128, 64, 64, 4, 3, 1)
+        if not tma or not large or taps * x.shape[3] < _DEEP:
+            return CONFIGS[0]
+        # Halves of tiles fill the last wave.
+        whole, half = triton.cdiv(tiles(128, 128), programs), triton.cdiv(2 * tiles(128, 128), programs)
+        return _config(128, 128, 64, 4, 4, 1, 2 if 2 * whole >= _SPLIT_PAYS * half else 1)
+    if not tma or not large:
         return _config(64, 64, 64, 4, 4, 1) if tiles(128, 128) < programs / 2 else CONFIGS[0]
     # Of 64 filters the second tile is the third with fewer stages.
     fitting = _SINGLE if filters > 64 else (_SINGLE[0], _SINGLE[-1])

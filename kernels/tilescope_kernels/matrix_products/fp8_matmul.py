@@ -168,7 +168,7 @@ def _fp8_matmul_blocks(
         return c
     tma = scaled_matmul.tma_serves(a, b, c)
     if given is None:
-        few = 2 * triton.cdiv(m, 128) * triton.cdiv(n, 128) < 3 * multiprocessors(a)
+        few = m <= 64 or 2 * triton.cdiv(m, 128) * triton.cdiv(n, 128) < 3 * multiprocessors(a)
         fitting = (known for known in BLOCK_CONFIGS if known["TMA"] <= tma and _fits(known, c))
         given = _SMALL if few else next(fitting)
     if given["TMA"] and not tma:

@@ -59,6 +59,8 @@ _INLINE = tuple(
 #: bound the tile.
 NARROW = _config(32, 64, 32, 4, 2)
 CONFIGS = (*TUNED, *_INLINE, NARROW)
+#: For few rows, which every tile reads anyway: at most a tile of 64x64 an SM, and more.
+_FEW_ROWS = (_INLINE[6], _INLINE[5])
 
 #: Configs of ``lora_down_kernel``: few rows per tile for many tiles, and enough stages to saturate HBM. Ranks above 64 need
 #: the second to fit 99 KB of shared memory; the third is for fp32 and unaligned rows.
@@ -102,6 +104,8 @@ def _chosen(x: torch.Tensor, n: int, rank: int, tma: bool) -> Mapping[str, int]:
     def tiles(high: int, wide: int) -> int:
         return triton.cdiv(x.shape[0], high) * triton.cdiv(n, wide)
 
+    if x.shape[0] <= 64 and rank <= 16:
+        return _FEW_ROWS[tiles(64, 64) > programs]
     if tiles(64, 64) <= 2 * programs:
         return _SMALL
     if tiles(128, 128) < programs:

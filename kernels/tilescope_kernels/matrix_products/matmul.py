@@ -1,6 +1,6 @@
 """``a @ b`` of two matrices: tiles, visited in groups so that their operands stay in L2.
 
-Large 16-bit products on Hopper use a kernel of ``matmul_plans``, those with few tiles or unaligned rows ``split_k``.
+On Hopper 16-bit products use a kernel of ``CHOICES``.
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ from tilescope_kernels._shared.launching import check_tensors, multiprocessors, 
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels._shared.tile_order import tile_origin
-from tilescope_kernels.matrix_products import matmul_plans
+from tilescope_kernels.matrix_products import matmul_hopper, matmul_pairs, split_k
 from tilescope_kernels.matrix_products.aligned_rows import columns
-from tilescope_kernels.matrix_products.matmul_tilings import Tiling
-from tilescope_kernels.matrix_products.split_k import split_matmul, split_plan
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 
@@ -195,34 +193,33 @@ def _default(a: torch.Tensor, b: torch.Tensor) -> Mapping[str, int]:
 _COPIED = 2**30
 
 
-#: Plans by signature: making one takes longer than many products.
-_PLANS: dict[Hashable, Tiling | Mapping[str, int] | None] = {}
+#: The kernels beside ``matmul_kernel``, in the order in which they are asked. ``plan`` of a module is None where its kernel does not
+#: serve a product or the next ones may be as quick; ``write_product`` writes a product by a plan.
+CHOICES = (matmul_pairs, matmul_hopper, split_k)
+#: By signature the module and its plan, which takes longer to make than many products.
+_PLANS: dict[Hashable, tuple[Any, Any] | None] = {}
 #: Most plans. The cache is cleared when it is full.
 _MOST = 8192
 
 
-def plan_product(a: torch.Tensor, b: torch.Tensor) -> Tiling | Mapping[str, int] | None:
-    """How a kernel of ``matmul_plans`` or ``split_k`` computes the product; None where none serves it or it does not pay."""
+def choice(a: torch.Tensor, b: torch.Tensor) -> tuple[Any, Any] | None:
+    """The module of ``CHOICES`` that computes the product, and its plan; None for ``matmul_kernel``."""
     if not a.is_cuda:
-        return _planned(a, b)
+        return _chosen(a, b)
     key = (a.dtype, a.shape, a.stride(), b.shape, b.stride(), a.get_device(), a.data_ptr() & 15, b.data_ptr() & 15)
-    if key not in _PLANS:
-        if len(_PLANS) >= _MOST:
-            _PLANS.clear()
-        _PLANS[key] = _planned(a, b)
-    return _PLANS[key]
+    try:
+        return _PLANS[key]
+    except KeyError:
+        chosen = _chosen(a, b)
+    if len(_PLANS) >= _MOST:
+        _PLANS.clear()
+    _PLANS[key] = chosen
+    return chosen
 
 
-def _planned(a: torch.Tensor, b: torch.Tensor) -> Tiling | Mapping[str, int] | None:
-    return matmul_plans.plan(a, b) or split_plan(a, b)
-
-
-def write_product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, plan: Tiling | Mapping[str, int]) -> None:
-    """Write the product to contiguous ``c``, by what ``plan_product`` gave."""
-    if isinstance(plan, Tiling):
-        matmul_plans.write_product(a, b, c, plan)
-    else:
-        split_matmul(c, a, b, plan)
+def _chosen(a: torch.Tensor, b: torch.Tensor) -> tuple[Any, Any] | None:
+    plans = ((module, module.plan(a, b)) for module in CHOICES)
+    return next((pair for pair in plans if pair[1]), None)
 
 
 @operator("matmul")
@@ -231,14 +228,15 @@ def _matmul(a: torch.Tensor, b: torch.Tensor, config: str) -> torch.Tensor:
     if c.numel() == 0:
         return c
     if config:
-        chosen = unpack(config) or {}
-        if chosen["TMA"] and not _tma_serves(a, b):
+        given = unpack(config) or {}
+        if given["TMA"] and not _tma_serves(a, b):
             raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
-        return _tiled(a, b, c, chosen)
+        return _tiled(a, b, c, given)
     if a.dtype == torch.float32 and columns(b) and a.shape[0] * b.numel() >= _COPIED:
         b = b.contiguous()
-    if plan := plan_product(a, b):
-        write_product(a, b, c, plan)
+    if chosen := choice(a, b):
+        module, plan = chosen
+        module.write_product(a, b, c, plan)
         return c
     return _tiled(a, b, c, _default(a, b))
 

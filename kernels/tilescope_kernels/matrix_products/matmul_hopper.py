@@ -314,7 +314,7 @@ def matmul_hopper_kernel(
 
 
 def serves(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether the GPU and the operands fit the kernel, and small tiles would give every SM one.
+    """Whether the GPU and the operands fit the kernel, and there are more tiles of 128x128 than SMs.
 
     Not for up to 64 rows: half of a tile would be empty, and copying b would take longer than the product.
     """
@@ -324,7 +324,7 @@ def serves(a: torch.Tensor, b: torch.Tensor) -> bool:
     # Tensor cores take one-byte operands only if they are contiguous along K.
     if size == 1 and (a.stride(1) != 1 or b.stride(0) != 1):
         return False
-    return m > 64 and cdiv(m, 64) * cdiv(n, 128) > multiprocessors(a)
+    return m > 64 and cdiv(m, 128) * cdiv(n, 128) > multiprocessors(a)
 
 
 def plan(a: torch.Tensor, b: torch.Tensor) -> Alone | None:

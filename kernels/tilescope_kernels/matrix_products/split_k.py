@@ -26,13 +26,15 @@ from tilescope_kernels._shared.descriptors import tiles
 from tilescope_kernels._shared.integers import cdiv
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import capability, device_of, multiprocessors, shared_memory
+from tilescope_kernels._shared.reach import BEYOND
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import matmul_hopper, scaled_matmul
 from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, copy_rows, is_aligned, room
 from tilescope_kernels.matrix_products.scaled_matmul import _scaled
 
-#: Least multiply-adds, with rows counted as at least 16: of one-byte operands, of 16-bit ones, and of unaligned 16-bit ones.
-_LEAST_BYTES, _LEAST, _LEAST_COPIED = 2**24, 2**27, 2**24
+#: Least multiply-adds, with rows counted as at least 16: of one-byte operands, of 16-bit ones, of these with up to 64 rows, and of
+#: unaligned ones.
+_LEAST_BYTES, _LEAST, _LEAST_FEW, _LEAST_COPIED = 2**24, 2**26, 2**23, 2**24
 #: Most rows of one-byte operands whose product is computed as its transpose.
 _TURNED = 32
 
@@ -125,19 +127,47 @@ def _plan(m: int, n: int, k: int, warps: int, stages: int, splits: int = 1, scra
     return {**blocks, "num_warps": warps, "num_stages": stages}
 
 
+#: Tiles by the most rows of a product: rows, columns, elements of a step along K, warps, stages.
+_TILES = {
+    16: ((16, 64, 256, 4, 5), (16, 128, 128, 4, 5), (16, 256, 128, 8, 3)),
+    64: ((64, 64, 128, 4, 6), (64, 128, 128, 4, 4)),
+    BEYOND: ((64, 64, 128, 4, 6), (64, 128, 128, 4, 4), (128, 128, 64, 4, 6)),
+}
+#: The same for one-byte operands. Up to 32 rows the tile is of the transpose.
+_BYTE_TILES = {
+    16: ((64, 16, 512, 4, 4), (128, 16, 256, 4, 5)),
+    32: ((64, 32, 256, 4, 5), (128, 32, 256, 4, 4)),
+    BEYOND: ((64, 64, 256, 4, 6), (64, 128, 256, 4, 4), (128, 128, 128, 4, 5)),
+}
+
+
+def _tile(tiles: Mapping[int, tuple[tuple[int, ...], ...]], m: int, n: int, programs: int) -> tuple[int, ...]:
+    """The smallest tile of which no SM has two; of few rows else the tile whose waves compute the fewest elements, the largest of several."""
+    served = next(each for most, each in tiles.items() if m <= most)
+    turned = served[0][1] < 64
+
+    def waves(tile: tuple[int, ...]) -> int:
+        high, wide = tile[1::-1] if turned else tile[:2]
+        return cdiv(cdiv(m, high) * cdiv(n, wide), programs)
+
+    if m > 64:
+        return next((tile for tile in served if waves(tile) == 1), served[1])
+    return min(served[::-1], key=lambda tile: waves(tile) * tile[0] * tile[1])
+
+
 def _few(m: int, n: int, k: int, programs: int) -> dict[str, int]:
-    """Plan for few tiles."""
+    """Plan for few tiles or few rows."""
     tiles = cdiv(m, 64) * cdiv(n, 64)
     # Split if at most a quarter of the SMs have a tile: half of the SMs saturate HBM, so two parts do not pay for a launch.
-    splits = max(1, min(64, programs // tiles, k // 512)) if programs >= 4 * tiles else 1
+    splits = max(1, min(64, programs // tiles, k // 512)) if programs >= 4 * tiles and k >= 1536 else 1
+    if m > 64 and programs >= 2 * tiles and k >= 4096:
+        splits = max(splits, 2)
     if n <= 32:
         return _plan(64, 16 if n <= 16 else 32, 256, 4, 5, splits)
-    if m <= 16:
-        return _plan(16, 64, 256, 4, 5, splits)
-    return _plan(64, 64, 128, 4, 6, splits) if tiles <= programs or m <= 64 else _plan(64, 128, 128, 4, 4)
+    return _plan(*_tile(_TILES, m, n, programs), splits)
 
 
-def split_plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
+def plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
     """Plan for a 16-bit product with few tiles or with unaligned rows; None where this does not pay.
 
     It runs at cuBLAS's speed for few tiles, also with copies of unaligned rows.
@@ -146,10 +176,11 @@ def split_plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
     if a.element_size() != 2 or capability(a) < 90 or shared_memory(a) < 227 * 1024:
         return None
     whole = is_aligned(a) and is_aligned(b) and n % 8 == 0
-    if n < 16 or k < 64 or max(m, 16) * max(n, 16) * k < (_LEAST if whole else _LEAST_COPIED):
+    least = _LEAST_COPIED if not whole else _LEAST if m > 64 else _LEAST_FEW
+    if n < 16 or k < 64 or max(m, 16) * max(n, 16) * k < least:
         return None
     programs = multiprocessors(a)
-    few = cdiv(m, 64) * cdiv(n, 128) <= programs
+    few = m <= 64 or cdiv(m, 128 if whole else 64) * cdiv(n, 128) <= programs
     # Copying b takes longer than a product with few rows, and copying a longer than one with few columns.
     if (whole and not few) or (m <= 64 and not (few and is_aligned(b))) or (n < 64 and not (few and is_aligned(a))):
         return None
@@ -159,13 +190,17 @@ def split_plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
     return _few(m, n, k, programs)
 
 
+def write_product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, chosen: Mapping[str, int]) -> None:
+    """Write the product to contiguous ``c`` by what ``plan`` gave."""
+    split_matmul(c, a, b, chosen)
+
+
 def bytes_plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
     """Plan for an FP8 or INT8 product with few tiles; ``b`` (K, N) has stride 1 along K. None where this does not pay.
 
     Pointers are faster than descriptors made on the GPU.
 
-    Few rows take the plan of the transpose, so that a tile has no more rows than there are: 64x64 tiles bring a quarter of
-    the bytes a step.
+    Few rows take the plan of the transpose, so that a tile has no more rows than there are.
     """
     (m, k), n = a.shape, b.shape[1]
     if capability(a) < 90 or shared_memory(a) < 227 * 1024 or not (is_aligned(a) and is_aligned(b)):
@@ -175,12 +210,10 @@ def bytes_plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
     if min(n, k) < 64 or max(m, 16) * n * k < _LEAST_BYTES:
         return None
     splits = max(1, min(programs // (2 * tiles), k // 1024))
-    if m <= _TURNED:
-        return _plan(64, 16, 512, 4, 4, splits) if m <= 16 else _plan(64, 32, 256, 4, 5, splits)
-    if tiles > programs:
-        # Small FP8 tiles are faster up to two and a half waves.
-        return _plan(64, 128, 256, 4, 4) if 2 * cdiv(m, 64) * cdiv(n, 128) <= 5 * programs else None
-    return _plan(64, 64, 256, 4, 6, splits)
+    # Small tiles are faster up to two and a half waves.
+    if m > _TURNED and 2 * cdiv(m, 64) * cdiv(n, 128) > 5 * programs and cdiv(m, 128) * cdiv(n, 128) > programs:
+        return None
+    return _plan(*_tile(_BYTE_TILES, m, n, programs), splits)
 
 
 def bytes_product(

@@ -34,7 +34,6 @@ from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products.aligned_rows import copy_rows, is_aligned, room
 from tilescope_kernels.matrix_products.scaled_matmul import tma_serves
 from tilescope_kernels.matrix_products.w8a16_sum import add_parts
-from tilescope_kernels.matrix_products.w8a16_wgmma import converted, unit
 
 #: Multiplying warpgroups, and rows of weights of each, the M of a wgmma instruction.
 _GROUPS, _ROWS = gl.constexpr(2), gl.constexpr(64)
@@ -50,6 +49,35 @@ _LAG = gl.constexpr(2)
 _GROUP_N = gl.constexpr(16)
 #: Registers per thread of the multiplying warpgroups and of the loading warp.
 _MULTIPLYING, _LOADING = gl.constexpr(232), gl.constexpr(24)
+
+
+@gluon.constexpr_function
+def unit(dtype):
+    """What weights are divided by when they are converted to ``dtype``: what a product is to be multiplied by."""
+    return 512.0 if dtype == gl.float16 else 64.0
+
+
+@gluon.constexpr_function
+def _conversion(dtype):
+    """PTX that converts two INT8 numbers.
+
+    A byte that a zero byte precedes is, as fp16 or bf16, that many times the least subnormal number: in bf16 the upper half of bytes
+    lies in the first binade of normal numbers, which are as far apart. So one fused multiply-add turns bytes, their sign bit
+    inverted, into numbers: times the largest power of two, less that of byte 128. It is exact.
+    """
+    kind, power, less = ("f16", 0x7800, 0xB400) if dtype == gl.float16 else ("bf16", 0x7F00, 0xC000)
+    return (
+        "{ .reg .b32 both, wide, power, less; cvt.u32.u16 both, $1; prmt.b32 wide, both, 0, 0x4140;"
+        f" xor.b32 wide, wide, 0x00800080; mov.b32 power, {power << 16 | power}; mov.b32 less, {less << 16 | less};"
+        f" fma.rn.{kind}x2 $0, wide, power, less; }}"
+    )
+
+
+@gluon.jit
+def converted(codes, dtype: gl.constexpr):
+    """Convert int16, each two INT8 numbers adjacent along K, to two of ``dtype`` in int32, divided by ``unit``."""
+    CODE: gl.constexpr = _conversion(dtype)
+    return gl.inline_asm_elementwise(CODE, "=r,h", [codes], dtype=gl.int32, is_pure=True, pack=1)
 
 
 @gluon.jit

@@ -2,7 +2,7 @@
 
 INT8 is exact in fp16 and bf16, and a scale belongs to a row of weights, so it is applied in the epilogue. Tiles are computed
 as ``weight @ x.T``, because wgmma takes the left operand from the registers in which it was converted, but the right one only
-from shared memory. On Hopper, large products use ``w8a16_hopper``, and many of 129 to 1023 rows ``w8a16_rows_hopper``.
+from shared memory. On Hopper, products of many rows use ``w8a16_hopper``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tilescope_kernels._shared.one_byte import check_operands
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels._shared.tile_order import tile_origin
-from tilescope_kernels.matrix_products import w8a16_hopper, w8a16_rows_hopper
+from tilescope_kernels.matrix_products import w8a16_hopper
 from tilescope_kernels.matrix_products.scaled_matmul import tma_serves
 from tilescope_kernels.matrix_products.w8a16_sum import add_parts
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
@@ -198,20 +198,13 @@ def _few_rows(
         add_parts(y, out, scale)
 
 
-#: Kernels of more than a few rows, in the order in which they are asked for a plan. The first has none where the second may be
-#: as quick.
-_KERNELS = (w8a16_rows_hopper, w8a16_hopper)
-
-
 @operator("w8a16_matmul")
 def _w8a16_matmul(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, config: str) -> torch.Tensor:
     (m, k), n = x.shape, weight.shape[0]
     y = torch.empty((m, n), dtype=x.dtype, device=x.device)
-    if not config and m > _FEW:
-        for kernel in _KERNELS:
-            if chosen := kernel.plan(x, weight):
-                kernel.write_product(x, weight, y, scale, chosen)
-                return y
+    if not config and m > _FEW and (chosen := w8a16_hopper.plan(x, weight)):
+        w8a16_hopper.write_product(x, weight, y, scale, chosen)
+        return y
     given = unpack(config) or _chosen(x, weight)
     if given["TMA"] and (given["SPLIT"] > 1 or not tma_serves(x, weight, y)):
         raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
