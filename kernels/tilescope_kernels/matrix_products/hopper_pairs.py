@@ -22,46 +22,24 @@ STEP, LINE, _BOX = gl.constexpr(BLOCK_K), gl.constexpr(2 * BLOCK_K), gl.constexp
 KNOWN = triton.__version__.startswith("3.6.")
 #: How the programs divide a matrix: not at all.
 BOTH = [[0, 0]]
-#: Layouts in shared memory: of 16 bits, of 32 bits, of mbarriers. Other versions of Triton may describe them differently.
+#: Layouts in shared memory: of 16 bits, of mbarriers. Other versions of Triton may describe them differently.
 SHARED = gl.constexpr(KNOWN and gl.NVMMASharedLayout(128, 16, 2, False, False, BOTH))
-SHARED_WIDE = gl.constexpr(KNOWN and gl.NVMMASharedLayout(128, 32, 2, False, False, BOTH))
 BARRIERS = gl.constexpr(KNOWN and mbarrier.MBarrierLayout([[0]]))
 
 
-def load_code(kernel: str, descriptor: int, shared: bool, thread: str = "laneid") -> gl.constexpr:
+def load_code(kernel: str, descriptor: int, shared: bool) -> gl.constexpr:
     """PTX with which one thread loads a box to address $1, from column $2 and row $3, announced at mbarrier $4.
 
     If ``shared``, the box and its announcement go to both programs. ``descriptor``: the place among the kernel's descriptors, which
-    are its first parameters. Each has five in PTX, with shape and strides. ``thread``: the register that is 0 for the thread that
-    loads: ``laneid`` for one of a warp, ``tid.x`` for one of a program.
+    are its first parameters. Each has five in PTX, with shape and strides.
     """
     both, programs = (".multicast::cluster", ", programs") if shared else ("", "")
     return gl.constexpr(
         "{ .reg .pred one; .reg .b64 tiles; .reg .b32 lane; .reg .b16 programs; mov.b16 programs, 3;"
-        f" mov.u32 lane, %{thread}; setp.eq.u32 one, lane, 0; mov.b64 tiles, {kernel}_param_{5 * descriptor}; cvta.param.u64 tiles, tiles;"
+        f" mov.u32 lane, %laneid; setp.eq.u32 one, lane, 0; mov.b64 tiles, {kernel}_param_{5 * descriptor}; cvta.param.u64 tiles, tiles;"
         f" @one cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes{both}"
         f" [$1], [tiles, {{$2, $3}}], [$4]{programs}; mov.u32 $0, 0; }}"
     )
-
-
-#: PTX that makes the predicate ``one`` true for a program's first thread.
-_FIRST = ".reg .pred one; .reg .b32 thread; mov.u32 thread, %tid.x; setp.eq.u32 one, thread, 0;"
-
-
-@gluon.constexpr_function
-def barriers_code(ready, free, arrivals):
-    """PTX with which one thread initializes ``ready`` mbarriers of one arrival from address $1 on, then ``free`` of ``arrivals``.
-
-    Its loads may announce themselves there at once. Gluon would have four warps meet after each mbarrier, before the first load can start.
-    """
-    counts = [1] * ready + [arrivals] * free
-    each = "".join(f" @one mbarrier.init.shared::cta.b64 [$1+{8 * i}], {count};" for i, count in enumerate(counts))
-    return f"{{ {_FIRST}{each} fence.proxy.async.shared::cta; mov.u32 $0, 0; }}"
-
-
-@gluon.constexpr_function
-def _expect_code(size):
-    return f"{{ {_FIRST} @one mbarrier.arrive.expect_tx.shared::cta.b64 _, [$1], {size}; mov.u32 $0, 0; }}"
 
 
 #: PTX of an arrival per warp at mbarrier $1 of program $2, if $3.
@@ -86,18 +64,6 @@ def rank():
 def shared_memory():
     """Address of the start of shared memory, where the largest allocation lies."""
     return _ptx("mov.u32 $0, global_smem;")
-
-
-@gluon.jit
-def initialize(CODE: gl.constexpr, first):
-    """Initialize mbarriers as ``barriers_code`` says."""
-    gl.inline_asm_elementwise(CODE, "=r,r", [first], dtype=gl.int32, is_pure=False, pack=1)
-
-
-@gluon.jit
-def expect(barrier, SIZE: gl.constexpr):
-    """Arrive, by a program's first thread, at the mbarrier with this address, and have it expect ``SIZE`` bytes."""
-    gl.inline_asm_elementwise(_expect_code(SIZE), "=r,r", [barrier], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
@@ -187,14 +153,6 @@ def arrive_at_both(barrier, rank, valid):
     """Arrive once per warp at the mbarrier with this address, of both programs, if ``valid`` is not 0."""
     gl.inline_asm_elementwise(_ARRIVE, "=r,r,r,r", [barrier, rank, valid], dtype=gl.int32, is_pure=False, pack=1)
     gl.inline_asm_elementwise(_ARRIVE, "=r,r,r,r", [barrier, rank ^ 1, valid], dtype=gl.int32, is_pure=False, pack=1)
-
-
-@gluon.jit
-def arrive(barrier, rank):
-    """Arrive once per warp at the mbarrier with this address, of program ``rank``."""
-    gl.inline_asm_elementwise(
-        _ARRIVE, "=r,r,r,r", [barrier, rank, gl.to_tensor(1)], dtype=gl.int32, is_pure=False, pack=1
-    )
 
 
 def serves(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -5,9 +5,8 @@ an SM needs fewer. A pair is a cluster of two programs. Each loads half of what 
 Both have the same pieces with as many steps, so that neither waits for loads or arrivals of the other that never come: a tile
 beyond the edge is multiplied too, of zeros, and TMA stores none of it.
 
-Otherwise this is ``matmul_hopper`` without cut tiles: persistent, one warp loads and one to three warpgroups multiply. Tiles have any
-width that is a multiple of 16, and lie along the product or its transpose (``matmul_pairs_tilings``). They can be split along K, for
-results that are too small for all SMs. Parts are added up by a second launch, in the order of K.
+Otherwise this is ``matmul_hopper`` without cut tiles: persistent, one warp loads and two warpgroups multiply. Tiles have any
+width that is a multiple of 16, and lie along the product or its transpose (``matmul_pairs_tilings``).
 
 Pairs are faster where tiles of one SM fill the last wave badly: sizes of a thousand to a few thousand that are no powers of two.
 
@@ -17,8 +16,6 @@ Where rows start at sectors, tiles of one SM are faster for large products.
 from __future__ import annotations
 
 import torch
-import triton
-import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -26,7 +23,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     mbarrier,
     tma,
 )
-from triton.language.extra.cuda import gdc_wait
 
 from tilescope_kernels._shared.descriptors import gluon_tiles
 from tilescope_kernels._shared.hopper_pipeline import advance
@@ -39,37 +35,20 @@ from tilescope_kernels.matrix_products import hopper_wgmma as wgmma
 from tilescope_kernels.matrix_products import matmul_hopper, matmul_hopper_tilings
 from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, is_aligned
 from tilescope_kernels.matrix_products.hopper_pairs import LINE, STEP, load_code
-from tilescope_kernels.matrix_products.hopper_store import halves
 from tilescope_kernels.matrix_products.matmul_pairs_tilings import Pairs, tiling
 from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Product
 
 #: Rows of a group of tiles that are visited together, so that their operands stay in L2.
 TOGETHER = gl.constexpr(2048)
-#: Registers per thread of two and of three multiplying warpgroups, and of the warps beside either.
-_OF_TWO, _OF_THREE, _BESIDE_TWO, _BESIDE_THREE = (
-    gl.constexpr(232),
-    gl.constexpr(160),
-    gl.constexpr(40),
-    gl.constexpr(32),
-)
-#: Rows of a program that adds up parts.
-_ROWS = 8
+#: Registers per thread of the multiplying warpgroups, and of the warps beside them.
+_MULTIPLYING, _BESIDE = gl.constexpr(232), gl.constexpr(40)
+#: Warpgroups that multiply.
+GROUPS = gl.constexpr(2)
 
 
 #: Of a and b: a load for this program, and for both.
 _A, _B = (load_code("matmul_pairs_kernel", each, False) for each in range(2))
 _A_SHARED, _B_SHARED = (load_code("matmul_pairs_kernel", each, True) for each in range(2))
-
-
-@gluon.jit
-def _span(piece, splits, K, SPLIT: gl.constexpr):
-    """Tile of a piece, and where along K it begins and ends: all of it, or if ``SPLIT`` one of ``splits`` parts."""
-    if SPLIT:
-        each = gl.cdiv(gl.cdiv(K, STEP), splits) * STEP
-        first = piece % splits * each
-        return piece // splits, first, gl.minimum(first + each, K)
-    else:
-        return piece, gl.to_tensor(0), K
 
 
 @gluon.jit
@@ -87,7 +66,7 @@ def _place(tile, rank, M, N, ROWS: gl.constexpr, COLUMNS: gl.constexpr, STACKED:
 
 @gluon.jit
 def _load(
-    barriers, M, N, K, pieces, splits, SPLIT: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr,
+    barriers, M, N, K, pieces, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, ROWS: gl.constexpr,
     WIDTH: gl.constexpr, STAGES: gl.constexpr, STACKED: gl.constexpr, BARRIERS: gl.constexpr,
 ):  # fmt: skip
     """Producer warp: load operands as far ahead as the rings of both programs allow, those of the next piece during an epilogue."""
@@ -97,13 +76,12 @@ def _load(
     a_ring = b_ring + STAGES * LOADED * LINE
     ready = b_ring + BARRIERS * 8
     # Where the first piece lies is known before the programs have met, so that its loads start at once.
-    tile, first, end = _span(gl.program_id(0), splits, K, SPLIT)
-    start_m, start_n = _place(tile, rank, M, N, GROUPS * ROWS, WIDTH, STACKED)
+    start_m, start_n = _place(gl.program_id(0), rank, M, N, GROUPS * ROWS, WIDTH, STACKED)
     pairs.meet()
     # Every stage starts free: on a fresh mbarrier a wait for the previous phase returns at once.
     slot, phase = gl.to_tensor(0), gl.to_tensor(1)
     for piece in range(gl.program_id(0), pieces, gl.num_programs(0)):
-        for k in range(first, end, STEP):
+        for k in range(0, K, STEP):
             for i in gl.static_range(GROUPS):
                 mbarrier.wait(barriers.index(BARRIERS + STAGES + slot * GROUPS + i), phase)
             mbarrier.expect(barriers.index(BARRIERS + slot), (GROUPS * ROWS + LOADED) * LINE)
@@ -118,8 +96,7 @@ def _load(
             )
             slot, phase = advance(slot, phase, STAGES)
         # After the last piece this is the place of none, and not used.
-        tile, first, end = _span(piece + gl.num_programs(0), splits, K, SPLIT)
-        start_m, start_n = _place(tile, rank, M, N, GROUPS * ROWS, WIDTH, STACKED)
+        start_m, start_n = _place(piece + gl.num_programs(0), rank, M, N, GROUPS * ROWS, WIDTH, STACKED)
     # The other program may still arrive at this one's mbarriers.
     pairs.meet()
 
@@ -143,42 +120,26 @@ def _store(x, tiles, buffers, turn, start_m, start_n, WHICH: gl.constexpr, BUFFE
 
 
 @gluon.jit
-def _store_part(x, tiles, buffers, turn, row, column: gl.constexpr, WHICH: gl.constexpr, BUFFERS: gl.constexpr):
-    """Write a matrix in fp32, of which a buffer holds half the columns."""
-    HALF: gl.constexpr = x.shape[1] // 2
-    narrow = buffers._reinterpret(gl.float32, [buffers.shape[0], 64, HALF], tiles.layout)
-    left, right = halves(x, False)
-    left = gl.convert_layout(left, wgmma.layout(HALF))
-    right = gl.convert_layout(right, wgmma.layout(HALF))
-    turn = _store(left, tiles, narrow, turn, row, gl.to_tensor(column), WHICH, BUFFERS, False)
-    return _store(right, tiles, narrow, turn, row, gl.to_tensor(column + HALF), WHICH, BUFFERS, False)
-
-
-@gluon.jit
 def _write(
-    sums, c_tiles, part_tiles, buffers, turn, start_m, start_n, row, WHICH: gl.constexpr, ROWS: gl.constexpr, WIDTH: gl.constexpr,
-    BUFFERS: gl.constexpr, TURNED: gl.constexpr,
+    sums, c_tiles, buffers, turn, start_m, start_n, WHICH: gl.constexpr, ROWS: gl.constexpr, WIDTH: gl.constexpr, BUFFERS: gl.constexpr,
+    TURNED: gl.constexpr,
 ):  # fmt: skip
-    """Write sums to c, or to ``part_tiles`` from ``row`` on if there are any. Returns the index of the next buffer."""
+    """Write sums to c. Returns the index of the next buffer."""
     PIECE: gl.constexpr = wgmma.piece(WIDTH)
     for i in gl.static_range(ROWS // 64):
         for j in gl.static_range(WIDTH // PIECE):
             x, m, n = sums[i * (WIDTH // PIECE) + j], start_m + i * 64, start_n + j * PIECE
-            if part_tiles is None:
-                turn = _store(x.to(c_tiles.dtype), c_tiles, buffers, turn, m, n, WHICH, BUFFERS, TURNED)
-            else:
-                turn = _store_part(x, part_tiles, buffers, turn, row + i * 64, j * PIECE, WHICH, BUFFERS)
+            turn = _store(x.to(c_tiles.dtype), c_tiles, buffers, turn, m, n, WHICH, BUFFERS, TURNED)
     return turn
 
 
 @gluon.jit
 def _multiply(
-    WHICH: gl.constexpr, c_tiles, part_tiles, buffers, barriers, M, N, K, pieces, splits, DTYPE: gl.constexpr, A_COLUMNS: gl.constexpr,
-    B_COLUMNS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr, WIDTH: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr,
+    WHICH: gl.constexpr, c_tiles, buffers, barriers, M, N, K, pieces, DTYPE: gl.constexpr, A_COLUMNS: gl.constexpr,
+    B_COLUMNS: gl.constexpr, ROWS: gl.constexpr, WIDTH: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr,
     STACKED: gl.constexpr, TURNED: gl.constexpr, BARRIERS: gl.constexpr,
 ):  # fmt: skip
     """Consumer warpgroup: multiply its rows of this program's tiles."""
-    SPLIT: gl.constexpr = part_tiles is not None
     pairs.meet()
     rank = pairs.rank()
     b_ring = pairs.shared_memory()
@@ -186,25 +147,20 @@ def _multiply(
     a_ring = b_ring + (STAGES * LOADED + WHICH * ROWS) * LINE
     free = b_ring + (BARRIERS + STAGES) * 8
     if WHICH > 0:
-        # Wait for the previous warpgroup's first use of a stage: two warpgroups are two steps apart, three are one step apart.
-        LAG: gl.constexpr = 4 - GROUPS
-        _, first, end = _span(gl.program_id(0), splits, K, SPLIT)
-        mbarrier.wait(
-            barriers.index(BARRIERS + STAGES + (LAG - 1) * GROUPS + WHICH - 1), 0, pred=end - first > (LAG - 1) * STEP
-        )
+        # Wait for the previous warpgroup's first use of the second stage: the two are two steps apart.
+        mbarrier.wait(barriers.index(BARRIERS + STAGES + GROUPS + WHICH - 1), 0, pred=K > STEP)
     slot, phase, turn = gl.to_tensor(0), gl.to_tensor(0), gl.to_tensor(WHICH * BUFFERS)
     for piece in range(gl.program_id(0), pieces, gl.num_programs(0)):
-        tile, first, end = _span(piece, splits, K, SPLIT)
         sums = wgmma.zeros(ROWS, WIDTH)
         # Not `slot`: Triton does not carry a variable from step to step that enters the loop as an alias of another.
         used = gl.to_tensor(0)
-        for k in range(first, end, STEP):
+        for k in range(0, K, STEP):
             mbarrier.wait(barriers.index(BARRIERS + slot), phase)
             a, b = a_ring + slot * (GROUPS * ROWS * LINE), b_ring + slot * (LOADED * LINE)
             sums = wgmma.products(sums, a, b, ROWS, WIDTH, DTYPE, A_COLUMNS, not B_COLUMNS)
             # Once only this step's products are in flight, the previous step's have ended and its stage is free.
             sums = wgmma.wait(sums, ROWS, WIDTH, 1)
-            pairs.arrive_at_both(free + (used * GROUPS + WHICH) * 8, rank, k - first)
+            pairs.arrive_at_both(free + (used * GROUPS + WHICH) * 8, rank, k)
             used = slot
             slot, phase = advance(slot, phase, STAGES)
         sums = wgmma.wait(sums, ROWS, WIDTH, 0)
@@ -212,33 +168,28 @@ def _multiply(
         if piece + gl.num_programs(0) >= pieces:
             # This was the last arrival at the other's mbarriers.
             pairs.come()
-        start_m, start_n = _place(tile, rank, M, N, GROUPS * ROWS, WIDTH, STACKED)
+        start_m, start_n = _place(piece, rank, M, N, GROUPS * ROWS, WIDTH, STACKED)
         start_m += WHICH * ROWS
-        row = ((piece * 2 + rank) * GROUPS + WHICH) * ROWS
-        turn = _write(
-            sums, c_tiles, part_tiles, buffers, turn, start_m, start_n, row, WHICH, ROWS, WIDTH, BUFFERS, TURNED
-        )
+        turn = _write(sums, c_tiles, buffers, turn, start_m, start_n, WHICH, ROWS, WIDTH, BUFFERS, TURNED)
     tma.store_wait(0)
     pairs.wait()
 
 
 # Specialized on extents of 1, ptxas crashed with a segmentation fault in another kernel (sm_90, CUDA 12.8).
-@gluon.jit(do_not_specialize=["M", "N", "K", "pieces", "splits"])
+@gluon.jit(do_not_specialize=["M", "N", "K", "pieces"])
 def matmul_pairs_kernel(
-    a_tiles, b_tiles, c_tiles, part_tiles, M, N, K, pieces, splits,
-    A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, GROUPS: gl.constexpr, ROWS: gl.constexpr, WIDTH: gl.constexpr,
+    a_tiles, b_tiles, c_tiles, M, N, K, pieces,
+    A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, ROWS: gl.constexpr, WIDTH: gl.constexpr,
     STAGES: gl.constexpr, BUFFERS: gl.constexpr, STACKED: gl.constexpr, TURNED: gl.constexpr,
 ):  # fmt: skip
     """Compute pieces ``pair, pair + pairs, ...`` of two tiles each, ``STACKED`` one above the other or beside each other.
 
-    A tile has ``ROWS`` rows for each of ``GROUPS`` warpgroups and ``WIDTH`` columns. If ``part_tiles`` is None, pieces are whole along
-    K and go to c, whose transpose ``c_tiles`` describes if ``TURNED``. Else each is one of ``splits`` parts, and they go to
-    ``part_tiles`` in fp32: piece by piece, one tile below the other. Launch with 4 warps and ``num_ctas`` 2. Descriptors of a and b
-    have boxes as ``pairs.fetch`` loads them, those of results boxes of 64 x ``wgmma.piece(WIDTH)``, of parts half as wide.
+    A tile has ``ROWS`` rows for each of ``GROUPS`` warpgroups and ``WIDTH`` columns. ``c_tiles`` describes the transpose of c if
+    ``TURNED``. Launch with 4 warps and ``num_ctas`` 2. Descriptors of a and b have boxes as ``pairs.fetch`` loads them, that of c
+    boxes of 64 x ``wgmma.piece(WIDTH)``.
     """
     BARRIERS: gl.constexpr = STAGES * (pairs.loaded(WIDTH, B_COLUMNS) + GROUPS * ROWS) * LINE // 8
     DTYPE: gl.constexpr = a_tiles.dtype
-    SPLIT: gl.constexpr = part_tiles is not None
     PIECE: gl.constexpr = wgmma.piece(WIDTH)
     # The rings of b and a, then mbarriers. It is the largest, so that it lies at the start of shared memory.
     rings = gl.allocate_shared_memory(DTYPE, [BARRIERS // 128 + 1, 8, 64], pairs.SHARED)
@@ -255,74 +206,18 @@ def matmul_pairs_kernel(
     pairs.publish_barriers()
     # Written out, because constants in a tuple that a variable holds are no longer constexpr. Idle warps fill the loading warp's
     # warpgroup, as Triton would: a meeting needs every warp that there is.
-    if GROUPS == 1:
-        gl.warp_specialize(
-            [
-                (_multiply, (0, c_tiles, part_tiles, buffers, barriers, M, N, K, pieces, splits, DTYPE, A_COLUMNS, B_COLUMNS, GROUPS, ROWS,
-                             WIDTH, STAGES, BUFFERS, STACKED, TURNED, BARRIERS)),
-                (_load, (barriers, M, N, K, pieces, splits, SPLIT, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDTH, STAGES, STACKED, BARRIERS)),
-                (pairs.idle, ()), (pairs.idle, ()),
-            ],
-            [1, 1, 2],
-            [_BESIDE_TWO, _BESIDE_TWO, _BESIDE_TWO],
-        )  # fmt: skip
-    elif GROUPS == 2:
-        gl.warp_specialize(
-            [
-                (_multiply, (0, c_tiles, part_tiles, buffers, barriers, M, N, K, pieces, splits, DTYPE, A_COLUMNS, B_COLUMNS, GROUPS, ROWS,
-                             WIDTH, STAGES, BUFFERS, STACKED, TURNED, BARRIERS)),
-                (_multiply, (1, c_tiles, part_tiles, buffers, barriers, M, N, K, pieces, splits, DTYPE, A_COLUMNS, B_COLUMNS, GROUPS, ROWS,
-                             WIDTH, STAGES, BUFFERS, STACKED, TURNED, BARRIERS)),
-                (_load, (barriers, M, N, K, pieces, splits, SPLIT, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDTH, STAGES, STACKED, BARRIERS)),
-                (pairs.idle, ()), (pairs.idle, ()),
-            ],
-            [4, 1, 1, 2],
-            [_OF_TWO, _BESIDE_TWO, _BESIDE_TWO, _BESIDE_TWO],
-        )  # fmt: skip
-    else:
-        gl.warp_specialize(
-            [
-                (_multiply, (0, c_tiles, part_tiles, buffers, barriers, M, N, K, pieces, splits, DTYPE, A_COLUMNS, B_COLUMNS, GROUPS, ROWS,
-                             WIDTH, STAGES, BUFFERS, STACKED, TURNED, BARRIERS)),
-                (_multiply, (1, c_tiles, part_tiles, buffers, barriers, M, N, K, pieces, splits, DTYPE, A_COLUMNS, B_COLUMNS, GROUPS, ROWS,
-                             WIDTH, STAGES, BUFFERS, STACKED, TURNED, BARRIERS)),
-                (_multiply, (2, c_tiles, part_tiles, buffers, barriers, M, N, K, pieces, splits, DTYPE, A_COLUMNS, B_COLUMNS, GROUPS, ROWS,
-                             WIDTH, STAGES, BUFFERS, STACKED, TURNED, BARRIERS)),
-                (_load, (barriers, M, N, K, pieces, splits, SPLIT, A_COLUMNS, B_COLUMNS, GROUPS, ROWS, WIDTH, STAGES, STACKED, BARRIERS)),
-                (pairs.idle, ()), (pairs.idle, ()),
-            ],
-            [4, 4, 1, 1, 2],
-            [_OF_THREE, _OF_THREE, _BESIDE_THREE, _BESIDE_THREE, _BESIDE_THREE],
-        )  # fmt: skip
-
-
-@triton.jit
-def add_splits_kernel(
-    c_ptr, parts_ptr, M, N, stride_c, TILE_M: tl.constexpr, TILE_N: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    SPLITS: tl.constexpr, STACKED: tl.constexpr,
-):  # fmt: skip
-    """Add up the ``SPLITS`` parts of ROWS rows of a TILE_M x TILE_N tile per program, in a fixed order.
-
-    ``COLUMNS``: TILE_N rounded up to a power of two.
-    """
-    gdc_wait()
-    # Rounding shows the compiler that rows of c are 16-byte aligned.
-    stride_c = stride_c // 8 * 8
-    N = N // 8 * 8
-    DOWN: tl.constexpr = 2 * TILE_M if STACKED else TILE_M
-    ACROSS: tl.constexpr = TILE_N if STACKED else 2 * TILE_N
-    tile = tl.program_id(0) // (TILE_M // ROWS)
-    row = tl.program_id(0) % (TILE_M // ROWS) * ROWS + tl.arange(0, ROWS)[:, None]
-    column = tl.arange(0, COLUMNS)[None, :]
-    start_m, start_n = tile_origin(tile // 2, M, N, DOWN, ACROSS, TOGETHER // DOWN)
-    m = start_m + row + (tile % 2 * TILE_M if STACKED else 0)
-    n = start_n + column + (0 if STACKED else tile % 2 * TILE_N)
-    mask = (m < M) & (n < N) & (column < TILE_N)
-    total = tl.zeros((ROWS, COLUMNS), tl.float32)
-    for part in tl.static_range(SPLITS):
-        place = ((tile // 2 * SPLITS + part) * 2 + tile % 2) * TILE_M + row
-        total += tl.load(parts_ptr + place.to(tl.int64) * TILE_N + column, mask=mask, other=0.0)
-    tl.store(c_ptr + m.to(tl.int64) * stride_c + n, total.to(c_ptr.dtype.element_ty), mask=mask)
+    gl.warp_specialize(
+        [
+            (_multiply, (0, c_tiles, buffers, barriers, M, N, K, pieces, DTYPE, A_COLUMNS, B_COLUMNS, ROWS, WIDTH, STAGES, BUFFERS,
+                         STACKED, TURNED, BARRIERS)),
+            (_multiply, (1, c_tiles, buffers, barriers, M, N, K, pieces, DTYPE, A_COLUMNS, B_COLUMNS, ROWS, WIDTH, STAGES, BUFFERS,
+                         STACKED, TURNED, BARRIERS)),
+            (_load, (barriers, M, N, K, pieces, A_COLUMNS, B_COLUMNS, ROWS, WIDTH, STAGES, STACKED, BARRIERS)),
+            (pairs.idle, ()), (pairs.idle, ()),
+        ],
+        [4, 1, 1, 2],
+        [_MULTIPLYING, _BESIDE, _BESIDE, _BESIDE],
+    )  # fmt: skip
 
 
 def plan(a: torch.Tensor, b: torch.Tensor) -> Pairs | None:
@@ -358,13 +253,8 @@ def write_product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, chosen: Pai
         a, b = b.T, a.T
     (m, k), n = a.shape, b.shape[1]
     a_columns, b_columns, stacked = columns(a), columns(b), chosen.stacked
-    steps = cdiv(k, BLOCK_K)
-    # No part is empty.
-    splits = cdiv(steps, cdiv(steps, chosen.splits))
-    rows, width, (down, across) = chosen.height, chosen.wide, chosen.extents
-    tiles, programs = cdiv(m, down) * cdiv(n, across), multiprocessors(a) // 2
-    pieces = tiles * splits
-    parts = torch.empty((pieces * 2 * rows, width), dtype=torch.float32, device=c.device) if splits > 1 else None
+    width, (down, across) = chosen.wide, chosen.extents
+    pieces, programs = cdiv(m, down) * cdiv(n, across), multiprocessors(a) // 2
     shared, deep, piece = pairs.SHARED.value, BLOCK_K // 2, chosen.piece
     if a_columns:
         a_tiles = gluon_tiles(a, 64, BLOCK_K if stacked else deep, True, shared)
@@ -376,12 +266,6 @@ def write_product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, chosen: Pai
         b_tiles = gluon_tiles(b, deep if stacked else BLOCK_K, 64, False, shared)
     launch(
         matmul_pairs_kernel, (min(pieces, programs),), a_tiles, b_tiles, _results(c, *((piece, 64) if chosen.turned else (64, piece))),
-        None if parts is None else _results(parts, 64, piece // 2), m, n, k, pieces, splits, A_COLUMNS=a_columns, B_COLUMNS=b_columns,
-        GROUPS=chosen.groups, ROWS=chosen.rows, WIDTH=width, STAGES=chosen.stages, BUFFERS=chosen.buffers, STACKED=stacked,
+        m, n, k, pieces, A_COLUMNS=a_columns, B_COLUMNS=b_columns, ROWS=chosen.rows, WIDTH=width, STAGES=chosen.stages, BUFFERS=chosen.buffers, STACKED=stacked,
         TURNED=chosen.turned, num_warps=4, num_ctas=2,
     )  # fmt: skip
-    if parts is not None:
-        launch(
-            add_splits_kernel, (tiles * 2 * (rows // _ROWS),), c, parts, m, n, c.stride(0), TILE_M=rows, TILE_N=width, ROWS=_ROWS,
-            COLUMNS=triton.next_power_of_2(width), SPLITS=splits, STACKED=stacked, num_warps=4, launch_pdl=True,
-        )  # fmt: skip
