@@ -106,6 +106,15 @@ def narrow_loop_kernel(x_ptr, rows, stride, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def narrow_while_kernel(x_ptr, rows, stride, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    while row < rows:
+        at = x_ptr + row * stride + tl.arange(0, BLOCK)  # a wrap
+        tl.store(at, tl.load(at) + 1)
+        row += tl.num_programs(0)
+
+
+@triton.jit
 def wide_rows_kernel(x_ptr, y_ptr, stride, n, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)

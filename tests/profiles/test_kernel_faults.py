@@ -188,6 +188,7 @@ WRAPS = {
         "offsets into x_ptr and y_ptr are computed in 32 bits and reach 2,293,727,232, more than 2,147,483,647, from "
         "program_id(0) = 65,536 on",
     ),
+    "a loop with a condition": (lambda: faulty.narrow_while_kernel[(132,)](LARGE, 70_000, 32_768, 128), "from the first program on"),
     "a loop": (lambda: faulty.narrow_loop_kernel[(132,)](LARGE, 70_000, 32_768, 128), "from the first program on"),
 }  # fmt: skip
 
@@ -201,6 +202,7 @@ def test_wrapping_offset_names_line_and_first_program(name):
 
 
 FITTING = {
+    "a loop with a condition": lambda: faulty.narrow_while_kernel[(132,)](LARGE, 65_536, 32_768, 128),
     "a cast factor": lambda: faulty.wide_rows_kernel[(70_000,)](LARGE, torch.empty_like(LARGE), 32_768, 32_000, BLOCK=32_768),
     "few programs": lambda: faulty.narrow_rows_kernel[(65_536,)](LARGE, torch.empty_like(LARGE), 32_768, 32_000, BLOCK=32_768),
     "a small tensor": lambda: faulty.narrow_rows_kernel[(70_000,)](shaped(9), shaped(9), 32_768, 32_000, BLOCK=32_768),

@@ -143,6 +143,28 @@ class Code:
                 carried = [dataclasses.replace(value, range=None, wraps=None) for value in carried]
         return carried
 
+    def _while(self, operation: Operation) -> list[Value]:
+        """A loop whose condition may bound a carried value from above. What its turns make of the others is not known."""
+        before, body = operation.regions
+        carried = dict(operation.carried)
+        self.values |= {name: dataclasses.replace(self._of(first), range=None) for name, first in carried.items()}
+        self._block(before)
+        condition, *passed = before[-1].operands
+        test = next((one for one in before if condition in one.results), before[-1])
+        strict = {"slt": 1, "sle": 0}.get(test.text.split(",")[0].strip())
+        for name, given in zip(operation.arguments, passed, strict=False):
+            start, value = self._of(carried.get(given, "")).range, self._of(given)
+            if (
+                strict is not None
+                and test.operands[0] == given
+                and start
+                and (bound := self._of(test.operands[1]).range)
+            ):
+                value = dataclasses.replace(value, range=Range(start.low, max(start.low, bound.high - strict)))
+            self.values[name] = value
+        self._block(body)
+        return []
+
     def _branch(self, operation: Operation) -> list[Value]:
         condition = self._of(operation.operands[0]).range if operation.operands else None
         chosen = operation.regions
@@ -154,12 +176,6 @@ class Code:
         if not yielded or len({len(values) for values in yielded}) > 1:
             return []
         return [_either(*values) for values in zip(*yielded, strict=True)]
-
-    def _unfollowed(self, operation: Operation) -> list[Value]:
-        """An operation whose blocks run with values that are not known."""
-        for region in operation.regions:
-            self._block(region)
-        return []
 
     def _pointer(self, operation: Operation) -> list[Value]:
         base, offset = self._operands(operation)[:2]
@@ -375,7 +391,7 @@ _HASHING = frozenset({"arith.andi", "arith.xori", "arith.remsi", "arith.remui", 
 _METHODS: dict[str, Callable[[Code, Operation], list[Value]]] = {
     "scf.for": Code._loop,
     "scf.if": Code._branch,
-    "scf.while": Code._unfollowed,
+    "scf.while": Code._while,
     "tt.addptr": Code._pointer,
     "tt.load": Code._load,
     "tt.reduce": Code._reduce,

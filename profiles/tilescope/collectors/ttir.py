@@ -87,7 +87,8 @@ def _block(lines: Iterator[compiled_text.Text]) -> tuple[list[Operation], list[s
         results, name, rest = matched[1] or "", matched[2], matched[3]
         operation = Operation(name, list(_results(results)), rest, one.line)
         head, _, carried = rest.partition("iter_args(")
-        operation.carried = _CARRIED.findall(carried.partition(") ->")[0])
+        carried = rest.partition(") :")[0] if name == "scf.while" else carried.partition(") ->")[0]
+        operation.carried = _CARRIED.findall(carried)
         operation.operands = _VALUE.findall(head)
         if text.endswith("{"):
             _regions(operation, lines)
