@@ -19,6 +19,16 @@ def test_note_names_a_tensor_on_the_cpu():
         foreign.gather(table[:, :32].cuda(), where)
     (said,) = capture.notes
     assert "where_ptr is on the CPU (Triton there: Pointer argument (at 1) cannot be accessed" in said
+    (fault,) = capture.records[1].data["counted"]["faults"]
+    assert fault["wrong"] and fault["what"].startswith(
+        "where_ptr is on the CPU, and other tensors on the GPU, so Triton"
+    )
+
+
+def test_launch_on_the_cpu_alone_is_no_fault():
+    with Capture() as capture:
+        foreign.gather(torch.randn(10, 64), torch.tensor([3, 3, 9]))
+    assert "faults" not in capture.records[0].data["counted"] and capture.notes
 
 
 def test_note_of_a_wrong_access_names_line_and_element():

@@ -36,6 +36,7 @@ from tilescope.execution import (
 )  # fmt: skip
 from tilescope.interpreter import blocks, interpret
 from tilescope.interpreter.arguments import tensors
+from tilescope.table.kernel_faults import Fault
 
 #: Called with an autotuner, the configs that it is about to try, and the arguments and keywords of the launch.
 Searching = Callable[[Any, Sequence[Any], Sequence[Any], Mapping[str, Any]], object]
@@ -179,8 +180,9 @@ class _Interpreting:
             where = f"the launch at {site[0] if site else launch.name}"
             if 0 in launch.grid:
                 record.note(f"{where} has no program: its grid is {launch.grid}")
-            if "arguments" in record.data and (refused := _out_of_reach(launch)):
-                record.note(f"{where} would be refused by a GPU: {refused}")
+            far = _out_of_reach(launch) if "arguments" in record.data else {}
+            if far:
+                record.note(f"{where} would be refused by a GPU: {_refusal(far)}")
             if self.unmade:
                 record.note(f"{self.unmade} was not made before it, so its inputs may be wrong")
             if why := self._interpreted(launch, record):
@@ -188,6 +190,10 @@ class _Interpreting:
                 self.outputs.unmade(launch)
                 self._touch(launch, record)
                 record.note(f"{where} was not made, so its results are missing from what follows: {why}")
+            elif far and any(map(assumed_tensors.on_assumed_gpu, tensors(launch.arguments))):
+                what = f"{_are(far)} on the CPU, and other tensors on the GPU, so Triton refuses the launch"
+                fault = Fault(launch.function.starting_line_number, what, "move it to the GPU by .cuda()", wrong=True)
+                record.data["counted"].setdefault("faults", []).append(fault._asdict())
 
     def _interpreted(self, launch: launches.Launch, record: Record) -> str:
         """Interprets the launch and records its counts. Returns the reason why that was not possible, otherwise nothing."""
@@ -221,18 +227,24 @@ class _Interpreting:
             self.touching -= time.perf_counter() - began
 
 
-def _out_of_reach(launch: launches.Launch) -> str:
-    """A message that names parameters on the CPU, with Triton's own; empty where a GPU could access all of them."""
+def _out_of_reach(launch: launches.Launch) -> dict[str, int]:
+    """The parameters that a GPU could not access, because they are on the CPU, with Triton's numbers."""
     # Triton numbers the items of a tuple as parameters of their own.
     numbered = enumerate((name, item) for name, value in launch.arguments.items() for item in _items(value))
     far: dict[str, int] = {}
     for number, (name, item) in numbered:
         if not all(map(assumed_tensors.reachable, tensors(item))):
             far.setdefault(name, number)
-    if not far:
-        return ""
+    return far
+
+
+def _refusal(far: Mapping[str, int]) -> str:
     words = f"Pointer argument (at {min(far.values())}) cannot be accessed from Triton (cpu tensor?)"
-    return f"{', '.join(far)} {'is' if len(far) == 1 else 'are'} on the CPU (Triton there: {words})"
+    return f"{_are(far)} on the CPU (Triton there: {words})"
+
+
+def _are(far: Mapping[str, int]) -> str:
+    return f"{', '.join(far)} {'is' if len(far) == 1 else 'are'}"
 
 
 def _items(value: Any) -> Iterator[Any]:

@@ -48,7 +48,7 @@ def true_device(tensor: torch.Tensor) -> torch.device:
 
 def reachable(tensor: torch.Tensor) -> bool:
     """Whether a kernel on the GPU could access the tensor: it is there, in pinned host memory, or empty."""
-    if true_device(tensor).type != "cpu" or _is_marked(tensor):
+    if true_device(tensor).type != "cpu" or on_assumed_gpu(tensor):
         return True
     storage = _storage(tensor)
     return (
@@ -63,7 +63,8 @@ def _storage(tensor: torch.Tensor) -> Any:
         return tensor
 
 
-def _is_marked(tensor: torch.Tensor) -> bool:
+def on_assumed_gpu(tensor: torch.Tensor) -> bool:
+    """Whether the tensor claims to be on the assumed GPU."""
     return bool(getattr(_storage(tensor), _MARK, False))
 
 
@@ -156,7 +157,7 @@ class MarkingMode(dispatch.OnLooker):
         pinned = kwargs.pop("pin_memory", None)
         if func is torch.ops.aten._pin_memory.default:
             return _pinned(args[0].clone())
-        on_gpu = asked == "cuda" or any(map(_is_marked, given))
+        on_gpu = asked == "cuda" or any(map(on_assumed_gpu, given))
         if on_gpu:
             fresh_memory.operated(func, args, kwargs)
         result = self._call(func, on_gpu, args, kwargs)
@@ -240,7 +241,7 @@ class DeviceReplacements:
         if getattr(_inside, "operator", False):
             return False
         really = _DEVICE(tensor).type
-        return really == self.place and (really == "meta" or _is_marked(tensor))
+        return really == self.place and (really == "meta" or on_assumed_gpu(tensor))
 
     def _device(self, tensor: torch.Tensor) -> torch.device:
         return _GPU if self._on_gpu(tensor) else true_device(tensor)
@@ -311,7 +312,7 @@ def _shared(given: Any, *, original: Any = dlpack.from_dlpack, **layout: Any) ->
     made: torch.Tensor = original(given, **layout)
     address = made.untyped_storage().data_ptr()
     kinds = (torch.Tensor, torch.nn.Parameter)
-    beside = [thing for thing in gc.get_objects() if type(thing) in kinds and _is_marked(thing)]
+    beside = [thing for thing in gc.get_objects() if type(thing) in kinds and on_assumed_gpu(thing)]
     return _mark(
         made,
         any(_storage(one).data_ptr() <= address < _storage(one).data_ptr() + _storage(one).nbytes() for one in beside),
@@ -319,7 +320,7 @@ def _shared(given: Any, *, original: Any = dlpack.from_dlpack, **layout: Any) ->
 
 
 def _deep_copy(tensor: torch.Tensor, memo: dict[int, Any], *, original: Any = torch.Tensor.__deepcopy__) -> Any:
-    return _mark(original(tensor, memo), _is_marked(tensor))
+    return _mark(original(tensor, memo), on_assumed_gpu(tensor))
 
 
 def _enter(original: Any, autocast: Any) -> Any:
