@@ -109,7 +109,7 @@ def first(found: Sequence[Fault]) -> Fault | None:
 def of_failure(failure: Failure) -> Fault:
     """What a failed case's message says, in the words of a finding."""
     name = readable(failure.case).partition("/")[0]
-    for rule in (_outside, _code, _statement, _address, _uncompiled, _unequal, _died):
+    for rule in _RULES:
         if fault := rule(name, failure):
             return fault
     said = plain(failure.message).rstrip(".")
@@ -203,6 +203,10 @@ def _died(name: str, failure: Failure) -> Fault | None:
     remedy = "Call it alone: python -X faulthandler shows the line."
     title = f"{name}: its process {found['ending']} while {found['doing']}"
     return Fault(CRASH, title, f"The end of its output: {last}" if last else "", "", remedy)
+
+
+#: What a failure's message may be about.
+_RULES = (_outside, _code, _statement, _address, _uncompiled, _unequal, _died)
 
 
 def _wrong(case: CaseValues) -> Iterator[Fault]:
