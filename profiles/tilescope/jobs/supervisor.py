@@ -34,8 +34,8 @@ from tilescope.table.run import Device, Run
 
 #: A resumed run's limit, as a multiple of the limit that left cases out.
 MORE = 10.0
-#: Fewest cases worth one more process, which is forked from a warm one.
-SHARE = 1
+#: Fewest cases worth the start of one more process, if it is not forked from a warm one.
+SHARE = 4
 #: Fewest processors with which some are free while something is measured, and how many stay free then.
 _ROOMY, _FREE = 4, 2
 #: Fields of a kernel's declaration that its run keeps.
@@ -279,7 +279,7 @@ def standing_by(names: Iterable[str]) -> Iterator[dict[str, process.Standby]]:
 def stand_by(name: str) -> process.Standby | None:
     """A standby worker for a wrapped collector; None for another one, and where no processor is free for it."""
     collector = collectors.load(name)
-    if os.environ.get(warm.SWITCH, "1") == "0" or processors() < _ROOMY or not hasattr(collector, "command"):
+    if _is_cold() or processors() < _ROOMY or not hasattr(collector, "command"):
         return None
     with contextlib.suppress(OSError, RuntimeError):  # also where there is no GPU or no ncu
         return process.Standby(collector.command, getattr(collector, "environment", dict)())
@@ -309,15 +309,20 @@ async def measure_ceilings(ledger: Ledger) -> None:
 
 
 def deal(cases: Sequence[Case], catalog: Catalog, processes: int) -> list[Sequence[Case]]:
-    """The cases of each process, at most ``processes`` and at least ``SHARE`` cases each; those with few bytes first.
+    """The cases of each process, at most ``processes`` and with cold starts at least ``SHARE`` cases each; those with few bytes first.
 
     Implementations differ more in their cost to a collector than workloads do, so each process gets some of each.
     """
     costs = {case: declared_cost(case, catalog) for case in cases}
     sizes = {case: cost.get("bytes_read", 0) + cost.get("bytes_written", 0) for case, cost in costs.items()}
-    count = max(1, min(processes, math.ceil(len(cases) / SHARE)))
+    count = max(1, min(processes, math.ceil(len(cases) / (SHARE if _is_cold() else 1))))
     ordered = sorted(cases, key=lambda case: (case.kernel, case.impl, sizes[case]))
     return [sorted(ordered[start::count], key=sizes.__getitem__) for start in range(count)]
+
+
+def _is_cold() -> bool:
+    """Whether every worker starts anew."""
+    return os.environ.get(warm.SWITCH, "1") == "0"
 
 
 def processors() -> int:
