@@ -19,8 +19,10 @@ Imports torch and triton.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
+import math
 import mmap
 import os
 import re
@@ -36,7 +38,7 @@ from typing import Any
 from tilescope.captures import COUNTED_FILE, FORMAT, RECORDS_FILE, SPEC_FILE, arguments, float_addresses
 from tilescope.captures.data_flow import Flow
 from tilescope.collectors import interpreter
-from tilescope.execution import launch_limits
+from tilescope.execution import compiling, launch_limits
 from tilescope.execution.launches import Launch
 from tilescope.table.kernel_faults import Fault
 
@@ -44,6 +46,8 @@ from tilescope.table.kernel_faults import Fault
 MOST, MOST_OF_KERNEL, MOST_ALIKE = 256, 64, 4
 #: Most bytes of contents of a process, and most call sites of a launch.
 MOST_BYTES, MOST_SITES = 512 << 20, 16
+#: Most programs that are interpreted sooner than compiled, and most seconds for compiling.
+FEW, COMPILED = 64, 10.0
 #: Values of a constant at one call site from which its variants are too many.
 MANY_VARIANTS = 8
 
@@ -201,7 +205,10 @@ class Kernel:
         flow = Flow(stages)
         given = self.writer.arguments(bound, self.name, readable=readable)
         drawn = any(held["holds"]["kind"] == "normal" for held in given["storages"])
-        # Interpreting takes up to a second: not where the compiler's text rules it out.
+        # Interpreting takes up to a second: not where the compiler's text rules it out. A profile compiles the launch anyway.
+        if drawn and readable and not stages and math.prod(launch.grid) > FEW:
+            with contextlib.suppress(Exception):
+                flow = Flow(compiling.compiled(launch, COMPILED)[0].asm)
         if drawn and readable and flow.by_floats and float_addresses.in_use(launch):
             given = self.writer.arguments(bound, self.name, exact=True)
         data = {

@@ -228,14 +228,17 @@ async def _measure(
         await apart
     lock = gpu_lock(await asyncio.to_thread(device.lock_name), lambda: ledger.emit(waiting))
     async with lock:
-        names = sorted((name for name in names if ledger.left(name)), key=lambda name: name in TIMED)
+        outstanding = [name for name in names if ledger.left(name)]
         await measure_ceilings(ledger)
-        for name in names:
-            if name in TIMED:
+        while outstanding:
+            name = next((name for name in outstanding if apart.done() or name not in TIMED), "")
+            if not name:
                 await apart
+                continue
+            outstanding.remove(name)
             # The next collector must wait until this worker has ended and freed the GPU; after the last nothing waits.
-            last = name == names[-1]
-            await attempt.collect(ledger, name, ledger.left(name), leaving=last, standby=standing.get(name))
+            leaving = not outstanding
+            await attempt.collect(ledger, name, ledger.left(name), leaving=leaving, standby=standing.get(name))
 
 
 async def _take(ledger: Ledger, early: Early) -> None:

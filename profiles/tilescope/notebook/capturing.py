@@ -199,8 +199,9 @@ class Capture:
             for number, workload in enumerate(entry["workloads"])
             if (artefact := Path(reference.rpartition(":")[0]).with_name(COUNTED_FILE.format(number))).is_file()
         ]
-        # The collector ``check`` says itself why it makes no check.
-        checking = self.checked or "check" in collectors or (AUTO in collectors and self._here)
+        checking = self.checked or "check" in collectors
+        if not checking:
+            chosen = tuple(name for name in chosen if name != "check")
         skipped = [] if checking else [_UNCHECKED]
         check = [self.checked] if self.checked else [f"{one.collector} skipped: {one.message}" for one in skipped]
         floors = [

@@ -113,7 +113,7 @@ class Watch:
             "runs_dir": runs_dir,
         }
         if not collect:
-            quick = [name for name in collectors.COLLECTORS if name not in ("ncu", *collectors.OPTIONAL)]
+            quick = [name for name in collectors.COLLECTORS if name not in ("check", "ncu", *collectors.OPTIONAL)]
             self._options["collect"] = [name for name in quick if not collectors.load(name).unavailable()]
         self._sampling = "interpreter_limit" not in (settings or {})
         self._settings = {"interpreter_limit": _LIMIT, **(settings or {})}

@@ -39,14 +39,14 @@ THEN = (
     "tilescope.execution.offline", "tilescope.collectors.check", "tilescope.collectors.compiler",
     "tilescope.collectors.cupti.counters", "tilescope.collectors.events", "tilescope.collectors.interpreter",
     "tilescope.collectors.torch_profiler", "tilescope.interpreter.interpret", "torch.autograd.profiler",
-    "tilescope.notebook.script_running", "tilescope.captures.recording", "tilescope.execution.describe", "torch.utils.benchmark",
+    "tilescope.notebook.script_running", "tilescope.captures.recording", "tilescope.execution.describe",
     "tilescope.tuning.race", "tilescope.tuning.compile_pool", "triton.experimental.gluon",
     "tilescope_kernels._shared.online_softmax", "tilescope_kernels._shared.operators", "tilescope_kernels._shared.row_ends",
     "tilescope_kernels._shared.row_tiles",
 )  # fmt: skip
-#: torch.compile's imports, done after ``_SPARE`` seconds without a request, because a request has to wait for them. The last one may
-#: open a GPU: where there may be one, each worker imports it itself.
-LATER = ("torch._dynamo", "torch._inductor.compile_fx")
+#: Imports of torch.compile and of torch's timers, done after ``_SPARE`` seconds without a request, because a request has to wait for
+#: them. All but the first may open a GPU: where there may be one, each worker imports them itself.
+LATER = ("torch._dynamo", "torch._inductor.compile_fx", "torch.utils.benchmark")
 _SPARE = 2.0
 
 
