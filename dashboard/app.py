@@ -19,12 +19,12 @@ from tilescope_dashboard.session.access import may_launch
 from tilescope_dashboard.session.jobs import shared
 from tilescope_dashboard.session.scheduling import IdleWork, next_tick
 from tilescope_dashboard.session.state import FIRST, HOME, IN_ADDRESS, PROFILE, State
+from tilescope_dashboard.views import kernel_bar
 from tilescope_dashboard.views.context import Context
 from tilescope_dashboard.views.form.drawer import Drawer
 from tilescope_dashboard.views.form.profile import ProfileForm
 from tilescope_dashboard.views.groups import APART, FORMER, GROUPS
 from tilescope_dashboard.views.jobs.job_panel import JobPanel
-from tilescope_dashboard.views.kernel_bar import KernelBar
 from tilescope_dashboard.views.navigation import Navigation
 
 LOG = logging.getLogger("tilescope")
@@ -34,8 +34,12 @@ LOST = (
     "again (make serve or tilescope serve), then reload this page."
 )
 _SX = {
-    "& .header a, & .header .title": {"color": "inherit !important", "fontSize": "20px"},
-    # The drawer's own button stands beside the kernel.
+    # Material UI for Panel turns the colours of the bar's widgets around unless it finds these. The bar then has the page's colours.
+    ".MuiAppBar-root": {"bgcolor": "primary.contrastText", "color": "primary.main"},
+    "& .MuiAppBar-root.header": {"backgroundColor": "background.default", "color": "text.primary"},
+    "& .header a, & .header .title": {"color": "inherit !important", "fontSize": "18px"},
+    "& .MuiToolbar-root": {"minHeight": f"{kernel_bar.HEIGHT}px !important", "padding": "0 8px 0 12px", "margin": 0},
+    # The bar has the drawer's button.
     "& .header .MuiIconButton-edgeEnd": {"display": "none"},
     # The page's own progress stands at 100 % whatever happens, and has no name: a screen reader would tell of it on each page.
     "& .MuiLinearProgress-root": {"display": "none"},
@@ -74,7 +78,12 @@ def build() -> pmui.Page:
     page_lifetime.settle()
     page_lifetime.from_here()
     # Where the session of a page has lapsed before its socket came, only these still tell what the page was asked with.
-    known = {"view": landing(pn.state.session_args), "narrow": phone(pn.state.headers)}
+    asked = pn.state.session_args
+    known = {
+        "view": landing(asked),
+        "narrow": phone(pn.state.headers),
+        "theme": pn.state.cookies.get("tilescope-theme", "light"),
+    }
     state = State(may_launch=may_launch(pn.state.curdoc), catalog=catalog.known(), **known)
     location = pn.state.location
     location.sync(state, IN_ADDRESS, on_error=lambda _: state.take(location.search))
@@ -82,16 +91,17 @@ def build() -> pmui.Page:
     width = pmui.BreakpointSwitcher(breakpoint="md", small=pn.Spacer(height=0), large=pn.Spacer(height=0))
     with page_lifetime.not_busy():
         page = pmui.Page(
-            title="Tilescope", site_url=home(state), template=page_lifetime.TEMPLATE, sx=_SX,
+            title="Tilescope", site_url="?", template=page_lifetime.TEMPLATE, sx=_SX,
             dark_theme=state.theme == "dark", theme_config={"light": page_theme(LIGHT), "dark": page_theme(DARK)},
             contextbar=[drawer], contextbar_width=320, contextbar_variant="auto", busy_indicator=None,
             main=[main, width],
         )  # fmt: skip
     drawer.follow(page)
-    page.param.watch(lambda event: follow_theme(page, state, event.new), "dark_theme")
+    page.param.watch(lambda event: setattr(state, "theme", "dark" if event.new else "light"), "dark_theme")
+    state.param.watch(lambda event: next_tick(lambda: setattr(page, "dark_theme", event.new == "dark")), "theme")
     width.param.watch(lambda event: setattr(state, "narrow", event.new is width.small), "current")
     # The browser has seconds of scripts to load before it asks for what is in the page: made meanwhile, it costs no time.
-    next_tick(functools.partial(fill_main, state, drawer, main))
+    next_tick(functools.partial(fill_main, state, drawer, page, main))
     pn.state.on_session_destroyed(page_lifetime.release)
     return page
 
@@ -106,22 +116,13 @@ def phone(headers: Mapping[str, str]) -> bool:
     return "Mobi" in headers.get("User-Agent", "")
 
 
-def home(state: State) -> str:
-    """The address of Home: this one, with nothing but the theme asked of it."""
-    return f"?theme={'dark' if state.theme == 'dark' else 'light'}"
-
-
-def follow_theme(page: pmui.Page, state: State, dark: bool) -> None:
-    """Draw in the page's theme, which Home has as well."""
-    state.theme = "dark" if dark else "light"
-    next_tick(lambda: setattr(page, "site_url", home(state)))
-
-
-def fill_main(state: State, drawer: Drawer, main: pn.Column) -> None:
+def fill_main(state: State, drawer: Drawer, page: pmui.Page, main: pn.Column) -> None:
     """Put into the page what it is for."""
     try:
-        progress = JobPanel(state, shared())
-        main.extend([KernelBar(state), Context(state), progress, Navigation(state, GROUPS, APART, FORMER)])
+        progress, context = JobPanel(state, shared()), Context(state)
+        views = Navigation(state, GROUPS, APART, FORMER, beside=[context.brief], below=[context, progress])
+        page.header = [kernel_bar.KernelBar(state)]
+        main.append(views)
     except Exception as error:  # else the page would stay empty
         main.append(start_error(error))
     else:

@@ -60,7 +60,7 @@ def test_change_without_clock_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     # One press compares with the run from before the change, and another with the usual baseline again.
     press(shown, "Compare with the run before")
     assert state.compared == [BEFORE]
-    press(shown, "Compare with eager again")
+    press(shown, "Compare with unfused again")
     assert state.compared == []
     press(shown, "Compare with the run before")
     assert "could not be drawn" not in words(shown)
@@ -90,7 +90,7 @@ def test_baseline_is_named_by_its_time() -> None:
     assert "; baseline 22" in registers(row)
     assert "baseline" not in registers(row | {"baseline_impl": "eager"}) + registers(row | {"baseline_registers": 20.0})
     run = Summary("a", Path("a"), title="run", started="2026-01-02T03:04:08+00:00")
-    assert compare_topic.name_of("a", [run]) == "run of 2026-01-02 03:04"
+    assert compare_topic.name_of("a", [run], {}) == "run of 2026-01-02 03:04"
 
 
 def registers(row: dict[str, Any]) -> str:

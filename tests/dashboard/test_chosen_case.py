@@ -9,7 +9,7 @@ from tilescope_dashboard.views.advice import Advice
 from tilescope_dashboard.views.autotune import Autotune
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.compare import Compare
-from tilescope_dashboard.views.context import Context
+from tilescope_dashboard.views.kernel_bar import KernelBar
 from tilescope_dashboard.views.navigation import Navigation
 from tilescope_dashboard.views.occupancy import Occupancy
 from tilescope_dashboard.views.overview import Overview
@@ -168,5 +168,5 @@ def test_autotune_fields_choose_case_and_axes() -> None:
 
 def test_run_field_opens_the_run() -> None:
     state = State(run=RUN, kernel="softmax", view="roofline")
-    field(Context(state), "run").value = PREDICTED
+    field(KernelBar(state), "run").value = PREDICTED
     assert (state.run, state.kernel) == (PREDICTED, "softmax")

@@ -89,19 +89,19 @@ def test_the_view_holds_what_the_address_says_against_the_run(norms: store.Summa
     assert field(shown, "Compare with").value == [f"{norms.id}:eager"]
     cases = len(grid(shown).filled)
     assert cases >= 4
-    assert re.search(rf"rms_norm is [\d.]+–[\d.]+× faster than eager in all {cases} cases", shown.head.object)
-    assert set(grid(shown).filled["baseline_impl"]) == {"eager"}
+    assert re.search(rf"rms_norm is [\d.]+–[\d.]+× faster than unfused in all {cases} cases", shown.head.object)
+    assert set(grid(shown).filled["baseline_name"]) == {"unfused"}
     assert grid(shown).hidden_columns == ["baseline_run"], "both are of the run that is open"
     field(shown, "Compare with").value = [f"{norms.id}:eager", f"{norms.id}:compile"]
     assert state.compared == [f"{norms.id}:eager", f"{norms.id}:compile"]
-    assert set(grid(shown).filled["baseline_impl"]) == {"eager", "compile"}
+    assert set(grid(shown).filled["baseline_name"]) == {"unfused", "torch.compile"}
     assert shown.results.visible
     # Where none is chosen it is the one that Summary compares with.
     state.compared = []
     assert (field(shown, "Compare with").value, state.compared) == ([f"{norms.id}:eager"], [])
     field(shown, "Compare with").value = []
     assert (field(shown, "Compare with").value, state.compared) == ([f"{norms.id}:eager"], [])
-    assert f"faster than eager in all {cases} cases" in words(shown)
+    assert f"faster than unfused in all {cases} cases" in words(shown)
     state.kernel = "in_no_run"
     assert "Choose a baseline" in words(shown)
     assert not shown.results.visible, "an empty figure and an empty table say nothing"
@@ -110,7 +110,7 @@ def test_the_view_holds_what_the_address_says_against_the_run(norms: store.Summa
 def test_claims_say_when_and_with_what_measured() -> None:
     shown = Claims(State(view="claims"))
     shown.refresh()
-    text = unescape(shown.head.object)
+    text = unescape(shown.caption.object)
     told, _, more = text.partition("<details")
     assert re.search(r"Measured on NVIDIA H200, \d{4}-\d\d-\d\d( to \d{4}-\d\d-\d\d)?\. Traffic ratio", told)
     assert "triton 3" not in told

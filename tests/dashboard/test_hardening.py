@@ -14,7 +14,7 @@ import pytest
 from tilescope.runs import store
 from tilescope_dashboard.serving.login import local
 from tilescope_dashboard.session.state import State
-from tilescope_dashboard.views.export import sides
+from tilescope_dashboard.views.run import sides
 
 RUN, OUTSIDE, LINKED, LEAKY = (
     "20260102-030405-aaaa", "20260102-030410-0aaa", "20260102-030411-0bbb", "20260102-030412-0ccc",

@@ -57,7 +57,7 @@ def test_home_compares_the_largest_forward_size() -> None:
     shown = topic.kernels(RECORDED, RUNS, FAMILIES).set_index("kernel")
     softmax = shown.loc["softmax"]
     assert (softmax["workload"], softmax["quickest"], softmax["other"]) == ("2-bf16", 1.5, "liger")
-    assert (softmax["claim"], softmax["judged"]) == ("about 4× vs eager", "worse at 1, better at 1 of 2")
+    assert (softmax["claim"], softmax["judged"]) == ("about 4× vs unfused", "worse at 1, better at 1 of 2")
     assert softmax["origin"] == "H200, 2026-01-02"
     assert list(shown["family"]) == ["elementwise", "reductions", "matrix products", topic.OWN]
     assert shown.loc[["matmul", "only_predicted"], ["of_roof", "quickest", "over_eager"]].isna().all(axis=None)

@@ -15,8 +15,6 @@ from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.run import Failure, Run
 from tilescope_dashboard.data.exports import stem
-from tilescope_dashboard.session.state import State
-from tilescope_dashboard.views.export import Export
 
 from .conftest import looked_at
 
@@ -173,9 +171,3 @@ def test_stem_keeps_plain_letters() -> None:
         assert re.fullmatch(r"tilescope[A-Za-z0-9._-]*", stem(name)), name
         assert ".." not in stem(name)
         assert len(stem(name)) <= 120
-
-
-@pytest.mark.parametrize("run", ["a\r\nb/../c", IMAGE])
-def test_export_name_keeps_plain_letters(run: str) -> None:
-    state = State(run=run)
-    assert re.fullmatch(r"tilescope-[A-Za-z0-9.-]+\.html", Export(state).button.filename)

@@ -248,18 +248,13 @@ def test_keys_kernel_list_and_export(visit: Any) -> None:
     focused(page, "combobox", "layer_norm")
     page.keyboard.press("3")
     page.get_by_role("tab", name="Advice", exact=True, selected=True).wait_for()
-    # The export, in another format.
-    tab_to(page, "combobox", "HTML", "Shift+Tab")
-    page.keyboard.press("Enter")
-    page.get_by_role("listbox").wait_for()
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("Enter")
-    closed(page)
-    tab_to(page, "button", "Export report", "Shift+Tab")
+    page.keyboard.press("r")
+    page.get_by_role("dialog").wait_for()
+    tab_to(page, "button", "Save as Markdown")
     with page.expect_download() as download:
         page.keyboard.press("Enter")
     assert download.value.suggested_filename == f"tilescope-{RUN}.md"
-    assert focus(page)[:2] == ("button", "Export report")
+    assert focus(page)[:2] == ("button", "Save as Markdown")
 
 
 @pytest.mark.browser
@@ -268,7 +263,7 @@ def test_keys_drawer_opens_on_first_field(visit: Any) -> None:
     wide = page.locator("main").bounding_box()["width"]
     start = page.get_by_role("button", name="Start profiling")
     # A key opens it from wherever one is.
-    tab_to(page, "button", "Export report")
+    tab_to(page, "button", "This run")
     page.keyboard.press("p")
     page.wait_for_url("**panel=profile**")
     page.wait_for_function(f"() => ({FOCUS})()[0] === 'combobox'")

@@ -36,7 +36,7 @@ def places(plot: object) -> list[int]:
 def test_a_label_that_fits_names_kernel_and_workload() -> None:
     plot = overview(TWO, LIGHT)
     assert plot.yaxis[0].major_label_overrides == {
-        0: "softmax 16384x4096-bf16", -1: "softmax ∇ 16384x4096-bf16", -2: "matmul 512x512x512-bf16"}  # fmt: skip
+        0: "softmax 16384x4096-bf16", -1: "softmax bwd 16384x4096-bf16", -2: "matmul 512x512x512-bf16"}  # fmt: skip
     # Two implementations of one problem share a row, and rows of a kernel stand together.
     assert places(plot) == [0, 0, -2, -1]
     assert plot.select_one({"name": "headings"}).data_source.data["text"] == []
@@ -47,7 +47,7 @@ def test_overview_gives_kernels_rows_where_labels_are_cut() -> None:
     headings = plot.select_one({"name": "headings"}).data_source.data
     assert dict(zip(headings["y"], headings["text"], strict=True)) == {0: "softmax", -3: "matmul"}
     assert plot.yaxis[0].major_label_overrides == {
-        -1: "16384x4096-bf16", -2: "∇ 16384x4096-bf16", -4: "512x512x512-bf16"}  # fmt: skip
+        -1: "16384x4096-bf16", -2: "bwd 16384x4096-bf16", -4: "512x512x512-bf16"}  # fmt: skip
     assert places(plot) == [-1, -1, -4, -2]
     assert (plot.y_range.start, plot.y_range.end) == (-4.5, 0.5)
 

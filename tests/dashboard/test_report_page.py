@@ -10,7 +10,7 @@ from tilescope_dashboard.report.build import build
 from tilescope_dashboard.report.content import Report
 from tilescope_dashboard.report.html import html
 from tilescope_dashboard.session.state import State
-from tilescope_dashboard.views.export import sides
+from tilescope_dashboard.views.run import sides
 
 from .conftest import PREDICTED, RUN
 from .test_report import side

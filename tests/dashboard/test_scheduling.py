@@ -90,7 +90,7 @@ def test_claims_are_read_a_recording_a_turn_and_once_for_all(page: Page) -> None
     assert 1 + page.take_turns() == 6 + 1 == 7
     assert page.pauses[0] == page.pauses[3] < page.pauses[1]
     assert shown.body.visible
-    assert "Measured on NVIDIA H200" in shown.head.object
+    assert "Measured on NVIDIA H200" in shown.caption.object
     assert len(shown.table.filled) > 4
     again = claims_of_few()
     again.refresh()

@@ -94,8 +94,8 @@ def test_sizes_rate_and_draw_the_largest_problem(rows: pd.DataFrame) -> None:
     assert [len(xs) for xs in lines["x"]] == [2, 2]
     assert sorted(lines["dash"]) == ["dashed", "solid"]
     assert max(lines["y"][0]) == pytest.approx(one["rate"].max() / 1e9)
-    assert set(points(plot)[0]["fill"]) == {LIGHT.ground, LIGHT.series[0]}
-    # triton, and what filled and hollow marks are.
+    assert sorted(set(points(plot)[0]["size"])) == [6, 10]
+    # triton, and what large and small marks are.
     assert len(plot.legend[0].items) == 3
     assert plot.yaxis[0].axis_label == "GB/s"
     assert plot.y_range.end > 4000
@@ -114,7 +114,7 @@ def test_a_change_is_told_from_noise(rows: pd.DataFrame) -> None:
     swept = history.history(pd.concat([rows, later.assign(config="BLOCK=1")], ignore_index=True), LARGE)
     assert swept["change"].isna().all()
     plot = history_figure.history(swept, LIGHT)
-    assert all(LIGHT.ground in data["fill"] for data in points(plot))
+    assert all(7 in data["size"] for data in points(plot))
 
 
 def test_two_runs_of_one_minute_are_two_places(rows: pd.DataFrame) -> None:

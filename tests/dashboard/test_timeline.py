@@ -17,7 +17,7 @@ from tilescope.table import schema
 from tilescope.table.case import Case
 from tilescope.table.run import Device, Run
 from tilescope_dashboard.figures import timeline as figures
-from tilescope_dashboard.figures.style import LIGHT
+from tilescope_dashboard.figures.style import LIGHT, colour
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.views.timeline import Timeline
 
@@ -66,24 +66,14 @@ def test_a_gap_is_drawn_by_its_cause(late: float, name: str, cause: str) -> None
     assert all(rows(plot, other).empty for other in drawn - {name})
 
 
-def test_timeline_colours_functions_and_greys_the_rest() -> None:
+def test_timeline_implementation_has_its_colour_and_functions_patterns() -> None:
     frame = launches(13).assign(function=[f"kernel_{place}" for place in range(13)])
     plot = figures.timeline(frame, LIGHT)
-    bars = [glyph for glyph in plot.renderers if glyph.name == "bars"]
-    drawn = {(glyph.glyph.fill_color, glyph.glyph.hatch_pattern) for glyph in bars}
-    assert len(drawn) == len({shade for shade, _ in drawn}) == 11
-    assert len(bars[-1].data_source.data["start"]) == 3
+    *bars, others = [glyph for glyph in plot.renderers if glyph.name == "bars"]
+    assert {bar.glyph.fill_color for bar in bars} == {colour("triton", LIGHT)}
+    assert len({bar.glyph.hatch_pattern for bar in bars}) == len(bars) == 10
+    assert len(others.data_source.data["start"]) == 3 and others.glyph.fill_color == LIGHT.muted
     assert plot.legend[0].items[10].label.value == figures.OTHERS
-
-
-def test_timeline_function_keeps_its_colour() -> None:
-    names = ["softmax_kernel", "eager_kernel", "matmul_kernel"]
-    at = figures.places(names)
-    assert {name: figures.places([name])[name] for name in names} == at
-    assert figures.places(names[::-1]) == at
-    # Two that would have the same have one each.
-    many = [f"kernel_{number}" for number in range(10)]
-    assert sorted(figures.places(many).values()) == list(range(10))
 
 
 def test_hostile_names_are_text_and_whole() -> None:
@@ -170,7 +160,7 @@ def _sentence(folder: Path, end: str, calls: tuple[float, ...]) -> str:
     shown = Timeline(State(run=identity, kernel="relu", view="timeline"))
     shown.refresh()
     assert "could not be drawn" not in words(shown)
-    return str(shown.head.object)
+    return f"{shown.head.object} {shown.caption.object}"
 
 
 @pytest.mark.parametrize("run", [PREDICTED, INJECTED])

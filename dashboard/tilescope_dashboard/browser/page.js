@@ -6,7 +6,7 @@ const OPENING = ["Enter", " ", "ArrowDown", "ArrowUp"]
 const CLOSED = ".MuiSelect-select[aria-expanded=false]:not([aria-disabled=true])"
 const FIELDS = "input, [role=combobox], textarea"
 // What a letter opens, or closes where it is open.
-const PANELS = {p: "profile", g: "gpu"}
+const PANELS = {p: "profile", g: "gpu", r: "run"}
 // In a figure that has the focus: by what part of what is seen it goes to the side, and how much more is seen then.
 const MOVES = {ArrowLeft: [-0.2, 1], ArrowRight: [0.2, 1], "+": [0, 0.5], "=": [0, 0.5], "-": [0, 2], "0": null}
 // What takes the focus but does not say what it is: Bokeh's toolbar and canvas.
@@ -162,6 +162,11 @@ export function render({model}) {
   const isOpen = () => model.panel === PANELS.p
   model.on("panel", () => drawer(isOpen))
   drawer(isOpen, null)
+  model.on("theme", () => {
+    if (model.theme === window.theme) return
+    localStorage.setItem("tilescope-theme", model.theme)
+    window.themed(model.theme)
+  })
   // The tabs are marked once the browser has had a moment for them.
   model.on("msg:custom", () => setTimeout(toTab, 50))
   // What was sent before the question is built in turns of its own: two idle moments, one after the other. A page that never rests

@@ -16,7 +16,7 @@ KEYS = (
     ("?", "show or hide this sheet"),
     ("1 … 9", "go to a group of views, counted from the left"),
     ("[ ]", "go to the view before or after this one"),
-    ("p, g", "open or close the profile form, or the GPU"),
+    ("p, g, r", "open or close the profile form, the GPU, or what can be done with this run"),
     ("Tab, Shift Tab", "go to the next control, or back"),
     ("← →", "in a row of views: the one beside it; Enter opens it"),
     ("↑ ↓", "in a table: choose a row; Enter opens one that leads elsewhere"),
@@ -42,6 +42,7 @@ class PageScript(ScriptComponent):
         default=Path(__file__).with_name("ring.css").read_text(encoding="utf-8"), doc="Style of the focus."
     )
     panel = param.String(doc="What is open beside the views: the focus goes into the drawer, and back.")
+    theme = param.String(doc="The page's theme: what a user chose is kept in the browser.")
     asked = param.Integer(doc="How often the browser was asked whether it has drawn all it was sent.")
     drawn = param.Integer(doc="The last of those questions after which it had.")
 

@@ -11,6 +11,7 @@ from typing import Any
 import panel as pn
 from tilescope.files.bounded_reading import printable
 
+from tilescope_dashboard.data.meanings import meaning
 from tilescope_dashboard.data.units import unbroken
 
 #: Colours derive from ``currentColor``, so they follow the page's theme.
@@ -44,9 +45,14 @@ def notices(said: Iterable[str]) -> str:
     return f'<div class="notices">{every}</div>' if every else ""
 
 
+def paragraph(text: str) -> str:
+    """A paragraph; nothing for an empty text."""
+    return f'<p class="quiet">{escape(text)}</p>' if text else ""
+
+
 def heading(title: str, text: str = "") -> str:
     """A view's title with a sentence below it."""
-    return f"<h2>{escape(title)}</h2>" + (f'<p class="quiet">{escape(text)}</p>' if text else "")
+    return f"<h2>{escape(title)}</h2>{paragraph(text)}"
 
 
 def subheading(title: str, text: str = "") -> str:
@@ -69,7 +75,7 @@ def more(title: str, lines: Iterable[str]) -> str:
 def stats(values: Iterable[tuple[str, str, str]]) -> str:
     """Large numbers: label, value and a note on the source."""
     cells = "".join(
-        f'<div class="stat"><dt>{escape(label)}</dt><dd>{escape(value)}'
+        f'<div class="stat" title="{escape(meaning(label))}"><dt>{escape(label)}</dt><dd>{escape(value)}'
         + (f'<span class="note">{escape(note)}</span>' if note else "")
         + "</dd></div>"
         for label, value, note in values

@@ -16,25 +16,26 @@ from tilescope_dashboard.components import html_text, layout
 from tilescope_dashboard.components.download import Download, link
 from tilescope_dashboard.data import exports
 from tilescope_dashboard.data.columns import Column
+from tilescope_dashboard.data.meanings import meaning
 
+#: A number with three digits, all of them in front of the point where there are more; 0 as it is.
+_DIGITS = "(v => v && Math.abs(v) < 999.5 ? v.toPrecision(3) : Math.round(v).toLocaleString('en'))"
 _ABSENT = 'value == null || value !== value ? "–" : '
-_SCALED = (
-    "(([f, p]) => {d = v => +v.toPrecision(3); return d(value / f).toLocaleString('en', {maximumFractionDigits: 9})"
-    " + ' ' + p + '%s'})(%s.find(([f]) => Math.abs(value) >= f) || %s)"
-)
+_SCALED = f"(([f, p]) => {_DIGITS}(value / f) + ' ' + p + '%s')(%s.find(([f]) => Math.abs(value) >= f) || %s)"
 _UP = "[[1e15,'P'],[1e12,'T'],[1e9,'G'],[1e6,'M'],[1e3,'k']]"
 _DOWN = "[[1,''],[1e-3,'m'],[1e-6,'µ']]"
 
 
-def _template(expression: str) -> HTMLTemplateFormatter:
-    return HTMLTemplateFormatter(template=f"<%= {_ABSENT}{expression} %>")
+def _template(expression: str, kind: str = "") -> HTMLTemplateFormatter:
+    shown = f"<%= {_ABSENT}{expression} %>"
+    return HTMLTemplateFormatter(template=f'<div class="{kind}">{shown}</div>' if kind else shown)
 
 
 #: Units whose values are scaled, by their symbol; and those that are written as they are, by a factor and what follows.
 _SYMBOLS = {
     "flop": "flop", "op": "OP", "flop/second": "flop/s", "op/second": "OP/s", "byte/second": "B/s", "flop/byte": "flop/B", "hertz": "Hz",
 }  # fmt: skip
-_FOLLOWED = {"ratio": (100, " %"), "times": (1, "×"), "watt": (1, " W"), "celsius": (1, " °C")}
+_FOLLOWED = {"ratio": (100, " %"), "times": (1, "×"), "speedup": (1, "×"), "watt": (1, " W"), "celsius": (1, " °C")}
 
 
 def _formatter(unit: str) -> Any:
@@ -47,7 +48,8 @@ def _formatter(unit: str) -> Any:
         factor, after = _FOLLOWED[unit]
         # One that is almost nothing would be a row of zeros.
         return _template(
-            f"(0 < value && value * {factor} < 0.001 ? '&lt; 0.001' : +(value * {factor}).toPrecision(3)) + '{after}'"
+            f"(0 < value && value * {factor} < 0.001 ? '&lt; 0.001' : {_DIGITS}(value * {factor})) + '{after}'",
+            "<%= value < 0.95 ? 'slower' : '' %>" if unit == "speedup" else "",
         )
     if unit in ("byte", "count"):
         # Bytes are counted exactly; a table is where one looks for the exact number.
@@ -57,7 +59,7 @@ def _formatter(unit: str) -> Any:
 
 #: Widths in pixels that hold what a unit's values look like; a narrower page scrolls the table sideways. A column of words
 #: becomes as wide as these need, up to ``_WIDEST``.
-_WIDTHS = {"text": 112, "byte": 122, "count": 82, "second": 80, "ratio": 78, "times": 80, "flop": 92,
+_WIDTHS = {"text": 112, "byte": 122, "count": 82, "second": 80, "ratio": 78, "times": 80, "speedup": 80, "flop": 92,
            "op": 92, "flop/second": 108, "op/second": 108, "flop/byte": 94, "byte/second": 84, "hertz": 88, "watt": 76, "celsius": 72}  # fmt: skip
 _NAMED = {
     "impl": 84, "pass": 82, "level": 62, "kind": 86, "source": 92, "started": 132, "title": 160, "device": 112,
@@ -222,6 +224,7 @@ def table(columns: Iterable[Column], kind: type[Table] = Table, **options: Any) 
         formatters={c.name: _formatter(c.unit) for c in every},
         text_align=dict.fromkeys(numeric, "right"),
         header_align=dict.fromkeys(numeric, "right"),
+        header_tooltips={c.name: meaning(c.title) for c in every},
         # Else each cell takes the focus for an editor that then does not open: hundreds of stops for the Tab key.
         editors=dict.fromkeys(c.name for c in every),
         show_index=False,

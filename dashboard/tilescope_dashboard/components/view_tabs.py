@@ -14,16 +14,16 @@ from tilescope_dashboard.components import layout
 _FADES = {"maskImage": "linear-gradient(to left, transparent, #000 32px)", "paddingRight": "32px"}
 _SCROLLS = {"@media (max-width: 640px)": _FADES}
 _TAB = {
-    "fontSize": 14, "padding": "12px 11px", "minHeight": 40, "minWidth": 0, "color": "text.primary", "opacity": 0.78,
+    "fontSize": 14, "padding": "8px 11px", "minHeight": 38, "minWidth": 0, "color": "text.primary", "opacity": 0.78,
 }  # fmt: skip
 _GROUPS = {
-    **_SCROLLS, "minHeight": 40, "borderBottom": 1, "borderColor": "divider",
+    **_SCROLLS, "minHeight": 38,
     "& .MuiTab-root": _TAB, "& .MuiTab-root.Mui-selected": {"color": "text.primary", "opacity": 1},
 }  # fmt: skip
 _APART = {"& .MuiTab-root:first-of-type": {"marginRight": "14px", "borderRight": 1, "borderColor": "divider"}}
 _VIEWS = {
-    **_SCROLLS, "minHeight": 32, "padding": "6px 8px 2px", "& .MuiTabs-indicator": {"display": "none"},
-    "& .MuiTab-root": {**_TAB, "fontSize": 13, "padding": "7px 12px", "minHeight": 32, "borderRadius": 16, "marginRight": "4px"},
+    **_SCROLLS, "minHeight": 28, "padding": "2px 8px", "& .MuiTabs-indicator": {"display": "none"},
+    "& .MuiTab-root": {**_TAB, "fontSize": 13, "padding": "4px 12px", "minHeight": 28, "borderRadius": 16, "marginRight": "4px"},
     "& .MuiTab-root.Mui-selected": {"color": "text.primary", "opacity": 1, "backgroundColor": "action.selected"},
 }  # fmt: skip
 

@@ -20,14 +20,15 @@ _COMPARED = 8
 def first_shown(runs: Sequence[store.Summary], kernel: str = "") -> tuple[str, str]:
     """The id of the run to open and the kernel: a recording without a GPU here, else the newest readable run.
 
-    An empty id means no run, an empty kernel the run's first. A ``kernel`` that was asked for stays.
+    An empty id means no run, an empty kernel the run's first. A ``kernel`` that was asked for stays, and no run of others is opened.
     """
     readable = [s for s in runs if not s.error]
     recorded = [s for s in readable if s.recorded and s.measured]
     if recorded and no_gpu():
-        first = best_run(recorded, kernel or SHOWN_FIRST)
-        return (first.id, kernel or SHOWN_FIRST) if first else (_fullest(recorded).id, kernel)
-    return (readable[0].id if readable else ""), kernel
+        first = best_run(readable if kernel else recorded, kernel or SHOWN_FIRST)
+        return (first.id, kernel or SHOWN_FIRST) if first else ("" if kernel else _fullest(recorded).id, kernel)
+    held = [run for run in readable if not kernel or kernel in run.kernels]
+    return (held[0].id if held else ""), kernel
 
 
 def best_run(runs: Sequence[store.Summary], kernel: str) -> store.Summary | None:

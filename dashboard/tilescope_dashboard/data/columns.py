@@ -17,7 +17,7 @@ _FOLLOWED = {"watt": " W", "celsius": " °C"}
 class Column:
     """A frame's column: its title and the unit of its values.
 
-    A unit is one of ``tilescope.table.schema``'s (``second``, ``byte/second``), ``times`` for a factor, ``text``, or
+    A unit is one of ``tilescope.table.schema``'s (``second``, ``byte/second``), ``times`` for a factor, ``speedup`` for one that is bad below 1, ``text``, or
     ``spread`` for a text of a value with its range.
     """
 
@@ -36,7 +36,7 @@ class Column:
             return ABSENT
         if self.unit in ("text", "spread"):
             return str(value)
-        if self.unit == "times":
+        if self.unit in ("times", "speedup"):
             return times(value)
         if self.unit in _FOLLOWED:
             return f"{value:,.3g}{_FOLLOWED[self.unit]}"

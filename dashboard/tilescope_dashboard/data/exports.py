@@ -38,7 +38,7 @@ def plain(frame: pd.DataFrame, units: Mapping[str, str]) -> pd.DataFrame:
 def _named(name: str, unit: str) -> str:
     if unit in ("text", "count"):
         return name
-    return f"{name} ({'ratio' if unit == 'times' else unit})"
+    return f"{name} ({'ratio' if unit in ('times', 'speedup') else unit})"
 
 
 def as_csv(frame: pd.DataFrame) -> io.BytesIO:

@@ -15,7 +15,7 @@ _NOTHING = "No run on this GPU timed this case."
 def history(rows: pd.DataFrame, look: Theme) -> figure:
     """A column a run, the oldest first, with a mark and a bar for its range an implementation; rows are ``topics.history``'s.
 
-    A line joins the times of one implementation's default. A sweep's fastest config is hollow and not joined.
+    A line joins the times of one implementation's default. A sweep's fastest config is small and not joined.
     """
     if rows.empty:
         return empty(look, "history", _NOTHING, 220)
@@ -35,14 +35,13 @@ def history(rows: pd.DataFrame, look: Theme) -> figure:
         shade = colour(impl, look, impls)
         # Dodge the implementations within a run, or their bars would overlap.
         shift = (place - (len(impls) - 1) / 2) * min(0.14, 0.7 / len(impls))
-        shown = _columns(rows[rows["impl"] == impl], labels, shift, shade, look)
+        shown = _columns(rows[rows["impl"] == impl], labels, shift)
         own = shown[~shown["swept"]]
         plot.line(own["x"].tolist(), own["y"].to_numpy(), color=shade, line_width=2)
         source = ColumnDataSource(shown)
         plot.segment("x", "low", "x", "high", source=source, color=shade, line_width=2)
         drawn = plot.scatter(
-            "x", "y", source=source, marker=mark(impl, impls), size=11, line_color=shade, line_width=2,
-            fill_color="fill", name="points",
+            "x", "y", source=source, marker=mark(impl, impls), size="size", color=shade, name="points",
         )  # fmt: skip
         hover(plot, drawn, [("", "@said"), ("GPU time", "@time"), ("commit", "@revision"), ("from", "@origin")])
         items.append(LegendItem(label=short(impl, 22), renderers=[drawn]))
@@ -60,11 +59,11 @@ def _labels(runs: pd.DataFrame, narrow: bool) -> dict[str, str]:
     return labels
 
 
-def _columns(of: pd.DataFrame, labels: dict[str, str], shift: float, shade: str, look: Theme) -> pd.DataFrame:
+def _columns(of: pd.DataFrame, labels: dict[str, str], shift: float) -> pd.DataFrame:
     times = of[["gpu_time", "gpu_time_low", "gpu_time_high"]]
     return pd.DataFrame({
         "x": [(labels[run], shift) for run in of["run_id"]], "y": of["gpu_time"], "low": of["gpu_time_low"], "high": of["gpu_time_high"],
-        "fill": [look.ground if swept else shade for swept in of["swept"]], "swept": of["swept"],
+        "size": [7 if swept else 11 for swept in of["swept"]], "swept": of["swept"],
         "said": (of["impl"] + " " + of["config"]).str.strip(),
         "time": [ranged("second", *row) for row in times.itertuples(index=False)],
         "revision": of["revision"], "origin": of["origin"],

@@ -133,8 +133,7 @@ def _draw_points(plot: figure, points: pd.DataFrame, unit: str, look: Theme) -> 
     )  # fmt: skip
     tips = [("", "@case"), ("launch", "@function"), ("point", "@said"), ("intensity", "@at"), ("performance", "@reached"),
             ("executed", "@executed"), ("time", "@time")]  # fmt: skip
-    # The roofs are above the points.
-    hover(plot, plotted, tips, limit=2, attachment="below")
+    hover(plot, plotted, tips)
     plot.add_tools(TapTool(renderers=[plotted]))
     keys(plot, look, _keys(points, look))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 from bokeh.models import ColumnDataSource, Range1d, Span
 from bokeh.plotting import figure
@@ -28,7 +29,7 @@ class Frame(NamedTuple):
 def sizes(rows: pd.DataFrame, frame: Frame, look: style.Theme) -> figure:
     """A mark a row of ``topics.sizes.sizes``, a bar for its range, and lines over sizes of one implementation and dtype.
 
-    The most frequent dtype's marks are filled, those of the others hollow. The roof is a dashed line.
+    The most frequent dtype's marks are large, those of the others small. The roof is a dashed line.
     """
     if rows.empty:
         return style.empty(look, "sizes", _NOTHING, 220)
@@ -56,27 +57,25 @@ def sizes(rows: pd.DataFrame, frame: Frame, look: style.Theme) -> figure:
     marks = {impl: style.mark(impl, impls) for impl in impls}
     # Draw Triton's last, so that it is seen where another is as fast.
     rows = rows.sort_values("impl", key=lambda impl: impl.eq("triton"), kind="stable")
-    hollow = rows["dtype"].ne(usual)
+    # A hollow mark means predicted elsewhere.
+    small = rows["dtype"].ne(usual)
     # Use few renderers: each has five glyphs, which the page waits for.
-    _draw_lines(plot, rows.assign(hollow=hollow), scale, shades)
+    _draw_lines(plot, rows.assign(small=small), scale, shades)
     line = rows["impl"].map(shades)
     source = ColumnDataSource(
-        _columns(rows, frame.unit, scale).assign(
-            line=line, fill=line.mask(hollow, look.ground), mark=rows["impl"].map(marks)
-        )
+        _columns(rows, frame.unit, scale).assign(line=line, mark=rows["impl"].map(marks), size=np.where(small, 6, 10))
     )
     plot.segment("x", "low", "x", "high", source=source, color="line", line_width=2, name="ranges")
     points = plot.scatter(
-        "x", "y", source=source, marker="mark", size=10, line_color="line", line_width=2, fill_color="fill",
-        name="points",
+        "x", "y", source=source, marker="mark", size="size", color="line", name="points",
     )  # fmt: skip
     style.hover(plot, points, [("", "@said"), ("rate", "@rate"), ("GPU time", "@time"), ("from", "@origin")])
     lines = [style.Key(short(impl, 22), marks[impl], shades[impl], shades[impl]) for impl in impls]
-    if hollow.any():
+    if small.any():
         others = ", ".join(dtype for dtype in rows["dtype"].unique() if dtype != usual)
         lines += [
             style.Key(usual, "circle", look.muted, look.muted),
-            style.Key(others, "circle", look.muted, look.ground),
+            style.Key(others, "circle", look.muted, look.muted, size=6),
         ]
     style.keys(plot, look, lines)
     return plot
@@ -90,7 +89,7 @@ def _draw_lines(plot: figure, rows: pd.DataFrame, scale: float, shades: dict[str
         lines["x"].append(some["size"].tolist())
         lines["y"].append((some["rate"] / scale).tolist())
         lines["line"].append(shades[impl])
-        lines["dash"].append("dashed" if some["hollow"].iloc[0] else "solid")
+        lines["dash"].append("dashed" if some["small"].iloc[0] else "solid")
     plot.multi_line(
         "x", "y", source=ColumnDataSource(lines), line_color="line", line_dash="dash", line_width=2, name="lines"
     )

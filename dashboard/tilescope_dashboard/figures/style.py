@@ -54,8 +54,6 @@ class Theme:
     accent: str
     warning: str
     series: tuple[str, ...]
-    #: Colours of a timeline's functions.
-    functions: tuple[str, ...]
     origin: tuple[str, ...] = ()
     narrow: bool = False
 
@@ -63,18 +61,16 @@ class Theme:
 LIGHT = Theme(
     dark=False, ground="#ffffff", ink="#1b1f24", muted="#5b6570", line="#e3e7eb", accent="#0072B2", warning="#B34700",
     series=("#0072B2", "#D55E00", "#009E73", "#AA4499", "#8A6D00", "#332288"),
-    functions=("#0072B2", "#D55E00", "#00855f", "#AA4499", "#8A6D00", "#332288", "#A5283C", "#117733", "#3F8FBF", "#7A4A21"),
 )  # fmt: skip
 DARK = Theme(
     dark=True, ground="#14181d", ink="#eef1f4", muted="#a2acb7", line="#2a3139", accent="#56B4E9", warning="#F0A35E",
     series=("#56B4E9", "#F0A35E", "#2FC79B", "#CC79A7", "#F0E442", "#B39DDB"),
-    functions=("#56B4E9", "#F0A35E", "#2FC79B", "#CC79A7", "#F0E442", "#B39DDB", "#FF8A80", "#A5D66F", "#8FE3F0", "#D7B899"),
 )  # fmt: skip
 
 #: Implementations that every kernel has keep their colour in all views.
 _PLACES = {"triton": 0, "eager": 1, "compile": 2, "aten": 3}
 _MARKS = ("circle", "square", "triangle", "diamond", "inverted_triangle", "hex")
-_HATCHES = (" ", "/", ".", "x", "-", "|")
+_HATCHES = (" ", "/", ".", "x", "-", "|", "\\", "o", "+", "*")
 
 
 def theme(dark: bool, *origin: str, narrow: bool = False) -> Theme:
@@ -181,10 +177,14 @@ def line_at(plot: figure, look: Theme, x: float, **settings: Any) -> None:
     plot.add_layout(Span(location=x, dimension="height", **strokes | settings))
 
 
-def hover(plot: figure, drawn: GlyphRenderer | list[GlyphRenderer], tips: Any, **settings: Any) -> None:
-    """Shows ``tips`` over what was drawn."""
+def hover(
+    plot: figure, drawn: GlyphRenderer | list[GlyphRenderer], tips: Sequence[tuple[str, str]], **settings: Any
+) -> None:
+    """Shows ``tips``, pairs of a label and a value, over the nearest mark; beside it, and no wider than half of the page."""
     drawn = drawn if isinstance(drawn, list) else [drawn]
-    plot.add_tools(HoverTool(renderers=drawn, tooltips=tips, **settings))
+    rows = (f"<div>{label} {said}</div>" if label else f"<div><b>{said}</b></div>" for label, said in tips)
+    text = f'<div style="max-width: min(400px, 42vw); overflow-wrap: anywhere; font: 12px/1.45 {FONT}">{"".join(rows)}</div>'
+    plot.add_tools(HoverTool(renderers=drawn, tooltips=text, **{"limit": 1, **settings}))
 
 
 #: Pixels for a legend on a narrow page, and on the narrowest other one, which has an open drawer.
@@ -223,6 +223,7 @@ class Key(NamedTuple):
     line: str
     fill: str
     dash: str = "solid"
+    size: int = 10
 
 
 def keys(plot: figure, look: Theme, lines: Sequence[Key]) -> None:
@@ -230,7 +231,7 @@ def keys(plot: figure, look: Theme, lines: Sequence[Key]) -> None:
     columns = {name: [getattr(line, name) for line in lines] for name in Key._fields}
     nowhere = {"x": [math.nan] * len(lines), "y": [0] * len(lines)}
     drawn = plot.scatter(
-        "x", "y", marker="mark", size=10, line_color="line", fill_color="fill", line_dash="dash", line_width=2,
+        "x", "y", marker="mark", size="size", line_color="line", fill_color="fill", line_dash="dash", line_width=2,
         source=ColumnDataSource(columns | nowhere), name="keys",
     )  # fmt: skip
     legend(plot, look, [LegendItem(label=value(k.label), renderers=[drawn], index=n) for n, k in enumerate(lines)])
@@ -299,8 +300,12 @@ def ratio_ticks(low: float, high: float, most: int = 9) -> list[float]:
 
 
 def problem(kernel: str, direction: str) -> str:
-    """The label of a kernel and its pass in figures; a nabla stands for gradients."""
-    return kernel + {"backward": " ∇", "forward+backward": " +∇"}.get(direction, "")
+    """The label of a kernel and its pass in figures."""
+    return " ".join(
+        filter(
+            None, [kernel, {"forward": "", "backward": "bwd", "forward+backward": "fwd+bwd"}.get(direction, direction)]
+        )
+    )
 
 
 def distinct(names: Iterable[str], limit: int) -> dict[str, str]:

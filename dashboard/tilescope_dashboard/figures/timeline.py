@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from zlib import crc32
-
 import numpy as np
 import pandas as pd
 from bokeh.models import ColumnDataSource, CustomJSTickFormatter, LegendItem, PanTool, Range1d, WheelZoomTool
@@ -12,14 +9,14 @@ from bokeh.plotting import figure
 from tilescope.models.function_names import labels
 
 from tilescope_dashboard.data.units import short, write
-from tilescope_dashboard.figures.style import LIGHT, Theme, blank, distinct, empty, hatch, hover, legend
+from tilescope_dashboard.figures.style import Theme, blank, colour, distinct, empty, hatch, hover, legend
 
 #: Most launches with a bar of their own: requested ones, then the longest. The others share bars.
 MOST = 2_000
 _SLOTS = 1_000
 _ROW = 56
-#: Functions with a colour of their own; the others are grey.
-_FUNCTIONS = len(LIGHT.functions)
+#: Functions of implementations that the legend names; the others are grey.
+_FUNCTIONS = 10
 OTHERS = "others"
 
 #: Writes ticks in the unit of the largest, with enough digits to tell neighbours apart at any zoom.
@@ -31,22 +28,19 @@ _WRITER = """
     const digits = Math.max(0, Math.min(9, -Math.floor(Math.log10(step / size) + 1e-9)))
     return `${(tick / size).toFixed(digits)} ${unit}`
 """
-#: For hover tools with ``limit=1``, because many launches may share a pixel.
-_HOVER = """
-<div style="max-width: min(420px, 70vw); overflow-wrap: anywhere; font-size: 12px; line-height: 1.4">
-  <b>@impl</b>, launch @number: @function<br>start @start_text, duration @duration_text, gap before it @gap_text
-</div>
-"""
-_GAP_HOVER = """
-<div style="max-width: min(420px, 70vw); overflow-wrap: anywhere; font-size: 12px; line-height: 1.4">
-  <b>@impl</b>: gap of @gap_text before launch @number: @function<br>@cause
-</div>
-"""
+_HOVER = [
+    ("", "@impl"),
+    ("launch @number:", "@function"),
+    ("start", "@start_text"),
+    ("duration", "@duration_text"),
+    ("gap before it", "@gap_text"),
+]
+_GAP_HOVER = [("", "@impl"), ("gap of @gap_text before launch @number:", "@function"), ("", "@cause")]
 LATE, IN_TIME, UNKNOWN = "GPU idle: waiting on the CPU", "GPU idle: launch gap", "GPU idle: cause unknown"
 
 
 def timeline(launches: pd.DataFrame, look: Theme) -> figure:
-    """A bar a launch, coloured by function, and a thin bar a gap, coloured by its cause.
+    """A bar a launch in its implementation's colour, and a thin bar a gap, coloured by its cause.
 
     ``launches`` are rows of ``tilescope.models.timeline.timeline``, one repetition an implementation. If there is a boolean column
     ``chosen``, other launches are pale. Above ``MOST`` launches, those neither chosen nor long share grey bars, which give their
@@ -70,10 +64,9 @@ def timeline(launches: pd.DataFrame, look: Theme) -> figure:
     for tool in plot.select({"type": PanTool}), plot.select({"type": WheelZoomTool}):
         next(iter(tool)).dimensions = "width"
     singles, shared = reduced(launches)
-    top, known = _foremost(launches), labels(launches["function"])
     items = [
         *_together(plot, shared, lanes, look),
-        *_bars(plot, singles, {function: known[function] for function in top}, lanes, look),
+        *_bars(plot, launches, singles, lanes, look),
         *_gaps(plot, launches, lanes, look),
     ]
     plot.height = 136 + _ROW * len(impls)
@@ -81,26 +74,11 @@ def timeline(launches: pd.DataFrame, look: Theme) -> figure:
     return plot
 
 
-def _foremost(launches: pd.DataFrame) -> list[str]:
-    """Functions with a colour: the longest of each lane, then the longest of all."""
+def _foremost(launches: pd.DataFrame) -> list[tuple[str, str]]:
+    """Implementations and their functions with a legend: the longest of each lane, then the longest of all."""
     spent = launches.groupby(["impl", "function"], sort=False)["duration"].sum()
-    of_lanes = [function for _, function in spent.groupby("impl", sort=False).idxmax()]
-    of_all = launches.groupby("function")["duration"].sum().nlargest(_FUNCTIONS).index
-    return list(dict.fromkeys([*of_lanes, *of_all]))[:_FUNCTIONS]
-
-
-def places(functions: Iterable[str]) -> dict[str, int]:
-    """A place in the palette for each of up to ``_FUNCTIONS`` functions.
-
-    A function has the same place in every figure, unless an earlier one in this figure has it already.
-    """
-    found: dict[str, int] = {}
-    for function in functions:
-        place = crc32(function.encode()) % _FUNCTIONS
-        while place in found.values():
-            place = (place + 1) % _FUNCTIONS
-        found[function] = place
-    return found
+    of_lanes = spent.groupby("impl", sort=False).idxmax()
+    return list(dict.fromkeys([*of_lanes, *spent.nlargest(_FUNCTIONS).index]))[:_FUNCTIONS]
 
 
 def reduced(launches: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -139,22 +117,21 @@ def _together(plot: figure, shared: pd.DataFrame, lanes: dict[str, str], look: T
         y="lane", left="left", right="right", height=0.36, fill_color=look.muted, fill_alpha=0.35, line_color=None,
         source=source, name="shared",
     )  # fmt: skip
-    hover(plot, drawn, [("", "@impl"), ("", "@text")], limit=1)
+    hover(plot, drawn, [("", "@impl"), ("", "@text")])
     return [LegendItem(label="short launches, together", renderers=[drawn])]
 
 
 def _bars(
-    plot: figure, singles: pd.DataFrame, top: dict[str, str], lanes: dict[str, str], look: Theme
+    plot: figure, launches: pd.DataFrame, singles: pd.DataFrame, lanes: dict[str, str], look: Theme
 ) -> list[LegendItem]:
-    """A bar for each launch. ``top`` maps functions with a colour to their names in the legend."""
-    items = []
-    columns, at = _columns(singles, lanes), places(top)
-    called = columns["function"]
-    groups = [
-        (short(name, 28), called == function, look.functions[at[function]], hatch(at[function]))
-        for function, name in top.items()
-    ]
-    rest = ~np.isin(called, list(top))
+    """A bar for each launch, in its implementation's colour; patterns tell an implementation's functions apart."""
+    items, columns, known = [], _columns(singles, lanes), labels(launches["function"])
+    rest, seen = np.ones(len(singles), bool), dict.fromkeys(lanes, 0)
+    groups = []
+    for impl, function in _foremost(launches):
+        some = (columns["impl"] == impl) & (columns["function"] == function)
+        groups.append((short(known[function], 28), some, colour(impl, look, lanes), hatch(seen[impl])))
+        seen[impl], rest = seen[impl] + 1, rest & ~some
     for label, some, shade, pattern in [*groups, (OTHERS, rest, look.muted, " ")]:
         if not some.any():
             continue
@@ -165,7 +142,7 @@ def _bars(
             hatch_scale=9, source=source, name="bars",
         )  # fmt: skip
         items.append(LegendItem(label=label, renderers=[drawn]))
-    hover(plot, [item.renderers[0] for item in items], _HOVER, limit=1)
+    hover(plot, [item.renderers[0] for item in items], _HOVER)
     return items
 
 
@@ -206,7 +183,7 @@ def _gaps(plot: figure, launches: pd.DataFrame, lanes: dict[str, str], look: The
             "left", "lane", "right", "lane", source=ColumnDataSource(data), line_color=shade, line_width=4,
             line_dash=dash, name=label,
         )  # fmt: skip
-        hover(plot, drawn, _GAP_HOVER, limit=1)
+        hover(plot, drawn, _GAP_HOVER)
         items.append(LegendItem(label=label, renderers=[drawn]))
     return items
 

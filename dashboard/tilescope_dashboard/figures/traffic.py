@@ -115,14 +115,17 @@ def _reduced(rows: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def speedup(gains: pd.DataFrame, look: style.Theme) -> figure:
-    """The speedup vs eager that bytes predict (hollow) and that was measured (filled).
+    """The speedup over the unfused composition that bytes predict (hollow) and that was measured (filled).
 
     ``gains`` has ``impl``, ``predicted`` and ``actual`` (ratios; absent where not known).
     """
     known = gains[gains["predicted"].notna() | gains["actual"].notna()] if len(gains) else gains
     if known.empty:
         return style.empty(
-            look, "speedup", "A speedup needs the bytes or the time of eager and of another implementation.", 200
+            look,
+            "speedup",
+            "A speedup needs the bytes or the time of the unfused composition and of another implementation.",
+            200,
         )
     impls = list(dict.fromkeys(known["impl"]))[::-1]
     lanes = style.distinct(impls, 14)
@@ -130,7 +133,7 @@ def speedup(gains: pd.DataFrame, look: style.Theme) -> figure:
     low = min(known[["predicted", "actual"]].min().min(), 1.0)
     room = (0.18 if look.narrow else 0.06) * top  # for half a label
     plot = style.blank(
-        look, "speedup", 140 + (66 if look.narrow else 54) * len(impls), x="speedup vs eager", x_unit="times",
+        look, "speedup", 140 + (66 if look.narrow else 54) * len(impls), x="speedup vs unfused", x_unit="times",
         named_rows=True, y_range=list(lanes.values()),
         x_range=Range1d(max(-room, low - 0.35 * (top - low) - 0.1), top + 0.35 * (top - low) + 0.1),
     )  # fmt: skip

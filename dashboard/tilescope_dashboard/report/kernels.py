@@ -46,12 +46,16 @@ def kernel(loaded: LoadedRun, name: str, cases: pd.DataFrame) -> KernelPart:
         _roofline(loaded, plain), *_traffic(plain, loaded.run.device.l2_bytes), *_sweep(loaded, name, table), _occupancy(loaded, plain),
         *source_lines(loaded, name, passes),
     ]  # fmt: skip
+    advised = tuple(_advice(loaded, table, cases))
+    of_case = next((part.findings for part in advised if case and case["pass"] in part.title), ())
     return KernelPart(
         name=name,
         about=str(loaded.run.kernels.get(name, {}).get("summary", "")),
-        reached=topic.verdict(name, None, (), failed) if failed and not case else overview.sentence(case),
+        reached=topic.verdict(name, None, (), failed)
+        if failed and not case
+        else topic.led(overview.sentence(case), of_case),
         largest=Table(cases[same], overview.TIMES[1:]),
-        advice=tuple(_advice(loaded, table, cases)),
+        advice=advised,
         parts=tuple(filter(None, parts)),
     )
 

@@ -27,7 +27,7 @@ IN_ADDRESS = ["run", "kernel", "case", "view", "theme", "compared", "panel", "fi
 OF_ALL = (HOME := "home", CLAIMS := "claims", WATCH := "watch")
 WHOLE_RUN, FIRST = "overview", "summary"
 #: What can be open beside or over the views.
-PANELS = (PROFILE := "profile", GPU := "gpu")
+PANELS = (PROFILE := "profile", GPU := "gpu", RUN := "run")
 _NO_CASE = KernelCase("", "", "")
 
 
@@ -205,12 +205,11 @@ class State(param.Parameterized):
         return url_state.run_folder(self.run)
 
     def _follow(self) -> None:
-        """If the open run lacks the kernel, open the best run that has it."""
-        if self.loaded is None or not self.kernel or self.kernel in self.loaded.run.kernels:
+        """If the open run lacks the kernel, open the best run that has it, or none: another kernel's would be taken for its own."""
+        if not self.kernel or (self.loaded and self.kernel in self.loaded.run.kernels):
             return
         found = best_run(self.runs, self.kernel)
-        if found is not None:
-            self.run = found.id
+        self.run = found.id if found else ""
 
     @property
     def look(self) -> Theme:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
+from tilescope.models import baseline as usual
 from tilescope.models import compare as model
 from tilescope.models import verdicts
 from tilescope.models.repetitions import doubts
@@ -19,9 +20,9 @@ from tilescope_dashboard.topics.sentence import Sentence
 
 #: Columns of ``tilescope.models.compare.compare``'s frame, where the open run is the candidate.
 COLUMNS = (
-    PASS, WORKLOAD, IMPL, Column("baseline_impl", "baseline"), Column("baseline_run", "its run"),
+    PASS, WORKLOAD, IMPL, Column("baseline_name", "baseline"), Column("baseline_run", "its run"),
     Column("time", "GPU time", "second"), Column("baseline_time", "baseline's", "second"),
-    Column("speedup", "speedup", "times"), Column("speedup_low", "95 %, from", "times"), Column("speedup_high", "to", "times"),
+    Column("speedup", "speedup", "speedup"), Column("speedup_low", "95 %, from", "times"), Column("speedup_high", "to", "times"),
     Column("verdict", "this one is"), Column("bytes", "HBM bytes", "byte"),
     Column("baseline_bytes", "baseline's", "byte"), Column("registers", "registers", "count"),
     Column("baseline_registers", "baseline's", "count"), Column("shared_memory", "shared", "byte"),
@@ -44,10 +45,7 @@ RESOURCES = (
     Column("baseline_theoretical_occupancy", "occupancy", "ratio"), Column("theoretical_occupancy", "candidate's", "ratio"),
 )  # fmt: skip
 _NOTHING = "Choose a baseline: another implementation, or another run."
-_READING = (
-    "Right of 1×, this one is faster than the baseline. The largest speedup comes first. A bar is the "
-    "95 % interval of the speedup."
-)
+_READING = "Right of 1×, this one is faster than the baseline. A bar is the 95 % interval of the speedup."
 
 
 def baselines(loaded: LoadedRun | None, kernel: str, runs: Iterable[store.Summary]) -> dict[str, str]:
@@ -56,28 +54,27 @@ def baselines(loaded: LoadedRun | None, kernel: str, runs: Iterable[store.Summar
         return {}
     mine = loaded.table[(loaded.table["kernel"] == kernel)]
     impls = sorted(set(mine.loc[mine["config"] == "", "impl"].unique()) - {"triton"})
-    own = {f"{impl}, in this run": f"{loaded.run.id}:{impl}" for impl in impls if mine["impl"].eq("triton").any()}
+    names = usual.declarations(loaded.run.kernels[kernel])
+    ours = mine["impl"].eq("triton").any()
+    own = {f"{usual.called(impl, names)} in this run": f"{loaded.run.id}:{impl}" for impl in impls if ours}
     others = [s for s in runs if s.id != loaded.run.id and not s.error and kernel in s.kernels]
     return own | {f"{s.started[:16].replace('T', ' ')} {s.title} ({s.device})": s.id for s in others}
 
 
 def before(loaded: LoadedRun | None, kernel: str, runs: Iterable[store.Summary]) -> str:
     """Id of the kernel's newest earlier run on the same GPU; empty without one."""
-    if loaded is None:
-        return ""
-    run = loaded.run
-    found = [
-        s
-        for s in runs
-        if kernel in s.kernels and s.device == run.device.name and s.started < run.started and not s.error
-    ]
+    own = loaded.run if loaded else None
+    readable = [s for s in runs if own and kernel in s.kernels and not s.error]
+    found = [s for s in readable if own and s.device == own.device.name and s.started < own.started]
     return max(found, key=lambda s: s.started).id if found else ""
 
 
-def name_of(token: str, runs: Iterable[store.Summary]) -> str:
-    """The baseline's name in a title: an implementation, or a run."""
+def name_of(token: str, runs: Iterable[store.Summary], declared: Mapping[str, str]) -> str:
+    """The baseline's name in a title: an implementation of the open run, as its kernel's are ``declared``, or a run."""
     run, _, impl = token.partition(":")
-    return impl or next((_dated(s.title, s.started) for s in runs if s.id == run and s.title), run)
+    if impl:
+        return usual.called(impl, declared)
+    return next((_dated(s.title, s.started) for s in runs if s.id == run and s.title), run)
 
 
 def _dated(title: str, started: str) -> str:
@@ -106,7 +103,8 @@ def against(
         said += [f"{name}: no times are compared, {line}" for line in model.obstacles(baseline, candidate)]
         doubted, changed = doubts(baseline.loaded, candidate.loaded, rows), model.changes(baseline, candidate)
         said += [f"{name}: {line}" for line in (*doubted, *changed)]
-        frames.append(rows)
+        names = usual.declarations(baseline.loaded.run.kernels.get(kernel))
+        frames.append(rows.assign(baseline_name=[usual.called(impl, names) for impl in rows["baseline_impl"]]))
     rows = pd.concat(frames[1:] or frames, ignore_index=True)
     rows = rows.sort_values("speedup", ascending=False, kind="stable", na_position="last", ignore_index=True)
     return rows.sort_values(

@@ -6,19 +6,23 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
+from tilescope.models import baseline
 from tilescope.runs.store import LoadedRun
 
 from tilescope_dashboard.data.kernel_cases import OF_KERNEL, KernelCase
 from tilescope_dashboard.data.units import times
 
-#: Default baselines, in order of preference.
-_USUAL = ("eager", "compile", "aten")
+
+def declared(loaded: LoadedRun | None, kernel: str) -> Mapping[str, str]:
+    """The declarations of the kernel's implementations in the run."""
+    return baseline.declarations(loaded.run.kernels.get(kernel)) if loaded else {}
 
 
 def usual(loaded: LoadedRun | None, kernel: str) -> list[str]:
-    """The default baseline, an implementation of this run; nothing if the run has no default one."""
+    """The usual baseline, an implementation of this run; nothing if the run has none."""
     there = set(loaded.table.loc[loaded.table["kernel"] == kernel, "impl"].unique()) if loaded else set()
-    return [f"{loaded.run.id}:{impl}" for impl in _USUAL if loaded and impl in there][:1]
+    impl = baseline.usual(there, declared(loaded, kernel))
+    return [f"{loaded.run.id}:{impl}"] if loaded and impl else []
 
 
 def of_case(rows: pd.DataFrame, case: KernelCase | None) -> pd.DataFrame:
@@ -30,11 +34,11 @@ def of_case(rows: pd.DataFrame, case: KernelCase | None) -> pd.DataFrame:
     return own if len(own) else same
 
 
-def said(rows: pd.DataFrame, case: KernelCase | None) -> str:
-    """The case's speedups over up to two baselines, a sentence each."""
+def said(rows: pd.DataFrame, case: KernelCase | None, names: Mapping[str, str]) -> str:
+    """The case's speedups over up to two baselines, a sentence each. ``names`` are ``declared``."""
     ours = of_case(rows, case)
     return "".join(
-        f"{row['impl']} on {row['workload']}, {row['pass']}: {times(row['speedup'])} vs {row['baseline_impl']}. "
+        f"{row['impl']} on {row['workload']}, {row['pass']}: {times(row['speedup'])} vs {baseline.called(row['baseline_impl'], names)}. "
         for row in ours[ours["speedup"].notna()].head(2).to_dict("records")
     )
 

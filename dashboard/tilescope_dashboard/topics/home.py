@@ -13,13 +13,13 @@ from tilescope.table.units import several
 from tilescope_dashboard.data.best_run import best_run
 from tilescope_dashboard.data.columns import KERNEL, WORKLOAD, Column
 from tilescope_dashboard.topics import claims
-from tilescope_dashboard.topics.overview import OF_ROOFLINE, Stat
+from tilescope_dashboard.topics.overview import Stat
 from tilescope_dashboard.topics.sentence import Sentence
 
 #: Columns of ``kernels``' frame, numbers first, as a phone shows three.
 COLUMNS = (
-    KERNEL, Column("of_roof", "of roofline", "ratio"), Column("quickest", "vs fastest other", "times"),
-    Column("other", "fastest other"), Column("over_eager", "vs eager", "times"), Column("family", "family"),
+    KERNEL, Column("of_roof", "of roofline", "ratio"), Column("roof", "roof"), Column("quickest", "vs fastest other", "speedup"),
+    Column("other", "fastest other"), Column("over_eager", "vs unfused", "speedup"), Column("family", "family"),
     Column("claim", "published claim"), Column("judged", "measured"), WORKLOAD, Column("origin", "from"),
 )  # fmt: skip
 #: Share of the roofline above which little is left to win.
@@ -28,7 +28,7 @@ NEAR = 0.9
 OWN = "your own"
 #: Origin of a kernel while the runs that measured it are being read.
 READING = "reading its runs"
-_NAMES = {"eager": "eager", "compile": "torch.compile"}
+_NAMES = {"eager": "unfused", "compile": "torch.compile"}
 #: How a measurement compares with the claim, by verdict.
 _AGAINST = (("more", "better"), ("less", "worse"))
 
@@ -75,6 +75,7 @@ def kernels(
         )  # fmt: skip
     order = list(dict.fromkeys([*families.values(), other_family]))
     shown = pd.DataFrame(found, columns=list(dict.fromkeys([*rows.columns, *(column.name for column in COLUMNS)])))
+    shown["roof"] = shown["roof"].astype("str").str.removeprefix("measured ").replace("nan", "")
     for name in ("quickest", *(f"over_{other}" for other in model.OVER)):
         shown[name] = pd.to_numeric(shown[name])
     return shown.sort_values("family", key=lambda column: column.map(order.index), kind="stable").reset_index(drop=True)
@@ -125,7 +126,7 @@ def sentence(rows: pd.DataFrame) -> Sentence:
         parts += [f"{counts['']} not compared"] if counts.get("", 0) else []
     kernels = several(len(rows), "kernel")
     title = f"Of {kernels}, {', '.join(parts)}" if parts else kernels
-    text = f"Speedups are at the largest forward size, by GPU time. {OF_ROOFLINE} Click a kernel to open its page."
+    text = "Speedups are at the largest forward size, by GPU time. Click a kernel to open its page."
     return Sentence(title, text if len(rows) else "No kernel is known here yet.")
 
 

@@ -15,12 +15,14 @@ from tilescope_dashboard.data.units import ABSENT, ranged, times, write
 from tilescope_dashboard.topics.sentence import Sentence
 
 _OF_ROOFLINE = Column("floor_fraction", "of roofline", "ratio")
-_VS_EAGER, _VS_LIBRARY = (Column(f"speedup_{other}", f"speedup vs {other}", "times") for other in ("eager", "library"))
+_ROOF = Column("roof", "roof")
+_SPEEDUP, _VS = Column("speedup_baseline", "speedup", "speedup"), Column("baseline", "vs")
+_VS_LIBRARY = Column("speedup_library", "vs the fastest library", "speedup")
 _LIBRARY, _WHY = Column("library", "library"), Column("why", "why")
 _TRAFFIC = Column("bytes_ratio", "HBM traffic vs minimum", "times")
 #: Columns of ``tilescope.models.summary.summarise``'s frame.
 CASES = (
-    KERNEL, IMPL, PASS, WORKLOAD, GPU_TIME, _OF_ROOFLINE, _VS_EAGER, _VS_LIBRARY, _LIBRARY, _TRAFFIC,
+    KERNEL, IMPL, PASS, WORKLOAD, GPU_TIME, _OF_ROOFLINE, _ROOF, _SPEEDUP, _VS, _VS_LIBRARY, _LIBRARY, _TRAFFIC,
     Column("registers", "registers", "count"), Column("theoretical_occupancy", "occupancy", "ratio"), _WHY,
 )  # fmt: skip
 #: Columns of ``listing``'s frame.
@@ -32,23 +34,15 @@ RUNS = (
 #: Columns of ``timed`` where there are no tooltips: a time has its spread and clock beside it.
 TIMES = (
     KERNEL, PASS, WORKLOAD, IMPL, Column("time", "GPU time (5 to 95 %)", "spread"), Column("time_source", "clock"),
-    _OF_ROOFLINE, _VS_EAGER, _VS_LIBRARY, _LIBRARY,
+    _OF_ROOFLINE, _SPEEDUP, _VS, _VS_LIBRARY, _LIBRARY,
 )  # fmt: skip
 TRAFFIC = (_TRAFFIC, Column("bytes_source", "bytes from"))
 IN_FULL = (
     *TIMES, Column("floor", "floor", "second"), Column("floor_origin", "roof"), *TRAFFIC,
     Column("chosen", "chosen config"), _WHY,
 )  # fmt: skip
-#: The meaning of a share of the roofline.
-OF_ROOFLINE = (
-    "The share of the roofline is the time that the bytes or operations need at the measured roof (a copy's bandwidth, a read's for kernels that write "
-    "little, cuBLAS's rate; the datasheet's where none was measured), divided by the GPU time."
-)
 #: Legend of the figure's line and marks.
-READING = (
-    "The dashed line is the floor: the time that the algorithm's bytes or operations need at the device's roofs. "
-    "∇ marks the backward pass, +∇ forward and backward."
-)
+READING = "The dashed line is the floor: the time that the algorithm's bytes or operations need at the device's roofs."
 NOTHING = "This run has no data on it."
 #: Numbers that fit in one row of a page.
 _MOST = 6
@@ -94,8 +88,8 @@ def stats(case: Mapping[str, Any]) -> list[Stat]:
     found = [
         *([] if case["measured"] else [Stat("floor", floor, "predicted, not measured")]),
         gpu_time(case),
-        Stat("of roofline", write(case["floor_fraction"], "ratio"), f"{case['roof']}, {floor}"),
-        Stat("speedup vs eager", times(case["speedup_eager"]), "GPU time"),
+        of_roof(case),
+        Stat(f"speedup vs {case['baseline']}", times(case["speedup_baseline"]), "GPU time"),
         Stat("speedup vs torch.compile", times(case["speedup_compile"]), "GPU time"),
         Stat(f"speedup vs {case['library']}", times(case["speedup_library"]), "GPU time, fastest library"),
         *resources(case),
@@ -114,6 +108,15 @@ def gpu_time(case: Mapping[str, Any]) -> Stat:
     return Stat("GPU time", write(case["gpu_time"], "second"), f"{spread}, {case['time_source']}")
 
 
+def of_roof(case: Mapping[str, Any]) -> Stat:
+    """A row's share of the roofline, and of which roof."""
+    return Stat(
+        "of roofline",
+        write(case["floor_fraction"], "ratio"),
+        f"of the {case['roof']}, {write(case['floor'], 'second')}",
+    )
+
+
 def resources(case: Mapping[str, Any], was: Callable[[str, str], str] = lambda *_: "") -> list[Stat]:
     """A row's traffic, registers and occupancy. ``was`` gives a remark on a column's value in a baseline, by its name and unit."""
     registers, occupancy = "registers", "theoretical_occupancy"
@@ -122,6 +125,7 @@ def resources(case: Mapping[str, Any], was: Callable[[str, str], str] = lambda *
         Stat("HBM traffic vs minimum", times(case["bytes_ratio"]), counted(case)),
         *requested_of_sample(case),
         Stat("registers", write(case[registers], "count"), f"per thread{was(registers, 'count')}"),
+        *([Stat("spills", write(case["spill_bytes"], "byte"), "per thread")] if case["spill_bytes"] > 0 else []),
         Stat("theoretical occupancy", write(case[occupancy], "ratio"), limited),
     ]
 
@@ -150,7 +154,7 @@ def place(case: Mapping[str, Any]) -> str:
 
 
 def sentence(case: Mapping[str, Any] | None) -> Sentence:
-    """``81.2 % of roofline (measured copy bandwidth), 3.57× vs eager (triton, 8192x16384-bf16, forward)``, and the sentence on the bound."""
+    """``81.2 % of roofline (measured copy bandwidth), 3.57× vs F.softmax (triton, 8192x16384-bf16, forward)``, and the sentence on the bound."""
     if case is None:
         return Sentence(NOTHING)
     if case["fault"]:
@@ -164,7 +168,7 @@ def sentence(case: Mapping[str, Any] | None) -> Sentence:
             if case["floor_fraction"] > 0
             else []
         ),
-        *([f"{times(case['speedup_eager'])} vs eager"] if case["speedup_eager"] > 0 else []),
+        *([f"{times(case['speedup_baseline'])} vs {case['baseline']}"] if case["baseline"] else []),
         *([f"{times(case['speedup_library'])} vs {case['library']}"] if case["library"] else []),
     ]
     return Sentence(f"{', '.join(reached)} ({place(case)})", str(case["why"]))

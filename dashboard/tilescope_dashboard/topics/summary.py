@@ -12,7 +12,7 @@ import pandas as pd
 from tilescope.hardware import roofs
 from tilescope.models import faults
 from tilescope.models import summary as model
-from tilescope.models.advice.finding import DISTANCE, Finding
+from tilescope.models.advice.finding import AT_ROOF, DISTANCE, Finding
 from tilescope.runs import store
 from tilescope.runs.store import LoadedRun
 from tilescope.table.case_table import CaseValues, gather
@@ -28,7 +28,7 @@ from tilescope_dashboard.topics.sentence import Sentence
 PARTS = ("SM", "HBM", "L2", "tensor cores")
 _COLUMNS = ("part", "share", "said")
 _BOUND = {"memory": "memory-bound", "compute": "compute-bound", "latency": "latency-bound"}
-_UNKNOWN = "No run has data on it yet. Profile it."
+_UNKNOWN = "No run has data on it yet."
 
 
 def verdict(
@@ -36,8 +36,10 @@ def verdict(
     case: Mapping[str, Any] | None,
     found: Sequence[Finding],
     failed: Sequence[Failure] = (),
+    against: pd.DataFrame | None = None,
 ) -> Sentence:
-    """The sentence on a row of ``tilescope.models.summary.summarise``: its share of the roofline, its bound, and the reason.
+    """The sentence on a row of ``tilescope.models.summary.summarise``: the most important finding, else its speedup over the first
+    baseline of ``against`` and its share of the roof; and the reason.
 
     A fault replaces the sentence. ``failed`` are the kernel's failures in the run, for a kernel without any case.
     """
@@ -49,29 +51,44 @@ def verdict(
         return Sentence(found[0].title, f"{found[0].explanation} {found[0].remedy} ({overview.place(case)})".strip())
     if found and found[0].impossible:
         return Sentence(f"{kernel}: {found[0].title}", f"{advice.IMPOSSIBLE} ({overview.place(case)})")
-    why = f"{case['why']} ({overview.place(case)})"
-    bound = f", {_BOUND[case['bound']]}" if case["bound"] in _BOUND else ""
-    cause = _cause(found)
+    parts = [_cause(found), *_standing(case, against)]
+    if not found:
+        parts.append("no problem found")
+    elif found[0].rule == AT_ROOF[0]:
+        parts.append("only fusing it would make it faster")
     if not case["measured"]:
-        parts = [f"predicted {bound[2:]}" if bound else "", cause]
-        return Sentence(f"{kernel}: {', '.join(filter(None, parts)) or 'no prediction'} (not timed)", why)
+        parts.append("not timed")
+    title = ", ".join(filter(None, parts)) or "nothing known"
+    return Sentence(f"{kernel}: {title}", f"{case['why']} ({overview.place(case)})")
+
+
+def _standing(case: Mapping[str, Any], against: pd.DataFrame | None) -> list[str]:
+    """How fast the case is: over the baseline, and of its roof."""
+    bound = _BOUND.get(case["bound"], "")
+    if not case["measured"]:
+        return [f"predicted {bound}" if bound else ""]
+    rows = against[against["speedup"].notna()].to_dict("records") if against is not None else []
+    faster = [f"{times(row['speedup'])} the speed of {row['baseline_name']}{_where(row)}" for row in rows[:1]]
     if case["floor_fraction"] > 0:
-        title = f"{kernel} reaches {write(case['floor_fraction'], 'ratio')} of roofline ({case['roof']}){bound}"
-    else:
-        title = f"{kernel} takes {write(case['gpu_time'], 'second')} of GPU time{bound}"
-    return Sentence("; ".join(filter(None, [title, cause])), why)
+        return [*faster, f"{write(case['floor_fraction'], 'ratio')} of the {case['roof']}"]
+    return [*faster, f"{write(case['gpu_time'], 'second')} of GPU time", bound]
+
+
+def foremost(found: Sequence[Finding]) -> Finding | None:
+    """The first finding that something can be done about."""
+    return next((one for one in found if one.rule != DISTANCE and (one.bound or one.warning)), None)
 
 
 def _cause(found: Sequence[Finding]) -> str:
-    """The finding with the largest potential speedup of GPU time; empty where there is none. Launch overhead does not count."""
-    if not found:
-        return "no problem found"
-    first = next((one for one in found if one.bound and one.bound.clock == "gpu_time" and one.rule != DISTANCE), None)
-    if first is None or first.bound is None:
+    first = foremost(found)
+    if first is None:
         return ""
-    title = first.title.removesuffix(".")
-    name = title if title[:2].isupper() else title[:1].lower() + title[1:]
-    return f"{name} ({first.bound.text})"
+    return first.title.removesuffix(".") + (f" ({first.bound.text})" if first.bound else "")
+
+
+def led(said: Sentence, found: Sequence[Finding]) -> Sentence:
+    """The sentence with the foremost finding in front."""
+    return said._replace(title=". ".join(filter(None, [_cause(found), said.title])))
 
 
 def _rows(loaded: LoadedRun, kernel: str, case: KernelCase) -> pd.DataFrame:
@@ -140,11 +157,13 @@ def _of_tensors(case: CaseValues, launch: int, seconds: float, device: Device) -
     return "tensor cores", share, said
 
 
-def stats(case: Mapping[str, Any], against: pd.DataFrame) -> list[Stat]:
-    """The large numbers above the page: time, speedup over the baseline, traffic."""
+def stats(case: Mapping[str, Any], against: pd.DataFrame, found: Sequence[Finding] = ()) -> list[Stat]:
+    """The large numbers above the page: the evidence of the foremost finding, time, speedup over the baseline, traffic."""
+    first = foremost(found)
+    cause = [Stat(one.label, one.text, one.source) for one in (first.evidence[:1] if first else ())]
     speedups = [_delta(row) for row in against[against["speedup"].notna()].to_dict("records")]
     resources = overview.resources(case, functools.partial(_was, against))
-    return overview.known([overview.gpu_time(case), *speedups, *resources])
+    return overview.known([*cause, overview.gpu_time(case), *speedups, overview.of_roof(case), *resources])
 
 
 def _was(against: pd.DataFrame, column: str, unit: str) -> str:
@@ -156,13 +175,17 @@ def _was(against: pd.DataFrame, column: str, unit: str) -> str:
     return f"; baseline {write(float(values[0][1]), unit)}" if values else ""
 
 
+def _where(row: Mapping[str, Any]) -> str:
+    """`` in RUN`` for a baseline of another run."""
+    return "" if row["run"] == row["baseline_run"] else f" in {row['baseline_run']}"
+
+
 def _delta(row: Mapping[str, Any]) -> Stat:
     """The baseline's time over the case's, with its interval."""
-    where = "" if row["run"] == row["baseline_run"] else f" in {row['baseline_run']}"
     alike = "no difference can be told; " if row["verdict"] == "alike" else ""
     interval = f"95 %: {times(row['speedup_low'])} – {times(row['speedup_high'])}"
     return Stat(
-        f"speedup of {row['impl']} vs {row['baseline_impl']}{where}", times(row["speedup"]),
+        f"speedup vs {row['baseline_name']}{_where(row)}", times(row["speedup"]),
         f"{alike}{interval}; it takes {write(row['baseline_time'], 'second')}",
     )  # fmt: skip
 

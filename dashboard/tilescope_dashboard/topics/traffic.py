@@ -25,7 +25,7 @@ LAUNCHES = (
     Column("called", "function"), Column("function", "its full name"),
 )  # fmt: skip
 SPEEDUPS = (
-    IMPL, Column("bytes", "bytes", "byte"), Column("baseline_bytes", "eager's bytes", "byte"),
+    IMPL, Column("bytes", "bytes", "byte"), Column("baseline_bytes", "unfused, bytes", "byte"),
     Column("bytes_source", "bytes from"), Column("predicted", "predicted", "times"), GPU_TIME,
     Column("actual", "actual", "times"), Column("time_source", "time from"),
 )  # fmt: skip
@@ -114,7 +114,7 @@ def sentence(shown: pd.DataFrame, gains: pd.DataFrame, least: float | None, l2_b
         # These may differ from the bars, which prefer measured bytes.
         counted = f", {_COUNTED[source]}," if source in _COUNTED else ""
         predicted = times(gain["predicted"].iloc[0])
-        said = f"Bytes{counted} predict a speedup of {predicted} vs eager{timed}. {said}"
+        said = f"Bytes{counted} predict a speedup of {predicted} vs unfused{timed}. {said}"
     return Sentence(title, said)
 
 

@@ -34,7 +34,7 @@ class View(layout.Part):
 
     ``build`` makes the parts below the title, the ``body``, once. ``update`` says the title (``say``) and fills the parts from the
     state; an error in it is shown in the view. A view with a ``question`` shows the recording that answers it, ``shown``: the open
-    run, else the kernel's best recording. A line below the title names the recording, or says what to do where there is none
+    run, else the kernel's best recording. Its caption names the recording; a line below the title says what to do where there is none
     (``otherwise``). A view that is ``of_other_runs`` also updates when runs are added or removed. A view of one case shows the
     state's (``elsewhere``, ``choose``). The title of a ``live`` view changes too often to be the text alternative of its figures.
     """
@@ -53,8 +53,12 @@ class View(layout.Part):
         self._late: list[Callable[[], object]] | None = [] if in_session() else None
         self.shown: Recording | None = None
         self.trouble, self.head, self.whose = html_text.pane(visible=False), html_text.pane(), html_text.pane()
-        self.whose.margin = (-6, 8, 4, 8)
+        #: The text of the title, and where the numbers are from.
+        self.caption, self.origins = html_text.pane(), list[str]()
         self.body = layout.column(*self.build())
+        if not self.body.select(lambda part: part is self.caption):
+            with_charts = [place for place, part in enumerate(self.body) if part.select(Chart)]
+            self.body.insert(with_charts[0] + 1 if with_charts else 0, self.caption)
         self.layout = layout.column(self.trouble, self.head, self.whose, self.body)
         for place in self.body.select(Chart):
             place.about = self.about
@@ -73,8 +77,10 @@ class View(layout.Part):
         return ""
 
     def say(self, said: Sentence, more: str = "") -> None:
-        """Set the title, and ``more`` below it, as HTML."""
-        self.head.object = html_text.heading(*said) + more
+        """Set the title; and its text, ``more`` as HTML and the origins below the first figure, else below the title."""
+        text = html_text.paragraph(said.text) + more + html_text.whose(*self.origins)
+        self.head.object = html_text.heading(said.title) + ("" if self.body.visible else text)
+        self.caption.object = text
 
     def say_nothing(self, said: Sentence) -> None:
         """Set the title of a view that has nothing to show."""
@@ -172,12 +178,12 @@ class View(layout.Part):
         self.update()
 
     def say_whose(self) -> None:
-        """Name the shown recording, or say what to do where there is none."""
+        """Note the shown recording's origin, or say what to do where there is none."""
+        self.whose.object, self.origins = "", []
         if self.shown:
-            # For the open run, the notice above the views has the remark on changed code.
+            # For the open run, the line beside the tabs has the remark on changed code.
             borrowed = self.shown.loaded is not self.state.loaded
-            origin = self.shown.origin_of(self.state.kernel) if borrowed else self.shown.origin
-            self.whose.object = html_text.whose(origin)
+            self.origins = [self.shown.origin_of(self.state.kernel) if borrowed else self.shown.origin]
         else:
             tool = str(self.state.loaded.run.settings.get("tool", "")) if self.state.loaded else ""
             # The kernels of another tool's file are not declared, so no command can profile them.

@@ -16,6 +16,7 @@ from tilescope_dashboard.figures.compare import compare
 from tilescope_dashboard.session.scheduling import next_tick
 from tilescope_dashboard.topics import changed_findings, compared_case
 from tilescope_dashboard.topics import compare as topic
+from tilescope_dashboard.topics.sentence import Sentence
 from tilescope_dashboard.views.base import View
 
 
@@ -39,7 +40,7 @@ class Compare(View):
         self._others.param.watch(lambda event: self._filling or self._choose(list(event.new)), "value")
         self.state.param.watch(self._changed, "compared")
         self.drawn = layout.column(self.chart)
-        self.results = layout.column(self.findings, self.drawn, self.saved(self.table))
+        self.results = layout.column(self.findings, self.drawn, self.caption, self.saved(self.table))
         return [self._others, self._earlier, self.said, self.results]
 
     def _against(self, chosen: list[str]) -> tuple[pd.DataFrame, list[str]]:
@@ -55,7 +56,10 @@ class Compare(View):
         state = self.state
         options = topic.baselines(state.loaded, state.kernel, state.runs)
         chosen = [token for token in state.compared if token in options.values()]
-        usual = compared_case.usual(state.loaded, state.kernel)
+        usual, declared = (
+            compared_case.usual(state.loaded, state.kernel),
+            compared_case.declared(state.loaded, state.kernel),
+        )
         chosen = chosen or [token for token in usual if token in options.values()]
         self._filling = True
         self._others.param.update(options=options, value=chosen)
@@ -64,15 +68,15 @@ class Compare(View):
         if earlier and earlier not in chosen:
             shown = "Compare with the run before"
         elif earlier and usual:
-            shown = f"Compare with {usual[0].partition(':')[2]} again"
+            shown = f"Compare with {topic.name_of(usual[0], (), declared)} again"
         self._earlier.param.update(label=shown, visible=bool(shown))
         rows, said = self._against(chosen)
-        names = [topic.name_of(token, state.runs) for token in chosen]
+        names = [topic.name_of(token, state.runs, declared) for token in chosen]
         came_and_went = self._show_findings(chosen)
-        title, text = topic.sentence(state.kernel, names, rows, compared_case.said(rows, state.chosen))
+        title, text = topic.sentence(state.kernel, names, rows, compared_case.said(rows, state.chosen, declared))
         # Without times, the findings tell whether a change helped.
         more = f"; {came_and_went}" if came_and_went and not rows["speedup"].notna().any() else ""
-        self.head.object = html_text.heading(title + more, text)
+        self.say(Sentence(title + more, text))
         self.drawn.visible = not (rows["speedup"].isna().all() and self.findings.visible)
         parts = [line.partition(": ") for line in said]
         self.said.object = "".join(html_text.notice("info", f"{head}:", rest) for head, _, rest in parts)
@@ -95,7 +99,7 @@ class Compare(View):
             return ""
         rows = changed_findings.changed(*(run_cache.findings(side, (kernel, *case)) for side in (other, loaded)))
         where = f"{case.impl} on {case.workload}, {case.direction}"
-        said = changed_findings.sentence(rows, where, topic.name_of(other.run.id, self.state.runs))
+        said = changed_findings.sentence(rows, where, topic.name_of(other.run.id, self.state.runs, {}))
         self.findings.object = html_text.subheading(*said) + cards.changed(rows.itertuples(index=False, name=None))
         self.findings.visible = len(rows) > 0
         return changed_findings.count(rows)

@@ -3,64 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import panel_material_ui as pmui
-import param
+from typing import Any
 
 from tilescope_dashboard.components import cards, html_text, layout
 from tilescope_dashboard.components.choice import Choice
 from tilescope_dashboard.components.device_card import described
+from tilescope_dashboard.components.panel_dialog import PanelDialog
 from tilescope_dashboard.components.tables import downloads, table
 from tilescope_dashboard.data.best_run import best_run
 from tilescope_dashboard.data.exports import stem
 from tilescope_dashboard.data.telemetry import Gpu, Sample
 from tilescope_dashboard.figures.gpu import FIGURES
-from tilescope_dashboard.session.scheduling import next_tick
-from tilescope_dashboard.session.state import GPU, State
+from tilescope_dashboard.session.state import GPU
 from tilescope_dashboard.topics import gpu as topic
 from tilescope_dashboard.views.jobs.readings import Readings
 
-_SX = {"& .MuiDialog-paper": {"margin": "12px", "width": "calc(100% - 24px)", "backgroundImage": "none"}}
 
+class GpuDialog(PanelDialog):
+    """Built when first opened; samples only while open."""
 
-class GpuDialog(layout.Part):
-    """Open as the state says. Built when first opened; samples only while open. The focus comes back to the ``opener``."""
-
-    def __init__(self, state: State, opener: pmui.Button) -> None:
-        super().__init__()
-        self.state, self._opener, self._made = state, opener, False
-        self.layout = pmui.Dialog(
-            title="GPU", title_variant="h6", width_option="md", show_close_button=True, close_on_click=True,
-            sizing_mode="stretch_width", sx=_SX,
-        )  # fmt: skip
-        state.param.watch(lambda _: next_tick(self.follow), "panel")
-        state.param.watch(lambda *_: self._made and self._fill(), ["runs", "loaded", "kernel"])
-        self.layout.param.watch(self._closed, "open")
-        if state.panel == GPU:
-            self.follow()
+    name_of_panel, title, size = GPU, "GPU", "md"
 
     @property
     def sampling(self) -> bool:
         """Whether it watches NVML."""
-        return self._made and self.readings.on
+        return self.made and self.readings.on
 
     def follow(self) -> None:
-        """Show and sample while the state says so."""
-        opens = self.state.panel == GPU
-        if opens and not self._made:
-            self._make()
-        if self._made:
-            self.readings.follow(opens)
-        self.layout.open = opens
+        super().follow()
+        if self.made:
+            self.readings.follow(self.state.panel == GPU)
 
-    def _closed(self, event: param.parameterized.Event) -> None:
-        if not event.new:
-            next_tick(self._opener.focus)
-            if self.state.panel == GPU:
-                next_tick(lambda: setattr(self.state, "panel", ""))
-
-    def _make(self) -> None:
-        self._made = True
+    def make(self) -> list[Any]:
         self.choice = Choice("recordings on", 220, self._choose, margin=(10, 8))
         self.head, self.device, self.table = html_text.pane(), cards.pane(), table(topic.COLUMNS)
         self.readings = Readings(self.state, FIGURES, 150, self._tell)
@@ -68,10 +42,9 @@ class GpuDialog(layout.Part):
             self.table, lambda: stem("gpu", *dict.fromkeys(gpu.name for gpu in self.readings.sampler.gpus))
         )
         self.rows = layout.column(self.table, links, visible=False)
-        self.layout.objects = [self.choice, self.head, self.readings, self.rows, self.device]
-        self._fill()
+        return [self.choice, self.head, self.readings, self.rows, self.device]
 
-    def _fill(self) -> None:
+    def fill(self) -> None:
         """The run's GPU and the GPUs of the kernel's other runs."""
         state, own = self.state, self.state.device.name if self.state.device else ""
         others = (run.device for run in state.runs if not run.error and state.kernel in run.kernels)

@@ -31,8 +31,8 @@ class History(View):
         state, case = self.state, self.state.standing
         gpu = state.device.name if state.device else ""
         rows = topic.history(measurements.of_kernel(tuple(state.runs), state.kernel, gpu), case)
-        self.say(topic.sentence(state.kernel, rows, case))
         self.body.visible = len(rows) > 0
+        self.say(topic.sentence(state.kernel, rows, case))
         # Only the chosen implementation and the baseline's: beside one ten times slower, noise would not be visible.
         shown = {case.impl if case else "", *(token.partition(":")[2] for token in state.compared)}
         self.chart.object = history(rows[rows["impl"].isin(shown)], state.look_of(state.kernel, gpu))

@@ -33,7 +33,7 @@ _ALL = "all families"
 _BAR = HTMLTemplateFormatter(
     template="""<% if (value == null || value !== value) { %>–<% } else { %>
     <div style="background: linear-gradient(to right, color-mix(in srgb, #2a8ac6 34%, transparent) <%= Math.min(100, 100 * value) %>%,
-    transparent 0); border-radius: 2px; padding: 1px 4px 1px 0"><%= +(100 * value).toPrecision(3) %> %</div><% } %>"""
+    transparent 0); border-radius: 2px; padding: 1px 4px 1px 0"><%= (100 * value).toPrecision(3) %> %</div><% } %>"""
 )
 
 

@@ -1,7 +1,8 @@
-"""Bar over the views: the kernel, its pass, size and implementation, the baseline, the GPU, and the button that profiles."""
+"""The page's bar: the kernel, its pass, size, implementation, baseline and run, the GPU, and the button that profiles."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import panel as pn
@@ -14,26 +15,29 @@ from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.data.units import ABSENT, short
 from tilescope_dashboard.session.scheduling import IdleWork, next_tick
-from tilescope_dashboard.session.state import GPU, OF_ALL, PROFILE, State
+from tilescope_dashboard.session.state import GPU, OF_ALL, PROFILE, RUN, State
 from tilescope_dashboard.topics import compare, compared_case
 from tilescope_dashboard.views.gpu import GpuDialog
+from tilescope_dashboard.views.run import RunDialog
 
-#: The bar stays in sight while views scroll. On a phone its lists scroll sideways beside the fixed button.
-_CSS = ":host { position: sticky; top: 0; z-index: 20; background: var(--mui-palette-background-default, inherit); }"
-_LISTS_CSS = """
-:host(.of-all) .of-case { display: none; }
-:host { flex: 1 1 0; min-width: 0; padding: 8px 0 6px; }
-@media (max-width: 640px) {
-  :host { flex-flow: row nowrap !important; overflow: auto hidden !important; scrollbar-width: none;
-    mask-image: linear-gradient(to left, transparent, #000 24px); }
-}
+#: Pixels of the bar's height, and the width of a page below which its lists unfold under it.
+HEIGHT, _FOLDS = 56, 1200
+_LISTS_CSS = f"""
+:host(.of-all) .of-case {{ display: none; }}
+@media (max-width: {_FOLDS - 1}px) {{
+  :host {{ position: fixed; top: {HEIGHT}px; left: 0; right: 0; padding: 6px 12px 12px; flex-flow: row wrap !important;
+    background: var(--mui-palette-background-default, inherit); border-bottom: 1px solid var(--mui-palette-divider); }}
+  :host(.folded) {{ display: none !important; }}
+}}
 """
+_UNFOLD_CSS = f"@media (min-width: {_FOLDS}px) {{ :host {{ display: none !important; }} }}"
+_AT: dict[str, Any] = {"margin": (8, 4), "sx": {"& .MuiSelect-select": {"fontSize": 14}}}
 #: Placeholder of the list of kernels.
 _CHOOSE = "choose one"
 
 
 class KernelBar(layout.Part):
-    """Lists bound to the state both ways, for every view and the address."""
+    """Lists bound to the state both ways, for every view and the address. A narrow page has a button that unfolds them."""
 
     def __init__(self, state: State) -> None:
         super().__init__()
@@ -43,34 +47,48 @@ class KernelBar(layout.Part):
         self._unread: list[store.Summary] = []
         self._of: tuple[Any, ...] = ()
         self._spare = IdleWork(self.read_next)
-        at: dict[str, Any] = {"margin": (6, 6)}
-        self._kernel = Choice("kernel", 188, self._choose_kernel, **at)
+        self._kernel = Choice("kernel", 150, self._choose_kernel, **_AT)
         # In a view of all kernels these have nothing to choose.
-        at["css_classes"] = ["of-case"]
-        self._size = Choice("size", 242, lambda: state.choose(workload=self._size.value), **at)
-        self._pass = Choice("pass", 116, lambda: state.choose(direction=self._pass.value), **at)
-        self._impl = Choice("implementation", 128, lambda: state.choose(impl=self._impl.value), **at)
-        self._baseline = Choice("baseline", 155, self._choose_baseline, **at)
-        self._gpu = self._opener(GPU, variant="outlined", margin=(6, 6))
-        profile = self._opener(PROFILE, label="Profile", css_classes=["opens-drawer"], margin=(8, 6, 6, 6))
-        lists = (self._kernel, self._size, self._pass, self._impl, self._baseline, self._gpu)
-        # A column that wraps its parts into rows keeps their widths.
-        self.lists = layout.column(*lists, styles={"flex-flow": "row wrap", "gap": "4px"}, stylesheets=[_LISTS_CSS])
-        row = pn.Row(self.lists, profile, sizing_mode="stretch_width", margin=0, styles={"align-items": "flex-start"})
-        self.layout = layout.column(row, GpuDialog(state, self._gpu), stylesheets=[_CSS])
+        of_case = {**_AT, "css_classes": ["of-case"]}
+        self._size = Choice("size", 188, lambda: state.choose(workload=self._size.value), **of_case)
+        self._pass = Choice("pass", 108, lambda: state.choose(direction=self._pass.value), **of_case)
+        self._impl = Choice("implementation", 118, lambda: state.choose(impl=self._impl.value), **of_case)
+        self._baseline = Choice("baseline", 152, self._choose_baseline, **of_case)
+        self._run = Choice("run", 204, self._choose_run, **of_case)
+        gpu = self._opener(GPU, label="GPU", variant="outlined")
+        this_run = self._opener(RUN, label="This run", variant="outlined", css_classes=["of-case"])
+        profile = self._opener(PROFILE, label="Profile", css_classes=["opens-drawer"])
+        unfold = pmui.Button(label="More", variant="outlined", height=40, stylesheets=[_UNFOLD_CSS], **_AT)
+        lists = (self._size, self._pass, self._impl, self._baseline, self._run, this_run, gpu, profile)
+        # A column that flows as a row keeps its parts' widths.
+        flow = {"flex-flow": "row nowrap", "flex": "1 1 0", "min-width": "0"}
+        self.lists = layout.column(*lists, styles=flow, stylesheets=[_LISTS_CSS])
+        unfold.on_click(lambda _: self._fold(unfolded="folded" in self.lists.css_classes))
+        parts = (self._kernel, self.lists, unfold, GpuDialog(state, gpu), RunDialog(state, this_run))
+        self.layout = pn.Row(
+            *parts,
+            sizing_mode="stretch_width",
+            margin=(0, 0, 0, 10),
+            styles={"align-items": "center", "min-width": "0"},
+        )
         state.param.watch(self._fill, ["runs", "loaded", "kernel", "catalog", "case", "compared", "view"])
+        state.param.watch(lambda _: self._fold(), ["view", "panel"])
+        self._fold()
         self._fill()
 
     def _opener(self, panel: str, **settings: Any) -> pmui.Button:
         """A button that opens the panel, or closes it."""
-        field = {"color": "text.primary", "fontWeight": 400} if panel == GPU else {}
-        button = pmui.Button(height=40, sx={"whiteSpace": "nowrap", **field}, styles={"flex": "none"}, **settings)
+        button = pmui.Button(styles={"flex": "none"}, size="small", height=38, **_AT, **settings)
 
         def toggle() -> None:
             self.state.panel = "" if self.state.panel == panel else panel
 
         button.on_click(lambda _: next_tick(toggle))
         return button
+
+    def _fold(self, unfolded: bool = False) -> None:
+        marks = {"of-all": self.state.view in OF_ALL, "folded": not unfolded}
+        self.lists.css_classes = [mark for mark, has in marks.items() if has]
 
     def _choose_kernel(self) -> None:
         if self._kernel.value:
@@ -79,10 +97,14 @@ class KernelBar(layout.Part):
     def _choose_baseline(self) -> None:
         self.state.compared = [self._baseline.value] if self._baseline.value else []
 
+    def _choose_run(self) -> None:
+        # The list first reports the choice that it was made with: that is no change.
+        if self._run.value != self.state.run:
+            self.state.go_to(run=self._run.value)
+
     def _fill(self, *_: Any) -> None:
         state, case = self.state, self.state.standing
         self._seek_others()
-        self.lists.css_classes = ["of-all"] if state.view in OF_ALL else []
         # The bar has no list of configs.
         cases = [*state.cases.values(), *self._others]
         kernels = {name: name for name in state.kernels}
@@ -95,8 +117,11 @@ class KernelBar(layout.Part):
             known = dict.fromkeys(getattr(one, field) for one in cases)
             _offer(widget, {name: name for name in known}, case and getattr(case, field))
         _offer(self._baseline, *self._baselines())
-        gpu = state.device.name.removeprefix("NVIDIA ") if state.device else "none"
-        self._gpu.label = f"{'GPU' if not state.device or state.device.measured else 'predicted for'}: {gpu}"
+        labels = {_label(run): run.id for run in state.runs if not run.error}
+        if state.run and state.run not in labels.values():
+            # Without a matching option the widget would choose another run itself.
+            labels = {f"{short(state.run, 40)} · cannot be shown": state.run, **labels}
+        self._run.offer(labels, state.run or None, anew=True)
 
     def _seek_others(self) -> None:
         """Read the kernel's other runs on this GPU in idle time."""
@@ -129,7 +154,8 @@ class KernelBar(layout.Part):
         chosen = [token for token in state.compared if token in found.values()]
         if len(chosen) > 1:
             found = {f"{len(chosen)} baselines": chosen[0], **{n: t for n, t in found.items() if t != chosen[0]}}
-        usual = [token.partition(":")[2] for token in compared_case.usual(state.loaded, state.kernel)]
+        declared = compared_case.declared(state.loaded, state.kernel)
+        usual = [compare.name_of(token, (), declared) for token in compared_case.usual(state.loaded, state.kernel)]
         return {f"{usual[0]} (usual)" if usual else "none": "", **found}, next(iter(chosen), "")
 
 
@@ -137,3 +163,11 @@ def _offer(widget: Choice, options: dict[str, str], value: Any) -> None:
     """Set the options and the choice. Without options the list is disabled: without a value it would show its label instead."""
     widget.disabled = not options
     widget.offer(options or {ABSENT: ABSENT}, value if options else ABSENT, anew=True)
+
+
+def _label(run: store.Summary) -> str:
+    """Label of a run, its GPU and time first, as a narrow list cuts the end. The end of the id tells runs of one minute apart."""
+    kind = "recorded" if run.recorded else "" if run.measured else "predicted"
+    when = f"{datetime.fromisoformat(run.started):%-d %b %H:%M}" if run.started else ""
+    first = " ".join(filter(None, [kind, when]))
+    return " · ".join(filter(None, [run.device.removeprefix("NVIDIA "), first, short(run.title, 40), run.id[-4:]]))

@@ -12,6 +12,7 @@ from tilescope_dashboard.browser.page import PageScript
 from tilescope_dashboard.components import layout
 from tilescope_dashboard.components.view_tabs import ViewTabs
 from tilescope_dashboard.data import url_state
+from tilescope_dashboard.session.jobs import shared
 from tilescope_dashboard.session.scheduling import IdleWork, Pulled, in_session, next_tick, once_loaded
 from tilescope_dashboard.session.state import GPU, IN_ADDRESS, PANELS, State
 from tilescope_dashboard.views.base import View
@@ -27,13 +28,13 @@ _AWAY = """:host(.away) { position: absolute; inset-inline: 0; top: 0; height: 0
 class Navigation(layout.Part):
     """Tabs over the open view, by groups. A view is made when first opened, or before that in idle time, and kept.
 
-    The group with the title ``apart`` has the views of all kernels and stands apart. ``former`` maps former names of views to the state
+    Parts ``beside`` the tabs and ``below`` them are of every view. The group with the title ``apart`` has the views of all kernels. ``former`` maps former names of views to the state
     that each means today.
     """
 
     def __init__(
         self, state: State, groups: Mapping[str, Sequence[type[View]]], apart: str = "",
-        former: Mapping[str, Mapping[str, str]] | None = None,
+        former: Mapping[str, Mapping[str, str]] | None = None, *, beside: Sequence[Any] = (), below: Sequence[Any] = (),
     ) -> None:  # fmt: skip
         super().__init__()
         self.state, self._former = state, former or {}
@@ -50,13 +51,13 @@ class Navigation(layout.Part):
         self._begun = {name: getattr(state, name) for name in IN_ADDRESS if name != "theme"}
         titles = {title: [(view.name_in_address, view.title) for view in group] for title, group in groups.items()}
         self.tabs = ViewTabs(titles, apart=bool(apart))
-        self.page = PageScript(self._pressed, align="start", margin=(6, 8), panel=state.panel)
+        self.page = PageScript(self._pressed, align="start", margin=(4, 8), panel=state.panel, theme=state.theme)
         # The places are there from the start: whenever a row of models is added to, the theme is put on all of them again, and
         # every table among them lays out the page anew.
         self.places = {name: layout.column(stylesheets=[_AWAY]) for name in self._views}
         self.tabs.param.watch(lambda _: next_tick(self._go), "view")
         state.param.watch(self._switch, "view")
-        state.param.watch(lambda _: next_tick(self._follow_panel), "panel")
+        state.param.watch(lambda _: next_tick(self._tell_page), ["panel", "theme"])
         self._switch()
         spare = IdleWork(self.prepare, self.page.once_drawn)
         state.param.watch(lambda *_: spare.start(), ["loaded", "kernel", "theme", "narrow", "case", "view"])
@@ -65,9 +66,10 @@ class Navigation(layout.Part):
             # Make views while the browser draws the page and the server is idle, so that the first click waits less.
             ahead = IdleWork(self.make, pause=0.03)
             pn.state.curdoc.on_event(Pulled, lambda _: ahead.start())
-        top = pn.Row(self.tabs, self.page, sizing_mode="stretch_width", margin=0)
+        line = {"border-bottom": "1px solid var(--mui-palette-divider)", "flex-flow": "row wrap"}
+        top = pn.Row(self.tabs, *beside, self.page, sizing_mode="stretch_width", margin=0, styles=line)
         places = layout.column(*self.places.values(), styles={"position": "relative"})
-        self.layout = layout.column(top, places, History(self._went))
+        self.layout = layout.column(top, *below, places, History(self._went))
 
     def _switch(self, *_: Any) -> None:
         asked = self.state.view
@@ -125,7 +127,9 @@ class Navigation(layout.Part):
         return (name for name in every if not self._views[name].live)
 
     def make(self) -> bool:
-        """Make a likely view or its figures, without sending it; False if none is left."""
+        """Make a likely view or its figures, without sending it; False if none is left, or a job needs the processor."""
+        if any(job.active for job in shared().jobs):
+            return False
         for name in self._likely():
             if name not in self.made:
                 self._made(name)
@@ -137,9 +141,11 @@ class Navigation(layout.Part):
         return False
 
     def prepare(self) -> bool:
-        """Do one step towards a likely view; False if none is left."""
+        """Do one step towards a likely view; False if none is left, or a job needs the processor."""
         if self.make():
             return True
+        if any(job.active for job in shared().jobs):
+            return False
         for name in self._likely():
             if self.made[name].waits:
                 self.made[name].complete()
@@ -153,8 +159,8 @@ class Navigation(layout.Part):
     def _went(self, named: set[str]) -> None:
         self.state.param.update(**{name: value for name, value in self._begun.items() if name not in named})
 
-    def _follow_panel(self) -> None:
-        self.page.panel = self.state.panel
+    def _tell_page(self) -> None:
+        self.page.param.update(panel=self.state.panel, theme=self.state.theme)
 
     def _pressed(self, asked: str, value: Any) -> None:
         """Do what a key asks for."""

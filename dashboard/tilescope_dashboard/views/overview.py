@@ -83,6 +83,7 @@ class Overview(View):
         else:
             case = summary.representative(rows[rows["kernel"] == state.kernel]) if len(rows) else None
         self.head.object = of_kernel(state.kernel, case, str(state.declared.get("summary", "")))
+        self.caption.object = html_text.whose(*self.origins)
         self._show_first(dict(case or {}))
 
     def _show_first(self, case: dict[str, Any]) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pandas as pd
 
-from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.components.tables import table
 from tilescope_dashboard.data import measurements
@@ -33,13 +32,12 @@ class Sizes(View):
         direction = case.direction if case else "forward"
         rate = topic.rate(every[every["pass"].eq(direction)])
         rows = self._rows = topic.sizes(every, direction, rate)
+        self.body.visible, self.origins = len(rows) > 0, [*dict.fromkeys(rows["origin"])]
         self.say(topic.sentence(rows, rate))
-        self.body.visible = len(rows) > 0
         chosen = rows.loc[rows["workload"].eq(case.workload), "size"] if case else pd.Series(dtype=float)
         at = float(chosen.iloc[0]) if len(chosen) else None
         roof = topic.roof(rows, state.device, rate)
         self.chart.object = sizes(rows, Frame(rate.unit, rate.work, roof, at), state.look_of(state.kernel, gpu))
-        self.whose.object = html_text.whose(*dict.fromkeys(rows["origin"]))
         self.table.rewrite(topic.columns(rate))
         self.table.fill(rows)
 

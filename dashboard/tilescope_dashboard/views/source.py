@@ -38,7 +38,7 @@ class Source(View):
         self.no_text, self.table = html_text.pane(), table(topic.COLUMNS)
         self.code = code_pair.CodePair(sizing_mode="stretch_width", margin=(4, 8))
         self.code.param.watch(lambda _: self._draw(), "stage")
-        return [self._choices, self.no_text, self.code, self.saved(self.table, "lines")]
+        return [self._choices, self.no_text, self.code, self.caption, self.saved(self.table, "lines")]
 
     def otherwise(self) -> str:
         anywhere = self.state.command("profile", "--collect", "compiler,interpreter")

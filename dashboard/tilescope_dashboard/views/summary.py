@@ -51,18 +51,17 @@ class Summary(View):
         kernel, compared = state.kernel, tuple(state.compared)
         row = run_cache.kept(loaded, ("row", kernel, case), lambda: _row(loaded, kernel, case))
         found = run_cache.findings(loaded, (kernel, *case))
-        verdict = topic.verdict(kernel, row, found)
         if found and found[0].fault:
-            self.say_nothing(verdict)
+            self.say_nothing(topic.verdict(kernel, row, found))
             return
         self.body.visible = True
-        self.say(verdict)
         against, said = run_cache.kept_against(
             loaded, compared, ("baseline", kernel, case, compared),
             lambda: topic.baseline(loaded, kernel, case, compared, run_cache.open_cached),
         )  # fmt: skip
+        self.say(topic.verdict(kernel, row, found, against=against))
         notices = "".join(html_text.notice("info", "Baseline:", line) for line in said)
-        self.stats.object = (html_text.stats(topic.stats(row, against)) if row else "") + notices
+        self.stats.object = (html_text.stats(topic.stats(row, against, found)) if row else "") + notices
         self._draw_roofline(loaded, case)
         # Bars of the open run, else of the best recording with counters, which may have to be read first.
         shares = _shares(loaded, kernel, case)

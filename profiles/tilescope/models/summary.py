@@ -15,7 +15,7 @@ import pandas as pd
 
 from tilescope.hardware import roofs
 from tilescope.hardware.ceilings import DATASHEET
-from tilescope.models import bound, faults, impossible, preference, sampled, traffic
+from tilescope.models import baseline, bound, faults, impossible, preference, sampled, traffic
 from tilescope.runs.store import LoadedRun
 from tilescope.table import launch_configs
 from tilescope.table.case_table import KEYS, CaseValues, by_problem, gather, gpu_times, problem_of, value_of
@@ -70,7 +70,8 @@ COLUMNS = {
     "limiter": "str",
     **dict.fromkeys(["blocks", "peak_memory", *_CHECKED], "float64"),
     **{name: "float64" for names in _BYTES.values() for name in names},
-    **dict.fromkeys([*_SAMPLED, "speedup_eager", "speedup_compile"], "float64"),
+    **dict.fromkeys([*_SAMPLED, "speedup_eager", "speedup_compile", "speedup_baseline"], "float64"),
+    "baseline": "str",
     "library": "str",
     "speedup_library": "float64",
     **dict.fromkeys(["chosen", "fault", "why"], "str"),
@@ -106,7 +107,8 @@ def summarise(
     ``requested_*`` and ``unique_*`` are bytes from the interpreter, ``dram_*`` from ncu or CUPTI; ``sampled_bytes_*`` are
     estimated from ``sampled_programs`` of the ``programs``. Resources are those of the longest launch.
 
-    ``library`` is the fastest other implementation of LIBRARIES on the same problem, and ``speedup_library`` its GPU
+    ``baseline`` names the usual baseline (``tilescope.models.baseline``), and ``speedup_baseline`` is its GPU time over the
+    case's. ``library`` is the fastest other implementation of LIBRARIES on the same problem, and ``speedup_library`` its GPU
     time over the case's; there is none where either time is impossible (``impossible``). ``chosen`` is the config that the
     case ran with where none was given (``launch_configs.chosen``). ``why`` is a sentence on the bound. A case with a fault
     (``faults``) has no bound and no speedup: ``fault`` is the rule, and ``why`` says what is wrong. The argument ``kernels`` is
@@ -176,6 +178,7 @@ def _row(
         "speedup_eager": _speedup(case, others.get("eager")),
         "speedup_compile": _speedup(case, others.get("compile")),
         **_library(case, others),
+        **_baseline(case, others, baseline.declarations((kernels or {}).get(case.key["kernel"]))),
     }
     late = row["interval"] - seconds
     row["cpu_bound"] = bool(late > _LATE and row["interval"] > _LATE_RATIO * seconds)
@@ -245,6 +248,13 @@ def _speedup(case: CaseValues, other: CaseValues | None) -> float:
     """GPU time of the other implementation over this case's, both from the same source."""
     times = gpu_times(case, other) if other and other is not case else None
     return times[1].value / times[0].value if times and times[0].value > 0 else math.nan
+
+
+def _baseline(case: CaseValues, others: Mapping[str, CaseValues], declared: Mapping[str, str]) -> dict[str, Any]:
+    """The usual baseline's name, and the case's speedup over it."""
+    impl = baseline.usual(others, declared)
+    ratio = _speedup(case, others.get(impl))
+    return {"baseline": baseline.called(impl, declared) if ratio > 0 else "", "speedup_baseline": ratio}
 
 
 def _library(case: CaseValues, others: Mapping[str, CaseValues]) -> dict[str, Any]:

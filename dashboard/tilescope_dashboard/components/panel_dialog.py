@@ -1,0 +1,58 @@
+"""A dialog over the views that is open while the state says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import panel_material_ui as pmui
+import param
+
+from tilescope_dashboard.components import layout
+from tilescope_dashboard.session.scheduling import next_tick
+from tilescope_dashboard.session.state import State
+
+_SX = {"& .MuiDialog-paper": {"margin": "12px", "width": "calc(100% - 24px)", "backgroundImage": "none"}}
+
+
+class PanelDialog(layout.Part):
+    """Open while the state's ``panel`` is its ``name``. A subclass makes its parts when it first opens. The focus comes back to
+    the ``opener``.
+    """
+
+    name_of_panel = title = ""
+    size = "sm"
+
+    def __init__(self, state: State, opener: pmui.Button) -> None:
+        super().__init__()
+        self.state, self._opener, self.made = state, opener, False
+        self.layout = pmui.Dialog(
+            title=self.title, title_variant="h6", width_option=self.size, show_close_button=True, close_on_click=True,
+            sizing_mode="stretch_width", sx=_SX,
+        )  # fmt: skip
+        state.param.watch(lambda _: next_tick(self.follow), "panel")
+        state.param.watch(lambda *_: self.made and self.fill(), ["runs", "loaded", "kernel"])
+        self.layout.param.watch(self._closed, "open")
+        if state.panel == self.name_of_panel:
+            self.follow()
+
+    def make(self) -> list[Any]:
+        """The dialog's parts."""
+        raise TypeError(f"{type(self).__name__} has no make")
+
+    def fill(self) -> None:
+        """Update the parts from the state."""
+        raise TypeError(f"{type(self).__name__} has no fill")
+
+    def follow(self) -> None:
+        """Open or close as the state says."""
+        opens = self.state.panel == self.name_of_panel
+        if opens and not self.made:
+            self.layout.objects, self.made = self.make(), True
+            self.fill()
+        self.layout.open = opens
+
+    def _closed(self, event: param.parameterized.Event) -> None:
+        if not event.new:
+            next_tick(self._opener.focus)
+            if self.state.panel == self.name_of_panel:
+                next_tick(lambda: setattr(self.state, "panel", ""))
