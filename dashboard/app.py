@@ -21,6 +21,7 @@ from tilescope_dashboard.session.scheduling import IdleWork, next_tick
 from tilescope_dashboard.session.state import FIRST, HOME, IN_ADDRESS, PROFILE, State
 from tilescope_dashboard.views import kernel_bar
 from tilescope_dashboard.views.context import Context
+from tilescope_dashboard.views.find import FindDialog
 from tilescope_dashboard.views.form.drawer import Drawer
 from tilescope_dashboard.views.form.profile import ProfileForm
 from tilescope_dashboard.views.groups import APART, FORMER, GROUPS
@@ -120,7 +121,10 @@ def fill_main(state: State, drawer: Drawer, page: pmui.Page, main: pn.Column) ->
     """Put into the page what it is for."""
     try:
         progress, context = JobPanel(state, shared()), Context(state)
-        views = Navigation(state, GROUPS, APART, FORMER, beside=[context.brief], below=[context, progress])
+        find = FindDialog(state, {view.name_in_address: view.title for group in GROUPS.values() for view in group})
+        views = Navigation(
+            state, GROUPS, APART, FORMER, beside=[context.brief, find.opener], below=[context, progress, find]
+        )
         page.header = [kernel_bar.KernelBar(state)]
         main.append(views)
     except Exception as error:  # else the page would stay empty

@@ -6,7 +6,7 @@ const OPENING = ["Enter", " ", "ArrowDown", "ArrowUp"]
 const CLOSED = ".MuiSelect-select[aria-expanded=false]:not([aria-disabled=true])"
 const FIELDS = "input, [role=combobox], textarea"
 // What a letter opens, or closes where it is open.
-const PANELS = {p: "profile", g: "gpu", r: "run"}
+const PANELS = {p: "profile", g: "gpu", r: "run", "/": "find"}
 // In a figure that has the focus: by what part of what is seen it goes to the side, and how much more is seen then.
 const MOVES = {ArrowLeft: [-0.2, 1], ArrowRight: [0.2, 1], "+": [0, 0.5], "=": [0, 0.5], "-": [0, 2], "0": null}
 // What takes the focus but does not say what it is: Bokeh's toolbar and canvas.
@@ -103,6 +103,13 @@ function drawer(open, from = focused(), until = performance.now() + PATIENCE) {
   else if (!first && performance.now() < until) setTimeout(drawer, LOOK, open, from, until)
 }
 
+// Who opened the palette writes into its field, which comes with its dialog.
+function palette(open, until = performance.now() + PATIENCE) {
+  const field = every(".MuiDialog-paper").flatMap(dialog => every("input", dialog)).find(input => input.checkVisibility())
+  if (open() && field) field.focus()
+  else if (open() && performance.now() < until) setTimeout(palette, LOOK, open, until)
+}
+
 const toTab = () => every("[role=tab][aria-selected=true]").filter(tab => tab.checkVisibility()).at(-1)?.focus()
 
 export function render({model}) {
@@ -110,6 +117,8 @@ export function render({model}) {
   // The text is escaped where it is written.
   place.innerHTML = model.markup
   const [button, dialog] = place.children
+  // Until when letters are for the palette, which is on its way.
+  let writing = 0
   const toggle = () => (dialog.open ? dialog.close() : dialog.showModal())
   button.addEventListener("click", toggle)
   dialog.querySelector("button").addEventListener("click", toggle)
@@ -132,13 +141,15 @@ export function render({model}) {
       return
     } else if (event.key === "?") {
       toggle()
-    } else if (dialog.open) {
+    } else if (dialog.open || performance.now() < writing) {
       return
     } else if (/^[1-9]$/.test(event.key)) {
       model.send_msg({number: Number(event.key)})
     } else if (bracket) {
       model.send_msg({step: event.key === "]" ? 1 : -1})
     } else if (event.key in PANELS) {
+      event.preventDefault()
+      if (event.key === "/") writing = performance.now() + PATIENCE
       model.send_msg({panel: PANELS[event.key]})
     } else if (at.matches?.(".bk-events") && event.key in MOVES) {
       event.preventDefault()
@@ -161,6 +172,10 @@ export function render({model}) {
   ring(model.ring)
   const isOpen = () => model.panel === PANELS.p
   model.on("panel", () => drawer(isOpen))
+  model.on("panel", () => {
+    if (model.panel !== PANELS["/"]) writing = 0
+    palette(() => model.panel === PANELS["/"])
+  })
   drawer(isOpen, null)
   model.on("theme", () => {
     if (model.theme === window.theme) return

@@ -17,6 +17,7 @@ KEYS = (
     ("1 … 9", "go to a group of views, counted from the left"),
     ("[ ]", "go to the view before or after this one"),
     ("p, g, r", "open or close the profile form, the GPU, or what can be done with this run"),
+    ("/", "find a kernel, a run, a view or an action"),
     ("Tab, Shift Tab", "go to the next control, or back"),
     ("← →", "in a row of views: the one beside it; Enter opens it"),
     ("↑ ↓", "in a table: choose a row; Enter opens one that leads elsewhere"),

@@ -27,7 +27,7 @@ IN_ADDRESS = ["run", "kernel", "case", "view", "theme", "compared", "panel", "fi
 OF_ALL = (HOME := "home", CLAIMS := "claims", WATCH := "watch")
 WHOLE_RUN, FIRST = "overview", "summary"
 #: What can be open beside or over the views.
-PANELS = (PROFILE := "profile", GPU := "gpu", RUN := "run")
+PANELS = (PROFILE := "profile", GPU := "gpu", RUN := "run", FIND := "find")
 _NO_CASE = KernelCase("", "", "")
 
 
