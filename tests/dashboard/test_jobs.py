@@ -70,6 +70,27 @@ def test_progress_counts_cases_and_ends_with_the_folder() -> None:
     asyncio.run(scenario())
 
 
+def test_remaining_time_by_the_last_job_then_by_its_own_cases() -> None:
+    async def scenario() -> None:
+        release = asyncio.Event()
+        manager = JobManager(planner, runner(release))
+        first = manager.start(REQUEST)
+        while first.index < 1:
+            await asyncio.sleep(0)
+        assert first.remaining is not None and "s left" in describe(first)
+        release.set()
+        await settle(manager)
+        assert first.remaining is None
+        second = JobManager(planner, runner()).start(REQUEST)
+        assert second.remaining is None and "s left" not in describe(second)
+        again = manager.start(REQUEST)
+        while not again.pace:
+            await asyncio.sleep(0)
+        await settle(manager)
+
+    asyncio.run(scenario())
+
+
 def test_cancel_keeps_results_and_starts_the_next() -> None:
     async def scenario() -> None:
         manager = JobManager(planner, runner(asyncio.Event()))

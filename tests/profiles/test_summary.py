@@ -140,8 +140,8 @@ def test_latency_bound_case_names_limiter_and_stall():
     )
     assert (row["bound"], row["limiter"], row["blocks"]) == ("latency", "registers", 1)
     assert row["why"] == (
-        "Latency-bound: neither memory (25 %) nor fp32 arithmetic (0 %) is busy; registers allow 1 block per "
-        "SM (12 % occupancy); warps wait longest on data from L2 or HBM."
+        "Latency-bound: neither memory (25 %) nor fp32 arithmetic (0 %) is busy; 12 % occupancy: 1 block an "
+        "SM, limited by registers; warps wait longest on data from L2 or HBM."
     )
 
 
@@ -165,7 +165,7 @@ def test_prediction_says_that_it_is_one():
     assert (row["bound"], row["registers"], row["limiter"]) == ("memory", 64, "registers, shared memory")
     assert row["why"] == (
         "Predicted, not measured: memory-bound, at least 1.00 ms at the measured HBM bandwidth of toy; its launches touch "
-        "1× the bytes the algorithm needs; registers, shared memory allow 4 blocks per SM (50 % occupancy); "
+        "1× the bytes the algorithm needs; 50 % occupancy: 4 blocks an SM, limited by registers and shared memory; "
         "it spills 16 B a thread."
     )
 

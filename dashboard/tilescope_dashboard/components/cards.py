@@ -8,6 +8,7 @@ from pathlib import Path
 
 import panel as pn
 from tilescope.models.advice import NVIDIA, Bound, Evidence, Finding
+from tilescope.models.advice.finding import AT_ROOF
 from tilescope.models.fusion import Answer, Line
 
 from tilescope_dashboard.components import html_text
@@ -85,7 +86,7 @@ def _win(found: Finding) -> str:
     if found.warning:
         return "probably not meant"
     if found.bound is None:
-        return "no estimate of the speedup"
+        return "nothing to gain here" if found.rule in AT_ROOF else ""
     ratio, _, alone = found.bound.text.partition(" by ")
     said = f"{_saved(found.bound)}{alone and f', by {alone}'}"
     return f"<b>{escape(ratio.replace('up to', '≤'))}</b>{escape(said)}"

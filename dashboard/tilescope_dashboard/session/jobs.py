@@ -36,7 +36,7 @@ class JobState:
 
     ``swept`` names the kernels whose configs it sweeps. ``person`` and ``tab`` identify its owner (see ``browser.visitor``), empty where
     unknown; ``left`` is when the owner's last page closed. ``unfinished`` says what a job that ended by itself did not do, and why.
-    ``told`` is set once the owner's page has shown its end.
+    ``told`` is set once the owner's page has shown its end. ``pace`` is the seconds a case of the last job of this title, 0 if unknown.
     """
 
     number: int
@@ -57,6 +57,15 @@ class JobState:
     tab: str = ""
     told: bool = False
     left: float = field(default_factory=time.monotonic)
+    began: float | None = None
+    pace: float = 0.0
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds until its end, by its finished cases, else by the last job of this title; None where neither is known."""
+        spent = time.monotonic() - self.began if self.began and self.active else 0.0
+        pace = spent / self.index if self.index else self.pace
+        return max(0.0, pace * self.of - spent) if pace and self.of and self.active else None
 
     @property
     def active(self) -> bool:
@@ -87,6 +96,8 @@ class JobManager:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._watchers: set[Callable[[], None]] = set()
         self._pages: set[Callable[[JobState], bool]] = set()
+        #: Seconds a case of the last finished job, by its title.
+        self._paces: dict[str, float] = {}
 
     @property
     def current(self) -> JobState | None:
@@ -156,9 +167,12 @@ class JobManager:
         try:
             async with self._turn:
                 state.status, state.doing = RUNNING, "reading the kernel"
+                state.began, state.pace = time.monotonic(), self._paces.get(state.title, 0.0)
                 self._tell()
                 state.folder = await work()
             state.status = DONE
+            if state.of and state.began:
+                self._paces[state.title] = (time.monotonic() - state.began) / state.of
         except asyncio.CancelledError:
             state.status = CANCELLED
         except ValueError as error:

@@ -116,7 +116,7 @@ def _predicted(row: Mapping[str, Any], device: Device) -> str:
     if not math.isnan(row["bytes_ratio"]):
         parts.append(f"its launches touch {units.times(row['bytes_ratio'])} the bytes the algorithm needs")
     if not math.isnan(row["blocks"]):
-        parts.append(f"{row['limiter']} {_allow(row)}")
+        parts.append(_occupancy(row))
     if row["spill_bytes"] > 0:
         parts.append(f"it spills {units.text(row['spill_bytes'], 'byte')} a thread")
     text = "; ".join(parts)
@@ -200,7 +200,7 @@ def _latency(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
             f"moves {'up to ' * bool(cold)}{units.times(row['bytes_ratio'])} the bytes the algorithm needs{cold}"
         )
     if row["theoretical_occupancy"] < 0.5:
-        parts.append(f"{row['limiter']} {_allow(row)}")
+        parts.append(_occupancy(row))
     if row["spill_bytes"] > 0:
         parts.append(f"spills {units.text(row['spill_bytes'], 'byte')} a thread")
     stall = _longest_stall(case)
@@ -209,10 +209,13 @@ def _latency(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
     return f"Latency-bound: {'; '.join(parts)}."
 
 
-def _allow(row: Mapping[str, Any]) -> str:
+def _occupancy(row: Mapping[str, Any]) -> str:
+    """``50 % occupancy: 4 blocks an SM, limited by registers``."""
     blocks = "block" if row["blocks"] == 1 else "blocks"
-    verb = "allow" if "," in row["limiter"] or row["limiter"] != "shared memory" else "allows"
-    return f"{verb} {row['blocks']:.0f} {blocks} per SM ({_percent(row['theoretical_occupancy'])} occupancy)"
+    limiter = row["limiter"].replace(", ", " and ")
+    return (
+        f"{_percent(row['theoretical_occupancy'])} occupancy: {row['blocks']:.0f} {blocks} an SM, limited by {limiter}"
+    )
 
 
 def _longest_stall(case: CaseValues) -> str | None:

@@ -79,6 +79,8 @@ class JobPanel(layout.Part):
         if not job.active and self._seen != job.number:
             self._seen = job.number
             self.state.refresh()
+            if pn.state.notifications and self.tab_job.mine(job):
+                pn.state.notifications.info(html_text.plain(f"{job.title}: {job.status}"), duration=8000)
         self._open(self.tab_job.result())
 
     def _fill(self, job: JobState) -> None:

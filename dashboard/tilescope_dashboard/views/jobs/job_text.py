@@ -58,7 +58,8 @@ def _progress(job: JobState, spent: str, failures: str) -> str:
     head = {WAITING: "Waiting for the job before it:", CANCELLING: "Cancelling:"}.get(job.status, "Profiling")
     of = f"case {min(job.index + 1, job.of)} of {job.of}" if job.of else ""
     value = f'value="{job.index}" max="{job.of}"' if job.of else ""
-    line = " · ".join(filter(None, [of, job.doing, spent, failures]))
+    left = "" if job.remaining is None else f"about {job.remaining:.0f} s left"
+    line = " · ".join(filter(None, [of, job.doing, spent, left, failures]))
     return (
         f"<h3>{escape(head)} {escape(job.title)}</h3>"
         f'<p class="small" role="status">{escape(line)}</p><progress {value} aria-label="progress"></progress>'

@@ -140,7 +140,7 @@ def uncoalesced(subject: Subject) -> Iterator[Finding]:
                 formula = "sectors of loads and stores / the same, all full"
             yield subject.finding(
                 f"uncoalesced-{way}s",
-                f"{way.capitalize()}s touch {units.times(ratio)} the sectors that their bytes fill",
+                f"Uncoalesced {way}s: {units.text(1 / ratio, 'ratio')} of each 32-byte sector is used, {units.times(ratio)} the traffic",
                 "Neighbouring threads should take neighbouring addresses: let tl.arange run along the dimension of "
                 "stride 1 (mind the order of a 2-D block's offsets), and pad rows to a stride that is a multiple of "
                 "32 bytes, or of 16 at the least: without it a thread's neighbouring elements are loaded one by one, "

@@ -1,0 +1,46 @@
+"""The palette of kernels, runs, views and actions."""
+
+import pytest
+from tilescope_dashboard.session.state import State
+from tilescope_dashboard.views.find import FindDialog
+
+from .conftest import PREDICTED, RUN, field
+
+
+@pytest.mark.parametrize(
+    ("begins", "changed"),
+    [
+        ("matmul", {"kernel": "matmul", "panel": ""}),
+        ("Roofline (view)", {"view": "roofline", "panel": ""}),
+        ("GPU of this run", {"panel": "gpu"}),
+        ("Dark theme", {"theme": "dark", "panel": ""}),
+        (PREDICTED, {"run": PREDICTED, "panel": ""}),
+    ],
+)
+def test_palette_choice_opens_it(in_runs: None, begins: str, changed: dict[str, str]) -> None:
+    dialog = FindDialog(State(run=RUN, kernel="softmax", panel="find"), {"roofline": "Roofline"})
+    options = field(dialog, "name").options
+    field(dialog, "name").value = next(value for label, value in options.items() if begins in label)
+    assert {name: getattr(dialog.state, name) for name in changed} == changed
+
+
+def test_palette_opens_empty_again(in_runs: None) -> None:
+    dialog = FindDialog(State(run=RUN, kernel="softmax", panel="find"), {"roofline": "Roofline"})
+    field(dialog, "name").value = "view:roofline"
+    dialog.state.panel = "find"
+    assert (field(dialog, "name").value, dialog.layout.open) == (None, True)
+
+
+@pytest.mark.browser
+def test_slash_opens_palette_that_finds_a_view(visit: object) -> None:
+    page = visit(f"run={RUN}&kernel=softmax")  # type: ignore[operator]
+    page.get_by_role("tab", name="Library").wait_for()
+    page.keyboard.press("/")
+    page.get_by_role("dialog").get_by_role("combobox").wait_for()
+    page.wait_for_function(
+        "() => { let at = document.activeElement; while (at?.shadowRoot?.activeElement) at = at.shadowRoot.activeElement;"
+        " return at.tagName === 'INPUT' }"
+    )
+    page.keyboard.type("roofline")
+    page.get_by_role("option", name="Roofline (view)").click()
+    page.wait_for_url("**view=roofline**")
