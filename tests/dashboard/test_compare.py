@@ -98,10 +98,10 @@ def test_the_view_holds_what_the_address_says_against_the_run(norms: store.Summa
     assert shown.results.visible
     # Where none is chosen it is the one that Summary compares with.
     state.compared = []
-    assert (field(shown, "Compare with").value, state.compared) == ([f"{norms.id}:eager"], [])
+    assert (field(shown, "Compare with").value, state.compared) == ([f"{norms.id}:aten"], [])
     field(shown, "Compare with").value = []
-    assert (field(shown, "Compare with").value, state.compared) == ([f"{norms.id}:eager"], [])
-    assert f"faster than unfused in all {cases} cases" in words(shown)
+    assert (field(shown, "Compare with").value, state.compared) == ([f"{norms.id}:aten"], [])
+    assert f"faster than F.rms_norm in all {cases} cases" in words(shown)
     state.kernel = "in_no_run"
     assert "Choose a baseline" in words(shown)
     assert not shown.results.visible, "an empty figure and an empty table say nothing"

@@ -118,7 +118,9 @@ def test_another_kernel_opens_the_run_that_says_most_of_it() -> None:
     assert (state.run, state.kernel) == (RUN, "matmul")
     assert not state.table.empty
     state.kernel = "not_in_any_run"
-    assert (state.run, state.kernel) == (RUN, "not_in_any_run")
+    assert (state.run, state.kernel, state.loaded) == ("", "not_in_any_run", None)
+    state.kernel = "matmul"
+    assert state.run == RUN
 
 
 def test_overview_first_finding_opens_advice() -> None:

@@ -91,10 +91,19 @@ def stats(case: Mapping[str, Any]) -> list[Stat]:
         of_roof(case),
         Stat(f"speedup vs {case['baseline']}", times(case["speedup_baseline"]), "GPU time"),
         Stat("speedup vs torch.compile", times(case["speedup_compile"]), "GPU time"),
-        Stat(f"speedup vs {case['library']}", times(case["speedup_library"]), "GPU time, fastest library"),
+        *(
+            [Stat(f"speedup vs {case['library']}", times(case["speedup_library"]), "fastest library")]
+            if _other_library(case)
+            else []
+        ),
         *resources(case),
     ]
     return known(found)[:_MOST]
+
+
+def _other_library(case: Mapping[str, Any]) -> bool:
+    """Whether the fastest library is another than the baseline."""
+    return bool(case["library"]) and case["speedup_library"] != case["speedup_baseline"]
 
 
 def known(found: Iterable[Stat]) -> list[Stat]:
@@ -169,6 +178,6 @@ def sentence(case: Mapping[str, Any] | None) -> Sentence:
             else []
         ),
         *([f"{times(case['speedup_baseline'])} vs {case['baseline']}"] if case["baseline"] else []),
-        *([f"{times(case['speedup_library'])} vs {case['library']}"] if case["library"] else []),
+        *([f"{times(case['speedup_library'])} vs {case['library']}"] if _other_library(case) else []),
     ]
     return Sentence(f"{', '.join(reached)} ({place(case)})", str(case["why"]))
