@@ -43,7 +43,7 @@ def operator_calls(device):
         "softmax": (leaf, ""),
         "layer_norm": (leaf, weight, weight, 1e-5, True, ""),
         "rms_norm": (leaf, weight, 1e-6, True, ""),
-        "rms_norm_backward": (x, y, w, row, True, ""),
+        "rms_norm_backward": (x, None, y, w, row, True, ""),
         "group_norm": (
             draw(2, 6, 9).requires_grad_(),
             3,

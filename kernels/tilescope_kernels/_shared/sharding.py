@@ -24,9 +24,8 @@ _PARTS = {
     "layer_norm": "rww rr",
     "layer_norm_backward": "rrwr rp",
     "rms_norm": "rw rr",
-    "rms_norm_backward": "rrwr rp",
+    "rms_norm_backward": "rrrwr rp",
     "add_rms_norm": "rrw rrr",
-    "add_rms_norm_backward": "rrrwr rp",
     "group_norm": "rww rr",
     "group_norm_backward": "rrwr rp",
 }

@@ -16,12 +16,12 @@ import triton.language as tl
 from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.integers import next_power_of_2
 from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import check_mixed, multiprocessors, split_config, use_triton
+from tilescope_kernels._shared.launching import check_mixed, split_config, use_triton
 from tilescope_kernels._shared.operators import as_rows, operator, pack, shaped_as, unpack, wants_grad
 from tilescope_kernels._shared.row_tiles import aligned, in_pieces, load_piece, load_pieces, store_piece
-from tilescope_kernels._shared.weight_gradients import sum_partials
-from tilescope_kernels.norms.rms_norm_backward import backward_in_pieces
-from tilescope_kernels.norms.special_rows import backward_in_parts, forward_in_parts
+from tilescope_kernels.norms.rms_norm import CONFIGS
+from tilescope_kernels.norms.rms_norm_backward import rms_norm_backward, warps
+from tilescope_kernels.norms.special_rows import forward_in_parts
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 
@@ -76,62 +76,11 @@ def add_rms_norm_pieces_kernel(
         tl.store(rstd_ptr + row, rstd)
 
 
-@triton.jit
-def add_rms_norm_backward_kernel(
-    dx_ptr, partial_ptr, dy_ptr, dsum_ptr, sum_ptr, weight_ptr, rstd_ptr, rows, columns, BLOCK: tl.constexpr
-):  # fmt: skip
-    """dx, which is also the residual's gradient, of rows ``program, program + programs, ...``, and a partial sum of dW.
-
-    With n = sum * rstd and g = dy * weight: dx = rstd * (g - n * mean(g * n)) + dsum and dW = sum of dy * n over rows.
-    ``dsum``, the gradient of the returned sum, may be None.
-    """
-    program = tl.program_id(0)
-    column = tl.arange(0, BLOCK)
-    mask = column < columns
-    if partial_ptr is not None:
-        dw = tl.zeros((BLOCK,), tl.float32)
-    for row in range(program, rows, tl.num_programs(0)):
-        start = row + tl.full((), 0, tl.int64)  # int64; the interpreter's loop index has no .to()
-        total = tl.load(sum_ptr + start * columns + column, mask=mask, other=0.0)
-        dy = tl.load(dy_ptr + start * columns + column, mask=mask, other=0.0)
-        if dsum_ptr is not None:
-            dsum = tl.load(dsum_ptr + start * columns + column, mask=mask, other=0.0)
-        # Read again from L1 for every row: in registers it would crowd out wide rows.
-        weight = tl.load(weight_ptr + column, mask=mask, other=0.0, eviction_policy="evict_last")
-        rstd = tl.load(rstd_ptr + row)
-        # The row stays in 16 bits across this reduction: an fp32 copy would not fit in registers beside the sums for dW.
-        # So rstd is factored out of the sum, and x is converted to fp32 again below.
-        inner = tl.sum(dy.to(tl.float32) * weight.to(tl.float32) * total.to(tl.float32), axis=0) * rstd / columns
-        normed = total.to(tl.float32) * rstd
-        if partial_ptr is not None:
-            # Padding lanes have dy = 0 and add nothing.
-            dw += dy.to(tl.float32) * normed
-        dx = (dy.to(tl.float32) * weight.to(tl.float32) - normed * inner) * rstd
-        if dsum_ptr is not None:
-            dx += dsum.to(tl.float32)
-        tl.store(dx_ptr + start * columns + column, dx.to(dx_ptr.dtype.element_ty), mask=mask)
-    if partial_ptr is not None:
-        tl.store(partial_ptr + program.to(tl.int64) * columns + column, dw, mask=mask)
-
-
-#: ``PROGRAMS`` per SM, 0 for the launcher's choice, walk the rows in the backward pass. Each accumulates its share of dW.
-#: The forward pass has one program per row.
-CONFIGS = tuple(
-    {"PROGRAMS": programs, "num_warps": warps} for programs in (0, 1, 2, 3, 4, 8) for warps in (8, 4, 16, 32)
-)
-
 #: Most columns of a row in one program, whose registers hold all operands and, backward, the fp32 sums for dW. Longer rows
 #: are split into parts.
 _MOST = 16384
 #: The same for the forward pass of 16-bit rows in pieces: longer rows are faster in parts.
 _MOST_IN_PIECES = 32768
-
-
-def _warps(x: torch.Tensor) -> int:
-    """Number of warps for a row of ``x``: 16 elements per thread, two 16-byte accesses at 16 bits, and at most 16 warps."""
-    # Rows that are not 16-byte aligned are read one element at a time, each with its own address and mask.
-    elements = 8 if x.shape[1] * x.element_size() % 16 else 16
-    return min(16, max(1, next_power_of_2(x.shape[1]) // (32 * elements)))
 
 
 def _in_pieces(
@@ -172,7 +121,7 @@ def _add_rms_norm(
         forward_in_parts(y, total, saved, x, residual, weight, None, eps, centred=False)
         return y, total, rstd
     # Wider rows in 16 warps would keep a second row from the SM.
-    options.setdefault("num_warps", min(8, _warps(x)) if x.element_size() == 2 and columns <= 8192 else _warps(x))
+    options.setdefault("num_warps", min(8, warps(x)) if x.element_size() == 2 and columns <= 8192 else warps(x))
     launch(
         add_rms_norm_kernel, (rows,),
         y, total, saved, x, residual, weight, x.stride(0), residual.stride(0), columns, eps,
@@ -188,42 +137,6 @@ def _(
     dtype = _wider(x, residual)
     y, total = (torch.empty(x.shape, dtype=dtype, device=x.device) for _ in range(2))
     return y, total, torch.empty(x.shape[0] if save else 0, dtype=torch.float32, device=x.device)
-
-
-@operator(
-    "add_rms_norm_backward",
-    fake=lambda dy, dsum, total, weight, rstd, sums, config: (
-        total.new_empty(total.shape),
-        weight.new_empty(total.shape[1] if sums else 0),
-    ),
-)
-def _add_rms_norm_backward(
-    dy: torch.Tensor, dsum: torch.Tensor | None, total: torch.Tensor, weight: torch.Tensor, rstd: torch.Tensor,
-    sums: bool, config: str,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """dx, which is also the residual's gradient, and, if ``sums``, dW; else an empty tensor."""
-    rows, columns = total.shape
-    if rows and sums and (both := backward_in_pieces(dy, dsum, total, weight, rstd, unpack(config) or {})):
-        return both
-    dx = total.new_empty(rows, columns)
-    if dx.numel() == 0:
-        return dx, torch.zeros(columns if sums else 0, dtype=weight.dtype, device=total.device)
-    if columns > _MOST:
-        dx, dw = backward_in_parts(dy, dsum, total, weight, rstd, sums, centred=False)
-        return dx, weight.new_empty(0) if dw is None else dw[0]
-    chosen, options = split_config(unpack(config) or {})
-    options.setdefault("num_warps", _warps(total))
-    block = next_power_of_2(columns)
-    # Rows in flight hide latency, a few wide ones or several narrow ones, but each program costs a row of partial sums.
-    programs = chosen.get("PROGRAMS") or max(1, min(4, 14336 // block))
-    programs = min(rows, programs * multiprocessors(total)) if sums else rows
-    partial = torch.empty((1, programs, columns), device=total.device) if sums else None
-    launch(
-        add_rms_norm_backward_kernel, (programs,),
-        dx, partial, dy, dsum, total, weight, rstd, rows, columns,
-        BLOCK=block, **options,
-    )  # fmt: skip
-    return dx, weight.new_empty(0) if partial is None else sum_partials(partial, weight.dtype)[0]
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
@@ -245,7 +158,7 @@ def _differentiate(
         dx, dresidual = (None if dsum is None else dsum.to(dtype) for dtype in ctx.dtypes)
         return dx, dresidual, torch.zeros_like(weight) if wants_dw else None, None, None, None
     dsum = None if dsum is None else dsum.contiguous()
-    dx, dw = _add_rms_norm_backward(dy.contiguous(), dsum, total, weight, rstd, wants_dw, ctx.config)
+    dx, dw = rms_norm_backward(dy.contiguous(), dsum, total, weight, rstd, wants_dw, ctx.config)
     return *(dx.to(dtype) for dtype in ctx.dtypes), dw if wants_dw else None, None, None, None
 
 

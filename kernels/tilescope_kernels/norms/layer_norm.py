@@ -141,7 +141,7 @@ def _layer_norm_backward(
             (2, columns if sums else 0), dtype=sums_dtype(x, weight), device=x.device
         )
     none = torch.empty((2, 0), dtype=sums_dtype(x, weight), device=x.device)
-    if found := backward_of_special_rows(dy, x, weight, stats, sums, config, short=_SHORT, centred=True):
+    if found := backward_of_special_rows(dy, None, x, weight, stats, sums, config, short=_SHORT, centred=True):
         dx, both = found
         return dx, none if both is None else both
     block = next_power_of_2(columns)

@@ -18,7 +18,8 @@ from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
 from tilescope_kernels.elementwise.gelu import APPROXIMATE, _gelu_backward
 from tilescope_kernels.norms.layer_norm import _layer_norm, _layer_norm_backward
 from tilescope_kernels.norms.norm_linear_kernels import normed_rows_kernel, rms_norm_gelu_backward_kernel
-from tilescope_kernels.norms.rms_norm import _rms_norm, _rms_norm_backward
+from tilescope_kernels.norms.rms_norm import _rms_norm
+from tilescope_kernels.norms.rms_norm_backward import rms_norm_backward
 
 #: Most columns of one program, whose fp32 sums for the weight's gradient then take a quarter of an SM's registers.
 _SUMMED = 16384
@@ -76,7 +77,7 @@ def _rms_norm_gelu_backward(
     if rows == 0 or block > _SUMMED:
         normed, rstd = _rms_norm(x, norm_weight, eps, True, "")
         dnormed = _gelu_backward(dy, normed, APPROXIMATE["none"], "")
-        return _rms_norm_backward(dnormed, x, norm_weight, rstd, sums, "")
+        return rms_norm_backward(dnormed, None, x, norm_weight, rstd, sums, "")
     dx = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
     # As many programs per SM as have registers for their sums.
     programs = min(rows, max(1, min(4, 8192 // block)) * multiprocessors(x))

@@ -20,9 +20,8 @@ from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import check_mixed, multiprocessors, split_config, use_triton
 from tilescope_kernels._shared.operators import as_rows, as_vector, operator, pack, shaped_as, unpack, wants_grad
 from tilescope_kernels._shared.row_tiles import aligned, in_pieces, load_piece, load_pieces, narrow, store_piece, vector
-from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
-from tilescope_kernels.norms.rms_norm_backward import backward_in_pieces
-from tilescope_kernels.norms.special_rows import SUMMED, backward_of_special_rows, forward_in_parts
+from tilescope_kernels.norms.rms_norm_backward import rms_norm_backward, warps
+from tilescope_kernels.norms.special_rows import forward_in_parts
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 
@@ -85,52 +84,6 @@ def rms_norm_pieces_kernel(
         tl.store(rstd_ptr + row, rstd)
 
 
-@triton.jit(do_not_specialize=["rows"])
-def rms_norm_backward_kernel(
-    dx_ptr, partial_ptr, dy_ptr, x_ptr, weight_ptr, rstd_ptr, x_stride, rows, columns,
-    BLOCK: tl.constexpr, HOLD: tl.constexpr, VECTOR: tl.constexpr,
-):  # fmt: skip
-    """``dx`` of rows ``program, program + programs, ...`` and, unless ``partial`` is None, their share of dW.
-
-    With n = x * rstd and g = dy * weight: dx = rstd * (g - n * mean(g * n)) and dW = sum of dy * n over rows.
-    ``HOLD`` keeps the weight in registers. Long rows leave no room for it, so it is read again from L1. ``columns`` and
-    ``x_stride`` are multiples of ``VECTOR``.
-    """
-    x_stride = aligned(x_stride, VECTOR)
-    columns = aligned(columns, VECTOR)
-    program = tl.program_id(0)
-    column = tl.arange(0, BLOCK)
-    mask = column < columns
-    if partial_ptr is not None:
-        dw = tl.zeros((BLOCK,), tl.float32)
-    if weight_ptr is not None and HOLD:
-        weight = tl.load(weight_ptr + column, mask=mask, other=0.0, eviction_policy="evict_last")
-    for row in range(program, rows, tl.num_programs(0)):
-        start = row + tl.full((), 0, tl.int64)  # int64; the interpreter's loop index has no .to()
-        x = tl.load(x_ptr + start * x_stride + column, mask=mask, other=0.0)
-        dy = tl.load(dy_ptr + start * columns + column, mask=mask, other=0.0)
-        if weight_ptr is not None and not HOLD:
-            weight = tl.load(weight_ptr + column, mask=mask, other=0.0, eviction_policy="evict_last")
-        rstd = tl.load(rstd_ptr + row)
-        # The row stays in 16 bits across this reduction: an fp32 copy would not fit in registers beside the sums for dW.
-        # So rstd is factored out of the sum, and x is converted to fp32 again below.
-        g = dy.to(tl.float32)
-        if weight_ptr is not None:
-            g *= weight.to(tl.float32)
-        inner = tl.sum(g * x.to(tl.float32), axis=0) * rstd / columns
-        normed = x.to(tl.float32) * rstd
-        if partial_ptr is not None:
-            # Padding lanes have dy = 0 and add nothing.
-            dw += dy.to(tl.float32) * normed
-        g = dy.to(tl.float32)
-        if weight_ptr is not None:
-            g *= weight.to(tl.float32)
-        dx = (g - normed * inner) * rstd
-        tl.store(dx_ptr + start * columns + column, dx.to(dx_ptr.dtype.element_ty), mask=mask)
-    if partial_ptr is not None:
-        tl.store(partial_ptr + program.to(tl.int64) * columns + column, dw, mask=mask)
-
-
 #: ``PROGRAMS`` per SM, 0 for the launcher's choice, walk the rows in the backward pass. Each accumulates its share of dW.
 #: The forward pass has one program per row, or per several short rows.
 CONFIGS = tuple(
@@ -139,16 +92,7 @@ CONFIGS = tuple(
 
 #: Bytes of the longest row in one program: half of an SM's registers. Longer rows are split into parts.
 _HELD = 128 * 1024
-#: Most columns of rows that share a backward program: they are too short to be copied ahead.
-_SHORT = 128
 _EPS = torch.finfo(torch.float32).eps
-
-
-def _warps(x: torch.Tensor) -> int:
-    """Number of warps for a row of ``x``: 16 elements per thread, two 16-byte accesses at 16 bits, and at most 16 warps."""
-    # Rows that are not 16-byte aligned are read one element at a time, each with its own address and mask.
-    elements = 8 if x.shape[1] * x.element_size() % 16 else 16
-    return min(16, max(1, next_power_of_2(x.shape[1]) // (32 * elements)))
 
 
 @operator(
@@ -180,7 +124,7 @@ def _rms_norm(
         pieces, options = held
         launch(rms_norm_pieces_kernel, (rows,), y, saved, x, weight, x.stride(0), columns, eps, **pieces, **options)
     else:
-        options.setdefault("num_warps", _warps(x))
+        options.setdefault("num_warps", warps(x))
         launch(
             rms_norm_kernel, (cdiv(rows, tile),),
             y, saved, x, weight, x.stride(0), rows, columns, eps,
@@ -188,43 +132,6 @@ def _rms_norm(
             VECTOR=vector(x), **options,
         )  # fmt: skip
     return y, rstd
-
-
-@operator(
-    "rms_norm_backward",
-    fake=lambda dy, x, weight, rstd, sums, config: (
-        x.new_empty(x.shape),
-        x.new_empty(x.shape[1] if sums else 0, dtype=sums_dtype(x, weight)),
-    ),
-)
-def _rms_norm_backward(
-    dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, rstd: torch.Tensor, sums: bool, config: str
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """dx and, if ``sums``, dW; else an empty tensor."""
-    rows, columns = x.shape
-    if rows and sums and (both := backward_in_pieces(dy, None, x, weight, rstd, unpack(config) or {})):
-        return both
-    if x.numel() == 0:
-        dw = torch.zeros(columns if sums else 0, dtype=sums_dtype(x, weight), device=x.device)
-        return x.new_empty(rows, columns), dw
-    none = torch.empty(0, dtype=sums_dtype(x, weight), device=x.device)
-    if found := backward_of_special_rows(dy, x, weight, rstd, sums, config, short=_SHORT, centred=False):
-        dx, both = found
-        return dx, none if both is None else both[0]
-    block = next_power_of_2(columns)
-    chosen, options = split_config(unpack(config) or {})
-    # Rows in flight hide latency, a few wide ones or several narrow ones, but each program costs a row of partial sums.
-    programs = chosen.get("PROGRAMS") or max(1, min(4, 14336 // block))
-    programs = min(rows, programs * multiprocessors(x)) if sums else rows
-    dx = x.new_empty(rows, columns)
-    partial = torch.empty((1, programs, columns), device=x.device) if sums else None
-    options.setdefault("num_warps", _warps(x) if sums else 16)
-    launch(
-        rms_norm_backward_kernel, (programs,),
-        dx, partial, dy, x, weight, rstd, x.stride(0), rows, columns,
-        BLOCK=block, HOLD=block < SUMMED, VECTOR=vector(x), **options,
-    )  # fmt: skip
-    return dx, none if partial is None else sum_partials(partial, sums_dtype(x, weight))[0]
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
@@ -240,7 +147,7 @@ def _differentiate(ctx: Any, dy: torch.Tensor | None, _: None) -> tuple[torch.Te
         return (None,) * 5
     x, weight, rstd = ctx.saved_tensors
     wants_dw = ctx.needs_input_grad[1]
-    dx, dw = _rms_norm_backward(dy.contiguous(), x, weight, rstd, wants_dw, ctx.config)
+    dx, dw = rms_norm_backward(dy.contiguous(), None, x, weight, rstd, wants_dw, ctx.config)
     return dx, dw if wants_dw else None, None, None, None
 
 

@@ -1,6 +1,6 @@
-"""RMSNorm's backward pass for rows in pieces: a persistent program keeps its partial sum of dW in registers.
+"""RMSNorm's backward pass, also of a sum with a residual: a persistent program keeps its partial sum of dW in registers.
 
-The next rows are prefetched to shared memory, and pieces leave few lanes idle. Both bring the kernel close to the time of an addition
+Of rows in pieces the next ones are prefetched to shared memory, and pieces leave few lanes idle. Both bring the kernel close to the time of an addition
 of two such tensors.
 """
 
@@ -12,14 +12,18 @@ import torch
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.integers import cdiv
+from tilescope_kernels._shared.integers import cdiv, next_power_of_2
 from tilescope_kernels._shared.launches import launch
 from tilescope_kernels._shared.launching import multiprocessors, shared_memory, split_config
-from tilescope_kernels._shared.row_tiles import aligned, load_pieces, store_piece
+from tilescope_kernels._shared.operators import operator, unpack
+from tilescope_kernels._shared.row_tiles import aligned, load_pieces, store_piece, vector
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
+from tilescope_kernels.norms.special_rows import SUMMED, backward_of_special_rows
 
 #: Bytes of the shortest row, and columns of the longest: beyond, the sums for dW leave too few registers.
 _LEAST, _MOST = 256, 8192
+#: Most columns of rows that share a backward program: they are too short to be copied ahead.
+_SHORT = 128
 #: Bytes of the rows of ``x`` that an SM's programs work on at a time, unless one row is longer, and bytes of shared memory for
 #: prefetched rows.
 _SHORT, _AHEAD = 8192, 72 * 1024
@@ -75,6 +79,64 @@ def rms_norm_backward_pieces_kernel(
         store_piece(partial_ptr, dw[i], columns, i, LANES, WIDTH, STEPS, WHOLE)
 
 
+@triton.jit(do_not_specialize=["rows"])
+def rms_norm_backward_kernel(
+    dx_ptr, partial_ptr, dy_ptr, dsum_ptr, x_ptr, weight_ptr, rstd_ptr, x_stride, rows, columns,
+    BLOCK: tl.constexpr, HOLD: tl.constexpr, VECTOR: tl.constexpr,
+):  # fmt: skip
+    """``dx`` of rows ``program, program + programs, ...`` and, unless ``partial`` is None, their share of dW.
+
+    With n = x * rstd and g = dy * weight: dx = rstd * (g - n * mean(g * n)) + dsum and dW = sum of dy * n over rows. ``dsum``, a
+    second gradient of x, and ``weight`` may be None.
+    ``HOLD`` keeps the weight in registers. Long rows leave no room for it, so it is read again from L1. ``columns`` and
+    ``x_stride`` are multiples of ``VECTOR``.
+    """
+    x_stride = aligned(x_stride, VECTOR)
+    columns = aligned(columns, VECTOR)
+    program = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    mask = column < columns
+    if partial_ptr is not None:
+        dw = tl.zeros((BLOCK,), tl.float32)
+    if weight_ptr is not None and HOLD:
+        weight = tl.load(weight_ptr + column, mask=mask, other=0.0, eviction_policy="evict_last")
+    for row in range(program, rows, tl.num_programs(0)):
+        start = row + tl.full((), 0, tl.int64)  # int64; the interpreter's loop index has no .to()
+        x = tl.load(x_ptr + start * x_stride + column, mask=mask, other=0.0)
+        dy = tl.load(dy_ptr + start * columns + column, mask=mask, other=0.0)
+        if dsum_ptr is not None:
+            dsum = tl.load(dsum_ptr + start * columns + column, mask=mask, other=0.0)
+        if weight_ptr is not None and not HOLD:
+            weight = tl.load(weight_ptr + column, mask=mask, other=0.0, eviction_policy="evict_last")
+        rstd = tl.load(rstd_ptr + row)
+        # The row stays in 16 bits across this reduction: an fp32 copy would not fit in registers beside the sums for dW.
+        # So rstd is factored out of the sum, and x is converted to fp32 again below.
+        g = dy.to(tl.float32)
+        if weight_ptr is not None:
+            g *= weight.to(tl.float32)
+        inner = tl.sum(g * x.to(tl.float32), axis=0) * rstd / columns
+        normed = x.to(tl.float32) * rstd
+        if partial_ptr is not None:
+            # Padding lanes have dy = 0 and add nothing.
+            dw += dy.to(tl.float32) * normed
+        g = dy.to(tl.float32)
+        if weight_ptr is not None:
+            g *= weight.to(tl.float32)
+        dx = (g - normed * inner) * rstd
+        if dsum_ptr is not None:
+            dx += dsum.to(tl.float32)
+        tl.store(dx_ptr + start * columns + column, dx.to(dx_ptr.dtype.element_ty), mask=mask)
+    if partial_ptr is not None:
+        tl.store(partial_ptr + program.to(tl.int64) * columns + column, dw, mask=mask)
+
+
+def warps(x: torch.Tensor) -> int:
+    """Number of warps for a row of ``x``: 16 elements per thread, two 16-byte accesses at 16 bits, and at most 16 warps."""
+    # Rows that are not 16-byte aligned are read one element at a time, each with its own address and mask.
+    elements = 8 if x.shape[1] * x.element_size() % 16 else 16
+    return min(16, max(1, next_power_of_2(x.shape[1]) // (32 * elements)))
+
+
 def _plan(row: int, shared: int) -> tuple[int, int, int, int]:
     """Warps, programs per SM, rows prefetched, and shared memory for them in bytes. ``row`` is the bytes of a row."""
     if row > _SHORT:
@@ -85,7 +147,7 @@ def _plan(row: int, shared: int) -> tuple[int, int, int, int]:
     return warps, min(8, cdiv(_SHORT, row)), 3, min(_AHEAD, shared)
 
 
-def backward_in_pieces(
+def _in_pieces(
     dy: torch.Tensor, dsum: torch.Tensor | None, x: torch.Tensor, weight: torch.Tensor | None, rstd: torch.Tensor,
     config: Mapping[str, int],
 ) -> tuple[torch.Tensor, torch.Tensor] | None:  # fmt: skip
@@ -112,3 +174,41 @@ def backward_in_pieces(
         **options,
     )  # fmt: skip
     return dx, sum_partials(partial, sums_dtype(x, weight))[0]
+
+
+@operator(
+    "rms_norm_backward",
+    fake=lambda dy, dsum, x, weight, rstd, sums, config: (
+        x.new_empty(x.shape),
+        x.new_empty(x.shape[1] if sums else 0, dtype=sums_dtype(x, weight)),
+    ),
+)
+def rms_norm_backward(
+    dy: torch.Tensor, dsum: torch.Tensor | None, x: torch.Tensor, weight: torch.Tensor | None, rstd: torch.Tensor,
+    sums: bool, config: str,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """dx, plus ``dsum`` if that is given, and, if ``sums``, dW; else an empty tensor."""
+    rows, columns = x.shape
+    if rows and sums and (both := _in_pieces(dy, dsum, x, weight, rstd, unpack(config) or {})):
+        return both
+    if x.numel() == 0:
+        dw = torch.zeros(columns if sums else 0, dtype=sums_dtype(x, weight), device=x.device)
+        return x.new_empty(rows, columns), dw
+    none = torch.empty(0, dtype=sums_dtype(x, weight), device=x.device)
+    if found := backward_of_special_rows(dy, dsum, x, weight, rstd, sums, config, short=_SHORT, centred=False):
+        dx, both = found
+        return dx, none if both is None else both[0]
+    block = next_power_of_2(columns)
+    chosen, options = split_config(unpack(config) or {})
+    # Rows in flight hide latency, a few wide ones or several narrow ones, but each program costs a row of partial sums.
+    programs = chosen.get("PROGRAMS") or max(1, min(4, 14336 // block))
+    programs = min(rows, programs * multiprocessors(x)) if sums else rows
+    dx = x.new_empty(rows, columns)
+    partial = torch.empty((1, programs, columns), device=x.device) if sums else None
+    options.setdefault("num_warps", warps(x) if sums else 16)
+    launch(
+        rms_norm_backward_kernel, (programs,),
+        dx, partial, dy, dsum, x, weight, rstd, x.stride(0), rows, columns,
+        BLOCK=block, HOLD=block < SUMMED, VECTOR=vector(x), **options,
+    )  # fmt: skip
+    return dx, none if partial is None else sum_partials(partial, sums_dtype(x, weight))[0]

@@ -285,7 +285,7 @@ def forward_in_parts(
     )  # fmt: skip
 
 
-def backward_in_parts(
+def _backward_in_parts(
     dy: torch.Tensor, dsum: torch.Tensor | None, x: torch.Tensor, weight: torch.Tensor | None, stats: torch.Tensor,
     sums: bool, *, centred: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
@@ -310,16 +310,16 @@ def backward_in_parts(
 
 
 def backward_of_special_rows(
-    dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, stats: torch.Tensor, sums: bool, config: str,
-    *, short: int, centred: bool,
+    dy: torch.Tensor, dsum: torch.Tensor | None, x: torch.Tensor, weight: torch.Tensor | None, stats: torch.Tensor,
+    sums: bool, config: str, *, short: int, centred: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None] | None:  # fmt: skip
     """dx and, if ``sums``, dW and (if ``centred``) dB as rows of one tensor; None for rows of the norm's own kernel.
 
     ``short``: most columns of rows that share a program. A ``config`` selects the norm's own kernel, except for rows that are
     too long for it.
     """
-    if not config and _serves_short_rows(x, short):
+    if not config and dsum is None and _serves_short_rows(x, short):
         return _backward_of_short_rows(dy, x, weight, stats, sums, centred=centred)
     if next_power_of_2(x.shape[1]) > SUMMED:
-        return backward_in_parts(dy, None, x, weight, stats, sums, centred=centred)
+        return _backward_in_parts(dy, dsum, x, weight, stats, sums, centred=centred)
     return None
