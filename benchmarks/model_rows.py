@@ -258,3 +258,24 @@ def _convolutions(batch: int, shapes: list[list[int]]) -> Iterator[Row]:
         yield _row("conv2d", batch, channels, side, side, filters, kernel, **more)
         if batch == 2 and stride == 1 and channels % 32 == 0:
             yield _row("group_norm", batch, 32, channels // 32, side * side)
+
+
+#: By variant that the library dropped, because no model gains by it: rows of other sizes that it served.
+DROPPED = {
+    "products: clusters": ("matmul 384x384x12288-bf16", "matmul 512x512x8192-bf16"),
+    "products: pairs of SMs in parts": ("matmul 1000x1000x10000-bf16", "matmul 1000x1000x4000-bf16"),
+    "products: pairs of SMs in other tiles": ("matmul 1504x1504x1504-bf16", "matmul 5000x1000x5000-bf16"),
+    "LoRA: joined operands": ("lora_linear 1000x1001x1003x24-fp16", "lora_linear 513x4097x1025x64-bf16"),
+    "INT8 weights: pairs of SMs": ("w8a16_matmul 384x4096x4096-bf16", "w8a16_matmul 320x4096x14336-bf16"),
+    "8-bit products: padding": ("fp8_matmul 1000x1000x1001-fp8", "int8_matmul 1023x520x777-int8"),
+    "attention: gradient of 65 to 96 columns": (
+        "causal_attention 2x16x1x2048x2048x96-bf16 backward",
+        "attention 2x16x1x2048x2048x80-bf16 backward",
+    ),
+}
+
+
+def dropped() -> list[Row]:
+    """The rows of ``DROPPED``."""
+    parts = [(name, text.split()) for name, texts in DROPPED.items() for text in texts]
+    return [Row(kernel, size, *direction, models=[name]) for name, (kernel, size, *direction) in parts]

@@ -5,13 +5,15 @@ time it. Then they take turns: each time is the GPU's busy time of a call with a
 appended to the file as they come; run again, the command goes on with those that lack.
 
 ``--variants`` times ours alone, with and without each of the variants that serve it (``model_variants``), which shows what each gains.
-``--table rows.jsonl`` prints the tables of stored rows, and ``--json`` prints them as JSON.
+``--table`` prints the tables of stored rows, and ``--json`` prints them as JSON. ``--dropped`` times ours at sizes that dropped
+variants served; with ``--table --beside before.jsonl`` it prints what they cost.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import csv
 import dataclasses
 import fcntl
 import json
@@ -30,7 +32,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import model_rows
+from benchmarks import measured, model_rows
 from benchmarks.model_rows import PEERS, Row
 
 OURS = "triton"
@@ -158,7 +160,7 @@ def _line(reason: Exception) -> str:
 class Prepared:
     """A row whose kernels are compiled in this process. ``choices`` are the variants that served it."""
 
-    def __init__(self, row: Row, variants: bool) -> None:
+    def __init__(self, row: Row, alone: bool, variants: bool) -> None:
         from benchmarks import model_variants  # noqa: PLC0415
 
         self.row, self.spec = row, specification(row)
@@ -166,7 +168,7 @@ class Prepared:
         self.choices: list[str] = []
         limit = 2 * self.spec.tolerance.get(row.workload.rpartition("-")[2], 0.01) or 1e-6
         expected: Any = None
-        peers, self.names = [] if variants else self.names[1:], [OURS]
+        peers, self.names = [] if alone else self.names[1:], [OURS]
         for name in peers:
             try:
                 results = prepared(row, self.spec, name, 1)()
@@ -216,8 +218,9 @@ def store(path: Path, row: Row, result: Mapping[str, Any]) -> None:
 
 
 def stored(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file; none without it."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    """The rows of a file, each as it came last; none without the file."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return list({row["id"]: row for row in map(json.loads, lines)}.values())
 
 
 def work(tasks: Any, locks: tuple[Any, Any], ready: Any, ask: argparse.Namespace, began: float) -> None:
@@ -238,7 +241,7 @@ def work(tasks: Any, locks: tuple[Any, Any], ready: Any, ask: argparse.Namespace
         bulk = spec.cost(spec.workload(row.workload), row.direction).bytes > _LARGE
         try:
             with large if bulk else contextlib.nullcontext():
-                mine.append(Prepared(row, ask.variants))
+                mine.append(Prepared(row, ask.variants or ask.dropped, ask.variants))
                 torch.cuda.synchronize()
                 torch.cuda.empty_cache()
         except Exception as reason:
@@ -278,7 +281,8 @@ def run(ask: argparse.Namespace) -> None:
     """Times the rows that the file lacks."""
     began = time.time()
     done = {row["id"] for row in stored(ask.rows)}
-    left = [row for row in model_rows.rows() if row.id not in done and re.search(ask.only, row.id)]
+    every = model_rows.dropped() if ask.dropped else model_rows.rows()
+    left = [row for row in every if row.id not in done and re.search(ask.only, row.id)]
     random.Random(0).shuffle(left)  # noqa: S311 - so that few processes compile the same kernel at once
     os.environ.update(TORCHINDUCTOR_COMPILE_THREADS="1", OMP_NUM_THREADS="1")
     context = multiprocessing.get_context("spawn")
@@ -345,6 +349,15 @@ def gains(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         }
 
 
+def costs(rows: Iterable[Mapping[str, Any]], before: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """By row of a dropped variant: the times without and with it."""
+    earlier = {row["id"]: row["times"][OURS] for row in before if "times" in row}
+    for row in sorted(rows, key=lambda row: (row["models"], row["id"])):
+        if "times" in row and row["id"] in earlier:
+            now, then = row["times"][OURS], earlier[row["id"]]
+            yield {"variant": row["models"][0], "row": row["id"], "without": now, "with": then, "slower": now / then}
+
+
 def markdown(rows: list[dict[str, Any]]) -> str:
     """A table of rows alike."""
     if not rows:
@@ -366,6 +379,44 @@ def tables(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     }
 
 
+#: Tables of results that the documentation shows: by file, the title, the text, which of ``tables``, and its columns.
+RESULTS = {
+    "models": (
+        "Shapes of published models",
+        "`python -m benchmarks.models`: kernel durations at the shapes of ten models and two convolutional nets, cold L2, rotated inputs. "
+        "Ratios are the fastest peer's time divided by ours: the geometric mean and the worst.",
+        "families",
+        ("family", "rows", "mean", "worst", "where"),
+    ),
+    "model_variants": (
+        "What each variant of a kernel gains",
+        "`python -m benchmarks.models --variants`: the time without a variant divided by the time with it, in the rows that it serves, in its "
+        "family and at best. A variant stays that gains 3 % in its family or 10 % in a row.",
+        "variants",
+        ("variant", "family", "rows", "mean", "family mean", "best", "where"),
+    ),
+    "dropped_variants": (
+        "What dropped variants cost",
+        "`python -m benchmarks.models --dropped` with and without variants by which no model gains, at sizes that they served (µs).",
+        "dropped",
+        ("variant", "row", "without", "with", "slower"),
+    ),
+}
+
+
+def publish(found: Mapping[str, list[dict[str, Any]]], provenance: str, folder: Path = measured.RESULTS) -> None:
+    """Writes results for ``benchmarks.measured``. ``provenance``: where, when and versions, separated by semicolons."""
+    about = dict(zip(("where", "when", "versions"), provenance.split("; "), strict=True))
+    for name, (title, text, which, columns) in RESULTS.items():
+        rows = [row for row in found.get(which, ()) if row.get("model", "all") == "all"]
+        if rows:
+            with folder.joinpath(f"{name}.csv").open("w", newline="") as file:
+                file.writelines(f"# {key}: {value}\n" for key, value in {"title": title, "text": text, **about}.items())
+                writer = csv.writer(file, lineterminator="\n")
+                writer.writerow(columns)
+                writer.writerows([f"{v:.3f}" if isinstance(v := row[c], float) else v for c in columns] for row in rows)
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
@@ -383,14 +434,23 @@ def main(arguments: list[str] | None = None) -> int:
         "--prepare", type=float, default=240, help="seconds after which no row is prepared (default: 240)"
     )
     parser.add_argument("--seconds", type=float, default=480, help="seconds after which no row is timed (default: 480)")
+    parser.add_argument("--dropped", action="store_true", help="time ours at sizes that dropped variants served")
+    parser.add_argument(
+        "--beside", type=Path, metavar="FILE", help="rows of --dropped of a library that has the variants"
+    )
+    parser.add_argument(
+        "--publish", metavar="WHERE; WHEN; VERSIONS", help="store the tables for docs/measured.md instead"
+    )
     ask = parser.parse_args(arguments)
     if ask.list:
         print("\n".join(row.id for row in model_rows.rows() if re.search(ask.only, row.id)))
         return 0
     if not ask.table:
         run(ask)
-    found = tables(stored(ask.rows))
-    if ask.json:
+    found = {"dropped": list(costs(stored(ask.rows), stored(ask.beside)))} if ask.beside else tables(stored(ask.rows))
+    if ask.publish:
+        publish(found, ask.publish)
+    elif ask.json:
         print(json.dumps(found, indent=1))
     else:
         for title, rows in found.items():

@@ -12,7 +12,7 @@ from benchmarks import model_rows, model_variants, models
 def test_rows_fit_declarations():
     rows = model_rows.rows()
     assert len({row.id for row in rows}) == len(rows) and {row.kernel for row in rows} == model_rows.PEERS.keys()
-    for row in rows:
+    for row in (*rows, *model_rows.dropped()):
         spec = catalog.find(row.kernel)
         assert spec.cost(spec.workload(row.workload), row.direction).bytes > 0 and row.direction in spec.passes
 
@@ -70,3 +70,19 @@ def test_rows_of_a_file_are_not_timed_again(tmp_path, capsys):
     assert models.main(["--rows", str(tmp_path / "rows"), "--table"]) == 0
     shown = capsys.readouterr().out
     assert "| all | 16-bit products | 1 | 2.000 |" in shown and "out of memory" in shown
+
+
+def test_dropped_variant_costs_what_it_gained(tmp_path, capsys):
+    row = model_rows.dropped()[0]
+    for name, time in (("now", 12.0), ("before", 10.0)):
+        models.store(tmp_path / name, row, {"times": {"triton": time}})
+    assert models.main(["--table", "--rows", str(tmp_path / "now"), "--beside", str(tmp_path / "before")]) == 0
+    assert f"| {row.models[0]} | {row.id} | 12.000 | 10.000 | 1.200 |" in capsys.readouterr().out
+
+
+def test_publish_stores_rows_with_their_provenance(tmp_path):
+    found = {"families": list(models.summary([line("a", 10.0, eager=20.0)]))}
+    models.publish(found, "NVIDIA H200; 2026-11-29; torch 2.11", tmp_path)
+    *about, head, row = (tmp_path / "models.csv").read_text().splitlines()
+    assert about[2:] == ["# where: NVIDIA H200", "# when: 2026-11-29", "# versions: torch 2.11"]
+    assert (head, row) == ("family,rows,mean,worst,where", "f,1,2.000,2.000,a")
