@@ -1,5 +1,6 @@
 """The figures of Compare and Claims on any amount of rows, and the view that holds runs against each other."""
 
+import dataclasses
 import re
 from html import unescape
 
@@ -9,11 +10,14 @@ from bokeh.document import Document
 from tilescope.models import claims as claims_model
 from tilescope.models import compare as model
 from tilescope.runs import recordings, store
+from tilescope.table.case import Case
+from tilescope.table.run import Failure
 from tilescope_dashboard.data.run_cache import claimed
 from tilescope_dashboard.figures.claims import claims
 from tilescope_dashboard.figures.compare import compare
 from tilescope_dashboard.figures.style import LIGHT, ratio_ticks
 from tilescope_dashboard.session.state import State
+from tilescope_dashboard.topics import compare as topic
 from tilescope_dashboard.views.claims import Claims
 from tilescope_dashboard.views.compare import Compare
 
@@ -105,6 +109,25 @@ def test_the_view_holds_what_the_address_says_against_the_run(norms: store.Summa
     state.kernel = "in_no_run"
     assert "Choose a baseline" in words(shown)
     assert not shown.results.visible, "an empty figure and an empty table say nothing"
+
+
+def test_wrong_case_leads_and_has_no_speedup(norms: store.Summary) -> None:
+    loaded = store.open_run(norms.path)
+    token = f"{norms.id}:eager"
+    right, _ = topic.against(loaded, "rms_norm", [token], lambda _: loaded)
+    wrong = right.iloc[-1]
+    case = Case("rms_norm", "triton", wrong["pass"], wrong["workload"])
+    failed = Failure(
+        case.id, "check", f"CheckFailed: {case.id}, output 0 has NaN in 5 of 10 elements: wrong, or never written"
+    )
+    faulty = dataclasses.replace(loaded, run=dataclasses.replace(loaded.run, failures=(failed,)))
+    rows, _ = topic.against(faulty, "rms_norm", [token], lambda _: faulty)
+    assert rows["verdict"].eq("wrong").tolist() == [True] + [False] * (len(right) - 1) and rows["speedup"].isna()[0]
+    title, _ = topic.sentence("rms_norm", ["eager"], rows)
+    assert (
+        title.startswith(f"rms_norm is wrong in 1 of {len(rows)} cases: output 0 has NaN")
+        and "faster than eager" in title
+    )
 
 
 def test_claims_say_when_and_with_what_measured() -> None:
