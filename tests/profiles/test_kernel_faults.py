@@ -287,6 +287,9 @@ LIKELY = {
     "spread atomics": lambda: faulty.many_atomics_kernel[(1024,)](numbers(1), cells(64), ONE=False),
     "few atomics": lambda: faulty.many_atomics_kernel[(100,)](numbers(1), cells(1), ONE=True),
     "a counter": lambda: faulty.counting_programs_kernel[(2048,)](cells(1, 0, torch.int32)),
+    "a sum of zeros": lambda: faulty.rounded_sum_kernel[(1,)](
+        cells(400 * 16, 0, HALF), cells(16, 0, HALF), 400, DECAY=False
+    ),
     "a mean that decays": lambda: faulty.rounded_sum_kernel[(1,)](
         cells(400 * 16, 1.0, HALF), cells(16, 0, HALF), 400, DECAY=True
     ),
