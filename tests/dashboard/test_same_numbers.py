@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from tilescope.hardware import device
 from tilescope.models import text_table
+from tilescope.models.headline import headline
 from tilescope.notebook.opened_run import Profile
 from tilescope.runs import store
 from tilescope.table import launch_configs, schema
@@ -16,6 +17,7 @@ from tilescope.table.run import Run
 from tilescope.table.schema import CASE_COLUMNS
 from tilescope_dashboard.data import frames, run_cache
 from tilescope_dashboard.data.units import write
+from tilescope_dashboard.notebook.views import VIEWS
 from tilescope_dashboard.report import runs as report
 from tilescope_dashboard.topics import occupancy
 from tilescope_dashboard.views import overview
@@ -121,3 +123,12 @@ def test_the_config_that_ran_is_told_wherever_the_case_is(tmp_path: Path) -> Non
     assert "BLOCK=64,num_warps=2" in table.cells(1)[0]
     assert text_table.text(loaded).endswith("BLOCK=64,num_warps=2")
     assert "(BLOCK=64, num_warps=2; from torch_profiler)</td>" in Profile.of(loaded)._repr_html_()
+
+
+@pytest.mark.parametrize("name", sorted(VIEWS))
+def test_view_in_plain_python_is_text(name: str) -> None:
+    loaded = store.open_run(recorded("addition"))
+    kernel = next(iter(loaded.run.kernels))
+    first, *others = str(getattr(Profile.of(loaded), name)(kernel)).splitlines()
+    assert first == headline(loaded, kernel) and first.startswith(kernel)
+    assert len(others) > 1 and not any("<" in line and ">" in line for line in others)

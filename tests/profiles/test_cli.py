@@ -141,9 +141,10 @@ def test_profile_prints_a_table_and_names_the_run(capsys, tmp_path):
     assert status == 0
     assert "0 of 1: fakes.quick running own.py/good/" in err
     lines = out.splitlines()
-    assert lines[0] == "predicted for NVIDIA H200 (sm_90): no such GPU took part"
-    assert lines[1].split() == ["kernel", "impl", "pass", "workload", "registers"]
-    assert lines[2].split() == ["own.py", "good", "forward", "8-fp32", "32"]
+    assert lines[0] == "own.py/good/forward/8-fp32: no problem found (not timed: no GPU)"
+    assert lines[1] == "predicted for NVIDIA H200 (sm_90): no such GPU took part"
+    assert lines[2].split() == ["kernel", "impl", "pass", "workload", "registers"]
+    assert lines[3].split() == ["own.py", "good", "forward", "8-fp32", "32"]
     folder = Path(lines[-1].removeprefix("run: "))
     assert folder.parent == tmp_path / "runs"
     status, out, _ = tilescope(capsys, "show", "latest", "--json")

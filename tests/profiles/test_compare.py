@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from tilescope.cli import main
-from tilescope.models import compare, verdicts
+from tilescope.models import compare, renaming, verdicts
 from tilescope.models.compare import CompareError, Side
 from tilescope.models.repetitions import doubts
 from tilescope.runs import recordings, store
@@ -66,6 +66,53 @@ def test_launches_of_an_opened_file_are_repetitions():
     assert (warm["verdict"], warm["time"]) == ("alike", 51e-6)
     (slow,) = compare.compare(base, opened(*[5.05e-3] * 20)).to_dict("records")
     assert slow["verdict"] == "slower"
+
+
+def called(name, *, sources=(), impl="triton", slower=1.0, file="k.py"):
+    """A run of a kernel of that name."""
+    run = a_run(slower, kernels={name: {"file": file}}, id=f"run-{name}")
+    found = store.LoadedRun(run.run, run.table.assign(kernel=name, impl=impl), Path())
+    vars(found)["sources"] = {name: dict(sources)}
+    return found
+
+
+def test_renamed_kernel_is_compared_with_its_former_name(capsys, tmp_path):
+    old, new = called("add_v1", sources={"v1.py": "x = 1\n"}), called("v2", sources={"v2.py": "x = 2\n"}, slower=2.0)
+    assert renaming.renamed(old, new) == {"v2": "add_v1"}
+    rows = compare.compare(Side(old), Side(new))
+    assert set(rows["kernel"]) == {"v2"} and set(rows["baseline_kernel"]) == {"add_v1"}
+    assert set(rows["verdict"]) == {"slower"}
+    assert main(["compare", *(str(written(run, tmp_path)) for run in (old, new))]) == 0
+    out = capsys.readouterr().out
+    assert "add_v1 → v2" in out and "+100.0 %" in out and "-x = 1\n+x = 2" in out
+
+
+def written(loaded, folder):
+    writer = store.RunWriter(folder, loaded.run)
+    writer.append(loaded.table)
+    writer.keep_sources(loaded.sources)
+    return writer.finish()
+
+
+@pytest.mark.parametrize(
+    ("file", "impl", "name"),
+    [("k.py", "triton", "k"), ("/x/tilescope_kernels/k.py", "triton", "other"), ("k.py", "recorded", "other")],
+)
+def test_other_kernels_are_not_taken_for_renamed(file, impl, name):
+    assert renaming.renamed(called("k", file=file, impl=impl), called(name, impl=impl)) == {}
+
+
+def test_kernels_are_compared_by_name():
+    both = a_run(kernels={"k": {}, "other": {}})
+    both = store.LoadedRun(
+        both.run,
+        schema.frame([*both.table.to_dict("records"), *both.table.assign(kernel="other").to_dict("records")]),
+        Path(),
+    )
+    sides = [compare.side(f"x:{name}", str, lambda _: both) for name in ("k", "other")]
+    assert [side.kernel for side in sides] == ["k", "other"]
+    rows = compare.compare(*sides)
+    assert len(rows) == 4 and set(rows["kernel"]) == {"other"} and set(rows["verdict"]) == {"alike"}
 
 
 def test_slower_candidate_is_listed_first_with_its_interval():

@@ -80,7 +80,7 @@ def test_fault_is_the_only_finding(failed: tuple[str, str, str], rule: str, titl
     assert faults.LABELS[rule] in line and "occupancy" not in head and "registers" not in head
     page = made_up.html(Profile.of(run))
     assert page.index("Failed:") < page.index("<table") and "100.0%" not in page
-    assert repr(Profile.of(run)).splitlines()[1].startswith(CASE.id)
+    assert repr(Profile.of(run)).splitlines()[0].startswith(CASE.id)
 
 
 LIMITS = [

@@ -287,7 +287,7 @@ def test_a_compilation_from_the_cache_has_no_time(tmp_path: Path) -> None:
         ("notes.md", b"# notes", "in no format that Tilescope knows: it opens ncu's reports"),
         ("empty.json", b"", "is empty"),
         ("cpu.json", b'{"deviceProperties": [], "traceEvents": []}', "ProfilerActivity.CUDA"),
-        ("cut.json", b'{"traceEvents": [{"ph": "X"', "cut off"),
+        ("cut.json", b'{"traceEvents": [{"ph": "X"', "it is cut off: copy it again, or record it again"),
         ("deep.json", b'{"traceEvents": [' + b"[" * 100_000, "no JSON"),
         ("table.csv", b"a,b\n1,2\n", "ncu --csv --page raw"),
         ("scopes.hatchet", b'[{"frame": {"name": "ROOT"}, "metrics": {}, "children": []}]', "no kernel's time"),
@@ -295,7 +295,7 @@ def test_a_compilation_from_the_cache_has_no_time(tmp_path: Path) -> None:
         ("a.ndjson", b'{"event_type": "launch_diff"}\n', "no compilation or launch"),
         ("lines.csv", b"generation,status,perf_ms,\rcompile_time_s,config\r1,ok,2,3,Config()\n", "ncu --csv --page raw"),
         ("cell.csv", b"generation,status,perf_ms,compile_time_s,config," + b"x" * 200_000, "ncu --csv --page raw"),
-        ("damaged.json.gz", gzip.compress(TRACE.read_bytes())[:900], "cannot be read"),
+        ("damaged.json.gz", gzip.compress(TRACE.read_bytes())[:900], "damaged.json.gz is cut off or damaged: copy it again"),
     ],
 )  # fmt: skip
 def test_a_file_that_cannot_be_opened_is_an_error_of_one_line(

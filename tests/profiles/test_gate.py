@@ -56,6 +56,26 @@ def run(
     return LoadedRun(described, schema.frame(rows), Path("nowhere"))
 
 
+@pytest.mark.parametrize("name", ["add_v2", "add_v1"])
+def test_renamed_kernel_is_paired(name: str) -> None:
+    base, head = (
+        run(COMPILED, of=Case("add_v1", "triton", "forward", "8-fp32")),
+        run({**COMPILED, "registers": 128}, of=Case(name, "triton", "forward", "8-fp32")),
+    )
+    found = gate.gate(base, head, LIMITS)
+    assert {check.what: check.verdict for check in found.checks}["registers"] == "fail"
+    assert any(note.startswith("renamed: add_v1 → add_v2") for note in found.notes) == (name != "add_v1")
+
+
+def test_absent_kernel_may_be_renamed() -> None:
+    cases = [Case("add_v1", "triton", "forward", size) for size in ("8-fp32", "9-fp32")]
+    base, head = (run(COMPILED, of=case) for case in (cases[0], Case("add_v2", "triton", "forward", "9-fp32")))
+    both = LoadedRun(head.run, pd.concat([head.table, base.table.assign(kernel="same")]), Path("nowhere"))
+    base = LoadedRun(base.run, pd.concat([base.table, base.table.assign(kernel="same")]), Path("nowhere"))
+    (gone,) = [check for check in gate.gate(base, both, LIMITS).checks if check.what == "case"]
+    assert gone.said == "absent in the candidate: renamed? It has add_v2"
+
+
 def verdicts(base: LoadedRun, head: LoadedRun, limits: gate.Limits = LIMITS, **more: Any) -> dict[str, str]:
     return {check.what: check.verdict for check in gate.gate(base, head, limits, **more).checks}
 

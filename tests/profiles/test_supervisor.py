@@ -324,6 +324,17 @@ def test_run_of_a_killed_writer_resumes(catalog, monkeypatch, tmp_path, one_proc
     assert registers(loaded) == {"good": 32, "stubborn": 32}
 
 
+def test_run_that_is_recovered_while_resume_plans_is_resumed(catalog):
+    folder = interrupted(catalog, "good", "stubborn")
+    writer = store.RunWriter.reopen(folder)
+    writer.lock_file.close()
+    assert store.recover(writer.folder) == folder
+    ledger = Ledger(Job(cases("good", "stubborn"), ["fakes.quick"]), store.RunWriter.reopen(writer.folder), print)
+    ledger.recall()
+    assert [case.impl for case in ledger.left("fakes.quick")] == ["stubborn"]
+    ledger.close()
+
+
 def test_case_with_rows_is_not_measured_twice(catalog):
     folder = interrupted(catalog, "good", "stubborn")
     ledger = Ledger(Job(cases("good", "stubborn"), ["compiler"]), store.RunWriter.reopen(folder), print)

@@ -86,7 +86,16 @@ def stats(values: Iterable[tuple[str, str, str]]) -> str:
 def title_of(markup: str) -> str:
     """The text of the first heading in ``markup``; empty without one."""
     found = re.search(r"<h[23]>(.*?)</h[23]>", markup, re.DOTALL)
-    return unescape(re.sub(r"<[^>]*>", "", found[1])) if found else ""
+    return text_of(found[1]) if found else ""
+
+
+def text_of(markup: str) -> str:
+    """The text of ``markup``, a line for each of its blocks."""
+    blocks = re.split(
+        r"<style.*?</style>|</?(?:p|div|li|h[1-6]|dt|dd|tr|summary|details)\b[^>]*>", markup, flags=re.DOTALL
+    )
+    lines = (" ".join(unescape(re.sub(r"<[^>]*>", " ", block)).split()) for block in blocks)
+    return "\n".join(filter(None, lines))
 
 
 def plain(text: str) -> str:

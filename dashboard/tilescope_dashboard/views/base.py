@@ -12,6 +12,8 @@ from typing import Any
 import pandas as pd
 import panel as pn
 import param
+from tilescope.files.bounded_reading import printable
+from tilescope.models.headline import headline
 from tilescope.runs.store import LoadedRun
 
 from tilescope_dashboard.components import html_text, layout
@@ -86,6 +88,17 @@ class View(layout.Part):
         """Set the title of a view that has nothing to show."""
         self.body.visible = False
         self.say(said)
+
+    def __repr__(self) -> str:
+        """The view as text, for plain Python: the kernel's most important finding, its own sentence, its notes and its tables."""
+        loaded = self.loaded
+        first = [headline(loaded, self.state.kernel)] if loaded else []
+        panes = [self.head, *(pane for pane in self.body.select(html_text.Html) if pane.visible)]
+        told = [html_text.text_of(str(pane.object or "")) for pane in panes]
+        tables = [table.filled.to_string(index=False) for table in self.body.select(Table) if len(table.filled)]
+        return printable("\n".join(filter(None, dict.fromkeys([*first, *told, *tables]))))
+
+    __str__ = __repr__
 
     @property
     def loaded(self) -> LoadedRun | None:

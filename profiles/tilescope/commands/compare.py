@@ -12,11 +12,16 @@ if TYPE_CHECKING:
 
     from tilescope.models.compare import Side
 
+#: Most values, and most lines of a diff.
+_LINES = 120
+
 
 def command(subparsers: choices.Subparsers) -> None:
-    parser = subparsers.add_parser("compare", help="show what changed between runs, or between implementations")
-    parser.add_argument("baseline", metavar="BASELINE", help="a run, or RUN:IMPL, such as latest:triton")
-    parser.add_argument("candidates", nargs="+", metavar="CANDIDATE", help="runs to compare with it, or RUN:IMPL")
+    parser = subparsers.add_parser("compare", help="show what changed between runs, implementations or kernels")
+    parser.add_argument("baseline", metavar="BASELINE", help="a run, RUN:IMPL (latest:triton) or RUN:KERNEL")
+    parser.add_argument(
+        "candidates", nargs="+", metavar="CANDIDATE", help="runs to compare with it, RUN:IMPL or RUN:KERNEL"
+    )
     parser.add_argument("--kernel", default="", metavar="KERNEL", help="only this kernel (all)")
     parser.add_argument(
         "--fail-below", type=float, metavar="SPEEDUP", help="status 1 when a case's speedup is certainly below this"
@@ -47,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print(baseline: Side, candidate: Side, rows: pd.DataFrame) -> None:
-    from tilescope.models import compare, repetitions, terminal, verdicts  # noqa: PLC0415
+    from tilescope.models import compare, repetitions, terminal, verdicts, versions  # noqa: PLC0415
     from tilescope.table.units import text  # noqa: PLC0415
 
     terminal.say(f"{baseline.name} → {candidate.name}", verdicts.sentence(rows, candidate.name, baseline.name))
@@ -57,29 +62,66 @@ def _print(baseline: Side, candidate: Side, rows: pd.DataFrame) -> None:
         terminal.say(f"note: {line}")
     for line in compare.changes(baseline, candidate):
         terminal.say(f"changed: {line}")
-    headings = [
-        "kernel",
-        "pass",
-        "workload",
-        "implementation",
-        "candidate is",
-        "speedup",
-        "95 %",
-        "baseline",
-        "candidate",
-    ]
-    cells = [
-        [
-            row["kernel"], row["pass"], row["workload"], _named(row), row["verdict"],
-            "–" if row["speedup"] != row["speedup"] else f"{row['speedup']:.3f}",
-            "–" if row["speedup"] != row["speedup"] else f"{row['speedup_low']:.3f} to {row['speedup_high']:.3f}",
-            text(row["baseline_time"], "second"), text(row["time"], "second"),
+    timed = rows[rows["time"].notna()]
+    if len(timed):
+        headings = [
+            "kernel",
+            "pass",
+            "workload",
+            "implementation",
+            "candidate is",
+            "speedup",
+            "95 %",
+            "baseline",
+            "candidate",
         ]
-        for row in rows.to_dict("records")
-    ]  # fmt: skip
-    print(terminal.render(headings, cells, keys=6))
+        cells = [
+            [
+                *_case(row), row["verdict"],
+                "–" if row["speedup"] != row["speedup"] else f"{row['speedup']:.3f}",
+                "–" if row["speedup"] != row["speedup"] else f"{row['speedup_low']:.3f} to {row['speedup_high']:.3f}",
+                text(row["baseline_time"], "second"), text(row["time"], "second"),
+            ]
+            for row in timed.to_dict("records")
+        ]  # fmt: skip
+        print(terminal.render(headings, cells, keys=6))
+    _print_changes(baseline, candidate, rows)
+    lines = list(versions.of_kernels(baseline.loaded, candidate.loaded, rows))
+    terminal.say(
+        *lines[:_LINES], *([f"… and {len(lines) - _LINES} more lines (--json has all)"] if lines[_LINES:] else [])
+    )
 
 
-def _named(row: dict[Any, Any]) -> str:
-    before, after = (f"{row[of + 'impl']} {row[of + 'config']}".strip() for of in ("baseline_", ""))
+def _print_changes(baseline: Side, candidate: Side, rows: pd.DataFrame) -> None:
+    """Prints the values that differ, and the findings that came and went, of each pair of cases."""
+    from tilescope.models import terminal, versions  # noqa: PLC0415
+
+    before, after = (
+        {tuple(case.names.values()): case for case in versions.cases(side.loaded)} for side in (baseline, candidate)
+    )
+    changed, findings = list[list[str]](), list[str]()
+    for row in rows[(rows["config"] == "") & (rows["baseline_config"] == "")].to_dict("records"):
+        keys = [tuple(row[of + name] for name in ("kernel", "impl")) for of in ("baseline_", "")]
+        old, new = (
+            side.get((*key, row["pass"], row["workload"])) for side, key in zip((before, after), keys, strict=True)
+        )
+        pair = versions.Pair(old, new)
+        values = [one for one in pair.changes if one.baseline != one.candidate]
+        changed += [[*_case(row), one.label, *one.texts()] for one in values]
+        for word, told in zip(("new", "gone"), (pair.came, pair.went), strict=True):
+            findings += [f"{word}: {' '.join(_case(row))}: {finding.title}" for finding in told]
+    terminal.say(*findings[:_LINES])
+    if changed:
+        headings = ["kernel", "pass", "workload", "implementation", "value", "baseline", "candidate", "change"]
+        print(terminal.render(headings, changed[:_LINES], keys=len(headings)))
+    if changed[_LINES:]:
+        terminal.say(f"… and {len(changed) - _LINES} more values (--json has all)")
+
+
+def _case(row: dict[Any, Any]) -> list[str]:
+    return [_both(row, ["kernel"]), row["pass"], row["workload"], _both(row, ["impl", "config"])]
+
+
+def _both(row: dict[Any, Any], names: list[str]) -> str:
+    before, after = (" ".join(filter(None, (row[of + name] for name in names))) for of in ("baseline_", ""))
     return after if before == after else f"{before} → {after}"

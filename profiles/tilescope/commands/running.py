@@ -79,14 +79,14 @@ async def _until_stopped(work: Coroutine[Any, Any, object]) -> None:
 
 
 def show(loaded: LoadedRun, interrupted: bool) -> int:
-    """Prints the run: its device, a line a case, and the ``report``. Returns the exit status."""
-    from tilescope.models import terminal, text_table  # noqa: PLC0415
+    """Prints the run: its first finding, its device, a line a case, and the ``report``. Returns the exit status."""
+    from tilescope.models import headline, terminal, text_table  # noqa: PLC0415
 
     device = loaded.run.device
     predicted = "" if device.measured else ": no such GPU took part"
     # Another tool's file may name no target.
     target = f" ({loaded.run.settings['target']})" if loaded.run.settings["target"] else ""
-    terminal.say(f"{device.where}{target}{predicted}")
+    terminal.say(*filter(None, [headline.headline(loaded)]), f"{device.where}{target}{predicted}")
     print(text_table.text(loaded))
     return report(loaded, interrupted, loaded.run.failures)
 

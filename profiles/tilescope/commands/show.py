@@ -18,7 +18,7 @@ def command(subparsers: choices.Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from tilescope.models import impossible, json_documents, sweeps, terminal, text_table  # noqa: PLC0415
+    from tilescope.models import headline, impossible, json_documents, sweeps, terminal, text_table  # noqa: PLC0415
     from tilescope.runs import changes, provenance, store  # noqa: PLC0415
     from tilescope.table.schema import CASE_COLUMNS  # noqa: PLC0415
 
@@ -35,7 +35,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     run = loaded.run
     versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
-    terminal.say(f"{run.id} {run.title}", f"started {run.started}, {run.device.where}, with {versions}")
+    first = filter(None, [headline.headline(loaded)])
+    terminal.say(*first, f"{run.id} {run.title}", f"started {run.started}, {run.device.where}, with {versions}")
     if provenance.changed_since(run.git_revision):
         terminal.say(f"note: its source was revision {run.git_revision[:12]} with changes that were not committed")
     for line in said:

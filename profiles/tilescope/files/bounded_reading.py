@@ -110,9 +110,10 @@ def chunks(path: Path) -> Iterator[bytes]:
             yield from _in_utf8(_pieces(_unpacking(file), path))
     except FileNotFoundError:
         raise
-    except (OSError, EOFError, zlib.error) as error:
-        why = getattr(error, "strerror", None) or one_line(error) or type(error).__name__
-        raise Unreadable(f"{path.name} cannot be read ({why})") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise Unreadable(f"{path.name} is cut off or damaged: copy it again, or record it again") from error
+    except OSError as error:
+        raise Unreadable(f"{path.name} cannot be read ({error.strerror or one_line(error)})") from error
 
 
 def _pieces(source: Any, path: Path) -> Iterator[bytes]:

@@ -15,6 +15,8 @@ import msgspec
 
 from tilescope.files.bounded_reading import MIB, Unreadable, one_line
 
+#: What a file that ends too early is told.
+_CUT_OFF = "it is cut off: copy it again, or record it again"
 #: Most characters of one value.
 LARGEST = 16 * MIB
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -88,7 +90,7 @@ class _Text:
     def take(self, mark: str) -> None:
         """Skips ``mark``. Raises Unreadable if another character comes next."""
         if (found := self.next()) != mark:
-            raise Unreadable(f"it holds no JSON ({mark!r} is not where it must be)" if found else "it is cut off")
+            raise Unreadable(f"it holds no JSON ({mark!r} is not where it must be)" if found else _CUT_OFF)
         self._place += 1
 
     def value(self) -> Any:
@@ -104,8 +106,8 @@ class _Text:
                     mended = True
                     continue
                 if len(self._held) - self._place > LARGEST or not self._more():
-                    why = "it is cut off, or holds no JSON" if self._whole else "it holds no JSON"
-                    raise Unreadable(f"{why} ({one_line(error)})") from error
+                    no_json = f"it holds no JSON ({one_line(error)})"
+                    raise Unreadable(f"{no_json}, perhaps because {_CUT_OFF}" if self._whole else no_json) from error
                 mended = False
                 continue
             # A number at the end of a piece may continue in the next one.

@@ -86,14 +86,15 @@ class Ledger:
                 self.productive.add(name)
         run, said, skipped = self.writer.run, set(self._remarks()), set(self._skipped())
         notes = [note for note in run.notes if note not in said and not note.startswith(OUTSTANDING)]
+        limited = any(of_limit for _, _, of_limit in self.skipped)
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self.writer.update(
             failures=tuple(failure for failure in run.failures if failure.case),
-            notes=(*notes, f"interrupted, and gone on with at {now}"),
+            notes=(*notes, f"{'counted with a higher limit' if limited else 'interrupted, and gone on with'} at {now}"),
             skipped=tuple(one for one in run.skipped if one not in skipped),
         )
-        for name, message, limited in list(self.skipped):
-            for case in self.skipped.pop((name, message, True), ()) if limited else ():
+        for name, message, of_limit in list(self.skipped):
+            for case in self.skipped.pop((name, message, True), ()) if of_limit else ():
                 self.writer.settle(journal.Settled(name, case.id, journal.LOST))
                 self.outstanding.add((name, case.id))
 

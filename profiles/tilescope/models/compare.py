@@ -9,13 +9,14 @@ Repetitions of one run share its clocks and temperature, so the interval leaves 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from tilescope.models import summary
+from tilescope.models import renaming, summary
 from tilescope.models.repetitions import repetitions
 from tilescope.runs.store import LoadedRun
 from tilescope.table.case_table import GPU_TIME_SOURCES, CaseValues, gather
@@ -33,7 +34,7 @@ WRONG, BASELINE_WRONG = "wrong", "baseline wrong"
 _DRAWS, _CONFIDENCE = 2000, 0.95
 
 COLUMNS = {
-    **dict.fromkeys([*_PROBLEM, "impl", "config", "baseline_impl", "baseline_config"], "str"),
+    **dict.fromkeys([*_PROBLEM, "impl", "config", "baseline_kernel", "baseline_impl", "baseline_config"], "str"),
     **dict.fromkeys(["time", "baseline_time", "speedup", "speedup_low", "speedup_high"], "float64"),
     **dict.fromkeys(["verdict", "fault"], "str"),
     **{name: "float64" for column in COMPARED for name in (column, f"baseline_{column}")},
@@ -49,15 +50,16 @@ class CompareError(ValueError):
 
 @dataclass(frozen=True)
 class Side:
-    """A run, or one implementation of it. An empty ``impl`` is every implementation, each compared with its own."""
+    """A run, one implementation of it, or one kernel. An empty ``impl`` is every implementation, each compared with its own."""
 
     loaded: LoadedRun
     impl: str = ""
+    kernel: str = ""
 
     @property
     def name(self) -> str:
         """``20261120-233602-6d62:triton`` as people write it."""
-        return self.loaded.run.id + (f":{self.impl}" if self.impl else "")
+        return ":".join(filter(None, [self.loaded.run.id, self.kernel or self.impl]))
 
 
 def obstacles(baseline: Side, candidate: Side) -> list[str]:
@@ -104,7 +106,12 @@ def compare(baseline: Side, candidate: Side, kernel: str = "") -> pd.DataFrame:
 
     Raises CompareError where the sides share no case.
     """
-    before, after = _cases(baseline, kernel), _cases(candidate, kernel)
+    called = (
+        {candidate.kernel: baseline.kernel}
+        if candidate.kernel and baseline.kernel
+        else renaming.renamed(baseline.loaded, candidate.loaded)
+    )
+    before, after = _cases(baseline, kernel, {}), _cases(candidate, kernel, called)
     keys = [key for key in after if key in before]
     if not keys:
         raise CompareError(
@@ -118,17 +125,23 @@ def compare(baseline: Side, candidate: Side, kernel: str = "") -> pd.DataFrame:
     return frame.sort_values(["rank", "speedup"], kind="stable", ignore_index=True).drop(columns="rank")
 
 
-def _cases(side: Side, kernel: str) -> dict[tuple[str, ...], tuple[CaseValues, dict[str, Any]]]:
-    """The side's cases and their summary rows, by the columns that the two sides must share."""
+def _cases(
+    side: Side, kernel: str, called: Mapping[str, str]
+) -> dict[tuple[str, ...], tuple[CaseValues, dict[str, Any]]]:
+    """The side's cases and their summary rows, by the columns that the two sides must share; ``called`` are names in the other."""
     table = side.loaded.table
-    table = table[(table["kernel"] == kernel) | (kernel == "")]
+    for wanted in filter(None, (kernel, side.kernel)):
+        table = table[(table["kernel"] == wanted) | table["kernel"].map(called).eq(wanted)]
     named = [*_PROBLEM, "config"] if side.impl else [*_PROBLEM, "impl", "config"]
     if side.impl:
         table = table[(table["impl"] == side.impl) & (table["config"] == "")]
     facts = gather(table)
     rows = summary.of_run(side.loaded, table).to_dict("records")
     return {
-        tuple(case.key[name] for name in named): (case, {str(k): v for k, v in row.items()})
+        tuple(called.get(case.key[name], case.key[name]) if name == "kernel" else case.key[name] for name in named): (
+            case,
+            {str(k): v for k, v in row.items()},
+        )
         for case, row in zip(facts, rows, strict=True)
     }
 
@@ -137,8 +150,8 @@ def _row(
     baseline: tuple[Side, CaseValues, dict[str, Any]], candidate: tuple[Side, CaseValues, dict[str, Any]], fair: bool
 ) -> dict[str, Any]:
     (_, _, before), (_, _, after) = baseline, candidate
-    row = {"fault": "", **{name: after[name] for name in _PROBLEM}}
-    for column in ("impl", "config", *COMPARED):
+    row = {"fault": "", "source": "", **{name: after[name] for name in _PROBLEM}}
+    for column in ("kernel", "impl", "config", *COMPARED):
         row[column], row[f"baseline_{column}"] = after[column], before[column]
     for facts, verdict in ((after, WRONG), (before, BASELINE_WRONG)):
         if facts["fault"]:
@@ -146,7 +159,7 @@ def _row(
     sides = (baseline, candidate)
     source = next((s for s in GPU_TIME_SOURCES if all(case.totals.get(("gpu_time", s)) for _, case, _ in sides)), "")
     if not source:
-        return {**row, "source": "", "verdict": "not timed"}
+        return {**row, "verdict": "not timed"}
     old, new = (repetitions(case, ("gpu_time", source), side.loaded) for side, case, _ in sides)
     row |= {"time": float(np.median(new)), "baseline_time": float(np.median(old)), "source": source}
     if not fair:
@@ -174,13 +187,14 @@ def interval(*, baseline: np.ndarray, candidate: np.ndarray) -> tuple[float, flo
 
 
 def side(text: str, find: Any, open_run: Any) -> Side:
-    """A side as people write it: a run, or ``RUN:IMPLEMENTATION``. ``find`` and ``open_run`` are those of ``store``.
+    """A side as people write it: a run, ``RUN:IMPLEMENTATION`` or ``RUN:KERNEL``. ``find`` and ``open_run`` are those of ``store``.
 
-    Raises StoreError for a run that cannot be found, CompareError for an implementation that it lacks.
+    Raises StoreError for a run that cannot be found, CompareError for an implementation or a kernel that it lacks.
     """
-    name, _, impl = text.partition(":")
+    name, _, part = text.partition(":")
     loaded = open_run(find(name))
-    known = sorted(set(loaded.table["impl"]))
-    if impl and impl not in known:
-        raise CompareError(f"{loaded.run.id} has no implementation {impl!r}: use one of {', '.join(known)}")
-    return Side(loaded, impl)
+    impls, kernels = (sorted(set(loaded.table[column])) for column in ("impl", "kernel"))
+    if part and part not in (*impls, *kernels):
+        known = f"{', '.join(impls)}, or a kernel: {', '.join(kernels)}"
+        raise CompareError(f"{loaded.run.id} has no implementation {part!r}: use one of {known}")
+    return Side(loaded, part if part in impls else "", "" if part in impls else part)

@@ -155,6 +155,7 @@ class ComparedSide(Struct):
 class ComparedCase(Identified):
     """A case that both sides have. Fields without a prefix are the candidate's."""
 
+    baseline_kernel: Kernel
     baseline_impl: Impl
     baseline_config: Config
     time: Annotated[Number, _is("The candidate's median GPU time, in seconds.")]
@@ -194,6 +195,7 @@ class Compared(Struct):
     obstacles: Annotated[list[str], _is("Reasons why no times are compared; empty where they are.")]
     doubts: Annotated[list[str], _is("Reasons to doubt small differences: runs of different processes.")]
     changes: Annotated[list[str], _is("Versions and sources that differ.")]
+    difference: Annotated[list[str], _is("A unified diff of the kernels' sources, a line each.")]
     cases: Annotated[list[ComparedCase], _is("The slowest candidate first.")]
 
 
@@ -302,6 +304,7 @@ class Run(Document, kw_only=True, tag="run"):
     """The output of 'tilescope show RUN --json': a run and its whole table, a row a value."""
 
     version: Literal[1] = 1
+    headline: Annotated[str, _is("The most important finding, in a line; empty for a run without any value.")] = ""
     run: Described
     folder: Annotated[str, _is("The run's folder.")]
     table: list[TableRow]

@@ -9,13 +9,13 @@ runs. The compiler's values have no noise.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tilescope.hardware import roofs
-from tilescope.models import compare, faults, impossible, repetitions, traffic
+from tilescope.models import compare, faults, impossible, renaming, repetitions, traffic
 from tilescope.models.compare import CompareError
 from tilescope.runs.store import LoadedRun
 from tilescope.table import units
@@ -128,7 +128,8 @@ def gate(
     A case that is absent in the candidate, or failed there and not in the baseline, fails unless ``allow_missing``. Raises
     CompareError where the baseline has no such case, or nothing at all can be compared.
     """
-    ours, theirs = (_cases(loaded, kernels, impls) for loaded in (baseline, candidate))
+    called = renaming.renamed(baseline, candidate)
+    ours, theirs = _cases(baseline, kernels, impls, {}), _cases(candidate, kernels, impls, called)
     if not ours:
         what = " and ".join(filter(None, (", ".join(kernels), ", ".join(impls)))) or "case"
         raise CompareError(
@@ -145,9 +146,12 @@ def gate(
     known = {(failure.case, failure.collector) for failure in baseline.run.failures}
     failures = [failure for failure in candidate.run.failures if (failure.case, failure.collector) not in known]
     checks: list[Check] = []
+    new = sorted({key[0] for key in theirs} - {key[0] for key in ours})
+    absent = f"absent in the candidate: renamed? It has {', '.join(new[:3])}" if new else "absent in the candidate"
     for key, case in ours.items():
-        failed = [failure for failure in failures if _concerns(failure, key)]
-        checks += _presence(key, key in theirs, failed, allow_missing)
+        keys = [(name, *key[1:]) for name in (key[0], *(name for name, old in called.items() if old == key[0]))]
+        failed = [failure for failure in failures if any(_concerns(failure, one) for one in keys)]
+        checks += _presence(key, key in theirs, failed, allow_missing, absent)
         if key in theirs:
             checks += both.checks(case, theirs[key], told=bool(failed))
     if all(check.verdict == ABSENT for check in checks):
@@ -157,6 +161,7 @@ def gate(
     timed = any(check.what in _TIMES for check in checks)
     untimed = obstacles if timed else ["no case was timed in both runs"]
     notes = [
+        *(f"renamed: {old} → {name}, which has the same cases" for name, old in called.items()),
         *(f"no times are compared: {line}" for line in untimed if limits.slowdown < math.inf),
         *(f"changed: {line}" for line in compare.changes(compare.Side(baseline), compare.Side(candidate))),
     ]
@@ -169,12 +174,16 @@ def gate(
 _TIMES = {clock for clock, _ in _CLOCKS}
 
 
-def _cases(loaded: LoadedRun, kernels: Sequence[str], impls: Sequence[str]) -> dict[tuple[str, ...], CaseValues]:
-    return {
-        tuple(case.key[name] for name in KEY): case
-        for case in gather(loaded.table)
-        if (not kernels or case.key["kernel"] in kernels) and (not impls or case.key["impl"] in impls)
-    }
+def _cases(
+    loaded: LoadedRun, kernels: Sequence[str], impls: Sequence[str], called: Mapping[str, str]
+) -> dict[tuple[str, ...], CaseValues]:
+    """The run's cases by their key; ``called`` are names of kernels in the other run."""
+    found: dict[tuple[str, ...], CaseValues] = {}
+    for case in gather(loaded.table):
+        name = called.get(case.key["kernel"], case.key["kernel"])
+        if (not kernels or {name, case.key["kernel"]} & {*kernels}) and (not impls or case.key["impl"] in impls):
+            found[name, *(case.key[column] for column in KEY[1:])] = case
+    return found
 
 
 def _concerns(failure: Failure, key: tuple[str, ...]) -> bool:
@@ -182,11 +191,11 @@ def _concerns(failure: Failure, key: tuple[str, ...]) -> bool:
     return "/".join(filter(None, key)) in (readable(failure.case), failure.case.rpartition(".py:")[2])
 
 
-def _presence(key: tuple[str, ...], there: bool, failed: list[Failure], allowed: bool) -> Iterator[Check]:
+def _presence(key: tuple[str, ...], there: bool, failed: list[Failure], allowed: bool, absent: str) -> Iterator[Check]:
     """A failing check where the case is absent in the candidate or a collector failed on it; none otherwise."""
     if there and not failed:
         return
-    said = "; ".join(f"failed: {f.collector}: {f.message}" for f in failed) or "absent in the candidate"
+    said = "; ".join(f"failed: {f.collector}: {f.message}" for f in failed) or absent
     yield Check(key, what="case", verdict=ABSENT if allowed else FAIL, said=said)
 
 

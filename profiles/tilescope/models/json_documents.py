@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 import pandas as pd
 
-from tilescope.models import compare, documents, impossible, repetitions, summary, verdicts
+from tilescope.models import compare, documents, headline, impossible, repetitions, summary, verdicts, versions
 from tilescope.models.advice import Finding
 from tilescope.models.gate import KEY, Gate
 from tilescope.runs.store import LoadedRun, Summary
@@ -73,6 +73,7 @@ def comparison(
             "obstacles": compare.obstacles(baseline, candidate),
             "doubts": repetitions.doubts(baseline.loaded, candidate.loaded, rows),
             "changes": compare.changes(baseline, candidate),
+            "difference": list(versions.of_kernels(baseline.loaded, candidate.loaded, rows)),
             "cases": rows.to_dict("records"),
         }
         for candidate, rows in zip(candidates, found, strict=True)
@@ -99,7 +100,7 @@ def gate(found: Gate) -> documents.Gate:
 def run(loaded: LoadedRun) -> documents.Run:
     """A run's description and its whole table."""
     return _made(
-        documents.Run, run=loaded.run.to_json(), folder=str(loaded.folder), table=_rows(loaded.table)
+        documents.Run, headline=headline.headline(loaded), run=loaded.run.to_json(), folder=str(loaded.folder), table=_rows(loaded.table)
     )  # fmt: skip
 
 

@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pandas as pd
+
+from tilescope.captures import SPEC_FILE
 from tilescope.models import advice, summary
 from tilescope.models.advice import Finding
 from tilescope.runs.store import LoadedRun
@@ -239,6 +242,22 @@ def conditions(use: Mapping[str, float], before: Mapping[str, float], pairs: Ite
             clocks = (units.text(clock, "hertz") for clock in (other.clock, one.clock))
             said.append(f"{other.title}: timed at {next(clocks)}, {last} at {next(clocks)}")
     return said
+
+
+def of_kernels(baseline: LoadedRun, candidate: LoadedRun, rows: pd.DataFrame) -> Iterator[str]:
+    """``difference`` of the sources of each pair of kernels in the ``rows`` of ``compare.compare``.
+
+    Files of other names are paired where each side has one of them. Declarations that Tilescope wrote are left out.
+    """
+    for kernel, before in rows[["kernel", "baseline_kernel"]].drop_duplicates().itertuples(index=False, name=None):
+        old, new = (
+            {name: text for name, text in side.sources.get(of, {}).items() if name != SPEC_FILE}
+            for side, of in ((baseline, before), (candidate, kernel))
+        )
+        alone = [[name for name in one if name not in other] for one, other in ((old, new), (new, old))]
+        if list(map(len, alone)) == [1, 1]:
+            old[alone[1][0]] = old.pop(alone[0][0])
+        yield from difference(old, new) if old and new else ()
 
 
 def difference(baseline: Mapping[str, str], candidate: Mapping[str, str]) -> Iterator[str]:

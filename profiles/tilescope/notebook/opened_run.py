@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from tilescope.files.bounded_reading import printable
-from tilescope.models import faults, terminal, text_table
+from tilescope.models import faults, headline, terminal, text_table
 from tilescope.models.summary import of_run
 from tilescope.notebook import opening
 from tilescope.runs import store
@@ -102,7 +102,8 @@ class Profile(LoadedRun):
 
     def __repr__(self) -> str:
         notes = (f"note: {note}" for note in self.run.notes)
-        return terminal.plain("\n".join([self._title(), *self._failed(), text_table.text(self), *notes]))
+        first = filter(None, [headline.headline(self)])
+        return terminal.plain("\n".join([*first, self._title(), *self._failed(), text_table.text(self), *notes]))
 
     def _repr_html_(self) -> str:
         """The summary as a table. The run's texts are escaped."""
@@ -122,7 +123,8 @@ class Profile(LoadedRun):
             table = written[always].to_html(index=False, border=0)
         more = f"<p>{len(rows) - _ROWS} more cases: .summary has them all.</p>" if len(rows) > _ROWS else ""
         failed, notes = _list("Failed:", self._failed()), _list("Notes:", self.run.notes)
-        return printable(f"<p><b>{escape(self._title())}</b></p>{failed}{table}{more}{notes}<p>{_VIEWS}</p>")
+        first = f"<p><b>{escape(headline.headline(self))}</b></p>"
+        return printable(f"{first}<p>{escape(self._title())}</p>{failed}{table}{more}{notes}<p>{_VIEWS}</p>")
 
     def _title(self) -> str:
         device = self.run.device

@@ -93,6 +93,8 @@ class RunWriter:
         writer = cls.__new__(cls)
         writer.final = folder.with_name(folder.name.removeprefix(PARTIAL))
         writer.folder = folder.with_name(f"{PARTIAL}{writer.final.name}")
+        # Another process may have recovered it meanwhile.
+        folder = next((place for place in (folder, writer.folder, writer.final) if place.is_dir()), folder)
         writer.lock_file = _claim(folder)
         try:
             # Only after it is claimed: another process may be about to finish it.

@@ -240,9 +240,11 @@ def spills(subject: Subject) -> Iterator[Finding]:
         if not known:
             continue
         ratio, formula = _spill_ratio(launch, code)
+        spilled = sum(value.value for value in code if value)
+        amount = f" {units.text(spilled, 'byte')} a thread" if spilled else ""
         yield subject.finding(
             "spills",
-            "Registers spill to local memory",
+            f"Registers spill{amount} to local memory",
             "Keep less alive in a thread: walk the row in chunks of a smaller BLOCK instead of holding all of it, "
             "spread it over more num_warps while the block's registers allow, take a smaller tile, or fewer "
             "num_stages. A block of 32 warps leaves 64 registers a thread.",

@@ -1,0 +1,39 @@
+"""Kernels that have another name in another run. Pure: runs -> names."""
+
+from __future__ import annotations
+
+import difflib
+
+from tilescope.runs.store import LoadedRun
+
+#: The implementation of another tool's file, and the package whose kernels keep their names.
+_OF_FILES, _LIBRARY = "recorded", "tilescope_kernels"
+
+
+def renamed(baseline: LoadedRun, candidate: LoadedRun) -> dict[str, str]:
+    """The candidate's new kernels, with the baseline's kernel that is gone and has the same cases, or the most similar of several.
+
+    Kernels of the library keep their names, and another tool's file has the functions of anything.
+    """
+    before, after = _problems(baseline), _problems(candidate)
+    gone, new = (
+        {k: of for k, of in one.items() if k not in other} for one, other in ((before, after), (after, before))
+    )
+    found: dict[str, str] = {}
+    for name, problems in new.items():
+        alike = [other for other, of in gone.items() if of == problems and other not in found.values()]
+        only = len(alike) == 1 and list(new.values()).count(problems) == 1
+        if close := alike if only else difflib.get_close_matches(name, alike, n=1):
+            found[name] = close[0]
+    return found
+
+
+def _problems(loaded: LoadedRun) -> dict[str, set[tuple[str, ...]]]:
+    """The implementations, passes, workloads and configs of each kernel that a user may rename."""
+    table = loaded.table[["kernel", "impl", "pass", "workload", "config"]].drop_duplicates()
+    kept = {name for name, about in loaded.run.kernels.items() if _LIBRARY in str(about.get("file", ""))}
+    found: dict[str, set[tuple[str, ...]]] = {}
+    for kernel, *problem in table[(table["impl"] != _OF_FILES)].itertuples(index=False, name=None):
+        if kernel not in kept:
+            found.setdefault(kernel, set()).add(tuple(problem))
+    return found
