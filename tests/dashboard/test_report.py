@@ -188,11 +188,13 @@ def test_a_figure_cannot_end_its_script(runs: Path, synthetic: ModuleType) -> No
     assert synthetic.INJECTED not in text
 
 
-def test_markdown_has_no_control_characters(tmp_path: Path, synthetic: ModuleType) -> None:
+def test_reports_have_no_control_characters(tmp_path: Path, synthetic: ModuleType) -> None:
     odd = "\x1b[31mred\u202e"
     run = bare(tmp_path, synthetic, (odd,), title=odd, notes=(odd,), failures=(Failure(odd, "compiler", odd),))
-    text = markdown.markdown(build([run]))
-    assert "x1b" in text and not {"\x1b", "\u202e"} & {*text}
+    built = build([run])
+    page = re.sub(r"<script.*?</script>", "", html(built), flags=re.DOTALL)
+    for text in (markdown.markdown(built), page):
+        assert "x1b" in text and not {"\x1b", "\u202e"} & {*text}
 
 
 def test_markdown_escapes_names(tmp_path: Path, synthetic: ModuleType) -> None:

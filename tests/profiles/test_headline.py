@@ -62,4 +62,4 @@ def test_headline_is_the_first_finding(changed, said):
 def test_fault_is_the_headline():
     said = "InterpretationFailed: k_kernel, program (1, 0, 0), line 3: reads 4 bytes past the end of x: element 9 of 8"
     wrong = Failure(CASE.id, "interpreter", said)
-    assert "reads 4 bytes past the end of x" in headline(predicted([wrong], compiler={"grid_blocks": 1}))
+    assert "k reads past the end of x in line 3" in headline(predicted([wrong], compiler={"grid_blocks": 1}))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from tilescope.models import advice
+from tilescope.models import advice, summary
 from tilescope.models.advice import Finding
 from tilescope.runs.store import MODEL, LoadedRun
 from tilescope.table.case import Case
 
+#: The implementation that a run is about.
+_OWN = "triton"
 #: Most findings of a case that are named.
 _SAID = 2
 
@@ -14,14 +16,22 @@ _SAID = 2
 def headline(loaded: LoadedRun, kernel: str = "") -> str:
     """The first findings about a case of the run, or of one ``kernel``, with the case; empty for a run without any value.
 
-    Configs of a sweep are left out.
+    They are about Triton code where there is some, about its largest size unless a smaller one is wrong, and not about a sweep.
     """
-    table = loaded.table[loaded.table["config"] == ""]
-    table = table[table["kernel"] == kernel] if kernel else table
-    found = [one for one in advice.of_run(loaded, table) if kernel in ("", one.kernel)]
+    table = loaded.table[
+        (loaded.table["config"] == "") & loaded.table["kernel"].isin([kernel] if kernel else loaded.table["kernel"])
+    ]
+    own = table[table["impl"] == _OWN]
+    table = own if len(own) else table
+    found = [
+        one for one in advice.of_run(loaded, table) if kernel in ("", one.kernel) and (one.impl == _OWN or not len(own))
+    ]
+    heads = [summary.representative(of) for _, of in summary.of_run(loaded, table).groupby(["kernel", "pass"])]
+    large = {tuple(head[name] for name in ("kernel", "pass", "workload")) for head in heads if head is not None}
+    found = [one for one in found if _is_wrong(one) or (one.kernel, one.direction, one.workload) in large]
     if found:
         said = [one for one in found if one.case == found[0].case and one.bound]
-        several = found[0].bound and not found[0].of_results
+        several = found[0].bound and not _is_wrong(found[0])
         return "; ".join([_place(found[0]) + line(found[0]), *map(line, said[1:_SAID] if several else ())])
     named = table.loc[table["source"] != MODEL, ["kernel", "impl", "pass", "workload"]].drop_duplicates()
     if named.empty:
@@ -30,13 +40,17 @@ def headline(loaded: LoadedRun, kernel: str = "") -> str:
     return f"{cases}: no problem found{'' if loaded.run.device.measured else ' (not timed: no GPU)'}"
 
 
+def _is_wrong(finding: Finding) -> bool:
+    return finding.of_results or finding.warning
+
+
 def _place(finding: Finding) -> str:
     return f"{'/'.join(filter(None, finding.case))}: "
 
 
 def line(finding: Finding) -> str:
     """A finding with its potential speedup, and whether it was measured."""
-    if finding.of_results or finding.warning:
+    if _is_wrong(finding):
         return finding.title
     known = [finding.bound.text] if finding.bound else []
     return f"{finding.title} ({', '.join([*known, 'measured' if finding.measured else 'predicted'])})"
