@@ -106,11 +106,9 @@ def compare(baseline: Side, candidate: Side, kernel: str = "") -> pd.DataFrame:
 
     Raises CompareError where the sides share no case.
     """
-    called = (
-        {candidate.kernel: baseline.kernel}
-        if candidate.kernel and baseline.kernel
-        else renaming.renamed(baseline.loaded, candidate.loaded)
-    )
+    called = renaming.renamed(baseline.loaded, candidate.loaded)
+    if candidate.kernel and baseline.kernel:
+        called = {candidate.kernel: baseline.kernel}
     before, after = _cases(baseline, kernel, {}), _cases(candidate, kernel, called)
     keys = [key for key in after if key in before]
     if not keys:
@@ -137,13 +135,8 @@ def _cases(
         table = table[(table["impl"] == side.impl) & (table["config"] == "")]
     facts = gather(table)
     rows = summary.of_run(side.loaded, table).to_dict("records")
-    return {
-        tuple(called.get(case.key[name], case.key[name]) if name == "kernel" else case.key[name] for name in named): (
-            case,
-            {str(k): v for k, v in row.items()},
-        )
-        for case, row in zip(facts, rows, strict=True)
-    }
+    keys = (tuple(called.get(case.key[name], case.key[name]) for name in named) for case in facts)
+    return {key: (case, {str(k): v for k, v in row.items()}) for key, case, row in zip(keys, facts, rows, strict=True)}
 
 
 def _row(
