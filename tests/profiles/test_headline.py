@@ -39,7 +39,7 @@ def predicted(failures=(), **changed):
         ({}, ": no problem found (not timed: no GPU)"),
         (
             {"interpreter": {"sector_efficiency_read": 0.125}},
-            "Uncoalesced loads use 12.5 % of each 32-byte sector: 8× the traffic (4.50× by this alone, predicted)",
+            "Uncoalesced loads: 12.5 % of each 32-byte sector is used, 8× the traffic (4.50× by this alone, predicted)",
         ),
         (
             {"compiler": {"spill_bytes_stored": 5030, "spill_bytes_loaded": 8910}},
@@ -48,7 +48,7 @@ def predicted(failures=(), **changed):
         ({"compiler": {"grid_blocks": 1}}, "1 block leaves 131 of 132 SMs idle (132× by this alone, predicted)"),
         (
             {"compiler": {"grid_blocks": 1}, "interpreter": {"sector_efficiency_read": 0.125}},
-            "SMs idle (132× by this alone, predicted); Uncoalesced loads use 12.5 %",
+            "SMs idle (132× by this alone, predicted); Uncoalesced loads: 12.5 %",
         ),
     ],
 )

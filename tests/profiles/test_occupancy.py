@@ -26,8 +26,15 @@ def test_occupancy_of_the_recorded_kernels():
         occupancy.limits("sm_42")
 
 
-@given(st.sampled_from(TARGETS), st.integers(1, 255), st.integers(0, 230_000), st.integers(1, 1024), st.integers(0, 16))
+@given(
+    st.sampled_from(TARGETS),
+    st.integers(-300, 255),
+    st.integers(-2000, 230_000),
+    st.integers(-64, 1024),
+    st.integers(0, 16),
+)
 def test_more_of_anything_never_raises_occupancy(target, registers, shared, threads, barriers):
+    # A run that another hand wrote may hold negative figures.
     found = occupancy.blocks(target, registers, shared, threads, barriers)
     assert 0 <= found.ratio <= 1
     assert found.limiters

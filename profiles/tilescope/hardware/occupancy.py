@@ -99,7 +99,7 @@ def blocks(
     pool = chip.shared_memory if configured is None else configured
     allowed = {
         "registers": _by_registers(registers, warps, chip.blocks),
-        "shared_memory": pool // _up(shared_memory + SHARED_RESERVED, SHARED_STEP),
+        "shared_memory": pool // _up(max(0, shared_memory) + SHARED_RESERVED, SHARED_STEP),
         "warps": chip.warps // warps,
         "blocks": chip.blocks,
     }
@@ -117,7 +117,7 @@ def blocks(
 
 def _by_registers(registers: int, warps: int, unlimited: int) -> int:
     """Blocks that the registers allow. A warp's registers are all in one sub-partition, so warps are counted per sub-partition."""
-    if registers == 0:
+    if registers <= 0:
         return unlimited
     if registers > THREAD_REGISTERS:
         return 0
