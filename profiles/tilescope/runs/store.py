@@ -25,7 +25,7 @@ from pathlib import Path
 import pandas as pd
 
 from tilescope.files import bounded_reading
-from tilescope.runs import device_roofs, journal, reader, summaries
+from tilescope.runs import device_roofs, journal, labels, reader, summaries
 from tilescope.runs.reader import LINES, LoadedRun, StoreError, read_run, read_table, source_bytes, source_file, text_of
 from tilescope.runs.summaries import Summary
 from tilescope.runs.writer import MODEL, PARTIAL, RunWriter, check_writable, gathered, is_being_written, parts, recover
@@ -192,8 +192,14 @@ def list_runs(folders: Iterable[Path] | None = None) -> list[Summary]:
     # A run that is being written is not cached: its summary changes.
     known = summaries.of_runs([path for path in paths if not path.name.startswith(PARTIAL)], _summarise)
     found = [*known, *(_summarise(path) for path in paths if path.name.startswith(PARTIAL))]
-    found = [dataclasses.replace(summary, recorded=_is_recorded(summary.path)) for summary in found]
+    found = [_labelled(dataclasses.replace(summary, recorded=_is_recorded(summary.path))) for summary in found]
     return sorted(found, key=lambda summary: (_digits(summary.started or summary.id), summary.id), reverse=True)
+
+
+def _labelled(summary: Summary) -> Summary:
+    """The summary with what its user says of the run; recordings have no labels."""
+    said = labels.Labels() if summary.recorded else labels.read(summary.path)
+    return dataclasses.replace(summary, title=said.name or summary.title, tags=said.tags, note=said.note)
 
 
 def _folders(folders: Iterable[Path] | None) -> Iterator[Path]:

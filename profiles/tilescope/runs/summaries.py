@@ -25,7 +25,7 @@ _KIND, _KEPT = "run-summaries", 4096
 
 @dataclass(frozen=True)
 class Summary:
-    """A run in a list. ``error`` says why the run cannot be opened and what to do; it is empty otherwise."""
+    """A run in a list. A user's name for it is its ``title``. ``error`` says why the run cannot be opened and what to do; it is empty otherwise."""
 
     id: str
     path: Path
@@ -40,12 +40,15 @@ class Summary:
     complete: bool = True
     recorded: bool = False
     error: str = ""
+    tags: tuple[str, ...] = ()
+    note: str = ""
 
     def in_one_line(self) -> tuple[str, str]:
-        """The device, and the title or else the kernels, both as printable text."""
+        """The device, and the title or else the kernels with the tags, both as printable text."""
         one_line = bounded_reading.one_line
         device = self.device if self.measured or not self.device else f"predicted for {self.device}"
-        return one_line(device), one_line(self.title or ", ".join(self.kernels))
+        tags = f" [{', '.join(self.tags)}]" if self.tags else ""
+        return one_line(device), one_line((self.title or ", ".join(self.kernels)) + tags)
 
 
 #: Modification times and sizes of the files that a summary depends on.

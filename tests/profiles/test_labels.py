@@ -1,0 +1,42 @@
+"""What a user says of a run, on disk with it."""
+
+from pathlib import Path
+
+import pytest
+from tilescope.runs import labels, store
+from tilescope.runs.labels import Labels
+from tilescope.table import schema
+from tilescope.table.case import Case
+from tilescope.table.run import Device, Run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    gpu = Device("Synthetic GPU", "sm_90", 100, 1, 1, True)
+    writer = store.RunWriter(
+        tmp_path, Run("20260102-030405-aaaa", "2026-01-02T03:04:05+00:00", gpu, {"relu": {}}, {}, {})
+    )
+    writer.append(schema.frame([Case("relu", "triton", "forward", "8-fp32").row("registers", 8, "compiler")]))
+    writer.finish()
+    return tmp_path / "20260102-030405-aaaa"
+
+
+def test_labels_are_listed_with_the_run(run: Path) -> None:
+    said = labels.labels(" wide\ntiles ", ("fast", " fast ", "", "sm_90"), "tried BLOCK=2048\n")
+    labels.write(run, said)
+    assert labels.read(run) == said == Labels("wide tiles", ("fast", "sm_90"), "tried BLOCK=2048")
+    (listed,) = store.list_runs([run.parent])
+    assert (listed.title, listed.tags, listed.note) == ("wide tiles", ("fast", "sm_90"), "tried BLOCK=2048")
+    assert listed.in_one_line()[1] == "wide tiles [fast, sm_90]"
+    assert store.open_run(run).table["value"].tolist() == [8]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"name": 3}', '{"tags": "x"}', "\xff"])
+def test_damaged_labels_are_empty(run: Path, text: str) -> None:
+    (run / labels.FILE).write_text(text)
+    assert labels.read(run) == Labels()
+
+
+def test_deleted_run_is_gone(run: Path) -> None:
+    labels.delete(run)
+    assert store.list_runs([run.parent]) == [] and not list(run.parent.iterdir())
