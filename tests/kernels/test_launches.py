@@ -43,6 +43,12 @@ def scaled_kernel(y_ptr, x_ptr, bias_ptr, strides, n, factor, BLOCK: tl.constexp
     tl.store(y_ptr + offsets, y, mask=offsets < n)
 
 
+@triton.jit(do_not_specialize=["n"])
+def counted_kernel(y_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.arange(0, BLOCK)
+    tl.store(y_ptr + offsets, 1.0, mask=offsets < n)
+
+
 @triton.jit
 def tiles_kernel(y, x, BLOCK: tl.constexpr):
     place = tl.program_id(0) * BLOCK
@@ -102,7 +108,7 @@ def gpu(monkeypatch, tmp_path_factory):
     }
     for name, fake in fakes.items():
         monkeypatch.setattr(f"torch.{name}", fake)
-    for kernel in (scaled_kernel, tiles_kernel):
+    for kernel in (scaled_kernel, counted_kernel, tiles_kernel):
         monkeypatch.setattr(kernel, "run", functools.partial(_searched, seen, kernel))
         kernel.device_caches.clear()
     driver.set_active(stub)
@@ -127,6 +133,13 @@ def test_launch_again_is_alike_without_a_search(gpu):
     assert first == second
     assert first[1:] == ((2, 2, 1, 7), Y.data_ptr(), X.data_ptr(), None, (1, 64), 64, 2.0, 32, True)
     assert len(gpu.searches) == 1
+
+
+def test_launch_new_size_of_a_count_is_not_searched(gpu):
+    for n in (64, 65, 1, 2**31 + 64):
+        launch(counted_kernel, (1,), Y, n, BLOCK=32)
+    assert [launched[3] for launched in gpu.launched] == [64, 65, 1, 2**31 + 64]
+    assert len(gpu.searches) == 2, "the last has more than 32 bits"
 
 
 @pytest.mark.parametrize(

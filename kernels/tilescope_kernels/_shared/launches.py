@@ -7,8 +7,9 @@ Triton found beside Triton's own entry, in ``kernel.device_caches``.
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -36,7 +37,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
     ``constants`` are ``tl.constexpr`` parameters and launch options. Triton launches where there is no GPU, where a hook or a
     profiler observes launches, and where no earlier launch had such arguments.
     """
-    key, given, device = _described(args)
+    key, given, device = _described(args, getattr(kernel, "do_not_specialize", ()) and _general(kernel))
     if device >= 0 and device != driver.active.get_current_device():
         with torch.cuda.device(device):
             launch(kernel, grid, *args, **constants)
@@ -58,7 +59,13 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
         cache[signature] = _found(kernel, compiled, len(args))
 
 
-def _described(args: tuple[Any, ...]) -> tuple[list[Any], list[Any], int]:
+@functools.cache
+def _general(kernel: Any) -> frozenset[int]:
+    """The places of the arguments that Triton does not specialize on."""
+    return frozenset(place for place, parameter in enumerate(kernel.params) if parameter.do_not_specialize)
+
+
+def _described(args: tuple[Any, ...], general: Collection[int]) -> tuple[list[Any], list[Any], int]:
     """What Triton specializes on, the arguments with addresses in place of tensors, and the GPU (-1 without one).
 
     The second is empty where only Triton can launch: without a GPU, and with arguments such as tensors of a subclass.
@@ -67,7 +74,7 @@ def _described(args: tuple[Any, ...]) -> tuple[list[Any], list[Any], int]:
     given: list[Any] = []
     add, give = key.append, given.append
     device, is_known = -1, True
-    for value in args:
+    for place, value in enumerate(args):
         kind = type(value)
         if kind is _TENSOR or kind is _PARAMETER:
             if device < 0:
@@ -80,7 +87,10 @@ def _described(args: tuple[Any, ...]) -> tuple[list[Any], list[Any], int]:
         give(value)
         if kind is int:
             # Triton compiles 1 into the code, and distinguishes multiples of 16 and integers of more than 32 bits.
-            add(value if value == 1 or value not in _INT32 else 16 if value & 15 == 0 else 0)
+            if place in general and value in _INT32:
+                add(0)
+            else:
+                add(value if value == 1 or value not in _INT32 else 16 if value & 15 == 0 else 0)
         elif kind is float or value is None:
             add(kind)
         elif kind.__name__ == _DESCRIPTOR:
