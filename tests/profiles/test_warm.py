@@ -261,3 +261,14 @@ def test_no_worker_stands_by_without_room_or_when_cold(fakes, monkeypatch, proce
     monkeypatch.setattr(supervisor, "processors", lambda: processors)
     monkeypatch.setenv(warm.SWITCH, switch)
     assert supervisor.stand_by("fakes.wrapped") is None
+
+
+def test_server_leaves_imports_that_end_forking(tmp_path):
+    (tmp_path / "threaded.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(9,)).start()\n"
+    )
+    code = "from tilescope.jobs.worker import fork_server as f; print(f.harmless('threaded'), f.harmless('json'), f.harmless('nosuch'))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path
+    )
+    assert done.stdout == "False True True\n", done.stderr

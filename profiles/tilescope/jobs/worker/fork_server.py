@@ -26,7 +26,7 @@ from tilescope.execution.parentage import die_with
 from tilescope.hardware import device
 from tilescope.jobs import warm
 
-#: Exists where the NVIDIA driver is loaded. The import of torch's compiler then opens it, after which no fork can use the GPU.
+#: Exists where the NVIDIA driver is loaded. Some imports of torch then open it, after which no fork can use the GPU.
 DRIVER = Path("/dev/nvidiactl")
 #: Seconds without a worker after which the server ends, and for which a worker stands by.
 IDLE = 300.0
@@ -45,7 +45,7 @@ THEN = (
     "tilescope_kernels._shared.row_tiles",
 )  # fmt: skip
 #: Imports of torch.compile and of torch's timers, done after ``_SPARE`` seconds without a request, because a request has to wait for
-#: them. All but the first may open a GPU: where there may be one, each worker imports them itself.
+#: them.
 LATER = ("torch._dynamo", "torch._inductor.compile_fx", "torch.utils.benchmark")
 _SPARE = 2.0
 
@@ -68,7 +68,7 @@ class ForkServer:
 
     def serve(self) -> str | None:
         """The file of this process's job in a worker; None in the server at its end."""
-        waiting, later = [*THEN], [*LATER[:1]] if DRIVER.exists() else [*LATER]
+        waiting, later = [*THEN], [*LATER]
         for name in FIRST:
             self._import(name)
         while self._listening or self._workers:
@@ -94,7 +94,9 @@ class ForkServer:
         return None
 
     def _import(self, name: str) -> None:
-        """Imports a module, and notes the files that came with it."""
+        """Imports a module, and notes the files that came with it. Leaves one that would end forking to the workers."""
+        if name not in FIRST and DRIVER.exists() and not harmless(name):
+            return
         try:
             module = importlib.import_module(name)
             if name == _DIGESTED:
@@ -208,6 +210,15 @@ def _state(file: str) -> tuple[int, int]:
     except OSError:
         return (0, 0)
     return (seen.st_mtime_ns, seen.st_size)
+
+
+def harmless(name: str) -> bool:
+    """Whether this process can be forked after it has imported the module, as a fork finds."""
+    if (pid := os.fork()) == 0:
+        with contextlib.suppress(BaseException):
+            importlib.import_module(name)
+        os._exit(bool(_unsafe()))
+    return os.waitpid(pid, 0)[1] == 0
 
 
 def _unsafe() -> str:
