@@ -25,6 +25,13 @@ def test_note_names_a_tensor_on_the_cpu():
     )
 
 
+def test_zeros_of_autograd_are_no_tensors_on_the_cpu():
+    with Capture() as capture:
+        x = torch.ones(16, device="cuda", requires_grad=True)
+        foreign.Both.apply(x)[0].sum().backward()
+    assert capture.notes == [] and all("faults" not in record.data["counted"] for record in capture.records)
+
+
 def test_launch_on_the_cpu_alone_is_no_fault():
     with Capture() as capture:
         foreign.gather(torch.randn(10, 64), torch.tensor([3, 3, 9]))

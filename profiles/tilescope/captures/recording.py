@@ -180,7 +180,9 @@ class _Interpreting:
             where = f"the launch at {site[0] if site else launch.name}"
             if 0 in launch.grid:
                 record.note(f"{where} has no program: its grid is {launch.grid}")
-            far = _out_of_reach(launch) if "arguments" in record.data else {}
+            # Autograd makes zeros for gradients that are not there, and nothing tells that they would be on the GPU.
+            backward = torch._C._current_autograd_node() is not None
+            far = _out_of_reach(launch) if "arguments" in record.data and not backward else {}
             if far:
                 record.note(f"{where} would be refused by a GPU: {_refusal(far)}")
             if self.unmade:
