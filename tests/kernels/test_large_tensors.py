@@ -129,7 +129,8 @@ def attend(path, apart):
     else:
         dtype = torch.bfloat16 if path == "hopper" else torch.float32
         q, k, v = (heads_of_rows(apart, 1 if path == "few" else None, 300, dtype).requires_grad_() for _ in range(3))
-        o = kernels.scaled_dot_product_attention(q, k, v)
+        # Many short heads without a mask have their gradients from the Triton kernels.
+        o = kernels.scaled_dot_product_attention(q, k, v, is_causal=path == "hopper")
     return o.backward(torch.empty_like(o))
 
 
@@ -138,7 +139,7 @@ def attend(path, apart):
     ("few", 3, True),
     ("decode", 1, True),
     ("ragged", 4, True),
-    ("hopper", 3, True),
+    ("hopper", 2, True),
     ("whole", 4, False),
 ])  # fmt: skip
 def test_attention_of_far_rows_has_int64_offsets(caught, path, kernels_of_rows, far):
