@@ -163,9 +163,7 @@ def test_a_second_derivative_is_refused_but_for_a_rotation_s(device, operation):
         for one, other in zip(*map(twice, losses, (leaves, twins)), strict=True):
             assert relative_error(one, other) <= 4 * bound(torch.float32)
         return
-    with pytest.raises(
-        RuntimeError, match=r"no autograd formula was registered|does not require grad|no second derivative"
-    ):
+    with pytest.raises(RuntimeError, match=r"no autograd formula|does not require grad|no second derivative"):
         twice(loss, leaves)
 
 
