@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tilescope.hardware.gpu_lock import gpu_lock
+from tilescope.hardware.gpu_lock import gpu_lock, held, path
 from tilescope.jobs import attempt, process, ptxas, questions, supervisor
 from tilescope.jobs.job import Job, WorkerError
 from tilescope.jobs.ledger import Ledger
@@ -367,3 +367,15 @@ def test_resume_refuses_what_would_not_fit(catalog, monkeypatch):
     (folder / "progress.jsonl").unlink()
     with pytest.raises(WorkerError, match="does not record its cases: profile it again"):
         asyncio.run(supervisor.resume(folder))
+
+
+def test_held_gpu_lock_keeps_jobs_waiting(temporary):
+    waited = []
+
+    async def take():
+        async with asyncio.timeout(0), gpu_lock("held", lambda: waited.append(1)):
+            pass
+
+    with held(path("held")), pytest.raises(TimeoutError):
+        asyncio.run(take())
+    assert waited == [1]
