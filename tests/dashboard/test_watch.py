@@ -1,5 +1,6 @@
 """The page of a watched script: its versions, the values that changed, the source's difference, and the widgets."""
 
+import asyncio
 import dataclasses
 import os
 import re
@@ -16,9 +17,11 @@ from tilescope.models.advice import Finding
 from tilescope.models.versions import Case, Pair
 from tilescope.notebook.watching import Comparison, Version, Watch
 from tilescope_dashboard.components import version_panels
-from tilescope_dashboard.session import watching
+from tilescope_dashboard.session import access, watching
+from tilescope_dashboard.session.jobs import JobManager
 from tilescope_dashboard.session.state import State
 from tilescope_dashboard.topics import versions as topic
+from tilescope_dashboard.views.form.profile import ProfileForm
 from tilescope_dashboard.views.watch import Watch as View
 
 from .conftest import PATIENCE, ROOT, field, press, said
@@ -55,7 +58,7 @@ def test_values_changes_judged_by_metric() -> None:
         "spilled bytes": ("64 B", "0 B", "+64 B", topic.WORSE),
         "shared memory": ("0 B", "", "same", topic.SAME),
         "occupancy": ("43.8 %", "100 %", "−56.2 points", topic.MOVED),
-        "used part of loaded sectors": ("100 %", "12.5 %", "+87.5 points", topic.BETTER),
+        "loaded sectors used": ("100 %", "12.5 %", "+87.5 points", topic.BETTER),
     }
     noisy = dataclasses.replace(after, values={"gpu_time": 0.995e-3}, spread=(0.98e-3, 1.005e-3))
     assert kinds(Pair(before, noisy))["GPU time"] == ("995 µs", "1.00 ms", "−0.5 %, noise", topic.NOISE)
@@ -139,7 +142,7 @@ def script(tmp_path: Path) -> Iterator[Watch]:
 
 
 def shown(**address: str) -> View:
-    view = View(State(view="watch", **address))
+    view = View(State(view="watch", may_launch=True, **address))
     view.refresh()
     assert not view.trouble.visible, view.trouble.object
     return view
@@ -185,8 +188,50 @@ def test_view_pins_names_and_deletes(script: Watch) -> None:
     assert [version.number for version in script.versions] == [1, 3]
 
 
-def test_view_without_script_says_how() -> None:
-    assert "tilescope watch my.py" in said(shown())
+def test_view_without_script_starts_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text("print(1)")
+    monkeypatch.setenv(access.OWN_FILES, str(tmp_path))
+    view = shown()
+    assert "tilescope watch my.py" in said(view)
+    assert field(view, "script").options == ["mine.py"]
+    field(view, "script").value = "../other.py"
+    press(view, "Watch")
+    assert "lies outside of" in said(view)
+
+    async def pressed() -> None:
+        field(view, "script").value = "mine.py"
+        press(view, "Watch")
+        assert watching.shared().on and watching.shared().script.script == tmp_path / "mine.py"
+        await watching.shared().end()
+        assert not watching.shared().on
+
+    asyncio.run(pressed())
+    watching.shared().script = None
+
+
+def test_visitor_from_elsewhere_changes_no_version(script: Watch) -> None:
+    view = View(State(view="watch", version="2"))
+    view.refresh()
+    assert "registers 40 (was 32)" in said(view)
+    assert all(field(view, label).disabled for label in ("name", "Pin", "Delete"))
+
+
+def test_form_watches_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text("print(1)")
+    monkeypatch.setenv(access.OWN_FILES, str(tmp_path))
+
+    async def pressed() -> State:
+        form = ProfileForm(State(may_launch=True, panel="profile"), JobManager())
+        assert field(form, "own kernel").options == ["mine.py"]
+        field(form, "own kernel").value = "mine.py"
+        press(form, "Watch")
+        assert watching.shared().script.script == tmp_path / "mine.py"
+        await watching.shared().end()
+        return form.state
+
+    state = asyncio.run(pressed())
+    assert (state.view, state.panel) == ("watch", "")
+    watching.shared().script = None
 
 
 SCRIPT = """

@@ -11,6 +11,8 @@ from pathlib import Path
 import panel as pn
 from tilescope.notebook.watching import Version, Watch
 
+from tilescope_dashboard.session import access
+
 LOG = logging.getLogger(__name__)
 
 
@@ -28,6 +30,10 @@ class Watching:
         self.stop()
         self.script, self.error = script, ""
         self._task = asyncio.get_running_loop().create_task(self._follow(script))
+
+    def begin(self, text: str) -> None:
+        """Watch a user's script. Raises ValueError, with a message for the person, for one that this server does not run."""
+        self.start(Watch(access.user_script(text)))
 
     def stop(self) -> None:
         """Run the script no more. Its versions stay."""

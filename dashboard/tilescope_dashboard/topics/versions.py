@@ -29,7 +29,7 @@ _JUDGED = (
 #: Changes that a headline names, most important first, and how many.
 _WEIGHTY = ("gpu_time", "spill_bytes", "sector_efficiency_read", "sector_efficiency_written", "dram", "requested", "sampled",
             "registers", "theoretical_occupancy", "shared_memory")  # fmt: skip
-_NAMED = 3
+_NAMED = 2
 #: The least relative change that is named.
 _LEAST = 0.01
 #: Lines of the source around a change.
@@ -37,7 +37,7 @@ _AROUND = 3
 #: The sentence where no script is watched.
 NOTHING = Sentence(
     "No script is watched",
-    "'tilescope watch my.py' opens this page on a script, runs it again at every save, and shows what changed.",
+    "A watched script runs again at every save, and this page shows what changed. 'tilescope watch my.py' starts that in a terminal.",
 )
 _LINE = re.compile(r"\bline (\d+)(?: of ([\w.]+\.py))?", re.IGNORECASE)
 
@@ -193,13 +193,7 @@ def badge(comparison: Comparison) -> str:
     time = next((change for change in pair.changes if change.metric == "gpu_time"), None) if pair else None
     if pair and (time is None or not time.candidate):
         first = next(iter(_weighty(pair)), None) if pair.baseline else None
-        return (
-            f"{first.label.removeprefix('used part of ')} {_moved(first)}"
-            if first
-            else "same"
-            if pair.baseline
-            else "first"
-        )
+        return f"{first.label.removesuffix(' used')} {_moved(first)}" if first else "same" if pair.baseline else "first"
     if time is None or not time.baseline or not time.candidate:
         return time.texts()[1] if time else ""
     return f"{time.texts()[1]} {'noise' if time.noise else units.times(time.baseline / time.candidate)}"

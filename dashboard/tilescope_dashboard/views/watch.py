@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -13,10 +14,10 @@ from tilescope.models.versions import Case, Pair
 from tilescope.notebook.watching import Version
 from tilescope.notebook.watching import Watch as Script
 
-from tilescope_dashboard.components import layout, version_panels
+from tilescope_dashboard.components import html_text, layout, version_panels
 from tilescope_dashboard.components.choice import Choice
 from tilescope_dashboard.components.copy_button import CopyButton
-from tilescope_dashboard.session import watching
+from tilescope_dashboard.session import access, watching
 from tilescope_dashboard.session.jobs import JobFollower
 from tilescope_dashboard.session.scheduling import next_tick
 from tilescope_dashboard.session.state import State
@@ -34,6 +35,9 @@ _BUTTON = {
 }  # fmt: skip
 _STRIP_CSS = """:host { flex: 1 1 320px; min-width: 0; overflow-x: auto; scrollbar-width: thin; }
 #toggle-buttons-group-label { display: none; }"""
+
+#: On a phone the actions scroll sideways.
+_ACTIONS_CSS = ":host { flex: 0 1 auto; min-width: 0; max-width: 100%; overflow: auto hidden; scrollbar-width: none; }"
 
 
 class Watch(View):
@@ -70,14 +74,30 @@ class Watch(View):
         self._delete.on_click(lambda _: next_tick(self._remove))
         self._open.on_click(lambda _: next_tick(self._open_run))
         self._link = CopyButton()
-        parts = (self._version, self._launch, self._other, self._name, self._pin, self._delete, self._open, self._link)
-        self.strip = layout.column(*parts, styles={"flex-flow": "row wrap", "align-items": "center"})
+        self._file = pmui.AutocompleteInput(
+            label="script", options=[], restrict=False, min_characters=0, search_strategy="includes", size="small", width=360,
+            margin=(8, 4, 8, 8),
+        )  # fmt: skip
+        self._start = pmui.Button(label="Watch", margin=(8, 4))
+        self._start.on_click(lambda _: next_tick(self._begin))
+        self._stop = pmui.Button(label="Stop", variant="text", size="small", margin=(8, 0))
+        self._stop.on_click(lambda _: next_tick(self.watching.stop))
+        self._refused = html_text.pane()
+        self._picker = layout.column(pn.Row(self._file, self._start, margin=0), self._refused)
+        parts = (self._launch, self._other, self._name, self._pin, self._delete, self._open, self._stop, self._link)
+        flow = {"flex-flow": "row nowrap", "align-items": "center", "padding-top": "6px"}
+        actions = layout.column(*parts, styles=flow, stylesheets=[_ACTIONS_CSS], sizing_mode=None)
+        self.strip = layout.column(self._version, actions, styles={"flex-flow": "row wrap", "align-items": "center"})
         self.values, self.panels = version_panels.pane(), version_panels.pane()
-        return [self.values, self.panels]
+        self.shown_versions = layout.column(self.values, self.panels)
+        return [self._picker, self.shown_versions]
 
     def update(self) -> None:
         versions = self._versions
-        self.strip.visible = self.body.visible = bool(versions)
+        self.strip.visible = self.shown_versions.visible = bool(versions)
+        self._picker.visible = not self.watching.on and self.state.may_launch
+        if self._picker.visible:
+            self._offer_scripts()
         if not versions:
             self.say(topic.NOTHING)
             return
@@ -148,8 +168,11 @@ class Watch(View):
         self._version.param.trigger("value")  # the browser keeps the label, which may have changed
         self._name.param.update(value=chosen.name, label=f"name of v{chosen.number}")
         self._pin.label = f"Unpin v{script.pinned.number}" if script.pinned else "Pin as baseline"
-        self._pin.disabled = not script.pinned and chosen.state != "ready"
-        self._delete.disabled = len(script.versions) < 2 or chosen.state == "running"
+        able = self.state.may_launch
+        self._name.disabled = self._other.disabled = not able
+        self._pin.disabled = not able or (not script.pinned and chosen.state != "ready")
+        self._delete.disabled = not able or len(script.versions) < 2 or chosen.state == "running"
+        self._stop.visible = able and self.watching.on
         self._open.disabled = chosen.run is None
         sides = [pair.candidate or pair.baseline for pair in self._pairs]
         self._launch.offer(_labelled([side for side in sides if side]), str(self._place), anew=True)
@@ -173,6 +196,23 @@ class Watch(View):
     def _choose(self, event: param.parameterized.Event) -> None:
         if not self._filling and event.new:
             self._set(version="" if event.new == self._versions[-1].number else str(event.new))
+
+    def _offer_scripts(self) -> None:
+        """Offer this server's scripts, with the former one's or the open run's chosen."""
+        files = access.own_files({run.title for run in self.state.runs})
+        run, former = self.loaded.run.title if self.loaded else "", self.watching.script
+        title = former.script.name if former else Path(run).name
+        own = next((file for file in files if Path(file).name == title), "")
+        self._file.param.update(options=files, value=self._file.value or own or None)
+
+    def _begin(self) -> None:
+        try:
+            self.watching.begin(self._file.value or "")
+        except ValueError as error:
+            self._refused.object = html_text.notice("error", "Not watched:", str(error))
+        else:
+            self._refused.object = ""
+            self.state.param.update(version="", against="", launch="")
 
     def _set(self, **chosen: str) -> None:
         next_tick(lambda: self.state.param.update(**chosen))

@@ -29,8 +29,8 @@ COMPARED = (
     ("spill_bytes", "spilled bytes", "byte"),
     ("shared_memory", "shared memory", "byte"),
     ("theoretical_occupancy", "occupancy", "ratio"),
-    ("sector_efficiency_read", "used part of loaded sectors", "ratio"),
-    ("sector_efficiency_written", "used part of stored sectors", "ratio"),
+    ("sector_efficiency_read", "loaded sectors used", "ratio"),
+    ("sector_efficiency_written", "stored sectors used", "ratio"),
     ("relative_error", "relative error", "ratio"),
 )
 #: Those of which more is better.

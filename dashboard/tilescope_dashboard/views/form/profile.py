@@ -8,8 +8,10 @@ import param
 from tilescope_dashboard.components import html_text, layout
 from tilescope_dashboard.components.choice import Choice
 from tilescope_dashboard.data.this_machine import Machine
+from tilescope_dashboard.session import watching
 from tilescope_dashboard.session.jobs import JobFollower, JobManager, JobState
-from tilescope_dashboard.session.state import State
+from tilescope_dashboard.session.scheduling import next_tick
+from tilescope_dashboard.session.state import WATCH, State
 from tilescope_dashboard.views.form import choices
 from tilescope_dashboard.views.form.fields import ProfileFields
 from tilescope_dashboard.views.form.user_kernel import UserKernelField
@@ -32,12 +34,15 @@ class ProfileForm(layout.Part):
         self.own = UserKernelField(state)
         self._button = pmui.Button(label="Start profiling", sizing_mode="stretch_width", disabled=True)
         self._button.on_click(lambda _: self._profile())
+        self._watch = pmui.Button(label="Watch", variant="outlined", sizing_mode="stretch_width", visible=False)
+        self._watch.description = "Run it again at every save, and show what changed"
+        self._watch.on_click(lambda _: next_tick(self._begin))
         self.own.param.watch(self._fill, "script")
         state.param.watch(self._fill, ["catalog", "catalog_error", "kernel", "loaded", "may_launch"])
         self._follower = JobFollower(jobs.watch, self._say)
         self._fill()
         # Messages stand above the button, which stays in sight: below it they would be off a phone's screen.
-        foot = layout.column(self._trouble, self._button, stylesheets=[_FOOT])
+        foot = layout.column(self._trouble, self._button, self._watch, stylesheets=[_FOOT])
         self.layout = layout.column(self._kernel, self.own, self._fields, foot)
 
     def offer(self, machine: Machine) -> None:
@@ -51,7 +56,7 @@ class ProfileForm(layout.Part):
         able = state.may_launch and entry is not None
         self._fields.enable(able)
         script = self.own.script if state.may_launch else None
-        self._fields.layout.visible = script is None
+        self._fields.layout.visible, self._watch.visible = script is None, script is not None
         self.own.field.disabled, self._button.disabled = not state.may_launch, not (able or script)
         # A job's message stays when another run is opened.
         if not able or [event.name for event in events] != ["loaded"]:
@@ -62,6 +67,12 @@ class ProfileForm(layout.Part):
 
     def _choose(self) -> None:
         self.state.kernel = self._kernel.value
+
+    def _begin(self) -> None:
+        """Watch the script."""
+        if self.own.script and self.state.may_launch:
+            watching.shared().begin(str(self.own.script))
+            self.state.param.update(view=WATCH, panel="")
 
     def _profile(self) -> None:
         entry = choices.entry_of(self.state.catalog, self.state.kernel)
