@@ -45,6 +45,7 @@ def predicted(failures=(), **changed):
             {"compiler": {"spill_bytes_stored": 5030, "spill_bytes_loaded": 8910}},
             "Registers spill 13.9 kB a thread to local memory (",
         ),
+        ({"compiler": {"grid_blocks": -0.5, "registers": -1}}, ": no problem found (not timed: no GPU)"),
         ({"compiler": {"grid_blocks": 1}}, "1 block leaves 131 of 132 SMs idle (132× by this alone, predicted)"),
         (
             {"compiler": {"grid_blocks": 1}, "interpreter": {"sector_efficiency_read": 0.125}},

@@ -69,10 +69,9 @@ def partial_waves(subject: Subject) -> Iterator[Finding]:
     if subject.saturation >= _ENOUGH:
         return
     for launch in subject.launches:
-        grid, slots = launch.get("grid_blocks"), _least(launch)
-        if grid is None or slots is None or not slots.value or not grid.value:
+        grid, slots, chip = launch.get("grid_blocks"), _least(launch), subject.device.multiprocessors
+        if not (grid and slots and chip) or slots.value <= 0 or grid.value <= 0:
             continue
-        chip = subject.device.multiprocessors
         each = grid.value / chip
         waves = each / slots.value
         busy = waves / math.ceil(waves) if waves > 1 else each / math.ceil(each)
