@@ -36,12 +36,10 @@ def _wave() -> float:
 
 
 globals().update(
-    nvmlSystemGetDriverVersion=lambda: "0.0",
-    nvmlDeviceGetCount=lambda: 2,
+    nvmlSystemGetDriverVersion=lambda: "0.0", nvmlDeviceGetCount=lambda: 2,
     nvmlDeviceGetHandleByIndex=lambda index: index,
     nvmlDeviceGetName=lambda handle: f"Synthetic GPU {'AB'[handle]} <b>",
-    nvmlDeviceGetUUID=lambda handle: f"GPU-{handle}",
-    nvmlDeviceGetCudaComputeCapability=lambda handle: (9, 0),
+    nvmlDeviceGetUUID=lambda handle: f"GPU-{handle}", nvmlDeviceGetCudaComputeCapability=lambda handle: (9, 0),
     nvmlDeviceGetNumGpuCores=lambda handle: 12800,
     nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(total=100_000_000_000, used=int(4e10 + 3e10 * _wave())),
     nvmlDeviceGetMaxClockInfo=lambda handle, clock: _told(handle, 2000),
@@ -52,4 +50,4 @@ globals().update(
     nvmlDeviceGetTemperature=lambda handle, sensor: 61 + handle,
     nvmlDeviceGetPcieThroughput=lambda handle, counter: _told(handle, 1_000_000 * (counter + 1)),
     nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: _told(handle, 0x4),
-)
+)  # fmt: skip

@@ -120,12 +120,10 @@ def test_absent_is_a_dash_and_never_a_zero() -> None:
 def test_words_escape_what_comes_from_outside() -> None:
     hostile = "<img src=x onerror=alert(1)>"
     pieces = [
-        html_text.notice("error", hostile, hostile, [hostile]),
-        html_text.heading(hostile, hostile),
-        html_text.subheading(hostile, hostile),
-        html_text.stats([(hostile, hostile, hostile)]),
+        html_text.notice("error", hostile, hostile, [hostile]), html_text.heading(hostile, hostile),
+        html_text.subheading(hostile, hostile), html_text.stats([(hostile, hostile, hostile)]),
         html_text.plain(hostile),
-    ]
+    ]  # fmt: skip
     for piece in pieces:
         assert "<img" not in piece
         assert "&lt;img" in piece

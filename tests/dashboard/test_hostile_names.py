@@ -47,11 +47,9 @@ INJECTED = """() => {
 def hostile_rows(synthetic: ModuleType, kernel: str, config: str = "") -> list[dict[str, Any]]:
     """The made-up rows of three implementations, their launches called after the kernel."""
     return [
-        row
-        for impl in ("triton", "eager", "compile")
-        for direction in ("forward", "backward")
+        row for impl in ("triton", "eager", "compile") for direction in ("forward", "backward")
         for row in synthetic.case_rows(Case(kernel, impl, direction, "16384x4096-bf16", config), 16384 * 4096)
-    ]
+    ]  # fmt: skip
 
 
 def hostile_run(folder: Path, synthetic: ModuleType) -> Path:

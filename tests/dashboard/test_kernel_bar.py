@@ -48,10 +48,8 @@ def test_each_list_changes_its_own_part_of_the_case(bar: KernelBar) -> None:
     assert bar.state.chosen == KernelCase("eager", "backward", "1823x781-bf16")
     bar.state.case = ""
     assert (field(bar, "size").value, field(bar, "pass").value, field(bar, "implementation").value) == (
-        "16384x4096-bf16",
-        "forward",
-        "triton",
-    )
+        "16384x4096-bf16", "forward", "triton",
+    )  # fmt: skip
     field(bar, "baseline").value = f"{RUN}:eager"
     assert bar.state.compared == [f"{RUN}:eager"]
     field(bar, "baseline").value = ""

@@ -19,7 +19,7 @@ from tilescope_dashboard.views.summary import Summary
 from tilescope_dashboard.views.timeline import Timeline
 from tilescope_dashboard.views.traffic import Traffic
 
-from .conftest import said
+from .conftest import field, said
 
 RUN, PREDICTED, INJECTED = "20260102-030405-aaaa", "20260102-030406-bbbb", "20260102-030407-cccc"
 #: A run of the same kernel with nothing but its registers, or nothing but what the algorithm needs.
@@ -73,6 +73,17 @@ def test_link_to_run_without_kernel_shows_a_recording(view: type[View], made: li
     shown = view(state)
     shown.refresh()
     assert "From synthetic run, measured" in said(shown)
+
+
+def test_a_choice_in_traffic_outlives_the_theme(made: list[store.Summary]) -> None:
+    state = State(run=RUN, kernel="softmax", view="traffic")
+    shown = Traffic(state)
+    shown.refresh()
+    chosen = field(shown, "workload")
+    other = next(problem for problem in chosen.options.values() if problem != chosen.value)
+    chosen.value = other
+    state.theme = "dark"
+    assert chosen.value == other
 
 
 def test_nothing_is_shown_where_no_run_has_it(made: list[store.Summary]) -> None:

@@ -46,10 +46,8 @@ def test_changed_sizes_are_those_of_a_kernel_that_has_others(runs: Path, monkeyp
     loaded = store.open_run(runs / RUN)
     of_matmul = loaded.table.loc[loaded.table["kernel"] == "matmul", "workload"].unique()
     changed = {
-        SMALL,
-        Problem("softmax", "backward", "0x8"),
-        *(Problem("matmul", "forward", size) for size in of_matmul),
-    }
+        SMALL, Problem("softmax", "backward", "0x8"), *(Problem("matmul", "forward", size) for size in of_matmul),
+    }  # fmt: skip
     monkeypatch.setattr(run_cache.changes, "changed_problems", lambda run: changed)
     assert run_cache.changed_sizes(loaded, "softmax") == ["0x8"]
     # All of matmul has changed, and nothing of layer_norm.

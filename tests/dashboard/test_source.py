@@ -60,11 +60,9 @@ def rows(column: LineColumn, by_line: dict[int, float], case: Case = CASE, **pla
 def frame() -> pd.DataFrame:
     """As a recording has it: the compiler knows two lines, ncu one of them, another file's and one that is not a number."""
     return line_values.frame(
-        rows(CODE, {8: 30.0, 9: 10.0})
-        + rows(STALLS, {8: 60.0, 9: float("nan")}, launch=3)
-        + rows(STALLS, {191: 20.0}, file="standard.py", launch=3)
-        + rows(BYTES, {8: 134_217_728.0})
-    )
+        rows(CODE, {8: 30.0, 9: 10.0}) + rows(STALLS, {8: 60.0, 9: float("nan")}, launch=3)
+        + rows(STALLS, {191: 20.0}, file="standard.py", launch=3) + rows(BYTES, {8: 134_217_728.0})
+    )  # fmt: skip
 
 
 def cells(markup: str, line: int) -> list[str]:
@@ -79,10 +77,8 @@ def test_launches_are_matched_across_sources_by_their_function(frame: pd.DataFra
     both = pd.concat([frame, more], ignore_index=True)
     found = topic.launches(both)
     assert found == [
-        FunctionLaunch("softmax_kernel", 0),
-        FunctionLaunch("softmax_kernel", 1),
-        FunctionLaunch("other", 0),
-    ]
+        FunctionLaunch("softmax_kernel", 0), FunctionLaunch("softmax_kernel", 1), FunctionLaunch("other", 0),
+    ]  # fmt: skip
     assert found[1].label == "softmax_kernel, launch 2"
     first = topic.of_launch(both, found[0])
     assert set(first["source"]) == {"compiler", "ncu", "interpreter"}

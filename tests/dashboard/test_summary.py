@@ -193,6 +193,9 @@ def test_the_chosen_baseline_is_compared_and_follows_the_run(runs: Path, monkeyp
     shown.state.compared = [f"{RUN}:compile"]
     shown.state.run = PREDICTED
     assert shown.state.compared == [f"{PREDICTED}:compile"]
+    state = shown.state
+    none, said = topic.baseline(state.loaded, "softmax", state.standing, ["20200101-000000-0000"], dataclasses.replace)
+    assert none.empty and "no run" in said[0]
 
 
 def test_later_baseline_is_read(

@@ -38,16 +38,13 @@ def bounds(found: list[Finding]) -> dict[str, float]:
     return {finding.rule: finding.bound.ratio if finding.bound else math.nan for finding in found}
 
 
-def test_bytes_are_bounded_by_the_time_that_they_take() -> None:
+def test_bounds_weigh_bytes_by_launch() -> None:
     # 200 MB are moved for the 100 that are needed: 200 of 250 us, which HBM keeps busy, so all of the time shrinks.
     assert bounds(find(launch(250, 150, 50)))["extra-bytes"] == pytest.approx(2)
     # 200 of 1000 us: what is not in proportion to bytes stays.
     assert bounds(find(launch(1000, 150, 50)))["extra-bytes"] == pytest.approx(1000 / 900)
     # 200 of 5000 us: not worth a word.
     assert "extra-bytes" not in bounds(find(launch(5000, 150, 50)))
-
-
-def test_bounds_weigh_bytes_by_launch() -> None:
     # The first launch is all bytes (180 of 200 us), the second one's take 20 of 800.
     found = find(launch(200, 100, 80), launch(800, 10, 10))
     share = (200 + 20) / 1000
@@ -56,6 +53,10 @@ def test_bounds_weigh_bytes_by_launch() -> None:
     found = bounds(find(launch(500, 350, 50, **{"widest_load@compiler": 4})))
     assert found["narrow-loads"] == pytest.approx(1 / 0.8)
     assert found["extra-bytes"] == pytest.approx(4)
+    assert "extra-bytes" in bounds(find(launch(30, 20, 10), launch(30, 20, 10), read=10 * MB, written=10 * MB))
+    assert "extra-bytes" not in bounds(find(launch(30, 6, 3), launch(30, 6, 3), read=3 * MB, written=3 * MB))
+    # A single launch that reads twice is not warm by an earlier one.
+    assert "extra-bytes" in bounds(find(launch(9, 8, 3), read=3 * MB, written=3 * MB))
 
 
 def test_fused_launches_win_up_to_the_time_of_their_bytes() -> None:
@@ -95,13 +96,6 @@ def test_extra_bytes_title_counts_several_launches(launches: int, said: str) -> 
     assert extra.title.startswith(said)
 
 
-def test_extra_bytes_of_a_chain_within_l2_is_silent() -> None:
-    assert "extra-bytes" in bounds(find(launch(30, 20, 10), launch(30, 20, 10), read=10 * MB, written=10 * MB))
-    assert "extra-bytes" not in bounds(find(launch(30, 6, 3), launch(30, 6, 3), read=3 * MB, written=3 * MB))
-    # A single launch that reads twice is not warm by an earlier one.
-    assert "extra-bytes" in bounds(find(launch(9, 8, 3), read=3 * MB, written=3 * MB))
-
-
 def counted(read: float, written: float, **more: float) -> dict[str, float]:
     return {"unique_bytes_read@interpreter": read, "unique_bytes_written@interpreter": written, **more}
 
@@ -125,15 +119,12 @@ def test_extra_bytes_dependent_passes_stay_two_launches() -> None:
     assert extra.bound and extra.bound.most and extra.bound.ratio == pytest.approx(330 / 140)
 
 
-def test_two_passes_within_l2_are_compared_with_one_pass() -> None:
+def test_passes_within_l2_are_compared_with_one() -> None:
     small = counted(3 * MB, 4), counted(3 * MB + 4, 3 * MB)
     first, second = launch(60, 3, 0), launch(60, 3, 3)
     found = find({**first, **small[0]}, {**second, **small[1]}, read=3 * MB, written=3 * MB)
     (distance,) = [finding for finding in found if finding.rule == "distance"]
     assert "two passes" not in distance.title
-
-
-def test_extra_bytes_of_row_statistics_advises_one_launch() -> None:
     # Row statistics: a thousandth of the input, of which each program reads its own part.
     rows = find(
         {**launch(55, 50, 0), **counted(50 * MB, 50_000)}, {**launch(110, 50, 50), **counted(50 * MB + 50_000, 50 * MB)}
@@ -170,11 +161,9 @@ def test_two_passes_partial_results_are_small_and_read_by_all(made: float, asked
 
 STALLS = {"stall_long_scoreboard@ncu": 3.1, "stall_wait@ncu": 3.0, "stall_barrier@ncu": 2.9, "stall_selected@ncu": 1.0}
 WASTE = {
-    "widest_load@compiler": 4,
-    "sectors_per_load@ncu": 32,
-    "grid_blocks@compiler": 30,
+    "widest_load@compiler": 4, "sectors_per_load@ncu": 32, "grid_blocks@compiler": 30,
     "occupancy_limit_warps@compiler": 4,
-}
+}  # fmt: skip
 
 
 def test_launch_bound_case_names_no_other_cause() -> None:

@@ -44,14 +44,11 @@ def test_a_bad_request_is_a_value_error(tmp_path):
     asyncio.run(as_in_a_notebook())
 
 
-def test_the_recording_with_times_and_counters_comes_first():
+def test_recordings_of_a_kernel_best_first():
     first, *others = tilescope.recordings("softmax")
     assert {"torch_profiler", "ncu"} <= {*first.table["source"]}
     assert all("softmax" in run.run.kernels for run in others)
     left = [run.run.started for run in others if not {"torch_profiler", "ncu"} <= {*run.table["source"]}]
     assert len(left) > 1 and left == sorted(left, reverse=True)
-
-
-def test_a_kernel_without_a_recording_is_said():
     with pytest.raises(StoreError, match="no recording of 'sofmax': 'tilescope show' lists"):
         tilescope.recordings("sofmax")

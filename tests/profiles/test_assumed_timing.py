@@ -43,13 +43,11 @@ def own_loop(fn: Callable[[], None]) -> float:
 BENCHMARKS: dict[str, tuple[Callable[[Callable[[], None]], Any], int]] = {
     "do_bench": (lambda fn: triton.testing.do_bench(fn, warmup=1, rep=10), 1),
     "do_bench of a quantile": (lambda fn: triton.testing.do_bench(fn, quantiles=[0.5]), 1),
-    "do_bench_cudagraph": (triton.testing.do_bench_cudagraph, 1),
-    "imported do_bench": (IMPORTED, 8),
-    "events": (own_loop, 2),
-    "timeit": (lambda fn: benchmark.Timer("fn()", globals={"fn": fn}).timeit(50).median, 1),
+    "do_bench_cudagraph": (triton.testing.do_bench_cudagraph, 1), "imported do_bench": (IMPORTED, 8),
+    "events": (own_loop, 2), "timeit": (lambda fn: benchmark.Timer("fn()", globals={"fn": fn}).timeit(50).median, 1),
     "blocked_autorange": (lambda fn: benchmark.Timer("fn()", globals={"fn": fn}).blocked_autorange().mean, 1),
     "adaptive_autorange": (lambda fn: benchmark.Timer("fn()", globals={"fn": fn}).adaptive_autorange().mean, 1),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)

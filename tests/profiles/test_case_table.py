@@ -37,10 +37,8 @@ def test_a_value_belongs_to_its_launch_source_and_case():
     if ours.key["impl"] != "triton":
         ours, theirs = theirs, ours
     assert ours.values == {
-        ("gpu_time", "torch_profiler"): {0: 2.0},
-        ("gpu_time", "ncu"): {1: 7.0},
-        ("interval", "events"): {None: 3.0},
-    }
+        ("gpu_time", "torch_profiler"): {0: 2.0}, ("gpu_time", "ncu"): {1: 7.0}, ("interval", "events"): {None: 3.0},
+    }  # fmt: skip
     assert theirs.values == {("registers", "compiler"): {0: 32.0}}
 
 

@@ -121,13 +121,13 @@ def test_an_unknown_kernel_of_the_catalog(capsys):
 
 
 def test_unwritable_folders_are_no_fault_of_a_kernel(capsys, tmp_path, monkeypatch):
-    (tmp_path / "file").touch()
-    status, _, err = tilescope(capsys, *QUICK, "--runs", str(tmp_path / "file" / "runs"))
-    assert "set TILESCOPE_RUNS" in err
-    assert status == 2
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    script, ran = tmp_path / "script.py", tmp_path / "ran"
+    script, ran, file = (tmp_path / name for name in ("script.py", "ran", "file"))
     script.write_text(f"open({str(ran)!r}, 'w').close()\n")
+    file.touch()
+    for given in (QUICK, ["profile", str(script)]):
+        status, _, err = tilescope(capsys, *given[:1], "--runs", str(file / "runs"), *given[1:])
+        assert status == 2 and "set TILESCOPE_RUNS" in err and not ran.exists()
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(file / "cache"))
     for given in (["profile", OWN, "--collect", "compiler"], ["profile", str(script)]):
         status, out, err = tilescope(capsys, *given)
         assert (status, out) == (2, "") and not ran.exists()
@@ -186,11 +186,9 @@ def test_names_and_messages_are_shown_without_escapes(capsys, tmp_path):
     odd = "\x1b[31mred\x1b]0;title\x07\u202e"
     case = f"{odd}/triton/forward/8x8-fp32"
     a_run(
-        tmp_path,
-        failures=(Failure(case, "compiler", f"CompilationFailed: {odd} does not compile"),),
-        notes=(odd,),
+        tmp_path, failures=(Failure(case, "compiler", f"CompilationFailed: {odd} does not compile"),), notes=(odd,),
         title=odd,
-    )
+    )  # fmt: skip
     markdown = tmp_path / "gate.md"
     for given in (
         ["show", "latest"],

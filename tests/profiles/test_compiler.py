@@ -83,14 +83,11 @@ def test_what_the_compiler_refuses_is_told_with_its_line():
     assert str(raised.value) == f"misspelt_kernel does not compile for sm_90: line {lines}: valeu is not defined"
 
 
-def test_a_config_changes_what_is_compiled(tmp_path):
+def test_config_and_spills_are_compiled(tmp_path):
     config = "BM=64,BN=64,BK=64,num_warps=4,num_stages=2"
     found = figures(collect(case("MATMUL", "4096x4096x4096-bf16", config=config), tmp_path))
     assert found["shared_memory"] == 2 * (64 * 64 + 64 * 64) * 2
     assert found["grid_blocks"] == 64 * 64
-
-
-def test_spills_are_seen(tmp_path):
     config = "BM=128,BN=256,BK=64,num_warps=4,num_stages=2"
     found = figures(collect(case("MATMUL", "4096x4096x4096-bf16", config=config), tmp_path))
     assert found["registers"] == 255
@@ -98,11 +95,13 @@ def test_spills_are_seen(tmp_path):
     assert found["stack_bytes"] > 0
 
 
-def test_only_the_backward_pass_is_kept_of_a_backward_case(tmp_path):
+def test_backward_pass_alone_for_a_known_target(tmp_path):
     table = collect(case("TIMES", "5000-fp32", direction="backward"), tmp_path, "sm_120")
     assert set(table["function"]) == {"scale_kernel"}
     assert set(table["launch"]) == {0}
     assert set(table["source"]) == {"compiler"}
+    with pytest.raises(ValueError, match="unknown target 'sm_1'"):
+        collect(case("SOFTMAX", "67x781-fp32"), tmp_path, "sm_1")
 
 
 def test_registers_are_those_of_the_machine_code():
@@ -156,11 +155,6 @@ def test_a_config_that_does_not_compile_is_one_line(config, said, tmp_path):
 def test_code_that_launches_nothing_or_needs_data_does_not_apply(wanted, said, tmp_path):
     with pytest.raises(NotApplicable, match=said):
         collect(wanted, tmp_path)
-
-
-def test_an_unknown_target_is_named(tmp_path):
-    with pytest.raises(ValueError, match="unknown target 'sm_1'"):
-        collect(case("SOFTMAX", "67x781-fp32"), tmp_path, "sm_1")
 
 
 def test_the_artefact_keeps_the_code_and_no_path(tmp_path):

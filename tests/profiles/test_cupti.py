@@ -254,12 +254,10 @@ def test_parse_has_rows_of_each_launch(tmp_path):
     assert set(table["source"]) == {"cupti"}
     found = {(row.metric, row.launch): (row.value, row.function) for row in table.itertuples()}
     assert found == {
-        ("gpu_time", 0): (pytest.approx(5e-6), "softmax_kernel"),
-        ("dram_bytes_read", 0): (4096, "softmax_kernel"),
-        ("dram_bytes_written", 0): (2048, "softmax_kernel"),
-        ("gpu_time", 1): (pytest.approx(1e-6), "other_kernel"),
+        ("gpu_time", 0): (pytest.approx(5e-6), "softmax_kernel"), ("dram_bytes_read", 0): (4096, "softmax_kernel"),
+        ("dram_bytes_written", 0): (2048, "softmax_kernel"), ("gpu_time", 1): (pytest.approx(1e-6), "other_kernel"),
         ("dram_bytes_read", 1): (10, "other_kernel"),
-    }
+    }  # fmt: skip
 
 
 def test_what_an_h100_counted_becomes_rows():

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from tilescope import cli
 from tilescope.collectors.foreign_files import (
@@ -390,6 +391,29 @@ def test_each_gpu_of_a_trace_has_cases_of_its_own(tmp_path: Path) -> None:
     assert alone.run.device.name == A100["name"]
 
 
+def test_proton_on_amd_has_the_architecture_of_amd(tmp_path: Path) -> None:
+    text = (FIXTURES / "foreign" / "proton_profile.hatchet").read_text()
+    (tmp_path / "a.hatchet").write_text(
+        text.replace("CUDA", "HIP").replace('"arch": "90"', '"arch": "gfx942:sramecc+"')
+    )
+    assert open_file(tmp_path / "a.hatchet").run.device.target == "gfx942"
+
+
+def test_launches_of_several_processes_stay_apart(tmp_path: Path) -> None:
+    text = (FIXTURES / "details_rules_h200.csv").read_text()
+    other = "\n".join(line.replace('"929"', '"930"') for line in text.splitlines() if line.startswith('"0",'))
+    (tmp_path / "two.csv").write_text(f"{text}\n{other}\n")
+    assert values(open_file(tmp_path / "two.csv"), "softmax_kernel", "registers") == [32, 32]
+
+
+def test_helions_log_of_a_spreadsheet_has_the_same_values(tmp_path: Path) -> None:
+    path, saved = FIXTURES / "foreign" / "helion_autotune.csv", tmp_path / "a.csv"
+    saved.with_suffix(".meta.jsonl").write_text(path.with_suffix(".meta.jsonl").read_text())
+    pd.read_csv(path).to_csv(saved, sep=";", decimal=",", index=False)
+    of = ["config", "metric", "value"]
+    assert open_file(saved).table[of].equals(open_file(path).table[of])
+
+
 def test_each_gpu_of_other_tools_files_has_cases_of_its_own(tmp_path: Path) -> None:
     tree, devices = json.loads((FIXTURES / "foreign" / "proton_profile.hatchet").read_text())
     forward = tree["children"][0]["children"][0]
@@ -451,14 +475,12 @@ def test_file_in_another_encoding_has_the_same_values(name: str, encoding: str, 
 
 
 KINETO_ERRORS = {
-    "lone backslash": rb'"name": "C:\Users\x"',
-    "control character": b'"name": "a\x01b\x1fc"',
-    "line end": b'"name": "a\nb"',
-    "bare quote": b'"name": "cast<"half">(x)"',
+    "lone backslash": rb'"name": "C:\Users\x"', "control character": b'"name": "a\x01b\x1fc"',
+    "line end": b'"name": "a\nb"', "bare quote": b'"name": "cast<"half">(x)"',
     "infinity": b'"name": "k", "args": {"memory bandwidth (GB/s)": inf, "blocks per SM": -nan}',
     "nan of Windows": b'"name": "k", "args": {"blocks per SM": nan(ind)}',
     "bytes that are no text": b'"name": "\xff\xfe\xfd"',
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("error", KINETO_ERRORS)

@@ -17,10 +17,8 @@ def test_plain_names(function, name):
 
 def test_functions_of_one_name_are_told_apart():
     assert function_names.labels(["a::f<int>()", "g", "a::f<float>()", "g"]) == {
-        "a::f<int>()": "f",
-        "g": "g",
-        "a::f<float>()": "f (2)",
-    }
+        "a::f<int>()": "f", "g": "g", "a::f<float>()": "f (2)",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(("function", "said"), [

@@ -64,9 +64,17 @@ def test_vectors_rows_and_targets_each_get_a_line():
     assert "masks" in line(flat, "BLOCK").text
 
 
-def test_a_row_that_fills_the_registers_is_walked_in_chunks():
+def test_long_rows_and_small_work_are_told():
     assert line(ask("softmax", "128x16384-bf16"), "BLOCK").good
     assert "walk it in chunks" in line(ask("softmax", "128x65536-bf16"), "BLOCK").text
+    small = ask("add,relu", "128x128-bf16")
+    assert "2 launches cost more than their bytes" in line(small, "time").text
+    assert line(small, "L2").good is False
+    large = ask("add,relu", "16384x16384-bf16")
+    assert "launches" not in line(large, "time").text
+    assert line(large, "L2").good is True
+    alone = ask("relu", "16384x16384-bf16")
+    assert "nothing to win" in line(alone, "bound").text
 
 
 @pytest.mark.parametrize(
@@ -77,17 +85,6 @@ def test_what_the_target_supports(dtype, target, good):
     answer = ask("add,relu", f"4096x4096-{dtype}", target)
     assert line(answer, "dtype").good is good
     assert ("none" in line(answer, "TMA").text) == (target == "sm_80")
-
-
-def test_small_work_and_work_that_stays_in_l2_is_told():
-    small = ask("add,relu", "128x128-bf16")
-    assert "2 launches cost more than their bytes" in line(small, "time").text
-    assert line(small, "L2").good is False
-    large = ask("add,relu", "16384x16384-bf16")
-    assert "launches" not in line(large, "time").text
-    assert line(large, "L2").good is True
-    alone = ask("relu", "16384x16384-bf16")
-    assert "nothing to win" in line(alone, "bound").text
 
 
 @pytest.mark.parametrize(("arguments", "said"), [

@@ -13,10 +13,8 @@ from tilescope import collectors
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOTS = {
-    "tilescope_kernels": ROOT / "kernels",
-    "tilescope": ROOT / "profiles",
-    "tilescope_dashboard": ROOT / "dashboard",
-}
+    "tilescope_kernels": ROOT / "kernels", "tilescope": ROOT / "profiles", "tilescope_dashboard": ROOT / "dashboard",
+}  # fmt: skip
 FORBIDDEN = {
     "tilescope_kernels": {"tilescope", "tilescope_dashboard"},
     "tilescope": {"tilescope_dashboard"},

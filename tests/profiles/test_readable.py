@@ -64,15 +64,13 @@ ODDITIES = st.fixed_dictionaries({
 })  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(odd=ODDITIES)
 def test_run_of_a_job_is_readable(capsys: pytest.CaptureFixture[str], odd: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         chosen = {
-            "target": "sm_90",
-            "assumed": {"capture": {"answers": odd["answers"]}},
-            "of_a_collector": odd["other"],
-        }
+            "target": "sm_90", "assumed": {"capture": {"answers": odd["answers"]}}, "of_a_collector": odd["other"],
+        }  # fmt: skip
         ledger = written(
             Path(folder), odd["costs"], odd["sizes"], title=odd["title"], notes=(odd["note"],), settings=chosen
         )

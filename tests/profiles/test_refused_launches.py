@@ -1,6 +1,6 @@
 """What a GPU would refuse is a fault of its case, and launches that look alike stay silent."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -65,24 +65,25 @@ FINE: dict[str, Callable[[], None]] = {
 }  # fmt: skip
 
 
-def profiled(launch: Callable[[], None], runs: Path) -> list[advice.Finding]:
-    """The faults of the launch, which is compiled in a worker."""
+def profiled(launches: Iterable[Callable[[], None]], runs: Path) -> tuple[list[advice.Finding], int]:
+    """The faults of the launches, which are compiled in a worker, and how many cases they are."""
     with Capture("sm_90", limit=1) as capture:
-        launch()
+        for launch in launches:
+            launch()
     loaded = capture.profile(["compiler"], runs_dir=runs, on_event=lambda event: None)
-    return [finding for finding in advice.of_run(loaded, loaded.table) if finding.fault]
+    return [finding for finding in advice.of_run(loaded, loaded.table) if finding.fault], len(capture.records)
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_refused_launch_is_the_first_finding(tmp_path, name):
-    launch, said, cure = REFUSED[name]
-    (fault,) = profiled(launch, tmp_path)
-    assert fault.rule == "cannot-launch" and said in fault.title and fault.remedy == cure
+def test_refused_launches_are_the_first_findings(tmp_path):
+    faults, launched = profiled([launch for launch, *_ in REFUSED.values()], tmp_path)
+    assert launched == len(faults) == len(REFUSED)
+    for _, said, cure in REFUSED.values():
+        (fault,) = (fault for fault in faults if said in fault.title)
+        assert fault.rule == "cannot-launch" and fault.remedy == cure
 
 
-@pytest.mark.parametrize("name", FINE)
-def test_launch_within_the_limits_has_no_fault(tmp_path, name):
-    assert profiled(FINE[name], tmp_path) == []
+def test_launches_within_the_limits_have_no_fault(tmp_path):
+    assert profiled(FINE.values(), tmp_path) == ([], len(FINE))
 
 
 def test_launch_limits_count_clusters_and_threads():

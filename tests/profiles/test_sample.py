@@ -97,10 +97,8 @@ def test_work_does_not_depend_on_processors_or_load(limit, monkeypatch):
 def test_sample_of_slow_programs_gets_the_time_left():
     """The rule fails at once, as addresses depend on integers."""
     packed, where, out = (
-        torch.zeros(640, dtype=torch.int32),
-        torch.arange(40).int(),
-        torch.zeros(640, dtype=torch.int32),
-    )
+        torch.zeros(640, dtype=torch.int32), torch.arange(40).int(), torch.zeros(640, dtype=torch.int32),
+    )  # fmt: skip
     whole = interpret.Allowance()
     with launches.catch() as caught:
         unpacked_kernel[(40,)](packed, where, out, True)

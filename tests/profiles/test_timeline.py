@@ -120,10 +120,8 @@ def test_a_trace_made_from_the_table_says_the_same():
     trace = json.loads(gzip.decompress(chrome_trace.made(timeline.timeline(table))))
     kernels = [e for e in trace["traceEvents"] if e["ph"] == "X"]
     assert {(e["pid"], e["name"], round(e["ts"], 6), round(e["dur"], 6)) for e in kernels} == {
-        (0, "kernel_0", 0, 4),
-        (1, "kernel_0", 0, 10),
-        (1, "kernel_1", 12, 1),
-    }
+        (0, "kernel_0", 0, 4), (1, "kernel_0", 0, 10), (1, "kernel_1", 12, 1),
+    }  # fmt: skip
     assert [round(e["ts"], 6) for e in trace["traceEvents"] if e["ph"] == "i"] == [-5, 3]
     names = {(e["pid"], e["args"]["name"]) for e in trace["traceEvents"] if e["name"] == "process_name"}
     assert names == {(0, "eager"), (1, "triton")}

@@ -42,11 +42,9 @@ class Pretended:
         for case, time in times.items():
             out = "" if time <= 1.01 * min(times.values()) else "slower than the leader"
             timing = memory.Timing(
-                (time,) * 3,
-                out,
-                "2026-11-25T12:00:00+00:00",
+                (time,) * 3, out, "2026-11-25T12:00:00+00:00",
                 {"config": problems.config_name(case), "sm_clock": 1.98e9},
-            )
+            )  # fmt: skip
             race.write(self._folder / "artefact", problem, timing, remembered=False)
             artefacts[case.id] = (self._folder / "artefact").read_text()
         return Heat(artefacts, {})
