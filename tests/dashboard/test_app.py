@@ -83,18 +83,6 @@ def test_page_opens_on_numbers_and_views(visit: Any) -> None:
         page.locator('[class*="place-"]:not(.away) .tabulator-row:visible').first.wait_for()
 
 
-def test_first_visit_follows_the_systems_dark_scheme(chromium: Any, server: Any) -> None:
-    context = chromium.new_context(color_scheme="dark")
-    page = context.new_page()
-    page.goto(f"{server.url}?run={RUN}&kernel=softmax")
-    page.locator(".mui-dark").first.wait_for()
-    page.get_by_role("button", name="Toggle theme").click()
-    page.wait_for_url("**theme=light**")
-    page.goto(f"{server.url}?run={RUN}&kernel=softmax")
-    page.locator(".mui-light").first.wait_for()
-    context.close()
-
-
 def test_phone_roofline_and_wide_table(visit: Any, built: Any) -> None:
     page = visit(f"run={RUN}&kernel=softmax&view=roofline", width=390, height=844)
     drawn(page)
