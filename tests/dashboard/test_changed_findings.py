@@ -1,5 +1,6 @@
 """Whether a change helped, told without a clock: findings that came and went, and resources beside the baseline's."""
 
+import gzip
 import json
 import math
 from pathlib import Path
@@ -17,7 +18,7 @@ from tilescope_dashboard.topics import compare as compare_topic
 from tilescope_dashboard.topics import summary as summary_topic
 from tilescope_dashboard.views.compare import Compare
 
-from .conftest import grid, press
+from .conftest import field, grid, press
 from .conftest import said as words
 
 BEFORE, AFTER = "20260102-030406-bbbb", "20260102-030408-dddd"
@@ -72,14 +73,14 @@ def test_change_without_clock_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     shown.fresh = False
     shown.refresh()
     assert "no times to compare; 1 finding is gone" in words(shown)
-    assert shown.findings.visible and not shown.drawn.visible
+    assert shown.changes.findings.visible and not shown.drawn.visible
     assert "speedup" in grid(shown).hidden_columns and "registers" not in grid(shown).hidden_columns
-    assert "<th>gone</th><td>It spills</td><td>2×</td><td>–</td>" in shown.findings.object
+    assert "<th>gone</th><td>It spills</td><td>2×</td><td>–</td>" in shown.changes.findings.object
     assert compare_topic.before(shown.loaded, "layer_norm", state.runs) == BEFORE
     assert compare_topic.before(shown.loaded, "matmul", state.runs) == ""
     # An implementation's findings are none of another one's.
     state.compared = [f"{AFTER}:eager"]
-    assert not shown.findings.visible
+    assert not shown.changes.findings.visible
 
 
 def test_baseline_is_named_by_its_time() -> None:
@@ -102,3 +103,26 @@ def registers(row: dict[str, Any]) -> str:
         for stat in summary_topic.stats(case, pd.DataFrame([row | {"speedup": math.nan}]))
         if stat.label == "registers"
     )
+
+
+def test_compare_renamed_kernel_shows_source_diff(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synthetic: ModuleType
+) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
+    for run, kernel, line in ((BEFORE, "softmax_v1", "y = x"), (AFTER, "softmax_v2", "y = 2 * x")):
+        folder = synthetic.write_run(tmp_path, run, kernels=(kernel,), measured=False)
+        kept = {"kernels": {kernel: {"own.py": "a"}}, "texts": {"a": line}}
+        with gzip.open(folder / "sources.json.gz", "wt") as file:
+            json.dump(kept, file)
+    state = State(run=AFTER, kernel="softmax_v2", view="compare")
+    shown = Compare(state)
+    shown.refresh()
+    token = f"{BEFORE}::softmax_v1"
+    assert token in field(shown, "Compare with").options.values()
+    state.compared = [token]
+    assert not shown.trouble.visible, shown.trouble.object
+    assert len(grid(shown).filled) and "softmax_v1" in words(shown)
+    assert (
+        "<code>y = x</code>" in shown.changes.source.object and "<code>y = 2 * x</code>" in shown.changes.source.object
+    )
+    assert "softmax_v1 → softmax_v2" in shown.changes.source.object

@@ -42,11 +42,22 @@ def panels(
     files: Mapping[str, Sequence[SourceLine]], head: tuple[str, str], findings: str, count: str, dark: bool
 ) -> str:
     """The source, below a title and an aside, and the findings, which are markup, below their ``count``."""
-    source = "".join(_file(name, lines) for name, lines in files.items())
     return (
-        f'<div class="panels" style="{_COLOURS[dark]}">'
-        f'<section class="panel"><h3>{escape(head[0])}<span>{escape(head[1])}</span></h3><div class="lines" role="region" tabindex="0" aria-label="Source">'
-        f'{source}</div></section><section class="panel"><h3>Findings<span>{escape(count)}</span></h3>{findings}</section></div>'
+        f'<div class="panels" style="{_COLOURS[dark]}">{_source(files, head)}'
+        f'<section class="panel"><h3>Findings<span>{escape(count)}</span></h3>{findings}</section></div>'
+    )
+
+
+def source(files: Mapping[str, Sequence[SourceLine]], head: tuple[str, str], dark: bool) -> str:
+    """The source alone."""
+    return f'<div style="{_COLOURS[dark]}">{_source(files, head)}</div>'
+
+
+def _source(files: Mapping[str, Sequence[SourceLine]], head: tuple[str, str]) -> str:
+    return (
+        f'<section class="panel"><h3>{escape(head[0])}<span>{escape(head[1])}</span></h3>'
+        f'<div class="lines" role="region" tabindex="0" aria-label="Source">'
+        f"{''.join(_file(name, lines) for name, lines in files.items())}</div></section>"
     )
 
 

@@ -49,6 +49,12 @@ def unopened(compared: Iterable[str]) -> list[str]:
     return said
 
 
+def parts(token: str) -> tuple[str, str, str]:
+    """Run, implementation and kernel of what is compared; the latter two are empty where it names none."""
+    run, impl, kernel, *_ = [*token.split(":", 2), "", ""]
+    return run, impl, kernel
+
+
 def moved(token: str, before: str, run: str) -> str:
     """Change ``RUN:IMPLEMENTATION`` of the run ``before`` to ``run``'s; return any other token unchanged."""
     name, colon, impl = token.partition(":")

@@ -14,6 +14,7 @@ from tilescope.runs import store
 from tilescope.runs.store import LoadedRun
 from tilescope.table.units import several
 
+from tilescope_dashboard.data.url_state import parts
 from tilescope_dashboard.topics.sentence import Sentence
 
 #: Kinds of change, in the order of the table.
@@ -23,13 +24,15 @@ COLUMNS = ("change", "title", "before", "after")
 _READING = "Speedups estimate what a fix could win, before the change and after it. They need no timing."
 
 
-def other_runs(loaded: LoadedRun, tokens: Iterable[str], opened: Callable[[Path], LoadedRun]) -> Iterator[LoadedRun]:
-    """The baselines that are other runs and can be ``opened``."""
+def sides(
+    loaded: LoadedRun, kernel: str, tokens: Iterable[str], opened: Callable[[Path], LoadedRun]
+) -> Iterator[tuple[LoadedRun, str]]:
+    """The baselines that are another run or kernel and can be ``opened``, each with its kernel. An implementation has its own findings."""
     for token in tokens:
-        run, _, impl = token.partition(":")
-        if not impl and run != loaded.run.id:
+        run, impl, other = parts(token)
+        if not impl and (run, other or kernel) != (loaded.run.id, kernel):
             with contextlib.suppress(store.StoreError, OSError):  # a notice of Compare says why
-                yield opened(store.find(run))
+                yield opened(store.find(run)), other or kernel
 
 
 def changed(before: Sequence[Finding], after: Sequence[Finding]) -> pd.DataFrame:

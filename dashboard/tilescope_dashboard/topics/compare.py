@@ -15,6 +15,7 @@ from tilescope.runs.store import LoadedRun
 
 from tilescope_dashboard.data.columns import IMPL, KERNEL, PASS, WORKLOAD, Column
 from tilescope_dashboard.data.units import short
+from tilescope_dashboard.data.url_state import parts
 from tilescope_dashboard.figures.compare import MOST
 from tilescope_dashboard.topics.sentence import Sentence
 
@@ -49,7 +50,7 @@ _READING = "Right of 1×, this one is faster than the baseline. A bar is the 95 
 
 
 def baselines(loaded: LoadedRun | None, kernel: str, runs: Iterable[store.Summary]) -> dict[str, str]:
-    """Possible baselines of the kernel's run, ``RUN`` or ``RUN:IMPLEMENTATION``, by their labels."""
+    """Possible baselines of the kernel's run, by their labels: ``RUN``, ``RUN:IMPLEMENTATION``, or ``RUN::KERNEL`` for another kernel."""
     if loaded is None or kernel not in loaded.run.kernels:
         return {}
     mine = loaded.table[(loaded.table["kernel"] == kernel)]
@@ -58,7 +59,14 @@ def baselines(loaded: LoadedRun | None, kernel: str, runs: Iterable[store.Summar
     ours = mine["impl"].eq("triton").any()
     own = {f"{usual.called(impl, names)} in this run": f"{loaded.run.id}:{impl}" for impl in impls if ours}
     others = [s for s in runs if s.id != loaded.run.id and not s.error and kernel in s.kernels]
-    return own | {f"{s.started[:16].replace('T', ' ')} {s.title} ({s.device})": s.id for s in others}
+    renamed = {
+        f"{name}, {'in this run' if s.id == loaded.run.id else f'{_dated(s.title, s.started)} ({s.device})'}": f"{s.id}::{name}"
+        for s in runs
+        for name in s.kernels
+        if not s.error and not s.recorded and (s.id == loaded.run.id or kernel not in s.kernels)
+        if name != kernel
+    }
+    return own | {f"{s.started[:16].replace('T', ' ')} {s.title} ({s.device})": s.id for s in others} | renamed
 
 
 def before(loaded: LoadedRun | None, kernel: str, runs: Iterable[store.Summary]) -> str:
@@ -70,10 +78,10 @@ def before(loaded: LoadedRun | None, kernel: str, runs: Iterable[store.Summary])
 
 
 def name_of(token: str, runs: Iterable[store.Summary], declared: Mapping[str, str]) -> str:
-    """The baseline's name in a title: an implementation of the open run, as its kernel's are ``declared``, or a run."""
-    run, _, impl = token.partition(":")
-    if impl:
-        return usual.called(impl, declared)
+    """The baseline's name in a title: a kernel, an implementation of the open run, as its kernel's are ``declared``, or a run."""
+    run, impl, other = parts(token)
+    if impl or other:
+        return other or usual.called(impl, declared)
     return next((_dated(s.title, s.started) for s in runs if s.id == run and s.title), run)
 
 
@@ -91,15 +99,15 @@ def against(
     """
     frames, said = [pd.DataFrame(columns=list(model.COLUMNS)).astype(model.COLUMNS)], []
     for token in tokens:
-        run, _, impl = token.partition(":")
-        candidate = model.Side(loaded, "triton" if impl else "")
+        run, impl, other = parts(token)
+        candidate = model.Side(loaded, "triton" if impl else "", other and kernel)
         try:
-            baseline = model.Side(opened(store.find(run)), impl)
-            rows = model.compare(baseline, candidate, kernel)
+            baseline = model.Side(opened(store.find(run)), impl, other)
+            rows = model.compare(baseline, candidate, "" if other else kernel)
         except (store.StoreError, model.CompareError, OSError) as error:
             said.append(f"{token}: {error}")
             continue
-        name = impl if baseline.loaded.run.id == loaded.run.id else _dated("run", baseline.loaded.run.started)
+        name = other or impl if baseline.loaded.run.id == loaded.run.id else _dated("run", baseline.loaded.run.started)
         said += [f"{name}: no times are compared, {line}" for line in model.obstacles(baseline, candidate)]
         doubted, changed = doubts(baseline.loaded, candidate.loaded, rows), model.changes(baseline, candidate)
         said += [f"{name}: {line}" for line in (*doubted, *changed)]

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 import panel_material_ui as pmui
 
-from tilescope_dashboard.components import cards, html_text, layout
+from tilescope_dashboard.components import html_text, layout
 from tilescope_dashboard.components.charts import chart
 from tilescope_dashboard.components.tables import table
 from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.figures.compare import compare
 from tilescope_dashboard.session.scheduling import next_tick
-from tilescope_dashboard.topics import changed_findings, compared_case
 from tilescope_dashboard.topics import compare as topic
+from tilescope_dashboard.topics import compared_case
 from tilescope_dashboard.topics.sentence import Sentence
 from tilescope_dashboard.views.base import View
+from tilescope_dashboard.views.changed_code import ChangedCode
 
 
 class Compare(View):
@@ -29,7 +29,7 @@ class Compare(View):
     of_other_runs = True
 
     def build(self) -> list[Any]:
-        self.said, self.findings = html_text.pane(), cards.pane()
+        self.said, self.changes = html_text.pane(), ChangedCode(self.state)
         self._others = pmui.MultiChoice(label="Compare with", options={}, sizing_mode="stretch_width", margin=(4, 8))
         # The button that was pressed keeps the focus and also leads back.
         self._earlier = pmui.Button(variant="outlined", size="small", width=230, margin=(4, 8), visible=False)
@@ -40,7 +40,7 @@ class Compare(View):
         self._others.param.watch(lambda event: self._filling or self._choose(list(event.new)), "value")
         self.state.param.watch(self._changed, "compared")
         self.drawn = layout.column(self.chart)
-        self.results = layout.column(self.findings, self.drawn, self.caption, self.saved(self.table))
+        self.results = layout.column(self.changes, self.drawn, self.caption, self.saved(self.table))
         return [self._others, self._earlier, self.said, self.results]
 
     def _against(self, chosen: list[str]) -> tuple[pd.DataFrame, list[str]]:
@@ -72,12 +72,12 @@ class Compare(View):
         self._earlier.param.update(label=shown, visible=bool(shown))
         rows, said = self._against(chosen)
         names = [topic.name_of(token, state.runs, declared) for token in chosen]
-        came_and_went = self._show_findings(chosen)
+        came_and_went = self.changes.show(chosen)
         title, text = topic.sentence(state.kernel, names, rows, compared_case.said(rows, state.chosen, declared))
         # Without times, the findings tell whether a change helped.
         more = f"; {came_and_went}" if came_and_went and not rows["speedup"].notna().any() else ""
         self.say(Sentence(title + more, text))
-        self.drawn.visible = not (rows["speedup"].isna().all() and self.findings.visible)
+        self.drawn.visible = not (rows["speedup"].isna().all() and self.changes.findings.visible)
         parts = [line.partition(": ") for line in said]
         self.said.object = "".join(html_text.notice("info", f"{head}:", rest) for head, _, rest in parts)
         self.results.visible = bool(chosen)
@@ -88,21 +88,6 @@ class Compare(View):
         self.table.hide(own + [name for name in topic.TIMES if rows[name].isna().all()])
         self.table.fill(rows)
         self.table.choose(next(map(int, compared_case.of_case(rows, state.chosen).index), None))
-
-    def _show_findings(self, tokens: Sequence[str]) -> str:
-        """Show the findings against the first of ``tokens`` that is a run with the case. Returns a summary of the changes."""
-        loaded, case, kernel = self.state.loaded, self.state.standing, self.state.kernel
-        others = changed_findings.other_runs(loaded, tokens, run_cache.open_cached) if loaded and case else ()
-        other = next((other for other in others if case in run_cache.cases_of(other, kernel)), None)
-        if loaded is None or case is None or other is None:
-            self.findings.visible = False
-            return ""
-        rows = changed_findings.changed(*(run_cache.findings(side, (kernel, *case)) for side in (other, loaded)))
-        where = f"{case.impl} on {case.workload}, {case.direction}"
-        said = changed_findings.sentence(rows, where, topic.name_of(other.run.id, self.state.runs, {}))
-        self.findings.object = html_text.subheading(*said) + cards.changed(rows.itertuples(index=False, name=None))
-        self.findings.visible = len(rows) > 0
-        return changed_findings.count(rows)
 
     def _choose(self, tokens: list[str]) -> None:
         """Compare with these; with the default baseline if there is none."""

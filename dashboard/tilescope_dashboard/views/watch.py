@@ -131,7 +131,10 @@ class Watch(View):
     def _show(self) -> None:
         """Draw the versions that are compared."""
         chosen, other, pair, dark = self._now, self._compared.baseline, self._pair, self.state.theme == "dark"
-        self.say(topic.sentence(chosen, other, pair))
+        other_use = [
+            html_text.notice("warning", "Timed under other conditions:", said) for said in self._compared.conditions
+        ]
+        self.say(topic.sentence(chosen, other, pair), html_text.notices(other_use))
         if pair and chosen.state == "failed":
             # Nothing is concluded about a wrong version: the values and findings of the last good one stay.
             pair = Pair(pair.baseline, None)
