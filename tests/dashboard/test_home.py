@@ -232,4 +232,5 @@ def test_a_plain_address_is_home_and_a_kernels_is_its_summary(visit: Any, built:
     built(other, "Summary")
     other.get_by_role("link", name="Tilescope").click()
     built(other, "Kernels")
-    assert "theme=dark" in other.url and "run=" not in other.url
+    # The theme is kept beside the address.
+    assert "run=" not in other.url and "dark" in other.locator("html").get_attribute("class")

@@ -315,7 +315,7 @@ def test_kernel_of_a_cell_is_profiled(lab, page):
     run_cells(page, lab, "own", KERNEL, PROFILE)
     page.wait_for_selector(".jp-OutputArea-output th >> text=bytes vs minimum")
     said = page.inner_text(".jp-Notebook")
-    assert "double on NVIDIA" in said
+    assert "double predicted for NVIDIA" in said
     heads = page.locator(".jp-OutputArea-output th").all_text_contents()
     cells = page.locator(".jp-OutputArea-output tbody tr").first.locator("td").all_text_contents()
     assert cells[heads.index("bytes vs minimum")] == "1×"

@@ -21,7 +21,7 @@ from tilescope_dashboard.views.gpu import GpuDialog
 from tilescope_dashboard.views.run import RunDialog
 
 #: Pixels of the bar's height, and the width of a page below which its lists unfold under it.
-HEIGHT, _FOLDS = 56, 1200
+HEIGHT, _FOLDS = 56, 1264
 _LISTS_CSS = f"""
 :host(.of-all) .of-case {{ display: none; }}
 @media (max-width: {_FOLDS - 1}px) {{
@@ -47,14 +47,14 @@ class KernelBar(layout.Part):
         self._unread: list[store.Summary] = []
         self._of: tuple[Any, ...] = ()
         self._spare = IdleWork(self.read_next)
-        self._kernel = Choice("kernel", 150, self._choose_kernel, **_AT)
+        self._kernel = Choice("kernel", 140, self._choose_kernel, **_AT)
         # In a view of all kernels these have nothing to choose.
         of_case = {**_AT, "css_classes": ["of-case"]}
-        self._size = Choice("size", 188, lambda: state.choose(workload=self._size.value), **of_case)
-        self._pass = Choice("pass", 108, lambda: state.choose(direction=self._pass.value), **of_case)
-        self._impl = Choice("implementation", 118, lambda: state.choose(impl=self._impl.value), **of_case)
-        self._baseline = Choice("baseline", 152, self._choose_baseline, **of_case)
-        self._run = Choice("run", 204, self._choose_run, **of_case)
+        self._size = Choice("size", 168, lambda: state.choose(workload=self._size.value), **of_case)
+        self._pass = Choice("pass", 98, lambda: state.choose(direction=self._pass.value), **of_case)
+        self._impl = Choice("implementation", 112, lambda: state.choose(impl=self._impl.value), **of_case)
+        self._baseline = Choice("baseline", 136, self._choose_baseline, **of_case)
+        self._run = Choice("run", 164, self._choose_run, **of_case)
         gpu = self._opener(GPU, label="GPU", variant="outlined")
         this_run = self._opener(RUN, label="This run", variant="outlined", css_classes=["of-case"])
         profile = self._opener(PROFILE, label="Profile", css_classes=["opens-drawer"])
