@@ -83,7 +83,8 @@ def _cause(found: Sequence[Finding]) -> str:
     first = foremost(found)
     if first is None:
         return ""
-    return first.title.removesuffix(".") + (f" ({first.bound.text})" if first.bound else "")
+    title, bound = first.title.removesuffix("."), first.bound.text if first.bound else ""
+    return f"{title} ({bound})" if bound and bound not in title else title
 
 
 def led(said: Sentence, found: Sequence[Finding]) -> Sentence:
