@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tilescope.models import impossible
 from tilescope.models.advice import NVIDIA, Bound, Evidence, Finding, nvidia_rules
+from tilescope.models.advice.finding import AT_ROOF
 from tilescope.models.faults import WRONG
 from tilescope.table.case import Case
 from tilescope.table.ncu_rules import NcuRule
@@ -62,11 +63,12 @@ def test_measured_and_predicted_are_never_drawn_alike() -> None:
 
 
 def test_card_without_bound_says_so() -> None:
-    assert "no estimate" in cards.cards([finding(bound=None)])
+    assert "speedup" not in cards.cards([finding(bound=None)])
+    assert "nothing to gain here" in cards.cards([finding(rule=AT_ROOF[0], bound=None)])
     for rule in (WRONG, impossible.ROOF):
         wrong = finding(rule=rule, bound=None)
         for shown in (cards.cards([wrong]), cards.brief(wrong)):
-            assert "no estimate" not in shown and "<p" in shown
+            assert "nothing to gain" not in shown and "<p" in shown
             assert not re.search(r"[·>(] ?measured|predicted[)<]", shown)
         assert '<div class="win">fix this first: no speedup counts until then</div>' in cards.cards([wrong])
     assert "of the interval" in cards.cards([finding(bound=Bound(2, "x", "interval"))])

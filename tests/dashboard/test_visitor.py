@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ from tilescope_dashboard.browser.visitor import Visitor
 
 from .conftest import PREDICTED, start_button
 
-NVIDIA = Path("/dev/nvidia0")
 browser = pytest.mark.browser
 
 
@@ -83,7 +81,6 @@ def test_job_progress_then_result_opens_once(visit: Any) -> None:
     page.get_by_text("vector_add: finished in").wait_for()
     page.wait_for_url(lambda url: PREDICTED not in url)
     page.get_by_text("Predicted, not measured").first.wait_for()
-    assert page.get_by_text("this run was predicted for a").is_visible() or NVIDIA.exists()
     made = re.search(r"run=([\w-]+)", page.url)
     assert made
     # Another tab keeps what it looks at, and so does this one from now on.

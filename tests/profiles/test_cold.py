@@ -125,7 +125,7 @@ def test_torch_profiler_begins_cold_with_the_next_inputs(calls, tmp_path, monkey
         def export_chrome_trace(self, path):
             Path(path).write_text('{"traceEvents": []}')
 
-    monkeypatch.setattr(torch.profiler, "profile", lambda activities: Profiler())
+    monkeypatch.setattr(torch.autograd.profiler, "profile", lambda **settings: Profiler())
     torch_profiler.capture(CASE, None, tmp_path / "a.json.gz", {"repetitions": 7, "warmup": 2})
     timed = repetitions(calls, "inputs")
     assert len(timed) == 9, "two of the profiler's own start-up, and seven"

@@ -142,6 +142,7 @@ TIMED = (
 #: Kernels that stand for all: every config of every kernel would take minutes.
 COMPILED = ("softmax", "matmul", "cross_entropy", "gelu")
 SPILLS = ["spill_bytes_stored", "spill_bytes_loaded"]
+SHAPE = ["grid_blocks", "block_threads"]
 
 
 def resources(launch):
@@ -160,7 +161,7 @@ def side_by_side(on_gpu, compiled):
 
 def test_offline_compiler_finds_what_the_gpu_had(recordings, rows):
     """Compiled here, without a GPU: registers and shared memory as the GPU's launches had them, spills as ptxas said there."""
-    on_gpu, said = launches(rows, "torch_profiler", *RESOURCES), launches(rows, "compiler", *SPILLS)
+    on_gpu, said = launches(rows, "torch_profiler", *RESOURCES), launches(rows, "compiler", *SPILLS, *SHAPE)
     merged = side_by_side(on_gpu, said)
     timed = said["run_id"].isin(on_gpu["run_id"])  # ncu may count without times beside it
     assert len(merged) == len(said[timed & (said["impl"] == "triton")])
@@ -186,7 +187,8 @@ def test_offline_compiler_finds_what_the_gpu_had(recordings, rows):
             here.setdefault((int(launch), function), {})[metric] = value
         for launch in rows_of.to_dict("records"):
             found = here.get((int(launch["launch"]), launch["function"]))
-            if found is None:  # the launcher chooses another function today, which no digest of a function shows
+            # The launcher chooses another function or config today, which no digest of a function shows.
+            if found is None or any(found[name] != launch[name] for name in SHAPE):
                 continue
             assert resources(found) == resources(launch), launch
             compared += 1

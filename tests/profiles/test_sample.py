@@ -115,7 +115,7 @@ def collected(kernel, arguments, tmp_path, lines=False):
     spec = execute.load_spec(reference)
     case = Case(reference, "triton", "forward", spec.workloads[0].id)
     artefact = tmp_path / "counted.json.gz"
-    interpreter.capture(case, spec, artefact, {"interpreter_limit": 0.5})
+    interpreter.capture(case, spec, artefact, {"interpreter_limit": 1})
     assert interpreter.parse_lines(artefact, case)[0].empty != lines
     found = interpreter.parse(artefact, case).set_index("metric")["value"].to_dict()
     return found, interpreter.remark(artefact)
