@@ -28,7 +28,7 @@ VARIANTS: dict[str, tuple[str, Callable[[Any], Any], Callable[[Any], bool]]] = {
     "products: pairs of SMs": ("matrix_products.matmul_pairs:plan", _SHUT, bool),
     "products: Gluon": ("matrix_products.matmul_hopper:plan", _SHUT, bool),
     "products: small tiles": ("matrix_products.split_k:plan", _SHUT, bool),
-    "8-bit products: small tiles": ("matrix_products.split_k:bytes_plan", _SHUT, bool),
+    "8-bit products: small tiles": ("matrix_products.bytes_product:bytes_plan", _SHUT, bool),
     "8-bit blocks: Gluon": ("matrix_products.fp8_blocks_hopper:serves", _FALSE, bool),
     "INT8 weights: Gluon": ("matrix_products.w8a16_hopper:plan", _SHUT, bool),
     "attention: decode": ("attention.attention:decode_serves", _FALSE, bool),

@@ -12,7 +12,7 @@ import triton
 from torch._subclasses import FakeTensorMode
 
 from tilescope_kernels import dispatch
-from tilescope_kernels._shared import launches, operators
+from tilescope_kernels._shared import launching, operators
 
 
 class _Noted(dispatch.OnLooker):
@@ -73,7 +73,7 @@ def warm(
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
 
     with ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool, torch.no_grad():
-        with triton.AsyncCompileMode(pool) as compiling, launches.compiled_alone(), _Launched():
+        with triton.AsyncCompileMode(pool) as compiling, launching.compiled_alone(), _Launched():
             for launcher, given in noted.calls:
                 launcher(*map(on_meta, given))
         return len(compiling.future_kernels)

@@ -5,7 +5,7 @@ from interpreted import INF, NAN, close, draw, main  # isort: skip
 
 import torch
 import torch.nn.functional as F
-from tilescope_kernels._shared.integers import next_power_of_2
+from tilescope_kernels._shared.launching import next_power_of_2
 from tilescope_kernels.attention import hopper_backward_sums as sums_of
 from tilescope_kernels.attention.hopper import lines
 

@@ -7,8 +7,8 @@ from checks import SPECS, against_reference, draw, main, poisoned, relative_erro
 from metered import moves_its_floor, run, writes_every_element
 from tilescope.execution import launches
 from tilescope_kernels import fp8_matmul, int8_matmul, lora_linear, quantize, w8a16_matmul
+from tilescope_kernels.matrix_products import bytes_product, lora, scaled_matmul, split_k
 from tilescope_kernels.matrix_products import fp8_matmul as fp8
-from tilescope_kernels.matrix_products import lora, scaled_matmul, split_k
 from tilescope_kernels.matrix_products import w8a16_matmul as w8a16
 from tilescope_kernels.matrix_products.w8a16_matmul import SMALL
 
@@ -115,7 +115,7 @@ def check_products_of_bytes_of_few_tiles():
     with mock.patch.object(split_k, "multiprocessors", lambda tensor: 4):
         for splits in (1, 3):  # whole tiles; both, and parts alone
             plan = {**tiles, "SPLITS": splits}
-            with mock.patch.object(split_k, "bytes_plan", lambda *_, plan=plan: plan), poisoned():
+            with mock.patch.object(bytes_product, "bytes_plan", lambda *_, plan=plan: plan), poisoned():
                 for name in ("fp8_matmul", "fp8_matmul_rows", "int8_matmul", "int8_matmul_rows"):
                     for extents in ("70x136x272", "9x64x1040", "33x69x200"):
                         against_reference(name, f"{extents}-{name[: name.index('_')]}")

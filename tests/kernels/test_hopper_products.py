@@ -9,6 +9,7 @@ import pytest
 import torch
 from tilescope.execution import launches, offline
 from tilescope_kernels.matrix_products import (
+    bytes_product,
     fp8_blocks_hopper,
     hopper_pairs,
     matmul_hopper,
@@ -79,7 +80,7 @@ def test_split_plan_wastes_least_of_a_wave(extents, tile, splits):
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8], ids=str)
 def test_bytes_plan_fills_one_wave(dtype):
     def planned(m, n, k):
-        return split_k.bytes_plan(matrix(m, k, dtype), matrix(n, k, dtype).T)
+        return bytes_product.bytes_plan(matrix(m, k, dtype), matrix(n, k, dtype).T)
 
     for extents in ((128, 4096, 4096), (16, 8192, 8192), (1, 14336, 4096), (1536, 1536, 1536), (1023, 517, 1040)):
         plan = planned(*extents)

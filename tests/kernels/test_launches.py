@@ -13,9 +13,12 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from hypothesis import given
+from hypothesis import strategies as st
 from tilescope.execution import launches as caught
 from tilescope.execution import observe
-from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared import launching
+from tilescope_kernels._shared.launching import launch
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
@@ -290,3 +293,10 @@ def test_kernels_are_launched_by_launch_alone():
         and not (isinstance(node.func.value, ast.Name) and node.func.value.id in ("tuple", "list", "dict", "type"))
     ]  # fmt: skip
     assert found == []
+
+
+@given(st.integers(0, 2**40), st.integers(1, 2**20))
+def test_integers_of_launchers_equal_those_of_triton(numerator, denominator):
+    assert launching.cdiv(numerator, denominator) == triton.cdiv(numerator, denominator)
+    assert launching.next_power_of_2(denominator) == triton.next_power_of_2(denominator)
+    assert launching.next_power_of_2(0) == 1

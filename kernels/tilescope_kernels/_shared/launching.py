@@ -1,137 +1,166 @@
-"""Helpers of every launcher: the switch between Triton and PyTorch, checks of tensors, properties of the GPU."""
+"""Launches of kernels: grids, properties of the tensors' GPU, and ``launch``, which finds a kernel that was launched before in one lookup.
+
+At each launch Triton binds arguments by name, specializes on each of them and writes the options as text. ``launch`` keeps what
+Triton found beside Triton's own entry, in ``kernel.device_caches``.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import os
-from collections.abc import Iterable, Mapping
-from typing import Any
+import threading
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import torch
+from triton import knobs
+from triton.compiler import compiler
 from triton.runtime import driver, jit
 
-from tilescope_kernels._shared.integers import cdiv
-
-#: The dtypes that every kernel takes.
-FLOATING = (torch.float32, torch.float16, torch.bfloat16)
-
-
-def use_triton() -> bool:
-    """Whether functions launch Triton kernels. ``TILESCOPE_USE_TRITON=0`` has them run their PyTorch reference instead."""
-    return os.environ.get("TILESCOPE_USE_TRITON") != "0"
+_TENSOR, _PARAMETER = torch.Tensor, torch.nn.Parameter
+#: The name of Triton's class and of Gluon's. Importing either takes long.
+_DESCRIPTOR = "TensorDescriptor"
+_INT32 = range(-(2**31), 2**31)
 
 
-def _reaches_a_gpu() -> bool:
-    """Whether a launch goes to a GPU: it is not interpreted, and ``JITFunction.run`` is Triton's own."""
-    interpreted = os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
-    return not interpreted and jit.JITFunction.run.__module__ == jit.__name__
+class _Found(NamedTuple):
+    """A compiled kernel with what Triton passes it beside the arguments."""
+
+    start: Any
+    first: tuple[Any, ...]
+    constants: tuple[Any, ...]
 
 
-def check_tensors(**tensors: torch.Tensor | None) -> None:
-    """Check that all tensors have one dtype of ``FLOATING`` and are on one device. None is skipped.
+def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
+    """``kernel[grid](*args, **constants)`` on the GPU of the first tensor.
 
-    It must be a CUDA device, unless a collector catches the launch or it is interpreted. Raises ValueError naming the
-    first tensor that does not fit.
+    ``constants`` are ``tl.constexpr`` parameters and launch options. Triton launches where there is no GPU, where a hook or a
+    profiler observes launches, and where no earlier launch had such arguments.
     """
-    if not _agree(tensors.values(), mixed=False):
-        _check(tensors, mixed=False)
-
-
-def check_mixed(**tensors: torch.Tensor | None) -> None:
-    """As ``check_tensors``, but fp32 is allowed beside 16 bits, as autocast activations have it beside fp32 weights."""
-    if not _agree(tensors.values(), mixed=True):
-        _check(tensors, mixed=True)
-
-
-def _agree(tensors: Iterable[torch.Tensor | None], mixed: bool) -> bool:
-    """Fast check: ordinary tensors on one GPU whose dtypes fit. Where it is False ``_check`` finds the reason, if there is one."""
-    if torch.compiler.is_compiling():
-        return False
-    device, dtype = -1, None
-    for tensor in tensors:
-        if tensor is None:
-            continue
-        kind = type(tensor)
-        if (kind is not torch.Tensor and kind is not torch.nn.Parameter) or not tensor.is_cuda:
-            return False
-        own = tensor.dtype
-        if dtype is None:
-            device, dtype = tensor.get_device(), own
-            if own not in FLOATING:
-                return False
-        elif tensor.get_device() != device or (
-            own is not dtype and not (mixed and own in FLOATING and torch.float32 in (own, dtype))
-        ):
-            return False
-    return dtype is not None
-
-
-def _check(tensors: Mapping[str, torch.Tensor | None], mixed: bool) -> None:
-    given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-    first_name, first = next(iter(given.items()))
-    # Operators cast what they are given under autocast.
-    mixed_freely = isinstance(first, torch.Tensor) and autocast_dtype(first) is not None
-    for name, tensor in given.items():
-        if not isinstance(tensor, torch.Tensor):
-            raise ValueError(f"{name} must be a tensor, not {type(tensor).__name__}")
-        if tensor.dtype not in FLOATING:
-            raise ValueError(f"{name} is {tensor.dtype}: give torch.float32, torch.float16 or torch.bfloat16")
-        if (
-            tensor.dtype != first.dtype
-            and not (mixed and torch.float32 in (tensor.dtype, first.dtype))
-            and not mixed_freely
-        ):
-            raise ValueError(f"{name} is {tensor.dtype} but {first_name} is {first.dtype}: give both one dtype")
-        if tensor.device != first.device:
-            raise ValueError(f"{name} is on {tensor.device} but {first_name} is on {first.device}: move one of them")
-    _check_place(first_name, first)
-
-
-def check_integers(dtypes: tuple[torch.dtype, ...] = (torch.int32,), **tensors: torch.Tensor) -> None:
-    """Raise ValueError naming the first tensor whose dtype is not in ``dtypes``, or that is not on a CUDA device."""
-    for name, tensor in tensors.items():
-        if not isinstance(tensor, torch.Tensor):
-            raise ValueError(f"{name} must be a tensor, not {type(tensor).__name__}")
-        if tensor.dtype not in dtypes:
-            raise ValueError(f"{name} is {tensor.dtype}: give {' or '.join(map(str, dtypes))}")
-        _check_place(name, tensor)
-
-
-def _check_place(name: str, tensor: torch.Tensor) -> None:
-    """Raise ValueError for a tensor that no launch can read. Tensors without data are not read."""
-    if tensor.is_cuda or tensor.is_meta or torch.compiler.is_compiling() or not _reaches_a_gpu():
+    key, given, device = _described(args, getattr(kernel, "do_not_specialize", ()) and _general(kernel))
+    if device >= 0 and device != driver.active.get_current_device():
+        with torch.cuda.device(device):
+            launch(kernel, grid, *args, **constants)
         return
-    if not isinstance(tensor, torch._subclasses.FakeTensor):
-        raise ValueError(
-            f"{name} is on {tensor.device}: Triton needs a CUDA device; move it with .cuda(), "
-            "or set TILESCOPE_USE_TRITON=0 for plain PyTorch"
-        )
+    is_cached = bool(given) and isinstance(kernel, jit.JITFunction) and not is_observed(kernel)
+    if is_cached:
+        key += (*constants, *constants.values(), knobs.runtime.debug, knobs.compilation.instrumentation_mode)
+        cache, signature = kernel.device_caches[device][0], (None, *key)
+        if found := cache.get(signature):
+            x, y, z = (*grid, 1, 1)[:3]
+            found.start(x, y, z, driver.active.get_current_stream(device), *found.first, *given, *found.constants)
+            return
+    if _THREAD.compiles_alone:
+        kernel.warmup(*args, grid=grid, **constants)
+        return
+    compiled = kernel[grid](*args, **constants)
+    rest = kernel.params[len(args) :] if is_cached else ()
+    if is_cached and isinstance(compiled, compiler.CompiledKernel) and all(each.is_constexpr for each in rest):
+        cache[signature] = _found(kernel, compiled, len(args))
 
 
-def autocast_dtype(tensor: torch.Tensor) -> torch.dtype | None:
-    """The dtype of ``torch.autocast`` on the tensor's device; None where autocast is off."""
-    kind = tensor.device.type
-    if kind not in ("cuda", "cpu") or not torch.is_autocast_enabled(kind):
-        return None
-    return torch.get_autocast_dtype(kind)
+@functools.cache
+def _general(kernel: Any) -> frozenset[int]:
+    """The places of the arguments that Triton does not specialize on."""
+    return frozenset(place for place, parameter in enumerate(kernel.params) if parameter.do_not_specialize)
 
 
-def check_no_grad(function: str, **tensors: torch.Tensor) -> None:
-    """Raise ValueError where a tensor requires a gradient, for functions without one: they would lose it silently."""
-    for name, tensor in tensors.items():
-        if tensor.requires_grad and torch.is_grad_enabled():
-            raise ValueError(f"{name} requires a gradient and {function} has none: pass {name}.detach()")
+def _described(args: tuple[Any, ...], general: Collection[int]) -> tuple[list[Any], list[Any], int]:
+    """What Triton specializes on, the arguments with addresses in place of tensors, and the GPU (-1 without one).
+
+    The second is empty where only Triton can launch: without a GPU, and with arguments such as tensors of a subclass.
+    """
+    key: list[Any] = []
+    given: list[Any] = []
+    add, give = key.append, given.append
+    device, is_known = -1, True
+    for place, value in enumerate(args):
+        kind = type(value)
+        if kind is _TENSOR or kind is _PARAMETER:
+            if device < 0:
+                device = value.get_device()
+            address = value.data_ptr()
+            add(value.dtype)
+            add(address & 15)
+            give(address)
+            continue
+        give(value)
+        if kind is int:
+            # Triton compiles 1 into the code, and distinguishes multiples of 16 and integers of more than 32 bits.
+            if place in general and value in _INT32:
+                add(0)
+            else:
+                add(value if value == 1 or value not in _INT32 else 16 if value & 15 == 0 else 0)
+        elif kind is float or value is None:
+            add(kind)
+        elif kind.__name__ == _DESCRIPTOR:
+            if device < 0:
+                device = value.base.get_device()
+            if device >= 0:
+                _ensure_context(device)
+            key += (kind, value.base.dtype, *value.block_shape, getattr(value, "layout", None))
+        elif kind is bool or (kind is tuple and all(type(item) is int for item in value)):
+            key += (kind, value)
+        else:
+            is_known = False
+    return key, given if is_known and device >= 0 else [], device
 
 
-_NOWHERE_ELSE = contextlib.nullcontext()
+def _found(function: Any, compiled: Any, given: int) -> _Found:
+    """What launches ``compiled`` again after ``given`` arguments."""
+    # The compiler's constants have those that defaults added.
+    known = compiled.src.constants
+    constants = tuple(known.get((place,)) for place in range(given, len(function.params)))
+    hooks = (None, None, None)
+    return _Found(compiled.run, (compiled.function, compiled.packed_metadata, *hooks), constants)
 
 
-def device_of(tensor: torch.Tensor) -> contextlib.AbstractContextManager[Any]:
-    """A context in which the tensor's GPU is the current device, where Triton launches. Does nothing if it is already, or off the GPU."""
-    if not tensor.is_cuda or tensor.get_device() == torch.cuda.current_device():
-        return _NOWHERE_ELSE
-    return torch.cuda.device(tensor.device)
+def is_observed(function: Any) -> bool:
+    """Whether Triton must make a launch itself: its own functions are replaced, or a launch hook is set."""
+    if jit.JITFunction.run.__module__ != jit.__name__:
+        return True
+    if compiler.CompiledKernel.launch_metadata.__module__ != compiler.__name__ or function.pre_run_hooks:
+        return True
+    enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+    # A hook may be a chain, and the chain empty.
+    return bool(getattr(enter, "calls", enter) or getattr(leave, "calls", leave))
+
+
+class _Thread(threading.local):
+    """A thread's state."""
+
+    has_context = False
+    compiles_alone = False
+
+
+_THREAD = _Thread()
+
+
+@contextlib.contextmanager
+def compiled_alone() -> Iterator[None]:
+    """While active, launches of this thread with tensors on ``meta`` are compiled and not made."""
+    _THREAD.compiles_alone = True
+    try:
+        yield
+    finally:
+        _THREAD.compiles_alone = False
+
+
+def _ensure_context(device: int) -> None:
+    """Give this thread a CUDA context, without which no descriptor can be encoded. Autograd's threads start without one."""
+    if not _THREAD.has_context:
+        torch.cuda.mem_get_info(device)
+        _THREAD.has_context = True
+
+
+def cdiv(numerator: int, denominator: int) -> int:
+    """The quotient of two integers, rounded up."""
+    return -(-numerator // denominator)
+
+
+def next_power_of_2(least: int) -> int:
+    """The smallest power of two >= ``least``, at least 1. ``triton.next_power_of_2(0)`` is 0."""
+    return 1 << max(0, least - 1).bit_length()
 
 
 @functools.cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tilescope_kernels._shared.launching import check_integers
+from tilescope_kernels._shared.checks import check_integers
 
 
 def check_operands(

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tilescope_kernels._shared import launching, sharding
+from tilescope_kernels._shared import checks, sharding
 
 #: What operators make of floating tensors under autocast, as ``torch.nn.functional`` does on a GPU: cast them to the dtype of autocast,
 #: to fp32, or to the widest of them. Other operators take tensors as they are.
@@ -152,19 +152,19 @@ def _transformed(
 
 
 def _is_floating(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.dtype in launching.FLOATING
+    return isinstance(value, torch.Tensor) and value.dtype in checks.FLOATING
 
 
 def _autocast_device(args: tuple[Any, ...]) -> str | None:
     """The kind of device of the first floating tensor if autocast is on for it, else None."""
     first = next(filter(_is_floating, args))
-    return first.device.type if launching.autocast_dtype(first) else None
+    return first.device.type if checks.autocast_dtype(first) else None
 
 
 def _cast(args: tuple[Any, ...], rule: str | None) -> tuple[Any, ...]:
     """Arguments of an operator under autocast, by its rule."""
     floating = list(filter(_is_floating, args))
-    dtype: Any = torch.float32 if rule == "fp32" else launching.autocast_dtype(floating[0])
+    dtype: Any = torch.float32 if rule == "fp32" else checks.autocast_dtype(floating[0])
     if rule == "widest":
         dtype = functools.reduce(torch.promote_types, (tensor.dtype for tensor in floating))
     return tuple(arg.to(dtype) if _is_floating(arg) else arg for arg in args)

@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.integers import cdiv, next_power_of_2
+from tilescope_kernels._shared.launching import cdiv, next_power_of_2
 
 #: Fewest columns of a row in pieces. Shorter rows share a program.
 _LEAST = 2049

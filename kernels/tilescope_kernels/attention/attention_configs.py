@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tilescope_kernels._shared.integers import cdiv
-from tilescope_kernels._shared.launching import multiprocessors, shared_memory
+from tilescope_kernels._shared.launching import cdiv, multiprocessors, shared_memory
 from tilescope_kernels._shared.operators import unpack
 from tilescope_kernels.attention.hopper import MORE_QUERIES, QUERIES
 from tilescope_kernels.attention.hopper_few import SHARED_QUERIES

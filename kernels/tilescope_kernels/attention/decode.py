@@ -14,9 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.integers import cdiv, next_power_of_2
-from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import multiprocessors, shared_memory
+from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2, shared_memory
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels.attention.flash import _attend, padded, spread
 

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from tilescope_kernels._shared.integers import cdiv
-from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import multiprocessors
+from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels.attention.flash import padded
 from tilescope_kernels.attention.flash_split import (

@@ -23,9 +23,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from tilescope_kernels._shared.integers import cdiv
-from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import device_of, multiprocessors
+from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors
 from tilescope_kernels.attention.flash import padded
 
 #: Queries per warpgroup, the M of a wgmma instruction, and per program with two and with three warpgroups.
@@ -363,10 +361,9 @@ def attend(
         # waves of different lengths: there as many heads run together as L2 holds.
         heads_of_keys = _L2 // (4 * keys * columns) if more else multiprocessors(q) // 4
         together = max(1, heads_of_keys) * group
-    with device_of(q):  # Triton launches on the current device.
-        launch(
-            attention_hopper_kernel, (programs,),
-            query_tiles(o), lse, query_tiles(q), tiles(k, n), tiles(v, n), batch * heads, heads, queries, keys, together, score_scale,
-            GROUP=group, COLUMNS=padded(columns), CAUSAL=causal, BLOCK=n, STAGES=config["num_stages"], WARPGROUPS=3 if more else 2,
-            num_warps=config["num_warps"],
-        )  # fmt: skip
+    launch(
+        attention_hopper_kernel, (programs,),
+        query_tiles(o), lse, query_tiles(q), tiles(k, n), tiles(v, n), batch * heads, heads, queries, keys, together, score_scale,
+        GROUP=group, COLUMNS=padded(columns), CAUSAL=causal, BLOCK=n, STAGES=config["num_stages"], WARPGROUPS=3 if more else 2,
+        num_warps=config["num_warps"],
+    )  # fmt: skip

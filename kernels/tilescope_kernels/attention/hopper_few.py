@@ -19,9 +19,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from tilescope_kernels._shared.integers import cdiv
-from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import device_of, multiprocessors
+from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors
 from tilescope_kernels.attention.flash import padded
 from tilescope_kernels.attention.hopper import _rescaled, _score, _sums, _weigh, lines, query_tiles, tiles
 
@@ -207,11 +205,10 @@ def attend_few(
     (batch, heads, queries, columns), (kv_heads, keys), block = q.shape, k.shape[1:3], config["BLOCK_N"]
     width = padded(columns)
     programs, processors = cdiv(queries, SHARED_QUERIES.value), multiprocessors(q)
-    with device_of(q):  # Triton launches on the current device.
-        launch(
-            attention_few_hopper_kernel, (programs * batch * heads,),
-            query_tiles(o), lse, query_tiles(q), tiles(k, block), tiles(v, block), batch * heads, heads, queries, keys,
-            cdiv(2 * processors, programs), processors, score_scale,
-            GROUP=heads // kv_heads, COLUMNS=width, CAUSAL=causal, BLOCK=block, LINES=lines(width), num_warps=config["num_warps"],
-            maxnreg=_REGISTERS if width == 64 else None,
-        )  # fmt: skip
+    launch(
+        attention_few_hopper_kernel, (programs * batch * heads,),
+        query_tiles(o), lse, query_tiles(q), tiles(k, block), tiles(v, block), batch * heads, heads, queries, keys,
+        cdiv(2 * processors, programs), processors, score_scale,
+        GROUP=heads // kv_heads, COLUMNS=width, CAUSAL=causal, BLOCK=block, LINES=lines(width), num_warps=config["num_warps"],
+        maxnreg=_REGISTERS if width == 64 else None,
+    )  # fmt: skip

@@ -14,17 +14,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from tilescope_kernels._shared.checks import check_integers, check_no_grad, check_tensors, use_triton
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.integers import cdiv, next_power_of_2
-from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import (
-    check_integers,
-    check_no_grad,
-    check_tensors,
-    multiprocessors,
-    shared_memory,
-    use_triton,
-)
+from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2, shared_memory
 from tilescope_kernels._shared.operators import operator, pack, rows_like, unpack
 from tilescope_kernels._shared.reach import BEYOND
 from tilescope_kernels.attention.attention import _MOST, _neighbours

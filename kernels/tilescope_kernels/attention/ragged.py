@@ -16,10 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from tilescope_kernels._shared.checks import check_integers, check_tensors, use_triton
 from tilescope_kernels._shared.declarations import generator, normal
-from tilescope_kernels._shared.integers import cdiv
-from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import check_integers, check_tensors, shared_memory, use_triton
+from tilescope_kernels._shared.launching import cdiv, launch, shared_memory
 from tilescope_kernels._shared.operators import operator, pack, rows_like, wants_grad
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels.attention.attention import _MOST, _neighbours

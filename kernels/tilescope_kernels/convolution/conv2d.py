@@ -18,9 +18,9 @@ import torch.nn.functional as F
 import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from tilescope_kernels._shared.checks import use_triton
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import capability, multiprocessors, shared_memory, use_triton
+from tilescope_kernels._shared.launching import capability, launch, multiprocessors, shared_memory
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels.convolution.conv2d_kernels import add_splits_kernel, conv2d_kernel, conv2d_rectangles_kernel
 from tilescope_kernels.convolution.depthwise_conv2d import depthwise

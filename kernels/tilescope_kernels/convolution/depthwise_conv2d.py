@@ -13,9 +13,9 @@ from typing import Any
 import torch
 import triton
 
+from tilescope_kernels._shared.checks import use_triton
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import multiprocessors, use_triton
+from tilescope_kernels._shared.launching import launch, multiprocessors
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels._shared.reach import BEYOND
 from tilescope_kernels.convolution.depthwise_conv2d_kernels import depthwise_conv2d_kernel, turned_taps_kernel

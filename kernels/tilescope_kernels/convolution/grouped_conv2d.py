@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import triton
 
-from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launching import launch
 from tilescope_kernels._shared.operators import operator, unpack
 from tilescope_kernels.convolution.grouped_conv2d_kernels import grouped_conv2d_kernel
 from tilescope_kernels.convolution.problems import _out_extent, gradients, slabs

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tilescope_kernels._shared import reach
-from tilescope_kernels._shared.launching import check_tensors
+from tilescope_kernels._shared.checks import check_tensors
 
 #: Kernels count the pixels of a launch in 32 bits, with those of the last tile that do not exist.
 _MOST_PIXELS = reach.BEYOND - 1024

@@ -9,10 +9,9 @@ import torch
 import triton
 import triton.language as tl
 
+from tilescope_kernels._shared.checks import check_no_grad, check_tensors, use_triton
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.integers import cdiv
-from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import check_no_grad, check_tensors, split_config, use_triton
+from tilescope_kernels._shared.launching import cdiv, launch, split_config
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 

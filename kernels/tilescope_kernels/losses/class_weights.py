@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from tilescope_kernels._shared.launching import FLOATING
+from tilescope_kernels._shared.checks import FLOATING
 
 
 def check_weight(x: torch.Tensor, weight: torch.Tensor, classes: int) -> None:

@@ -14,17 +14,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from tilescope_kernels._shared.checks import autocast_dtype, check_integers, check_tensors, use_triton
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.integers import cdiv, next_power_of_2
-from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import (
-    autocast_dtype,
-    check_integers,
-    check_tensors,
-    multiprocessors,
-    split_config,
-    use_triton,
-)
+from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2, split_config
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack, wants_grad
 from tilescope_kernels.losses.class_weights import check_weight, weighed
 from tilescope_kernels.losses.cross_entropy_kernels import cross_entropy_backward_kernel, cross_entropy_kernel

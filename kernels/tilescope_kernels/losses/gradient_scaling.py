@@ -6,8 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import multiprocessors
+from tilescope_kernels._shared.launching import launch, multiprocessors
 from tilescope_kernels._shared.operators import operator
 
 

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 import triton
 
+from tilescope_kernels._shared.checks import check_tensors, use_triton
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launching import check_tensors, use_triton
 from tilescope_kernels._shared.operators import operator, pack, unpack, wants_grad
 from tilescope_kernels.losses import logits_in_gradient
 from tilescope_kernels.losses.class_products import add_dw, write_dw, write_dx, write_logits

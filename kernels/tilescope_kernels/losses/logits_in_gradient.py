@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launching import launch
 from tilescope_kernels._shared.online_softmax import LOG2_E
 from tilescope_kernels.losses.class_products import slices, write_dw, write_logits
 

@@ -6,8 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.integers import next_power_of_2
-from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launching import launch, next_power_of_2
 
 #: Most rows for which one program is faster than the several launches of PyTorch's operators.
 _MOST = 64 * 1024

@@ -12,8 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.integers import cdiv
-from tilescope_kernels._shared.launches import launch
+from tilescope_kernels._shared.launching import cdiv, launch
 
 #: Bytes of a memory sector.
 SECTOR = 32

@@ -12,17 +12,17 @@ import torch
 import triton
 import triton.language as tl
 
+from tilescope_kernels._shared.checks import FLOATING, use_triton
 from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.descriptors import workspace
-from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import FLOATING, device_of, multiprocessors, split_config, use_triton
+from tilescope_kernels._shared.launching import launch, multiprocessors, split_config
 from tilescope_kernels._shared.one_byte import check_operands
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import fp8_blocks_hopper, scaled_matmul
+from tilescope_kernels.matrix_products.bytes_product import bytes_product
 from tilescope_kernels.matrix_products.scaled_matmul import pointer_operands
-from tilescope_kernels.matrix_products.split_k import bytes_product
 from tilescope_kernels.quantization.quantize_kernels import GROUP
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
@@ -177,14 +177,13 @@ def _fp8_matmul_blocks(
     tiles = triton.cdiv(m, given["BLOCK_M"]) * triton.cdiv(n, given["BLOCK_N"] * given["PARTS"])
     grid = (min(tiles, given["PROGRAMS"] * multiprocessors(a)) if given["TMA"] else tiles,)
     strides = a.stride(0), b.stride(0), c.stride(0)
-    with device_of(a):
-        if a.is_cuda:
-            triton.set_allocator(workspace)
-        launch(
-            fp8_matmul_blocks_kernel, grid,
-            a, b, c, scale_a, scale_b, m, n, k, *strides, *scale_a.stride(), *scale_b.stride(),
-            EVEN_K=k % GROUP == 0, FAR=is_far(*strides), **parameters, **options,
-        )  # fmt: skip
+    if a.is_cuda:
+        triton.set_allocator(workspace)
+    launch(
+        fp8_matmul_blocks_kernel, grid,
+        a, b, c, scale_a, scale_b, m, n, k, *strides, *scale_a.stride(), *scale_b.stride(),
+        EVEN_K=k % GROUP == 0, FAR=is_far(*strides), **parameters, **options,
+    )  # fmt: skip
     return c
 
 

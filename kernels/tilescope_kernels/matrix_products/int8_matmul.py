@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
+from tilescope_kernels._shared.checks import FLOATING, use_triton
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launching import FLOATING, use_triton
 from tilescope_kernels._shared.one_byte import check_operands
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels.matrix_products import scaled_matmul
-from tilescope_kernels.matrix_products.split_k import bytes_product
+from tilescope_kernels.matrix_products.bytes_product import bytes_product
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 CONFIGS = scaled_matmul.sweep(4)

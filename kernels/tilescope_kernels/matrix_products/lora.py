@@ -17,10 +17,10 @@ import torch
 import torch.nn.functional as F
 import triton
 
+from tilescope_kernels._shared.checks import check_tensors, use_triton
 from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.descriptors import workspace
-from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import check_tensors, device_of, multiprocessors, programs, use_triton
+from tilescope_kernels._shared.launching import launch, multiprocessors, programs
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels._shared.reach import BEYOND, is_far, slabs
 from tilescope_kernels.matrix_products.lora_kernels import lora_down_kernel, lora_linear_kernel
@@ -120,12 +120,11 @@ def _down(x: torch.Tensor, lora_a: torch.Tensor, alpha: float) -> torch.Tensor:
     down = torch.empty((m, rank), dtype=x.dtype, device=x.device)
     padded = _padded(rank)
     tile = _DOWN_NARROW if x.dtype == torch.float32 or k % 8 else _DOWN if padded <= 64 else _DOWN_DEEP
-    with device_of(x):
-        launch(
-            lora_down_kernel, (triton.cdiv(m, tile["BLOCK_M"]),),
-            down, x, lora_a, alpha, m, k, rank, x.stride(0), lora_a.stride(0), RANK=padded,
-            EVEN_K=k % tile["BLOCK_K"] == 0, FAR=is_far(x.stride(0), lora_a.stride(0)), **tile,
-        )  # fmt: skip
+    launch(
+        lora_down_kernel, (triton.cdiv(m, tile["BLOCK_M"]),),
+        down, x, lora_a, alpha, m, k, rank, x.stride(0), lora_a.stride(0), RANK=padded,
+        EVEN_K=k % tile["BLOCK_K"] == 0, FAR=is_far(x.stride(0), lora_a.stride(0)), **tile,
+    )  # fmt: skip
     return down
 
 
@@ -152,13 +151,12 @@ def _write_result(
     padded = _padded(rank)
     down = None if given["INLINE"] else _down(x, lora_a, alpha)
     strides = [matrix.stride(0) for matrix in (x, weight, lora_a, lora_b)]
-    with device_of(x):
-        if x.is_cuda:
-            triton.set_allocator(workspace)
-        launch(
-            lora_linear_kernel, programs(m, n, given, x), y, x, weight, lora_a, lora_b, down, alpha, m, n, k, rank, *strides,
-            RANK=padded, EVEN_K=k % given["BLOCK_K"] == 0, FAR=is_far(*strides), **given,
-        )  # fmt: skip
+    if x.is_cuda:
+        triton.set_allocator(workspace)
+    launch(
+        lora_linear_kernel, programs(m, n, given, x), y, x, weight, lora_a, lora_b, down, alpha, m, n, k, rank, *strides,
+        RANK=padded, EVEN_K=k % given["BLOCK_K"] == 0, FAR=is_far(*strides), **given,
+    )  # fmt: skip
 
 
 @_lora_linear.register_fake

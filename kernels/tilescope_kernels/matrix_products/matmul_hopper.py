@@ -28,15 +28,13 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from tilescope_kernels._shared.descriptors import gluon_tiles
 from tilescope_kernels._shared.hopper_pipeline import advance
-from tilescope_kernels._shared.integers import cdiv
-from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import capability, multiprocessors
+from tilescope_kernels._shared.launching import capability, cdiv, launch, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products.aligned_rows import SECTOR, aligned, columns, is_aligned
 from tilescope_kernels.matrix_products.hopper_store import PART, store_parts
 from tilescope_kernels.matrix_products.matmul_hopper_tilings import Alone, tiling
 from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Product
-from tilescope_kernels.matrix_products.scaled_matmul import kind
+from tilescope_kernels.matrix_products.scales import kind
 
 #: A step along K, in bytes.
 _STEP = gl.constexpr(2 * BLOCK_K)

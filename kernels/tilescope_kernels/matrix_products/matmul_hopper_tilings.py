@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from tilescope_kernels._shared.integers import cdiv
+from tilescope_kernels._shared.launching import cdiv
 from tilescope_kernels.matrix_products.matmul_tilings import UNIT, WRITING, Product, Tiling, quickest
 
 #: Slowdown by 32 or 64 ``side`` columns of two warpgroups, whose wgmma instructions are short.

@@ -26,9 +26,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from tilescope_kernels._shared.descriptors import gluon_tiles
 from tilescope_kernels._shared.hopper_pipeline import advance
-from tilescope_kernels._shared.integers import cdiv
-from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import multiprocessors
+from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import hopper_pairs as pairs
 from tilescope_kernels.matrix_products import hopper_wgmma as wgmma

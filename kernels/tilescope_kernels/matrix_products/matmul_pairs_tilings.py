@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 
-from tilescope_kernels._shared.integers import cdiv
+from tilescope_kernels._shared.launching import cdiv
 from tilescope_kernels.matrix_products import matmul_hopper_tilings as alone
 from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, UNIT, Product, Tiling, piece, quickest
 

@@ -12,8 +12,7 @@ from typing import NamedTuple, TypeVar
 
 import torch
 
-from tilescope_kernels._shared.integers import cdiv
-from tilescope_kernels._shared.launching import multiprocessors
+from tilescope_kernels._shared.launching import cdiv, multiprocessors
 from tilescope_kernels.matrix_products.aligned_rows import is_askew
 
 #: Elements of a step along K: 128 bytes.

@@ -12,10 +12,11 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.descriptors import workspace
-from tilescope_kernels._shared.launches import launch as start
-from tilescope_kernels._shared.launching import capability, device_of, multiprocessors, programs
+from tilescope_kernels._shared.launching import capability, multiprocessors, programs
+from tilescope_kernels._shared.launching import launch as start
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels._shared.tile_order import tile_origin
+from tilescope_kernels.matrix_products.scales import _scaled, kind
 
 
 @triton.jit
@@ -37,21 +38,6 @@ def pointer_operands(
     a_tile = a_ptr + start_m.to(tl.int64) * stride_am + start_k + m * stride_am + k[None, :]
     b_tile = b_ptr + start_n.to(tl.int64) * stride_bn + start_k + n * stride_bn + k[:, None]
     return tl.load(a_tile, mask=valid_a, other=0.0), tl.load(b_tile, mask=valid_b, other=0.0)
-
-
-@triton.jit
-def _scaled(total, scale_a_ptr, scale_b_ptr, start_m, start_n, M, N, SCALES: tl.constexpr):
-    """Scale ``total``: by a scale per operand (``SCALES`` 1), by scales per row and column (2), or not (0)."""
-    if SCALES == 1:
-        return total.to(tl.float32) * (tl.load(scale_a_ptr) * tl.load(scale_b_ptr))
-    elif SCALES == 2:
-        m = start_m + tl.arange(0, total.shape[0])
-        n = start_n + tl.arange(0, total.shape[1])
-        scale_a = tl.load(scale_a_ptr + m, mask=m < M, other=0.0)
-        scale_b = tl.load(scale_b_ptr + n, mask=n < N, other=0.0)
-        return total.to(tl.float32) * scale_a[:, None] * scale_b[None, :]
-    else:
-        return total
 
 
 @triton.jit
@@ -208,11 +194,6 @@ def _integer(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> dict[str, int
     return _OF_INTEGERS["whole" if whole or not tma_serves(a, b, c) else "askew"]
 
 
-def kind(scales: tuple[torch.Tensor, torch.Tensor] | tuple[None, None]) -> int:
-    """``SCALES`` of the kernels: 0 without scales, 1 per operand, 2 per row and column."""
-    return 0 if scales[0] is None else 2 if scales[0].dim() else 1
-
-
 def launch(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -231,10 +212,9 @@ def launch(
         raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
     (m, k), n = a.shape, b.shape[0]
     strides = a.stride(0), b.stride(0), c.stride(0)
-    with device_of(a):
-        if a.is_cuda:
-            triton.set_allocator(workspace)
-        start(
-            scaled_matmul_kernel, programs(m, n, given, a), a, b, c, *scales, m, n, k, *strides, SCALES=kind(scales), FAST=fast,
-            INTEGER=a.dtype == torch.int8, EVEN_K=k % given["BLOCK_K"] == 0, FAR=is_far(*strides), **given,
-        )  # fmt: skip
+    if a.is_cuda:
+        triton.set_allocator(workspace)
+    start(
+        scaled_matmul_kernel, programs(m, n, given, a), a, b, c, *scales, m, n, k, *strides, SCALES=kind(scales), FAST=fast,
+        INTEGER=a.dtype == torch.int8, EVEN_K=k % given["BLOCK_K"] == 0, FAR=is_far(*strides), **given,
+    )  # fmt: skip

@@ -8,8 +8,7 @@ order, so the result is deterministic.
 TMA cannot load rows that are not 16-byte aligned, such as rows of an odd number of elements. Such operands are copied to
 aligned rows, and a large result is written to aligned rows and copied from there.
 
-Operands are 16-bit, or FP8 or INT8 with few tiles. The latter are dominated by start-up, which is shorter with TMA
-descriptors made by the host than on the GPU.
+Operands are 16-bit, or FP8 or INT8 with few tiles (``bytes_product``).
 """
 
 from __future__ import annotations
@@ -23,20 +22,14 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilescope_kernels._shared.descriptors import tiles
-from tilescope_kernels._shared.integers import cdiv
-from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import capability, device_of, multiprocessors, shared_memory
+from tilescope_kernels._shared.launching import capability, cdiv, launch, multiprocessors, shared_memory
 from tilescope_kernels._shared.reach import BEYOND
 from tilescope_kernels._shared.tile_order import tile_origin
-from tilescope_kernels.matrix_products import matmul_hopper, scaled_matmul
 from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, copy_rows, is_aligned, room
-from tilescope_kernels.matrix_products.scaled_matmul import _scaled
+from tilescope_kernels.matrix_products.scales import _scaled, kind
 
-#: Least multiply-adds, with rows counted as at least 16: of one-byte operands, of 16-bit ones, of these with up to 64 rows, and of
-#: unaligned ones.
-_LEAST_BYTES, _LEAST, _LEAST_FEW, _LEAST_COPIED = 2**24, 2**26, 2**23, 2**24
-#: Most rows of one-byte operands whose product is computed as its transpose.
-_TURNED = 32
+#: Least multiply-adds, with rows counted as at least 16: of 16-bit operands, of these with up to 64 rows, and of unaligned ones.
+_LEAST, _LEAST_FEW, _LEAST_COPIED = 2**26, 2**23, 2**24
 
 
 @triton.jit
@@ -121,7 +114,7 @@ def _descriptor(matrix: torch.Tensor, rows: int, width: int) -> TensorDescriptor
     return tiles(matrix, rows, width, columns(matrix))
 
 
-def _plan(m: int, n: int, k: int, warps: int, stages: int, splits: int = 1, scratch: int = 0) -> dict[str, int]:
+def plan_of(m: int, n: int, k: int, warps: int, stages: int, splits: int = 1, scratch: int = 0) -> dict[str, int]:
     """Tile, warps, stages, parts of a split tile, and SCRATCH: whether an unaligned result goes through aligned rows."""
     blocks = {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "GROUP_M": 8, "SPLITS": splits, "SCRATCH": scratch}
     return {**blocks, "num_warps": warps, "num_stages": stages}
@@ -133,15 +126,9 @@ _TILES = {
     64: ((64, 64, 128, 4, 6), (64, 128, 128, 4, 4)),
     BEYOND: ((64, 64, 128, 4, 6), (64, 128, 128, 4, 4), (128, 128, 64, 4, 6)),
 }
-#: The same for one-byte operands. Up to 32 rows the tile is of the transpose.
-_BYTE_TILES = {
-    16: ((64, 16, 512, 4, 4), (128, 16, 256, 4, 5)),
-    32: ((64, 32, 256, 4, 5), (128, 32, 256, 4, 4)),
-    BEYOND: ((64, 64, 256, 4, 6), (64, 128, 256, 4, 4), (128, 128, 128, 4, 5)),
-}
 
 
-def _tile(tiles: Mapping[int, tuple[tuple[int, ...], ...]], m: int, n: int, programs: int) -> tuple[int, ...]:
+def smallest_tile(tiles: Mapping[int, tuple[tuple[int, ...], ...]], m: int, n: int, programs: int) -> tuple[int, ...]:
     """The smallest tile of which no SM has two; of few rows else the tile whose waves compute the fewest elements, the largest of several."""
     served = next(each for most, each in tiles.items() if m <= most)
     turned = served[0][1] < 64
@@ -163,8 +150,8 @@ def _few(m: int, n: int, k: int, programs: int) -> dict[str, int]:
     if m > 64 and programs >= 2 * tiles and k >= 4096:
         splits = max(splits, 2)
     if n <= 32:
-        return _plan(64, 16 if n <= 16 else 32, 256, 4, 5, splits)
-    return _plan(*_tile(_TILES, m, n, programs), splits)
+        return plan_of(64, 16 if n <= 16 else 32, 256, 4, 5, splits)
+    return plan_of(*smallest_tile(_TILES, m, n, programs), splits)
 
 
 def plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
@@ -186,53 +173,13 @@ def plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
         return None
     if not few:
         large = cdiv(m, 128) * cdiv(n, 256) >= programs
-        return _plan(128, 256, 64, 8, 3, 4, 1) if large else _plan(128, 128, 64, 8, 4)
+        return plan_of(128, 256, 64, 8, 3, 4, 1) if large else plan_of(128, 128, 64, 8, 4)
     return _few(m, n, k, programs)
 
 
 def write_product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, chosen: Mapping[str, int]) -> None:
     """Write the product to contiguous ``c`` by what ``plan`` gave."""
     split_matmul(c, a, b, chosen)
-
-
-def bytes_plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
-    """Plan for an FP8 or INT8 product with few tiles; ``b`` (K, N) has stride 1 along K. None where this does not pay.
-
-    Pointers are faster than descriptors made on the GPU.
-
-    Few rows take the plan of the transpose, so that a tile has no more rows than there are.
-    """
-    (m, k), n = a.shape, b.shape[1]
-    if capability(a) < 90 or shared_memory(a) < 227 * 1024 or not (is_aligned(a) and is_aligned(b)):
-        return None
-    programs = multiprocessors(a)
-    tiles = cdiv(m, 64) * cdiv(n, 64)
-    if min(n, k) < 64 or max(m, 16) * n * k < _LEAST_BYTES:
-        return None
-    splits = max(1, min(programs // (2 * tiles), k // 1024))
-    # Small tiles are faster up to two and a half waves.
-    if m > _TURNED and 2 * cdiv(m, 64) * cdiv(n, 128) > 5 * programs and cdiv(m, 128) * cdiv(n, 128) > programs:
-        return None
-    return _plan(*_tile(_BYTE_TILES, m, n, programs), splits)
-
-
-def bytes_product(
-    c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, scales: tuple[torch.Tensor, torch.Tensor] | tuple[None, None],
-    fast: bool, given: Mapping[str, int] | None,
-) -> None:  # fmt: skip
-    """Write the product of FP8 or INT8 ``a`` (M, K) and ``b`` (N, K) to contiguous ``c``.
-
-    ``given`` is a config of ``scaled_matmul``, or None to choose a kernel. ``scales`` and ``fast`` are as in ``split_matmul``.
-    """
-    if given is None and (plan := bytes_plan(a, b.T)):
-        if a.shape[0] <= _TURNED:
-            split_matmul(c.T, b, a.T, plan, scales[::-1], fast)
-        else:
-            split_matmul(c, a, b.T, plan, scales, fast)
-    elif given is None and fast and c.element_size() == 2 and (tiling := matmul_hopper.plan(a, b.T)):
-        matmul_hopper.write_product(a, b.T, c, tiling, scales)
-    else:
-        scaled_matmul.launch(a, b, c, scales, fast, given)
 
 
 def split_matmul(
@@ -250,36 +197,35 @@ def split_matmul(
     integer = a.dtype == torch.int8
     tiling = {
         "C_COLUMNS": columns(c),
-        "SCALES": scaled_matmul.kind(scales),
+        "SCALES": kind(scales),
         **{name: plan[name] for name in ("BLOCK_M", "BLOCK_N", "GROUP_M")},
     }
     # Programmatic dependent launch: the second launch starts early and waits for the parts.
     pdl = capability(a) >= 90
-    with device_of(a):
-        a, b = aligned(a, b)
-        out = c if is_aligned(c) or not plan["SCRATCH"] else room(c)
-        operands = _descriptor(a, tile_m, tile_k), _descriptor(b, tile_k, tile_n)
+    a, b = aligned(a, b)
+    out = c if is_aligned(c) or not plan["SCRATCH"] else room(c)
+    operands = _descriptor(a, tile_m, tile_k), _descriptor(b, tile_k, tile_n)
 
-        def tiles(parts: torch.Tensor | None, first: int, pieces: int) -> None:
-            stored = _descriptor(out, tile_m, tile_n) if parts is None and is_aligned(out) else None
-            launch(
-                matmul_split_kernel, (min(pieces, programs),), *operands, stored, out, parts, *scales, m, n, k, max(out.stride()), first, pieces,
-                A_COLUMNS=columns(a), B_COLUMNS=columns(b), BLOCK_K=tile_k, SPLITS=1 if parts is None else splits,
-                IMPRECISE=None if fast else 128, INTEGER=integer, PDL=pdl and parts is not None,
-                **tiling, num_warps=plan["num_warps"], num_stages=plan["num_stages"],
-            )  # fmt: skip
+    def tiles(parts: torch.Tensor | None, first: int, pieces: int) -> None:
+        stored = _descriptor(out, tile_m, tile_n) if parts is None and is_aligned(out) else None
+        launch(
+            matmul_split_kernel, (min(pieces, programs),), *operands, stored, out, parts, *scales, m, n, k, max(out.stride()), first, pieces,
+            A_COLUMNS=columns(a), B_COLUMNS=columns(b), BLOCK_K=tile_k, SPLITS=1 if parts is None else splits,
+            IMPRECISE=None if fast else 128, INTEGER=integer, PDL=pdl and parts is not None,
+            **tiling, num_warps=plan["num_warps"], num_stages=plan["num_stages"],
+        )  # fmt: skip
 
-        if whole:
-            tiles(None, 0, whole)
-        if others := count - whole:
-            sums = torch.int32 if integer else torch.float32
-            parts = torch.empty((others * splits, tile_m, tile_n), dtype=sums, device=a.device)
-            tiles(parts, whole, others * splits)
-            # Few elements per program, so that small results have many programs.
-            rows = min(tile_m, max(1, (256 if tile_n <= 64 else 2048) // tile_n))
-            launch(
-                add_parts_kernel, (others * (tile_m // rows),), out, parts, *scales, m, n, max(out.stride()), whole, SPLITS=splits, ROWS=rows, PDL=pdl,
-                **tiling, num_warps=max(1, min(4, rows * tile_n // 256)), **({"launch_pdl": True} if pdl else {}),
-            )  # fmt: skip
-        if out is not c:
-            copy_rows(c, out)
+    if whole:
+        tiles(None, 0, whole)
+    if others := count - whole:
+        sums = torch.int32 if integer else torch.float32
+        parts = torch.empty((others * splits, tile_m, tile_n), dtype=sums, device=a.device)
+        tiles(parts, whole, others * splits)
+        # Few elements per program, so that small results have many programs.
+        rows = min(tile_m, max(1, (256 if tile_n <= 64 else 2048) // tile_n))
+        launch(
+            add_parts_kernel, (others * (tile_m // rows),), out, parts, *scales, m, n, max(out.stride()), whole, SPLITS=splits, ROWS=rows, PDL=pdl,
+            **tiling, num_warps=max(1, min(4, rows * tile_n // 256)), **({"launch_pdl": True} if pdl else {}),
+        )  # fmt: skip
+    if out is not c:
+        copy_rows(c, out)

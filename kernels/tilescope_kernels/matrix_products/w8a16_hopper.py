@@ -27,9 +27,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from tilescope_kernels._shared.descriptors import gluon_tiles
 from tilescope_kernels._shared.hopper_pipeline import advance
-from tilescope_kernels._shared.integers import cdiv
-from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import capability, multiprocessors
+from tilescope_kernels._shared.launching import capability, cdiv, launch, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products.aligned_rows import copy_rows, is_aligned, room
 from tilescope_kernels.matrix_products.scaled_matmul import tma_serves

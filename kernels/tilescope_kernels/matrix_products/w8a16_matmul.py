@@ -14,18 +14,10 @@ import torch
 import triton
 import triton.language as tl
 
+from tilescope_kernels._shared.checks import check_no_grad, check_tensors, use_triton
 from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.descriptors import workspace
-from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import (
-    check_no_grad,
-    check_tensors,
-    device_of,
-    multiprocessors,
-    programs,
-    shared_memory,
-    use_triton,
-)
+from tilescope_kernels._shared.launching import launch, multiprocessors, programs, shared_memory
 from tilescope_kernels._shared.one_byte import check_operands
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels._shared.reach import is_far
@@ -208,18 +200,17 @@ def _w8a16_matmul(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, co
     given = unpack(config) or _chosen(x, weight)
     if given["TMA"] and (given["SPLIT"] > 1 or not tma_serves(x, weight, y)):
         raise ValueError("config has TMA=1, which these operands or this GPU do not allow: use one with TMA=0")
-    with device_of(x):
-        if given["BLOCK_M"] <= _FEW:
-            _few_rows(x, weight, scale, y, given)
-            return y
-        options = {name: value for name, value in given.items() if name != "SPLIT"}
-        strides = x.stride(0), weight.stride(0)
-        if x.is_cuda:
-            triton.set_allocator(workspace)
-        launch(
-            w8a16_matmul_kernel, programs(m, n, given, x), y, x, weight, scale, m, n, k, *strides,
-            EVEN_K=k % given["BLOCK_K"] == 0, FAR=is_far(*strides), **options,
-        )  # fmt: skip
+    if given["BLOCK_M"] <= _FEW:
+        _few_rows(x, weight, scale, y, given)
+        return y
+    options = {name: value for name, value in given.items() if name != "SPLIT"}
+    strides = x.stride(0), weight.stride(0)
+    if x.is_cuda:
+        triton.set_allocator(workspace)
+    launch(
+        w8a16_matmul_kernel, programs(m, n, given, x), y, x, weight, scale, m, n, k, *strides,
+        EVEN_K=k % given["BLOCK_K"] == 0, FAR=is_far(*strides), **options,
+    )  # fmt: skip
     return y
 
 

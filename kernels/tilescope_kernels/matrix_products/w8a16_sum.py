@@ -7,9 +7,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
-from tilescope_kernels._shared.integers import cdiv
-from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import capability
+from tilescope_kernels._shared.launching import capability, cdiv, launch
 
 
 @triton.jit

@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
+from tilescope_kernels._shared.checks import check_mixed, use_triton
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.integers import cdiv, next_power_of_2
-from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import check_mixed, multiprocessors, split_config, use_triton
+from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2, split_config
 from tilescope_kernels._shared.operators import as_vector, operator, pack, shaped_as, unpack, wants_grad
 from tilescope_kernels._shared.reach import BEYOND
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype

@@ -10,9 +10,7 @@ from typing import Any
 
 import torch
 
-from tilescope_kernels._shared.integers import next_power_of_2
-from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import multiprocessors
+from tilescope_kernels._shared.launching import launch, multiprocessors, next_power_of_2
 from tilescope_kernels._shared.operators import operator
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
 from tilescope_kernels.elementwise.gelu import APPROXIMATE, _gelu_backward

@@ -14,10 +14,9 @@ import torch.nn.functional as F
 import triton
 import triton.language as tl
 
+from tilescope_kernels._shared.checks import check_mixed, use_triton
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.integers import cdiv, next_power_of_2
-from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import check_mixed, multiprocessors, split_config, use_triton
+from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2, split_config
 from tilescope_kernels._shared.operators import as_rows, as_vector, operator, pack, shaped_as, unpack, wants_grad
 from tilescope_kernels._shared.row_tiles import aligned, in_pieces, load_piece, load_pieces, narrow, store_piece, vector
 from tilescope_kernels.norms.rms_norm_backward import rms_norm_backward, warps

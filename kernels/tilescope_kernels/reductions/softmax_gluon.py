@@ -15,9 +15,14 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
-from tilescope_kernels._shared.integers import cdiv, next_power_of_2
-from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import capability, multiprocessors, shared_memory
+from tilescope_kernels._shared.launching import (
+    capability,
+    cdiv,
+    launch,
+    multiprocessors,
+    next_power_of_2,
+    shared_memory,
+)
 from tilescope_kernels._shared.online_softmax import LOG2_E
 from tilescope_kernels._shared.row_ends import begin_of, ends_of, whole_part
 

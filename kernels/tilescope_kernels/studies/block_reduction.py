@@ -13,9 +13,9 @@ import torch
 import triton
 import triton.language as tl
 
+from tilescope_kernels._shared.checks import check_no_grad, check_tensors, use_triton
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import check_no_grad, check_tensors, use_triton
+from tilescope_kernels._shared.launching import launch
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 

@@ -10,9 +10,9 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from tilescope_kernels._shared.checks import check_no_grad, check_tensors, use_triton
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launches import launch
-from tilescope_kernels._shared.launching import check_no_grad, check_tensors, multiprocessors, use_triton
+from tilescope_kernels._shared.launching import launch, multiprocessors
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 
