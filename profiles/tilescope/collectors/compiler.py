@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from tilescope.collectors import assembly, compiled_text, products_under_way
+from tilescope.collectors import assembly, compiled_text, products_under_way, shared_accesses
 from tilescope.execution.not_applicable import NotApplicable, without_gpu
 from tilescope.files import bounded_reading, json_shape
 from tilescope.hardware import occupancy
@@ -46,6 +46,8 @@ _FIGURES = (
     "block_threads", "grid_blocks", "widest_load", "widest_store", "tensor_instructions", "compile_time",
     *assembly.SERIALIZED.values(),
 )  # fmt: skip
+#: Metrics of a line that accesses shared memory.
+_WAVEFRONTS = ("code_wavefronts", "code_wavefronts_ideal")
 
 parse_assumed, failure, warnings = assumptions.parse, kernel_faults.failure, kernel_faults.warnings
 
@@ -145,7 +147,8 @@ def parse_lines(artefact: Path, case: Case) -> tuple[pd.DataFrame, dict[str, str
 
 
 def lines_of(launches: Iterable[Mapping[str, Any]], case: Case) -> pd.DataFrame:
-    """The SASS instructions of each source line and, for kernels with wgmma, those that run while products are in flight.
+    """The SASS instructions of each source line, its wavefronts of shared memory and, for kernels with wgmma, the instructions that
+    run while products are in flight.
 
     ``launches`` are the artefact's records.
     """
@@ -155,11 +158,14 @@ def lines_of(launches: Iterable[Mapping[str, Any]], case: Case) -> pd.DataFrame:
         code = compiled_text.read("sass", launch["stages"]["sass"], file)
         counted = Counter(text.line for text in code if text.line and text.address is not None)
         beside = products_under_way.beside(code)
-        for line, count in sorted(counted.items()):
-            values = {"sass_instructions": count}
-            if beside is not None:
-                values["sass_beside_wgmma"] = beside[line]
-            rows += line_values.rows(case, "compiler", values, launch=index, function=function, file=file, line=line)
+        values: dict[int, dict[str, float]] = {line: {"sass_instructions": count} for line, count in counted.items()}
+        if beside is not None:
+            values = {line: {**known, "sass_beside_wgmma": beside[line]} for line, known in values.items()}
+        ptx = compiled_text.read("ptx", launch["stages"].get("ptx", ""), file)
+        for line, wavefronts in shared_accesses.by_line(ptx, launch["block_threads"]).items():
+            values.setdefault(line, {}).update(zip(_WAVEFRONTS, wavefronts, strict=True))
+        for line, known in sorted(values.items()):
+            rows += line_values.rows(case, "compiler", known, launch=index, function=function, file=file, line=line)
     return line_values.frame(rows)
 
 

@@ -18,7 +18,7 @@ def command(subparsers: choices.Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from tilescope.models import headline, impossible, json_documents, sweeps, terminal, text_table  # noqa: PLC0415
+    from tilescope.models import headline, impossible, json_documents, shared_memory, sweeps, terminal, text_table  # noqa: PLC0415
     from tilescope.runs import changes, provenance, store  # noqa: PLC0415
     from tilescope.table.schema import CASE_COLUMNS  # noqa: PLC0415
 
@@ -50,6 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(text_table.text(loaded))
     for sweep, lines in sweeps.conclusions(loaded.table, run.device.target):
         terminal.say(sweep, *(f"  {line}" for line in lines))
+    terminal.say(*shared_memory.remarks(loaded.lines))
     for case, reason in impossible.of_table(loaded.table, run.device, run.kernels):
         named = [case.key[name] for name in CASE_COLUMNS if name != "dtype" and case.key[name]]
         terminal.say(f"impossible: {'/'.join(named)}: {reason.said}")

@@ -64,6 +64,8 @@ LINE_METRICS: dict[str, LineMetric] = {
         LineMetric("sectors_written", "sectors, written", "count"),
         LineMetric("shared_wavefronts", "shared-memory wavefronts", "count", "L1 Wavefronts Shared"),
         LineMetric("shared_wavefronts_ideal", "shared-memory wavefronts, ideal", "count", "L1 Wavefronts Shared Ideal"),
+        LineMetric("code_wavefronts", "shared-memory wavefronts of a warp, each access once", "count"),
+        LineMetric("code_wavefronts_ideal", "the same without bank conflicts", "count"),
         LineMetric("sass_instructions", "SASS instructions", "count"),
         LineMetric("sass_beside_wgmma", "SASS instructions beside wgmma under way", "count"),
         *(LineMetric(f"stall_{key}", f"stalls: {label}", "count", f"stall_{key}") for key, label in _STALLS.items()),

@@ -1,0 +1,269 @@
+"""Predicts bank conflicts of shared memory from a kernel's PTX. Pure text.
+
+The address of an access is computed for every thread of a block, from the instructions that lead to it. Values that all threads
+share, such as arguments, loop counters and the block's number, are taken as zero: they move all addresses of a warp alike. Shared
+memory has 32 banks of 4 bytes. A request of a warp takes one wavefront for each 128 bytes of its width, and more where lanes ask
+one bank for different words (CUDA C++ Programming Guide, "Shared Memory").
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilescope.collectors.compiled_text import Text
+
+_WARP, _BANKS, _WORD = 32, 32, 4
+_INSTRUCTION = re.compile(r"^\s*(?:@(!?)(%\w+)\s+)?([a-z]\w*)((?:\.[\w:]+)*)\s+(.*?);?\s*$")
+_ACCESS = re.compile(
+    r"^(?:(?P<copy>cp\.async\.c[ag])|(?P<matrix>[ls][dt]matrix).*\.x(?P<count>\d)|ld|st|atom|red)\b.*\.shared"
+)
+_ADDRESS = re.compile(r"\[\s*(%\w+|[A-Za-z_]\w*)\s*(?:\+\s*(-?\d+)\s*)?\]")
+_OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^\s,]+")
+_WIDTH = re.compile(r"(?:\.v(\d))?\.[bfus](\d+)$")
+
+_COMPARISONS = {
+    "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
+    "lo": operator.lt, "ls": operator.le, "hi": operator.gt, "hs": operator.ge,
+}  # fmt: skip
+_ARITHMETIC: dict[str, Callable[..., np.ndarray]] = {
+    "mov": lambda a: a, "cvt": lambda a: a, "cvta": lambda a: a, "not": np.invert, "neg": np.negative,
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "mad": lambda a, b, c: a * b + c,
+    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+    "shl": lambda a, b: a << np.minimum(b, 63), "shr": lambda a, b: a >> np.minimum(b, 63),
+    "min": np.minimum, "max": np.maximum, "div": lambda a, b: a // np.where(b, b, 1), "rem": lambda a, b: a % np.where(b, b, 1),
+    "bfe": lambda a, b, c: (a >> b) & ((1 << c) - 1),
+    "bfi": lambda a, b, c, d: (b & ~(((1 << d) - 1) << c)) | ((a & ((1 << d) - 1)) << c),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A register in every thread. ``known``: it does not depend on arguments, memory, blocks or loops."""
+
+    threads: np.ndarray
+    known: bool = True
+
+
+#: A register that nothing wrote yet.
+_UNSEEN = _Value(np.zeros(0))
+
+
+@dataclass(frozen=True)
+class Access:
+    """An instruction that accesses shared memory, at ``line`` of the source.
+
+    ``addresses`` are bytes, one for each thread of a block, None where they depend on data; ``width`` is a thread's bytes.
+    ``active`` marks the threads that take part. Of a matrix instruction, each group of eight lanes names the rows of one matrix.
+    """
+
+    operation: str
+    line: int | None
+    width: int
+    addresses: np.ndarray | None
+    active: np.ndarray
+
+    def wavefronts(self) -> float | None:
+        """Wavefronts of one warp, on average over warps that take part; None where addresses are unknown."""
+        if self.addresses is None:
+            return None
+        return _mean([sum(map(_wavefronts, phases)) for phases in self._warps()])
+
+    def least(self) -> float:
+        """Wavefronts of one warp without conflicts."""
+        return _mean([len(phases) for phases in self._warps()])
+
+    def _warps(self) -> Iterator[list[np.ndarray]]:
+        """Of each warp the words of its phases: a phase moves at most 128 bytes."""
+        addresses = np.zeros_like(self.active, dtype=np.int64) if self.addresses is None else self.addresses
+        lanes = max(1, min(_WARP, _BANKS * _WORD // self.width))
+        words = addresses[:, None] // _WORD + np.arange(max(1, self.width // _WORD))
+        for start in range(0, len(addresses), _WARP):
+            taken = [slice(first, first + lanes) for first in range(start, start + _WARP, lanes)]
+            if phases := [words[part][self.active[part]] for part in taken if self.active[part].any()]:
+                yield phases
+
+
+def accesses(code: Iterable[Text], threads: int) -> list[Access]:
+    """The accesses to shared memory in PTX (``compiled_text.read``) of a kernel with so many ``threads`` a block.
+
+    Copies of the tensor memory accelerator and tensor cores' reads are left out: they do not pass through the banks of a warp's
+    requests.
+    """
+    lines = [(text.line, found) for text in code if (found := _INSTRUCTION.match(text.text))]
+    written = Counter(name for _, found in lines for name in _results(found))
+    values = _Values(threads, {name for name, count in written.items() if count > 1})
+    # Code of a loop may stand before the code that enters it.
+    while sum(values.run(found) for _, found in lines):
+        pass
+    found_in = [(line, found, _ACCESS.match(found[3] + found[4])) for line, found in lines]
+    return [_access(line, found, access, values) for line, found, access in found_in if access]
+
+
+def by_line(code: Iterable[Text], threads: int) -> dict[int, tuple[float, float]]:
+    """The wavefronts of one warp at each source line, with conflicts and without. Each access counts once, also in a loop.
+
+    Lines with an access whose addresses are unknown are left out.
+    """
+    found: dict[int, list[Access]] = {}
+    for access in accesses(code, threads):
+        if access.line:
+            found.setdefault(access.line, []).append(access)
+    counted = {line: [one.wavefronts() for one in those] for line, those in found.items()}
+    return {
+        line: (sum(filter(None, counts)), sum(one.least() for one in found[line]))
+        for line, counts in counted.items()
+        if None not in counts
+    }
+
+
+def _access(line: int | None, found: re.Match[str], access: re.Match[str], values: _Values) -> Access:
+    place = _ADDRESS.search(found[5])
+    at = values.of(place[1]) if place else None
+    active = values.active(found)
+    if access["matrix"]:
+        active &= np.arange(len(active)) % _WARP < 8 * int(access["count"])
+        width = 16
+    elif access["copy"]:
+        width = int(_OPERAND.findall(found[5])[2], 0)
+    else:
+        size = _WIDTH.search(found[4])
+        width = int(size[2]) // 8 * int(size[1] or 1) if size else _WORD
+    addresses = at.threads + int(place[2] or 0) if at and place else None
+    return Access(found[3] + found[4], line, width, addresses, active)
+
+
+class _Values:
+    """Registers in every thread of a block, as far as they follow from the thread's number."""
+
+    def __init__(self, threads: int, rewritten: set[str]) -> None:
+        self._number = np.arange(threads, dtype=np.int64)
+        self._rewritten = rewritten
+        self._held: dict[str, _Value | None] = {}
+
+    def of(self, operand: str) -> _Value | None:
+        """The value of a register, number or symbol; None where it depends on data."""
+        zero = np.zeros_like(self._number)
+        if re.fullmatch(r"-?(?:0x[\da-fA-F]+|\d+)", operand):
+            return _Value(zero + ((int(operand, 0) + (1 << 63)) % (1 << 64) - (1 << 63)))
+        if operand in ("%tid.x", "%laneid"):
+            return _Value(self._number % (_WARP if operand == "%laneid" else len(self._number)))
+        if operand == "%warpid":
+            return _Value(self._number // _WARP)
+        if re.fullmatch(r"%[a-z]+\d+", operand):
+            return self._held.get(operand)
+        if operand.startswith("%"):  # another special register, which is the block's
+            return _Value(zero, known=False)
+        # The address of a symbol: shared memory begins with it.
+        return _Value(zero) if re.fullmatch(r"[A-Za-z_]\w*", operand) else None
+
+    def active(self, found: re.Match[str]) -> np.ndarray:
+        """The threads that run an instruction, as far as its guard is known."""
+        guard = self.of(found[2]) if found[2] else None
+        if guard is None or not guard.known:
+            return np.ones(len(self._number), bool)
+        held: np.ndarray = guard.threads != bool(found[1])
+        return held
+
+    def run(self, found: re.Match[str]) -> bool:
+        """Follows one instruction; whether that changed a register.
+
+        A register that several write keeps the first value, and is unknown where one of them writes data.
+        """
+        results, operands = _results(found), _OPERAND.findall(found[5])[1:]
+        before = self._held.get(results[0], _UNSEEN) if results else None
+        if before is None or any(self._held.get(one, _UNSEEN) is _UNSEEN for one in _registers(operands)):
+            return False
+        value = self._result(found[3], found[4].split(".")[1:], operands)
+        if value and before is not _UNSEEN:
+            return False
+        if value and (results[0] in self._rewritten or found[2]):
+            value = _Value(value.threads, known=False)
+        self._held |= dict.fromkeys(results, value)
+        return True
+
+    def _result(self, name: str, kinds: list[str], operands: list[str]) -> _Value | None:
+        if name in ("ld", "ldmatrix", "atom"):
+            return self._loaded(kinds, operands)
+        if name == "elect":
+            return _Value((self._number % _WARP == 0).astype(np.int64))
+        if name not in _ARITHMETIC and name not in ("setp", "selp", "shfl", "lop3"):
+            return None
+        given = [self.of(operand) for operand in operands]
+        if name == "selp" and given[2] and not given[2].known:
+            return given[0] and _Value(given[0].threads, known=False)
+        if any(value is None for value in given):
+            # An unknown condition may hold.
+            return _Value(np.ones_like(self._number), known=False) if "pred" in kinds or name == "setp" else None
+        known = all(value.known for value in given if value)
+        return self._computed(name, kinds, [value.threads for value in given if value], known)
+
+    def _computed(self, name: str, kinds: list[str], given: list[np.ndarray], known: bool) -> _Value | None:
+        widths = [int(kind.lstrip("busf")) for kind in kinds if re.fullmatch(r"(?:b|u|s|f|bf)\d+", kind)]
+        bits, signed = (widths[-1] if widths else 64), bool(kinds) and kinds[-1].startswith("s")
+        given = [_signed(one, bits) if signed else one for one in given]
+        if "pred" in kinds or name == "setp":
+            return self._condition(name, kinds, given, known)
+        if any(re.match(r"b?f\d", kind) for kind in kinds) or ("hi" in kinds and bits == 64):
+            return None
+        if name == "selp":
+            return _Value(np.where(given[2], given[0], given[1]), known)
+        if name == "shfl":
+            return _Value(given[0][self._number // _WARP * _WARP + given[1] % _WARP], known) if "idx" in kinds else None
+        result = _by_table(*given) if name == "lop3" else _ARITHMETIC[name](*given)
+        if "hi" in kinds:
+            result = result >> bits
+        bits = 64 if "wide" in kinds else widths[0] if widths else 64
+        return _Value(result if bits == 64 else result & ((1 << bits) - 1), known)
+
+    def _condition(self, name: str, kinds: list[str], given: list[np.ndarray], known: bool) -> _Value:
+        """A predicate. One that is not known may hold."""
+        if name == "setp" and known and kinds[0] in _COMPARISONS and len(given) == 2:
+            return _Value(_COMPARISONS[kinds[0]](*given).astype(np.int64))
+        if name != "setp" and known:
+            return _Value(given[0] == 0 if name == "not" else _ARITHMETIC[name](*given))
+        return _Value(np.ones_like(self._number), known=False)
+
+    def _loaded(self, kinds: list[str], operands: list[str]) -> _Value | None:
+        """What all threads load from one address is alike."""
+        place = _ADDRESS.search(operands[0]) if operands else None
+        at = self.of(place[1]) if place else None
+        alike = "param" in kinds or (at is not None and np.ptp(at.threads) == 0)
+        return _Value(np.zeros_like(self._number), known=False) if alike else None
+
+
+def _results(found: re.Match[str]) -> list[str]:
+    """The registers that an instruction writes."""
+    if found[3] in ("st", "stmatrix", "red", "bra", "cp"):
+        return []
+    return re.findall(r"%\w+", next(iter(_OPERAND.findall(found[5])), ""))
+
+
+def _registers(operands: Iterable[str]) -> list[str]:
+    """The registers that an instruction reads."""
+    return [name for operand in operands for name in re.findall(r"%[a-z]+\d+", operand)]
+
+
+def _signed(value: np.ndarray, bits: int) -> np.ndarray:
+    half = 1 << (bits - 1)
+    return value if bits == 64 else ((value + half) & (2 * half - 1)) - half
+
+
+def _by_table(a: np.ndarray, b: np.ndarray, c: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """A bitwise function of three inputs, by its truth table (PTX, ``lop3``)."""
+    terms = [(a if n & 4 else ~a) & (b if n & 2 else ~b) & (c if n & 1 else ~c) for n in range(8) if table[0] >> n & 1]
+    return np.bitwise_or.reduce(terms) if terms else np.zeros_like(a)
+
+
+def _wavefronts(words: np.ndarray) -> int:
+    """The largest number of different words that a phase asks of one bank."""
+    return int(np.bincount(np.unique(words) % _BANKS, minlength=1).max())
+
+
+def _mean(counts: list[int]) -> float:
+    return sum(counts) / len(counts) if counts else 0.0

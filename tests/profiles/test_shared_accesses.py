@@ -1,0 +1,95 @@
+"""Bank conflicts of shared memory, predicted from PTX."""
+
+import pytest
+from tilescope.collectors import shared_accesses
+from tilescope.collectors.compiled_text import read
+from tilescope.models import shared_memory
+from tilescope.table import line_values
+from tilescope.table.case import Case
+
+#: Lane and warp of a thread, and a value that depends on an argument.
+START = """\
+\t.loc\t1 3 1  // a.py:3:1
+\tmov.u32 \t%r1, %tid.x;
+\tand.b32 \t%r2, %r1, 31;
+\tshr.u32 \t%r3, %r1, 5;
+\tld.param.b32 \t%r4, [f_param_0];
+\tmov.b32 \t%r5, global_smem;
+"""
+
+
+def conflicts(code, threads=64):
+    """Wavefronts of a warp, with conflicts and without, of the line that ``code`` belongs to."""
+    return shared_accesses.by_line(read("ptx", START + code, "a.py"), threads).get(3)
+
+
+def addressed(lane, width=".b32", guard=""):
+    """A store of which ``lane`` computes the offset into ``%r9``."""
+    return f"{lane}\n\tadd.s32 \t%r10, %r5, %r9;\n\t{guard}st.shared{width} \t[%r10+64], %r1;\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        # Words side by side; one column of rows of 128 bytes; the same padded by a word, and swizzled by the lane.
+        (addressed("\tshl.b32 \t%r9, %r2, 2;"), (1, 1)),
+        (addressed("\tshl.b32 \t%r9, %r2, 7;"), (32, 1)),
+        (addressed("\tmul.lo.s32 \t%r9, %r2, 132;"), (1, 1)),
+        (addressed("\tshl.b32 \t%r6, %r2, 7;\n\tshl.b32 \t%r7, %r2, 2;\n\txor.b32 \t%r9, %r6, %r7;"), (1, 1)),
+        (addressed("\tmad.lo.s32 \t%r9, %r2, 128, %r3;"), (32, 1)),
+        # One word for all lanes is a broadcast; two bytes of one word are one word.
+        (addressed("\tand.b32 \t%r9, %r2, 0;"), (1, 1)),
+        (addressed("\tshl.b32 \t%r9, %r2, 1;", ".b16"), (1, 1)),
+        # 16 bytes a lane take four phases of eight lanes.
+        (addressed("\tshl.b32 \t%r9, %r2, 4;", ".v4.b32"), (4, 4)),
+        (addressed("\tshl.b32 \t%r9, %r2, 7;", ".v4.b32"), (32, 4)),
+        # Every second word: lanes 0 and 16 meet.
+        (addressed("\tshl.b32 \t%r9, %r2, 3;"), (2, 1)),
+        # Only four lanes take part; a guard that depends on an argument may hold for all.
+        (addressed("\tsetp.lt.u32 \t%p1, %r2, 4;\n\tshl.b32 \t%r9, %r2, 7;", guard="@%p1 "), (4, 1)),
+        (addressed("\tsetp.lt.s32 \t%p1, %r2, %r4;\n\tshl.b32 \t%r9, %r2, 7;", guard="@%p1 "), (32, 1)),
+        # An argument moves all lanes alike.
+        (addressed("\tshl.b32 \t%r6, %r2, 7;\n\tadd.s32 \t%r9, %r6, %r4;"), (32, 1)),
+        # Rows of a matrix that lie 16 bytes apart, and 128.
+        ("\tshl.b32 \t%r9, %r2, 4;\n\tldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r6, %r7, %r8, %r11}, [%r9];\n", (4, 4)),
+        ("\tshl.b32 \t%r9, %r2, 7;\n\tldmatrix.sync.aligned.m8n8.x2.shared.b16 {%r6, %r7}, [%r9];\n", (16, 2)),
+        ("\tshl.b32 \t%r9, %r2, 4;\n\tcp.async.cg.shared.global [ %r9 + 0 ], [ %rd1 + 0 ], 0x10, %r4;\n", (4, 4)),
+    ],
+)  # fmt: skip
+def test_wavefronts_follow_the_lanes_addresses(code, expected):
+    assert conflicts(code) == expected
+
+
+def test_line_whose_addresses_are_data_is_absent():
+    data = "\tmul.wide.u32 \t%rd1, %r2, 4;\n\tld.global.b32 \t%r9, [%rd1];\n"
+    assert conflicts(data + "\tst.shared.b32 \t[%r9], %r1;\n") is None
+    # A masked load replaces the zero that was written before it.
+    masked = "\tmov.u32 \t%r9, 0;\n\tmul.wide.u32 \t%rd1, %r2, 4;\n\t@%p1 ld.global.b32 \t%r9, [%rd1];\n"
+    assert conflicts(masked + "\tst.shared.b32 \t[%r9], %r1;\n") is None
+
+
+def test_loop_counter_moves_all_lanes_alike():
+    """The code of a loop may stand before the code that enters it."""
+    body = "$L1:\n\tadd.s32 \t%r8, %r7, %r9;\n\tst.shared.b32 \t[%r8], %r1;\n\tadd.s32 \t%r7, %r7, 4096;\n"
+    enter = "\tmov.b32 \t%r7, 0;\n\tshl.b32 \t%r9, %r2, 3;\n\tbra.uni \t$L1;\n"
+    assert conflicts(body + enter) == conflicts(enter + body) == (2, 1)
+
+
+def test_conflicted_lines_come_worst_first():
+    case = Case("k", "triton", "forward", "8-fp32")
+    known = {"launch": 0, "function": "f", "file": "f.py"}
+    counted = {3: (18, 10), 4: (4, 4), 5: (64, 2)}
+    lines = line_values.frame(
+        row
+        for line, (has, needs) in counted.items()
+        for row in line_values.rows(
+            case, "compiler", {"code_wavefronts": has, "code_wavefronts_ideal": needs}, line=line, **known
+        )
+    )
+    assert list(shared_memory.conflicted(lines)["line"]) == [5, 3]
+    worst, _ = shared_memory.remarks(lines)
+    assert (
+        worst
+        == "bank conflicts (predicted): f, f.py line 5: shared memory takes 32× the wavefronts that its bytes need"
+    )
+    assert not list(shared_memory.remarks(line_values.frame([])))
