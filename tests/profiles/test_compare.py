@@ -216,7 +216,6 @@ def test_command_compares_recordings_and_fails_below_limit(norms, capsys):
     assert main(["compare", *sides, "--kernel", "rms_norm", "--fail-below", "0.95"]) == 1
     out = capsys.readouterr().out
     assert f"{norms}:eager is" in out and "slower than" in out and "triton → eager" in out
-    assert main(["compare", *sides, "--fail-above", "1.05"]) == 1
     assert main(["compare", *reversed(sides), "--kernel", "rms_norm", "--fail-below", "0.95"]) == 0
 
 

@@ -159,7 +159,6 @@ def told(*given, case=CASE):
     table = schema.frame([case.row("gpu_time", 1e-6, "torch_profiler", launch=0, function="k")])
     launched = launch_configs.frame([row for some in given for row in some])
     (chosen,) = summary.summarise(table, DEVICE, {}, launched)["chosen"]
-    assert text_table.results(table, DEVICE, launched)["chosen"].tolist() == [chosen or None]
     return str(chosen)
 
 

@@ -329,7 +329,7 @@ def test_a_terminal_tells_a_templates_kernel_by_what_it_computes() -> None:
     long = f"void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<{inner}>>>(T3)"
     rows = [Case(name, "recorded", "forward", "grid 1").row("gpu_time", 1e-5, "ncu", launch=0, function=name)
             for name in (long, "softmax_rows_kernel")]  # fmt: skip
-    found = text_table.results(schema.frame([{**row, "sample": 0} for row in rows]), device.for_target("sm_90"))
+    found = summarise(schema.frame([{**row, "sample": 0} for row in rows]), device.for_target("sm_90"))
     _, cells, _ = text_table.cells(found)
     assert sorted(row[0] for row in cells) == ["PyTorch mean reduction", "softmax_rows_kernel"]
 

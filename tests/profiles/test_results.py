@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tilescope.commands import check
 from tilescope.hardware.device import for_target
-from tilescope.models import terminal, text_table
+from tilescope.models import summary, terminal, text_table
 from tilescope.notebook.opened_run import Profile
 from tilescope.runs.store import LoadedRun
 from tilescope.table import schema
@@ -35,13 +35,15 @@ def table():
     return schema.frame(rows)
 
 
-def test_launches_are_added_up_or_set_side_by_side():
-    row = text_table.results(table(), DEVICE).iloc[1]
-    assert row["gpu_time"] == 4e-6  # the median repetition of both launches, by the profiler
-    assert row["registers"] == (255, 255)  # what ran, not what the compiler was given
-    assert row["requested"] == (2 * 5_695_052, None)
-    assert row["limiter"] == "registers, warps + registers"
-    assert row["unique"] is None
+def test_times_are_added_up_and_resources_are_what_ran():
+    headings, rows, keys = text_table.cells(summary.summarise(table(), DEVICE))
+    row = dict(zip(headings, rows[1], strict=True))
+    assert (keys, rows[0][keys:]) == (4, ["–"] * (len(headings) - keys))
+    assert row["GPU time"] == "4.00 µs"  # the median repetition of both launches, by the profiler
+    assert row["registers"] == "255"  # what ran, not what the compiler was given
+    assert row["requested B r / w"] == "11,390,104 / –"
+    assert row["limited by"] == "registers, warps"
+    assert "unique B r / w" not in headings
 
 
 def test_the_text_has_what_was_measured_only():

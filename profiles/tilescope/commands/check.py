@@ -20,7 +20,7 @@ def run(arguments: argparse.Namespace) -> int:
     import numpy as np  # noqa: PLC0415
 
     from tilescope.jobs.plan import Request, plan  # noqa: PLC0415
-    from tilescope.models import terminal, text_table  # noqa: PLC0415
+    from tilescope.models import summary, terminal, text_table  # noqa: PLC0415
 
     given = choices.settings(arguments)
     if "interpreter_limit" in given:
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
         title="check",
     )
     loaded, interrupted = running.run(lambda: plan(request, arguments.runs))
-    found = text_table.results(loaded.table, loaded.run.device)
+    found = summary.summarise(loaded.table, loaded.run.device)
     skipped = text_table.unchecked(found, loaded.run)
     listed = skipped | found["relative_error"].notna()
     found, skipped = found[listed], skipped[listed]
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     beyond = (limits["row_error"] > limits["row_tolerance"]).fillna(False)
     wrong = (~(limits["relative_error"] <= limits["tolerance"]) | beyond) & ~skipped
     verdicts = np.select([skipped, wrong], [text_table.UNCHECKED, "wrong"], "ok")
-    headings, rows, keys = text_table.cells(found)
+    headings, rows, keys = text_table.cells(text_table.marked(found, loaded.run))
     # The verdict follows the columns that name the case, which are always shown.
     headings.insert(keys, "verdict")
     for row, verdict in zip(rows, verdicts, strict=True):

@@ -114,13 +114,13 @@ def _elsewhere(arguments: argparse.Namespace) -> int:
 def _report_and_export(arguments: argparse.Namespace, loaded: LoadedRun, interrupted: bool, timed: bool) -> int:
     """Prints the run and exports its winners. Returns the exit status."""
     from tilescope.jobs import tuning  # noqa: PLC0415
-    from tilescope.models import sweeps, terminal, text_table  # noqa: PLC0415
+    from tilescope.models import summary, sweeps, terminal, text_table  # noqa: PLC0415
     from tilescope.runs import recorded_sweeps  # noqa: PLC0415
     from tilescope.table.case import Case  # noqa: PLC0415
 
     concluded = dict(sweeps.conclusions(loaded.table, loaded.run.device.target)) if timed else {}
     why = {failure.case: failure.message for failure in loaded.run.failures}
-    found = text_table.results(loaded.table, loaded.run.device)
+    found = summary.summarise(loaded.table, loaded.run.device)
     remarks = [
         why.get(Case(arguments.kernel, row["impl"], row["pass"], row["workload"], row["config"]).id, "")
         for _, row in found.iterrows()
@@ -132,17 +132,13 @@ def _report_and_export(arguments: argparse.Namespace, loaded: LoadedRun, interru
         tried = sum(found.loc[order, "config"] != "")
         terminal.say(f"{' '.join(keys)}, {units.several(tried, 'config')} and the default, {order_said}")
         headings, rows, always = text_table.cells(found.replace({"config": {"": "default"}}), order, name_by=["config"])
-        if over:
-            headings.insert(1, heading)
-            for row, index in zip(rows, order, strict=True):
-                row.insert(1, "–" if place[index] == math.inf else units.text(place[index], "ratio", 2))
-            always += 1
-        extra = [remarks[index] for index in order]
-        if any(extra):
-            headings.insert(always, "failed")
-            for row, text in zip(rows, extra, strict=True):
-                row.insert(always, text)
-            always += 1
+        distances = ["–" if place[n] == math.inf else units.text(place[n], "ratio", 2) for n in order] if over else []
+        for title, column in ((heading, distances), ("failed", [remarks[index] for index in order])):
+            if any(column):
+                headings.insert(always, title)
+                for row, cell in zip(rows, column, strict=True):
+                    row.insert(always, cell)
+                always += 1
         print(terminal.render(headings, rows, always))
         print("".join(f"{line}\n" for line in concluded.get(" · ".join(keys), ())), end="")
     status = running.report(loaded, interrupted, failures=[f for f in loaded.run.failures if not f.case])
@@ -154,12 +150,9 @@ def _report_and_export(arguments: argparse.Namespace, loaded: LoadedRun, interru
 
 def timed_over_best(rows: pd.DataFrame) -> tuple[str, dict[str, float], str]:
     """A heading, the relative distance of each timed config from the best, and how the table is ordered."""
-    import pandas as pd  # noqa: PLC0415
-
-    clocks = zip(rows["config"], rows["gpu_time"], rows["interval"], strict=True)
-    times = {config: [time for time in known if pd.notna(time)] for config, *known in clocks}
-    known = {config: found[0] for config, found in times.items() if found}
-    return "over best", {config: time / min(known.values()) - 1 for config, time in known.items()}, "fastest first"
+    rows = rows.set_index("config")
+    known = rows["gpu_time"].fillna(rows["interval"]).dropna()
+    return "over best", (known / known.min() - 1).to_dict(), "fastest first"
 
 
 def untimed_over_best(loaded: LoadedRun, keys: tuple[str, ...]) -> tuple[str, dict[str, float], str]:
@@ -188,5 +181,8 @@ def untimed_over_best(loaded: LoadedRun, keys: tuple[str, ...]) -> tuple[str, di
     return "estimated", estimated, f"estimated, no GPU to time them: {said}"
 
 
-def _tidy(row: Any) -> tuple[float, ...]:
-    return (sum(row["spills"] or ()), -min(row["occupancy"] or (0.0,)), max(row["registers"] or (math.inf,)))
+def _tidy(row: pd.Series) -> tuple[float, ...]:
+    """Sorts the fewest spills first, then the highest occupancy, then the fewest registers."""
+    absent = {"spill_bytes": 0.0, "theoretical_occupancy": 0.0, "registers": math.inf}
+    spills, occupancy, registers = row[list(absent)].astype("float64").fillna(absent)
+    return spills, -occupancy, registers

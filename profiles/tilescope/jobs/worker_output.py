@@ -89,23 +89,12 @@ def _event(line: bytes) -> dict[str, Any] | None:
         return None
     if not all(isinstance(event.get(name, ""), str) for name in _TEXTS):
         return None
-    if b"\\ud" in line.lower():
-        event = _encodable(event)
+    if b"\\ud" in line.lower():  # JSON can express half a character, UTF-8 cannot
+        event = json.loads(json.dumps(event, ensure_ascii=False).encode(errors="replace"))
     for name, longest in _TEXTS.items():
         if len(event.get(name, "")) > longest:
             event[name] = event[name][-longest:] if name == "detail" else f"{event[name][:longest]}…"
     return dict(event)
-
-
-def _encodable(value: Any) -> Any:
-    """The value without lone surrogates, which JSON can express and UTF-8 cannot."""
-    if isinstance(value, str):
-        return value.encode("utf-8", errors="replace").decode("utf-8")
-    if isinstance(value, list):
-        return [_encodable(item) for item in value]
-    if isinstance(value, dict):
-        return {_encodable(name): _encodable(item) for name, item in value.items()}
-    return value
 
 
 class BoundedLog:

@@ -9,10 +9,8 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-import pandas as pd
-
 from tilescope.hardware import occupancy
-from tilescope.table.case_table import CaseValues, gather
+from tilescope.table.case_table import CaseValues
 
 #: Sources of a launch's resources, the most direct one first.
 RESOURCES = ("ncu", "torch_profiler", "chrome_trace", "compiler", "tritonparse")
@@ -71,11 +69,6 @@ def _known(case: CaseValues, source: str) -> list[int]:
     """The launches with resources from the source, in order."""
     told = {metric for metric, by in case.values if by == source} & {*_TELLING}
     return sorted({launch for metric in told for launch in case.values[metric, source] if launch is not None})
-
-
-def of_cases(table: pd.DataFrame, target: str = "") -> list[list[Resources]]:
-    """``resources`` of every case of the table, in the order of ``summary.summarise``."""
-    return [resources(case, target) for case in gather(table)]
 
 
 def main_resources(case: CaseValues, target: str = "") -> Resources | None:

@@ -6,7 +6,6 @@ Imports neither torch, triton nor panel; a view imports the dashboard when it is
 from __future__ import annotations
 
 import importlib.metadata
-import math
 from collections.abc import Iterable, Iterator
 from html import escape
 from pathlib import Path
@@ -21,7 +20,6 @@ from tilescope.notebook import opening
 from tilescope.runs import store
 from tilescope.runs.recordings import of_kernel
 from tilescope.runs.store import LoadedRun
-from tilescope.table import units
 from tilescope.table.case import readable
 from tilescope.table.run import Failure
 
@@ -29,14 +27,17 @@ from tilescope.table.run import Failure
 VIEWS = "tilescope.views"
 #: Rows of a summary in a notebook's output; the app shows them all.
 _ROWS = 20
-_COLUMNS = {
-    "kernel": "kernel", "impl": "impl.", "pass": "pass", "workload": "workload", "config": "config", "gpu_time": "GPU time",
-    "floor_fraction": "of roofline", "roof": "roof", "bytes_ratio": "bytes vs minimum", "registers": "registers",
-    "theoretical_occupancy": "occupancy", "relative_error": "rel. error",
-}  # fmt: skip
-_TEXT = ("kernel", "impl", "pass", "workload", "config", "roof")
+#: Columns of ``text_table`` that a summary has.
+_COLUMNS = (
+    "fault",
+    "gpu_time",
+    "floor_fraction",
+    "bytes_ratio",
+    "registers",
+    "theoretical_occupancy",
+    "relative_error",
+)
 _VIEWS = "Its views: .advice(), .source(), .roofline(), .traffic(), .occupancy(), .timeline(), .autotune()."
-_ABSENT = "–"
 
 
 class Profile(LoadedRun):
@@ -109,18 +110,10 @@ class Profile(LoadedRun):
         """The summary as a table. The run's texts are escaped."""
         rows = self.summary
         shown = rows.head(_ROWS)
-        unchecked = text_table.unchecked(shown, self.run)
-        written = pd.DataFrame(
-            {title: [_written(name, value) for value in shown[name]] for name, title in _COLUMNS.items()}
-        )
-        # Nothing but the error is said of a case with a fault.
-        concluded = [title for name, title in _COLUMNS.items() if name not in (*_TEXT, "relative_error")]
-        written.loc[shown["fault"].ne("").to_numpy(), concluded] = _ABSENT
-        written.loc[unchecked.to_numpy(), _COLUMNS["relative_error"]] = text_table.UNCHECKED
-        written["why"] = [_why(row) for row in shown.to_dict("records")]
-        always = [column for column in written if column in ("kernel", "impl.") or (written[column] != _ABSENT).any()]
+        headings, cells, _ = text_table.cells(text_table.marked(shown, self.run), columns=_COLUMNS)
+        lines = [[*line, _why(row)] for line, row in zip(cells, shown.to_dict("records"), strict=True)]
         with pd.option_context("display.max_colwidth", None):
-            table = written[always].to_html(index=False, border=0)
+            table = pd.DataFrame(lines, columns=[*headings, "why"]).to_html(index=False, border=0)
         more = f"<p>{len(rows) - _ROWS} more cases: .summary has them all.</p>" if len(rows) > _ROWS else ""
         failed, notes = _list("Failed:", self._failed()), _list("Notes:", self.run.notes)
         first = f"<p><b>{escape(headline.headline(self))}</b></p>"
@@ -162,26 +155,11 @@ def open_file(path: str | Path, runs: Path | None = None) -> Profile:
     return Profile.of(opening.open_file(path, runs))
 
 
-def _written(name: str, value: Any) -> str:
-    """One value as text, an en dash where it is absent."""
-    if name in _TEXT:
-        return str(value) or _ABSENT
-    if math.isnan(value):
-        return _ABSENT
-    if name == "gpu_time":
-        return units.text(value, "second")
-    if name in ("floor_fraction", "theoretical_occupancy"):
-        return units.text(value, "ratio")
-    return (
-        units.times(value) if name == "bytes_ratio" else f"{value:.1e}" if name == "relative_error" else f"{value:,.0f}"
-    )
-
-
 def _why(row: dict[Any, Any]) -> str:
     """The sentence on the case's bound, the chosen config, and who measured."""
     sources = ", ".join(dict.fromkeys(filter(None, (row["time_source"], row["bytes_source"]))))
     said = "; ".join(filter(None, (str(row["chosen"]).replace(",", ", "), f"from {sources}" if sources else "")))
-    return " ".join(filter(None, (str(row["why"]), f"({said})" if said else ""))) or _ABSENT
+    return " ".join(filter(None, (str(row["why"]), f"({said})" if said else ""))) or text_table.ABSENT
 
 
 def _list(title: str, lines: Iterable[str]) -> str:

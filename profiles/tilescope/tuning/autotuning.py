@@ -7,13 +7,14 @@ compiled; those that cannot run well are refused with their reason. Imports torc
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import triton
 from triton import knobs
@@ -311,14 +312,7 @@ def versions() -> str:
 
 def _quantiles(samples: Sequence[float]) -> list[float]:
     """The median, 20 % and 80 % quantiles in milliseconds, as Triton keeps them; infinite without samples."""
-    if not samples:
-        return [float("inf")] * 3
-    ranked = sorted(samples)
-    return [
-        statistics.median(ranked) * 1e3,
-        ranked[round(0.2 * (len(ranked) - 1))] * 1e3,
-        ranked[round(0.8 * (len(ranked) - 1))] * 1e3,
-    ]
+    return [1e3 * float(value) for value in np.quantile(samples, (0.5, 0.2, 0.8))] if samples else [math.inf] * 3
 
 
 def _numbers(config: Any) -> dict[str, int]:
