@@ -194,6 +194,17 @@ def product_kernel(a_ptr, b_ptr, c_ptr, PRECISION: tl.constexpr, SIZE: tl.conste
 
 
 @triton.jit
+def multiplied(a, b):
+    return tl.dot(a, tl.trans(b))  # as TF32
+
+
+@triton.jit
+def product_in_helper_kernel(a_ptr, b_ptr, c_ptr, SIZE: tl.constexpr):
+    at = tl.arange(0, SIZE)[:, None] * SIZE + tl.arange(0, SIZE)[None]
+    tl.store(c_ptr + at, multiplied(tl.load(a_ptr + at), tl.load(b_ptr + at)))
+
+
+@triton.jit
 def mean_kernel(x_ptr, count_ptr, out_ptr, n: tl.constexpr):
     row = tl.program_id(0)
     total = tl.sum(tl.load(x_ptr + row * n + tl.arange(0, n)) * 0.0, axis=0)
@@ -269,6 +280,13 @@ def half_sum_kernel(x_ptr, out_ptr, n, KIND: tl.constexpr):
 
 
 @triton.jit
+def sum_in_memory_kernel(x_ptr, out_ptr, n):
+    for step in range(n):
+        x = tl.load(x_ptr + step * 16 + tl.arange(0, 16))
+        tl.store(out_ptr + tl.arange(0, 16), tl.load(out_ptr + tl.arange(0, 16)) + x)
+
+
+@triton.jit
 def times_kernel(x_ptr, y_ptr, n, TIMES: tl.constexpr, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(y_ptr + at, tl.load(x_ptr + at, mask=at < n) * TIMES, mask=at < n)
@@ -280,6 +298,7 @@ def asserted_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     x = tl.load(x_ptr + at, mask=at < n, other=0.0)
     assert BLOCK % 16 == 0, "whole warps"
     assert x < 1.5  # an assertion
+    tl.device_assert(x < 1.5)
     tl.store(out_ptr + at, x, mask=at < n)
 
 

@@ -177,7 +177,6 @@ REFUSED = {
     "get_device_properties().clock_rate": lambda: torch.cuda.get_device_properties(0).clock_rate,
     "['mem_clock_rate']": triton.testing.get_dram_gbps,
     "torch.cuda.memory_stats": lambda: torch.cuda.memory_stats("cuda"),
-    "torch.cuda.graph": lambda: torch.cuda.graph(None),
     "cuda:1": lambda: torch.cuda.get_device_properties(1),
 }
 

@@ -37,7 +37,7 @@ def own_loop(fn: Callable[[], None]) -> float:
         fn()
         end.record()
         times.append(start.elapsed_time(end))
-    return statistics.mean(times) - 0.5 * once
+    return statistics.mean(times) - 0.5 * once + round(once) + round(3 % once, 2) - once**2
 
 
 BENCHMARKS: dict[str, tuple[Callable[[Callable[[], None]], Any], int]] = {
@@ -85,6 +85,38 @@ def test_report_of_benchmarks_runs_to_its_end(capsys: pytest.CaptureFixture[str]
     with Capture("sm_90"):
         frame = bench.run(print_data=True, show_plots=True, return_df=True)
     assert capsys.readouterr().out.count("NaN") == 2 and list(frame["A (GB/s)"].isna()) == [True, True]
+
+
+def graphed(graph: torch.cuda.CUDAGraph) -> None:
+    with torch.cuda.graph(graph, pool=torch.cuda.graph_pool_handle()):
+        launch()
+
+
+def begun(graph: torch.cuda.CUDAGraph) -> None:
+    graph.capture_begin()
+    launch()
+    graph.capture_end()
+
+
+@pytest.mark.parametrize("capturing", [graphed, begun])
+def test_graph_launches_when_captured_and_says_so(capturing: Callable[[Any], None]) -> None:
+    with Capture("sm_90") as capture:
+        graph = torch.cuda.CUDAGraph()
+        capturing(graph)
+        assert not capture.notes
+        for _ in range(3):
+            graph.replay()
+    assert capture.calls == 1
+    assert capture.notes == [
+        "no GPU is here, so CUDA graphs launch once, when they are captured: replays change no values"
+    ]
+
+
+def test_graphed_callable_without_gpu_computes() -> None:
+    with Capture("sm_90") as capture:
+        doubled = torch.cuda.make_graphed_callables(lambda x: x * 2, (torch.ones(2, device="cuda"),))
+        assert doubled(torch.ones(2, device="cuda")).tolist() == [2, 2]
+    assert len(capture.notes) == 1
 
 
 def test_benchmark_afterwards_is_the_original() -> None:

@@ -86,7 +86,9 @@ def draw(storage: torch.UntypedStorage, start: int, data: Mapping[str, Any], fol
     numbers = torch.Generator(storage.device).manual_seed(seed)
     if kind == "uniform":
         low, high = int(data["low"]), int(data["high"])
-        elements.copy_(torch.randint(low, high + 1, elements.shape, generator=numbers, device=storage.device))
+        # In pieces: numbers are drawn in int64.
+        for piece in torch.split(elements, 1 << 26):
+            piece.copy_(torch.randint(low, high + 1, piece.shape, generator=numbers, device=storage.device))
     elif kind == "normal":
         values = torch.view_as_real(elements) if dtype.is_complex else elements
         _fill_normal(values, data, numbers)

@@ -61,7 +61,9 @@ class Subject:
 def assertions(subject: Subject) -> Iterator[Fault]:
     """Assertions that do not hold."""
     for (line, text), programs in subject.seen.violated.items():
-        what = f"the assertion {text} does not hold in {len(programs):,} of the programs"
+        what = (
+            f"{f'the assertion {text}' if text else 'an assertion'} does not hold in {len(programs):,} of the programs"
+        )
         remedy = "correct the inputs or the condition, TRITON_DEBUG=1 lets a GPU stop there"
         yield Fault(line, what, remedy, wrong=True)
 

@@ -43,8 +43,8 @@ class Answers:
     """The specification of a target, and the queries so far.
 
     ``given`` maps each answered query to its value as plain data; ``refused`` lists the others. ``untimed`` has the names of
-    functions that gave NaN for a time. A real GPU stands for its own target. Raises ValueError for any other target without a
-    listed product.
+    functions that gave NaN for a time, and ``replayed`` says whether a CUDA graph was replayed. A real GPU stands for its own
+    target. Raises ValueError for any other target without a listed product.
     """
 
     def __init__(self, target: str, toolkit: str = "") -> None:
@@ -59,6 +59,7 @@ class Answers:
         self.given: dict[str, Any] = {}
         self.refused: list[str] = []
         self.untimed: dict[str, None] = {}
+        self.replayed = False
         self._lock = threading.Lock()
         #: Properties by PyTorch's names.
         self.properties: dict[str, Any] = {
@@ -220,6 +221,28 @@ class Event(_Idle):
         return self.answers.not_timed("torch.cuda.Event.elapsed_time")
 
 
+class Graph:
+    """A CUDA graph. Launches are made when they are captured, and a replay makes none."""
+
+    answers: Answers
+
+    def __init__(self, *_args: Any, **_options: Any) -> None:
+        pass
+
+    def capture_begin(self, *_args: Any, **_options: Any) -> None:
+        """Returns at once: launches go on as before."""
+
+    capture_end = instantiate = reset = enable_debug_mode = debug_dump = capture_begin
+
+    def pool(self) -> tuple[int, int]:
+        """The common pool of memory."""
+        return (0, 0)
+
+    def replay(self) -> None:
+        """Keeps that the graph was replayed."""
+        self.answers.replayed = True
+
+
 class Generator(torch._C.Generator):
     """A GPU's generator for libraries that draw with Triton: the host's seed, and an offset that they read and advance."""
 
@@ -327,10 +350,12 @@ def _streams(answers: Answers) -> Iterator[Replacement]:
     yield torch._C, "_cuda_getCurrentRawStream", lambda device=0: answers.index(device)
     yield torch._C, "_cuda_getCurrentStream", lambda device=0: (0, answers.index(device), Stream.device_type)
     yield torch._C, "_cuda_isCurrentStreamCapturing", lambda: False
-    for name in ("CUDAGraph", "graph"):
-        # Types, because annotations name them.
-        refused = functools.partialmethod(lambda _self, *given, **_: _refusing(*given), answers, f"torch.cuda.{name}")
-        yield cuda, name, type(name, (), {"__init__": refused})
+    for owner in (cuda, cuda.graphs):
+        # A type, because annotations name it.
+        yield owner, "CUDAGraph", type("CUDAGraph", (Graph,), {"answers": answers})
+        yield owner, "graph_pool_handle", lambda: (0, 0)
+    yield cuda.graph, "default_capture_stream", stream
+    yield torch._C, "_host_emptyCache", lambda: None
     for name in ("range_push", "range_pop", "mark"):
         yield cuda.nvtx, name, lambda *_, **__: 0
 

@@ -14,7 +14,7 @@ It does not cover
 
 * threads that were started before;
 * answers that a module has kept, from its import or by ``functools.cache``: use one process for each target;
-* queries by C++ code and NVML, CUDA graphs, and legacy constructors as ``torch.cuda.FloatTensor``;
+* queries by C++ code and NVML, replays of CUDA graphs, and legacy constructors as ``torch.cuda.FloatTensor``;
 * ``torch.compile``, which queries in processes of its own (see ``without_compiler``);
 * launchers that read a value, with tensors on ``meta``;
 * errors for mixing tensors of host and GPU: there are none.

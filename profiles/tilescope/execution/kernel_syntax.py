@@ -15,8 +15,8 @@ _PRECISIONS = {"input_precision", "allow_tf32"}
 
 
 def default_precision(python: Any, line: int) -> bool:
-    """Whether a ``dot`` at the line of the function names no precision. False where there is none, or no source is found."""
-    found = calls(python, "dot", line)
+    """Whether a ``dot`` at the line of the function's file names no precision. False where there is none, or no source is found."""
+    found = calls(python, "dot", line, tree=_tree(python, whole=True))
     return bool(found) and not any(keyword.arg in {None, *_PRECISIONS} for node in found for keyword in node.keywords)
 
 
@@ -57,20 +57,20 @@ def stores_by_memory(python: Any) -> bool:
     return not stores or any(_depends(part, loaded) for part in (*places, *deciding) if part is not None)
 
 
-def calls(python: Any, name: str, line: int) -> list[ast.Call]:
-    """The calls of a function or method of that name at a line."""
+def calls(python: Any, name: str, line: int, tree: ast.AST | None = None) -> list[ast.Call]:
+    """The calls of a function or method of that name at a line of the function, or of another ``tree``."""
     return [
         node
-        for node in ast.walk(_tree(python))
+        for node in ast.walk(tree or _tree(python))
         if isinstance(node, ast.Call) and _name(node) == name and node.lineno <= line <= (node.end_lineno or 0)
     ]
 
 
 @functools.lru_cache(maxsize=64)
-def _tree(python: Any) -> ast.AST:
-    """The function's tree with the lines of its file; an empty one where no source is found."""
+def _tree(python: Any, *, whole: bool = False) -> ast.AST:
+    """The tree of the function or its ``whole`` file, with the lines of that; an empty one where no source is found."""
     try:
-        lines, number = inspect.getsourcelines(python)
+        lines, number = (inspect.findsource(python)[0], 1) if whole else inspect.getsourcelines(python)
         tree = ast.parse(textwrap.dedent("".join(lines)))
     except (OSError, SyntaxError):
         return ast.Module([], [])

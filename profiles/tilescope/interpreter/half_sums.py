@@ -39,6 +39,18 @@ def converted(counting: Counting, source: Any, result: Any) -> None:
         _follow(counting, half, result, lambda: source.data != _numbers(half))
 
 
+def loaded(counting: Counting, pointers: Any, result: Any) -> None:
+    """Looks at a load: memory may hold a sum."""
+    if counting.sums and (additions := counting.sums.get(int(pointers.data.flat[0]))):
+        result.set_attr(_ADDITIONS, additions)
+
+
+def stored(counting: Counting, pointers: Any, value: Any) -> None:
+    """Looks at a store, which may keep a sum."""
+    if _ADDITIONS in value.attr and value.dtype.scalar.name in _HALF:
+        counting.sums[int(pointers.data.flat[0])] = value.attr[_ADDITIONS]
+
+
 def atomic(counting: Counting, before: Any, value: Any, mask: Array) -> None:
     """Looks at atomic additions to the values ``before``."""
     kind, line, meter = value.dtype.scalar.name, counting.line(), counting.meter

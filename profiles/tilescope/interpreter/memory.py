@@ -58,6 +58,7 @@ class Memory:
         if self.counting.blind or (not self.counting.values and element.is_floating()):
             return unknown(element, pointers.data.shape)
         loaded = TensorHandle(_read(pointers, mask, other, element), element)
+        half_sums.loaded(self.counting, pointers, loaded)
         if self.counting.not_finite is not None:
             self.counting.not_finite.loaded(loaded, _mask(mask, pointers), self.counting.program)
         return loaded
@@ -65,6 +66,7 @@ class Memory:
     def masked_store(self, pointers: Any, value: Any, mask: Any, *_: Any, **__: Any) -> None:
         self._access(pointers, mask, "written", value=value)
         self._asked = 0
+        half_sums.stored(self.counting, pointers, value)
         if self.counting.not_finite is not None:
             self.counting.not_finite.stored(value, _mask(mask, pointers), self.counting.program)
         if not (self.counting.blind or is_opaque(value)):

@@ -188,6 +188,8 @@ class Counting:
     not_finite: NotFinite | None = None
     #: Number of lines that the launch's programs have printed.
     printed: int = 0
+    #: The additions of sums in half precision that memory holds, by their address.
+    sums: dict[int, int] = field(default_factory=dict)
 
     def line(self) -> int:
         """The line of the kernel's file that is being executed."""

@@ -130,6 +130,8 @@ class Capture:
             said.append(f"not captured, {len(self._anew)} new {many}: capture in the process that launches")
         if self._assumed and (untimed := self._assumed.answers.untimed):
             said.append(f"no GPU is here, so nothing was timed: {', '.join(untimed)} returned NaN")
+        if self._assumed and self._assumed.answers.replayed:
+            said.append("no GPU is here, so CUDA graphs launch once, when they are captured: replays change no values")
         seen: dict[str, None] = {}
         for kernel in self._recorder.kernels:
             for record in kernel.records:
