@@ -1,43 +1,10 @@
-"""``tilescope.profile(function, *args, **kwargs)``: one call of a live function, captured and profiled.
-
-Imports torch when it is used, which the person's arguments have imported already.
-"""
+"""Compares a live call with its reference. Imports torch when it is used, which the user's arguments have imported already."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tilescope.notebook import user_kernel
-from tilescope.notebook.capturing import LIMIT, Capture
-from tilescope.notebook.opened_run import Profile
-
-
-def profile(
-    function: Callable[..., Any],
-    arguments: Sequence[Any],
-    named: Mapping[str, Any],
-    *,
-    reference: Callable[..., Any] | None,
-    target: str,
-    title: str,
-    settings: Mapping[str, Any],
-    **options: Any,
-) -> Profile:
-    """Calls the function, and the reference with copies of the arguments, and profiles the function's launches.
-
-    ``options`` are those of ``Capture.profile``. Raises the function's own exceptions.
-    """
-    user_kernel.check_launcher(function)
-    copies = _copied((list(arguments), dict(named))) if reference is not None else None
-    capture = Capture(target, float(settings.get("interpreter_limit", LIMIT)))
-    with capture:
-        result = function(*arguments, **named)
-    if reference is not None and copies is not None:
-        expected = reference(*copies[0], **copies[1])
-        capture.checked = compared(result, (arguments, named), expected, copies)
-    name = getattr(function, "__name__", type(function).__name__)
-    return capture.profile(title=title or ("" if name == "<lambda>" else name), **options, **settings)
 
 
 def compared(result: Any, given: Any, expected: Any, given_reference: Any) -> str:
@@ -70,7 +37,7 @@ def compared(result: Any, given: Any, expected: Any, given_reference: Any) -> st
 _SHORT = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
-def _copied(value: Any) -> Any:
+def copied(value: Any) -> Any:
     """A copy with its own tensors, so that the reference does not see what the function writes."""
     import torch  # noqa: PLC0415
     from torch.utils._pytree import tree_map  # noqa: PLC0415

@@ -13,6 +13,7 @@ from tilescope.jobs import supervisor
 from tilescope.jobs.job import OnEvent
 from tilescope.jobs.plan import AUTO, Request
 from tilescope.notebook import cell_source, live_call, live_progress, user_kernel
+from tilescope.notebook.capturing import LIMIT, Capture
 from tilescope.notebook.job_waiting import run, wait_for
 from tilescope.notebook.opened_run import Profile
 from tilescope.runs import store
@@ -47,17 +48,23 @@ def profile(
 
     Names of the catalog, specs, and functions with ``inputs`` belong to ``profile_kernels``. Until 0.2 they are accepted here too.
     """
-    about: dict[str, Any] = {"collectors": collectors, "target": target, "title": title, "on_event": on_event}
+    about: dict[str, Any] = {"collectors": collectors, "title": title, "on_event": on_event, **(settings or {})}
     if isinstance(function, str) or hasattr(function, "implementations") or isinstance(named.get("inputs"), Mapping):
         said = "profile() of a name, a spec or inputs= ends with 0.2: call tilescope.profile_kernels() with the same arguments"
         warnings.warn(said, DeprecationWarning, stacklevel=2)
-        about |= {"reference": reference, "runs_dir": runs_dir, **(settings or {}), **named}
+        about |= {"reference": reference, "runs_dir": runs_dir, "target": target, **named}
         return profile_kernels(function, *arguments, **about)
-    folder = Path(runs_dir) if runs_dir else store.runs_dir()
-    store.check_writable(folder)
-    return live_call.profile(
-        function, arguments, named, reference=reference, settings=settings or {}, runs_dir=folder, **about
-    )
+    about["runs_dir"] = Path(runs_dir) if runs_dir else store.runs_dir()
+    store.check_writable(about["runs_dir"])
+    user_kernel.check_launcher(function)
+    copies = live_call.copied((arguments, named)) if reference is not None else ((), {})
+    with Capture(target, float(about.get("interpreter_limit", LIMIT))) as capture:
+        result = function(*arguments, **named)
+    if reference is not None:
+        expected = reference(*copies[0], **copies[1])
+        capture.checked = live_call.compared(result, (arguments, named), expected, copies)
+    name = getattr(function, "__name__", type(function).__name__)
+    return capture.profile(**about | {"title": title or ("" if name == "<lambda>" else name)})
 
 
 def profile_kernels(

@@ -11,7 +11,7 @@ import math
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,26 +31,23 @@ async def profile(
     script: str,
     settings: Mapping[str, Any],
     *,
-    arguments: Sequence[str] = (),
-    target: str = "",
-    collect: Sequence[str] = (),
-    title: str = "",
-    runs_dir: Path | None = None,
     on_event: OnEvent,
     on_output: Callable[[bytes], None],
+    runs_dir: Path | None = None,
+    **options: Any,
 ) -> tuple[Job, Path, str]:
     """Runs the script and profiles its launches.
 
     Returns the job, the run's folder, and how the script ended badly or an empty text.
 
-    ``collect`` and ``settings`` are those of ``Capture.job``. ``on_event`` gets the job's events, and before them ``files`` with the
-    ``texts`` of the script's own files. ``on_output`` gets the script's output. Raises ValueError for a script that cannot be run,
-    that launches nothing, or that ends its process.
+    ``settings`` and the ``options`` are those of ``script_running.captured``. ``on_event`` gets the job's events, and before them
+    ``files`` with the ``texts`` of the script's own files. ``on_output`` gets the script's output. Raises ValueError for a script
+    that cannot be run, that launches nothing, or that ends its process.
     """
     asked = {
-        "action": f"{serve.__module__}.serve", "script": script, "settings": dict(settings), "arguments": list(arguments),
-        "target": target, "collect": list(collect), "title": title, "runs_dir": str((runs_dir or store.runs_dir()).absolute()),
-        "early": EARLY, "lock": str(gpu_lock.path(device.lock_name())),
+        "action": f"{serve.__module__}.serve", "script": script, "settings": dict(settings), "options": options,
+        "runs_dir": str((runs_dir or store.runs_dir()).absolute()), "early": EARLY,
+        "lock": str(gpu_lock.path(device.lock_name())),
     }  # fmt: skip
     async with (
         WorkerProcess(asked, on_output=on_output) as worker,
@@ -74,7 +71,7 @@ async def profile(
 def serve(job: Mapping[str, Any], emit: Callable[[Mapping[str, Any]], None]) -> int:
     """The worker's action: runs a script, tells the job that profiles it, and collects what needs no other process.
 
-    ``job`` has ``script``, ``settings``, the other arguments of ``captured``, ``early``, the collectors that run here, and ``lock``,
+    ``job`` has ``script``, ``settings``, the ``options`` of ``captured``, ``early``, the collectors that run here, and ``lock``,
     the file of the GPU's lock. Returns the exit status.
     """
     from tilescope.jobs.worker import main  # noqa: PLC0415 - a worker has it imported
@@ -82,10 +79,9 @@ def serve(job: Mapping[str, Any], emit: Callable[[Mapping[str, Any]], None]) -> 
     before, folder = set(sys.modules), Path(tempfile.mkdtemp())
     with contextlib.suppress(AttributeError):  # another stream
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    options = {name: job[name] for name in ("arguments", "target", "collect", "title")}
     try:
         capture, asked, ended = script_running.captured(
-            job["script"], job["settings"], runs_dir=Path(job["runs_dir"]), **options
+            job["script"], job["settings"], runs_dir=Path(job["runs_dir"]), **job["options"]
         )
     finally:
         texts = {str(path): path.read_text(errors="replace") for path in own_files(before, job["script"])}
