@@ -6,8 +6,7 @@ import pytest
 import torch
 from tilescope_kernels import matmul
 from tilescope_kernels.matrix_products import matmul_hopper
-from tilescope_kernels.matrix_products.matmul_hopper_tilings import TILINGS, tiling
-from tilescope_kernels.matrix_products.matmul_tilings import Product
+from tilescope_kernels.matrix_products.matmul_tilings import TILINGS, Product, tiling
 
 from . import on_gpu
 from .checks import relative_error

@@ -6,7 +6,7 @@ from tilescope.execution import observe
 from tilescope_kernels import matmul
 from tilescope_kernels.matrix_products import matmul_pairs
 from tilescope_kernels.matrix_products.matmul import choice
-from tilescope_kernels.matrix_products.matmul_pairs_tilings import PAIRS
+from tilescope_kernels.matrix_products.matmul_tilings import PAIRS
 
 from . import on_gpu
 from .checks import relative_error

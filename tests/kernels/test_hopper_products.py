@@ -13,14 +13,13 @@ from tilescope_kernels.matrix_products import (
     fp8_blocks_hopper,
     hopper_pairs,
     matmul_hopper,
-    matmul_hopper_tilings,
     matmul_pairs,
+    matmul_tilings,
     split_k,
     w8a16_hopper,
 )  # fmt: skip
 from tilescope_kernels.matrix_products.matmul import choice
-from tilescope_kernels.matrix_products.matmul_pairs_tilings import PAIRS
-from tilescope_kernels.matrix_products.matmul_tilings import Product
+from tilescope_kernels.matrix_products.matmul_tilings import PAIRS, Product
 from triton.experimental.gluon import language as gl
 
 
@@ -147,7 +146,7 @@ def test_matmul_hopper_serves_what_fills_it():
     ((5000, 5000, 1000), "ab", (128, 256, 4)),  # of copies, which are not slow
 ])  # fmt: skip
 def test_hopper_tiling_cuts_the_last_wave(extents, askew, expected):
-    tiling = matmul_hopper_tilings.tiling(Product(*extents, 132, ("a" in askew, "b" in askew)))
+    tiling = matmul_tilings.tiling(Product(*extents, 132, ("a" in askew, "b" in askew)))
     found = tiling.groups * tiling.rows, tiling.wide + tiling.side, tiling.cut_rows * tiling.cut_columns
     assert found == expected
     assert tiling.copies == (extents == (5000, 5000, 1000))

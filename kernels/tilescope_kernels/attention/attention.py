@@ -70,7 +70,13 @@ def _tiles(tensor: torch.Tensor, rows: int, tma: int) -> TensorDescriptor | None
     return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [1, 1, rows, padded(tensor.shape[3])])
 
 
-@operator("attention")
+@operator(
+    "attention",
+    fake=lambda q, k, v, causal, scale, save, config, mask=None, window=None: (
+        rows_like(q),
+        q.new_empty(lse_shape(q, mask) if save else 0, dtype=torch.float32),
+    ),
+)
 def _attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, save: bool, config: str,
     mask: torch.Tensor | None = None, window: int | None = None,
@@ -115,15 +121,7 @@ def _attention(
     return o, lse
 
 
-@_attention.register_fake
-def _(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, save: bool, config: str,
-    mask: torch.Tensor | None = None, window: int | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    return rows_like(q), torch.empty(lse_shape(q, mask) if save else (0,), dtype=torch.float32, device=q.device)
-
-
-@operator("attention_backward")
+@operator("attention_backward", fake=lambda _, *qkv: tuple(map(rows_like, qkv[:3])))
 def _attention_backward(
     do: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor,
     causal: bool, scale: float, config: str, mask: torch.Tensor | None = None, window: int | None = None,
@@ -173,14 +171,6 @@ def _attention_backward(
         EVEN=keys % q_n == 0, BLOCK_M=q_m, BLOCK_N=q_n, **shared, **q_options,
     )  # fmt: skip
     return dq, dk, dv
-
-
-@_attention_backward.register_fake
-def _(
-    do: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor,
-    causal: bool, scale: float, config: str, mask: torch.Tensor | None = None, window: int | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    return rows_like(q), rows_like(k), rows_like(v)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:

@@ -59,7 +59,7 @@ def _spans(batch: int, units: int, keys: int, block: int, programs: int) -> int:
     return alike if batch == 1 else max(alike, min(8 * programs // units, keys // _LEAST, _SPLITS))
 
 
-@operator("paged_attention")
+@operator("paged_attention", fake=lambda q, *_: rows_like(q))
 def _paged(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, table: torch.Tensor, lengths: torch.Tensor, causal: bool, scale: float,
     config: str,
@@ -91,14 +91,6 @@ def _paged(
         GROUP=group, COLUMNS=columns, SPLITS=next_power_of_2(splits), num_warps=min(4, next_power_of_2(splits)),
     )  # fmt: skip
     return o
-
-
-@_paged.register_fake
-def _(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, table: torch.Tensor, lengths: torch.Tensor, causal: bool, scale: float,
-    config: str,
-) -> torch.Tensor:  # fmt: skip
-    return rows_like(q)
 
 
 def _check(

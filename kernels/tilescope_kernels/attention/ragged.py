@@ -68,7 +68,10 @@ def _chosen(q: torch.Tensor, causal: bool, config: str) -> Mapping[str, int]:
     return chosen_config(_view(q), causal, config, True)
 
 
-@operator("ragged_attention")
+@operator(
+    "ragged_attention",
+    fake=lambda q, *rest: (rows_like(q), q.new_empty((q.shape[1], q.shape[0]) if rest[8] else 0, dtype=torch.float32)),
+)
 def _ragged(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, q_bounds: torch.Tensor, k_bounds: torch.Tensor,
     longest_q: int, longest_k: int, causal: bool, scale: float, save: bool, config: str,
@@ -91,16 +94,7 @@ def _ragged(
     return o, lse
 
 
-@_ragged.register_fake
-def _(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, q_bounds: torch.Tensor, k_bounds: torch.Tensor,
-    longest_q: int, longest_k: int, causal: bool, scale: float, save: bool, config: str,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    shape = (q.shape[1], q.shape[0]) if save else (0,)
-    return rows_like(q), torch.empty(shape, dtype=torch.float32, device=q.device)
-
-
-@operator("ragged_attention_backward")
+@operator("ragged_attention_backward", fake=lambda _, *qkv: tuple(map(rows_like, qkv[:3])))
 def _ragged_backward(
     do: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor,
     q_bounds: torch.Tensor, k_bounds: torch.Tensor, longest_q: int, longest_k: int, causal: bool, scale: float, config: str,
@@ -135,14 +129,6 @@ def _ragged_backward(
         BLOCK_M=m, BLOCK_N=n, num_warps=chosen["Q_WARPS"], num_stages=chosen["Q_STAGES"], **shared,
     )  # fmt: skip
     return dq, dk, dv
-
-
-@_ragged_backward.register_fake
-def _(
-    do: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor,
-    q_bounds: torch.Tensor, k_bounds: torch.Tensor, longest_q: int, longest_k: int, causal: bool, scale: float, config: str,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    return rows_like(q), rows_like(k), rows_like(v)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:

@@ -25,7 +25,7 @@ from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels.convolution.conv2d_kernels import add_splits_kernel, conv2d_kernel, conv2d_rectangles_kernel
 from tilescope_kernels.convolution.depthwise_conv2d import depthwise
 from tilescope_kernels.convolution.grouped_conv2d import grouped_conv2d
-from tilescope_kernels.convolution.problems import _out_extent, checked, gradients, slabs
+from tilescope_kernels.convolution.problems import _out_extent, checked, differentiate, out_shape, save, slabs
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 
@@ -64,16 +64,6 @@ _DEEP, _SPLIT_PAYS = 2880, 1.3
 _FULL_PRECISION = _config(64, 64, 16, 8, 2, 0)
 #: For runs of taps (``RUN``), whose elements are read one at a time: short steps along K are faster.
 _RUN = _config(128, 64, 16, 4, 4, 0)
-
-
-def _out_shape(
-    x: torch.Tensor, weight: torch.Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
-) -> list[int]:
-    """Shape (batch, rows, columns, filters) of the result, for channels-last ``x`` and ``weight``."""
-    rows, columns = (
-        _out_extent(*parts) for parts in zip(x.shape[1:3], weight.shape[1:3], stride, padding, dilation, strict=True)
-    )
-    return [x.shape[0], rows, columns, weight.shape[0]]
 
 
 #: Most tiles of a common shape over the fewest.
@@ -142,13 +132,13 @@ def _tiles(tensor: torch.Tensor, block: list[int]) -> TensorDescriptor:
     return TensorDescriptor(tensor, list(tensor.shape), strides, block)
 
 
-@operator("conv2d")
+@operator("conv2d", fake=lambda x, weight, _, *steps: x.new_empty(out_shape(x, weight, *steps[:3])))
 def _conv2d(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: Sequence[int], padding: Sequence[int],
     dilation: Sequence[int], relu: bool, config: str,
 ) -> torch.Tensor:  # fmt: skip
     """Convolve contiguous (batch, rows, columns, channels) with (filters, rows, columns, channels), channels last."""
-    batch, rows, columns, filters = shape = _out_shape(x, weight, stride, padding, dilation)
+    batch, rows, columns, filters = shape = out_shape(x, weight, stride, padding, dilation)
     y = torch.empty(shape, dtype=x.dtype, device=x.device)
     if y.numel() == 0:
         return y
@@ -202,28 +192,7 @@ def _conv2d(
     return y
 
 
-@_conv2d.register_fake
-def _(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: Sequence[int], padding: Sequence[int],
-    dilation: Sequence[int], relu: bool, config: str,
-) -> torch.Tensor:  # fmt: skip
-    return torch.empty(_out_shape(x, weight, stride, padding, dilation), dtype=x.dtype, device=x.device)
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    x, weight, bias, ctx.stride, ctx.padding, ctx.dilation, relu, _ = inputs
-    ctx.filters = None if bias is None else list(bias.shape)
-    ctx.save_for_backward(x, weight, output if relu else None)
-
-
-def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    x, weight, y = (None if tensor is None else tensor.permute(0, 3, 1, 2) for tensor in ctx.saved_tensors)
-    dx, dw, db = gradients(ctx, dy.contiguous().permute(0, 3, 1, 2), x, weight, y, 1)
-    images, filters = (None if grad is None else grad.permute(0, 2, 3, 1) for grad in (dx, dw))
-    return images, filters, db, None, None, None, None, None
-
-
-_conv2d.register_autograd(_differentiate, setup_context=_save)
+_conv2d.register_autograd(differentiate, setup_context=save)
 
 
 def conv2d(

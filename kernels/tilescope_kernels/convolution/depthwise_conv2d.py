@@ -19,7 +19,7 @@ from tilescope_kernels._shared.launching import launch, multiprocessors
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels._shared.reach import BEYOND
 from tilescope_kernels.convolution.depthwise_conv2d_kernels import depthwise_conv2d_kernel, turned_taps_kernel
-from tilescope_kernels.convolution.problems import _out_extent, checked, gradients
+from tilescope_kernels.convolution.problems import _out_extent, checked, gradients, save
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 
@@ -71,7 +71,7 @@ def _default(x: torch.Tensor, weight: torch.Tensor, stride: Sequence[int], outpu
     return CONFIGS[3]
 
 
-@operator("depthwise_conv2d")
+@operator("depthwise_conv2d", fake=lambda x, weight, _, *steps: _result(x, weight, *steps[:3]))
 def depthwise(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: Sequence[int], padding: Sequence[int],
     dilation: Sequence[int], relu: bool, config: str,
@@ -119,26 +119,12 @@ def depthwise(
     return y
 
 
-@depthwise.register_fake
-def _(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: Sequence[int], padding: Sequence[int],
-    dilation: Sequence[int], relu: bool, config: str,
-) -> torch.Tensor:  # fmt: skip
-    return _result(x, weight, stride, padding, dilation)
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    x, weight, bias, ctx.stride, ctx.padding, ctx.dilation, relu, _ = inputs
-    ctx.filters = None if bias is None else list(bias.shape)
-    ctx.save_for_backward(x, weight, output if relu else None)
-
-
 def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     x, weight, y = ctx.saved_tensors
     return *gradients(ctx, dy, x, weight, y, x.shape[1]), None, None, None, None, None
 
 
-depthwise.register_autograd(_differentiate, setup_context=_save)
+depthwise.register_autograd(_differentiate, setup_context=save)
 
 
 def depthwise_conv2d(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 import triton
@@ -12,7 +11,7 @@ import triton
 from tilescope_kernels._shared.launching import launch
 from tilescope_kernels._shared.operators import operator, unpack
 from tilescope_kernels.convolution.grouped_conv2d_kernels import grouped_conv2d_kernel
-from tilescope_kernels.convolution.problems import _out_extent, gradients, slabs
+from tilescope_kernels.convolution.problems import differentiate, out_shape, save, slabs
 
 
 def _config(pixels: int, filters: int, channels: int, warps: int, stages: int) -> dict[str, int]:
@@ -29,26 +28,19 @@ CONFIGS = tuple(
 _FULL_PRECISION = _config(64, 32, 16, 4, 2)
 
 
-def _out_shape(
-    x: torch.Tensor, weight: torch.Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
-) -> list[int]:
-    sides = zip(x.shape[1:3], weight.shape[1:3], stride, padding, dilation, strict=True)
-    return [x.shape[0], *(_out_extent(*side) for side in sides), weight.shape[0]]
-
-
 def _default(x: torch.Tensor, group_channels: int) -> Mapping[str, int]:
     if x.dtype == torch.float32:
         return _FULL_PRECISION
     return CONFIGS[0] if group_channels < 32 else CONFIGS[1]
 
 
-@operator("grouped_conv2d")
+@operator("grouped_conv2d", fake=lambda x, weight, _, *steps: x.new_empty(out_shape(x, weight, *steps[:3])))
 def grouped_conv2d(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: Sequence[int], padding: Sequence[int],
     dilation: Sequence[int], groups: int, relu: bool, config: str,
 ) -> torch.Tensor:  # fmt: skip
     """Convolve contiguous (batch, rows, columns, channels) with (filters, rows, columns, channels of a group)."""
-    _, rows, columns, filters = shape = _out_shape(x, weight, stride, padding, dilation)
+    _, rows, columns, filters = shape = out_shape(x, weight, stride, padding, dilation)
     y = torch.empty(shape, dtype=x.dtype, device=x.device)
     if y.numel() == 0:
         return y
@@ -73,25 +65,4 @@ def grouped_conv2d(
     return y
 
 
-@grouped_conv2d.register_fake
-def _(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: Sequence[int], padding: Sequence[int],
-    dilation: Sequence[int], groups: int, relu: bool, config: str,
-) -> torch.Tensor:  # fmt: skip
-    return torch.empty(_out_shape(x, weight, stride, padding, dilation), dtype=x.dtype, device=x.device)
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    x, weight, bias, ctx.stride, ctx.padding, ctx.dilation, ctx.groups, relu, _ = inputs
-    ctx.filters = None if bias is None else list(bias.shape)
-    ctx.save_for_backward(x, weight, output if relu else None)
-
-
-def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    x, weight, y = (None if tensor is None else tensor.permute(0, 3, 1, 2) for tensor in ctx.saved_tensors)
-    dx, dw, db = gradients(ctx, dy.permute(0, 3, 1, 2), x, weight, y, ctx.groups)
-    images, filters = (None if grad is None else grad.permute(0, 2, 3, 1) for grad in (dx, dw))
-    return images, filters, db, None, None, None, None, None, None
-
-
-grouped_conv2d.register_autograd(_differentiate, setup_context=_save)
+grouped_conv2d.register_autograd(differentiate, setup_context=save)

@@ -19,6 +19,14 @@ def _out_extent(extent: int, kernel: int, stride: int, padding: int, dilation: i
     return (extent + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
 
+def out_shape(
+    x: torch.Tensor, weight: torch.Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
+) -> list[int]:
+    """Shape of the result, for images and filters with channels last."""
+    sides = zip(x.shape[1:3], weight.shape[1:3], stride, padding, dilation, strict=True)
+    return [x.shape[0], *(_out_extent(*side) for side in sides), weight.shape[0]]
+
+
 def _pair(name: str, value: int | Sequence[int], least: int) -> tuple[int, ...]:
     pair = (value, value) if isinstance(value, int) else tuple(value)
     if len(pair) != 2 or any(not isinstance(part, int) or part < least for part in pair):
@@ -86,17 +94,24 @@ def gradients(
     """
     if y is not None:
         dy = torch.ops.aten.threshold_backward(dy, y, 0)
+    steps = ctx.stride, ctx.padding, ctx.dilation, False, [0, 0], groups
     found: tuple[torch.Tensor | None, ...] = torch.ops.aten.convolution_backward(
-        dy,
-        x,
-        weight,
-        ctx.filters,
-        ctx.stride,
-        ctx.padding,
-        ctx.dilation,
-        False,
-        [0, 0],
-        groups,
-        ctx.needs_input_grad[:3],
+        dy, x, weight, ctx.filters, *steps, ctx.needs_input_grad[:3]
     )
     return found
+
+
+def save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    """Save an operator's arguments for its gradient."""
+    x, weight, bias, ctx.stride, ctx.padding, ctx.dilation, *groups, relu, _ = inputs
+    ctx.groups = groups[0] if groups else 1
+    ctx.filters = None if bias is None else list(bias.shape)
+    ctx.save_for_backward(x, weight, output if relu else None)
+
+
+def differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    """Gradients of an operator whose tensors have channels last."""
+    x, weight, y = (None if tensor is None else tensor.permute(0, 3, 1, 2) for tensor in ctx.saved_tensors)
+    *found, db = gradients(ctx, dy.contiguous().permute(0, 3, 1, 2), x, weight, y, ctx.groups)
+    images, filters = (None if grad is None else grad.permute(0, 2, 3, 1) for grad in found)
+    return images, filters, db, *(None,) * (len(ctx.needs_input_grad) - 3)

@@ -92,7 +92,14 @@ def result_dtype(x: torch.Tensor) -> torch.dtype:
     return torch.float32 if autocast_dtype(x) is not None else x.dtype
 
 
-@operator("cross_entropy")
+@operator(
+    "cross_entropy",
+    fake=lambda x, target, ignore_index, smoothing, reduction, dtype, save, config: (
+        x.new_empty(x.shape[0] if reduction == 0 else (), dtype=dtype),
+        x.new_empty((x.shape[0] if save else 0, 2), dtype=torch.float32),
+        x.new_empty(() if reduction == 1 else 0, dtype=torch.int64),
+    ),
+)
 def _cross_entropy(
     x: torch.Tensor, target: torch.Tensor, ignore_index: int, smoothing: float, reduction: int, dtype: torch.dtype,
     save: bool, config: str,
@@ -104,20 +111,7 @@ def _cross_entropy(
     return loss, parts, count
 
 
-@_cross_entropy.register_fake
-def _(
-    x: torch.Tensor, target: torch.Tensor, ignore_index: int, smoothing: float, reduction: int, dtype: torch.dtype,
-    save: bool, config: str,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    loss = x.new_empty(x.shape[0] if reduction == 0 else (), dtype=dtype)
-    parts = torch.empty((x.shape[0] if save else 0, 2), dtype=torch.float32, device=x.device)
-    return loss, parts, torch.empty(() if reduction == 1 else 0, dtype=torch.int64, device=x.device)
-
-
-@operator(
-    "cross_entropy_backward",
-    fake=lambda dloss, x, *_: x.new_empty(x.shape),
-)
+@operator("cross_entropy_backward", fake=lambda _, x, *__: x.new_empty(x.shape))
 def _cross_entropy_backward(
     dloss: torch.Tensor, x: torch.Tensor, target: torch.Tensor, parts: torch.Tensor, count: torch.Tensor,
     ignore_index: int, smoothing: float, reduction: int, config: str,
@@ -154,7 +148,15 @@ def _differentiate(ctx: Any, dloss: torch.Tensor | None, *_: None) -> tuple[torc
 _cross_entropy.register_autograd(_differentiate, setup_context=_save)
 
 
-@operator("cross_entropy_with_gradient")
+@operator(
+    "cross_entropy_with_gradient",
+    fake=lambda x, target, ignore_index, smoothing, reduction, dtype, config: (
+        x.new_empty(x.shape[0] if reduction == 0 else (), dtype=dtype),
+        x.new_empty(x.shape),
+        x.new_empty((x.shape[0], 2), dtype=torch.float32),
+        x.new_empty(() if reduction == 1 else 0, dtype=torch.int64),
+    ),
+)
 def _with_gradient(
     x: torch.Tensor, target: torch.Tensor, ignore_index: int, smoothing: float, reduction: int, dtype: torch.dtype,
     config: str,
@@ -166,17 +168,6 @@ def _with_gradient(
     rows = rows_loss(x, target, ignore_index, smoothing, unpack(config), parts=parts, dx=dx, count=divisor)
     loss, count = reduced(rows, target, ignore_index, reduction, dtype)
     return loss, dx, parts, count
-
-
-@_with_gradient.register_fake
-def _(
-    x: torch.Tensor, target: torch.Tensor, ignore_index: int, smoothing: float, reduction: int, dtype: torch.dtype,
-    config: str,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    parts = torch.empty((x.shape[0], 2), dtype=torch.float32, device=x.device)
-    loss = x.new_empty(x.shape[0] if reduction == 0 else (), dtype=dtype)
-    return loss, dx, parts, torch.empty(() if reduction == 1 else 0, dtype=torch.int64, device=x.device)
 
 
 def _save_gradient(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:

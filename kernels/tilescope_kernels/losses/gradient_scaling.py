@@ -33,7 +33,7 @@ def scale_rows_kernel(
                 tl.store(x_row + start + offsets, x.to(x_ptr.dtype.element_ty), mask=mask)
 
 
-@operator("scale_rows_", mutates=("x",))
+@operator("scale_rows_", mutates=("x",), fake=lambda *_: None)
 def scale_rows_(
     x: torch.Tensor, factor: torch.Tensor, target: torch.Tensor | None = None, ignore_index: int = 0
 ) -> None:  # fmt: skip
@@ -50,10 +50,6 @@ def scale_rows_(
             x, factor, factor.stride(0) if factor.dim() else 0, target, ignore_index, rows, columns,
             BLOCK=4096,
         )  # fmt: skip
-
-
-@scale_rows_.register_fake
-def _(x: torch.Tensor, factor: torch.Tensor, target: torch.Tensor | None = None, ignore_index: int = 0) -> None: ...
 
 
 def scaled(

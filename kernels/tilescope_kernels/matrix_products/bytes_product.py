@@ -51,13 +51,13 @@ def bytes_product(
 ) -> None:  # fmt: skip
     """Write the product of FP8 or INT8 ``a`` (M, K) and ``b`` (N, K) to contiguous ``c``.
 
-    ``given`` is a config of ``scaled_matmul``, or None to choose a kernel. ``scales`` and ``fast`` are as in ``split_k.split_matmul``.
+    ``given`` is a config of ``scaled_matmul``, or None to choose a kernel. ``scales`` and ``fast`` are as in ``split_k.write_product``.
     """
     if given is None and (plan := bytes_plan(a, b.T)):
         if a.shape[0] <= _TURNED:
-            split_k.split_matmul(c.T, b, a.T, plan, scales[::-1], fast)
+            split_k.write_product(b, a.T, c.T, plan, scales[::-1], fast)
         else:
-            split_k.split_matmul(c, a, b.T, plan, scales, fast)
+            split_k.write_product(a, b.T, c, plan, scales, fast)
     elif given is None and fast and c.element_size() == 2 and (tiling := matmul_hopper.plan(a, b.T)):
         matmul_hopper.write_product(a, b.T, c, tiling, scales)
     else:

@@ -126,7 +126,7 @@ def _fits(known: Mapping[str, int], c: torch.Tensor) -> bool:
     )
 
 
-@operator("fp8_matmul")
+@operator("fp8_matmul", fake=lambda a, b, _, __, dtype, *___: a.new_empty(a.shape[0], b.shape[0], dtype=dtype))
 def _fp8_matmul(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -142,20 +142,7 @@ def _fp8_matmul(
     return c
 
 
-@_fp8_matmul.register_fake
-def _(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    scale_a: torch.Tensor,
-    scale_b: torch.Tensor,
-    dtype: torch.dtype,
-    fast: bool,
-    config: str,
-) -> torch.Tensor:
-    return torch.empty((a.shape[0], b.shape[0]), dtype=dtype, device=a.device)
-
-
-@operator("fp8_matmul_blocks")
+@operator("fp8_matmul_blocks", fake=lambda a, b, _, __, dtype, ___: a.new_empty(a.shape[0], b.shape[0], dtype=dtype))
 def _fp8_matmul_blocks(
     a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, dtype: torch.dtype, config: str
 ) -> torch.Tensor:
@@ -185,13 +172,6 @@ def _fp8_matmul_blocks(
         EVEN_K=k % GROUP == 0, FAR=is_far(*strides), **parameters, **options,
     )  # fmt: skip
     return c
-
-
-@_fp8_matmul_blocks.register_fake
-def _(
-    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, dtype: torch.dtype, config: str
-) -> torch.Tensor:
-    return torch.empty((a.shape[0], b.shape[0]), dtype=dtype, device=a.device)
 
 
 def fp8_matmul(

@@ -20,7 +20,7 @@ import triton
 from tilescope_kernels._shared.checks import check_tensors, use_triton
 from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.descriptors import workspace
-from tilescope_kernels._shared.launching import launch, multiprocessors, programs
+from tilescope_kernels._shared.launching import launch, multiprocessors, programs, shared_memory
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels._shared.reach import BEYOND, is_far, slabs
 from tilescope_kernels.matrix_products.lora_kernels import lora_down_kernel, lora_linear_kernel
@@ -79,13 +79,12 @@ def _tma_serves(
 
 
 def _fits(known: Mapping[str, int], x: torch.Tensor, rank: int) -> bool:
-    """Whether a config's tiles at 16 bits fit the shared memory of the GPU of ``x``; an H200's if it is on no GPU."""
-    limit = torch.cuda.get_device_properties(x.device).shared_memory_per_block_optin if x.is_cuda else 227 * 1024
+    """Whether a config's tiles at 16 bits fit the shared memory of the GPU of ``x``."""
     m, n, k = known["BLOCK_M"], known["BLOCK_N"], known["BLOCK_K"]
     padded = _padded(rank)
     operands = (m + n + padded * known["INLINE"]) * k * known["num_stages"]
     update = (m * (1 - known["INLINE"]) + n) * padded
-    return 2 * (operands + update + m * n * known["TMA"] // (1 + known["HALVES"])) <= limit - 1024
+    return 2 * (operands + update + m * n * known["TMA"] // (1 + known["HALVES"])) <= shared_memory(x) - 1024
 
 
 def _padded(rank: int) -> int:
@@ -128,7 +127,7 @@ def _down(x: torch.Tensor, lora_a: torch.Tensor, alpha: float) -> torch.Tensor:
     return down
 
 
-@operator("lora_linear")
+@operator("lora_linear", fake=lambda x, weight, *_: x.new_empty(x.shape[0], weight.shape[0]))
 def _lora_linear(
     x: torch.Tensor, weight: torch.Tensor, lora_a: torch.Tensor, lora_b: torch.Tensor, alpha: float, config: str
 ) -> torch.Tensor:
@@ -157,13 +156,6 @@ def _write_result(
         lora_linear_kernel, programs(m, n, given, x), y, x, weight, lora_a, lora_b, down, alpha, m, n, k, rank, *strides,
         RANK=padded, EVEN_K=k % given["BLOCK_K"] == 0, FAR=is_far(*strides), **given,
     )  # fmt: skip
-
-
-@_lora_linear.register_fake
-def _(
-    x: torch.Tensor, weight: torch.Tensor, lora_a: torch.Tensor, lora_b: torch.Tensor, alpha: float, config: str
-) -> torch.Tensor:
-    return torch.empty((x.shape[0], weight.shape[0]), dtype=x.dtype, device=x.device)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:

@@ -32,8 +32,7 @@ from tilescope_kernels._shared.launching import capability, cdiv, launch, multip
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products.aligned_rows import SECTOR, aligned, columns, is_aligned
 from tilescope_kernels.matrix_products.hopper_store import PART, store_parts
-from tilescope_kernels.matrix_products.matmul_hopper_tilings import Alone, tiling
-from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Product
+from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Alone, Product, tiling
 from tilescope_kernels.matrix_products.scales import kind
 
 #: A step along K, in bytes.

@@ -6,7 +6,7 @@ Both have the same pieces with as many steps, so that neither waits for loads or
 beyond the edge is multiplied too, of zeros, and TMA stores none of it.
 
 Otherwise this is ``matmul_hopper`` without cut tiles: persistent, one warp loads and two warpgroups multiply. Tiles have any
-width that is a multiple of 16, and lie along the product or its transpose (``matmul_pairs_tilings``).
+width that is a multiple of 16, and lie along the product or its transpose (``matmul_tilings``).
 
 Pairs are faster where tiles of one SM fill the last wave badly: sizes of a thousand to a few thousand that are no powers of two.
 
@@ -30,11 +30,10 @@ from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products import hopper_pairs as pairs
 from tilescope_kernels.matrix_products import hopper_wgmma as wgmma
-from tilescope_kernels.matrix_products import matmul_hopper, matmul_hopper_tilings
+from tilescope_kernels.matrix_products import matmul_hopper, matmul_tilings
 from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, is_aligned
 from tilescope_kernels.matrix_products.hopper_pairs import LINE, STEP, load_code
-from tilescope_kernels.matrix_products.matmul_pairs_tilings import Pairs, tiling
-from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Product
+from tilescope_kernels.matrix_products.matmul_tilings import BLOCK_K, Pairs, Product, tiling_of_pairs
 
 #: Rows of a group of tiles that are visited together, so that their operands stay in L2.
 TOGETHER = gl.constexpr(2048)
@@ -222,7 +221,7 @@ def plan(a: torch.Tensor, b: torch.Tensor) -> Pairs | None:
     """The tiling of a product with a contiguous result; None where pairs do not serve it or others may be as quick."""
     if not pairs.serves(a, b) or not matmul_hopper.serves(a, b):
         return None
-    return tiling(Product.of(a, b), _along_k(a, b))
+    return tiling_of_pairs(Product.of(a, b), _along_k(a, b))
 
 
 def _along_k(a: torch.Tensor, b: torch.Tensor) -> tuple[bool, bool]:
@@ -243,7 +242,7 @@ def write_product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, chosen: Pai
     A result that TMA cannot write has tiles of one SM.
     """
     if not is_aligned(c):
-        matmul_hopper.write_product(a, b, c, matmul_hopper_tilings.tiling(Product.of(a, b), aligned_c=False))
+        matmul_hopper.write_product(a, b, c, matmul_tilings.tiling(Product.of(a, b), aligned_c=False))
         return
     a, b = aligned(a, b)
     chosen = chosen.ordered(_along_k(a, b))

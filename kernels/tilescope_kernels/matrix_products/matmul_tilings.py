@@ -1,13 +1,17 @@
-"""What tilings of 16-bit products on Hopper have in common, and the product that a tiling's time is estimated of.
+"""Tilings of large 16-bit products on Hopper, and the choice of one by estimates of its time.
 
-Estimates of tiles of one SM are in steps of a 128x256 tile along K, those of pairs in microseconds.
+Tiles of one SM each (``Alone``), those of the last wave perhaps cut, are estimated in steps of a 128x256 tile along K. Tiles of pairs of
+SMs (``Pairs``), which share what they load, are estimated in microseconds. A pair's tile has any width that is a multiple of 16, so that
+tiles fill whole waves. A matrix that is contiguous along K is loaded with any width, another one in whole boxes of 64, of whose last a
+part may not be used. Tiles of pairs lie along the rows of the product or of its transpose.
 """
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -89,3 +93,196 @@ class Tiling:
 def quickest(tilings: Iterable[T], time: Callable[[T], float]) -> tuple[float, T]:
     """The least estimated time, and the tiling that has it: the first of several."""
     return min(((time(each), each) for each in tilings), key=operator.itemgetter(0))
+
+
+#: Slowdown by 32 or 64 ``side`` columns of two warpgroups, whose wgmma instructions are short.
+_BESIDE = {32: 1.2, 64: 1.05}
+#: Cost of copying operands: steps of the launch, and elements that are copied per step.
+_COPYING, _COPIED = 4, 1_000_000
+
+
+@dataclass(frozen=True)
+class Alone(Tiling):
+    """Tiles of one SM each, with ``side`` more columns in an accumulator of their own.
+
+    Tiles of the last wave are cut into ``cut_rows`` x ``cut_columns`` parts. Each warpgroup stores through ``buffers``.
+    ``copies``: operands whose rows do not start at memory sectors are copied first.
+    """
+
+    side: int = 0
+    buffers: int = 2
+    cut_rows: int = 1
+    cut_columns: int = 1
+    copies: bool = False
+
+    @property
+    def width(self) -> int:
+        return self.wide + self.side
+
+    @property
+    def cut(self) -> int:
+        """Parts of a tile of the last wave."""
+        return self.cut_rows * self.cut_columns
+
+    def time(self, product: Product) -> float:
+        """Estimated steps. Infinite where a cut last wave is empty or exceeds a wave.
+
+        A partial last wave takes as long as a full one unless its tiles are cut.
+        """
+        slowdown = _BESIDE.get(self.side, 1.0) if self.groups == 2 else 1.0
+
+        def wave(rows: int, columns: int) -> float:
+            area = rows * columns / UNIT
+            return product.steps * product.step(area * slowdown, rows, columns) + WRITING * area
+
+        full, last = divmod(cdiv(product.m, self.height) * cdiv(product.n, self.width), product.programs)
+        if self.cut > 1 and not 0 < last * self.cut <= product.programs:
+            return float("inf")
+        partial = wave(self.height // self.cut_rows, self.width // self.cut_columns) if last else 0.0
+        return full * wave(self.height, self.width) + partial
+
+
+#: Uncut tilings come first, so that they win ties.
+TILINGS = (
+    Alone(64, 256),
+    Alone(64, 128, stages=6),
+    Alone(128, 128, side=64, stages=3, buffers=3),
+    Alone(64, 128, side=64, buffers=3),
+    Alone(64, 128, side=32, stages=5),
+    Alone(64, 256, cut_columns=2),
+    Alone(64, 256, cut_columns=4),
+    Alone(64, 128, cut_columns=2, stages=6),
+    Alone(128, 128, side=64, cut_rows=2, stages=3, buffers=3),
+    Alone(64, 128, side=64, buffers=1, groups=3),
+    Alone(64, 128, side=128, stages=3, groups=3),
+)
+
+
+def of_copies(product: Product, tilings: Iterable[Alone] = TILINGS) -> tuple[float, Alone]:
+    """The least estimated time with copies of operands that are askew, copying included, and the tiling."""
+    time, best = quickest(tilings, lambda each: each.time(product._replace(askew=(False, False))))
+    elements = product.askew[0] * product.m * product.k + product.askew[1] * product.k * product.n
+    return time + (_COPYING + elements / _COPIED), replace(best, copies=True)
+
+
+@functools.lru_cache(maxsize=4096)
+def tiling(product: Product, aligned_c: bool = True) -> Alone:
+    """The tiling with the least estimated time. Without ``aligned_c`` no tile is cut, because writing takes too long."""
+    tilings = [each for each in TILINGS if aligned_c or each.cut == 1]
+    time, best = quickest(tilings, lambda each: each.time(product))
+    if not any(product.askew):
+        return best
+    copied_time, copied = of_copies(product, tilings)
+    return copied if copied_time < time else best
+
+
+#: Microseconds: of a launch until the first operands arrive; of a step of a 128x256 tile, and of any step besides; so much slower with
+#: 128 rows for each warpgroup; of loading a row or column of a step; and of writing a tile.
+_START, _MULTIPLYING, _ANY_STEP, _TALL, _ROW, _WRITING = 3.8, 0.592, 0.06, 1.03, 1.56e-3, 1.5
+#: A step takes as long as the slower of multiplying and loading, and longer where they are close.
+_POWER = 8
+#: Microseconds of tiles of one SM: their start, and what they estimate as a step. Pairs are chosen if tiles of one SM take so much longer
+#: by the estimates, or if rows do not start at memory sectors.
+_ALONE_START, _ALONE_STEP, _GAIN, _GAIN_ASKEW = 4.3, 0.635, 1.05, 0.97
+#: The shortest K of the fit.
+_LEAST_K = 512
+#: Bytes of shared memory of the ring and of buffers: an SM's, less mbarriers and what Triton adds.
+_ROOM = 225 * 1024
+
+
+@dataclass(frozen=True)
+class Pairs(Tiling):
+    """Tiles of pairs of SMs, ``stacked`` one above the other or beside each other, of the product or if ``turned`` of its transpose.
+
+    Each warpgroup stores through ``buffers``. ``boxed``: what is loaded along a tile's width is loaded in boxes of
+    64 columns, the last of them in part for nothing.
+    """
+
+    buffers: int = 2
+    stacked: bool = True
+    turned: bool = False
+    boxed: bool = False
+
+    @property
+    def piece(self) -> int:
+        return piece(self.wide)
+
+    @property
+    def loaded(self) -> int:
+        """Columns that are loaded for a tile."""
+        return cdiv(self.wide, 64) * 64 if self.boxed else self.wide
+
+    @property
+    def extents(self) -> tuple[int, int]:
+        """Rows and columns of both tiles of a pair."""
+        return self._of_pair(self.wide)
+
+    def _of_pair(self, columns: int) -> tuple[int, int]:
+        return (2 * self.height, columns) if self.stacked else (self.height, 2 * columns)
+
+    def ordered(self, along_k: tuple[bool, bool]) -> Pairs:
+        """The tiling for these operands, with a ring that fits. ``along_k`` says which of a and b are contiguous along K."""
+        boxed = replace(self, boxed=self.wide % 64 != 0 and not along_k[0 if self.turned else 1])
+        stages, buffers = _ring(self.rows, boxed.loaded, self.wide)
+        return replace(boxed, stages=stages, buffers=buffers)
+
+    def serves(self, along_k: tuple[bool, bool]) -> bool:
+        """Whether little of what is loaded for such operands is not used.
+
+        With column-major a and row-major b, as gradients of weights have them, tiles of 160 columns need three boxes and are faster;
+        tiles of 208 columns are not.
+        """
+        return 5 * self.ordered(along_k).loaded <= 6 * self.wide
+
+    def time(self, product: Product) -> float:
+        """Estimated microseconds."""
+        if self.turned:
+            product = product.turned
+        (down, across), area = self.extents, self.height * self.wide / UNIT
+        loaded_m, loaded_n = self._of_pair(self.loaded)
+        # A pair loads what it shares once.
+        multiplying, loading = (
+            area * (_TALL if self.rows == 128 else 1.0) * _MULTIPLYING + _ANY_STEP,
+            product.loads(loaded_m / 2, loaded_n / 2) * _ROW,
+        )
+        step = (multiplying**_POWER + loading**_POWER) ** (1 / _POWER)
+        waves = cdiv(cdiv(product.m, down) * cdiv(product.n, across), product.programs // 2)
+        return _START + waves * (product.steps * step + _WRITING * area)
+
+
+def _ring(rows: int, loaded: int, wide: int) -> tuple[int, int]:
+    """Stages, as many as fit and eight at most, and buffers for each warpgroup: two if four stages fit beside them, else one."""
+    step, buffer = 2 * BLOCK_K * (2 * rows + loaded), 128 * piece(wide)
+    two, one = (min(8, (_ROOM - 2 * buffers * buffer) // step) for buffers in (2, 1))
+    return (two, 2) if two >= 4 else (one, 1)
+
+
+def _pairs(rows: int, wide: int) -> Pairs:
+    stages, buffers = _ring(rows, wide, wide)
+    return Pairs(rows, wide, stages, buffers=buffers)
+
+
+#: Others have the least estimate at no size of the models.
+TILES = (_pairs(128, 160), _pairs(64, 208))
+PAIRS = tuple(
+    replace(each, stacked=stacked, turned=turned)
+    for each in TILES
+    for stacked in (True, False)
+    for turned in (False, True)
+)
+
+
+@functools.lru_cache(maxsize=4096)
+def tiling_of_pairs(product: Product, along_k: tuple[bool, bool]) -> Pairs | None:
+    """The tiling for a result with many tiles. None where tiles of one SM may be as quick."""
+    if product.k < _LEAST_K:
+        return None
+    served = [each.ordered(along_k) for each in PAIRS if each.serves(along_k)]
+    if not served:
+        return None
+    time, best = quickest(served, lambda each: each.time(product))
+    others, _ = quickest(TILINGS, lambda each: each.time(product))
+    if any(product.askew):
+        others = min(others, of_copies(product)[0])
+    gain = _GAIN_ASKEW if any(product.askew) else _GAIN
+    return best if gain * time < _ALONE_START + _ALONE_STEP * others else None

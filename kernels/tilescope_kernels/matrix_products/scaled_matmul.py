@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.descriptors import workspace
-from tilescope_kernels._shared.launching import capability, multiprocessors, programs
+from tilescope_kernels._shared.launching import capability, multiprocessors, programs, shared_memory
 from tilescope_kernels._shared.launching import launch as start
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels._shared.tile_order import tile_origin
@@ -155,19 +155,11 @@ def tma_serves(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
     )
 
 
-def _descriptors_pay(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
-    """Whether TMA can be used and is faster. For INT8 pointers are faster."""
-    return a.dtype != torch.int8 and tma_serves(a, b, c)
-
-
 def fits_device(known: Mapping[str, int], c: torch.Tensor) -> bool:
-    """Whether a config's operands and tile fit the shared memory of the GPU of ``c``; an H200's if it is on no GPU."""
-    limit = 227 * 1024
-    if c.is_cuda:
-        limit = torch.cuda.get_device_properties(c.device).shared_memory_per_block_optin
+    """Whether a config's operands and tile fit the shared memory of the GPU of ``c``."""
     m, n = known["BLOCK_M"], known["BLOCK_N"]
     operands = (m + n) * known["BLOCK_K"] * known["num_stages"]
-    return operands + c.element_size() * m * n * known["TMA"] // (1 + known["HALVES"]) <= limit - 1024
+    return operands + c.element_size() * m * n * known["TMA"] // (1 + known["HALVES"]) <= shared_memory(c) - 1024
 
 
 def default(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Mapping[str, int]:
@@ -175,11 +167,9 @@ def default(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Mapping[str, i
     short = a.shape[1] <= 128
     if triton.cdiv(c.shape[0], 128) * triton.cdiv(c.shape[1], 256) < multiprocessors(a):
         return TUNED[-1] if short else TUNED[-2]
-    return next(
-        known
-        for known in TUNED[4 if short else 0 :]
-        if known["TMA"] <= _descriptors_pay(a, b, c) and fits_device(known, c)
-    )
+    # For INT8 pointers are faster.
+    tma = a.dtype != torch.int8 and tma_serves(a, b, c)
+    return next(known for known in TUNED[4 if short else 0 :] if known["TMA"] <= tma and fits_device(known, c))
 
 
 def _integer(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> dict[str, int]:

@@ -177,16 +177,11 @@ def plan(a: torch.Tensor, b: torch.Tensor) -> dict[str, int] | None:
     return _few(m, n, k, programs)
 
 
-def write_product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, chosen: Mapping[str, int]) -> None:
-    """Write the product to contiguous ``c`` by what ``plan`` gave."""
-    split_matmul(c, a, b, chosen)
-
-
-def split_matmul(
-    c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, plan: Mapping[str, int],
+def write_product(
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, plan: Mapping[str, int],
     scales: tuple[torch.Tensor, torch.Tensor] | tuple[None, None] = (None, None), fast: bool = True,
 ) -> None:  # fmt: skip
-    """Write the product to ``c`` by ``plan``, times ``scales`` of operands or of rows and columns.
+    """Write the product to ``c`` by a plan, times ``scales`` of operands or of rows and columns.
 
     Unless ``fast``, tensor cores add up at most 128 FP8 products before fp32 registers do.
     """

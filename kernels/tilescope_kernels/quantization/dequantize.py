@@ -82,7 +82,7 @@ def dequantize_flat_kernel(
 _FLAT, _FLAT_WARPS = 1024, 4
 
 
-@operator("dequantize")
+@operator("dequantize", fake=lambda q, _, dtype, *__: q.new_empty(q.shape, dtype=dtype))
 def _dequantize(
     q: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype, rows_a_scale: int, config: str
 ) -> torch.Tensor:
@@ -109,11 +109,6 @@ def _dequantize(
             of_x, of_q, of_scale, q.stride(0), groups, columns, *steps, ROWS_A_SCALE=rows_a_scale, **parameters, **options,
         )  # fmt: skip
     return x
-
-
-@_dequantize.register_fake
-def _(q: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype, rows_a_scale: int, config: str) -> torch.Tensor:
-    return torch.empty(q.shape, dtype=dtype, device=q.device)
 
 
 def dequantize(

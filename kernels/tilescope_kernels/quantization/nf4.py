@@ -88,7 +88,7 @@ CONFIGS = tuple(
 )
 
 
-@operator("nf4_dequantize")
+@operator("nf4_dequantize", fake=lambda codes, _, shape, dtype, __: codes.new_empty(shape, dtype=dtype))
 def _nf4_dequantize(
     codes: torch.Tensor, absmax: torch.Tensor, shape: Sequence[int], dtype: torch.dtype, config: str
 ) -> torch.Tensor:
@@ -99,11 +99,6 @@ def _nf4_dequantize(
         x, codes, absmax, x.numel(), **parameters, **options,
     )  # fmt: skip
     return x
-
-
-@_nf4_dequantize.register_fake
-def _(codes: torch.Tensor, absmax: torch.Tensor, shape: Sequence[int], dtype: torch.dtype, config: str) -> torch.Tensor:
-    return torch.empty(shape, dtype=dtype, device=codes.device)
 
 
 def nf4_dequantize(

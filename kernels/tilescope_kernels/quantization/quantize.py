@@ -100,7 +100,13 @@ def _scale_shape(shape: tuple[int, ...], granularity: str) -> tuple[int, ...]:
     )
 
 
-@operator("quantize")
+@operator(
+    "quantize",
+    fake=lambda x, kind, granularity, _: (
+        x.new_empty(x.shape, dtype=kind),
+        x.new_empty(_scale_shape(x.shape, granularity), dtype=torch.float32),
+    ),
+)
 def _quantize(x: torch.Tensor, kind: torch.dtype, granularity: str, config: str) -> tuple[torch.Tensor, torch.Tensor]:
     rows, columns = x.shape
     q = torch.empty((rows, columns), dtype=kind, device=x.device)
@@ -155,12 +161,6 @@ def _quantize(x: torch.Tensor, kind: torch.dtype, granularity: str, config: str)
             LARGEST=largest, PARTIALS=_PARTIALS, FLAT=flat, **parameters, **options,
         )  # fmt: skip
     return q, scale
-
-
-@_quantize.register_fake
-def _(x: torch.Tensor, kind: torch.dtype, granularity: str, config: str) -> tuple[torch.Tensor, torch.Tensor]:
-    q = torch.empty(x.shape, dtype=kind, device=x.device)
-    return q, torch.empty(_scale_shape(x.shape, granularity), dtype=torch.float32, device=x.device)
 
 
 def quantize(
