@@ -12,26 +12,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 LAUNCHED: list[torch.Tensor] = []
 
 
-@operators.operator("test_square")
+@operators.operator("test_square", fake=lambda x, _: torch.empty_like(x))
 def square(x: torch.Tensor, factor: float) -> torch.Tensor:
     assert not x.is_neg()
     LAUNCHED.append(x)
     return x * x * factor
 
 
-@square.register_fake
-def _(x: torch.Tensor, factor: float) -> torch.Tensor:
-    return torch.empty_like(x)
-
-
-@operators.operator("test_square_backward")
+@operators.operator("test_square_backward", fake=lambda _, x, __: torch.empty_like(x))
 def square_backward(dy: torch.Tensor, x: torch.Tensor, factor: float) -> torch.Tensor:
     return 2 * x * dy * factor
-
-
-@square_backward.register_fake
-def _(dy: torch.Tensor, x: torch.Tensor, factor: float) -> torch.Tensor:
-    return torch.empty_like(x)
 
 
 def save(ctx, inputs, output):
@@ -47,14 +37,9 @@ def differentiate(ctx, dy):
 square.register_autograd(differentiate, setup_context=save)
 
 
-@operators.operator("test_double_", mutates=("x",))
+@operators.operator("test_double_", fake=lambda *_: None, mutates=("x",))
 def double_(x: torch.Tensor, times: int) -> None:
     x.numpy()[:] *= 2**times  # PyTorch does not see it, as it does not see what a kernel writes.
-
-
-@double_.register_fake
-def _(x: torch.Tensor, times: int) -> None:
-    pass
 
 
 class Subclass(torch.Tensor):

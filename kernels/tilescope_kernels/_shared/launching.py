@@ -20,7 +20,9 @@ from triton.runtime import driver, jit
 _TENSOR, _PARAMETER = torch.Tensor, torch.nn.Parameter
 #: The name of Triton's class and of Gluon's. Importing either takes long.
 _DESCRIPTOR = "TensorDescriptor"
-_INT32 = range(-(2**31), 2**31)
+#: The least integer that int32 does not hold.
+BEYOND = 2**31
+_INT32 = range(-BEYOND, BEYOND)
 
 
 class _Found(NamedTuple):

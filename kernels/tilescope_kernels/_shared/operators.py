@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 
-from tilescope_kernels._shared import checks, sharding
+from tilescope_kernels._shared import checks
 
 #: What operators make of floating tensors under autocast, as ``torch.nn.functional`` does on a GPU: cast them to the dtype of autocast,
 #: to fp32, or to the widest of them. Other operators take tensors as they are.
@@ -36,17 +37,21 @@ class Operator:
     ``autograd.Function`` of the same two functions where a gradient is wanted.
     """
 
-    def __init__(self, name: str, launch: Callable[..., Any], mutates: tuple[str, ...]) -> None:
+    def __init__(
+        self, name: str, launch: Callable[..., Any], mutates: tuple[str, ...], fake: Callable[..., Any]
+    ) -> None:
         self._operator = torch.library.custom_op(f"tilescope::{name}", launch, mutates_args=mutates)
         self._name = name
-        self._plain_name = f"tilescope::{name}.plain"
+        plain = f"tilescope::{name}.plain"
         LAUNCHERS[f"tilescope::{name}"] = launch
         torch.library.define(
-            self._plain_name,
+            plain,
             torch.library.infer_schema(launch, mutates_args=mutates),
             tags=(torch.Tag.pt2_compliant_tag,),
         )
-        torch.library.impl(self._plain_name, "default", _counted(launch, mutates) if mutates else launch)
+        torch.library.impl(plain, "default", _counted(launch, mutates) if mutates else launch)
+        torch.library.register_fake(plain, fake)
+        self._operator.register_fake(fake)
         self._plain = getattr(torch.ops.tilescope, name).plain
         self._function: Any = None
         self._transformed = None if mutates else _transformed(self, name)
@@ -55,11 +60,6 @@ class Operator:
             for overload in (self._plain, getattr(torch.ops.tilescope, name).default):
                 self._register_autocast(overload)
         functools.update_wrapper(self, launch)
-
-    def register_fake(self, fake: Callable[..., Any]) -> Callable[..., Any]:
-        """As of ``torch.library.custom_op``."""
-        torch.library.register_fake(self._plain_name, fake)
-        return self._operator.register_fake(fake)
 
     def register_autograd(self, backward: Callable[..., Any], *, setup_context: Callable[..., Any]) -> None:
         """As of ``torch.library.custom_op``."""
@@ -96,7 +96,10 @@ class Operator:
                 return self(*args)
         wants_gradient = _wants_gradient(args)
         if wants_gradient is None:
-            sharding.register(self._name)
+            if "torch.distributed.tensor" in sys.modules:
+                from tilescope_kernels._shared import sharding  # noqa: PLC0415 - for DTensor alone
+
+                sharding.register(self._name)
         elif not wants_gradient or not torch.is_grad_enabled():
             return self._plain(*args)
         elif self._function is not None:
@@ -198,20 +201,13 @@ def _counted(launch: Callable[..., Any], mutates: Iterable[str]) -> Callable[...
 
 
 def operator(
-    name: str, mutates: Iterable[str] = (), fake: Callable[..., Any] | None = None
+    name: str, *, fake: Callable[..., Any], mutates: Iterable[str] = ()
 ) -> Callable[[Callable[..., Any]], Operator]:
-    """Register the decorated launcher as ``torch.ops.tilescope.NAME``. ``mutates`` names the arguments it writes.
+    """Register the decorated launcher as ``torch.ops.tilescope.NAME``.
 
-    ``fake`` makes the results without data, from the same arguments; or call ``register_fake``.
+    ``fake`` makes the results without data, from the same arguments. ``mutates`` names the arguments that the launcher writes.
     """
-
-    def register(launch: Callable[..., Any]) -> Operator:
-        made = Operator(name, launch, tuple(mutates))
-        if fake is not None:
-            made.register_fake(fake)
-        return made
-
-    return register
+    return lambda launch: Operator(name, launch, tuple(mutates), fake)
 
 
 def pack(config: Mapping[str, int] | None) -> str:

@@ -10,8 +10,8 @@ from itertools import zip_longest
 
 import torch
 
-#: The least integer that int32 does not hold.
-BEYOND = 2**31
+from tilescope_kernels._shared.launching import BEYOND
+
 #: Most programs along a grid's second axis.
 SECOND_AXIS = 65535
 #: Most rows or columns of a tile of a matrix product.

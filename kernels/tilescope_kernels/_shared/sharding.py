@@ -1,12 +1,13 @@
-"""How operators take ``DTensor``: elementwise ones sharded along any dimension, those of rows along the rows."""
+"""How operators take ``DTensor``: elementwise ones sharded along any dimension, those of rows along the rows. Imported once it is used."""
 
 from __future__ import annotations
 
 import functools
-import sys
 from typing import Any
 
 import torch
+from torch.distributed.tensor import Partial, Replicate, Shard
+from torch.distributed.tensor.experimental import register_sharding
 
 #: Operators by the parts of their tensors, in the order of the schema, and of their outputs: ``e`` is sharded along any dimension,
 #: ``r`` along the first, ``w`` is whole on every rank, and ``p`` is a sum of which every rank has a part.
@@ -33,18 +34,13 @@ _PARTS = {
 
 @functools.cache
 def register(name: str) -> None:
-    """Tell PyTorch's ``DTensor``, if it is in use, how the operator ``name`` takes it."""
-    if "torch.distributed.tensor" in sys.modules:
-        from torch.distributed.tensor.experimental import register_sharding  # noqa: PLC0415 - slow, and rarely needed
-
-        operator = getattr(torch.ops.tilescope, name)
-        register_sharding([operator.plain, operator.default])(functools.partial(_placements, name))
+    """Tell ``DTensor`` how the operator ``name`` takes it."""
+    operator = getattr(torch.ops.tilescope, name)
+    register_sharding([operator.plain, operator.default])(functools.partial(_placements, name))
 
 
 def _placements(name: str, *args: Any) -> list[tuple[list[Any], list[Any]]]:
     """The placements of outputs and of arguments that fit together."""
-    from torch.distributed.tensor import Partial, Replicate, Shard  # noqa: PLC0415 - as above
-
     if name not in _PARTS:
         raise ValueError(
             f"tilescope::{name} takes no DTensor: call it with the local parts, x.to_local(), or in "

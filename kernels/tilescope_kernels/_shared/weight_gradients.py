@@ -9,8 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.launching import cdiv, launch, next_power_of_2
-from tilescope_kernels._shared.reach import BEYOND
+from tilescope_kernels._shared.launching import BEYOND, cdiv, launch, next_power_of_2
 
 
 @triton.jit(do_not_specialize=["programs"])

@@ -16,9 +16,8 @@ import torch.nn.functional as F
 
 from tilescope_kernels._shared.checks import check_integers, check_no_grad, check_tensors, use_triton
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2, shared_memory
+from tilescope_kernels._shared.launching import BEYOND, cdiv, launch, multiprocessors, next_power_of_2, shared_memory
 from tilescope_kernels._shared.operators import operator, pack, rows_like, unpack
-from tilescope_kernels._shared.reach import BEYOND
 from tilescope_kernels.attention.attention import _MOST, _neighbours
 from tilescope_kernels.attention.decode import _SPLITS, _span, attention_combine_kernel
 from tilescope_kernels.attention.paged_kernels import paged_attention_kernel

@@ -15,9 +15,8 @@ import triton
 
 from tilescope_kernels._shared.checks import use_triton
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launching import launch, multiprocessors
+from tilescope_kernels._shared.launching import BEYOND, launch, multiprocessors
 from tilescope_kernels._shared.operators import operator, pack, unpack
-from tilescope_kernels._shared.reach import BEYOND
 from tilescope_kernels.convolution.depthwise_conv2d_kernels import depthwise_conv2d_kernel, turned_taps_kernel
 from tilescope_kernels.convolution.problems import _out_extent, checked, gradients, save
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload

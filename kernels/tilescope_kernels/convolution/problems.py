@@ -9,9 +9,10 @@ import torch
 
 from tilescope_kernels._shared import reach
 from tilescope_kernels._shared.checks import check_tensors
+from tilescope_kernels._shared.launching import BEYOND
 
 #: Kernels count the pixels of a launch in 32 bits, with those of the last tile that do not exist.
-_MOST_PIXELS = reach.BEYOND - 1024
+_MOST_PIXELS = BEYOND - 1024
 
 
 def _out_extent(extent: int, kernel: int, stride: int, padding: int, dilation: int) -> int:

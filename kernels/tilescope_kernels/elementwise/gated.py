@@ -16,9 +16,8 @@ import triton.language as tl
 from tilescope_kernels._shared.activations import activate, activate_with_derivative
 from tilescope_kernels._shared.checks import check_tensors, use_triton
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, split_config
+from tilescope_kernels._shared.launching import BEYOND, cdiv, launch, multiprocessors, split_config
 from tilescope_kernels._shared.operators import as_rows, operator, pack, shaped_as, unpack
-from tilescope_kernels._shared.reach import BEYOND
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
 
 

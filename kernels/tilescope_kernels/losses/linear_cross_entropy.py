@@ -49,7 +49,17 @@ def _chunk(rows: int, columns: int, classes: int, itemsize: int) -> int:
     return min(rows, max(_LEAST, wanted // _TILE * _TILE))
 
 
-@operator("linear_cross_entropy")
+def _fake(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, ignore_index: int,
+    smoothing: float, reduction: int, dtype: torch.dtype, wants_dx: bool, wants_dw: bool, wants_db: bool, config: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    loss = x.new_empty(x.shape[0] if reduction == 0 else (), dtype=dtype)
+    dx = torch.empty_like(x) if wants_dx else x.new_empty(0)
+    dw = torch.empty_like(weight) if wants_dw else x.new_empty(0)
+    return loss, dx, dw, x.new_empty(weight.shape[0] if wants_db else 0)
+
+
+@operator("linear_cross_entropy", fake=_fake)
 def _linear_cross_entropy(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, ignore_index: int,
     smoothing: float, reduction: int, dtype: torch.dtype, wants_dx: bool, wants_dw: bool, wants_db: bool, config: str,
@@ -105,17 +115,6 @@ def _linear_cross_entropy(
         dw.zero_()
     loss, _ = reduced(losses, target, ignore_index, reduction, dtype)
     return loss, dx, dw, x.new_empty(0) if db is None else db.to(x.dtype)
-
-
-@_linear_cross_entropy.register_fake
-def _(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, ignore_index: int,
-    smoothing: float, reduction: int, dtype: torch.dtype, wants_dx: bool, wants_dw: bool, wants_db: bool, config: str,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    loss = x.new_empty(x.shape[0] if reduction == 0 else (), dtype=dtype)
-    dx = torch.empty_like(x) if wants_dx else x.new_empty(0)
-    dw = torch.empty_like(weight) if wants_dw else x.new_empty(0)
-    return loss, dx, dw, x.new_empty(weight.shape[0] if wants_db else 0)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:

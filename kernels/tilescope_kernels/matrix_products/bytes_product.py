@@ -9,8 +9,7 @@ from collections.abc import Mapping
 
 import torch
 
-from tilescope_kernels._shared.launching import capability, cdiv, multiprocessors, shared_memory
-from tilescope_kernels._shared.reach import BEYOND
+from tilescope_kernels._shared.launching import BEYOND, capability, cdiv, multiprocessors, shared_memory
 from tilescope_kernels.matrix_products import matmul_hopper, scaled_matmul, split_k
 from tilescope_kernels.matrix_products.aligned_rows import is_aligned
 

@@ -22,8 +22,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilescope_kernels._shared.descriptors import tiles
-from tilescope_kernels._shared.launching import capability, cdiv, launch, multiprocessors, shared_memory
-from tilescope_kernels._shared.reach import BEYOND
+from tilescope_kernels._shared.launching import BEYOND, capability, cdiv, launch, multiprocessors, shared_memory
 from tilescope_kernels._shared.tile_order import tile_origin
 from tilescope_kernels.matrix_products.aligned_rows import aligned, columns, copy_rows, is_aligned, room
 from tilescope_kernels.matrix_products.scales import _scaled, kind

@@ -14,9 +14,8 @@ import torch.nn.functional as F
 
 from tilescope_kernels._shared.checks import check_mixed, use_triton
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2, split_config
+from tilescope_kernels._shared.launching import BEYOND, cdiv, launch, multiprocessors, next_power_of_2, split_config
 from tilescope_kernels._shared.operators import as_vector, operator, pack, shaped_as, unpack, wants_grad
-from tilescope_kernels._shared.reach import BEYOND
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
 from tilescope_kernels.norms.group_norm_kernels import (
     group_norm_backward_kernel,

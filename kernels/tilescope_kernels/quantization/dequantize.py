@@ -12,10 +12,10 @@ import triton.language as tl
 
 from tilescope_kernels._shared.checks import FLOATING, use_triton
 from tilescope_kernels._shared.declarations import compiled
-from tilescope_kernels._shared.launching import launch, split_config
+from tilescope_kernels._shared.launching import BEYOND, launch, split_config
 from tilescope_kernels._shared.one_byte import check_operands
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
-from tilescope_kernels._shared.reach import BEYOND, slabs
+from tilescope_kernels._shared.reach import slabs
 from tilescope_kernels.quantization.quantize import (
     BLOCK_CONFIGS,
     LARGEST,

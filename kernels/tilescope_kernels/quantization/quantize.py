@@ -16,10 +16,10 @@ import triton
 
 from tilescope_kernels._shared.checks import check_no_grad, check_tensors, use_triton
 from tilescope_kernels._shared.declarations import compiled, generator, normal
-from tilescope_kernels._shared.launching import launch, split_config
+from tilescope_kernels._shared.launching import BEYOND, launch, split_config
 from tilescope_kernels._shared.one_byte import check_has_fp8
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
-from tilescope_kernels._shared.reach import BEYOND, SECOND_AXIS, slabs
+from tilescope_kernels._shared.reach import SECOND_AXIS, slabs
 from tilescope_kernels.quantization.quantize_kernels import (
     GROUP,
     SMALLEST,

@@ -11,9 +11,8 @@ import triton.language as tl
 
 from tilescope_kernels._shared.checks import check_integers, use_triton
 from tilescope_kernels._shared.declarations import compiled, generator
-from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2, split_config
+from tilescope_kernels._shared.launching import BEYOND, cdiv, launch, multiprocessors, next_power_of_2, split_config
 from tilescope_kernels._shared.operators import operator, pack, unpack
-from tilescope_kernels._shared.reach import BEYOND
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 
