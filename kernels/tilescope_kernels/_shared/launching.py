@@ -180,12 +180,6 @@ def multiprocessors(tensor: torch.Tensor) -> int:
     return _multiprocessors(tensor.device) if tensor.is_cuda else 132
 
 
-def programs(m: int, n: int, config: Mapping[str, int], tensor: torch.Tensor) -> tuple[int]:
-    """The grid over an (m, n) result: a program a tile, or with ``TMA`` at most one an SM, which takes several tiles."""
-    tiles = cdiv(m, config["BLOCK_M"]) * cdiv(n, config["BLOCK_N"])
-    return (min(tiles, multiprocessors(tensor)) if config["TMA"] else tiles,)
-
-
 @functools.cache
 def _capability(device: torch.device) -> int:
     major, minor = torch.cuda.get_device_capability(device)

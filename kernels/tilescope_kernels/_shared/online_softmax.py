@@ -110,12 +110,3 @@ def sum_exp(
 def finite(largest):
     """The maximum as a shift: 0 instead of an infinity, because inf - inf is NaN."""
     return tl.where(tl.abs(largest) == float("inf"), 0.0, largest)
-
-
-@triton.jit
-def merge(largest, total, other_largest, other_total):
-    """Merge maximum and sum of exponentials of two sets. Each sum is relative to its set's ``finite`` maximum."""
-    raised = tl.maximum(largest, other_largest)
-    shift = finite(raised)
-    scaled = total * tl.exp2((largest - shift) * LOG2_E)
-    return raised, scaled + other_total * tl.exp2((other_largest - shift) * LOG2_E)

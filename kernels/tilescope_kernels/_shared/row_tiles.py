@@ -13,12 +13,10 @@ import torch
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.launching import cdiv, next_power_of_2
+from tilescope_kernels._shared.launching import cdiv
 
 #: Fewest columns of a row in pieces. Shorter rows share a program.
 _LEAST = 2049
-#: The same for rows that are not 16-byte aligned, which as a block would be accessed element by element.
-_LEAST_SKEWED = 513
 
 
 @triton.jit
@@ -63,16 +61,6 @@ def load_pieces(
     for i in tl.static_range(STEPS):
         held += (load_piece(x_ptr, columns, other, i, LANES, WIDTH, STEPS, WHOLE, KEEP, MASKED),)
     return held
-
-
-@triton.jit
-def zero_beyond(
-    x, columns, PIECE: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr
-):
-    """Zero a piece beyond its row's end."""
-    if not WHOLE and PIECE + 1 == STEPS:
-        x = tl.where(columns_of(PIECE, LANES, WIDTH) < columns, x, 0.0)
-    return x
 
 
 @triton.jit
@@ -123,32 +111,12 @@ def in_pieces(x: torch.Tensor, options: Mapping[str, int]) -> tuple[dict[str, in
     width = 16 // size
     if columns < _LEAST or columns % width or x.stride(0) % width:
         return None
-    pieces, warps = _pieces(columns, size, options.get("num_warps"))
+    pieces, warps = pieces_of(columns, size, options.get("num_warps"))
     return {**pieces}, {"num_warps": warps, **options}
 
 
-def in_skewed_pieces(x: torch.Tensor, options: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]] | None:
-    """As ``in_pieces``, for rows that are contiguous but not 16-byte aligned: of what aligned accesses cover (``whole_part``)."""
-    columns, size = x.shape[1], x.element_size()
-    if columns < _LEAST_SKEWED:
-        return None
-    # At most 96 bytes per thread: of 1 to 32 warps, these were the fastest for softmax of 513 to 20001 columns in bf16.
-    length = columns * size // 16 * (16 // size)
-    warps = options.get("num_warps", min(32, next_power_of_2(cdiv(length * size, 3072))))
-    pieces, warps = _pieces(length, size, warps)
-    # The covered part has one of two lengths.
-    return even({**pieces, "WHOLE": False}), {"num_warps": warps, **options}
-
-
-def even(pieces: Mapping[str, int], most: int = 32) -> dict[str, int]:
-    """The parameters with an even number of pieces, up to ``most``: more widths share a compiled kernel. Two pieces are masked then."""
-    steps = pieces["STEPS"]
-    is_odd = steps % 2 and 1 < steps < most and not pieces["WHOLE"]
-    return {**pieces, "STEPS": steps + 1 if is_odd else steps}
-
-
 @functools.cache
-def _pieces(columns: int, size: int, asked: int | None) -> tuple[Mapping[str, int], int]:
+def pieces_of(columns: int, size: int, asked: int | None) -> tuple[Mapping[str, int], int]:
     """Kernel parameters and number of warps for rows of ``columns`` elements of ``size`` bytes. ``asked`` overrides the warps."""
     width = 16 // size
     # With 16 warps, two programs with rows of 16384 in 16 bits fit an SM.

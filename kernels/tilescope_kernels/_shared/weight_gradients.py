@@ -27,31 +27,6 @@ def sum_partials_kernel(out_ptr, partial_ptr, programs, columns, ROWS: tl.conste
     tl.store(out_ptr + which * columns + column, out.to(out_ptr.dtype.element_ty), mask=column < columns)
 
 
-@triton.jit
-def column_sums_kernel(partial_ptr, x_ptr, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Partial sums of ``BLOCK`` columns, over every ``num_programs(1)``-th tile of ``ROWS`` rows of a contiguous matrix."""
-    slab = tl.program_id(1)
-    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]
-    total = tl.zeros((ROWS, BLOCK), tl.float32)
-    for start in range(slab * ROWS, rows, tl.num_programs(1) * ROWS):
-        row = start + tl.arange(0, ROWS)[:, None]
-        mask = (row < rows) & (column < columns)
-        total += tl.load(x_ptr + row.to(tl.int64) * columns + column, mask=mask, other=0.0).to(tl.float32)
-    out = partial_ptr + slab.to(tl.int64) * columns + column
-    tl.store(out, tl.sum(total, axis=0, keep_dims=True), mask=column < columns)
-
-
-def column_sums(partial: torch.Tensor, x: torch.Tensor) -> None:
-    """Fill fp32 ``partial`` (programs, columns) with partial sums over the rows of contiguous ``x`` (rows, columns)."""
-    rows, columns = x.shape
-    block = 1024
-    launch(
-        column_sums_kernel, (cdiv(columns, block), partial.shape[0]),
-        partial, x, rows, columns,
-        ROWS=4, BLOCK=block, num_warps=4,
-    )  # fmt: skip
-
-
 def sums_dtype(x: torch.Tensor, weight: torch.Tensor | None) -> torch.dtype:
     """The dtype of a norm's weight gradients: that of the weight, or of ``x`` without a weight."""
     return x.dtype if weight is None else weight.dtype

@@ -20,9 +20,10 @@ import triton
 from tilescope_kernels._shared.checks import check_tensors, use_triton
 from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.descriptors import workspace
-from tilescope_kernels._shared.launching import BEYOND, launch, multiprocessors, programs, shared_memory
+from tilescope_kernels._shared.launching import BEYOND, launch, multiprocessors, shared_memory
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels._shared.reach import is_far, slabs
+from tilescope_kernels._shared.tile_order import programs
 from tilescope_kernels.matrix_products.lora_kernels import lora_down_kernel, lora_linear_kernel
 from tilescope_kernels.matrix_products.scaled_matmul import tma_serves
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload

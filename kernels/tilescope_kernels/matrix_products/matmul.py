@@ -15,10 +15,10 @@ import triton.language as tl
 from tilescope_kernels._shared.checks import check_tensors, use_triton
 from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.descriptors import workspace
-from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, programs, shared_memory
+from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, shared_memory
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels._shared.reach import is_far
-from tilescope_kernels._shared.tile_order import tile_origin
+from tilescope_kernels._shared.tile_order import programs, tile_origin
 from tilescope_kernels.matrix_products import matmul_hopper, matmul_pairs, split_k
 from tilescope_kernels.matrix_products.aligned_rows import columns
 from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload

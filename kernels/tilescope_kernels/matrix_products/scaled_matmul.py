@@ -12,10 +12,10 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.descriptors import workspace
-from tilescope_kernels._shared.launching import capability, multiprocessors, programs, shared_memory
+from tilescope_kernels._shared.launching import capability, multiprocessors, shared_memory
 from tilescope_kernels._shared.launching import launch as start
 from tilescope_kernels._shared.reach import is_far
-from tilescope_kernels._shared.tile_order import tile_origin
+from tilescope_kernels._shared.tile_order import programs, tile_origin
 from tilescope_kernels.matrix_products.scales import _scaled, kind
 
 

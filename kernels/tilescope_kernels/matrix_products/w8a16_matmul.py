@@ -17,11 +17,11 @@ import triton.language as tl
 from tilescope_kernels._shared.checks import check_no_grad, check_tensors, use_triton
 from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.descriptors import workspace
-from tilescope_kernels._shared.launching import launch, multiprocessors, programs, shared_memory
+from tilescope_kernels._shared.launching import launch, multiprocessors, shared_memory
 from tilescope_kernels._shared.one_byte import check_operands
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels._shared.reach import is_far
-from tilescope_kernels._shared.tile_order import tile_origin
+from tilescope_kernels._shared.tile_order import programs, tile_origin
 from tilescope_kernels.matrix_products import w8a16_hopper
 from tilescope_kernels.matrix_products.scaled_matmul import tma_serves
 from tilescope_kernels.matrix_products.w8a16_sum import add_parts

@@ -17,11 +17,12 @@ from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2, split_config
 from tilescope_kernels._shared.operators import as_rows, as_vector, operator, pack, shaped_as, unpack, wants_grad
 from tilescope_kernels._shared.row_tiles import in_pieces, vector
-from tilescope_kernels._shared.weight_gradients import column_sums, sum_partials, sums_dtype
+from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
 from tilescope_kernels.norms.layer_norm_kernels import (
     _ALL,
     _NOTHING,
     _ROW,
+    column_sums_kernel,
     layer_norm_backward_kernel,
     layer_norm_kernel,
     layer_norm_pieces_kernel,
@@ -75,6 +76,17 @@ def _keep(x: torch.Tensor, block: int, summed: bool) -> int:
     if block <= (_SUMMED_TWICE if summed else SUMMED):
         return int(_ALL.value)
     return int((_ROW if summed and x.element_size() == 2 else _NOTHING).value)
+
+
+def _column_sums(partial: torch.Tensor, x: torch.Tensor) -> None:
+    """Fill fp32 ``partial`` (programs, columns) with partial sums over the rows of contiguous ``x`` (rows, columns)."""
+    rows, columns = x.shape
+    block = 1024
+    launch(
+        column_sums_kernel, (cdiv(columns, block), partial.shape[0]),
+        partial, x, rows, columns,
+        ROWS=4, BLOCK=block, num_warps=4,
+    )  # fmt: skip
 
 
 @operator(
@@ -177,7 +189,7 @@ def _layer_norm_backward(
     if partial is None:
         return dx, none
     if keep != _ALL.value:
-        column_sums(partial[1], dy)
+        _column_sums(partial[1], dy)
     return dx, sum_partials(partial, sums_dtype(x, weight))
 
 

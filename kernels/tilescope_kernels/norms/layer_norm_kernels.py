@@ -5,15 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.row_tiles import (
-    aligned,
-    columns_of,
-    load_piece,
-    load_pieces,
-    narrow,
-    store_piece,
-    zero_beyond,
-)
+from tilescope_kernels._shared.row_tiles import aligned, columns_of, load_piece, load_pieces, narrow, store_piece
 
 #: Scale of elements in a row sum, which else might overflow fp32. A power of two changes no bit of the mantissa.
 SMALLER = tl.constexpr(2.0**-17)
@@ -23,6 +15,16 @@ SMALLER = tl.constexpr(2.0**-17)
 def _nothing(largest, least):
     """0, or NaN if largest - least overflows fp32, as then PyTorch's mean is NaN."""
     return (largest - least) * 0.0
+
+
+@triton.jit
+def zero_beyond(
+    x, columns, PIECE: tl.constexpr, LANES: tl.constexpr, WIDTH: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr
+):
+    """Zero a piece beyond its row's end."""
+    if not WHOLE and PIECE + 1 == STEPS:
+        x = tl.where(columns_of(PIECE, LANES, WIDTH) < columns, x, 0.0)
+    return x
 
 
 @triton.jit
@@ -220,3 +222,17 @@ def layer_norm_backward_kernel(
         tl.store(partial_ptr + column, dw, mask=mask)
         if KEEP == _ALL:
             tl.store(partial_ptr + programs.to(tl.int64) * columns + column, db, mask=mask)
+
+
+@triton.jit
+def column_sums_kernel(partial_ptr, x_ptr, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Partial sums of ``BLOCK`` columns, over every ``num_programs(1)``-th tile of ``ROWS`` rows of a contiguous matrix."""
+    slab = tl.program_id(1)
+    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]
+    total = tl.zeros((ROWS, BLOCK), tl.float32)
+    for start in range(slab * ROWS, rows, tl.num_programs(1) * ROWS):
+        row = start + tl.arange(0, ROWS)[:, None]
+        mask = (row < rows) & (column < columns)
+        total += tl.load(x_ptr + row.to(tl.int64) * columns + column, mask=mask, other=0.0).to(tl.float32)
+    out = partial_ptr + slab.to(tl.int64) * columns + column
+    tl.store(out, tl.sum(total, axis=0, keep_dims=True), mask=column < columns)

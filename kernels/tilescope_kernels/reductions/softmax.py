@@ -12,7 +12,7 @@ from tilescope_kernels._shared.checks import check_tensors, use_triton
 from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2, split_config
 from tilescope_kernels._shared.operators import as_rows, operator, pack, shaped_as, unpack
-from tilescope_kernels._shared.row_tiles import even, in_pieces, in_skewed_pieces, vector
+from tilescope_kernels._shared.row_tiles import in_pieces, pieces_of, vector
 from tilescope_kernels.reductions.softmax_gluon import softmax_backward_in_parts, softmax_with_held_rows
 from tilescope_kernels.reductions.softmax_kernels import (
     softmax_online_kernel,
@@ -35,6 +35,8 @@ _HELD_BACKWARD = {2: 64 * 1024, 4: 32 * 1024}
 _IN_L2 = 176 * 1024
 #: Columns of a part of a row.
 _PART = 8192
+#: Fewest columns of rows in pieces that are not 16-byte aligned, which as a block would be accessed element by element.
+_LEAST_SKEWED = 513
 #: Elements of the largest block of several rows.
 _MOST = 32768
 
@@ -60,9 +62,29 @@ def _one_row(config: Config) -> bool:
     return (config or {}).get("ROWS", 1) == 1
 
 
+def _even(pieces: Mapping[str, int], most: int = 32) -> dict[str, int]:
+    """The parameters with an even number of pieces, up to ``most``: more widths share a compiled kernel. Two pieces are masked then."""
+    steps = pieces["STEPS"]
+    is_odd = steps % 2 and 1 < steps < most and not pieces["WHOLE"]
+    return {**pieces, "STEPS": steps + 1 if is_odd else steps}
+
+
+def _in_skewed_pieces(x: torch.Tensor, options: Mapping[str, int]) -> Pieces | None:
+    """As ``in_pieces``, for rows that are contiguous but not 16-byte aligned: of what aligned accesses cover (``whole_part``)."""
+    columns, size = x.shape[1], x.element_size()
+    if columns < _LEAST_SKEWED:
+        return None
+    # At most 96 bytes per thread: of 1 to 32 warps, these were the fastest for softmax of 513 to 20001 columns in bf16.
+    length = columns * size // 16 * (16 // size)
+    warps = options.get("num_warps", min(32, next_power_of_2(cdiv(length * size, 3072))))
+    pieces, warps = pieces_of(length, size, warps)
+    # The covered part has one of two lengths.
+    return _even({**pieces, "WHOLE": False}), {"num_warps": warps, **options}
+
+
 def _fewer_variants(found: Pieces | None) -> Pieces | None:
     """Three pieces become four, so that more widths share a compiled kernel. More pieces would idle too many lanes."""
-    return found and (even(found[0], most=4), found[1])
+    return found and (_even(found[0], most=4), found[1])
 
 
 def _block(x: torch.Tensor, config: Config, elements: int, most: int) -> tuple[dict[str, int], dict[str, int]]:
@@ -97,7 +119,7 @@ def _write_pieces(y: torch.Tensor, x: torch.Tensor, config: Config) -> bool:
     if _skewed(x):
         # Few short rows are sooner done element by element, in more warps each, than in aligned pieces and their ends.
         small = columns <= 1024 and rows <= 16 * multiprocessors(x)
-        found = None if small else in_skewed_pieces(x, options)
+        found = None if small else _in_skewed_pieces(x, options)
     else:
         if 12288 <= columns <= 16384:
             # Norms take 16 warps here, but exchange less.
@@ -162,7 +184,7 @@ def _grade_pieces(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tensor, config: C
     (rows, columns), options = y.shape, split_config(config or {})[1]
     if columns == next_power_of_2(columns) or _bytes(y) > _HELD_BACKWARD[y.element_size()] or not _one_row(config):
         return False
-    found = in_skewed_pieces(y, options) if _skewed(y) else _fewer_variants(in_pieces(y, options))
+    found = _in_skewed_pieces(y, options) if _skewed(y) else _fewer_variants(in_pieces(y, options))
     if found:
         parameters, options = found
         launch(softmax_pieces_backward_kernel, (rows,), dx, dy, y, columns, SKEWED=_skewed(y), **parameters, **options)

@@ -5,8 +5,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tilescope_kernels._shared.online_softmax import LOG2_E, ends, exp, finite, merge, sum_exp, whole_part
+from tilescope_kernels._shared.online_softmax import LOG2_E, ends, exp, finite, sum_exp, whole_part
 from tilescope_kernels._shared.row_tiles import aligned, columns_of, load_pieces, narrow, store_piece
+
+
+@triton.jit
+def merge(largest, total, other_largest, other_total):
+    """Merge maximum and sum of exponentials of two sets. Each sum is relative to its set's ``finite`` maximum."""
+    raised = tl.maximum(largest, other_largest)
+    shift = finite(raised)
+    scaled = total * tl.exp2((largest - shift) * LOG2_E)
+    return raised, scaled + other_total * tl.exp2((other_largest - shift) * LOG2_E)
 
 
 @triton.jit
