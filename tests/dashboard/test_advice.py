@@ -67,29 +67,16 @@ def test_card_without_bound_says_so() -> None:
     assert "nothing to gain here" in cards.cards([finding(rule=AT_ROOF[0], bound=None)])
     for rule in (WRONG, impossible.ROOF):
         wrong = finding(rule=rule, bound=None)
-        for shown in (cards.cards([wrong]), cards.brief(wrong)):
-            assert "nothing to gain" not in shown and "<p" in shown
-            assert not re.search(r"[·>(] ?measured|predicted[)<]", shown)
+        shown = cards.cards([wrong])
+        assert "nothing to gain" not in shown and not re.search(r"[·>(] ?measured|predicted[)<]", shown)
         assert '<div class="win">fix this first: no speedup counts until then</div>' in cards.cards([wrong])
     assert "of the interval" in cards.cards([finding(bound=Bound(2, "x", "interval"))])
     assert cards.cards([]) == '<ol class="findings"></ol>'
 
 
-def test_brief_finding_names_bound_and_origin() -> None:
-    shown = cards.brief(finding())
-    assert "A title." in shown
-    assert "Potential speedup: 1.40× by this alone, 29 % of GPU time" in shown
-    assert "(measured)" in shown
-    predicted = cards.brief(finding(title=HOSTILE, evidence=finding().evidence[::-1], bound=None))
-    assert "brief predicted" in predicted
-    assert "speedup" not in predicted
-    assert "<img" not in predicted
-
-
 def test_what_a_timed_cure_wins_is_not_called_a_bound() -> None:
     timed = finding(bound=Bound(1.25, "a / b", timed=True))
     assert "<b>1.25×</b>20 % of GPU time" in cards.cards([timed])
-    assert "Measured speedup: 1.25×, 20 % of GPU time" in cards.brief(timed)
 
 
 def test_impossible_finding_is_the_sentence() -> None:

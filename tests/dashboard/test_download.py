@@ -65,7 +65,7 @@ def test_page_full_disk_then_server_ends(chromium: Any, runs: Path, tmp_path: Pa
     served = Server(runs, tmp_path, first=NO_ROOM)
     page = chromium.new_page(viewport={"width": 390, "height": 844}, user_agent="Mobi")
     page.goto(f"{served.url}?run={RUN}&kernel=softmax&view=roofline&theme=dark")
-    page.get_by_text("of roofline at").wait_for()
+    page.get_by_text("roof at").wait_for()
     for button in ("CSV", "Markdown"):
         if button == "Markdown":
             page.get_by_role("button", name="More", exact=True).click()
@@ -82,5 +82,5 @@ def test_page_full_disk_then_server_ends(chromium: Any, runs: Path, tmp_path: Pa
     lost.wait_for()
     assert all(word in lost.inner_text() for word in ("make serve", "tilescope serve", "reload this page"))
     # The text that was read can still be read.
-    assert page.get_by_text("of roofline at").count()
+    assert page.get_by_text("roof at").count()
     page.close()

@@ -79,7 +79,7 @@ def opened(visit: Any, query: str = "", **settings: Any) -> Any:
     """The page, once all of it is there."""
     page = visit(f"run={RUN}&kernel=softmax{query}", **settings)
     page.get_by_role("tab", name="Library").wait_for()
-    for name in ("Keys", "Profile"):
+    for name in ("Keys and glossary", "Profile"):
         page.get_by_role("button", name=name, exact=True).wait_for()
     return page
 
@@ -99,7 +99,7 @@ def test_figure_text_follows_headline(in_runs: None) -> None:
         assert all(plot.html_attributes["role"] == "figure" for plot in plots)
         return [plot.html_attributes["aria-label"] for plot in plots]
 
-    assert all("of roofline at" in said for said in spoken())
+    assert all("roof at" in said for said in spoken())
     state.kernel = "matmul"
     headline = html_text.title_of(shown.__panel__()[1].object)
     assert headline and all(headline in said for said in spoken())
@@ -149,7 +149,7 @@ def to_the_roofline(page: Any) -> None:
         page.get_by_role("tab", name=name, exact=True, selected=True).wait_for()
         focused(page, "tab", name)
     page.wait_for_url("**view=roofline**")
-    page.get_by_text("of roofline at").wait_for()
+    page.get_by_text("roof at").wait_for()
     # After AltGr it is the same key; with Ctrl it is the browser's.
     press = "key => document.dispatchEvent(new KeyboardEvent('keydown', key))"
     page.evaluate(press, {"key": "[", "ctrlKey": True})
@@ -169,7 +169,7 @@ def through_the_sheet(page: Any) -> None:
     """Open it, read it and close it."""
     # The sheet opens, names every key, and closes with Esc.
     page.keyboard.press("?")
-    sheet = page.get_by_role("dialog", name="Keys")
+    sheet = page.get_by_role("dialog", name="Keys and glossary")
     sheet.wait_for()
     for key, does in KEYS:
         assert sheet.get_by_text(key, exact=True).is_visible() and sheet.get_by_text(does, exact=True).is_visible()

@@ -93,7 +93,7 @@ def test_nothing_is_shown_where_no_run_has_it(made: list[store.Summary]) -> None
     traffic.refresh()
     assert "From " not in said(traffic) and not body(traffic).visible
     overview.refresh()
-    assert "No run says anything about it yet" in said(overview)
+    assert "No run has data on in_no_run" in said(overview)
 
 
 def test_a_table_comes_once_the_view_is_to_be_complete(monkeypatch: pytest.MonkeyPatch) -> None:

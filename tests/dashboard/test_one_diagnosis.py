@@ -5,26 +5,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tilescope.models.advice.finding import DISTANCE
 from tilescope.runs import recordings, store
 from tilescope_dashboard.data import run_cache
-from tilescope_dashboard.session.state import State
-from tilescope_dashboard.topics import overview, summary, traffic
-from tilescope_dashboard.views.overview import Overview
-
-from .conftest import said as words
-
-
-def test_beside_a_diagnosis_no_line_says_nothing_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
-    run = next(run for run in store.list_runs([store.recorded_dir()]) if run.title == "convolution: autotune sweeps")
-    shown = Overview(State(run=run.id, kernel="conv2d", view="overview"))
-    shown.refresh()
-    assert "Compute-bound" in shown.head.object
-    loaded = run_cache.open_cached(run.path)
-    case = ("conv2d", *next(case for case in shown.state.cases.values() if case.impl == "triton"))
-    assert {finding.rule for finding in run_cache.findings(loaded, case)} <= {DISTANCE}
-    assert "brief" not in words(shown)
+from tilescope_dashboard.topics import summary, traffic
 
 
 def test_bars_fall_back_to_the_most_direct_source() -> None:
@@ -70,9 +53,9 @@ def test_the_number_of_a_cold_chain_says_what_it_is(kernel: str, said: str) -> N
     (row,) = rows[
         rows["pass"].eq("backward") & rows["impl"].eq("triton") & rows["workload"].eq("128x1024-bf16")
     ].to_dict("records")
-    for numbers in (overview.stats(row), summary.stats(row, pd.DataFrame({"speedup": []}))):
-        (note,) = [stat.note for stat in numbers if stat.label.startswith("HBM traffic")]
-        assert note == said
+    numbers = summary.stats(row, pd.DataFrame({"speedup": []}))
+    (note,) = [stat.note for stat in numbers if stat.label.startswith("HBM traffic")]
+    assert note == said
 
 
 def test_late_cpu_ranks_before_the_roof_and_once_in_the_title(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

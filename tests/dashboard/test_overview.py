@@ -1,16 +1,12 @@
-"""Overview: the figure's rows, the case at its head, and the list of runs."""
+"""Overview: the figure's rows, and the list of runs."""
 
-import math
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
-from tilescope.models import summary
 from tilescope.runs.store import Summary
 from tilescope_dashboard.figures.overview import overview
 from tilescope_dashboard.figures.style import LIGHT, theme
 from tilescope_dashboard.topics.overview import listing
-from tilescope_dashboard.views.overview import of_case, of_kernel
 
 LONG = "a_template_name<float, 4, 128>" * 10
 
@@ -60,40 +56,6 @@ def test_overview_keeps_rows_of_equal_cut_labels() -> None:
     # The text under the mouse is not cut.
     assert plot.select_one({"name": "points"}).data_source.data["row"][0].startswith(LONG)
     assert len(plot.select_one({"name": "headings"}).data_source.data["text"][0]) <= 22
-
-
-HOSTILE = "<img src=x onerror=alert(1)>"
-
-
-def case(**changes: Any) -> dict[str, Any]:
-    """A row of ``summary.summarise``, of which nothing is known but what is given."""
-    kinds = {"str": "", "bool": False, "Int32": 0, "float64": math.nan}
-    return {**{name: kinds[kind] for name, kind in summary.COLUMNS.items()}, **changes}
-
-
-def test_measured_case_leads_with_time_and_clock() -> None:
-    shown = of_case(case(measured=True, gpu_time=2e-6, gpu_time_low=1e-6, gpu_time_high=3e-6,
-                                  time_source="events", floor=1e-6, floor_fraction=0.5, why="Memory-bound."))  # fmt: skip
-    assert "2.00 µs" in shown
-    assert "1.00 µs – 3.00 µs, events" in shown
-    assert "50.0 %" in shown
-    assert "Memory-bound." in shown
-
-
-def test_a_predicted_case_says_so_and_what_is_absent_is_left_out() -> None:
-    shown = of_case(case(floor=1e-6, registers=32.0))
-    assert "predicted, not measured" in shown
-    assert "per thread" in shown
-    assert "GPU time" not in shown
-    assert "vs eager" not in shown
-    assert "vs " not in shown.split("<p>")[0], "no library was timed"
-
-
-def test_names_and_sentences_with_html_are_text() -> None:
-    shown = of_kernel(HOSTILE, case(impl=HOSTILE, why=HOSTILE, limiter=HOSTILE, theoretical_occupancy=0.5),
-                               HOSTILE)  # fmt: skip
-    assert "<img" not in shown
-    assert shown.count("&lt;img") == 5
 
 
 def test_a_run_is_listed_with_its_kind_and_what_is_wrong_with_it() -> None:

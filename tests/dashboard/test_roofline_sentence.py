@@ -13,8 +13,8 @@ from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.data.units import write
 from tilescope_dashboard.figures.roofline import roofline
 from tilescope_dashboard.figures.style import LIGHT
+from tilescope_dashboard.topics import overview
 from tilescope_dashboard.topics import roofline as topic
-from tilescope_dashboard.views.overview import of_case
 
 GPU = Device(
     "Made-up GPU", "sm_90", 100, 10_000_000, 10_000_000_000, True,
@@ -79,9 +79,9 @@ def test_roofline_and_overview_say_one_number_and_one_word() -> None:
     assert case is not None
     number = write(case["floor_fraction"], "ratio")
     title = topic.sentence(model.points(table, loaded.run.device, loaded.run.kernels)).title
-    assert title.startswith(f"{number} of roofline at ")
-    shown = of_case(case)
-    assert number in shown and "of roofline" in shown and case["roof"] in shown
+    assert title.startswith(f"{number} of the HBM roof at ")
+    shown = overview.of_roof(case)
+    assert (shown.value, shown.label) == (number, "of roofline") and case["roof"] in shown.note
 
 
 def test_roofline_without_operations_says_so() -> None:

@@ -17,7 +17,7 @@ from tilescope.table.schema import CASE_COLUMNS
 from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.data.units import write
 from tilescope_dashboard.report import runs as report
-from tilescope_dashboard.views import overview
+from tilescope_dashboard.topics import overview
 
 from .recordings import recorded
 
@@ -75,7 +75,7 @@ def test_the_config_that_ran_is_told_wherever_the_case_is(tmp_path: Path) -> Non
     check(loaded)
     (row,) = run_cache.summaries(loaded).to_dict("records")
     assert row["chosen"] == "BLOCK=64,num_warps=2"
-    assert "(triton, 8x8-fp32, forward, BLOCK=64, num_warps=2)" in overview.of_case(row)
+    assert overview.place(row) == "triton, 8x8-fp32, forward, BLOCK=64, num_warps=2"
     table = report.run_part(loaded).overview.table
     assert table is not None
     assert "BLOCK=64,num_warps=2" in table.cells(1)[0]

@@ -123,37 +123,6 @@ def test_another_kernel_opens_the_run_that_says_most_of_it() -> None:
     assert state.run == RUN
 
 
-def test_overview_first_finding_opens_advice() -> None:
-    state = State(run=RUN, kernel="softmax", view="overview")
-    shown = Overview(state)
-    shown.refresh()
-    advice = Advice(State(run=RUN, kernel="softmax", view="advice"))
-    advice.refresh()
-    # The same finding of the same case as the view it opens.
-    title = html_text.title_of(said(advice))
-    assert title.startswith("At the HBM roof") and title in said(shown)
-    field(shown, "Open Advice").param.trigger("clicks")
-    assert state.view == "advice"
-
-
-def test_overview_row_brings_its_own_finding() -> None:
-    shown = Overview(State(run=RUN, kernel="matmul", view="overview"))
-    shown.refresh()
-    row = list(grid(shown).value["kernel"]).index("layer_norm")
-    grid(shown).selection = [row]
-    assert html_text.title_of(said(shown)) == "layer_norm"
-    assert "At the HBM roof" in said(shown)
-    case = grid(shown).value.iloc[row]
-    field(shown, "Open Advice").param.trigger("clicks")
-    assert (shown.state.view, shown.state.kernel) == ("advice", "layer_norm")
-    assert shown.state.case == f"{case['impl']} · {case['pass']} · {case['workload']}"
-    shown.state.param.update(view="overview", kernel="matmul")
-    shown.clear()
-    assert html_text.title_of(said(shown)) == "matmul"
-    with pytest.raises(StopIteration):
-        field(shown, "Open Advice")
-
-
 def test_autotune_without_configs_names_the_cure() -> None:
     state = State(run=RUN, kernel="softmax", view="autotune", may_launch=True)
     state.runs = [run for run in state.runs if not run.recorded]  # one of those has a sweep
@@ -218,9 +187,29 @@ def test_occupancy_begins_with_the_standing_case() -> None:
 
 def test_what_failed_is_said_beside_its_own_kernel_only() -> None:
     shown = Context(State(run=RUN, kernel="matmul"))
-    assert "failed in this run" in said(shown)
+    assert "2 failed" in shown.brief.object
     shown.state.kernel = "softmax"
-    assert "failed in this run" not in said(shown)
+    assert "failed" not in shown.brief.object
+
+
+def test_fault_of_the_shown_case_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synthetic: ModuleType
+) -> None:
+    monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
+    synthetic.write_run(tmp_path, RUN)
+    described = tmp_path / RUN / "run.json"
+    shown = State(run=RUN, kernel="softmax").standing
+    outside = "k, program (9, 0, 0), line 7: reads 960 bytes past the end of x_ptr: element 10,000 of 10,000"
+    failure = {"case": "/".join(("softmax", *shown[:3])), "collector": "interpreter", "message": outside}
+    described.write_text(json.dumps({**json.loads(described.read_text()), "failures": [failure]}))
+    state = State(run=RUN, kernel="softmax", view="summary")
+    context, told = Context(state), "past the end of x_ptr"
+    summary = Summary(state)
+    summary.refresh()
+    assert (said(summary).count(told), context.notices.object) == (1, "")
+    assert "failed" not in context.brief.object
+    state.view = "timeline"
+    assert context.notices.object.count(told) == 1 and "ignore the other numbers" in context.notices.object
 
 
 class Changed(State):
@@ -232,9 +221,9 @@ class Changed(State):
 def test_context_names_changed_kernels_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = Context(Changed(run=RUN, kernel="softmax"))
 
-    assert "the source of softmax is not" in shown.brief.object and "matmul" not in shown.brief.object
+    assert "the source of softmax has changed" in shown.brief.object and "matmul" not in shown.brief.object
     shown.state.view = "overview"
-    assert "the source of matmul, softmax is not" in shown.brief.object
+    assert "the source of matmul, softmax has changed" in shown.brief.object
     shown.state.view = "timeline"
     shown.state.kernel = "vector_add"
     assert shown.brief.object == ""
@@ -242,10 +231,10 @@ def test_context_names_changed_kernels_of_the_page(monkeypatch: pytest.MonkeyPat
     sizes = {"softmax": ["0x512-bf16", "1x2-fp32"]}
     monkeypatch.setattr(context, "changed_sizes", lambda _, kernel: sizes.get(kernel, []))
     shown.state.param.update(view="summary", kernel="softmax")
-    changed = "hat softmax launches at 0x512-bf16, 1x2-fp32 is not what was recorded."
-    assert f"w{changed}" in shown.brief.object and "the source of" not in shown.brief.object
+    changed = "softmax launches other code at 0x512-bf16, 1x2-fp32 than this run measured."
+    assert changed in shown.brief.object and "the source of" not in shown.brief.object
     shown.state.view = "overview"
-    assert f"the source of matmul is not what was recorded. W{changed}" in shown.brief.object
+    assert f"the source of matmul has changed since this run measured it. S{changed[1:]}" in shown.brief.object
 
 
 def test_interrupted_run_says_how_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synthetic: ModuleType) -> None:

@@ -157,8 +157,8 @@ def test_wrong_side_has_no_speedup_and_is_told_first():
     assert verdicts.worst([rows]) == 0
     said = verdicts.sentence(rows, "new", "old")
     assert (
-        said.startswith("new is wrong in 2 of 4 cases: k reads past the end of x in line 6.")
-        and "; new is 2.0× faster" in said
+        said.startswith("new is wrong in 2 of 4 cases: k reads past the end of x in line 6")
+        and "; new is 2.00× faster" in said
     )
     rows = compare.compare(Side(wrong, "triton"), Side(right, "triton"))
     assert set(rows["verdict"]) == {"baseline wrong"} and verdicts.worst([rows]) == math.inf

@@ -123,6 +123,16 @@ export function render({model}) {
   button.addEventListener("click", toggle)
   dialog.querySelector("button").addEventListener("click", toggle)
 
+  // A title that links to its entry in the glossary.
+  function explain(event) {
+    const link = event.composedPath().find(node => node.dataset?.term)
+    if (!link) return
+    event.preventDefault()
+    dialog.querySelector("details").open = true
+    dialog.showModal()
+    dialog.querySelector(`[data-entry="${CSS.escape(link.dataset.term)}"]`).focus()
+  }
+
   function pressed(event) {
     // Many keyboards have the brackets behind AltGr, which Windows reports as Ctrl and Alt, or behind Option.
     const bracket = event.key === "[" || event.key === "]"
@@ -169,6 +179,7 @@ export function render({model}) {
   })
   document.body.prepend(link)
   document.addEventListener("keydown", pressed)
+  document.addEventListener("click", explain)
   ring(model.ring)
   const isOpen = () => model.panel === PANELS.p
   model.on("panel", () => drawer(isOpen))
@@ -191,6 +202,7 @@ export function render({model}) {
   model.on("remove", () => {
     link.remove()
     document.removeEventListener("keydown", pressed)
+    document.removeEventListener("click", explain)
   })
   return place
 }

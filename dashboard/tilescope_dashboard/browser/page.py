@@ -1,4 +1,4 @@
-"""What the page does in the browser beside its widgets: keys, the sheet that lists them, the focus, and a skip link."""
+"""What the page does in the browser beside its widgets: keys, the sheet of keys and terms, the focus, and a skip link."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 import param
 
 from tilescope_dashboard.components.script import ScriptComponent
+from tilescope_dashboard.data.meanings import MEANINGS
 
 #: Keys and their actions, as the sheet lists them.
 KEYS = (
-    ("?", "show or hide this sheet"),
+    ("?", "show or hide the keys and the glossary"),
     ("1 … 9", "go to a group of views, counted from the left"),
     ("[ ]", "go to the view before or after this one"),
     ("p, g, r", "open or close the profile form, the GPU, or what can be done with this run"),
@@ -25,9 +26,14 @@ KEYS = (
     ("Esc", "close what is open, or choose no row"),
 )
 _ROWS = "".join(f"<dt>{escape(key)}</dt><dd>{escape(does)}</dd>" for key, does in KEYS)
+_TERMS = "".join(
+    f'<dt data-entry="{escape(term)}" tabindex="-1">{escape(term)}</dt><dd>{escape(said)}</dd>'
+    for term, said in sorted(MEANINGS.items(), key=lambda one: one[0].casefold())
+)
 _MARKUP = (
-    '<button aria-label="Keys" title="Keys (?)">?</button>'
-    f'<dialog aria-label="Keys"><strong>Keys</strong><dl>{_ROWS}</dl><button>Close</button></dialog>'
+    '<button aria-label="Keys and glossary" title="Keys and glossary (?)">?</button>'
+    f'<dialog aria-label="Keys and glossary"><button>Close</button><strong>Keys</strong><dl>{_ROWS}</dl>'
+    f"<details><summary>Glossary of columns and numbers</summary><dl>{_TERMS}</dl></details></dialog>"
 )
 
 

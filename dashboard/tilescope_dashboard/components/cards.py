@@ -31,17 +31,6 @@ def cards(findings: Sequence[Finding]) -> str:
     return f'<ol class="findings">{"".join(_card(rank, found) for rank, found in enumerate(findings, 1))}</ol>'
 
 
-def brief(found: Finding) -> str:
-    """The finding in one line: its title and its potential speedup."""
-    win = ""
-    if found.bound:
-        said = "Measured" if found.bound.timed else "Potential"
-        win = f" {said} speedup: {found.bound.text}, {_saved(found.bound)}."
-    title = escape(found.title.removesuffix(".") + ".")
-    kind = _said_kind(found) and f' <span class="quiet">({_said_kind(found)})</span>'
-    return f'<p class="brief {_kind(found)}"><b>{title}</b>{escape(win)}{kind}</p>'
-
-
 def answer(found: Answer) -> str:
     """A fusion answer, a line a row; all of it is predicted."""
     rows = "".join(_row(line) for line in found.lines)

@@ -11,7 +11,7 @@ from typing import Any
 import panel as pn
 from tilescope.files.bounded_reading import printable
 
-from tilescope_dashboard.data.meanings import meaning
+from tilescope_dashboard.data.meanings import meaning, term
 from tilescope_dashboard.data.units import unbroken
 
 #: Colours derive from ``currentColor``, so they follow the page's theme.
@@ -75,12 +75,18 @@ def more(title: str, lines: Iterable[str]) -> str:
 def stats(values: Iterable[tuple[str, str, str]]) -> str:
     """Large numbers: label, value and a note on the source."""
     cells = "".join(
-        f'<div class="stat" title="{escape(meaning(label))}"><dt>{escape(label)}</dt><dd>{escape(value)}'
+        f'<div class="stat" title="{escape(meaning(label))}"><dt>{explained(label)}</dt><dd>{escape(value)}'
         + (f'<span class="note">{escape(note)}</span>' if note else "")
         + "</dd></div>"
         for label, value, note in values
     )
     return f'<dl class="stats">{cells}</dl>'
+
+
+def explained(title: str, words: str = "") -> str:
+    """The title, or other ``words``, as a link to the title's entry in the glossary (``browser/page.js``); text where it has none."""
+    shown, entry = escape(words or title), escape(term(title))
+    return f'<a href="#glossary" data-term="{entry}">{shown}</a>' if entry else shown
 
 
 def title_of(markup: str) -> str:

@@ -19,3 +19,8 @@ class Part(pn.viewable.Viewer):
 def column(*parts: Any, **settings: Any) -> pn.Column:
     """Parts from top to bottom, as wide as the page."""
     return pn.Column(*parts, **{"sizing_mode": "stretch_width", "margin": 0, **settings})
+
+
+def beside(*parts: Any) -> pn.FlexBox:
+    """Fields in a row, which continues below where the page is too narrow."""
+    return pn.FlexBox(*parts, gap="4px", align_items="center", sizing_mode="stretch_width")

@@ -260,5 +260,9 @@ def downloads(widget: Table, name: Callable[[], str]) -> pn.Column:
         return link(label, make, lambda: f"{name()}.{ending}", f"Save this table as {label}, values unscaled")
 
     links = [saving("CSV", "csv", exports.as_csv), saving("Parquet", "parquet", exports.as_parquet)]
-    row = pn.Row(widget.note, *links, sizing_mode="stretch_width", margin=(0, 8, 8, 0))
+    first = next((title for title in widget.titles.values() if meaning(title)), "")
+    about = html_text.pane(
+        f'<p class="small">{html_text.explained(first, "What the columns mean")}</p>' if first else ""
+    )
+    row = pn.Row(widget.note, about, *links, sizing_mode="stretch_width", margin=(0, 8, 8, 0))
     return layout.column(row, *[pressed.said for pressed in links])

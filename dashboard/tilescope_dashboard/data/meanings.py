@@ -1,4 +1,4 @@
-"""What titles of columns and cards mean, in one sentence each: tooltips and the glossary of the page show them."""
+"""The glossary of the page and the report: what titles of columns and cards mean. Tooltips show the same texts."""
 
 from __future__ import annotations
 
@@ -117,5 +117,9 @@ MEANINGS = {
 
 def meaning(title: str) -> str:
     """The meaning of a column's or card's title; empty where none is known."""
-    begins = (words for words in MEANINGS if title.startswith(words))
-    return MEANINGS.get(max(begins, key=len, default=""), "")
+    return MEANINGS.get(term(title), "")
+
+
+def term(title: str) -> str:
+    """The entry of the glossary for a column's or card's title; empty where it has none."""
+    return max((words for words in MEANINGS if title.startswith(words)), key=len, default="")

@@ -73,16 +73,15 @@ def _draw(plot: figure, look: Theme, flow: Flow, top: float, most: float) -> Non
     _write(plot, look, ([x], [middle - 0.19]), [said], text_align=align, text_color=look.muted)
     if not flow.value:
         return
-    shade = look.series[2] if flow.direction == "written" else look.accent
     width = max(_THIN, _THICK * flow.value / most)
 
     def head() -> NormalHead:
-        return NormalHead(size=width + 7, fill_color=shade, line_color=shade)
+        return NormalHead(size=width + 7, fill_color=look.accent, line_color=look.accent)
 
     start, end = (high, low) if flow.direction == "written" else (low, high)
     ends = {"end": head()} | ({"start": head()} if flow.direction == "both" else {"start": None})
     plot.add_layout(
-        Arrow(x_start=across, x_end=across, y_start=start, y_end=end, line_color=shade, line_width=width, **ends)
+        Arrow(x_start=across, x_end=across, y_start=start, y_end=end, line_color=look.accent, line_width=width, **ends)
     )
 
 

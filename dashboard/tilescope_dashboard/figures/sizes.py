@@ -14,7 +14,7 @@ from tilescope_dashboard.figures import style
 
 _NOTHING = "No size whose work is known was timed on this GPU."
 #: The axis' scale and unit by a rate's unit.
-_SCALES = {"byte/second": (1e9, "GB/s"), "flop/second": (1e12, "Tflop/s"), "op/second": (1e12, "TOP/s")}
+_SCALES = {"byte/second": (1e12, "TB/s"), "flop/second": (1e12, "Tflop/s"), "op/second": (1e12, "TOP/s")}
 
 
 class Frame(NamedTuple):
@@ -46,7 +46,7 @@ def sizes(rows: pd.DataFrame, frame: Frame, look: style.Theme) -> figure:
         height = frame.roof[0] / scale
         plot.add_layout(Span(location=height, dimension="width", line_color=look.ink, line_dash=[6, 4], line_width=1.5))
         style.write_on(
-            plot, look, [least / room], [height], [f"{frame.roof[1]}, {height:,.4g} {name}"], x_offset=6, y_offset=-4,
+            plot, look, [least / room], [height], [f"{frame.roof[1]}, {write(frame.roof[0], frame.unit)}"], x_offset=6, y_offset=-4,
             text_color=look.muted, text_baseline="bottom", name="roof",
         )  # fmt: skip
     if frame.at is not None:

@@ -23,6 +23,7 @@ from tilescope.files.bounded_reading import printable
 from tilescope.models.advice import Finding
 
 from tilescope_dashboard.components import cards, code_pair
+from tilescope_dashboard.data.meanings import MEANINGS, meaning
 from tilescope_dashboard.data.units import unbroken
 from tilescope_dashboard.figures.style import DARK, LIGHT, Theme
 from tilescope_dashboard.report.content import Listing, Part, Report, Table
@@ -67,6 +68,7 @@ def html(report: Report) -> str:
         cards=_cards,
         lines=_lines,
         rows=_ROWS,
+        terms=sorted(MEANINGS.items(), key=lambda one: one[0].casefold()),
     )
 
 
@@ -103,7 +105,7 @@ def _grid(table: Table) -> dict[str, Any]:
     """A table's titles and cells, each with whether it is a number."""
     numbers = [column.number for column in table.columns]
     return {
-        "titles": [(column.title, column.number) for column in table.columns],
+        "titles": [(column.title, column.number, meaning(column.title)) for column in table.columns],
         "rows": [list(zip(row, numbers, strict=True)) for row in table.cells(_ROWS)],
         "more": max(0, len(table.rows) - _ROWS),
     }

@@ -26,6 +26,8 @@ IN_ADDRESS = ["run", "kernel", "case", "view", "theme", "compared", "panel", "fi
 #: Views that other code names: those of all kernels, the whole run, and a kernel's first view.
 OF_ALL = (HOME := "home", CLAIMS := "claims", WATCH := "watch")
 WHOLE_RUN, FIRST = "overview", "summary"
+#: Views whose title is what is wrong with the shown case, where anything is.
+TELL_FAULTS = (FIRST, "advice")
 #: What can be open beside or over the views.
 PANELS = (PROFILE := "profile", GPU := "gpu", RUN := "run", FIND := "find")
 _NO_CASE = KernelCase("", "", "")

@@ -42,10 +42,11 @@ IN_FULL = (
     Column("chosen", "chosen config"), _WHY,
 )  # fmt: skip
 #: Legend of the figure's line and marks.
-READING = "The dashed line is the floor: the time that the algorithm's bytes or operations need at the device's roofs."
+READING = (
+    "The dashed line is the floor: the time that the algorithm's bytes or operations need at the device's roofs. "
+    "Click a row to choose its case for every view."
+)
 NOTHING = "This run has no data on it."
-#: Numbers that fit in one row of a page.
-_MOST = 6
 
 
 class Stat(NamedTuple):
@@ -82,25 +83,6 @@ def timed(cases: pd.DataFrame) -> pd.DataFrame:
     return cases.assign(time=pd.Series(told, index=cases.index, dtype="object"))
 
 
-def stats(case: Mapping[str, Any]) -> list[Stat]:
-    """Known numbers of a row of ``tilescope.models.summary.summarise``, the most important first."""
-    floor = write(case["floor"], "second")
-    found = [
-        *([] if case["measured"] else [Stat("floor", floor, "predicted, not measured")]),
-        gpu_time(case),
-        of_roof(case),
-        Stat(f"speedup vs {case['baseline']}", times(case["speedup_baseline"]), "GPU time"),
-        Stat("speedup vs torch.compile", times(case["speedup_compile"]), "GPU time"),
-        *(
-            [Stat(f"speedup vs {case['library']}", times(case["speedup_library"]), "fastest library")]
-            if _other_library(case)
-            else []
-        ),
-        *resources(case),
-    ]
-    return known(found)[:_MOST]
-
-
 def _other_library(case: Mapping[str, Any]) -> bool:
     """Whether the fastest library is another than the baseline."""
     return bool(case["library"]) and case["speedup_library"] != case["speedup_baseline"]
@@ -119,11 +101,8 @@ def gpu_time(case: Mapping[str, Any]) -> Stat:
 
 def of_roof(case: Mapping[str, Any]) -> Stat:
     """A row's share of the roofline, and of which roof."""
-    return Stat(
-        "of roofline",
-        write(case["floor_fraction"], "ratio"),
-        f"of the {case['roof']}, {write(case['floor'], 'second')}",
-    )
+    note = f"of the {case['roof']}: {write(case['floor'], 'second')}"
+    return Stat("of roofline", write(case["floor_fraction"], "ratio"), note)
 
 
 def resources(case: Mapping[str, Any], was: Callable[[str, str], str] = lambda *_: "") -> list[Stat]:

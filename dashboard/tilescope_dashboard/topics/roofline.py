@@ -77,10 +77,9 @@ def sentence(points: pd.DataFrame, standing: KernelCase | None = None) -> Senten
         own = timed[(timed[OF_KERNEL] == list(standing)).all(axis="columns")] if standing else timed
         case = _largest(own if len(own) else timed)
         return Sentence(
-            f"{write(case['fraction'], 'ratio')} of roofline at {_intensity(case['intensity'])}",
+            f"{write(case['fraction'], 'ratio')} of the {_roof(case)} at {_intensity(case['intensity'])}",
             f"{case['impl']} on {case['workload']} reaches {write(case['performance'], ceilings.unit(case['pipe']))} "
-            f"({case['kind']} bytes through {LEVELS[case['level']]}). The share of the roofline is the larger of its bandwidth over "
-            f"{write(case['memory_roof'], 'byte/second')} and its performance over "
+            f"({case['kind']} bytes through {LEVELS[case['level']]}). Its roofs are {write(case['memory_roof'], 'byte/second')} and "
             f"{write(case['compute_roof'], ceilings.unit(case['pipe']))} ({case['origin'].replace('+', ' and ')}). {reading}",
         )
     if points.empty:
@@ -88,6 +87,13 @@ def sentence(points: pd.DataFrame, standing: KernelCase | None = None) -> Senten
     if not points["intensity"].gt(0).any():
         return Sentence("No operations are counted", _NO_WORK)
     return Sentence("Nothing was timed here", f"Dashed marks stand at the performance that the roofs allow. {reading}")
+
+
+def _roof(case: pd.Series) -> str:
+    """The roof above the point."""
+    if case["compute_roof"] <= case["memory_roof"] * case["intensity"]:
+        return f"{case['pipe']} roof"
+    return f"{LEVELS[case['level']]} roof"
 
 
 def _intensity(value: float) -> str:

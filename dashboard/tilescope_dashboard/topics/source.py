@@ -198,8 +198,8 @@ def sentence(
         return Sentence(title, text)
     shown, wanted = (case_name(one[:3]) for one in (case, asked))
     return Sentence(
-        f"No lines of {wanted}; of {shown}: {title}",
-        f"The lines are those of {launch}, which another size may not launch. {text}",
+        f"{title}, in {shown}",
+        f"No run has lines of {wanted}. Another size may not launch {launch}. {text}",
     )
 
 

@@ -164,7 +164,14 @@ def stats(case: Mapping[str, Any], against: pd.DataFrame, found: Sequence[Findin
     cause = [Stat(one.label, one.text, one.source) for one in (first.evidence[:1] if first else ())]
     speedups = [_delta(row) for row in against[against["speedup"].notna()].to_dict("records")]
     resources = overview.resources(case, functools.partial(_was, against))
-    return overview.known([*cause, overview.gpu_time(case), *speedups, overview.of_roof(case), *resources])
+    floor = (
+        []
+        if case["measured"]
+        else [Stat("floor", write(case["floor"], "second"), "predicted: the GPU time is at least this")]
+    )
+    every = overview.known([*cause, overview.gpu_time(case), *floor, *speedups, overview.of_roof(case), *resources])
+    # The evidence of the finding may be one of the others.
+    return list({one.label: one for one in reversed(every)}.values())[::-1]
 
 
 def _was(against: pd.DataFrame, column: str, unit: str) -> str:

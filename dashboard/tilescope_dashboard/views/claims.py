@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import panel as pn
 import panel_material_ui as pmui
 from tilescope.models import claims as model
 
@@ -34,14 +33,13 @@ class Claims(View):
         self.chart, self.table = chart(), link_table(topic.COLUMNS, self._open, ["kernel", "pass", "workload"])
         self._rows = self._shown = pd.DataFrame(columns=list(model.COLUMNS)).astype(model.COLUMNS)
         self._text = pmui.TextInput(label="kernel or family contains", size="small", width=220)
-        self._standing, self._count = standings(), html_text.pane()
+        self._standing, self._count = standings(), html_text.pane(styles={"flex": "1 1 320px"})
         redraw = AfterPaint(self._draw)  # once for several letters typed quickly
         self._text.param.watch(lambda _: redraw.due(), "value_input")
         self._standing.param.watch(lambda _: redraw.due(), "value")
         self.state.param.watch(self._learn, "catalog")
         self._found = layout.column(self.chart, self.saved(self.table, origin=self._origin))
-        asked = pn.FlexBox(self._text, self._standing, gap="6px", align_items="end")
-        return [asked, self._count, self._found]
+        return [layout.beside(self._text, self._standing, self._count), self._found]
 
     def update(self) -> None:
         asked = [s.path for s in reversed(self.state.runs) if s.recorded and not s.error]

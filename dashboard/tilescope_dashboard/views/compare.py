@@ -30,7 +30,9 @@ class Compare(View):
 
     def build(self) -> list[Any]:
         self.said, self.changes = html_text.pane(), ChangedCode(self.state)
-        self._others = pmui.MultiChoice(label="Compare with", options={}, sizing_mode="stretch_width", margin=(4, 8))
+        self._others = pmui.MultiChoice(
+            label="compare with", options={}, sizing_mode="stretch_width", styles={"flex": "1 1 400px"}, margin=(4, 8)
+        )
         # The button that was pressed keeps the focus and also leads back.
         self._earlier = pmui.Button(variant="outlined", size="small", width=230, margin=(4, 8), visible=False)
         self._earlier.on_click(lambda _: next_tick(self._choose_earlier))
@@ -41,7 +43,7 @@ class Compare(View):
         self.state.param.watch(self._changed, "compared")
         self.drawn = layout.column(self.chart)
         self.results = layout.column(self.changes, self.drawn, self.caption, self.saved(self.table))
-        return [self._others, self._earlier, self.said, self.results]
+        return [layout.beside(self._others, self._earlier), self.said, self.results]
 
     def _against(self, chosen: list[str]) -> tuple[pd.DataFrame, list[str]]:
         """The comparison with the baselines, cached for the next page."""

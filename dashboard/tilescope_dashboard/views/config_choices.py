@@ -26,15 +26,15 @@ class ConfigChoices(layout.Part):
     def __init__(self, chosen: Callable[[], Any], sweep_chosen: Callable[[], Any]) -> None:
         super().__init__()
         self._chosen, self._cells = chosen, pd.DataFrame()
-        self._sweep, self._colouring = Choice("sweep", 330, sweep_chosen), Choice("colour by", 210, chosen)
-        self._across, self._down = Choice("across", 150, self._choose), Choice("down", 150, self._choose)
+        self._sweep, self._colouring = Choice("sweep", 300, sweep_chosen), Choice("colour by", 160, chosen)
+        self._across, self._down = Choice("across", 140, self._choose), Choice("down", 140, self._choose)
         wide: dict[str, Any] = {"sizing_mode": "stretch_width", "gap": "4px", "margin": (6, 0, 0, 0)}
-        self.others, self.aside = pn.FlexBox(**wide), pn.FlexBox(visible=False, **wide)
+        self.others, self.aside = pn.FlexBox(gap="4px", sizing_mode=None), pn.FlexBox(visible=False, **wide)
         look = [".MuiToggleButton-root { height: 36px; white-space: nowrap; }"]
-        self.more = pmui.Toggle(label="", size="small", margin=(8, 10, 4, 10), visible=False, stylesheets=look)
+        self.more = pmui.Toggle(label="", size="small", margin=(10, 10, 4, 10), visible=False, stylesheets=look)
         self.more.param.watch(self._unfold, "value")
-        first = pn.FlexBox(self._sweep, self._colouring, self._across, self._down, gap="4px")
-        self.layout = layout.column(first, self.others, self.more, self.aside)
+        first = (self._sweep, self._colouring, self._across, self._down)
+        self.layout = layout.column(layout.beside(*first, self.others, self.more), self.aside)
 
     @property
     def sweep(self) -> str:
@@ -97,7 +97,7 @@ class ConfigChoices(layout.Part):
 
     def _selector(self, name: str) -> Choice:
         values = map(str, sorted(self._cells[name].dropna().unique()))
-        return Choice(name, 150, self._chosen, options=[_BEST, *values], value=_BEST)
+        return Choice(name, 140, self._chosen, options=[_BEST, *values], value=_BEST)
 
     def _unfold(self, *_: Any) -> None:
         self.aside.visible = self.more.value and self.more.visible

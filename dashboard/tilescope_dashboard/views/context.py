@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import param
+from tilescope.models.advice import Finding
 from tilescope.models.faults import plain
 from tilescope.runs import journal
 from tilescope.runs.store import LoadedRun
-from tilescope.table.case import readable
+from tilescope.table.case import Case, readable
 from tilescope.table.suggest import unknown
 
 from tilescope_dashboard.components import html_text, layout
+from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.data.best_run import no_gpu
 from tilescope_dashboard.data.run_cache import changed_sizes
-from tilescope_dashboard.session.state import OF_ALL, WHOLE_RUN, State
+from tilescope_dashboard.session.state import OF_ALL, TELL_FAULTS, WHOLE_RUN, State
+
+#: Most failures listed.
+_MOST = 6
 
 _BRIEF_CSS = """
 :host { flex: 0 1 auto; } details.more { position: relative; margin: 0; }
@@ -36,7 +43,7 @@ class Context(layout.Part):
     def _fill(self, *events: param.parameterized.Event) -> None:
         self._new = self._new and not any(event.name in ("kernel", "view") for event in events)
         known = self._known()
-        self.brief.object = html_text.more("; ".join(known), known.values()) if known else ""
+        self.brief.object = html_text.more("; ".join(known), chain.from_iterable(known.values())) if known else ""
         self.notices.object = html_text.notices(self._said())
 
     def _said(self) -> list[str]:
@@ -59,45 +66,57 @@ class Context(layout.Part):
             cure = f" 'tilescope resume {loaded.run.id}' goes on with it." if journal.kept(loaded.folder) else ""
             what = f"it was cancelled or its worker died.{cure}"
             said.append(html_text.notice("warning", "This run is not complete:", what))
-        for one in loaded.run.skipped:
-            if one.limited and state.kernel in {case.name for case in one.cases}:
-                cure = (
-                    f"; 'tilescope resume {loaded.run.id}' allows ten times as much"
-                    if journal.kept(loaded.folder)
-                    else ""
+        if state.view not in TELL_FAULTS and (wrong := self._fault(loaded)):
+            said.append(
+                html_text.notice(
+                    "warning", f"{wrong.title.rstrip('.')}:", "ignore the other numbers until this is fixed"
                 )
-                said.append(html_text.notice("info", "Left out:", f"{one.note}{cure}"))
-        # The list of runs says how many other kernels there are.
-        failures = [f for f in loaded.run.failures if not f.case or f.concerns(state.kernel)]
-        if failures:
-            listed = [
-                f"{f.collector} · {readable(f.case)}: {plain(f.message)}" if f.case else f"{f.collector}: {f.message}"
-                for f in failures
-            ]
-            more = [*listed[:6], *([f"and {len(listed) - 6} more"] if len(listed) > 6 else [])]
-            if len(listed) == 1:
-                said.append(html_text.notice("warning", "1 failed in this run:", listed[0]))
-            else:
-                said.append(html_text.notice("warning", f"{len(listed)} failed in this run.", "", more))
+            )
         return said
 
-    def _known(self) -> dict[str, str]:
+    def _fault(self, loaded: LoadedRun) -> Finding | None:
+        """What is wrong with the case that the page shows."""
+        case = self.state.standing
+        found = run_cache.findings(loaded, (self.state.kernel, *case)) if case else ()
+        return found[0] if found and found[0].fault else None
+
+    def _missing(self, loaded: LoadedRun) -> dict[str, list[str]]:
+        """Results that the run lacks: what failed of the kernel, apart from the fault of the shown case, and what was left out."""
+        kernel, case = self.state.kernel, self.state.standing
+        told = Case(kernel, *case).id if case and self._fault(loaded) else ""
+        failed = [
+            f"{one.collector} · {readable(one.case)}: {plain(one.message)}"
+            if one.case
+            else f"{one.collector}: {one.message}"
+            for one in loaded.run.failures
+            if not one.case or (one.concerns(kernel) and readable(one.case) != told)
+        ]
+        kept = f"; 'tilescope resume {loaded.run.id}' allows ten times as much" if journal.kept(loaded.folder) else ""
+        left = [
+            one.note + kept for one in loaded.run.skipped if one.limited and kernel in {case.name for case in one.cases}
+        ]
+        more = [f"and {len(failed) - _MOST} more"] if len(failed) > _MOST else []
+        found = {f"{len(failed)} failed": [*failed[:_MOST], *more], f"{len(left)} left out": left}
+        return {short: lines for short, lines in found.items() if lines}
+
+    def _known(self) -> dict[str, list[str]]:
         """Remarks on the run by their short forms."""
-        loaded, of_all, found = self.state.loaded, self.state.view in OF_ALL, dict[str, str]()
+        loaded, of_all = self.state.loaded, self.state.view in OF_ALL
+        found = self._missing(loaded) if loaded and not of_all else {}
         if self._new and (loaded or of_all) and no_gpu():
             device = loaded.run.device if loaded and not of_all else None
             what = (
                 "times were measured on the GPUs that are named"
                 if device is None
-                else f"you are looking at a run recorded on a real {device.name}"
+                else f"this run was recorded on a real {device.name}"
                 if device.measured
-                else f"this run was predicted for a GPU called {device.name}, not measured"
+                else f"this run was predicted for {device.name}, not measured"
             )
             brief = "times are recorded ones" if device is None or device.measured else "times are predicted"
             text = f"No GPU on this machine: {what}. The compiler and interpreter collectors work here."
-            found[f"No GPU here: {brief}"] = text
+            found[f"No GPU here: {brief}"] = [text]
         if loaded and not of_all and (changed := self._of_page(self.state.changed)):
-            found["* Measured before the kernel's latest change"] = _changed(loaded, changed)
+            found["* Measured before the kernel's latest change"] = [_changed(loaded, changed)]
         return found
 
     def _of_page(self, kernels: list[str]) -> list[str]:
@@ -109,8 +128,10 @@ def _changed(loaded: LoadedRun, kernels: list[str]) -> str:
     """Says what of these kernels is not what was recorded: the sizes where it is not all."""
     sizes = {name: changed_sizes(loaded, name) for name in kernels}
     said = [
-        f"what {name} launches at {', '.join(some)} is not what was recorded." for name, some in sizes.items() if some
+        f"{name} launches other code at {', '.join(some)} than this run measured."
+        for name, some in sizes.items()
+        if some
     ]
     if whole := [name for name, some in sizes.items() if not some]:
-        said.insert(0, f"the source of {', '.join(whole)} is not what was recorded.")
+        said.insert(0, f"the source of {', '.join(whole)} has changed since this run measured it.")
     return " ".join([said[0], *(one[:1].upper() + one[1:] for one in said[1:])])

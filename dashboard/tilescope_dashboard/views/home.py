@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import panel as pn
 import panel_material_ui as pmui
 import param
 from bokeh.models.widgets.tables import HTMLTemplateFormatter
 from tilescope.models import claims as model
 from tilescope.runs import store
 
-from tilescope_dashboard.components import html_text
+from tilescope_dashboard.components import html_text, layout
 from tilescope_dashboard.components.choice import standings
 from tilescope_dashboard.components.link_table import link_table
 from tilescope_dashboard.data import catalog
@@ -45,7 +44,7 @@ class Home(View):
     def build(self) -> list[Any]:
         self.rows = pd.DataFrame(columns=list(model.COLUMNS)).astype(model.COLUMNS)
         self._said: pd.Series = pd.Series(dtype="object")
-        self.stats, self.count = html_text.pane(), html_text.pane()
+        self.stats, self.count = html_text.pane(), html_text.pane(styles={"flex": "1 1 320px"})
         # Side by side on a phone.
         beside: dict[str, Any] = {"size": "small", "width": 166, "margin": (10, 8)}
         self._text = pmui.TextInput(label="kernel contains", **beside)
@@ -65,8 +64,8 @@ class Home(View):
         self.state.param.watch(self._changed, "catalog")
         more = pmui.Button(label="Claims at every size", variant="outlined", size="small", width=180)
         more.on_click(lambda _: next_tick(functools.partial(setattr, self.state, "view", CLAIMS)))
-        asked = pn.FlexBox(self._text, self._family, self._standing, gap="6px", align_items="end")
-        return [self.stats, asked, self.count, self.saved(self.table, "kernels", tuple), more]
+        asked = layout.beside(self._text, self._family, self._standing, self.count)
+        return [self.stats, asked, self.saved(self.table, "kernels", tuple), more]
 
     def _changed(self, *events: param.parameterized.Event) -> None:
         # Home does not depend on the chosen kernel.

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
-import panel as pn
 import panel_material_ui as pmui
 from tilescope.table import line_values
 
@@ -33,10 +32,12 @@ class LineChoices(layout.Part):
         self._launch_chosen, self._columns_chosen = launch_chosen, columns_chosen
         self._filling = self._picked = False
         self._most = 1
-        self._case, self._launch = Choice("case", 360, case_chosen), Choice("launch", 280, self._choose)
-        self._columns = pmui.MultiChoice(label="columns", options={}, sizing_mode="stretch_width", margin=(4, 8))
+        self._case, self._launch = Choice("case", 320, case_chosen), Choice("launch", 220, self._choose)
+        self._columns = pmui.MultiChoice(
+            label="columns", options={}, styles={"flex": "1 1 400px"}, sizing_mode="stretch_width", margin=(4, 8)
+        )
         self._columns.param.watch(lambda _: self._filling or self._pick(), "value")
-        self.layout = layout.column(pn.FlexBox(first, self._case, self._launch, gap="8px"), self._columns)
+        self.layout = layout.beside(first, self._case, self._launch, self._columns)
 
     @property
     def case(self) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ class Source(View):
     name_in_address, title, question = "source", "Source", recordings.LINES
 
     def build(self) -> list[Any]:
-        self._recording = Choice("lines of", 330, self._fill)
+        self._recording = Choice("lines of", 280, self._fill)
         self._choices = LineChoices(self._open, self._draw, self._pick, self._recording)
         self.no_text, self.table = html_text.pane(), table(topic.COLUMNS)
         self.code = code_pair.CodePair(sizing_mode="stretch_width", margin=(4, 8))

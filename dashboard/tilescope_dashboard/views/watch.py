@@ -83,7 +83,7 @@ class Watch(View):
         self._stop = pmui.Button(label="Stop", variant="text", size="small", margin=(8, 0))
         self._stop.on_click(lambda _: next_tick(self.watching.stop))
         self._refused = html_text.pane()
-        self._picker = layout.column(pn.Row(self._file, self._start, margin=0), self._refused)
+        self._picker = layout.column(layout.beside(self._file, self._start), self._refused)
         parts = (self._launch, self._other, self._name, self._pin, self._delete, self._open, self._stop, self._link)
         flow = {"flex-flow": "row nowrap", "align-items": "center", "padding-top": "6px"}
         actions = layout.column(*parts, styles=flow, stylesheets=[_ACTIONS_CSS], sizing_mode=None)

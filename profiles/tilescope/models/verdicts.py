@@ -14,7 +14,7 @@ _PERCENT = 1.1
 
 
 def sentence(rows: pd.DataFrame, candidate: str, baseline: str) -> str:
-    """``softmax is 6.1–11× faster than eager in all 12 cases``.
+    """``softmax is 6.12–11.4× faster than eager in all 12 cases``.
 
     ``rows`` are those of ``compare.compare``. Only significant differences count as faster or slower. What is wrong comes first, and
     has no part in the rest.
@@ -30,7 +30,11 @@ def _wrong(rows: pd.DataFrame, side: str, verdict: str) -> str:
     """In how many cases a side is wrong, and the first fault; empty without any."""
     faults = rows.loc[rows["verdict"] == verdict, "fault"]
     cases = _all(len(rows)) if len(faults) == len(rows) else f"{len(faults)} of {len(rows)} cases"
-    return f"{side} is wrong in {cases}: {faults.iloc[0].removeprefix('Wrong: ').rstrip('.')}" if len(faults) else ""
+    if faults.empty:
+        return ""
+    what, _, _ = faults.iloc[0].removeprefix("Wrong: ").rstrip(".").partition(". ")
+    _, failed, why = what.partition(" failed: ")
+    return f"{side} {'fails' if failed else 'is wrong'} in {cases}: {why or what}"
 
 
 def _speeds(rows: pd.DataFrame, candidate: str, baseline: str) -> str:
@@ -69,14 +73,14 @@ def _why_not(rows: pd.DataFrame) -> str:
 
 
 def _range(factors: pd.Series) -> str:
-    """``6.1–11×``, a single value where both ends round to the same, percentages where all are close to 1."""
+    """``6.12–11.4×``, a single value where both ends round to the same, percentages where all are close to 1."""
     if factors.empty:
         return ""
     low, high = float(factors.min()), float(factors.max())
     if high < _PERCENT:
         ends, unit = [f"{(end - 1) * 100:.1f}" for end in (low, high)], " %"
     else:
-        ends, unit = [f"{end:.{2 if end < 2 else 1 if end < 10 else 0}f}" for end in (low, high)], "×"
+        ends, unit = [f"{end:.{2 if end < 10 else 1 if end < 100 else 0}f}" for end in (low, high)], "×"
     return ("–".join(dict.fromkeys(ends))) + unit
 
 
