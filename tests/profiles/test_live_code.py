@@ -89,6 +89,19 @@ def test_script_that_fails_keeps_its_launches(tmp_path, kept):
         script_running.run_script(str(script), [], tilescope.capture())
 
 
+def test_script_that_moves_away_leaves_folder_and_environment(tmp_path, kept, monkeypatch):
+    from tilescope.notebook import script_running
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRITON_DEBUG", "0")  # as the environment was, after the test
+    moved = "import os; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); os.environ.clear(); os.environ['NEW'] = '1'"
+    (tmp_path / "train.py").write_text(SCRIPT.replace("x = torch", f"{moved}; x = torch", 1))
+    capture = tilescope.capture()
+    assert script_running.run_script("train.py", ["--n", "50"], capture) == ""
+    assert capture.calls == 1 and Path.cwd() == tmp_path
+    assert os.environ["TRITON_DEBUG"] == "0" and os.environ.pop("NEW") == "1"
+
+
 IN_A_THREAD = "import threading; threading.Timer(0.3, os._exit, [3]).start(); threading.Event().wait()"
 
 

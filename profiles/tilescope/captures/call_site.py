@@ -51,5 +51,5 @@ def _of_file(file: str, module: str) -> tuple[str, bool]:
         return "", False
     try:
         return str(Path(file).relative_to(Path.cwd())), True
-    except ValueError:
+    except (ValueError, FileNotFoundError):  # a script may remove its folder
         return "/".join(Path(file).parts[-3:]).lstrip("/"), True

@@ -61,7 +61,7 @@ def run_script(path: str, arguments: Sequence[str], capture: Capture) -> str:
     Launches until the end are in ``capture``. A failure's traceback goes to standard error, from the script's own frames on.
     Raises ValueError for a file that cannot be read or compiled.
     """
-    file = Path(path)
+    file = Path(path).absolute()  # as Python does: the script may change the folder
     try:
         with tokenize.open(file) as stream:
             program = compile(stream.read(), str(file), "exec")
@@ -116,16 +116,22 @@ def _no_way_out() -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def _as_main(file: Path, arguments: Sequence[str]) -> Iterator[types.ModuleType]:
-    """Installs a module as ``__main__``, with the script's arguments and its folder on ``sys.path``; yields it."""
+    """Installs a module as ``__main__``, with the script's arguments and its folder on ``sys.path``; yields it.
+
+    Afterwards the current folder is as before, and so are variables of the environment that the script removed.
+    """
     module = types.ModuleType("__main__")
     module.__file__ = str(file)
     before = sys.modules["__main__"], sys.argv, list(sys.path)
+    folder, environment = Path.cwd(), dict(os.environ)
     sys.modules["__main__"], sys.argv = module, [str(file), *arguments]
     sys.path.insert(0, str(file.resolve().parent))
     try:
         yield module
     finally:
         sys.modules["__main__"], sys.argv, sys.path[:] = before
+        os.chdir(folder)
+        os.environ.update(environment | os.environ)
 
 
 def _tell(error: Exception, file: str) -> None:
