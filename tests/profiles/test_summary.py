@@ -45,8 +45,8 @@ def test_memory_bound_with_nothing_left():
     assert row["floor_fraction"] == pytest.approx(1 / 1.05)
     assert row["bytes_ratio"] == pytest.approx(1.02)
     assert row["why"] == (
-        "Memory-bound: moves 1.02× the bytes the algorithm needs at 97 % of the measured copy bandwidth; "
-        "only fusing with the operation before or after would make it faster."
+        "Memory-bound: it reaches 97 % of the measured copy bandwidth. It moves 1.02× the bytes the algorithm needs. "
+        "Only fusing with the operation before or after would make it faster."
     )
 
 
@@ -79,7 +79,7 @@ def test_memory_bound_with_waste():
     assert row["launches"] == 2
     assert row["gpu_time"] == pytest.approx(4e-3)
     assert "moves 4× the bytes" in row["why"]
-    assert "if its 2 launches can be one, it could be up to 4× faster" in row["why"]
+    assert "If its 2 launches can be one, it could be up to 4× faster" in row["why"]
 
 
 def test_chain_within_l2_is_marked_as_counted_cold():
@@ -183,8 +183,8 @@ def test_late_cpu(time, interval, late):
 
 
 @pytest.mark.parametrize(("moved", "said"), [
-    (1.12, "reading each byte once would by itself make it 1.12× faster"), (1.08, "only fusing with"),
-    (0.88, "12 % less than its inputs and outputs (that part was still in L2) at 91 %"), (0.93, "7 % less"), (0.93, "only fusing with"),
+    (1.12, "Reading each byte once would by itself make it 1.12× faster"), (1.08, "Only fusing with"),
+    (0.88, "reaches 91 % of the measured copy bandwidth. It moves 12 % less than its inputs and outputs: that part was still in L2"), (0.93, "7 % less"), (0.93, "Only fusing with"),
 ])  # fmt: skip
 def test_a_tenth_more_or_less_bytes_are_worth_a_word(moved, said):
     # Of 8 MB L2 keeps one at most, and that of the output.

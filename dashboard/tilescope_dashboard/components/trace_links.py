@@ -17,10 +17,10 @@ from tilescope_dashboard.components import html_text
 from tilescope_dashboard.components.download import Download, link
 from tilescope_dashboard.data.exports import stem
 
-_OPEN = "Perfetto (ui.perfetto.dev) and chrome://tracing open them as they are."
+_OPEN = "Open the file in Perfetto (ui.perfetto.dev) or chrome://tracing."
 _NONE = (
-    "This run keeps no trace of torch.profiler's own: published runs leave them out, they are megabytes. A kernel that is "
-    "profiled here has one, with the CPU's operators."
+    "This run keeps no trace by torch.profiler: published runs leave out such large files. Profile the kernel to get one, with the "
+    "CPU's operators."
 )
 
 

@@ -13,6 +13,8 @@ from tilescope_dashboard.components import layout
 #: No scroll buttons: on a phone the row scrolls sideways, and fades out where it goes on.
 _FADES = {"maskImage": "linear-gradient(to left, transparent, #000 32px)", "paddingRight": "32px"}
 _SCROLLS = {"@media (max-width: 640px)": _FADES}
+#: On a phone the tabs have a line of their own.
+_ROOM = ":host { min-width: 0; flex: 1 1 700px; } @media (max-width: 640px) { :host { flex: 1 0 100%; } }"
 _TAB = {
     "fontSize": 14, "padding": "8px 11px", "minHeight": 38, "minWidth": 0, "color": "text.primary", "opacity": 0.78,
 }  # fmt: skip
@@ -49,7 +51,7 @@ class ViewTabs(layout.Part):
         self._showing = False
         self._top.param.watch(lambda event: self._open(self._last, event.new), "active")
         self._below.param.watch(lambda event: self._open([*self._groups[self._here]], event.new), "active")
-        self.layout = layout.column(self._top, self._below, styles={"min-width": "0", "flex": "1 1 0"})
+        self.layout = layout.column(self._top, self._below, stylesheets=[_ROOM])
         if self.view:
             self._show()
 

@@ -18,7 +18,7 @@ _SELECTORS = 3
 #: Explains the view where it has nothing to show.
 ABOUT = Sentence("Autotune", "Every config of a kernel, measured or compiled.")
 #: A remark on a sweep of code that has changed.
-GONE = "The code has changed since this sweep, so no config is offered: 'tilescope tune {}' times today's. "
+GONE = "The code has changed since this sweep, so no config is offered. 'tilescope tune {}' times the present code. "
 _MEASURES = (
     Column("time", "time", "second"), Column("over", "over the best", "ratio"), Column("registers", "registers", "count"),
     Column("shared_memory", "shared memory (B)", "byte"), Column("spills", "spills (B)", "byte"),
@@ -115,7 +115,7 @@ def sentence(rows: pd.DataFrame, shown: pd.DataFrame, label: str, unit: str, won
     found = sweeps.effects(rows, less=unit != "ratio")
     if found:
         said.insert(0, _costs(found, at_most=sweeps.costing(rows) != "costs"))
-    said.insert(0, f"{top['config'].replace(',', ', ')}.")
+    said.insert(0, f"The best config is {top['config'].replace(',', ', ')}.")
     if unit == "second" and not rows.loc[rows["time"].notna(), "checked"].any():
         said.append("This run did not compare their results with the reference.")
     if unit == "second" and won is None:

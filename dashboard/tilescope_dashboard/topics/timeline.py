@@ -58,7 +58,11 @@ def sentence(launches: pd.DataFrame, sums: pd.DataFrame) -> Sentence:
     first = sums.iloc[0]
     title = f"{first['impl']}: GPU busy {write(first['busy_share'], 'ratio')} of {write(first['window'], 'second')}"
     gaps = launches.loc[(launches["impl"] == first["impl"]) & (launches["gap"] > 0)]
-    said = ["One launch has no gaps." if first["launches"] == 1 else "There are no gaps between its launches."]
+    said = [
+        "The call is one launch, so it has no gaps."
+        if first["launches"] == 1
+        else "There are no gaps between its launches."
+    ]
     if len(gaps):
         longest = gaps.loc[gaps["gap"].idxmax()]
         name = short(function_said(longest["function"]), 60)

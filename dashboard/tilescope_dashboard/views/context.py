@@ -22,10 +22,11 @@ from tilescope_dashboard.session.state import OF_ALL, TELL_FAULTS, WHOLE_RUN, St
 _MOST = 6
 
 _BRIEF_CSS = """
-:host { flex: 0 1 auto; } details.more { position: relative; margin: 0; }
+:host { flex: 0 9 auto; min-width: 60px; } details.more { position: relative; margin: 0; }
+details.more > summary { width: auto; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
 ul { position: absolute; right: 0; z-index: 10; width: min(420px, 90vw); margin: 0; padding: 10px 14px 12px 30px; text-align: left;
   background: var(--mui-palette-background-default, #fff); border: 1px solid; border-radius: 4px; }
-@media (max-width: 640px) { :host { flex: 1 0 100%; order: 1; } ul { left: 0; right: auto; } }
+@media (max-width: 640px) { :host { flex: 1 1 0; } ul { left: 0; right: auto; } }
 """
 
 

@@ -25,6 +25,10 @@ _AWAY = """:host(.away) { position: absolute; inset-inline: 0; top: 0; height: 0
 @keyframes rest { to { content-visibility: hidden; } }"""
 
 
+#: On a phone what stands beside the tabs comes below them.
+_WRAPS = "@media (max-width: 640px) { :host { flex-flow: row wrap; } }"
+
+
 class Navigation(layout.Part):
     """Tabs over the open view, by groups. A view is made when first opened, or before that in idle time, and kept.
 
@@ -66,8 +70,10 @@ class Navigation(layout.Part):
             # Make views while the browser draws the page and the server is idle, so that the first click waits less.
             ahead = IdleWork(self.make, pause=0.03)
             pn.state.curdoc.on_event(Pulled, lambda _: ahead.start())
-        line = {"border-bottom": "1px solid var(--mui-palette-divider)", "flex-flow": "row wrap"}
-        top = pn.Row(self.tabs, *beside, self.page, sizing_mode="stretch_width", margin=0, styles=line)
+        line = {"border-bottom": "1px solid var(--mui-palette-divider)"}
+        top = pn.Row(
+            self.tabs, *beside, self.page, sizing_mode="stretch_width", margin=0, styles=line, stylesheets=[_WRAPS]
+        )
         places = layout.column(*self.places.values(), styles={"position": "relative"})
         self.layout = layout.column(top, *below, places, History(self._went))
 

@@ -157,23 +157,23 @@ def _memory(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
         )
     needed = f"{units.times(ratio)} the bytes the algorithm needs"
     if ratio < _ALL_BYTES:
-        needed = f"{_percent(1 - ratio)} less than its inputs and outputs (that part was still in L2)"
-    moved = f"Memory-bound: moves {needed} at {_percent(use)} of {roof}"
+        needed = f"{_percent(1 - ratio)} less than its inputs and outputs: that part was still in L2"
+    moved = f"Memory-bound: it reaches {_percent(use)} of {roof}. It moves {needed}"
     if ratio < 1 / _EXTRA_BYTES:
         return f"{moved}."
     if ratio <= _EXTRA_BYTES:
         rest = (
-            "only fusing with the operation before or after would make it faster"
+            "Only fusing with the operation before or after would make it faster"
             if use >= AT_ROOF
-            else "more bytes in flight would bring it closer"
+            else "More bytes in flight would bring it closer"
         )
-        return f"{moved}; {rest}."
+        return f"{moved}. {rest}."
     launches = row["launches"]
     # One launch may not be able to do the work: a scale of the whole tensor needs all of it before its first use.
     if launches and launches > 1:
         most = units.times(row["gpu_time"] / row["least_time"])
-        return f"{moved}; if its {launches} launches can be one, it could be up to {most} faster."
-    return f"{moved}; reading each byte once would by itself make it {units.times(ratio)} faster."
+        return f"{moved}. If its {launches} launches can be one, it could be up to {most} faster."
+    return f"{moved}. Reading each byte once would by itself make it {units.times(ratio)} faster."
 
 
 def _compute(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
@@ -190,7 +190,7 @@ def _latency(row: Mapping[str, Any], case: CaseValues, device: Device) -> str:
         count = "one launch" if launches == 1 else f"{launches} launches"
         return (
             f"Launch-bound: {count} of {units.text(each, 'second')} where the work needs {units.text(row['floor'], 'second')}; "
-            "more work a launch, or fewer launches, is all that helps."
+            "only more work a launch, or fewer launches, would make it faster."
         )
     use = f"neither memory ({_percent(memory_use(row))}) nor {row['pipe']} arithmetic ({_percent(row['performance_fraction'])}) is busy"
     parts = [use]
