@@ -7,6 +7,8 @@ from tilescope.models import shared_memory
 from tilescope.table import line_values
 from tilescope.table.case import Case
 
+from benchmarks import bank_conflicts
+
 #: Lane and warp of a thread, and a value that depends on an argument.
 START = """\
 \t.loc\t1 3 1  // a.py:3:1
@@ -93,3 +95,44 @@ def test_conflicted_lines_come_worst_first():
         == "bank conflicts (predicted): f, f.py line 5: shared memory takes 32× the wavefronts that its bytes need"
     )
     assert not list(shared_memory.remarks(line_values.frame([])))
+
+
+def launch(code, scalars, blocks=10):
+    return shared_accesses.of_launch(read("ptx", START + code, "a.py"), 64, scalars, blocks)
+
+
+#: Each round stores with two lanes to a bank, and adds the number of blocks to a counter that ends at the argument.
+ROUNDS = """\
+\tshl.b32 \t%r9, %r2, 3;
+\tmov.u32 \t%r7, %ctaid.x;
+\tmov.u32 \t%r12, %nctaid.x;
+$L1:
+\tst.shared.b32 \t[%r9], %r1;
+\tadd.s32 \t%r7, %r7, %r12;
+\tsetp.lt.s32 \t%p1, %r7, %r4;
+\t@%p1 bra \t$L1;
+"""
+
+
+def test_launch_counts_rounds_of_loops():
+    """Two warps of ten blocks, three rounds: two wavefronts each in place of one."""
+    assert launch(ROUNDS, {"_param_0": 25, "%nctaid.x": 10}) == (120, 60)
+    # How often a loop runs that ends by data is unknown.
+    data = ROUNDS.replace("setp.lt.s32", "ld.global.b32 \t%r4, [%rd1];\n\tsetp.lt.s32")
+    assert launch(data, {"_param_0": 25, "%nctaid.x": 10}) is None
+
+
+def test_loads_that_the_assembler_joins_are_one():
+    """Words 0 to 3 of a row of 512 bytes, which half the lanes share: 16 bytes at once meet no other row."""
+    row = "\tand.b32 \t%r6, %r2, 16;\n\tshl.b32 \t%r9, %r6, 5;\n"
+    loads = "".join(f"\tld.shared.b32 \t%r{20 + n}, [%r9+{4 * n}];\n" for n in range(4))
+    assert conflicts(row + loads) == (4, 4)
+    assert conflicts(row + loads.partition("\n")[0] + "\n") == (2, 1)
+
+
+def test_predicted_conflicts_are_those_that_ncu_counted():
+    (case, counted), *_ = bank_conflicts.recorded("histogram", 1)
+    (one,) = bank_conflicts.compare(case, counted)
+    assert one.counted > 2e6
+    assert one.predicted == pytest.approx(one.counted, rel=0.02)
+    assert not one.contradicted

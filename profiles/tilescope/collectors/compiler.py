@@ -11,6 +11,7 @@ import dataclasses
 import gzip
 import importlib.util
 import json
+import math
 import os
 import re
 import subprocess
@@ -43,7 +44,7 @@ STAGES = ("ttgir", "ptx")
 #: Figures of a launch's record that are metrics of the same name.
 _FIGURES = (
     "registers", "shared_memory", "spill_bytes_stored", "spill_bytes_loaded", "stack_bytes", "barriers",
-    "block_threads", "grid_blocks", "widest_load", "widest_store", "tensor_instructions", "compile_time",
+    "block_threads", "grid_blocks", "widest_load", "widest_store", "tensor_instructions", "shared_wavefronts", "bank_conflicts", "compile_time",
     *assembly.SERIALIZED.values(),
 )  # fmt: skip
 #: Metrics of a line that accesses shared memory.
@@ -228,6 +229,7 @@ def compile_launch(launch: Launch, target: str) -> dict[str, Any]:
         "widest_load": assembly.widest_access(ptx, "ld"),
         "widest_store": assembly.widest_access(ptx, "st"),
         "tensor_instructions": assembly.tensor_instructions(ptx),
+        **_shared_memory(ptx, kernel, launch, threads),
         **assembly.serialized_wgmma(ptx, report, metadata.name),
         "compile_time": took,
         "stages": {
@@ -235,6 +237,27 @@ def compile_launch(launch: Launch, target: str) -> dict[str, Any]:
             "sass": sass,
         },
     }
+
+
+def _shared_memory(ptx: str, kernel: Any, launch: Launch, threads: int) -> dict[str, float]:
+    """Predicted wavefronts of shared memory and bank conflicts; empty where addresses depend on data."""
+    code = compiled_text.read("ptx", ptx, launch.file.name)
+    found = shared_accesses.of_launch(code, threads, _scalars(kernel, launch), math.prod(launch.grid))
+    return dict(zip(("shared_wavefronts", "bank_conflicts"), found, strict=True)) if found else {}
+
+
+def _scalars(kernel: Any, launch: Launch) -> dict[str, int]:
+    """The grid and the integers among the arguments of the compiled function, by their names in PTX."""
+    found = {f"%nctaid.{axis}": extent for axis, extent in zip("xyz", launch.grid, strict=True)}
+    at = 0
+    for name, kind in kernel.src.signature.items():
+        value = launch.arguments.get(name)
+        if isinstance(value, int) and kind != "constexpr":
+            found[f"_param_{at}"] = int(value)
+        # A descriptor takes a position, and two for each dimension.
+        described = re.match(r"tensordesc<\w+\[([\d,\s]+)\]", str(kind))
+        at += 0 if kind == "constexpr" else 1 + 2 * len(described[1].split(",")) if described else 1
+    return found
 
 
 def _place(error: BaseException, launch: Launch) -> str:

@@ -8,10 +8,12 @@ one bank for different words (CUDA C++ Programming Guide, "Shared Memory").
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import operator
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +27,10 @@ _ACCESS = re.compile(
 )
 _ADDRESS = re.compile(r"\[\s*(%\w+|[A-Za-z_]\w*)\s*(?:\+\s*(-?\d+)\s*)?\]")
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^\s,]+")
+_ARGUMENT = re.compile(r"\[\s*\w+(_param_\d+)\s*\]$")
+_LABEL = re.compile(r"^(\$\w+):")
+#: Rounds of a loop that are followed.
+_MOST_TRIPS = 4096
 _WIDTH = re.compile(r"(?:\.v(\d))?\.[bfus](\d+)$")
 
 _COMPARISONS = {
@@ -60,6 +66,7 @@ class Access:
 
     ``addresses`` are bytes, one for each thread of a block, None where they depend on data; ``width`` is a thread's bytes.
     ``active`` marks the threads that take part. Of a matrix instruction, each group of eight lanes names the rows of one matrix.
+    A warp runs it so many ``times``, None where that is unknown.
     """
 
     operation: str
@@ -67,6 +74,11 @@ class Access:
     width: int
     addresses: np.ndarray | None
     active: np.ndarray
+    times: int | None = 1
+
+    def warps(self) -> int:
+        """Warps of a block that take part."""
+        return sum(1 for _ in self._warps())
 
     def wavefronts(self) -> float | None:
         """Wavefronts of one warp, on average over warps that take part; None where addresses are unknown."""
@@ -89,20 +101,62 @@ class Access:
                 yield phases
 
 
-def accesses(code: Iterable[Text], threads: int) -> list[Access]:
+def accesses(code: Iterable[Text], threads: int, scalars: Mapping[str, int] | None = None) -> list[Access]:
     """The accesses to shared memory in PTX (``compiled_text.read``) of a kernel with so many ``threads`` a block.
 
-    Copies of the tensor memory accelerator and tensor cores' reads are left out: they do not pass through the banks of a warp's
-    requests.
+    ``scalars`` are numbers that loops depend on: integer arguments by position (``_param_2``) and the grid (``%nctaid.x``). Copies of the tensor memory
+    accelerator and tensor cores' reads are left out: they do not pass through the banks of a warp's requests.
     """
-    lines = [(text.line, found) for text in code if (found := _INSTRUCTION.match(text.text))]
+    texts = list(code)
+    lines = [(at, found) for at, text in enumerate(texts) if (found := _INSTRUCTION.match(text.text))]
     written = Counter(name for _, found in lines for name in _results(found))
-    values = _Values(threads, {name for name, count in written.items() if count > 1})
+    values = _Values(threads, {name for name, count in written.items() if count > 1}, scalars or {})
     # Code of a loop may stand before the code that enters it.
     while sum(values.run(found) for _, found in lines):
         pass
-    found_in = [(line, found, _ACCESS.match(found[3] + found[4])) for line, found in lines]
-    return [_access(line, found, access, values) for line, found, access in found_in if access]
+    loops = list(_loops(texts, lines, values))
+    made, bases, blocks = list[Access](), list[tuple[int, str]](), 0
+    for at, found in lines:
+        blocks += found[3] in ("bar", "bra", "st", "cp")
+        if access := _ACCESS.match(found[3] + found[4]):
+            trips = [count for first, last, count in loops if first <= at <= last]
+            times = None if None in trips else math.prod(filter(None, trips))
+            made.append(_access(texts[at].line, found, access, values, times))
+            bases.append((blocks, found[5].rpartition("[")[2].partition("+")[0].strip(" ]")))
+    return _widened(made, bases)
+
+
+def _widened(made: Sequence[Access], bases: Sequence[tuple[int, str]]) -> list[Access]:
+    """The accesses, with loads of 16 bytes in place of those that make up 16 bytes: ptxas joins them."""
+    parts: dict[tuple[object, ...], list[Access]] = {}
+    for number, (access, base) in enumerate(zip(made, bases, strict=True)):
+        whole = access.addresses is None or not access.operation.startswith("ld.")
+        key = (number,) if whole or access.addresses is None else (base, access.line, int(access.addresses[0]) // 16)
+        parts.setdefault(key, []).append(access)
+    joined = []
+    for those in parts.values():
+        first = min(those, key=lambda one: 0 if one.addresses is None else int(one.addresses[0]))
+        alike = len(those) > 1 and sum(one.width for one in those) == 16
+        joined += [dataclasses.replace(first, width=16)] if alike else those
+    return joined
+
+
+def of_launch(
+    code: Iterable[Text], threads: int, scalars: Mapping[str, int], blocks: int
+) -> tuple[float, float] | None:
+    """The wavefronts of a launch of so many ``blocks``, and the bank conflicts: wavefronts beyond the least.
+
+    None where an address, or how often a loop runs, is unknown. Every block is taken to loop as often as the first.
+    """
+    wavefronts = least = 0.0
+    for access in accesses(code, threads, scalars):
+        found = access.wavefronts()
+        if found is None or access.times is None:
+            return None
+        warps = access.warps() * access.times * blocks
+        wavefronts += found * warps
+        least += access.least() * warps
+    return wavefronts, wavefronts - least
 
 
 def by_line(code: Iterable[Text], threads: int) -> dict[int, tuple[float, float]]:
@@ -122,7 +176,9 @@ def by_line(code: Iterable[Text], threads: int) -> dict[int, tuple[float, float]
     }
 
 
-def _access(line: int | None, found: re.Match[str], access: re.Match[str], values: _Values) -> Access:
+def _access(
+    line: int | None, found: re.Match[str], access: re.Match[str], values: _Values, times: int | None
+) -> Access:
     place = _ADDRESS.search(found[5])
     at = values.of(place[1]) if place else None
     active = values.active(found)
@@ -135,28 +191,41 @@ def _access(line: int | None, found: re.Match[str], access: re.Match[str], value
         size = _WIDTH.search(found[4])
         width = int(size[2]) // 8 * int(size[1] or 1) if size else _WORD
     addresses = at.threads + int(place[2] or 0) if at and place else None
-    return Access(found[3] + found[4], line, width, addresses, active)
+    return Access(found[3] + found[4], line, width, addresses, active, times)
+
+
+def _loops(
+    texts: Sequence[Text], lines: Sequence[tuple[int, re.Match[str]]], values: _Values
+) -> Iterator[tuple[int, int, int | None]]:
+    """The first and the last line of each loop, and how often it runs, None where that is unknown."""
+    labels = {label[1]: at for at, text in enumerate(texts) if (label := _LABEL.match(text.text))}
+    for last, found in lines:
+        first = labels.get(found[5], last) if found[3] == "bra" else last
+        if first >= last:
+            continue
+        body = [one for at, one in lines if first <= at <= last]
+        # An unconditional jump back is a loop, or code in another order.
+        yield first, last, values.trips(body, found[2], ends=bool(found[1])) if found[2] else None
 
 
 class _Values:
     """Registers in every thread of a block, as far as they follow from the thread's number."""
 
-    def __init__(self, threads: int, rewritten: set[str]) -> None:
+    def __init__(self, threads: int, rewritten: set[str], scalars: Mapping[str, int]) -> None:
         self._number = np.arange(threads, dtype=np.int64)
         self._rewritten = rewritten
-        self._held: dict[str, _Value | None] = {}
+        thread = self._number
+        specials = {"%tid.x": thread, "%laneid": thread % _WARP, "%warpid": thread // _WARP}
+        specials |= {name: np.full_like(thread, value) for name, value in scalars.items()}
+        self._held: dict[str, _Value | None] = {name: _Value(value) for name, value in specials.items()}
 
     def of(self, operand: str) -> _Value | None:
         """The value of a register, number or symbol; None where it depends on data."""
+        if re.fullmatch(r"%[a-z]+\d+", operand) or operand in self._held:
+            return self._held.get(operand)
         zero = np.zeros_like(self._number)
         if re.fullmatch(r"-?(?:0x[\da-fA-F]+|\d+)", operand):
             return _Value(zero + ((int(operand, 0) + (1 << 63)) % (1 << 64) - (1 << 63)))
-        if operand in ("%tid.x", "%laneid"):
-            return _Value(self._number % (_WARP if operand == "%laneid" else len(self._number)))
-        if operand == "%warpid":
-            return _Value(self._number // _WARP)
-        if re.fullmatch(r"%[a-z]+\d+", operand):
-            return self._held.get(operand)
         if operand.startswith("%"):  # another special register, which is the block's
             return _Value(zero, known=False)
         # The address of a symbol: shared memory begins with it.
@@ -186,6 +255,28 @@ class _Values:
             value = _Value(value.threads, known=False)
         self._held |= dict.fromkeys(results, value)
         return True
+
+    def trips(self, body: Sequence[re.Match[str]], guard: str, *, ends: bool) -> int | None:
+        """How often thread 0 runs a loop that ends where ``guard`` is ``ends``; None where that is unknown."""
+        needed, steps = {guard}, list[re.Match[str]]()
+        for _ in range(len(body)):
+            chosen = [one for one in body if not one[2] and needed.intersection(_results(one))]
+            if len(chosen) == len(steps):
+                break
+            steps = chosen
+            needed |= {name for one in steps for name in _registers(_OPERAND.findall(one[5])[1:])}
+        first = _Values(1, set(), {})
+        first._held = {name: value and _Value(value.threads[:1]) for name, value in self._held.items()}
+        for count in range(1, _MOST_TRIPS):
+            for one in steps:
+                value = first._result(one[3], one[4].split(".")[1:], _OPERAND.findall(one[5])[1:])
+                first._held |= dict.fromkeys(_results(one), value and _Value(value.threads))
+            held = first._held.get(guard)
+            if held is None:
+                return None
+            if bool(held.threads[0]) == ends:
+                return count
+        return None
 
     def _result(self, name: str, kinds: list[str], operands: list[str]) -> _Value | None:
         if name in ("ld", "ldmatrix", "atom"):
@@ -231,6 +322,8 @@ class _Values:
 
     def _loaded(self, kinds: list[str], operands: list[str]) -> _Value | None:
         """What all threads load from one address is alike."""
+        if operands and (argument := _ARGUMENT.match(operands[0])) and argument[1] in self._held:
+            return self._held[argument[1]]
         place = _ADDRESS.search(operands[0]) if operands else None
         at = self.of(place[1]) if place else None
         alike = "param" in kinds or (at is not None and np.ptp(at.threads) == 0)

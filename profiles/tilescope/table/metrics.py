@@ -172,6 +172,7 @@ _ALL = (
         "sectors per global store request",
         "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_st.ratio",
     ),
+    Metric("shared_wavefronts", "shared-memory wavefronts", "count"),
     _count("bank_conflicts", "shared-memory bank conflicts", "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"),
     _count("spill_loads", "spill load instructions executed", "smsp__sass_inst_executed_op_local_ld.sum"),
     _count("spill_stores", "spill store instructions executed", "smsp__sass_inst_executed_op_local_st.sum"),
