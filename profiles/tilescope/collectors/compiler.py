@@ -44,7 +44,8 @@ STAGES = ("ttgir", "ptx")
 #: Figures of a launch's record that are metrics of the same name.
 _FIGURES = (
     "registers", "shared_memory", "spill_bytes_stored", "spill_bytes_loaded", "stack_bytes", "barriers",
-    "block_threads", "grid_blocks", "widest_load", "widest_store", "tensor_instructions", "shared_wavefronts", "bank_conflicts", "compile_time",
+    "block_threads", "grid_blocks", "widest_load", "widest_store", "tensor_instructions", "shared_wavefronts",
+    "bank_conflicts", "compile_time",
     *assembly.SERIALIZED.values(),
 )  # fmt: skip
 #: Metrics of a line that accesses shared memory.
