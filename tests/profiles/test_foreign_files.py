@@ -455,7 +455,7 @@ def test_only_gpus_of_nvidia_have_a_compute_capability(about: dict[str, Any], ta
     assert "()" not in text_table.text(loaded)
 
 
-ENCODED = ("utf-8-sig", "utf-16", "utf-16-be")
+ENCODED = ("utf-8-sig", "utf-16", "utf-16-be", "utf-32", "utf-32-be")
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if not name.endswith(".gz")])
@@ -472,6 +472,22 @@ def test_file_in_another_encoding_has_the_same_values(name: str, encoding: str, 
     found = open_file(path)
     assert found.table.drop(columns="run_id").equals(plain.table.drop(columns="run_id"))
     assert found.run.device == plain.run.device
+
+
+TIMES = {"texts": ("1.5", "2.0"), "a text that is none": (1.0, "long"), "negative": (1.0, -2.0), "NaN": (float("nan"), 2.0),
+         "infinite": (float("inf"), 2.0), "beyond a float": (10**400, 2.0), "beyond a clock": (1.0, 1e300)}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", TIMES)
+def test_trace_of_odd_times_is_read_or_called_damaged(kind: str, tmp_path: Path) -> None:
+    odd = {**event(1, 1), **dict(zip(("ts", "dur"), TIMES[kind], strict=True))}
+    loaded = open_file(written(tmp_path, "both.json", trace([odd, event(5, 3)])))
+    read = kind == "texts"
+    assert values(loaded, "k", "gpu_time") == pytest.approx([2e-6, 3e-6] if read else [3e-6])
+    assert ("damaged events that were left out: 1" in loaded.run.notes) is not read
+    if not read:
+        with pytest.raises(StoreError, match="has a time that can be: 1 damaged event"):
+            open_file(written(tmp_path, "odd.json", trace([odd])))
 
 
 KINETO_ERRORS = {

@@ -72,6 +72,8 @@ FORMS: dict[str, Callable[[], str | bytes]] = {
     "UTF-16 little-endian": lambda: b"\xff\xfe" + RAW.encode("utf-16-le"),
     "UTF-16 big-endian": lambda: b"\xfe\xff" + RAW.encode("utf-16-be"),
     "UTF-16 without a mark": lambda: RAW.encode("utf-16-le"),
+    "UTF-32": lambda: RAW.encode("utf-32"),
+    "UTF-32 without a mark": lambda: RAW.encode("utf-32-be"),
     "Latin-1": lambda: LATIN.encode("latin-1"),
     "lines of Windows": lambda: RAW.replace("\n", "\r\n"),
     "among other output": lambda: f"epoch 1, loss 2\n==PROF== Connected\n{RAW}done, 3\n",

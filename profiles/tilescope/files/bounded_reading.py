@@ -32,8 +32,13 @@ CELLS = 64 * MIB
 DEPTH, VALUES, BITS = 64, 4_000_000, 63
 #: Memory for unpacking xz: its highest compression level needs 65 MiB.
 _XZ_MEMORY = 256 * MIB
-#: The marks at the start of a text that name its encoding. UTF-8 is tried first: no text of UTF-16 begins with its mark.
-_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+#: The marks at the start of a text that name its encoding, in the order of trying: UTF-32's begins with UTF-16's.
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16",
+}  # fmt: skip
+#: Encodings without a mark, by the nulls among the first four bytes.
+_NULLS = {(1, 3): "utf-16-le", (0, 2): "utf-16-be", (1, 2, 3): "utf-32-le", (0, 1, 2): "utf-32-be"}
 #: Characters of another message that a wrapped error keeps.
 _LONGEST_ERROR = 500
 
@@ -99,7 +104,7 @@ def content(path: Path, within: Path | None = None, most: int = LARGEST) -> byte
 
 
 def chunks(path: Path) -> Iterator[bytes]:
-    """The bytes of a file too large for memory, in pieces. gzip (all members) and zstd are unpacked, and UTF-16 becomes UTF-8.
+    """The bytes of a file too large for memory, in pieces. gzip (all members) and zstd are unpacked, and UTF-16 and UTF-32 become UTF-8.
 
     Raises FileNotFoundError where there is no file, otherwise Unreadable, perhaps after the first pieces.
     """
@@ -126,7 +131,7 @@ def _pieces(source: Any, path: Path) -> Iterator[bytes]:
 
 
 def _in_utf8(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The pieces of a text, encoded anew where they are UTF-16 or begin with a mark."""
+    """The pieces of a text, encoded anew where they are UTF-16 or UTF-32, or begin with a mark."""
     decoder: codecs.IncrementalDecoder | None = None
     for place, piece in enumerate(pieces):
         if place == 0 and (found := _encoding(piece)) != "utf-8":
@@ -135,12 +140,9 @@ def _in_utf8(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _encoding(head: bytes) -> str:
-    """The encoding that the first bytes of a text show: its mark, or the nulls of UTF-16 between letters."""
-    for mark, name in _MARKS.items():
-        if head.startswith(mark):
-            return name
-    nulls = [place for place, byte in enumerate(head[:4]) if not byte]
-    return "utf-16-le" if nulls == [1, 3] else "utf-16-be" if nulls == [0, 2] else "utf-8"
+    """The encoding that the first bytes of a text show: its mark, or the nulls between letters."""
+    marked = next((name for mark, name in _MARKS.items() if head.startswith(mark)), "")
+    return marked or _NULLS.get(tuple(place for place, byte in enumerate(head[:4]) if not byte), "utf-8")
 
 
 def _unpacking(file: io.BufferedReader) -> Any:
@@ -182,7 +184,7 @@ def unpacked(raw: bytes, most: int = UNPACKED) -> bytes:
 
 
 def text(raw: bytes, most: int = CELLS) -> str:
-    """Decodes bytes that may be packed: UTF-8, or UTF-16, whose bytes that are neither are read as Latin-1.
+    """Decodes bytes that may be packed: UTF-8, UTF-16 or UTF-32. Other bytes are read as Latin-1.
 
     Raises Unreadable as ``unpacked``.
     """

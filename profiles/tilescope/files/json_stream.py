@@ -38,8 +38,8 @@ _QUOTE = re.compile(r'(\\.)|"', re.DOTALL)
 def members(pieces: Iterable[bytes], array: str, kind: type) -> Iterator[tuple[str, Any]]:
     """Yields the name and value of each member of the JSON object in ``pieces``.
 
-    The items of the member called ``array`` come in lists, as far as they fit ``kind`` (a msgspec type). So do the items where
-    ``pieces`` hold an array instead of an object; None stands for an item that does not. Kineto's errors are corrected: lone
+    The items of the member called ``array`` come in lists, as far as they fit ``kind`` (a msgspec type, whose numbers may be texts).
+    So do the items where ``pieces`` hold an array instead of an object; None stands for an item that does not. Kineto's errors are corrected: lone
     backslashes, bare quotes and control characters in texts, and ``inf`` and ``nan``. Raises Unreadable for other invalid JSON, for
     truncated JSON, and where anything follows.
     """
@@ -118,7 +118,7 @@ class _Text:
 
     def items(self, kind: type) -> Iterator[list[Any]]:
         """The items of the array that comes next, in lists, each as ``kind`` or None."""
-        decoder = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
+        decoder = msgspec.json.Decoder(list[kind], strict=False)  # type: ignore[valid-type]
         self.take("[")
         tried = ""
         while self.next() != "]":
@@ -130,7 +130,7 @@ class _Text:
                     continue
             value = self.value()
             try:
-                yield [msgspec.convert(value, kind)]
+                yield [msgspec.convert(value, kind, strict=False)]
             except msgspec.ValidationError:
                 yield [None]
             if self.next() == ",":

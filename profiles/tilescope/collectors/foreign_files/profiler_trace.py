@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -31,6 +30,8 @@ _OPERATORS = frozenset({"cpu_op", "operator"})
 _VERSIONS = {"cuda_runtime_version": "cuda", "cuda_driver_version": "driver", "pytorch_version": "torch"}
 #: Microseconds by which a trace may round a time.
 _ROUNDING = 1.0
+#: Most microseconds of a time: a larger one is damaged.
+_LATEST = float(1 << 63)
 #: Members that every trace of Kineto has.
 _KINETO = ("schemaVersion", "deviceProperties")
 
@@ -128,7 +129,10 @@ def read(path: Path) -> Contents:
         [(trace.times[place], *trace.shapes[place].values, outlasting.get(place)) for place in order],
     )
     contents.require(
-        rows, "no launch on a GPU is in it: record with ProfilerActivity.CUDA, on a machine where torch sees the GPU"
+        rows,
+        f"no launch in it has a time that can be: {trace.damaged} damaged event(s), record it again"
+        if trace.damaged
+        else "no launch on a GPU is in it: record with ProfilerActivity.CUDA, on a machine where torch sees the GPU",
     )
     described = contents.mappings(trace.members.get("deviceProperties"))
     gpus = {shape.gpu: shape.device for shape in trace.shapes}
@@ -152,7 +156,7 @@ def _read_event(trace: _Trace, event: _Event) -> None:
         if called is not None:
             trace.operators[_plain(called)] = contents.text(event.name, 200)
     elif kind in _GPU and event.ts is not None and event.dur is not None:
-        if not (math.isfinite(event.ts) and 0 <= event.dur < math.inf):
+        if not (abs(event.ts) < _LATEST and 0 <= event.dur < _LATEST):
             trace.damaged += 1
             return
         trace.starts.append(event.ts)
