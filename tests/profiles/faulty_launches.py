@@ -205,6 +205,33 @@ def product_in_helper_kernel(a_ptr, b_ptr, c_ptr, SIZE: tl.constexpr):
 
 
 @triton.jit
+def tail_product_kernel(a_ptr, b_ptr, k, ZERO: tl.constexpr, SIZE: tl.constexpr):
+    """Lanes of a without a value meet zeros of b, unless b's zeros are in other lanes."""
+    row, column = tl.arange(0, SIZE)[:, None], tl.arange(0, SIZE)[None]
+    a = tl.load(a_ptr + row * SIZE + column, mask=column < k)  # without other
+    b = tl.load(b_ptr + row * SIZE + column, mask=(row if ZERO == "rows" else column) < k, other=0.0)
+    tl.store(b_ptr + row * SIZE + column, tl.dot(a + 1, b.to(tl.float32) * 2, input_precision="ieee"))
+
+
+@triton.jit
+def row_sums_kernel(x_ptr, out_ptr, rows, k, BLOCK: tl.constexpr):
+    """Only rows, which are not added, have lanes without a value where ``k`` is whole blocks."""
+    row, total = tl.arange(0, BLOCK), tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, k, BLOCK):
+        column = tl.arange(0, BLOCK)
+        keep = (row < rows)[:, None] & (column < k - start)[None]
+        total += tl.sum(tl.load(x_ptr + row[:, None] * k + (start + column)[None], mask=keep), 1)  # without other
+    tl.store(out_ptr + row, total, mask=row < rows)
+
+
+@triton.jit
+def weighted_sum_kernel(x_ptr, weight_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    weight = tl.load(weight_ptr + at, mask=at < n, other=0.0)
+    tl.store(out_ptr, tl.sum(tl.load(x_ptr + at, mask=at < n) * weight, axis=0))
+
+
+@triton.jit
 def mean_kernel(x_ptr, count_ptr, out_ptr, n: tl.constexpr):
     row = tl.program_id(0)
     total = tl.sum(tl.load(x_ptr + row * n + tl.arange(0, n)) * 0.0, axis=0)

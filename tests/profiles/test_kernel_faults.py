@@ -221,6 +221,8 @@ DOUBTFUL = {
     "a reduction": (lambda: faulty.row_max_kernel[(64,)](shaped(64, 1000), shaped(64), 1000, BLOCK=1024), "without other"),
     "a loop": (lambda: faulty.added_up_kernel[(1,)](shaped(1000), shaped(1), 1000, BLOCK=256), "without other"),
     "a sum of a scan": (lambda: faulty.scanned_kernel[(1,)](shaped(1000), shaped(1), 1000, BLOCK=1024), "without other"),
+    "a part of a block": (lambda: faulty.row_sums_kernel[(1,)](shaped(20, 100), shaped(20), 20, 100, BLOCK=32), "without other"),
+    "zeros in other lanes": (lambda: faulty.tail_product_kernel[(1,)](shaped(32, 32), shaped(32, 32), 20, "columns", 32), "without other"),
     "a product": (lambda: faulty.product_kernel[(1,)](shaped(32, 32), shaped(32, 32), shaped(32, 32), "default", 32), "as TF32"),
     "a product in a helper": (lambda: faulty.product_in_helper_kernel[(1,)](shaped(32, 32), shaped(32, 32), shaped(32, 32), 32), "as TF32"),
 }  # fmt: skip
@@ -237,6 +239,9 @@ def test_doubtful_code_is_a_warning_with_its_line(name):
 MEANT = {
     "whole rows": lambda: faulty.row_max_kernel[(64,)](shaped(64, 1024), shaped(64), 1024, BLOCK=1024),
     "a value in place of lanes": lambda: faulty.replaced_kernel[(64,)](shaped(64, 1000), shaped(64), 1000, BLOCK=1024),
+    "a product with zeros": lambda: faulty.tail_product_kernel[(1,)](shaped(32, 32), shaped(32, 32), 20, "rows", 32),
+    "whole blocks of some rows": lambda: faulty.row_sums_kernel[(1,)](shaped(20, 128), shaped(20), 20, 128, BLOCK=32),
+    "a weight of zero": lambda: faulty.weighted_sum_kernel[(1,)](shaped(1000), shaped(1000), shaped(1), 1000, BLOCK=1024),
     "unused columns": lambda: faulty.masked_columns_kernel[(1,)](shaped(16, 100), shaped(100), 100, 16, 128),
     "a scan": lambda: faulty.running_sum_kernel[(1,)](shaped(1000), shaped(1000), 1000, BLOCK=1024),
     "no reduction": lambda: faulty.copied_kernel[(4,)](shaped(1000), shaped(1000), 1000, BLOCK=256),

@@ -38,7 +38,7 @@ class Value:
     """What is known of a value: its ``range``, the dimensions along which it ``varies``, and the parameter whose memory it is in.
 
     ``wraps`` is the line of its first part that does not fit its type. ``empty`` is the line of a load that left lanes without
-    a value, ``along`` are the dimensions of those lanes.
+    a value, ``along`` are the dimensions of those lanes. ``zero`` are the dimensions along which lanes that a mask leaves out are 0.
     """
 
     range: Range | None = None
@@ -47,7 +47,7 @@ class Value:
     wraps: int | None = None
     empty: int | None = None
     along: frozenset[int] = frozenset()
-    logical: bool = False
+    zero: frozenset[int] = frozenset()
 
 
 _UNKNOWN = Value()
@@ -125,7 +125,10 @@ class Code:
         turns, within = None, None
         if start and stop and step and step.low > 0:
             turns = max(0, -((start.low - stop.high) // step.low))
-            within = Range(start.low, max(start.low, stop.high - 1))
+            past = stop.high - 1 - start.low
+            if start.low == start.high and step.low == step.high:
+                past -= past % step.low
+            within = Range(start.low, start.low + max(0, past))
         self.values[index] = Value(within)
         carried, after = before, before
         for turn in range(_ROUNDS):
@@ -190,7 +193,8 @@ class Code:
         operands = self._operands(operation)
         varies = frozenset().union(*(value.varies for value in operands))
         if len(operands) != 2 or operation.line is None or operands[1].range == (1, 1):
-            return [Value(varies=varies)]
+            zero = operands[1].varies if len(operands) == 3 and operands[2].range == (0, 0) else frozenset[int]()
+            return [Value(varies=varies, zero=zero)]
         return [Value(varies=varies, empty=operation.line, along=operands[1].varies)]
 
     def _reduce(self, operation: Operation) -> list[Value]:
@@ -205,8 +209,9 @@ class Code:
 
     def _dot(self, operation: Operation) -> list[Value]:
         a, b = self._operands(operation)[:2]
-        for value, axis in ((a, 1), (b, 0)):
-            self._fill(operation, value, axis)
+        for value, axis, other, along in ((a, 1, b, 0), (b, 0, a, 1)):
+            if along not in other.zero:
+                self._fill(operation, value, axis)
         if operation.line and re.search(r"inputPrecision = tf32\b", operation.text) and "xf32> *" in operation.text:
             self.tf32.add(operation.line)
         return [Value(varies=frozenset({0, 1}))]
@@ -234,11 +239,10 @@ class Code:
         return [Value(Range(operation.number("start"), operation.number("end") - 1), frozenset({0}))]
 
     def _constant(self, operation: Operation) -> list[Value]:
-        number = re.match(r"\s*(?:dense<)?(-?\d+|true|false)>?(?: : |$)", operation.text)
+        number = re.match(r"\s*(?:dense<)?(-?\d+|true|false|0\.0+e\+00)>?(?: : |$)", operation.text)
         if not number:
             return [_UNKNOWN]
-        value = {"true": 1, "false": 0}.get(number[1])
-        value = int(number[1]) if value is None else value
+        value = 1 if number[1] == "true" else 0 if number[1] == "false" or "." in number[1] else int(number[1])
         return [Value(Range(value, value))]
 
     def _expand(self, operation: Operation) -> list[Value]:
@@ -259,10 +263,10 @@ class Code:
 
 def _moved(value: Value, place: Callable[[int], int | None]) -> Value:
     """The value with its dimensions at other places; None for a dimension that is gone."""
-    varies, along = (
-        frozenset(at for n in dims if (at := place(n)) is not None) for dims in (value.varies, value.along)
+    varies, along, zero = (
+        frozenset(at for n in dims if (at := place(n)) is not None) for dims in (value.varies, value.along, value.zero)
     )
-    return dataclasses.replace(value, varies=varies, along=along)
+    return dataclasses.replace(value, varies=varies, along=along, zero=zero)
 
 
 def _elementwise(operation: Operation, operands: list[Value]) -> Value:
@@ -273,23 +277,27 @@ def _elementwise(operation: Operation, operands: list[Value]) -> Value:
     varies = frozenset().union(*(value.varies for value in operands))
     empty = next((value for value in operands if value.empty), _UNKNOWN)
     along = frozenset().union(*(value.along for value in operands if value.empty))
-    fills = operation.name == "arith.select" or (operation.name == "arith.mulf" and any(v.logical for v in operands))
-    if fills and empty.empty:
-        # ``tl.where`` and a product with the mask give those lanes a value.
-        empty, along = _UNKNOWN, frozenset()
+    zero = frozenset[int]()
+    if operation.name in ("arith.mulf", "arith.extf", "arith.truncf"):
+        zero = zero.union(*(value.zero for value in operands))
+    elif operation.name in ("arith.uitofp", "arith.extui") and re.search(r"i1>? to ", operation.text):
+        zero = varies
+    # ``tl.where`` and a product with zeros give those lanes a value.
+    along = frozenset() if operation.name == "arith.select" else along - zero
+    empty = empty if along else _UNKNOWN
     compute = _RANGES.get(operation.name)
     ranges = [value.range for value in operands]
     known = [one for one in ranges if one]
     result = compute(operation, *known) if compute and len(known) == len(ranges) and known else None
     if operation.name == "arith.select":
         result = _hull(ranges[1:])
+    varies = frozenset() if result and result.low == result.high else varies
     wraps = next((value.wraps for value in operands if value.wraps), None)
     if result and operation.name in _GROWING and operation.width == 32 and not wraps:
         wraps = operation.line if result.high > LARGEST or result.low < -LARGEST - 1 else None
     if operation.name in _HASHING or operation.name.startswith("arith.cmp"):
         wraps = None
-    logical = operation.name in ("arith.uitofp", "arith.extui") and bool(re.search(r"i1>? to ", operation.text))
-    return Value(result, varies, wraps=wraps, empty=empty.empty, along=along, logical=logical)
+    return Value(result, varies, wraps=wraps, empty=empty.empty, along=along, zero=zero)
 
 
 def _hull(ranges: Sequence[Range | None]) -> Range | None:
