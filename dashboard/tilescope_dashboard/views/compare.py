@@ -31,7 +31,7 @@ class Compare(View):
     def build(self) -> list[Any]:
         self.said, self.changes = html_text.pane(), ChangedCode(self.state)
         self._others = pmui.MultiChoice(
-            label="compare with", options={}, sizing_mode="stretch_width", styles={"flex": "1 1 400px"}, margin=(4, 8)
+            label="Compare with", options={}, sizing_mode="stretch_width", styles={"flex": "1 1 400px"}, margin=(4, 8)
         )
         # The button that was pressed keeps the focus and also leads back.
         self._earlier = pmui.Button(variant="outlined", size="small", width=230, margin=(4, 8), visible=False)
