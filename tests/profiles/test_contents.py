@@ -35,3 +35,17 @@ def test_tensor_bytes_counts_shared_memory_once():
     assert replay.tensor_bytes(data, ["x", "same", "row"]) == x.nbytes
     assert replay.tensor_bytes(data, ["row", "n", "absent"]) == 16
     assert replay.tensor_bytes(data, ["expanded"]) == 4
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"kind": "uniform", "dtype": "int8", "low": -3, "high": 100},
+        {"kind": "normal", "dtype": "float16", "mean": 0.0, "deviation": 1.0, "low": -4.0, "high": 4.0},
+    ],
+)
+def test_drawn_numbers_repeat_in_large_tensors(data, tmp_path):
+    found = torch.zeros(5 << 20, dtype=getattr(torch, data["dtype"]))
+    contents.draw(found.untyped_storage(), 0, data, tmp_path, seed=1)
+    assert torch.equal(found[4 << 20 :], found[: 1 << 20])
+    assert data["low"] <= found.min() < found.max() <= data["high"] and found.double().std() > 0.9

@@ -20,6 +20,8 @@ from tilescope.files import bounded_reading
 MOST_FLOATS, MOST_EXACT = 1 << 20, 64 << 20
 #: Elements sampled for the distribution of floats, and for the bounds of integers.
 _FLOATS, _WHOLE = 1 << 16, 1 << 20
+#: Elements that are drawn. They repeat in larger tensors, because drawing gigabytes takes minutes.
+_DRAWN = 1 << 22
 
 
 def described(
@@ -86,9 +88,9 @@ def draw(storage: torch.UntypedStorage, start: int, data: Mapping[str, Any], fol
     numbers = torch.Generator(storage.device).manual_seed(seed)
     if kind == "uniform":
         low, high = int(data["low"]), int(data["high"])
-        # In pieces: numbers are drawn in int64.
-        for piece in torch.split(elements, 1 << 26):
-            piece.copy_(torch.randint(low, high + 1, piece.shape, generator=numbers, device=storage.device))
+        first = elements[:_DRAWN]
+        first.copy_(torch.randint(low, high + 1, first.shape, generator=numbers, device=storage.device))
+        _repeat(elements)
     elif kind == "normal":
         values = torch.view_as_real(elements) if dtype.is_complex else elements
         _fill_normal(values, data, numbers)
@@ -98,11 +100,16 @@ def draw(storage: torch.UntypedStorage, start: int, data: Mapping[str, Any], fol
 
 def _fill_normal(values: torch.Tensor, data: Mapping[str, Any], numbers: torch.Generator) -> None:
     flat = values.reshape(-1)
-    # In pieces: drawing in fp32 takes four bytes for each element.
-    for piece in torch.split(flat, 1 << 26):
-        drawn = torch.randn(piece.shape, generator=numbers, device=flat.device)
-        drawn.mul_(float(data["deviation"])).add_(float(data["mean"])).clamp_(float(data["low"]), float(data["high"]))
-        piece.copy_(drawn)
+    drawn = torch.randn(flat[:_DRAWN].shape, generator=numbers, device=flat.device)
+    drawn.mul_(float(data["deviation"])).add_(float(data["mean"])).clamp_(float(data["low"]), float(data["high"]))
+    flat[:_DRAWN].copy_(drawn)
+    _repeat(flat)
+
+
+def _repeat(elements: torch.Tensor) -> None:
+    """Fills the rest with copies of the numbers that were drawn."""
+    for piece in torch.split(elements, _DRAWN)[1:]:
+        piece.copy_(elements[: piece.numel()])
 
 
 def _bytes(storage: torch.UntypedStorage) -> bytes:
