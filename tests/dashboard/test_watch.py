@@ -114,6 +114,8 @@ def test_source_lines_near_change_and_error() -> None:
     assert signs == [("-", 2), ("+", 2), ("", 8)]
     assert [line.number for line in topic.source({}, {"my.py": after}, {})["my.py"]] == list(range(1, 9))
     markup = version_panels.panels({"my.py": [topic.SourceLine("+", 1, "<b>", "<i>")]}, ("v1", ""), "", "", dark=True)
+    markup += version_panels.printed("<b>\n")
+    assert "Printed: 1 line<" in markup and not version_panels.printed("")
     assert "&lt;b&gt;" in markup and "&lt;i&gt;" in markup and "<b>" not in markup
 
 

@@ -82,7 +82,9 @@ def test_script_that_fails_keeps_its_launches(tmp_path, kept):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.replace("print(", "raise RuntimeError('late'); print("))
     capture = tilescope.capture()
-    assert script_running.run_script(str(script), ["--n", "50"], capture).endswith("ended with RuntimeError: late")
+    assert script_running.run_script(str(script), ["--n", "50"], capture).endswith(
+        "RuntimeError: late, line 16 of train.py"
+    )
     assert capture.calls == 1
     script.write_text("def broken(")
     with pytest.raises(ValueError, match="cannot be run"):
@@ -132,7 +134,7 @@ def test_script_without_launches_is_refused_in_a_line(tmp_path, capsys):
     script = tmp_path / "quiet.py"
     script.write_text("import sys; sys.exit(3)")
     assert cli.main([str(script)]) == 2
-    said = f"{script} launched no Triton kernel ({script} ended with exit status 3): one that it declares is named {script}:SPEC"
+    said = f"{script} launched no Triton kernel ({script} ended with exit status 3)"
     assert capsys.readouterr().err == f"tilescope: {said}\n"
     script.write_text("import sys; sys.exit('no data')")
     assert cli.main([str(script)]) == 2
@@ -149,6 +151,7 @@ def test_split_separates_the_scripts_arguments():
         ["b.py"],
     )
     assert split(["profile", "a.py:SPEC", "--title", "x.py"]) == (["profile", "a.py:SPEC", "--title", "x.py"], [])
+    assert split(["watch", "--text", "a.py", "5"]) == (["watch", "--text", "a.py"], ["5"])
     assert split(["show", "a.py"]) == (["show", "a.py"], [])
     # An option that takes no value, also by its first letters.
     assert split(["profile", "--renew", "a.py", "--lr", "3"]) == (["profile", "--renew", "a.py"], ["--lr", "3"])

@@ -66,6 +66,12 @@ def test_each_save_makes_a_version_that_is_compared(folder):
     assert "+FACTOR = 3" in watch.compared(third).diff and third.run.is_dir()
 
 
+def test_broken_import_names_file_and_line(folder):
+    _, (_, syntax, name) = versions_of(folder, ("shared.py", "a = 1\nb = (\n"), ("shared.py", "\n\nFACTOR = nosuch\n"))
+    assert "line 2 of shared.py" in syntax.error and "line 3 of shared.py" in name.error
+    assert (syntax.number, name.number) == (2, 3) and "SPEC" not in syntax.error
+
+
 def test_wrong_version_leaves_the_last_good_one(folder):
     beyond = SCRIPT.replace("+ i, mask", "+ i * 2, mask")
     dying = SCRIPT + "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n"
@@ -81,6 +87,8 @@ def test_command_prints_the_version(folder, capsys, monkeypatch):
     monkeypatch.chdir(folder)
     assert cli.main(["watch", "--once", "own.py"]) == 0
     said = capsys.readouterr().out.splitlines()
-    assert {"begun", "version 1: own.py", "scale_kernel 1000-fp32"} <= {*said}
+    assert {"printed:", "  begun", "version 1: own.py", "scale_kernel 1000-fp32"} <= {*said}
     assert any(line.startswith("registers") for line in said)
     assert cli.main(["watch", "nosuch.py"]) == 2
+    assert cli.main(["watch", "own.py", "--text"]) == 2
+    assert "put it before own.py" in capsys.readouterr().err

@@ -36,6 +36,17 @@ def test_values_are_told_once_as_they_come(watch):
     assert list(telling.lines(second)) == []
 
 
+def test_saved_over_version_is_told_and_output_is_cut(watch):
+    telling, second, third = watch_text.Telling(watch), Version(2, cases=[case("a", registers=40.0)]), Version(3)
+    watch.versions.append(second)
+    assert "version 2: " in "\n".join(telling.lines(second))
+    watch.versions[-1] = third
+    third.state, third.error, third.output = "failed", "no", "".join(f"{n}\n" for n in range(20))
+    told = list(telling.lines(third))
+    assert told[0] == "version 2 was not finished: a file was saved"
+    assert told[-10] == "printed, the last 8 of 20 lines:" and told[-9:-1] == [f"  {n}" for n in range(12, 20)]
+
+
 def test_failed_version_tells_why_and_what_stays(watch):
     third = Version(2, state="failed", error="own.py cannot be run: invalid syntax")
     watch.versions.append(third)

@@ -10,6 +10,7 @@ from html import escape
 from pathlib import Path
 
 import panel as pn
+from tilescope.table import units
 
 from tilescope_dashboard.components import html_text
 from tilescope_dashboard.topics.versions import BETTER, NOISE, OLD, WORSE, SourceLine, Value
@@ -20,6 +21,8 @@ _COLOURS = {
     False: "--good: #1a7f37; --bad: #b42a16; --added: #dafbe1; --removed: #ffe9e6",
     True: "--good: #4ac26b; --bad: #ff8270; --added: #12351d; --removed: #41201b",
 }
+#: The most lines of output that are shown.
+_PRINTED = 200
 _SPOKEN = {BETTER: "better", WORSE: "worse", NOISE: "within noise", OLD: "of the version before"}
 
 
@@ -46,6 +49,15 @@ def panels(
         f'<div class="panels" style="{_COLOURS[dark]}">{_source(files, head)}'
         f'<section class="panel"><h3>Findings<span>{escape(count)}</span></h3>{findings}</section></div>'
     )
+
+
+def printed(output: str) -> str:
+    """The last lines of a script's output, folded; empty without output."""
+    lines = output.splitlines()
+    count = f"Printed: {units.several(len(lines), 'line')}"
+    last = f", the last {_PRINTED} here" if len(lines) > _PRINTED else ""
+    text = escape("\n".join(lines[-_PRINTED:]))
+    return f'<details class="printed"><summary>{count}{last}</summary><pre>{text}</pre></details>' if lines else ""
 
 
 def source(files: Mapping[str, Sequence[SourceLine]], head: tuple[str, str], dark: bool) -> str:

@@ -150,7 +150,8 @@ class Watch(View):
         title = f"{before} → {topic.short(chosen)}" if other else topic.short(chosen)
         follows = f"watching {', '.join(sorted(file.name for file in self._script.files))}" if self.watching.on else ""
         count = changed_findings.count(rows) if other else ""
-        self.panels.object = version_panels.panels(files, (title, follows), markup, count, dark)
+        shown = version_panels.panels(files, (title, follows), markup, count, dark)
+        self.panels.object = shown + version_panels.printed(chosen.output)
 
     def _offer(self) -> None:
         """Fill the widgets."""

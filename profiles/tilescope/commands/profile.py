@@ -6,8 +6,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 from tilescope.commands import choices, running
+
+#: The flags that only ``tilescope watch`` has.
+OF_WATCH = ("--once", "--text")
 
 
 def command(subparsers: choices.Subparsers) -> None:
@@ -34,6 +38,7 @@ def split(given: list[str]) -> tuple[list[str], list[str]]:
     """
     options = _options()
     flags = [name for name, action in options.items() if action.nargs == 0]
+    flags += OF_WATCH if given[:1] == ["watch"] else ()
     first = given[0].partition("=")[0] if given else ""
     begun = ["profile", *given] if first in options or is_script(first) else given
     if begun[:1] in (["profile"], ["watch"]):
@@ -46,10 +51,13 @@ def split(given: list[str]) -> tuple[list[str], list[str]]:
     return given, []
 
 
-def own_arguments(script: str, given: list[str]) -> list[str]:
-    """The script's arguments without a ``--`` that begins them. Raises ValueError for an option of this command before ``--``."""
+def own_arguments(script: str, given: list[str], flags: Sequence[str] = ()) -> list[str]:
+    """The script's arguments without a ``--`` that begins them.
+
+    Raises ValueError for an option of this command, or one of ``flags``, before ``--``.
+    """
     end = given.index("--") if "--" in given else len(given)
-    options = _options()
+    options = {*_options(), *flags}
     ours = next((word for word in given[:end] if word.partition("=")[0] in options), "")
     if ours:
         name = ours.partition("=")[0]

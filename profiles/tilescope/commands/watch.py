@@ -28,8 +28,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     if len(arguments.kernels) != 1 or not profile.is_script(arguments.kernels[0]):
         raise ValueError(f"watch takes one script: {' '.join(arguments.kernels)} names other things")
+    own = profile.own_arguments(arguments.kernels[0], arguments.of_script, profile.OF_WATCH)
     watch = watching.Watch(
-        arguments.kernels[0], profile.own_arguments(arguments.kernels[0], arguments.of_script), target=arguments.target,
+        arguments.kernels[0], own, target=arguments.target,
         collect=arguments.collect, runs_dir=arguments.runs, settings=choices.settings(arguments),
     )  # fmt: skip
     pages = (

@@ -9,13 +9,11 @@ import contextlib
 import gc
 import math
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from tilescope.captures import SPEC_FILE
 from tilescope.hardware import device, gpu_lock
 from tilescope.jobs import supervisor
 from tilescope.jobs.job import ON_GPU, Job, OnEvent, patience
@@ -100,8 +98,7 @@ def serve(job: Mapping[str, Any], emit: Callable[[Mapping[str, Any]], None]) -> 
 
 def own_files(before: Collection[str], script: str) -> list[Path]:
     """The script and the files that it imported, except those of installed packages, of Python and of Tilescope."""
-    library, theirs = Path(sysconfig.get_path("stdlib")).resolve(), {"site-packages", "dist-packages", SPEC_FILE}
     fresh = [module for name, module in sys.modules.items() if name not in before and not name.startswith("tilescope")]
     files = [script, *(getattr(module, "__file__", None) for module in fresh)]
     paths = dict.fromkeys(Path(file).resolve() for file in files if file and file.endswith(".py"))
-    return [path for path in paths if path.is_file() and library not in path.parents and not theirs & {*path.parts}]
+    return [path for path in paths if script_running.is_own(str(path))]

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sys
+import sysconfig
 import threading
 import tokenize
 import traceback
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 from unittest import mock
 
+from tilescope.captures import SPEC_FILE
 from tilescope.jobs import triton_cache
 from tilescope.jobs.job import Job
 from tilescope.notebook.capturing import LIMIT, Capture
@@ -45,8 +47,8 @@ def captured(
     if not capture.calls:
         reasons = "; ".join(filter(None, [ended, *capture.notes]))
         why = f" ({reasons})" if reasons else ""
-        declared = f"one that it declares is named {script}:SPEC"
-        raise ValueError(f"{script} launched no Triton kernel{why}: {declared}{capture.unassumed}")
+        declared = "" if ended else f": one that it declares is named {script}:SPEC"
+        raise ValueError(f"{script} launched no Triton kernel{why}{declared}{capture.unassumed}")
     job = capture.job(collect or ("auto",), title=title or script, runs_dir=runs_dir, settings=settings)
     return capture, job, ended
 
@@ -66,7 +68,7 @@ def run_script(path: str, arguments: Sequence[str], capture: Capture) -> str:
         with tokenize.open(file) as stream:
             program = compile(stream.read(), str(file), "exec")
     except (OSError, SyntaxError, UnicodeDecodeError) as error:
-        said = error.strerror if isinstance(error, OSError) else error
+        said = error.strerror if isinstance(error, OSError) else placed(error)
         raise ValueError(f"{path} cannot be run: {said}") from error
     with _as_main(file, arguments) as module, capture, _no_way_out() as left:
         try:
@@ -79,8 +81,26 @@ def run_script(path: str, arguments: Sequence[str], capture: Capture) -> str:
             return f"{path} called os._exit({left[0]})" if left else f"{path} was interrupted"
         except Exception as error:
             _tell(error, str(file))
-            return f"{path} ended with {type(error).__name__}: {error}".splitlines()[0]
+            return f"{path} ended with {type(error).__name__}: {placed(error)}"
     return ""
+
+
+def placed(error: Exception) -> str:
+    """The first line of the error's message, with the line of the user's code that raised it."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.msg}, line {error.lineno} of {Path(error.filename).name}"
+    message = next(iter(str(error).splitlines()), "")
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
+    return (
+        f"{message}, line {frames[-1].lineno} of {Path(frames[-1].filename).name}".lstrip(", ") if frames else message
+    )
+
+
+def is_own(file: str) -> bool:
+    """Whether a file is the user's: neither of an installed package, nor of Python, nor of Tilescope."""
+    path, library = Path(file).resolve(), Path(sysconfig.get_path("stdlib")).resolve()
+    others = {library, Path(__file__).resolve().parents[1]} & {*path.parents}
+    return path.is_file() and not others and not {"site-packages", "dist-packages", SPEC_FILE} & {*path.parts}
 
 
 @contextlib.contextmanager

@@ -11,6 +11,8 @@ from tilescope.notebook.watching import Version, Watch
 
 #: Widths of the column of names, and of each other one.
 _NAME, _VALUE = 28, 14
+#: The most lines of a script's output that are printed.
+_PRINTED = 8
 #: Stands for the place of a launch among what was told.
 _WRONG = -1
 
@@ -30,6 +32,8 @@ class Telling:
         compared = self._watch.compared(version)
         base = compared.baseline
         if version is not self._version and (version.cases or version.state != "running"):
+            if self._version and not self._ended and self._version not in self._watch.versions:
+                yield f"{self._version.title} was not finished: a file was saved"
             self._version, self._told, self._last, self._ended = version, set(), "", False
             yield ""
             yield f"{version.title}: {self._watch.script}"
@@ -50,6 +54,10 @@ class Telling:
             yield f"{base.title} stays the last good one" if base else "no version is good yet"
         yield from compared.conditions
         yield from compared.diff
+        printed = version.output.splitlines()
+        if printed:
+            yield "printed:" if len(printed) <= _PRINTED else f"printed, the last {_PRINTED} of {len(printed):,} lines:"
+        yield from (f"  {line}" for line in printed[-_PRINTED:])
         yield f"{version.title} took {version.seconds:.1f} s"
 
     def _values(self, place: int, pair: versions.Pair, base: Version | None, version: Version) -> Iterator[str]:
@@ -76,11 +84,11 @@ class Telling:
 
 
 async def follow(watch: Watch, *, once: bool = False) -> int:
-    """Prints the versions as they come, with what the script printed. Returns the status of the first, if only that is wanted."""
+    """Prints the versions as they come. Returns the status of the first, if only that is wanted."""
     telling = Telling(watch)
     async for version in watch.follow():
         done = version.state != "running"
-        terminal.say(*(version.output.splitlines() if done else ()), *telling.lines(version))
+        terminal.say(*telling.lines(version))
         if done:
             if once:
                 return int(version.state == "failed")

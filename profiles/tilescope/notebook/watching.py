@@ -41,7 +41,8 @@ class Version:
     """One version of the script. Its values come one by one while it is ``running``.
 
     ``doing`` says what it waits for. ``error`` is what ended it badly. ``texts`` are the texts of the script's own files by path,
-    ``run`` the folder of its run, ``output`` the last part of what the script printed, ``use`` the GPU's use before it (``hardware.device.use``). A ``failed`` version has an error, no launch, or a launch with wrong results.
+    ``run`` the folder of its run, ``output`` the last part of what the script printed, ``use`` the GPU's use before it
+    (``hardware.device.use``). A ``failed`` version has an error, no launch, or a launch with wrong results.
     """
 
     number: int
@@ -117,8 +118,9 @@ class Watch:
             self._options["collect"] = [name for name in quick if not collectors.load(name).unavailable()]
         self._sampling = "interpreter_limit" not in (settings or {})
         self._settings = {"interpreter_limit": _LIMIT, **(settings or {})}
-        #: Oldest first. A version that a save ended before it had values is not among them.
+        #: Oldest first. A version that a save ended before it was ready is not among them; its number is not used again.
         self.versions: list[Version] = []
+        self._made = 0
         #: The version that a user pinned; without one each is compared with the last good one before it.
         self.pinned: Version | None = None
         self._by_hand: dict[tuple[Version, Version], dict[int, int | None]] = {}
@@ -151,7 +153,8 @@ class Watch:
             self._work.cancel()
         if self.versions and self.versions[-1].state == "running":
             self.versions.pop()
-        version = Version(self.versions[-1].number + 1 if self.versions else 1, doing="starting")
+        self._made += 1
+        version = Version(self._made, doing="starting")
         self.versions.append(version)
         self._changed.put_nowait(version)
         self._work = asyncio.ensure_future(self._make(version))
