@@ -126,6 +126,8 @@ class Watch:
         self._by_hand: dict[tuple[Version, Version], dict[int, int | None]] = {}
         self._changed: asyncio.Queue[Version] = asyncio.Queue()
         self._work: asyncio.Task[None] | None = None
+        # The texts of the files at the last begin, and those that the last version has run.
+        self._begun: Mapping[Path, str] = {}
         self._seen: Mapping[Path, str] = {}
 
     @property
@@ -154,6 +156,7 @@ class Watch:
         if self.versions and self.versions[-1].state == "running":
             self.versions.pop()
         self._made += 1
+        self._begun = {path: _text(path) for path in self.files}
         version = Version(self._made, doing="starting")
         self.versions.append(version)
         self._changed.put_nowait(version)
@@ -206,8 +209,10 @@ class Watch:
                 debounce=_SETTLED, step=_SETTLED // 2, rust_timeout=_LOOK, yield_on_timeout=True, recursive=False,
             ):  # fmt: skip
                 # A file may have been saved before it was watched.
-                missed, self._seen = any(_text(path) != text for path, text in self._seen.items()), {}
-                if saved or missed:
+                missed, self._seen = _differ(self._seen), {}
+                # One save can be seen twice.
+                again = self._work and not self._work.done() and not _differ(self._begun)
+                if missed or (saved and not again):
                     self.again()
                 if self.files != known:
                     break  # to watch the files that the script imports, too
@@ -271,6 +276,11 @@ class Watch:
 
 def _is_among(watched: frozenset[Path], change: object, path: str) -> bool:
     return Path(path) in watched
+
+
+def _differ(texts: Mapping[Path, str]) -> bool:
+    """Whether a file has another text now."""
+    return any(_text(path) != text for path, text in texts.items())
 
 
 def _text(path: Path) -> str:
