@@ -20,8 +20,9 @@ from tilescope.files import bounded_reading
 MOST_FLOATS, MOST_EXACT = 1 << 20, 64 << 20
 #: Elements sampled for the distribution of floats, and for the bounds of integers.
 _FLOATS, _WHOLE = 1 << 16, 1 << 20
-#: Elements that are drawn. They repeat in larger tensors, because drawing gigabytes takes minutes.
-_DRAWN = 1 << 22
+#: Elements that are drawn. They repeat in larger tensors, because drawing gigabytes takes minutes. A prime number, so that no
+#: two rows of a matrix are the same.
+_DRAWN = (1 << 22) - 3
 
 
 def described(
