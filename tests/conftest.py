@@ -13,7 +13,7 @@ LONG = {
 }  # fmt: skip
 BROWSERS = {"chromium", "lab"}
 
-# Workers start cold, and no test reads the user's own cache.
+# Workers start cold, and no test touches the user's own cache and runs.
 os.environ["TILESCOPE_RESIDENT"] = "0"
 # Each of a run's many processes would compile the repository's modules anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -22,6 +22,7 @@ os.environ.pop("COLUMNS", None)
 # The processes of a run share one cache.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["TILESCOPE_CACHE"] = tempfile.mkdtemp(prefix="tilescope-tests-")
+    os.environ["TILESCOPE_RUNS"] = f"{os.environ['TILESCOPE_CACHE']}/runs"
 
 hypothesis.settings.register_profile("tilescope", max_examples=25, derandomize=True, deadline=None)
 hypothesis.settings.load_profile("tilescope")

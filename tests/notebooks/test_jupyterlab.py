@@ -200,7 +200,7 @@ COUNT_DRAWN = """() => {
 def test_controls_of_a_view_are_answered(lab, page):
     """A choice from a list, buttons, a heading that sorts, a row: each changes what is seen."""
     run_cells(page, lab, "controls", f"import tilescope\ntilescope.load('{softmax_run()}').roofline('softmax')")
-    page.wait_for_selector("h2 >> text=of roofline")
+    page.wait_for_selector("h2 >> text=% of the")
     table = page.locator(".tabulator-table").first
     page.wait_for_selector(".tabulator-row >> nth=0")
 
@@ -254,7 +254,7 @@ def test_saved_and_exported_notebooks_show_all(lab, page):
     assert plain.count() == 3
     reaches(page, lambda: not any(plain.nth(n).is_visible() for n in range(3)), "what was drawn is there twice")
     # A number is joined to its unit where it is drawn.
-    headline = page.locator("h2 >> text=of roofline").inner_text().replace("\u00a0", " ")
+    headline = page.locator("h2 >> text=% of the").inner_text().replace("\u00a0", " ")
     with page.expect_response(lambda answer: "/api/contents/" in answer.url and answer.request.method == "PUT"):
         page.keyboard.press("Control+s")
     saved = folder / "small.ipynb"
@@ -294,7 +294,7 @@ def choose_theme(page, name):
 def test_figures_follow_the_dark_theme(lab, page):
     roofline = f"import tilescope\nview = tilescope.load('{softmax_run()}').roofline('softmax')\nview"
     run_cells(page, lab, "dark", roofline, "view.state.theme")
-    page.wait_for_selector("h2 >> text=of roofline")
+    page.wait_for_selector("h2 >> text=% of the")
     said = page.locator(".jp-OutputArea-output").last
     reaches(page, lambda: "'light'" in said.inner_text(), "a light page's figures are not light")
     choose_theme(page, "JupyterLab Dark")

@@ -112,7 +112,8 @@ def test_the_interpreters_lines():
 
 def test_the_compilers_lines():
     sass = "/*0000*/  LDC R1, c[0x0][0x28]  // k.py:5\n.L_x_0:\n/*0010*/  EXIT  // k.py:6\n/*0020*/  BRA  // k.py:6\n/*0030*/  NOP\n"
-    found = compiler.lines_of([{"function": "f", "file": "k.py", "stages": {"sass": sass}}], CASE)
+    launch = {"function": "f", "file": "k.py", "block_threads": 128, "stages": {"sass": sass}}
+    found = compiler.lines_of([launch], CASE)
     assert dict(zip(found["line"], found["value"], strict=True)) == {5: 1.0, 6: 2.0}
 
 
