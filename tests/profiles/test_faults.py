@@ -52,6 +52,10 @@ def loaded(*failed: tuple[str, str, str], known: dict[str, Any] | None = None) -
         (OUTSIDE, faults.OUTSIDE, "scale reads past the end of x in line 6",
          "It reads x[1,000]; the last element is 999. It happens in program (7, 0, 0) of scale. "
          "Line 6 of own.py: tl.store(y + o, tl.load(x + o) * 2).", "Mask those lanes"),
+        (("interpreter", "f, program (0, 0, 0), line 3: reads 4,294,967,294 bytes before the start of x: element -2,147,483,647 of 2,147,483,650", ""),
+         faults.OUTSIDE, "scale reads before the start of x in line 3: the offset does not fit in 32 bits", "It reads x[-2,147,483,647]", "Cast a factor"),
+        (("interpreter", "f, program (0, 0, 0), line 3: reads 2 bytes before the start of x: element -1 of 3,000,000,000", ""),
+         faults.OUTSIDE, "scale reads before the start of x in line 3", "It reads x[-1]", "Mask those lanes"),
         (UNCOMPILED, faults.COMPILE,
          "scale does not compile for sm_90: line 8: Cannot access global variable SCALE from within @jit'ed function",
          "The line: z = y * SCALE.", "Declare it as SCALE = tl.constexpr(…)"),

@@ -149,8 +149,11 @@ def _outside(name: str, failure: Failure) -> Fault | None:
     if not found:
         return None
     index = f"{_index(found)} program {found['program']} of {found['function']}."
-    title = f"{name} {_title(found)} in line {found['line']}"
-    return Fault(OUTSIDE, title, index, _line(failure, found["line"]), "Mask those lanes, or check the offsets.")
+    title, remedy = f"{name} {_title(found)} in line {found['line']}", "Mask those lanes, or check the offsets."
+    if _wrapped(found):
+        title = f"{title}: the offset does not fit in 32 bits"
+        remedy = "Cast a factor before the product, as in row.to(tl.int64) * stride."
+    return Fault(OUTSIDE, title, index, _line(failure, found["line"]), remedy)
 
 
 def _code(name: str, failure: Failure) -> Fault | None:
@@ -230,6 +233,12 @@ def _title(found: re.Match[str]) -> str:
     """``reads past the end of x``."""
     where = re.sub(r"^[\d,]+ bytes? (?:past |after )?|^what follows ", "", found["where"])
     return f"{found['verb']} {'past ' if where.startswith('the end') else ''}{where} {found['what']}"
+
+
+def _wrapped(found: re.Match[str]) -> bool:
+    """Whether the element lies in the tensor once the 32 bits of its offset are read without a sign."""
+    index, count = (int((found[name] or "0").replace(",", "")) for name in ("index", "count"))
+    return index < 0 <= index + 2**32 < count
 
 
 def _index(found: re.Match[str]) -> str:
