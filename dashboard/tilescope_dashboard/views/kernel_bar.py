@@ -31,6 +31,13 @@ _LISTS_CSS = f"""
 }}
 """
 _UNFOLD_CSS = f"@media (min-width: {_FOLDS}px) {{ :host {{ display: none !important; }} }}"
+
+
+def _wider(width: int) -> str:
+    """Gives a list so many pixels where the page has room for its longer texts."""
+    return f"@media (min-width: 1400px) {{ :host, .MuiFormControl-root {{ width: {width}px !important; }} }}"
+
+
 _AT: dict[str, Any] = {"margin": (8, 4), "sx": {"& .MuiSelect-select": {"fontSize": 14}}}
 #: Placeholder of the list of kernels.
 _CHOOSE = "choose one"
@@ -53,8 +60,8 @@ class KernelBar(layout.Part):
         self._size = Choice("size", 168, lambda: state.choose(workload=self._size.value), **of_case)
         self._pass = Choice("pass", 98, lambda: state.choose(direction=self._pass.value), **of_case)
         self._impl = Choice("implementation", 112, lambda: state.choose(impl=self._impl.value), **of_case)
-        self._baseline = Choice("baseline", 136, self._choose_baseline, **of_case)
-        self._run = Choice("run", 164, self._choose_run, **of_case)
+        self._baseline = Choice("baseline", 136, self._choose_baseline, stylesheets=[_wider(184)], **of_case)
+        self._run = Choice("run", 164, self._choose_run, stylesheets=[_wider(252)], **of_case)
         gpu = self._opener(GPU, label="GPU", variant="outlined")
         this_run = self._opener(RUN, label="This run", variant="outlined", css_classes=["of-case"])
         profile = self._opener(PROFILE, label="Profile", css_classes=["opens-drawer"])
