@@ -65,7 +65,7 @@ class Access:
     """An instruction that accesses shared memory, at ``line`` of the source.
 
     ``addresses`` are bytes, one for each thread of a block, None where they depend on data; ``width`` is a thread's bytes.
-    ``active`` marks the threads that take part. Of a matrix instruction, each group of eight lanes names the rows of one matrix.
+    ``active`` marks the threads that take part. Each group of eight lanes of a matrix instruction names the rows of one matrix.
     A warp runs it so many ``times``, None where that is unknown.
     """
 
@@ -91,7 +91,7 @@ class Access:
         return _mean([len(phases) for phases in self._warps()])
 
     def _warps(self) -> Iterator[list[np.ndarray]]:
-        """Of each warp the words of its phases: a phase moves at most 128 bytes."""
+        """Yields the words of each warp, by phase. A phase moves at most 128 bytes."""
         addresses = np.zeros_like(self.active, dtype=np.int64) if self.addresses is None else self.addresses
         lanes = max(1, min(_WARP, _BANKS * _WORD // self.width))
         words = addresses[:, None] // _WORD + np.arange(max(1, self.width // _WORD))
@@ -104,8 +104,9 @@ class Access:
 def accesses(code: Iterable[Text], threads: int, scalars: Mapping[str, int] | None = None) -> list[Access]:
     """The accesses to shared memory in PTX (``compiled_text.read``) of a kernel with so many ``threads`` a block.
 
-    ``scalars`` are numbers that loops depend on: integer arguments by position (``_param_2``) and the grid (``%nctaid.x``). Copies of the tensor memory
-    accelerator and tensor cores' reads are left out: they do not pass through the banks of a warp's requests.
+    ``scalars`` are numbers that loops depend on: integer arguments by position (``_param_2``) and the grid (``%nctaid.x``). Without
+    them loops are not followed. The list leaves out copies by the tensor memory accelerator and reads by tensor cores: they do not
+    pass through the banks of a warp's requests.
     """
     texts = list(code)
     lines = [(at, found) for at, text in enumerate(texts) if (found := _INSTRUCTION.match(text.text))]
@@ -114,13 +115,13 @@ def accesses(code: Iterable[Text], threads: int, scalars: Mapping[str, int] | No
     # Code of a loop may stand before the code that enters it.
     while sum(values.run(found) for _, found in lines):
         pass
-    loops = list(_loops(texts, lines, values))
+    loops = [] if scalars is None else list(_loops(texts, lines, values))
     made, bases, blocks = list[Access](), list[tuple[int, str]](), 0
     for at, found in lines:
         blocks += found[3] in ("bar", "bra", "st", "cp")
         if access := _ACCESS.match(found[3] + found[4]):
             trips = [count for first, last, count in loops if first <= at <= last]
-            times = None if None in trips else math.prod(filter(None, trips))
+            times = None if scalars is None or None in trips else math.prod(filter(None, trips))
             made.append(_access(texts[at].line, found, access, values, times))
             bases.append((blocks, found[5].rpartition("[")[2].partition("+")[0].strip(" ]")))
     return _widened(made, bases)
@@ -197,13 +198,15 @@ def _access(
 def _loops(
     texts: Sequence[Text], lines: Sequence[tuple[int, re.Match[str]]], values: _Values
 ) -> Iterator[tuple[int, int, int | None]]:
-    """The first and the last line of each loop, and how often it runs, None where that is unknown."""
+    """The first and the last line of each loop with an access, and how often it runs, None where that is unknown."""
     labels = {label[1]: at for at, text in enumerate(texts) if (label := _LABEL.match(text.text))}
     for last, found in lines:
         first = labels.get(found[5], last) if found[3] == "bra" else last
         if first >= last:
             continue
         body = [one for at, one in lines if first <= at <= last]
+        if not any(_ACCESS.match(one[3] + one[4]) for one in body):
+            continue
         # An unconditional jump back is a loop, or code in another order.
         yield first, last, values.trips(body, found[2], ends=bool(found[1])) if found[2] else None
 
