@@ -40,7 +40,7 @@ def check_mixed(**tensors: torch.Tensor | None) -> None:
 
 
 def _agree(tensors: Iterable[torch.Tensor | None], mixed: bool) -> bool:
-    """Fast check: ordinary tensors on one GPU whose dtypes fit. Where it is False ``_check`` finds the reason, if there is one."""
+    """Whether these are ordinary tensors on one GPU whose dtypes fit. It is quick; ``_check`` judges all other tensors."""
     if torch.compiler.is_compiling():
         return False
     device, dtype = -1, None

@@ -20,8 +20,8 @@ from tilescope.files import bounded_reading
 MOST_FLOATS, MOST_EXACT = 1 << 20, 64 << 20
 #: Elements sampled for the distribution of floats, and for the bounds of integers.
 _FLOATS, _WHOLE = 1 << 16, 1 << 20
-#: Elements that are drawn. They repeat in larger tensors, because drawing gigabytes takes minutes. A prime number, so that no
-#: two rows of a matrix are the same.
+#: Elements that are drawn. They repeat in larger tensors, because drawing gigabytes takes minutes. The number is
+#: prime, so that the rows of a matrix differ.
 _DRAWN = (1 << 22) - 3
 
 

@@ -162,7 +162,8 @@ def lines_of(launches: Iterable[Mapping[str, Any]], case: Case) -> pd.DataFrame:
         beside = products_under_way.beside(code)
         values: dict[int, dict[str, float]] = {line: {"sass_instructions": count} for line, count in counted.items()}
         if beside is not None:
-            values = {line: {**known, "sass_beside_wgmma": beside[line]} for line, known in values.items()}
+            for line, known in values.items():
+                known["sass_beside_wgmma"] = beside[line]
         ptx = compiled_text.read("ptx", launch["stages"].get("ptx", ""), file)
         for line, wavefronts in shared_accesses.by_line(ptx, launch["block_threads"]).items():
             values.setdefault(line, {}).update(zip(_WAVEFRONTS, wavefronts, strict=True))

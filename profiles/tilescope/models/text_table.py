@@ -110,7 +110,7 @@ def cells(
 ) -> tuple[list[str], list[list[str]], int]:
     """The headings and cells of rows of ``summary.summarise``, and the number of columns that name a case.
 
-    ``order`` selects and sorts rows; ``name_by`` are columns always shown. Of the ``columns`` those without a value are left out.
+    ``order`` selects and sorts rows; ``name_by`` are columns always shown. ``columns`` are shown if a row has a value there.
     """
     called = function_names.labels(found["kernel"]) if found["kernel"].str.len().max() > _LONG else {}
     rows = found.loc[found.index if order is None else list(order)].to_dict("records")

@@ -87,13 +87,12 @@ def run_script(path: str, arguments: Sequence[str], capture: Capture) -> str:
 
 def placed(error: Exception) -> str:
     """The first line of the error's message, with the line of the user's code that raised it."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.msg}, line {error.lineno} of {Path(error.filename).name}"
-    message = next(iter(str(error).splitlines()), "")
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
-    return (
-        f"{message}, line {frames[-1].lineno} of {Path(frames[-1].filename).name}".lstrip(", ") if frames else message
-    )
+    message, places = str(error), [(frame.filename, frame.lineno) for frame in frames]
+    if isinstance(error, SyntaxError) and error.filename:
+        message, places = error.msg, [(error.filename, error.lineno)]
+    where = [f"line {line} of {Path(file).name}" for file, line in places[-1:]]
+    return ", ".join(filter(None, [*message.splitlines()[:1], *where]))
 
 
 def is_own(file: str) -> bool:
