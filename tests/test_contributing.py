@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,3 +73,15 @@ def test_every_path_that_a_document_names_is_there() -> None:
         named = re.findall(r"[`(]((?:kernels|profiles|dashboard|tests|notebooks)/[\w/.]*)[`)#]", text)
         missing = [name for name in named if not (ROOT / name).exists() and "FAMILY" not in name]
         assert not missing, f"{document}: {missing}"
+
+
+def test_readme_on_an_index_page_has_no_dead_link() -> None:
+    """An index has no file beside the README: the wheel's copy keeps the texts of links to files, and no picture."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(readme.splitlines()) <= 90
+    hooks = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["metadata"]["hooks"]
+    shown = readme
+    for change in hooks["fancy-pypi-readme"]["substitutions"]:
+        shown = re.sub(change["pattern"], change["replacement"], shown)
+    assert len(re.findall(r"\]\((?!https?://)", readme)) > 5
+    assert not re.findall(r"!\[|\]\((?!https?://)", shown) and "- Guide: capturing" in shown
