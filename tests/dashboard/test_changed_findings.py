@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,13 +14,14 @@ from tilescope.models import summary as model
 from tilescope.models.advice.finding import DISTANCE, Bound, Finding
 from tilescope.runs.store import Summary
 from tilescope_dashboard.session.state import State
+from tilescope_dashboard.topics import baselines
 from tilescope_dashboard.topics import changed_findings as topic
-from tilescope_dashboard.topics import compare as compare_topic
 from tilescope_dashboard.topics import summary as summary_topic
 from tilescope_dashboard.views.compare import Compare
 
 from .conftest import field, grid, press
 from .conftest import said as words
+from .recordings import recorded
 
 BEFORE, AFTER = "20260102-030406-bbbb", "20260102-030408-dddd"
 
@@ -49,6 +51,27 @@ def test_changed_matches_findings_of_one_rule() -> None:
     assert topic.sentence(topic.changed([], []), "c", "b").title == "Neither side has a finding"
 
 
+def test_changed_roof_is_reached_or_left() -> None:
+    at = found("at-the-roof", "At the HBM roof: 98 %")
+    assert topic.changed([], [at])["change"].tolist() == [topic.REACHED]
+    assert topic.changed([at], []).empty
+
+
+def test_compare_implementations_shows_code() -> None:
+    run = next(run for run in recorded() if run.title == "studies")
+    state = State(run=run.id, kernel="strided_copy", view="compare", compared=[f"{run.id}:strided"])
+    shown = Compare(state)
+    shown.refresh()
+    code, found = (pane.object for pane in (shown.changes.source, shown.changes.findings))
+    assert "strided → triton" in code
+    assert re.search(r'class="removed"><th scope="row">31<.*def strided_copy_kernel', code)
+    assert re.search(r'class="added"><th scope="row">22<.*def unit_copy_kernel', code)
+    assert "SPEC" not in code and "Uncoalesced loads" in found
+    state.compared = [f"{run.id}:eager"]
+    shown.refresh()
+    assert not shown.changes.source.visible, "PyTorch's own code is not in the run"
+
+
 def test_change_without_clock_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synthetic: ModuleType) -> None:
     monkeypatch.setenv("TILESCOPE_RUNS", str(tmp_path))
     for run in (BEFORE, AFTER):
@@ -76,8 +99,8 @@ def test_change_without_clock_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     assert shown.changes.findings.visible and not shown.drawn.visible
     assert "speedup" in grid(shown).hidden_columns and "registers" not in grid(shown).hidden_columns
     assert "<th>gone</th><td>It spills</td><td>2×</td><td>–</td>" in shown.changes.findings.object
-    assert compare_topic.before(shown.loaded, "layer_norm", state.runs) == BEFORE
-    assert compare_topic.before(shown.loaded, "matmul", state.runs) == ""
+    assert baselines.before(shown.loaded, "layer_norm", state.runs) == BEFORE
+    assert baselines.before(shown.loaded, "matmul", state.runs) == ""
     # An implementation's findings are none of another one's.
     state.compared = [f"{AFTER}:eager"]
     assert not shown.changes.findings.visible
@@ -91,7 +114,7 @@ def test_baseline_is_named_by_its_time() -> None:
     assert "; baseline 22" in registers(row)
     assert "baseline" not in registers(row | {"baseline_impl": "eager"}) + registers(row | {"baseline_registers": 20.0})
     run = Summary("a", Path("a"), title="run", started="2026-01-02T03:04:08+00:00")
-    assert compare_topic.name_of("a", [run], {}) == "run of 2026-01-02 03:04"
+    assert baselines.name_of("a", [run], {}) == "run of 2026-01-02 03:04"
 
 
 def registers(row: dict[str, Any]) -> str:

@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import panel_material_ui as pmui
 import pytest
 from tilescope.models.advice import Finding
 from tilescope.models.versions import Case, Pair
 from tilescope.notebook.watching import Comparison, Version, Watch
 from tilescope_dashboard.components import version_panels
+from tilescope_dashboard.data.launched_code import numbered
 from tilescope_dashboard.session import access, watching
 from tilescope_dashboard.session.jobs import JobManager
 from tilescope_dashboard.session.state import State
@@ -108,11 +110,12 @@ def test_badge_says_what_changed_most() -> None:
 
 def test_source_lines_near_change_and_error() -> None:
     after = BEFORE.replace("b = 2", "b = 3")
-    shown = topic.source({"my.py": BEFORE, "other.py": "x"}, {"my.py": after, "other.py": "x"}, {("my.py", 8): "wrong"})
+    before, now = ({"my.py": numbered(text), "other.py": numbered("x")} for text in (BEFORE, after))
+    shown = topic.source(before, now, {("my.py", 8): "wrong"})
     assert list(shown) == ["my.py"]
     signs = [(line.sign, line.number) for line in shown["my.py"] if line.sign or line.wrong]
     assert signs == [("-", 2), ("+", 2), ("", 8)]
-    assert [line.number for line in topic.source({}, {"my.py": after}, {})["my.py"]] == list(range(1, 9))
+    assert [line.number for line in topic.source({}, now, {})["my.py"]] == list(range(1, 9))
     markup = version_panels.panels({"my.py": [topic.SourceLine("+", 1, "<b>", "<i>")]}, ("v1", ""), "", "", dark=True)
     markup += version_panels.printed("<b>\n")
     assert "Printed: 1 line<" in markup and not version_panels.printed("")
@@ -195,7 +198,11 @@ def test_view_without_script_starts_one(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv(access.OWN_FILES, str(tmp_path))
     view = shown()
     assert "tilescope watch my.py" in said(view)
+    assert re.search(r"v2 takes [\d.]+ µs, [\d.]+× faster than v1. From studies, recorded", said(view))
+    assert "unit_copy_kernel" in said(view) and "<b>reached</b>" in said(view)
     assert field(view, "script").options == ["mine.py"]
+    (listed,) = view.body.select(pmui.MenuList)
+    assert [item["label"] for item in listed.items] == ["mine.py"]
     field(view, "script").value = "../other.py"
     press(view, "Watch")
     assert "lies outside of" in said(view)

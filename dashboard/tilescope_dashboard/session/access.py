@@ -11,6 +11,10 @@ from typing import Any
 
 #: Variable that names the folder whose files people may profile. Unset, they profile the library alone.
 OWN_FILES = "TILESCOPE_OWN_FILES"
+_NO_FILES = (
+    "this server runs no files of your own. 'tilescope serve', started in their folder, does; "
+    f"--allow-own-files FOLDER or {OWN_FILES}=FOLDER names another folder."
+)
 #: Most files that are offered.
 _MOST = 1000
 #: Headers in which proxies name the client.
@@ -90,6 +94,11 @@ def own_files(profiled: Collection[str] = ()) -> list[str]:
     return [str(file.relative_to(folder)) for file in found[:_MOST] if folder]
 
 
+def no_own_files() -> str:
+    """Why this server runs no files of a visitor, and how it would; empty where it does."""
+    return "" if own_folder() else _NO_FILES
+
+
 def user_kernel(text: str) -> str:
     """Resolve ``FILE.py:SPEC`` to the file's absolute path, if this server runs such files.
 
@@ -109,10 +118,7 @@ def user_script(text: str) -> Path:
 def _user_file(path: str) -> Path:
     folder = own_folder()
     if folder is None:
-        raise ValueError(
-            "this server runs no files of your own. 'tilescope serve', started in their folder, does; "
-            f"--allow-own-files FOLDER or {OWN_FILES}=FOLDER names another folder."
-        )
+        raise ValueError(_NO_FILES)
     file = (folder / path).resolve()
     if not file.is_relative_to(folder):
         raise ValueError(

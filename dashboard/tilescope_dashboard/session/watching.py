@@ -11,6 +11,7 @@ from pathlib import Path
 import panel as pn
 from tilescope.notebook.watching import Version, Watch
 
+from tilescope_dashboard.data.launched_code import Lines, numbered
 from tilescope_dashboard.session import access
 
 LOG = logging.getLogger(__name__)
@@ -75,10 +76,10 @@ class Watching:
                 watcher()
 
 
-def texts(version: Version, files: Iterable[Path] = ()) -> dict[str, str]:
-    """Texts of the version's files by name; while it runs, those of ``files`` as they are now."""
+def texts(version: Version, files: Iterable[Path] = ()) -> dict[str, Lines]:
+    """The lines of the version's files by name; while it runs, those of ``files`` as they are now."""
     found = version.texts or {file: file.read_text(errors="replace") for file in files if file.is_file()}
-    return {file.name: text for file, text in found.items()}
+    return {file.name: numbered(text) for file, text in found.items()}
 
 
 def shared() -> Watching:

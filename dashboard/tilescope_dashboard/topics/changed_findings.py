@@ -5,49 +5,74 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
-from tilescope.models.advice.finding import DISTANCE, Finding
+from tilescope.captures import SPEC_FILE
+from tilescope.models.advice.finding import AT_ROOF, DISTANCE, Finding
 from tilescope.runs import store
 from tilescope.runs.store import LoadedRun
 from tilescope.table.units import several
 
+from tilescope_dashboard.data.kernel_cases import KernelCase
+from tilescope_dashboard.data.launched_code import Lines, launched, numbered
 from tilescope_dashboard.data.url_state import parts
 from tilescope_dashboard.topics.sentence import Sentence
 
 #: Kinds of change, in the order of the table.
-GONE, NEW, STAYS = "gone", "new", "stays"
+GONE, NEW, REACHED, STAYS = "gone", "new", "reached", "stays"
 #: Columns of ``changed``'s frame.
 COLUMNS = ("change", "title", "before", "after")
 _READING = "Speedups estimate what a fix could win, before the change and after it. They need no timing."
 
 
-def sides(
-    loaded: LoadedRun, kernel: str, tokens: Iterable[str], opened: Callable[[Path], LoadedRun]
-) -> Iterator[tuple[LoadedRun, str]]:
-    """The baselines that are another run or kernel and can be ``opened``, each with its kernel. An implementation has its own findings."""
+class Side(NamedTuple):
+    """One side of a comparison."""
+
+    loaded: LoadedRun
+    kernel: str
+    case: KernelCase
+
+
+def sides(own: Side, tokens: Iterable[str], opened: Callable[[Path], LoadedRun]) -> Iterator[tuple[Side, str]]:
+    """The baselines that are another run, kernel or implementation than ``own``, and can be ``opened``, each with its token."""
     for token in tokens:
-        run, impl, other = parts(token)
-        if not impl and (run, other or kernel) != (loaded.run.id, kernel):
-            with contextlib.suppress(store.StoreError, OSError):  # a notice of Compare says why
-                yield opened(store.find(run)), other or kernel
+        run, impl, kernel = parts(token)
+        with contextlib.suppress(store.StoreError, OSError):  # a notice of Compare says why
+            side = Side(opened(store.find(run)), kernel or own.kernel, own.case._replace(impl=impl or own.case.impl))
+            if (side.loaded.run.id, *side[1:]) != (own.loaded.run.id, *own[1:]):
+                yield side, token
+
+
+def code(before: Side, after: Side) -> tuple[Mapping[str, Lines], Mapping[str, Lines]]:
+    """The code of two sides to be compared: the files of one name in two runs, else the GPU functions that they launch.
+
+    A side is empty where its run kept no code.
+    """
+    texts = [side.loaded.sources.get(side.kernel, {}) for side in (before, after)]
+    if before.case.impl == after.case.impl and texts[0] != texts[1] and texts[0].keys() & texts[1].keys():
+        old, new = ({name: numbered(text) for name, text in side.items() if name != SPEC_FILE} for side in texts)
+        return old, new
+    return launched(*before), launched(*after)
 
 
 def changed(before: Sequence[Finding], after: Sequence[Finding]) -> pd.DataFrame:
     """A row a finding of either side: its ``change``, its ``title``, and its potential speedups ``before`` and ``after``.
 
-    A speedup is NaN where the side has none. Findings of one rule that differ in numbers only are the same one.
+    A speedup is NaN where the side has none. Findings of one rule that differ in numbers only are the same one. A roof is ``REACHED``.
     """
     sides = [{_key(found): found for found in side if found.rule != DISTANCE} for side in (before, after)]
     rows = []
     # A finding that stays has its present title.
     for key, shown in (sides[0] | sides[1]).items():
         was, now = (side.get(key) for side in sides)
-        rows.append((GONE if now is None else NEW if was is None else STAYS, shown.title, _most(was), _most(now)))
+        change = GONE if now is None else STAYS if was else REACHED if key[0] in AT_ROOF else NEW
+        if change != GONE or key[0] not in AT_ROOF:  # to leave the roof cures nothing
+            rows.append((change, shown.title, _most(was), _most(now)))
     found = pd.DataFrame(rows, columns=list(COLUMNS))
-    order = found["change"].map([GONE, NEW, STAYS].index)
+    order = found["change"].map([GONE, NEW, REACHED, STAYS].index)
     return found.iloc[order.argsort(kind="stable")].reset_index(drop=True)
 
 

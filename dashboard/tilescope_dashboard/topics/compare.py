@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -17,6 +17,7 @@ from tilescope_dashboard.data.columns import IMPL, KERNEL, PASS, WORKLOAD, Colum
 from tilescope_dashboard.data.units import short
 from tilescope_dashboard.data.url_state import parts
 from tilescope_dashboard.figures.compare import MOST
+from tilescope_dashboard.topics.baselines import dated
 from tilescope_dashboard.topics.sentence import Sentence
 
 #: Columns of ``tilescope.models.compare.compare``'s frame, where the open run is the candidate.
@@ -49,47 +50,6 @@ _NOTHING = "Choose a baseline: another implementation, or another run."
 _READING = "Right of 1×, this one is faster than the baseline. A bar is the 95 % interval of the speedup."
 
 
-def baselines(loaded: LoadedRun | None, kernel: str, runs: Iterable[store.Summary]) -> dict[str, str]:
-    """Possible baselines of the kernel's run, by their labels: ``RUN``, ``RUN:IMPLEMENTATION``, or ``RUN::KERNEL`` for another kernel."""
-    if loaded is None or kernel not in loaded.run.kernels:
-        return {}
-    mine = loaded.table[(loaded.table["kernel"] == kernel)]
-    impls = sorted(set(mine.loc[mine["config"] == "", "impl"].unique()) - {"triton"})
-    names = usual.declarations(loaded.run.kernels[kernel])
-    ours = mine["impl"].eq("triton").any()
-    own = {f"{usual.called(impl, names)} in this run": f"{loaded.run.id}:{impl}" for impl in impls if ours}
-    others = [s for s in runs if s.id != loaded.run.id and not s.error and kernel in s.kernels]
-    renamed = {
-        f"{name}, {'in this run' if s.id == loaded.run.id else f'{_dated(s.title, s.started)} ({s.device})'}": f"{s.id}::{name}"
-        for s in runs
-        for name in s.kernels
-        if not s.error and not s.recorded and (s.id == loaded.run.id or kernel not in s.kernels)
-        if name != kernel
-    }
-    return own | {f"{s.started[:16].replace('T', ' ')} {s.title} ({s.device})": s.id for s in others} | renamed
-
-
-def before(loaded: LoadedRun | None, kernel: str, runs: Iterable[store.Summary]) -> str:
-    """Id of the kernel's newest earlier run on the same GPU; empty without one."""
-    own = loaded.run if loaded else None
-    readable = [s for s in runs if own and kernel in s.kernels and not s.error]
-    found = [s for s in readable if own and s.device == own.device.name and s.started < own.started]
-    return max(found, key=lambda s: s.started).id if found else ""
-
-
-def name_of(token: str, runs: Iterable[store.Summary], declared: Mapping[str, str]) -> str:
-    """The baseline's name in a title: a kernel, an implementation of the open run, as its kernel's are ``declared``, or a run."""
-    run, impl, other = parts(token)
-    if impl or other:
-        return other or usual.called(impl, declared)
-    return next((_dated(s.title, s.started) for s in runs if s.id == run and s.title), run)
-
-
-def _dated(title: str, started: str) -> str:
-    """A run's title with its time, as runs before and after a change share a title."""
-    return f"{title} of {started[:16].replace('T', ' ')}"
-
-
 def against(
     loaded: LoadedRun, kernel: str, tokens: Iterable[str], opened: Callable[[Path], LoadedRun]
 ) -> tuple[pd.DataFrame, list[str]]:
@@ -107,8 +67,9 @@ def against(
         except (store.StoreError, model.CompareError, OSError) as error:
             said.append(f"{token}: {error}")
             continue
-        name = other or impl if baseline.loaded.run.id == loaded.run.id else _dated("run", baseline.loaded.run.started)
-        said += [f"{name}: no times are compared, {line}" for line in model.obstacles(baseline, candidate)]
+        name = other or impl if baseline.loaded.run.id == loaded.run.id else dated("run", baseline.loaded.run.started)
+        if obstacles := model.obstacles(baseline, candidate):
+            said.append(f"{name}: no times are compared, {'; '.join(obstacles)}")
         doubted, changed = doubts(baseline.loaded, candidate.loaded, rows), model.changes(baseline, candidate)
         said += [f"{name}: {line}" for line in (*doubted, *changed)]
         names = usual.declarations(baseline.loaded.run.kernels.get(kernel))
@@ -124,8 +85,10 @@ def sentence(kernel: str, others: Sequence[str], rows: pd.DataFrame, of_case: st
     """The headline of ``against``'s rows, followed by ``of_case``; ``others`` names the baselines."""
     if not others:
         return Sentence("Compare", _NOTHING)
-    more = f" The figure shows the first {MOST}." if rows["speedup"].notna().sum() > MOST else ""
-    return Sentence(verdicts.sentence(rows, kernel, _listed(others)), of_case + _READING + more)
+    timed = rows["speedup"].notna().sum()
+    more = f" The figure shows the first {MOST}." if timed > MOST else ""
+    text = of_case + _READING + more if timed else of_case
+    return Sentence(verdicts.sentence(rows, kernel, _listed(others)), text)
 
 
 def _listed(names: Sequence[str]) -> str:

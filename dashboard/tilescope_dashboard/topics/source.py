@@ -13,6 +13,7 @@ from tilescope.table.sources import MEASURED, SOURCES
 from tilescope_dashboard.data.columns import Column
 from tilescope_dashboard.data.frames import with_first
 from tilescope_dashboard.data.kernel_cases import case_name
+from tilescope_dashboard.data.launched_code import span
 from tilescope_dashboard.data.units import write
 from tilescope_dashboard.topics.sentence import Sentence
 
@@ -166,14 +167,7 @@ def excerpt(text: str, lines: Iterable[int]) -> list[tuple[int, int]]:
         nodes = ast.parse(text).body
     except (SyntaxError, ValueError):
         return [(1, count)]
-    spans = [
-        (
-            min(node.lineno, *(d.lineno for d in node.decorator_list)) if node.decorator_list else node.lineno,
-            node.end_lineno or node.lineno,
-        )
-        for node in nodes
-        if isinstance(node, ast.FunctionDef | ast.ClassDef)
-    ]
+    spans = [span(node) for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     held = [(first, last) for first, last in spans if any(first <= line <= last for line in wanted)]
     covered = {line for first, last in held for line in range(first, last + 1)}
     return held if wanted and wanted <= covered else [(1, count)]

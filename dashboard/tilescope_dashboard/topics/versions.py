@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import NamedTuple
 
 from tilescope.models.versions import Change, Pair
 from tilescope.notebook.watching import Comparison, Version
 from tilescope.table import units
 
+from tilescope_dashboard.data.launched_code import Lines
 from tilescope_dashboard.topics.sentence import Sentence
 
 #: Kinds of change. A resource such as registers only ``MOVED``: more of it may be better or worse.
@@ -36,9 +38,11 @@ _LEAST = 0.01
 _AROUND = 3
 #: The sentence where no script is watched.
 NOTHING = Sentence(
-    "No script is watched",
-    "A watched script runs again at every save, and this page shows what changed. 'tilescope watch my.py' starts that in a terminal.",
+    "Watch a script: save it, and see what changed",
+    "It runs again whenever it, or a file that it imports, is saved. In a terminal: tilescope watch my.py.",
 )
+#: The title of the example there.
+EXAMPLE = "Example: v1 copies a column at a time, v2 a row"
 _LINE = re.compile(r"\bline (\d+)(?: of ([\w.]+\.py))?", re.IGNORECASE)
 
 
@@ -98,6 +102,11 @@ def _moved(change: Change) -> str:
     return f"{'+' if relative > 0 else '−'}{abs(relative) * 100:.3g} %"
 
 
+def of_file(saved: datetime, profiled: bool) -> str:
+    """What a list of scripts says of one."""
+    return f"saved {saved:%-d %b %H:%M}{', profiled before' if profiled else ''}"
+
+
 def short(version: Version) -> str:
     """``v3``, with the name that a user gave it."""
     return f"v{version.number} {version.name}".rstrip()
@@ -152,26 +161,36 @@ def place(said: str, script: str) -> tuple[str, int]:
 
 
 def source(
-    before: Mapping[str, str], after: Mapping[str, str], wrong: Mapping[tuple[str, int], str]
+    before: Mapping[str, Lines], after: Mapping[str, Lines], wrong: Mapping[tuple[str, int], str]
 ) -> dict[str, list[SourceLine]]:
     """By file, the lines of ``after`` near those that differ from ``before`` or are ``wrong``, by file and line; else the first file.
 
-    Between two lines that do not follow each other, others are left out.
+    Between two lines that do not follow each other, others are left out. Where each side has one file that the other lacks, these two
+    are compared.
     """
-    files = {name: _compared(before.get(name, ""), text, name, wrong) for name, text in after.items()}
+    alone = [[name for name in side if name not in other] for side, other in ((before, after), (after, before))]
+    if [len(names) for names in alone] == [1, 1]:
+        ((old,), (new,)) = alone
+        before = {new if name == old else name: lines for name, lines in before.items()}
+    names = dict.fromkeys([*after, *before])
+    files = {
+        name: _compared(before.get(name, ()), after.get(name, ()), name, wrong, whole=not before) for name in names
+    }
     near = {name: _near(lines) for name, lines in files.items()} if before else {}
     shown = {name: lines for name, lines in near.items() if lines}
     return shown or dict(list(files.items())[:1])
 
 
-def _compared(before: str, after: str, name: str, wrong: Mapping[tuple[str, int], str]) -> list[SourceLine]:
-    old, new, lines = before.splitlines(), after.splitlines(), list[SourceLine]()
-    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+def _compared(
+    before: Lines, after: Lines, name: str, wrong: Mapping[tuple[str, int], str], *, whole: bool
+) -> list[SourceLine]:
+    old, new = ([text for _, text in side] for side in (before, after))
+    matcher, lines = difflib.SequenceMatcher(None, old, new, autojunk=False), list[SourceLine]()
     for tag, i1, i2, j1, j2 in matcher.get_opcodes():
         if tag != "equal":
-            lines += [SourceLine("-", number + 1, old[number]) for number in range(i1, i2)]
-        sign = "" if tag == "equal" or not before else "+"
-        lines += [SourceLine(sign, at + 1, new[at], wrong.get((name, at + 1), "")) for at in range(j1, j2)]
+            lines += [SourceLine("-", *line) for line in before[i1:i2]]
+        sign = "" if tag == "equal" or whole else "+"
+        lines += [SourceLine(sign, at, text, wrong.get((name, at), "")) for at, text in after[j1:j2]]
     return lines
 
 

@@ -13,8 +13,8 @@ from tilescope_dashboard.components.tables import table
 from tilescope_dashboard.data import run_cache
 from tilescope_dashboard.figures.compare import compare
 from tilescope_dashboard.session.scheduling import next_tick
+from tilescope_dashboard.topics import baselines, compared_case
 from tilescope_dashboard.topics import compare as topic
-from tilescope_dashboard.topics import compared_case
 from tilescope_dashboard.topics.sentence import Sentence
 from tilescope_dashboard.views.base import View
 from tilescope_dashboard.views.changed_code import ChangedCode
@@ -42,7 +42,7 @@ class Compare(View):
         self._others.param.watch(lambda event: self._filling or self._choose(list(event.new)), "value")
         self.state.param.watch(self._changed, "compared")
         self.drawn = layout.column(self.chart)
-        self.results = layout.column(self.changes, self.drawn, self.caption, self.saved(self.table))
+        self.results = layout.column(self.drawn, self.caption, self.changes, self.saved(self.table))
         return [layout.beside(self._others, self._earlier), self.said, self.results]
 
     def _against(self, chosen: list[str]) -> tuple[pd.DataFrame, list[str]]:
@@ -56,7 +56,7 @@ class Compare(View):
 
     def update(self) -> None:
         state = self.state
-        options = topic.baselines(state.loaded, state.kernel, state.runs)
+        options = baselines.possible(state.loaded, state.kernel, state.runs, state.catalog)
         chosen = [token for token in state.compared if token in options.values()]
         usual, declared = (
             compared_case.usual(state.loaded, state.kernel),
@@ -66,20 +66,20 @@ class Compare(View):
         self._filling = True
         self._others.param.update(options=options, value=chosen)
         self._filling = False
-        earlier, shown = topic.before(state.loaded, state.kernel, state.runs), ""
+        earlier, shown = baselines.before(state.loaded, state.kernel, state.runs), ""
         if earlier and earlier not in chosen:
             shown = "Compare with the run before"
         elif earlier and usual:
-            shown = f"Compare with {topic.name_of(usual[0], (), declared)} again"
+            shown = f"Compare with {baselines.name_of(usual[0], (), declared)} again"
         self._earlier.param.update(label=shown, visible=bool(shown))
         rows, said = self._against(chosen)
-        names = [topic.name_of(token, state.runs, declared) for token in chosen]
+        names = [baselines.name_of(token, state.runs, declared) for token in chosen]
         came_and_went = self.changes.show(chosen)
         title, text = topic.sentence(state.kernel, names, rows, compared_case.said(rows, state.chosen, declared))
         # Without times, the findings tell whether a change helped.
         more = f"; {came_and_went}" if came_and_went and not rows["speedup"].notna().any() else ""
         self.say(Sentence(title + more, text))
-        self.drawn.visible = not (rows["speedup"].isna().all() and self.changes.findings.visible)
+        self.drawn.visible = bool(rows["speedup"].notna().any()) or not self.changes.shown
         parts = [line.partition(": ") for line in said]
         self.said.object = "".join(html_text.notice("info", f"{head}:", rest) for head, _, rest in parts)
         self.results.visible = bool(chosen)
@@ -103,7 +103,7 @@ class Compare(View):
         self._changed()
 
     def _choose_earlier(self) -> None:
-        earlier = topic.before(self.state.loaded, self.state.kernel, self.state.runs)
+        earlier = baselines.before(self.state.loaded, self.state.kernel, self.state.runs)
         if earlier in self.state.compared:
             self._choose_none()
         else:

@@ -16,7 +16,7 @@ from tilescope_dashboard.data.kernel_cases import KernelCase
 from tilescope_dashboard.data.units import ABSENT, short
 from tilescope_dashboard.session.scheduling import IdleWork, next_tick
 from tilescope_dashboard.session.state import GPU, OF_ALL, PROFILE, RUN, State
-from tilescope_dashboard.topics import compare, compared_case
+from tilescope_dashboard.topics import baselines, compared_case
 from tilescope_dashboard.views.gpu import GpuDialog
 from tilescope_dashboard.views.run import RunDialog
 
@@ -125,10 +125,10 @@ class KernelBar(layout.Part):
             _offer(widget, {name: name for name in known}, case and getattr(case, field))
         _offer(self._baseline, *self._baselines())
         labels = {_label(run): run.id for run in state.runs if not run.error}
-        if state.run and state.run not in labels.values():
+        if state.run not in labels.values():
             # Without a matching option the widget would choose another run itself.
-            labels = {f"{short(state.run, 40)} · cannot be shown": state.run, **labels}
-        self._run.offer(labels, state.run or None, anew=True)
+            labels = {f"{short(state.run, 40)} · cannot be shown" if state.run else ABSENT: state.run, **labels}
+        self._run.offer(labels, state.run, anew=True)
 
     def _seek_others(self) -> None:
         """Read the kernel's other runs on this GPU in idle time."""
@@ -156,13 +156,14 @@ class KernelBar(layout.Part):
         """The possible baselines by label, and the chosen one. Several chosen ones are one option with their number."""
         state = self.state
         found = {
-            short(name, 60): token for name, token in compare.baselines(state.loaded, state.kernel, state.runs).items()
+            short(name, 60): token
+            for name, token in baselines.possible(state.loaded, state.kernel, state.runs, state.catalog).items()
         }
         chosen = [token for token in state.compared if token in found.values()]
         if len(chosen) > 1:
             found = {f"{len(chosen)} baselines": chosen[0], **{n: t for n, t in found.items() if t != chosen[0]}}
         declared = compared_case.declared(state.loaded, state.kernel)
-        usual = [compare.name_of(token, (), declared) for token in compared_case.usual(state.loaded, state.kernel)]
+        usual = [baselines.name_of(token, (), declared) for token in compared_case.usual(state.loaded, state.kernel)]
         return {f"{usual[0]} (usual)" if usual else "none": "", **found}, next(iter(chosen), "")
 
 

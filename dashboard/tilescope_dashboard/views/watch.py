@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -17,11 +18,13 @@ from tilescope.notebook.watching import Watch as Script
 from tilescope_dashboard.components import html_text, layout, version_panels
 from tilescope_dashboard.components.choice import Choice
 from tilescope_dashboard.components.copy_button import CopyButton
+from tilescope_dashboard.data.launched_code import launched
+from tilescope_dashboard.data.recordings import best
 from tilescope_dashboard.session import access, watching
 from tilescope_dashboard.session.jobs import JobFollower
 from tilescope_dashboard.session.scheduling import next_tick
 from tilescope_dashboard.session.state import State
-from tilescope_dashboard.topics import changed_findings
+from tilescope_dashboard.topics import changed_findings, watch_example
 from tilescope_dashboard.topics import versions as topic
 from tilescope_dashboard.views.base import View
 
@@ -38,6 +41,11 @@ _STRIP_CSS = """:host { flex: 1 1 320px; min-width: 0; overflow-x: auto; scrollb
 
 #: On a phone the actions scroll sideways.
 _ACTIONS_CSS = ":host { flex: 0 1 auto; min-width: 0; max-width: 100%; overflow: auto hidden; scrollbar-width: none; }"
+
+#: Most files that are listed below the field, which offers all. Their rows are as wide as the field.
+_OFFERED = 6
+_FILES = {"& .MuiListItemButton-root": {"borderBottom": "1px solid", "borderColor": "divider", "padding": "2px 12px"},
+          "& .MuiListItemText-root": {"margin": "2px 0"}, "padding": 0}  # fmt: skip
 
 
 class Watch(View):
@@ -75,31 +83,42 @@ class Watch(View):
         self._open.on_click(lambda _: next_tick(self._open_run))
         self._link = CopyButton()
         self._file = pmui.AutocompleteInput(
-            label="script", options=[], restrict=False, min_characters=0, search_strategy="includes", size="small", width=360,
+            label="script", options=[], restrict=False, min_characters=0, search_strategy="includes", size="small", width=290,
             margin=(8, 4, 8, 8),
         )  # fmt: skip
+        self._files = pmui.MenuList(items=[], dense=True, highlight=False, max_width=460, margin=(0, 8), sx=_FILES)
+        self._files.on_click(lambda item: next_tick(lambda: self._begin(item["label"])))
         self._start = pmui.Button(label="Watch", margin=(8, 4))
-        self._start.on_click(lambda _: next_tick(self._begin))
+        self._start.on_click(lambda _: next_tick(lambda: self._begin(self._file.value or "")))
         self._stop = pmui.Button(label="Stop", variant="text", size="small", margin=(8, 0))
         self._stop.on_click(lambda _: next_tick(self.watching.stop))
-        self._refused = html_text.pane()
-        self._picker = layout.column(layout.beside(self._file, self._start), self._refused)
+        self._refused, self._folder, self._example = html_text.pane(), html_text.pane(), html_text.pane()
+        self._picker = layout.column(
+            layout.beside(self._file, self._start),
+            self._refused,
+            self._folder,
+            self._files,
+            styles={"flex": "0 1 400px"},
+        )
         parts = (self._launch, self._other, self._name, self._pin, self._delete, self._open, self._stop, self._link)
         flow = {"flex-flow": "row nowrap", "align-items": "center", "padding-top": "6px"}
         actions = layout.column(*parts, styles=flow, stylesheets=[_ACTIONS_CSS], sizing_mode=None)
         self.strip = layout.column(self._version, actions, styles={"flex-flow": "row wrap", "align-items": "center"})
         self.values, self.panels = version_panels.pane(), version_panels.pane()
-        self.shown_versions = layout.column(self.values, self.panels)
-        return [self._picker, self.shown_versions]
+        self.shown_versions = layout.column(
+            self._example, self.values, self.panels, styles={"flex": "1 1 640px", "min-width": "0"}
+        )
+        return [layout.column(self._picker, self.shown_versions, styles={"flex-flow": "row wrap", "gap": "0 16px"})]
 
     def update(self) -> None:
         versions = self._versions
-        self.strip.visible = self.shown_versions.visible = bool(versions)
+        self.strip.visible, self._example.visible = bool(versions), not versions
         self._picker.visible = not self.watching.on and self.state.may_launch
         if self._picker.visible:
             self._offer_scripts()
         if not versions:
             self.say(topic.NOTHING)
+            self._show_example()
             return
         self._now = self._numbered(self.state.version) or versions[-1]
         self._compared = self._script.compared(self._now, self._numbered(self.state.against))
@@ -130,28 +149,49 @@ class Watch(View):
 
     def _show(self) -> None:
         """Draw the versions that are compared."""
-        chosen, other, pair, dark = self._now, self._compared.baseline, self._pair, self.state.theme == "dark"
-        other_use = [
+        chosen, other, pair = self._now, self._compared.baseline, self._pair
+        notices = [
             html_text.notice("warning", "Timed under other conditions:", said) for said in self._compared.conditions
         ]
-        self.say(topic.sentence(chosen, other, pair), html_text.notices(other_use))
+        if self.watching.error:
+            notices.append(html_text.notice("error", "No longer watched:", self.watching.error))
+        self.say(topic.sentence(chosen, other, pair), html_text.notices(notices))
         if pair and chosen.state == "failed":
             # Nothing is concluded about a wrong version: the values and findings of the last good one stay.
             pair = Pair(pair.baseline, None)
         before = topic.short(other) if other else ""
         old = {"running": "waiting", "failed": f"of {before}"}.get(chosen.state, "")
-        self.values.object = version_panels.values(topic.values(pair, old) if pair else [], dark)
         marks = {topic.place(said, self._script.script.name): said.partition(". ")[0] for said in chosen.wrong}
         files = topic.source(watching.texts(other) if other else {}, watching.texts(chosen, self._script.files), marks)
-        sides = [side.findings if side else () for side in (pair.baseline, pair.candidate)] if pair else [(), ()]
-        rows = changed_findings.changed(sides[0], sides[1] if pair and pair.candidate else sides[0])
-        bounds = {finding.title: finding.bound.text for side in sides for finding in side if finding.bound}
-        markup = version_panels.findings(rows.itertuples(index=False, name=None), bounds)
         title = f"{before} → {topic.short(chosen)}" if other else topic.short(chosen)
         follows = f"watching {', '.join(sorted(file.name for file in self._script.files))}" if self.watching.on else ""
-        count = changed_findings.count(rows) if other else ""
-        shown = version_panels.panels(files, (title, follows), markup, count, dark)
-        self.panels.object = shown + version_panels.printed(chosen.output)
+        self._draw(pair, files, (title, follows), old)
+        self.panels.object += version_panels.printed(chosen.output)
+
+    def _draw(
+        self, pair: Pair | None, files: Mapping[str, Sequence[topic.SourceLine]], head: tuple[str, str], old: str = ""
+    ) -> None:
+        """Draw a pair's values, ``old`` ones as such; the lines of its source, below a title and an aside; and its findings."""
+        dark, sides = self.state.theme == "dark", [pair.baseline, pair.candidate] if pair else []
+        before, after = ([side.findings if side else () for side in sides]) or ((), ())
+        rows = changed_findings.changed(before, after if pair and pair.candidate else before)
+        bounds = {finding.title: finding.bound.text for finding in (*before, *after) if finding.bound}
+        markup = version_panels.findings(rows.itertuples(index=False, name=None), bounds)
+        count = changed_findings.count(rows) if pair and pair.baseline else ""
+        self.values.object = version_panels.values(topic.values(pair, old) if pair else [], dark)
+        self.panels.object = version_panels.panels(files, head, markup, count, dark)
+
+    def _show_example(self) -> None:
+        """Show what a page of versions tells, by a recorded study."""
+        found = best(self.state.runs, watch_example.KERNEL, watch_example.QUESTION)
+        pair = watch_example.example(found.loaded) if found else None
+        self.shown_versions.visible = self._example.visible = pair is not None
+        if found is None or pair is None:
+            return
+        said = topic.sentence(Version(2, state="ready"), Version(1), pair)
+        self._example.object = html_text.subheading(topic.EXAMPLE, f"{said.title}. From {found.origin}.")
+        before, after = (launched(found.loaded, watch_example.KERNEL, case) for case in watch_example.CASES)
+        self._draw(pair, topic.source(before, after, {}), ("v1 → v2", ""))
 
     def _offer(self) -> None:
         """Fill the widgets."""
@@ -203,15 +243,33 @@ class Watch(View):
 
     def _offer_scripts(self) -> None:
         """Offer this server's scripts, with the former one's or the open run's chosen."""
-        files = access.own_files({run.title for run in self.state.runs})
+        profiled = {Path(run.title).name for run in self.state.runs}
+        files, folder = access.own_files(profiled), access.own_folder()
         run, former = self.loaded.run.title if self.loaded else "", self.watching.script
         title = former.script.name if former else Path(run).name
         own = next((file for file in files if Path(file).name == title), "")
         self._file.param.update(options=files, value=self._file.value or own or None)
+        offered = files[:_OFFERED] if folder and not former else []
+        saved = {file: datetime.fromtimestamp((folder / file).stat().st_mtime) for file in offered if folder}
+        self._files.items = [
+            {"label": file, "secondary": topic.of_file(when, Path(file).name in profiled), "icon": None}
+            for file, when in saved.items()
+        ]
+        self._files.visible = bool(offered)
+        more = f", the first {_OFFERED} of {len(files)}" if len(files) > _OFFERED else ""
+        said = (
+            f"Scripts in {folder}{more}"
+            if offered
+            else ""
+            if files
+            else access.no_own_files() or f"{folder} has no Python file."
+        )
+        self._folder.object = html_text.paragraph(said)
+        self._folder.visible = bool(said)
 
-    def _begin(self) -> None:
+    def _begin(self, script: str) -> None:
         try:
-            self.watching.begin(self._file.value or "")
+            self.watching.begin(script)
         except ValueError as error:
             self._refused.object = html_text.notice("error", "Not watched:", str(error))
         else:

@@ -1,0 +1,66 @@
+"""What a run of a kernel can be compared with, and how a baseline is called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tilescope.models import baseline as usual
+from tilescope.runs import store
+from tilescope.runs.store import LoadedRun
+
+from tilescope_dashboard.data.url_state import parts
+
+
+def possible(
+    loaded: LoadedRun | None, kernel: str, runs: Sequence[store.Summary], catalog: Iterable[Mapping[str, Any]] = ()
+) -> dict[str, str]:
+    """Possible baselines of the kernel's run, by their labels: ``RUN``, ``RUN:IMPLEMENTATION``, or ``RUN::KERNEL`` for another kernel.
+
+    Other kernels are those of the user's runs, and those of the ``catalog`` with the same dimensions, each in its newest recording.
+    """
+    if loaded is None or kernel not in loaded.run.kernels:
+        return {}
+    mine = loaded.table[(loaded.table["kernel"] == kernel)]
+    impls = sorted(set(mine.loc[mine["config"] == "", "impl"].unique()) - {"triton"})
+    names = usual.declarations(loaded.run.kernels[kernel])
+    ours = mine["impl"].eq("triton").any()
+    own = {f"{usual.called(impl, names)} in this run": f"{loaded.run.id}:{impl}" for impl in impls if ours}
+    readable = [s for s in runs if not s.error]
+    others = [s for s in readable if s.id != loaded.run.id and kernel in s.kernels]
+    dims = loaded.run.kernels[kernel].get("dims")
+    alike = {entry["name"] for entry in catalog if dims and entry.get("dims") == dims}
+    recorded = {name: s for s in reversed(readable) if s.recorded and s.measured for name in s.kernels if name in alike}
+    others_of = [
+        (name, s)
+        for s in readable
+        for name in s.kernels
+        if name != kernel
+        and (recorded.get(name) is s if s.recorded else s.id == loaded.run.id or kernel not in s.kernels)
+    ]
+    renamed = {
+        f"{name}, {'in this run' if s.id == loaded.run.id else f'{dated(s.title, s.started)} ({s.device})'}": f"{s.id}::{name}"
+        for name, s in others_of
+    }
+    return own | {f"{s.started[:16].replace('T', ' ')} {s.title} ({s.device})": s.id for s in others} | renamed
+
+
+def before(loaded: LoadedRun | None, kernel: str, runs: Iterable[store.Summary]) -> str:
+    """Id of the kernel's newest earlier run on the same GPU; empty without one."""
+    own = loaded.run if loaded else None
+    readable = [s for s in runs if own and kernel in s.kernels and not s.error]
+    found = [s for s in readable if own and s.device == own.device.name and s.started < own.started]
+    return max(found, key=lambda s: s.started).id if found else ""
+
+
+def name_of(token: str, runs: Iterable[store.Summary], declared: Mapping[str, str]) -> str:
+    """The baseline's name in a title: a kernel, an implementation of the open run, as its kernel's are ``declared``, or a run."""
+    run, impl, other = parts(token)
+    if impl or other:
+        return other or usual.called(impl, declared)
+    return next((dated(s.title, s.started) for s in runs if s.id == run and s.title), run)
+
+
+def dated(title: str, started: str) -> str:
+    """A run's title with its time, as runs before and after a change share a title."""
+    return f"{title} of {started[:16].replace('T', ' ')}"
