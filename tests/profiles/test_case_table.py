@@ -55,3 +55,20 @@ def test_gather_caches_by_table():
     second = table([2.0])
     assert case_table.gather(second)[0].values["gpu_time", "torch_profiler"] == {0: 2.0}
     assert case_table.gather(first)[0].values["gpu_time", "torch_profiler"] == {0: 1.0}
+
+
+def test_counted_bytes_replace_those_of_whole_tensors():
+    declared = {
+        "algorithm_bytes_read": 4096,
+        "algorithm_bytes_written": 4096,
+        "algorithm_flops": 0,
+        "tensor_bytes": 8192,
+    }
+    counted = {"unique_bytes_read": 128, "unique_bytes_written": 64, "requested_flops": 32}
+    rows = [CASE.row(metric, value, "model") for metric, value in declared.items()]
+    more = [CASE.row(metric, value, "interpreter", launch=0, function="f") for metric, value in counted.items()]
+    (whole,), (exact,) = (case_table.gather(schema.frame(chosen)) for chosen in (rows, [*rows, *more]))
+    assert whole.needed_bytes() == case_table.Known(8192, "model")
+    assert exact.needed_bytes() == case_table.Known(192, "model")
+    assert exact.total("algorithm_flops", "model") == case_table.Known(32, "model")
+    assert exact.total("tensor_bytes", "model") is None

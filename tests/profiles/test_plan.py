@@ -72,6 +72,13 @@ def test_auto_is_what_this_machine_can_run():
     assert plan.choose_collectors(["auto", "check"], "sm_90", "") == ("check", "compiler", "interpreter")
 
 
+def test_auto_is_short_where_a_gpu_counts():
+    on_gpu, without = ("compiler", "interpreter", "cupti", "ncu"), ("compiler", "interpreter")
+    assert plan.shortened([], on_gpu) == {"interpreter_limit": plan.BRIEF, "one_size": ["ncu"]}
+    assert "one_size" not in plan.shortened(["auto", "ncu"], on_gpu)
+    assert plan.shortened(["cupti", "ncu"], on_gpu) == plan.shortened(["auto"], without) == {}
+
+
 @pytest.mark.usefixtures("able")
 def test_collectors_have_an_order():
     assert plan.choose_collectors(["ncu", "own.module", "check"], "sm_90", "sm_90") == ("check", "ncu", "own.module")

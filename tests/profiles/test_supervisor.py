@@ -289,7 +289,7 @@ def test_resume_counts_what_a_limit_left_out(catalog, one_processor):
         ("skips",): False, ("long",): True
     }  # fmt: skip
     (note,) = (note for note in loaded.run.notes if "(own.py/long/forward/8-fp32): more than a case may" in note)
-    assert f"'tilescope resume {loaded.run.id}' allows ten times as much" in note
+    assert f"'tilescope resume {loaded.run.id}' takes them up" in note
     assert store.find_interrupted(store.LATEST) == loaded.folder
     events = []
     again = store.open_run(asyncio.run(supervisor.resume(loaded.folder, events.append)))
@@ -379,3 +379,14 @@ def test_held_gpu_lock_keeps_jobs_waiting(temporary):
     with held(path("held")), pytest.raises(TimeoutError):
         asyncio.run(take())
     assert waited == [1]
+
+
+def test_one_size_leaves_other_sizes_to_resume(catalog, one_processor):
+    large, small = (Case(OWN, "good", "forward", size) for size in ("64-fp32", "8-fp32"))
+    job = Job([large, small], ("fakes.quick",), {"one_size": ["fakes.quick"]}, catalog=catalog)
+    first = store.open_run(asyncio.run(supervisor.run(job)))
+    assert [(left.cases, left.limited) for left in first.run.skipped] == [((small,), True)]
+    assert set(first.table[first.table["metric"] == "registers"]["workload"]) == {"64-fp32"}
+    again = store.open_run(asyncio.run(supervisor.resume(first.folder)))
+    assert not again.run.skipped
+    assert set(again.table[again.table["metric"] == "registers"]["workload"]) == {"64-fp32", "8-fp32"}

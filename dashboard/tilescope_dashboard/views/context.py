@@ -92,7 +92,7 @@ class Context(layout.Part):
             for one in loaded.run.failures
             if not one.case or (one.concerns(kernel) and readable(one.case) != told)
         ]
-        kept = f"; 'tilescope resume {loaded.run.id}' allows ten times as much" if journal.kept(loaded.folder) else ""
+        kept = f"; 'tilescope resume {loaded.run.id}' takes them up" if journal.kept(loaded.folder) else ""
         left = [
             one.note + kept for one in loaded.run.skipped if one.limited and kernel in {case.name for case in one.cases}
         ]

@@ -225,11 +225,7 @@ class Ledger:
     def _remarks(self) -> Iterator[str]:
         """Notes on the whole run."""
         for one in self._skipped():
-            yield (
-                f"{one.note}; 'tilescope resume {self.writer.run.id}' allows ten times as much"
-                if one.limited
-                else one.note
-            )
+            yield (f"{one.note}; 'tilescope resume {self.writer.run.id}' takes them up" if one.limited else one.note)
         for (_, message), cases in self.remarked.items():
             tuned = any(case.config for case in cases)
             which = "; ".join(case.config or ("the default" if tuned else case.workload) for case in cases)

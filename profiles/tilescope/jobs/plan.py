@@ -6,7 +6,7 @@ The command line, ``tilescope.profile`` and the app all plan here. Imports neith
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from tilescope.table.sources import KNOWN
 from tilescope.table.suggest import unknown
 
 AUTO, ALL = "auto", "all"
+#: Seconds of work that ``auto`` gives the interpreter for a case whose bytes a GPU counts.
+BRIEF = 10.0
 #: Architecture to compile for where there is no GPU.
 DEFAULT_TARGET = "sm_90"
 
@@ -68,7 +70,7 @@ async def plan(request: Request, runs_dir: Path | None = None, catalog: Catalog 
     return Job(
         cases=choose_cases(request, catalog),
         collectors=chosen,
-        settings={**request.settings, "target": target},
+        settings={**shortened(request.collectors, chosen), **request.settings, "target": target},
         runs_dir=folder,
         title=request.title,
         catalog=catalog,
@@ -113,6 +115,14 @@ def choose_collectors(names: Iterable[str], target: str, here: str) -> tuple[str
             raise RequestError(f"{name} cannot run here: {reason}")
     known = [n for n in collectors.COLLECTORS if n in named or (AUTO in asked and _can_run(n, here, foreign))]
     return (*known, *(name for name in named if name not in known))
+
+
+def shortened(asked: Iterable[str], chosen: Collection[str]) -> dict[str, Any]:
+    """Settings that keep ``auto`` short where a GPU counts bytes: ncu replays each launch of one size, and no case is interpreted long."""
+    asked = {*asked} or {AUTO}
+    if AUTO not in asked or "cupti" not in chosen:
+        return {}
+    return {"interpreter_limit": BRIEF} | ({} if "ncu" in asked else {"one_size": ["ncu"]})
 
 
 def _can_run(name: str, here: str, foreign: bool) -> bool:

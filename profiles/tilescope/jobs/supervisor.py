@@ -34,6 +34,8 @@ from tilescope.table.run import Device, Run
 
 #: A resumed run's limit, as a multiple of the limit that left cases out.
 MORE = 10.0
+#: Why ``one_size`` leaves cases out.
+ONE_SIZE = "auto counts one size of each implementation, because each launch is replayed many times"
 #: Fewest cases worth the start of one more process, if it is not forked from a warm one.
 SHARE = 4
 #: Fewest processors with which some are free while something is measured, and how many stay free then.
@@ -87,7 +89,8 @@ async def resume(folder: Path, on_event: OnEvent = lambda event: None, limit: fl
         raise WorkerError(f"{run.id} does not record its cases: profile it again")
     limits = {"interpreter_limit": interpreter.LIMIT, "check_limit": check.LIMIT} if limited else {}
     raised = {name: limit or MORE * run.settings.get(name, usual) for name, usual in limits.items()}
-    asked = Job(known.cases, run.settings["collectors"], {**run.settings, **raised}, folder.parent, run.title)
+    settings = {**run.settings, **raised, "one_size": []}
+    asked = Job(known.cases, run.settings["collectors"], settings, folder.parent, run.title)
     job, here, about = await _described(asked)
     changed = _changed(run, about)
     if not changed and (kernels := changes.changed_files(run)):
@@ -174,6 +177,9 @@ async def _collect_all(
     try:
         if ledger.job.given:
             await ledger.take_given()
+        for name in ledger.job.settings.get("one_size", ()):
+            for case in _other_sizes(ledger.left(name), ledger.job.catalog):
+                ledger.skip(case, name, ONE_SIZE, limited=True)
         left = {name: cases for name in ledger.job.collectors if (cases := ledger.left(name))}
         for name in list(left):
             if reason := await asyncio.to_thread(collectors.load(name).unavailable):
@@ -193,6 +199,14 @@ async def _collect_all(
             error = error.exceptions[0]
         raise error
     return ledger.close()
+
+
+def _other_sizes(cases: Sequence[Case], catalog: Catalog) -> Iterator[Case]:
+    """All cases but the largest of each implementation, pass and config."""
+    largest: dict[tuple[str, ...], Case] = {}
+    for case in sorted(cases, key=lambda case: moved(case, catalog)):
+        largest[case.kernel, case.impl, case.direction, case.config] = case
+    return (case for case in cases if case not in largest.values())
 
 
 async def _collect_apart(
@@ -316,11 +330,16 @@ def deal(cases: Sequence[Case], catalog: Catalog, processes: int) -> list[Sequen
 
     Implementations differ more in their cost to a collector than workloads do, so each process gets some of each.
     """
-    costs = {case: declared_cost(case, catalog) for case in cases}
-    sizes = {case: cost.get("bytes_read", 0) + cost.get("bytes_written", 0) for case, cost in costs.items()}
+    sizes = {case: moved(case, catalog) for case in cases}
     count = max(1, min(processes, math.ceil(len(cases) / (SHARE if _is_cold() else 1))))
     ordered = sorted(cases, key=lambda case: (case.kernel, case.impl, sizes[case]))
     return [sorted(ordered[start::count], key=sizes.__getitem__) for start in range(count)]
+
+
+def moved(case: Case, catalog: Catalog) -> float:
+    """Bytes that the case's declared cost reads and writes; 0 without one."""
+    cost = declared_cost(case, catalog)
+    return float(cost.get("bytes_read", 0) + cost.get("bytes_written", 0))
 
 
 def _is_cold() -> bool:

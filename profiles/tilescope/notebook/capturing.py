@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tilescope.captures import COUNTED_FILE
 from tilescope.jobs import supervisor, warm
 from tilescope.jobs.job import Given, Job, OnEvent
-from tilescope.jobs.plan import AUTO, choose_collectors, choose_target
+from tilescope.jobs.plan import AUTO, choose_collectors, choose_target, shortened
 from tilescope.notebook import job_waiting, live_progress
 from tilescope.notebook.opened_run import Profile
 from tilescope.runs import store
@@ -208,7 +208,7 @@ class Capture:
         check = [self.checked] if self.checked else [f"{one.collector} skipped: {one.message}" for one in skipped]
         floors = [
             f"{kernel.name}: its floor is the bytes of whole tensors, because its accesses were not counted"
-            for kernel in (self._recorder.kernels if self._recorder else ())
+            for kernel in (self._recorder.kernels if self._recorder and "interpreter" not in chosen else ())
             if any("counted" not in record.data and record.data.get("touched") for record in kernel.records)
         ]
         cases = [
@@ -226,7 +226,7 @@ class Capture:
                 for kernel, text in warned
             ],
             collectors=chosen,
-            settings={**(settings or {}), **told, "target": self.target},
+            settings={**shortened(collectors, chosen), **(settings or {}), **told, "target": self.target},
             runs_dir=folder,
             title=title,
             catalog=catalog,

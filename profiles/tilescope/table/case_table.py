@@ -186,12 +186,26 @@ def _gather(table: pd.DataFrame) -> list[CaseValues]:
     named = named[_firsts(_joined(case[named], numbers["source"][named], numbers["launch"][named]))]
     for of, source, number, function in with_case(named, "source", "launch", "function"):
         of.functions.setdefault(source, {})[number] = function
+    for one in cases:
+        _take_counts(one)
     repeated = np.flatnonzero(table["metric"].isin(["gpu_time", "interval", "graph_time"]))
     sample = _joined(whose[repeated], numbers["sample"][repeated])
     sums = values.iloc[repeated].groupby(sample, sort=False).sum().tolist()
     for (of, metric, source), total in zip(with_case(repeated[_firsts(sample)], "metric", "source"), sums, strict=True):
         of.totals.setdefault((metric, source), []).append(total)
     return cases
+
+
+def _take_counts(case: CaseValues) -> None:
+    """Replaces a cost that has only the sizes of whole tensors by what the interpreter counted, if it did."""
+    counted = {
+        f"algorithm_{name}": case.total(f"{kind}_{name}", "interpreter")
+        for kind, name in (("unique", "bytes_read"), ("unique", "bytes_written"), ("requested", "flops"))
+    }
+    if ("tensor_bytes", "model") in case.values and all(counted.values()):
+        del case.values["tensor_bytes", "model"]
+        for metric, known in counted.items():
+            case.values[metric, "model"] = {None: known.value if known else 0.0}
 
 
 class _Coded(NamedTuple):
