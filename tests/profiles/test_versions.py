@@ -86,6 +86,15 @@ def test_change_of_time_is_noise_where_spreads_overlap(spread, said):
     assert spills.texts() == ("–", "8 B", "")
 
 
+def test_times_of_two_collectors_are_not_compared():
+    before = dataclasses.replace(case("a", gpu_time=2e-6, registers=32.0), time_source="torch_profiler")
+    quick = dataclasses.replace(case("a", gpu_time=4e-6, registers=40.0), time_source="cupti")
+    (pair,) = versions.pairs([before], [quick])
+    assert [change.texts() for change in pair.changes] == [("–", "4.00 µs", ""), ("32", "40", "+25.0 %")]
+    (pair,) = versions.pairs([before], [dataclasses.replace(quick, time_source="torch_profiler")])
+    assert pair.changes[0].texts() == ("2.00 µs", "4.00 µs", "+100.0 %")
+
+
 def test_cases_of_a_run_have_its_values_and_findings():
     folder = next(run.path for run in store.list_runs([store.recorded_dir()]) if run.title == "studies")
     of = [one for one in versions.cases(store.open_run(folder)) if one.title == "strided_copy 4194304x32-fp32"]

@@ -44,7 +44,8 @@ _PROBLEM = ("impl", "pass", "workload")
 class Case:
     """A case of one version: its place in the run, its names, its values by the keys of ``COMPARED``, and its findings.
 
-    ``spread`` is the 5 % and the 95 % quantile of the GPU time. An absent value is missing.
+    ``spread`` is the 5 % and the 95 % quantile of the GPU time, ``time_source`` the collector that timed it. An absent value is
+    missing.
     """
 
     names: Mapping[str, str]
@@ -53,6 +54,7 @@ class Case:
     spread: tuple[float, float] | None = None
     #: The clock of the multiprocessors when it was timed, in hertz.
     clock: float | None = None
+    time_source: str = ""
 
     @property
     def kernel(self) -> str:
@@ -77,8 +79,11 @@ class Pair:
 
     @property
     def changes(self) -> list[Change]:
-        """The values that either side has."""
-        before, after = (side.values if side else {} for side in (self.baseline, self.candidate))
+        """The values that either side has. A GPU time by another collector than the candidate's is none to compare with."""
+        before, after = (dict(side.values) if side else {} for side in (self.baseline, self.candidate))
+        clocks = {side.time_source for side in (self.baseline, self.candidate) if side and "gpu_time" in side.values}
+        if len(clocks) > 1:
+            del before["gpu_time"]
         spreads = [side.spread for side in (self.baseline, self.candidate) if side and side.spread]
         overlap = len(spreads) == 2 and spreads[0][0] <= spreads[1][1] and spreads[1][0] <= spreads[0][1]
         return [
@@ -152,6 +157,7 @@ def cases(loaded: LoadedRun) -> list[Case]:
             tuple(finding for finding in found if _concerns(finding, row)),
             None if math.isnan(spread[0]) else spread,
             clock.value if (clock := case.at("sm_clock", None, "events")) else None,
+            str(row["time_source"]),
         ))  # fmt: skip
     names = {case.kernel for case in known}
     for finding in found:
