@@ -186,7 +186,8 @@ def copied_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 @triton.jit
 def product_kernel(a_ptr, b_ptr, c_ptr, PRECISION: tl.constexpr, SIZE: tl.constexpr):
     row, column = tl.arange(0, SIZE)[:, None], tl.arange(0, SIZE)[None]
-    a, b = tl.load(a_ptr + row * SIZE + column), tl.load(b_ptr + row * SIZE + column)
+    kind = c_ptr.dtype.element_ty
+    a, b = tl.load(a_ptr + row * SIZE + column).to(kind), tl.load(b_ptr + row * SIZE + column).to(kind)
     if PRECISION != "default":
         tl.store(c_ptr + row * SIZE + column, tl.dot(a, b, input_precision=PRECISION))
     else:

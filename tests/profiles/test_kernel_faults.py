@@ -224,6 +224,9 @@ DOUBTFUL = {
     "a part of a block": (lambda: faulty.row_sums_kernel[(1,)](shaped(20, 100), shaped(20), 20, 100, BLOCK=32), "without other"),
     "zeros in other lanes": (lambda: faulty.tail_product_kernel[(1,)](shaped(32, 32), shaped(32, 32), 20, "columns", 32), "without other"),
     "a product": (lambda: faulty.product_kernel[(1,)](shaped(32, 32), shaped(32, 32), shaped(32, 32), "default", 32), "as TF32"),
+    "a product with one operand of half precision": (
+        lambda: faulty.product_kernel[(1,)](shaped(32, 32, kind=torch.float16), shaped(32, 32), shaped(32, 32), "default", 32), "as TF32",
+    ),
     "a product in a helper": (lambda: faulty.product_in_helper_kernel[(1,)](shaped(32, 32), shaped(32, 32), shaped(32, 32), 32), "as TF32"),
 }  # fmt: skip
 
@@ -246,6 +249,9 @@ MEANT = {
     "a scan": lambda: faulty.running_sum_kernel[(1,)](shaped(1000), shaped(1000), 1000, BLOCK=1024),
     "no reduction": lambda: faulty.copied_kernel[(4,)](shaped(1000), shaped(1000), 1000, BLOCK=256),
     "a named precision": lambda: faulty.product_kernel[(1,)](shaped(32, 32), shaped(32, 32), shaped(32, 32), "tf32", 32),
+    "half precision as fp32": lambda: faulty.product_kernel[(1,)](
+        *(shaped(32, 32, kind=kind) for kind in (torch.float16, torch.bfloat16, torch.float32)), "default", 32
+    ),
     "half precision": lambda: faulty.product_kernel[(1,)](
         *(shaped(32, 32, kind=torch.float16) for _ in range(3)), "default", 32
     ),

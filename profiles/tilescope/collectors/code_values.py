@@ -39,6 +39,7 @@ class Value:
 
     ``wraps`` is the line of its first part that does not fit its type. ``empty`` is the line of a load that left lanes without
     a value, ``along`` are the dimensions of those lanes. ``zero`` are the dimensions along which lanes that a mask leaves out are 0.
+    ``short`` elements fit TF32, because they were converted from a narrower type.
     """
 
     range: Range | None = None
@@ -48,9 +49,12 @@ class Value:
     empty: int | None = None
     along: frozenset[int] = frozenset()
     zero: frozenset[int] = frozenset()
+    short: bool = False
 
 
 _UNKNOWN = Value()
+#: A conversion from a type whose every value fits the 11 significant bits of TF32.
+_NARROW = re.compile(r": (?:tensor<[\dx]+x)?(?:b?f16|f8\w+|i8|i1)>? (?:to|->) (?:tensor<[\dx]+x)?f32\b")
 
 
 def _elements(tensor: Any) -> int:
@@ -212,7 +216,8 @@ class Code:
         for value, axis, other, along in ((a, 1, b, 0), (b, 0, a, 1)):
             if along not in other.zero:
                 self._fill(operation, value, axis)
-        if operation.line and re.search(r"inputPrecision = tf32\b", operation.text) and "xf32> *" in operation.text:
+        rounded = re.search(r"inputPrecision = tf32\b", operation.text) and "xf32> *" in operation.text
+        if operation.line and rounded and not (a.short and b.short):
             self.tf32.add(operation.line)
         return [Value(varies=frozenset({0, 1}))]
 
@@ -272,7 +277,7 @@ def _moved(value: Value, place: Callable[[int], int | None]) -> Value:
 def _elementwise(operation: Operation, operands: list[Value]) -> Value:
     """The value of an operation on elements. An operation that moves them elsewhere has no range, and no lanes are known of it."""
     family = operation.name.partition(".")[0]
-    if family not in ("arith", "math") and operation.name not in ("tt.clampf", "tt.bitcast"):
+    if family not in ("arith", "math") and operation.name not in ("tt.clampf", "tt.bitcast", "tt.fp_to_fp"):
         return _UNKNOWN
     varies = frozenset().union(*(value.varies for value in operands))
     empty = next((value for value in operands if value.empty), _UNKNOWN)
@@ -289,15 +294,17 @@ def _elementwise(operation: Operation, operands: list[Value]) -> Value:
     ranges = [value.range for value in operands]
     known = [one for one in ranges if one]
     result = compute(operation, *known) if compute and len(known) == len(ranges) and known else None
+    short = bool(_NARROW.search(operation.text))
     if operation.name == "arith.select":
         result = _hull(ranges[1:])
+        short = all(value.short or value.range == (0, 0) for value in operands[1:])
     varies = frozenset() if result and result.low == result.high else varies
     wraps = next((value.wraps for value in operands if value.wraps), None)
     if result and operation.name in _GROWING and operation.width == 32 and not wraps:
         wraps = operation.line if result.high > LARGEST or result.low < -LARGEST - 1 else None
     if operation.name in _HASHING or operation.name.startswith("arith.cmp"):
         wraps = None
-    return Value(result, varies, wraps=wraps, empty=empty.empty, along=along, zero=zero)
+    return Value(result, varies, wraps=wraps, empty=empty.empty, along=along, zero=zero, short=short)
 
 
 def _hull(ranges: Sequence[Range | None]) -> Range | None:
