@@ -19,7 +19,6 @@ _TEXT = ("md", "csv")
 
 
 def command(subparsers: Any) -> None:
-    """Adds ``tilescope report`` (an entry point of the group ``tilescope.commands``)."""
     parser = subparsers.add_parser("report", help="write runs as one file: HTML, Markdown, CSV or Parquet")
     parser.add_argument(
         "names",

@@ -8,6 +8,7 @@ it allows ``unsafe-eval``.
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import json
 from collections.abc import Iterable
@@ -49,27 +50,56 @@ def _darker() -> dict[str, str]:
 
 def html(report: Report) -> str:
     """The whole document."""
-    files = jinja2.Environment(loader=jinja2.PackageLoader("tilescope_dashboard"), autoescape=True, finalize=_visible)
-    files.filters["unbroken"] = unbroken
-    library = (Path(bokehjs_path()) / "js" / "bokeh.min.js").read_text(encoding="utf-8")
-    scripts = [_script(library), _script(files.get_template("report.js").render())]
+    scripts = [_script(text) for text in scripts_of_figures().values()]
+    allowed = " ".join(_digest(script) for script in scripts)
+    return _document("report.html", allowed, title=report.title, report=report, scripts=scripts)
+
+
+def site_page(template: str, title: str, files: Iterable[str], **content: Any) -> str:
+    """A page whose scripts are the ``files`` beside it."""
+    return _document(template, "'self'", title=title, files=files, **content)
+
+
+@functools.cache
+def scripts_of_figures() -> dict[str, str]:
+    """Scripts of a page with figures, by their names as files."""
+    library = Path(bokehjs_path()) / "js" / "bokeh.min.js"
+    return {library.name: library.read_text(encoding="utf-8"), "report.js": script("report.js")}
+
+
+def script(name: str) -> str:
+    """One of our scripts."""
+    return _templates().get_template(name).render()
+
+
+def _document(template: str, allowed: str, **content: Any) -> str:
     policy = (
-        f"default-src 'none'; script-src {' '.join(_digest(script) for script in scripts)} 'unsafe-eval'; "
+        f"default-src 'none'; script-src {allowed} 'unsafe-eval'; "
         "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
-    return files.get_template("report.html").render(
-        report=report,
-        policy=policy,
-        scripts=scripts,
-        styles=Markup(cards.CSS),  # noqa: S704 - our own
-        colours=_data(_darker()),
-        figures=_figures,
-        grid=_grid,
-        cards=_cards,
-        lines=_lines,
-        rows=_ROWS,
-        terms=sorted(MEANINGS.items(), key=lambda one: one[0].casefold()),
+    return (
+        _templates()
+        .get_template(template)
+        .render(
+            policy=policy,
+            styles=Markup(cards.CSS),  # noqa: S704 - our own
+            colours=_data(_darker()),
+            figures=_figures,
+            grid=_grid,
+            cards=_cards,
+            lines=_lines,
+            rows=_ROWS,
+            terms=sorted(MEANINGS.items(), key=lambda one: one[0].casefold()),
+            **content,
+        )
     )
+
+
+@functools.cache
+def _templates() -> jinja2.Environment:
+    files = jinja2.Environment(loader=jinja2.PackageLoader("tilescope_dashboard"), autoescape=True, finalize=_visible)
+    files.filters["unbroken"] = unbroken
+    return files
 
 
 def _visible(value: object) -> object:

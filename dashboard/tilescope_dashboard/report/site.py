@@ -1,0 +1,99 @@
+"""Static pages of runs: a table of the kernels, and a page a kernel. They ask no server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from tilescope.models import claims
+from tilescope.runs import store
+from tilescope.runs.store import LoadedRun, Summary
+from tilescope.table.units import several
+
+from tilescope_dashboard.data import best_run, measurements, run_cache
+from tilescope_dashboard.figures.history import history as draw_history
+from tilescope_dashboard.figures.sizes import Frame
+from tilescope_dashboard.figures.sizes import sizes as draw_sizes
+from tilescope_dashboard.report import html
+from tilescope_dashboard.report.content import Part, RunPart, Table
+from tilescope_dashboard.report.runs import run_part
+from tilescope_dashboard.topics import history, home, sizes
+
+
+def write(out: Path, runs: Sequence[Summary], kernels: Sequence[str], title: str, say: Callable[[str], None]) -> int:
+    """Writes the pages of these kernels of the runs, newest first, into ``out``. Returns their size in bytes."""
+    out.mkdir(parents=True, exist_ok=True)
+    scripts = html.scripts_of_figures()
+    pages = {name: f"{_file_name(name, number)}.html" for number, name in enumerate(kernels)}
+    written, abouts = {**scripts, "site.js": html.script("site.js")}, {}
+    for number, name in enumerate(kernels, 1):
+        say(f"[{number}/{len(kernels)}] {name}")
+        part = _of_kernel(tuple(runs), name)
+        abouts[name] = part.kernels[0].about
+        written[pages[name]] = html.site_page("site_kernel.html", name, scripts, part=part, kernel=part.kernels[0])
+    written["index.html"] = _index(runs, pages, abouts, title)
+    return sum((out / name).write_bytes(text.encode()) for name, text in written.items())
+
+
+def _file_name(kernel: str, number: int) -> str:
+    """The kernel's name as a file's: another tool's kernel may have any name."""
+    plain = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_-") else "-" for letter in kernel)
+    return plain if plain == kernel and kernel != "index" else f"{plain[:60]}-{number}"
+
+
+def _of_kernel(runs: tuple[Summary, ...], name: str) -> RunPart:
+    """The kernel's best run, with the sizes and the history that all runs give."""
+    best = best_run.best_run(runs, name)
+    assert best is not None  # noqa: S101 - one of them has it
+    loaded = run_cache.open_cached(best.path)
+    part = run_part(loaded, name)
+    kernel = part.kernels[0]
+    first, more = kernel.parts[:1], _over_runs(runs, loaded, name)
+    return replace(part, kernels=(replace(kernel, parts=(*first, *more, *kernel.parts[1:])),))
+
+
+def _over_runs(runs: tuple[Summary, ...], loaded: LoadedRun, name: str) -> Iterator[Part]:
+    """Rates over sizes, a part a pass, and the times of the representative case over runs."""
+    device = loaded.run.device
+    every = measurements.of_kernel(runs, name, device.name)
+    for direction in every["pass"].unique():
+        rate = sizes.rate(every[every["pass"].eq(direction)])
+        rows = sizes.sizes(every, direction, rate)
+        if rows["size"].nunique() > 1:
+            frame = Frame(rate.unit, rate.work, sizes.roof(rows, device, rate))
+            shown = Table(rows, sizes.columns(rate))
+            yield Part(
+                f"Sizes, {direction}", sizes.sentence(rows, rate).line, (partial(draw_sizes, rows, frame),), shown
+            )
+    case = run_cache.representative(loaded, name)
+    rows = history.history(every, case)
+    own = rows[rows["impl"].eq(case.impl)] if case else rows
+    if own["run_id"].nunique() > 1:
+        said = history.sentence(name, rows, case).line
+        yield Part("History", said, (partial(draw_history, own),), Table(rows, history.COLUMNS), wide=True)
+
+
+def _index(runs: Sequence[Summary], pages: dict[str, str], abouts: dict[str, str], title: str) -> str:
+    measured = [summary.path for summary in reversed(runs) if summary.measured]
+    known = run_cache.best_claims(run_cache.written(measured))
+    rows = home.kernels(known, runs, _families(runs))
+    rows = rows[rows["kernel"].isin(pages)].reset_index(drop=True)
+    days = sorted(summary.started[:10] for summary in runs)
+    devices = ", ".join(dict.fromkeys(filter(None, (summary.device for summary in runs))))
+    return html.site_page(
+        "site_index.html", title, ["site.js"], sentence=home.sentence(rows), stats=home.stats(rows, claims.verdicts(known)),
+        table=Table(rows, home.COLUMNS), pages=pages, abouts=abouts,
+        about=f"From {several(len(runs), 'run')} on {devices}, {' to '.join(dict.fromkeys((days[0], days[-1])))}.",
+    )  # fmt: skip
+
+
+def _families(runs: Sequence[Summary]) -> dict[str, str]:
+    """The kernels by the folder of the library that declares them; others after them."""
+    found = {}
+    for summary in reversed(runs):
+        for name, facts in store.read_run(summary.path).kernels.items():
+            file = Path(str(facts.get("file", "")))
+            found[name] = file.parent.name.replace("_", " ") if file.parts[:1] == ("tilescope_kernels",) else ""
+    return dict(sorted(found.items(), key=lambda one: (not one[1], one[1])))

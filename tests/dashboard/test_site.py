@@ -1,0 +1,67 @@
+"""The site of a folder of runs: its pages as text, then opened from the folder by a browser without a network."""
+
+import shutil
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from tilescope import cli
+
+from .conftest import RUN
+
+
+@pytest.fixture(scope="module")
+def site(runs: Path, synthetic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site of two measured runs, of predicted ones, and of a damaged one."""
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copytree(runs, folder / "nightly")
+    synthetic.write_run(folder / "nightly", "20260103-030405-eeee")
+    # Other kernels have more recordings to look through.
+    chosen = ["--kernel", "layer_norm", "--kernel", synthetic.INJECTED, "--title", "Nightly <runs>"]
+    assert cli.main(["site", str(folder / "out"), str(folder / "nightly"), *chosen]) == 0
+    return folder / "out"
+
+
+def test_site_has_a_page_for_each_kernel(site: Path) -> None:
+    index = (site / "index.html").read_text()
+    assert "<h1>Nightly &lt;runs&gt;</h1>" in index and "From 4 runs on Synthetic GPU" in index
+    assert '<a href="layer_norm.html"' in index and "softmax.html" not in index
+    page = (site / "layer_norm.html").read_text()
+    for part in ("Roofline", "Sizes, forward", "HBM traffic", "Occupancy", "History", "Advice, forward", "Every case"):
+        assert f'class="piece">{part}' in page, part
+    assert "2 runs" in page and "http" not in page.replace("http-equiv", "")
+
+
+def test_site_writes_hostile_names_as_text(site: Path) -> None:
+    (hostile,) = (path for path in site.glob("*.html") if "script" in path.name)
+    for page in (site / "index.html", hostile):
+        assert "<script>document" not in page.read_text()
+
+
+def test_site_opens_from_its_folder_offline(site: Path, chromium: Any) -> None:
+    context = chromium.new_context(offline=True, color_scheme="dark", viewport={"width": 390, "height": 800})
+    page, wrong = context.new_page(), []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda line: wrong.append(line.text) if line.type in ("error", "warning") else None)
+    page.on("request", lambda request: None if request.url.startswith("file:") else wrong.append(request.url))
+    page.goto((site / "index.html").as_uri())
+    page.get_by_label("Find a kernel").fill("norm LAYER")
+    assert page.get_by_role("status").inner_text().startswith("1 of 2 ")
+    page.get_by_role("link", name="layer_norm").click()
+    page.locator(".figure canvas").first.wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert not wrong, wrong
+    context.close()
+
+
+def test_site_says_what_it_cannot_show(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def said(*arguments: str) -> str:
+        assert cli.main(["site", str(tmp_path / "out"), *arguments]) == 2
+        return capsys.readouterr().err.splitlines()[-1]
+
+    assert "no folder nowhere: name a folder that holds runs" in said("nowhere")
+    assert "is one run: name the folder it is in" in said(str(runs / RUN))
+    assert f"no run in {tmp_path}" in said(str(tmp_path))
+    assert "did you mean 'softmax'?" in said(str(runs), "--kernel", "softmx")
+    assert not (tmp_path / "out").exists()
