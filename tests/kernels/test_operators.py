@@ -24,17 +24,9 @@ def square_backward(dy: torch.Tensor, x: torch.Tensor, factor: float) -> torch.T
     return 2 * x * dy * factor
 
 
-def save(ctx, inputs, output):
-    x, ctx.factor = inputs
-    ctx.save_for_backward(x)
-
-
+@square.gradient(lambda x, *_: (x,))
 def differentiate(ctx, dy):
-    (x,) = ctx.saved_tensors
-    return square_backward(dy, x, ctx.factor), None
-
-
-square.register_autograd(differentiate, setup_context=save)
+    return square_backward(dy, *ctx.saved_tensors, *ctx.rest)
 
 
 @operators.operator("test_double_", fake=lambda *_: None, mutates=("x",))

@@ -15,162 +15,143 @@ import torch
 
 from tilescope_kernels._shared import checks
 
-#: What operators make of floating tensors under autocast, as ``torch.nn.functional`` does on a GPU: cast them to the dtype of autocast,
-#: to fp32, or to the widest of them. Other operators take tensors as they are.
-_AUTOCAST = {
-    "lower": (
-        "matmul lora_linear conv2d grouped_conv2d depthwise_conv2d attention ragged_attention paged_attention "
-        "linear_cross_entropy layer_norm_linear rms_norm_gelu_linear"
-    ),
-    "fp32": "softmax layer_norm rms_norm group_norm row_sum",
-    "widest": "vector_add add_relu_mul gated add_rms_norm",
-}  # fmt: skip
-_RULES = {name: rule for rule, names in _AUTOCAST.items() for name in names.split()}
 #: The launchers by their operators' names, ``tilescope::NAME``.
 LAUNCHERS: dict[str, Callable[..., Any]] = {}
+
+
+class _Function(torch.autograd.Function):
+    """The base of every operator's ``autograd.Function``. PyTorch's ``apply`` binds arguments to a signature, which takes long."""
+
+    @classmethod
+    def apply(cls, *args: Any) -> Any:
+        functorch = torch._C._are_functorch_transforms_active()
+        return (super() if functorch else super(torch.autograd.Function, cls)).apply(*args)
 
 
 class Operator:
     """A launcher registered as ``torch.ops.tilescope.NAME``, for compilers, and as ``torch.ops.tilescope.NAME.plain``.
 
     PyTorch's dispatcher calls the plain one, which has no gradient, several times faster. A call outside a compiler uses it, in an
-    ``autograd.Function`` of the same two functions where a gradient is wanted.
+    ``autograd.Function`` where a gradient is wanted. ``autocast`` and ``shards`` are those of ``operator``.
     """
 
     def __init__(
-        self, name: str, launch: Callable[..., Any], mutates: tuple[str, ...], fake: Callable[..., Any]
-    ) -> None:
-        self._operator = torch.library.custom_op(f"tilescope::{name}", launch, mutates_args=mutates)
-        self._name = name
-        plain = f"tilescope::{name}.plain"
+        self, name: str, launch: Callable[..., Any], mutates: tuple[str, ...], fake: Callable[..., Any],
+        autocast: str, shards: str,
+    ) -> None:  # fmt: skip
+        functools.update_wrapper(self, launch)
         LAUNCHERS[f"tilescope::{name}"] = launch
-        torch.library.define(
-            plain,
-            torch.library.infer_schema(launch, mutates_args=mutates),
-            tags=(torch.Tag.pt2_compliant_tag,),
-        )
+        self.name, self.shards, self._autocast = name, shards, autocast
+        self._operator = torch.library.custom_op(f"tilescope::{name}", launch, mutates_args=mutates)
+        plain, schema = f"tilescope::{name}.plain", torch.library.infer_schema(launch, mutates_args=mutates)
+        torch.library.define(plain, schema, tags=(torch.Tag.pt2_compliant_tag,))
         torch.library.impl(plain, "default", _counted(launch, mutates) if mutates else launch)
         torch.library.register_fake(plain, fake)
         self._operator.register_fake(fake)
-        self._plain = getattr(torch.ops.tilescope, name).plain
-        self._function: Any = None
-        self._transformed = None if mutates else _transformed(self, name)
-        self._rule = _RULES.get(name)
-        if self._rule:
-            for overload in (self._plain, getattr(torch.ops.tilescope, name).default):
-                self._register_autocast(overload)
-        functools.update_wrapper(self, launch)
+        self.overloads = [getattr(getattr(torch.ops.tilescope, name), each) for each in ("plain", "default")]
+        self._plain = self.overloads[0]
+        self._apply: Callable[..., Any] = self._operator if mutates else self._function(_nothing, self._refuse).apply
+        for overload in self.overloads if autocast else ():
+            # ``torch.library.register_autocast`` knows one dtype for all calls; here autocast's own is one of the rules.
+            for device in ("cuda", "cpu"):
+                kernel = functools.partial(self._cast_call, overload, device)
+                _library().impl(overload.name(), kernel, f"Autocast{device.upper()}")
 
-    def register_autograd(self, backward: Callable[..., Any], *, setup_context: Callable[..., Any]) -> None:
-        """As of ``torch.library.custom_op``."""
-        self._operator.register_autograd(backward, setup_context=setup_context)
+    def gradient(
+        self, saves: Callable[..., tuple[Any, ...]], of: int = 1
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Register the decorated gradient of the first ``of`` outputs. The others have none.
 
-        def forward(ctx: Any, *args: Any) -> Any:
-            # PyTorch would call ``setup_context`` itself, but binds the arguments to the signature first, which takes long.
-            output = self._plain(*args)
-            setup_context(ctx, args, output)
-            return output
+        ``saves`` selects what to save from the inputs and outputs. The gradient takes the context, with the inputs that are no tensors
+        (``rest``) and the ``dtypes`` of all, and the outputs' gradients. It returns the gradients of the first inputs.
+        """
+        arguments = self._plain._schema.arguments
+        rest = [place for place, argument in enumerate(arguments) if "Tensor" not in str(argument.type)]
 
-        methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-        self._function = type(self.__name__, (torch.autograd.Function,), methods)
-        self._transformed = _transformed(self, self._name, backward, setup_context)
+        def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+            outputs = output if isinstance(output, tuple) else (output,)
+            if len(outputs) > of:
+                # None in place of a gradient saves a launch that writes zeros.
+                ctx.set_materialize_grads(False)
+                ctx.mark_non_differentiable(*outputs[of:])
+            ctx.rest, ctx.dtypes = [inputs[place] for place in rest], [getattr(each, "dtype", None) for each in inputs]
+            ctx.save_for_backward(*saves(*inputs, *outputs))
 
-    def _register_autocast(self, overload: Any) -> None:
-        # ``torch.library.register_autocast`` knows one dtype for all calls; here autocast's own is one of the rules.
-        def cast(device: str, _: Any, *args: Any) -> Any:
-            args = _cast(args, self._rule)
-            with torch.autocast(device, enabled=False):
-                return overload(*args)
+        def register(gradient: Callable[..., Any]) -> Callable[..., Any]:
+            def backward(ctx: Any, *given: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+                found = () if all(each is None for each in given[:of]) else gradient(ctx, *given[:of])
+                found = found if isinstance(found, tuple) else (found,)
+                return *found, *(None,) * (len(arguments) - len(found))
 
-        for device in ("cuda", "cpu"):
-            kernel = functools.partial(cast, device)
-            _library(overload.namespace).impl(overload.name(), kernel, f"Autocast{device.upper()}", with_keyset=True)
+            self._operator.register_autograd(backward, setup_context=save)
+            self._apply = self._function(save, backward).apply
+            return gradient
+
+        return register
+
+    def _function(self, save: Callable[..., None], backward: Callable[..., Any]) -> type[torch.autograd.Function]:
+        methods = {
+            "forward": self._plain,
+            "setup_context": save,
+            "backward": backward,
+            "jvp": self._refuse,
+            "vmap": self._vmap,
+        }
+        return type(self.__name__, (_Function,), {name: staticmethod(method) for name, method in methods.items()})
+
+    def _refuse(self, *_: Any) -> Any:
+        raise RuntimeError(
+            f"tilescope::{self.name} has no autograd formula for this: functions here are differentiable once, in reverse mode; "
+            "for other derivatives set TILESCOPE_USE_TRITON=0"
+        )
+
+    def _vmap(self, info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
+        def of(item: int) -> tuple[Any, ...]:
+            pairs = zip(args, in_dims, strict=True)
+            return tuple(arg if dim is None else arg.select(dim, item) for arg, dim in pairs)
+
+        results = [self(*of(item)) for item in range(info.batch_size)]
+        if isinstance(results[0], torch.Tensor):
+            return torch.stack(results), 0
+        return tuple(map(torch.stack, zip(*results, strict=True))), (0,) * len(results[0])
+
+    def _cast_call(self, call: Callable[..., Any], device: str, *args: Any) -> Any:
+        """Calls with arguments as ``torch.nn.functional`` casts them under autocast, and without autocast."""
+        floating = list(filter(_is_floating, args))
+        dtype: Any = torch.float32 if self._autocast == "fp32" else checks.autocast_dtype(floating[0])
+        if self._autocast == "widest":
+            dtype = functools.reduce(torch.promote_types, (tensor.dtype for tensor in floating))
+        with torch.autocast(device, enabled=False):
+            return call(*(arg.to(dtype) if _is_floating(arg) else arg for arg in args))
 
     def __call__(self, *args: Any) -> Any:
         """Launches, and records the backward pass for autograd."""
         if torch.compiler.is_compiling():
             return self._operator(*args)
-        if self._rule and (device := _autocast_device(args)):
-            args = _cast(args, self._rule)
-            with torch.autocast(device, enabled=False):
-                return self(*args)
+        if self._autocast and checks.autocast_dtype(first := next(filter(_is_floating, args))):
+            return self._cast_call(self, first.device.type, *args)
         wants_gradient = _wants_gradient(args)
         if wants_gradient is None:
             if "torch.distributed.tensor" in sys.modules:
                 from tilescope_kernels._shared import sharding  # noqa: PLC0415 - for DTensor alone
 
-                sharding.register(self._name)
+                sharding.register(self)
         elif not wants_gradient or not torch.is_grad_enabled():
             return self._plain(*args)
-        elif self._function is not None:
-            try:
-                return self._function.apply(*args)
-            except RuntimeError as error:
-                # PyTorch raises this within ``torch.func.vmap`` and its like, before it calls ``forward``.
-                if "functorch transforms" not in str(error):
-                    raise
-        return (self._transformed.apply if self._transformed else self._operator)(*args)
+        return self._apply(*args)
 
 
 @functools.cache
-def _library(namespace: str) -> torch.library.Library:
-    return torch.library.Library(namespace, "FRAGMENT")
+def _library() -> torch.library.Library:
+    return torch.library.Library("tilescope", "FRAGMENT")
 
 
-def _transformed(
-    operator: Operator,
-    name: str,
-    backward: Callable[..., Any] | None = None,
-    setup_context: Callable[..., Any] | None = None,
-) -> type[torch.autograd.Function]:
-    """The ``autograd.Function`` of an operator for ``torch.func`` and ``DTensor``, which PyTorch calls more slowly.
-
-    Without a ``backward`` it refuses to be differentiated.
-    """
-
-    def refuse(*_: Any) -> Any:
-        raise RuntimeError(
-            f"tilescope::{name} has no autograd formula for this: functions here are differentiable once, in reverse mode; "
-            "for other derivatives set TILESCOPE_USE_TRITON=0"
-        )
-
-    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
-        def of(item: int) -> tuple[Any, ...]:
-            pairs = zip(args, in_dims, strict=True)
-            return tuple(arg if dim is None else arg.select(dim, item) for arg, dim in pairs)
-
-        results = [operator(*of(item)) for item in range(info.batch_size)]
-        if isinstance(results[0], torch.Tensor):
-            return torch.stack(results), 0
-        return tuple(map(torch.stack, zip(*results, strict=True))), (0,) * len(results[0])
-
-    methods = {
-        "forward": operator._plain,
-        "setup_context": setup_context or (lambda *_: None),
-        "backward": backward or refuse,
-        "jvp": refuse,
-        "vmap": vmap,
-    }
-    return type(name, (torch.autograd.Function,), {key: staticmethod(value) for key, value in methods.items()})
+def _nothing(*_: Any) -> None:
+    """Saves nothing."""
 
 
 def _is_floating(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype in checks.FLOATING
-
-
-def _autocast_device(args: tuple[Any, ...]) -> str | None:
-    """The kind of device of the first floating tensor if autocast is on for it, else None."""
-    first = next(filter(_is_floating, args))
-    return first.device.type if checks.autocast_dtype(first) else None
-
-
-def _cast(args: tuple[Any, ...], rule: str | None) -> tuple[Any, ...]:
-    """Arguments of an operator under autocast, by its rule."""
-    floating = list(filter(_is_floating, args))
-    dtype: Any = torch.float32 if rule == "fp32" else checks.autocast_dtype(floating[0])
-    if rule == "widest":
-        dtype = functools.reduce(torch.promote_types, (tensor.dtype for tensor in floating))
-    return tuple(arg.to(dtype) if _is_floating(arg) else arg for arg in args)
 
 
 def _wants_gradient(args: tuple[Any, ...]) -> bool | None:
@@ -201,13 +182,19 @@ def _counted(launch: Callable[..., Any], mutates: Iterable[str]) -> Callable[...
 
 
 def operator(
-    name: str, *, fake: Callable[..., Any], mutates: Iterable[str] = ()
+    name: str, *, fake: Callable[..., Any], mutates: Iterable[str] = (), autocast: str = "", shards: str = ""
 ) -> Callable[[Callable[..., Any]], Operator]:
     """Register the decorated launcher as ``torch.ops.tilescope.NAME``.
 
     ``fake`` makes the results without data, from the same arguments. ``mutates`` names the arguments that the launcher writes.
+
+    ``autocast``: floating tensors are cast under autocast, as ``torch.nn.functional`` does on a GPU, to the dtype of autocast
+    (``"lower"``), to ``"fp32"``, or to the ``"widest"`` of them.
+
+    ``shards`` has a letter for each tensor, then for each output of a ``DTensor``: ``e`` is sharded along any dimension, ``r`` along
+    the first, ``w`` is whole on every rank, and ``p`` is a sum of which every rank has a part.
     """
-    return lambda launch: Operator(name, launch, tuple(mutates), fake)
+    return lambda launch: Operator(name, launch, tuple(mutates), fake, autocast, shards)
 
 
 def pack(config: Mapping[str, int] | None) -> str:

@@ -1,55 +1,32 @@
-"""How operators take ``DTensor``: elementwise ones sharded along any dimension, those of rows along the rows. Imported once it is used."""
+"""How operators take ``DTensor``. Imported once it is used."""
 
 from __future__ import annotations
 
 import functools
 from typing import Any
 
-import torch
 from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.experimental import register_sharding
 
-#: Operators by the parts of their tensors, in the order of the schema, and of their outputs: ``e`` is sharded along any dimension,
-#: ``r`` along the first, ``w`` is whole on every rank, and ``p`` is a sum of which every rank has a part.
-_PARTS = {
-    "vector_add": "ee e",
-    "add_relu_mul": "ee e",
-    "gelu": "e e",
-    "gelu_backward": "ee e",
-    "gated": "ee e",
-    "gated_backward": "eee ee",
-    "softmax": "r r",
-    "softmax_backward": "rr r",
-    "row_sum": "r r",
-    "online_max": "r rr",
-    "layer_norm": "rww rr",
-    "layer_norm_backward": "rrwr rp",
-    "rms_norm": "rw rr",
-    "rms_norm_backward": "rrrwr rp",
-    "add_rms_norm": "rrw rrr",
-    "group_norm": "rww rr",
-    "group_norm_backward": "rrwr rp",
-}
-
 
 @functools.cache
-def register(name: str) -> None:
-    """Tell ``DTensor`` how the operator ``name`` takes it."""
-    operator = getattr(torch.ops.tilescope, name)
-    register_sharding([operator.plain, operator.default])(functools.partial(_placements, name))
+def register(operator: Any) -> None:
+    """Tell ``DTensor`` how an operator takes it."""
+    register_sharding(operator.overloads)(functools.partial(_placements, operator))
 
 
-def _placements(name: str, *args: Any) -> list[tuple[list[Any], list[Any]]]:
+def _placements(operator: Any, *args: Any) -> list[tuple[list[Any], list[Any]]]:
     """The placements of outputs and of arguments that fit together."""
-    if name not in _PARTS:
+    if not operator.shards:
         raise ValueError(
-            f"tilescope::{name} takes no DTensor: call it with the local parts, x.to_local(), or in "
+            f"tilescope::{operator.name} takes no DTensor: call it with the local parts, x.to_local(), or in "
             "torch.distributed.tensor.experimental.local_map"
         )
-    given, made = _PARTS[name].split()
-    described = [str(argument.type) for argument in getattr(torch.ops.tilescope, name).plain._schema.arguments]
+    given, made = operator.shards.split()
     letters = iter(given)
-    parts = [next(letters) if "Tensor" in kind else "" for kind in described]
+    parts = [
+        next(letters) if "Tensor" in str(argument.type) else "" for argument in operator.overloads[0]._schema.arguments
+    ]
 
     def placed(where: dict[str, Any]) -> tuple[list[Any], list[Any]]:
         # An optional tensor may be absent.

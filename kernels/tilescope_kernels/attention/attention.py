@@ -72,6 +72,7 @@ def _tiles(tensor: torch.Tensor, rows: int, tma: int) -> TensorDescriptor | None
 
 @operator(
     "attention",
+    autocast="lower",
     fake=lambda q, k, v, causal, scale, save, config, mask=None, window=None: (
         rows_like(q),
         q.new_empty(lse_shape(q, mask) if save else 0, dtype=torch.float32),
@@ -173,24 +174,11 @@ def _attention_backward(
     return dq, dk, dv
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
-    q, k, v, ctx.causal, ctx.scale, _, ctx.config, mask, ctx.window = inputs
-    o, lse = output
-    # lse has no gradient: receive None for it, not zeros, which would cost a launch.
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(q, k, v, o, lse, mask)
-    ctx.mark_non_differentiable(lse)
-
-
-def _differentiate(ctx: Any, do: torch.Tensor | None, _: None) -> tuple[torch.Tensor | None, ...]:
-    if do is None:
-        return (None,) * 9
+@_attention.gradient(lambda q, k, v, causal, scale, save, config, mask, window, o, lse: (q, k, v, o, lse, mask))
+def _differentiate(ctx: Any, do: torch.Tensor) -> tuple[torch.Tensor, ...]:
     *saved, mask = ctx.saved_tensors
-    gradients = _attention_backward(_neighbours(do), *saved, ctx.causal, ctx.scale, ctx.config, mask, ctx.window)
-    return *gradients, *(None,) * 6
-
-
-_attention.register_autograd(_differentiate, setup_context=_save)
+    causal, scale, _, config, window = ctx.rest
+    return _attention_backward(_neighbours(do), *saved, causal, scale, config, mask, window)
 
 
 def _neighbours(tensor: torch.Tensor) -> torch.Tensor:

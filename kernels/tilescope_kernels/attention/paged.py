@@ -58,7 +58,7 @@ def _spans(batch: int, units: int, keys: int, block: int, programs: int) -> int:
     return alike if batch == 1 else max(alike, min(8 * programs // units, keys // _LEAST, _SPLITS))
 
 
-@operator("paged_attention", fake=lambda q, *_: rows_like(q))
+@operator("paged_attention", autocast="lower", fake=lambda q, *_: rows_like(q))
 def _paged(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, table: torch.Tensor, lengths: torch.Tensor, causal: bool, scale: float,
     config: str,

@@ -70,6 +70,7 @@ def _chosen(q: torch.Tensor, causal: bool, config: str) -> Mapping[str, int]:
 
 @operator(
     "ragged_attention",
+    autocast="lower",
     fake=lambda q, *rest: (rows_like(q), q.new_empty((q.shape[1], q.shape[0]) if rest[8] else 0, dtype=torch.float32)),
 )
 def _ragged(
@@ -131,23 +132,10 @@ def _ragged_backward(
     return dq, dk, dv
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
-    q, k, v, q_bounds, k_bounds, longest_q, longest_k, causal, scale, _, config = inputs
-    o, lse = output
-    ctx.rest = (longest_q, longest_k, causal, scale, config)
-    # lse has no gradient: receive None for it, not zeros, which would cost a launch.
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(q, k, v, o, lse, q_bounds, k_bounds)
-    ctx.mark_non_differentiable(lse)
-
-
-def _differentiate(ctx: Any, do: torch.Tensor | None, _: None) -> tuple[torch.Tensor | None, ...]:
-    if do is None:
-        return (None,) * 11
-    return *_ragged_backward(_neighbours(do), *ctx.saved_tensors, *ctx.rest), *(None,) * 8
-
-
-_ragged.register_autograd(_differentiate, setup_context=_save)
+@_ragged.gradient(lambda q, k, v, q_bounds, k_bounds, *rest: (q, k, v, *rest[-2:], q_bounds, k_bounds))
+def _differentiate(ctx: Any, do: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    *rest, _, config = ctx.rest
+    return _ragged_backward(_neighbours(do), *ctx.saved_tensors, *rest, config)
 
 
 def _check(

@@ -25,7 +25,7 @@ from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels.convolution.conv2d_kernels import add_splits_kernel, conv2d_kernel, conv2d_rectangles_kernel
 from tilescope_kernels.convolution.depthwise_conv2d import depthwise
 from tilescope_kernels.convolution.grouped_conv2d import grouped_conv2d
-from tilescope_kernels.convolution.problems import _out_extent, checked, differentiate, out_shape, save, slabs
+from tilescope_kernels.convolution.problems import _out_extent, checked, differentiate, out_shape, saved, slabs
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 
@@ -132,7 +132,7 @@ def _tiles(tensor: torch.Tensor, block: list[int]) -> TensorDescriptor:
     return TensorDescriptor(tensor, list(tensor.shape), strides, block)
 
 
-@operator("conv2d", fake=lambda x, weight, _, *steps: x.new_empty(out_shape(x, weight, *steps[:3])))
+@operator("conv2d", autocast="lower", fake=lambda x, weight, _, *steps: x.new_empty(out_shape(x, weight, *steps[:3])))
 def _conv2d(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: Sequence[int], padding: Sequence[int],
     dilation: Sequence[int], relu: bool, config: str,
@@ -192,7 +192,7 @@ def _conv2d(
     return y
 
 
-_conv2d.register_autograd(differentiate, setup_context=save)
+_conv2d.gradient(saved)(differentiate)
 
 
 def conv2d(

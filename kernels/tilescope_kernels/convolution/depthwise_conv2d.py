@@ -18,7 +18,7 @@ from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import BEYOND, launch, multiprocessors
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels.convolution.depthwise_conv2d_kernels import depthwise_conv2d_kernel, turned_taps_kernel
-from tilescope_kernels.convolution.problems import _out_extent, checked, gradients, save
+from tilescope_kernels.convolution.problems import _out_extent, checked, gradients, saved
 from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
 
 
@@ -70,7 +70,7 @@ def _default(x: torch.Tensor, weight: torch.Tensor, stride: Sequence[int], outpu
     return CONFIGS[3]
 
 
-@operator("depthwise_conv2d", fake=lambda x, weight, _, *steps: _result(x, weight, *steps[:3]))
+@operator("depthwise_conv2d", autocast="lower", fake=lambda x, weight, _, *steps: _result(x, weight, *steps[:3]))
 def depthwise(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: Sequence[int], padding: Sequence[int],
     dilation: Sequence[int], relu: bool, config: str,
@@ -118,12 +118,10 @@ def depthwise(
     return y
 
 
+@depthwise.gradient(saved)
 def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     x, weight, y = ctx.saved_tensors
-    return *gradients(ctx, dy, x, weight, y, x.shape[1]), None, None, None, None, None
-
-
-depthwise.register_autograd(_differentiate, setup_context=save)
+    return gradients(ctx, dy, x, weight, y, x.shape[1])
 
 
 def depthwise_conv2d(

@@ -11,7 +11,7 @@ import triton
 from tilescope_kernels._shared.launching import launch
 from tilescope_kernels._shared.operators import operator, unpack
 from tilescope_kernels.convolution.grouped_conv2d_kernels import grouped_conv2d_kernel
-from tilescope_kernels.convolution.problems import differentiate, out_shape, save, slabs
+from tilescope_kernels.convolution.problems import differentiate, out_shape, saved, slabs
 
 
 def _config(pixels: int, filters: int, channels: int, warps: int, stages: int) -> dict[str, int]:
@@ -34,7 +34,9 @@ def _default(x: torch.Tensor, group_channels: int) -> Mapping[str, int]:
     return CONFIGS[0] if group_channels < 32 else CONFIGS[1]
 
 
-@operator("grouped_conv2d", fake=lambda x, weight, _, *steps: x.new_empty(out_shape(x, weight, *steps[:3])))
+@operator(
+    "grouped_conv2d", autocast="lower", fake=lambda x, weight, _, *steps: x.new_empty(out_shape(x, weight, *steps[:3]))
+)
 def grouped_conv2d(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: Sequence[int], padding: Sequence[int],
     dilation: Sequence[int], groups: int, relu: bool, config: str,
@@ -65,4 +67,4 @@ def grouped_conv2d(
     return y
 
 
-grouped_conv2d.register_autograd(differentiate, setup_context=save)
+grouped_conv2d.gradient(saved)(differentiate)

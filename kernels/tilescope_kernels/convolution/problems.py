@@ -89,30 +89,26 @@ def slabs(y: torch.Tensor, x: torch.Tensor) -> Iterable[tuple[torch.Tensor, ...]
 def gradients(
     ctx: Any, dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor | None, groups: int
 ) -> tuple[torch.Tensor | None, ...]:
-    """Gradients of images, filters and bias, for tensors in PyTorch's layout. ``y`` is the result if it had a ReLU, else None.
-
-    ``ctx`` has ``filters`` (the bias' shape or None), ``stride``, ``padding`` and ``dilation``.
-    """
+    """Gradients of images, filters and bias, for tensors in PyTorch's layout. ``y`` is the result if it had a ReLU, else None."""
     if y is not None:
         dy = torch.ops.aten.threshold_backward(dy, y, 0)
-    steps = ctx.stride, ctx.padding, ctx.dilation, False, [0, 0], groups
+    bias = None if ctx.dtypes[2] is None else [weight.shape[0]]
     found: tuple[torch.Tensor | None, ...] = torch.ops.aten.convolution_backward(
-        dy, x, weight, ctx.filters, *steps, ctx.needs_input_grad[:3]
+        dy, x, weight, bias, *ctx.rest[:3], False, [0, 0], groups, ctx.needs_input_grad[:3]
     )
     return found
 
 
-def save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    """Save an operator's arguments for its gradient."""
-    x, weight, bias, ctx.stride, ctx.padding, ctx.dilation, *groups, relu, _ = inputs
-    ctx.groups = groups[0] if groups else 1
-    ctx.filters = None if bias is None else list(bias.shape)
-    ctx.save_for_backward(x, weight, output if relu else None)
+def saved(x: torch.Tensor, weight: torch.Tensor, *rest: Any) -> tuple[torch.Tensor | None, ...]:
+    """What an operator's gradient needs of its arguments and its result."""
+    *_, relu, _, y = rest
+    return x, weight, y if relu else None
 
 
 def differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     """Gradients of an operator whose tensors have channels last."""
     x, weight, y = (None if tensor is None else tensor.permute(0, 3, 1, 2) for tensor in ctx.saved_tensors)
-    *found, db = gradients(ctx, dy.contiguous().permute(0, 3, 1, 2), x, weight, y, ctx.groups)
+    _, _, _, *groups, _, _ = ctx.rest
+    *found, db = gradients(ctx, dy.contiguous().permute(0, 3, 1, 2), x, weight, y, *(groups or (1,)))
     images, filters = (None if grad is None else grad.permute(0, 2, 3, 1) for grad in found)
-    return images, filters, db, *(None,) * (len(ctx.needs_input_grad) - 3)
+    return images, filters, db

@@ -49,7 +49,7 @@ CONFIGS = tuple(
 )  # fmt: skip
 
 
-@operator("add_relu_mul", fake=lambda x, *_: torch.empty_like(x))
+@operator("add_relu_mul", autocast="widest", shards="ee e", fake=lambda x, *_: torch.empty_like(x))
 def _add_relu_mul(x: torch.Tensor, y: torch.Tensor, scale: float, config: str) -> torch.Tensor:
     out = torch.empty_like(x)
     if out.numel():

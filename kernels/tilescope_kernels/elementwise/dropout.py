@@ -76,17 +76,9 @@ def _dropout(x: torch.Tensor, seed: torch.Tensor, p: float, config: str) -> torc
     return y
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    _, seed, ctx.p, ctx.config = inputs
-    ctx.save_for_backward(seed)
-
-
-def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
-    (seed,) = ctx.saved_tensors
-    return _dropout(dy.contiguous(), seed, ctx.p, ctx.config), None, None, None
-
-
-_dropout.register_autograd(_differentiate, setup_context=_save)
+@_dropout.gradient(lambda x, seed, *_: (seed,))
+def _differentiate(ctx: Any, dy: torch.Tensor) -> torch.Tensor:
+    return _dropout(dy.contiguous(), *ctx.saved_tensors, *ctx.rest)
 
 
 def dropout(

@@ -135,7 +135,7 @@ def _grid(gate: torch.Tensor, up: torch.Tensor, block: int) -> tuple[tuple[int],
     return (rows * cdiv(columns, block),), (gate.stride(0), up.stride(0), columns), flat
 
 
-@operator("gated", fake=lambda gate, *_: gate.new_empty(gate.shape))
+@operator("gated", autocast="widest", shards="ee e", fake=lambda gate, *_: gate.new_empty(gate.shape))
 def _gated(gate: torch.Tensor, up: torch.Tensor, activation: int, config: str) -> torch.Tensor:
     y = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
     if y.numel():
@@ -149,7 +149,11 @@ def _gated(gate: torch.Tensor, up: torch.Tensor, activation: int, config: str) -
     return y
 
 
-@operator("gated_backward", fake=lambda _, gate, *__: (gate.new_empty(gate.shape), gate.new_empty(gate.shape)))
+@operator(
+    "gated_backward",
+    shards="eee ee",
+    fake=lambda _, gate, *__: (gate.new_empty(gate.shape), gate.new_empty(gate.shape)),
+)
 def _gated_backward(
     dy: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, activation: int, config: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -166,18 +170,9 @@ def _gated_backward(
     return dgate, dup
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    gate, up, ctx.activation, ctx.config = inputs
-    ctx.save_for_backward(gate, up)
-
-
-def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    gate, up = ctx.saved_tensors
-    dgate, dup = _gated_backward(dy.contiguous(), gate, up, ctx.activation, ctx.config)
-    return dgate, dup, None, None
-
-
-_gated.register_autograd(_differentiate, setup_context=_save)
+@_gated.gradient(lambda gate, up, *_: (gate, up))
+def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return _gated_backward(dy.contiguous(), *ctx.saved_tensors, *ctx.rest)
 
 
 def _apply(gate: torch.Tensor, up: torch.Tensor, activation: int, config: Mapping[str, int] | None) -> torch.Tensor:

@@ -77,7 +77,7 @@ def _default(x: torch.Tensor) -> Mapping[str, int]:
     return _FEW if x.numel() <= 2048 * multiprocessors(x) else CONFIGS[0]
 
 
-@operator("gelu", fake=lambda x, *_: torch.empty_like(x))
+@operator("gelu", shards="e e", fake=lambda x, *_: torch.empty_like(x))
 def _gelu(x: torch.Tensor, activation: int, config: str) -> torch.Tensor:
     y = torch.empty_like(x)
     if y.numel():
@@ -90,7 +90,7 @@ def _gelu(x: torch.Tensor, activation: int, config: str) -> torch.Tensor:
     return y
 
 
-@operator("gelu_backward", fake=lambda _, x, *__: torch.empty_like(x))
+@operator("gelu_backward", shards="ee e", fake=lambda _, x, *__: torch.empty_like(x))
 def _gelu_backward(dy: torch.Tensor, x: torch.Tensor, activation: int, config: str) -> torch.Tensor:
     dx = torch.empty_like(x)
     if dx.numel():
@@ -103,17 +103,9 @@ def _gelu_backward(dy: torch.Tensor, x: torch.Tensor, activation: int, config: s
     return dx
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    x, ctx.activation, ctx.config = inputs
-    ctx.save_for_backward(x)
-
-
-def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-    (x,) = ctx.saved_tensors
-    return _gelu_backward(dy.contiguous(), x, ctx.activation, ctx.config), None, None
-
-
-_gelu.register_autograd(_differentiate, setup_context=_save)
+@_gelu.gradient(lambda x, *_: (x,))
+def _differentiate(ctx: Any, dy: torch.Tensor) -> torch.Tensor:
+    return _gelu_backward(dy.contiguous(), *ctx.saved_tensors, *ctx.rest)
 
 
 def gelu(x: torch.Tensor, approximate: str = "none", *, config: Mapping[str, int] | None = None) -> torch.Tensor:

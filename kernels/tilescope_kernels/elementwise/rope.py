@@ -176,22 +176,15 @@ def _rope_in_place(
     _launch(q, k, q, k, cos, sin, inverse, config)
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
-    _, _, cos, sin, ctx.inverse, ctx.config = inputs
-    ctx.save_for_backward(cos, sin)
-
-
 def _neighbours(x: torch.Tensor) -> torch.Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def _differentiate(ctx: Any, dq: torch.Tensor, dk: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    cos, sin = ctx.saved_tensors
+@_rope.gradient(lambda q, k, cos, sin, *_: (cos, sin), of=2)
+def _differentiate(ctx: Any, dq: torch.Tensor, dk: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    inverse, config = ctx.rest
     # The gradient is a rotation by the same operator, so gradients of every order exist.
-    return *_rope(_neighbours(dq), _neighbours(dk), cos, sin, not ctx.inverse, ctx.config), None, None, None, None
-
-
-_rope.register_autograd(_differentiate, setup_context=_save)
+    return _rope(_neighbours(dq), _neighbours(dk), *ctx.saved_tensors, not inverse, config)
 
 
 class _InPlace(torch.autograd.Function):

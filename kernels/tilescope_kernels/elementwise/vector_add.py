@@ -46,7 +46,7 @@ CONFIGS = tuple(
 )  # fmt: skip
 
 
-@operator("vector_add", fake=lambda x, *_: torch.empty_like(x))
+@operator("vector_add", autocast="widest", shards="ee e", fake=lambda x, *_: torch.empty_like(x))
 def _vector_add(x: torch.Tensor, y: torch.Tensor, config: str) -> torch.Tensor:
     out = torch.empty_like(x)
     if out.numel():

@@ -129,23 +129,10 @@ def _cross_entropy_backward(
     return dx
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    x, target, ctx.ignore_index, ctx.smoothing, ctx.reduction, _, _, ctx.config = inputs
-    _, parts, count = output
-    # These outputs have no gradient: pass None for them, instead of launches that write zeros.
-    ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(parts, count)
-    ctx.save_for_backward(x, target, parts, count)
-
-
-def _differentiate(ctx: Any, dloss: torch.Tensor | None, *_: None) -> tuple[torch.Tensor | None, ...]:
-    if dloss is None:
-        return (None,) * 8
-    dx = _cross_entropy_backward(dloss, *ctx.saved_tensors, ctx.ignore_index, ctx.smoothing, ctx.reduction, ctx.config)
-    return dx, *(None,) * 7
-
-
-_cross_entropy.register_autograd(_differentiate, setup_context=_save)
+@_cross_entropy.gradient(lambda x, target, *rest: (x, target, *rest[-2:]))
+def _differentiate(ctx: Any, dloss: torch.Tensor) -> torch.Tensor:
+    ignore_index, smoothing, reduction, *_, config = ctx.rest
+    return _cross_entropy_backward(dloss, *ctx.saved_tensors, ignore_index, smoothing, reduction, config)
 
 
 @operator(
@@ -170,32 +157,16 @@ def _with_gradient(
     return loss, dx, parts, count
 
 
-def _save_gradient(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    x, target, ctx.ignore_index, ctx.smoothing, ctx.reduction, _, ctx.config = inputs
-    # dx has no gradient: pass None for it, instead of zeros as large as the logits.
-    ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(*output[1:])
-    ctx.save_for_backward(x, target, *output[1:])
-    ctx.given = False
-
-
-def _scale_gradient(ctx: Any, dloss: torch.Tensor | None, *_: None) -> tuple[torch.Tensor | None, ...]:
-    if dloss is None:
-        return (None,) * 7
+@_with_gradient.gradient(lambda x, target, *rest: (x, target, *rest[-3:]))
+def _scale_gradient(ctx: Any, dloss: torch.Tensor) -> torch.Tensor:
     x, target, dx, parts, count = ctx.saved_tensors
-    if ctx.given or torch.is_grad_enabled():
+    ignore_index, smoothing, reduction, _, config = ctx.rest
+    if hasattr(ctx, "given") or torch.is_grad_enabled():
         # dx was already returned, and perhaps scaled; or a second derivative may be wanted, which dx does not have.
-        dx = _cross_entropy_backward(
-            dloss, x, target, parts, count, ctx.ignore_index, ctx.smoothing, ctx.reduction, ctx.config
-        )
-    else:
-        ctx.given = True
-        # Through .data, so that autograd allows a later backward pass: that one recomputes dx.
-        dx = scaled(dx.data, dloss, target, ctx.ignore_index)
-    return dx, *(None,) * 6
-
-
-_with_gradient.register_autograd(_scale_gradient, setup_context=_save_gradient)
+        return _cross_entropy_backward(dloss, x, target, parts, count, ignore_index, smoothing, reduction, config)
+    ctx.given = True
+    # Through .data, so that autograd allows a later backward pass: that one recomputes dx.
+    return scaled(dx.data, dloss, target, ignore_index)
 
 
 def check_loss(target: torch.Tensor, reduction: str, label_smoothing: float) -> None:

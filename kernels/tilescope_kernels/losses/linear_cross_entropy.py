@@ -59,7 +59,7 @@ def _fake(
     return loss, dx, dw, x.new_empty(weight.shape[0] if wants_db else 0)
 
 
-@operator("linear_cross_entropy", fake=_fake)
+@operator("linear_cross_entropy", autocast="lower", fake=_fake)
 def _linear_cross_entropy(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, ignore_index: int,
     smoothing: float, reduction: int, dtype: torch.dtype, wants_dx: bool, wants_dw: bool, wants_db: bool, config: str,
@@ -117,32 +117,20 @@ def _linear_cross_entropy(
     return loss, dx, dw, x.new_empty(0) if db is None else db.to(x.dtype)
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    # The gradients have no gradient: pass None for them, instead of zeros as large as the weight.
-    ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(*output[1:])
-    ctx.save_for_backward(*output[1:], inputs[3])
-    ctx.wants, ctx.ignore_index = inputs[8:11], inputs[4]
-
-
-def _differentiate(ctx: Any, dloss: torch.Tensor | None, *_: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-    if dloss is None:
-        return (None,) * 12
+@_linear_cross_entropy.gradient(lambda *arguments: (*arguments[-3:], arguments[3]))
+def _differentiate(ctx: Any, dloss: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     if torch.is_grad_enabled():
         # The gradient has no graph of its own: the derivative of a gradient penalty would silently be missing.
         raise RuntimeError(
             "linear_cross_entropy computed its gradient with the loss: it has no second derivative (create_graph)"
         )
     *kept, target = ctx.saved_tensors
-    of_rows = ((target, ctx.ignore_index), (), ())
-    gradients = [
+    ignore_index, _, _, _, *wants, _ = ctx.rest
+    of_rows = ((target, ignore_index), (), ())
+    return tuple(
         scaled(gradient, dloss, *rows) if wanted else None
-        for gradient, wanted, rows in zip(kept, ctx.wants, of_rows, strict=True)
-    ]
-    return *gradients, *(None,) * 9
-
-
-_linear_cross_entropy.register_autograd(_differentiate, setup_context=_save)
+        for gradient, wanted, rows in zip(kept, wants, of_rows, strict=True)
+    )
 
 
 def linear_cross_entropy(

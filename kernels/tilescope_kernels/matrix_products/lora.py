@@ -128,7 +128,7 @@ def _down(x: torch.Tensor, lora_a: torch.Tensor, alpha: float) -> torch.Tensor:
     return down
 
 
-@operator("lora_linear", fake=lambda x, weight, *_: x.new_empty(x.shape[0], weight.shape[0]))
+@operator("lora_linear", autocast="lower", fake=lambda x, weight, *_: x.new_empty(x.shape[0], weight.shape[0]))
 def _lora_linear(
     x: torch.Tensor, weight: torch.Tensor, lora_a: torch.Tensor, lora_b: torch.Tensor, alpha: float, config: str
 ) -> torch.Tensor:
@@ -159,31 +159,20 @@ def _write_result(
     )  # fmt: skip
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    *operands, ctx.alpha, _ = inputs
-    ctx.save_for_backward(*operands)
-
-
+@_lora_linear.gradient(lambda *arguments: arguments[:4])
 def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     x, weight, lora_a, lora_b = ctx.saved_tensors
+    alpha, _ = ctx.rest
     wants_dx, wants_dw, wants_da, wants_db, _, _ = ctx.needs_input_grad
-    dx = dw = da = db = None
+    dx = da = None
     dy = dy.contiguous()
     if wants_dx or wants_da:
-        up = dy @ (ctx.alpha * lora_b)
-        if wants_dx:
-            # addmm adds the layer's product to the update's, so that the larger one is rounded only once.
-            dx = torch.addmm(up @ lora_a, dy, weight)
-    if wants_da:
-        da = up.T @ x
-    if wants_db:
-        db = dy.T @ (x @ (ctx.alpha * lora_a).T)
-    if wants_dw:
-        dw = dy.T @ x
-    return dx, dw, da, db, None, None
-
-
-_lora_linear.register_autograd(_differentiate, setup_context=_save)
+        up = dy @ (alpha * lora_b)
+        # addmm adds the layer's product to the update's, so that the larger one is rounded only once.
+        dx = torch.addmm(up @ lora_a, dy, weight) if wants_dx else None
+        da = up.T @ x if wants_da else None
+    db = dy.T @ (x @ (alpha * lora_a).T) if wants_db else None
+    return dx, dy.T @ x if wants_dw else None, da, db
 
 
 def lora_linear(

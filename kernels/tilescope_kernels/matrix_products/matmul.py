@@ -221,7 +221,7 @@ def _chosen(a: torch.Tensor, b: torch.Tensor) -> tuple[Any, Any] | None:
     return next((pair for pair in plans if pair[1]), None)
 
 
-@operator("matmul", fake=lambda a, b, _: a.new_empty(a.shape[0], b.shape[1]))
+@operator("matmul", autocast="lower", fake=lambda a, b, _: a.new_empty(a.shape[0], b.shape[1]))
 def _matmul(a: torch.Tensor, b: torch.Tensor, config: str) -> torch.Tensor:
     c = torch.empty((a.shape[0], b.shape[1]), dtype=a.dtype, device=a.device)
     if c.numel() == 0:
@@ -253,23 +253,13 @@ def _tiled(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, config: Mapping[st
     return c
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    a, b, ctx.config = inputs
-    ctx.save_for_backward(a, b)
-
-
-def _differentiate(ctx: Any, dc: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
-    a, b = ctx.saved_tensors
+@_matmul.gradient(lambda a, b, *_: (a, b))
+def _differentiate(ctx: Any, dc: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    (a, b), (config,) = ctx.saved_tensors, ctx.rest
     wants_da, wants_db, _ = ctx.needs_input_grad
     if 1 not in dc.stride():
-        dc = (
-            dc.contiguous()
-        )  # The gradient of a sum has strides of 0, which TMA cannot load, and TMA is faster than pointers.
-    da = _matmul(dc, b.T, ctx.config) if wants_da else None
-    return da, _matmul(a.T, dc, ctx.config) if wants_db else None, None
-
-
-_matmul.register_autograd(_differentiate, setup_context=_save)
+        dc = dc.contiguous()  # The gradient of a sum has strides of 0, which TMA cannot load.
+    return _matmul(dc, b.T, config) if wants_da else None, _matmul(a.T, dc, config) if wants_db else None
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor, *, config: Mapping[str, int] | None = None) -> torch.Tensor:

@@ -98,6 +98,8 @@ def _wider(x: torch.Tensor, residual: torch.Tensor) -> torch.dtype:
 
 @operator(
     "add_rms_norm",
+    autocast="widest",
+    shards="rrw rrr",
     fake=lambda x, residual, weight, eps, save, config: (
         x.new_empty(x.shape, dtype=_wider(x, residual)),
         x.new_empty(x.shape, dtype=_wider(x, residual)),
@@ -136,30 +138,16 @@ def _add_rms_norm(
     return y, total, rstd
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    x, residual, weight, _, _, ctx.config = inputs
-    ctx.dtypes = x.dtype, residual.dtype
-    _, total, rstd = output
-    # An output without a gradient then gives None, instead of a launch that writes zeros.
-    ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(rstd)
-    ctx.save_for_backward(total, weight, rstd)
-
-
-def _differentiate(
-    ctx: Any, dy: torch.Tensor | None, dsum: torch.Tensor | None, _: None
-) -> tuple[torch.Tensor | None, ...]:
+@_add_rms_norm.gradient(lambda x, residual, weight, eps, save, config, y, total, rstd: (total, weight, rstd), of=2)
+def _differentiate(ctx: Any, dy: torch.Tensor | None, dsum: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
     total, weight, rstd = ctx.saved_tensors
     wants_dw = ctx.needs_input_grad[2]
     if dy is None:
-        dx, dresidual = (None if dsum is None else dsum.to(dtype) for dtype in ctx.dtypes)
-        return dx, dresidual, torch.zeros_like(weight) if wants_dw else None, None, None, None
+        dx, dresidual = (None if dsum is None else dsum.to(dtype) for dtype in ctx.dtypes[:2])
+        return dx, dresidual, torch.zeros_like(weight) if wants_dw else None
     dsum = None if dsum is None else dsum.contiguous()
-    dx, dw = rms_norm_backward(dy.contiguous(), dsum, total, weight, rstd, wants_dw, ctx.config)
-    return *(dx.to(dtype) for dtype in ctx.dtypes), dw if wants_dw else None, None, None, None
-
-
-_add_rms_norm.register_autograd(_differentiate, setup_context=_save)
+    dx, dw = rms_norm_backward(dy.contiguous(), dsum, total, weight, rstd, wants_dw, ctx.rest[-1])
+    return *(dx.to(dtype) for dtype in ctx.dtypes[:2]), dw if wants_dw else None
 
 
 def add_rms_norm(

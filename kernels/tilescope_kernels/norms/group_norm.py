@@ -72,6 +72,8 @@ def _tiles(x: torch.Tensor, groups: int, config: str) -> _Tiles:
 
 @operator(
     "group_norm",
+    autocast="fp32",
+    shards="rww rr",
     fake=lambda x, groups, weight, bias, eps, save, config: (
         torch.empty_like(x),
         x.new_empty((x.shape[0] * groups if save else 0, 2), dtype=torch.float32),
@@ -108,6 +110,7 @@ def _group_norm(
 
 @operator(
     "group_norm_backward",
+    shards="rrwr rp",
     fake=lambda dy, x, groups, weight, stats, sums, config: (
         torch.empty_like(x),
         x.new_empty((2, x.shape[1] if sums else 0), dtype=sums_dtype(x, weight)),
@@ -149,26 +152,13 @@ def _group_norm_backward(
     return dx, sum_partials(partial, kind).view(2, every)
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
-    x, ctx.groups, weight, bias, _, _, ctx.config = inputs
-    ctx.bias_dtype = None if bias is None else bias.dtype
-    # The statistics have no gradient: pass None for it, instead of a launch that writes zeros.
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(x, weight, output[1])
-    ctx.mark_non_differentiable(output[1])
-
-
-def _differentiate(ctx: Any, dy: torch.Tensor | None, _: None) -> tuple[torch.Tensor | None, ...]:
-    if dy is None:
-        return (None,) * 7
+@_group_norm.gradient(lambda x, groups, weight, bias, eps, save, config, y, stats: (x, weight, stats))
+def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     x, weight, stats = ctx.saved_tensors
+    groups, *_, config = ctx.rest
     wants_dw, wants_db = ctx.needs_input_grad[2:4]
-    dx, both = _group_norm_backward(dy.contiguous(), x, ctx.groups, weight, stats, wants_dw or wants_db, ctx.config)
-    dw, db = both[0] if wants_dw else None, both[1].to(ctx.bias_dtype) if wants_db else None
-    return dx, None, dw, db, None, None, None
-
-
-_group_norm.register_autograd(_differentiate, setup_context=_save)
+    dx, sums = _group_norm_backward(dy.contiguous(), x, groups, weight, stats, wants_dw or wants_db, config)
+    return dx, None, sums[0] if wants_dw else None, sums[1].to(ctx.dtypes[3]) if wants_db else None
 
 
 def group_norm(

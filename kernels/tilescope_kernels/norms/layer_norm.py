@@ -91,6 +91,8 @@ def _column_sums(partial: torch.Tensor, x: torch.Tensor) -> None:
 
 @operator(
     "layer_norm",
+    autocast="fp32",
+    shards="rww rr",
     fake=lambda x, weight, bias, eps, save, config: (
         x.new_empty(x.shape),
         x.new_empty((x.shape[0] if save else 0, 2), dtype=torch.float32),
@@ -137,6 +139,7 @@ def _layer_norm(
 
 @operator(
     "layer_norm_backward",
+    shards="rrwr rp",
     fake=lambda dy, x, weight, stats, sums, config: (
         x.new_empty(x.shape),
         x.new_empty((2, x.shape[1] if sums else 0), dtype=sums_dtype(x, weight)),
@@ -193,26 +196,11 @@ def _layer_norm_backward(
     return dx, sum_partials(partial, sums_dtype(x, weight))
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    x, weight, bias, _, _, ctx.config = inputs
-    ctx.bias_dtype = x.dtype if bias is None else bias.dtype
-    # The statistics have no gradient: pass None for it, instead of a launch that writes zeros.
-    ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(output[1])
-    ctx.save_for_backward(x, weight, output[1])
-
-
-def _differentiate(ctx: Any, dy: torch.Tensor | None, _: None) -> tuple[torch.Tensor | None, ...]:
-    if dy is None:
-        return (None,) * 6
-    x, weight, stats = ctx.saved_tensors
-    _, wants_dw, wants_db, _, _, _ = ctx.needs_input_grad
-    dx, sums = _layer_norm_backward(dy.contiguous(), x, weight, stats, wants_dw or wants_db, ctx.config)
-    dw, db = sums.unbind()
-    return dx, dw if wants_dw else None, db.to(ctx.bias_dtype) if wants_db else None, None, None, None
-
-
-_layer_norm.register_autograd(_differentiate, setup_context=_save)
+@_layer_norm.gradient(lambda x, weight, bias, eps, save, config, y, stats: (x, weight, stats))
+def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    wants_dw, wants_db = ctx.needs_input_grad[1:3]
+    dx, sums = _layer_norm_backward(dy.contiguous(), *ctx.saved_tensors, wants_dw or wants_db, ctx.rest[-1])
+    return dx, sums[0] if wants_dw else None, sums[1].to(ctx.dtypes[2]) if wants_db else None
 
 
 def layer_norm(

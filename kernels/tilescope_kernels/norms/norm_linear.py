@@ -27,12 +27,7 @@ from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels._shared.reach import is_far
-from tilescope_kernels.norms.norm_linear_gradients import (
-    differentiate_layer_norm,
-    differentiate_rms_norm,
-    save_layer_norm,
-    save_rms_norm,
-)
+from tilescope_kernels.norms.norm_linear_gradients import differentiate_layer_norm, differentiate_rms_norm
 from tilescope_kernels.norms.norm_linear_kernels import (
     norm_linear_kernel,
     norm_linear_prepare_kernel,
@@ -150,7 +145,9 @@ def _behind(
     return y
 
 
-@operator("layer_norm_linear", fake=lambda x, _, __, weight, *___: x.new_empty(x.shape[0], weight.shape[0]))
+@operator(
+    "layer_norm_linear", autocast="lower", fake=lambda x, _, __, weight, *___: x.new_empty(x.shape[0], weight.shape[0])
+)
 def _layer_norm_linear(
     x: torch.Tensor, norm_weight: torch.Tensor | None, norm_bias: torch.Tensor | None, weight: torch.Tensor,
     bias: torch.Tensor | None, eps: float, config: str,
@@ -164,10 +161,12 @@ def _layer_norm_linear(
     return _behind(x, norm_weight, norm_bias, weight, bias, eps, chosen)
 
 
-_layer_norm_linear.register_autograd(differentiate_layer_norm, setup_context=save_layer_norm)
+_layer_norm_linear.gradient(lambda *arguments: arguments[:4])(differentiate_layer_norm)
 
 
-@operator("rms_norm_gelu_linear", fake=lambda x, _, weight, *__: x.new_empty(x.shape[0], weight.shape[0]))
+@operator(
+    "rms_norm_gelu_linear", autocast="lower", fake=lambda x, _, weight, *__: x.new_empty(x.shape[0], weight.shape[0])
+)
 def _rms_norm_gelu_linear(
     x: torch.Tensor, norm_weight: torch.Tensor | None, weight: torch.Tensor, bias: torch.Tensor | None, eps: float,
     config: str,
@@ -178,7 +177,7 @@ def _rms_norm_gelu_linear(
     return _ahead(x, norm_weight, None, weight, bias, eps, True, unpack(config) or AHEAD[0])
 
 
-_rms_norm_gelu_linear.register_autograd(differentiate_rms_norm, setup_context=save_rms_norm)
+_rms_norm_gelu_linear.gradient(lambda *arguments: arguments[:3])(differentiate_rms_norm)
 
 
 def _check(weight: torch.Tensor, bias: torch.Tensor | None, **others: torch.Tensor | None) -> int:

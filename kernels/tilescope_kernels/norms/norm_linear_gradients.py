@@ -23,26 +23,18 @@ from tilescope_kernels.norms.rms_norm_backward import rms_norm_backward
 _SUMMED = 16384
 
 
-def save_layer_norm(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    """Save the arguments of ``layer_norm_linear`` that ``differentiate_layer_norm`` needs."""
-    x, norm_weight, norm_bias, weight, _, ctx.eps, _ = inputs
-    ctx.save_for_backward(x, norm_weight, norm_bias, weight)
-
-
 def differentiate_layer_norm(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     """The gradients of x, the norm's weight and bias, the layer's weight and its bias."""
     x, norm_weight, norm_bias, weight = ctx.saved_tensors
     wants_dx, wants_gain, wants_shift, wants_dw, wants_db, _, _ = ctx.needs_input_grad
-    normed, stats = _layer_norm(x, norm_weight, norm_bias, ctx.eps, True, "")
+    normed, stats = _layer_norm(x, norm_weight, norm_bias, ctx.rest[0], True, "")
     dw = dy.T @ normed if wants_dw else None
     dx = gain = shift = None
     if wants_dx or wants_gain or wants_shift:
         dx, sums = _layer_norm_backward(dy @ weight, x, norm_weight, stats, wants_gain or wants_shift, "")
         gain, shift = sums.unbind()
-    return (
-        dx if wants_dx else None, gain if wants_gain else None, shift if wants_shift else None, dw,
-        dy.sum(0) if wants_db else None, None, None,
-    )  # fmt: skip
+    found = (dx, gain, shift, dw, dy.sum(0) if wants_db else None)
+    return tuple(each if wanted else None for each, wanted in zip(found, ctx.needs_input_grad, strict=False))
 
 
 @operator("rms_norm_gelu", fake=lambda x, *_: x.new_empty(x.shape))
@@ -90,20 +82,12 @@ def _rms_norm_gelu_backward(
     return dx, sum_partials(partial, sums_dtype(x, norm_weight))[0]
 
 
-def save_rms_norm(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    """Save the arguments of ``rms_norm_gelu_linear`` that ``differentiate_rms_norm`` needs."""
-    x, norm_weight, weight, _, ctx.eps, _ = inputs
-    ctx.save_for_backward(x, norm_weight, weight)
-
-
 def differentiate_rms_norm(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     """The gradients of x, the norm's weight, the layer's weight and its bias, through GELU."""
     x, norm_weight, weight = ctx.saved_tensors
     wants_dx, wants_gain, wants_dw, wants_db, _, _ = ctx.needs_input_grad
-    dw = dy.T @ _rms_norm_gelu(x, norm_weight, ctx.eps) if wants_dw else None
-    dx = gain = None
+    (eps, _), dx, gain = ctx.rest, None, None
+    dw = dy.T @ _rms_norm_gelu(x, norm_weight, eps) if wants_dw else None
     if wants_dx or wants_gain:
-        dx, gain = _rms_norm_gelu_backward(dy @ weight, x, norm_weight, ctx.eps, wants_gain)
-    return (
-        dx if wants_dx else None, gain if wants_gain else None, dw, dy.sum(0) if wants_db else None, None, None
-    )  # fmt: skip
+        dx, gain = _rms_norm_gelu_backward(dy @ weight, x, norm_weight, eps, wants_gain)
+    return dx if wants_dx else None, gain if wants_gain else None, dw, dy.sum(0) if wants_db else None

@@ -96,6 +96,8 @@ _EPS = torch.finfo(torch.float32).eps
 
 @operator(
     "rms_norm",
+    autocast="fp32",
+    shards="rw rr",
     fake=lambda x, weight, eps, save, config: (
         x.new_empty(x.shape),
         x.new_empty(x.shape[0] if save else 0, dtype=torch.float32),
@@ -133,24 +135,11 @@ def _rms_norm(
     return y, rstd
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
-    x, weight, _, _, ctx.config = inputs
-    # rstd has no gradient: pass None for it, instead of a launch that writes zeros.
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(x, weight, output[1])
-    ctx.mark_non_differentiable(output[1])
-
-
-def _differentiate(ctx: Any, dy: torch.Tensor | None, _: None) -> tuple[torch.Tensor | None, ...]:
-    if dy is None:
-        return (None,) * 5
-    x, weight, rstd = ctx.saved_tensors
+@_rms_norm.gradient(lambda x, weight, eps, save, config, y, rstd: (x, weight, rstd))
+def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     wants_dw = ctx.needs_input_grad[1]
-    dx, dw = rms_norm_backward(dy.contiguous(), None, x, weight, rstd, wants_dw, ctx.config)
-    return dx, dw if wants_dw else None, None, None, None
-
-
-_rms_norm.register_autograd(_differentiate, setup_context=_save)
+    dx, dw = rms_norm_backward(dy.contiguous(), None, *ctx.saved_tensors, wants_dw, ctx.rest[-1])
+    return dx, dw if wants_dw else None
 
 
 def rms_norm(

@@ -48,7 +48,7 @@ def _config(columns: int) -> dict[str, int]:
     return {"ACCESSES": 2, "num_warps": 4 if columns <= 32768 else 8}
 
 
-@operator("online_max", fake=lambda x, _: (x.new_empty(x.shape[0]), x.new_empty(x.shape[0])))
+@operator("online_max", shards="r rr", fake=lambda x, _: (x.new_empty(x.shape[0]), x.new_empty(x.shape[0])))
 def _online_max(x: torch.Tensor, config: str) -> tuple[torch.Tensor, torch.Tensor]:
     rows, columns = x.shape
     largest, lse = (x.new_empty(rows) for _ in range(2))

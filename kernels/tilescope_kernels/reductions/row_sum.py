@@ -48,7 +48,7 @@ def _config(columns: int) -> dict[str, int]:
     return {"BLOCK": 2048, "num_warps": 8}
 
 
-@operator("row_sum", fake=lambda x, _: x.new_empty(x.shape[0]))
+@operator("row_sum", autocast="fp32", shards="r r", fake=lambda x, _: x.new_empty(x.shape[0]))
 def _row_sum(x: torch.Tensor, config: str) -> torch.Tensor:
     rows, columns = x.shape
     out = x.new_empty(rows)

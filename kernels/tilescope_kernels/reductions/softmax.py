@@ -223,7 +223,7 @@ _FORWARD = (_write_pieces, _write_blocks, _write_held, _write_few, _write_twice)
 _BACKWARD = (_grade_pieces, _grade_blocks, _grade_parts, _grade_twice)
 
 
-@operator("softmax", fake=lambda x, _: x.new_empty(x.shape))
+@operator("softmax", autocast="fp32", shards="r r", fake=lambda x, _: x.new_empty(x.shape))
 def _softmax(x: torch.Tensor, config: str) -> torch.Tensor:
     y = x.new_empty(x.shape)
     if y.numel():
@@ -231,7 +231,7 @@ def _softmax(x: torch.Tensor, config: str) -> torch.Tensor:
     return y
 
 
-@operator("softmax_backward", fake=lambda _, y, __: y.new_empty(y.shape))
+@operator("softmax_backward", shards="rr r", fake=lambda _, y, __: y.new_empty(y.shape))
 def _softmax_backward(dy: torch.Tensor, y: torch.Tensor, config: str) -> torch.Tensor:
     dx = y.new_empty(y.shape)
     if dx.numel():
@@ -239,17 +239,9 @@ def _softmax_backward(dy: torch.Tensor, y: torch.Tensor, config: str) -> torch.T
     return dx
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    ctx.config = inputs[1]
-    ctx.save_for_backward(output)
-
-
-def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None]:
-    (y,) = ctx.saved_tensors
-    return _softmax_backward(dy.contiguous(), y, ctx.config), None
-
-
-_softmax.register_autograd(_differentiate, setup_context=_save)
+@_softmax.gradient(lambda x, config, y: (y,))
+def _differentiate(ctx: Any, dy: torch.Tensor) -> torch.Tensor:
+    return _softmax_backward(dy.contiguous(), *ctx.saved_tensors, *ctx.rest)
 
 
 def softmax(x: torch.Tensor, dim: int = -1, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
