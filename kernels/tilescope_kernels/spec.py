@@ -1,15 +1,20 @@
 """The declaration of a kernel: ``KernelSpec`` and its parts.
 
-This module imports neither torch nor triton, so declarations can be read, sent between processes and tested anywhere.
+Importing this module imports neither torch nor triton, so declarations can be read, sent between processes and tested anywhere.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
 import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 #: Dtypes by the short name used in workload ids: PyTorch's attribute name and the size in bytes.
 DTYPES: dict[str, tuple[str, int]] = {
@@ -68,6 +73,16 @@ class Workload:
     def elements(self) -> int:
         """Product of all dimensions."""
         return math.prod(self.dims.values())
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of ``elements``."""
+        return self.elements * self.itemsize
+
+    @property
+    def pipe(self) -> str:
+        """The ``pipe`` of a matrix product: tensor cores at 16 bits."""
+        return self.dtype if self.dtype in ("bf16", "fp16") else "fp32"
 
 
 @dataclass(frozen=True)
@@ -132,14 +147,109 @@ class KernelSpec:
         for known in self.workloads:
             if text in (known.label, known.id):
                 return known
-        match = re.fullmatch(r"(\d+(?:x\d+)*)-([a-z0-9]+?)(?:-s(\d+))?", text)
-        if match:
-            extents = [int(extent) for extent in match[1].split("x")]
-            if len(extents) == len(self.dims) and match[2] in DTYPES:
-                return Workload(dict(zip(self.dims, extents, strict=True)), match[2], int(match[3] or 0))
+        if parsed := _parsed(self.dims, text):
+            return parsed
         shape = "x".join(name.upper() for name in self.dims)
         known_names = ", ".join(f"{w.label} ({w.id})" if w.label else w.id for w in self.workloads)
         raise WorkloadError(
             f"{self.name} has no workload {text!r}: give {shape}-DTYPE with DTYPE one of {', '.join(DTYPES)}, "
             f"or one of its own: {known_names}"
         )
+
+
+def _parsed(dims: tuple[str, ...], text: str, label: str = "") -> Workload | None:
+    """The workload with this id; None for other text."""
+    match = re.fullmatch(r"(\d+(?:x\d+)*)-([a-z0-9]+?)(?:-s(\d+))?", text)
+    extents = [int(extent) for extent in match[1].split("x")] if match else []
+    if match is None or len(extents) != len(dims) or match[2] not in DTYPES:
+        return None
+    return Workload(dict(zip(dims, extents, strict=True)), match[2], int(match[3] or 0), label)
+
+
+def declare(
+    name: str, summary: str, dims: str, sizes: str, *, reference: Callable[..., Any],
+    inputs: Callable[[Workload, Any], dict[str, Any]], cost: Callable[[Workload, str], Cost], tolerance: Mapping[str, float],
+    passes: tuple[str, ...] = (FORWARD,), targets: tuple[str, ...] = KernelSpec.targets, **implementations: Implementation | None,
+) -> KernelSpec:  # fmt: skip
+    """A ``KernelSpec`` with ``dims`` separated by spaces, and ``sizes`` as ``"small 128x1024-bf16, ragged 1823x781-fp32"``.
+
+    ``eager`` is followed by the implementation ``compile``, which compiles it, unless that is given, or None.
+    """
+    named: dict[str, Implementation | None] = {}
+    for key, each in implementations.items():
+        named[key] = each
+        if key == "eager" and each and "compile" not in implementations:
+            named["compile"] = Implementation(compiled(each.call), "torch.compile of eager")
+    split = tuple(dims.split())
+    workloads = (_parsed(split, text, label) for label, text in (size.split() for size in sizes.split(",")))
+    return KernelSpec(
+        name, summary, split, {key: each for key, each in named.items() if each}, reference, inputs,
+        tuple(filter(None, workloads)), cost, tolerance, passes, targets,
+    )  # fmt: skip
+
+
+def compiled(eager: Callable[..., Any]) -> Callable[..., Any]:
+    """``torch.compile(eager)`` with static shapes, built at the first call, because importing dynamo takes seconds."""
+
+    @functools.cache
+    def build() -> Callable[..., Any]:
+        import torch._dynamo  # noqa: PLC0415 (see above)
+
+        # Every workload recompiles. Beyond its default limit of 8, dynamo would silently run eager code; with fullgraph it
+        # raises an error instead.
+        torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
+        return torch.compile(eager, dynamic=False, fullgraph=True)
+
+    @functools.wraps(eager)
+    def call(**inputs: Any) -> Any:
+        return build()(**inputs)
+
+    return call
+
+
+def peer(distribution: str, function: str, summary: str) -> Implementation:
+    """An optional library's ``module:function`` of the inputs, in their order, imported at the first call."""
+    module, names = function.split(":")
+
+    def call(**inputs: Any) -> Any:
+        found: Any = importlib.import_module(module)
+        for name in names.split("."):
+            found = getattr(found, name)
+        return found(*inputs.values())
+
+    return Implementation(call, summary, requires=(distribution,))
+
+
+class Draw:
+    """Draws the inputs of a workload from its seed. Tensors on ``meta`` have no values, and no ``numbers`` to draw them from."""
+
+    def __init__(self, workload: Workload, device: Any) -> None:
+        import torch  # noqa: PLC0415
+
+        self.workload, self.device = workload, device
+        self.dtype: torch.dtype = getattr(torch, DTYPES[workload.dtype][0])
+        is_meta = torch.device(device).type == "meta"
+        self.numbers = None if is_meta else torch.Generator(device=device).manual_seed(workload.seed)
+
+    def __call__(self, *shape: int, scale: float = 1.0, shift: float = 0.0, grad: bool = False) -> torch.Tensor:
+        """A normally distributed tensor of mean ``shift`` and standard deviation ``scale``, in the workload's dtype.
+
+        Zeros would mislead: a GPU draws less power on them and runs up to 13 % faster than on data.
+        """
+        import torch  # noqa: PLC0415
+
+        is_small = not self.dtype.is_floating_point or self.dtype.itemsize == 1
+        values = torch.empty(shape, dtype=None if is_small else self.dtype, device=self.device)
+        if self.numbers is not None:
+            values.normal_(shift, scale, generator=self.numbers)
+        return values.to(self.dtype).requires_grad_(grad)
+
+
+def drawn(draws: Callable[..., dict[str, Any]]) -> Callable[[Workload, Any], dict[str, Any]]:
+    """The ``inputs`` of a spec: the decorated function of a ``Draw`` and the workload's extents."""
+
+    @functools.wraps(draws)
+    def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+        return draws(Draw(workload, device), *workload.dims.values())
+
+    return inputs

@@ -9,7 +9,7 @@ deterministic: atomic additions are of integers only. ``flash`` serves every GPU
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,12 +18,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilescope_kernels._shared.checks import FLOATING, check_tensors, use_triton
-from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import capability, cdiv, launch
 from tilescope_kernels._shared.operators import operator, pack, rows_like, wants_grad
 from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels.attention.attention_configs import CONFIGS, chosen_config
-from tilescope_kernels.attention.attention_cost import DIMS, causal_cost, cost
 from tilescope_kernels.attention.decode import decode, decode_serves
 from tilescope_kernels.attention.few_gradients import backward_of_few, few
 from tilescope_kernels.attention.flash import (
@@ -37,7 +35,18 @@ from tilescope_kernels.attention.hopper import attend
 from tilescope_kernels.attention.hopper_few import SHARED_QUERIES, attend_few
 from tilescope_kernels.attention.hopper_gradients import backward, backward_serves
 from tilescope_kernels.attention.masks import lse_shape, scale_of_scores
-from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import (
+    BACKWARD,
+    FORWARD,
+    Config,
+    Cost,
+    Draw,
+    Implementation,
+    KernelSpec,
+    Workload,
+    declare,
+    drawn,
+)
 
 #: Most columns of a head: their accumulator must fit in registers beside the scores.
 _MOST = 256
@@ -232,7 +241,7 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
     *,
     window: int | None = None,
-    config: Mapping[str, int] | None = None,
+    config: Config | None = None,
 ) -> torch.Tensor:
     """``softmax(query @ key.mT * scale) @ value`` of tensors (batch, heads, rows, columns); once differentiable.
 
@@ -299,69 +308,61 @@ def _sdpa(backend: SDPBackend) -> Any:
     return call
 
 
-def _inputs(workload: Workload, device: Any, is_causal: bool) -> dict[str, Any]:
-    numbers = generator(workload, device)
-    batch, kv_heads, group, queries, keys, columns = workload.dims.values()
-    q_shape, k_shape = (batch, kv_heads * group, queries, columns), (batch, kv_heads, keys, columns)
-    shapes = {"query": q_shape, "key": k_shape, "value": k_shape}
-    drawn = {name: normal(shape, workload, device, numbers, requires_grad=True) for name, shape in shapes.items()}
-    return {**drawn, "is_causal": is_causal, "enable_gqa": group > 1}
-
-
-def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+def _inputs(is_causal: bool) -> Callable[[Workload, Any], dict[str, Any]]:
     """``query`` (batch, kv_heads * group, queries, columns), ``key`` and ``value`` (batch, kv_heads, keys, columns), normal."""
-    return _inputs(workload, device, False)
+
+    def inputs(
+        draw: Draw, batch: int, kv_heads: int, group: int, queries: int, keys: int, columns: int
+    ) -> dict[str, Any]:
+        query = draw(batch, kv_heads * group, queries, columns, grad=True)
+        key, value = (draw(batch, kv_heads, keys, columns, grad=True) for _ in range(2))
+        return {"query": query, "key": key, "value": value, "is_causal": is_causal, "enable_gqa": group > 1}
+
+    return drawn(inputs)
 
 
-def causal_inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """As ``inputs``, with a causal mask."""
-    return _inputs(workload, device, True)
+def _cost(is_causal: bool) -> Callable[[Workload, str], Cost]:
+    """Operations of the products and bytes of the tensors, each moved once.
+
+    Forward has two products: 4 operations per query-key pair and column. Backward has five: 10. Not counted are the
+    softmax, as is usual, two products that a backward pass without atomics computes twice, and the log-sum-exp and
+    delta, 4 bytes a row each. A causal mask leaves about half of the pairs.
+    """
+
+    def cost(workload: Workload, direction: str) -> Cost:
+        batch, kv_heads, group, queries, keys, columns = workload.dims.values()
+        seen = min(queries, keys)
+        pairs = seen * (seen + 1) // 2 + (queries - seen) * keys if is_causal else queries * keys
+        work = batch * kv_heads * group * pairs * columns
+        q_size = batch * kv_heads * group * queries * columns * workload.itemsize
+        kv_size = 2 * batch * kv_heads * keys * columns * workload.itemsize
+        if direction == FORWARD:
+            return Cost(4 * work, q_size + kv_size, q_size, workload.pipe)
+        # Reads q, o, do, k and v; writes dq, dk and dv.
+        return Cost(10 * work, 3 * q_size + kv_size, q_size + kv_size, workload.pipe)
+
+    return cost
 
 
-def _workload(extents: tuple[int, ...], dtype: str, label: str) -> Workload:
-    return Workload(dict(zip(DIMS, extents, strict=True)), dtype, label=label)
-
-
-def _spec(
-    name: str,
-    summary: str,
-    ragged: tuple[int, ...],
-    inputs: Callable[[Workload, Any], dict[str, Any]],
-    cost: Callable[[Workload, str], Cost],
-) -> KernelSpec:
-    return KernelSpec(
-        name=name,
-        summary=summary,
-        dims=DIMS,
-        implementations={
-            "triton": Implementation(scaled_dot_product_attention, "one pass over keys and values", CONFIGS),
-            "eager": Implementation(reference, "one operation at a time: scores in memory"),
-            "compile": Implementation(compiled(reference), "torch.compile of eager"),
-            "fa2": Implementation(_sdpa(SDPBackend.FLASH_ATTENTION), "PyTorch's SDPA, FlashAttention-2 backend"),
-            "cudnn": Implementation(_sdpa(SDPBackend.CUDNN_ATTENTION), "PyTorch's SDPA, cuDNN backend"),
-        },
+def _spec(name: str, summary: str, ragged: str, is_causal: bool) -> KernelSpec:
+    """``group`` query heads share each head of keys and values."""
+    return declare(
+        name,
+        summary,
+        "batch kv_heads group queries keys columns",
+        f"small 1x2x1x128x128x64-bf16, medium 2x8x2x1024x1024x64-bf16, large 4x32x1x4096x4096x128-bf16, ragged {ragged}-fp16, "
+        "grouped 4x8x4x4096x4096x128-bf16, long 1x8x1x16384x16384x128-bf16, empty 0x8x1x1024x1024x128-bf16",
+        triton=Implementation(scaled_dot_product_attention, "one pass over keys and values", CONFIGS),
+        eager=Implementation(reference, "one operation at a time: scores in memory"),
+        fa2=Implementation(_sdpa(SDPBackend.FLASH_ATTENTION), "PyTorch's SDPA, FlashAttention-2 backend"),
+        cudnn=Implementation(_sdpa(SDPBackend.CUDNN_ATTENTION), "PyTorch's SDPA, cuDNN backend"),
         reference=reference,
-        inputs=inputs,
-        workloads=(
-            _workload((1, 2, 1, 128, 128, 64), "bf16", "small"),
-            _workload((2, 8, 2, 1024, 1024, 64), "bf16", "medium"),
-            _workload((4, 32, 1, 4096, 4096, 128), "bf16", "large"),
-            _workload(ragged, "fp16", "ragged"),
-            _workload((4, 8, 4, 4096, 4096, 128), "bf16", "grouped"),
-            _workload((1, 8, 1, 16384, 16384, 128), "bf16", "long"),
-            _workload((0, 8, 1, 1024, 1024, 128), "bf16", "empty"),
-        ),
-        cost=cost,
+        inputs=_inputs(is_causal),
+        cost=_cost(is_causal),
         tolerance={"fp32": 1e-5, "fp16": 1.1e-3, "bf16": 9e-3},
         passes=(FORWARD, BACKWARD),
     )
 
 
-SPEC = _spec("attention", "softmax(q @ k.T * scale) @ v", (1, 3, 2, 517, 769, 64), inputs, cost)
-CAUSAL_SPEC = _spec(
-    "causal_attention",
-    "attention to the keys up to the query's own",
-    (1, 3, 2, 781, 781, 64),
-    causal_inputs,
-    causal_cost,
-)
+SPEC = _spec("attention", "softmax(q @ k.T * scale) @ v", "1x3x2x517x769x64", False)
+CAUSAL_SPEC = _spec("causal_attention", "attention to the keys up to the query's own", "1x3x2x781x781x64", True)

@@ -15,13 +15,12 @@ import torch
 import torch.nn.functional as F
 
 from tilescope_kernels._shared.checks import check_integers, check_no_grad, check_tensors, use_triton
-from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import BEYOND, cdiv, launch, multiprocessors, next_power_of_2, shared_memory
 from tilescope_kernels._shared.operators import operator, pack, rows_like, unpack
 from tilescope_kernels.attention.attention import _MOST, _neighbours
 from tilescope_kernels.attention.decode import _SPLITS, _span, attention_combine_kernel
 from tilescope_kernels.attention.paged_kernels import paged_attention_kernel
-from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 #: Keys per tile, warps, stages, and spans per sequence (0: chosen by ``_spans``).
 CONFIGS = tuple(
@@ -130,7 +129,7 @@ def paged_attention(
     *,
     is_causal: bool = False,
     scale: float | None = None,
-    config: Mapping[str, int] | None = None,
+    config: Config | None = None,
 ) -> torch.Tensor:
     """Attention of ``query`` (batch, heads, queries, columns) to each sequence's keys and values in pages; not differentiable.
 
@@ -208,10 +207,6 @@ def _sdpa(
     return F.scaled_dot_product_attention(query, k, v, present[:, None, None], enable_gqa=group > 1)
 
 
-#: The dimensions of a workload. ``group`` query heads share each head of keys and values. The longest sequence has ``keys`` keys.
-DIMS = ("batch", "kv_heads", "group", "queries", "keys", "page", "columns")
-
-
 def _numbers(workload: Workload) -> torch.Generator:
     """CPU generator of lengths and pages: the cost depends on them, so they must be the same on every device."""
     return torch.Generator().manual_seed(workload.seed)
@@ -224,23 +219,26 @@ def _lengths(workload: Workload) -> list[int]:
     return [keys, *drawn.tolist()][:batch]
 
 
-def inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """Standard normal queries, keys and values. The cache holds the sequences' pages only, in random order."""
-    numbers = generator(workload, device)
-    batch, kv_heads, group, queries, keys, page, columns = workload.dims.values()
-    lengths = _lengths(workload)
+@drawn
+def inputs(
+    draw: Draw, batch: int, kv_heads: int, group: int, queries: int, keys: int, page: int, columns: int
+) -> dict[str, Any]:
+    """Standard normal queries, keys and values. The cache holds the sequences' pages only, in random order.
+
+    ``group`` query heads share each head of keys and values. The longest sequence has ``keys`` keys.
+    """
+    lengths = _lengths(draw.workload)
     counts = [cdiv(length, page) if page else 0 for length in lengths]
-    order = torch.randperm(sum(counts), generator=_numbers(workload)).tolist()
+    order = torch.randperm(sum(counts), generator=_numbers(draw.workload)).tolist()
     width = cdiv(keys, page) if page else 0
     table = [[order.pop() if place < count else 0 for place in range(width)] for count in counts]
     cache = (sum(counts), page, kv_heads, columns)
-    shapes = {"query": (batch, kv_heads * group, queries, columns), "key_cache": cache, "value_cache": cache}
-    drawn = {name: normal(shape, workload, device, numbers) for name, shape in shapes.items()}
-    of_pages = torch.tensor(table, dtype=torch.int32, device=device).reshape(batch, width)
     return {
-        **drawn,
-        "page_table": of_pages,
-        "lengths": torch.tensor(lengths, dtype=torch.int32, device=device),
+        "query": draw(batch, kv_heads * group, queries, columns),
+        "key_cache": draw(*cache),
+        "value_cache": draw(*cache),
+        "page_table": torch.tensor(table, dtype=torch.int32, device=draw.device).reshape(batch, width),
+        "lengths": torch.tensor(lengths, dtype=torch.int32, device=draw.device),
     }
 
 
@@ -249,37 +247,21 @@ def cost(workload: Workload, direction: str) -> Cost:
     batch, kv_heads, group, queries, keys, page, columns = workload.dims.values()
     size, present = batch * kv_heads * group * queries * columns * workload.itemsize, sum(_lengths(workload))
     read = size + 2 * present * kv_heads * columns * workload.itemsize + 4 * batch * (1 + cdiv(keys, page or 1))
-    pipe = workload.dtype if workload.dtype in ("bf16", "fp16") else "fp32"
-    return Cost(
-        4 * kv_heads * group * queries * present * columns, bytes_read=read, bytes_written=size, pipe=pipe
-    )  # fmt: skip
+    return Cost(4 * kv_heads * group * queries * present * columns, read, size, workload.pipe)
 
 
-def _workload(extents: tuple[int, ...], dtype: str, label: str) -> Workload:
-    return Workload(dict(zip(DIMS, extents, strict=True)), dtype, label=label)
-
-
-SPEC = KernelSpec(
-    name="paged_attention",
-    summary="attention of few queries to keys and values in pages",
-    dims=DIMS,
-    implementations={
-        "triton": Implementation(paged_attention, "the keys of a sequence split over programs, then merged", CONFIGS),
-        "eager": Implementation(reference, "pages gathered, then one operation at a time"),
-        "compile": Implementation(compiled(reference), "torch.compile of eager"),
-        "aten": Implementation(_sdpa, "pages gathered for PyTorch's SDPA"),
-    },
+SPEC = declare(
+    "paged_attention",
+    "attention of few queries to keys and values in pages",
+    "batch kv_heads group queries keys page columns",
+    "small 2x2x1x1x512x16x64-bf16, medium 8x8x4x1x2048x16x128-bf16, large 32x8x4x1x8192x16x128-bf16, "
+    "ragged 3x2x3x2x517x24x96-fp16, long 1x8x4x1x65536x16x128-bf16, pages 32x8x4x1x8192x256x128-bf16, "
+    "empty 0x8x4x1x512x16x128-bf16",
+    triton=Implementation(paged_attention, "the keys of a sequence split over programs, then merged", CONFIGS),
+    eager=Implementation(reference, "pages gathered, then one operation at a time"),
+    aten=Implementation(_sdpa, "pages gathered for PyTorch's SDPA"),
     reference=reference,
     inputs=inputs,
-    workloads=(
-        _workload((2, 2, 1, 1, 512, 16, 64), "bf16", "small"),
-        _workload((8, 8, 4, 1, 2048, 16, 128), "bf16", "medium"),
-        _workload((32, 8, 4, 1, 8192, 16, 128), "bf16", "large"),
-        _workload((3, 2, 3, 2, 517, 24, 96), "fp16", "ragged"),
-        _workload((1, 8, 4, 1, 65536, 16, 128), "bf16", "long"),
-        _workload((32, 8, 4, 1, 8192, 256, 128), "bf16", "pages"),
-        _workload((0, 8, 4, 1, 512, 16, 128), "bf16", "empty"),
-    ),
     cost=cost,
     tolerance={"fp32": 1e-5, "fp16": 1.1e-3, "bf16": 9e-3},
 )

@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tilescope_kernels._shared.checks import check_integers, check_tensors, use_triton
-from tilescope_kernels._shared.declarations import generator, normal
 from tilescope_kernels._shared.launching import cdiv, launch, shared_memory
 from tilescope_kernels._shared.operators import operator, pack, rows_like, wants_grad
 from tilescope_kernels._shared.reach import is_far
@@ -29,7 +28,7 @@ from tilescope_kernels.attention.ragged_kernels import (
     ragged_backward_kv_kernel,
     ragged_backward_q_kernel,
 )
-from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import BACKWARD, FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 
 def _config(*passes: tuple[int, int, int, int]) -> dict[str, int]:
@@ -178,7 +177,7 @@ def ragged_attention(
     *,
     is_causal: bool = False,
     scale: float | None = None,
-    config: Mapping[str, int] | None = None,
+    config: Config | None = None,
 ) -> torch.Tensor:
     """Attention within each sequence of packed tensors (rows, heads, columns); once differentiable.
 
@@ -268,10 +267,6 @@ def _padded(
     return o.transpose(1, 2).flatten(0, 1).index_select(0, sequence * max_seqlen_q + row - cu_seqlens_q[sequence])
 
 
-#: The dimensions of a workload. ``group`` query heads share each head of keys and values. Sequences have up to ``longest`` rows.
-DIMS = ("sequences", "kv_heads", "group", "longest", "columns")
-
-
 def _lengths(workload: Workload) -> list[int]:
     """Rows of each sequence, drawn from the seed: uniform from 1 to ``longest``."""
     sequences, longest = workload.dims["sequences"], workload.dims["longest"]
@@ -279,17 +274,22 @@ def _lengths(workload: Workload) -> list[int]:
     return torch.randint(min(1, longest), longest + 1, (sequences,), generator=numbers).tolist()
 
 
-def inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """Packed sequences for causal self-attention: standard normal, of random lengths."""
-    numbers = generator(workload, device)
-    _, kv_heads, group, _, columns = workload.dims.values()
-    ends = [0, *accumulate(_lengths(workload))]
-    shapes = {"query": (ends[-1], kv_heads * group, columns), "key": (ends[-1], kv_heads, columns)}
-    shapes["value"] = shapes["key"]
-    drawn = {name: normal(shape, workload, device, numbers, requires_grad=True) for name, shape in shapes.items()}
-    bounds = {f"cu_seqlens_{of}": torch.tensor(ends, dtype=torch.int32, device=device) for of in "qk"}
-    longest = max(_lengths(workload), default=0)
-    return {**drawn, **bounds, "max_seqlen_q": longest, "max_seqlen_k": longest, "is_causal": True}
+@drawn
+def inputs(draw: Draw, sequences: int, kv_heads: int, group: int, longest: int, columns: int) -> dict[str, Any]:
+    """Packed sequences for causal self-attention: standard normal, of random lengths up to ``longest``.
+
+    ``group`` query heads share each head of keys and values.
+    """
+    lengths = _lengths(draw.workload)
+    ends, longest = [0, *accumulate(lengths)], max(lengths, default=0)
+    return {
+        "query": draw(ends[-1], kv_heads * group, columns, grad=True),
+        **{name: draw(ends[-1], kv_heads, columns, grad=True) for name in ("key", "value")},
+        **{f"cu_seqlens_{of}": torch.tensor(ends, dtype=torch.int32, device=draw.device) for of in "qk"},
+        "max_seqlen_q": longest,
+        "max_seqlen_k": longest,
+        "is_causal": True,
+    }
 
 
 def cost(workload: Workload, direction: str) -> Cost:
@@ -299,40 +299,25 @@ def cost(workload: Workload, direction: str) -> Cost:
     pairs = kv_heads * group * sum(length * (length + 1) // 2 for length in lengths)
     q_size = sum(lengths) * kv_heads * group * columns * workload.itemsize
     kv_size, bounds = 2 * q_size // group if group else 0, 2 * 4 * (len(lengths) + 1)
-    pipe = workload.dtype if workload.dtype in ("bf16", "fp16") else "fp32"
     if direction == FORWARD:
-        return Cost(4 * pairs * columns, bytes_read=q_size + kv_size + bounds, bytes_written=q_size, pipe=pipe)
+        return Cost(4 * pairs * columns, q_size + kv_size + bounds, q_size, workload.pipe)
     # Reads q, o, do, k and v; writes dq, dk and dv.
-    return Cost(
-        10 * pairs * columns, bytes_read=3 * q_size + kv_size + bounds, bytes_written=q_size + kv_size, pipe=pipe
-    )
+    return Cost(10 * pairs * columns, 3 * q_size + kv_size + bounds, q_size + kv_size, workload.pipe)
 
 
-def _workload(extents: tuple[int, ...], dtype: str, label: str) -> Workload:
-    return Workload(dict(zip(DIMS, extents, strict=True)), dtype, label=label)
-
-
-SPEC = KernelSpec(
-    name="ragged_attention",
-    summary="causal attention within each of the sequences that are packed in one tensor",
-    dims=DIMS,
-    implementations={
-        "triton": Implementation(ragged_attention, "one pass over keys and values, grid of the longest", CONFIGS),
-        "eager": Implementation(reference, "one sequence after another: scores in memory"),
-        "fa2": Implementation(_varlen, "PyTorch's varlen_attn, FlashAttention-2"),
-        "cudnn": Implementation(_padded, "padded to the longest for PyTorch's SDPA, cuDNN backend, and back"),
-    },
+SPEC = declare(
+    "ragged_attention",
+    "causal attention within each of the sequences that are packed in one tensor",
+    "sequences kv_heads group longest columns",
+    "small 2x2x1x100x64-bf16, medium 8x8x2x1024x64-bf16, large 16x16x1x4096x128-bf16, ragged 5x3x2x517x64-fp16, "
+    "grouped 16x8x4x4096x128-bf16, short 64x16x1x512x128-bf16, empty 0x8x1x1024x128-bf16",
+    triton=Implementation(ragged_attention, "one pass over keys and values, grid of the longest", CONFIGS),
+    eager=Implementation(reference, "one sequence after another: scores in memory"),
+    fa2=Implementation(_varlen, "PyTorch's varlen_attn, FlashAttention-2"),
+    cudnn=Implementation(_padded, "padded to the longest for PyTorch's SDPA, cuDNN backend, and back"),
+    compile=None,
     reference=reference,
     inputs=inputs,
-    workloads=(
-        _workload((2, 2, 1, 100, 64), "bf16", "small"),
-        _workload((8, 8, 2, 1024, 64), "bf16", "medium"),
-        _workload((16, 16, 1, 4096, 128), "bf16", "large"),
-        _workload((5, 3, 2, 517, 64), "fp16", "ragged"),
-        _workload((16, 8, 4, 4096, 128), "bf16", "grouped"),
-        _workload((64, 16, 1, 512, 128), "bf16", "short"),
-        _workload((0, 8, 1, 1024, 128), "bf16", "empty"),
-    ),
     cost=cost,
     tolerance={"fp32": 1e-5, "fp16": 1.1e-3, "bf16": 9e-3},
     passes=(FORWARD, BACKWARD),

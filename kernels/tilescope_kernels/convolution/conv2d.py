@@ -19,14 +19,13 @@ import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilescope_kernels._shared.checks import use_triton
-from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import capability, launch, multiprocessors, shared_memory
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels.convolution.conv2d_kernels import add_splits_kernel, conv2d_kernel, conv2d_rectangles_kernel
 from tilescope_kernels.convolution.depthwise_conv2d import depthwise
 from tilescope_kernels.convolution.grouped_conv2d import grouped_conv2d
 from tilescope_kernels.convolution.problems import _out_extent, checked, differentiate, out_shape, saved, slabs
-from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 
 def _config(
@@ -205,7 +204,7 @@ def conv2d(
     groups: int = 1,
     *,
     relu: bool = False,
-    config: Mapping[str, int] | None = None,
+    config: Config | None = None,
 ) -> torch.Tensor:
     """The convolution of images (batch, channels, height, width) with filters (filters, channels, height, width).
 
@@ -248,17 +247,16 @@ def reference(
     return F.relu(y) if relu else y
 
 
-def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+@drawn
+def inputs(draw: Draw, batch: int, channels: int, height: int, width: int, filters: int, kernel: int) -> dict[str, Any]:
     """Standard normal images, filters that preserve the variance, a bias, and padding that preserves the extents for odd filters."""
-    numbers = generator(workload, device)
-    batch, channels, height, width, filters, kernel = workload.dims.values()
     scale = max(1, channels * kernel * kernel) ** -0.5
-    images = normal((batch, height, width, channels), workload, device, numbers)
-    taps = normal((filters, kernel, kernel, channels), workload, device, numbers, scale=scale)
+    images = draw(batch, height, width, channels)
+    taps = draw(filters, kernel, kernel, channels, scale=scale)
     return {
         "input": images.permute(0, 3, 1, 2),
         "weight": taps.permute(0, 3, 1, 2),
-        "bias": normal((filters,), workload, device, numbers),
+        "bias": draw(filters),
         "padding": kernel // 2,
         "relu": True,
     }
@@ -273,36 +271,23 @@ def cost(workload: Workload, direction: str) -> Cost:
         flops=2 * pixels * weights,
         bytes_read=(batch * height * width * channels + weights + filters) * workload.itemsize,
         bytes_written=pixels * filters * workload.itemsize,
-        pipe=workload.dtype if workload.dtype in ("bf16", "fp16") else "fp32",
+        pipe=workload.pipe,
     )
 
 
 DIMS = ("batch", "channels", "height", "width", "filters", "kernel")
 
 
-def _workload(extents: tuple[int, ...], dtype: str, label: str) -> Workload:
-    return Workload(dict(zip(DIMS, extents, strict=True)), dtype, label=label)
-
-
-SPEC = KernelSpec(
-    name="conv2d",
-    summary="relu(conv2d(x, w) + b), channels last",
-    dims=DIMS,
-    implementations={
-        "triton": Implementation(conv2d, "implicit matrix product, bias and ReLU fused", CONFIGS),
-        "eager": Implementation(reference, "torch.nn.functional.conv2d (cuDNN), then ReLU"),
-        "compile": Implementation(compiled(reference), "torch.compile of eager"),
-    },
+SPEC = declare(
+    "conv2d",
+    "relu(conv2d(x, w) + b), channels last",
+    "batch channels height width filters kernel",
+    "small 1x64x16x16x64x3-bf16, medium 8x256x28x28x256x3-bf16, large 32x128x56x56x128x3-bf16, "
+    "ragged 3x72x37x29x95x3-fp16, pointwise 32x256x56x56x64x1-bf16, empty 0x64x16x16x64x3-bf16",
+    triton=Implementation(conv2d, "implicit matrix product, bias and ReLU fused", CONFIGS),
+    eager=Implementation(reference, "torch.nn.functional.conv2d (cuDNN), then ReLU"),
     reference=reference,
     inputs=inputs,
-    workloads=(
-        _workload((1, 64, 16, 16, 64, 3), "bf16", "small"),
-        _workload((8, 256, 28, 28, 256, 3), "bf16", "medium"),
-        _workload((32, 128, 56, 56, 128, 3), "bf16", "large"),
-        _workload((3, 72, 37, 29, 95, 3), "fp16", "ragged"),
-        _workload((32, 256, 56, 56, 64, 1), "bf16", "pointwise"),
-        _workload((0, 64, 16, 16, 64, 3), "bf16", "empty"),
-    ),
     cost=cost,
     tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6e-3},
 )

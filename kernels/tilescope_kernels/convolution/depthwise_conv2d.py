@@ -14,12 +14,11 @@ import torch
 import triton
 
 from tilescope_kernels._shared.checks import use_triton
-from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import BEYOND, launch, multiprocessors
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels.convolution.depthwise_conv2d_kernels import depthwise_conv2d_kernel, turned_taps_kernel
 from tilescope_kernels.convolution.problems import _out_extent, checked, gradients, saved
-from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 
 def _config(rows: int, columns: int, channels: int, across: int, strips: int, turned: int) -> dict[str, int]:
@@ -133,7 +132,7 @@ def depthwise_conv2d(
     dilation: int | Sequence[int] = 1,
     *,
     relu: bool = False,
-    config: Mapping[str, int] | None = None,
+    config: Config | None = None,
 ) -> torch.Tensor:
     """Depthwise ``conv2d``: images (batch, channels, height, width), filters (multiple of channels, 1, height, width).
 
@@ -161,15 +160,14 @@ def reference(
     return torch.nn.functional.relu(y) if relu else y
 
 
-def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+@drawn
+def inputs(draw: Draw, batch: int, channels: int, height: int, width: int, kernel: int, stride: int) -> dict[str, Any]:
     """Standard normal images, filters that preserve the variance, a bias, and padding that preserves the extents for odd filters."""
-    numbers = generator(workload, device)
-    batch, channels, height, width, kernel, stride = workload.dims.values()
-    images = normal((batch, height, width, channels), workload, device, numbers)
+    images = draw(batch, height, width, channels)
     return {
         "input": images.permute(0, 3, 1, 2),
-        "weight": normal((channels, 1, kernel, kernel), workload, device, numbers, scale=1 / max(1, kernel)),
-        "bias": normal((channels,), workload, device, numbers),
+        "weight": draw(channels, 1, kernel, kernel, scale=1 / max(1, kernel)),
+        "bias": draw(channels),
         "stride": stride,
         "padding": kernel // 2,
         "relu": True,
@@ -191,29 +189,16 @@ def cost(workload: Workload, direction: str) -> Cost:
 DIMS = ("batch", "channels", "height", "width", "kernel", "stride")
 
 
-def _workload(extents: tuple[int, ...], dtype: str, label: str) -> Workload:
-    return Workload(dict(zip(DIMS, extents, strict=True)), dtype, label=label)
-
-
-SPEC = KernelSpec(
-    name="depthwise_conv2d",
-    summary="relu(conv2d(x, w) + b) with a group a channel, channels last",
-    dims=DIMS,
-    implementations={
-        "triton": Implementation(depthwise_conv2d, "strips of outputs in registers, bias and ReLU fused", CONFIGS),
-        "eager": Implementation(reference, "torch.nn.functional.conv2d, then ReLU"),
-        "compile": Implementation(compiled(reference), "torch.compile of eager"),
-    },
+SPEC = declare(
+    "depthwise_conv2d",
+    "relu(conv2d(x, w) + b) with a group a channel, channels last",
+    "batch channels height width kernel stride",
+    "small 1x64x16x16x3x1-bf16, medium 32x144x56x56x3x2-bf16, large 32x384x112x112x3x1-bf16, "
+    "ragged 3x73x37x29x5x2-fp16, taps 32x384x56x56x7x1-bf16, empty 0x64x16x16x3x1-bf16",
+    triton=Implementation(depthwise_conv2d, "strips of outputs in registers, bias and ReLU fused", CONFIGS),
+    eager=Implementation(reference, "torch.nn.functional.conv2d, then ReLU"),
     reference=reference,
     inputs=inputs,
-    workloads=(
-        _workload((1, 64, 16, 16, 3, 1), "bf16", "small"),
-        _workload((32, 144, 56, 56, 3, 2), "bf16", "medium"),
-        _workload((32, 384, 112, 112, 3, 1), "bf16", "large"),
-        _workload((3, 73, 37, 29, 5, 2), "fp16", "ragged"),
-        _workload((32, 384, 56, 56, 7, 1), "bf16", "taps"),
-        _workload((0, 64, 16, 16, 3, 1), "bf16", "empty"),
-    ),
     cost=cost,
     tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6e-3},
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,10 +9,9 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.checks import check_no_grad, check_tensors, use_triton
-from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import cdiv, launch, split_config
 from tilescope_kernels._shared.operators import operator, pack, unpack
-from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 
 @triton.jit
@@ -62,9 +60,7 @@ def _add_relu_mul(x: torch.Tensor, y: torch.Tensor, scale: float, config: str) -
     return out
 
 
-def add_relu_mul(
-    x: torch.Tensor, y: torch.Tensor, scale: float, *, config: Mapping[str, int] | None = None
-) -> torch.Tensor:
+def add_relu_mul(x: torch.Tensor, y: torch.Tensor, scale: float, *, config: Config | None = None) -> torch.Tensor:
     """``relu(x + y) * scale`` of two tensors of one shape, dtype (fp32, fp16, bf16) and device.
 
     Computed in fp32 and rounded once; NaN stays NaN. The result is contiguous. ``config`` is one of ``CONFIGS``. Raises
@@ -94,37 +90,27 @@ def eager(x: torch.Tensor, y: torch.Tensor, scale: float) -> torch.Tensor:
     return torch.mul(positive, scale)
 
 
-def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+@drawn
+def inputs(draw: Draw, n: int) -> dict[str, Any]:
     """``x`` and ``y`` of ``n`` elements, standard normal, and a scale of 1.5."""
-    numbers = generator(workload, device)
-    shape = (workload.dims["n"],)
-    return {**{name: normal(shape, workload, device, numbers) for name in ("x", "y")}, "scale": 1.5}
+    return {**{name: draw(n) for name in ("x", "y")}, "scale": 1.5}
 
 
 def cost(workload: Workload, direction: str) -> Cost:
     """One addition and one multiplication per element (comparisons do not count). Reads two tensors, writes one."""
-    size = workload.elements * workload.itemsize
+    size = workload.bytes
     return Cost(flops=2 * workload.elements, bytes_read=2 * size, bytes_written=size)
 
 
-SPEC = KernelSpec(
-    name="add_relu_mul",
-    summary="relu(x + y) * scale",
-    dims=("n",),
-    implementations={
-        "triton": Implementation(add_relu_mul, "one pass", CONFIGS),
-        "eager": Implementation(eager, "add, relu and mul, one after the other"),
-        "compile": Implementation(compiled(eager), "torch.compile of eager"),
-    },
+SPEC = declare(
+    "add_relu_mul",
+    "relu(x + y) * scale",
+    "n",
+    "small 65536-bf16, medium 16777216-bf16, large 67108864-bf16, ragged 1423763-bf16, large-fp32 67108864-fp32",
+    triton=Implementation(add_relu_mul, "one pass", CONFIGS),
+    eager=Implementation(eager, "add, relu and mul, one after the other"),
     reference=reference,
     inputs=inputs,
-    workloads=(
-        Workload({"n": 1 << 16}, "bf16", label="small"),
-        Workload({"n": 1 << 24}, "bf16", label="medium"),
-        Workload({"n": 1 << 26}, "bf16", label="large"),
-        Workload({"n": 1823 * 781}, "bf16", label="ragged"),
-        Workload({"n": 1 << 26}, "fp32", label="large-fp32"),
-    ),
     cost=cost,
     tolerance={"fp32": 1e-6, "fp16": 8e-4, "bf16": 6e-3},
 )

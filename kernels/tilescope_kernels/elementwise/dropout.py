@@ -7,7 +7,6 @@ bits, 16 for each of 8 elements: with more bits per element, 16-bit tensors woul
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,10 +14,9 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.checks import check_integers, check_tensors, use_triton
-from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import cdiv, launch, split_config
 from tilescope_kernels._shared.operators import operator, pack, unpack
-from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import BACKWARD, FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 #: Rounds of Philox, elements per call, and values of a random number.
 ROUNDS, SHARE, VALUES = 7, 8, 1 << 16
@@ -87,7 +85,7 @@ def dropout(
     training: bool = True,
     *,
     seed: torch.Tensor | None = None,
-    config: Mapping[str, int] | None = None,
+    config: Config | None = None,
 ) -> torch.Tensor:
     """Drop elements of ``x`` (fp32, fp16, bf16; any shape and strides) with probability ``p``; divide the others by 1 - ``p``.
 
@@ -151,41 +149,33 @@ def reference(x: torch.Tensor, p: float, seed: torch.Tensor) -> torch.Tensor:
     return torch.where(below, torch.zeros((), dtype=x.dtype, device=x.device), x * scale)
 
 
-def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+@drawn
+def inputs(draw: Draw, n: int) -> dict[str, Any]:
     """``x`` of ``n`` elements, standard normal, ``p`` 0.1, and a seed."""
-    x = normal((workload.dims["n"],), workload, device, generator(workload, device), requires_grad=True)
-    return {"x": x, "p": 0.1, "seed": torch.full((1,), workload.seed, device=device)}
+    seed = torch.full((1,), draw.workload.seed, device=draw.device)
+    return {"x": draw(n, grad=True), "p": 0.1, "seed": seed}
 
 
 def cost(workload: Workload, direction: str) -> Cost:
     """Forward reads x and the seed and writes y; backward reads dy and writes dx. One multiplication per element, integers aside."""
-    n, size = workload.elements, workload.elements * workload.itemsize
+    n, size = workload.elements, workload.bytes
     return Cost(flops=n, bytes_read=size + 8, bytes_written=size)
 
 
-def _seeded(x: torch.Tensor, p: float, seed: torch.Tensor, config: Mapping[str, int] | None = None) -> torch.Tensor:
+def _seeded(x: torch.Tensor, p: float, seed: torch.Tensor, config: Config | None = None) -> torch.Tensor:
     """``dropout`` with the spec's arguments."""
     return dropout(x, p, seed=seed, config=config)
 
 
-SPEC = KernelSpec(
-    name="dropout",
-    summary="dropout with a mask that is drawn again",
-    dims=("n",),
-    implementations={
-        "triton": Implementation(_seeded, "one pass, no mask in memory", CONFIGS),
-        "eager": Implementation(reference, "the same numbers, one operation at a time"),
-        "compile": Implementation(compiled(reference), "torch.compile of eager"),
-    },
+SPEC = declare(
+    "dropout",
+    "dropout with a mask that is drawn again",
+    "n",
+    "small 65536-bf16, medium 16777216-bf16, large 268435456-bf16, ragged 1423763-bf16, large-fp32 67108864-fp32",
+    triton=Implementation(_seeded, "one pass, no mask in memory", CONFIGS),
+    eager=Implementation(reference, "the same numbers, one operation at a time"),
     reference=reference,
     inputs=inputs,
-    workloads=(
-        Workload({"n": 1 << 16}, "bf16", label="small"),
-        Workload({"n": 1 << 24}, "bf16", label="medium"),
-        Workload({"n": 1 << 28}, "bf16", label="large"),
-        Workload({"n": 1823 * 781}, "bf16", label="ragged"),
-        Workload({"n": 1 << 26}, "fp32", label="large-fp32"),
-    ),
     cost=cost,
     tolerance={"fp32": 1e-6, "fp16": 8e-4, "bf16": 6e-3},
     passes=(FORWARD, BACKWARD),

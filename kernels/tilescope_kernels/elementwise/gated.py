@@ -5,6 +5,7 @@ Shazeer, "GLU Variants Improve Transformer", arXiv:2002.05202.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,10 +16,21 @@ import triton.language as tl
 
 from tilescope_kernels._shared.activations import activate, activate_with_derivative
 from tilescope_kernels._shared.checks import check_tensors, use_triton
-from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import BEYOND, cdiv, launch, multiprocessors, split_config
 from tilescope_kernels._shared.operators import as_rows, operator, pack, shaped_as, unpack
-from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import (
+    BACKWARD,
+    FORWARD,
+    Config,
+    Cost,
+    Draw,
+    Implementation,
+    KernelSpec,
+    Workload,
+    declare,
+    drawn,
+    peer,
+)
 
 
 @triton.jit
@@ -175,7 +187,7 @@ def _differentiate(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
     return _gated_backward(dy.contiguous(), *ctx.saved_tensors, *ctx.rest)
 
 
-def _apply(gate: torch.Tensor, up: torch.Tensor, activation: int, config: Mapping[str, int] | None) -> torch.Tensor:
+def _apply(gate: torch.Tensor, up: torch.Tensor, activation: int, config: Config | None) -> torch.Tensor:
     check_tensors(gate=gate, up=up)
     if up.shape != gate.shape:
         raise ValueError(f"up has shape {tuple(up.shape)} but gate has {tuple(gate.shape)}: give both one shape")
@@ -183,7 +195,7 @@ def _apply(gate: torch.Tensor, up: torch.Tensor, activation: int, config: Mappin
     return shaped_as(_gated(as_rows(gate, columns), as_rows(up, columns), activation, pack(config)), gate)
 
 
-def swiglu(gate: torch.Tensor, up: torch.Tensor, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
+def swiglu(gate: torch.Tensor, up: torch.Tensor, *, config: Config | None = None) -> torch.Tensor:
     """``silu(gate) * up`` of two tensors of one shape (..., columns) and dtype (fp32, fp16, bf16); once differentiable.
 
     Computed in fp32 and rounded once. Rows may have any stride, so the two halves of a fused projection need no copy:
@@ -196,7 +208,7 @@ def swiglu(gate: torch.Tensor, up: torch.Tensor, *, config: Mapping[str, int] | 
 
 
 def geglu(
-    gate: torch.Tensor, up: torch.Tensor, approximate: str = "tanh", *, config: Mapping[str, int] | None = None
+    gate: torch.Tensor, up: torch.Tensor, approximate: str = "tanh", *, config: Config | None = None
 ) -> torch.Tensor:
     """``gelu(gate, approximate) * up``, otherwise as ``swiglu``. ``approximate`` is ``"none"`` or ``"tanh"``."""
     if approximate not in _GELU:
@@ -235,101 +247,65 @@ def geglu_reference(gate: torch.Tensor, up: torch.Tensor, approximate: str = "ta
     return F.gelu(gate, approximate=approximate) * up
 
 
-def _liger(module: str, function: str) -> Any:
+def _liger(function: str, summary: str) -> Implementation:
     """Liger-Kernel's function, imported at the first call because it is an optional dependency."""
 
-    def call(gate: torch.Tensor, up: torch.Tensor, approximate: str = "tanh") -> torch.Tensor:
-        import importlib  # noqa: PLC0415
+    def call(gate: torch.Tensor, up: torch.Tensor, **_: str) -> torch.Tensor:
+        return liger.call(gate=gate, up=up)
 
-        return getattr(importlib.import_module(f"liger_kernel.ops.{module}"), function).apply(gate, up)
-
-    return call
-
-
-def _inputs(extra: Mapping[str, Any], workload: Workload, device: Any) -> dict[str, Any]:
-    """``gate`` and ``up`` of rows x columns, standard normal."""
-    numbers = generator(workload, device)
-    shape = (workload.dims["rows"], workload.dims["columns"])
-    drawn = {name: normal(shape, workload, device, numbers, requires_grad=True) for name in ("gate", "up")}
-    return {**drawn, **extra}
+    liger = peer("liger-kernel", f"liger_kernel.ops.{function}.apply", summary)
+    return dataclasses.replace(liger, call=call)
 
 
-def swiglu_inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """``gate`` and ``up`` of rows x columns, standard normal."""
-    return _inputs({}, workload, device)
+def _spec(
+    name: str,
+    summary: str,
+    fused: Implementation,
+    eager: Implementation,
+    liger: Implementation,
+    operations: tuple[int, int],
+    **more: str,
+) -> KernelSpec:
+    """``operations`` are those per element of the activation, and those that its derivative adds. The function takes ``more``."""
+
+    @drawn
+    def inputs(draw: Draw, rows: int, columns: int) -> dict[str, Any]:
+        """``gate`` and ``up`` of rows x columns, standard normal."""
+        return {**{name: draw(rows, columns, grad=True) for name in ("gate", "up")}, **more}
+
+    def cost(workload: Workload, direction: str) -> Cost:
+        """Forward reads gate and up and writes y; backward reads dy, gate and up and writes dgate and dup.
+
+        One multiplication joins gate and up, three distribute dy.
+        """
+        (activation, derivative), n, size = operations, workload.elements, workload.bytes
+        if direction == FORWARD:
+            return Cost(flops=(activation + 1) * n, bytes_read=2 * size, bytes_written=size)
+        return Cost(flops=(activation + derivative + 3) * n, bytes_read=3 * size, bytes_written=2 * size)
+
+    return declare(
+        name,
+        summary,
+        "rows columns",
+        "small 128x1024-bf16, medium 2048x5632-bf16, large 8192x14336-bf16, ragged 1823x781-fp32",
+        triton=fused,
+        eager=eager,
+        liger=liger,
+        reference=eager.call,
+        inputs=inputs,
+        cost=cost,
+        tolerance={"fp32": 2e-7, "fp16": 8e-4, "bf16": 6e-3},
+        passes=(FORWARD, BACKWARD),
+    )
 
 
-def geglu_inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """``gate`` and ``up`` of rows x columns, standard normal, and the tanh approximation."""
-    return _inputs({"approximate": "tanh"}, workload, device)
-
-
-def _cost(activation: int, derivative: int, workload: Workload, direction: str) -> Cost:
-    """Forward reads gate and up and writes y; backward reads dy, gate and up and writes dgate and dup.
-
-    ``activation`` and ``derivative`` are the operations per element of the activation, and those that its derivative adds.
-    One multiplication joins gate and up, three distribute dy.
-    """
-    n, size = workload.elements, workload.elements * workload.itemsize
-    if direction == FORWARD:
-        return Cost(flops=(activation + 1) * n, bytes_read=2 * size, bytes_written=size)
-    return Cost(flops=(activation + derivative + 3) * n, bytes_read=3 * size, bytes_written=2 * size)
-
-
-def swiglu_cost(workload: Workload, direction: str) -> Cost:
-    """SiLU: negate, exponential, add, divide, multiply. Its derivative: two for the slope, two for the product rule."""
-    return _cost(5, 4, workload, direction)
-
-
-def geglu_cost(workload: Workload, direction: str) -> Cost:
-    """GELU by tanh takes nine operations and its derivative eight more, as in ``gelu``."""
-    return _cost(9, 8, workload, direction)
-
-
-WORKLOADS = (
-    Workload({"rows": 128, "columns": 1024}, "bf16", label="small"),
-    Workload({"rows": 2048, "columns": 5632}, "bf16", label="medium"),
-    Workload({"rows": 8192, "columns": 14336}, "bf16", label="large"),
-    Workload({"rows": 1823, "columns": 781}, "fp32", label="ragged"),
-)
-TOLERANCE = {"fp32": 2e-7, "fp16": 8e-4, "bf16": 6e-3}
-
-SWIGLU = KernelSpec(
-    name="swiglu",
-    summary="silu(gate) * up",
-    dims=("rows", "columns"),
-    implementations={
-        "triton": Implementation(swiglu, "one pass", CONFIGS),
-        "eager": Implementation(swiglu_reference, "silu, then the product"),
-        "compile": Implementation(compiled(swiglu_reference), "torch.compile of eager"),
-        "liger": Implementation(
-            _liger("swiglu", "LigerSiLUMulFunction"), "Liger-Kernel's SiLUMul", requires=("liger-kernel",)
-        ),
-    },
-    reference=swiglu_reference,
-    inputs=swiglu_inputs,
-    workloads=WORKLOADS,
-    cost=swiglu_cost,
-    tolerance=TOLERANCE,
-    passes=(FORWARD, BACKWARD),
-)
-
-GEGLU = KernelSpec(
-    name="geglu",
-    summary="gelu(gate) * up, by tanh",
-    dims=("rows", "columns"),
-    implementations={
-        "triton": Implementation(geglu, "one pass", CONFIGS),
-        "eager": Implementation(geglu_reference, "gelu, then the product"),
-        "compile": Implementation(compiled(geglu_reference), "torch.compile of eager"),
-        "liger": Implementation(
-            _liger("geglu", "LigerGELUMulFunction"), "Liger-Kernel's GELUMul", requires=("liger-kernel",)
-        ),
-    },
-    reference=geglu_reference,
-    inputs=geglu_inputs,
-    workloads=WORKLOADS,
-    cost=geglu_cost,
-    tolerance=TOLERANCE,
-    passes=(FORWARD, BACKWARD),
-)
+#: SiLU: negate, exponential, add, divide, multiply. Its derivative: two for the slope, two for the product rule.
+SWIGLU = _spec(
+    "swiglu", "silu(gate) * up", Implementation(swiglu, "one pass", CONFIGS),
+    Implementation(swiglu_reference, "silu, then the product"), _liger("swiglu:LigerSiLUMulFunction", "Liger-Kernel's SiLUMul"), (5, 4),
+)  # fmt: skip
+#: GELU by tanh takes nine operations and its derivative eight more, as in ``gelu``.
+GEGLU = _spec(
+    "geglu", "gelu(gate) * up, by tanh", Implementation(geglu, "one pass", CONFIGS),
+    Implementation(geglu_reference, "gelu, then the product"), _liger("geglu:LigerGELUMulFunction", "Liger-Kernel's GELUMul"), (9, 8), approximate="tanh",
+)  # fmt: skip

@@ -16,10 +16,9 @@ import triton.language as tl
 
 from tilescope_kernels._shared.activations import activate, activate_with_derivative
 from tilescope_kernels._shared.checks import check_tensors, use_triton
-from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, split_config
 from tilescope_kernels._shared.operators import operator, pack, unpack
-from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import BACKWARD, FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 
 @triton.jit
@@ -108,7 +107,7 @@ def _differentiate(ctx: Any, dy: torch.Tensor) -> torch.Tensor:
     return _gelu_backward(dy.contiguous(), *ctx.saved_tensors, *ctx.rest)
 
 
-def gelu(x: torch.Tensor, approximate: str = "none", *, config: Mapping[str, int] | None = None) -> torch.Tensor:
+def gelu(x: torch.Tensor, approximate: str = "none", *, config: Config | None = None) -> torch.Tensor:
     """GELU of ``x`` (fp32, fp16, bf16; any shape and strides), computed in fp32; once differentiable.
 
     As ``torch.nn.functional.gelu``, including infinities and NaN: ``approximate`` is ``"none"`` (by the error function) or
@@ -135,10 +134,10 @@ def eager(x: torch.Tensor, approximate: str) -> torch.Tensor:
     return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
 
 
-def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+@drawn
+def inputs(draw: Draw, n: int) -> dict[str, Any]:
     """``x`` of ``n`` elements, standard normal, and the tanh approximation, which most models use."""
-    numbers = generator(workload, device)
-    x = normal((workload.dims["n"],), workload, device, numbers, requires_grad=True)
+    x = draw(n, grad=True)
     return {"x": x, "approximate": "tanh"}
 
 
@@ -149,31 +148,22 @@ def cost(workload: Workload, direction: str) -> Cost:
     exponential and sum, one division, one multiplication by x. Backward: the same without the last, two for
     gate * (1 - gate), four for u', two for the product rule, one for dy.
     """
-    n, size = workload.elements, workload.elements * workload.itemsize
+    n, size = workload.elements, workload.bytes
     if direction == FORWARD:
         return Cost(flops=9 * n, bytes_read=size, bytes_written=size)
     return Cost(flops=17 * n, bytes_read=2 * size, bytes_written=size)
 
 
-SPEC = KernelSpec(
-    name="gelu",
-    summary="GELU by tanh",
-    dims=("n",),
-    implementations={
-        "triton": Implementation(gelu, "one pass", CONFIGS),
-        "eager": Implementation(eager, "the formula one operation at a time"),
-        "compile": Implementation(compiled(eager), "torch.compile of eager"),
-        "aten": Implementation(reference, "torch.nn.functional.gelu"),
-    },
+SPEC = declare(
+    "gelu",
+    "GELU by tanh",
+    "n",
+    "small 65536-bf16, medium 16777216-bf16, large 67108864-bf16, ragged 1423763-bf16, large-fp32 67108864-fp32",
+    triton=Implementation(gelu, "one pass", CONFIGS),
+    eager=Implementation(eager, "the formula one operation at a time"),
+    aten=Implementation(reference, "torch.nn.functional.gelu"),
     reference=reference,
     inputs=inputs,
-    workloads=(
-        Workload({"n": 1 << 16}, "bf16", label="small"),
-        Workload({"n": 1 << 24}, "bf16", label="medium"),
-        Workload({"n": 1 << 26}, "bf16", label="large"),
-        Workload({"n": 1823 * 781}, "bf16", label="ragged"),
-        Workload({"n": 1 << 26}, "fp32", label="large-fp32"),
-    ),
     cost=cost,
     tolerance={"fp32": 1e-6, "fp16": 8e-4, "bf16": 6e-3},
     passes=(FORWARD, BACKWARD),

@@ -14,12 +14,11 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.checks import check_tensors, use_triton
-from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2, split_config
 from tilescope_kernels._shared.operators import operator, pack, rows_like, unpack
 from tilescope_kernels._shared.reach import SECOND_AXIS, slabs
 from tilescope_kernels._shared.row_tiles import aligned
-from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import BACKWARD, FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn, peer
 
 
 @triton.jit
@@ -231,7 +230,7 @@ def _check(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tenso
 
 def rope(
     q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, inplace: bool = False,
-    config: Mapping[str, int] | None = None,
+    config: Config | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """``(x * cos + rotate_half(x) * sin for x in (q, k))``, in fp32, rounded once; differentiable in q and k.
 
@@ -296,60 +295,39 @@ def reference(
     return q_out.to(q.dtype), k_out.to(k.dtype)
 
 
-def liger(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Liger-Kernel's function, imported at the first call because it is an optional dependency. It overwrites q and k."""
-    from liger_kernel.ops.rope import LigerRopeFunction  # noqa: PLC0415
-
-    return LigerRopeFunction.apply(q, k, cos, sin)
-
-
-def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+@drawn
+def inputs(draw: Draw, batch: int, q_heads: int, k_heads: int, tokens: int, columns: int) -> dict[str, Any]:
     """``q`` and ``k`` as projections give them: (batch, tokens, heads, columns) with heads transposed first. Llama's angles."""
-    numbers = generator(workload, device)
-    batch, q_heads, k_heads, tokens, columns = (workload.dims[name] for name in SPEC.dims)
 
     def heads_first(heads: int) -> torch.Tensor:
-        return normal((batch, tokens, heads, columns), workload, device, numbers).transpose(1, 2).requires_grad_()
+        return draw(batch, tokens, heads, columns).transpose(1, 2).requires_grad_()
 
     q, k = heads_first(q_heads), heads_first(k_heads)
-    plane = torch.arange(0, columns, 2, dtype=torch.float32, device=device)
-    angles = torch.arange(tokens, device=device)[:, None] * 10000.0 ** (-plane / columns)
+    plane = torch.arange(0, columns, 2, dtype=torch.float32, device=draw.device)
+    angles = torch.arange(tokens, device=draw.device)[:, None] * 10000.0 ** (-plane / columns)
     angles = torch.cat((angles, angles), dim=-1)[None]
     return {"q": q, "k": k, "cos": angles.cos().to(q.dtype), "sin": angles.sin().to(q.dtype)}
 
 
 def cost(workload: Workload, direction: str) -> Cost:
     """Reads q, k (backward, their gradients) and both tables, writes as many elements of q and k. Three operations per element."""
-    batch, q_heads, k_heads, tokens, columns = (workload.dims[name] for name in SPEC.dims)
+    batch, q_heads, k_heads, tokens, columns = workload.dims.values()
     elements = batch * (q_heads + k_heads) * tokens * columns
     size = elements * workload.itemsize
     tables = 2 * tokens * columns * workload.itemsize
     return Cost(flops=3 * elements, bytes_read=size + tables, bytes_written=size)
 
 
-def _workload(batch: int, q_heads: int, k_heads: int, tokens: int, columns: int, dtype: str, label: str) -> Workload:
-    dims = {"batch": batch, "q_heads": q_heads, "k_heads": k_heads, "tokens": tokens, "columns": columns}
-    return Workload(dims, dtype, label=label)
-
-
-SPEC = KernelSpec(
-    name="rope",
-    summary="rotary embedding of q and k",
-    dims=("batch", "q_heads", "k_heads", "tokens", "columns"),
-    implementations={
-        "triton": Implementation(rope, "one pass over q and k", CONFIGS),
-        "eager": Implementation(reference, "halves joined, two products and a sum, of q and of k"),
-        "compile": Implementation(compiled(reference), "torch.compile of eager"),
-        "liger": Implementation(liger, "Liger-Kernel's, in place", requires=("liger-kernel",)),
-    },
+SPEC = declare(
+    "rope",
+    "rotary embedding of q and k",
+    "batch q_heads k_heads tokens columns",
+    "small 1x32x8x128x128-bf16, medium 1x32x8x4096x128-bf16, large 4x32x8x8192x128-bf16, ragged 3x7x3x781x80-fp32",
+    triton=Implementation(rope, "one pass over q and k", CONFIGS),
+    eager=Implementation(reference, "halves joined, two products and a sum, of q and of k"),
+    liger=peer("liger-kernel", "liger_kernel.ops.rope:LigerRopeFunction.apply", "Liger-Kernel's, in place"),
     reference=reference,
     inputs=inputs,
-    workloads=(
-        _workload(1, 32, 8, 128, 128, "bf16", "small"),
-        _workload(1, 32, 8, 4096, 128, "bf16", "medium"),
-        _workload(4, 32, 8, 8192, 128, "bf16", "large"),
-        _workload(3, 7, 3, 781, 80, "fp32", "ragged"),
-    ),
     cost=cost,
     tolerance={"fp32": 1e-6, "fp16": 8e-4, "bf16": 6e-3},
     passes=(FORWARD, BACKWARD),

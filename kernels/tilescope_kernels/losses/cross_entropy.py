@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 
 from tilescope_kernels._shared.checks import autocast_dtype, check_integers, check_tensors, use_triton
-from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2, split_config
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack, wants_grad
 from tilescope_kernels.losses.class_weights import check_weight, weighed
@@ -23,7 +22,7 @@ from tilescope_kernels.losses.cross_entropy_kernels import cross_entropy_backwar
 from tilescope_kernels.losses.gradient_scaling import scaled
 from tilescope_kernels.losses.mean import count_rows, reduced
 from tilescope_kernels.losses.resident import cross_entropy_resident_kernel, plan
-from tilescope_kernels.spec import FORWARD, STEP, Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import FORWARD, STEP, Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 #: ``ACCESSES`` of 16 bytes per thread are in flight in each step. ``PROGRAMS`` per SM walk the rows where the gradient is computed
 #: with the loss; 0 is one program per row, as always in the other passes.
@@ -47,9 +46,7 @@ _LONG, _VERY_LONG = 64 * 1024, 128 * 1024
 REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
 
 
-def _tile(
-    x: torch.Tensor, config: Mapping[str, int] | None, known: Mapping[str, int]
-) -> tuple[dict[str, int], dict[str, int]]:
+def _tile(x: torch.Tensor, config: Config | None, known: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]]:
     """LANES and WIDTH for the rows of ``x``, and launch options. Without a config ``known`` bounds them."""
     chosen, options = split_config(config or {})
     width = 16 // x.element_size()
@@ -60,7 +57,7 @@ def _tile(
 
 
 def rows_loss(
-    x: torch.Tensor, target: torch.Tensor, ignore_index: int, smoothing: float, config: Mapping[str, int] | None, *,
+    x: torch.Tensor, target: torch.Tensor, ignore_index: int, smoothing: float, config: Config | None, *,
     parts: torch.Tensor | None = None, dx: torch.Tensor | None = None, count: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """The fp32 loss of each row. Fills ``parts`` and ``dx`` if given. ``dx`` has the strides of ``x`` and may be ``x`` itself."""
@@ -180,7 +177,7 @@ def check_loss(target: torch.Tensor, reduction: str, label_smoothing: float) -> 
 
 def cross_entropy(
     x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, *, ignore_index: int = -100, reduction: str = "mean",
-    label_smoothing: float = 0.0, gradient_in_forward: bool | None = None, config: Mapping[str, int] | None = None,
+    label_smoothing: float = 0.0, gradient_in_forward: bool | None = None, config: Config | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """Cross-entropy of logits ``x`` and class indices ``target``, computed in fp32; once differentiable in ``x``.
 
@@ -262,7 +259,7 @@ def reference(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def gradient_later(
-    x: torch.Tensor, target: torch.Tensor, config: Mapping[str, int] | None = None
+    x: torch.Tensor, target: torch.Tensor, config: Config | None = None
 ) -> torch.Tensor:  # fmt: skip
     """``cross_entropy`` that computes the gradient in the backward pass."""
     return cross_entropy(x, target, gradient_in_forward=False, config=config)
@@ -280,14 +277,13 @@ def liger(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return LigerCrossEntropyFunction.apply(x, target, None)[0]
 
 
-def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+@drawn
+def inputs(draw: Draw, rows: int, columns: int) -> dict[str, Any]:
     """``x`` of rows x columns, standard normal, and a uniformly random ``target`` per row."""
-    numbers = generator(workload, device)
-    rows, columns = workload.dims["rows"], workload.dims["columns"]
-    target = torch.empty(rows, dtype=torch.int64, device=device)
-    if numbers is not None:
-        target.random_(0, max(columns, 1), generator=numbers)
-    return {"x": normal((rows, columns), workload, device, numbers, requires_grad=True), "target": target}
+    target = torch.empty(rows, dtype=torch.int64, device=draw.device)
+    if draw.numbers is not None:
+        target.random_(0, max(columns, 1), generator=draw.numbers)
+    return {"x": draw(rows, columns, grad=True), "target": target}
 
 
 def cost(workload: Workload, direction: str) -> Cost:
@@ -297,32 +293,24 @@ def cost(workload: Workload, direction: str) -> Cost:
     counted. Operations per element: forward, subtract, exponential, add. A step adds subtract, exponential, subtract the
     target's share, scale.
     """
-    rows, size = workload.dims["rows"], workload.elements * workload.itemsize
+    rows, size = workload.dims["rows"], workload.bytes
     if direction == FORWARD:
         return Cost(flops=3 * workload.elements, bytes_read=size + 8 * rows, bytes_written=workload.itemsize)
     return Cost(flops=7 * workload.elements, bytes_read=size + 8 * rows, bytes_written=size + workload.itemsize)
 
 
-SPEC = KernelSpec(
-    name="cross_entropy",
-    summary="cross-entropy of logits",
-    dims=("rows", "columns"),
-    implementations={
-        "triton": Implementation(cross_entropy, "the gradient computed with the loss", CONFIGS),
-        "two_passes": Implementation(gradient_later, "one read for the loss; backward from the logits", CONFIGS),
-        "eager": Implementation(eager, "log_softmax, gather and mean, one after the other"),
-        "compile": Implementation(compiled(eager), "torch.compile of eager"),
-        "aten": Implementation(reference, "torch.nn.functional.cross_entropy"),
-        "liger": Implementation(liger, "Liger-Kernel's, in place", requires=("liger-kernel",)),
-    },
+SPEC = declare(
+    "cross_entropy",
+    "cross-entropy of logits",
+    "rows columns",
+    "small 128x1024-bf16, medium 4096x32000-bf16, large 8192x128256-bf16, ragged 1823x781-fp32",
+    triton=Implementation(cross_entropy, "the gradient computed with the loss", CONFIGS),
+    two_passes=Implementation(gradient_later, "one read for the loss; backward from the logits", CONFIGS),
+    eager=Implementation(eager, "log_softmax, gather and mean, one after the other"),
+    aten=Implementation(reference, "torch.nn.functional.cross_entropy"),
+    liger=Implementation(liger, "Liger-Kernel's, in place", requires=("liger-kernel",)),
     reference=reference,
     inputs=inputs,
-    workloads=(
-        Workload({"rows": 128, "columns": 1024}, "bf16", label="small"),
-        Workload({"rows": 4096, "columns": 32000}, "bf16", label="medium"),
-        Workload({"rows": 8192, "columns": 128256}, "bf16", label="large"),
-        Workload({"rows": 1823, "columns": 781}, "fp32", label="ragged"),
-    ),
     cost=cost,
     tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6e-3},
     passes=(FORWARD, STEP),

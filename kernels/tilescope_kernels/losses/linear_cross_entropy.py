@@ -8,7 +8,6 @@ logits are stored there (``logits_in_gradient``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,14 +15,13 @@ import torch.nn.functional as F
 import triton
 
 from tilescope_kernels._shared.checks import check_tensors, use_triton
-from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.operators import operator, pack, unpack, wants_grad
 from tilescope_kernels.losses import logits_in_gradient
 from tilescope_kernels.losses.class_products import add_dw, write_dw, write_dx, write_logits
 from tilescope_kernels.losses.cross_entropy import REDUCTIONS, check_loss, result_dtype, rows_loss
 from tilescope_kernels.losses.gradient_scaling import scaled
 from tilescope_kernels.losses.mean import count_rows, reduced
-from tilescope_kernels.spec import FORWARD, STEP, Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import FORWARD, STEP, Config, Cost, Draw, Implementation, Workload, declare, drawn, peer
 
 #: ``CHUNK`` rows of logits exist at a time, 0 for the launcher's choice. Fewer rows take less memory, but smaller products, and
 #: each chunk takes a pass over dW, which also rounds it in 16 bits.
@@ -136,7 +134,7 @@ def _differentiate(ctx: Any, dloss: torch.Tensor) -> tuple[torch.Tensor | None, 
 def linear_cross_entropy(
     x: torch.Tensor, linear_weight: torch.Tensor, target: torch.Tensor, *, linear_bias: torch.Tensor | None = None,
     weight: None = None, reduction: str = "mean", ignore_index: int = -100, label_smoothing: float = 0.0,
-    chunk_rows: int = 0, config: Mapping[str, int] | None = None,
+    chunk_rows: int = 0, config: Config | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """``cross_entropy(linear(x, linear_weight, linear_bias), target)`` without the logits of all rows.
 
@@ -220,24 +218,16 @@ def liger(x: torch.Tensor, linear_weight: torch.Tensor, target: torch.Tensor) ->
     return LigerFusedLinearCrossEntropyFunction.apply(x, linear_weight, target)[0]
 
 
-def cce(x: torch.Tensor, linear_weight: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Cut Cross-Entropy's function, imported at the first call because it is an optional dependency."""
-    from cut_cross_entropy import linear_cross_entropy as cut  # noqa: PLC0415
-
-    return cut(x, linear_weight, target)
-
-
-def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+@drawn
+def inputs(draw: Draw, rows: int, columns: int, classes: int) -> dict[str, Any]:
     """``x`` of rows x columns, standard normal, a weight that gives standard normal logits, and a ``target`` per row."""
-    numbers = generator(workload, device)
-    rows, columns, classes = (workload.dims[name] for name in SPEC.dims)
-    target = torch.empty(rows, dtype=torch.int64, device=device)
-    if numbers is not None:
-        target.random_(0, max(classes, 1), generator=numbers)
+    target = torch.empty(rows, dtype=torch.int64, device=draw.device)
+    if draw.numbers is not None:
+        target.random_(0, max(classes, 1), generator=draw.numbers)
     scale = columns**-0.5
     return {
-        "x": normal((rows, columns), workload, device, numbers, requires_grad=True),
-        "linear_weight": normal((classes, columns), workload, device, numbers, scale=scale, requires_grad=True),
+        "x": draw(rows, columns, grad=True),
+        "linear_weight": draw(classes, columns, scale=scale, grad=True),
         "target": target,
     }
 
@@ -247,37 +237,24 @@ def cost(workload: Workload, direction: str) -> Cost:
 
     Writes and reads of the logits, a chunk at a time, are not counted.
     """
-    rows, columns, classes = (workload.dims[name] for name in SPEC.dims)
-    pipe = workload.dtype if workload.dtype in ("bf16", "fp16") else "fp32"
+    rows, columns, classes = workload.dims.values()
     product, size = 2 * rows * columns * classes, (rows + classes) * columns * workload.itemsize
     if direction == FORWARD:
-        return Cost(product + 3 * rows * classes, size + 8 * rows, workload.itemsize, pipe)
-    return Cost(3 * product + 7 * rows * classes, size + 8 * rows, size + workload.itemsize, pipe)
+        return Cost(product + 3 * rows * classes, size + 8 * rows, workload.itemsize, workload.pipe)
+    return Cost(3 * product + 7 * rows * classes, size + 8 * rows, size + workload.itemsize, workload.pipe)
 
 
-def _workload(rows: int, columns: int, classes: int, dtype: str, label: str) -> Workload:
-    return Workload({"rows": rows, "columns": columns, "classes": classes}, dtype, label=label)
-
-
-SPEC = KernelSpec(
-    name="linear_cross_entropy",
-    summary="cross-entropy of a linear layer's outputs",
-    dims=("rows", "columns", "classes"),
-    implementations={
-        "triton": Implementation(linear_cross_entropy, "in chunks, gradients with the loss", CONFIGS),
-        "eager": Implementation(reference, "torch.nn.functional.linear, then cross_entropy"),
-        "compile": Implementation(compiled(reference), "torch.compile of eager"),
-        "liger": Implementation(liger, "Liger-Kernel's", requires=("liger-kernel",)),
-        "cce": Implementation(cce, "Cut Cross-Entropy's, no logits in memory", requires=("cut-cross-entropy",)),
-    },
+SPEC = declare(
+    "linear_cross_entropy",
+    "cross-entropy of a linear layer's outputs",
+    "rows columns classes",
+    "small 128x256x1024-bf16, medium 4096x2048x32000-bf16, large 8192x4096x128256-bf16, ragged 781x130x1823-fp32",
+    triton=Implementation(linear_cross_entropy, "in chunks, gradients with the loss", CONFIGS),
+    eager=Implementation(reference, "torch.nn.functional.linear, then cross_entropy"),
+    liger=Implementation(liger, "Liger-Kernel's", requires=("liger-kernel",)),
+    cce=peer("cut-cross-entropy", "cut_cross_entropy:linear_cross_entropy", "Cut Cross-Entropy's, no logits in memory"),
     reference=reference,
     inputs=inputs,
-    workloads=(
-        _workload(128, 256, 1024, "bf16", "small"),
-        _workload(4096, 2048, 32000, "bf16", "medium"),
-        _workload(8192, 4096, 128256, "bf16", "large"),
-        _workload(781, 130, 1823, "fp32", "ragged"),
-    ),
     cost=cost,
     tolerance={"fp32": 1e-5, "fp16": 4e-3, "bf16": 1.5e-2},
     passes=(FORWARD, STEP),

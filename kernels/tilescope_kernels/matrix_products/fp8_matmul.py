@@ -5,6 +5,7 @@ On Hopper, large products with scales per block use ``fp8_blocks_hopper``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +14,6 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.checks import FLOATING, use_triton
-from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.descriptors import workspace
 from tilescope_kernels._shared.launching import launch, multiprocessors, split_config
 from tilescope_kernels._shared.one_byte import check_operands
@@ -24,7 +24,7 @@ from tilescope_kernels.matrix_products import fp8_blocks_hopper, scaled_matmul
 from tilescope_kernels.matrix_products.bytes_product import bytes_product
 from tilescope_kernels.matrix_products.scaled_matmul import pointer_operands
 from tilescope_kernels.quantization.quantize_kernels import GROUP
-from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import Config, Cost, Draw, Implementation, KernelSpec, Workload, declare, drawn
 
 _GROUP = tl.constexpr(GROUP)
 
@@ -182,7 +182,7 @@ def fp8_matmul(
     *,
     dtype: torch.dtype = torch.bfloat16,
     use_fast_accum: bool = True,
-    config: Mapping[str, int] | None = None,
+    config: Config | None = None,
 ) -> torch.Tensor:
     """``(a * scale_a) @ (b * scale_b)`` of e4m3 matrices (M, K) and (K, N), in ``dtype`` (bf16, fp16, fp32).
 
@@ -250,101 +250,58 @@ def cublas(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: tor
     return torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=torch.bfloat16, use_fast_accum=fast)
 
 
-def _operands(workload: Workload, device: Any) -> tuple[dict[str, torch.Tensor], torch.Generator | None]:
-    """``a`` (m, k) and ``b`` (k, n), the transpose of a weight (n, k): standard normal, rounded to e4m3."""
-    numbers = generator(workload, device)
-    m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
-    a, weight = (normal(shape, workload, device, numbers) for shape in ((m, k), (n, k)))
-    return {"a": a, "b": weight.T}, numbers
-
-
-def _scale(shape: tuple[int, ...], device: Any, numbers: torch.Generator | None) -> torch.Tensor:
-    """fp32 scales between 0.01 and 0.02."""
-    scale = torch.empty(shape, device=device)
-    return scale if numbers is None else scale.uniform_(0.01, 0.02, generator=numbers)
-
-
-def inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """Operands and a scale per operand."""
-    operands, numbers = _operands(workload, device)
-    return {**operands, "scale_a": _scale((), device, numbers), "scale_b": _scale((), device, numbers)}
-
-
-def row_inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """Operands and scales per row of a and column of b."""
-    operands, numbers = _operands(workload, device)
-    m, n = workload.dims["m"], workload.dims["n"]
-    return {**operands, "scale_a": _scale((m, 1), device, numbers), "scale_b": _scale((1, n), device, numbers)}
-
-
-def block_inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """Operands and scales of 1x128 and 128x128, contiguous along m and along k, as cuBLAS takes them."""
-    operands, numbers = _operands(workload, device)
-    m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
+def _scale_shapes(scales: str, m: int, n: int, k: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     blocks = triton.cdiv(k, GROUP)
-    scale_a, scale_b = (_scale(shape, device, numbers).T for shape in ((blocks, m), (triton.cdiv(n, GROUP), blocks)))
-    return {**operands, "scale_a": scale_a, "scale_b": scale_b}
+    shapes = {"tensor": ((), ()), "rows": ((m, 1), (1, n)), "blocks": ((blocks, m), (triton.cdiv(n, GROUP), blocks))}
+    return shapes[scales]
 
 
-def _cost(scales: str) -> Any:
-    def cost(workload: Workload, direction: str) -> Cost:
-        """2MNK operations on tensor cores and the scaling; operands and scales read once, the bf16 result written."""
-        m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
-        blocks = triton.cdiv(k, GROUP)
-        count = {"tensor": 2, "rows": m + n, "blocks": m * blocks + blocks * triton.cdiv(n, GROUP)}[scales]
-        return Cost(flops=2 * m * n * k, bytes_read=m * k + k * n + 4 * count, bytes_written=2 * m * n, pipe="fp8")
-
-    return cost
-
-
-def _spec(
-    name: str, scales: str, summary: str, draw: Any, plain: Any, configs: tuple[dict[str, int], ...]
-) -> KernelSpec:
+def _spec(name: str, scales: str, summary: str, plain: Any, configs: tuple[dict[str, int], ...]) -> KernelSpec:
     def fused(
-        a: torch.Tensor,
-        b: torch.Tensor,
-        scale_a: torch.Tensor,
-        scale_b: torch.Tensor,
-        config: Mapping[str, int] | None = None,
+        a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, config: Config | None = None
     ) -> torch.Tensor:
         return fp8_matmul(a, b, scale_a, scale_b, config=config)
 
-    return KernelSpec(
-        name=name,
-        summary=summary,
-        dims=("m", "n", "k"),
-        implementations={
-            "triton": Implementation(fused, "FP8 on tensor cores, scaled at the end", configs),
-            "eager": Implementation(plain, "converted to bf16, then cuBLAS"),
-            "compile": Implementation(compiled(plain), "torch.compile of eager"),
-            "cublas": Implementation(cublas, "torch._scaled_mm"),
-        },
+    @drawn
+    def inputs(draw: Draw, m: int, n: int, k: int) -> dict[str, Any]:
+        """``a`` (m, k) and ``b`` (k, n), the transpose of a weight (n, k): standard normal, rounded to e4m3.
+
+        Scales are between 0.01 and 0.02. Those of blocks are contiguous along m and along k, as cuBLAS takes them.
+        """
+        operands = {"a": draw(m, k), "b": draw(n, k).T}
+        for place, shape in zip("ab", _scale_shapes(scales, m, n, k), strict=True):
+            scale = torch.empty(shape, device=draw.device)
+            if draw.numbers is not None:
+                scale.uniform_(0.01, 0.02, generator=draw.numbers)
+            operands[f"scale_{place}"] = scale.T if scales == "blocks" else scale
+        return operands
+
+    def cost(workload: Workload, direction: str) -> Cost:
+        """2MNK operations on tensor cores and the scaling; operands and scales read once, the bf16 result written."""
+        m, n, k = workload.dims.values()
+        count = sum(map(math.prod, _scale_shapes(scales, m, n, k)))
+        return Cost(flops=2 * m * n * k, bytes_read=m * k + k * n + 4 * count, bytes_written=2 * m * n, pipe="fp8")
+
+    return declare(
+        name,
+        summary,
+        "m n k",
+        # The ragged extents are the most irregular that torch._scaled_mm takes.
+        "small 512x512x512-fp8, medium 2048x2048x2048-fp8, large 4096x4096x4096-fp8, "
+        f"ragged 1023x528x{1024 if scales == 'blocks' else 1040}-fp8, huge 8192x8192x8192-fp8, empty 0x512x512-fp8",
+        triton=Implementation(fused, "FP8 on tensor cores, scaled at the end", configs),
+        eager=Implementation(plain, "converted to bf16, then cuBLAS"),
+        cublas=Implementation(cublas, "torch._scaled_mm"),
         reference=reference,
-        inputs=draw,
-        workloads=(
-            Workload({"m": 512, "n": 512, "k": 512}, "fp8", label="small"),
-            Workload({"m": 2048, "n": 2048, "k": 2048}, "fp8", label="medium"),
-            Workload({"m": 4096, "n": 4096, "k": 4096}, "fp8", label="large"),
-            # The most irregular extents that torch._scaled_mm takes.
-            Workload({"m": 1023, "n": 528, "k": 1040 if scales != "blocks" else 1024}, "fp8", label="ragged"),
-            Workload({"m": 8192, "n": 8192, "k": 8192}, "fp8", label="huge"),
-            Workload({"m": 0, "n": 512, "k": 512}, "fp8", label="empty"),
-        ),
-        cost=_cost(scales),
-        # Set by rounding the result to bf16.
-        tolerance={"fp8": 6e-3},
-        # Tensor cores take e4m3 from Ada on.
-        targets=("sm_89", "sm_90", "sm_100", "sm_120"),
+        inputs=inputs,
+        cost=cost,
+        tolerance={"fp8": 6e-3},  # by rounding the result to bf16
+        targets=("sm_89", "sm_90", "sm_100", "sm_120"),  # whose tensor cores take e4m3
     )
 
 
-SPEC = _spec("fp8_matmul", "tensor", "FP8 a @ b with a scale an operand", inputs, eager, CONFIGS)
-ROWS_SPEC = _spec("fp8_matmul_rows", "rows", "FP8 a @ b with a scale a row and a column", row_inputs, eager, CONFIGS)
+SPEC = _spec("fp8_matmul", "tensor", "FP8 a @ b with a scale an operand", eager, CONFIGS)
+ROWS_SPEC = _spec("fp8_matmul_rows", "rows", "FP8 a @ b with a scale a row and a column", eager, CONFIGS)
 BLOCKS_SPEC = _spec(
-    "fp8_matmul_blocks",
-    "blocks",
-    "FP8 a @ b with scales of 1x128 and 128x128",
-    block_inputs,
-    eager_blocks,
-    BLOCK_CONFIGS,
+    "fp8_matmul_blocks", "blocks", "FP8 a @ b with scales of 1x128 and 128x128", eager_blocks, BLOCK_CONFIGS
 )

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from tilescope_kernels._shared.checks import FLOATING, use_triton
-from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.one_byte import check_operands
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels.matrix_products import scaled_matmul
 from tilescope_kernels.matrix_products.bytes_product import bytes_product
-from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 CONFIGS = scaled_matmul.sweep(4)
 SCALED_CONFIGS = scaled_matmul.sweep(2)
@@ -42,7 +40,7 @@ def int8_matmul(
     scale_b: torch.Tensor | None = None,
     *,
     dtype: torch.dtype = torch.bfloat16,
-    config: Mapping[str, int] | None = None,
+    config: Config | None = None,
 ) -> torch.Tensor:
     """``a @ b`` of int8 matrices (M, K) and (K, N): exact in int32 or, with scales, in ``dtype`` (bf16, fp16, fp32).
 
@@ -109,78 +107,65 @@ def cublas_rows(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b
     return (torch._int_mm(a, b).float() * scale_a * scale_b).bfloat16()
 
 
-def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+@drawn
+def inputs(draw: Draw, m: int, n: int, k: int) -> dict[str, Any]:
     """``a`` (m, k) and ``b`` (k, n), the transpose of a weight (n, k): normal with standard deviation 25."""
-    numbers = generator(workload, device)
-    m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
-    a, weight = (normal(shape, workload, device, numbers, scale=25.0) for shape in ((m, k), (n, k)))
-    return {"a": a, "b": weight.T}
+    return {"a": draw(m, k, scale=25.0), "b": draw(n, k, scale=25.0).T}
 
 
-def row_inputs(workload: Workload, device: Any) -> dict[str, Any]:
+@drawn
+def row_inputs(draw: Draw, m: int, n: int, k: int) -> dict[str, Any]:
     """As ``inputs``, with scales between 0.01 and 0.02 for the rows of a and the columns of b."""
-    scales = [torch.empty(shape, device=device) for shape in ((workload.dims["m"], 1), (1, workload.dims["n"]))]
-    numbers = generator(workload, device)
-    if numbers is not None:
-        for scale in scales:
-            scale.uniform_(0.01, 0.02, generator=numbers)
-    return {**inputs(workload, device), "scale_a": scales[0], "scale_b": scales[1]}
+    scale_a, scale_b = torch.empty((m, 1), device=draw.device), torch.empty((1, n), device=draw.device)
+    if draw.numbers is not None:
+        for scale in (scale_a, scale_b):
+            scale.uniform_(0.01, 0.02, generator=draw.numbers)
+    return {**inputs(draw.workload, draw.device), "scale_a": scale_a, "scale_b": scale_b}
 
 
 def cost(workload: Workload, direction: str) -> Cost:
     """2MNK operations on tensor cores; both operands read once, the int32 result written once."""
-    m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
+    m, n, k = workload.dims.values()
     return Cost(flops=2 * m * n * k, bytes_read=m * k + k * n, bytes_written=4 * m * n, pipe="int8")
 
 
 def row_cost(workload: Workload, direction: str) -> Cost:
     """As ``cost``, with scales read and a bf16 result."""
-    m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
+    m, n, k = workload.dims.values()
     read = m * k + k * n + 4 * (m + n)
     return Cost(flops=2 * m * n * k, bytes_read=read, bytes_written=2 * m * n, pipe="int8")
 
 
-_WORKLOADS = (
-    Workload({"m": 512, "n": 512, "k": 512}, "int8", label="small"),
-    Workload({"m": 2048, "n": 2048, "k": 2048}, "int8", label="medium"),
-    Workload({"m": 4096, "n": 4096, "k": 4096}, "int8", label="large"),
-    # The most irregular extents that torch._int_mm takes.
-    Workload({"m": 1023, "n": 520, "k": 776}, "int8", label="ragged"),
-    Workload({"m": 8192, "n": 8192, "k": 8192}, "int8", label="huge"),
-    Workload({"m": 0, "n": 512, "k": 512}, "int8", label="empty"),
+#: The ragged extents are the most irregular that torch._int_mm takes.
+_SIZES = (
+    "small 512x512x512-int8, medium 2048x2048x2048-int8, large 4096x4096x4096-int8, ragged 1023x520x776-int8, "
+    "huge 8192x8192x8192-int8, empty 0x512x512-int8"
 )
 
-SPEC = KernelSpec(
-    name="int8_matmul",
-    summary="INT8 a @ b, exact in INT32",
-    dims=("m", "n", "k"),
-    implementations={
-        "triton": Implementation(int8_matmul, "INT8 on tensor cores", CONFIGS),
-        "eager": Implementation(eager, "converted to fp32, then cuBLAS"),
-        "compile": Implementation(compiled(eager), "torch.compile of eager"),
-        "cublas": Implementation(cublas, "torch._int_mm"),
-    },
+SPEC = declare(
+    "int8_matmul",
+    "INT8 a @ b, exact in INT32",
+    "m n k",
+    _SIZES,
+    triton=Implementation(int8_matmul, "INT8 on tensor cores", CONFIGS),
+    eager=Implementation(eager, "converted to fp32, then cuBLAS"),
+    cublas=Implementation(cublas, "torch._int_mm"),
     reference=reference,
     inputs=inputs,
-    workloads=_WORKLOADS,
     cost=cost,
     tolerance={"int8": 0.0},
 )
 
-ROWS_SPEC = KernelSpec(
-    name="int8_matmul_rows",
-    summary="INT8 a @ b with a scale a row and a column",
-    dims=("m", "n", "k"),
-    implementations={
-        "triton": Implementation(int8_matmul, "INT8 on tensor cores, scaled at the end", SCALED_CONFIGS),
-        "eager": Implementation(eager_rows, "converted to bf16, then cuBLAS, then the scales"),
-        "compile": Implementation(compiled(eager_rows), "torch.compile of eager"),
-        "cublas": Implementation(cublas_rows, "torch._int_mm, then the scales"),
-    },
+ROWS_SPEC = declare(
+    "int8_matmul_rows",
+    "INT8 a @ b with a scale a row and a column",
+    "m n k",
+    _SIZES,
+    triton=Implementation(int8_matmul, "INT8 on tensor cores, scaled at the end", SCALED_CONFIGS),
+    eager=Implementation(eager_rows, "converted to bf16, then cuBLAS, then the scales"),
+    cublas=Implementation(cublas_rows, "torch._int_mm, then the scales"),
     reference=reference,
     inputs=row_inputs,
-    workloads=_WORKLOADS,
     cost=row_cost,
-    # Set by rounding the result to bf16.
-    tolerance={"int8": 6e-3},
+    tolerance={"int8": 6e-3},  # by rounding the result to bf16
 )

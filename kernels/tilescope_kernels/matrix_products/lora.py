@@ -18,7 +18,6 @@ import torch.nn.functional as F
 import triton
 
 from tilescope_kernels._shared.checks import check_tensors, use_triton
-from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.descriptors import workspace
 from tilescope_kernels._shared.launching import BEYOND, launch, multiprocessors, shared_memory
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
@@ -26,7 +25,7 @@ from tilescope_kernels._shared.reach import is_far, slabs
 from tilescope_kernels._shared.tile_order import programs
 from tilescope_kernels.matrix_products.lora_kernels import lora_down_kernel, lora_linear_kernel
 from tilescope_kernels.matrix_products.scaled_matmul import tma_serves
-from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import BACKWARD, FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 
 def _config(m: int, n: int, k: int, warps: int, stages: int, *flags: int) -> dict[str, int]:
@@ -182,7 +181,7 @@ def lora_linear(
     lora_b: torch.Tensor,
     alpha: float = 1.0,
     *,
-    config: Mapping[str, int] | None = None,
+    config: Config | None = None,
 ) -> torch.Tensor:
     """``x @ weight.T + alpha * (x @ lora_a.T) @ lora_b.T``, as a linear layer with a LoRA adapter (arXiv:2106.09685).
 
@@ -218,19 +217,18 @@ def reference(
     return F.linear(x, weight) + alpha * F.linear(F.linear(x, lora_a), lora_b)
 
 
-def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+@drawn
+def inputs(draw: Draw, m: int, n: int, k: int, rank: int) -> dict[str, Any]:
     """``x`` (m, k) standard normal, weights scaled so that the layer's and the update's results are as large as ``x``.
 
     ``weight`` is frozen, as in training of a LoRA adapter.
     """
-    numbers = generator(workload, device)
-    m, n, k, rank = (workload.dims[name] for name in SPEC.dims)
     deep = max(k, 1) ** -0.5
     return {
-        "x": normal((m, k), workload, device, numbers, requires_grad=True),
-        "weight": normal((n, k), workload, device, numbers, scale=deep),
-        "lora_a": normal((rank, k), workload, device, numbers, scale=deep, requires_grad=True),
-        "lora_b": normal((n, rank), workload, device, numbers, scale=rank**-0.5, requires_grad=True),
+        "x": draw(m, k, grad=True),
+        "weight": draw(n, k, scale=deep),
+        "lora_a": draw(rank, k, scale=deep, grad=True),
+        "lora_b": draw(n, rank, scale=rank**-0.5, grad=True),
         "alpha": 0.5,
     }
 
@@ -241,39 +239,29 @@ def cost(workload: Workload, direction: str) -> Cost:
     The 2MR elements that ``lora_down_kernel`` writes and the product reads do not count. Backward leaves W frozen: dx takes
     three products, dA and dB one each, and alpha scales once.
     """
-    m, n, k, rank = (workload.dims[name] for name in SPEC.dims)
+    m, n, k, rank = workload.dims.values()
     size = workload.itemsize
-    pipe = workload.dtype if workload.dtype in ("bf16", "fp16") else "fp32"
     passes = 1 if direction == FORWARD else 2
     operands, update = m * k + n * k + rank * k + n * rank, m * k + rank * k + n * rank
     return Cost(
         flops=2 * m * (n * k + passes * (k * rank + rank * n)) + m * rank,
         bytes_read=(operands if direction == FORWARD else operands + m * n) * size,
         bytes_written=(m * n if direction == FORWARD else update) * size,
-        pipe=pipe,
+        pipe=workload.pipe,
     )
 
 
-SPEC = KernelSpec(
-    name="lora_linear",
-    summary="a linear layer with a low-rank update",
-    dims=("m", "n", "k", "rank"),
-    implementations={
-        "triton": Implementation(lora_linear, "the update as the end of the product's sum", CONFIGS),
-        "eager": Implementation(reference, "three products (cuBLAS) and two elementwise operations"),
-        "compile": Implementation(compiled(reference), "torch.compile of eager"),
-    },
+SPEC = declare(
+    "lora_linear",
+    "a linear layer with a low-rank update",
+    "m n k rank",
+    "small 512x512x512x16-bf16, medium 2048x2048x2048x16-bf16, large 4096x4096x4096x16-bf16, "
+    "large-64 4096x4096x4096x64-bf16, ragged 1023x517x769x24-fp16, huge 8192x8192x8192x64-bf16, "
+    "empty 0x512x512x16-bf16",
+    triton=Implementation(lora_linear, "the update as the end of the product's sum", CONFIGS),
+    eager=Implementation(reference, "three products (cuBLAS) and two elementwise operations"),
     reference=reference,
     inputs=inputs,
-    workloads=(
-        Workload({"m": 512, "n": 512, "k": 512, "rank": 16}, "bf16", label="small"),
-        Workload({"m": 2048, "n": 2048, "k": 2048, "rank": 16}, "bf16", label="medium"),
-        Workload({"m": 4096, "n": 4096, "k": 4096, "rank": 16}, "bf16", label="large"),
-        Workload({"m": 4096, "n": 4096, "k": 4096, "rank": 64}, "bf16", label="large-64"),
-        Workload({"m": 1023, "n": 517, "k": 769, "rank": 24}, "fp16", label="ragged"),
-        Workload({"m": 8192, "n": 8192, "k": 8192, "rank": 64}, "bf16", label="huge"),
-        Workload({"m": 0, "n": 512, "k": 512, "rank": 16}, "bf16", label="empty"),
-    ),
     cost=cost,
     tolerance={"fp32": 1e-5, "fp16": 9e-4, "bf16": 7e-3},
     passes=(FORWARD, BACKWARD),

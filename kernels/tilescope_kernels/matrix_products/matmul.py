@@ -13,7 +13,6 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.checks import check_tensors, use_triton
-from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.descriptors import workspace
 from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, shared_memory
 from tilescope_kernels._shared.operators import operator, pack, unpack
@@ -21,7 +20,7 @@ from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels._shared.tile_order import programs, tile_origin
 from tilescope_kernels.matrix_products import matmul_hopper, matmul_pairs, split_k
 from tilescope_kernels.matrix_products.aligned_rows import columns
-from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import BACKWARD, FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 
 @triton.jit
@@ -262,7 +261,7 @@ def _differentiate(ctx: Any, dc: torch.Tensor) -> tuple[torch.Tensor | None, tor
     return _matmul(dc, b.T, config) if wants_da else None, _matmul(a.T, dc, config) if wants_db else None
 
 
-def matmul(a: torch.Tensor, b: torch.Tensor, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
+def matmul(a: torch.Tensor, b: torch.Tensor, *, config: Config | None = None) -> torch.Tensor:
     """``a @ b`` of matrices (M, K) and (K, N) of one dtype (fp32, fp16, bf16) and any strides; differentiable.
 
     Accumulates in fp32; fp32 operands are never rounded to tf32. ``config`` is one of ``CONFIGS``; by default the shapes choose.
@@ -290,45 +289,34 @@ def eager(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.matmul(a, b)
 
 
-def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+@drawn
+def inputs(draw: Draw, m: int, n: int, k: int) -> dict[str, Any]:
     """``a`` (m, k) and ``b`` (k, n), standard normal."""
-    numbers = generator(workload, device)
-    m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
     return {
-        "a": normal((m, k), workload, device, numbers, requires_grad=True),
-        "b": normal((k, n), workload, device, numbers, requires_grad=True),
+        "a": draw(m, k, grad=True),
+        "b": draw(k, n, grad=True),
     }
 
 
 def cost(workload: Workload, direction: str) -> Cost:
     """2MNK operations, on tensor cores at 16 bits; operands read once, the result written once. Backward: two such products."""
-    m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
+    m, n, k = workload.dims.values()
     operands, result = (m * k + k * n) * workload.itemsize, m * n * workload.itemsize
-    pipe = workload.dtype if workload.dtype in ("bf16", "fp16") else "fp32"
     if direction == FORWARD:
-        return Cost(flops=2 * m * n * k, bytes_read=operands, bytes_written=result, pipe=pipe)
-    return Cost(flops=4 * m * n * k, bytes_read=operands + result, bytes_written=operands, pipe=pipe)
+        return Cost(flops=2 * m * n * k, bytes_read=operands, bytes_written=result, pipe=workload.pipe)
+    return Cost(flops=4 * m * n * k, bytes_read=operands + result, bytes_written=operands, pipe=workload.pipe)
 
 
-SPEC = KernelSpec(
-    name="matmul",
-    summary="a @ b of two matrices",
-    dims=("m", "n", "k"),
-    implementations={
-        "triton": Implementation(matmul, "tiles in grouped order", CONFIGS),
-        "eager": Implementation(eager, "torch.matmul (cuBLAS)"),
-        "compile": Implementation(compiled(eager), "torch.compile of eager"),
-    },
+SPEC = declare(
+    "matmul",
+    "a @ b of two matrices",
+    "m n k",
+    "small 512x512x512-bf16, medium 2048x2048x2048-bf16, large 4096x4096x4096-bf16, ragged 1023x517x769-fp16, "
+    "huge 8192x8192x8192-bf16, medium-fp32 2048x2048x2048-fp32",
+    triton=Implementation(matmul, "tiles in grouped order", CONFIGS),
+    eager=Implementation(eager, "torch.matmul (cuBLAS)"),
     reference=reference,
     inputs=inputs,
-    workloads=(
-        Workload({"m": 512, "n": 512, "k": 512}, "bf16", label="small"),
-        Workload({"m": 2048, "n": 2048, "k": 2048}, "bf16", label="medium"),
-        Workload({"m": 4096, "n": 4096, "k": 4096}, "bf16", label="large"),
-        Workload({"m": 1023, "n": 517, "k": 769}, "fp16", label="ragged"),
-        Workload({"m": 8192, "n": 8192, "k": 8192}, "bf16", label="huge"),
-        Workload({"m": 2048, "n": 2048, "k": 2048}, "fp32", label="medium-fp32"),
-    ),
     cost=cost,
     tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6e-3},
     passes=(FORWARD, BACKWARD),

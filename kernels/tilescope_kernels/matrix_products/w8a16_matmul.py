@@ -15,7 +15,6 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.checks import check_no_grad, check_tensors, use_triton
-from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.descriptors import workspace
 from tilescope_kernels._shared.launching import launch, multiprocessors, shared_memory
 from tilescope_kernels._shared.one_byte import check_operands
@@ -25,7 +24,7 @@ from tilescope_kernels._shared.tile_order import programs, tile_origin
 from tilescope_kernels.matrix_products import w8a16_hopper
 from tilescope_kernels.matrix_products.scaled_matmul import tma_serves
 from tilescope_kernels.matrix_products.w8a16_sum import add_parts
-from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 
 @triton.jit
@@ -215,7 +214,7 @@ def _w8a16_matmul(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, co
 
 
 def w8a16_matmul(
-    x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, *, config: Mapping[str, int] | None = None
+    x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, *, config: Config | None = None
 ) -> torch.Tensor:
     """``x @ (weight * scale).T`` as ``torch.nn.functional.linear``: (..., K) to (..., N) in the dtype of ``x``.
 
@@ -258,7 +257,7 @@ def fused(
     weight: torch.Tensor,
     scale: torch.Tensor,
     dequantized: torch.Tensor,
-    config: Mapping[str, int] | None = None,
+    config: Config | None = None,
 ) -> torch.Tensor:
     """Call ``w8a16_matmul`` with the spec's arguments."""
     return w8a16_matmul(x, weight, scale, config=config)
@@ -274,53 +273,40 @@ def cublas(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, dequantiz
     return torch.nn.functional.linear(x, dequantized)
 
 
-def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+@drawn
+def inputs(draw: Draw, m: int, n: int, k: int) -> dict[str, Any]:
     """``x`` (m, k) standard normal, ``weight`` (n, k) int8 with standard deviation 25, scales, and dequantized weights.
 
     Scales are powers of two, 1/128 to 1/32, so that the dequantized 16-bit weights are exact.
     """
-    numbers = generator(workload, device)
-    m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
-    x = normal((m, k), workload, device, numbers)
-    weight = torch.empty((n, k), device=device)
-    scale = torch.empty((n, 1), device=device)
-    if numbers is not None:
-        weight.normal_(0.0, 25.0, generator=numbers)
-        scale.random_(-7, -4, generator=numbers).exp2_()
+    x = draw(m, k)
+    weight, scale = torch.empty((n, k), device=draw.device), torch.empty((n, 1), device=draw.device)
+    if draw.numbers is not None:
+        weight.normal_(0.0, 25.0, generator=draw.numbers)
+        scale.random_(-7, -4, generator=draw.numbers).exp2_()
     codes = weight.to(torch.int8)
     return {"x": x, "weight": codes, "scale": scale, "dequantized": (codes * scale).to(x.dtype)}
 
 
 def cost(workload: Workload, direction: str) -> Cost:
     """2MNK operations and one per output for the scale; x, int8 weights and scales read once, the result written once."""
-    m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
+    m, n, k = workload.dims.values()
     size = workload.itemsize
-    pipe = workload.dtype if workload.dtype in ("bf16", "fp16") else "fp32"
     read = m * k * size + n * k + 4 * n
-    return Cost(flops=2 * m * n * k + m * n, bytes_read=read, bytes_written=m * n * size, pipe=pipe)
+    return Cost(flops=2 * m * n * k + m * n, bytes_read=read, bytes_written=m * n * size, pipe=workload.pipe)
 
 
-SPEC = KernelSpec(
-    name="w8a16_matmul",
-    summary="16-bit activations times INT8 weights",
-    dims=("m", "n", "k"),
-    implementations={
-        "triton": Implementation(fused, "converted on the way to the tensor cores", CONFIGS),
-        "eager": Implementation(eager, "dequantized, then cuBLAS"),
-        "compile": Implementation(compiled(eager), "torch.compile of eager"),
-        "cublas": Implementation(cublas, "cuBLAS with weights kept at 16 bits"),
-    },
+SPEC = declare(
+    "w8a16_matmul",
+    "16-bit activations times INT8 weights",
+    "m n k",
+    "small 16x4096x4096-bf16, medium 16x14336x4096-bf16, large 4096x4096x4096-bf16, ragged 37x517x769-fp16, "
+    "one 1x14336x4096-bf16, huge 8192x8192x8192-bf16, empty 0x512x512-bf16",
+    triton=Implementation(fused, "converted on the way to the tensor cores", CONFIGS),
+    eager=Implementation(eager, "dequantized, then cuBLAS"),
+    cublas=Implementation(cublas, "cuBLAS with weights kept at 16 bits"),
     reference=precise,
     inputs=inputs,
-    workloads=(
-        Workload({"m": 16, "n": 4096, "k": 4096}, "bf16", label="small"),
-        Workload({"m": 16, "n": 14336, "k": 4096}, "bf16", label="medium"),
-        Workload({"m": 4096, "n": 4096, "k": 4096}, "bf16", label="large"),
-        Workload({"m": 37, "n": 517, "k": 769}, "fp16", label="ragged"),
-        Workload({"m": 1, "n": 14336, "k": 4096}, "bf16", label="one"),
-        Workload({"m": 8192, "n": 8192, "k": 8192}, "bf16", label="huge"),
-        Workload({"m": 0, "n": 512, "k": 512}, "bf16", label="empty"),
-    ),
     cost=cost,
     tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6e-3},
 )

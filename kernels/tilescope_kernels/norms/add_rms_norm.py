@@ -5,7 +5,6 @@ Forward moves 4 tensors, where an addition and a fused norm move 5. RMSNorm is Z
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,14 +13,13 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.checks import check_mixed, use_triton
-from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import launch, next_power_of_2, split_config
 from tilescope_kernels._shared.operators import as_rows, operator, pack, shaped_as, unpack, wants_grad
 from tilescope_kernels._shared.row_tiles import aligned, in_pieces, load_piece, load_pieces, store_piece
 from tilescope_kernels.norms.rms_norm import CONFIGS
 from tilescope_kernels.norms.rms_norm_backward import rms_norm_backward, warps
 from tilescope_kernels.norms.special_rows import forward_in_parts
-from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import BACKWARD, FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn, peer
 
 
 @triton.jit
@@ -156,7 +154,7 @@ def add_rms_norm(
     weight: torch.Tensor,
     eps: float = 1e-6,
     *,
-    config: Mapping[str, int] | None = None,
+    config: Config | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """``(rms_norm(x + residual) * weight, x + residual)`` over the last dimension; once differentiable.
 
@@ -212,23 +210,13 @@ def eager(
     return normed.to(x.dtype) * weight, total
 
 
-def liger(
-    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Liger-Kernel's function, imported at the first call because it is an optional dependency."""
-    from liger_kernel.ops.fused_add_rms_norm import LigerFusedAddRMSNormFunction  # noqa: PLC0415
-
-    return LigerFusedAddRMSNormFunction.apply(x, residual, weight, eps)
-
-
-def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+@drawn
+def inputs(draw: Draw, rows: int, columns: int) -> dict[str, Any]:
     """``x`` and ``residual`` of rows x columns, standard normal, and ``weight`` around 1."""
-    numbers = generator(workload, device)
-    rows, columns = workload.dims["rows"], workload.dims["columns"]
     return {
-        "x": normal((rows, columns), workload, device, numbers, requires_grad=True),
-        "residual": normal((rows, columns), workload, device, numbers, requires_grad=True),
-        "weight": normal((columns,), workload, device, numbers, scale=0.2, shift=1.0, requires_grad=True),
+        "x": draw(rows, columns, grad=True),
+        "residual": draw(rows, columns, grad=True),
+        "weight": draw(columns, scale=0.2, shift=1.0, grad=True),
         "eps": 1e-6,
     }
 
@@ -245,34 +233,27 @@ def cost(workload: Workload, direction: str) -> Cost:
     Operations per element: forward, one addition, two for the sum of squares, two for the scaling. Backward: one each for
     n and g, two for their inner product, three for dx, one for dsum, two for dW.
     """
-    rows, columns = workload.dims["rows"], workload.dims["columns"]
-    row, size = columns * workload.itemsize, workload.elements * workload.itemsize
+    rows, columns = workload.dims.values()
+    row, size = columns * workload.itemsize, workload.bytes
     if direction == FORWARD:
         return Cost(flops=rows * (5 * columns + 3), bytes_read=2 * size + row, bytes_written=2 * size)
     return Cost(flops=rows * (10 * columns + 1), bytes_read=3 * size + row, bytes_written=size + row)
 
 
-SPEC = KernelSpec(
-    name="add_rms_norm",
-    summary="RMSNorm of x + residual, and the sum",
-    dims=("rows", "columns"),
-    implementations={
-        "triton": Implementation(add_rms_norm, "one pass", CONFIGS),
-        "eager": Implementation(eager, "the addition, then the formula one operation at a time in fp32"),
-        "compile": Implementation(compiled(eager), "torch.compile of eager"),
-        "aten": Implementation(reference, "x + residual, then torch.nn.functional.rms_norm"),
-        "liger": Implementation(liger, "Liger-Kernel's", requires=("liger-kernel",)),
-    },
+SPEC = declare(
+    "add_rms_norm",
+    "RMSNorm of x + residual, and the sum",
+    "rows columns",
+    "small 128x1024-bf16, medium 4096x1024-bf16, large 16384x4096-bf16, ragged 1823x781-fp32, "
+    "wide 8192x16384-bf16, widest 2048x65536-bf16",
+    triton=Implementation(add_rms_norm, "one pass", CONFIGS),
+    eager=Implementation(eager, "the addition, then the formula one operation at a time in fp32"),
+    aten=Implementation(reference, "x + residual, then torch.nn.functional.rms_norm"),
+    liger=peer(
+        "liger-kernel", "liger_kernel.ops.fused_add_rms_norm:LigerFusedAddRMSNormFunction.apply", "Liger-Kernel's"
+    ),
     reference=reference,
     inputs=inputs,
-    workloads=(
-        Workload({"rows": 128, "columns": 1024}, "bf16", label="small"),
-        Workload({"rows": 4096, "columns": 1024}, "bf16", label="medium"),
-        Workload({"rows": 16384, "columns": 4096}, "bf16", label="large"),
-        Workload({"rows": 1823, "columns": 781}, "fp32", label="ragged"),
-        Workload({"rows": 8192, "columns": 16384}, "bf16", label="wide"),
-        Workload({"rows": 2048, "columns": 65536}, "bf16", label="widest"),
-    ),
     cost=cost,
     tolerance={"fp32": 1e-5, "fp16": 1.2e-3, "bf16": 9e-3},
     passes=(FORWARD, BACKWARD),

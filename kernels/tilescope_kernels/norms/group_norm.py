@@ -6,14 +6,12 @@ tiles that are read twice: first for the sums, then for the result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 from tilescope_kernels._shared.checks import check_mixed, use_triton
-from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import BEYOND, cdiv, launch, multiprocessors, next_power_of_2, split_config
 from tilescope_kernels._shared.operators import as_vector, operator, pack, shaped_as, unpack, wants_grad
 from tilescope_kernels._shared.weight_gradients import sum_partials, sums_dtype
@@ -25,7 +23,7 @@ from tilescope_kernels.norms.group_norm_kernels import (
     group_norm_parts_kernel,
     group_norm_sums_kernel,
 )
-from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import BACKWARD, FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 #: Elements of a tile. The first is the default for groups that are split.
 CONFIGS = tuple(
@@ -168,7 +166,7 @@ def group_norm(
     bias: torch.Tensor | None = None,
     eps: float = 1e-5,
     *,
-    config: Mapping[str, int] | None = None,
+    config: Config | None = None,
 ) -> torch.Tensor:
     """GroupNorm of ``x`` (batch, channels, ...) in ``num_groups`` groups of channels, computed in fp32; once differentiable.
 
@@ -218,16 +216,15 @@ def eager(x: torch.Tensor, num_groups: int, weight: torch.Tensor, bias: torch.Te
     return (normed.view(batch, channels, positions) * weight[:, None] + bias[:, None]).to(x.dtype)
 
 
-def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+@drawn
+def inputs(draw: Draw, batch: int, groups: int, channels: int, positions: int) -> dict[str, Any]:
     """``x`` of batch x (groups * channels) x positions around 0.5, ``weight`` around 1 and ``bias`` around 0."""
-    numbers = generator(workload, device)
-    batch, groups, channels, positions = workload.dims.values()
     channels *= groups
     return {
-        "x": normal((batch, channels, positions), workload, device, numbers, shift=0.5, requires_grad=True),
+        "x": draw(batch, channels, positions, shift=0.5, grad=True),
         "num_groups": groups,
-        "weight": normal((channels,), workload, device, numbers, scale=0.2, shift=1.0, requires_grad=True),
-        "bias": normal((channels,), workload, device, numbers, scale=0.2, requires_grad=True),
+        "weight": draw(channels, scale=0.2, shift=1.0, grad=True),
+        "bias": draw(channels, scale=0.2, grad=True),
         "eps": 1e-5,
     }
 
@@ -249,25 +246,17 @@ def cost(workload: Workload, direction: str) -> Cost:
     return Cost(flops=13 * elements + 2 * batch * groups, bytes_read=2 * size + vector, bytes_written=size + 2 * vector)
 
 
-SPEC = KernelSpec(
-    name="group_norm",
-    summary="GroupNorm of each image",
-    dims=("batch", "groups", "channels", "positions"),
-    implementations={
-        "triton": Implementation(group_norm, "a tile a group, or tiles that are read twice", CONFIGS),
-        "eager": Implementation(eager, "the formula one operation at a time in fp32"),
-        "compile": Implementation(compiled(eager), "torch.compile of eager"),
-        "aten": Implementation(reference, "torch.nn.functional.group_norm"),
-    },
+SPEC = declare(
+    "group_norm",
+    "GroupNorm of each image",
+    "batch groups channels positions",
+    "small 2x32x40x64-bf16, medium 2x32x10x4096-bf16, large 8x32x16x16384-bf16, ragged 13x7x6x781-fp32, "
+    "wide 1x32x4x1048576-bf16",
+    triton=Implementation(group_norm, "a tile a group, or tiles that are read twice", CONFIGS),
+    eager=Implementation(eager, "the formula one operation at a time in fp32"),
+    aten=Implementation(reference, "torch.nn.functional.group_norm"),
     reference=reference,
     inputs=inputs,
-    workloads=(
-        Workload({"batch": 2, "groups": 32, "channels": 40, "positions": 64}, "bf16", label="small"),
-        Workload({"batch": 2, "groups": 32, "channels": 10, "positions": 4096}, "bf16", label="medium"),
-        Workload({"batch": 8, "groups": 32, "channels": 16, "positions": 16384}, "bf16", label="large"),
-        Workload({"batch": 13, "groups": 7, "channels": 6, "positions": 781}, "fp32", label="ragged"),
-        Workload({"batch": 1, "groups": 32, "channels": 4, "positions": 1 << 20}, "bf16", label="wide"),
-    ),
     cost=cost,
     tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6.5e-3},
     passes=(FORWARD, BACKWARD),

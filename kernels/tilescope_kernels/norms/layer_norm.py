@@ -6,14 +6,13 @@ Ba, Kiros and Hinton, "Layer Normalization", arXiv:1607.06450.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from tilescope_kernels._shared.checks import check_mixed, use_triton
-from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2, split_config
 from tilescope_kernels._shared.operators import as_rows, as_vector, operator, pack, shaped_as, unpack, wants_grad
 from tilescope_kernels._shared.row_tiles import in_pieces, vector
@@ -28,7 +27,7 @@ from tilescope_kernels.norms.layer_norm_kernels import (
     layer_norm_pieces_kernel,
 )
 from tilescope_kernels.norms.special_rows import SUMMED, backward_of_special_rows, forward_in_parts
-from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import BACKWARD, FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn, peer
 
 #: ``PROGRAMS`` per SM, 0 for the launcher's choice, walk the rows in the backward pass and prefetch ``STAGES - 1`` rows. Each
 #: accumulates its share of dW and dB. The forward pass has one program per row, or per several short rows.
@@ -210,7 +209,7 @@ def layer_norm(
     bias: torch.Tensor | None = None,
     eps: float = 1e-5,
     *,
-    config: Mapping[str, int] | None = None,
+    config: Config | None = None,
 ) -> torch.Tensor:
     """LayerNorm of ``x`` over its trailing ``normalized_shape``, computed in fp32; once differentiable.
 
@@ -254,7 +253,7 @@ def reference(
 
 
 def triton_rows(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float, config: Mapping[str, int] | None = None
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float, config: Config | None = None
 ) -> torch.Tensor:
     """``layer_norm`` over the last dimension, with the spec's arguments."""
     return layer_norm(x, x.shape[-1], weight, bias, eps, config=config)
@@ -267,21 +266,13 @@ def eager(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float)
     return centred * torch.rsqrt(variance + eps) * weight + bias
 
 
-def liger(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
-    """Liger-Kernel's function, imported at the first call because it is an optional dependency."""
-    from liger_kernel.ops.layer_norm import LigerLayerNormFunction  # noqa: PLC0415
-
-    return LigerLayerNormFunction.apply(x, weight, bias, eps)
-
-
-def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+@drawn
+def inputs(draw: Draw, rows: int, columns: int) -> dict[str, Any]:
     """``x`` of rows x columns around 0.5 (a mean to remove), ``weight`` around 1, ``bias`` around 0."""
-    numbers = generator(workload, device)
-    rows, columns = workload.dims["rows"], workload.dims["columns"]
     return {
-        "x": normal((rows, columns), workload, device, numbers, shift=0.5, requires_grad=True),
-        "weight": normal((columns,), workload, device, numbers, scale=0.2, shift=1.0, requires_grad=True),
-        "bias": normal((columns,), workload, device, numbers, scale=0.2, requires_grad=True),
+        "x": draw(rows, columns, shift=0.5, grad=True),
+        "weight": draw(columns, scale=0.2, shift=1.0, grad=True),
+        "bias": draw(columns, scale=0.2, grad=True),
         "eps": 1e-5,
     }
 
@@ -296,34 +287,25 @@ def cost(workload: Workload, direction: str) -> Cost:
     Operations per element: forward, one for the mean, three for the variance, three for the scaling. Backward: two for n,
     one for g, three for the two sums, four for dx, three for dW and dB.
     """
-    rows, columns = workload.dims["rows"], workload.dims["columns"]
-    row, size = columns * workload.itemsize, workload.elements * workload.itemsize
+    rows, columns = workload.dims.values()
+    row, size = columns * workload.itemsize, workload.bytes
     if direction == FORWARD:
         return Cost(flops=rows * (7 * columns + 4), bytes_read=size + 2 * row, bytes_written=size)
     return Cost(flops=rows * (13 * columns + 2), bytes_read=2 * size + row, bytes_written=size + 2 * row)
 
 
-SPEC = KernelSpec(
-    name="layer_norm",
-    summary="LayerNorm of each row",
-    dims=("rows", "columns"),
-    implementations={
-        "triton": Implementation(triton_rows, "one read, one write", CONFIGS),
-        "eager": Implementation(eager, "the formula one operation at a time"),
-        "compile": Implementation(compiled(eager), "torch.compile of eager"),
-        "aten": Implementation(reference, "torch.nn.functional.layer_norm"),
-        "liger": Implementation(liger, "Liger-Kernel's", requires=("liger-kernel",)),
-    },
+SPEC = declare(
+    "layer_norm",
+    "LayerNorm of each row",
+    "rows columns",
+    "small 128x1024-bf16, medium 4096x1024-bf16, large 16384x4096-bf16, ragged 1823x781-fp32, "
+    "wide 8192x16384-bf16, widest 2048x65536-bf16",
+    triton=Implementation(triton_rows, "one read, one write", CONFIGS),
+    eager=Implementation(eager, "the formula one operation at a time"),
+    aten=Implementation(reference, "torch.nn.functional.layer_norm"),
+    liger=peer("liger-kernel", "liger_kernel.ops.layer_norm:LigerLayerNormFunction.apply", "Liger-Kernel's"),
     reference=reference,
     inputs=inputs,
-    workloads=(
-        Workload({"rows": 128, "columns": 1024}, "bf16", label="small"),
-        Workload({"rows": 4096, "columns": 1024}, "bf16", label="medium"),
-        Workload({"rows": 16384, "columns": 4096}, "bf16", label="large"),
-        Workload({"rows": 1823, "columns": 781}, "fp32", label="ragged"),
-        Workload({"rows": 8192, "columns": 16384}, "bf16", label="wide"),
-        Workload({"rows": 2048, "columns": 65536}, "bf16", label="widest"),
-    ),
     cost=cost,
     tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6.8e-3},
     passes=(FORWARD, BACKWARD),

@@ -23,7 +23,6 @@ import torch.nn.functional as F
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilescope_kernels._shared.checks import check_tensors, use_triton
-from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels._shared.reach import is_far
@@ -33,7 +32,7 @@ from tilescope_kernels.norms.norm_linear_kernels import (
     norm_linear_prepare_kernel,
     normed_rows_kernel,
 )
-from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import BACKWARD, FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 
 def _config(m: int, n: int, k: int, warps: int, stages: int, tma: int) -> dict[str, int]:
@@ -211,7 +210,7 @@ def layer_norm_linear(
     bias: torch.Tensor | None = None,
     eps: float = 1e-5,
     *,
-    config: Mapping[str, int] | None = None,
+    config: Config | None = None,
 ) -> torch.Tensor:
     """``linear(layer_norm(x), weight, bias)`` of x (..., columns), over the last dimension; once differentiable.
 
@@ -235,7 +234,7 @@ def rms_norm_gelu_linear(
     bias: torch.Tensor | None = None,
     eps: float | None = None,
     *,
-    config: Mapping[str, int] | None = None,
+    config: Config | None = None,
 ) -> torch.Tensor:
     """``linear(gelu(rms_norm(x)), weight, bias)``, with GELU by the error function; otherwise as ``layer_norm_linear``.
 
@@ -272,16 +271,15 @@ def gelu_reference(
     return F.linear(F.gelu(F.rms_norm(x, x.shape[-1:], norm_weight, eps)), weight, bias)
 
 
-def layer_norm_inputs(workload: Workload, device: Any) -> dict[str, Any]:
+@drawn
+def layer_norm_inputs(draw: Draw, m: int, n: int, k: int) -> dict[str, Any]:
     """``x`` (m, k), a norm weight around 1 and a norm bias, ``weight`` (n, k) that preserves the variance, and ``bias``."""
-    numbers = generator(workload, device)
-    m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
     return {
-        "x": normal((m, k), workload, device, numbers, requires_grad=True),
-        "norm_weight": normal((k,), workload, device, numbers, scale=0.2, shift=1.0, requires_grad=True),
-        "norm_bias": normal((k,), workload, device, numbers, scale=0.2, requires_grad=True),
-        "weight": normal((n, k), workload, device, numbers, scale=1.0 / math.sqrt(max(1, k)), requires_grad=True),
-        "bias": normal((n,), workload, device, numbers, requires_grad=True),
+        "x": draw(m, k, grad=True),
+        "norm_weight": draw(k, scale=0.2, shift=1.0, grad=True),
+        "norm_bias": draw(k, scale=0.2, grad=True),
+        "weight": draw(n, k, scale=1.0 / math.sqrt(max(1, k)), grad=True),
+        "bias": draw(n, grad=True),
         "eps": 1e-5,
     }
 
@@ -297,7 +295,7 @@ def _cost(workload: Workload, direction: str, norm: int, vectors: int) -> Cost:
 
     The norm has ``vectors`` parameters of K elements.
     """
-    m, n, k = (workload.dims[name] for name in ("m", "n", "k"))
+    m, n, k = workload.dims.values()
     size = workload.itemsize
     products = 1 if direction == FORWARD else 2
     operands, result = m * k + n * k + vectors * k, m * n
@@ -305,7 +303,7 @@ def _cost(workload: Workload, direction: str, norm: int, vectors: int) -> Cost:
         flops=products * 2 * m * n * k + m * n + norm * m * k,
         bytes_read=(operands + (n if direction == FORWARD else result)) * size,
         bytes_written=(result if direction == FORWARD else operands + n) * size,
-        pipe=workload.dtype if workload.dtype in ("bf16", "fp16") else "fp32",
+        pipe=workload.pipe,
     )
 
 
@@ -334,35 +332,31 @@ WORKLOADS = (
 )
 TOLERANCE = {"fp32": 1e-5, "fp16": 9e-4, "bf16": 7e-3}
 
-LAYER_NORM_LINEAR = KernelSpec(
-    name="layer_norm_linear",
-    summary="linear(layer_norm(x))",
-    dims=("m", "n", "k"),
-    implementations={
-        "triton": Implementation(layer_norm_linear, "the norm behind the product, or ahead of cuBLAS's", CONFIGS),
-        "eager": Implementation(layer_norm_reference, "layer_norm, then linear (cuBLAS)"),
-        "compile": Implementation(compiled(layer_norm_reference), "torch.compile of eager"),
-    },
+LAYER_NORM_LINEAR = declare(
+    "layer_norm_linear",
+    "linear(layer_norm(x))",
+    "m n k",
+    "small 512x128x512-bf16, medium 2048x2048x2048-bf16, large 16384x4096x4096-bf16, ragged 517x769x1023-fp16, "
+    "narrow 32768x1024x4096-bf16, broad 4096x14336x4096-bf16, empty 0x1024x1024-bf16",
+    triton=Implementation(layer_norm_linear, "the norm behind the product, or ahead of cuBLAS's", CONFIGS),
+    eager=Implementation(layer_norm_reference, "layer_norm, then linear (cuBLAS)"),
     reference=layer_norm_reference,
     inputs=layer_norm_inputs,
-    workloads=WORKLOADS,
     cost=layer_norm_cost,
     tolerance=TOLERANCE,
     passes=(FORWARD, BACKWARD),
 )
 
-RMS_NORM_GELU_LINEAR = KernelSpec(
-    name="rms_norm_gelu_linear",
-    summary="linear(gelu(rms_norm(x)))",
-    dims=("m", "n", "k"),
-    implementations={
-        "triton": Implementation(rms_norm_gelu_linear, "norm and GELU in one pass, then cuBLAS", AHEAD),
-        "eager": Implementation(gelu_reference, "rms_norm, gelu, then linear (cuBLAS)"),
-        "compile": Implementation(compiled(gelu_reference), "torch.compile of eager"),
-    },
+RMS_NORM_GELU_LINEAR = declare(
+    "rms_norm_gelu_linear",
+    "linear(gelu(rms_norm(x)))",
+    "m n k",
+    "small 512x128x512-bf16, medium 2048x2048x2048-bf16, large 16384x4096x4096-bf16, ragged 517x769x1023-fp16, "
+    "narrow 32768x1024x4096-bf16, broad 4096x14336x4096-bf16, empty 0x1024x1024-bf16",
+    triton=Implementation(rms_norm_gelu_linear, "norm and GELU in one pass, then cuBLAS", AHEAD),
+    eager=Implementation(gelu_reference, "rms_norm, gelu, then linear (cuBLAS)"),
     reference=gelu_reference,
     inputs=gelu_inputs,
-    workloads=WORKLOADS,
     cost=gelu_cost,
     tolerance=TOLERANCE,
     passes=(FORWARD, BACKWARD),

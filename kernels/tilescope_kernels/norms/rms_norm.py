@@ -6,7 +6,7 @@ Zhang and Sennrich, "Root Mean Square Layer Normalization", arXiv:1910.07467.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,13 +15,12 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.checks import check_mixed, use_triton
-from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2, split_config
 from tilescope_kernels._shared.operators import as_rows, as_vector, operator, pack, shaped_as, unpack, wants_grad
 from tilescope_kernels._shared.row_tiles import aligned, in_pieces, load_piece, load_pieces, narrow, store_piece, vector
 from tilescope_kernels.norms.rms_norm_backward import rms_norm_backward, warps
 from tilescope_kernels.norms.special_rows import forward_in_parts
-from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import BACKWARD, FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn, peer
 
 
 @triton.jit
@@ -148,7 +147,7 @@ def rms_norm(
     weight: torch.Tensor | None = None,
     eps: float | None = None,
     *,
-    config: Mapping[str, int] | None = None,
+    config: Config | None = None,
 ) -> torch.Tensor:
     """RMSNorm of ``x`` over its trailing ``normalized_shape``, computed in fp32; once differentiable.
 
@@ -184,9 +183,7 @@ def reference(x: torch.Tensor, weight: torch.Tensor | None, eps: float | None) -
     return F.rms_norm(x, x.shape[-1:], weight, eps)
 
 
-def triton_rows(
-    x: torch.Tensor, weight: torch.Tensor, eps: float, config: Mapping[str, int] | None = None
-) -> torch.Tensor:
+def triton_rows(x: torch.Tensor, weight: torch.Tensor, eps: float, config: Config | None = None) -> torch.Tensor:
     """``rms_norm`` over the last dimension, with the spec's arguments."""
     return rms_norm(x, x.shape[-1], weight, eps, config=config)
 
@@ -198,20 +195,12 @@ def eager(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     return normed.to(x.dtype) * weight
 
 
-def liger(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """Liger-Kernel's function, imported at the first call because it is an optional dependency. Its backward pass may overwrite dy."""
-    from liger_kernel.ops.rms_norm import LigerRMSNormFunction  # noqa: PLC0415
-
-    return LigerRMSNormFunction.apply(x, weight, eps)
-
-
-def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+@drawn
+def inputs(draw: Draw, rows: int, columns: int) -> dict[str, Any]:
     """``x`` of rows x columns, standard normal, and ``weight`` around 1."""
-    numbers = generator(workload, device)
-    rows, columns = workload.dims["rows"], workload.dims["columns"]
     return {
-        "x": normal((rows, columns), workload, device, numbers, requires_grad=True),
-        "weight": normal((columns,), workload, device, numbers, scale=0.2, shift=1.0, requires_grad=True),
+        "x": draw(rows, columns, grad=True),
+        "weight": draw(columns, scale=0.2, shift=1.0, grad=True),
         "eps": 1e-6,
     }
 
@@ -226,34 +215,25 @@ def cost(workload: Workload, direction: str) -> Cost:
     Operations per element: forward, two for the sum of squares, two for the scaling. Backward: one each for n and g, two
     for their inner product, three for dx, two for dW.
     """
-    rows, columns = workload.dims["rows"], workload.dims["columns"]
-    row, size = columns * workload.itemsize, workload.elements * workload.itemsize
+    rows, columns = workload.dims.values()
+    row, size = columns * workload.itemsize, workload.bytes
     if direction == FORWARD:
         return Cost(flops=rows * (4 * columns + 3), bytes_read=size + row, bytes_written=size)
     return Cost(flops=rows * (9 * columns + 1), bytes_read=2 * size + row, bytes_written=size + row)
 
 
-SPEC = KernelSpec(
-    name="rms_norm",
-    summary="RMSNorm of each row",
-    dims=("rows", "columns"),
-    implementations={
-        "triton": Implementation(triton_rows, "one read, one write", CONFIGS),
-        "eager": Implementation(eager, "the formula one operation at a time in fp32"),
-        "compile": Implementation(compiled(eager), "torch.compile of eager"),
-        "aten": Implementation(reference, "torch.nn.functional.rms_norm"),
-        "liger": Implementation(liger, "Liger-Kernel's", requires=("liger-kernel",)),
-    },
+SPEC = declare(
+    "rms_norm",
+    "RMSNorm of each row",
+    "rows columns",
+    "small 128x1024-bf16, medium 4096x1024-bf16, large 16384x4096-bf16, ragged 1823x781-fp32, "
+    "wide 8192x16384-bf16, widest 2048x65536-bf16",
+    triton=Implementation(triton_rows, "one read, one write", CONFIGS),
+    eager=Implementation(eager, "the formula one operation at a time in fp32"),
+    aten=Implementation(reference, "torch.nn.functional.rms_norm"),
+    liger=peer("liger-kernel", "liger_kernel.ops.rms_norm:LigerRMSNormFunction.apply", "Liger-Kernel's"),
     reference=reference,
     inputs=inputs,
-    workloads=(
-        Workload({"rows": 128, "columns": 1024}, "bf16", label="small"),
-        Workload({"rows": 4096, "columns": 1024}, "bf16", label="medium"),
-        Workload({"rows": 16384, "columns": 4096}, "bf16", label="large"),
-        Workload({"rows": 1823, "columns": 781}, "fp32", label="ragged"),
-        Workload({"rows": 8192, "columns": 16384}, "bf16", label="wide"),
-        Workload({"rows": 2048, "columns": 65536}, "bf16", label="widest"),
-    ),
     cost=cost,
     tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6.5e-3},
     passes=(FORWARD, BACKWARD),

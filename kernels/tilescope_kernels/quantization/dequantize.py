@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,7 +10,6 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.checks import FLOATING, use_triton
-from tilescope_kernels._shared.declarations import compiled
 from tilescope_kernels._shared.launching import BEYOND, launch, split_config
 from tilescope_kernels._shared.one_byte import check_operands
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
@@ -19,15 +17,15 @@ from tilescope_kernels._shared.reach import slabs
 from tilescope_kernels.quantization.quantize import (
     BLOCK_CONFIGS,
     LARGEST,
+    SIZES,
     TARGETS,
     default,
     inputs,
     most_rows,
     reference,
-    workloads,
 )
 from tilescope_kernels.quantization.quantize_kernels import GROUP, block_addresses
-from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import Config, Cost, Implementation, KernelSpec, Workload, declare
 
 _GROUP = tl.constexpr(GROUP)
 
@@ -116,7 +114,7 @@ def dequantize(
     scale: torch.Tensor,
     dtype: torch.dtype = torch.bfloat16,
     *,
-    config: Mapping[str, int] | None = None,
+    config: Config | None = None,
 ) -> torch.Tensor:
     """``q * scale`` in ``dtype`` (fp32, fp16, bf16), for codes (..., columns) and scales from ``quantize``.
 
@@ -171,9 +169,7 @@ def product(q: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 def _spec(name: str, dtype: torch.dtype, granularity: str, summary: str) -> KernelSpec:
     """The declaration of dequantization from ``dtype`` to the workload's dtype."""
 
-    def fused(
-        q: torch.Tensor, scale: torch.Tensor, like: torch.dtype, config: Mapping[str, int] | None = None
-    ) -> torch.Tensor:
+    def fused(q: torch.Tensor, scale: torch.Tensor, like: torch.dtype, config: Config | None = None) -> torch.Tensor:
         return dequantize(q, scale, like, config=config)
 
     def eager(q: torch.Tensor, scale: torch.Tensor, like: torch.dtype) -> torch.Tensor:
@@ -188,23 +184,20 @@ def _spec(name: str, dtype: torch.dtype, granularity: str, summary: str) -> Kern
 
     def cost(workload: Workload, direction: str) -> Cost:
         """Reads codes and scales. One multiplication and one write per element."""
-        rows, columns = workload.dims["rows"], workload.dims["columns"]
+        rows, columns = workload.dims.values()
         groups = rows * (triton.cdiv(columns, GROUP) if granularity == "block" else 1)
-        size = workload.elements * workload.itemsize
+        size = workload.bytes
         return Cost(flops=workload.elements, bytes_read=workload.elements + 4 * groups, bytes_written=size)
 
-    return KernelSpec(
-        name=name,
-        summary=summary,
-        dims=("rows", "columns"),
-        implementations={
-            "triton": Implementation(fused, "one read, one write", BLOCK_CONFIGS),
-            "eager": Implementation(eager, "conversion, multiplication and conversion, one after the other"),
-            "compile": Implementation(compiled(eager), "torch.compile of eager"),
-        },
+    return declare(
+        name,
+        summary,
+        "rows columns",
+        SIZES.format(ragged="fp16"),
+        triton=Implementation(fused, "one read, one write", BLOCK_CONFIGS),
+        eager=Implementation(eager, "conversion, multiplication and conversion, one after the other"),
         reference=eager,
         inputs=coded,
-        workloads=workloads("fp16"),
         cost=cost,
         # No fp32, because the result always has the workload's dtype and is compared in it.
         tolerance={"fp16": 7e-4, "bf16": 6e-3},

@@ -7,7 +7,7 @@ quantiles of a normal distribution (Dettmers et al., QLoRA, arXiv:2305.14314, ap
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,11 +15,10 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.checks import FLOATING, use_triton
-from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import launch, split_config
 from tilescope_kernels._shared.one_byte import check_operands
 from tilescope_kernels._shared.operators import operator, pack, unpack
-from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 #: Elements of a block.
 BLOCK = 64
@@ -107,7 +106,7 @@ def nf4_dequantize(
     shape: Sequence[int],
     dtype: torch.dtype = torch.bfloat16,
     *,
-    config: Mapping[str, int] | None = None,
+    config: Config | None = None,
 ) -> torch.Tensor:
     """Dequantize NF4 codes to a tensor of ``shape`` in ``dtype`` (fp32, fp16, bf16), computed in fp32.
 
@@ -162,7 +161,7 @@ def fused(
     absmax: torch.Tensor,
     shape: tuple[int, ...],
     like: torch.dtype,
-    config: Mapping[str, int] | None = None,
+    config: Config | None = None,
 ) -> torch.Tensor:
     """``nf4_dequantize`` with the spec's arguments."""
     return nf4_dequantize(codes, absmax, shape, like, config=config)
@@ -182,10 +181,11 @@ def bitsandbytes(codes: torch.Tensor, absmax: torch.Tensor, shape: tuple[int, ..
     return dequantize_4bit(codes, absmax=absmax, out=out, blocksize=BLOCK, quant_type="nf4")
 
 
-def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+@drawn
+def inputs(draw: Draw, rows: int, columns: int) -> dict[str, Any]:
     """Codes and magnitudes of a standard normal matrix of rows x columns, its shape, and the dtype of the result."""
-    shape = (workload.dims["rows"], workload.dims["columns"])
-    x = normal(shape, workload, device, generator(workload, device))
+    shape = (rows, columns)
+    x = draw(*shape)
     codes, absmax = nf4_quantize(x)
     return {"codes": codes, "absmax": absmax, "shape": shape, "like": x.dtype}
 
@@ -197,25 +197,16 @@ def cost(workload: Workload, direction: str) -> Cost:
     return Cost(flops=n, bytes_read=read, bytes_written=n * workload.itemsize)
 
 
-SPEC = KernelSpec(
-    name="nf4_dequantize",
-    summary="NF4 codes times the magnitude of their 64",
-    dims=("rows", "columns"),
-    implementations={
-        "triton": Implementation(fused, "one read, one write", CONFIGS),
-        "eager": Implementation(eager, "halves of bytes, table and magnitudes, one after the other"),
-        "compile": Implementation(compiled(eager), "torch.compile of eager"),
-        "bitsandbytes": Implementation(bitsandbytes, "bitsandbytes' own", requires=("bitsandbytes",)),
-    },
+SPEC = declare(
+    "nf4_dequantize",
+    "NF4 codes times the magnitude of their 64",
+    "rows columns",
+    "small 128x1024-bf16, medium 4096x4096-bf16, large 8192x14336-bf16, ragged 1823x781-fp16, empty 0x4096-bf16",
+    triton=Implementation(fused, "one read, one write", CONFIGS),
+    eager=Implementation(eager, "halves of bytes, table and magnitudes, one after the other"),
+    bitsandbytes=Implementation(bitsandbytes, "bitsandbytes' own", requires=("bitsandbytes",)),
     reference=eager,
     inputs=inputs,
-    workloads=(
-        Workload({"rows": 128, "columns": 1024}, "bf16", label="small"),
-        Workload({"rows": 4096, "columns": 4096}, "bf16", label="medium"),
-        Workload({"rows": 8192, "columns": 14336}, "bf16", label="large"),
-        Workload({"rows": 1823, "columns": 781}, "fp16", label="ragged"),
-        Workload({"rows": 0, "columns": 4096}, "bf16", label="empty"),
-    ),
     cost=cost,
     # No fp32, because the result always has the workload's dtype and is compared in it.
     tolerance={"fp16": 7e-4, "bf16": 5.5e-3},

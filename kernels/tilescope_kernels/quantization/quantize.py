@@ -8,14 +8,12 @@ NaN in FP8. A group with an infinity has an infinite scale, and is dequantized t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 import triton
 
 from tilescope_kernels._shared.checks import check_no_grad, check_tensors, use_triton
-from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import BEYOND, launch, split_config
 from tilescope_kernels._shared.one_byte import check_has_fp8
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
@@ -30,7 +28,7 @@ from tilescope_kernels.quantization.quantize_kernels import (
     quantize_tensor_kernel,
     quantize_tiles_kernel,
 )
-from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import Config, Cost, Draw, Implementation, KernelSpec, Workload, declare, drawn
 
 #: The largest code of each dtype.
 LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
@@ -77,7 +75,7 @@ def default(x: torch.Tensor, configs: tuple[dict[str, int], ...]) -> dict[str, i
     return unaligned if x.shape[1] % 16 else configs[0]
 
 
-def _row_parameters(x: torch.Tensor, config: Mapping[str, int] | None) -> tuple[dict[str, int], dict[str, int]]:
+def _row_parameters(x: torch.Tensor, config: Config | None) -> tuple[dict[str, int], dict[str, int]]:
     """Kernel parameters and launch options for whole rows of ``x``."""
     block = triton.next_power_of_2(x.shape[1])
     chosen, options = split_config(config or {})
@@ -168,7 +166,7 @@ def quantize(
     dtype: torch.dtype = torch.int8,
     granularity: str = "row",
     *,
-    config: Mapping[str, int] | None = None,
+    config: Config | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantize ``x`` (..., columns): codes and fp32 scales, so that ``x`` is about codes * scales. No gradient.
 
@@ -267,7 +265,7 @@ def _spec(
 ) -> KernelSpec:
     """The declaration of quantization to ``dtype`` at a granularity."""
 
-    def fused(x: torch.Tensor, config: Mapping[str, int] | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    def fused(x: torch.Tensor, config: Config | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         return quantize(x, dtype, granularity, config=config)
 
     def eager(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -288,22 +286,19 @@ def _spec(
         groups = math.prod(_scale_shape((workload.dims["rows"], workload.dims["columns"]), granularity))
         return Cost(
             flops=workload.elements + 2 * groups,
-            bytes_read=workload.elements * workload.itemsize,
+            bytes_read=workload.bytes,
             bytes_written=workload.elements + 4 * groups,
         )
 
-    return KernelSpec(
-        name=name,
-        summary=summary,
-        dims=("rows", "columns"),
-        implementations={
-            "triton": Implementation(fused, how, configs),
-            "eager": Implementation(eager, "magnitude, maximum, scaling and rounding, one after the other"),
-            "compile": Implementation(compiled(eager), "torch.compile of eager"),
-        },
+    return declare(
+        name,
+        summary,
+        "rows columns",
+        SIZES.format(ragged="fp32"),
+        triton=Implementation(fused, how, configs),
+        eager=Implementation(eager, "magnitude, maximum, scaling and rounding, one after the other"),
         reference=precise,
         inputs=inputs,
-        workloads=workloads("fp32"),
         cost=cost,
         # Codes are compared. A number close to the middle between two codes may round to the other one in another precision,
         # which is off by 1/127 of the largest in INT8 and 1/16 of the number itself in FP8. In 16 bits ties are frequent and
@@ -315,24 +310,17 @@ def _spec(
     )
 
 
-def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+@drawn
+def inputs(draw: Draw, rows: int, columns: int) -> dict[str, Any]:
     """``x`` of rows x columns, standard normal."""
-    numbers = generator(workload, device)
-    return {"x": normal((workload.dims["rows"], workload.dims["columns"]), workload, device, numbers)}
+    return {"x": draw(rows, columns)}
 
 
-def workloads(ragged: str) -> tuple[Workload, ...]:
-    """Usual sizes in bf16, and a ragged one in dtype ``ragged``."""
-    return (
-        Workload({"rows": 128, "columns": 1024}, "bf16", label="small"),
-        Workload({"rows": 4096, "columns": 4096}, "bf16", label="medium"),
-        Workload({"rows": 8192, "columns": 14336}, "bf16", label="large"),
-        Workload({"rows": 1823, "columns": 781}, ragged, label="ragged"),
-        Workload({"rows": 16384, "columns": 4096}, "bf16", label="tall"),
-        Workload({"rows": 0, "columns": 4096}, "bf16", label="empty"),
-    )
-
-
+#: Usual sizes in bf16, and a ragged one in another dtype.
+SIZES = (
+    "small 128x1024-bf16, medium 4096x4096-bf16, large 8192x14336-bf16, ragged 1823x781-{ragged}, tall 16384x4096-bf16, "
+    "empty 0x4096-bf16"
+)
 #: Triton converts to and from e4m3 only where the hardware does: from Ada (sm_89) on.
 TARGETS = {
     torch.int8: ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"),

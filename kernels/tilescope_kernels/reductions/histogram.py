@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,10 +9,9 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.checks import check_integers, use_triton
-from tilescope_kernels._shared.declarations import compiled, generator
 from tilescope_kernels._shared.launching import BEYOND, cdiv, launch, multiprocessors, next_power_of_2, split_config
 from tilescope_kernels._shared.operators import operator, pack, unpack
-from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload, compiled, declare, drawn
 
 
 @triton.jit
@@ -82,7 +80,7 @@ def _checked(x: torch.Tensor, bins: int) -> torch.Tensor:
     return x.contiguous()
 
 
-def histogram(x: torch.Tensor, bins: int, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
+def histogram(x: torch.Tensor, bins: int, *, config: Config | None = None) -> torch.Tensor:
     """Counts (bins,) in int32 of the values 0 .. bins - 1 in ``x`` (int32, any shape).
 
     As ``torch.bincount``, but of a fixed length: other values are not counted. Integer atomics are deterministic. ``config`` is
@@ -96,7 +94,7 @@ def histogram(x: torch.Tensor, bins: int, *, config: Mapping[str, int] | None = 
     return _histogram(_checked(x, bins), bins, False, pack(config))
 
 
-def histogram_naive(x: torch.Tensor, bins: int, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
+def histogram_naive(x: torch.Tensor, bins: int, *, config: Config | None = None) -> torch.Tensor:
     """``histogram`` by one atomic addition per element, for any number of bins. ``config`` is one of ``NAIVE_CONFIGS``."""
     if not use_triton():
         return reference(x, bins)
@@ -119,42 +117,34 @@ def scatter(x: torch.Tensor, bins: int) -> torch.Tensor:
     return torch.zeros(bins, dtype=torch.int32, device=x.device).index_add_(0, x, torch.ones_like(x))
 
 
-def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+@drawn
+def inputs(draw: Draw, n: int, bins: int, hot: int) -> dict[str, Any]:
     """``x`` of ``n`` elements: ``hot`` per cent in one bin, the others uniform."""
-    numbers = generator(workload, device)
-    n, bins, hot = (workload.dims[name] for name in SPEC.dims)
-    x = torch.empty(n, dtype=torch.int32, device=device)
-    if numbers is not None and n:
-        x.random_(0, max(bins, 1), generator=numbers)
-        x[torch.rand(n, generator=numbers, device=device) * 100 < hot] = bins // 2
+    x = torch.empty(n, dtype=torch.int32, device=draw.device)
+    if draw.numbers is not None and n:
+        x.random_(0, max(bins, 1), generator=draw.numbers)
+        x[torch.rand(n, generator=draw.numbers, device=draw.device) * 100 < hot] = bins // 2
     return {"x": x, "bins": bins}
 
 
 def cost(workload: Workload, direction: str) -> Cost:
     """One addition per element. Reads x, writes one count per bin."""
-    n, bins = workload.dims["n"], workload.dims["bins"]
+    n, bins, _ = workload.dims.values()
     return Cost(flops=n, bytes_read=4 * n, bytes_written=4 * bins)
 
 
-SPEC = KernelSpec(
-    name="histogram",
-    summary="counts of integers, by atomics",
-    dims=("n", "bins", "hot"),
-    implementations={
-        "triton": Implementation(histogram, "counted by each program, then one atomic a bin", CONFIGS),
-        "naive": Implementation(histogram_naive, "one atomic an element", NAIVE_CONFIGS),
-        "eager": Implementation(eager, "torch.bincount"),
-        "compile": Implementation(compiled(scatter), "torch.compile of an index_add"),
-    },
+SPEC = declare(
+    "histogram",
+    "counts of integers, by atomics",
+    "n bins hot",
+    "small 65536x256x0-int32, medium 16777216x256x0-int32, large 67108864x256x0-int32, "
+    "ragged 1423763x1000x50-int32, large-hot 67108864x256x100-int32",
+    triton=Implementation(histogram, "counted by each program, then one atomic a bin", CONFIGS),
+    naive=Implementation(histogram_naive, "one atomic an element", NAIVE_CONFIGS),
+    eager=Implementation(eager, "torch.bincount"),
+    compile=Implementation(compiled(scatter), "torch.compile of an index_add"),
     reference=reference,
     inputs=inputs,
-    workloads=(
-        Workload({"n": 1 << 16, "bins": 256, "hot": 0}, "int32", label="small"),
-        Workload({"n": 1 << 24, "bins": 256, "hot": 0}, "int32", label="medium"),
-        Workload({"n": 1 << 26, "bins": 256, "hot": 0}, "int32", label="large"),
-        Workload({"n": 1823 * 781, "bins": 1000, "hot": 50}, "int32", label="ragged"),
-        Workload({"n": 1 << 26, "bins": 256, "hot": 100}, "int32", label="large-hot"),
-    ),
     cost=cost,
     tolerance={"int32": 0.0, "fp32": 0.0, "fp16": 0.0, "bf16": 0.0},
 )

@@ -7,7 +7,6 @@ takes two.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,11 +14,10 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.checks import check_no_grad, check_tensors, use_triton
-from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import launch, split_config
 from tilescope_kernels._shared.online_softmax import sum_exp, whole_part
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
-from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 
 @triton.jit
@@ -64,7 +62,7 @@ def _online_max(x: torch.Tensor, config: str) -> tuple[torch.Tensor, torch.Tenso
     return largest, lse
 
 
-def online_max(x: torch.Tensor, *, config: Mapping[str, int] | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+def online_max(x: torch.Tensor, *, config: Config | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """``(x.amax(-1), x.logsumexp(-1))`` of ``x`` (..., columns) in fp32, fp16 or bf16, any strides; computed in fp32.
 
     Infinities and NaN are handled as in PyTorch. ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for
@@ -91,37 +89,28 @@ def eager(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return largest[..., 0], (x - largest).exp().sum(-1).log() + largest[..., 0]
 
 
-def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+@drawn
+def inputs(draw: Draw, rows: int, columns: int) -> dict[str, Any]:
     """``x`` of rows x columns, normal with standard deviation 2."""
-    numbers = generator(workload, device)
-    return {"x": normal((workload.dims["rows"], workload.dims["columns"]), workload, device, numbers, scale=2.0)}
+    return {"x": draw(rows, columns, scale=2.0)}
 
 
 def cost(workload: Workload, direction: str) -> Cost:
     """Subtract, exponential and add per element, two more per row. Reads x, writes two elements per row."""
-    rows, size = workload.dims["rows"], workload.elements * workload.itemsize
+    rows, size = workload.dims["rows"], workload.bytes
     return Cost(flops=3 * workload.elements + 2 * rows, bytes_read=size, bytes_written=2 * rows * workload.itemsize)
 
 
-SPEC = KernelSpec(
-    name="online_max",
-    summary="maximum and log-sum-exp of each row",
-    dims=("rows", "columns"),
-    implementations={
-        "triton": Implementation(online_max, "one read", CONFIGS),
-        "eager": Implementation(eager, "max, subtract, exp, sum and log, one after the other"),
-        "compile": Implementation(compiled(eager), "torch.compile of eager"),
-        "aten": Implementation(reference, "torch.amax and torch.logsumexp"),
-    },
+SPEC = declare(
+    "online_max",
+    "maximum and log-sum-exp of each row",
+    "rows columns",
+    "small 128x1024-bf16, medium 4096x1024-bf16, large 16384x4096-bf16, ragged 1823x781-fp32, wide 8192x16384-bf16",
+    triton=Implementation(online_max, "one read", CONFIGS),
+    eager=Implementation(eager, "max, subtract, exp, sum and log, one after the other"),
+    aten=Implementation(reference, "torch.amax and torch.logsumexp"),
     reference=reference,
     inputs=inputs,
-    workloads=(
-        Workload({"rows": 128, "columns": 1024}, "bf16", label="small"),
-        Workload({"rows": 4096, "columns": 1024}, "bf16", label="medium"),
-        Workload({"rows": 16384, "columns": 4096}, "bf16", label="large"),
-        Workload({"rows": 1823, "columns": 781}, "fp32", label="ragged"),
-        Workload({"rows": 8192, "columns": 16384}, "bf16", label="wide"),
-    ),
     cost=cost,
     tolerance={"fp32": 1e-6, "fp16": 9e-4, "bf16": 7e-3},
 )

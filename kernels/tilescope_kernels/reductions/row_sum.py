@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,10 +9,9 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.checks import check_no_grad, check_tensors, use_triton
-from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import cdiv, launch, next_power_of_2, split_config
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
-from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 
 @triton.jit
@@ -64,7 +62,7 @@ def _row_sum(x: torch.Tensor, config: str) -> torch.Tensor:
     return out
 
 
-def row_sum(x: torch.Tensor, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
+def row_sum(x: torch.Tensor, *, config: Config | None = None) -> torch.Tensor:
     """``x.sum(-1)`` of ``x`` (..., columns) in fp32, fp16 or bf16, any strides; accumulated in fp32 in a fixed order.
 
     ``config`` is one of ``CONFIGS``. Raises ValueError, naming the argument, for other dtypes, a scalar, devices without
@@ -86,36 +84,27 @@ def reference(x: torch.Tensor) -> torch.Tensor:
     return x.sum(-1)
 
 
-def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+@drawn
+def inputs(draw: Draw, rows: int, columns: int) -> dict[str, Any]:
     """``x`` of rows x columns around 0.5, so that sums do not cancel and have a meaningful relative error."""
-    numbers = generator(workload, device)
-    return {"x": normal((workload.dims["rows"], workload.dims["columns"]), workload, device, numbers, shift=0.5)}
+    return {"x": draw(rows, columns, shift=0.5)}
 
 
 def cost(workload: Workload, direction: str) -> Cost:
     """One addition per element. Reads x, writes one element per row."""
-    size = workload.elements * workload.itemsize
+    size = workload.bytes
     return Cost(flops=workload.elements, bytes_read=size, bytes_written=workload.dims["rows"] * workload.itemsize)
 
 
-SPEC = KernelSpec(
-    name="row_sum",
-    summary="the sum of each row",
-    dims=("rows", "columns"),
-    implementations={
-        "triton": Implementation(row_sum, "one read", CONFIGS),
-        "eager": Implementation(reference, "torch.sum"),
-        "compile": Implementation(compiled(reference), "torch.compile of eager"),
-    },
+SPEC = declare(
+    "row_sum",
+    "the sum of each row",
+    "rows columns",
+    "small 128x1024-bf16, medium 4096x1024-bf16, large 16384x4096-bf16, ragged 1823x781-fp32, wide 8192x16384-bf16",
+    triton=Implementation(row_sum, "one read", CONFIGS),
+    eager=Implementation(reference, "torch.sum"),
     reference=reference,
     inputs=inputs,
-    workloads=(
-        Workload({"rows": 128, "columns": 1024}, "bf16", label="small"),
-        Workload({"rows": 4096, "columns": 1024}, "bf16", label="medium"),
-        Workload({"rows": 16384, "columns": 4096}, "bf16", label="large"),
-        Workload({"rows": 1823, "columns": 781}, "fp32", label="ragged"),
-        Workload({"rows": 8192, "columns": 16384}, "bf16", label="wide"),
-    ),
     cost=cost,
     tolerance={"fp32": 1e-6, "fp16": 8e-4, "bf16": 6e-3},
 )

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 
 from tilescope_kernels._shared.checks import check_tensors, use_triton
-from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, next_power_of_2, split_config
 from tilescope_kernels._shared.operators import as_rows, operator, pack, shaped_as, unpack
 from tilescope_kernels._shared.row_tiles import in_pieces, pieces_of, vector
@@ -24,7 +23,7 @@ from tilescope_kernels.reductions.softmax_kernels import (
     softmax_rows_kernel,
     softmax_twice_backward_kernel,
 )
-from tilescope_kernels.spec import BACKWARD, FORWARD, Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import BACKWARD, FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn, peer
 
 #: ``ROWS`` per program. The first is the launcher's choice for rows of about 4096 columns.
 CONFIGS = tuple({"ROWS": rows, "num_warps": warps} for rows in (1, 2, 4) for warps in (4, 1, 2, 8, 16, 32))
@@ -40,7 +39,6 @@ _LEAST_SKEWED = 513
 #: Elements of the largest block of several rows.
 _MOST = 32768
 
-Config = Mapping[str, int] | None
 #: Kernel parameters and launch options.
 Pieces = tuple[dict[str, int], dict[str, int]]
 
@@ -58,7 +56,7 @@ def _bytes(x: torch.Tensor) -> int:
     return x.shape[1] * x.element_size()
 
 
-def _one_row(config: Config) -> bool:
+def _one_row(config: Config | None) -> bool:
     return (config or {}).get("ROWS", 1) == 1
 
 
@@ -87,7 +85,7 @@ def _fewer_variants(found: Pieces | None) -> Pieces | None:
     return found and (_even(found[0], most=4), found[1])
 
 
-def _block(x: torch.Tensor, config: Config, elements: int, most: int) -> tuple[dict[str, int], dict[str, int]]:
+def _block(x: torch.Tensor, config: Config | None, elements: int, most: int) -> tuple[dict[str, int], dict[str, int]]:
     """Kernel parameters and launch options for whole rows in one block, of ``elements`` per thread in at most ``most`` warps.
 
     Raises ValueError for a config that does not fit.
@@ -103,7 +101,7 @@ def _block(x: torch.Tensor, config: Config, elements: int, most: int) -> tuple[d
     return {"ROWS": rows, "BLOCK": block, "VECTOR": vector(x)}, options
 
 
-def _walked(config: Config, warps: int) -> dict[str, int]:
+def _walked(config: Config | None, warps: int) -> dict[str, int]:
     """Launch options for programs that walk one row. Raises ValueError for a config with several rows per program."""
     chosen, options = split_config(config or {})
     if chosen.get("ROWS", 1) > 1:
@@ -111,7 +109,7 @@ def _walked(config: Config, warps: int) -> dict[str, int]:
     return {"num_warps": warps, **options}
 
 
-def _write_pieces(y: torch.Tensor, x: torch.Tensor, config: Config) -> bool:
+def _write_pieces(y: torch.Tensor, x: torch.Tensor, config: Config | None) -> bool:
     """A program holds a row in registers, in pieces: over 4096 columns or not 16-byte aligned, up to 48 KB."""
     (rows, columns), options = x.shape, split_config(config or {})[1]
     if _bytes(x) > 48 * 1024 or not _one_row(config):
@@ -131,7 +129,7 @@ def _write_pieces(y: torch.Tensor, x: torch.Tensor, config: Config) -> bool:
     return found is not None
 
 
-def _write_blocks(y: torch.Tensor, x: torch.Tensor, config: Config) -> bool:
+def _write_blocks(y: torch.Tensor, x: torch.Tensor, config: Config | None) -> bool:
     """A program holds a row, or several short ones, in registers as one block of up to 32 KB a row."""
     rows, columns = x.shape
     if next_power_of_2(columns) * x.element_size() > 32 * 1024:
@@ -143,12 +141,12 @@ def _write_blocks(y: torch.Tensor, x: torch.Tensor, config: Config) -> bool:
     return True
 
 
-def _write_held(y: torch.Tensor, x: torch.Tensor, config: Config) -> bool:
+def _write_held(y: torch.Tensor, x: torch.Tensor, config: Config | None) -> bool:
     """Two programs hold a row each in an SM's shared memory and registers."""
     return not config and softmax_with_held_rows(y, x, _skewed(x))
 
 
-def _write_few(y: torch.Tensor, x: torch.Tensor, config: Config) -> bool:
+def _write_few(y: torch.Tensor, x: torch.Tensor, config: Config | None) -> bool:
     """Few rows, which alone would leave most SMs idle, are spread over the GPU in parts."""
     rows, columns = x.shape
     if config or rows > multiprocessors(x) // 4 or columns % 16 or x.stride(0) % 16:
@@ -165,7 +163,7 @@ def _write_few(y: torch.Tensor, x: torch.Tensor, config: Config) -> bool:
     return True
 
 
-def _write_twice(y: torch.Tensor, x: torch.Tensor, config: Config) -> bool:
+def _write_twice(y: torch.Tensor, x: torch.Tensor, config: Config | None) -> bool:
     """A program reads a row of any length twice, the second time from L2."""
     # Two or four 16-byte loads in flight per thread. With four and 32 warps, one program fills an SM: with two per SM, L2 would
     # evict very long rows before their second read. Rows with ends exchange more, so they take 16 warps.
@@ -179,7 +177,7 @@ def _write_twice(y: torch.Tensor, x: torch.Tensor, config: Config) -> bool:
     return True
 
 
-def _grade_pieces(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tensor, config: Config) -> bool:
+def _grade_pieces(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tensor, config: Config | None) -> bool:
     """As ``_write_pieces``. With a power of two of columns a block has no idle lanes and is as fast."""
     (rows, columns), options = y.shape, split_config(config or {})[1]
     if columns == next_power_of_2(columns) or _bytes(y) > _HELD_BACKWARD[y.element_size()] or not _one_row(config):
@@ -191,7 +189,7 @@ def _grade_pieces(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tensor, config: C
     return found is not None
 
 
-def _grade_blocks(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tensor, config: Config) -> bool:
+def _grade_blocks(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tensor, config: Config | None) -> bool:
     """As ``_write_blocks``."""
     rows, columns = y.shape
     if next_power_of_2(columns) * y.element_size() > _HELD_BACKWARD[y.element_size()]:
@@ -202,12 +200,12 @@ def _grade_blocks(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tensor, config: C
     return True
 
 
-def _grade_parts(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tensor, config: Config) -> bool:
+def _grade_parts(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tensor, config: Config | None) -> bool:
     """Several programs hold a part each of rows of more than 64 KB, in shared memory."""
     return not config and _bytes(y) > 64 * 1024 and softmax_backward_in_parts(dx, dy, y)
 
 
-def _grade_twice(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tensor, config: Config) -> bool:
+def _grade_twice(dx: torch.Tensor, dy: torch.Tensor, y: torch.Tensor, config: Config | None) -> bool:
     """As ``_write_twice``."""
     options = _walked(config, 32)
     launch(
@@ -244,7 +242,7 @@ def _differentiate(ctx: Any, dy: torch.Tensor) -> torch.Tensor:
     return _softmax_backward(dy.contiguous(), *ctx.saved_tensors, *ctx.rest)
 
 
-def softmax(x: torch.Tensor, dim: int = -1, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
+def softmax(x: torch.Tensor, dim: int = -1, *, config: Config | None = None) -> torch.Tensor:
     """Softmax of ``x`` (fp32, fp16, bf16; any shape and strides) along ``dim``, computed in fp32.
 
     As ``torch.nn.functional.softmax``, including infinities and NaN; once differentiable. Rows of up to 48 KB (32 KB if they
@@ -277,18 +275,10 @@ def eager(x: torch.Tensor) -> torch.Tensor:
     return e / e.sum(-1, keepdim=True)
 
 
-def liger(x: torch.Tensor) -> torch.Tensor:
-    """Liger-Kernel's function, imported at the first call because it is an optional dependency."""
-    from liger_kernel.ops.softmax import LigerSoftmaxFunction  # noqa: PLC0415
-
-    return LigerSoftmaxFunction.apply(x)
-
-
-def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+@drawn
+def inputs(draw: Draw, rows: int, columns: int) -> dict[str, Any]:
     """``x`` of rows x columns, normal with standard deviation 2: some probabilities large, most small."""
-    numbers = generator(workload, device)
-    shape = (workload.dims["rows"], workload.dims["columns"])
-    return {"x": normal(shape, workload, device, numbers, scale=2.0, requires_grad=True)}
+    return {"x": draw(rows, columns, scale=2.0, grad=True)}
 
 
 def cost(workload: Workload, direction: str) -> Cost:
@@ -297,31 +287,22 @@ def cost(workload: Workload, direction: str) -> Cost:
     Forward: subtract, exponential, add, divide (comparisons for the maximum do not count). Backward: multiply and add for
     the inner product, subtract, multiply.
     """
-    size = workload.elements * workload.itemsize
+    size = workload.bytes
     return Cost(flops=4 * workload.elements, bytes_read=size if direction == FORWARD else 2 * size, bytes_written=size)
 
 
-SPEC = KernelSpec(
-    name="softmax",
-    summary="softmax of each row",
-    dims=("rows", "columns"),
-    implementations={
-        "triton": Implementation(softmax, "one read, one write", CONFIGS),
-        "eager": Implementation(eager, "max, subtract, exp, sum and divide, one after the other"),
-        "compile": Implementation(compiled(eager), "torch.compile of eager"),
-        "aten": Implementation(reference, "torch.nn.functional.softmax"),
-        "liger": Implementation(liger, "Liger-Kernel's", requires=("liger-kernel",)),
-    },
+SPEC = declare(
+    "softmax",
+    "softmax of each row",
+    "rows columns",
+    "small 128x1024-bf16, medium 4096x1024-bf16, large 16384x4096-bf16, ragged 1823x781-fp32, "
+    "wide 8192x16384-bf16, widest 2048x65536-bf16",
+    triton=Implementation(softmax, "one read, one write", CONFIGS),
+    eager=Implementation(eager, "max, subtract, exp, sum and divide, one after the other"),
+    aten=Implementation(reference, "torch.nn.functional.softmax"),
+    liger=peer("liger-kernel", "liger_kernel.ops.softmax:LigerSoftmaxFunction.apply", "Liger-Kernel's"),
     reference=reference,
     inputs=inputs,
-    workloads=(
-        Workload({"rows": 128, "columns": 1024}, "bf16", label="small"),
-        Workload({"rows": 4096, "columns": 1024}, "bf16", label="medium"),
-        Workload({"rows": 16384, "columns": 4096}, "bf16", label="large"),
-        Workload({"rows": 1823, "columns": 781}, "fp32", label="ragged"),
-        Workload({"rows": 8192, "columns": 16384}, "bf16", label="wide"),
-        Workload({"rows": 2048, "columns": 65536}, "bf16", label="widest"),
-    ),
     cost=cost,
     tolerance={"fp32": 1e-6, "fp16": 1.1e-3, "bf16": 9e-3},
     passes=(FORWARD, BACKWARD),

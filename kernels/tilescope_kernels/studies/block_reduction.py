@@ -6,7 +6,7 @@ through shared memory, 4 bytes per warp. The variants do so once, at every step,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,9 +14,8 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.checks import check_no_grad, check_tensors, use_triton
-from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import launch
-from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 
 @triton.jit
@@ -50,7 +49,7 @@ WARP_CONFIGS = tuple({"BLOCK": block, "num_warps": warps} for warps in (8, 4, 16
 
 
 def _summed(
-    x: torch.Tensor, rows_by_warp: bool, every_block: bool, config: Mapping[str, int] | None
+    x: torch.Tensor, rows_by_warp: bool, every_block: bool, config: Config | None
 ) -> torch.Tensor:  # fmt: skip
     if not use_triton():
         return reference(x)
@@ -71,7 +70,7 @@ def _summed(
 
 
 def _variant(rows_by_warp: bool, every_block: bool) -> Callable[..., torch.Tensor]:
-    def call(x: torch.Tensor, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
+    def call(x: torch.Tensor, *, config: Config | None = None) -> torch.Tensor:
         """The sum of each row of a matrix. Raises ValueError, naming the argument, for other dtypes and shapes."""
         return _summed(x, rows_by_warp, every_block, config)
 
@@ -83,38 +82,29 @@ def reference(x: torch.Tensor) -> torch.Tensor:
     return x.sum(-1)
 
 
-def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+@drawn
+def inputs(draw: Draw, rows: int, columns: int) -> dict[str, Any]:
     """``x`` of rows x columns around 1, so that sums do not cancel."""
-    shape = (workload.dims["rows"], workload.dims["columns"])
-    return {"x": normal(shape, workload, device, generator(workload, device), shift=1.0)}
+    return {"x": draw(rows, columns, shift=1.0)}
 
 
 def cost(workload: Workload, direction: str) -> Cost:
     """One addition per element. Reads x, writes one number per row."""
-    size = workload.elements * workload.itemsize
+    size = workload.bytes
     return Cost(flops=workload.elements, bytes_read=size, bytes_written=workload.dims["rows"] * workload.itemsize)
 
 
-SPEC = KernelSpec(
-    name="block_reduction",
-    summary="row sums that meet in shared memory once, at every step, or never",
-    dims=("rows", "columns"),
-    implementations={
-        "triton": Implementation(_variant(False, False), "a row a program, its warps meet once", CONFIGS),
-        "every_block": Implementation(_variant(False, True), "a row a program, its warps meet at every step", CONFIGS),
-        "warps": Implementation(_variant(True, False), "a row a warp: nothing in shared memory", WARP_CONFIGS),
-        "eager": Implementation(reference, "torch.sum"),
-        "compile": Implementation(compiled(reference), "torch.compile of eager"),
-    },
+SPEC = declare(
+    "block_reduction",
+    "row sums that meet in shared memory once, at every step, or never",
+    "rows columns",
+    "small 128x1024-bf16, medium 4096x4096-bf16, large 8192x16384-bf16, ragged 1823x781-fp32, empty 0x1024-bf16",
+    triton=Implementation(_variant(False, False), "a row a program, its warps meet once", CONFIGS),
+    every_block=Implementation(_variant(False, True), "a row a program, its warps meet at every step", CONFIGS),
+    warps=Implementation(_variant(True, False), "a row a warp: nothing in shared memory", WARP_CONFIGS),
+    eager=Implementation(reference, "torch.sum"),
     reference=reference,
     inputs=inputs,
-    workloads=(
-        Workload({"rows": 128, "columns": 1024}, "bf16", label="small"),
-        Workload({"rows": 4096, "columns": 4096}, "bf16", label="medium"),
-        Workload({"rows": 8192, "columns": 16384}, "bf16", label="large"),
-        Workload({"rows": 1823, "columns": 781}, "fp32", label="ragged"),
-        Workload({"rows": 0, "columns": 1024}, "bf16", label="empty"),
-    ),
     cost=cost,
     tolerance={"fp32": 1e-6, "fp16": 6e-4, "bf16": 5e-3},
 )

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from tilescope_kernels._shared.declarations import generator, normal
 from tilescope_kernels.elementwise.gated import CONFIGS, swiglu, swiglu_reference
-from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 
 def _mlp(
@@ -27,7 +26,7 @@ def _mlp(
 
 
 def fused_mlp(
-    x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor, config: Mapping[str, int] | None = None
+    x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor, config: Config | None = None
 ) -> torch.Tensor:
     """``down(swiglu(gate(x), up(x)))`` with the Triton kernel between cuBLAS's products.
 
@@ -50,7 +49,7 @@ def _stack(
 
 
 def fused_stack(
-    x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor, config: Mapping[str, int] | None = None
+    x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor, config: Config | None = None
 ) -> torch.Tensor:
     """``x = x + mlp(rms_norm(x))`` for every layer. Weights are as for ``fused_mlp``, with a leading dimension of layers."""
     return _stack(functools.partial(fused_mlp, config=config), x, gate, up, down)
@@ -93,33 +92,23 @@ def regional_stack(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: 
     return x
 
 
-def _drawn(workload: Workload, device: Any, leading: tuple[int, ...]) -> dict[str, Any]:
-    numbers = generator(workload, device)
-    tokens, columns, hidden = (workload.dims[name] for name in ("tokens", "columns", "hidden"))
+@drawn
+def inputs(draw: Draw, tokens: int, columns: int, hidden: int, *layers: int) -> dict[str, Any]:
+    """``x`` (tokens, columns), standard normal, and weights that preserve its variance, for every layer if there are several."""
 
     def weight(rows: int, inner: int) -> torch.Tensor:
-        return normal((*leading, rows, inner), workload, device, numbers, scale=1.0 / math.sqrt(max(1, inner)))
+        return draw(*layers, rows, inner, scale=1.0 / math.sqrt(max(1, inner)))
 
     return {
-        "x": normal((tokens, columns), workload, device, numbers),
+        "x": draw(tokens, columns),
         "gate": weight(hidden, columns),
         "up": weight(hidden, columns),
         "down": weight(columns, hidden),
     }
 
 
-def mlp_inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """``x`` (tokens, columns), standard normal, and weights that preserve its variance."""
-    return _drawn(workload, device, ())
-
-
-def stack_inputs(workload: Workload, device: Any) -> dict[str, Any]:
-    """As ``mlp_inputs``, with weights for every layer."""
-    return _drawn(workload, device, (workload.dims["layers"],))
-
-
 def _cost(workload: Workload, layers: int, residual: int) -> Cost:
-    tokens, columns, hidden = (workload.dims[name] for name in ("tokens", "columns", "hidden"))
+    tokens, columns, hidden, *_ = workload.dims.values()
     # Three products, and SiLU and a multiplication per hidden element between them.
     flops = layers * tokens * (6 * columns * hidden + 6 * hidden + residual * columns)
     size = workload.itemsize
@@ -127,7 +116,7 @@ def _cost(workload: Workload, layers: int, residual: int) -> Cost:
         flops=flops,
         bytes_read=(tokens * columns + 3 * layers * columns * hidden) * size,
         bytes_written=tokens * columns * size,
-        pipe=workload.dtype if workload.dtype in ("bf16", "fp16") else "fp32",
+        pipe=workload.pipe,
     )
 
 
@@ -143,15 +132,16 @@ def stack_cost(workload: Workload, direction: str) -> Cost:
 
 TOLERANCE = {"fp32": 2e-6, "fp16": 2e-3, "bf16": 1.4e-2}
 
-MODES = KernelSpec(
-    name="mlp_compile_modes",
-    summary="the modes of torch.compile on a SwiGLU MLP with a fused kernel",
-    dims=("tokens", "columns", "hidden"),
-    implementations={
-        "triton": Implementation(fused_mlp, "fused kernel, not compiled", CONFIGS),
-        "eager": Implementation(plain_mlp, "silu and product apart, not compiled"),
-        "compile": Implementation(_mode(plain_mlp, "default"), "torch.compile of eager"),
-        "default": Implementation(_mode(fused_mlp, "default"), "fused kernel, torch.compile's default mode"),
+MODES = declare(
+    "mlp_compile_modes",
+    "the modes of torch.compile on a SwiGLU MLP with a fused kernel",
+    "tokens columns hidden",
+    "small 16x1024x2816-bf16, medium 512x2048x5632-bf16, large 8192x4096x14336-bf16, ragged 517x769x1023-fp16",
+    triton=Implementation(fused_mlp, "fused kernel, not compiled", CONFIGS),
+    eager=Implementation(plain_mlp, "silu and product apart, not compiled"),
+    compile=Implementation(_mode(plain_mlp, "default"), "torch.compile of eager"),
+    default=Implementation(_mode(fused_mlp, "default"), "fused kernel, torch.compile's default mode"),
+    **{
         "reduce-overhead": Implementation(
             _mode(fused_mlp, "reduce-overhead"), "fused kernel, replayed as a CUDA graph"
         ),
@@ -160,35 +150,22 @@ MODES = KernelSpec(
         ),
     },
     reference=plain_mlp,
-    inputs=mlp_inputs,
-    workloads=(
-        Workload({"tokens": 16, "columns": 1024, "hidden": 2816}, "bf16", label="small"),
-        Workload({"tokens": 512, "columns": 2048, "hidden": 5632}, "bf16", label="medium"),
-        Workload({"tokens": 8192, "columns": 4096, "hidden": 14336}, "bf16", label="large"),
-        Workload({"tokens": 517, "columns": 769, "hidden": 1023}, "fp16", label="ragged"),
-    ),
+    inputs=inputs,
     cost=mlp_cost,
     tolerance=TOLERANCE,
 )
 
-REGIONS = KernelSpec(
-    name="mlp_compile_regions",
-    summary="SwiGLU MLPs compiled as one graph against one layer at a time",
-    dims=("tokens", "columns", "hidden", "layers"),
-    implementations={
-        "triton": Implementation(fused_stack, "fused kernel, not compiled", CONFIGS),
-        "eager": Implementation(plain_stack, "silu and product apart, not compiled"),
-        "compile": Implementation(_mode(fused_stack, "default"), "fused kernel, all layers compiled as one graph"),
-        "regional": Implementation(regional_stack, "fused kernel, one layer compiled and called for each"),
-    },
+REGIONS = declare(
+    "mlp_compile_regions",
+    "SwiGLU MLPs compiled as one graph against one layer at a time",
+    "tokens columns hidden layers",
+    "small 16x1024x2816x8-bf16, medium 512x2048x5632x16-bf16, large 4096x4096x14336x16-bf16, ragged 517x769x1023x3-fp16",
+    triton=Implementation(fused_stack, "fused kernel, not compiled", CONFIGS),
+    eager=Implementation(plain_stack, "silu and product apart, not compiled"),
+    compile=Implementation(_mode(fused_stack, "default"), "fused kernel, all layers compiled as one graph"),
+    regional=Implementation(regional_stack, "fused kernel, one layer compiled and called for each"),
     reference=plain_stack,
-    inputs=stack_inputs,
-    workloads=(
-        Workload({"tokens": 16, "columns": 1024, "hidden": 2816, "layers": 8}, "bf16", label="small"),
-        Workload({"tokens": 512, "columns": 2048, "hidden": 5632, "layers": 16}, "bf16", label="medium"),
-        Workload({"tokens": 4096, "columns": 4096, "hidden": 14336, "layers": 16}, "bf16", label="large"),
-        Workload({"tokens": 517, "columns": 769, "hidden": 1023, "layers": 3}, "fp16", label="ragged"),
-    ),
+    inputs=inputs,
     cost=stack_cost,
     # Errors accumulate over the layers.
     tolerance={"fp32": 2e-6, "fp16": 2.5e-3, "bf16": 3e-2},

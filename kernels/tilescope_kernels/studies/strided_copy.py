@@ -6,7 +6,6 @@ second, elements ``stride`` apart: up to 32 sectors, one element of each.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,9 +13,8 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.checks import check_no_grad, check_tensors, use_triton
-from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import launch, split_config
-from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 
 @triton.jit
@@ -54,7 +52,7 @@ def _check(x: torch.Tensor, stride: int) -> torch.Tensor:
     return x.contiguous()
 
 
-def unit_copy(x: torch.Tensor, stride: int, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
+def unit_copy(x: torch.Tensor, stride: int, *, config: Config | None = None) -> torch.Tensor:
     """Copy a vector (fp32, fp16, bf16) with coalesced accesses, whatever ``stride`` is.
 
     Raises ValueError, naming the argument, for other dtypes and shapes.
@@ -71,7 +69,7 @@ def unit_copy(x: torch.Tensor, stride: int, *, config: Mapping[str, int] | None 
     return y
 
 
-def strided_copy(x: torch.Tensor, stride: int, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
+def strided_copy(x: torch.Tensor, stride: int, *, config: Config | None = None) -> torch.Tensor:
     """Copy a vector with adjacent threads accessing elements ``stride`` apart. Otherwise as ``unit_copy``."""
     if not use_triton():
         return reference(x, stride)
@@ -92,10 +90,10 @@ def reference(x: torch.Tensor, stride: int) -> torch.Tensor:
     return x.clone()
 
 
-def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+@drawn
+def inputs(draw: Draw, n: int, stride: int) -> dict[str, Any]:
     """``x`` of ``n`` elements, standard normal, and the stride in elements."""
-    numbers = generator(workload, device)
-    return {"x": normal((workload.dims["n"],), workload, device, numbers), "stride": max(1, workload.dims["stride"])}
+    return {"x": draw(n), "stride": max(1, stride)}
 
 
 def cost(workload: Workload, direction: str) -> Cost:
@@ -104,27 +102,17 @@ def cost(workload: Workload, direction: str) -> Cost:
     return Cost(flops=0, bytes_read=size, bytes_written=size)
 
 
-SPEC = KernelSpec(
-    name="strided_copy",
-    summary="a copy by neighbours against one by strides",
-    dims=("n", "stride"),
-    implementations={
-        "triton": Implementation(unit_copy, "a warp's threads access neighbours", CONFIGS),
-        "strided": Implementation(strided_copy, "a warp's threads access elements a stride apart", CONFIGS),
-        "eager": Implementation(reference, "torch.clone"),
-        "compile": Implementation(compiled(reference), "torch.compile of eager"),
-    },
+SPEC = declare(
+    "strided_copy",
+    "a copy by neighbours against one by strides",
+    "n stride",
+    "small 65536x32-fp32, medium 4194304x32-fp32, large 67108864x32-fp32, ragged 1423763x7-fp32, "
+    "stride-2 67108864x2-fp32, stride-8 67108864x8-fp32, empty 0x32-fp32",
+    triton=Implementation(unit_copy, "a warp's threads access neighbours", CONFIGS),
+    strided=Implementation(strided_copy, "a warp's threads access elements a stride apart", CONFIGS),
+    eager=Implementation(reference, "torch.clone"),
     reference=reference,
     inputs=inputs,
-    workloads=(
-        Workload({"n": 1 << 16, "stride": 32}, "fp32", label="small"),
-        Workload({"n": 1 << 22, "stride": 32}, "fp32", label="medium"),
-        Workload({"n": 1 << 26, "stride": 32}, "fp32", label="large"),
-        Workload({"n": 1823 * 781, "stride": 7}, "fp32", label="ragged"),
-        Workload({"n": 1 << 26, "stride": 2}, "fp32", label="stride-2"),
-        Workload({"n": 1 << 26, "stride": 8}, "fp32", label="stride-8"),
-        Workload({"n": 0, "stride": 32}, "fp32", label="empty"),
-    ),
     cost=cost,
     tolerance={"fp32": 0.0, "fp16": 0.0, "bf16": 0.0},
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,9 +10,8 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilescope_kernels._shared.checks import check_no_grad, check_tensors, use_triton
-from tilescope_kernels._shared.declarations import compiled, generator, normal
 from tilescope_kernels._shared.launching import launch, multiprocessors
-from tilescope_kernels.spec import Cost, Implementation, KernelSpec, Workload
+from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 
 @triton.jit
@@ -47,7 +45,7 @@ CONFIGS = tuple(
 )  # fmt: skip
 
 
-def _launch(x: torch.Tensor, descriptors: bool, config: Mapping[str, int] | None) -> torch.Tensor:
+def _launch(x: torch.Tensor, descriptors: bool, config: Config | None) -> torch.Tensor:
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if y.numel() == 0:
         return y
@@ -68,12 +66,12 @@ def _check(x: torch.Tensor) -> torch.Tensor:
     return x.contiguous()
 
 
-def copy_through_pointers(x: torch.Tensor, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
+def copy_through_pointers(x: torch.Tensor, *, config: Config | None = None) -> torch.Tensor:
     """Copy a matrix (fp32, fp16, bf16). Raises ValueError, naming the argument, for other dtypes and shapes."""
     return _launch(_check(x), False, config) if use_triton() else reference(x)
 
 
-def copy_through_descriptors(x: torch.Tensor, *, config: Mapping[str, int] | None = None) -> torch.Tensor:
+def copy_through_descriptors(x: torch.Tensor, *, config: Config | None = None) -> torch.Tensor:
     """Copy a matrix through TMA descriptors. Raises ValueError also for rows that are not 16-byte aligned."""
     if not use_triton():
         return reference(x)
@@ -88,37 +86,28 @@ def reference(x: torch.Tensor) -> torch.Tensor:
     return x.clone()
 
 
-def inputs(workload: Workload, device: Any) -> dict[str, Any]:
+@drawn
+def inputs(draw: Draw, rows: int, columns: int) -> dict[str, Any]:
     """``x`` of rows x columns, standard normal."""
-    shape = (workload.dims["rows"], workload.dims["columns"])
-    return {"x": normal(shape, workload, device, generator(workload, device))}
+    return {"x": draw(rows, columns)}
 
 
 def cost(workload: Workload, direction: str) -> Cost:
     """One read, one write."""
-    size = workload.elements * workload.itemsize
+    size = workload.bytes
     return Cost(flops=0, bytes_read=size, bytes_written=size)
 
 
-SPEC = KernelSpec(
-    name="tma_copy",
-    summary="a copy by tensor descriptors against one by pointers",
-    dims=("rows", "columns"),
-    implementations={
-        "triton": Implementation(copy_through_pointers, "tiles through pointers", CONFIGS),
-        "tma": Implementation(copy_through_descriptors, "the same tiles through tensor descriptors", CONFIGS),
-        "eager": Implementation(reference, "torch.clone"),
-        "compile": Implementation(compiled(reference), "torch.compile of eager"),
-    },
+SPEC = declare(
+    "tma_copy",
+    "a copy by tensor descriptors against one by pointers",
+    "rows columns",
+    "small 128x1024-bf16, medium 4096x1024-bf16, large 16384x4096-bf16, ragged 1823x784-fp32, empty 0x1024-bf16",
+    triton=Implementation(copy_through_pointers, "tiles through pointers", CONFIGS),
+    tma=Implementation(copy_through_descriptors, "the same tiles through tensor descriptors", CONFIGS),
+    eager=Implementation(reference, "torch.clone"),
     reference=reference,
     inputs=inputs,
-    workloads=(
-        Workload({"rows": 128, "columns": 1024}, "bf16", label="small"),
-        Workload({"rows": 4096, "columns": 1024}, "bf16", label="medium"),
-        Workload({"rows": 16384, "columns": 4096}, "bf16", label="large"),
-        Workload({"rows": 1823, "columns": 784}, "fp32", label="ragged"),
-        Workload({"rows": 0, "columns": 1024}, "bf16", label="empty"),
-    ),
     cost=cost,
     tolerance={"fp32": 0.0, "fp16": 0.0, "bf16": 0.0},
 )
