@@ -8,9 +8,10 @@ from __future__ import annotations
 import functools
 import importlib
 import math
+import operator
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -147,8 +148,10 @@ class KernelSpec:
         for known in self.workloads:
             if text in (known.label, known.id):
                 return known
-        if parsed := _parsed(self.dims, text):
-            return parsed
+        match = re.fullmatch(r"(\d+(?:x\d+)*)-([a-z0-9]+?)(?:-s(\d+))?", text)
+        extents = [int(extent) for extent in match[1].split("x")] if match else []
+        if match and len(extents) == len(self.dims) and match[2] in DTYPES:
+            return Workload(dict(zip(self.dims, extents, strict=True)), match[2], int(match[3] or 0))
         shape = "x".join(name.upper() for name in self.dims)
         known_names = ", ".join(f"{w.label} ({w.id})" if w.label else w.id for w in self.workloads)
         raise WorkloadError(
@@ -157,35 +160,36 @@ class KernelSpec:
         )
 
 
-def _parsed(dims: tuple[str, ...], text: str, label: str = "") -> Workload | None:
-    """The workload with this id; None for other text."""
-    match = re.fullmatch(r"(\d+(?:x\d+)*)-([a-z0-9]+?)(?:-s(\d+))?", text)
-    extents = [int(extent) for extent in match[1].split("x")] if match else []
-    if match is None or len(extents) != len(dims) or match[2] not in DTYPES:
-        return None
-    return Workload(dict(zip(dims, extents, strict=True)), match[2], int(match[3] or 0), label)
-
-
 def declare(
     name: str, summary: str, dims: str, sizes: str, *, reference: Callable[..., Any],
     inputs: Callable[[Workload, Any], dict[str, Any]], cost: Callable[[Workload, str], Cost], tolerance: Mapping[str, float],
-    passes: tuple[str, ...] = (FORWARD,), targets: tuple[str, ...] = KernelSpec.targets, **implementations: Implementation | None,
+    passes: str = FORWARD, targets: tuple[str, ...] = KernelSpec.targets, **implementations: Implementation | None,
 ) -> KernelSpec:  # fmt: skip
-    """A ``KernelSpec`` with ``dims`` separated by spaces, and ``sizes`` as ``"small 128x1024-bf16, ragged 1823x781-fp32"``.
+    """A ``KernelSpec`` with ``dims`` and ``passes`` separated by spaces, and ``sizes`` as ``"small 128x1024-bf16, one 1x64-fp32"``.
 
     ``eager`` is followed by the implementation ``compile``, which compiles it, unless that is given, or None.
     """
-    named: dict[str, Implementation | None] = {}
+    named: dict[str, Implementation] = {}
     for key, each in implementations.items():
-        named[key] = each
-        if key == "eager" and each and "compile" not in implementations:
+        if each:
+            named[key] = each
+        if each and key == "eager" and "compile" not in implementations:
             named["compile"] = Implementation(compiled(each.call), "torch.compile of eager")
-    split = tuple(dims.split())
-    workloads = (_parsed(split, text, label) for label, text in (size.split() for size in sizes.split(",")))
-    return KernelSpec(
-        name, summary, split, {key: each for key, each in named.items() if each}, reference, inputs,
-        tuple(filter(None, workloads)), cost, tolerance, passes, targets,
-    )  # fmt: skip
+    spec = KernelSpec(
+        name,
+        summary,
+        tuple(dims.split()),
+        named,
+        reference,
+        inputs,
+        (),
+        cost,
+        tolerance,
+        tuple(passes.split()),
+        targets,
+    )
+    pairs = (size.split() for size in sizes.split(","))
+    return replace(spec, workloads=tuple(replace(spec.workload(id), label=label) for label, id in pairs))
 
 
 def compiled(eager: Callable[..., Any]) -> Callable[..., Any]:
@@ -207,15 +211,13 @@ def compiled(eager: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def peer(distribution: str, function: str, summary: str) -> Implementation:
-    """An optional library's ``module:function`` of the inputs, in their order, imported at the first call."""
-    module, names = function.split(":")
+def peer(distribution: str, function: str, summary: str, *names: str) -> Implementation:
+    """An optional library's ``module:function`` of the inputs with these ``names``, or of all, imported at the first call."""
+    module, path = function.split(":")
 
     def call(**inputs: Any) -> Any:
-        found: Any = importlib.import_module(module)
-        for name in names.split("."):
-            found = getattr(found, name)
-        return found(*inputs.values())
+        found = operator.attrgetter(path)(importlib.import_module(module))
+        return found(*(inputs[name] for name in names or inputs))
 
     return Implementation(call, summary, requires=(distribution,))
 
@@ -230,16 +232,15 @@ class Draw:
         self.dtype: torch.dtype = getattr(torch, DTYPES[workload.dtype][0])
         is_meta = torch.device(device).type == "meta"
         self.numbers = None if is_meta else torch.Generator(device=device).manual_seed(workload.seed)
+        self.empty = functools.partial(torch.empty, device=device)
 
     def __call__(self, *shape: int, scale: float = 1.0, shift: float = 0.0, grad: bool = False) -> torch.Tensor:
         """A normally distributed tensor of mean ``shift`` and standard deviation ``scale``, in the workload's dtype.
 
         Zeros would mislead: a GPU draws less power on them and runs up to 13 % faster than on data.
         """
-        import torch  # noqa: PLC0415
-
         is_small = not self.dtype.is_floating_point or self.dtype.itemsize == 1
-        values = torch.empty(shape, dtype=None if is_small else self.dtype, device=self.device)
+        values: torch.Tensor = self.empty(shape, dtype=None if is_small else self.dtype)
         if self.numbers is not None:
             values.normal_(shift, scale, generator=self.numbers)
         return values.to(self.dtype).requires_grad_(grad)

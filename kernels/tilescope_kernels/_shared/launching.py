@@ -166,8 +166,8 @@ def next_power_of_2(least: int) -> int:
 
 
 @functools.cache
-def _multiprocessors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count
+def _properties(device: torch.device) -> Any:
+    return torch.cuda.get_device_properties(device)
 
 
 def multiprocessors(tensor: torch.Tensor) -> int:
@@ -175,15 +175,10 @@ def multiprocessors(tensor: torch.Tensor) -> int:
 
     For a tensor on ``meta`` it is the current GPU's. Without a GPU it is an H200's 132, so that a launch compiled offline or interpreted has the grid of the recordings.
     """
+    device = tensor.device
     if tensor.is_meta and torch.cuda.is_available():
-        return _multiprocessors(torch.device("cuda", torch.cuda.current_device()))
-    return _multiprocessors(tensor.device) if tensor.is_cuda else 132
-
-
-@functools.cache
-def _capability(device: torch.device) -> int:
-    major, minor = torch.cuda.get_device_capability(device)
-    return 10 * major + minor
+        device = torch.device("cuda", torch.cuda.current_device())
+    return int(_properties(device).multi_processor_count) if device.type == "cuda" else 132
 
 
 def capability(tensor: torch.Tensor) -> int:
@@ -193,19 +188,13 @@ def capability(tensor: torch.Tensor) -> int:
     chosen by it.
     """
     if tensor.is_cuda:
-        return _capability(tensor.device)
-    if not tensor.is_meta:
-        return 0
+        found = _properties(tensor.device)
+        return int(10 * found.major + found.minor)
     try:
-        target = driver.active.get_current_target()
+        target = driver.active.get_current_target() if tensor.is_meta else None
     except RuntimeError:  # no GPU and no target
         return 0
-    return int(target.arch) if target.backend == "cuda" else 0
-
-
-@functools.cache
-def _shared_memory(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    return int(target.arch) if target and target.backend == "cuda" else 0
 
 
 def shared_memory(tensor: torch.Tensor) -> int:
@@ -214,7 +203,7 @@ def shared_memory(tensor: torch.Tensor) -> int:
     By compute capability: CUDA C++ Programming Guide, technical specifications.
     """
     if tensor.is_cuda:
-        return _shared_memory(tensor.device)
+        return int(_properties(tensor.device).shared_memory_per_block_optin)
     return {80: 163, 86: 99, 87: 163, 89: 99, 120: 99, 121: 99}.get(capability(tensor), 227) * 1024
 
 

@@ -35,18 +35,7 @@ from tilescope_kernels.attention.hopper import attend
 from tilescope_kernels.attention.hopper_few import SHARED_QUERIES, attend_few
 from tilescope_kernels.attention.hopper_gradients import backward, backward_serves
 from tilescope_kernels.attention.masks import lse_shape, scale_of_scores
-from tilescope_kernels.spec import (
-    BACKWARD,
-    FORWARD,
-    Config,
-    Cost,
-    Draw,
-    Implementation,
-    KernelSpec,
-    Workload,
-    declare,
-    drawn,
-)
+from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, KernelSpec, Workload, declare, drawn
 
 #: Most columns of a head: their accumulator must fit in registers beside the scores.
 _MOST = 256
@@ -360,7 +349,7 @@ def _spec(name: str, summary: str, ragged: str, is_causal: bool) -> KernelSpec:
         inputs=_inputs(is_causal),
         cost=_cost(is_causal),
         tolerance={"fp32": 1e-5, "fp16": 1.1e-3, "bf16": 9e-3},
-        passes=(FORWARD, BACKWARD),
+        passes="forward backward",
     )
 
 

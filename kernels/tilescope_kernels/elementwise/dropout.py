@@ -14,9 +14,9 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.checks import check_integers, check_tensors, use_triton
-from tilescope_kernels._shared.launching import cdiv, launch, split_config
+from tilescope_kernels._shared.launching import cdiv, launch
 from tilescope_kernels._shared.operators import operator, pack, unpack
-from tilescope_kernels.spec import BACKWARD, FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn
+from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 #: Rounds of Philox, elements per call, and values of a random number.
 ROUNDS, SHARE, VALUES = 7, 8, 1 << 16
@@ -63,14 +63,9 @@ def _scaling(p: float) -> tuple[int, float]:
 @operator("dropout", fake=lambda x, *_: torch.empty_like(x))
 def _dropout(x: torch.Tensor, seed: torch.Tensor, p: float, config: str) -> torch.Tensor:
     y = torch.empty_like(x)
-    if y.numel():
-        parameters, options = split_config(unpack(config) or CONFIGS[0])
-        dropped, scale = _scaling(p)
-        launch(
-            dropout_kernel, (cdiv(y.numel(), parameters["BLOCK"]),),
-            y, x, seed, y.numel(), dropped, scale,
-            ROUNDS=ROUNDS, **parameters, **options,
-        )  # fmt: skip
+    if n := y.numel():
+        chosen = unpack(config) or CONFIGS[0]
+        launch(dropout_kernel, (cdiv(n, chosen["BLOCK"]),), y, x, seed, n, *_scaling(p), ROUNDS=ROUNDS, **chosen)
     return y
 
 
@@ -178,5 +173,5 @@ SPEC = declare(
     inputs=inputs,
     cost=cost,
     tolerance={"fp32": 1e-6, "fp16": 8e-4, "bf16": 6e-3},
-    passes=(FORWARD, BACKWARD),
+    passes="forward backward",
 )

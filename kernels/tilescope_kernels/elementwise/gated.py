@@ -5,7 +5,6 @@ Shazeer, "GLU Variants Improve Transformer", arXiv:2002.05202.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -16,21 +15,9 @@ import triton.language as tl
 
 from tilescope_kernels._shared.activations import activate, activate_with_derivative
 from tilescope_kernels._shared.checks import check_tensors, use_triton
-from tilescope_kernels._shared.launching import BEYOND, cdiv, launch, multiprocessors, split_config
+from tilescope_kernels._shared.launching import BEYOND, cdiv, launch, multiprocessors
 from tilescope_kernels._shared.operators import as_rows, operator, pack, shaped_as, unpack
-from tilescope_kernels.spec import (
-    BACKWARD,
-    FORWARD,
-    Config,
-    Cost,
-    Draw,
-    Implementation,
-    KernelSpec,
-    Workload,
-    declare,
-    drawn,
-    peer,
-)
+from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn, peer
 
 
 @triton.jit
@@ -151,13 +138,10 @@ def _grid(gate: torch.Tensor, up: torch.Tensor, block: int) -> tuple[tuple[int],
 def _gated(gate: torch.Tensor, up: torch.Tensor, activation: int, config: str) -> torch.Tensor:
     y = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
     if y.numel():
-        parameters, options = split_config(_chosen(gate, config))
+        chosen = _chosen(gate, config)
         for out, one, other in _parts(y, gate, up):
-            grid, extents, flat = _grid(one, other, parameters["BLOCK"])
-            launch(
-                gated_kernel, grid, out, one, other, *extents,
-                ACTIVATION=activation, FLAT=flat, **parameters, **options,
-            )  # fmt: skip
+            grid, extents, flat = _grid(one, other, chosen["BLOCK"])
+            launch(gated_kernel, grid, out, one, other, *extents, ACTIVATION=activation, FLAT=flat, **chosen)
     return y
 
 
@@ -171,14 +155,12 @@ def _gated_backward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     dgate, dup = (torch.empty(gate.shape, dtype=gate.dtype, device=gate.device) for _ in range(2))
     if dgate.numel():
-        parameters, options = split_config(_chosen(gate, config))
+        chosen = _chosen(gate, config)
         for *others, one, other in _parts(dgate, dup, dy, gate, up):
-            grid, extents, flat = _grid(one, other, parameters["BLOCK"])
+            grid, extents, flat = _grid(one, other, chosen["BLOCK"])
             launch(
-                gated_backward_kernel, grid,
-                *others, one, other, *extents,
-                ACTIVATION=activation, FLAT=flat, **parameters, **options,
-            )  # fmt: skip
+                gated_backward_kernel, grid, *others, one, other, *extents, ACTIVATION=activation, FLAT=flat, **chosen
+            )
     return dgate, dup
 
 
@@ -247,31 +229,15 @@ def geglu_reference(gate: torch.Tensor, up: torch.Tensor, approximate: str = "ta
     return F.gelu(gate, approximate=approximate) * up
 
 
-def _liger(function: str, summary: str) -> Implementation:
-    """Liger-Kernel's function, imported at the first call because it is an optional dependency."""
-
-    def call(gate: torch.Tensor, up: torch.Tensor, **_: str) -> torch.Tensor:
-        return liger.call(gate=gate, up=up)
-
-    liger = peer("liger-kernel", f"liger_kernel.ops.{function}.apply", summary)
-    return dataclasses.replace(liger, call=call)
-
-
 def _spec(
-    name: str,
-    summary: str,
-    fused: Implementation,
-    eager: Implementation,
-    liger: Implementation,
-    operations: tuple[int, int],
-    **more: str,
-) -> KernelSpec:
+    name: str, summary: str, function: Any, reference: Any, liger: str, operations: tuple[int, int], **more: str
+) -> Any:
     """``operations`` are those per element of the activation, and those that its derivative adds. The function takes ``more``."""
 
     @drawn
     def inputs(draw: Draw, rows: int, columns: int) -> dict[str, Any]:
         """``gate`` and ``up`` of rows x columns, standard normal."""
-        return {**{name: draw(rows, columns, grad=True) for name in ("gate", "up")}, **more}
+        return {"gate": draw(rows, columns, grad=True), "up": draw(rows, columns, grad=True), **more}
 
     def cost(workload: Workload, direction: str) -> Cost:
         """Forward reads gate and up and writes y; backward reads dy, gate and up and writes dgate and dup.
@@ -283,29 +249,24 @@ def _spec(
             return Cost(flops=(activation + 1) * n, bytes_read=2 * size, bytes_written=size)
         return Cost(flops=(activation + derivative + 3) * n, bytes_read=3 * size, bytes_written=2 * size)
 
+    module = f"liger_kernel.ops.{name}:Liger{liger}Function.apply"
     return declare(
         name,
         summary,
         "rows columns",
         "small 128x1024-bf16, medium 2048x5632-bf16, large 8192x14336-bf16, ragged 1823x781-fp32",
-        triton=fused,
-        eager=eager,
-        liger=liger,
-        reference=eager.call,
+        triton=Implementation(function, "one pass", CONFIGS),
+        eager=Implementation(reference, f"{summary.split('(', maxsplit=1)[0]}, then the product"),
+        liger=peer("liger-kernel", module, f"Liger-Kernel's {liger}", "gate", "up"),
+        reference=reference,
         inputs=inputs,
         cost=cost,
         tolerance={"fp32": 2e-7, "fp16": 8e-4, "bf16": 6e-3},
-        passes=(FORWARD, BACKWARD),
+        passes="forward backward",
     )
 
 
 #: SiLU: negate, exponential, add, divide, multiply. Its derivative: two for the slope, two for the product rule.
-SWIGLU = _spec(
-    "swiglu", "silu(gate) * up", Implementation(swiglu, "one pass", CONFIGS),
-    Implementation(swiglu_reference, "silu, then the product"), _liger("swiglu:LigerSiLUMulFunction", "Liger-Kernel's SiLUMul"), (5, 4),
-)  # fmt: skip
+SWIGLU = _spec("swiglu", "silu(gate) * up", swiglu, swiglu_reference, "SiLUMul", (5, 4))
 #: GELU by tanh takes nine operations and its derivative eight more, as in ``gelu``.
-GEGLU = _spec(
-    "geglu", "gelu(gate) * up, by tanh", Implementation(geglu, "one pass", CONFIGS),
-    Implementation(geglu_reference, "gelu, then the product"), _liger("geglu:LigerGELUMulFunction", "Liger-Kernel's GELUMul"), (9, 8), approximate="tanh",
-)  # fmt: skip
+GEGLU = _spec("geglu", "gelu(gate) * up, by tanh", geglu, geglu_reference, "GELUMul", (9, 8), approximate="tanh")

@@ -16,9 +16,9 @@ import triton.language as tl
 
 from tilescope_kernels._shared.activations import activate, activate_with_derivative
 from tilescope_kernels._shared.checks import check_tensors, use_triton
-from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, split_config
+from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors
 from tilescope_kernels._shared.operators import operator, pack, unpack
-from tilescope_kernels.spec import BACKWARD, FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn
+from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 
 @triton.jit
@@ -79,26 +79,18 @@ def _default(x: torch.Tensor) -> Mapping[str, int]:
 @operator("gelu", shards="e e", fake=lambda x, *_: torch.empty_like(x))
 def _gelu(x: torch.Tensor, activation: int, config: str) -> torch.Tensor:
     y = torch.empty_like(x)
-    if y.numel():
-        parameters, options = split_config(unpack(config) or _default(x))
-        launch(
-            gelu_kernel, (cdiv(y.numel(), parameters["BLOCK"]),),
-            y, x, y.numel(),
-            ACTIVATION=activation, **parameters, **options,
-        )  # fmt: skip
+    if n := y.numel():
+        chosen = unpack(config) or _default(x)
+        launch(gelu_kernel, (cdiv(n, chosen["BLOCK"]),), y, x, n, ACTIVATION=activation, **chosen)
     return y
 
 
 @operator("gelu_backward", shards="ee e", fake=lambda _, x, *__: torch.empty_like(x))
 def _gelu_backward(dy: torch.Tensor, x: torch.Tensor, activation: int, config: str) -> torch.Tensor:
     dx = torch.empty_like(x)
-    if dx.numel():
-        parameters, options = split_config(unpack(config) or _default(x))
-        launch(
-            gelu_backward_kernel, (cdiv(dx.numel(), parameters["BLOCK"]),),
-            dx, dy, x, dx.numel(),
-            ACTIVATION=activation, **parameters, **options,
-        )  # fmt: skip
+    if n := dx.numel():
+        chosen = unpack(config) or _default(x)
+        launch(gelu_backward_kernel, (cdiv(n, chosen["BLOCK"]),), dx, dy, x, n, ACTIVATION=activation, **chosen)
     return dx
 
 
@@ -166,5 +158,5 @@ SPEC = declare(
     inputs=inputs,
     cost=cost,
     tolerance={"fp32": 1e-6, "fp16": 8e-4, "bf16": 6e-3},
-    passes=(FORWARD, BACKWARD),
+    passes="forward backward",
 )

@@ -18,7 +18,7 @@ from tilescope_kernels._shared.launching import cdiv, launch, multiprocessors, n
 from tilescope_kernels._shared.operators import operator, pack, rows_like, unpack
 from tilescope_kernels._shared.reach import SECOND_AXIS, slabs
 from tilescope_kernels._shared.row_tiles import aligned
-from tilescope_kernels.spec import BACKWARD, FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn, peer
+from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload, declare, drawn, peer
 
 
 @triton.jit
@@ -330,5 +330,5 @@ SPEC = declare(
     inputs=inputs,
     cost=cost,
     tolerance={"fp32": 1e-6, "fp16": 8e-4, "bf16": 6e-3},
-    passes=(FORWARD, BACKWARD),
+    passes="forward backward",
 )

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.checks import check_no_grad, check_tensors, use_triton
-from tilescope_kernels._shared.launching import cdiv, launch, split_config
+from tilescope_kernels._shared.launching import cdiv, launch
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload, declare, drawn
 
@@ -47,13 +47,9 @@ CONFIGS = tuple(
 @operator("vector_add", autocast="widest", shards="ee e", fake=lambda x, *_: torch.empty_like(x))
 def _vector_add(x: torch.Tensor, y: torch.Tensor, config: str) -> torch.Tensor:
     out = torch.empty_like(x)
-    if out.numel():
-        parameters, options = split_config(unpack(config) or CONFIGS[0])
-        launch(
-            vector_add_kernel, (cdiv(out.numel(), parameters["BLOCK"]),),
-            out, x, y, out.numel(),
-            **parameters, **options,
-        )  # fmt: skip
+    if n := out.numel():
+        chosen = unpack(config) or CONFIGS[0]
+        launch(vector_add_kernel, (cdiv(n, chosen["BLOCK"]),), out, x, y, n, **chosen)
     return out
 
 

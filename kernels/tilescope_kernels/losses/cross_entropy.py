@@ -22,7 +22,7 @@ from tilescope_kernels.losses.cross_entropy_kernels import cross_entropy_backwar
 from tilescope_kernels.losses.gradient_scaling import scaled
 from tilescope_kernels.losses.mean import count_rows, reduced
 from tilescope_kernels.losses.resident import cross_entropy_resident_kernel, plan
-from tilescope_kernels.spec import FORWARD, STEP, Config, Cost, Draw, Implementation, Workload, declare, drawn
+from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 #: ``ACCESSES`` of 16 bytes per thread are in flight in each step. ``PROGRAMS`` per SM walk the rows where the gradient is computed
 #: with the loss; 0 is one program per row, as always in the other passes.
@@ -280,7 +280,7 @@ def liger(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 @drawn
 def inputs(draw: Draw, rows: int, columns: int) -> dict[str, Any]:
     """``x`` of rows x columns, standard normal, and a uniformly random ``target`` per row."""
-    target = torch.empty(rows, dtype=torch.int64, device=draw.device)
+    target = draw.empty(rows, dtype=torch.int64)
     if draw.numbers is not None:
         target.random_(0, max(columns, 1), generator=draw.numbers)
     return {"x": draw(rows, columns, grad=True), "target": target}
@@ -313,5 +313,5 @@ SPEC = declare(
     inputs=inputs,
     cost=cost,
     tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6e-3},
-    passes=(FORWARD, STEP),
+    passes="forward forward+backward",
 )

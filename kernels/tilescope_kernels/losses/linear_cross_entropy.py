@@ -21,7 +21,7 @@ from tilescope_kernels.losses.class_products import add_dw, write_dw, write_dx, 
 from tilescope_kernels.losses.cross_entropy import REDUCTIONS, check_loss, result_dtype, rows_loss
 from tilescope_kernels.losses.gradient_scaling import scaled
 from tilescope_kernels.losses.mean import count_rows, reduced
-from tilescope_kernels.spec import FORWARD, STEP, Config, Cost, Draw, Implementation, Workload, declare, drawn, peer
+from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn, peer
 
 #: ``CHUNK`` rows of logits exist at a time, 0 for the launcher's choice. Fewer rows take less memory, but smaller products, and
 #: each chunk takes a pass over dW, which also rounds it in 16 bits.
@@ -221,7 +221,7 @@ def liger(x: torch.Tensor, linear_weight: torch.Tensor, target: torch.Tensor) ->
 @drawn
 def inputs(draw: Draw, rows: int, columns: int, classes: int) -> dict[str, Any]:
     """``x`` of rows x columns, standard normal, a weight that gives standard normal logits, and a ``target`` per row."""
-    target = torch.empty(rows, dtype=torch.int64, device=draw.device)
+    target = draw.empty(rows, dtype=torch.int64)
     if draw.numbers is not None:
         target.random_(0, max(classes, 1), generator=draw.numbers)
     scale = columns**-0.5
@@ -257,5 +257,5 @@ SPEC = declare(
     inputs=inputs,
     cost=cost,
     tolerance={"fp32": 1e-5, "fp16": 4e-3, "bf16": 1.5e-2},
-    passes=(FORWARD, STEP),
+    passes="forward forward+backward",
 )

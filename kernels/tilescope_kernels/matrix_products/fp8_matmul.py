@@ -270,7 +270,7 @@ def _spec(name: str, scales: str, summary: str, plain: Any, configs: tuple[dict[
         """
         operands = {"a": draw(m, k), "b": draw(n, k).T}
         for place, shape in zip("ab", _scale_shapes(scales, m, n, k), strict=True):
-            scale = torch.empty(shape, device=draw.device)
+            scale = draw.empty(shape)
             if draw.numbers is not None:
                 scale.uniform_(0.01, 0.02, generator=draw.numbers)
             operands[f"scale_{place}"] = scale.T if scales == "blocks" else scale

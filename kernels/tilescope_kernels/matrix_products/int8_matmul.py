@@ -116,7 +116,7 @@ def inputs(draw: Draw, m: int, n: int, k: int) -> dict[str, Any]:
 @drawn
 def row_inputs(draw: Draw, m: int, n: int, k: int) -> dict[str, Any]:
     """As ``inputs``, with scales between 0.01 and 0.02 for the rows of a and the columns of b."""
-    scale_a, scale_b = torch.empty((m, 1), device=draw.device), torch.empty((1, n), device=draw.device)
+    scale_a, scale_b = draw.empty((m, 1)), draw.empty((1, n))
     if draw.numbers is not None:
         for scale in (scale_a, scale_b):
             scale.uniform_(0.01, 0.02, generator=draw.numbers)

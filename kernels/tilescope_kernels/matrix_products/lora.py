@@ -25,7 +25,7 @@ from tilescope_kernels._shared.reach import is_far, slabs
 from tilescope_kernels._shared.tile_order import programs
 from tilescope_kernels.matrix_products.lora_kernels import lora_down_kernel, lora_linear_kernel
 from tilescope_kernels.matrix_products.scaled_matmul import tma_serves
-from tilescope_kernels.spec import BACKWARD, FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn
+from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 
 def _config(m: int, n: int, k: int, warps: int, stages: int, *flags: int) -> dict[str, int]:
@@ -264,5 +264,5 @@ SPEC = declare(
     inputs=inputs,
     cost=cost,
     tolerance={"fp32": 1e-5, "fp16": 9e-4, "bf16": 7e-3},
-    passes=(FORWARD, BACKWARD),
+    passes="forward backward",
 )

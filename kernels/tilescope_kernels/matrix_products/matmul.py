@@ -20,7 +20,7 @@ from tilescope_kernels._shared.reach import is_far
 from tilescope_kernels._shared.tile_order import programs, tile_origin
 from tilescope_kernels.matrix_products import matmul_hopper, matmul_pairs, split_k
 from tilescope_kernels.matrix_products.aligned_rows import columns
-from tilescope_kernels.spec import BACKWARD, FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn
+from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 
 @triton.jit
@@ -319,5 +319,5 @@ SPEC = declare(
     inputs=inputs,
     cost=cost,
     tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6e-3},
-    passes=(FORWARD, BACKWARD),
+    passes="forward backward",
 )

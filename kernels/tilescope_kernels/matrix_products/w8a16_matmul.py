@@ -280,7 +280,7 @@ def inputs(draw: Draw, m: int, n: int, k: int) -> dict[str, Any]:
     Scales are powers of two, 1/128 to 1/32, so that the dequantized 16-bit weights are exact.
     """
     x = draw(m, k)
-    weight, scale = torch.empty((n, k), device=draw.device), torch.empty((n, 1), device=draw.device)
+    weight, scale = draw.empty((n, k)), draw.empty((n, 1))
     if draw.numbers is not None:
         weight.normal_(0.0, 25.0, generator=draw.numbers)
         scale.random_(-7, -4, generator=draw.numbers).exp2_()

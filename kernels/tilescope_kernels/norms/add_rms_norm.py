@@ -19,7 +19,7 @@ from tilescope_kernels._shared.row_tiles import aligned, in_pieces, load_piece, 
 from tilescope_kernels.norms.rms_norm import CONFIGS
 from tilescope_kernels.norms.rms_norm_backward import rms_norm_backward, warps
 from tilescope_kernels.norms.special_rows import forward_in_parts
-from tilescope_kernels.spec import BACKWARD, FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn, peer
+from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn, peer
 
 
 @triton.jit
@@ -256,5 +256,5 @@ SPEC = declare(
     inputs=inputs,
     cost=cost,
     tolerance={"fp32": 1e-5, "fp16": 1.2e-3, "bf16": 9e-3},
-    passes=(FORWARD, BACKWARD),
+    passes="forward backward",
 )

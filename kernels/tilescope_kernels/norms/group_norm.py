@@ -23,7 +23,7 @@ from tilescope_kernels.norms.group_norm_kernels import (
     group_norm_parts_kernel,
     group_norm_sums_kernel,
 )
-from tilescope_kernels.spec import BACKWARD, FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn
+from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 #: Elements of a tile. The first is the default for groups that are split.
 CONFIGS = tuple(
@@ -259,5 +259,5 @@ SPEC = declare(
     inputs=inputs,
     cost=cost,
     tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6.5e-3},
-    passes=(FORWARD, BACKWARD),
+    passes="forward backward",
 )

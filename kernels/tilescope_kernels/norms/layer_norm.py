@@ -27,7 +27,7 @@ from tilescope_kernels.norms.layer_norm_kernels import (
     layer_norm_pieces_kernel,
 )
 from tilescope_kernels.norms.special_rows import SUMMED, backward_of_special_rows, forward_in_parts
-from tilescope_kernels.spec import BACKWARD, FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn, peer
+from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn, peer
 
 #: ``PROGRAMS`` per SM, 0 for the launcher's choice, walk the rows in the backward pass and prefetch ``STAGES - 1`` rows. Each
 #: accumulates its share of dW and dB. The forward pass has one program per row, or per several short rows.
@@ -308,5 +308,5 @@ SPEC = declare(
     inputs=inputs,
     cost=cost,
     tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6.8e-3},
-    passes=(FORWARD, BACKWARD),
+    passes="forward backward",
 )

@@ -32,7 +32,7 @@ from tilescope_kernels.norms.norm_linear_kernels import (
     norm_linear_prepare_kernel,
     normed_rows_kernel,
 )
-from tilescope_kernels.spec import BACKWARD, FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn
+from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn
 
 
 def _config(m: int, n: int, k: int, warps: int, stages: int, tma: int) -> dict[str, int]:
@@ -344,7 +344,7 @@ LAYER_NORM_LINEAR = declare(
     inputs=layer_norm_inputs,
     cost=layer_norm_cost,
     tolerance=TOLERANCE,
-    passes=(FORWARD, BACKWARD),
+    passes="forward backward",
 )
 
 RMS_NORM_GELU_LINEAR = declare(
@@ -359,5 +359,5 @@ RMS_NORM_GELU_LINEAR = declare(
     inputs=gelu_inputs,
     cost=gelu_cost,
     tolerance=TOLERANCE,
-    passes=(FORWARD, BACKWARD),
+    passes="forward backward",
 )

@@ -20,7 +20,7 @@ from tilescope_kernels._shared.operators import as_rows, as_vector, operator, pa
 from tilescope_kernels._shared.row_tiles import aligned, in_pieces, load_piece, load_pieces, narrow, store_piece, vector
 from tilescope_kernels.norms.rms_norm_backward import rms_norm_backward, warps
 from tilescope_kernels.norms.special_rows import forward_in_parts
-from tilescope_kernels.spec import BACKWARD, FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn, peer
+from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn, peer
 
 
 @triton.jit
@@ -236,5 +236,5 @@ SPEC = declare(
     inputs=inputs,
     cost=cost,
     tolerance={"fp32": 1e-5, "fp16": 8e-4, "bf16": 6.5e-3},
-    passes=(FORWARD, BACKWARD),
+    passes="forward backward",
 )

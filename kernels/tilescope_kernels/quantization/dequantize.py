@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.checks import FLOATING, use_triton
-from tilescope_kernels._shared.launching import BEYOND, launch, split_config
+from tilescope_kernels._shared.launching import BEYOND, launch
 from tilescope_kernels._shared.one_byte import check_operands
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels._shared.reach import slabs
@@ -97,14 +97,14 @@ def _dequantize(
             ROWS_A_SCALE=rows_a_scale, BLOCK=_FLAT, num_warps=_FLAT_WARPS,
         )  # fmt: skip
         return x
-    parameters, options = split_config(unpack(config) or default(q, BLOCK_CONFIGS))
+    chosen = unpack(config) or default(q, BLOCK_CONFIGS)
     most = most_rows(columns)
     scales = slabs(most // rows_a_scale, scale) if steps[0] else itertools.repeat((scale,))
     for (of_x, of_q), (of_scale,) in zip(slabs(most, x, q), scales, strict=False):
         groups = len(of_q) * triton.cdiv(columns, GROUP)
         launch(
-            dequantize_kernel, (triton.cdiv(groups, parameters["GROUPS"]),),
-            of_x, of_q, of_scale, q.stride(0), groups, columns, *steps, ROWS_A_SCALE=rows_a_scale, **parameters, **options,
+            dequantize_kernel, (triton.cdiv(groups, chosen["GROUPS"]),),
+            of_x, of_q, of_scale, q.stride(0), groups, columns, *steps, ROWS_A_SCALE=rows_a_scale, **chosen,
         )  # fmt: skip
     return x
 

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from tilescope_kernels._shared.checks import FLOATING, use_triton
-from tilescope_kernels._shared.launching import launch, split_config
+from tilescope_kernels._shared.launching import launch
 from tilescope_kernels._shared.one_byte import check_operands
 from tilescope_kernels._shared.operators import operator, pack, unpack
 from tilescope_kernels.spec import Config, Cost, Draw, Implementation, Workload, declare, drawn
@@ -92,10 +92,10 @@ def _nf4_dequantize(
     codes: torch.Tensor, absmax: torch.Tensor, shape: Sequence[int], dtype: torch.dtype, config: str
 ) -> torch.Tensor:
     x = torch.empty(shape, dtype=dtype, device=codes.device)
-    parameters, options = split_config(unpack(config) or CONFIGS[0])
+    chosen = unpack(config) or CONFIGS[0]
     launch(
-        nf4_dequantize_kernel, (triton.cdiv(x.numel(), BLOCK * parameters["BLOCKS"]),),
-        x, codes, absmax, x.numel(), **parameters, **options,
+        nf4_dequantize_kernel, (triton.cdiv(x.numel(), BLOCK * chosen["BLOCKS"]),),
+        x, codes, absmax, x.numel(), **chosen,
     )  # fmt: skip
     return x
 

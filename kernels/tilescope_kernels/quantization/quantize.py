@@ -14,7 +14,7 @@ import torch
 import triton
 
 from tilescope_kernels._shared.checks import check_no_grad, check_tensors, use_triton
-from tilescope_kernels._shared.launching import BEYOND, launch, split_config
+from tilescope_kernels._shared.launching import BEYOND, launch
 from tilescope_kernels._shared.one_byte import check_has_fp8
 from tilescope_kernels._shared.operators import as_rows, operator, pack, unpack
 from tilescope_kernels._shared.reach import SECOND_AXIS, slabs
@@ -75,17 +75,16 @@ def default(x: torch.Tensor, configs: tuple[dict[str, int], ...]) -> dict[str, i
     return unaligned if x.shape[1] % 16 else configs[0]
 
 
-def _row_parameters(x: torch.Tensor, config: Config | None) -> tuple[dict[str, int], dict[str, int]]:
+def _for_rows(x: torch.Tensor, config: Config) -> dict[str, int]:
     """Kernel parameters and launch options for whole rows of ``x``."""
     block = triton.next_power_of_2(x.shape[1])
-    chosen, options = split_config(config or {})
-    rows = chosen.get("ROWS", max(1, 2048 // block))
+    rows = config.get("ROWS", max(1, 2048 // block))
     if rows * block * x.element_size() > _HELD:
         rows = 1
     # 32 elements per thread are four 16-byte loads in flight at 16 bits.
     elements = 8 if x.shape[1] % 16 else 32
-    options.setdefault("num_warps", min(32, max(1, rows * block // (32 * elements))))
-    return {"ROWS": rows, "BLOCK": block}, options
+    warps = min(32, max(1, rows * block // (32 * elements)))
+    return {"num_warps": warps, **config, "ROWS": rows, "BLOCK": block}
 
 
 def _scale_shape(shape: tuple[int, ...], granularity: str) -> tuple[int, ...]:
@@ -112,33 +111,24 @@ def _quantize(x: torch.Tensor, kind: torch.dtype, granularity: str, config: str)
     given = unpack(config)
     stride, largest, a_row = x.stride(0), LARGEST[kind], triton.cdiv(columns, GROUP)
     if granularity == "row" and triton.next_power_of_2(columns) * x.element_size() <= _HELD:
-        parameters, options = _row_parameters(x, given)
-        launch(
-            quantize_rows_kernel, (triton.cdiv(rows, parameters["ROWS"]),),
-            q, scale, x, stride, rows, columns, LARGEST=largest, **parameters, **options,
-        )  # fmt: skip
+        chosen = _for_rows(x, given or {})
+        grid = (triton.cdiv(rows, chosen["ROWS"]),)
+        launch(quantize_rows_kernel, grid, q, scale, x, stride, rows, columns, LARGEST=largest, **chosen)
     elif granularity == "row":
-        launch(
-            quantize_long_rows_kernel, (rows,),
-            q, scale, x, stride, columns, LARGEST=largest, BLOCK=_WALKED, num_warps=16,
-        )  # fmt: skip
+        fixed = {"LARGEST": largest, "BLOCK": _WALKED, "num_warps": 16}
+        launch(quantize_long_rows_kernel, (rows,), q, scale, x, stride, columns, **fixed)
     elif granularity == "tile":
-        parameters, options = split_config(given or default(x, TILE_CONFIGS))
+        chosen = given or default(x, TILE_CONFIGS)
         scales = slabs(SECOND_AXIS, scale)
         for (of_q, of_x), (of_scale,) in zip(slabs(SECOND_AXIS * GROUP, q, x), scales, strict=True):
-            grid = (triton.cdiv(a_row, parameters["TILES"]), of_scale.shape[0])
-            launch(
-                quantize_tiles_kernel, grid, of_q, of_scale, of_x, stride, of_x.shape[0], columns,
-                LARGEST=largest, **parameters, **options,
-            )  # fmt: skip
+            grid, extents = (triton.cdiv(a_row, chosen["TILES"]), of_scale.shape[0]), (stride, of_x.shape[0], columns)
+            launch(quantize_tiles_kernel, grid, of_q, of_scale, of_x, *extents, LARGEST=largest, **chosen)
     elif granularity == "block":
-        parameters, options = split_config(given or default(x, BLOCK_CONFIGS))
+        chosen = given or default(x, BLOCK_CONFIGS)
         for of_q, of_scale, of_x in slabs(most_rows(columns), q, scale, x):
             groups = len(of_x) * a_row
-            launch(
-                quantize_blocks_kernel, (triton.cdiv(groups, parameters["GROUPS"]),),
-                of_q, of_scale, of_x, stride, groups, columns, LARGEST=largest, **parameters, **options,
-            )  # fmt: skip
+            grid, extents = (triton.cdiv(groups, chosen["GROUPS"]),), (stride, groups, columns)
+            launch(quantize_blocks_kernel, grid, of_q, of_scale, of_x, *extents, LARGEST=largest, **chosen)
     else:
         # Adjacent rows are one, whose blocks are aligned whatever the rows' length. The second pass begins where the first ended, so
         # that it finds the end of x in L2.
@@ -146,17 +136,14 @@ def _quantize(x: torch.Tensor, kind: torch.dtype, granularity: str, config: str)
             x, stride = x.contiguous(), columns
         flat = stride == columns and x.data_ptr() % 16 == 0
         groups, tail = divmod(x.numel(), GROUP) if flat else (rows * a_row, 0)
-        parameters, options = split_config(given or (BLOCK_CONFIGS[0] if flat else default(x, BLOCK_CONFIGS)))
-        pieces = max(1, triton.cdiv(groups, parameters["GROUPS"]))
+        chosen = given or (BLOCK_CONFIGS[0] if flat else default(x, BLOCK_CONFIGS))
+        pieces = max(1, triton.cdiv(groups, chosen["GROUPS"]))
         partial = torch.empty(min(pieces, _PARTIALS), dtype=torch.float32, device=x.device)
+        extents, fixed = (stride, groups, columns, tail), {"FLAT": flat, **chosen}
+        launch(absmax_kernel, (len(partial),), partial, x, *extents, **fixed)
         launch(
-            absmax_kernel, (len(partial),),
-            partial, x, stride, groups, columns, tail, FLAT=flat, **parameters, **options,
-        )  # fmt: skip
-        launch(
-            quantize_tensor_kernel, (pieces,),
-            q, scale, partial, x, stride, groups, columns, tail, len(partial),
-            LARGEST=largest, PARTIALS=_PARTIALS, FLAT=flat, **parameters, **options,
+            quantize_tensor_kernel, (pieces,), q, scale, partial, x, *extents, len(partial),
+            LARGEST=largest, PARTIALS=_PARTIALS, **fixed,
         )  # fmt: skip
     return q, scale
 

@@ -120,7 +120,7 @@ def scatter(x: torch.Tensor, bins: int) -> torch.Tensor:
 @drawn
 def inputs(draw: Draw, n: int, bins: int, hot: int) -> dict[str, Any]:
     """``x`` of ``n`` elements: ``hot`` per cent in one bin, the others uniform."""
-    x = torch.empty(n, dtype=torch.int32, device=draw.device)
+    x = draw.empty(n, dtype=torch.int32)
     if draw.numbers is not None and n:
         x.random_(0, max(bins, 1), generator=draw.numbers)
         x[torch.rand(n, generator=draw.numbers, device=draw.device) * 100 < hot] = bins // 2

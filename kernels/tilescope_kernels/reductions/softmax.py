@@ -23,7 +23,7 @@ from tilescope_kernels.reductions.softmax_kernels import (
     softmax_rows_kernel,
     softmax_twice_backward_kernel,
 )
-from tilescope_kernels.spec import BACKWARD, FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn, peer
+from tilescope_kernels.spec import FORWARD, Config, Cost, Draw, Implementation, Workload, declare, drawn, peer
 
 #: ``ROWS`` per program. The first is the launcher's choice for rows of about 4096 columns.
 CONFIGS = tuple({"ROWS": rows, "num_warps": warps} for rows in (1, 2, 4) for warps in (4, 1, 2, 8, 16, 32))
@@ -305,5 +305,5 @@ SPEC = declare(
     inputs=inputs,
     cost=cost,
     tolerance={"fp32": 1e-6, "fp16": 1.1e-3, "bf16": 9e-3},
-    passes=(FORWARD, BACKWARD),
+    passes="forward backward",
 )
