@@ -55,7 +55,7 @@ class Operator:
             # ``torch.library.register_autocast`` knows one dtype for all calls; here autocast's own is one of the rules.
             for device in ("cuda", "cpu"):
                 kernel = functools.partial(self._cast_call, overload, device)
-                _library().impl(overload.name(), kernel, f"Autocast{device.upper()}")
+                _library(overload.namespace).impl(overload.name(), kernel, f"Autocast{device.upper()}")
 
     def gradient(
         self, saves: Callable[..., tuple[Any, ...]], of: int = 1
@@ -142,8 +142,8 @@ class Operator:
 
 
 @functools.cache
-def _library() -> torch.library.Library:
-    return torch.library.Library("tilescope", "FRAGMENT")
+def _library(namespace: str) -> torch.library.Library:
+    return torch.library.Library(namespace, "FRAGMENT")
 
 
 def _nothing(*_: Any) -> None:
